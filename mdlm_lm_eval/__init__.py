@@ -1,0 +1,57 @@
+"""Masked diffusion language models in lm-evaluation-harness.
+
+Public names are resolved on first use, so that importing the package, which the start-up hook in `plugin` does in every
+interpreter, costs nothing.
+"""
+
+TYPE_CHECKING = False  # as in typing, whose import alone would take longer than the whole start-up hook may
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from mdlm_lm_eval.decoding import decode
+    from mdlm_lm_eval.denoiser import Denoiser
+    from mdlm_lm_eval.lm import MDLM
+    from mdlm_lm_eval.loading import load_denoiser
+    from mdlm_lm_eval.options import DecodingOptions, LikelihoodOptions
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "MDLM",
+    "DecodingOptions",
+    "Denoiser",
+    "LikelihoodOptions",
+    "__version__",
+    "decode",
+    "load_denoiser",
+    "tasks_path",
+]
+
+_MODULE_OF = {
+    "MDLM": "mdlm_lm_eval.lm",
+    "DecodingOptions": "mdlm_lm_eval.options",
+    "LikelihoodOptions": "mdlm_lm_eval.options",
+    "Denoiser": "mdlm_lm_eval.denoiser",
+    "load_denoiser": "mdlm_lm_eval.loading",
+    "decode": "mdlm_lm_eval.decoding",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(_MODULE_OF[name]), name)
+
+
+def tasks_path() -> "Path":
+    """Folder of the task suite's YAML files.
+
+    Inside the package where it was installed from a wheel, the checkout's own `tasks/` in an editable install.
+    """
+    from pathlib import Path
+
+    package = Path(__file__).parent
+    packaged = package / "tasks"
+    return packaged if packaged.is_dir() else package.parent / "tasks"
