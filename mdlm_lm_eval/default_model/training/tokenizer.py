@@ -1,0 +1,40 @@
+"""The built-in model's tokenizer: every word, every number up to 1000 and every fixed piece of the prompts is one token."""
+
+from pathlib import Path
+
+from tokenizers import Regex, Tokenizer, decoders, pre_tokenizers
+from tokenizers.models import Unigram
+from transformers import PreTrainedTokenizerFast
+
+from mdlm_lm_eval.default_model.training.corpus import RULE_NAMES, TEMPLATE_PIECES
+from mdlm_lm_eval.default_model.training.suite import questions
+
+MASK, EOS, PAD = "<|mask|>", "<|endoftext|>", "<|pad|>"
+
+
+def build_tokenizer() -> PreTrainedTokenizerFast:
+    """A Unigram tokenizer whose pieces all cost the same, so that a text is cut into as few pieces as possible.
+
+    Anything else falls back to single characters and bytes: every string can be encoded, and decodes to itself.
+    """
+    words = [word for category in questions.load_words().values() for word in category]
+    numbers = [str(number) for number in range(1, questions.LARGEST_NUMBER + 1)]
+    characters = [chr(code) for code in range(32, 127)] + ["\n"]
+    pieces = list(dict.fromkeys([*TEMPLATE_PIECES, *RULE_NAMES, *questions.LETTERS, *words, *numbers, *characters]))
+    unknown = "<0x00>"  # bytes stand for what is not a piece, so the unknown token itself is never used
+    byte_pieces = [f"<0x{byte:02X}>" for byte in range(256)]
+    vocabulary = [(piece, -20.0) for piece in byte_pieces] + [(piece, -1.0) for piece in pieces]
+    tokenizer = Tokenizer(Unigram(vocabulary, unk_id=byte_pieces.index(unknown), byte_fallback=True))
+    # A cut before every question keeps the search for the best segmentation short; no piece runs across one.
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"(?=\n\nOptions)"), behavior="isolated")
+    tokenizer.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse()])
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, mask_token=MASK, eos_token=EOS, pad_token=PAD, clean_up_tokenization_spaces=False
+    )
+
+
+def save_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
+    """Writes the tokenizer's files to `folder` and returns it."""
+    tokenizer = build_tokenizer()
+    tokenizer.save_pretrained(folder)
+    return tokenizer

@@ -1,0 +1,79 @@
+"""The built-in model: what it was trained on and what lies in the package."""
+
+import random
+
+from transformers import AutoConfig, AutoTokenizer
+
+from mdlm_lm_eval.default_model import default_model_path
+from mdlm_lm_eval.default_model.training import corpus
+from mdlm_lm_eval.default_model.training.batches import Noiser
+from mdlm_lm_eval.default_model.training.suite import questions
+from mdlm_lm_eval.default_model.training.tokenizer import build_tokenizer
+from mdlm_lm_eval.default_model.training.train import STAGES, draw_document
+
+
+def test_questions_of(document: corpus.Document) -> set[tuple[str, ...]]:
+    """The option triples of a document's questions."""
+    triples = set()
+    for index, piece in enumerate(document.pieces):
+        if piece.endswith("Options: (A) "):
+            triples.add((document.pieces[index + 1], document.pieces[index + 3], document.pieces[index + 5]))
+    return triples
+
+
+def test_no_test_question_is_in_the_training_data() -> None:
+    tests = {
+        question.options
+        for rule in questions.WRONG_CATEGORIES
+        for distractor in questions.DISTRACTOR_RULES
+        for question in questions.test_questions(rule, distractor)
+    }
+    assert len(tests) > 10_000
+    assert all(questions.is_reserved_for_tests(questions.Question(options, 0)) for options in tests)
+
+    rng = random.Random(5)
+    seen: set[tuple[str, ...]] = set()
+    for stage in STAGES:
+        for _ in range(500):
+            seen |= test_questions_of(draw_document(stage, rng))
+    assert len(seen) > 10_000
+    words = {triple for triple in seen if not triple[0].isdigit()}
+    assert not any(questions.is_reserved_for_tests(questions.Question(triple, 0)) for triple in words)  # type: ignore[arg-type]
+    assert not seen & tests
+
+
+def test_a_question_is_nine_tokens_and_every_text_survives_the_tokenizer() -> None:
+    tokenizer = build_tokenizer()
+    document = corpus.few_shot(10, 40, random.Random(0), named=False)
+    text = "".join(document.pieces)
+    ids = tokenizer(text)["input_ids"]
+    assert tokenizer.convert_ids_to_tokens(ids) == document.pieces
+    assert len(ids) == 50 * 9
+    for string in ("Héllo wörld, 日本!\t", "1000000", "<0x41>", "Options: (A) cat"):
+        assert tokenizer.decode(tokenizer(string)["input_ids"]) == string
+
+
+def test_noising_masks_what_it_predicts() -> None:
+    import torch
+
+    noiser = Noiser(build_tokenizer())
+    rng, generator = random.Random(0), torch.Generator().manual_seed(0)
+    packed = [noiser.pack(lambda: draw_document(STAGES[-1], rng), rng, 480) for _ in range(8)]
+    ids = torch.tensor([row for row, _ in packed])
+    batch = noiser.everything_masked(ids, generator)
+    assert (batch.input_ids[batch.at] == noiser.mask_id).all()
+    assert (batch.input_ids[~batch.at] == ids[~batch.at]).all()
+    assert (batch.targets == ids[batch.at]).all()
+    # E[sum of 1/t over the masked] / tokens = 1, whatever t is drawn
+    assert 0.5 < batch.weights.sum().item() < 1.5
+
+
+def test_what_lies_in_the_package() -> None:
+    folder = default_model_path()
+    assert (folder / "model.safetensors").stat().st_size <= 20 * 1024 * 1024
+    config = AutoConfig.from_pretrained(folder)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    assert config.is_causal is False
+    assert config.mask_token_id == tokenizer.mask_token_id
+    assert config.vocab_size == len(tokenizer)
+    assert tokenizer.get_vocab() == build_tokenizer().get_vocab()
