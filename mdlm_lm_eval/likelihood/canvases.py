@@ -1,0 +1,50 @@
+"""The canvas of a likelihood request: context | continuation | extra masks."""
+
+from dataclasses import dataclass, replace
+
+from mdlm_lm_eval.options import LikelihoodOptions, OptionError
+
+
+@dataclass(frozen=True)
+class LikelihoodRequest:
+    """log p(continuation | context) is asked for; `seed` draws the Monte-Carlo masks."""
+
+    context_ids: list[int]
+    continuation_ids: list[int]
+    seed: int = 0
+
+
+def answer_length(request: LikelihoodRequest, options: LikelihoodOptions) -> int:
+    """Tokens on the canvas after the context: the continuation and the extra masks behind it.
+
+    Raises OptionError if an explicit `n_masks` is smaller than the continuation.
+    """
+    n = len(request.continuation_ids)
+    if options.n_masks == "auto":
+        return n
+    if options.n_masks < n:
+        raise OptionError(
+            f"n_masks={options.n_masks} is too small: a continuation of this task has {n} tokens and the canvas holds "
+            f"it whole; allowed are auto and whole numbers from {n}"
+        )
+    return options.n_masks
+
+
+def truncated_tokens(request: LikelihoodRequest, options: LikelihoodOptions, max_length: int) -> int:
+    """How many context tokens are cut off on the left so that the canvas fits into `max_length` tokens.
+
+    Raises OptionError if the answer does not fit, or nothing of a context would be left.
+    """
+    answer = answer_length(request, options)
+    context = len(request.context_ids)
+    if answer > max_length or (context and answer == max_length):
+        raise OptionError(
+            f"max_length={max_length} leaves no room for the context: continuation and masks (n_masks="
+            f"{options.n_masks}) take {answer} tokens; allowed are canvases of at most {max_length - 1} tokens"
+        )
+    return max(0, context + answer - max_length)
+
+
+def truncate(request: LikelihoodRequest, options: LikelihoodOptions, max_length: int) -> LikelihoodRequest:
+    """The request with its context cut on the left to what fits; raises as `truncated_tokens` does."""
+    return replace(request, context_ids=request.context_ids[truncated_tokens(request, options, max_length) :])

@@ -1,0 +1,113 @@
+"""Which continuation tokens each Monte-Carlo sample masks, and what it weighs.
+
+The estimated quantity is LLaDA's likelihood bound (Nie et al. 2025, "Large Language Diffusion Models", Eq. 6): draw the
+number of masked tokens k uniformly from 1..n, draw k of the n positions, and weigh the sum of their log-probabilities
+by n / k. Everything here keeps that expectation and only lowers the variance around it.
+"""
+
+import itertools
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+
+
+@dataclass(frozen=True)
+class Corruption:
+    """One corrupted continuation and what its log-probabilities contribute.
+
+    `masked` and `scored` are positions within the continuation, ascending; `scored` is a subset of `masked`. The
+    contribution to log p is `weight` times the sum of log p(token) over `scored`.
+    """
+
+    masked: tuple[int, ...]
+    scored: tuple[int, ...]
+    weight: float
+
+
+def monte_carlo_corruptions(n: int, samples: int, generator: torch.Generator) -> list[Corruption]:
+    """At most `samples` corruptions of `n` tokens whose weighted sum is an unbiased estimate of the bound.
+
+    Where all 2^n - 1 masks fit into `samples`, they are enumerated and the result is the expectation itself. Equal
+    masks are merged: their weights add up and they cost one forward pass.
+    """
+    if 2**n - 1 <= samples:
+        weighted_sizes_and_masks = _every_mask(n)
+    else:
+        strata = _strata_by_size(n, samples) if n <= samples else _strata_over_sizes(n, samples, generator)
+        weighted_sizes_and_masks = _deal(strata, n, generator)
+    weights: dict[tuple[int, ...], float] = {}
+    for masked, weight in weighted_sizes_and_masks:
+        weights[masked] = weights.get(masked, 0.0) + weight
+    return [Corruption(masked, masked, weight) for masked, weight in weights.items()]
+
+
+def chain_corruptions(n: int) -> list[Corruption]:
+    """The exact left-to-right factorisation: token i is scored with itself and all later tokens masked."""
+    return [Corruption(tuple(range(i, n)), (i,), 1.0) for i in range(n)]
+
+
+def _every_mask(n: int) -> Iterator[tuple[tuple[int, ...], float]]:
+    for k in range(1, n + 1):
+        for masked in itertools.combinations(range(n), k):
+            yield masked, 1.0 / (k * math.comb(n, k))  # P(k) P(mask | k) n / k
+
+
+@lru_cache(maxsize=4096)
+def _strata_by_size(n: int, samples: int) -> tuple[tuple[int, float], ...]:
+    """(k, weight) for n <= samples: every k occurs, so the draw of k adds no variance.
+
+    A sample with few masks averages few tokens, so its variance is about proportional to n / k and the best share of
+    samples falls as 1 / sqrt(k) (Neyman allocation). k = n has one mask and needs one sample.
+    """
+    counts = [1] * n
+    for _ in range(samples - n):
+        gains = [
+            1 / (k * counts[k - 1] * (counts[k - 1] + 1)) if counts[k - 1] < math.comb(n, k) else 0.0
+            for k in range(1, n + 1)
+        ]
+        counts[max(range(n), key=gains.__getitem__)] += 1
+    return tuple((k, 1.0 / (k * count)) for k, count in enumerate(counts, start=1) for _ in range(count))
+
+
+def _strata_over_sizes(n: int, samples: int, generator: torch.Generator) -> list[tuple[int, float]]:
+    """(k, weight) for n > samples: one k, drawn uniformly, from each stratum of 1..n.
+
+    The strata's borders lie at n (j / samples)^2, the continuous form of the allocation in `_strata_by_size`. Weight
+    times k sums to n whatever is drawn.
+    """
+    offsets: list[float] = torch.rand(samples, generator=generator, dtype=torch.float64).tolist()
+    strata = []
+    for j, offset in enumerate(offsets):
+        low, high = (j / samples) ** 2, ((j + 1) / samples) ** 2
+        k = min(n, 1 + int(n * (low + (high - low) * offset)))
+        strata.append((k, (high - low) * n / k))
+    return strata
+
+
+def _deal(
+    strata: list[tuple[int, float]] | tuple[tuple[int, float], ...], n: int, generator: torch.Generator
+) -> Iterator[tuple[tuple[int, ...], float]]:
+    """Deal each sample its k positions from a shuffled deck of all n, reshuffled whenever it runs out.
+
+    Every position is thus masked equally often, over the whole and, as k ascends, at similar k: the difference
+    between easy and hard tokens, the largest part of the plain scheme's variance, cancels. Each mask by itself is still
+    a uniformly drawn subset.
+    """
+    deck: list[int] = torch.randperm(n, generator=generator).tolist()
+    dealt = 0
+    for k, weight in strata:
+        if dealt + k > n:
+            left = deck[dealt:]
+            # A mask must not hold a position twice: what is left of the old deck goes to the end of the new one.
+            owed = set(left)
+            reshuffled: list[int] = torch.randperm(n, generator=generator).tolist()
+            fresh = [position for position in reshuffled if position not in owed]
+            deck, dealt = fresh + left, k - len(left)
+            masked = left + deck[:dealt]
+        else:
+            masked = deck[dealt : dealt + k]
+            dealt += k
+        yield tuple(sorted(masked)), weight

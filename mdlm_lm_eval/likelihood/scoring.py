@@ -1,0 +1,208 @@
+"""Log-likelihoods of many requests: their corruptions packed into shared forward passes."""
+
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+from tqdm import tqdm
+
+from mdlm_lm_eval.denoiser import Denoiser
+from mdlm_lm_eval.likelihood.canvases import LikelihoodRequest, answer_length, truncate
+from mdlm_lm_eval.likelihood.masks import Corruption, chain_corruptions, monte_carlo_corruptions
+from mdlm_lm_eval.options import LikelihoodOptions
+
+T = TypeVar("T")
+
+# Rows are made while batches are formed. Requests that share a context share rows; the bound keeps tasks in which all
+# requests have the same (empty) context from being laid out in memory at once.
+_REQUESTS_PER_GROUP = 256
+# Logits are upcast and normalised in slices of this many positions: at a vocabulary of 126,464 a slice takes 130 MB.
+_POSITIONS_PER_SLICE = 256
+
+
+@dataclass
+class Row:
+    """One canvas, the corruptions (request index, corruption) that it answers, and the requests whose next greedy token
+    it decides."""
+
+    token_ids: list[int]
+    context_length: int
+    corruptions: list[tuple[int, Corruption]] = field(default_factory=list)
+    greedy: list[int] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Work:
+    """The requests (contexts already cut to fit), their answer lengths, and the results so far.
+
+    `greedy_masks[i]` holds the continuation positions of request i that greedy decoding has not reached yet; it is None
+    once decoding has left the continuation, or where nobody asks.
+    """
+
+    requests: list[LikelihoodRequest]
+    answer_lengths: list[int]
+    log_likelihoods: list[float]
+    greedy_masks: list[list[int] | None]
+
+
+def score(
+    denoiser: Denoiser,
+    requests: Sequence[LikelihoodRequest],
+    options: LikelihoodOptions,
+    *,
+    batch_size: int,
+    max_length: int,
+    progress: bool = False,
+) -> list[tuple[float, bool]]:
+    """(log p(continuation | context) in nats, whether greedy decoding gives the continuation) for every request.
+
+    Greedy decoding is confidence-ordered, one token a step, over the continuation's positions; extra masks behind it stay
+    masks, as they do in the estimate. Its first step is read off the estimate's own passes where they contain the fully
+    masked continuation, and it stops at the first token that differs. With `check_greedy=False` the flag is False.
+
+    `mc` estimates LLaDA's bound (`masks.py`), `chain` factorises left to right, `auto` is exact for one token and `mc`
+    otherwise. Raises OptionError, before any forward pass, if a canvas does not fit.
+    """
+    work = _prepare(requests, options, max_length)
+    with tqdm(total=len(requests), desc="Likelihood requests", disable=not progress) as bar:
+        rows = _rows(work, options, denoiser.mask_token_id, bar)
+        _read_all(denoiser, rows, work, options.cfg_scale, batch_size)
+    while unfinished := [i for i, masked in enumerate(work.greedy_masks) if masked]:
+        _read_all(denoiser, _greedy_rows(work, unfinished, denoiser.mask_token_id), work, options.cfg_scale, batch_size)
+    return [(ll, masked is not None) for ll, masked in zip(work.log_likelihoods, work.greedy_masks, strict=True)]
+
+
+def corruptions_of(request: LikelihoodRequest, options: LikelihoodOptions) -> list[Corruption]:
+    """The corruptions whose weighted log-probabilities sum to this request's estimate."""
+    n = len(request.continuation_ids)
+    if options.likelihood == "chain":
+        return chain_corruptions(n)
+    return monte_carlo_corruptions(n, options.mc_num, torch.Generator().manual_seed(request.seed))
+
+
+def _prepare(requests: Sequence[LikelihoodRequest], options: LikelihoodOptions, max_length: int) -> Work:
+    fitted = [truncate(request, options, max_length) for request in requests]
+    return Work(
+        requests=fitted,
+        answer_lengths=[answer_length(request, options) for request in fitted],
+        log_likelihoods=[0.0] * len(fitted),
+        greedy_masks=[
+            list(range(len(request.continuation_ids))) if options.check_greedy else None for request in fitted
+        ],
+    )
+
+
+def _rows(work: Work, options: LikelihoodOptions, mask_token_id: int, bar: "tqdm[object]") -> Iterator[Row]:
+    """Rows of all requests, longest canvas first; equal canvases of requests with the same context are one row."""
+
+    def canvas(i: int) -> tuple[int, int, list[int]]:
+        context = work.requests[i].context_ids
+        return -len(context) - work.answer_lengths[i], work.answer_lengths[i], context
+
+    in_order = sorted(range(len(work.requests)), key=canvas)
+    for _, same_context in itertools.groupby(in_order, key=canvas):
+        for group in _chunks(same_context, _REQUESTS_PER_GROUP):
+            rows: dict[tuple[int, ...], Row] = {}
+            for i in group:
+                corruptions = corruptions_of(work.requests[i], options)
+                for corruption in corruptions:
+                    _row(rows, work, i, corruption.masked, mask_token_id).corruptions.append((i, corruption))
+                if masked := work.greedy_masks[i]:
+                    _row(rows, work, i, masked, mask_token_id).greedy.append(i)
+            yield from rows.values()
+            bar.update(len(group))
+
+
+def _greedy_rows(work: Work, unfinished: list[int], mask_token_id: int) -> Iterator[Row]:
+    for i in sorted(unfinished, key=lambda i: -len(work.requests[i].context_ids) - work.answer_lengths[i]):
+        row = _row({}, work, i, work.greedy_masks[i] or [], mask_token_id)
+        row.greedy.append(i)
+        yield row
+
+
+def _row(rows: dict[tuple[int, ...], Row], work: Work, i: int, masked: Sequence[int], mask_token_id: int) -> Row:
+    request = work.requests[i]
+    answer = request.continuation_ids + [mask_token_id] * (work.answer_lengths[i] - len(request.continuation_ids))
+    for position in masked:
+        answer[position] = mask_token_id
+    key = tuple(answer)
+    if key not in rows:
+        rows[key] = Row(request.context_ids + answer, len(request.context_ids))
+    return rows[key]
+
+
+def _read_all(denoiser: Denoiser, rows: Iterable[Row], work: Work, cfg_scale: float, batch_size: int) -> None:
+    for batch in _chunks(rows, batch_size):
+        _read(denoiser, batch, work, cfg_scale)
+
+
+def _read(denoiser: Denoiser, rows: list[Row], work: Work, cfg_scale: float) -> None:
+    """One forward pass over `rows`; adds to the log-likelihoods and advances greedy decoding."""
+    length = max(len(row.token_ids) for row in rows)
+    input_ids = torch.full((len(rows), length), denoiser.pad_token_id)  # [B, T]
+    attention_mask = torch.zeros(len(rows), length, dtype=torch.long)  # [B, T]
+    in_context = torch.zeros(len(rows), length, dtype=torch.bool)  # [B, T]
+    at = torch.zeros(len(rows), length, dtype=torch.bool)  # [B, T]
+    for b, row in enumerate(rows):
+        input_ids[b, : len(row.token_ids)] = torch.tensor(row.token_ids)
+        attention_mask[b, : len(row.token_ids)] = 1
+        in_context[b, : row.context_length] = True
+        at[b, [row.context_length + position for position in _positions_read(row, work)]] = True
+    # rank[b, t]: which of the N returned logits belongs to this position
+    rank = (at.flatten().cumsum(0) - 1).view(at.shape)
+
+    device = denoiser.device
+    logits = denoiser.logits(
+        input_ids.to(device),
+        attention_mask.to(device),
+        at.to(device),
+        cfg_scale=cfg_scale,
+        prompt_mask=in_context.to(device),
+    )  # [N, V]
+
+    wanted, targets = [], []
+    for b, row in enumerate(rows):
+        for i, corruption in row.corruptions:
+            wanted += rank[b, [row.context_length + position for position in corruption.scored]].tolist()
+            targets += [work.requests[i].continuation_ids[position] for position in corruption.scored]
+    normaliser, best, best_token = _normalise(logits)  # [N] each
+    chosen = torch.tensor(wanted, dtype=torch.long, device=device)
+    scores = logits[chosen, torch.tensor(targets, dtype=torch.long, device=device)].float() - normaliser[chosen]
+    log_probs = scores.double().cpu()  # [scored tokens of all corruptions]
+    confidences, predictions = (best - normaliser).tolist(), best_token.tolist()
+
+    start = 0
+    for b, row in enumerate(rows):
+        for i, corruption in row.corruptions:
+            end = start + len(corruption.scored)
+            work.log_likelihoods[i] += corruption.weight * float(log_probs[start:end].sum())
+            start = end
+        for i in row.greedy:
+            masked = work.greedy_masks[i] or []
+            ranks = {position: int(rank[b, row.context_length + position]) for position in masked}
+            surest = max(masked, key=lambda position: confidences[ranks[position]])
+            if predictions[ranks[surest]] == work.requests[i].continuation_ids[surest]:
+                work.greedy_masks[i] = [position for position in masked if position != surest]
+            else:
+                work.greedy_masks[i] = None
+
+
+def _positions_read(row: Row, work: Work) -> list[int]:
+    scored = {position for _, corruption in row.corruptions for position in corruption.scored}
+    return sorted(scored.union(*(work.greedy_masks[i] or [] for i in row.greedy)))
+
+
+def _normalise(logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """float32 log-partition, largest logit and its token, [N] each, of logits [N, V]."""
+    normaliser = torch.cat([part.float().logsumexp(-1) for part in logits.split(_POSITIONS_PER_SLICE)])
+    best, best_token = logits.max(-1)
+    return normaliser, best.float(), best_token
+
+
+def _chunks(items: Iterable[T], size: int) -> Iterator[list[T]]:
+    iterator = iter(items)
+    while chunk := list(itertools.islice(iterator, size)):
+        yield chunk

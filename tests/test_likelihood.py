@@ -1,0 +1,282 @@
+"""Log-likelihood estimators against brute force, enumeration and the reference's numbers."""
+
+import itertools
+import json
+import math
+import random
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from mdlm_lm_eval.denoiser import Denoiser
+from mdlm_lm_eval.likelihood import LikelihoodRequest, rolling_windows, score, truncated_tokens
+from mdlm_lm_eval.likelihood.masks import Corruption, monte_carlo_corruptions
+from mdlm_lm_eval.options import LikelihoodOptions, OptionError
+
+MASK, PAD, VOCABULARY = 49, 48, 50
+
+
+class CountingDenoiser(Denoiser):
+    """Also counts the rows of all forward passes."""
+
+    rows = 0
+
+    def logits(self, input_ids, attention_mask, at, **guidance):
+        self.rows += len(input_ids)
+        return super().logits(input_ids, attention_mask, at, **guidance)
+
+
+@pytest.fixture
+def denoiser() -> CountingDenoiser:
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        max_position_embeddings=128,
+        initializer_range=0.3,
+        is_causal=False,
+    )
+    return CountingDenoiser(LlamaForCausalLM(config).eval(), mask_token_id=MASK, pad_token_id=PAD, shift=False)
+
+
+def log_probs(denoiser: Denoiser, token_ids: list[int]) -> torch.Tensor:
+    """[T, V] of one unpadded canvas, computed without the code under test."""
+    with torch.no_grad():
+        logits = denoiser.model(torch.tensor([token_ids])).logits[0]
+    logits[:, MASK] = -math.inf
+    return logits.log_softmax(-1)
+
+
+def masked_log_probs(denoiser: Denoiser, context: list[int], continuation: list[int], masked, extra: int = 0) -> dict:
+    """Position -> log-probability of the true token where `masked` of the continuation are masked."""
+    answer = [MASK if i in masked else token for i, token in enumerate(continuation)] + [MASK] * extra
+    table = log_probs(denoiser, context + answer)
+    return {i: table[len(context) + i, continuation[i]].item() for i in masked}
+
+
+def expected_bound(denoiser: Denoiser, context: list[int], continuation: list[int]) -> float:
+    """E over k ~ U{1..n} and masks of size k of n / k times the sum of log-probabilities, by enumeration."""
+    n = len(continuation)
+    total = 0.0
+    for k in range(1, n + 1):
+        masks = list(itertools.combinations(range(n), k))
+        for masked in masks:
+            values = masked_log_probs(denoiser, context, continuation, masked).values()
+            total += sum(values) * (n / k) / (n * len(masks))
+    return total
+
+
+def random_ids(length: int, seed: int) -> list[int]:
+    return random.Random(seed).choices(range(PAD), k=length)
+
+
+def log_likelihoods(denoiser, requests, batch_size=16, max_length=128, **options) -> list[float]:
+    results = score(denoiser, requests, LikelihoodOptions(**options), batch_size=batch_size, max_length=max_length)
+    return [log_likelihood for log_likelihood, _ in results]
+
+
+def test_chain_is_the_left_to_right_factorisation(denoiser):
+    context, continuation = random_ids(7, 1), random_ids(5, 2)
+    expected = sum(masked_log_probs(denoiser, context, continuation, range(i, 5))[i] for i in range(5))
+    [estimate] = log_likelihoods(denoiser, [LikelihoodRequest(context, continuation)], likelihood="chain")
+    assert estimate == pytest.approx(expected, abs=1e-4)
+
+
+def test_short_continuations_are_enumerated_exactly(denoiser):
+    context, continuation = random_ids(7, 1), random_ids(4, 2)
+    [estimate] = log_likelihoods(denoiser, [LikelihoodRequest(context, continuation)], likelihood="mc", mc_num=15)
+    assert estimate == pytest.approx(expected_bound(denoiser, context, continuation), abs=1e-4)
+    assert denoiser.rows == 15
+
+
+@pytest.mark.parametrize("mc_num", [1, 3, 6, 14])
+def test_monte_carlo_is_unbiased(denoiser, mc_num):
+    """Few samples (n > mc_num and n <= mc_num take different strata), averaged over many seeds."""
+    context, continuation = random_ids(7, 1), random_ids(4, 2)
+    requests = [LikelihoodRequest(context, continuation, seed) for seed in range(800)]
+    estimates = torch.tensor(
+        log_likelihoods(denoiser, requests, batch_size=64, likelihood="mc", mc_num=mc_num, check_greedy=False)
+    )
+    standard_error = estimates.std() / math.sqrt(len(requests))
+    assert abs(estimates.mean() - expected_bound(denoiser, context, continuation)) < 4 * standard_error + 1e-4
+
+
+@pytest.mark.parametrize(("n", "samples"), [(5, 3), (5, 9), (9, 32), (40, 16)])
+def test_every_mask_size_and_position_has_the_weight_of_the_uniform_draw(n, samples):
+    """E[sum of weights over samples with k masked] = 1 / k for every k, and alike for every position."""
+    by_size, by_position, seeds = torch.zeros(n + 1), torch.zeros(n), 3000
+    for seed in range(seeds):
+        for corruption in monte_carlo_corruptions(n, samples, torch.Generator().manual_seed(seed)):
+            by_size[len(corruption.masked)] += corruption.weight * len(corruption.masked) / seeds
+            by_position[list(corruption.scored)] += corruption.weight / seeds
+    assert torch.allclose(by_size[1:], torch.ones(n), atol=0.25)
+    assert torch.allclose(by_position, torch.ones(n), atol=0.1)
+
+
+def test_positions_are_masked_equally_often():
+    counts = torch.zeros(20)
+    for corruption in monte_carlo_corruptions(20, 32, torch.Generator().manual_seed(3)):
+        assert len(set(corruption.masked)) == len(corruption.masked)
+        counts[list(corruption.masked)] += 1
+    assert counts.max() - counts.min() <= 2
+
+
+def test_seed_decides_the_estimate(denoiser):
+    requests = [LikelihoodRequest(random_ids(7, 1), random_ids(12, 2), seed) for seed in (1, 1, 2)]
+    first, again, other = log_likelihoods(denoiser, requests, mc_num=16)
+    assert first == again != other
+
+
+@pytest.mark.parametrize("likelihood", ["mc", "chain"])
+def test_batch_size_order_and_neighbours_change_nothing(denoiser, likelihood):
+    lengths = [(3, 9), (20, 2), (0, 5), (11, 1), (3, 12), (40, 7), (11, 4)]
+    requests = [LikelihoodRequest(random_ids(c, c), random_ids(n, 50 + n), n) for c, n in lengths]
+    options = LikelihoodOptions(likelihood=likelihood, mc_num=12)
+    together = score(denoiser, requests, options, batch_size=16, max_length=128)
+    backwards = score(denoiser, requests[::-1], options, batch_size=3, max_length=128)[::-1]
+    alone = [score(denoiser, [request], options, batch_size=1, max_length=128)[0] for request in requests]
+    for results in (backwards, alone):
+        assert [flag for _, flag in results] == [flag for _, flag in together]
+        assert [value for value, _ in results] == pytest.approx([value for value, _ in together], abs=1e-4)
+
+
+def test_one_token_choices_share_one_pass(denoiser):
+    contexts = [random_ids(9, 1), random_ids(9, 2), random_ids(14, 3)]
+    choices = [4, 5, 6, 7]
+    requests = [LikelihoodRequest(context, [choice]) for context in contexts for choice in choices]
+    results = score(denoiser, requests, LikelihoodOptions(mc_num=128), batch_size=8, max_length=128)
+    assert denoiser.rows == len(contexts)
+    expected = [log_probs(denoiser, context + [MASK])[-1, choice].item() for context in contexts for choice in choices]
+    assert [value for value, _ in results] == pytest.approx(expected, abs=1e-4)
+    best = [log_probs(denoiser, context + [MASK])[-1].argmax().item() for context in contexts]
+    assert [flag for _, flag in results] == [choice == token for token in best for choice in choices]
+
+
+def test_extra_masks_stand_behind_the_continuation(denoiser):
+    context, choices = random_ids(8, 1), [[5], [6, 7]]
+    requests = [LikelihoodRequest(context, choice) for choice in choices]
+    estimates = log_likelihoods(denoiser, requests, likelihood="chain", n_masks=10)
+    for choice, estimate in zip(choices, estimates, strict=True):
+        n = len(choice)
+        expected = sum(masked_log_probs(denoiser, context, choice, range(i, n), 10 - n)[i] for i in range(n))
+        assert estimate == pytest.approx(expected, abs=1e-4)
+
+
+def greedy_by_definition(denoiser: Denoiser, context: list[int], n: int, extra: int) -> list[int]:
+    answer = [MASK] * (n + extra)
+    while MASK in answer[:n]:
+        table = log_probs(denoiser, context + answer)[len(context) :]
+        position = max((i for i in range(n) if answer[i] == MASK), key=lambda i: table[i].max().item())
+        answer[position] = int(table[position].argmax())
+    return answer[:n]
+
+
+@pytest.mark.parametrize("likelihood", ["mc", "chain"])
+@pytest.mark.parametrize("extra", [0, 3])
+def test_greedy_flag_is_confidence_order_decoding(denoiser, likelihood, extra):
+    context = random_ids(10, 4)
+    decoded = greedy_by_definition(denoiser, context, 5, extra)
+    continuations = [decoded] + [
+        [token if i != j else (token + 1) % PAD for i, token in enumerate(decoded)] for j in range(5)
+    ]
+    results = score(
+        denoiser,
+        [LikelihoodRequest(context, continuation) for continuation in continuations],
+        LikelihoodOptions(likelihood=likelihood, n_masks=5 + extra if extra else "auto"),
+        batch_size=8,
+        max_length=128,
+    )
+    assert [flag for _, flag in results] == [True] + [False] * 5
+
+
+def test_greedy_check_can_be_left_out(denoiser):
+    context = random_ids(10, 4)
+    request = LikelihoodRequest(context, greedy_by_definition(denoiser, context, 3, 0))
+    checked = score(denoiser, [request], LikelihoodOptions(), batch_size=4, max_length=128)
+    rows_checked, denoiser.rows = denoiser.rows, 0
+    unchecked = score(denoiser, [request], LikelihoodOptions(check_greedy=False), batch_size=4, max_length=128)
+    assert checked[0][1] and not unchecked[0][1]
+    assert checked[0][0] == pytest.approx(unchecked[0][0], abs=1e-4)
+    assert denoiser.rows == 7 < rows_checked
+
+
+def test_guidance_contrasts_with_the_masked_context(denoiser):
+    context, token, scale = random_ids(6, 1), 9, 1.5
+    with torch.no_grad():
+        conditional = denoiser.model(torch.tensor([context + [MASK]])).logits[0, -1]
+        unconditional = denoiser.model(torch.tensor([[MASK] * 7])).logits[0, -1]
+    guided = unconditional + (scale + 1) * (conditional - unconditional)
+    guided[MASK] = -math.inf
+    requests = [LikelihoodRequest(context, [token]), LikelihoodRequest(random_ids(13, 2), [token])]
+    estimate = log_likelihoods(denoiser, requests, cfg_scale=scale)[0]
+    assert estimate == pytest.approx(guided.log_softmax(-1)[token].item(), abs=1e-4)
+
+
+def test_long_contexts_are_cut_on_the_left(denoiser):
+    request = LikelihoodRequest(random_ids(30, 1), random_ids(3, 2))
+    assert truncated_tokens(request, LikelihoodOptions(), 20) == 13
+    assert truncated_tokens(request, LikelihoodOptions(n_masks=5), 20) == 15
+    cut = LikelihoodRequest(request.context_ids[13:], request.continuation_ids)
+    assert log_likelihoods(denoiser, [request], max_length=20) == log_likelihoods(denoiser, [cut])
+
+
+@pytest.mark.parametrize(
+    ("n_masks", "max_length", "message"),
+    [(2, 128, "n_masks=2 is too small.*from 3"), (20, 20, "max_length=20 leaves no room"), ("auto", 3, "max_length=3")],
+)
+def test_canvases_that_do_not_fit_are_refused_before_any_pass(denoiser, n_masks, max_length, message):
+    requests = [LikelihoodRequest([1, 2], [3]), LikelihoodRequest([1, 2], [3, 4, 5])]
+    with pytest.raises(OptionError, match=message):
+        score(denoiser, requests, LikelihoodOptions(n_masks=n_masks), batch_size=2, max_length=max_length)
+    assert denoiser.rows == 0
+
+
+@pytest.mark.parametrize("n_masks", ["auto", 4])
+@pytest.mark.parametrize("length", [1, 9, 10, 23])
+def test_rolling_windows_score_every_token_once(length, n_masks):
+    text = list(range(100, 100 + length))
+    windows = rolling_windows(text, max_length=10, prefix_token_id=7, n_masks=n_masks)
+    assert [token for window in windows for token in window.continuation_ids] == text
+    assert windows[0].context_ids == [7]
+    done = 0
+    for window in windows:
+        n = len(window.continuation_ids)
+        assert len(window.context_ids) + (n if n_masks == "auto" else n_masks) <= 10
+        assert window.context_ids == ([7, *text[:done]])[-len(window.context_ids) :]
+        done += n
+    assert len({window.seed for window in windows}) == len(windows)
+    assert rolling_windows([], max_length=10, prefix_token_id=7) == []
+
+
+def test_rolling_windows_need_room_for_the_prefix():
+    with pytest.raises(OptionError, match="n_masks=10 does not fit into max_length=10"):
+        rolling_windows([1, 2, 3], max_length=10, prefix_token_id=7, n_masks=10)
+
+
+def test_reference_estimate_from_given_corruptions(monkeypatch):
+    """LLaDA's own likelihood code on its tiny checkpoint: the sum of cross-entropy / p_mask, averaged over four masks."""
+    from safetensors.torch import load_file
+
+    from mdlm_lm_eval.checkpoints import load_config, load_model
+
+    folder = Path(__file__).parent / "golden" / "llada"
+    golden = load_file(folder / "golden.safetensors")
+    prompt_length = json.loads((folder / "golden.json").read_text())["prompt_length"]
+    config = load_config(str(folder))
+    model = load_model(str(folder), config, revision="main", subfolder="", dtype="float32", trust_remote_code=False)
+    denoiser = Denoiser(model.eval(), mask_token_id=159, pad_token_id=158, shift=False)
+
+    sequence, samples = golden["likelihood.sequence"][0].tolist(), len(golden["likelihood.noisy"])
+    corruptions = []
+    for noisy, p_mask in zip(golden["likelihood.noisy"], golden["likelihood.p_mask"].tolist(), strict=True):
+        masked = tuple((noisy[prompt_length:] == 159).nonzero()[:, 0].tolist())
+        corruptions.append(Corruption(masked, masked, 1 / (p_mask * samples)))
+    monkeypatch.setattr("mdlm_lm_eval.likelihood.scoring.corruptions_of", lambda request, options: corruptions)
+    request = LikelihoodRequest(sequence[:prompt_length], sequence[prompt_length:])
+    [estimate] = log_likelihoods(denoiser, [request], batch_size=3)
+    assert -estimate == pytest.approx(golden["likelihood.nll"].item(), abs=1e-4)
