@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from mdlm_lm_eval.checkpoints import load_config, load_model
 from mdlm_lm_eval.denoiser import Denoiser
 from mdlm_lm_eval.likelihood import LikelihoodRequest, rolling_windows, score, truncated_tokens
 from mdlm_lm_eval.likelihood.masks import Corruption, monte_carlo_corruptions
@@ -48,7 +50,6 @@ def log_probs(denoiser: Denoiser, token_ids: list[int]) -> torch.Tensor:
     """[T, V] of one unpadded canvas, computed without the code under test."""
     with torch.no_grad():
         logits = denoiser.model(torch.tensor([token_ids])).logits[0]
-    logits[:, MASK] = -math.inf
     return logits.log_softmax(-1)
 
 
@@ -151,9 +152,9 @@ def test_one_token_choices_share_one_pass(denoiser):
     requests = [LikelihoodRequest(context, [choice]) for context in contexts for choice in choices]
     results = score(denoiser, requests, LikelihoodOptions(mc_num=128), batch_size=8, max_length=128)
     assert denoiser.rows == len(contexts)
-    expected = [log_probs(denoiser, context + [MASK])[-1, choice].item() for context in contexts for choice in choices]
+    expected = [log_probs(denoiser, [*context, MASK])[-1, choice].item() for context in contexts for choice in choices]
     assert [value for value, _ in results] == pytest.approx(expected, abs=1e-4)
-    best = [log_probs(denoiser, context + [MASK])[-1].argmax().item() for context in contexts]
+    best = [log_probs(denoiser, [*context, MASK])[-1, :MASK].argmax().item() for context in contexts]
     assert [flag for _, flag in results] == [choice == token for token in best for choice in choices]
 
 
@@ -170,7 +171,7 @@ def test_extra_masks_stand_behind_the_continuation(denoiser):
 def greedy_by_definition(denoiser: Denoiser, context: list[int], n: int, extra: int) -> list[int]:
     answer = [MASK] * (n + extra)
     while MASK in answer[:n]:
-        table = log_probs(denoiser, context + answer)[len(context) :]
+        table = log_probs(denoiser, context + answer)[len(context) :, :MASK].log_softmax(-1)
         position = max((i for i in range(n) if answer[i] == MASK), key=lambda i: table[i].max().item())
         answer[position] = int(table[position].argmax())
     return answer[:n]
@@ -200,7 +201,8 @@ def test_greedy_check_can_be_left_out(denoiser):
     checked = score(denoiser, [request], LikelihoodOptions(), batch_size=4, max_length=128)
     rows_checked, denoiser.rows = denoiser.rows, 0
     unchecked = score(denoiser, [request], LikelihoodOptions(check_greedy=False), batch_size=4, max_length=128)
-    assert checked[0][1] and not unchecked[0][1]
+    assert checked[0][1]
+    assert not unchecked[0][1]
     assert checked[0][0] == pytest.approx(unchecked[0][0], abs=1e-4)
     assert denoiser.rows == 7 < rows_checked
 
@@ -208,10 +210,9 @@ def test_greedy_check_can_be_left_out(denoiser):
 def test_guidance_contrasts_with_the_masked_context(denoiser):
     context, token, scale = random_ids(6, 1), 9, 1.5
     with torch.no_grad():
-        conditional = denoiser.model(torch.tensor([context + [MASK]])).logits[0, -1]
+        conditional = denoiser.model(torch.tensor([[*context, MASK]])).logits[0, -1]
         unconditional = denoiser.model(torch.tensor([[MASK] * 7])).logits[0, -1]
     guided = unconditional + (scale + 1) * (conditional - unconditional)
-    guided[MASK] = -math.inf
     requests = [LikelihoodRequest(context, [token]), LikelihoodRequest(random_ids(13, 2), [token])]
     estimate = log_likelihoods(denoiser, requests, cfg_scale=scale)[0]
     assert estimate == pytest.approx(guided.log_softmax(-1)[token].item(), abs=1e-4)
@@ -258,12 +259,8 @@ def test_rolling_windows_need_room_for_the_prefix():
         rolling_windows([1, 2, 3], max_length=10, prefix_token_id=7, n_masks=10)
 
 
-def test_reference_estimate_from_given_corruptions(monkeypatch):
-    """LLaDA's own likelihood code on its tiny checkpoint: the sum of cross-entropy / p_mask, averaged over four masks."""
-    from safetensors.torch import load_file
-
-    from mdlm_lm_eval.checkpoints import load_config, load_model
-
+def test_reference_estimate_from_given_corruptions():
+    """LLaDA's own likelihood code on its tiny checkpoint: sum of cross-entropy / p_mask, averaged over four masks."""
     folder = Path(__file__).parent / "golden" / "llada"
     golden = load_file(folder / "golden.safetensors")
     prompt_length = json.loads((folder / "golden.json").read_text())["prompt_length"]
@@ -276,7 +273,8 @@ def test_reference_estimate_from_given_corruptions(monkeypatch):
     for noisy, p_mask in zip(golden["likelihood.noisy"], golden["likelihood.p_mask"].tolist(), strict=True):
         masked = tuple((noisy[prompt_length:] == 159).nonzero()[:, 0].tolist())
         corruptions.append(Corruption(masked, masked, 1 / (p_mask * samples)))
-    monkeypatch.setattr("mdlm_lm_eval.likelihood.scoring.corruptions_of", lambda request, options: corruptions)
     request = LikelihoodRequest(sequence[:prompt_length], sequence[prompt_length:])
-    [estimate] = log_likelihoods(denoiser, [request], batch_size=3)
+    [(estimate, _)] = score(
+        denoiser, [request], LikelihoodOptions(), batch_size=3, max_length=64, corruptions_of=lambda *_: corruptions
+    )
     assert -estimate == pytest.approx(golden["likelihood.nll"].item(), abs=1e-4)

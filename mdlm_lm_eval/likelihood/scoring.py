@@ -1,7 +1,7 @@
 """Log-likelihoods of many requests: their corruptions packed into shared forward passes."""
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -48,6 +48,14 @@ class Work:
     greedy_masks: list[list[int] | None]
 
 
+def corruptions_of(request: LikelihoodRequest, options: LikelihoodOptions) -> list[Corruption]:
+    """The corruptions whose weighted log-probabilities sum to this request's estimate."""
+    n = len(request.continuation_ids)
+    if options.likelihood == "chain":
+        return chain_corruptions(n)
+    return monte_carlo_corruptions(n, options.mc_num, torch.Generator().manual_seed(request.seed))
+
+
 def score(
     denoiser: Denoiser,
     requests: Sequence[LikelihoodRequest],
@@ -56,31 +64,25 @@ def score(
     batch_size: int,
     max_length: int,
     progress: bool = False,
+    corruptions_of: Callable[[LikelihoodRequest, LikelihoodOptions], list[Corruption]] = corruptions_of,
 ) -> list[tuple[float, bool]]:
     """(log p(continuation | context) in nats, whether greedy decoding gives the continuation) for every request.
 
-    Greedy decoding is confidence-ordered, one token a step, over the continuation's positions; extra masks behind it stay
-    masks, as they do in the estimate. Its first step is read off the estimate's own passes where they contain the fully
-    masked continuation, and it stops at the first token that differs. With `check_greedy=False` the flag is False.
+    Greedy decoding is confidence-ordered, one token a step, over the continuation's positions; extra masks behind it
+    stay masks, as they do in the estimate. Its first step is read off the estimate's own passes where they contain the
+    fully masked continuation, and it stops at the first token that differs. Without `check_greedy` the flag is False.
 
     `mc` estimates LLaDA's bound (`masks.py`), `chain` factorises left to right, `auto` is exact for one token and `mc`
-    otherwise. Raises OptionError, before any forward pass, if a canvas does not fit.
+    otherwise; `corruptions_of` says so in code, and comparisons with other schemes put theirs in its place. Raises
+    OptionError, before any forward pass, if a canvas does not fit.
     """
     work = _prepare(requests, options, max_length)
     with tqdm(total=len(requests), desc="Likelihood requests", disable=not progress) as bar:
-        rows = _rows(work, options, denoiser.mask_token_id, bar)
+        rows = _rows(work, lambda request: corruptions_of(request, options), denoiser.mask_token_id, bar)
         _read_all(denoiser, rows, work, options.cfg_scale, batch_size)
     while unfinished := [i for i, masked in enumerate(work.greedy_masks) if masked]:
         _read_all(denoiser, _greedy_rows(work, unfinished, denoiser.mask_token_id), work, options.cfg_scale, batch_size)
     return [(ll, masked is not None) for ll, masked in zip(work.log_likelihoods, work.greedy_masks, strict=True)]
-
-
-def corruptions_of(request: LikelihoodRequest, options: LikelihoodOptions) -> list[Corruption]:
-    """The corruptions whose weighted log-probabilities sum to this request's estimate."""
-    n = len(request.continuation_ids)
-    if options.likelihood == "chain":
-        return chain_corruptions(n)
-    return monte_carlo_corruptions(n, options.mc_num, torch.Generator().manual_seed(request.seed))
 
 
 def _prepare(requests: Sequence[LikelihoodRequest], options: LikelihoodOptions, max_length: int) -> Work:
@@ -95,7 +97,9 @@ def _prepare(requests: Sequence[LikelihoodRequest], options: LikelihoodOptions, 
     )
 
 
-def _rows(work: Work, options: LikelihoodOptions, mask_token_id: int, bar: "tqdm[object]") -> Iterator[Row]:
+def _rows(
+    work: Work, corruptions_of: Callable[[LikelihoodRequest], list[Corruption]], mask_token_id: int, bar: "tqdm[object]"
+) -> Iterator[Row]:
     """Rows of all requests, longest canvas first; equal canvases of requests with the same context are one row."""
 
     def canvas(i: int) -> tuple[int, int, list[int]]:
@@ -107,8 +111,7 @@ def _rows(work: Work, options: LikelihoodOptions, mask_token_id: int, bar: "tqdm
         for group in _chunks(same_context, _REQUESTS_PER_GROUP):
             rows: dict[tuple[int, ...], Row] = {}
             for i in group:
-                corruptions = corruptions_of(work.requests[i], options)
-                for corruption in corruptions:
+                for corruption in corruptions_of(work.requests[i]):
                     _row(rows, work, i, corruption.masked, mask_token_id).corruptions.append((i, corruption))
                 if masked := work.greedy_masks[i]:
                     _row(rows, work, i, masked, mask_token_id).greedy.append(i)
@@ -168,11 +171,12 @@ def _read(denoiser: Denoiser, rows: list[Row], work: Work, cfg_scale: float) -> 
         for i, corruption in row.corruptions:
             wanted += rank[b, [row.context_length + position for position in corruption.scored]].tolist()
             targets += [work.requests[i].continuation_ids[position] for position in corruption.scored]
-    normaliser, best, best_token = _normalise(logits)  # [N] each
+    normaliser = torch.cat([part.float().logsumexp(-1) for part in logits.split(_POSITIONS_PER_SLICE)])  # [N]
     chosen = torch.tensor(wanted, dtype=torch.long, device=device)
     scores = logits[chosen, torch.tensor(targets, dtype=torch.long, device=device)].float() - normaliser[chosen]
     log_probs = scores.double().cpu()  # [scored tokens of all corruptions]
-    confidences, predictions = (best - normaliser).tolist(), best_token.tolist()
+    if any(row.greedy for row in rows):
+        confidences, predictions = _greedy_tokens(logits, normaliser, denoiser.mask_token_id)
 
     start = 0
     for b, row in enumerate(rows):
@@ -195,11 +199,15 @@ def _positions_read(row: Row, work: Work) -> list[int]:
     return sorted(scored.union(*(work.greedy_masks[i] or [] for i in row.greedy)))
 
 
-def _normalise(logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """float32 log-partition, largest logit and its token, [N] each, of logits [N, V]."""
-    normaliser = torch.cat([part.float().logsumexp(-1) for part in logits.split(_POSITIONS_PER_SLICE)])
-    best, best_token = logits.max(-1)
-    return normaliser, best.float(), best_token
+def _greedy_tokens(logits: Tensor, normaliser: Tensor, mask_token_id: int) -> tuple[list[float], list[int]]:
+    """Log-probability and id of the likeliest token that is not the mask, for logits [N, V]; overwrites `logits`.
+
+    The likelihood's softmax counts the mask token, as LLaDA's does; decoding never emits it, so it is taken out here.
+    """
+    without_mask = normaliser + torch.log1p(-torch.exp(logits[:, mask_token_id].float() - normaliser))
+    logits[:, mask_token_id] = -torch.inf
+    best, tokens = logits.max(-1)
+    return (best.float() - without_mask).tolist(), tokens.tolist()
 
 
 def _chunks(items: Iterable[T], size: int) -> Iterator[list[T]]:
