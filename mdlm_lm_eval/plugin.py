@@ -50,7 +50,9 @@ def add_tasks(task_manager_module: "ModuleType") -> None:
         metadata: object = None,
     ) -> None:
         suite = tasks_path()
-        users = list(include_path) if isinstance(include_path, (list, tuple)) else [include_path] if include_path else []
+        users = (
+            list(include_path) if isinstance(include_path, (list, tuple)) else [include_path] if include_path else []
+        )
         # A user who names the suite's own folder would otherwise have every task in it reported as overridden.
         named_by_user = any(suite.samefile(path) for path in users if suite.is_dir() and _is_folder(path))
         add_suite = include_defaults and suite.is_dir() and not named_by_user
@@ -85,23 +87,24 @@ class AfterImport:
         if action is None:
             return None
         for finder in sys.meta_path:
-            if finder is self:
-                continue
-            spec = finder.find_spec(name, path, target)
-            if spec is None or spec.loader is None:
-                continue
-            execute = spec.loader.exec_module
-
-            def execute_then_act(module: "ModuleType") -> None:
-                execute(module)
-                try:
-                    action(module)
-                except Exception as error:  # lm-eval must work, with or without this plugin
-                    print(f"mdlm-lm-eval: could not extend {name}: {error!r}", file=sys.stderr)
-
-            spec.loader.exec_module = execute_then_act  # type: ignore[method-assign]
-            return spec
+            spec = None if finder is self else finder.find_spec(name, path, target)
+            if spec is not None and spec.loader is not None:
+                spec.loader.exec_module = _followed_by(spec.loader.exec_module, action)  # type: ignore[method-assign]
+                return spec
         return None
+
+
+def _followed_by(
+    execute: "Callable[[ModuleType], None]", action: "Callable[[ModuleType], None]"
+) -> "Callable[[ModuleType], None]":
+    def execute_then_act(module: "ModuleType") -> None:
+        execute(module)
+        try:
+            action(module)
+        except Exception as error:  # lm-eval must work, with or without this plugin
+            print(f"mdlm-lm-eval: could not extend {module.__name__}: {error!r}", file=sys.stderr)
+
+    return execute_then_act
 
 
 def arm() -> None:

@@ -1,0 +1,32 @@
+"""Runs requests in batches of a fixed size, or of the largest size that fits into memory."""
+
+from collections.abc import Callable, Sequence
+
+from accelerate import find_executable_batch_size
+
+
+class Batches:
+    """Batch size as lm-eval gives it. `auto` starts from the largest size and halves it whenever memory runs out."""
+
+    def __init__(self, batch_size: int | str, largest: int) -> None:
+        self.automatic = batch_size == "auto"
+        self.size = largest if self.automatic else int(batch_size)
+
+    def run(self, indices: Sequence[int], run: Callable[[list[int], int], None], batches_per_call: int = 1) -> None:
+        """Calls `run(part, batch size)` for consecutive parts of `indices`, each of so many batches.
+
+        Parts that are done stay done when a later one runs out of memory; the smaller size is kept for the next call.
+        """
+        left = list(indices)
+
+        def run_left(batch_size: int) -> None:
+            self.size = batch_size
+            while left:
+                part = left[: batch_size * batches_per_call]
+                run(part, batch_size)
+                del left[: len(part)]
+
+        if self.automatic:
+            find_executable_batch_size(run_left, starting_batch_size=self.size)()
+        else:
+            run_left(self.size)

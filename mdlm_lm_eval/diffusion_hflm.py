@@ -1,0 +1,190 @@
+"""HFLM with masked diffusion checkpoints: loads them bidirectional and shares the work among all processes."""
+
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from accelerate import PartialState
+from lm_eval.models.huggingface import HFLM
+from lm_eval.models.utils import resolve_max_length
+from lm_eval.models.utils_hf import get_dtype
+from transformers import PretrainedConfig, PreTrainedModel
+
+from mdlm_lm_eval import checkpoints
+from mdlm_lm_eval.denoiser import Denoiser
+from mdlm_lm_eval.model_arguments import bitsandbytes_arguments, split_model_arguments
+from mdlm_lm_eval.options import OptionError
+from mdlm_lm_eval.run_info import RunRecord
+from mdlm_lm_eval.text import encode_without_masks, end_token_ids
+
+DEFAULT_MODEL = Path(__file__).parent / "default_model"
+
+
+class DiffusionHFLM(HFLM):
+    """What `MDLM` needs before its first request: options, tokenizer, denoiser, rank and world size.
+
+    Without `pretrained` it loads the small model that comes with the package. Raises OptionError, before anything is
+    loaded, for a model argument that nobody knows or whose value is not allowed.
+    """
+
+    def __init__(self, pretrained: str | PreTrainedModel = str(DEFAULT_MODEL), **arguments: Any) -> None:
+        # lm-eval seeds torch with --seed right before it builds the model.
+        split = split_model_arguments(arguments, default_seed=torch.initial_seed() % 2**63)
+        self.decoding, self.likelihood, self.explicit = split.decoding, split.likelihood, split.explicit
+        self._mask_token_id_argument = split.mask_token_id
+        self.record = RunRecord()
+        self.records = [self.record]  # of all processes
+        # HFLM sets it after loading; the canvas is checked against it before.
+        self._max_length = split.loading.get("max_length")
+        super().__init__(pretrained, **split.loading)
+        if not isinstance(pretrained, str):
+            self._check_before_loading()
+        elif split.loading.get("tp_plan") is None:
+            # HFLM takes the local process index, and only where there are several GPUs.
+            processes = PartialState()
+            self._rank, self._world_size = processes.process_index, processes.num_processes
+        shift = checkpoints.shifts_logits(self.config) if split.shift_logits is None else split.shift_logits
+        self.denoiser = Denoiser(
+            self.model, mask_token_id=self.mask_token_id, pad_token_id=self.tokenizer.pad_token_id, shift=shift
+        )
+        generation_config = self.model.generation_config
+        self.end_ids = end_token_ids(self.tokenizer, generation_config.eos_token_id if generation_config else None)
+
+    # Loading, called by HFLM.__init__ in this order
+
+    def _get_config(
+        self,
+        pretrained: str,
+        *,
+        revision: str = "main",
+        trust_remote_code: bool = False,
+        gguf_file: str | None = None,
+        subfolder: str = "",
+    ) -> None:
+        self._config = checkpoints.load_config(
+            pretrained, revision=revision, subfolder=subfolder, trust_remote_code=trust_remote_code
+        )
+
+    def _get_backend(
+        self,
+        config: PretrainedConfig,
+        backend: Literal["default", "causal", "seq2seq"] = "default",
+        trust_remote_code: bool | None = False,
+    ) -> None:
+        self.backend = "causal"  # in lm-eval's sense: context and continuation are one sequence
+
+    def _create_tokenizer(
+        self,
+        pretrained: str | PreTrainedModel,
+        tokenizer: Any,
+        revision: str | None = "main",
+        trust_remote_code: bool | None = False,
+        use_fast_tokenizer: bool | None = True,
+        gguf_file: str | None = None,
+        add_bos_token: bool | None = None,
+        subfolder: str | None = "",
+    ) -> None:
+        if tokenizer is not None and not isinstance(tokenizer, str):
+            self.tokenizer = tokenizer
+            return
+        source = tokenizer or (pretrained if isinstance(pretrained, str) else pretrained.name_or_path)
+        self.tokenizer = checkpoints.load_tokenizer(
+            source,
+            config=self.config,
+            revision=revision,
+            subfolder=subfolder,
+            trust_remote_code=trust_remote_code,
+            use_fast_tokenizer=use_fast_tokenizer,
+        )
+
+    def _create_model(
+        self,
+        pretrained: str,
+        revision: str | None = "main",
+        dtype: str | torch.dtype | None = "auto",
+        trust_remote_code: bool | None = False,
+        parallelize: bool | None = False,
+        gpus: int | None = None,
+        max_memory_per_gpu: int | str | None = None,
+        max_cpu_memory: int | str | None = None,
+        offload_folder: str | None = "./offload",
+        tp_plan: str | dict | None = None,
+        peft: str | None = None,
+        delta: str | None = None,
+        autogptq: bool | str | None = False,
+        gptqmodel: bool | None = False,
+        gguf_file: str | None = None,
+        quantization_config: Any = None,
+        subfolder: str = "",
+        **kwargs: Any,
+    ) -> None:
+        self._check_before_loading()
+        loading = bitsandbytes_arguments(kwargs)
+        if quantization_config is not None:
+            loading.setdefault("quantization_config", quantization_config)
+        if tp_plan is not None:
+            loading["tp_plan"] = tp_plan
+        else:
+            placement = self._get_accelerate_args(
+                parallelize=parallelize,
+                device_map=loading.get("device_map"),
+                max_memory_per_gpu=max_memory_per_gpu,
+                max_cpu_memory=max_cpu_memory,
+                offload_folder=offload_folder,
+                gpus=gpus,
+            )
+            loading |= {name: value for name, value in placement.items() if value is not None}
+        self._model = checkpoints.load_model(
+            pretrained,
+            self.config,
+            revision=revision,
+            subfolder=subfolder,
+            dtype=get_dtype(dtype),
+            trust_remote_code=trust_remote_code,
+            **loading,
+        )
+        if peft:
+            self._model = checkpoints.load_adapter(self._model, peft, revision=revision)
+
+    def _check_before_loading(self) -> None:
+        """What config and tokenizer decide. Raises OptionError."""
+        self.mask_token_id = checkpoints.resolve_mask_token_id(
+            self.config, self.tokenizer, self._mask_token_id_argument
+        )
+        n_masks = self.decoding.n_masks
+        if isinstance(n_masks, int) and n_masks >= self.max_length:
+            raise OptionError(
+                f"n_masks={n_masks} does not fit into the model's context of {self.max_length} tokens together with a "
+                f"prompt; allowed are auto and whole numbers from 1 to {self.max_length - 1}"
+            )
+
+    @property
+    def max_length(self) -> int:
+        """Tokens that fit on a canvas."""
+        return self._max_length or resolve_max_length(self.config, self.tokenizer, default=self._DEFAULT_MAX_LENGTH)
+
+    def tok_encode(
+        self,
+        string: str,
+        add_special_tokens: bool | None = None,
+        left_truncate_len: int | None = None,
+        **kwargs: Any,
+    ) -> list[int]:
+        """Token ids of a text. The mask token's own string stays text."""
+
+        def encode(piece: str, first: bool) -> list[int]:
+            return super(DiffusionHFLM, self).tok_encode(piece, add_special_tokens if first else False)
+
+        ids = encode_without_masks(self.tokenizer, string, self.mask_token_id, encode)
+        return ids[-left_truncate_len:] if left_truncate_len else ids
+
+    def barrier(self) -> None:
+        """Waits for all processes and shares their records.
+
+        lm-eval calls it in every process after each kind of request; a process whose requests all came from the request
+        cache runs none of the methods above, so no exchange can happen there.
+        """
+        if self.world_size > 1:
+            records: list[RunRecord | None] = [None] * self.world_size
+            torch.distributed.all_gather_object(records, self.record)
+            self.records = [record for record in records if record is not None]

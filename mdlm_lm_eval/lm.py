@@ -1,0 +1,316 @@
+"""The lm-eval model `mdlm`: requests in, strings and log-likelihoods out."""
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from lm_eval.api.instance import Instance
+from lm_eval.api.model import CacheHook
+from lm_eval.models.huggingface import HFLM
+from tqdm import tqdm
+
+from mdlm_lm_eval import __version__, checkpoints
+from mdlm_lm_eval.batching import Batches
+from mdlm_lm_eval.canvas import Canvas, build_canvas, build_infill_canvas
+from mdlm_lm_eval.decoding import decode_canvases
+from mdlm_lm_eval.diffusion_hflm import DiffusionHFLM
+from mdlm_lm_eval.likelihood import LikelihoodRequest, rolling_windows, score, truncated_tokens
+from mdlm_lm_eval.options import OptionError
+from mdlm_lm_eval.request_cache import claim_cache, weights_digest
+from mdlm_lm_eval.requests import GenerationSettings, RequestSeeds, parse_gen_kwargs
+from mdlm_lm_eval.run_info import merged, suite_info
+from mdlm_lm_eval.text import Ending, encode_infill
+
+logger = logging.getLogger(__name__)
+
+# `batch_size=auto` starts from max_batch_size and halves when memory runs out; a CPU swaps long before it says so.
+_MAX_AUTO_BATCH_ON_CPU = 16
+# Likelihood results reach the request cache after this many batches' worth of requests.
+_BATCHES_PER_SAVE = 16
+
+
+@dataclass(frozen=True)
+class Generation:
+    """One generation request, ready to decode."""
+
+    instance: Instance
+    settings: GenerationSettings
+    canvas: Canvas
+    truncated: int
+    ending: Ending
+
+
+class MDLM(DiffusionHFLM):
+    """Masked diffusion language model for lm-eval, registered as `mdlm`.
+
+    Takes HFLM's arguments (`pretrained`, `dtype`, `peft`, `revision`, `batch_size`, ...), the fields of
+    `DecodingOptions` and `LikelihoodOptions`, `mask_token_id`, `shift_logits`, and transformers' loading arguments.
+    """
+
+    # Generation
+
+    def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
+        """One string a request. Raises OptionError for any request's options before the first forward pass."""
+        generations = self._prepare(requests)
+        strings: dict[int, str] = {}
+        bar = self._progress(len(requests), "generate_until", disable_tqdm)
+
+        def run(batch: list[int], batch_size: int) -> None:
+            for n, string in zip(batch, self._generate([generations[n] for n in batch]), strict=True):
+                strings[n] = string
+                self.cache_hook.add_partial("generate_until", generations[n].instance.args, string)
+            bar.update(len(batch))
+
+        for group in self._groups(generations):
+            self.batches.run(group, run)
+        bar.close()
+        return [strings[n] for n in range(len(requests))]
+
+    def _prepare(self, requests: Sequence[Instance]) -> list[Generation]:
+        seeds = RequestSeeds()
+        generations = [self._prepare_one(instance, seeds) for instance in requests]
+        if ignored := sorted(set().union(*(generation.settings.ignored for generation in generations))):
+            logger.warning("Ignored, as masked diffusion has no use for them: %s", ", ".join(ignored))
+        self._warn_of_truncation([generation.truncated for generation in generations])
+        return generations
+
+    def _prepare_one(self, instance: Instance, seeds: RequestSeeds) -> Generation:
+        text, gen_kwargs = instance.args
+        settings = parse_gen_kwargs(gen_kwargs, self.decoding, self.explicit)
+        seed = seeds.next(settings.options.seed, instance.args, instance.doc_id)
+        common = {
+            "mask_token_id": self.mask_token_id,
+            "max_length": self.max_length,
+            "filler_ids": self._filler_ids(settings),
+            "seed": seed,
+        }
+        if settings.infill:
+            canvas, truncated = build_infill_canvas(
+                self._encode_slots(text), settings.options, request_gen_toks=settings.max_gen_toks, **common
+            )
+        else:
+            canvas, truncated = build_canvas(
+                self.tok_encode(text), settings.options, request_gen_toks=settings.max_gen_toks, **common
+            )
+        self.record.task(instance.task_name).add(
+            truncated=truncated,
+            masks=len(canvas.slots),
+            steps=canvas.steps,
+            returned_tokens=canvas.n_returned,
+            fillers=len(common["filler_ids"]),
+            prompt_tokens=canvas.prompt_length,
+        )
+        ending = Ending(self.tokenizer, self.end_ids, settings.until, self.think_end_token)
+        return Generation(instance, settings, canvas, truncated, ending)
+
+    def _filler_ids(self, settings: GenerationSettings) -> list[int]:
+        options = settings.options
+        if not options.n_fillers:
+            return []
+        return self.tok_encode(options.filler, add_special_tokens=False) * options.n_fillers
+
+    def _groups(self, generations: Sequence[Generation]) -> list[list[int]]:
+        """Indices of requests that can share batches, longest canvases first so that memory runs out early if ever."""
+        groups: dict[object, list[int]] = {}
+        for n, generation in enumerate(generations):
+            groups.setdefault((generation.settings.options, generation.settings.until), []).append(n)
+        for group in groups.values():
+            group.sort(key=lambda n: (-len(generations[n].canvas.token_ids), generations[n].canvas.token_ids))
+        return list(groups.values())
+
+    def _generate(self, batch: Sequence[Generation]) -> list[str]:
+        passes = self.denoiser.forward_passes
+        with self._autocast():
+            decoded = decode_canvases(
+                self.denoiser,
+                [generation.canvas for generation in batch],
+                batch[0].settings.options,
+                eos_ids=self.end_ids,
+                is_decided=batch[0].ending.is_decided,
+            )
+        self.record.add_forward_passes(
+            (generation.instance.task_name for generation in batch), self.denoiser.forward_passes - passes
+        )
+        return [generation.ending.text(ids) for generation, ids in zip(batch, decoded, strict=True)]
+
+    def _encode_slots(self, text: str) -> list[list[int]]:
+        def encode(piece: str, first: bool) -> list[int]:
+            return HFLM.tok_encode(self, piece, None if first else False)
+
+        return encode_infill(self.tokenizer, text, self.mask_token_id, encode)
+
+    # Likelihood
+
+    def loglikelihood(self, requests: list[Instance], disable_tqdm: bool = False) -> list[tuple[float, bool]]:
+        """(log p(continuation | context) in nats, greedy flag) for every request."""
+        if self.enable_thinking:
+            raise OptionError("enable_thinking=True is not allowed with likelihood tasks; allowed there is false")
+        seeds = RequestSeeds()
+        prepared = []
+        for instance in requests:
+            context, continuation = instance.args
+            context_ids, continuation_ids = self._context_and_continuation(context, continuation)
+            seed = seeds.next(self.likelihood.seed, instance.args, instance.doc_id)
+            prepared.append(LikelihoodRequest(context_ids, continuation_ids, seed))
+        if not self.likelihood.check_greedy:
+            logger.warning("check_greedy=false: exact-match metrics of likelihood tasks will be 0")
+        answers: dict[int, tuple[float, bool]] = {}
+
+        def save(n: int, answer: tuple[float, bool]) -> None:
+            answers[n] = answer
+            self.cache_hook.add_partial("loglikelihood", requests[n].args, answer)
+
+        self._score(prepared, [instance.task_name for instance in requests], save, "loglikelihood", disable_tqdm)
+        return [answers[n] for n in range(len(requests))]
+
+    def _context_and_continuation(self, context: str, continuation: str) -> tuple[list[int], list[int]]:
+        if context:
+            return self._encode_pair(context, continuation)
+        ids = self.tok_encode(continuation, add_special_tokens=False)
+        if ids[:1] == [self.prefix_token_id]:
+            return ids[:1], ids[1:]
+        return [self.prefix_token_id], ids
+
+    def loglikelihood_rolling(self, requests: list[Instance], disable_tqdm: bool = False) -> list[float]:
+        """A lower bound of log p(text) in nats for every request: the sum over windows."""
+        seeds = RequestSeeds()
+        windows: list[LikelihoodRequest] = []
+        owners: list[int] = []
+        for n, instance in enumerate(requests):
+            (text,) = instance.args
+            of_text = rolling_windows(
+                self.tok_encode(text),
+                max_length=self.max_length,
+                prefix_token_id=self.prefix_token_id,
+                n_masks=self.likelihood.n_masks,
+                seed=seeds.next(self.likelihood.seed, instance.args, instance.doc_id),
+            )
+            windows += of_text
+            owners += [n] * len(of_text)
+        unscored = Counter(owners)
+        totals = [0.0] * len(requests)
+
+        def save(window: int, answer: tuple[float, bool]) -> None:
+            n = owners[window]
+            totals[n] += answer[0]
+            unscored[n] -= 1
+            if unscored[n] == 0:
+                self.cache_hook.add_partial("loglikelihood_rolling", requests[n].args, totals[n])
+
+        self._score(windows, [requests[n].task_name for n in owners], save, "loglikelihood_rolling", disable_tqdm)
+        return totals
+
+    def _score(
+        self,
+        prepared: Sequence[LikelihoodRequest],
+        task_names: Sequence[str | None],
+        save: Callable[[int, tuple[float, bool]], None],
+        what: str,
+        disable_tqdm: bool,
+    ) -> None:
+        """Scores requests, longest first and those with the same context together; `save(index, answer)` for each."""
+        options = self.likelihood
+        truncated = [truncated_tokens(request, options, self.max_length) for request in prepared]
+        for request, name, cut in zip(prepared, task_names, truncated, strict=True):
+            n = len(request.continuation_ids)
+            masks = n if options.n_masks == "auto" else options.n_masks
+            self.record.task(name).add(truncated=cut, masks=masks, continuation_tokens=n)
+        self._warn_of_truncation(truncated)
+        bar = self._progress(len(prepared), what, disable_tqdm)
+
+        def length_and_context(n: int) -> tuple[int, list[int]]:
+            request = prepared[n]
+            return -len(request.context_ids) - len(request.continuation_ids), request.context_ids
+
+        def run(chunk: list[int], batch_size: int) -> None:
+            passes = self.denoiser.forward_passes
+            with self._autocast():
+                answers = score(
+                    self.denoiser,
+                    [prepared[n] for n in chunk],
+                    options,
+                    batch_size=batch_size,
+                    max_length=self.max_length,
+                    progress=False,
+                )
+            used = self.denoiser.forward_passes - passes
+            self.record.add_forward_passes((task_names[n] for n in chunk), used)
+            for n, answer in zip(chunk, answers, strict=True):
+                save(n, answer)
+            bar.update(len(chunk))
+
+        self.batches.run(sorted(range(len(prepared)), key=length_and_context), run, _BATCHES_PER_SAVE)
+        bar.close()
+
+    # Batches and processes
+
+    @cached_property
+    def batches(self) -> Batches:
+        """The batch size in use, shared by all requests of a run."""
+        largest = self.max_batch_size if self.device.type != "cpu" else min(self.max_batch_size, _MAX_AUTO_BATCH_ON_CPU)
+        return Batches(self.batch_size, largest)
+
+    def _autocast(self) -> AbstractContextManager[Any]:
+        return torch.autocast(
+            self.device.type, dtype=self.mixed_precision_dtype, enabled=self.mixed_precision_dtype is not None
+        )
+
+    def _warn_of_truncation(self, truncated: Sequence[int]) -> None:
+        if cut := sum(tokens > 0 for tokens in truncated):
+            logger.warning(
+                "%d of %d prompts were longer than the model's context of %d tokens allows and lost tokens on the left",
+                cut,
+                len(truncated),
+                self.max_length,
+            )
+
+    def _progress(self, total: int, what: str, disable: bool) -> "tqdm[Any]":
+        return tqdm(total=total, desc=f"Running {what} requests", disable=disable or self.rank != 0)
+
+    # What the results file and the request cache keep
+
+    def get_model_info(self) -> dict[str, Any]:
+        """lm-eval's own facts about the model, and under `mdlm` everything that a score depends on."""
+        tasks = merged(self.records)
+        return super().get_model_info() | {
+            "mdlm": {
+                **self._settings(),
+                "package_version": __version__,
+                "family": checkpoints.family_of(self.config),
+                "pretrained": self.pretrained if isinstance(self.pretrained, str) else self.model.name_or_path,
+                "revision": self.revision,
+                "adapter": self.peft,
+                "device": str(self.device),
+                "processes": self.world_size,
+                "explicit_options": sorted(self.explicit),
+                "batch_size": self.batches.size,
+                "forward_passes": sum(record.forward_passes for record in self.records),
+                "tasks": tasks,
+                "task_suite": suite_info(tasks),
+            }
+        }
+
+    def _settings(self) -> dict[str, Any]:
+        return {
+            "decoding": asdict(self.decoding),
+            "likelihood": asdict(self.likelihood),
+            "mask_token_id": self.mask_token_id,
+            "shift_logits": self.denoiser.shift,
+            "max_length": self.max_length,
+            "think_end_token": self.think_end_token,
+            "mixed_precision_dtype": str(self.mixed_precision_dtype),
+            "add_bos_token": self.add_bos_token,
+            "prefix_token_id": self.custom_prefix_token_id,
+        }
+
+    def set_cache_hook(self, cache_hook: CacheHook) -> None:
+        """Refuses, with an OptionError, a request cache that another model or other options filled."""
+        if cache_hook.dbdict is not None:
+            fingerprint = self._settings() | {"weights": weights_digest(self.model)}
+            claim_cache(cache_hook.dbdict, fingerprint, path=cache_hook.dbdict.filename)
+        super().set_cache_hook(cache_hook)

@@ -1,0 +1,136 @@
+"""What one generation request asks for: its `gen_kwargs` over the model arguments, by the design's precedence."""
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from mdlm_lm_eval.model_arguments import DECODING_NAMES, parse_flag, unknown_name
+from mdlm_lm_eval.options import DecodingOptions, OptionError
+
+# lm-eval's four names for the same limit, by its own priority.
+LENGTH_NAMES = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")
+SAMPLING_NAMES = ("temperature", "top_p", "top_k")
+# Keys of autoregressive generation that task files carry and that mean nothing here.
+MEANINGLESS_NAMES = frozenset(
+    {
+        "diversity_penalty",
+        "early_stopping",
+        "encoder_repetition_penalty",
+        "epsilon_cutoff",
+        "eta_cutoff",
+        "frequency_penalty",
+        "length_penalty",
+        "max_length",
+        "min_length",
+        "min_new_tokens",
+        "min_p",
+        "no_repeat_ngram_size",
+        "num_beam_groups",
+        "num_beams",
+        "num_return_sequences",
+        "pad_token_id",
+        "penalty_alpha",
+        "presence_penalty",
+        "repetition_penalty",
+        "skip_special_tokens",
+        "typical_p",
+        "use_cache",
+    }
+)
+REQUEST_NAMES = frozenset({"until", "infill", "do_sample", *LENGTH_NAMES, *MEANINGLESS_NAMES})
+
+
+@dataclass(frozen=True)
+class GenerationSettings:
+    """One request's settings. `max_gen_toks` is None where the request is silent."""
+
+    options: DecodingOptions
+    until: tuple[str, ...]
+    max_gen_toks: int | None
+    infill: bool
+    ignored: frozenset[str]
+
+
+def parse_gen_kwargs(
+    gen_kwargs: Mapping[str, Any], options: DecodingOptions, explicit: frozenset[str]
+) -> GenerationSettings:
+    """Merges a request's `gen_kwargs` into `options`, of which `explicit` were set by the user.
+
+    Diffusion options of the request win. Sampling keys, which task files written for autoregressive models carry
+    anyway, win only over what the user did not set. Raises OptionError for an unknown key or a value that is not
+    allowed.
+    """
+    for name, value in gen_kwargs.items():
+        if name not in REQUEST_NAMES | DECODING_NAMES:
+            raise OptionError(unknown_name("generation option", name, value, REQUEST_NAMES | DECODING_NAMES))
+    changes = {
+        name: value
+        for name, value in gen_kwargs.items()
+        if name in DECODING_NAMES and name not in (*SAMPLING_NAMES, *LENGTH_NAMES)
+    }
+    changes |= _sampling(gen_kwargs, explicit)
+    return GenerationSettings(
+        options=options.override(changes) if changes else options,
+        until=_stop_strings(gen_kwargs.get("until")),
+        max_gen_toks=_max_gen_toks(gen_kwargs),
+        infill=parse_flag("infill", gen_kwargs.get("infill", False)),
+        ignored=MEANINGLESS_NAMES & gen_kwargs.keys(),
+    )
+
+
+class RequestSeeds:
+    """Seeds by content: the same request draws the same numbers in any batch, order and process.
+
+    Equal requests of one document are repetitions (a task with `repeats`) and get seeds of their own.
+    """
+
+    def __init__(self) -> None:
+        self.seen: Counter[str] = Counter()
+
+    def next(self, seed: int, arguments: object, document: object) -> int:
+        """A seed below 2^63 for the next repetition of a request.
+
+        `document` tells repetitions of one request from other documents' requests that happen to have the same text; it
+        takes no part in the seed.
+        """
+        request = json.dumps([seed, arguments], sort_keys=True, default=str)
+        key = f"{document!r} {request}"
+        repetition = self.seen[key]
+        self.seen[key] += 1
+        digest = hashlib.sha256(f"{repetition} {request}".encode()).digest()
+        return int.from_bytes(digest[:8], "big") >> 1
+
+
+def _sampling(gen_kwargs: Mapping[str, Any], explicit: frozenset[str]) -> dict[str, Any]:
+    given = {name: gen_kwargs[name] for name in SAMPLING_NAMES if gen_kwargs.get(name) is not None}
+    if "top_k" in given and int(given["top_k"]) <= 0:
+        del given["top_k"]  # the autoregressive way of saying "all tokens"
+    if gen_kwargs.get("do_sample") is not None:
+        if not parse_flag("do_sample", gen_kwargs["do_sample"]):
+            given["temperature"] = 0.0
+        else:
+            given.setdefault("temperature", 1.0)
+    return {name: value for name, value in given.items() if name not in explicit}
+
+
+def _stop_strings(until: object) -> tuple[str, ...]:
+    if until is None:
+        return ()
+    strings = [until] if isinstance(until, str) else until
+    if not isinstance(strings, (list, tuple)) or not all(isinstance(string, str) for string in strings):
+        raise OptionError(f"until={until!r} is not allowed; allowed are a string and a list of strings")
+    return tuple(string for string in strings if string)
+
+
+def _max_gen_toks(gen_kwargs: Mapping[str, Any]) -> int | None:
+    for name in LENGTH_NAMES:
+        value = gen_kwargs.get(name)
+        if value is None:
+            continue
+        if isinstance(value, bool) or not str(value).isdecimal() or int(value) < 1:
+            raise OptionError(f"{name}={value!r} is not allowed; allowed are whole numbers from 1")
+        return int(value)
+    return None

@@ -1,0 +1,117 @@
+"""From text to token ids and back, for requests that may contain a mask token's string or slot markers."""
+
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+
+from lm_eval.models.utils import postprocess_generated_text
+from transformers import PreTrainedTokenizerBase
+
+SLOT_MARKER = "<|mask|>"
+# Tokens that end an assistant's turn in the families' chat formats; a tokenizer has none or one of them.
+END_OF_TURN_TOKENS = ("<|eot_id|>", "<|im_end|>", "<|role_end|>", "<end_of_turn>", "<|end|>")
+
+
+def encode_without_masks(
+    tokenizer: PreTrainedTokenizerBase, text: str, mask_token_id: int, encode: Callable[[str, bool], list[int]]
+) -> list[int]:
+    """Token ids of `text` in which the mask token's own string stands as ordinary text.
+
+    `encode(text, first)` tokenises a piece; `first` says whether it begins the text and may get the tokenizer's own
+    special tokens.
+    """
+    mask_string = tokenizer.convert_ids_to_tokens(mask_token_id)
+    if mask_string is None or mask_string not in text:
+        return encode(text, True)
+    harmless = tokenizer.encode(mask_string, add_special_tokens=False, split_special_tokens=True)
+    if mask_token_id in harmless:  # a tokenizer that cannot split its special tokens: spell the string out
+        harmless = [id for character in mask_string for id in tokenizer.encode(character, add_special_tokens=False)]
+    first, *rest = text.split(mask_string)
+    ids = encode(first, True)
+    for piece in rest:
+        ids += harmless
+        ids += encode(piece, False)
+    return ids
+
+
+def encode_infill(
+    tokenizer: PreTrainedTokenizerBase, text: str, mask_token_id: int, encode: Callable[[str, bool], list[int]]
+) -> list[list[int]]:
+    """The text between slot markers, one list of token ids a segment (one more than there are slots).
+
+    The text is tokenised in one go wherever the marker can stand for the mask token, so that a slot changes nothing
+    about how its neighbours are split. `encode` is as in `encode_without_masks` but keeps mask tokens.
+    """
+    mask_string = tokenizer.convert_ids_to_tokens(mask_token_id)
+    if mask_string == SLOT_MARKER or mask_string not in text:
+        ids = encode(text.replace(SLOT_MARKER, mask_string), True)
+        return list(_split(ids, mask_token_id))
+    return [
+        encode_without_masks(
+            tokenizer, segment, mask_token_id, lambda piece, first, n=n: encode(piece, first and n == 0)
+        )
+        for n, segment in enumerate(text.split(SLOT_MARKER))
+    ]
+
+
+def _split(ids: list[int], separator: int) -> Iterator[list[int]]:
+    segment: list[int] = []
+    for id in ids:
+        if id == separator:
+            yield segment
+            segment = []
+        else:
+            segment.append(id)
+    yield segment
+
+
+def end_token_ids(tokenizer: PreTrainedTokenizerBase, generation_eos: int | list[int] | None) -> frozenset[int]:
+    """Ids that end a generated text: EOS by tokenizer and generation config, and end of turn."""
+    vocabulary = tokenizer.get_added_vocab()
+    ids = {vocabulary[token] for token in END_OF_TURN_TOKENS if token in vocabulary}
+    if tokenizer.eos_token_id is not None:
+        ids.add(tokenizer.eos_token_id)
+    if generation_eos is not None:
+        ids.update([generation_eos] if isinstance(generation_eos, int) else generation_eos)
+    return frozenset(ids)
+
+
+@dataclass(frozen=True)
+class Ending:
+    """Where a generated text ends: end tokens first, then, after `think_end_token` where one is set, stop strings."""
+
+    tokenizer: PreTrainedTokenizerBase
+    end_ids: Collection[int]
+    until: tuple[str, ...]
+    think_end_token: str | int | None
+
+    def text(self, token_ids: list[int]) -> str:
+        """The text that is returned for a completely decoded canvas."""
+        ids = self._before_end_token(token_ids)
+        if isinstance(self.think_end_token, int) and self.think_end_token in ids:
+            last = len(ids) - ids[::-1].index(self.think_end_token)
+            return self._cut(self.tokenizer.decode(ids[last:], skip_special_tokens=True).lstrip())
+        return self._cut(self.tokenizer.decode(ids, skip_special_tokens=True))
+
+    def is_decided(self, token_ids: list[int]) -> bool:
+        """Whether no token after these, unmasked from the left without a gap, can change the returned text.
+
+        A stop string decides only once every other stop string that begins before it must be complete; while a thinking
+        part is dropped, a later end of thinking could still move the text's beginning.
+        """
+        if any(id in self.end_ids for id in token_ids):
+            return True
+        if not self.until or self.think_end_token is not None:
+            return False
+        text = self.tokenizer.decode(token_ids, skip_special_tokens=True)
+        begins = [text.index(stop) for stop in self.until if stop in text]
+        return bool(begins) and len(text) - min(begins) >= max(map(len, self.until))
+
+    def _before_end_token(self, token_ids: list[int]) -> list[int]:
+        for n, id in enumerate(token_ids):
+            if id in self.end_ids:
+                return token_ids[:n]
+        return token_ids
+
+    def _cut(self, text: str) -> str:
+        think_end = self.think_end_token if isinstance(self.think_end_token, str) else None
+        return postprocess_generated_text(text, list(self.until), think_end)

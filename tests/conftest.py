@@ -1,0 +1,99 @@
+"""A tiny random masked diffusion model, and a task that runs on it without a network."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+os.environ["TOKENIZERS_PARALLELISM"] = "false"
+
+SPECIAL_TOKENS = ("<|pad|>", "<|eos|>", "<|mask|>")
+CHAT_TEMPLATE = (
+    "{% for m in messages %}<{{ m['role'] }}>{{ m['content'] }}{% if not loop.last %}\n{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}\n<assistant>{% endif %}"
+)
+
+
+def tiny_tokenizer() -> PreTrainedTokenizerFast:
+    """One token a byte, and three special tokens."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocabulary = {token: id for id, token in enumerate([*SPECIAL_TOKENS, *alphabet])}
+    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        pad_token="<|pad|>",
+        eos_token="<|eos|>",
+        mask_token="<|mask|>",
+        chat_template=CHAT_TEMPLATE,
+    )
+
+
+def tiny_model() -> LlamaForCausalLM:
+    """Two layers, float32, seeded; logits spread enough that decoding depends on the context."""
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=259,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        max_position_embeddings=256,
+        initializer_range=0.3,
+        pad_token_id=0,
+        bos_token_id=None,
+        eos_token_id=1,
+        is_causal=False,
+        mask_token_id=2,
+    )
+    return LlamaForCausalLM(config).eval()
+
+
+@pytest.fixture(scope="session")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkpoint folder in transformers' own format."""
+    folder = tmp_path_factory.mktemp("checkpoint")
+    tiny_model().save_pretrained(folder)
+    tiny_tokenizer().save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def task_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Tasks `tiny_generate`, `tiny_sampled` (three repeats at temperature 1) and `tiny_choice` on five documents."""
+    folder = tmp_path_factory.mktemp("tasks")
+    questions = ["red is", "a longer question about blue is", "x", "one two three", "green grass and sky"]
+    data = folder / "docs.jsonl"
+    data.write_text("".join(json.dumps({"q": q, "a": n % 2}) + "\n" for n, q in enumerate(questions)))
+    common = {
+        "dataset_path": "json",
+        "dataset_kwargs": {"data_files": {"test": str(data)}},
+        "test_split": "test",
+        "doc_to_text": "{{q}}",
+        "num_fewshot": 0,
+    }
+    generate = common | {
+        "output_type": "generate_until",
+        "doc_to_target": "{{a}}",
+        "metric_list": [{"metric": "exact_match"}],
+        "generation_kwargs": {"until": ["\n"], "max_gen_toks": 4, "do_sample": False, "temperature": 0.0},
+    }
+    sampled = generate | {
+        "repeats": 3,
+        "generation_kwargs": {"until": [], "max_gen_toks": 8, "do_sample": True, "temperature": 1.0},
+    }
+    choice = common | {
+        "output_type": "multiple_choice",
+        "doc_to_choice": [" yes", " no"],
+        "doc_to_target": "a",
+        "metric_list": [{"metric": "acc"}],
+    }
+    for name, config in {"tiny_generate": generate, "tiny_sampled": sampled, "tiny_choice": choice}.items():
+        (folder / f"{name}.yaml").write_text(yaml.safe_dump({"task": name} | config))
+    return folder
