@@ -1,0 +1,139 @@
+"""The canvas of one request: prompt | masks | fillers | text after the slot, and what of it is decoded and returned."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from mdlm_lm_eval.options import DecodingOptions, OptionError
+
+DEFAULT_MAX_GEN_TOKS = 256
+
+
+@dataclass(frozen=True)
+class Canvas:
+    """One request's tokens, unpadded, and how they are decoded."""
+
+    token_ids: list[int]
+    slots: list[int]  # positions of the masks that are decoded, ascending
+    n_returned: int  # the tokens of the first `n_returned` slots come back
+    steps: int  # denoising steps in effect, over all blocks
+    block_lengths: tuple[int, ...]  # semi-autoregressive blocks over the slots
+    seed: int  # of this request and repetition
+    prompt_length: int  # tokens before the first slot, for classifier-free guidance
+
+
+def share_steps(steps: int, block_lengths: Sequence[int]) -> list[int]:
+    """Denoising steps of each block: in proportion to its length, the remainder to the first blocks.
+
+    Every block gets at least one step and at most one a token, so that the sum can differ from `steps`.
+    """
+    total = sum(block_lengths)
+    shares = [min(length, max(1, steps * length // total)) for length in block_lengths]
+    left = steps - sum(shares)
+    for index, length in enumerate(block_lengths):
+        if left <= 0:
+            break
+        if shares[index] < length:
+            shares[index] += 1
+            left -= 1
+    return shares
+
+
+def build_canvas(
+    prompt_ids: list[int],
+    options: DecodingOptions,
+    *,
+    mask_token_id: int,
+    max_length: int,
+    request_gen_toks: int | None = None,
+    filler_ids: Sequence[int] = (),
+    seed: int = 0,
+) -> tuple[Canvas, int]:
+    """A canvas with masks appended to the prompt, and how many prompt tokens were cut off on the left.
+
+    `request_gen_toks` is the request's own `max_gen_toks`, `filler_ids` the tokens of all fillers. Raises OptionError
+    if masks and fillers leave no room for the prompt.
+    """
+    explicit = options.n_masks if isinstance(options.n_masks, int) else None
+    wanted = request_gen_toks or options.max_gen_toks or explicit or DEFAULT_MAX_GEN_TOKS
+    if options.mask_ratio is not None:
+        n_masks = max(1, math.ceil(options.mask_ratio * len(prompt_ids)))
+    else:
+        n_masks = explicit or wanted
+    room = max_length - n_masks - len(filler_ids)
+    if room < 1:
+        raise OptionError(
+            f"n_masks={n_masks} with {len(filler_ids)} filler tokens does not fit into the model's context of "
+            f"{max_length} tokens together with a prompt; allowed are at most {max_length - 1 - len(filler_ids)} masks"
+        )
+    prompt = prompt_ids[-room:]
+    slots = list(range(len(prompt), len(prompt) + n_masks))
+    token_ids = prompt + [mask_token_id] * n_masks + list(filler_ids)
+    canvas = _planned(token_ids, slots, min(n_masks, wanted), options, seed, len(prompt))
+    return canvas, len(prompt_ids) - len(prompt)
+
+
+def build_infill_canvas(
+    segments: list[list[int]],
+    options: DecodingOptions,
+    *,
+    mask_token_id: int,
+    max_length: int,
+    request_gen_toks: int | None = None,
+    filler_ids: Sequence[int] = (),
+    seed: int = 0,
+) -> tuple[Canvas, int]:
+    """A canvas with one mask between every two segments of text, and how many tokens were cut off on the left.
+
+    Fillers follow the text, then the masks of an explicit `n_masks`. What filled the slots in the text is returned:
+    `request_gen_toks` has no say. Raises OptionError if there is no slot, or one would be cut off.
+    """
+    if len(segments) < 2:
+        raise OptionError(
+            "infill=True is not allowed for a text without a slot; allowed are texts with <|mask|> in them"
+        )
+    if options.mask_ratio is not None:
+        raise OptionError(f"mask_ratio={options.mask_ratio} is not allowed with infill=True; allowed is n_masks")
+    token_ids: list[int] = []
+    slots: list[int] = []
+    for segment in segments[:-1]:
+        token_ids += segment
+        slots.append(len(token_ids))
+        token_ids.append(mask_token_id)
+    n_text_slots = len(slots)
+    token_ids += [*segments[-1], *filler_ids]
+    if isinstance(options.n_masks, int):
+        slots += range(len(token_ids), len(token_ids) + options.n_masks)
+        token_ids += [mask_token_id] * options.n_masks
+    cut = max(0, len(token_ids) - max_length)
+    if cut > slots[0]:
+        raise OptionError(
+            f"a prompt of {len(token_ids)} tokens with fillers and masks would lose a slot when it is cut to "
+            f"max_length={max_length}; allowed are at most {max_length + slots[0]} tokens"
+        )
+    slots = [slot - cut for slot in slots]
+    return _planned(token_ids[cut:], slots, n_text_slots, options, seed, slots[0]), cut
+
+
+def pad_canvases(
+    canvases: Sequence[Canvas], pad_token_id: int, device: torch.device
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Token ids and attention mask, [B, T] each, padded on the right."""
+    length = max(len(canvas.token_ids) for canvas in canvases)
+    rows = [canvas.token_ids + [pad_token_id] * (length - len(canvas.token_ids)) for canvas in canvases]
+    attended = [[1] * len(canvas.token_ids) + [0] * (length - len(canvas.token_ids)) for canvas in canvases]
+    return torch.tensor(rows).to(device), torch.tensor(attended).to(device)
+
+
+def _planned(
+    token_ids: list[int], slots: list[int], n_returned: int, options: DecodingOptions, seed: int, prompt_length: int
+) -> Canvas:
+    """Blocks and steps over the slots: a block longer than an automatic canvas is one block."""
+    length = min(options.block_length or len(slots), len(slots))
+    full, rest = divmod(len(slots), length)
+    block_lengths = (length,) * full + ((rest,) if rest else ())
+    wanted = n_returned if options.steps == "auto" else options.steps
+    steps = sum(share_steps(min(wanted, len(slots)), block_lengths))
+    return Canvas(token_ids, slots, n_returned, steps, block_lengths, seed, prompt_length)

@@ -1,0 +1,198 @@
+"""Reverse diffusion over one padded batch of canvases."""
+
+from collections.abc import Callable, Collection, Sequence
+
+import torch
+from torch import Tensor
+
+from mdlm_lm_eval.canvas import Canvas, pad_canvases, share_steps
+from mdlm_lm_eval.decoding.schedules import unmask_counts
+from mdlm_lm_eval.decoding.unmasking import propose
+from mdlm_lm_eval.denoiser import Denoiser
+from mdlm_lm_eval.options import DecodingOptions
+
+# On an accelerator, asking which rows are decided waits for the device.
+_STEPS_BETWEEN_LOOKS = 4
+
+
+class Batch:
+    """Tensors of the rows that are still being decoded."""
+
+    def __init__(self, denoiser: Denoiser, canvases: Sequence[Canvas], options: DecodingOptions) -> None:
+        device = denoiser.device
+        self.canvases = list(canvases)
+        self.indices = list(range(len(canvases)))  # of the rows, in the order that the caller knows
+        self.input_ids, self.attention_mask = pad_canvases(canvases, denoiser.pad_token_id, device)  # [B, T]
+        self.generators = [torch.Generator().manual_seed(canvas.seed) for canvas in canvases]
+        slot_number = torch.full(self.input_ids.shape, -1)  # [B, T]
+        block_number = torch.full(self.input_ids.shape, -1)  # [B, T]
+        order = torch.zeros(self.input_ids.shape)  # [B, T], of random and left_to_right unmasking
+        prompt = torch.zeros(self.input_ids.shape, dtype=torch.bool)  # [B, T]
+        for row, canvas in enumerate(canvases):
+            slots = torch.tensor(canvas.slots)
+            slot_number[row, slots] = torch.arange(len(slots))
+            lengths = torch.tensor(canvas.block_lengths)
+            block_number[row, slots] = torch.arange(len(lengths)).repeat_interleave(lengths)
+            if options.unmasking == "random":
+                order[row, slots] = torch.rand(len(slots), generator=self.generators[row])
+            else:
+                order[row, slots] = -torch.arange(len(slots), dtype=torch.float32)
+            prompt[row, : canvas.prompt_length] = True
+        self.slot_number, self.block_number = slot_number.to(device), block_number.to(device)
+        self.order, self.prompt = order.to(device), prompt.to(device)
+        self.plans = [_plan(canvas, options) for canvas in canvases]
+
+    def keep(self, rows: list[int]) -> None:
+        """Drops all other rows, and the columns that then hold padding alone."""
+        length = max((len(self.canvases[row].token_ids) for row in rows), default=0)
+        chosen = torch.tensor(rows, dtype=torch.long, device=self.input_ids.device)
+        for name in ("input_ids", "attention_mask", "slot_number", "block_number", "order", "prompt"):
+            setattr(self, name, getattr(self, name)[chosen, :length])
+        for name in ("canvases", "indices", "generators", "plans"):
+            values = getattr(self, name)
+            setattr(self, name, [values[row] for row in rows])
+
+    def uniform(self, temperature: float) -> Tensor:
+        """One number in [0, 1) for every slot, from the rows' own generators, [B, T]; zeros where nothing is drawn."""
+        numbers = torch.zeros(self.input_ids.shape)
+        if temperature > 0.0:
+            for row, canvas in enumerate(self.canvases):
+                numbers[row, canvas.slots] = torch.rand(len(canvas.slots), generator=self.generators[row])
+        return numbers.to(self.input_ids.device, non_blocking=True)
+
+    def slot_tokens(self) -> list[list[int]]:
+        """The tokens of the slots that are returned, masks where they still are."""
+        ids = self.input_ids.tolist()
+        return [
+            [row[slot] for slot in canvas.slots[: canvas.n_returned]]
+            for row, canvas in zip(ids, self.canvases, strict=True)
+        ]
+
+
+def decode_canvases(
+    denoiser: Denoiser,
+    canvases: Sequence[Canvas],
+    options: DecodingOptions,
+    *,
+    eos_ids: Collection[int] = (),
+    is_decided: Callable[[list[int]], bool] | None = None,
+) -> list[list[int]]:
+    """Decodes a batch; the tokens of each canvas's first `n_returned` slots, up to its first EOS inclusive.
+
+    Nothing in a row depends on the others. `is_decided` tells of tokens unmasked from the left, without a gap, whether
+    the caller needs no more: an unmasked token never changes, so with `early_exit` such a row leaves the batch (its
+    result may then end there). The mask token is never emitted.
+    """
+    if not canvases:
+        return []
+    batch = Batch(denoiser, canvases, options)
+    results: list[list[int]] = [[] for _ in canvases]
+    banned = {denoiser.mask_token_id, *(eos_ids if options.suppress_eos else ())}
+    look_every = 1 if denoiser.device.type == "cpu" else _STEPS_BETWEEN_LOOKS
+    step = 0
+    while batch.indices:
+        _denoise(denoiser, batch, options, step, banned, eos_ids)
+        step += 1
+        finished = [len(plan) <= step for plan in batch.plans]
+        look = options.early_exit and step % look_every == 0
+        if not look and not any(finished):
+            continue
+        kept = []
+        for row, tokens in enumerate(batch.slot_tokens()):
+            prefix = tokens[: tokens.index(denoiser.mask_token_id)] if denoiser.mask_token_id in tokens else tokens
+            decided = options.early_exit and (
+                len(prefix) == len(tokens)
+                or any(token in eos_ids for token in prefix)
+                or (bool(prefix) and is_decided is not None and is_decided(prefix))
+            )
+            if finished[row] or decided:
+                results[batch.indices[row]] = _until_eos(prefix, eos_ids)
+            else:
+                kept.append(row)
+        if len(kept) < len(batch.indices):
+            batch.keep(kept)
+    return results
+
+
+def _plan(canvas: Canvas, options: DecodingOptions) -> list[tuple[int, int]]:
+    """For every denoising step of a canvas: how many tokens it unmasks, and how many masks it chooses among.
+
+    Under `confidence_threshold` there is one step a token at most; blocks whose tokens are not returned are left out
+    with `early_exit`, since later blocks never change earlier ones.
+    """
+    plan: list[tuple[int, int]] = []
+    block_steps = share_steps(canvas.steps, canvas.block_lengths)
+    start = 0
+    for length, steps in zip(canvas.block_lengths, block_steps, strict=True):
+        if options.early_exit and start >= canvas.n_returned:
+            break
+        if options.confidence_threshold is not None:
+            plan += [(1, length)] * length
+        elif steps == 1 and options.early_exit:
+            # All of the block at once: what is not returned need not be predicted.
+            returned = min(length, canvas.n_returned - start)
+            plan.append((returned, returned))
+        else:
+            left = length
+            for count in unmask_counts(length, steps, options.schedule):
+                plan.append((count, left))
+                left -= count
+        start += length
+    return plan
+
+
+def _denoise(
+    denoiser: Denoiser,
+    batch: Batch,
+    options: DecodingOptions,
+    step: int,
+    banned_ids: Collection[int],
+    eos_ids: Collection[int],
+) -> None:
+    """One denoising step: a forward pass, then the rows' highest-ranked masks of their current block are filled."""
+    device = batch.input_ids.device
+    planned = [plan[step] for plan in batch.plans]
+    counts = torch.tensor([count for count, _ in planned]).to(device, non_blocking=True)  # [B]
+    n_candidates = torch.tensor([n for _, n in planned]).to(device, non_blocking=True)  # [B]
+
+    masked = (batch.input_ids == denoiser.mask_token_id) & (batch.slot_number >= 0)  # [B, T]
+    block = batch.block_number.masked_fill(~masked, torch.iinfo(torch.long).max).amin(1, keepdim=True)  # [B, 1]
+    candidates = masked & (batch.block_number == block)  # [B, T]
+    candidates &= candidates.cumsum(1) <= n_candidates[:, None]
+    dynamic = options.confidence_threshold is not None
+    n_at = None if dynamic else sum(n for _, n in planned)
+
+    logits = denoiser.logits(
+        batch.input_ids,
+        batch.attention_mask,
+        candidates,
+        n_at=n_at,
+        cfg_scale=options.cfg_scale,
+        prompt_mask=batch.prompt,
+    )  # [N, V]
+    flat = candidates.flatten()
+    at = (torch.nonzero(flat) if n_at is None else torch.nonzero_static(flat, size=n_at)).squeeze(1)  # [N]
+    proposal = propose(
+        logits,
+        options,
+        banned_ids=banned_ids,
+        eos_ids=eos_ids,
+        uniform=batch.uniform(options.temperature).flatten()[at],
+        fixed_priority=batch.order.flatten()[at],
+    )
+    shape = batch.input_ids.shape
+    tokens = batch.input_ids.flatten().scatter(0, at, proposal.tokens).view(shape)
+    priority = torch.full_like(batch.order, -torch.inf).flatten().scatter(0, at, proposal.priority).view(shape)
+    rank = priority.argsort(1, descending=True, stable=True).argsort(1)  # [B, T]
+    chosen = candidates & (rank < counts[:, None])
+    if options.confidence_threshold is not None:
+        confidence = torch.zeros_like(batch.order).flatten().scatter(0, at, proposal.confidence).view(shape)
+        chosen |= candidates & (confidence > options.confidence_threshold)
+    batch.input_ids = torch.where(chosen, tokens, batch.input_ids)
+
+
+def _until_eos(tokens: list[int], eos_ids: Collection[int]) -> list[int]:
+    for index, token in enumerate(tokens):
+        if token in eos_ids:
+            return tokens[: index + 1]
+    return tokens

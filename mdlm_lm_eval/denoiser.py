@@ -1,0 +1,104 @@
+"""A masked diffusion model's predictions: logits at chosen positions of a canvas, and nowhere else."""
+
+import inspect
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+class Denoiser:
+    """A model with what must be known to denoise with it.
+
+    `model` is a transformers model with bidirectional attention (or a PEFT model around one); `shift` says that its output
+    at position i predicts the token at i + 1, as Dream's does. `forward_passes` counts the model's calls (NFE).
+    """
+
+    def __init__(self, model: nn.Module, *, mask_token_id: int, pad_token_id: int, shift: bool = False) -> None:
+        self.model: Any = model
+        self.mask_token_id, self.pad_token_id, self.shift = mask_token_id, pad_token_id, shift
+        self.forward_passes = 0
+        parameters = inspect.signature(self._transformer().forward).parameters
+        # Decoder-only classes count positions from the row's first column, padding included; encoders with absolute
+        # positions have rules of their own.
+        self._is_decoder = "use_cache" in parameters and "position_ids" in parameters
+
+    def _transformer(self) -> Any:
+        from peft import PeftModel
+
+        return self.model.get_base_model() if isinstance(self.model, PeftModel) else self.model
+
+    @property
+    def device(self) -> torch.device:
+        """Where inputs go."""
+        return self.model.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the weights."""
+        return self.model.dtype
+
+    @property
+    def vocab_size(self) -> int:
+        """Rows of the output projection."""
+        return self.model.get_output_embeddings().weight.shape[0]
+
+    @property
+    def max_length(self) -> int:
+        """Tokens of context that the model was made for."""
+        return self.model.config.max_position_embeddings
+
+    def logits(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor,
+        at: Tensor,
+        *,
+        n_at: int | None = None,
+        cfg_scale: float = 0.0,
+        prompt_mask: Tensor | None = None,
+        gradient: bool = False,
+    ) -> Tensor:
+        """Logits [N, V] of the tokens at the N positions where `at` is true, row by row.
+
+        `input_ids`, `attention_mask` and `at` are [B, T]; padding may stand on either side. Only those N rows reach the
+        output projection. `n_at`, where the caller knows N, saves a wait for the device.
+
+        With `cfg_scale` s > 0: u + (s + 1)(c - u), u from the same canvas with the prompt (`prompt_mask`, [B, T] bool)
+        masked (LLaDA, appendix on classifier-free guidance). Without `gradient` nothing is kept for a backward pass.
+        """
+        if cfg_scale > 0.0:
+            if prompt_mask is None:
+                raise ValueError("cfg_scale needs prompt_mask, the positions that the unconditional canvas masks")
+            input_ids = torch.cat([input_ids, input_ids.masked_fill(prompt_mask, self.mask_token_id)])
+            attention_mask, at = attention_mask.repeat(2, 1), at.repeat(2, 1)
+            n_at = None if n_at is None else 2 * n_at
+        with torch.set_grad_enabled(gradient):
+            logits = self._forward(input_ids, attention_mask, at, n_at)
+            if cfg_scale > 0.0:
+                conditional, unconditional = logits.chunk(2)
+                logits = unconditional + (cfg_scale + 1.0) * (conditional - unconditional)
+        return logits
+
+    def _forward(self, input_ids: Tensor, attention_mask: Tensor, at: Tensor, n_at: int | None) -> Tensor:
+        flat = at.flatten()
+        chosen = torch.nonzero(flat) if n_at is None else torch.nonzero_static(flat, size=n_at)
+        chosen = chosen.squeeze(1)  # [N], indices into the flattened canvas
+        if self.shift:
+            # The first token of a row has nothing on its left and keeps its own output, as in Dream's sampler.
+            is_first = attention_mask.cumsum(1).flatten()[chosen] == 1  # [N]
+            chosen = chosen - (~is_first).long()
+        kwargs: dict[str, Any] = {}
+        if self._is_decoder:
+            kwargs = {"position_ids": (attention_mask.cumsum(1) - 1).clamp_min(0), "use_cache": False}
+
+        def keep_chosen(_module: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+            return (inputs[0].flatten(0, 1)[chosen], *inputs[1:])  # [B, T, H] -> [N, H]
+
+        handle = self.model.get_output_embeddings().register_forward_pre_hook(keep_chosen)
+        try:
+            logits = self.model(input_ids=input_ids, attention_mask=attention_mask, **kwargs).logits  # [N, V]
+        finally:
+            handle.remove()
+        self.forward_passes += 1
+        return logits
