@@ -11,18 +11,20 @@ import argparse
 import math
 import statistics
 from collections.abc import Callable
+from pathlib import Path
 from random import Random
 
 import torch
+from transformers import PreTrainedTokenizerBase
 
-from mdlm_lm_eval import load_denoiser
+import mdlm_lm_eval
 from mdlm_lm_eval.checkpoints import load_config, load_tokenizer
 from mdlm_lm_eval.default_model.training.corpus import few_shot
 from mdlm_lm_eval.likelihood import LikelihoodRequest, score
 from mdlm_lm_eval.likelihood.masks import Corruption, monte_carlo_corruptions
-from mdlm_lm_eval.loading import DEFAULT_MODEL
 from mdlm_lm_eval.options import LikelihoodOptions
 
+BUILT_IN_MODEL = Path(mdlm_lm_eval.__file__).parent / "default_model"
 REFERENCE_SAMPLES, REFERENCE_BATCH = 128, 8
 
 
@@ -39,11 +41,13 @@ def llada_corruptions(n: int, samples: int, generator: torch.Generator) -> list[
     return corruptions
 
 
-def texts(tokenizer, n: int, count: int, context_length: int) -> list[tuple[list[int], list[int]]]:
+def texts(
+    tokenizer: PreTrainedTokenizerBase, n: int, count: int, context_length: int
+) -> list[tuple[list[int], list[int]]]:
     """(context, continuation of n tokens) of `count` documents."""
     rng = Random(0)
     pairs = []
-    while len(pairs) < count:
+    for _ in range(count):
         document = few_shot(20, 20, rng, named=False)
         ids = tokenizer.encode("".join(document.pieces), add_special_tokens=False)[: context_length + n]
         if len(ids) < n + 8:
@@ -55,7 +59,7 @@ def texts(tokenizer, n: int, count: int, context_length: int) -> list[tuple[list
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
-        "--pretrained", default=str(DEFAULT_MODEL), help="hub id or folder (default: the built-in model)"
+        "--pretrained", default=str(BUILT_IN_MODEL), help="hub id or folder (default: the built-in model)"
     )
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--dtype", default="float32")
@@ -68,7 +72,7 @@ def main() -> None:
     parser.add_argument("--batch-size", type=int, default=64)
     args = parser.parse_args()
 
-    denoiser = load_denoiser(args.pretrained, dtype=args.dtype, device=args.device)
+    denoiser = mdlm_lm_eval.load_denoiser(args.pretrained, dtype=args.dtype, device=args.device)
     tokenizer = load_tokenizer(args.pretrained, config=load_config(args.pretrained))
 
     def measure(

@@ -28,7 +28,7 @@ def rolling_windows(
         )
     stride = longest_answer if n_masks == "auto" else n_masks
     text = [prefix_token_id, *token_ids]
-    windows = []
+    windows: list[LikelihoodRequest] = []
     for start in range(1, len(text), stride):
         continuation = text[start : start + stride]
         room = max_length - (len(continuation) if n_masks == "auto" else n_masks)

@@ -162,6 +162,7 @@ def _read(denoiser: Denoiser, rows: list[Row], work: Work, cfg_scale: float) -> 
         input_ids.to(device),
         attention_mask.to(device),
         at.to(device),
+        n_at=int(at.sum()),
         cfg_scale=cfg_scale,
         prompt_mask=in_context.to(device),
     )  # [N, V]
