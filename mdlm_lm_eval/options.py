@@ -84,7 +84,14 @@ class DecodingOptions(_Options):
 
 @dataclass(frozen=True)
 class LikelihoodOptions(_Options):
-    """How log p(continuation | context) is estimated."""
+    """How log p(continuation | context) is estimated.
+
+    likelihood: `mc` (LLaDA's Monte-Carlo bound), `chain` (exact left-to-right factorisation) or `auto` (one exact pass
+        for one-token continuations, else `mc`).
+    mc_num: Monte-Carlo samples a request, each at most one forward pass.
+    n_masks: the whole canvas after the context in tokens, continuation included; `auto` adds no masks.
+    check_greedy: also decode, to learn whether greedy decoding gives the continuation.
+    """
 
     likelihood: str = "auto"
     mc_num: int = 128
