@@ -27,6 +27,8 @@ class Batches:
                 del left[: len(part)]
 
         if self.automatic:
-            find_executable_batch_size(run_left, starting_batch_size=self.size)()
+            find_executable_batch_size(
+                run_left, starting_batch_size=self.size, reduce_batch_size_fn=lambda: self.size // 2
+            )()
         else:
             run_left(self.size)

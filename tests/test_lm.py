@@ -1,0 +1,345 @@
+"""MDLM on a tiny random model: requests, options, seeds, records and the request cache."""
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import lm_eval
+import pytest
+import torch
+from lm_eval.api.instance import Instance
+from lm_eval.api.model import CachingLM
+from lm_eval.tasks import TaskManager
+
+from mdlm_lm_eval import diffusion_hflm
+from mdlm_lm_eval.lm import MDLM
+from mdlm_lm_eval.options import DecodingOptions, OptionError
+from mdlm_lm_eval.requests import RequestSeeds, parse_gen_kwargs
+from mdlm_lm_eval.text import Ending
+from tests.conftest import tiny_model, tiny_tokenizer
+
+MASK = 2
+
+
+@pytest.fixture(scope="module")
+def lm(checkpoint: Path) -> MDLM:
+    return MDLM(str(checkpoint), device="cpu", batch_size=4)
+
+
+def generation(text: str, task: str = "task", doc: int | None = None, **gen_kwargs: Any) -> Instance:
+    return Instance("generate_until", doc={}, arguments=(text, gen_kwargs), idx=0, metadata=(task, doc, 1))
+
+
+def choice(context: str, continuation: str) -> Instance:
+    return Instance("loglikelihood", doc={}, arguments=(context, continuation), idx=0, metadata=("choice", 0, 1))
+
+
+# Bad model arguments
+
+BAD_ARGUMENTS = [
+    ({"n_masks": -1}, "n_masks"),
+    ({"n_masks": "abc"}, "abc"),
+    ({"steps": 0}, "steps"),
+    ({"unmasking": "foo"}, "confidence"),
+    ({"mask_ratio": 0.2, "n_masks": 4}, "mask_ratio"),
+    ({"block_length": 9, "n_masks": 8}, "block_length"),
+    ({"n_masks": 100_000}, "n_masks=100000"),
+    ({"nmask": 5}, "did you mean n_masks?"),
+    ({"step": 5}, "did you mean steps?"),
+    ({"qqqqqqq": 5}, "the options are"),
+    ({"mc_num": 0}, "mc_num"),
+    ({"mask_token_id": "x"}, "mask_token_id='x'"),
+    ({"mask_token_id": 100_000}, "mask_token_id"),
+    ({"shift_logits": "maybe"}, "shift_logits='maybe'"),
+    ({"backend": "seq2seq"}, "backend"),
+    ({"delta": "other"}, "delta"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "named"), BAD_ARGUMENTS)
+def test_bad_model_arguments_are_refused_before_the_model_is_loaded(
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch, arguments: dict[str, Any], named: str
+) -> None:
+    loaded = []
+    monkeypatch.setattr(diffusion_hflm.checkpoints, "load_model", lambda *_, **__: loaded.append(True))
+    with pytest.raises(OptionError) as error:
+        MDLM(str(checkpoint), device="cpu", **arguments)
+    assert named in str(error.value)
+    assert "\n" not in str(error.value)
+    assert not loaded
+
+
+# Requests
+
+
+def test_one_request_gives_one_string_alone_in_any_batch_and_in_any_order(lm: MDLM) -> None:
+    texts = ["short", "a somewhat longer prompt", "the longest prompt of all of them, by far", "mid one", "z"] * 4
+    settings = {"max_gen_toks": 6, "until": []}
+    requests = [generation(f"{n} {text}", doc=n, **settings) for n, text in enumerate(texts)]
+    together = dict(zip([r.args[0] for r in requests], lm.generate_until(requests, disable_tqdm=True), strict=True))
+    assert len(set(together.values())) > 5
+    shuffled = random.Random(0).sample(requests, len(requests))
+    again = dict(zip([r.args[0] for r in shuffled], lm.generate_until(shuffled, disable_tqdm=True), strict=True))
+    assert again == together
+    for request in requests[:4]:
+        assert lm.generate_until([request], disable_tqdm=True) == [together[request.args[0]]]
+
+
+def test_repeats_differ_at_temperature_1_and_are_reproducible(lm: MDLM) -> None:
+    request = generation("same", doc=3, max_gen_toks=8, temperature=1.0, do_sample=True)
+    first = lm.generate_until([request] * 4, disable_tqdm=True)
+    assert len(set(first)) == 4
+    assert lm.generate_until([request] * 4, disable_tqdm=True) == first
+    other_document = generation("same", doc=4, max_gen_toks=8, temperature=1.0, do_sample=True)
+    assert lm.generate_until([other_document], disable_tqdm=True) == first[:1]
+
+
+def test_early_exit_changes_no_string(lm: MDLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    free = lm.generate_until([generation("stop", max_gen_toks=12, steps=12)], disable_tqdm=True)[0]
+    until = [free[3:4], free[5:8]]
+    request = generation("stop", max_gen_toks=12, steps=12, until=until, block_length=2, n_masks=12)
+    passes = lm.denoiser.forward_passes
+    early = lm.generate_until([request], disable_tqdm=True)
+    used = lm.denoiser.forward_passes - passes
+    late = generation("stop", max_gen_toks=12, steps=12, until=until, block_length=2, n_masks=12, early_exit=False)
+    assert lm.generate_until([late], disable_tqdm=True) == early
+    assert used <= 12
+
+
+def test_a_bad_request_is_refused_before_the_first_forward_pass(lm: MDLM) -> None:
+    passes = lm.denoiser.forward_passes
+    good = generation("good", max_gen_toks=2)
+    for gen_kwargs, named in [
+        ({"stepps": 3}, "did you mean steps?"),
+        ({"steps": 0}, "steps"),
+        ({"max_gen_toks": 0}, "1"),
+    ]:
+        with pytest.raises(OptionError, match=named):
+            lm.generate_until([good, generation("bad", **gen_kwargs)], disable_tqdm=True)
+    assert lm.denoiser.forward_passes == passes
+
+
+def test_meaningless_keys_give_one_warning(lm: MDLM, caplog: pytest.LogCaptureFixture) -> None:
+    requests = [generation(str(n), max_gen_toks=1, num_beams=3, repetition_penalty=1.1) for n in range(3)]
+    lm.generate_until(requests, disable_tqdm=True)
+    assert [record.message for record in caplog.records if "num_beams, repetition_penalty" in record.message] != []
+    assert sum("num_beams" in record.message for record in caplog.records) == 1
+
+
+def test_long_prompts_are_cut_on_the_left_and_counted(lm: MDLM, caplog: pytest.LogCaptureFixture) -> None:
+    tail = "the end"
+    long, short = "x" * 400 + tail, "x" * (256 - 4 - len(tail)) + tail
+    strings = lm.generate_until(
+        [generation(long, task="cut", max_gen_toks=4), generation(short, task="cut", max_gen_toks=4)], disable_tqdm=True
+    )
+    assert strings[0] == strings[1]
+    record = lm.get_model_info()["mdlm"]["tasks"]["cut"]
+    assert (record["truncated_prompts"], record["truncated_tokens"]) == (1, 400 + len(tail) - 252)
+    assert sum("1 of 2 prompts" in entry.message for entry in caplog.records) == 1
+
+
+# Precedence
+
+
+def test_precedence_of_sampling_and_diffusion_options() -> None:
+    request = {"temperature": 0.7, "do_sample": True, "steps": 3, "until": "stop"}
+    silent = parse_gen_kwargs(request, DecodingOptions(), frozenset())
+    assert (silent.options.temperature, silent.options.steps, silent.until) == (0.7, 3, ("stop",))
+    set_by_user = DecodingOptions().override({"temperature": 0.2, "steps": 9})
+    merged = parse_gen_kwargs(request, set_by_user, frozenset({"temperature", "steps"}))
+    assert (merged.options.temperature, merged.options.steps) == (0.2, 3)
+
+
+def test_do_sample() -> None:
+    assert (
+        parse_gen_kwargs({"do_sample": False, "temperature": 0.9}, DecodingOptions(), frozenset()).options.temperature
+        == 0
+    )
+    assert parse_gen_kwargs({"do_sample": True}, DecodingOptions(), frozenset()).options.temperature == 1
+    with pytest.raises(OptionError, match="do_sample='perhaps'"):
+        parse_gen_kwargs({"do_sample": "perhaps"}, DecodingOptions(), frozenset())
+
+
+def test_seeds_depend_on_content_and_repetition_only() -> None:
+    seeds, others = RequestSeeds(), RequestSeeds()
+    arguments = ("text", {"steps": 1})
+    first, second = seeds.next(0, arguments, "doc"), seeds.next(0, arguments, "doc")
+    others.next(0, ("something else", {}), "doc")
+    assert first != second
+    assert others.next(0, arguments, "another document") == first
+    assert others.next(1, arguments, "doc") != first
+
+
+# Text
+
+
+def test_no_string_becomes_a_mask_token(lm: MDLM) -> None:
+    text = "a <|mask|> b<|mask|>"
+    ids = lm.tok_encode(text)
+    assert MASK not in ids
+    assert lm.tokenizer.decode(ids) == text
+    passes = lm.record.task("literal")
+    lm.generate_until([generation(text, task="literal", max_gen_toks=3)], disable_tqdm=True)
+    assert passes.ranges["masks"] == (3, 3)
+    context, continuation = lm._encode_pair(text, " <|mask|>")
+    assert MASK not in context + continuation
+
+
+def test_infill_fills_each_marker(lm: MDLM) -> None:
+    request = generation("one <|mask|> two <|mask|>. three", task="infill", infill=True)
+    (string,) = lm.generate_until([request], disable_tqdm=True)
+    assert lm.record.task("infill").ranges["masks"] == (2, 2)
+    assert lm._encode_slots("one <|mask|> two <|mask|>") == [lm.tok_encode("one "), lm.tok_encode(" two "), []]
+    assert isinstance(string, str)
+
+
+@pytest.mark.parametrize(
+    ("text", "until", "think_end", "expected"),
+    [
+        ("one stop two", ("stop",), None, "one "),
+        ("one b two a", ("a", "b"), None, "one "),
+        ("stop <t> one stop two", ("stop",), "<t>", "one "),
+        ("one", (), None, "one"),
+    ],
+)
+def test_ending(text: str, until: tuple[str, ...], think_end: str | None, expected: str) -> None:
+    tokenizer = tiny_tokenizer()
+    ending = Ending(tokenizer, {1}, until, think_end)
+    ids = tokenizer.encode(text)
+    assert ending.text(ids) == expected
+    assert ending.text([*ids, 1, *tokenizer.encode("after the end")]) == expected
+
+
+def test_ending_is_decided_only_when_nothing_can_change_it() -> None:
+    tokenizer = tiny_tokenizer()
+    ending = Ending(tokenizer, {1}, ("abc", "b"), None)
+    assert not ending.is_decided(tokenizer.encode("ab"))  # "abc" would begin earlier
+    assert ending.is_decided(tokenizer.encode("abcd"))
+    assert ending.is_decided([*tokenizer.encode("x"), 1])
+    assert not Ending(tokenizer, {1}, ("b",), "<t>").is_decided(tokenizer.encode("bb"))
+
+
+def test_integer_think_end_token() -> None:
+    tokenizer = tiny_tokenizer()
+    (marker,) = tokenizer.encode("|")
+    assert Ending(tokenizer, {1}, ("!",), marker).text(tokenizer.encode("thought! | answer! more")) == "answer"
+
+
+# Likelihood
+
+
+def test_loglikelihood_of_a_one_token_choice_is_exact(lm: MDLM) -> None:
+    (one,) = lm.loglikelihood([choice("context", "a")], disable_tqdm=True)
+    input_ids = torch.tensor([[*lm.tok_encode("context"), MASK]])
+    with torch.no_grad():
+        logits = lm.model(input_ids=input_ids).logits[0, -1].float()
+    (target,) = lm.tok_encode("a")
+    assert one[0] == pytest.approx(float(logits.log_softmax(-1)[target]), abs=1e-4)
+    assert one[1] == (int(logits.argmax()) == target)
+
+
+def test_loglikelihood_does_not_depend_on_neighbours(lm: MDLM) -> None:
+    requests = [choice("context " * n, continuation) for n in (1, 5, 9) for continuation in (" yes", " no way")]
+    together = lm.loglikelihood(requests, disable_tqdm=True)
+    for request, (value, greedy) in zip(requests, together, strict=True):
+        alone = lm.loglikelihood([request], disable_tqdm=True)[0]
+        assert alone == (pytest.approx(value, abs=1e-4), greedy)
+
+
+def test_rolling_is_the_sum_over_windows(lm: MDLM) -> None:
+    request = Instance("loglikelihood_rolling", doc={}, arguments=("some text to score",), idx=0, metadata=("r", 0, 1))
+    (bound,) = lm.loglikelihood_rolling([request], disable_tqdm=True)
+    assert -18 * 20 < bound < 0
+
+
+# Models, batches, records, cache
+
+
+def test_a_model_object_and_a_tokenizer_object(lm: MDLM) -> None:
+    from_objects = MDLM(tiny_model(), tokenizer=tiny_tokenizer(), batch_size="auto", max_batch_size=2)
+    requests = [generation(text, max_gen_toks=4) for text in ("a", "bb", "ccc", "dddd", "eeeee")]
+    assert from_objects.generate_until(requests, disable_tqdm=True) == lm.generate_until(requests, disable_tqdm=True)
+
+
+def test_automatic_batch_size_halves_when_memory_runs_out(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lm = MDLM(str(checkpoint), device="cpu", batch_size="auto")
+    sizes = []
+    generate = lm._generate
+
+    def small_memory(batch: list[Any]) -> list[str]:
+        sizes.append(len(batch))
+        if len(batch) > 4:
+            raise torch.cuda.OutOfMemoryError("CUDA out of memory.")
+        return generate(batch)
+
+    monkeypatch.setattr(lm, "_generate", small_memory)
+    requests = [generation(str(n), max_gen_toks=1) for n in range(10)]
+    assert len(lm.generate_until(requests, disable_tqdm=True)) == 10
+    assert sizes == [10, 8, 4, 4, 2]
+
+
+def test_a_run_records_what_its_scores_depend_on(checkpoint: Path, task_folder: Path) -> None:
+    results = lm_eval.simple_evaluate(
+        model="mdlm",
+        model_args={"pretrained": str(checkpoint), "n_masks": 6, "steps": 3, "unmasking": "margin"},
+        tasks=["tiny_generate", "tiny_choice"],
+        task_manager=TaskManager(include_path=str(task_folder), include_defaults=False),
+        device="cpu",
+        batch_size=2,
+        torch_random_seed=77,
+        bootstrap_iters=0,
+    )
+    info = json.loads(json.dumps(results["config"], default=str))["mdlm"]
+    assert (info["decoding"]["n_masks"], info["decoding"]["steps"], info["decoding"]["unmasking"]) == (6, 3, "margin")
+    assert info["decoding"]["seed"] == info["likelihood"]["seed"] == 77
+    assert info["explicit_options"] == ["n_masks", "steps", "unmasking"]
+    assert info["pretrained"] == str(checkpoint)
+    assert info["tasks"]["tiny_generate"] | {"forward_passes": 0, "prompt_tokens": 0} == {
+        "requests": 5,
+        "masks": [6, 6],
+        "steps": [3, 3],
+        "returned_tokens": [4, 4],
+        "fillers": [0, 0],
+        "prompt_tokens": 0,
+        "forward_passes": 0,
+        "truncated_prompts": 0,
+        "truncated_tokens": 0,
+    }
+    assert info["tasks"]["tiny_choice"]["masks"] == [6, 6]
+    assert 0 < info["tasks"]["tiny_generate"]["forward_passes"] < info["forward_passes"]
+
+
+def test_request_cache_answers_only_for_the_same_model_and_options(checkpoint: Path, tmp_path: Path) -> None:
+    path = str(tmp_path / "cache.db")
+    requests = [generation(str(n), max_gen_toks=2) for n in range(3)]
+    lm = MDLM(str(checkpoint), device="cpu", n_masks=2)
+    first = CachingLM(lm, path).generate_until(requests)
+    same = MDLM(str(checkpoint), device="cpu", n_masks=2)
+    assert CachingLM(same, path).generate_until(requests) == first
+    assert same.denoiser.forward_passes == 0
+    with pytest.raises(OptionError, match=r"decoding was .* and is .*allowed is a new path"):
+        CachingLM(MDLM(str(checkpoint), device="cpu", n_masks=3), path)
+
+
+def test_a_killed_run_resumes_without_repeating_finished_requests(
+    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    requests = [generation(f"{n} prompt", doc=n, max_gen_toks=2) for n in range(6)]
+    undisturbed = MDLM(str(checkpoint), device="cpu", batch_size=2).generate_until(requests, disable_tqdm=True)
+    lm = MDLM(str(checkpoint), device="cpu", batch_size=2)
+    generate, calls = lm._generate, []
+
+    def killed_at_the_third(batch: list[Any]) -> list[str]:
+        calls.append(len(batch))
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return generate(batch)
+
+    monkeypatch.setattr(lm, "_generate", killed_at_the_third)
+    path = str(tmp_path / "cache.db")
+    with pytest.raises(KeyboardInterrupt):
+        CachingLM(lm, path).generate_until(requests)
+    resumed = MDLM(str(checkpoint), device="cpu", batch_size=2)
+    assert CachingLM(resumed, path).generate_until(requests) == undisturbed
+    assert resumed.record.task("task").requests == 2
