@@ -18,10 +18,10 @@ class Canvas:
     token_ids: list[int]
     slots: list[int]  # positions of the masks that are decoded, ascending
     n_returned: int  # the tokens of the first `n_returned` slots come back
-    steps: int  # denoising steps in effect, over all blocks
+    steps: int  # denoising steps in effect, over all blocks; the most that `confidence_threshold` takes
     block_lengths: tuple[int, ...]  # semi-autoregressive blocks over the slots
     seed: int  # of this request and repetition
-    prompt_length: int  # tokens before the first slot, for classifier-free guidance
+    prompt_length: int  # tokens of context, for classifier-free guidance; slots may stand among them
 
 
 def share_steps(steps: int, block_lengths: Sequence[int]) -> list[int]:
@@ -59,7 +59,8 @@ def build_canvas(
     explicit = options.n_masks if isinstance(options.n_masks, int) else None
     wanted = request_gen_toks or options.max_gen_toks or explicit or DEFAULT_MAX_GEN_TOKS
     if options.mask_ratio is not None:
-        n_masks = max(1, math.ceil(options.mask_ratio * len(prompt_ids)))
+        # Rounded first: 0.1 * 30 is a little more than 3 in binary.
+        n_masks = max(1, math.ceil(round(options.mask_ratio * len(prompt_ids), 6)))
     else:
         n_masks = explicit or wanted
     room = max_length - n_masks - len(filler_ids)
@@ -103,7 +104,9 @@ def build_infill_canvas(
         slots.append(len(token_ids))
         token_ids.append(mask_token_id)
     n_text_slots = len(slots)
-    token_ids += [*segments[-1], *filler_ids]
+    token_ids += segments[-1]
+    text_length = len(token_ids)
+    token_ids += filler_ids
     if isinstance(options.n_masks, int):
         slots += range(len(token_ids), len(token_ids) + options.n_masks)
         token_ids += [mask_token_id] * options.n_masks
@@ -114,7 +117,7 @@ def build_infill_canvas(
             f"max_length={max_length}; allowed are at most {max_length + slots[0]} tokens"
         )
     slots = [slot - cut for slot in slots]
-    return _planned(token_ids[cut:], slots, n_text_slots, options, seed, slots[0]), cut
+    return _planned(token_ids[cut:], slots, n_text_slots, options, seed, text_length - cut), cut
 
 
 def pad_canvases(
@@ -134,6 +137,9 @@ def _planned(
     length = min(options.block_length or len(slots), len(slots))
     full, rest = divmod(len(slots), length)
     block_lengths = (length,) * full + ((rest,) if rest else ())
-    wanted = n_returned if options.steps == "auto" else options.steps
+    if isinstance(options.steps, int):
+        wanted = options.steps
+    else:
+        wanted = n_returned if options.confidence_threshold is None else len(slots)
     steps = sum(share_steps(min(wanted, len(slots)), block_lengths))
     return Canvas(token_ids, slots, n_returned, steps, block_lengths, seed, prompt_length)

@@ -1,6 +1,5 @@
 """A masked diffusion model's predictions: logits at chosen positions of a canvas, and nowhere else."""
 
-import inspect
 from typing import Any
 
 import torch
@@ -10,23 +9,17 @@ from torch import Tensor, nn
 class Denoiser:
     """A model with what must be known to denoise with it.
 
-    `model` is a transformers model with bidirectional attention (or a PEFT model around one); `shift` says that its output
-    at position i predicts the token at i + 1, as Dream's does. `forward_passes` counts the model's calls (NFE).
+    `model` is a transformers model with bidirectional attention (or a PEFT model around one); `shift` says that its
+    output at position i predicts the token at i + 1, as Dream's does. `forward_passes` counts the model's calls (NFE).
     """
 
     def __init__(self, model: nn.Module, *, mask_token_id: int, pad_token_id: int, shift: bool = False) -> None:
         self.model: Any = model
         self.mask_token_id, self.pad_token_id, self.shift = mask_token_id, pad_token_id, shift
         self.forward_passes = 0
-        parameters = inspect.signature(self._transformer().forward).parameters
-        # Decoder-only classes count positions from the row's first column, padding included; encoders with absolute
-        # positions have rules of their own.
-        self._is_decoder = "use_cache" in parameters and "position_ids" in parameters
-
-    def _transformer(self) -> Any:
-        from peft import PeftModel
-
-        return self.model.get_base_model() if isinstance(self.model, PeftModel) else self.model
+        # No pass continues another: a cache would hold every layer's keys and values for nothing.
+        config: Any = model.config
+        config.use_cache = False
 
     @property
     def device(self) -> torch.device:
@@ -81,24 +74,29 @@ class Denoiser:
         return logits
 
     def _forward(self, input_ids: Tensor, attention_mask: Tensor, at: Tensor, n_at: int | None) -> Tensor:
+        # Padding goes to the right, so that positions count from each row's first token in every family's own way.
+        to_right = attention_mask.argsort(dim=1, descending=True, stable=True)  # [B, T]
+        input_ids, attention_mask, at = (t.gather(1, to_right) for t in (input_ids, attention_mask, at))
         flat = at.flatten()
         chosen = torch.nonzero(flat) if n_at is None else torch.nonzero_static(flat, size=n_at)
         chosen = chosen.squeeze(1)  # [N], indices into the flattened canvas
         if self.shift:
             # The first token of a row has nothing on its left and keeps its own output, as in Dream's sampler.
-            is_first = attention_mask.cumsum(1).flatten()[chosen] == 1  # [N]
-            chosen = chosen - (~is_first).long()
-        kwargs: dict[str, Any] = {}
-        if self._is_decoder:
-            kwargs = {"position_ids": (attention_mask.cumsum(1) - 1).clamp_min(0), "use_cache": False}
+            chosen = chosen - (chosen % input_ids.shape[1] != 0).long()
 
         def keep_chosen(_module: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-            return (inputs[0].flatten(0, 1)[chosen], *inputs[1:])  # [B, T, H] -> [N, H]
+            return (inputs[0].flatten(0, 1)[chosen.to(inputs[0].device)], *inputs[1:])  # [B, T, H] -> [N, H]
 
-        handle = self.model.get_output_embeddings().register_forward_pre_hook(keep_chosen)
-        try:
-            logits = self.model(input_ids=input_ids, attention_mask=attention_mask, **kwargs).logits  # [N, V]
-        finally:
-            handle.remove()
+        head = self.model.get_output_embeddings()
+        if head is None or head is self.model.get_input_embeddings():
+            # Remote code may project with its input embeddings, without calling a module that could be given fewer rows.
+            logits = self.model(input_ids=input_ids, attention_mask=attention_mask).logits  # [B, T, V]
+            logits = logits.flatten(0, 1)[chosen]
+        else:
+            handle = head.register_forward_pre_hook(keep_chosen)
+            try:
+                logits = self.model(input_ids=input_ids, attention_mask=attention_mask).logits  # [N, V]
+            finally:
+                handle.remove()
         self.forward_passes += 1
         return logits

@@ -3,7 +3,8 @@
 import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Any, Literal, Self
+from types import NoneType
+from typing import Any, Literal, Self, get_args
 
 Auto = Literal["auto"]
 UNMASKING_ORDERS = ("confidence", "margin", "entropy", "random", "left_to_right")
@@ -23,7 +24,7 @@ class _Options:
 
         Raises OptionError for a name that is no option (naming the nearest) and for a value that is not allowed.
         """
-        known = {field.name: str(field.type) for field in fields(self)}  # type: ignore[arg-type]
+        known = {field.name: field.type for field in fields(self)}  # type: ignore[arg-type]
         for name, value in changes.items():
             if name not in known:
                 raise OptionError(f"unknown option {name}={value!r}; {_nearest(name, list(known))}")
@@ -71,7 +72,8 @@ class DecodingOptions(_Options):
         _check_choice(self, "schedule", SCHEDULES)
         if self.mask_ratio is not None and self.n_masks != "auto":
             raise OptionError(
-                f"mask_ratio={self.mask_ratio} together with n_masks={self.n_masks} is not allowed; allowed is one of them"
+                f"mask_ratio={self.mask_ratio} together with n_masks={self.n_masks} is not allowed; "
+                "allowed is one of them"
             )
         if isinstance(self.n_masks, int) and self.block_length is not None and self.block_length > self.n_masks:
             raise OptionError(
@@ -113,26 +115,24 @@ def _nearest(name: str, known: list[str]) -> str:
     return f"did you mean {close[0]}?" if close else f"the options are {', '.join(sorted(known))}"
 
 
-def _parse(name: str, value: object, kind: str) -> Any:
+def _parse(name: str, value: object, kind: Any) -> Any:
     """`value` as the field's type where it is a string that says so; anything else is left to the checks."""
-    if value is None or str(value).lower() in ("none", ""):
-        if "None" in kind:
+    if value is None or str(value).lower() == "none":
+        if NoneType in get_args(kind):
             return None
-        if kind != "str":
-            raise OptionError(f"{name}={value!r} is not allowed; this option needs a value")
-    if kind == "bool":
+        raise OptionError(f"{name}={value!r} is not allowed; this option needs a value")
+    if kind is bool:
         if str(value).lower() not in ("true", "false"):
             raise OptionError(f"{name}={value!r} is not allowed; allowed are true and false")
         return str(value).lower() == "true"
-    if kind.startswith("str"):
+    if kind is str:
         return str(value)
-    if isinstance(value, bool):
-        return value
-    for number in (int, float):
-        try:
-            return number(str(value))
-        except ValueError:
-            continue
+    if isinstance(value, str):
+        for number in (int, float):
+            try:
+                return number(value)
+            except ValueError:
+                continue
     return value
 
 

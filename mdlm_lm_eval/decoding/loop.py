@@ -38,6 +38,7 @@ class Batch:
             else:
                 order[row, slots] = -torch.arange(len(slots), dtype=torch.float32)
             prompt[row, : canvas.prompt_length] = True
+            prompt[row, slots] = False
         self.slot_number, self.block_number = slot_number.to(device), block_number.to(device)
         self.order, self.prompt = order.to(device), prompt.to(device)
         self.plans = [_plan(canvas, options) for canvas in canvases]
@@ -59,6 +60,10 @@ class Batch:
             for row, canvas in enumerate(self.canvases):
                 numbers[row, canvas.slots] = torch.rand(len(canvas.slots), generator=self.generators[row])
         return numbers.to(self.input_ids.device, non_blocking=True)
+
+    def complete(self, mask_token_id: int) -> list[bool]:
+        """Which rows have no mask left to decode."""
+        return (~((self.input_ids == mask_token_id) & (self.slot_number >= 0)).any(1)).tolist()
 
     def slot_tokens(self) -> list[list[int]]:
         """The tokens of the slots that are returned, masks where they still are."""
@@ -95,6 +100,9 @@ def decode_canvases(
         step += 1
         finished = [len(plan) <= step for plan in batch.plans]
         look = options.early_exit and step % look_every == 0
+        if options.confidence_threshold is not None:
+            complete = batch.complete(denoiser.mask_token_id)
+            finished = [ended or done for ended, done in zip(finished, complete, strict=True)]
         if not look and not any(finished):
             continue
         kept = []
@@ -117,8 +125,9 @@ def decode_canvases(
 def _plan(canvas: Canvas, options: DecodingOptions) -> list[tuple[int, int]]:
     """For every denoising step of a canvas: how many tokens it unmasks, and how many masks it chooses among.
 
-    Under `confidence_threshold` there is one step a token at most; blocks whose tokens are not returned are left out
-    with `early_exit`, since later blocks never change earlier ones.
+    Steps that would unmask nothing (Dream's schedule has some) change nothing and are left out, and with `early_exit`
+    so are blocks whose tokens are not returned, since later blocks never change earlier ones. Under
+    `confidence_threshold` a row may be ahead of its plan, never behind: the number of masks is known only from above.
     """
     plan: list[tuple[int, int]] = []
     block_steps = share_steps(canvas.steps, canvas.block_lengths)
@@ -127,14 +136,14 @@ def _plan(canvas: Canvas, options: DecodingOptions) -> list[tuple[int, int]]:
         if options.early_exit and start >= canvas.n_returned:
             break
         if options.confidence_threshold is not None:
-            plan += [(1, length)] * length
+            plan += [(count, length) for count in unmask_counts(length, steps, options.schedule) if count]
         elif steps == 1 and options.early_exit:
             # All of the block at once: what is not returned need not be predicted.
             returned = min(length, canvas.n_returned - start)
             plan.append((returned, returned))
         else:
             left = length
-            for count in unmask_counts(length, steps, options.schedule):
+            for count in filter(None, unmask_counts(length, steps, options.schedule)):
                 plan.append((count, left))
                 left -= count
         start += length
@@ -183,7 +192,7 @@ def _denoise(
     shape = batch.input_ids.shape
     tokens = batch.input_ids.flatten().scatter(0, at, proposal.tokens).view(shape)
     priority = torch.full_like(batch.order, -torch.inf).flatten().scatter(0, at, proposal.priority).view(shape)
-    rank = priority.argsort(1, descending=True, stable=True).argsort(1)  # [B, T]
+    rank = torch.argsort(priority, dim=1, descending=True, stable=True).argsort(1)  # [B, T]
     chosen = candidates & (rank < counts[:, None])
     if options.confidence_threshold is not None:
         confidence = torch.zeros_like(batch.order).flatten().scatter(0, at, proposal.confidence).view(shape)

@@ -12,8 +12,8 @@ def unmask_counts(n_masks: int, steps: int, schedule: str) -> list[int]:
 
     `linear`: equal shares, the remainder to the first steps (LLaDA's `get_num_transfer_tokens`). `dream`: timesteps
     linspace(1, eps, steps + 1); step i unmasks int(left * (1 - t[i+1] / t[i])), the last one all that are left (Dream's
-    `diffusion_generate`). `cosine`: cos(pi/2 * i/steps) of the tokens are left after step i, at least one a step (MaskGIT,
-    section 3.2).
+    `diffusion_generate`). `cosine`: cos(pi/2 * i/steps) of the tokens are left after step i, at least one a step
+    (MaskGIT, section 3.2).
     """
     if schedule == "linear":
         share, rest = divmod(n_masks, steps)

@@ -34,8 +34,9 @@ def propose(
     """Proposes tokens from `logits` [N, V], which may be overwritten.
 
     `banned_ids` are never proposed. `uniform` [N] holds one number in [0, 1) a mask, from which a token is drawn at
-    `temperature` > 0; at 0 the likeliest is taken. Confidence, margin and entropy are those of the untempered
-    distribution. `fixed_priority` [N] is the order where `unmasking` does not depend on the logits.
+    `temperature` > 0; at 0 the likeliest is taken. Confidence, margin and entropy are those of the plain distribution,
+    as in LLaDA's sampler, unless `top_p` or `top_k` is set: then of the tempered and filtered one, as in Dream's.
+    `fixed_priority` [N] is the order where `unmasking` does not depend on the logits.
     """
     if banned_ids:
         logits[:, list(banned_ids)] = -torch.inf
@@ -57,8 +58,12 @@ def propose(
 
 def _propose_slice(logits: Tensor, options: DecodingOptions, uniform: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Tokens, confidence and priority [n] from float32 logits [n, V]."""
-    probabilities = logits.softmax(-1)  # [n, V]
-    tokens = logits.argmax(-1) if options.temperature == 0.0 else _sample(logits, options, uniform)
+    filtered = options.top_p is not None or options.top_k is not None
+    tempered = logits if options.temperature == 0.0 else logits / options.temperature
+    if filtered:
+        tempered = _filter(tempered, options)
+    probabilities = (tempered if filtered else logits).softmax(-1)  # [n, V]
+    tokens = logits.argmax(-1) if options.temperature == 0.0 else _sample(tempered, uniform)
     confidence = probabilities.gather(1, tokens[:, None]).squeeze(1)
     if options.unmasking == "margin":
         top = probabilities.topk(2).values
@@ -68,16 +73,25 @@ def _propose_slice(logits: Tensor, options: DecodingOptions, uniform: Tensor) ->
     return tokens, confidence, confidence
 
 
-def _sample(logits: Tensor, options: DecodingOptions, uniform: Tensor) -> Tensor:
-    """One token a row of `logits` [n, V] at temperature, within top-k and top-p, by inversion of `uniform` [n]."""
-    ordered, ids = (logits / options.temperature).sort(descending=True, stable=True)
-    if options.top_k is not None:
-        ordered[:, options.top_k :] = -torch.inf
-    cumulative = ordered.softmax(-1).cumsum(-1)  # [n, V]
-    total = cumulative[:, -1]
+def _filter(logits: Tensor, options: DecodingOptions) -> Tensor:
+    """`logits` [n, V] with -inf outside the `top_k` likeliest tokens and the likeliest ones that reach `top_p`."""
+    ordered, ids = logits.sort(descending=True, stable=True)
+    dropped = torch.zeros_like(ordered, dtype=torch.bool)
     if options.top_p is not None:
-        # The smallest set of likeliest tokens that reaches top_p: its last token is the first at or above it.
-        n_kept = (cumulative < options.top_p).sum(-1).clamp_max(logits.shape[1] - 1)
-        total = cumulative.gather(1, n_kept[:, None]).squeeze(1)
-    index = torch.searchsorted(cumulative, (uniform * total)[:, None], right=True).clamp_max(logits.shape[1] - 1)
-    return ids.gather(1, index).squeeze(1)
+        probabilities = ordered.softmax(-1)
+        dropped = probabilities.cumsum(-1) - probabilities > options.top_p
+        dropped[:, 0] = False
+    if options.top_k is not None:
+        dropped[:, options.top_k :] = True
+    return logits.masked_fill(torch.zeros_like(dropped).scatter(1, ids, dropped), -torch.inf)
+
+
+def _sample(logits: Tensor, uniform: Tensor) -> Tensor:
+    """One token a row of `logits` [n, V], distributed as their softmax, by inversion of `uniform` [n].
+
+    One number a mask draws from the same distribution as LLaDA's Gumbel noise, which takes V of them.
+    """
+    cumulative = logits.softmax(-1).cumsum(-1)  # [n, V]
+    # The factor keeps rounding from reaching past the last token whose probability is not zero.
+    reached = uniform * cumulative[:, -1] * (1 - 2**-20)
+    return torch.searchsorted(cumulative, reached[:, None], right=True).squeeze(1)
