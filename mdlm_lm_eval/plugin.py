@@ -35,6 +35,7 @@ def add_tasks(task_manager_module: "ModuleType") -> None:
     Later folders win in lm-eval, so a user's task of the same name stays the one that runs.
     """
     from functools import wraps
+    from pathlib import Path
 
     from mdlm_lm_eval import tasks_path
 
@@ -54,7 +55,7 @@ def add_tasks(task_manager_module: "ModuleType") -> None:
             list(include_path) if isinstance(include_path, (list, tuple)) else [include_path] if include_path else []
         )
         # A user who names the suite's own folder would otherwise have every task in it reported as overridden.
-        named_by_user = any(suite.samefile(path) for path in users if suite.is_dir() and _is_folder(path))
+        named_by_user = any(suite.resolve() == Path(str(path)).resolve() for path in users)
         add_suite = include_defaults and suite.is_dir() and not named_by_user
         initialise(
             self,
@@ -66,12 +67,6 @@ def add_tasks(task_manager_module: "ModuleType") -> None:
         self.include_path = include_path  # type: ignore[attr-defined]  # what lm-eval reports stays what the user gave
 
     task_manager.__init__ = with_suite
-
-
-def _is_folder(path: object) -> bool:
-    from pathlib import Path
-
-    return Path(str(path)).is_dir()
 
 
 class AfterImport:
@@ -89,7 +84,7 @@ class AfterImport:
         for finder in sys.meta_path:
             spec = None if finder is self else finder.find_spec(name, path, target)
             if spec is not None and spec.loader is not None:
-                spec.loader.exec_module = _followed_by(spec.loader.exec_module, action)  # type: ignore[method-assign]
+                spec.loader.exec_module = _followed_by(spec.loader.exec_module, action)  # type: ignore[assignment, method-assign]
                 return spec
         return None
 
@@ -110,4 +105,4 @@ def _followed_by(
 def arm() -> None:
     """Waits for lm-eval's modules to be imported. Calling it twice does no harm."""
     if not any(isinstance(finder, AfterImport) for finder in sys.meta_path):
-        sys.meta_path.insert(0, AfterImport({"lm_eval.models": register_model, "lm_eval.tasks.manager": add_tasks}))  # type: ignore[arg-type]
+        sys.meta_path.insert(0, AfterImport({"lm_eval.models": register_model, "lm_eval.tasks.manager": add_tasks}))

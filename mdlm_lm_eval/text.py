@@ -45,12 +45,11 @@ def encode_infill(
     if mask_string == SLOT_MARKER or mask_string not in text:
         ids = encode(text.replace(SLOT_MARKER, mask_string), True)
         return list(_split(ids, mask_token_id))
-    return [
-        encode_without_masks(
-            tokenizer, segment, mask_token_id, lambda piece, first, n=n: encode(piece, first and n == 0)
-        )
-        for n, segment in enumerate(text.split(SLOT_MARKER))
-    ]
+    first, *rest = text.split(SLOT_MARKER)
+    segments = [encode_without_masks(tokenizer, first, mask_token_id, encode)]
+    for segment in rest:
+        segments.append(encode_without_masks(tokenizer, segment, mask_token_id, lambda piece, _: encode(piece, False)))
+    return segments
 
 
 def _split(ids: list[int], separator: int) -> Iterator[list[int]]:

@@ -16,7 +16,7 @@ from mdlm_lm_eval import diffusion_hflm
 from mdlm_lm_eval.lm import MDLM
 from mdlm_lm_eval.options import DecodingOptions, OptionError
 from mdlm_lm_eval.requests import RequestSeeds, parse_gen_kwargs
-from mdlm_lm_eval.text import Ending
+from mdlm_lm_eval.text import Ending, encode_infill
 from tests.conftest import tiny_model, tiny_tokenizer
 
 MASK = 2
@@ -192,6 +192,22 @@ def test_infill_fills_each_marker(lm: MDLM) -> None:
     assert lm.record.task("infill").ranges["masks"] == (2, 2)
     assert lm._encode_slots("one <|mask|> two <|mask|>") == [lm.tok_encode("one "), lm.tok_encode(" two "), []]
     assert isinstance(string, str)
+
+
+def test_infill_with_a_mask_token_of_another_name() -> None:
+    tokenizer = tiny_tokenizer()
+    tokenizer.add_special_tokens({"mask_token": "<|mdm_mask|>"})
+    mask = tokenizer.mask_token_id
+
+    def encode(piece: str, first: bool) -> list[int]:
+        return tokenizer.encode(piece, add_special_tokens=False)
+
+    plain = encode_infill(tokenizer, "one <|mask|> two", mask, encode)
+    assert plain == [encode("one ", True), encode(" two", False)]
+    literal = encode_infill(tokenizer, "<|mdm_mask|> <|mask|> two", mask, encode)
+    assert len(literal) == 2
+    assert mask not in literal[0]
+    assert tokenizer.decode(literal[0]) == "<|mdm_mask|> "
 
 
 @pytest.mark.parametrize(
