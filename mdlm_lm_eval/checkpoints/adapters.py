@@ -1,0 +1,95 @@
+"""PEFT adapters, also those trained on the module names of LLaDA's remote code."""
+
+import re
+from typing import Any
+
+from peft import LoraConfig, PeftConfig, PeftModel
+from peft.utils import load_peft_weights, set_peft_model_state_dict
+from peft.utils.other import get_pattern_key
+from peft.utils.transformers_weight_conversion import convert_peft_config_for_transformers
+from safetensors import SafetensorError
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from mdlm_lm_eval.checkpoints import llada
+from mdlm_lm_eval.checkpoints.configs import family_of, first_line
+from mdlm_lm_eval.options import OptionError
+
+PREFIX = "base_model.model."
+LORA_PARAMETER = re.compile(r"\.lora_(A|B|embedding_A|embedding_B|magnitude_vector)(\.|$)")
+
+
+def load_adapter(model: PreTrainedModel, peft: str, *, revision: str | None = "main") -> PeftModel:
+    """`model` with the adapter `peft` (hub id or folder). The embedding keeps its rows, whatever the tokenizer's length.
+
+    Raises OptionError where the adapter cannot be read or was made for another model.
+    """
+    # Without the keyword a folder is read as it is; peft's hub download takes the revision.
+    try:
+        config = PeftConfig.from_pretrained(peft, revision=revision or "main")
+        weights = load_peft_weights(peft, device="cpu", revision=revision or "main")
+    except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
+        raise OptionError(f"peft={peft}: the adapter cannot be read: {first_line(error)}") from error
+    if family_of(model.config) == "llada" and any(".transformer." in name for name in weights):
+        config, weights = _with_native_names(peft, config, weights)
+    config.inference_mode = True
+    try:
+        convert_peft_config_for_transformers(config, model, None)
+        adapted = PeftModel(model, config)
+        result = set_peft_model_state_dict(adapted, weights)
+    except (ValueError, RuntimeError, KeyError) as error:
+        reason = " ".join(str(error).split())[:300]
+        raise OptionError(f"peft={peft}: the adapter does not fit this model: {reason}") from error
+    missing = [name for name in result.missing_keys if LORA_PARAMETER.search(name)]
+    misfits = [*result.unexpected_keys, *missing]
+    if misfits:
+        raise OptionError(
+            f"peft={peft}: the adapter does not fit this model: {len(result.unexpected_keys)} of its weights have no "
+            f"place and {len(missing)} places have no weight, the first is {misfits[0]}"
+        )
+    return adapted.eval()
+
+
+def _with_native_names(
+    peft: str, config: PeftConfig, weights: dict[str, Tensor]
+) -> tuple[LoraConfig, dict[str, Tensor]]:
+    """Adapter of LLaDA's remote code -> Llama's module names.
+
+    Each module is named in full, taken from the weights: `ff_out` alone would say neither whether a block's down
+    projection or the output head is meant.
+    """
+    if not isinstance(config, LoraConfig):
+        raise OptionError(f"peft={peft}: an adapter of type {config.peft_type} on LLaDA's remote code; allowed is LORA")
+    rank_pattern: dict[str, int] = {}
+    alpha_pattern: dict[str, Any] = {}
+    targets: set[str] = set()
+    saved: set[str] = set()
+    renamed: dict[str, Tensor] = {}
+    old_ranks, old_alphas = config.rank_pattern or {}, config.alpha_pattern or {}
+    for name, tensor in weights.items():
+        new_name = _native_name(name.removeprefix(PREFIX))
+        renamed[PREFIX + new_name] = tensor
+        if not LORA_PARAMETER.search(name):
+            saved.add(new_name.rpartition(".")[0])
+            continue
+        old_module = LORA_PARAMETER.split(name.removeprefix(PREFIX))[0]
+        module = LORA_PARAMETER.split(new_name)[0]
+        targets.add(module)
+        rank_key, alpha_key = get_pattern_key(old_ranks, old_module), get_pattern_key(old_alphas, old_module)
+        if rank_key in old_ranks:
+            rank_pattern[module] = old_ranks[rank_key]
+        if alpha_key in old_alphas:
+            alpha_pattern[module] = old_alphas[alpha_key]
+    config.target_modules = targets
+    config.exclude_modules = config.layers_to_transform = config.layers_pattern = None
+    config.rank_pattern, config.alpha_pattern = rank_pattern, alpha_pattern
+    config.modules_to_save = sorted(saved) or None
+    return config, renamed
+
+
+def _native_name(name: str) -> str:
+    for pattern, replacement in llada.WEIGHT_NAMES.items():
+        name, n_replaced = re.subn(pattern, replacement, name)
+        if n_replaced:
+            break
+    return name

@@ -1,0 +1,115 @@
+"""A checkpoint's config in transformers' terms, and the family that it belongs to."""
+
+from collections.abc import Callable
+from typing import Any
+
+from transformers import AutoConfig, PretrainedConfig, PreTrainedTokenizerBase
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+from mdlm_lm_eval.checkpoints import dream, llada, llada_moe
+from mdlm_lm_eval.checkpoints.masked_lm import is_masked_lm
+from mdlm_lm_eval.options import OptionError
+
+# `model_type` as published -> the config of the class that transformers ships.
+NATIVE_CONFIGS: dict[str, Callable[[dict[str, Any]], PretrainedConfig]] = {
+    "llada": llada.native_config,
+    "Dream": dream.native_config,
+    "lladamoe": llada_moe.native_config,
+}
+# Decoder-only classes whose masks become bidirectional with is_causal=False in the config.
+BIDIRECTIONAL_DECODERS = ("llama", "mistral", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe")
+
+
+def load_config(
+    pretrained: str,
+    *,
+    revision: str | None = "main",
+    subfolder: str | None = "",
+    trust_remote_code: bool | None = False,
+) -> PretrainedConfig:
+    """The config of transformers' own class for the checkpoint, with `is_causal=False`.
+
+    Raises OptionError for a folder without config.json, a family that is not known, a setting of the family that has no
+    equivalent, and a causal language model.
+    """
+    revision, subfolder = revision or "main", subfolder or ""
+    try:
+        published, _ = PretrainedConfig.get_config_dict(pretrained, revision=revision, subfolder=subfolder)
+    except (OSError, ValueError) as error:
+        raise OptionError(f"pretrained={pretrained}: cannot read its config.json: {first_line(error)}") from error
+    model_type = published.get("model_type")
+    if model_type in NATIVE_CONFIGS:
+        try:
+            config = NATIVE_CONFIGS[model_type](published)
+        except KeyError as error:
+            raise OptionError(f"pretrained={pretrained}: its config.json lacks the key {error}") from error
+        config.name_or_path = pretrained
+        return config
+    if trust_remote_code and published.get("auto_map"):
+        config = AutoConfig.from_pretrained(pretrained, revision=revision, subfolder=subfolder, trust_remote_code=True)
+        config.diffusion_family = "remote"
+        return config
+    if model_type not in CONFIG_MAPPING:
+        raise OptionError(
+            f"pretrained={pretrained}: model_type={model_type!r} is not known; allowed are {', '.join(NATIVE_CONFIGS)}, "
+            f"{', '.join(BIDIRECTIONAL_DECODERS)} with is_causal=false, masked language models of transformers, and "
+            "others with trust_remote_code=true, mask_token_id and shift_logits"
+        )
+    config = AutoConfig.from_pretrained(pretrained, revision=revision, subfolder=subfolder)
+    if is_masked_lm(config):
+        return config
+    if published.get("is_causal") is not False:
+        raise OptionError(
+            f"pretrained={pretrained}: its config.json does not say is_causal=false, so this {model_type} is an "
+            "autoregressive model and no masked diffusion model; use --model hf for it"
+        )
+    if model_type not in BIDIRECTIONAL_DECODERS:
+        raise OptionError(
+            f"pretrained={pretrained}: is_causal=false is supported for {', '.join(BIDIRECTIONAL_DECODERS)}, "
+            f"not for model_type={model_type!r}"
+        )
+    return config
+
+
+def family_of(config: PretrainedConfig) -> str:
+    """ "llada", "dream", "llada_moe", "remote", "masked_lm", or the `model_type` of a bidirectional decoder."""
+    family = config.to_dict().get("diffusion_family")
+    if family is not None:
+        return family
+    return "masked_lm" if is_masked_lm(config) else config.model_type
+
+
+def shifts_logits(config: PretrainedConfig) -> bool:
+    """Whether the output at position i predicts the token at i + 1, as Dream's does.
+
+    Raises OptionError for remote code, whose habits are unknown.
+    """
+    family = family_of(config)
+    if family == "remote":
+        raise OptionError("shift_logits is not set; remote code needs shift_logits=true or shift_logits=false")
+    return family == "dream" or bool(config.to_dict().get("shift_logits", False))
+
+
+def resolve_mask_token_id(
+    config: PretrainedConfig, tokenizer: PreTrainedTokenizerBase | None, override: int | None
+) -> int:
+    """The mask token: `override`, else the config's, else the tokenizer's. Raises OptionError if missing or no id."""
+    in_tokenizer = None if tokenizer is None else tokenizer.mask_token_id
+    candidates = (override, config.to_dict().get("mask_token_id"), in_tokenizer)
+    mask_token_id = next((candidate for candidate in candidates if candidate is not None), None)
+    vocab_size = config.get_text_config().vocab_size
+    if mask_token_id is None:
+        raise OptionError(
+            "mask_token_id is not set and neither the checkpoint's config nor its tokenizer names a mask token; "
+            f"allowed are ids from 0 to {vocab_size - 1}"
+        )
+    if not 0 <= mask_token_id < vocab_size:
+        raise OptionError(
+            f"mask_token_id={mask_token_id} lies outside the vocabulary; allowed are ids from 0 to {vocab_size - 1}"
+        )
+    return int(mask_token_id)
+
+
+def first_line(error: Exception) -> str:
+    """An exception's first line, for messages of one sentence."""
+    return (str(error) or type(error).__name__).splitlines()[0]

@@ -1,0 +1,86 @@
+"""Weights into transformers' own classes, streamed and renamed by transformers."""
+
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from transformers import (
+    AutoModel,
+    AutoModelForCausalLM,
+    AutoModelForMaskedLM,
+    PretrainedConfig,
+    PreTrainedModel,
+)
+
+from mdlm_lm_eval.checkpoints import llada
+from mdlm_lm_eval.checkpoints.configs import family_of, first_line
+from mdlm_lm_eval.checkpoints.masked_lm import is_unused_head
+from mdlm_lm_eval.options import OptionError
+
+NAMES_SHOWN = 5
+
+
+def load_model(
+    pretrained: str,
+    config: PretrainedConfig,
+    *,
+    revision: str | None = "main",
+    subfolder: str | None = "",
+    dtype: str | torch.dtype | None = "auto",
+    trust_remote_code: bool | None = False,
+    **from_pretrained_kwargs: Any,
+) -> PreTrainedModel:
+    """The model of `config` with the checkpoint's weights, in evaluation mode.
+
+    `from_pretrained_kwargs` (device_map, quantization_config, attn_implementation, tp_plan, ...) go to transformers.
+    Raises OptionError for weights that are missing, unexpected, of another shape, or unreadable.
+    """
+    family = family_of(config)
+    if family == "llada":
+        from_pretrained_kwargs["key_mapping"] = llada.WEIGHT_NAMES
+    try:
+        model, info = _auto_class(config).from_pretrained(
+            pretrained,
+            config=config,
+            revision=revision or "main",
+            subfolder=subfolder or "",
+            dtype=dtype or "auto",
+            trust_remote_code=bool(trust_remote_code) and family == "remote",
+            ignore_mismatched_sizes=True,  # reported below, by name, with the missing ones
+            output_loading_info=True,
+            **from_pretrained_kwargs,
+        )
+    except (OSError, SafetensorError) as error:
+        raise OptionError(f"pretrained={pretrained}: its weights cannot be read: {first_line(error)}") from error
+    unexpected = set(info["unexpected_keys"])
+    if family == "masked_lm":
+        unexpected = {name for name in unexpected if not is_unused_head(name)}
+    _refuse(pretrained, "missing", set(info["missing_keys"]))
+    _refuse(pretrained, "unexpected", unexpected)
+    _refuse(pretrained, "of another shape than its config says", {name for name, *_ in info["mismatched_keys"]})
+    if family not in ("masked_lm", "remote"):
+        # The config's is_causal only rules the masks; flash attention reads the modules' own.
+        for module in model.modules():
+            if "is_causal" in vars(module):
+                module.is_causal = False
+    return model.eval()
+
+
+def _auto_class(config: PretrainedConfig) -> Any:
+    family = family_of(config)
+    if family == "masked_lm":
+        return AutoModelForMaskedLM
+    if family == "remote":
+        offered = config.to_dict().get("auto_map", {})
+        for auto_class in (AutoModelForMaskedLM, AutoModelForCausalLM):
+            if auto_class.__name__ in offered:
+                return auto_class
+        return AutoModel
+    return AutoModelForCausalLM
+
+
+def _refuse(pretrained: str, what: str, names: set[str]) -> None:
+    if names:
+        shown = ", ".join(sorted(names)[:NAMES_SHOWN])
+        more = f" and {len(names) - NAMES_SHOWN} more" if len(names) > NAMES_SHOWN else ""
+        raise OptionError(f"pretrained={pretrained}: {len(names)} weights are {what}: {shown}{more}")
