@@ -39,14 +39,14 @@ class TrainingOptions:
     heads: int = 8
     intermediate_size: int = 512
     peak_learning_rate: float = 1e-3
-    plain_learning_rate: float = 5e-4
+    plain_learning_rate: float = 3e-4
     warmup_steps: int = 200
     curriculum_tokens_per_step: int = 3200
-    plain_tokens_per_step: int = 5632
+    plain_tokens_per_step: int = 2816
     window: int = 704
     stage_accuracy: float = 0.9
-    curriculum_minutes: float = 40.0
-    plain_minutes: float = 22.0
+    curriculum_steps: int = 4811
+    plain_steps: int = 2300
     evaluate_every_minutes: float = 2.0
 
 
@@ -172,7 +172,7 @@ class Trainer:
 
     def step(self, batch: Batch, learning_rate: float, average_decay: float) -> float:
         for group in self.optimiser.param_groups:
-            group["lr"] = learning_rate * min(1.0, (self.steps + 1) / self.options.warmup_steps)
+            group["lr"] = learning_rate
         loss = masked_loss(self.model, batch)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
@@ -229,14 +229,14 @@ class Trainer:
         return scores
 
     def run_curriculum(self) -> None:
-        """Moves to the next stage once this one's few-shot accuracy is there; ends with the last or with its time."""
-        deadline = self.started + 60 * self.options.curriculum_minutes
+        """Moves to the next stage once this one's accuracy is there; ends with the last or with its number of steps."""
         smoothed = 0.0
         for index, stage in enumerate(STAGES):
             answers_right = 0.0
-            while time.time() < deadline:
+            while self.steps < self.options.curriculum_steps:
                 batch = self.curriculum_batch(stage)
-                loss = self.step(batch, self.options.peak_learning_rate, average_decay=0.99)
+                rate = self.options.peak_learning_rate * min(1.0, (self.steps + 1) / self.options.warmup_steps)
+                loss = self.step(batch, rate, average_decay=0.99)
                 smoothed = loss if not smoothed else 0.98 * smoothed + 0.02 * loss
                 if self.steps % 100 == 0:
                     answers_right = self.stage_accuracy(stage)
@@ -273,11 +273,13 @@ class Trainer:
         return (predicted == ids[at]).float().mean().item()
 
     def run_plain(self) -> None:
-        """Pre-trains plainly for the time that is given, the learning rate falling to zero along a cosine."""
-        started = time.time()
+        """Pre-trains plainly from the averaged weights, the learning rate falling to zero along a cosine."""
+        self.model.load_state_dict(self.average.state_dict())
+        self.optimiser.state.clear()
         smoothed = 0.0
-        while (spent := (time.time() - started) / 60 / self.options.plain_minutes) < 1.0:
-            rate = self.options.plain_learning_rate * 0.5 * (1.0 + math.cos(math.pi * spent))
+        for step in range(self.options.plain_steps):
+            rate = 0.5 * (1.0 + math.cos(math.pi * step / self.options.plain_steps))
+            rate *= self.options.plain_learning_rate * min(1.0, (step + 1) / self.options.warmup_steps)
             loss = self.step(self.plain_batch(), rate, average_decay=0.995)
             smoothed = loss if not smoothed else 0.98 * smoothed + 0.02 * loss
             if self.due():
@@ -288,19 +290,20 @@ class Trainer:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output", type=Path, required=True, help="folder for the model, its checkpoints and the log")
+    parser.add_argument("--init", type=Path, help="a checkpoint of the curriculum: go on with the plain pre-training")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     for name, value in asdict(TrainingOptions()).items():
         parser.add_argument(f"--{name}", type=type(value), default=value)
     arguments = vars(parser.parse_args())
-    output, device = arguments.pop("output"), arguments.pop("device")
+    output, init, device = arguments.pop("output"), arguments.pop("init"), arguments.pop("device")
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
     output.mkdir(parents=True, exist_ok=True)
     trainer = Trainer(TrainingOptions(**arguments), output, device)
     log.info("%.2f M parameters, options %s", sum(p.numel() for p in trainer.model.parameters()) / 1e6, arguments)
-    trainer.run_curriculum()
-    torch.save(
-        {"model": trainer.model.state_dict(), "optimiser": trainer.optimiser.state_dict()}, output / "curriculum.pt"
-    )
+    if init is None:
+        trainer.run_curriculum()
+    else:
+        trainer.average.load_state_dict(LlamaForCausalLM.from_pretrained(init).state_dict())
     trainer.run_plain()
     trainer.average.save_pretrained(output)
 
