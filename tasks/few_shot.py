@@ -1,0 +1,147 @@
+"""The lm-eval task class of the few-shot suite."""
+
+import difflib
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from random import Random
+from types import ModuleType
+from typing import Any
+
+import datasets
+from lm_eval.api.task import ConfigurableTask
+
+# lm-eval loads this file by its path, which makes it part of no package; its neighbours need one to be imported from.
+if "mdlm_tasks" not in sys.modules:
+    package = ModuleType("mdlm_tasks")
+    package.__path__ = [str(Path(__file__).parent)]
+    sys.modules["mdlm_tasks"] = package
+
+from mdlm_tasks import prompts, questions
+
+DEFAULT_SETTINGS = {"fewshot_relevant": 10, "fewshot_distractors": 40, "fewshot_seed": questions.DEFAULT_SEED}
+
+
+class FewShotTask(ConfigurableTask):
+    """One relevant rule beside one distractor rule, in one arrangement of examples and question.
+
+    A task's YAML says `rule`, `distractor`, `arrangement` (mixed or block), for a block its `position` (the number of
+    distractors before it) and, where it is not `right`, the `question`'s place. What a user may change
+    (`DEFAULT_SETTINGS`) comes by `--metadata`.
+
+    Raises ValueError for a setting that is unknown or not allowed, for `--num_fewshot`, and for a block position beyond
+    the last distractor.
+    """
+
+    def __init__(self, config: dict[str, Any]) -> None:
+        config = dict(config)
+        del config["class"]
+        self.rule: str = config.pop("rule")
+        self.distractor: str = config.pop("distractor")
+        self.arrangement: str = config.pop("arrangement")
+        self.position: int = config.pop("position", 0)
+        self.question_place: str = config.pop("question", "right")
+        settings = read_settings(config["metadata"])
+        n_relevant, n_distractors, self.seed = settings.values()
+        if self.position > n_distractors:
+            raise ValueError(
+                f"fewshot_distractors={n_distractors} is not allowed for {config['task']}, whose block stands after "
+                f"{self.position} distractors; allowed are whole numbers from {self.position}"
+            )
+        self.before, self.after = self._examples(n_relevant, n_distractors)
+        super().__init__(config=config)
+        self.is_fixed_slot = bool(self.config.generation_kwargs.get("infill"))
+        # In the results lm-eval then names the number of examples, and it calls set_config for --num_fewshot alone.
+        self.config.num_fewshot = n_relevant + n_distractors or None
+        self.config.metadata |= settings | {
+            "rule": self.rule,
+            "distractor": self.distractor,
+            "arrangement": self.arrangement,
+            "position": self.position if self.arrangement == "block" else None,
+            "question": self.question_place,
+        }
+
+    def _examples(
+        self, n_relevant: int, n_distractors: int
+    ) -> tuple[list[questions.Question], list[questions.Question]]:
+        names = self.rule, self.distractor
+        relevant = questions.relevant_examples(*names, n_relevant, self.seed)
+        distractors = questions.distractor_examples(*names, n_distractors, self.seed)
+        if self.arrangement == "block":
+            examples = prompts.block(relevant, distractors, self.position)
+        else:
+            order = Random(f"mdlm mixed order {self.rule} {self.distractor} {self.seed}")
+            examples = prompts.mixed(relevant, distractors, order)
+        return prompts.split_at_question(examples, self.question_place)
+
+    def download(self, dataset_kwargs: dict[str, Any] | None = None, **kwargs: object) -> None:
+        """Makes the test questions, which no data set need be loaded for."""
+        tests = questions.test_questions(self.rule, self.distractor, self.seed)
+        documents = [
+            {
+                "question": prompts.open_ended(question),
+                "options": list(question.options),
+                "answer": questions.LETTERS[question.answer],
+            }
+            for question in tests
+        ]
+        self.dataset = {"test": datasets.Dataset.from_list(documents)}
+
+    def fewshot_context(
+        self,
+        doc: dict[str, Any],
+        num_fewshot: int,
+        system_instruction: str | None = None,
+        apply_chat_template: bool = False,
+        fewshot_as_multiturn: bool = False,
+        chat_template: Callable[..., str] | None = None,
+        gen_prefix: str | None = None,
+    ) -> str:
+        """The whole prompt of a test question: plain text, or a conversation in which its answer is prefilled."""
+        question = questions.Question(tuple(doc["options"]), questions.LETTERS.index(doc["answer"]))
+        asked = prompts.fixed_slot(question) if self.is_fixed_slot else prompts.open_ended(question)
+        texts = [*map(prompts.solved, self.before), asked, *map(prompts.solved, self.after)]
+        if not apply_chat_template or chat_template is None:
+            return prompts.plain_text([system_instruction, *texts] if system_instruction else texts)
+        if not fewshot_as_multiturn:
+            raise ValueError(
+                f"fewshot_as_multiturn=False is not allowed for {self.config.task}, whose examples are a user and an "
+                "assistant message each; allowed is True"
+            )
+        messages = prompts.chat_messages(texts)
+        if system_instruction:
+            messages.insert(0, {"role": "system", "content": system_instruction})
+        return chat_template(messages, add_generation_prompt=False)
+
+    def build_all_requests(
+        self, *, cache_requests: bool = False, rewrite_requests_cache: bool = False, **kwargs: Any
+    ) -> None:
+        """Builds the requests anew each time, because lm-eval's cache of them knows nothing of the suite's settings."""
+        super().build_all_requests(cache_requests=False, rewrite_requests_cache=False, **kwargs)
+
+    def set_config(self, key: str, value: Any, update: bool = False) -> None:
+        """Refuses `--num_fewshot`, which would say nothing of how many examples are relevant ones."""
+        if key == "num_fewshot" and (value or self.config.num_fewshot):
+            raise ValueError(
+                f"num_fewshot={value} is not allowed for {self.config.task}; allowed are "
+                "--metadata fewshot_relevant=... fewshot_distractors=..."
+            )
+        super().set_config(key, value, update)
+
+
+def read_settings(metadata: Mapping[str, Any]) -> dict[str, int]:
+    """The suite's settings, in the order of `DEFAULT_SETTINGS`, among all that lm-eval puts into a task's metadata."""
+    for name, value in metadata.items():
+        if name.startswith("fewshot_") and name not in DEFAULT_SETTINGS:
+            nearest = difflib.get_close_matches(name, DEFAULT_SETTINGS, n=1, cutoff=0.0)[0]
+            raise ValueError(
+                f"{name}={value!r} is not a setting of the few-shot tasks (nearest: {nearest}); allowed are "
+                f"{', '.join(DEFAULT_SETTINGS)}"
+            )
+    return {name: _whole_number(name, metadata.get(name, default)) for name, default in DEFAULT_SETTINGS.items()}
+
+
+def _whole_number(name: str, value: object) -> int:
+    if isinstance(value, bool) or not str(value).isdecimal():
+        raise ValueError(f"{name}={value!r} is not allowed; allowed are whole numbers from 0")
+    return int(str(value))

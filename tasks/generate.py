@@ -1,0 +1,95 @@
+"""Writes the suite's task and group files and the table in its README: `python tasks/generate.py`."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+FOLDER = Path(__file__).parent
+VERSION = "1.0"
+RULES = ("country", "capitalised", "verb", "adjective", "animal", "colour", "emotion", "object")
+DISTRACTORS = ("smallest", "largest")
+POSITIONS = (0, 10, 20, 30, 40)
+PLACES = ("left", "middle", "right")
+TABLE_START, TABLE_END = "<!-- table: written by generate.py -->\n", "<!-- end of table -->\n"
+
+
+def files() -> dict[str, str]:
+    """Path in the tasks folder -> text of every generated file but the README."""
+    texts: dict[str, str] = {}
+    for folder, group, base, suffix, lines in _families():
+        members = []
+        for rule in RULES:
+            for distractor in DISTRACTORS:
+                name = f"mdlm_{rule}_{distractor}{suffix}"
+                members.append(name)
+                texts[f"{folder}/{name}.yaml"] = "\n".join(
+                    [f"include: ../{base}", f"task: {name}", f"rule: {rule}", f"distractor: {distractor}", *lines, ""]
+                )
+        texts[f"{folder}/{group}.yaml"] = _group(group, members)
+    texts["position/mdlm_position.yaml"] = _group("mdlm_position", [f"mdlm_position_pos{p}" for p in POSITIONS])
+    texts["locality/mdlm_locality.yaml"] = _group(
+        "mdlm_locality", [f"mdlm_locality_{place}_pos{p}" for place in PLACES for p in POSITIONS]
+    )
+    return texts
+
+
+def table() -> str:
+    """All groups with their tasks, as Markdown."""
+    rows = [
+        "| group | folder | tasks | format | examples | question |",
+        "|---|---|---|---|---|---|",
+        "| `mdlm_position` | position | the five groups `mdlm_position_pos*` | | | |",
+        "| `mdlm_locality` | locality | the fifteen groups `mdlm_locality_*_pos*` | | | |",
+    ]
+    for folder, group, base, suffix, lines in _families():
+        settings = dict(line.split(": ") for line in lines)
+        form = "fixed-slot" if base == "_fixed_slot_yaml" else "open-ended"
+        examples = f"block after {settings['position']} distractors" if "position" in settings else "mixed"
+        tasks = f"`mdlm_{{rule}}_{{distractor}}{suffix}`"
+        rows.append(f"| `{group}` | {folder} | {tasks} | {form} | {examples} | {settings.get('question', 'right')} |")
+    return "\n".join(rows) + "\n"
+
+
+def readme(current: str) -> str:
+    """The README with its table renewed."""
+    before, _, rest = current.partition(TABLE_START)
+    _, _, after = rest.partition(TABLE_END)
+    return before + TABLE_START + table() + TABLE_END + after
+
+
+def _families() -> Iterator[tuple[str, str, str, str, tuple[str, ...]]]:
+    """Folder, group, included file, end of the task names and own lines of each 16 tasks that differ in rules alone."""
+    yield "context", "mdlm_context", "_open_ended_yaml", "", ("arrangement: mixed",)
+    yield "slot", "mdlm_slot", "_fixed_slot_yaml", "_slot", ("arrangement: mixed",)
+    for p in POSITIONS:
+        lines = ("arrangement: block", f"position: {p}")
+        yield "position", f"mdlm_position_pos{p}", "_open_ended_yaml", f"_pos{p}", lines
+    for place in PLACES:
+        for p in POSITIONS:
+            lines = ("arrangement: block", f"position: {p}", f"question: {place}")
+            yield "locality", f"mdlm_locality_{place}_pos{p}", "_fixed_slot_yaml", f"_{place}_pos{p}", lines
+
+
+def _group(name: str, members: list[str]) -> str:
+    return "\n".join(
+        [
+            f"group: {name}",
+            "task:",
+            *(f"  - {member}" for member in members),
+            "aggregate_metric_list:",
+            "  - metric: exact_match",
+            "    aggregation: mean",
+            "    weight_by_size: false",
+            "metadata:",
+            f'  version: "{VERSION}"',
+            "",
+        ]
+    )
+
+
+if __name__ == "__main__":
+    for path, text in files().items():
+        target = FOLDER / path
+        target.parent.mkdir(exist_ok=True)
+        target.write_text(text, encoding="utf-8")
+    target = FOLDER / "README.md"
+    target.write_text(readme(target.read_text(encoding="utf-8")), encoding="utf-8")
