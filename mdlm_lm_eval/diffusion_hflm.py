@@ -1,5 +1,6 @@
 """HFLM with masked diffusion checkpoints: loads them bidirectional and shares the work among all processes."""
 
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,6 +21,12 @@ from mdlm_lm_eval.text import encode_without_masks, end_token_ids
 DEFAULT_MODEL = Path(__file__).parent / "default_model"
 
 
+def _best_device() -> str:
+    """The machine's accelerator, else the CPU. HFLM's own default is a GPU whether there is one or not."""
+    accelerator = torch.accelerator.current_accelerator(check_available=True)
+    return accelerator.type if accelerator else "cpu"
+
+
 class DiffusionHFLM(HFLM):
     """What `MDLM` needs before its first request: options, tokenizer, denoiser, rank and world size.
 
@@ -36,7 +43,7 @@ class DiffusionHFLM(HFLM):
         self.records = [self.record]  # of all processes
         # HFLM sets it after loading; the canvas is checked against it before.
         self._max_length = split.loading.get("max_length")
-        super().__init__(pretrained, **split.loading)
+        super().__init__(pretrained, **{"device": _best_device()} | split.loading)
         if not isinstance(pretrained, str):
             self._check_before_loading()
         elif split.loading.get("tp_plan") is None:
@@ -170,13 +177,22 @@ class DiffusionHFLM(HFLM):
         left_truncate_len: int | None = None,
         **kwargs: Any,
     ) -> list[int]:
-        """Token ids of a text. The mask token's own string stays text."""
+        """Token ids of a text that goes on: without a closing token, and the mask token's own string stays text."""
 
         def encode(piece: str, first: bool) -> list[int]:
             return super(DiffusionHFLM, self).tok_encode(piece, add_special_tokens if first else False)
 
         ids = encode_without_masks(self.tokenizer, string, self.mask_token_id, encode)
+        if self._closing_ids and ids[-len(self._closing_ids) :] == self._closing_ids:
+            ids = ids[: -len(self._closing_ids)]
         return ids[-left_truncate_len:] if left_truncate_len else ids
+
+    @cached_property
+    def _closing_ids(self) -> list[int]:
+        """What the tokenizer puts behind a text of its own accord, such as BERT's [SEP]."""
+        bare = self.tokenizer.encode("a", add_special_tokens=False)
+        closed = self.tokenizer.encode("a")
+        return closed[closed.index(bare[0]) + len(bare) :]
 
     def barrier(self) -> None:
         """Waits for all processes and shares their records.

@@ -83,26 +83,23 @@ class MDLM(DiffusionHFLM):
         text, gen_kwargs = instance.args
         settings = parse_gen_kwargs(gen_kwargs, self.decoding, self.explicit)
         seed = seeds.next(settings.options.seed, instance.args, instance.doc_id)
-        common = {
-            "mask_token_id": self.mask_token_id,
-            "max_length": self.max_length,
-            "filler_ids": self._filler_ids(settings),
-            "seed": seed,
-        }
-        if settings.infill:
-            canvas, truncated = build_infill_canvas(
-                self._encode_slots(text), settings.options, request_gen_toks=settings.max_gen_toks, **common
-            )
-        else:
-            canvas, truncated = build_canvas(
-                self.tok_encode(text), settings.options, request_gen_toks=settings.max_gen_toks, **common
-            )
+        fillers = self._filler_ids(settings)
+        build: Callable[..., tuple[Canvas, int]] = build_infill_canvas if settings.infill else build_canvas
+        canvas, truncated = build(
+            self._encode_slots(text) if settings.infill else self.tok_encode(text),
+            settings.options,
+            mask_token_id=self.mask_token_id,
+            max_length=self.max_length,
+            request_gen_toks=settings.max_gen_toks,
+            filler_ids=fillers,
+            seed=seed,
+        )
         self.record.task(instance.task_name).add(
             truncated=truncated,
             masks=len(canvas.slots),
             steps=canvas.steps,
             returned_tokens=canvas.n_returned,
-            fillers=len(common["filler_ids"]),
+            fillers=len(fillers),
             prompt_tokens=canvas.prompt_length,
         )
         ending = Ending(self.tokenizer, self.end_ids, settings.until, self.think_end_token)

@@ -91,6 +91,6 @@ def folder_hash(folder: Path) -> str:
     """sha256 over the relative names and contents of the files that make the questions."""
     digest = hashlib.sha256()
     for path in sorted(folder.rglob("*"), key=lambda path: path.relative_to(folder).as_posix()):
-        if path.suffix in (".yaml", ".py", ".txt", ".json"):
+        if path.is_file() and path.suffix not in (".md", ".pyc"):
             digest.update(path.relative_to(folder).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
     return digest.hexdigest()

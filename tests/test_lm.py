@@ -11,6 +11,7 @@ import torch
 from lm_eval.api.instance import Instance
 from lm_eval.api.model import CachingLM
 from lm_eval.tasks import TaskManager
+from tokenizers.processors import TemplateProcessing
 
 from mdlm_lm_eval import diffusion_hflm
 from mdlm_lm_eval.lm import MDLM
@@ -186,6 +187,17 @@ def test_no_string_becomes_a_mask_token(lm: MDLM) -> None:
     assert MASK not in context + continuation
 
 
+def test_a_prompt_ends_without_the_tokenizers_closing_token() -> None:
+    tokenizer = tiny_tokenizer()
+    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
+        single="<|pad|> $A <|eos|>", special_tokens=[("<|pad|>", 0), ("<|eos|>", 1)]
+    )
+    lm = MDLM(tiny_model(), tokenizer=tokenizer)
+    assert lm.tok_encode("ab") == [0, *tokenizer.encode("ab", add_special_tokens=False)]
+    context, continuation = lm._encode_pair("ab", " c")
+    assert context + continuation == lm.tok_encode("ab c")
+
+
 def test_infill_fills_each_marker(lm: MDLM) -> None:
     request = generation("one <|mask|> two <|mask|>. three", task="infill", infill=True)
     (string,) = lm.generate_until([request], disable_tqdm=True)
@@ -329,9 +341,9 @@ def test_a_run_records_what_its_scores_depend_on(checkpoint: Path, task_folder: 
 def test_request_cache_answers_only_for_the_same_model_and_options(checkpoint: Path, tmp_path: Path) -> None:
     path = str(tmp_path / "cache.db")
     requests = [generation(str(n), max_gen_toks=2) for n in range(3)]
-    lm = MDLM(str(checkpoint), device="cpu", n_masks=2)
+    lm = MDLM(str(checkpoint), n_masks=2)
     first = CachingLM(lm, path).generate_until(requests)
-    same = MDLM(str(checkpoint), device="cpu", n_masks=2)
+    same = MDLM(str(checkpoint), n_masks=2)
     assert CachingLM(same, path).generate_until(requests) == first
     assert same.denoiser.forward_passes == 0
     with pytest.raises(OptionError, match=r"decoding was .* and is .*allowed is a new path"):
