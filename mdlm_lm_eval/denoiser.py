@@ -89,7 +89,7 @@ class Denoiser:
 
         head = self.model.get_output_embeddings()
         if head is None or head is self.model.get_input_embeddings():
-            # Remote code may project with its input embeddings, without calling a module that could be given fewer rows.
+            # Remote code may project with its input embeddings, so that no module is there to be given fewer rows.
             logits = self.model(input_ids=input_ids, attention_mask=attention_mask).logits  # [B, T, V]
             logits = logits.flatten(0, 1)[chosen]
         else:

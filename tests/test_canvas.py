@@ -1,75 +1,116 @@
-"""What stands on a canvas, what is decoded and what is returned."""
+"""Canvas: lengths, steps, blocks, truncation, infill slots."""
 
 import pytest
+import torch
 
-from mdlm_lm_eval.canvas import Canvas, build_canvas, build_infill_canvas, share_steps
+from mdlm_lm_eval.canvas import Canvas, build_canvas, build_infill_canvas, pad_canvases, share_steps
 from mdlm_lm_eval.options import DecodingOptions, OptionError
 
 MASK = 99
 
 
-def canvas(options: DecodingOptions, prompt_length: int = 10, **kwargs: int) -> Canvas:
-    return build_canvas(list(range(prompt_length)), options, mask_token_id=MASK, max_length=1000, **kwargs)[0]  # type: ignore[arg-type]
+def build(prompt_length: int = 10, gen_toks: int | None = None, max_length: int = 1000, **changes: object) -> Canvas:
+    canvas, _ = build_canvas(
+        list(range(prompt_length)),
+        DecodingOptions().override(changes),
+        mask_token_id=MASK,
+        max_length=max_length,
+        request_gen_toks=gen_toks,
+    )
+    return canvas
 
 
 @pytest.mark.parametrize(
-    ("options", "request_gen_toks", "masks", "returned", "steps"),
+    ("gen_toks", "changes", "masks", "returned", "steps"),
     [
-        (DecodingOptions(), None, 256, 256, 256),
-        (DecodingOptions(), 1, 1, 1, 1),
-        (DecodingOptions(n_masks=200), 1, 200, 1, 1),
-        (DecodingOptions(n_masks=512), None, 512, 512, 512),
-        (DecodingOptions(n_masks=4), 16, 4, 4, 4),
-        (DecodingOptions(n_masks=200, steps=40), 1, 200, 1, 40),
-        (DecodingOptions(n_masks=2, steps=40), 1, 2, 1, 2),
-        (DecodingOptions(max_gen_toks=7), None, 7, 7, 7),
-        (DecodingOptions(max_gen_toks=7), 3, 3, 3, 3),
-        (DecodingOptions(mask_ratio=0.25), 1, 3, 1, 1),
-        (DecodingOptions(mask_ratio=0.001), 5, 1, 1, 1),
-        (DecodingOptions(n_masks=16, block_length=4, steps=8), None, 16, 16, 8),
-        (DecodingOptions(n_masks=16, block_length=4, steps=1), None, 16, 16, 4),
-        (DecodingOptions(block_length=32), 8, 8, 8, 8),
+        (None, {}, 256, 256, 256),
+        (4, {}, 4, 4, 4),
+        (1, {"n_masks": 200}, 200, 1, 1),
+        (1, {"n_masks": 200, "steps": 40}, 200, 1, 40),
+        (None, {"n_masks": 512}, 512, 512, 512),
+        (64, {"n_masks": 8}, 8, 8, 8),
+        (None, {"max_gen_toks": 7}, 7, 7, 7),
+        (3, {"max_gen_toks": 7}, 3, 3, 3),
+        (4, {"steps": 100}, 4, 4, 4),
+        (1, {"mask_ratio": 0.25}, 3, 1, 1),
+        (1, {"mask_ratio": 0.01}, 1, 1, 1),
+        (1, {"n_masks": 20, "confidence_threshold": 0.9}, 20, 1, 20),
     ],
 )
-def test_lengths(options: DecodingOptions, request_gen_toks: int | None, masks: int, returned: int, steps: int) -> None:
-    built = canvas(options, request_gen_toks=request_gen_toks)
-    assert built.token_ids == list(range(10)) + [MASK] * masks
-    assert built.slots == list(range(10, 10 + masks))
-    assert (built.n_returned, built.steps, sum(built.block_lengths)) == (returned, steps, masks)
+def test_masks_returned_tokens_and_steps(
+    gen_toks: int | None, changes: dict[str, object], masks: int, returned: int, steps: int
+) -> None:
+    canvas = build(gen_toks=gen_toks, **changes)
+    assert (len(canvas.slots), canvas.n_returned, canvas.steps) == (masks, returned, steps)
+    assert canvas.token_ids == [*range(10), *[MASK] * masks]
+    assert canvas.slots == list(range(10, 10 + masks))
 
 
-def test_steps_are_shared_in_proportion_and_the_remainder_goes_to_the_first_blocks() -> None:
-    assert share_steps(8, (4, 4, 4, 4)) == [2, 2, 2, 2]
-    assert share_steps(10, (4, 4, 4, 4)) == [3, 3, 2, 2]
-    assert share_steps(1, (4, 4)) == [1, 1]
-    assert share_steps(9, (8, 8, 2)) == [4, 4, 1]
-    assert share_steps(18, (8, 8, 2)) == [8, 8, 2]
+def test_a_ratio_that_binary_fractions_overshoot_is_not_rounded_up() -> None:
+    assert len(build(prompt_length=30, gen_toks=1, mask_ratio=0.1).slots) == 3
 
 
-def test_prompts_are_cut_on_the_left_and_the_canvas_never() -> None:
-    built, cut = build_canvas(list(range(50)), DecodingOptions(n_masks=20), mask_token_id=MASK, max_length=32)
-    assert cut == 38
-    assert built.token_ids == list(range(38, 50)) + [MASK] * 20
-    with pytest.raises(OptionError, match=r"n_masks=32 .* 32 tokens"):
-        build_canvas([1], DecodingOptions(n_masks=32), mask_token_id=MASK, max_length=32)
+@pytest.mark.parametrize(
+    ("steps", "block_lengths", "shares"),
+    [
+        (8, (4, 4, 4, 4), [2, 2, 2, 2]),
+        (6, (4, 4, 4, 4), [2, 2, 1, 1]),
+        (2, (4, 4, 4), [1, 1, 1]),
+        (5, (4, 4, 2), [2, 2, 1]),
+        (10, (4, 4, 2), [4, 4, 2]),
+        (4, (8, 8, 1), [2, 1, 1]),
+    ],
+)
+def test_steps_are_shared_in_proportion_remainder_first_and_one_each(
+    steps: int, block_lengths: tuple[int, ...], shares: list[int]
+) -> None:
+    assert share_steps(steps, block_lengths) == shares
+    assert share_steps(sum(shares), block_lengths) == shares
+
+
+def test_the_last_block_may_be_short_and_a_long_block_is_the_whole_automatic_canvas() -> None:
+    assert build(gen_toks=10, block_length=4).block_lengths == (4, 4, 2)
+    assert build(gen_toks=10, block_length=32).block_lengths == (10,)
 
 
 def test_fillers_follow_the_masks() -> None:
-    built, _ = build_canvas([1, 2], DecodingOptions(n_masks=1), mask_token_id=MASK, max_length=32, filler_ids=[5, 5])
-    assert built.token_ids == [1, 2, MASK, 5, 5]
+    canvas, _ = build_canvas(
+        [1, 2], DecodingOptions(n_masks=2), mask_token_id=MASK, max_length=10, filler_ids=[7, 7, 7]
+    )
+    assert canvas.token_ids == [1, 2, MASK, MASK, 7, 7, 7]
 
 
-def test_infill() -> None:
-    segments = [[1, 2], [3], [4, 5]]
-    built, _ = build_infill_canvas(segments, DecodingOptions(), mask_token_id=MASK, max_length=32, filler_ids=[7])
-    assert built.token_ids == [1, 2, MASK, 3, MASK, 4, 5, 7]
-    assert (built.slots, built.n_returned, built.steps) == ([2, 4], 2, 2)
-    built, _ = build_infill_canvas(segments, DecodingOptions(n_masks=3), mask_token_id=MASK, max_length=32)
-    assert built.token_ids == [1, 2, MASK, 3, MASK, 4, 5, MASK, MASK, MASK]
-    assert (len(built.slots), built.n_returned) == (5, 2)
-    built, cut = build_infill_canvas(segments, DecodingOptions(), mask_token_id=MASK, max_length=5)
-    assert (built.token_ids, built.slots, cut) == ([MASK, 3, MASK, 4, 5], [0, 2], 2)
-    with pytest.raises(OptionError, match="lose a slot"):
-        build_infill_canvas(segments, DecodingOptions(), mask_token_id=MASK, max_length=4)
+def test_long_prompts_lose_tokens_on_the_left_and_never_the_canvas() -> None:
+    canvas, cut = build_canvas(list(range(20)), DecodingOptions(n_masks=4), mask_token_id=MASK, max_length=10)
+    assert cut == 14
+    assert canvas.token_ids == [*range(14, 20), *[MASK] * 4]
+    with pytest.raises(OptionError, match=r"n_masks=10 .* context of 10 tokens .* allowed are at most 9 masks"):
+        build(n_masks=10, max_length=10)
+
+
+def test_infill_slots_stand_in_the_text_and_extra_masks_after_it() -> None:
+    canvas, cut = build_infill_canvas(
+        [[1, 2], [3], [4, 5]], DecodingOptions(n_masks=2), mask_token_id=MASK, max_length=50, filler_ids=[7]
+    )
+    assert canvas.token_ids == [1, 2, MASK, 3, MASK, 4, 5, 7, MASK, MASK]
+    assert canvas.slots == [2, 4, 8, 9]
+    assert (canvas.n_returned, canvas.steps, canvas.prompt_length, cut) == (2, 2, 7, 0)
+    alone, _ = build_infill_canvas([[1], []], DecodingOptions(), mask_token_id=MASK, max_length=50)
+    assert alone.token_ids == [1, MASK]
+
+
+def test_infill_cuts_text_but_never_a_slot() -> None:
+    segments = [[1, 2, 3], [4, 5]]
+    canvas, cut = build_infill_canvas(segments, DecodingOptions(), mask_token_id=MASK, max_length=4)
+    assert (canvas.token_ids, canvas.slots, canvas.prompt_length, cut) == ([3, MASK, 4, 5], [1], 4, 2)
+    with pytest.raises(OptionError, match="would lose a slot"):
+        build_infill_canvas(segments, DecodingOptions(), mask_token_id=MASK, max_length=2)
     with pytest.raises(OptionError, match="without a slot"):
-        build_infill_canvas([[1]], DecodingOptions(), mask_token_id=MASK, max_length=4)
+        build_infill_canvas([[1, 2]], DecodingOptions(), mask_token_id=MASK, max_length=9)
+
+
+def test_padding_stands_on_the_right_and_is_not_attended() -> None:
+    canvases = [build(prompt_length=1, n_masks=1), build(prompt_length=2, n_masks=2)]
+    input_ids, attention_mask = pad_canvases(canvases, 5, torch.device("cpu"))
+    assert input_ids.tolist() == [[0, MASK, 5, 5], [0, 1, MASK, MASK]]
+    assert attention_mask.tolist() == [[1, 1, 0, 0], [1, 1, 1, 1]]

@@ -1,0 +1,133 @@
+"""Denoiser: the chosen positions' logits, whatever the family, padding, adapter, shift or guidance."""
+
+import pytest
+import torch
+from peft import LoraConfig, get_peft_model
+from torch import Tensor, nn
+from transformers import (
+    BertConfig,
+    BertForMaskedLM,
+    LlamaConfig,
+    LlamaForCausalLM,
+    ModernBertConfig,
+    ModernBertForMaskedLM,
+    RobertaConfig,
+    RobertaForMaskedLM,
+)
+
+from mdlm_lm_eval.denoiser import Denoiser
+
+MASK, PAD, VOCABULARY = 49, 48, 50
+SIZES = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 16,
+    "intermediate_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "max_position_embeddings": 64,
+    "initializer_range": 0.3,
+    "pad_token_id": PAD,
+    "bos_token_id": 0,
+    "eos_token_id": 1,
+}
+
+
+def llama(**changes: object) -> nn.Module:
+    return LlamaForCausalLM(LlamaConfig(**SIZES, is_causal=False, **changes))
+
+
+def adapted_llama() -> nn.Module:
+    config = LoraConfig(r=2, target_modules=["q_proj", "lm_head"], init_lora_weights=False)
+    return get_peft_model(llama(), config)
+
+
+MODELS = {
+    "llama": llama,
+    "tied llama": lambda: llama(tie_word_embeddings=True),
+    "adapter": adapted_llama,
+    "bert": lambda: BertForMaskedLM(BertConfig(**SIZES)),
+    "roberta": lambda: RobertaForMaskedLM(RobertaConfig(**SIZES)),
+    "modernbert": lambda: ModernBertForMaskedLM(ModernBertConfig(**SIZES, cls_token_id=0, sep_token_id=1)),
+}
+
+
+@pytest.fixture(params=MODELS)
+def model(request: pytest.FixtureRequest) -> nn.Module:
+    torch.manual_seed(0)
+    return MODELS[request.param]().eval()
+
+
+def row(length: int) -> list[int]:
+    return [(7 * n + length) % 47 for n in range(length - 2)] + [MASK, MASK]
+
+
+def padded(side: str) -> tuple[Tensor, Tensor, Tensor]:
+    """Rows of 9 and 5 tokens as ids, attention mask and their mask positions, [2, 9] each."""
+    rows = []
+    for length in (9, 5):
+        ids, ones, padding = row(length), [1] * length, [0] * (9 - length)
+        pads = [PAD] * (9 - length)
+        rows.append((pads + ids, padding + ones) if side == "left" else (ids + pads, ones + padding))
+    input_ids, attention_mask = (torch.tensor(values) for values in zip(*rows, strict=True))
+    return input_ids, attention_mask, input_ids == MASK
+
+
+def plain_logits(model: nn.Module, ids: list[int]) -> Tensor:
+    """[T, V] of one unpadded row, without the code under test."""
+    with torch.no_grad():
+        return model(input_ids=torch.tensor([ids])).logits[0]
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_padding_on_either_side_changes_nothing(model: nn.Module, side: str) -> None:
+    expected = torch.cat([plain_logits(model, row(9))[-2:], plain_logits(model, row(5))[-2:]])
+    denoiser = Denoiser(model, mask_token_id=MASK, pad_token_id=PAD)
+    for n_at in (None, 4):
+        torch.testing.assert_close(denoiser.logits(*padded(side), n_at=n_at), expected, atol=1e-5, rtol=1e-5)
+    assert denoiser.forward_passes == 2
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_shifted_families_read_one_to_the_left_except_at_the_first_token(side: str) -> None:
+    torch.manual_seed(0)
+    model = llama().eval()
+    denoiser = Denoiser(model, mask_token_id=MASK, pad_token_id=PAD, shift=True)
+    input_ids, attention_mask, _ = padded(side)
+    actual = denoiser.logits(input_ids, attention_mask, attention_mask.bool())
+    first, second = plain_logits(model, row(9)), plain_logits(model, row(5))
+    expected = torch.cat([first[:1], first[:-1], second[:1], second[:-1]])
+    torch.testing.assert_close(actual, expected, atol=1e-5, rtol=1e-5)
+
+
+def test_guidance_extrapolates_from_the_canvas_with_its_prompt_masked() -> None:
+    torch.manual_seed(0)
+    model = llama().eval()
+    denoiser = Denoiser(model, mask_token_id=MASK, pad_token_id=PAD)
+    input_ids, attention_mask, at = padded("right")
+    prompt = attention_mask.bool() & ~at
+    actual = denoiser.logits(input_ids, attention_mask, at, n_at=4, cfg_scale=1.5, prompt_mask=prompt)
+    conditional = torch.cat([plain_logits(model, row(9))[-2:], plain_logits(model, row(5))[-2:]])
+    unconditional = torch.cat([plain_logits(model, [MASK] * 9)[-2:], plain_logits(model, [MASK] * 5)[-2:]])
+    torch.testing.assert_close(actual, unconditional + 2.5 * (conditional - unconditional), atol=1e-5, rtol=1e-5)
+    with pytest.raises(ValueError, match="prompt_mask"):
+        denoiser.logits(input_ids, attention_mask, at, cfg_scale=1.5)
+
+
+def test_gradients_flow_only_when_asked_for() -> None:
+    denoiser = Denoiser(llama(), mask_token_id=MASK, pad_token_id=PAD)
+    assert not denoiser.logits(*padded("right")).requires_grad
+    assert denoiser.logits(*padded("right"), gradient=True).requires_grad
+
+
+def test_a_model_that_projects_with_its_input_embeddings_still_answers() -> None:
+    class TiedByHand(LlamaForCausalLM):
+        """As LLaDA's remote code does with `weight_tying`."""
+
+        def get_output_embeddings(self) -> nn.Module:
+            return self.model.embed_tokens
+
+    torch.manual_seed(0)
+    model = TiedByHand(LlamaConfig(**SIZES, is_causal=False)).eval()
+    denoiser = Denoiser(model, mask_token_id=MASK, pad_token_id=PAD)
+    expected = torch.cat([plain_logits(model, row(9))[-2:], plain_logits(model, row(5))[-2:]])
+    torch.testing.assert_close(denoiser.logits(*padded("left")), expected, atol=1e-5, rtol=1e-5)
