@@ -21,7 +21,7 @@ def load_denoiser(
     shift_logits: bool | None = None,
     **from_pretrained_kwargs: Any,
 ) -> Denoiser:
-    """The denoiser of a checkpoint (hub id or folder). It needs no tokenizer files where the config names the mask token.
+    """The denoiser of a checkpoint (hub id or folder); no tokenizer is read where the config names the mask token.
 
     `dtype` is the checkpoint's own by default. `from_pretrained_kwargs` go to transformers. Raises OptionError, before
     weights are read, for a checkpoint that is no masked diffusion model or that names no mask token.

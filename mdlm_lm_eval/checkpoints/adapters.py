@@ -20,11 +20,10 @@ LORA_PARAMETER = re.compile(r"\.lora_(A|B|embedding_A|embedding_B|magnitude_vect
 
 
 def load_adapter(model: PreTrainedModel, peft: str, *, revision: str | None = "main") -> PeftModel:
-    """`model` with the adapter `peft` (hub id or folder). The embedding keeps its rows, whatever the tokenizer's length.
+    """`model` with the adapter `peft` (hub id or folder). The embedding keeps all its rows.
 
     Raises OptionError where the adapter cannot be read or was made for another model.
     """
-    # Without the keyword a folder is read as it is; peft's hub download takes the revision.
     try:
         config = PeftConfig.from_pretrained(peft, revision=revision or "main")
         weights = load_peft_weights(peft, device="cpu", revision=revision or "main")
@@ -69,6 +68,8 @@ def _with_native_names(
     for name, tensor in weights.items():
         new_name = _native_name(name.removeprefix(PREFIX))
         renamed[PREFIX + new_name] = tensor
+        if ".base_layer." in name:
+            continue  # a copy of the checkpoint's own weight, kept next to an adapted output head
         if not LORA_PARAMETER.search(name):
             saved.add(new_name.rpartition(".")[0])
             continue
@@ -83,7 +84,7 @@ def _with_native_names(
     config.target_modules = targets
     config.exclude_modules = config.layers_to_transform = config.layers_pattern = None
     config.rank_pattern, config.alpha_pattern = rank_pattern, alpha_pattern
-    config.modules_to_save = sorted(saved) or None
+    config.modules_to_save = sorted(saved - targets) or None
     return config, renamed
 
 

@@ -51,9 +51,10 @@ def load_config(
         return config
     if model_type not in CONFIG_MAPPING:
         raise OptionError(
-            f"pretrained={pretrained}: model_type={model_type!r} is not known; allowed are {', '.join(NATIVE_CONFIGS)}, "
-            f"{', '.join(BIDIRECTIONAL_DECODERS)} with is_causal=false, masked language models of transformers, and "
-            "others with trust_remote_code=true, mask_token_id and shift_logits"
+            f"pretrained={pretrained}: model_type={model_type!r} is not known; allowed "
+            f"are {', '.join(NATIVE_CONFIGS)}, "
+            f"{', '.join(BIDIRECTIONAL_DECODERS)} with is_causal=false, masked language models of transformers, "
+            "and others with trust_remote_code=true, mask_token_id and shift_logits"
         )
     config = AutoConfig.from_pretrained(pretrained, revision=revision, subfolder=subfolder)
     if is_masked_lm(config):

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from transformers import Qwen3MoeConfig
+from transformers import PretrainedConfig, Qwen3MoeConfig
 
 from mdlm_lm_eval.options import OptionError
 
@@ -41,3 +41,13 @@ def native_config(published: dict[str, Any]) -> Qwen3MoeConfig:
             "diffusion_family": "llada_moe",
         }
     )
+
+
+def expert_weight_names(config: PretrainedConfig) -> set[str]:
+    """Names of the experts' weights in a checkpoint of a mixture-of-experts config."""
+    return {
+        f"model.layers.{layer}.mlp.experts.{expert}.{projection}_proj.weight"
+        for layer in range(config.num_hidden_layers)
+        for expert in range(config.num_experts)
+        for projection in ("gate", "up", "down")
+    }

@@ -1,9 +1,11 @@
 """Weights into transformers' own classes, streamed and renamed by transformers."""
 
+import json
+from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from transformers import (
     AutoModel,
     AutoModelForCausalLM,
@@ -11,8 +13,9 @@ from transformers import (
     PretrainedConfig,
     PreTrainedModel,
 )
+from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, cached_file
 
-from mdlm_lm_eval.checkpoints import llada
+from mdlm_lm_eval.checkpoints import llada, llada_moe
 from mdlm_lm_eval.checkpoints.configs import family_of, first_line
 from mdlm_lm_eval.checkpoints.masked_lm import is_unused_head
 from mdlm_lm_eval.options import OptionError
@@ -52,6 +55,13 @@ def load_model(
         )
     except (OSError, SafetensorError) as error:
         raise OptionError(f"pretrained={pretrained}: its weights cannot be read: {first_line(error)}") from error
+    except RuntimeError as error:
+        # transformers fuses experts while loading and stops, without their names, where some are missing.
+        if "conversion of the weights" not in str(error):
+            raise
+        found = _weight_names(pretrained, revision or "main", subfolder or "")
+        _refuse(pretrained, "missing", llada_moe.expert_weight_names(config) - found)
+        raise OptionError(f"pretrained={pretrained}: its expert weights differ in shape") from error
     unexpected = set(info["unexpected_keys"])
     if family == "masked_lm":
         unexpected = {name for name in unexpected if not is_unused_head(name)}
@@ -77,6 +87,16 @@ def _auto_class(config: PretrainedConfig) -> Any:
                 return auto_class
         return AutoModel
     return AutoModelForCausalLM
+
+
+def _weight_names(pretrained: str, revision: str, subfolder: str) -> set[str]:
+    """Names in the checkpoint's safetensors files, from their index where there is one."""
+    where: dict[str, Any] = {"revision": revision, "subfolder": subfolder}
+    index = cached_file(pretrained, SAFE_WEIGHTS_INDEX_NAME, _raise_exceptions_for_missing_entries=False, **where)
+    if index is not None:
+        return set(json.loads(Path(index).read_text())["weight_map"])
+    with safe_open(cached_file(pretrained, SAFE_WEIGHTS_NAME, **where), framework="pt") as weights:
+        return set(weights.keys())
 
 
 def _refuse(pretrained: str, what: str, names: set[str]) -> None:

@@ -1,0 +1,85 @@
+"""PEFT adapters on native module names, on LLaDA's own, and for another model."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from peft import LoraConfig, get_peft_model
+from safetensors.torch import load_file, save_file
+
+from mdlm_lm_eval.loading import load_denoiser
+from mdlm_lm_eval.options import OptionError
+
+GOLDEN = Path(__file__).parent / "golden"
+MODULES = ["q_proj", "o_proj", "gate_proj", "down_proj", "lm_head"]
+INPUT_IDS = torch.arange(12).view(1, 12)
+REMOTE_NAMES = {
+    "model.layers.": "model.transformer.blocks.",
+    "self_attn.q_proj": "q_proj",
+    "self_attn.o_proj": "attn_out",
+    "mlp.gate_proj": "ff_proj",
+    "mlp.down_proj": "ff_out",
+    "model.lm_head": "model.model.transformer.ff_out",
+}
+
+
+def logits_of(model: torch.nn.Module) -> torch.Tensor:
+    with torch.no_grad():
+        return model(INPUT_IDS).logits
+
+
+@pytest.fixture
+def adapter(tmp_path: Path) -> tuple[Path, torch.Tensor]:
+    """A LoRA adapter with random weights, on Llama's names, and what the model says with it."""
+    model = load_denoiser(str(GOLDEN / "llada")).model
+    config = LoraConfig(r=2, target_modules=MODULES, rank_pattern={"gate_proj": 3}, alpha_pattern={"gate_proj": 5})
+    adapted = get_peft_model(model, config).eval()
+    torch.manual_seed(0)
+    for name, parameter in adapted.named_parameters():
+        if "lora_" in name:
+            torch.nn.init.normal_(parameter, std=0.3)
+    adapted.save_pretrained(tmp_path)
+    return tmp_path, logits_of(adapted)
+
+
+def test_native_names(adapter: tuple[Path, torch.Tensor]) -> None:
+    folder, expected = adapter
+    denoiser = load_denoiser(str(GOLDEN / "llada"), peft=str(folder))
+    torch.testing.assert_close(logits_of(denoiser.model), expected)
+    assert denoiser.vocab_size == 160
+
+
+def test_names_of_lladas_remote_code(adapter: tuple[Path, torch.Tensor]) -> None:
+    folder, expected = adapter
+    weights = {}
+    for name, tensor in load_file(folder / "adapter_model.safetensors").items():
+        for native, remote in REMOTE_NAMES.items():
+            name = name.replace(native, remote)
+        weights[name] = tensor
+    save_file(weights, folder / "adapter_model.safetensors", {"format": "pt"})
+    path = folder / "adapter_config.json"
+    modules = {"target_modules": ["q_proj", "attn_out", "ff_proj", "ff_out"]}
+    patterns = {"rank_pattern": {"ff_proj": 3}, "alpha_pattern": {"ff_proj": 5}}
+    path.write_text(json.dumps(json.loads(path.read_text()) | modules | patterns))
+    denoiser = load_denoiser(str(GOLDEN / "llada"), peft=str(folder))
+    torch.testing.assert_close(logits_of(denoiser.model), expected)
+
+
+@pytest.mark.parametrize("name", ["layers.0", "layers.7"])
+def test_an_adapter_for_another_model_is_refused(adapter: tuple[Path, torch.Tensor], name: str) -> None:
+    folder, _ = adapter
+    path = folder / "adapter_model.safetensors"
+    weights = load_file(path)
+    if name == "layers.0":  # of another width
+        weights = {key: torch.cat([tensor, tensor], dim=1) for key, tensor in weights.items()}
+    else:  # of more layers
+        weights |= {key.replace("layers.1", name): tensor for key, tensor in weights.items()}
+    save_file({key: tensor.clone() for key, tensor in weights.items()}, path, {"format": "pt"})
+    with pytest.raises(OptionError, match="does not fit"):
+        load_denoiser(str(GOLDEN / "llada"), peft=str(folder))
+
+
+def test_a_missing_adapter_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match="cannot be read"):
+        load_denoiser(str(GOLDEN / "llada"), peft=str(tmp_path))
