@@ -69,9 +69,11 @@ class FewShotTask(ConfigurableTask):
         distractors = questions.distractor_examples(*names, n_distractors, self.seed)
         if self.arrangement == "block":
             examples = prompts.block(relevant, distractors, self.position)
-        else:
+        elif self.arrangement == "mixed":
             order = Random(f"mdlm mixed order {self.rule} {self.distractor} {self.seed}")
             examples = prompts.mixed(relevant, distractors, order)
+        else:
+            raise ValueError(f"arrangement={self.arrangement!r} is not allowed; allowed are mixed and block")
         return prompts.split_at_question(examples, self.question_place)
 
     def download(self, dataset_kwargs: dict[str, Any] | None = None, **kwargs: object) -> None:

@@ -1,15 +1,14 @@
-"""Writes the suite's task and group files and the table in its README: `python tasks/generate.py`."""
+"""Writes the suite's task and group files and the tables in its README: `python -m tasks.generate`."""
 
 from collections.abc import Iterator
 from pathlib import Path
 
+from .prompts import QUESTION_PLACES
+from .questions import DISTRACTOR_RULES, WRONG_CATEGORIES
+
 FOLDER = Path(__file__).parent
-VERSION = "1.0"
-RULES = ("country", "capitalised", "verb", "adjective", "animal", "colour", "emotion", "object")
-DISTRACTORS = ("smallest", "largest")
 POSITIONS = (0, 10, 20, 30, 40)
-PLACES = ("left", "middle", "right")
-TABLE_START, TABLE_END = "<!-- table: written by generate.py -->\n", "<!-- end of table -->\n"
+TABLE_START, TABLE_END = "<!-- tables: written by generate.py -->\n", "<!-- end of tables -->\n"
 
 
 def files() -> dict[str, str]:
@@ -17,8 +16,8 @@ def files() -> dict[str, str]:
     texts: dict[str, str] = {}
     for folder, group, base, suffix, lines in _families():
         members = []
-        for rule in RULES:
-            for distractor in DISTRACTORS:
+        for rule in WRONG_CATEGORIES:
+            for distractor in DISTRACTOR_RULES:
                 name = f"mdlm_{rule}_{distractor}{suffix}"
                 members.append(name)
                 texts[f"{folder}/{name}.yaml"] = "\n".join(
@@ -27,13 +26,13 @@ def files() -> dict[str, str]:
         texts[f"{folder}/{group}.yaml"] = _group(group, members)
     texts["position/mdlm_position.yaml"] = _group("mdlm_position", [f"mdlm_position_pos{p}" for p in POSITIONS])
     texts["locality/mdlm_locality.yaml"] = _group(
-        "mdlm_locality", [f"mdlm_locality_{place}_pos{p}" for place in PLACES for p in POSITIONS]
+        "mdlm_locality", [f"mdlm_locality_{place}_pos{p}" for place in QUESTION_PLACES for p in POSITIONS]
     )
     return texts
 
 
-def table() -> str:
-    """All groups with their tasks, as Markdown."""
+def tables() -> str:
+    """All groups with their tasks, and all rules, as Markdown."""
     rows = [
         "| group | folder | tasks | format | examples | question |",
         "|---|---|---|---|---|---|",
@@ -46,14 +45,16 @@ def table() -> str:
         examples = f"block after {settings['position']} distractors" if "position" in settings else "mixed"
         tasks = f"`mdlm_{{rule}}_{{distractor}}{suffix}`"
         rows.append(f"| `{group}` | {folder} | {tasks} | {form} | {examples} | {settings.get('question', 'right')} |")
-    return "\n".join(rows) + "\n"
+    rows += ["", "| relevant rule | wrong options come from |", "|---|---|"]
+    rows += [f"| {rule} | {', '.join(wrong)} |" for rule, wrong in WRONG_CATEGORIES.items()]
+    return "\n".join(["", *rows, "", ""])
 
 
 def readme(current: str) -> str:
-    """The README with its table renewed."""
+    """The README with its tables renewed."""
     before, _, rest = current.partition(TABLE_START)
     _, _, after = rest.partition(TABLE_END)
-    return before + TABLE_START + table() + TABLE_END + after
+    return before + TABLE_START + tables() + TABLE_END + after
 
 
 def _families() -> Iterator[tuple[str, str, str, str, tuple[str, ...]]]:
@@ -63,7 +64,7 @@ def _families() -> Iterator[tuple[str, str, str, str, tuple[str, ...]]]:
     for p in POSITIONS:
         lines = ("arrangement: block", f"position: {p}")
         yield "position", f"mdlm_position_pos{p}", "_open_ended_yaml", f"_pos{p}", lines
-    for place in PLACES:
+    for place in QUESTION_PLACES:
         for p in POSITIONS:
             lines = ("arrangement: block", f"position: {p}", f"question: {place}")
             yield "locality", f"mdlm_locality_{place}_pos{p}", "_fixed_slot_yaml", f"_{place}_pos{p}", lines
@@ -71,18 +72,7 @@ def _families() -> Iterator[tuple[str, str, str, str, tuple[str, ...]]]:
 
 def _group(name: str, members: list[str]) -> str:
     return "\n".join(
-        [
-            f"group: {name}",
-            "task:",
-            *(f"  - {member}" for member in members),
-            "aggregate_metric_list:",
-            "  - metric: exact_match",
-            "    aggregation: mean",
-            "    weight_by_size: false",
-            "metadata:",
-            f'  version: "{VERSION}"',
-            "",
-        ]
+        ["include: ../_group_yaml", f"group: {name}", "task:", *(f"  - {member}" for member in members), ""]
     )
 
 

@@ -1,0 +1,37 @@
+"""The suite's word lists."""
+
+from itertools import chain
+from pathlib import Path
+
+import pytest
+
+from mdlm_lm_eval import tasks_path
+
+LISTS = {path.stem: path.read_text(encoding="utf-8").splitlines() for path in (tasks_path() / "words").glob("*.txt")}
+CAPITALISED = {"capitalised", "country", "name"}
+
+
+def test_every_category_of_the_protocol_has_a_list() -> None:
+    assert set(LISTS) == {
+        *("adjective", "animal", "capitalised", "colour", "country", "emotion", "fruit"),
+        *("lowercase", "name", "object", "preposition", "sport", "verb"),
+    }
+
+
+@pytest.mark.parametrize("category", sorted(LISTS))
+def test_words_are_many_single_and_cased_alike(category: str) -> None:
+    words = LISTS[category]
+    assert len(words) >= 150
+    assert all(word.isalpha() for word in words), [word for word in words if not word.isalpha()]
+    cased = str.capitalize if category in CAPITALISED else str.lower
+    assert [word for word in words if word != cased(word)] == []
+
+
+def test_no_word_occurs_twice() -> None:
+    words = [word.lower() for word in chain.from_iterable(LISTS.values())]
+    assert sorted(word for word in set(words) if words.count(word) > 1) == []
+
+
+def test_lists_hold_nothing_else() -> None:
+    folder: Path = tasks_path() / "words"
+    assert sorted(path.suffix for path in folder.iterdir()) == [".txt"] * len(LISTS)
