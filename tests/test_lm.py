@@ -11,7 +11,9 @@ import torch
 from lm_eval.api.instance import Instance
 from lm_eval.api.model import CachingLM
 from lm_eval.tasks import TaskManager
+from peft import LoraConfig, get_peft_model
 from tokenizers.processors import TemplateProcessing
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from mdlm_lm_eval import diffusion_hflm
 from mdlm_lm_eval.lm import MDLM
@@ -71,6 +73,33 @@ def test_bad_model_arguments_are_refused_before_the_model_is_loaded(
     assert not loaded
 
 
+def test_a_tokenizer_without_a_mask_token_is_refused_before_the_model_is_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, tokenizer = tiny_model(), tiny_tokenizer()
+    del model.config.mask_token_id
+    tokenizer.mask_token = None
+    model.save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    loaded = []
+    monkeypatch.setattr(diffusion_hflm.checkpoints, "load_model", lambda *_, **__: loaded.append(True))
+    with pytest.raises(OptionError, match="mask_token_id"):
+        MDLM(str(tmp_path))
+    assert not loaded
+
+
+def test_an_adapter_for_another_model_is_refused_and_its_own_loads(checkpoint: Path, tmp_path: Path, lm: MDLM) -> None:
+    get_peft_model(tiny_model(), LoraConfig(target_modules=["q_proj"], r=2)).save_pretrained(tmp_path / "own")
+    wider = LlamaForCausalLM(LlamaConfig(**tiny_model().config.to_dict() | {"hidden_size": 64}))
+    get_peft_model(wider, LoraConfig(target_modules=["q_proj"], r=2)).save_pretrained(tmp_path / "other")
+    adapted = MDLM(str(checkpoint), peft=str(tmp_path / "own"))
+    assert adapted.model.get_input_embeddings().weight.shape[0] == 259
+    request = generation("adapter", max_gen_toks=4)  # a fresh adapter changes nothing
+    assert adapted.generate_until([request], disable_tqdm=True) == lm.generate_until([request], disable_tqdm=True)
+    with pytest.raises(OptionError, match=r"peft=.*does not fit this model"):
+        MDLM(str(checkpoint), peft=str(tmp_path / "other"))
+
+
 # Requests
 
 
@@ -96,16 +125,22 @@ def test_repeats_differ_at_temperature_1_and_are_reproducible(lm: MDLM) -> None:
     assert lm.generate_until([other_document], disable_tqdm=True) == first[:1]
 
 
-def test_early_exit_changes_no_string(lm: MDLM, monkeypatch: pytest.MonkeyPatch) -> None:
-    free = lm.generate_until([generation("stop", max_gen_toks=12, steps=12)], disable_tqdm=True)[0]
-    until = [free[3:4], free[5:8]]
-    request = generation("stop", max_gen_toks=12, steps=12, until=until, block_length=2, n_masks=12)
-    passes = lm.denoiser.forward_passes
-    early = lm.generate_until([request], disable_tqdm=True)
-    used = lm.denoiser.forward_passes - passes
-    late = generation("stop", max_gen_toks=12, steps=12, until=until, block_length=2, n_masks=12, early_exit=False)
-    assert lm.generate_until([late], disable_tqdm=True) == early
-    assert used <= 12
+def test_early_exit_changes_no_string(lm: MDLM) -> None:
+    settings = {"max_gen_toks": 24, "n_masks": 24, "block_length": 2}
+
+    def run(**more: Any) -> tuple[str, int]:
+        before = lm.denoiser.forward_passes
+        (string,) = lm.generate_until([generation("to be stopped", **settings, **more)], disable_tqdm=True)
+        return string, lm.denoiser.forward_passes - before
+
+    free, all_passes = run()
+    assert all_passes == 24
+    until = [free[3:4]]
+    complete, passes = run(until=until, early_exit=False)
+    assert (complete, passes) == (free[: free.index(until[0])], 24)
+    early, fewer_passes = run(until=until)
+    assert early == complete
+    assert fewer_passes < 24
 
 
 def test_a_bad_request_is_refused_before_the_first_forward_pass(lm: MDLM) -> None:
