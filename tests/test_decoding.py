@@ -1,180 +1,354 @@
-"""Decoding: the same tokens in any company, exact early exit, logits at masks alone."""
+"""Decoding: schedules, unmasking orders, sampling, and that a row depends on itself alone."""
 
+import itertools
 import random
-from dataclasses import replace
 
 import pytest
 import torch
+from torch import nn
+from transformers import LlamaConfig, LlamaForCausalLM
 
-from mdlm_lm_eval.canvas import Canvas, build_canvas
+from mdlm_lm_eval.canvas import Canvas, build_canvas, build_infill_canvas
 from mdlm_lm_eval.decoding import decode, decode_canvases
 from mdlm_lm_eval.decoding.schedules import unmask_counts
+from mdlm_lm_eval.decoding.unmasking import propose
 from mdlm_lm_eval.denoiser import Denoiser
-from mdlm_lm_eval.options import DecodingOptions
-from tests.conftest import tiny_model
+from mdlm_lm_eval.options import DecodingOptions, OptionError
 
-MASK, PAD, EOS = 2, 0, 1
-
-SETTINGS = {
-    "one step": DecodingOptions(n_masks=20, steps=1),
-    "one token a step": DecodingOptions(n_masks=12),
-    "blocks": DecodingOptions(n_masks=18, block_length=5, steps=9),
-    "margin": DecodingOptions(n_masks=12, steps=5, unmasking="margin"),
-    "entropy, dream": DecodingOptions(n_masks=12, steps=5, unmasking="entropy", schedule="dream"),
-    "random, cosine": DecodingOptions(n_masks=12, steps=5, unmasking="random", schedule="cosine"),
-    "left to right": DecodingOptions(n_masks=12, steps=4, unmasking="left_to_right"),
-    "threshold": DecodingOptions(n_masks=12, block_length=6, confidence_threshold=0.5),
-    "sampled": DecodingOptions(n_masks=12, steps=4, temperature=1.0, top_p=0.9, top_k=50),
-    "guided": DecodingOptions(n_masks=8, steps=4, cfg_scale=1.5),
-    "eos last": DecodingOptions(n_masks=12, steps=6, eos_last=True),
-    "automatic canvas": DecodingOptions(),
-}
+MASK, PAD, EOS, VOCABULARY = 49, 48, 47, 50
+VARIANTS = [
+    {},
+    {"steps": 1},
+    {"steps": 3, "unmasking": "margin"},
+    {"steps": 4, "unmasking": "entropy", "schedule": "dream"},
+    {"steps": 5, "unmasking": "random", "schedule": "cosine"},
+    {"unmasking": "left_to_right", "block_length": 4},
+    {"steps": 6, "block_length": 4, "temperature": 0.7},
+    {"temperature": 1.0, "top_p": 0.9, "top_k": 20, "unmasking": "random"},
+    {"confidence_threshold": 0.3, "block_length": 5},
+    {"confidence_threshold": 0.3, "steps": 3},
+    {"cfg_scale": 1.0, "steps": 3},
+    {"eos_last": True, "steps": 4},
+]
 
 
-@pytest.fixture(scope="module")
-def denoiser() -> Denoiser:
-    return Denoiser(tiny_model(), mask_token_id=MASK, pad_token_id=PAD)
+class RecordingDenoiser(Denoiser):
+    """Also keeps, for every forward pass, the canvases that went in and the number of rows of logits that came out."""
 
-
-def canvases(options: DecodingOptions, n: int = 16, gen_toks: int | None = None) -> list[Canvas]:
-    rng = random.Random(3)
-    built = []
-    for index in range(n):
-        prompt = [rng.randrange(3, 259) for _ in range(rng.randrange(3, 40))]
-        built.append(
-            build_canvas(
-                prompt, options, mask_token_id=MASK, max_length=256, request_gen_toks=gen_toks or 4 + index, seed=index
-            )[0]
+    def __init__(self, model: nn.Module, *, shift: bool = False) -> None:
+        super().__init__(model, mask_token_id=MASK, pad_token_id=PAD, shift=shift)
+        self.canvases: list[torch.Tensor] = []
+        self.projected_rows: list[int] = []
+        model.get_output_embeddings().register_forward_hook(
+            lambda _module, inputs, _output: self.projected_rows.append(inputs[0].shape[:-1].numel())
         )
-    return built
+
+    def logits(self, input_ids, attention_mask, at, **rest):
+        self.canvases.append(input_ids.clone())
+        return super().logits(input_ids, attention_mask, at, **rest)
 
 
-@pytest.mark.parametrize("options", SETTINGS.values(), ids=SETTINGS.keys())
-def test_a_request_decodes_the_same_alone_and_in_any_batch(denoiser: Denoiser, options: DecodingOptions) -> None:
-    rows = canvases(options)
-    alone = [decode_canvases(denoiser, [row], options, eos_ids=[EOS])[0] for row in rows]
-    assert decode_canvases(denoiser, rows, options, eos_ids=[EOS]) == alone
-    shuffled = random.Random(1).sample(range(len(rows)), len(rows))
-    assert decode_canvases(denoiser, [rows[i] for i in shuffled], options, eos_ids=[EOS]) == [
-        alone[i] for i in shuffled
-    ]
-    assert all(MASK not in tokens for tokens in alone)
-    assert len({tuple(tokens) for tokens in alone}) > 1
+@pytest.fixture
+def denoiser() -> RecordingDenoiser:
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        max_position_embeddings=128,
+        initializer_range=0.3,
+        is_causal=False,
+    )
+    return RecordingDenoiser(LlamaForCausalLM(config).eval())
 
 
-@pytest.mark.parametrize("options", SETTINGS.values(), ids=SETTINGS.keys())
-def test_early_exit_changes_no_token_and_saves_passes(denoiser: Denoiser, options: DecodingOptions) -> None:
-    stop = 77
-
-    def is_decided(tokens: list[int]) -> bool:
-        return stop in tokens
-
-    def until_stop(tokens: list[int]) -> list[int]:
-        return tokens[: tokens.index(stop)] if stop in tokens else tokens
-
-    rows = canvases(options, gen_toks=3)
-    plain = decode_canvases(denoiser, rows, replace(options, early_exit=False), eos_ids=[EOS], is_decided=is_decided)
-    passes = denoiser.forward_passes
-    early = decode_canvases(denoiser, rows, options, eos_ids=[EOS], is_decided=is_decided)
-    used = denoiser.forward_passes - passes
-    assert [until_stop(tokens) for tokens in early] == [until_stop(tokens) for tokens in plain]
-    passes = denoiser.forward_passes
-    decode_canvases(denoiser, rows, replace(options, early_exit=False), eos_ids=[EOS], is_decided=is_decided)
-    assert used <= denoiser.forward_passes - passes
+def canvas(options: DecodingOptions, prompt_length: int = 7, gen_toks: int = 12, seed: int = 0) -> Canvas:
+    draw = random.Random(f"{prompt_length} {seed}")
+    prompt = [draw.randrange(40) for _ in range(prompt_length)]
+    return build_canvas(prompt, options, mask_token_id=MASK, max_length=128, request_gen_toks=gen_toks, seed=seed)[0]
 
 
-def test_a_decided_row_leaves_the_batch(denoiser: Denoiser) -> None:
-    options = DecodingOptions(n_masks=30, unmasking="left_to_right")
-    rows = canvases(options, gen_toks=30)
-    passes = denoiser.forward_passes
-    tokens = decode_canvases(denoiser, rows, options, is_decided=lambda tokens: len(tokens) >= 2)
-    assert denoiser.forward_passes - passes == 2
-    assert all(len(row) == 2 for row in tokens)
+def neighbours(options: DecodingOptions) -> list[Canvas]:
+    """15 canvases, longer and shorter, with more and fewer masks, steps and blocks."""
+    return [canvas(options, 1 + 4 * n, 1 + (5 * n) % 17, seed=n) for n in range(15)]
 
 
-@pytest.mark.parametrize("early_exit", [True, False])
-def test_only_masks_reach_the_output_projection(denoiser: Denoiser, early_exit: bool) -> None:
-    options = DecodingOptions(n_masks=20, steps=1, early_exit=early_exit)
-    rows = canvases(options, gen_toks=1)
-    seen: list[int] = []
-    hook = denoiser.model.lm_head.register_forward_hook(lambda _m, inputs, _o: seen.append(inputs[0].shape[0]))
-    decode_canvases(denoiser, rows, options)
-    hook.remove()
-    assert seen == [16 if early_exit else 16 * 20]
+# Schedules
 
 
-def test_logits_are_the_plain_models_and_padding_changes_nothing(denoiser: Denoiser) -> None:
-    ids = torch.randint(3, 259, (2, 9), generator=torch.Generator().manual_seed(0))
-    at = torch.rand(2, 9, generator=torch.Generator().manual_seed(1)) < 0.5
-    with torch.no_grad():
-        expected = denoiser.model(input_ids=ids).logits[at]  # [N, V]
-    ones = torch.ones_like(ids)
-    padding, zeros = torch.full((2, 4), PAD), torch.zeros(2, 4, dtype=torch.long)
-    no = torch.zeros(2, 4, dtype=torch.bool)
-    for logits in (
-        denoiser.logits(ids, ones, at),
-        denoiser.logits(ids, ones, at, n_at=int(at.sum())),
-        denoiser.logits(torch.cat([padding, ids], 1), torch.cat([zeros, ones], 1), torch.cat([no, at], 1)),
-        denoiser.logits(torch.cat([ids, padding], 1), torch.cat([ones, zeros], 1), torch.cat([at, no], 1)),
-    ):
-        torch.testing.assert_close(logits, expected, atol=1e-4, rtol=1e-4)
+@pytest.mark.parametrize(
+    ("n_masks", "steps", "schedule", "counts"),
+    [
+        (8, 3, "linear", [3, 3, 2]),
+        (8, 8, "linear", [1] * 8),
+        (16, 5, "dream", [3, 3, 3, 3, 4]),
+        (8, 1, "dream", [8]),
+        (16, 4, "cosine", [2, 3, 5, 6]),
+        (4, 4, "cosine", [1, 1, 1, 1]),
+    ],
+)
+def test_unmask_counts(n_masks: int, steps: int, schedule: str, counts: list[int]) -> None:
+    assert unmask_counts(n_masks, steps, schedule) == counts
 
 
-def test_shifted_logits_come_from_the_left_neighbour(denoiser: Denoiser) -> None:
-    shifted = Denoiser(denoiser.model, mask_token_id=MASK, pad_token_id=PAD, shift=True)
-    ids = torch.tensor([[PAD, 5, 6, 7]])
-    attended = torch.tensor([[0, 1, 1, 1]])
-    everywhere = torch.tensor([[False, True, True, True]])
-    plain = denoiser.logits(ids, attended, everywhere)  # [3, V]
-    torch.testing.assert_close(shifted.logits(ids, attended, everywhere), plain[[0, 0, 1]])
-
-
-def test_repetitions_sample_differently_and_reproducibly(denoiser: Denoiser) -> None:
-    options = DecodingOptions(n_masks=12, steps=4, temperature=1.0)
-    prompts = [[5, 6, 7]] * 3
-    first = decode(denoiser, prompts, options)
-    assert len({tuple(tokens) for tokens in first}) == 3
-    assert decode(denoiser, prompts, options) == first
-    assert decode(denoiser, prompts, replace(options, seed=1)) != first
-    assert len({tuple(tokens) for tokens in decode(denoiser, prompts, replace(options, temperature=0.0))}) == 1
-
-
-def test_sampling_follows_the_distribution(denoiser: Denoiser) -> None:
-    prompt = [5, 6, 7]
-    ids = torch.tensor([[*prompt, MASK]])
-    logits = denoiser.logits(ids, torch.ones_like(ids), ids == MASK)[0]
-    logits[MASK] = -torch.inf
-    expected = (logits / 2.0).softmax(-1)
-    n = 4000
-    drawn = torch.tensor(decode(denoiser, [prompt] * n, DecodingOptions(n_masks=1, temperature=2.0))).flatten()
-    observed = torch.bincount(drawn, minlength=len(expected)) / n
-    assert (observed - expected).abs().max() < 0.03
-    best = decode(denoiser, [prompt] * 20, DecodingOptions(n_masks=1, temperature=2.0, top_k=1))
-    assert best == [[int(expected.argmax())]] * 20
-    nucleus = {
-        row[0] for row in decode(denoiser, [prompt] * 500, DecodingOptions(n_masks=1, temperature=2.0, top_p=0.3))
-    }
-    ordered = expected.sort(descending=True)
-    n_kept = int((ordered.values.cumsum(0) < 0.3).sum()) + 1
-    assert nucleus <= set(ordered.indices[:n_kept].tolist())
-
-
-def test_suppressed_eos_is_never_decoded(denoiser: Denoiser) -> None:
-    ends = list(range(3, 200))
-    rows = canvases(DecodingOptions(n_masks=10, suppress_eos=True))
-    tokens = decode_canvases(denoiser, rows, DecodingOptions(n_masks=10, suppress_eos=True), eos_ids=ends)
-    assert all(token >= 200 or token < 3 for row in tokens for token in row)
-    cut = decode_canvases(denoiser, rows, DecodingOptions(n_masks=10), eos_ids=ends)
-    assert all(row[-1] in ends and not set(row[:-1]) & set(ends) for row in cut if len(row) < 10)
-
-
-@pytest.mark.parametrize("schedule", ["linear", "dream", "cosine"])
-def test_schedules_unmask_everything(schedule: str) -> None:
-    for n in (1, 2, 7, 40, 200):
-        for steps in range(1, min(n, 50) + 1):
-            counts = unmask_counts(n, steps, schedule)
-            assert len(counts) == steps
-            assert sum(counts) == n
+def test_every_schedule_unmasks_everything_and_all_but_dreams_something_in_every_step() -> None:
+    for n_masks, schedule in itertools.product((1, 2, 7, 32), ("linear", "dream", "cosine")):
+        for steps in range(1, n_masks + 1):
+            counts = unmask_counts(n_masks, steps, schedule)
+            assert (len(counts), sum(counts)) == (steps, n_masks)
             assert min(counts) >= (0 if schedule == "dream" else 1)
-    assert unmask_counts(8, 3, "linear") == [3, 3, 2]
-    assert unmask_counts(100, 4, "cosine") == [8, 22, 32, 38]
+
+
+# Unmasking orders and proposals
+
+
+def proposal(probabilities: list[list[float]], *, end_ids=(), banned_ids=(), uniform=0.5, **changes):
+    logits = torch.tensor(probabilities).log()
+    return propose(
+        logits,
+        DecodingOptions().override(changes),
+        banned_ids=banned_ids,
+        end_ids=end_ids,
+        uniform=torch.full((len(logits),), uniform),
+        fixed_priority=-torch.arange(len(logits), dtype=torch.float32),
+    )
+
+
+@pytest.mark.parametrize(
+    ("unmasking", "order"),
+    [("confidence", [0, 1, 2]), ("margin", [1, 2, 0]), ("entropy", [0, 2, 1]), ("left_to_right", [0, 1, 2])],
+)
+def test_orders_rank_by_their_own_measure(unmasking: str, order: list[int]) -> None:
+    rows = [[0.52, 0.48, 0.0, 0.0], [0.5, 0.17, 0.17, 0.16], [0.45, 0.2, 0.35, 0.0]]
+    if unmasking == "margin":
+        rows[2] = [0.45, 0.3, 0.25, 0.0]
+    result = proposal(rows, unmasking=unmasking)
+    assert result.priority.argsort(descending=True).tolist() == order
+    assert result.tokens.tolist() == [0, 0, 0]
+    torch.testing.assert_close(result.confidence, torch.tensor([0.52, 0.5, 0.45]))
+
+
+def test_eos_is_unmasked_last_or_never_predicted() -> None:
+    rows = [[0.1, 0.9], [0.6, 0.4]]
+    assert proposal(rows).priority.argmax() == 0
+    last = proposal(rows, end_ids=[1], eos_last=True)
+    assert last.tokens.tolist() == [1, 0]
+    assert last.priority.argmax() == 1
+    assert last.confidence[0] == 0.0
+    assert proposal(rows, banned_ids=[1]).tokens.tolist() == [0, 0]
+
+
+def test_sampling_follows_temperature_top_p_and_top_k() -> None:
+    rows = [[0.1, 0.6, 0.3]]
+
+    def shares(**changes: float) -> list[float]:
+        n = 2000
+        tokens = propose(
+            torch.tensor(rows * n).log(),
+            DecodingOptions().override(changes),
+            banned_ids=(),
+            end_ids=(),
+            uniform=(torch.arange(n) + 0.5) / n,
+            fixed_priority=torch.zeros(n),
+        ).tokens
+        return (tokens.bincount(minlength=3) / n).tolist()
+
+    assert shares(temperature=1.0) == pytest.approx([0.1, 0.6, 0.3], abs=2e-3)
+    assert shares(temperature=0.5) == pytest.approx([0.01 / 0.46, 0.36 / 0.46, 0.09 / 0.46], abs=2e-3)
+    assert shares(temperature=1.0, top_k=2) == pytest.approx([0.0, 2 / 3, 1 / 3], abs=2e-3)
+    assert shares(temperature=1.0, top_p=0.7) == pytest.approx([0.0, 2 / 3, 1 / 3], abs=2e-3)
+    assert shares(temperature=1.0, top_p=0.5) == [0.0, 1.0, 0.0]
+    assert shares(temperature=0.0) == [0.0, 1.0, 0.0]
+
+
+def test_confidences_are_plain_ones_unless_the_distribution_is_filtered() -> None:
+    row = [[0.1, 0.6, 0.3]]
+    assert proposal(row, temperature=0.5).confidence.item() == pytest.approx(0.6)
+    assert proposal(row, temperature=0.5, top_k=2).confidence.item() == pytest.approx(0.8)
+    assert proposal(row, top_k=2).confidence.item() == pytest.approx(2 / 3)
+
+
+@pytest.mark.parametrize("uniform", [0.0, 1 - 2**-24])
+def test_impossible_tokens_are_never_drawn(uniform: float) -> None:
+    assert proposal([[0.0, 0.3, 0.7, 0.0]], temperature=1.0, uniform=uniform).tokens.item() in (1, 2)
+
+
+# The loop
+
+
+@pytest.mark.parametrize("changes", VARIANTS)
+def test_a_row_depends_on_itself_alone(denoiser: RecordingDenoiser, changes: dict[str, object]) -> None:
+    options = DecodingOptions().override(changes)
+    one = canvas(options, seed=123)
+    alone = decode_canvases(denoiser, [one], options)
+    batch = [*neighbours(options)[:9], one, *neighbours(options)[9:]]
+    together = decode_canvases(denoiser, batch, options)
+    assert len(together) == 16
+    assert together[9] == alone[0]
+    shuffled = list(range(16))
+    random.Random(0).shuffle(shuffled)
+    again = decode_canvases(denoiser, [batch[n] for n in shuffled], options)
+    assert again == [together[n] for n in shuffled]
+
+
+@pytest.mark.parametrize("changes", VARIANTS)
+def test_early_exit_changes_no_text_and_saves_passes(denoiser: RecordingDenoiser, changes: dict[str, object]) -> None:
+    stops = set(range(0, 46, 3))
+
+    def text(tokens: list[int]) -> list[int]:
+        return list(itertools.takewhile(lambda token: token not in stops and token != EOS, tokens))
+
+    def run(**more: object) -> tuple[list[list[int]], int]:
+        options = DecodingOptions().override(changes | {"n_masks": 16} | more)
+        canvases = [canvas(options, 3 + n, 6, seed=n) for n in range(8)]
+        rows = sum(map(len, denoiser.canvases))
+        tokens = decode_canvases(
+            denoiser, canvases, options, eos_ids=[EOS], is_decided=lambda prefix: not stops.isdisjoint(prefix)
+        )
+        return [text(row) for row in tokens], sum(map(len, denoiser.canvases)) - rows
+
+    with_exit, rows_with = run()
+    without, rows_without = run(early_exit=False)
+    assert with_exit == without
+    assert rows_with <= rows_without
+    if changes == {}:
+        assert rows_with < rows_without
+
+
+@pytest.mark.parametrize("changes", VARIANTS)
+def test_the_whole_answer_comes_back_without_masks(denoiser: RecordingDenoiser, changes: dict[str, object]) -> None:
+    with torch.no_grad():  # the mask token would be the likeliest everywhere
+        denoiser.model.lm_head.weight[MASK] *= 50
+    for early_exit in (True, False):
+        options = DecodingOptions().override(changes | {"early_exit": early_exit})
+        for tokens, expected in zip(
+            decode_canvases(denoiser, neighbours(options), options), neighbours(options), strict=True
+        ):
+            assert len(tokens) == expected.n_returned
+            assert MASK not in tokens
+
+
+def test_one_step_projects_the_masks_only(denoiser: RecordingDenoiser) -> None:
+    options = DecodingOptions(steps=1)
+    canvases = neighbours(options)
+    decode_canvases(denoiser, canvases, options)
+    assert denoiser.projected_rows == [sum(len(one.slots) for one in canvases)]
+    denoiser.projected_rows.clear()
+    options = DecodingOptions(n_masks=20)
+    decode_canvases(denoiser, [canvas(options, gen_toks=1)] * 3, options)
+    assert denoiser.projected_rows == [3]  # of 60 masks, the three that are returned
+
+
+def test_later_steps_project_the_remaining_masks_of_the_block_only(denoiser: RecordingDenoiser) -> None:
+    options = DecodingOptions(steps=6, block_length=6, early_exit=False)
+    decode_canvases(denoiser, [canvas(options)], options)
+    assert denoiser.projected_rows == [6, 4, 2, 6, 4, 2]
+
+
+def test_unmasked_tokens_never_change_and_blocks_are_filled_in_turn(denoiser: RecordingDenoiser) -> None:
+    options = DecodingOptions(steps=6, block_length=6, early_exit=False)
+    (tokens,) = decode_canvases(denoiser, [canvas(options)], options)
+    states = [ids[0, 7:] for ids in denoiser.canvases] + [torch.tensor(tokens)]
+    for before, after in itertools.pairwise(states):
+        kept = before != MASK
+        assert torch.equal(before[kept], after[kept])
+    assert [int((state == MASK).sum()) for state in states] == [12, 10, 8, 6, 4, 2, 0]
+    assert all((state[6:] == MASK).all() for state in states[:4])
+
+
+def test_one_token_a_step_left_to_right_is_greedy_decoding_by_hand(denoiser: RecordingDenoiser) -> None:
+    options = DecodingOptions(unmasking="left_to_right")
+    one = canvas(options, gen_toks=5)
+    ids = list(one.token_ids)
+    for slot in one.slots:
+        with torch.no_grad():
+            logits = denoiser.model(torch.tensor([ids])).logits[0, slot]
+        logits[MASK] = -torch.inf
+        ids[slot] = int(logits.argmax())
+    assert decode_canvases(denoiser, [one], options) == [ids[-5:]]
+
+
+def test_a_threshold_takes_all_confident_tokens_and_at_least_one(denoiser: RecordingDenoiser) -> None:
+    def passes(threshold: float, **changes: object) -> int:
+        options = DecodingOptions().override({"confidence_threshold": threshold, "early_exit": False} | changes)
+        before = denoiser.forward_passes
+        decode_canvases(denoiser, [canvas(options)], options)
+        return denoiser.forward_passes - before
+
+    assert passes(1.0) == 12
+    assert passes(1e-9) == 1
+    assert passes(1e-9, block_length=4) == 3
+    assert 1 < passes(0.3) < 12
+    assert passes(1.0, steps=3) == 3
+
+
+def test_samples_differ_by_seed_and_repeat_with_it(denoiser: RecordingDenoiser) -> None:
+    for changes in ({"temperature": 1.0}, {"unmasking": "random", "steps": 6}):
+        options = DecodingOptions().override(changes)
+        results = [tuple(*decode_canvases(denoiser, [canvas(options, seed=0)], options))]
+        one = canvas(options, seed=0)
+        for seed in (0, 1, 2, 3):
+            reseeded = Canvas(**(vars(one) | {"seed": seed}))
+            results.append(tuple(*decode_canvases(denoiser, [reseeded], options)))
+        assert results[0] == results[1]
+        assert len(set(results)) > 1
+
+
+def test_fillers_and_infill_slots(denoiser: RecordingDenoiser) -> None:
+    options = DecodingOptions(steps=1)
+    infill, _ = build_infill_canvas([[1, 2, 3], [4], [5]], options, mask_token_id=MASK, max_length=128)
+    with torch.no_grad():
+        logits = denoiser.model(torch.tensor([[1, 2, 3, MASK, 4, MASK, 5]])).logits[0]
+    logits[:, MASK] = -torch.inf
+    assert decode_canvases(denoiser, [infill], options) == [logits.argmax(-1)[[3, 5]].tolist()]
+
+
+def test_guidance_keeps_what_was_unmasked_among_the_text(denoiser: RecordingDenoiser) -> None:
+    options = DecodingOptions(steps=2, cfg_scale=1.0, unmasking="left_to_right")
+    infill, _ = build_infill_canvas([[1, 2], [4], [5]], options, mask_token_id=MASK, max_length=128)
+    seen: list[list[int]] = []
+    denoiser.model.get_input_embeddings().register_forward_hook(
+        lambda _module, inputs, _output: seen.extend(inputs[0].tolist())
+    )
+    first, _ = decode_canvases(denoiser, [infill], options)[0]
+    assert seen[2] == [1, 2, first, 4, MASK, 5]
+    assert seen[3] == [MASK, MASK, first, MASK, MASK, MASK]
+
+
+def test_eos_ends_the_row_and_can_be_suppressed(denoiser: RecordingDenoiser) -> None:
+    with torch.no_grad():
+        denoiser.model.lm_head.weight[EOS] *= 20
+    options = DecodingOptions()
+    canvases = [canvas(options, 5 + n, seed=n) for n in range(8)]
+    ended = decode_canvases(denoiser, canvases, options, eos_ids=[EOS])
+    assert any(len(tokens) < 12 and tokens[-1] == EOS for tokens in ended)
+    banned = DecodingOptions(suppress_eos=True)
+    suppressed = decode_canvases(denoiser, canvases, banned, eos_ids=[EOS])
+    assert all(EOS not in tokens and len(tokens) == 12 for tokens in suppressed)
+    # An end of turn ends the row too, and is not suppressed: LLaDA's option bans EOS alone.
+    as_turn = decode_canvases(denoiser, canvases, banned, end_of_turn_ids=[EOS])
+    assert as_turn == ended
+
+
+# The public function
+
+
+def test_decode_returns_the_whole_canvas_by_default(denoiser: RecordingDenoiser) -> None:
+    options = DecodingOptions(n_masks=6, steps=2)
+    both = decode(denoiser, [[1, 2, 3], [4]], options)
+    assert [len(tokens) for tokens in both] == [6, 6]
+    assert decode(denoiser, [[4]], options) == both[1:]
+    assert decode(denoiser, [[1, 2, 3]], options, max_gen_toks=2) == [both[0][:2]]
+    assert decode(denoiser, [[1, 2, 3]], options, stop_ids=[both[0][3]])[0][-1] == both[0][3]
+    repeated = decode(denoiser, [[1, 2, 3]] * 3, DecodingOptions(n_masks=6, temperature=1.0))
+    assert len(set(map(tuple, repeated))) > 1
+    assert decode(denoiser, [], options) == []
+
+
+def test_decode_refuses_what_does_not_fit(denoiser: RecordingDenoiser) -> None:
+    with pytest.raises(OptionError, match=r"n_masks=128 .* context of 128 tokens"):
+        decode(denoiser, [[1]], DecodingOptions(n_masks=128))
+    with pytest.raises(OptionError, match="n_fillers=2 is not allowed without a tokenizer"):
+        decode(denoiser, [[1]], DecodingOptions(n_masks=8, n_fillers=2))

@@ -80,23 +80,26 @@ def decode_canvases(
     options: DecodingOptions,
     *,
     eos_ids: Collection[int] = (),
+    end_of_turn_ids: Collection[int] = (),
     is_decided: Callable[[list[int]], bool] | None = None,
 ) -> list[list[int]]:
-    """Decodes a batch; the tokens of each canvas's first `n_returned` slots, up to its first EOS inclusive.
+    """Decodes a batch; the tokens of each canvas's first `n_returned` slots, up to an EOS or end of turn inclusive.
 
     Nothing in a row depends on the others. `is_decided` tells of tokens unmasked from the left, without a gap, whether
     the caller needs no more: an unmasked token never changes, so with `early_exit` such a row leaves the batch (its
-    result may then end there). The mask token is never emitted.
+    result may then end there). The mask token is never emitted. `suppress_eos` bans `eos_ids` and leaves ends of turn
+    possible, as LLaDA's `logits_eos_inf` does.
     """
     if not canvases:
         return []
     batch = Batch(denoiser, canvases, options)
     results: list[list[int]] = [[] for _ in canvases]
+    end_ids = {*eos_ids, *end_of_turn_ids}
     banned = {denoiser.mask_token_id, *(eos_ids if options.suppress_eos else ())}
     look_every = 1 if denoiser.device.type == "cpu" else _STEPS_BETWEEN_LOOKS
     step = 0
     while batch.indices:
-        _denoise(denoiser, batch, options, step, banned, eos_ids)
+        _denoise(denoiser, batch, options, step, banned, end_ids)
         step += 1
         finished = [len(plan) <= step for plan in batch.plans]
         look = options.early_exit and step % look_every == 0
@@ -110,11 +113,11 @@ def decode_canvases(
             prefix = tokens[: tokens.index(denoiser.mask_token_id)] if denoiser.mask_token_id in tokens else tokens
             decided = options.early_exit and (
                 len(prefix) == len(tokens)
-                or any(token in eos_ids for token in prefix)
+                or any(token in end_ids for token in prefix)
                 or (bool(prefix) and is_decided is not None and is_decided(prefix))
             )
             if finished[row] or decided:
-                results[batch.indices[row]] = _until_eos(prefix, eos_ids)
+                results[batch.indices[row]] = _until_end(prefix, end_ids)
             else:
                 kept.append(row)
         if len(kept) < len(batch.indices):
@@ -156,7 +159,7 @@ def _denoise(
     options: DecodingOptions,
     step: int,
     banned_ids: Collection[int],
-    eos_ids: Collection[int],
+    end_ids: Collection[int],
 ) -> None:
     """One denoising step: a forward pass, then the rows' highest-ranked masks of their current block are filled."""
     device = batch.input_ids.device
@@ -185,7 +188,7 @@ def _denoise(
         logits,
         options,
         banned_ids=banned_ids,
-        eos_ids=eos_ids,
+        end_ids=end_ids,
         uniform=batch.uniform(options.temperature).flatten()[at],
         fixed_priority=batch.order.flatten()[at],
     )
@@ -200,8 +203,8 @@ def _denoise(
     batch.input_ids = torch.where(chosen, tokens, batch.input_ids)
 
 
-def _until_eos(tokens: list[int], eos_ids: Collection[int]) -> list[int]:
+def _until_end(tokens: list[int], end_ids: Collection[int]) -> list[int]:
     for index, token in enumerate(tokens):
-        if token in eos_ids:
+        if token in end_ids:
             return tokens[: index + 1]
     return tokens

@@ -27,19 +27,20 @@ def propose(
     options: DecodingOptions,
     *,
     banned_ids: Collection[int],
-    eos_ids: Collection[int],
+    end_ids: Collection[int],
     uniform: Tensor,
     fixed_priority: Tensor,
 ) -> Proposal:
     """Proposes tokens from `logits` [N, V], which may be overwritten.
 
-    `banned_ids` are never proposed. `uniform` [N] holds one number in [0, 1) a mask, from which a token is drawn at
-    `temperature` > 0; at 0 the likeliest is taken. Confidence, margin and entropy are those of the plain distribution,
-    as in LLaDA's sampler, unless `top_p` or `top_k` is set: then of the tempered and filtered one, as in Dream's.
+    `banned_ids` are never proposed; with `eos_last`, masks that would become one of `end_ids` come last. `uniform` [N]
+    holds one number in [0, 1) a mask, from which a token is drawn at `temperature` > 0; at 0 the likeliest is taken.
+    Confidence, margin and entropy are those of the plain distribution, as in LLaDA's sampler, unless `top_p` or `top_k`
+    is set: then of the tempered and filtered one, as in Dream's.
     `fixed_priority` [N] is the order where `unmasking` does not depend on the logits.
     """
-    if banned_ids:
-        logits[:, list(banned_ids)] = -torch.inf
+    for banned_id in banned_ids:  # one at a time: a list of indices would be copied to the device
+        logits[:, banned_id] = -torch.inf
     sliced = [
         _propose_slice(part.float(), options, u)
         for part, u in zip(logits.split(_POSITIONS_PER_SLICE), uniform.split(_POSITIONS_PER_SLICE), strict=True)
@@ -49,8 +50,8 @@ def propose(
         priority = fixed_priority
     if options.eos_last:
         predicts_end = torch.zeros_like(tokens, dtype=torch.bool)
-        for eos_id in eos_ids:
-            predicts_end |= tokens == eos_id
+        for end_id in end_ids:
+            predicts_end |= tokens == end_id
         confidence = confidence.masked_fill(predicts_end, 0.0)
         priority = priority.masked_fill(predicts_end, _LAST)
     return Proposal(tokens, confidence, priority)
