@@ -1,0 +1,277 @@
+"""The few-shot suite: its questions, prompts, task files and settings."""
+
+import hashlib
+import importlib
+from collections import Counter
+from typing import Any
+
+import lm_eval
+import pytest
+from lm_eval.api.model import LM
+from lm_eval.tasks import TaskManager
+from lm_eval.tasks._yaml_loader import load_yaml
+
+from mdlm_lm_eval import tasks_path
+
+load_yaml(tasks_path() / "_open_ended_yaml")  # imports the task class, and with it the package of its neighbours
+questions = importlib.import_module("mdlm_tasks.questions")
+prompts = importlib.import_module("mdlm_tasks.prompts")
+generate = importlib.import_module("mdlm_tasks.generate")
+
+POSITIONS = (0, 10, 20, 30, 40)
+PROMPTS_SHA256 = "bac6dcd805585b0d0cc61e36adb07b860313411df5fd1293cb04819fe818d0ac"
+
+
+def load(name: str, **metadata: object) -> Any:
+    manager = TaskManager(include_path=str(tasks_path()), include_defaults=False, metadata=metadata)
+    return manager.load([name])["tasks"][name]
+
+
+def requests(name: str, limit: int | None = None, chat: bool = False, **metadata: object) -> list[tuple[str, dict]]:
+    task = load(name, **metadata)
+    task.build_all_requests(
+        limit=limit, apply_chat_template=chat, fewshot_as_multiturn=chat, chat_template=fake_template if chat else None
+    )
+    return [instance.args for instance in task.instances]
+
+
+def prompt(name: str, **metadata: object) -> str:
+    return requests(name, limit=1, **metadata)[0][0]
+
+
+def fake_template(messages: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
+    return "".join(f"<{m['role']}>{m['content']}" for m in messages) + ("<assistant>" if add_generation_prompt else "")
+
+
+class AlwaysA(LM):
+    """Answers A and counts the requests."""
+
+    n_requests = 0
+
+    def generate_until(self, requests: list[Any], disable_tqdm: bool = False) -> list[str]:
+        self.n_requests += len(requests)
+        return ["A"] * len(requests)
+
+    def loglikelihood(self, requests: list[Any]) -> list[tuple[float, bool]]:
+        raise AssertionError
+
+    def loglikelihood_rolling(self, requests: list[Any]) -> list[float]:
+        raise AssertionError
+
+
+def evaluate(lm: LM, name: str, **arguments: Any) -> dict[str, Any]:
+    manager = TaskManager(
+        include_path=str(tasks_path()), include_defaults=False, metadata=arguments.pop("metadata", None)
+    )
+    return lm_eval.simple_evaluate(lm, tasks=[name], task_manager=manager, bootstrap_iters=2, **arguments)
+
+
+def test_plain_prompt_character_for_character() -> None:
+    few = {"fewshot_relevant": 1, "fewshot_distractors": 2}
+    one = "Options: (A) 105, (B) 778, (C) 931\nAnswer:[C].\n\n"
+    two = "Options: (A) 752, (B) 480, (C) 310\nAnswer:[A].\n\n"
+    word = "Options: (A) Jonathan, (B) Zambia, (C) Nicole\nAnswer:[B].\n\n"
+    asked = "Options: (A) Aaron, (B) Peru, (C) Julian\nAnswer:["
+    slot = asked + "<|mask|>].\n\n"
+    assert prompt("mdlm_country_largest_pos0", **few) == word + two + one + asked
+    assert prompt("mdlm_country_largest_right_pos0", **few) + "\n\n" == word + two + one + slot
+    assert prompt("mdlm_country_largest_middle_pos0", **few) + "\n\n" == word + slot + two + one
+    assert prompt("mdlm_country_largest_left_pos0", **few) + "\n\n" == slot + word + two + one
+
+
+def test_answers_are_balanced_and_questions_differ() -> None:
+    for rule in questions.WRONG_CATEGORIES:
+        for distractor in questions.DISTRACTOR_RULES:
+            tests = questions.test_questions(rule, distractor)
+            assert Counter(question.answer for question in tests) == {0: 334, 1: 333, 2: 333}
+            assert len({question.options for question in tests}) == 1000
+            assert all(map(questions.is_reserved_for_tests, tests))
+            relevant = questions.relevant_examples(rule, distractor, 10)
+            distractors = questions.distractor_examples(rule, distractor, 40)
+            examples = {question.options for question in [*relevant, *distractors]}
+            assert len(examples) == 50
+            assert not any(map(questions.is_reserved_for_tests, [*relevant, *distractors]))
+            assert not examples & {question.options for question in tests}
+            for group in (relevant, distractors):
+                counts = Counter(question.answer for question in group)
+                assert max(counts.values()) - min(counts[answer] for answer in range(3)) <= 1
+
+
+def test_the_right_option_alone_follows_the_rule() -> None:
+    words = questions.load_words()
+    for rule, wrong in questions.WRONG_CATEGORIES.items():
+        for question in questions.test_questions(rule, "smallest")[:50]:
+            others = [option for index, option in enumerate(question.options) if index != question.answer]
+            assert question.options[question.answer] in words[rule]
+            assert all(any(option in words[category] for category in wrong) for option in others)
+    for rule, extreme in (("smallest", min), ("largest", max)):
+        for question in questions.distractor_examples("verb", rule, 40):
+            numbers = [int(option) for option in question.options]
+            assert numbers[question.answer] == extreme(numbers)
+            assert len(set(numbers)) == 3
+            assert 1 <= min(numbers) <= max(numbers) <= 1000
+
+
+def test_prompts_are_the_published_ones() -> None:
+    digest = hashlib.sha256()
+    for text, _ in requests("mdlm_verb_smallest"):
+        digest.update(text.encode() + b"\0")
+    assert digest.hexdigest() == PROMPTS_SHA256
+
+
+def test_examples_are_the_same_for_all_questions() -> None:
+    texts = [text for text, _ in requests("mdlm_animal_largest", limit=20)]
+    contexts = {text.rpartition("\n\n")[0] for text in texts}
+    assert len(contexts) == 1
+    assert len(contexts.pop().split("\n\n")) == 50
+    assert len(set(texts)) == 20
+
+
+def test_a_block_moves_through_distractors_that_stay() -> None:
+    parts = {p: prompt(f"mdlm_emotion_smallest_pos{p}").split("\n\n") for p in POSITIONS}
+    relevant, distractors = parts[0][:10], parts[0][10:50]
+    assert not any(part.split()[2].rstrip(",").isdigit() for part in relevant)
+    for p in POSITIONS:
+        assert parts[p] == [*distractors[:p], *relevant, *distractors[p:], parts[0][50]]
+    mixed = prompt("mdlm_emotion_smallest").split("\n\n")
+    assert sorted(mixed) == sorted(parts[0])
+    assert mixed[-1] == parts[0][-1]
+    assert mixed not in parts.values()
+
+
+def test_a_fixed_slot_question_stands_left_middle_or_right() -> None:
+    examples = prompt("mdlm_emotion_smallest_pos10").split("\n\n")
+    asked = examples.pop() + "<|mask|>]."
+    for place, n_before in (("left", 0), ("middle", 25), ("right", 50)):
+        ((text, arguments),) = requests(f"mdlm_emotion_smallest_{place}_pos10", limit=1)
+        assert text.split("\n\n") == [*examples[:n_before], asked, *examples[n_before:]]
+        assert text.endswith("].")
+        assert arguments == {"max_gen_toks": 1, "until": [], "infill": True}
+    assert prompt("mdlm_emotion_smallest_slot") == prompt("mdlm_emotion_smallest") + "<|mask|>]."
+    assert requests("mdlm_emotion_smallest", limit=1)[0][1] == {"max_gen_toks": 1, "until": []}
+
+
+def test_chat_messages_are_pairs_with_a_prefilled_answer() -> None:
+    few = {"fewshot_relevant": 1, "fewshot_distractors": 1}
+    plain = prompt("mdlm_verb_largest", **few)
+    chat = "<user>" + plain.replace("\n\n", "<user>").replace("\n", "<assistant>")
+    assert requests("mdlm_verb_largest", limit=1, chat=True, **few)[0][0] == chat
+    assert chat.endswith("<assistant>Answer:[")
+
+    name = "mdlm_verb_largest_middle_pos0"
+    before, asked, after = prompt(name, **few).split("\n\n")
+    assert requests(name, limit=1, chat=True, **few)[0][0] == "<user>" + "<user>".join(
+        part.replace("\n", "<assistant>") for part in (before, asked, after)
+    )
+    assert asked.endswith("\nAnswer:[<|mask|>].")
+
+
+def test_system_instruction_comes_first() -> None:
+    task = load("mdlm_verb_largest")
+    document = task.eval_docs[0]
+    assert task.fewshot_context(document, 50, "Obey.").startswith("Obey.\n\nOptions: (A) ")
+    chat = task.fewshot_context(document, 50, "Obey.", True, True, fake_template)
+    assert chat.startswith("<system>Obey.<user>Options: (A) ")
+
+
+def test_settings_change_the_examples() -> None:
+    few = prompt("mdlm_colour_largest_pos0", fewshot_relevant="3", fewshot_distractors=5).split("\n\n")
+    many = prompt("mdlm_colour_largest_pos0").split("\n\n")
+    assert few == [*many[:3], *many[10:15], many[-1]]
+    other = prompt("mdlm_colour_largest_pos0", fewshot_seed=2, pretrained="model arguments stand beside the settings")
+    assert not set(other.split("\n\n")) & set(many)
+    task = load("mdlm_colour_largest", fewshot_relevant=5)
+    assert task.dump_config()["metadata"].items() >= {
+        ("version", "1.0"),
+        ("fewshot_relevant", 5),
+        ("fewshot_distractors", 40),
+        ("fewshot_seed", 1),
+        ("arrangement", "mixed"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "metadata", "sentence"),
+    [
+        (
+            "mdlm_verb_smallest",
+            {"fewshot_relevnt": 5},
+            r"fewshot_relevnt=5 .*nearest: fewshot_relevant\).*fewshot_seed",
+        ),
+        ("mdlm_verb_smallest", {"fewshot_relevant": -1}, r"fewshot_relevant=-1 is not allowed; allowed are whole"),
+        ("mdlm_verb_smallest", {"fewshot_seed": "x"}, r"fewshot_seed='x' is not allowed; allowed are whole numbers"),
+        ("mdlm_verb_smallest_pos40", {"fewshot_distractors": 30}, r"fewshot_distractors=30 .*whole numbers from 40"),
+    ],
+)
+def test_wrong_settings_are_refused(name: str, metadata: dict[str, object], sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        load(name, **metadata)
+
+
+@pytest.mark.parametrize("n", [0, 5, 50])
+def test_num_fewshot_is_refused_before_the_model_runs(n: int) -> None:
+    lm = AlwaysA()
+    with pytest.raises(ValueError, match=rf"num_fewshot={n} is not allowed .* fewshot_relevant="):
+        evaluate(lm, "mdlm_verb_smallest", num_fewshot=n)
+    assert lm.n_requests == 0
+
+
+def test_single_turn_chat_is_refused() -> None:
+    task = load("mdlm_verb_smallest")
+    with pytest.raises(ValueError, match="fewshot_as_multiturn=False is not allowed"):
+        task.build_all_requests(limit=1, apply_chat_template=True, chat_template=fake_template)
+
+
+def test_scores_and_their_mean() -> None:
+    results = evaluate(AlwaysA(), "mdlm_context")
+    assert len(results["results"]) == 17
+    assert results["results"]["mdlm_verb_smallest"]["exact_match,none"] == 0.334
+    assert results["groups"]["mdlm_context"]["exact_match,none"] == pytest.approx(0.334)
+    assert 0.003 < results["groups"]["mdlm_context"]["exact_match_stderr,none"] < 0.004
+    assert results["versions"]["mdlm_verb_smallest"] == results["versions"]["mdlm_context"] == "1.0"
+    assert results["n-shot"]["mdlm_verb_smallest"] == 50
+
+
+def test_zero_shot_and_limit() -> None:
+    lm = AlwaysA()
+    settings = {"fewshot_relevant": 0, "fewshot_distractors": 0}
+    results = evaluate(lm, "mdlm_verb_smallest", metadata=settings, limit=7, log_samples=True)
+    assert lm.n_requests == len(results["samples"]["mdlm_verb_smallest"]) == 7
+    assert prompt("mdlm_verb_smallest", **settings).startswith("Options: (A) ")
+
+
+def members_of(manager: TaskManager, name: str) -> list[str]:
+    """A group's members; of a task, itself."""
+    members: str | list[str] = manager.task_index[name].cfg["task"]
+    return members if isinstance(members, list) else [members]
+
+
+def test_groups_hold_every_task_once() -> None:
+    manager = TaskManager(include_path=str(tasks_path()), include_defaults=False)
+    counts = {"mdlm_context": 16, "mdlm_slot": 16, "mdlm_position": 80, "mdlm_locality": 240}
+    names: list[str] = []
+    for group, count in counts.items():
+        leaves = [name for member in members_of(manager, group) for name in members_of(manager, member)]
+        assert len(leaves) == count
+        names += leaves
+    assert sorted(names) == sorted(manager.all_subtasks)
+    assert len(set(names)) == 352
+
+
+def test_one_task_of_every_family_loads() -> None:
+    for end in ("", "_slot", *(f"_pos{p}" for p in POSITIONS)):
+        load(f"mdlm_object_largest{end}")
+    for place in prompts.QUESTION_PLACES:
+        for p in POSITIONS:
+            task = load(f"mdlm_object_largest_{place}_pos{p}")
+            assert (task.question_place, task.position) == (place, p)
+
+
+def test_committed_files_are_the_generated_ones() -> None:
+    committed = {
+        path.relative_to(tasks_path()).as_posix(): path.read_text(encoding="utf-8")
+        for path in tasks_path().rglob("*.yaml")
+    }
+    assert committed == generate.files()
+    readme = (tasks_path() / "README.md").read_text(encoding="utf-8")
+    assert readme == generate.readme(readme)
