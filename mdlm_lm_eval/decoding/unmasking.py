@@ -81,7 +81,6 @@ def _filter(logits: Tensor, options: DecodingOptions) -> Tensor:
     if options.top_p is not None:
         probabilities = ordered.softmax(-1)
         dropped = probabilities.cumsum(-1) - probabilities > options.top_p
-        dropped[:, 0] = False
     if options.top_k is not None:
         dropped[:, options.top_k :] = True
     return logits.masked_fill(torch.zeros_like(dropped).scatter(1, ids, dropped), -torch.inf)
