@@ -308,6 +308,12 @@ class MDLM(DiffusionHFLM):
     def set_cache_hook(self, cache_hook: CacheHook) -> None:
         """Refuses, with an OptionError, a request cache that another model or other options filled."""
         if cache_hook.dbdict is not None:
-            fingerprint = self._settings() | {"weights": weights_digest(self.model)}
+            settings = self._settings()
+            fingerprint = {
+                **{f"decoding {name}": value for name, value in settings.pop("decoding").items()},
+                **{f"likelihood {name}": value for name, value in settings.pop("likelihood").items()},
+                **settings,
+                "weights": weights_digest(self.model),
+            }
             claim_cache(cache_hook.dbdict, fingerprint, path=cache_hook.dbdict.filename)
         super().set_cache_hook(cache_hook)
