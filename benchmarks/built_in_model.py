@@ -21,7 +21,7 @@ from mdlm_lm_eval.lm import MDLM
 N_MASKS = (1, 2, 10, 50, 100, 200)
 POSITIONS = (0, 10, 20, 30, 40)
 DOTS = (0, 50, 100, 200)
-UNMASKING = {
+UNMASKING: dict[str, dict[str, Any]] = {
     "one step": {"steps": 1},
     "40 steps, by confidence": {"steps": 40, "unmasking": "confidence"},
     "40 steps, random": {"steps": 40, "unmasking": "random"},
@@ -115,7 +115,7 @@ def main() -> None:
         if arguments.readme:
             readme = arguments.readme.read_text(encoding="utf-8")
             marked = re.compile(rf"(<!-- {name} -->\n).*?(<!-- end -->)", re.DOTALL)
-            arguments.readme.write_text(marked.sub(lambda m: f"{m[1]}{text}\n{m[2]}", readme), encoding="utf-8")
+            arguments.readme.write_text(marked.sub(rf"\g<1>{text}\n\g<2>", readme), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -7,12 +7,12 @@ from transformers import AutoConfig, AutoTokenizer
 from mdlm_lm_eval.default_model import default_model_path
 from mdlm_lm_eval.default_model.training import corpus
 from mdlm_lm_eval.default_model.training.batches import Noiser
+from mdlm_lm_eval.default_model.training.curriculum import STAGES, draw_document
 from mdlm_lm_eval.default_model.training.suite import questions
 from mdlm_lm_eval.default_model.training.tokenizer import build_tokenizer
-from mdlm_lm_eval.default_model.training.train import STAGES, draw_document
 
 
-def test_questions_of(document: corpus.Document) -> set[tuple[str, ...]]:
+def questions_of(document: corpus.Document) -> set[tuple[str, ...]]:
     """The option triples of a document's questions."""
     triples = set()
     for index, piece in enumerate(document.pieces):
@@ -35,7 +35,7 @@ def test_no_test_question_is_in_the_training_data() -> None:
     seen: set[tuple[str, ...]] = set()
     for stage in STAGES:
         for _ in range(500):
-            seen |= test_questions_of(draw_document(stage, rng))
+            seen |= questions_of(draw_document(stage, rng))
     assert len(seen) > 10_000
     words = {triple for triple in seen if not triple[0].isdigit()}
     assert not any(questions.is_reserved_for_tests(questions.Question(triple, 0)) for triple in words)  # type: ignore[arg-type]

@@ -24,9 +24,8 @@ class Noiser:
     """Turns documents into noised batches of one vocabulary."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerFast) -> None:
-        assert tokenizer.mask_token_id is not None and tokenizer.eos_token_id is not None
-        self.mask_id, self.eos_id = tokenizer.mask_token_id, tokenizer.eos_token_id
-        self.ids = tokenizer.get_vocab()
+        self.ids: dict[str, int] = tokenizer.get_vocab()
+        self.mask_id, self.eos_id = self.ids[tokenizer.mask_token], self.ids[tokenizer.eos_token]
 
     def pack(self, draw: Callable[[], Document], rng: Random, length: int) -> tuple[list[int], list[bool]]:
         """A window of `length` tokens: one document, then (short ones) word facts or further documents, EOS between.
@@ -54,7 +53,7 @@ class Noiser:
         return Batch(ids.masked_fill(at, self.mask_id), at, ids[at], torch.full((n,), 1.0 / max(n, 1)))
 
     def everything_masked(self, ids: torch.Tensor, generator: torch.Generator) -> Batch:
-        """The masked diffusion objective: t ~ U(0,1) a row, every token masked with probability t, weight 1/t (LLaDA, eq. 3).
+        """Masked diffusion: t ~ U(0,1) a row, every token masked with probability t, weight 1/t (LLaDA, eq. 3).
 
         t is stratified over the rows of a batch, which changes the variance of the loss and not its mean.
         """

@@ -32,7 +32,7 @@ class Document:
     answers: list[int]
 
 
-def training_question(right: str, wrong: tuple[str, ...], rng: Random) -> "questions.Question":
+def training_question(right: str, wrong: tuple[str, ...], rng: Random) -> questions.Question:
     """A question of the rule `right` that is not reserved for tests."""
     while True:
         answer = questions.draw(rng, 3)
@@ -62,6 +62,13 @@ def word_fact(rng: Random) -> Document:
     return Document([word, " is: ", category, ".", "\n"], [2])
 
 
+def question_pieces(question: questions.Question, *, first: bool) -> list[str]:
+    """An answered question, nine tokens; all but the first of a document begin with the blank line before them."""
+    a, b, c = question.options
+    opening = "Options: (A) " if first else "\n\nOptions: (A) "
+    return [opening, a, ", (B) ", b, ", (C) ", c, "\nAnswer:[", questions.LETTERS[question.answer], "]."]
+
+
 def few_shot(n_relevant: int, n_distractors: int, rng: Random, *, named: bool) -> Document:
     """Answered questions of one word rule among answered questions of one number rule, in random order.
 
@@ -74,9 +81,7 @@ def few_shot(n_relevant: int, n_distractors: int, rng: Random, *, named: bool) -
     pieces, answers = (["Rule: ", right], [1]) if named else ([], [])
     for relevant in is_relevant:
         question = training_question(right if relevant else distractor, wrong, rng)
-        a, b, c = question.options
-        opening = "\n\nOptions: (A) " if pieces else "Options: (A) "
-        pieces += [opening, a, ", (B) ", b, ", (C) ", c, "\nAnswer:[", questions.LETTERS[question.answer], "]."]
+        pieces += question_pieces(question, first=not pieces)
         if relevant:
             answers.append(len(pieces) - 2)
     return Document(pieces, answers)

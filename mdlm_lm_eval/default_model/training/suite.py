@@ -1,18 +1,17 @@
-"""The suite's question builder, taken from the tasks folder, where lm-eval needs it to lie."""
+"""The suite's question builder, which lies in the tasks folder, where lm-eval needs it."""
 
 import sys
 from importlib.util import module_from_spec, spec_from_file_location
-from pathlib import Path
+from typing import TYPE_CHECKING
 
+from mdlm_lm_eval import tasks_path
 
-def _tasks_folder() -> Path:
-    package = Path(__file__).parents[2]
-    packaged = package / "tasks"
-    return packaged if packaged.is_dir() else package.parent / "tasks"
+if TYPE_CHECKING:
+    from tasks import questions
+else:
+    _spec = spec_from_file_location("mdlm_suite_questions", tasks_path() / "questions.py")
+    questions = module_from_spec(_spec)
+    sys.modules[_spec.name] = questions
+    _spec.loader.exec_module(questions)
 
-
-_spec = spec_from_file_location("mdlm_suite_questions", _tasks_folder() / "questions.py")
-assert _spec is not None and _spec.loader is not None
-questions = module_from_spec(_spec)
-sys.modules[_spec.name] = questions
-_spec.loader.exec_module(questions)
+__all__ = ["questions"]

@@ -1,4 +1,4 @@
-"""The built-in model's tokenizer: every word, every number up to 1000 and every fixed piece of the prompts is one token."""
+"""The built-in model's tokenizer: every word, number up to 1000 and fixed piece of the prompts is one token."""
 
 from pathlib import Path
 

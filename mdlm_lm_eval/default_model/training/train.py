@@ -3,8 +3,8 @@
     python -m mdlm_lm_eval.default_model.training.train --output out/default_model
 
 The circuits of in-context rule induction are learned by a curriculum of ever longer documents, in which the answers are
-masked in half of the rows and everything at t ~ U(0,1) in the other half; then the model is pre-trained plainly, as LLaDA
-was: documents packed into fixed windows, every token masked with probability t, weight 1/t.
+masked in half of the rows and everything at t ~ U(0,1) in the other half; then the model is pre-trained plainly, as
+LLaDA was: documents packed into fixed windows, every token masked with probability t, weight 1/t.
 """
 
 import argparse
@@ -20,11 +20,12 @@ from random import Random
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from mdlm_lm_eval.default_model.training import corpus
 from mdlm_lm_eval.default_model.training.batches import Batch, Noiser, concatenate
 from mdlm_lm_eval.default_model.training.corpus import Document
+from mdlm_lm_eval.default_model.training.curriculum import STAGES, Stage, draw_document
 from mdlm_lm_eval.default_model.training.suite import questions
 from mdlm_lm_eval.default_model.training.tokenizer import save_tokenizer
+from mdlm_lm_eval.default_model.training.validation import accuracy
 
 log = logging.getLogger("train")
 
@@ -48,34 +49,6 @@ class TrainingOptions:
     curriculum_steps: int = 4811
     plain_steps: int = 2300
     evaluate_every_minutes: float = 2.0
-
-
-@dataclass(frozen=True)
-class Stage:
-    """A stretch of the curriculum: documents of up to these many examples in windows of `length` tokens."""
-
-    name: str
-    length: int
-    max_relevant: int
-    max_distractors: int
-    named: float
-
-
-STAGES = (
-    Stage("named rules", 64, 6, 0, 1.0),
-    Stage("few-shot", 112, 11, 0, 0.4),
-    Stage("a few distractors", 208, 11, 12, 0.3),
-    Stage("many distractors", 480, 11, 40, 0.2),
-)
-
-
-def draw_document(stage: Stage, rng: Random) -> Document:
-    """A document of the stage: mostly few-shot ones, some word facts."""
-    if rng.random() < 0.15:
-        return corpus.word_fact(rng)
-    n_relevant = min(stage.max_relevant, 3 + questions.draw(rng, stage.max_relevant - 2))
-    n_distractors = questions.draw(rng, stage.max_distractors + 1)
-    return corpus.few_shot(n_relevant, n_distractors, rng, named=rng.random() < stage.named)
 
 
 def build_model(options: TrainingOptions, tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
@@ -109,39 +82,6 @@ def masked_loss(model: LlamaForCausalLM, batch: Batch) -> torch.Tensor:
         logits = model.lm_head(hidden[batch.at.to(device)])  # [N, V]
     losses = torch.nn.functional.cross_entropy(logits.float(), batch.targets.to(device), reduction="none")  # [N]
     return (losses * batch.weights.to(device)).sum()
-
-
-@torch.no_grad()
-def accuracy(
-    model: LlamaForCausalLM, noiser: Noiser, n_relevant: int, n_distractors: int, n_masks: int, seed: int
-) -> float:
-    """Accuracy on 120 few-shot questions of the suite's rules, other ones than the suite's, with `n_masks` masks appended."""
-    rng = Random(f"validation {seed}")
-    rows, answers = [], []
-    suite_rules = list(questions.WRONG_CATEGORIES)
-    while len(rows) < 120:
-        right = suite_rules[len(rows) % len(suite_rules)]
-        wrong = questions.WRONG_CATEGORIES[right]
-        distractor = questions.DISTRACTOR_RULES[len(rows) % 2]
-        kinds = [True] * n_relevant + [False] * n_distractors
-        rng.shuffle(kinds)
-        examples = [corpus.training_question(right if kind else distractor, wrong, rng) for kind in kinds]
-        test = corpus.training_question(right, wrong, rng)
-        pieces: list[str] = []
-        for question in [*examples, test]:
-            a, b, c = question.options
-            opening = "\n\nOptions: (A) " if pieces else "Options: (A) "
-            pieces += [opening, a, ", (B) ", b, ", (C) ", c, "\nAnswer:[", questions.LETTERS[question.answer], "]."]
-        rows.append([noiser.ids[piece] for piece in pieces[:-2]] + [noiser.mask_id] * n_masks)
-        answers.append(noiser.ids[questions.LETTERS[test.answer]])
-    right_ones = 0
-    for start in range(0, len(rows), 20):
-        ids = torch.tensor(rows[start : start + 20], device=model.device)
-        with torch.autocast(model.device.type, torch.bfloat16):
-            hidden = model.model(input_ids=ids, use_cache=False).last_hidden_state[:, -n_masks]  # [B, H]
-            predicted = model.lm_head(hidden).argmax(-1).tolist()
-        right_ones += sum(p == a for p, a in zip(predicted, answers[start : start + 20], strict=True))
-    return right_ones / len(rows)
 
 
 class Trainer:
@@ -247,7 +187,7 @@ class Trainer:
                         smoothed,
                         answers_right,
                         self.tokens / (time.time() - self.started),
-                    )  # noqa: E501
+                    )
                     if answers_right >= self.options.stage_accuracy and (index + 1 < len(STAGES)):
                         break
                 if self.due():
