@@ -22,9 +22,15 @@ POSITIONS = (0, 10, 20, 30, 40)
 PROMPTS_SHA256 = "bac6dcd805585b0d0cc61e36adb07b860313411df5fd1293cb04819fe818d0ac"
 
 
+def suite(metadata: dict[str, object] | None = None) -> TaskManager:
+    return TaskManager(include_path=str(tasks_path()), include_defaults=False, metadata=metadata)
+
+
+DEFAULT_SUITE = suite()
+
+
 def load(name: str, **metadata: object) -> Any:
-    manager = TaskManager(include_path=str(tasks_path()), include_defaults=False, metadata=metadata)
-    return manager.load([name])["tasks"][name]
+    return (suite(metadata) if metadata else DEFAULT_SUITE).load([name])["tasks"][name]
 
 
 def requests(name: str, limit: int | None = None, chat: bool = False, **metadata: object) -> list[tuple[str, dict]]:
@@ -60,9 +66,7 @@ class AlwaysA(LM):
 
 
 def evaluate(lm: LM, name: str, **arguments: Any) -> dict[str, Any]:
-    manager = TaskManager(
-        include_path=str(tasks_path()), include_defaults=False, metadata=arguments.pop("metadata", None)
-    )
+    manager = suite(arguments.pop("metadata", None))
     return lm_eval.simple_evaluate(lm, tasks=[name], task_manager=manager, bootstrap_iters=2, **arguments)
 
 
@@ -240,21 +244,20 @@ def test_zero_shot_and_limit() -> None:
     assert prompt("mdlm_verb_smallest", **settings).startswith("Options: (A) ")
 
 
-def members_of(manager: TaskManager, name: str) -> list[str]:
+def members_of(name: str) -> list[str]:
     """A group's members; of a task, itself."""
-    members: str | list[str] = manager.task_index[name].cfg["task"]
+    members: str | list[str] = DEFAULT_SUITE.task_index[name].cfg["task"]
     return members if isinstance(members, list) else [members]
 
 
 def test_groups_hold_every_task_once() -> None:
-    manager = TaskManager(include_path=str(tasks_path()), include_defaults=False)
     counts = {"mdlm_context": 16, "mdlm_slot": 16, "mdlm_position": 80, "mdlm_locality": 240}
     names: list[str] = []
     for group, count in counts.items():
-        leaves = [name for member in members_of(manager, group) for name in members_of(manager, member)]
+        leaves = [name for member in members_of(group) for name in members_of(member)]
         assert len(leaves) == count
         names += leaves
-    assert sorted(names) == sorted(manager.all_subtasks)
+    assert sorted(names) == sorted(DEFAULT_SUITE.all_subtasks)
     assert len(set(names)) == 352
 
 
