@@ -54,8 +54,9 @@ class DiffusionHFLM(HFLM):
         self.denoiser = Denoiser(
             self.model, mask_token_id=self.mask_token_id, pad_token_id=self.tokenizer.pad_token_id, shift=shift
         )
-        generation_config = self.model.generation_config
-        self.end_ids = end_token_ids(self.tokenizer, generation_config.eos_token_id if generation_config else None)
+        # Encoders have no generation config.
+        generation_eos = self.model.generation_config.eos_token_id if self.model.can_generate() else None
+        self.end_ids = end_token_ids(self.tokenizer, generation_eos)
 
     # Loading, called by HFLM.__init__ in this order
 

@@ -13,7 +13,7 @@ from lm_eval.api.model import CachingLM
 from lm_eval.tasks import TaskManager
 from peft import LoraConfig, get_peft_model
 from tokenizers.processors import TemplateProcessing
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import BertConfig, BertForMaskedLM, LlamaConfig, LlamaForCausalLM
 
 from mdlm_lm_eval import diffusion_hflm
 from mdlm_lm_eval.lm import MDLM
@@ -323,6 +323,19 @@ def test_a_model_object_and_a_tokenizer_object(lm: MDLM) -> None:
     from_objects = MDLM(tiny_model(), tokenizer=tiny_tokenizer(), batch_size="auto", max_batch_size=2)
     requests = [generation(text, max_gen_toks=4) for text in ("a", "bb", "ccc", "dddd", "eeeee")]
     assert from_objects.generate_until(requests, disable_tqdm=True) == lm.generate_until(requests, disable_tqdm=True)
+
+
+def test_a_masked_lm_of_transformers(tmp_path: Path) -> None:
+    config = BertConfig(
+        vocab_size=259, hidden_size=32, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32, pad_token_id=0
+    )
+    BertForMaskedLM(config).save_pretrained(tmp_path)
+    tiny_tokenizer().save_pretrained(tmp_path)
+    bert = MDLM(str(tmp_path), batch_size=2)
+    requests = [generation(text, max_gen_toks=4) for text in ("a", "a longer one")]
+    together = bert.generate_until(requests, disable_tqdm=True)
+    assert together == [bert.generate_until([request], disable_tqdm=True)[0] for request in requests]
+    assert bert.get_model_info()["mdlm"]["family"] == "masked_lm"
 
 
 def test_automatic_batch_size_halves_when_memory_runs_out(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
