@@ -148,7 +148,7 @@ class Trainer:
     def due(self) -> bool:
         return time.time() - self.evaluated > 60 * self.options.evaluate_every_minutes
 
-    def evaluate(self, phase: str, loss: float) -> dict[str, float]:
+    def evaluate(self, phase: str, loss: float) -> None:
         """Logs accuracies of the averaged weights and writes a checkpoint."""
         self.evaluated = time.time()
         cells = {"10+0 n=2": (10, 0, 2), "10+40 n=2": (10, 40, 2), "10+40 n=200": (10, 40, 200)}
@@ -166,10 +166,9 @@ class Trainer:
         self.log_file.flush()
         log.info(" ".join(f"{k}={v:.3f}" if isinstance(v, float) else f"{k}={v}" for k, v in record.items()))
         self.average.save_pretrained(self.output / f"checkpoint-{self.steps}")
-        return scores
 
     def run_curriculum(self) -> None:
-        """Moves to the next stage once this one's accuracy is there; ends with the last or with its number of steps."""
+        """Moves to the next stage once this one's accuracy is there; ends after its number of steps."""
         smoothed = 0.0
         for index, stage in enumerate(STAGES):
             answers_right = 0.0
@@ -191,9 +190,7 @@ class Trainer:
                     if answers_right >= self.options.stage_accuracy and (index + 1 < len(STAGES)):
                         break
                 if self.due():
-                    scores = self.evaluate(stage.name, smoothed)
-                    if index + 1 == len(STAGES) and scores["10+40 n=2"] >= 0.97:
-                        return
+                    self.evaluate(stage.name, smoothed)
 
     @torch.no_grad()
     def stage_accuracy(self, stage: Stage) -> float:
