@@ -38,6 +38,7 @@ class DiffusionHFLM(HFLM):
         # lm-eval seeds torch with --seed right before it builds the model.
         split = split_model_arguments(arguments, default_seed=torch.initial_seed() % 2**63)
         self.decoding, self.likelihood, self.explicit = split.decoding, split.likelihood, split.explicit
+        self.preset = split.preset
         self._mask_token_id_argument = split.mask_token_id
         self.record = RunRecord()
         self.records = [self.record]  # of all processes

@@ -49,7 +49,8 @@ class MDLM(DiffusionHFLM):
     """Masked diffusion language model for lm-eval, registered as `mdlm`.
 
     Takes HFLM's arguments (`pretrained`, `dtype`, `peft`, `revision`, `batch_size`, ...), the fields of
-    `DecodingOptions` and `LikelihoodOptions`, `mask_token_id`, `shift_logits`, and transformers' loading arguments.
+    `DecodingOptions` and `LikelihoodOptions`, a `preset` of them, `mask_token_id`, `shift_logits`, and transformers'
+    loading arguments.
     """
 
     # Generation
@@ -284,6 +285,7 @@ class MDLM(DiffusionHFLM):
                 "adapter": self.peft,
                 "device": str(self.device),
                 "processes": self.world_size,
+                "preset": self.preset,
                 "explicit_options": sorted(self.explicit),
                 "batch_size": self.batches.size,
                 "forward_passes": sum(record.forward_passes for record in self.records),

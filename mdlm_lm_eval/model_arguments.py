@@ -9,6 +9,7 @@ from typing import Any
 from lm_eval.models.huggingface import HFLM
 
 from mdlm_lm_eval.options import DecodingOptions, LikelihoodOptions, OptionError
+from mdlm_lm_eval.presets import load_preset
 
 DECODING_NAMES = frozenset(field.name for field in fields(DecodingOptions))
 LIKELIHOOD_NAMES = frozenset(field.name for field in fields(LikelihoodOptions))
@@ -58,14 +59,24 @@ UNSUPPORTED = {
 }
 
 KNOWN_NAMES = (
-    DECODING_NAMES | LIKELIHOOD_NAMES | CHECKPOINT_NAMES | HFLM_NAMES | BITSANDBYTES_NAMES | FROM_PRETRAINED_NAMES
+    DECODING_NAMES
+    | LIKELIHOOD_NAMES
+    | CHECKPOINT_NAMES
+    | HFLM_NAMES
+    | BITSANDBYTES_NAMES
+    | FROM_PRETRAINED_NAMES
+    | {"preset"}
 ) - UNSUPPORTED.keys()
 
 
 @dataclass(frozen=True)
 class ModelArguments:
-    """Validated model arguments; `explicit` names the decoding and likelihood options that the user set."""
+    """Validated model arguments.
 
+    `explicit` names the decoding and likelihood options that the user set, by name or by `preset`.
+    """
+
+    preset: str | None
     decoding: DecodingOptions
     likelihood: LikelihoodOptions
     explicit: frozenset[str]
@@ -84,12 +95,16 @@ def split_model_arguments(arguments: Mapping[str, Any], *, default_seed: int) ->
             raise OptionError(f"{name}={value!r} is not allowed with masked diffusion models: {UNSUPPORTED[name]}")
         if name not in KNOWN_NAMES | UNSUPPORTED.keys():
             raise OptionError(unknown_name("model argument", name, value, KNOWN_NAMES))
+    preset = None if arguments.get("preset") is None else str(arguments["preset"])
+    if preset is not None:
+        arguments = {**load_preset(preset), **arguments}
     seed = {"seed": default_seed}
     decoding = {name: value for name, value in arguments.items() if name in DECODING_NAMES}
     likelihood = {name: value for name, value in arguments.items() if name in LIKELIHOOD_NAMES}
     if arguments.get("backend", "default") not in ("default", "causal"):
         raise OptionError(f"backend={arguments['backend']!r} is not allowed; allowed are default and causal")
     return ModelArguments(
+        preset=preset,
         decoding=DecodingOptions().override(seed | decoding),
         likelihood=LikelihoodOptions().override(seed | likelihood),
         explicit=frozenset(decoding) | frozenset(likelihood),
@@ -100,7 +115,7 @@ def split_model_arguments(arguments: Mapping[str, Any], *, default_seed: int) ->
         loading={
             name: value
             for name, value in arguments.items()
-            if name not in DECODING_NAMES | LIKELIHOOD_NAMES | CHECKPOINT_NAMES | UNSUPPORTED.keys()
+            if name not in DECODING_NAMES | LIKELIHOOD_NAMES | CHECKPOINT_NAMES | UNSUPPORTED.keys() | {"preset"}
         },
     )
 
