@@ -40,14 +40,14 @@ class TrainingOptions:
     heads: int = 8
     intermediate_size: int = 512
     peak_learning_rate: float = 1e-3
-    plain_learning_rate: float = 3e-4
+    plain_learning_rate: float = 5e-4
     warmup_steps: int = 200
     curriculum_tokens_per_step: int = 3200
     plain_tokens_per_step: int = 2816
     window: int = 704
     stage_accuracy: float = 0.9
-    curriculum_steps: int = 4811
-    plain_steps: int = 2300
+    curriculum_steps: int = 3243
+    plain_steps: int = 165
     evaluate_every_minutes: float = 2.0
 
 
