@@ -104,6 +104,7 @@ class DiffusionHFLM(HFLM):
             subfolder=subfolder,
             trust_remote_code=trust_remote_code,
             use_fast_tokenizer=use_fast_tokenizer,
+            add_bos_token=add_bos_token,
         )
 
     def _create_model(

@@ -168,12 +168,16 @@ def test_dream_tokenizer_loads_without_its_remote_class(tmp_path: Path) -> None:
         "tokenizer_class": "DreamTokenizer",
         "auto_map": {"AutoTokenizer": ["tokenization_dream.DreamTokenizer", None]},
         "added_tokens_decoder": added,
+        "bos_token": names[0],
         "eos_token": names[0],
         "pad_token": names[0],
         "mask_token": names[2],
     }
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
-    tokenizer = load_tokenizer(str(tmp_path), config=load_config(str(GOLDEN / "dream")))
+    config = load_config(str(GOLDEN / "dream"))
+    with_bos = load_tokenizer(str(tmp_path), config=config, add_bos_token=True)
+    assert with_bos("ab")["input_ids"] == [257, 256]
+    tokenizer = load_tokenizer(str(tmp_path), config=config)
     assert tokenizer("abc<|mask|>")["input_ids"] == [256, vocabulary["c"], 259]
     assert (tokenizer.mask_token_id, tokenizer.pad_token_id) == (259, 257)
     assert tokenizer.decode(tokenizer("ab é 字")["input_ids"]) == "ab é 字"

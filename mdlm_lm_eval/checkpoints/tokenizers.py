@@ -1,5 +1,7 @@
 """Tokenizers of the published checkpoints, without their remote code."""
 
+from typing import Any
+
 from transformers import (
     AutoTokenizer,
     PretrainedConfig,
@@ -24,22 +26,25 @@ def load_tokenizer(
     subfolder: str | None = "",
     trust_remote_code: bool | None = False,
     use_fast_tokenizer: bool | None = True,
+    add_bos_token: bool | None = None,
 ) -> PreTrainedTokenizerBase:
     """The checkpoint's tokenizer, knowing its mask and padding tokens where their ids have names.
 
+    `add_bos_token` overrides whether it begins texts with BOS (Dream's evaluation does, its tokenizer does not).
     Raises OptionError where the tokenizer's files are missing or unreadable.
     """
-    where = {"revision": revision or "main", "subfolder": subfolder or ""}
+    where: dict[str, Any] = {"revision": revision or "main", "subfolder": subfolder or ""}
+    bos = {} if add_bos_token is None else {"add_bos_token": add_bos_token}
     try:
         class_name = get_tokenizer_config(pretrained, **where).get("tokenizer_class")
         if class_name in NATIVE_TOKENIZERS:
-            tokenizer = NATIVE_TOKENIZERS[class_name].from_pretrained(pretrained, **where)
+            tokenizer = NATIVE_TOKENIZERS[class_name].from_pretrained(pretrained, **where, **bos)
         elif family_of(config) in ("llada", "llada_moe"):
             # AutoTokenizer would see Llama's or Qwen's config and rebuild their pre-tokenizer in place of the file's.
-            tokenizer = PreTrainedTokenizerFast.from_pretrained(pretrained, **where)
+            tokenizer = PreTrainedTokenizerFast.from_pretrained(pretrained, **where, **bos)
         else:
             tokenizer = AutoTokenizer.from_pretrained(
-                pretrained, use_fast=bool(use_fast_tokenizer), trust_remote_code=bool(trust_remote_code), **where
+                pretrained, use_fast=bool(use_fast_tokenizer), trust_remote_code=bool(trust_remote_code), **where, **bos
             )
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise OptionError(f"tokenizer of {pretrained} cannot be loaded: {first_line(error)}") from error
