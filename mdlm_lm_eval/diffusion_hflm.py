@@ -16,7 +16,7 @@ from mdlm_lm_eval.denoiser import Denoiser
 from mdlm_lm_eval.model_arguments import bitsandbytes_arguments, split_model_arguments
 from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.run_info import RunRecord
-from mdlm_lm_eval.text import encode_without_masks, end_token_ids
+from mdlm_lm_eval.text import encode_without_masks, end_of_turn_ids, eos_ids
 
 DEFAULT_MODEL = Path(__file__).parent / "default_model"
 
@@ -39,7 +39,7 @@ class DiffusionHFLM(HFLM):
         split = split_model_arguments(arguments, default_seed=torch.initial_seed() % 2**63)
         self.decoding, self.likelihood, self.explicit = split.decoding, split.likelihood, split.explicit
         self.preset = split.preset
-        self._mask_token_id_argument = split.mask_token_id
+        self._mask_token_id_argument, self._shift_logits_argument = split.mask_token_id, split.shift_logits
         self.record = RunRecord()
         self.records = [self.record]  # of all processes
         # HFLM sets it after loading; the canvas is checked against it before.
@@ -51,13 +51,16 @@ class DiffusionHFLM(HFLM):
             # HFLM takes the local process index, and only where there are several GPUs.
             processes = PartialState()
             self._rank, self._world_size = processes.process_index, processes.num_processes
-        shift = checkpoints.shifts_logits(self.config) if split.shift_logits is None else split.shift_logits
         self.denoiser = Denoiser(
-            self.model, mask_token_id=self.mask_token_id, pad_token_id=self.tokenizer.pad_token_id, shift=shift
+            self.model,
+            mask_token_id=self.mask_token_id,
+            pad_token_id=self.tokenizer.pad_token_id,
+            shift=self._shift_logits,
         )
         # Encoders have no generation config.
         generation_eos = self.model.generation_config.eos_token_id if self.model.can_generate() else None
-        self.end_ids = end_token_ids(self.tokenizer, generation_eos)
+        self.eos_ids = eos_ids(self.tokenizer, generation_eos)
+        self.end_of_turn_ids = end_of_turn_ids(self.tokenizer)
 
     # Loading, called by HFLM.__init__ in this order
 
@@ -161,6 +164,8 @@ class DiffusionHFLM(HFLM):
         self.mask_token_id = checkpoints.resolve_mask_token_id(
             self.config, self.tokenizer, self._mask_token_id_argument
         )
+        argument = self._shift_logits_argument
+        self._shift_logits = checkpoints.shifts_logits(self.config) if argument is None else argument
         n_masks = self.decoding.n_masks
         if isinstance(n_masks, int) and n_masks >= self.max_length:
             raise OptionError(

@@ -4,7 +4,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -20,7 +20,7 @@ from mdlm_lm_eval.canvas import Canvas, build_canvas, build_infill_canvas
 from mdlm_lm_eval.decoding import decode_canvases
 from mdlm_lm_eval.diffusion_hflm import DiffusionHFLM
 from mdlm_lm_eval.likelihood import LikelihoodRequest, rolling_windows, score, truncated_tokens
-from mdlm_lm_eval.options import OptionError
+from mdlm_lm_eval.options import LikelihoodOptions, OptionError
 from mdlm_lm_eval.request_cache import claim_cache, weights_digest
 from mdlm_lm_eval.requests import GenerationSettings, RequestSeeds, parse_gen_kwargs
 from mdlm_lm_eval.run_info import merged, suite_info
@@ -103,7 +103,7 @@ class MDLM(DiffusionHFLM):
             fillers=len(fillers),
             prompt_tokens=canvas.prompt_length,
         )
-        ending = Ending(self.tokenizer, self.end_ids, settings.until, self.think_end_token)
+        ending = Ending(self.tokenizer, self.eos_ids | self.end_of_turn_ids, settings.until, self.think_end_token)
         return Generation(instance, settings, canvas, truncated, ending)
 
     def _filler_ids(self, settings: GenerationSettings) -> list[int]:
@@ -128,7 +128,8 @@ class MDLM(DiffusionHFLM):
                 self.denoiser,
                 [generation.canvas for generation in batch],
                 batch[0].settings.options,
-                eos_ids=self.end_ids,
+                eos_ids=self.eos_ids,
+                end_of_turn_ids=self.end_of_turn_ids,
                 is_decided=batch[0].ending.is_decided,
             )
         self.record.add_forward_passes(
@@ -163,7 +164,8 @@ class MDLM(DiffusionHFLM):
             answers[n] = answer
             self.cache_hook.add_partial("loglikelihood", requests[n].args, answer)
 
-        self._score(prepared, [instance.task_name for instance in requests], save, "loglikelihood", disable_tqdm)
+        names = [instance.task_name for instance in requests]
+        self._score(prepared, self.likelihood, names, save, "loglikelihood", disable_tqdm)
         return [answers[n] for n in range(len(requests))]
 
     def _context_and_continuation(self, context: str, continuation: str) -> tuple[list[int], list[int]]:
@@ -200,19 +202,21 @@ class MDLM(DiffusionHFLM):
             if unscored[n] == 0:
                 self.cache_hook.add_partial("loglikelihood_rolling", requests[n].args, totals[n])
 
-        self._score(windows, [requests[n].task_name for n in owners], save, "loglikelihood_rolling", disable_tqdm)
+        options = replace(self.likelihood, check_greedy=False)  # nobody reads the flag here
+        names = [requests[n].task_name for n in owners]
+        self._score(windows, options, names, save, "loglikelihood_rolling", disable_tqdm)
         return totals
 
     def _score(
         self,
         prepared: Sequence[LikelihoodRequest],
+        options: LikelihoodOptions,
         task_names: Sequence[str | None],
         save: Callable[[int, tuple[float, bool]], None],
         what: str,
         disable_tqdm: bool,
     ) -> None:
         """Scores requests, longest first and those with the same context together; `save(index, answer)` for each."""
-        options = self.likelihood
         truncated = [truncated_tokens(request, options, self.max_length) for request in prepared]
         for request, name, cut in zip(prepared, task_names, truncated, strict=True):
             n = len(request.continuation_ids)

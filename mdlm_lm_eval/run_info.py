@@ -6,7 +6,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from mdlm_lm_eval import __version__, tasks_path
+import yaml
+
+from mdlm_lm_eval import tasks_path
 
 SUITE_PREFIX = "mdlm_"
 
@@ -84,7 +86,8 @@ def suite_info(task_names: Iterable[str]) -> dict[str, str]:
     """Version and content hash of the task suite, empty where no task of it ran."""
     if not any(name.startswith(SUITE_PREFIX) for name in task_names):
         return {}
-    return {"version": __version__, "sha256": folder_hash(tasks_path())}
+    suite = yaml.safe_load((tasks_path() / "_suite_yaml").read_text(encoding="utf-8"))
+    return {"version": suite["metadata"]["version"], "sha256": folder_hash(tasks_path())}
 
 
 def folder_hash(folder: Path) -> str:

@@ -63,15 +63,18 @@ def _split(ids: list[int], separator: int) -> Iterator[list[int]]:
     yield segment
 
 
-def end_token_ids(tokenizer: PreTrainedTokenizerBase, generation_eos: int | list[int] | None) -> frozenset[int]:
-    """Ids that end a generated text: EOS by tokenizer and generation config, and end of turn."""
+def end_of_turn_ids(tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
+    """Ids of the tokens that end an assistant's turn in the families' chat formats."""
     vocabulary = tokenizer.get_added_vocab()
-    ids = {vocabulary[token] for token in END_OF_TURN_TOKENS if token in vocabulary}
-    if tokenizer.eos_token_id is not None:
-        ids.add(tokenizer.eos_token_id)
+    return frozenset(vocabulary[token] for token in END_OF_TURN_TOKENS if token in vocabulary)
+
+
+def eos_ids(tokenizer: PreTrainedTokenizerBase, generation_eos: int | list[int] | None) -> frozenset[int]:
+    """Ids of EOS, by tokenizer and generation config, that are no ends of turn."""
+    ids = set() if tokenizer.eos_token_id is None else {tokenizer.eos_token_id}
     if generation_eos is not None:
         ids.update([generation_eos] if isinstance(generation_eos, int) else generation_eos)
-    return frozenset(ids)
+    return frozenset(ids) - end_of_turn_ids(tokenizer)
 
 
 @dataclass(frozen=True)
