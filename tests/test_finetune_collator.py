@@ -1,0 +1,56 @@
+"""The two views that the mask-agnostic loss compares."""
+
+import pytest
+import torch
+
+from mdlm_finetune.collator import Example, MaskAgnosticCollator
+
+COLLATOR = MaskAgnosticCollator(mask_token_id=2, eos_token_id=1, max_length=40, masks_end=30, curriculum_passes=100)
+EXAMPLES = [Example(id, list(range(10, 15 + id)), list(range(50, 53 + 2 * id))) for id in range(4)]
+
+
+def test_views_differ_only_in_their_tails() -> None:
+    views = COLLATOR(EXAMPLES, 100)
+    one, two = views.input_ids.chunk(2)
+    for row, example in enumerate(EXAMPLES):
+        n_text = len(example.prompt_ids) + len(example.answer_ids)
+        assert one[row, :n_text].tolist() == two[row, :n_text].tolist()
+        assert one[row, : len(example.prompt_ids)].tolist() == example.prompt_ids
+        counts = [int((view[row, n_text:] == 2).sum()) for view in (one, two)]
+        assert counts[0] != counts[1]
+        attended = views.attention_mask[[row, row + 4]].sum(1)
+        assert attended.tolist() == [n_text + max(counts)] * 2
+
+
+def test_targets_are_the_tokens_under_the_masks() -> None:
+    views = COLLATOR(EXAMPLES, 100)
+    assert bool((views.input_ids[views.masked_answers] == 2).all())
+    first, second = views.masked_answers.chunk(2)
+    assert torch.equal(first, second)
+    assert views.example.bincount().tolist() == first.sum(1).tolist()
+    for target, owner in zip(views.targets.tolist(), views.example.tolist(), strict=True):
+        assert target in EXAMPLES[owner].answer_ids
+
+
+def test_at_least_one_answer_token_is_masked() -> None:
+    rare = MaskAgnosticCollator(mask_token_id=2, eos_token_id=1, p_low=1e-6, p_high=1e-6)
+    assert rare(EXAMPLES, 0).example.bincount().tolist() == [1, 1, 1, 1]
+
+
+def test_an_example_is_noised_alike_in_any_batch() -> None:
+    whole, alone = COLLATOR(EXAMPLES, 7), COLLATOR(EXAMPLES[2:3], 7)
+    n = int(alone.attention_mask[0].sum())
+    assert whole.input_ids[2, :n].tolist() == alone.input_ids[0].tolist()
+    assert whole.input_ids[6, :n].tolist() == alone.input_ids[1].tolist()
+    assert not torch.equal(COLLATOR(EXAMPLES, 8).mask_ratio, whole.mask_ratio)
+
+
+def test_curriculum_grows_with_passes_to_its_end() -> None:
+    assert [COLLATOR.max_masks(n) for n in (0, 50, 100, 1000)] == [1, 15, 30, 30]
+
+
+def test_bad_settings_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"p_low=0.9, p_high=0.1"):
+        MaskAgnosticCollator(mask_token_id=2, eos_token_id=1, p_low=0.9, p_high=0.1)
+    with pytest.raises(ValueError, match="example 5: no answer"):
+        COLLATOR([Example(5, [3], [])], 0)
