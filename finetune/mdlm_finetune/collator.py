@@ -34,7 +34,7 @@ class MaskAgnosticCollator:
     """Examples -> views (section 6.1 of the mask sensitivity paper).
 
     p ~ U(`p_low`, `p_high`); each answer token is masked with probability p and at least one is. Two distinct numbers
-    of masks, 0 to the curriculum's maximum, are appended; the maximum grows linearly from `masks_start` to `masks_end` over
+    of masks, 0 to the maximum of the curriculum, are appended; it grows linearly from `masks_start` to `masks_end` over
     `curriculum_passes` forward-backward passes. The shorter view of an example ends in EOS tokens that are attended to,
     as in LLaDA's own fine-tuning; padding between examples is not attended to.
 
