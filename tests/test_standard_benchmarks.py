@@ -1,0 +1,294 @@
+"""lm-eval's own task YAMLs, as they are, on small local data of the same schema and a tiny random model."""
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import evaluate
+import lm_eval
+import lm_eval.tasks
+import pytest
+import torch
+import yaml
+from lm_eval.tasks import TaskManager
+from torch import Tensor
+
+from mdlm_lm_eval.lm import MDLM
+
+TASKS = Path(lm_eval.tasks.__file__).parent
+YAMLS = {
+    "arc_easy": "arc/arc_easy.yaml",
+    "gsm8k": "gsm8k/gsm8k.yaml",
+    "hellaswag": "hellaswag/hellaswag.yaml",
+    "humaneval": "humaneval/humaneval.yaml",
+    "lambada_openai": "lambada/lambada_openai.yaml",
+    "mbpp": "mbpp/mbpp.yaml",
+    "mmlu_anatomy": "mmlu/default/mmlu_anatomy.yaml",
+    "piqa": "piqa/piqa.yaml",
+    "wikitext": "wikitext/wikitext.yaml",
+    "winogrande": "winogrande/default.yaml",
+}
+Evaluate = Callable[..., dict[str, Any]]
+
+ARC = [
+    {"question": q, "choices": {"text": texts, "label": ["A", "B", "C", "D"]}, "answerKey": key}
+    for q, texts, key in [
+        ("Which is hot?", ["ice", "the sun", "snow", "a cave"], "B"),
+        ("Which is a plant?", ["oak", "cat", "a big stone", "air"], "A"),
+        ("Which one flies?", ["a fish", "iron", "a worm", "a bird"], "D"),
+    ]
+]
+HELLASWAG = [
+    {"ctx_a": a, "ctx_b": b, "activity_label": "Cooking", "endings": endings, "label": label}
+    for a, b, endings, label in [
+        ("A man cuts bread.", "he", ["eats it. [title] Done", "flies", "sings a long song", "is a boat"], "0"),
+        ("Water boils.", "the lid", ["laughs", "is read aloud", "rattles", "votes"], "2"),
+    ]
+]
+PIQA = [
+    {"goal": "Open a jar", "sol1": "turn the lid", "sol2": "look at it", "label": 0},
+    {"goal": "Dry a towel", "sol1": "put it into the lake", "sol2": "hang it up", "label": 1},
+]
+WINOGRANDE = [
+    {"sentence": "The cup fit the box as the _ was small.", "option1": "cup", "option2": "box", "answer": "1"},
+    {"sentence": "Ann paid Eve, so _ was richer.", "option1": "Ann", "option2": "Eve", "answer": "2"},
+]
+MMLU = [
+    {"question": "How many hearts has a human?", "choices": ["one", "two", "three", "none"], "answer": 0},
+    {"question": "Where is the shin?", "choices": ["arm", "head", "leg", "back"], "answer": 2},
+    {"question": "What pumps blood?", "choices": ["liver", "heart", "skin", "eye"], "answer": 1},
+]
+GSM8K = [
+    {"question": f"Ann has {n} apples and gets {m}. How many has she?", "answer": f"{n}+{m}={n + m}\n#### {n + m}"}
+    for n, m in [(20, 22), (3, 4), (5, 6)]
+]
+WIKITEXT = [
+    {"page": " = Oak = \n An oak is a tree . It grows @-@ slowly . " * 8},
+    {"page": " = Ant = \n Ants live in colonies . "},
+]
+LAMBADA = [{"text": "he opened the door and saw the cat"}, {"text": "she drank a cup of tea"}]
+HUMANEVAL = [
+    {
+        "task_id": "HumanEval/0",
+        "prompt": 'def add(a, b):\n    """Sum."""\n',
+        "canonical_solution": "    return a + b\n",
+        "test": "def check(f):\n    assert f(2, 3) == 5\n",
+        "entry_point": "add",
+    }
+]
+MBPP = [
+    {
+        "task_id": 11,
+        "text": "Add two numbers.",
+        "code": "def add(a, b): return a + b",
+        "test_list": ["assert add(1, 2) == 3", "assert add(0, 0) == 0", "assert add(2, 2) == 4"],
+    }
+]
+DATA = {
+    "arc_easy": ARC,
+    "hellaswag": HELLASWAG,
+    "piqa": PIQA,
+    "winogrande": WINOGRANDE,
+    "mmlu_anatomy": MMLU,
+    "gsm8k": GSM8K,
+    "wikitext": WIKITEXT,
+    "lambada_openai": LAMBADA,
+    "humaneval": HUMANEVAL,
+    "mbpp": MBPP,
+}
+GOLD = {
+    "arc_easy": [1, 0, 3],
+    "hellaswag": [0, 2],
+    "piqa": [0, 1],
+    "winogrande": [0, 1],
+    "mmlu_anatomy": [0, 2, 1],
+}
+
+
+class CodeEval:
+    """Stands in for the hub's `code_eval`, which both code tasks load (and run once) at import: it runs nothing and
+    passes what holds the line `    return a + b`."""
+
+    def compute(
+        self, references: list[str], predictions: list[list[str]], k: list[int]
+    ) -> tuple[dict[str, float], None]:
+        passed = [any("    return a + b" in prediction for prediction in of_one) for of_one in predictions]
+        return {"pass@1": sum(passed) / len(passed)}, None
+
+
+@pytest.fixture(scope="module")
+def models(checkpoint: Path) -> dict[int, MDLM]:
+    """One model for each of two batch sizes; the context is long enough for few-shot prompts of one token a byte."""
+    return {size: MDLM(str(checkpoint), device="cpu", batch_size=size, max_length=2048, mc_num=8) for size in (1, 5)}
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Evaluate:
+    """`run(lm, task, **arguments)`: lm-eval's result for its YAML, included whole, with other data."""
+    monkeypatch.setattr(evaluate, "load", lambda _name: CodeEval())
+
+    def evaluate_task(lm: MDLM, name: str, **arguments: Any) -> dict[str, Any]:
+        data, config = tmp_path / f"{name}.jsonl", tmp_path / f"{name}.yaml"
+        data.write_text("".join(json.dumps(doc) + "\n" for doc in DATA[name]))
+        splits = dict.fromkeys(("train", "validation", "test", "dev"), str(data))
+        dataset = {"data_files": splits, "cache_dir": str(tmp_path / "cache")}
+        local = {"include": str(TASKS / YAMLS[name]), "dataset_path": "json", "dataset_kwargs": dataset}
+        config.write_text(yaml.safe_dump(local))
+        results: dict[str, Any] = lm_eval.simple_evaluate(
+            lm,
+            tasks=[str(config)],
+            task_manager=TaskManager(include_defaults=False),
+            bootstrap_iters=0,
+            confirm_run_unsafe_code=True,
+            **arguments,
+        )
+        return results
+
+    return evaluate_task
+
+
+def script(lm: MDLM, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    """Makes the model certain of `text`, and then of exclamation marks, on every canvas of 64 masks."""
+    spoken = torch.tensor(lm.tokenizer.encode(text.ljust(64, "!"), add_special_tokens=False))
+
+    def logits(input_ids: Tensor, attention_mask: Tensor, at: Tensor, **_: Any) -> Tensor:
+        lm.denoiser.forward_passes += 1
+        rows, columns = at.nonzero(as_tuple=True)
+        slots = columns - (attention_mask.sum(1)[rows] - 64)
+        return 20.0 * torch.nn.functional.one_hot(spoken[slots], lm.denoiser.vocab_size).float()  # [N, V]
+
+    monkeypatch.setattr(lm.denoiser, "logits", logits)
+
+
+def answers(results: dict[str, Any], name: str) -> dict[tuple[int, str], Any]:
+    """(document, filter) -> filtered responses."""
+    return {(sample["doc_id"], sample["filter"]): sample["filtered_resps"] for sample in results["samples"][name]}
+
+
+def log_likelihoods(results: dict[str, Any], name: str) -> list[float]:
+    return [float(ll) for sample in results["samples"][name] for [(ll, _)] in sample["resps"]]
+
+
+@pytest.mark.parametrize(
+    ("name", "num_fewshot", "n_choices"),
+    [("arc_easy", 2, 4), ("hellaswag", 0, 4), ("piqa", 1, 2), ("winogrande", 0, 2), ("mmlu_anatomy", 2, 4)],
+)
+def test_multiple_choice_does_not_depend_on_the_batch_size(
+    models: dict[int, MDLM], run: Evaluate, name: str, num_fewshot: int, n_choices: int
+) -> None:
+    alone, packed = (run(models[size], name, num_fewshot=num_fewshot) for size in (1, 5))
+    values = log_likelihoods(alone, name)
+    assert len(values) == n_choices * len(DATA[name])
+    assert len({round(value, 6) for value in values}) > len(values) // 2
+    assert max(values) < 0
+    assert log_likelihoods(packed, name) == pytest.approx(values, abs=1e-4)
+    scores = {metric: value for metric, value in alone["results"][name].items() if metric.startswith("acc")}
+    assert scores == {metric: packed["results"][name][metric] for metric in scores}
+    chosen = torch.tensor(values).view(-1, n_choices).argmax(1).tolist()
+    right = [choice == gold for choice, gold in zip(chosen, GOLD[name], strict=True)]
+    assert scores["acc,none"] == pytest.approx(sum(right) / len(right))
+
+
+def test_mmlu_log_likelihoods_are_the_bound_computed_by_hand(models: dict[int, MDLM], run: Evaluate) -> None:
+    """Two tokens, a space and a letter: half of each token's share with one mask, half of it with both."""
+    lm = models[5]
+    results = run(lm, "mmlu_anatomy", num_fewshot=1)
+    sample = results["samples"]["mmlu_anatomy"][0]
+    context, continuation = sample["arguments"][2]
+    assert continuation == " C"
+    ids = lm.tokenizer.encode(context + continuation, add_special_tokens=False)
+
+    def log_probs(*masked: int) -> list[float]:
+        canvas = torch.tensor([ids])
+        canvas[0, list(masked)] = lm.mask_token_id
+        with torch.no_grad():
+            logits = lm.model(input_ids=canvas, attention_mask=torch.ones_like(canvas)).logits[0]
+        return [float(logits[at].log_softmax(-1)[ids[at]]) for at in masked]
+
+    by_hand = (sum(log_probs(-2)) + sum(log_probs(-1)) + sum(log_probs(-2, -1))) / 2
+    assert log_likelihoods({"samples": {"": [sample]}}, "")[2] == pytest.approx(by_hand, abs=1e-4)
+
+
+def test_lambada_has_a_perplexity_of_the_last_word(models: dict[int, MDLM], run: Evaluate) -> None:
+    alone, packed = (run(models[size], "lambada_openai") for size in (1, 5))
+    values = log_likelihoods(alone, "lambada_openai")
+    assert log_likelihoods(packed, "lambada_openai") == pytest.approx(values, abs=1e-4)
+    scores = alone["results"]["lambada_openai"]
+    assert scores["perplexity,none"] == pytest.approx(math.exp(-sum(values) / len(values)))
+    assert scores["acc,none"] == 0.0
+
+
+def test_wikitext_perplexity_sums_windows_of_a_page_longer_than_the_context(
+    checkpoint: Path, models: dict[int, MDLM], run: Evaluate
+) -> None:
+    windowed = {size: MDLM(str(checkpoint), device="cpu", batch_size=size, max_length=128, mc_num=8) for size in (1, 5)}
+    alone, packed = (run(windowed[size], "wikitext") for size in (1, 5))
+    pages = alone["samples"]["wikitext"]
+    totals = [float(sample["resps"][0][0]) for sample in pages]
+    assert [float(sample["resps"][0][0]) for sample in packed["samples"]["wikitext"]] == pytest.approx(totals, abs=1e-3)
+    n_bytes = sum(len(doc["page"].encode()) for doc in WIKITEXT)
+    scores = alone["results"]["wikitext"]
+    assert scores["bits_per_byte,none"] == pytest.approx(-sum(totals) / n_bytes / math.log(2))
+    assert scores["byte_perplexity,none"] == pytest.approx(2 ** scores["bits_per_byte,none"])
+    assert scores["word_perplexity,none"] > scores["byte_perplexity,none"] > 1
+    record = windowed[1].get_model_info()["mdlm"]["tasks"]["wikitext"]
+    assert record["truncated_prompts"] == 0
+
+
+@pytest.mark.parametrize(("name", "num_fewshot"), [("gsm8k", 2), ("humaneval", 0), ("mbpp", 1)])
+def test_generation_does_not_depend_on_the_batch_size(
+    models: dict[int, MDLM], run: Evaluate, name: str, num_fewshot: int
+) -> None:
+    settings = {"num_fewshot": num_fewshot, "gen_kwargs": {"max_gen_toks": 12, "steps": 6}}
+    alone, packed = (run(models[size], name, **settings) for size in (1, 5))
+    raw = [sample["resps"] for sample in alone["samples"][name]]
+    assert raw == [sample["resps"] for sample in packed["samples"][name]]
+    assert all(text for [[text]] in raw)
+    assert answers(alone, name) == answers(packed, name)
+
+
+def test_gsm8k_ends_at_its_stop_string_and_both_filters_read_the_answer(
+    models: dict[int, MDLM], run: Evaluate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lm = models[5]
+    script(lm, monkeypatch, " 20+22=42\n#### 42\nQuestion: 7 or 8?")
+    passes = lm.denoiser.forward_passes
+    results = run(lm, "gsm8k", num_fewshot=1, gen_kwargs={"max_gen_toks": 64, "block_length": 8})
+    assert [sample["resps"] for sample in results["samples"]["gsm8k"]] == [[[" 20+22=42\n#### 42\n"]]] * 6
+    filtered = answers(results, "gsm8k")
+    assert filtered == {(doc, name): ["42"] for doc in range(3) for name in ("strict-match", "flexible-extract")}
+    scores = results["results"]["gsm8k"]
+    assert scores["exact_match,strict-match"] == scores["exact_match,flexible-extract"] == pytest.approx(1 / 3)
+    assert lm.denoiser.forward_passes - passes < 64
+
+
+def test_humaneval_and_mbpp_cut_the_code_and_hand_it_to_the_metric(
+    models: dict[int, MDLM], run: Evaluate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script(models[5], monkeypatch, "    return a + b\ndef more():\n    [DONE] no")
+    decoding = {"max_gen_toks": 64}
+    humaneval = run(models[5], "humaneval", gen_kwargs=decoding)
+    assert answers(humaneval, "humaneval")[0, "create_test"] == [[f"{HUMANEVAL[0]['prompt']}    return a + b"]]
+    mbpp = run(models[5], "mbpp", gen_kwargs=decoding)
+    assert answers(mbpp, "mbpp")[0, "none"] == ["    return a + b\ndef more():\n    "]
+    for name, results in (("humaneval", humaneval), ("mbpp", mbpp)):
+        assert next(value for metric, value in results["results"][name].items() if metric.startswith("pass")) == 1.0
+
+
+def test_few_shot_examples_become_turns_of_the_chat_template(models: dict[int, MDLM], run: Evaluate) -> None:
+    settings = {"num_fewshot": 2, "apply_chat_template": True, "gen_kwargs": {"max_gen_toks": 8}}
+    as_turns = run(models[5], "gsm8k", fewshot_as_multiturn=True, **settings)
+    in_one_turn = run(models[5], "gsm8k", fewshot_as_multiturn=False, **settings)
+    for results, turns in ((as_turns, 3), (in_one_turn, 1)):
+        for sample in results["samples"]["gsm8k"]:
+            prompt = sample["arguments"][0][0]
+            assert (prompt.count("<user>"), prompt.count("<assistant>")) == (turns, turns)
+            assert prompt.count("####") == 2
+            assert prompt.endswith("\nAnswer:<assistant>")
+    choices = run(models[5], "mmlu_anatomy", num_fewshot=2, apply_chat_template=True, fewshot_as_multiturn=True)
+    contexts = [context for sample in choices["samples"]["mmlu_anatomy"] for context, _ in sample["arguments"]]
+    assert len(contexts) == 12
+    assert all(context.count("<assistant>") == 3 and context.endswith("<assistant>") for context in contexts)
+    assert len(set(log_likelihoods(choices, "mmlu_anatomy"))) == 12
