@@ -2,6 +2,10 @@
 
     python benchmarks/speed.py
     python benchmarks/speed.py --model llada-8b --device cuda --dtype bfloat16 --questions 32
+    python benchmarks/speed.py --model llada-8b --layers 1 --dtype bfloat16 --only suite
+
+The last one gives the memory of LLaDA-8B's widths where the whole model does not fit: without gradients, activations of
+one layer exist at a time.
 
 The plain loop works as the families' own scripts do: one request at a time, logits and probabilities of the whole
 canvas, and mc_num samples for every continuation, whatever its length. Plain and ours take turns; times are medians
@@ -19,7 +23,7 @@ import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 from statistics import median
@@ -253,6 +257,7 @@ def agreement(plain: list[Any], ours: list[Any]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", choices=SHAPES, default="tiny", help="shape of the random model")
+    parser.add_argument("--layers", type=int, help="instead of the shape's own number")
     parser.add_argument("--vocab_size", type=int, default=LLADA_VOCABULARY)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--dtype", default="float32")
@@ -266,7 +271,9 @@ def main() -> None:
     parser.add_argument("--only", default="", help="only workloads whose name holds this")
     arguments = parser.parse_args()
 
-    shape, device, dtype = SHAPES[arguments.model], torch.device(arguments.device), getattr(torch, arguments.dtype)
+    device, dtype = torch.device(arguments.device), getattr(torch, arguments.dtype)
+    shape = SHAPES[arguments.model]
+    shape = replace(shape, layers=arguments.layers or shape.layers)
     torch.manual_seed(0)
     config = LlamaConfig(
         vocab_size=arguments.vocab_size,
