@@ -1,0 +1,1 @@
+"""Tables, figures and pages from lm-eval result files."""
