@@ -14,7 +14,10 @@ Curve = Mapping[int, "Estimate"]
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean accuracy in 0..1 over tasks with its 95% band: mean +- 1.96 sd / sqrt(n), over the questions of one task."""
+    """A mean accuracy in 0..1 over tasks with its 95% band, mean +- 1.96 sd / sqrt(n_tasks).
+
+    A single benchmark's band is mean +- 1.96 standard errors over its questions.
+    """
 
     mean: float
     low: float | None
@@ -107,7 +110,7 @@ class Row:
 
     @property
     def degradation_percent(self) -> float | None:
-        """(max - min) / max accuracy over the mask counts, in percent (paper, figure 22); None below two mask counts."""
+        """(max - min) / max accuracy over the mask counts, in percent (paper, figure 22); None below two of them."""
         if self.published:
             return self.published.degradation_percent
         drop = _drop(self.masks)
