@@ -12,8 +12,17 @@ class Batches:
         self.automatic = batch_size == "auto"
         self.size = largest if self.automatic else int(batch_size)
 
-    def run(self, indices: Sequence[int], run: Callable[[list[int], int], None], batches_per_call: int = 1) -> None:
-        """Calls `run(part, batch size)` for consecutive parts of `indices`, each of so many batches.
+    def run(
+        self,
+        indices: Sequence[int],
+        run: Callable[[list[int], int], None],
+        *,
+        batches_per_call: int = 1,
+        rows_of: Callable[[int], int] = lambda _: 1,
+    ) -> None:
+        """Calls `run(part, batch size)` for consecutive parts of `indices`, each of at most so many batches of rows.
+
+        An index stands for `rows_of(index)` rows, and a part has one index at least.
 
         Parts that are done stay done when a later one runs out of memory; the smaller size is kept for the next call.
         """
@@ -22,7 +31,7 @@ class Batches:
         def run_left(batch_size: int) -> None:
             self.size = batch_size
             while left:
-                part = left[: batch_size * batches_per_call]
+                part = _leading(left, rows_of, batch_size * batches_per_call)
                 run(part, batch_size)
                 del left[: len(part)]
 
@@ -32,3 +41,12 @@ class Batches:
             )()
         else:
             run_left(self.size)
+
+
+def _leading(indices: list[int], rows_of: Callable[[int], int], most_rows: int) -> list[int]:
+    rows = 0
+    for count, index in enumerate(indices):
+        rows += rows_of(index)
+        if rows > most_rows:
+            return indices[: max(1, count)]
+    return indices[:]

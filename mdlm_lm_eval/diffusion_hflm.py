@@ -15,6 +15,7 @@ from mdlm_lm_eval import checkpoints
 from mdlm_lm_eval.denoiser import Denoiser
 from mdlm_lm_eval.model_arguments import bitsandbytes_arguments, split_model_arguments
 from mdlm_lm_eval.options import OptionError
+from mdlm_lm_eval.request_cache import RequestCache
 from mdlm_lm_eval.run_info import RunRecord
 from mdlm_lm_eval.text import encode_without_masks, end_of_turn_ids, eos_ids
 
@@ -42,6 +43,7 @@ class DiffusionHFLM(HFLM):
         self._mask_token_id_argument, self._shift_logits_argument = split.mask_token_id, split.shift_logits
         self.record = RunRecord()
         self.records = [self.record]  # of all processes
+        self.request_cache = RequestCache(None)
         # HFLM sets it after loading; the canvas is checked against it before.
         self._max_length = split.loading.get("max_length")
         super().__init__(pretrained, **{"device": _best_device()} | split.loading)

@@ -19,9 +19,9 @@ from mdlm_lm_eval.batching import Batches
 from mdlm_lm_eval.canvas import Canvas, build_canvas, build_infill_canvas
 from mdlm_lm_eval.decoding import decode_canvases
 from mdlm_lm_eval.diffusion_hflm import DiffusionHFLM
-from mdlm_lm_eval.likelihood import LikelihoodRequest, rolling_windows, score, truncated_tokens
+from mdlm_lm_eval.likelihood import LikelihoodRequest, most_rows, rolling_windows, score, truncated_tokens
 from mdlm_lm_eval.options import LikelihoodOptions, OptionError
-from mdlm_lm_eval.request_cache import claim_cache, weights_digest
+from mdlm_lm_eval.request_cache import RequestCache, claim_cache, vocabulary_digest, weights_digest
 from mdlm_lm_eval.requests import GenerationSettings, RequestSeeds, parse_gen_kwargs
 from mdlm_lm_eval.run_info import merged, suite_info
 from mdlm_lm_eval.text import Ending, encode_infill
@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 # `batch_size=auto` starts from max_batch_size and halves when memory runs out; a CPU swaps long before it says so.
 _MAX_AUTO_BATCH_ON_CPU = 16
-# Likelihood results reach the request cache after this many batches' worth of requests.
+# Likelihood results reach the request cache after this many batches.
 _BATCHES_PER_SAVE = 16
 
 
@@ -42,6 +42,7 @@ class Generation:
     settings: GenerationSettings
     canvas: Canvas
     truncated: int
+    fillers: int
     ending: Ending
 
 
@@ -58,17 +59,21 @@ class MDLM(DiffusionHFLM):
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
         """One string a request. Raises OptionError for any request's options before the first forward pass."""
         generations = self._prepare(requests)
-        strings: dict[int, str] = {}
+        strings = self._cached_samples(generations)
         bar = self._progress(len(requests), "generate_until", disable_tqdm)
+        bar.update(len(strings))
 
         def run(batch: list[int], batch_size: int) -> None:
             for n, string in zip(batch, self._generate([generations[n] for n in batch]), strict=True):
                 strings[n] = string
-                self.cache_hook.add_partial("generate_until", generations[n].instance.args, string)
+                generation = generations[n]
+                seed = generation.canvas.seed if generation.settings.sampled else None
+                self.request_cache.add("generate_until", generation.instance.args, string, seed=seed)
+            self.request_cache.save(self.record)
             bar.update(len(batch))
 
         for group in self._groups(generations):
-            self.batches.run(group, run)
+            self.batches.run([n for n in group if n not in strings], run)
         bar.close()
         return [strings[n] for n in range(len(requests))]
 
@@ -95,16 +100,18 @@ class MDLM(DiffusionHFLM):
             filler_ids=fillers,
             seed=seed,
         )
-        self.record.task(instance.task_name).add(
-            truncated=truncated,
-            masks=len(canvas.slots),
-            steps=canvas.steps,
-            returned_tokens=canvas.n_returned,
-            fillers=len(fillers),
-            prompt_tokens=canvas.prompt_length,
-        )
         ending = Ending(self.tokenizer, self.eos_ids | self.end_of_turn_ids, settings.until, self.think_end_token)
-        return Generation(instance, settings, canvas, truncated, ending)
+        return Generation(instance, settings, canvas, truncated, len(fillers), ending)
+
+    def _cached_samples(self, generations: Sequence[Generation]) -> dict[int, str]:
+        """Answers to sampled requests that a run before this one finished. lm-eval looks for the others itself."""
+        found = {}
+        for n, generation in enumerate(generations):
+            if generation.settings.sampled:
+                string = self.request_cache.sample(generation.instance.args, generation.canvas.seed)
+                if string is not None:
+                    found[n] = string
+        return found
 
     def _filler_ids(self, settings: GenerationSettings) -> list[int]:
         options = settings.options
@@ -135,6 +142,16 @@ class MDLM(DiffusionHFLM):
         self.record.add_forward_passes(
             (generation.instance.task_name for generation in batch), self.denoiser.forward_passes - passes
         )
+        for generation in batch:
+            canvas = generation.canvas
+            self.record.task(generation.instance.task_name).add(
+                truncated=generation.truncated,
+                masks=len(canvas.slots),
+                steps=canvas.steps,
+                returned_tokens=canvas.n_returned,
+                fillers=generation.fillers,
+                prompt_tokens=canvas.prompt_length,
+            )
         return [generation.ending.text(ids) for generation, ids in zip(batch, decoded, strict=True)]
 
     def _encode_slots(self, text: str) -> list[list[int]]:
@@ -162,7 +179,7 @@ class MDLM(DiffusionHFLM):
 
         def save(n: int, answer: tuple[float, bool]) -> None:
             answers[n] = answer
-            self.cache_hook.add_partial("loglikelihood", requests[n].args, answer)
+            self.request_cache.add("loglikelihood", requests[n].args, answer)
 
         names = [instance.task_name for instance in requests]
         self._score(prepared, self.likelihood, names, save, "loglikelihood", disable_tqdm)
@@ -200,7 +217,7 @@ class MDLM(DiffusionHFLM):
             totals[n] += answer[0]
             unscored[n] -= 1
             if unscored[n] == 0:
-                self.cache_hook.add_partial("loglikelihood_rolling", requests[n].args, totals[n])
+                self.request_cache.add("loglikelihood_rolling", requests[n].args, totals[n])
 
         options = replace(self.likelihood, check_greedy=False)  # nobody reads the flag here
         names = [requests[n].task_name for n in owners]
@@ -218,10 +235,6 @@ class MDLM(DiffusionHFLM):
     ) -> None:
         """Scores requests, longest first and those with the same context together; `save(index, answer)` for each."""
         truncated = [truncated_tokens(request, options, self.max_length) for request in prepared]
-        for request, name, cut in zip(prepared, task_names, truncated, strict=True):
-            n = len(request.continuation_ids)
-            masks = n if options.n_masks == "auto" else options.n_masks
-            self.record.task(name).add(truncated=cut, masks=masks, continuation_tokens=n)
         self._warn_of_truncation(truncated)
         bar = self._progress(len(prepared), what, disable_tqdm)
 
@@ -243,10 +256,19 @@ class MDLM(DiffusionHFLM):
             used = self.denoiser.forward_passes - passes
             self.record.add_forward_passes((task_names[n] for n in chunk), used)
             for n, answer in zip(chunk, answers, strict=True):
+                tokens = len(prepared[n].continuation_ids)
+                masks = tokens if options.n_masks == "auto" else options.n_masks
+                self.record.task(task_names[n]).add(truncated=truncated[n], masks=masks, continuation_tokens=tokens)
                 save(n, answer)
+            self.request_cache.save(self.record)
             bar.update(len(chunk))
 
-        self.batches.run(sorted(range(len(prepared)), key=length_and_context), run, _BATCHES_PER_SAVE)
+        self.batches.run(
+            sorted(range(len(prepared)), key=length_and_context),
+            run,
+            batches_per_call=_BATCHES_PER_SAVE,
+            rows_of=lambda n: most_rows(prepared[n], options),
+        )
         bar.close()
 
     # Batches and processes
@@ -320,6 +342,10 @@ class MDLM(DiffusionHFLM):
                 **{f"likelihood {name}": value for name, value in settings.pop("likelihood").items()},
                 **settings,
                 "weights": weights_digest(self.model),
+                "vocabulary": vocabulary_digest(self.tokenizer),
             }
             claim_cache(cache_hook.dbdict, fingerprint, path=cache_hook.dbdict.filename)
+        self.request_cache = RequestCache(cache_hook.dbdict)
+        self.record = self.request_cache.resume() or self.record
+        self.records = [self.record]
         super().set_cache_hook(cache_hook)

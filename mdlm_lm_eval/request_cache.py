@@ -1,16 +1,73 @@
-"""Keeps lm-eval's `--use_cache` honest: a cache file answers only for the model and the options that filled it."""
+"""Keeps lm-eval's `--use_cache` honest: a cache file answers only for the model and the options that filled it, every
+repetition of a sampled request with its own answer, and tells what its answers took."""
 
 import hashlib
 from collections.abc import MutableMapping
 from typing import Any
 
 import torch
+from lm_eval.api.model import hash_args
+from sqlitedict import SqliteDict
 from torch.distributed.tensor import DTensor
+from transformers import PreTrainedTokenizerBase
 
 from mdlm_lm_eval.options import OptionError
+from mdlm_lm_eval.run_info import RunRecord
 
 FINGERPRINT_KEY = "mdlm_lm_eval.fingerprint"
+RECORD_KEY = "mdlm_lm_eval.record"
+SAMPLE_PREFIX = "mdlm_lm_eval.sample "
 _VALUES_PER_PARAMETER = 16
+
+
+class RequestCache:
+    """Answers as they are finished; does nothing where there is no cache, as lm-eval's own hook does.
+
+    lm-eval's keys hold a request's arguments alone. Sampled requests (`seed` given) get keys of their own instead, or
+    all repetitions of one would get one answer.
+    """
+
+    def __init__(self, entries: SqliteDict | None) -> None:
+        self.entries = entries
+        self.unsaved: dict[str, Any] = {}
+
+    def sample(self, arguments: tuple[Any, ...], seed: int) -> str | None:
+        """The answer to a sampled generation request, if there is one."""
+        return None if self.entries is None else self.entries.get(_sample_key(arguments, seed))
+
+    def add(self, request_type: str, arguments: tuple[Any, ...], answer: Any, *, seed: int | None = None) -> None:
+        """An answer for the next `save`."""
+        if self.entries is not None:
+            key = hash_args(request_type, arguments) if seed is None else _sample_key(arguments, seed)
+            self.unsaved[key] = answer
+
+    def save(self, record: RunRecord) -> None:
+        """Writes what was added, and the record of all answers so far, to disk at once."""
+        if self.entries is not None:
+            self.entries.update(self.unsaved | {RECORD_KEY: record})
+            self.entries.commit()
+            self.unsaved.clear()
+
+    def resume(self) -> RunRecord | None:
+        """The record of the answers that the cache holds.
+
+        Forgets what lm-eval kept of sampled requests when a run ended, so that it asks for them again, one by one.
+        """
+        if self.entries is None:
+            return None
+        for key in list(self.entries):
+            if key.startswith(SAMPLE_PREFIX):
+                self.entries.pop(key.removeprefix(SAMPLE_PREFIX).split()[0], None)
+        return self.entries.get(RECORD_KEY)
+
+
+def _sample_key(arguments: tuple[Any, ...], seed: int) -> str:
+    return f"{SAMPLE_PREFIX}{hash_args('generate_until', arguments)} {seed}"
+
+
+def vocabulary_digest(tokenizer: PreTrainedTokenizerBase) -> str:
+    """Digest of every token and its id."""
+    return hashlib.sha256(repr(sorted(tokenizer.get_vocab().items())).encode()).hexdigest()
 
 
 def weights_digest(model: torch.nn.Module) -> str:

@@ -53,6 +53,11 @@ class GenerationSettings:
     infill: bool
     ignored: frozenset[str]
 
+    @property
+    def sampled(self) -> bool:
+        """Whether repetitions of the request differ."""
+        return self.options.temperature > 0.0 or self.options.unmasking == "random"
+
 
 def parse_gen_kwargs(
     gen_kwargs: Mapping[str, Any], options: DecodingOptions, explicit: frozenset[str]

@@ -9,7 +9,6 @@ import lm_eval
 import pytest
 import torch
 from lm_eval.api.instance import Instance
-from lm_eval.api.model import CachingLM
 from lm_eval.tasks import TaskManager
 from peft import LoraConfig, get_peft_model
 from tokenizers.processors import TemplateProcessing
@@ -316,7 +315,7 @@ def test_rolling_is_the_sum_over_windows(lm: MDLM) -> None:
     assert -18 * 20 < bound < 0
 
 
-# Models, batches, records, cache
+# Models, batches, records
 
 
 def test_a_model_object_and_a_tokenizer_object(lm: MDLM) -> None:
@@ -384,38 +383,3 @@ def test_a_run_records_what_its_scores_depend_on(checkpoint: Path, task_folder: 
     }
     assert info["tasks"]["tiny_choice"]["masks"] == [6, 6]
     assert 0 < info["tasks"]["tiny_generate"]["forward_passes"] < info["forward_passes"]
-
-
-def test_request_cache_answers_only_for_the_same_model_and_options(checkpoint: Path, tmp_path: Path) -> None:
-    path = str(tmp_path / "cache.db")
-    requests = [generation(str(n), max_gen_toks=2) for n in range(3)]
-    lm = MDLM(str(checkpoint), n_masks=2)
-    first = CachingLM(lm, path).generate_until(requests)
-    same = MDLM(str(checkpoint), n_masks=2)
-    assert CachingLM(same, path).generate_until(requests) == first
-    assert same.denoiser.forward_passes == 0
-    with pytest.raises(OptionError, match=r"decoding n_masks was 2 and is 3.*allowed is a new path"):
-        CachingLM(MDLM(str(checkpoint), device="cpu", n_masks=3), path)
-
-
-def test_a_killed_run_resumes_without_repeating_finished_requests(
-    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    requests = [generation(f"{n} prompt", doc=n, max_gen_toks=2) for n in range(6)]
-    undisturbed = MDLM(str(checkpoint), device="cpu", batch_size=2).generate_until(requests, disable_tqdm=True)
-    lm = MDLM(str(checkpoint), device="cpu", batch_size=2)
-    generate, calls = lm._generate, []
-
-    def killed_at_the_third(batch: list[Any]) -> list[str]:
-        calls.append(len(batch))
-        if len(calls) == 3:
-            raise KeyboardInterrupt
-        return generate(batch)
-
-    monkeypatch.setattr(lm, "_generate", killed_at_the_third)
-    path = str(tmp_path / "cache.db")
-    with pytest.raises(KeyboardInterrupt):
-        CachingLM(lm, path).generate_until(requests)
-    resumed = MDLM(str(checkpoint), device="cpu", batch_size=2)
-    assert CachingLM(resumed, path).generate_until(requests) == undisturbed
-    assert resumed.record.task("task").requests == 2

@@ -56,6 +56,12 @@ def corruptions_of(request: LikelihoodRequest, options: LikelihoodOptions) -> li
     return monte_carlo_corruptions(n, options.mc_num, torch.Generator().manual_seed(request.seed))
 
 
+def most_rows(request: LikelihoodRequest, options: LikelihoodOptions) -> int:
+    """How many canvases a request's estimate takes at most; merged masks and shared contexts save some."""
+    n = len(request.continuation_ids)
+    return max(1, n if options.likelihood == "chain" else min(2**n - 1, options.mc_num))
+
+
 def score(
     denoiser: Denoiser,
     requests: Sequence[LikelihoodRequest],

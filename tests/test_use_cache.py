@@ -1,0 +1,205 @@
+"""`--use_cache`: which runs may share a cache, and what a run that was killed finds in it."""
+
+import json
+import sqlite3
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import lm_eval
+import pytest
+import yaml
+from lm_eval.api.instance import Instance
+from lm_eval.api.model import CachingLM
+from lm_eval.tasks import TaskManager
+
+from mdlm_lm_eval.lm import MDLM
+from mdlm_lm_eval.options import OptionError
+from mdlm_lm_eval.request_cache import SAMPLE_PREFIX
+from tests.conftest import tiny_tokenizer
+from tests.test_cli import ENVIRONMENT, RUN, result_file
+
+
+def generation(text: str, doc: int = 0, **gen_kwargs: Any) -> Instance:
+    return Instance("generate_until", doc={}, arguments=(text, gen_kwargs), idx=0, metadata=("task", doc, 1))
+
+
+def choice(context: str, continuation: str) -> Instance:
+    return Instance("loglikelihood", doc={}, arguments=(context, continuation), idx=0, metadata=("task", 0, 1))
+
+
+def text_to_score(text: str) -> Instance:
+    return Instance("loglikelihood_rolling", doc={}, arguments=(text,), idx=0, metadata=("task", 0, 1))
+
+
+def test_a_cache_answers_only_for_the_same_model_and_options(checkpoint: Path, tmp_path: Path) -> None:
+    path = str(tmp_path / "cache.db")
+    requests = [generation(str(n), max_gen_toks=2) for n in range(3)]
+    lm = MDLM(str(checkpoint), device="cpu", n_masks=2)
+    first = CachingLM(lm, path).generate_until(requests)
+    same = MDLM(str(checkpoint), device="cpu", n_masks=2)
+    assert CachingLM(same, path).generate_until(requests) == first
+    assert same.denoiser.forward_passes == 0
+    with pytest.raises(OptionError, match=r"decoding n_masks was 2 and is 3.*allowed is a new path"):
+        CachingLM(MDLM(str(checkpoint), device="cpu", n_masks=3), path)
+    other = tiny_tokenizer()
+    other.add_tokens(["new"])
+    with pytest.raises(OptionError, match="vocabulary was"):
+        CachingLM(MDLM(str(checkpoint), tokenizer=other, device="cpu", n_masks=2), path)
+
+
+def test_a_cache_of_another_model_class_is_refused(checkpoint: Path, tmp_path: Path) -> None:
+    path = str(tmp_path / "cache.db")
+    lm = MDLM(str(checkpoint), device="cpu")
+    cache = CachingLM(lm, path)
+    for key in list(cache.dbdict):
+        del cache.dbdict[key]
+    cache.dbdict["answer of --model hf"] = "text"
+    with pytest.raises(OptionError, match="was not filled by --model mdlm"):
+        CachingLM(lm, path)
+
+
+def test_a_run_answered_by_its_cache_records_what_the_answers_took(checkpoint: Path, tmp_path: Path) -> None:
+    requests = [generation(str(n), max_gen_toks=3) for n in range(3)]
+    scored = [choice("context", " yes"), choice("context", " no")]
+
+    def run() -> tuple[dict[str, Any], int]:
+        lm = MDLM(str(checkpoint), device="cpu", n_masks=5)
+        cached = CachingLM(lm, str(tmp_path / "cache.db"))
+        cached.generate_until(requests)
+        cached.loglikelihood(scored)
+        return lm.get_model_info()["mdlm"]["tasks"], lm.denoiser.forward_passes
+
+    tasks, passes = run()
+    assert passes > 0
+    assert (tasks["task"]["requests"], tasks["task"]["masks"]) == (5, [5, 5])
+    assert run() == (tasks, 0)
+
+
+@pytest.mark.parametrize("settings", [{"temperature": 1.0}, {"unmasking": "random", "steps": 4}])
+def test_repetitions_keep_answers_of_their_own(checkpoint: Path, tmp_path: Path, settings: dict[str, Any]) -> None:
+    path = str(tmp_path / "cache.db")
+    requests = [generation("same", max_gen_toks=8)] * 4 + [generation("other", max_gen_toks=8)]
+    first = CachingLM(MDLM(str(checkpoint), device="cpu", **settings), path).generate_until(requests)
+    assert len(set(first[:4])) > 1
+    resumed = MDLM(str(checkpoint), device="cpu", **settings)
+    assert CachingLM(resumed, path).generate_until(requests) == first
+    assert resumed.denoiser.forward_passes == 0
+
+
+class Interrupted(Exception):
+    """Stands for the end of a process."""
+
+
+@pytest.mark.parametrize("request_type", ["generate_until", "loglikelihood", "loglikelihood_rolling"])
+def test_what_finished_before_an_interruption_is_not_computed_again(
+    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request_type: str
+) -> None:
+    requests = {
+        "generate_until": [generation(f"{n} prompt", doc=n, max_gen_toks=2) for n in range(12)],
+        "loglikelihood": [choice(f"{n} context", " continuation") for n in range(12)],
+        "loglikelihood_rolling": [text_to_score(f"{n} text to score") for n in range(12)],
+    }[request_type]
+    settings: dict[str, Any] = {"device": "cpu", "batch_size": 2, "mc_num": 12}
+    undisturbed = MDLM(str(checkpoint), **settings)
+    expected = getattr(CachingLM(undisturbed, str(tmp_path / "other.db")), request_type)(requests)
+    lm = MDLM(str(checkpoint), **settings)
+    logits = lm.denoiser.logits
+
+    def until_interrupted(*arguments: Any, **options: Any) -> Any:
+        if lm.denoiser.forward_passes > undisturbed.denoiser.forward_passes // 2:
+            raise Interrupted
+        return logits(*arguments, **options)
+
+    monkeypatch.setattr(lm.denoiser, "logits", until_interrupted)
+    path = str(tmp_path / "cache.db")
+    with pytest.raises(Interrupted):
+        getattr(CachingLM(lm, path), request_type)(requests)
+    resumed = MDLM(str(checkpoint), **settings)
+    cached = CachingLM(resumed, path)
+    assert getattr(cached, request_type)(requests) == expected
+    assert 0 < resumed.denoiser.forward_passes < undisturbed.denoiser.forward_passes
+
+
+REPEATS = 2
+DOCUMENTS = 8
+
+
+@pytest.fixture
+def many_requests(tmp_path: Path) -> Path:
+    """A task whose requests, two samples a document, take long enough to be killed among."""
+    folder = tmp_path / "tasks"
+    folder.mkdir()
+    data = folder / "docs.jsonl"
+    data.write_text("".join(json.dumps({"q": f"question {n}"}) + "\n" for n in range(DOCUMENTS)))
+    config = {
+        "task": "tiny_many",
+        "dataset_path": "json",
+        "dataset_kwargs": {"data_files": {"test": str(data)}},
+        "test_split": "test",
+        "doc_to_text": "{{q}}",
+        "doc_to_target": "x",
+        "output_type": "generate_until",
+        "repeats": REPEATS,
+        "metric_list": [{"metric": "exact_match"}],
+        "generation_kwargs": {"until": [], "max_gen_toks": 128},
+    }
+    (folder / "tiny_many.yaml").write_text(yaml.safe_dump(config))
+    return folder
+
+
+def test_a_killed_run_resumes_to_the_results_of_an_undisturbed_one(
+    checkpoint: Path, many_requests: Path, tmp_path: Path
+) -> None:
+    """The temperature comes from --model_args alone, so that lm-eval takes the requests for deterministic ones."""
+    model_args = {"pretrained": str(checkpoint), "n_masks": 128, "temperature": 1.0, "early_exit": False}
+    undisturbed = lm_eval.simple_evaluate(
+        model="mdlm",
+        model_args=model_args,
+        tasks=["tiny_many"],
+        task_manager=TaskManager(include_path=str(many_requests), include_defaults=False),
+        device="cpu",
+        batch_size=1,
+        bootstrap_iters=0,
+    )
+    expected = {sample["doc_id"]: sample["resps"] for sample in undisturbed["samples"]["tiny_many"]}
+
+    command = [
+        *(sys.executable, "-c", RUN, "--model", "mdlm", "--device", "cpu", "--batch_size", "1"),
+        *("--model_args", ",".join(f"{name}={value}" for name, value in model_args.items())),
+        *("--include_path", str(many_requests), "--tasks", "tiny_many", "--log_samples"),
+        *("--use_cache", str(tmp_path / "cache"), "--output_path", str(tmp_path / "out")),
+    ]
+    database = tmp_path / "cache_rank0.db"
+    process = subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    while process.poll() is None and finished_samples(database) < 3:
+        time.sleep(0.02)
+    process.kill()
+    assert process.wait() == -9
+    finished = finished_samples(database)
+    assert 3 <= finished < REPEATS * DOCUMENTS
+
+    done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    (samples,) = (tmp_path / "out").rglob("samples_*.jsonl")
+    rows = [json.loads(line) for line in samples.read_text().splitlines()]
+    assert {row["doc_id"]: row["resps"] for row in rows} == expected
+    assert all(len(set(row["resps"][0])) == REPEATS for row in rows)
+    record = result_file(tmp_path / "out")["config"]["mdlm"]["tasks"]["tiny_many"]
+    # The record goes on where the cache's ends: a request that was computed twice would be counted twice.
+    assert record == undisturbed["config"]["mdlm"]["tasks"]["tiny_many"]
+    assert record["forward_passes"] == REPEATS * DOCUMENTS * 128
+
+
+def finished_samples(database: Path) -> int:
+    """Answers on disk, as another process sees them."""
+    if not database.exists():
+        return 0
+    with sqlite3.connect(f"file:{database}?mode=ro", uri=True) as connection:
+        try:
+            query = "SELECT count(*) FROM unnamed WHERE key LIKE ?"
+            return int(connection.execute(query, (SAMPLE_PREFIX + "%",)).fetchone()[0])
+        except sqlite3.OperationalError:  # no table yet, or being written
+            return 0
