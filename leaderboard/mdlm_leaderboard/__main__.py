@@ -1,0 +1,89 @@
+"""The command `mdlm-leaderboard`."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from mdlm_leaderboard.build import LeaderboardError, build
+from mdlm_leaderboard.rows import Board
+from mdlm_leaderboard.validate import problems_of
+
+_EXAMPLE = """examples:
+  mdlm-leaderboard build results/ --output site/
+  mdlm-leaderboard validate results/my-model/results_2026-01-31T12-00-00.json
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command and returns its exit status."""
+    options = _parser().parse_args(arguments)
+    if options.command == "validate":
+        return _validate(options.files)
+    return _build(options.results, options.output, strict=options.strict)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="mdlm-leaderboard",
+        description="Tables, figures and a static page from the result files of lm-eval.",
+        epilog=_EXAMPLE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    commands = parser.add_subparsers(dest="command", required=True)
+    builder = commands.add_parser(
+        "build",
+        help="build the leaderboard from a folder of result files",
+        epilog="example:\n  mdlm-leaderboard build results/ --output site/",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    builder.add_argument("results", type=Path, help="folder that is searched for lm-eval's result files (*.json)")
+    builder.add_argument(
+        "--output", type=Path, required=True, help="folder for LEADERBOARD.md, CSV, JSON, figures, page"
+    )
+    builder.add_argument("--strict", action="store_true", help="exit with 1 where any file or score is not used")
+    validator = commands.add_parser(
+        "validate",
+        help="check result files before they are submitted",
+        epilog="example:\n  mdlm-leaderboard validate results/my-model/results_2026-01-31T12-00-00.json",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    validator.add_argument("files", type=Path, nargs="+", metavar="FILE", help="an lm-eval result file")
+    return parser
+
+
+def _build(results: Path, output: Path, *, strict: bool) -> int:
+    try:
+        board = build(results, output)
+    except (LeaderboardError, OSError) as error:
+        print(f"mdlm-leaderboard: {error}", file=sys.stderr)
+        return 1
+    _report(board)
+    measured = sum(row.origin == "measured" for row in board.rows)
+    print(f"{measured} measured and {len(board.rows) - measured} published rows in {output / 'LEADERBOARD.md'}")
+    return int(strict and bool(board.refused))
+
+
+def _report(board: Board) -> None:
+    """Says on stderr what is not used and what is set apart. Names out of files are shown as Python literals."""
+    for one in board.refused:
+        print(f"not used: {one.path!r}: {one.reason}", file=sys.stderr)
+    for section in board.sections:
+        if section.why_apart:
+            print(f"set apart: {section.title!r} ({len(section.rows)} rows): {section.why_apart}", file=sys.stderr)
+
+
+def _validate(files: Sequence[Path]) -> int:
+    wrong = 0
+    for file in files:
+        problems = problems_of(file)
+        wrong += bool(problems)
+        for problem in problems:
+            print(f"{str(file)!r}: {problem}", file=sys.stderr)
+        if not problems:
+            print(f"{file}: ok")
+    return int(wrong > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,95 @@
+"""`mdlm-leaderboard build`: result files in, tables, figures and page out."""
+
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from pathlib import Path
+
+from tqdm import tqdm
+
+from mdlm_leaderboard.assemble import assemble
+from mdlm_leaderboard.collect import collect
+from mdlm_leaderboard.exports import leaderboard_csv, leaderboard_json
+from mdlm_leaderboard.published import published_rows
+from mdlm_leaderboard.result_files import UnusableFile, find_result_files, read_result_file
+from mdlm_leaderboard.rows import Board, Refused
+from mdlm_leaderboard.scores import FileScores, file_scores
+from mdlm_leaderboard.tables import leaderboard_markdown
+
+# Names every file that the last build wrote, so that the next one removes what it does not write again, and no more.
+_MANIFEST = ".mdlm-leaderboard.json"
+# Below this many files a pool of processes takes longer to start than it saves.
+_FILES_WORTH_A_POOL = 500
+
+
+class LeaderboardError(ValueError):
+    """Why nothing can be built; one sentence."""
+
+
+def read_board(results: Path, *, leave_out: Path | None = None) -> Board:
+    """All result files under `results` as a board. Raises LeaderboardError where there is no usable one."""
+    if not results.is_dir():
+        raise LeaderboardError(f"{str(results)!r} is no folder; allowed is a folder of lm-eval's result files")
+    paths = find_result_files(results, leave_out=leave_out)
+    if not paths:
+        raise LeaderboardError(f"{str(results)!r} holds no *.json file; allowed is a folder of lm-eval's result files")
+    collected = collect(tqdm(_read_all(results, paths), total=len(paths), desc="Reading result files", disable=None))
+    if not collected.estimates:
+        raise LeaderboardError(f"none of the {len(paths)} *.json files in {str(results)!r} holds a usable score")
+    return assemble(collected, published_rows())
+
+
+def build(results: Path, output: Path) -> Board:
+    """Writes tables, figures and page of `results` into `output`, whose old content stays until all is made.
+
+    Files of others in `output` are left alone. Raises LeaderboardError where nothing can be built.
+    """
+    if output.exists() and not output.is_dir():
+        raise LeaderboardError(f"--output {str(output)!r} is a file; allowed is a folder, which may not exist yet")
+    board = read_board(results, leave_out=output.resolve())
+    output.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=output.parent, prefix=f".{output.name}-") as made:
+        _write_all(board, Path(made))
+        _move(Path(made), output)
+    return board
+
+
+def _read_all(results: Path, paths: Sequence[Path]) -> Iterator[FileScores | Refused]:
+    read = partial(_read, results)
+    processes = min(os.cpu_count() or 1, len(os.sched_getaffinity(0)) if sys.platform == "linux" else 8, 8)
+    if len(paths) < _FILES_WORTH_A_POOL or processes == 1:
+        yield from map(read, paths)
+        return
+    with ProcessPoolExecutor(processes) as pool:
+        yield from pool.map(read, paths, chunksize=32)
+
+
+def _read(results: Path, path: Path) -> FileScores | Refused:
+    name = path.relative_to(results).as_posix()
+    try:
+        return file_scores(read_result_file(path, name))
+    except UnusableFile as error:
+        return Refused(name, str(error))
+
+
+def _write_all(board: Board, folder: Path) -> None:
+    (folder / "LEADERBOARD.md").write_text(leaderboard_markdown(board), encoding="utf-8")
+    (folder / "leaderboard.csv").write_text(leaderboard_csv(board), encoding="utf-8")
+    (folder / "leaderboard.json").write_text(leaderboard_json(board), encoding="utf-8")
+
+
+def _move(made: Path, output: Path) -> None:
+    """Moves every made file to its place, then removes those that only the last build wrote."""
+    new = sorted(path.relative_to(made).as_posix() for path in made.rglob("*") if path.is_file())
+    manifest = output / _MANIFEST
+    old = json.loads(manifest.read_text(encoding="utf-8")) if manifest.exists() else []
+    for name in new:
+        (output / name).parent.mkdir(parents=True, exist_ok=True)
+        os.replace(made / name, output / name)
+    for name in set(old) - set(new):
+        (output / name).unlink(missing_ok=True)
+    manifest.write_text(json.dumps(new, indent=1) + "\n", encoding="utf-8")

@@ -1,0 +1,66 @@
+"""The command that made a result file, in a form that can be pasted into a shell."""
+
+import shlex
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from mdlm_leaderboard import suite
+from mdlm_leaderboard.result_files import ResultFile, leaves
+
+_DEFAULT_SEEDS = {"random_seed": 0, "numpy_seed": 1234, "torch_seed": 1234, "fewshot_seed": 1234}
+_SUITE_SETTINGS = {
+    "fewshot_relevant": suite.STANDARD_RELEVANT,
+    "fewshot_distractors": suite.STANDARD_DISTRACTORS,
+    "fewshot_seed": suite.STANDARD_SEED,
+}
+
+
+def command(file: ResultFile) -> str:
+    """The sweep's command where the file names it, else the `lm_eval` command that its settings amount to."""
+    if isinstance(file.sweep.get("command"), str):
+        return str(file.sweep["command"])
+    words = ["lm_eval", "--model", file.model_kind]
+    words += _pairs("--model_args", file.model_args)
+    words += ["--tasks", ",".join(_asked_for(file))]
+    words += _pairs("--gen_kwargs", file.gen_kwargs)
+    words += _shots(file)
+    if file.limit is not None:
+        words += ["--limit", f"{file.limit:g}"]
+    if file.run_options["batch_size"] is not None:
+        words += ["--batch_size", str(file.run_options["batch_size"])]
+    if file.chat_template:
+        words += ["--apply_chat_template", "--fewshot_as_multiturn", str(file.fewshot_as_multiturn).lower()]
+    if file.system_instruction:
+        words += ["--system_instruction", file.system_instruction]
+    seeds = {name: file.run_options[name] for name in _DEFAULT_SEEDS}
+    if seeds != _DEFAULT_SEEDS:
+        words += ["--seed", ",".join(map(str, seeds.values()))]
+    if any(task.unsafe_code for task in file.tasks.values()):
+        words.append("--confirm_run_unsafe_code")
+    return shlex.join(words)
+
+
+def _pairs(option: str, arguments: Mapping[str, Any]) -> list[str]:
+    return [option, ",".join(f"{name}={value}" for name, value in arguments.items())] if arguments else []
+
+
+def _asked_for(file: ResultFile) -> Iterable[str]:
+    """The outermost groups, and the tasks in none."""
+    inside = {member for members in file.groups.values() for member in members}
+    outermost = [group for group in file.groups if group not in inside]
+    covered = {leaf for group in outermost for leaf in leaves(group, file.groups)}
+    return [*outermost, *(task for task in file.tasks if task not in covered)]
+
+
+def _shots(file: ResultFile) -> list[str]:
+    """`--num_fewshot` for standard benchmarks of one number of shots, `--metadata` for the suite's own settings."""
+    suites = [task for task in file.tasks.values() if suite.suite_task(task.name)]
+    if not suites:
+        shots = {task.shots for task in file.tasks.values()}
+        return ["--num_fewshot", str(shots.pop())] if len(shots) == 1 else []
+    changed = [
+        f"{name}={suites[0].metadata[name]}"
+        for name, standard in _SUITE_SETTINGS.items()
+        if suites[0].metadata.get(name, standard) != standard
+    ]
+    return ["--metadata", *changed] if changed else []

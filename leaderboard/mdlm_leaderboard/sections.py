@@ -1,0 +1,113 @@
+"""Which rows may share a table, in which order, and how the tables are called."""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from mdlm_leaderboard import suite
+from mdlm_leaderboard.checkpoint import Checkpoint
+from mdlm_leaderboard.decoding import Decoding
+from mdlm_leaderboard.rows import Setting
+
+RowKey = tuple[Checkpoint, Decoding, Setting]
+
+
+def row_order(key: RowKey) -> tuple[Any, ...]:
+    """Standard settings first, then by model, adapter and steps."""
+    checkpoint, decoding, setting = key
+    steps = int(decoding.steps) if decoding.steps.isdecimal() else 0
+    return (
+        _distance(setting),
+        checkpoint.model.lower(),
+        checkpoint.adapter or "",
+        checkpoint.loading,
+        steps,
+        decoding.unmasking,
+        decoding.other,
+    )
+
+
+def _distance(setting: Setting) -> tuple[Any, ...]:
+    """How far a setting is from the standard one; newer suite versions first."""
+    version = [-int(part) for part in re.findall(r"\d{1,9}", setting.suite_version or "")]
+    return (
+        setting.suite_version is None,
+        setting.limit is not None,
+        -(setting.limit or 0),
+        setting.fewshot_relevant != suite.STANDARD_RELEVANT,
+        setting.fewshot_distractors != suite.STANDARD_DISTRACTORS,
+        setting.fewshot_seed != suite.STANDARD_SEED,
+        version,
+        setting.chat_template,
+        *(value or 0 for value in (setting.fewshot_relevant, setting.fewshot_distractors, setting.fewshot_seed)),
+        setting.suite_hash or "",
+    )
+
+
+def sections_of(last_dates: Mapping[RowKey, str]) -> list[tuple[str, str, list[RowKey]]]:
+    """Title, why it stands apart, and row keys, one for each setting; benchmarks without a mask count by themselves.
+
+    `last_dates` has the date of each row's newest run: of two states of one suite version the newer is the main one.
+    """
+    by_setting: dict[tuple[Setting, bool], list[RowKey]] = {}
+    for key in last_dates:
+        states_masks = key[0].states_masks or key[2].suite_version is not None
+        by_setting.setdefault((key[2], states_masks), []).append(key)
+    newest: dict[str, str] = {}
+    for key, date in last_dates.items():
+        newest[key[2].suite_hash or ""] = max(newest.get(key[2].suite_hash or "", ""), date)
+    ordered = sorted(by_setting, key=lambda one: (*_distance(one[0])[:-1], not one[1]))
+    ordered.sort(key=lambda one: newest.get(one[0].suite_hash or "", ""), reverse=True)
+    ordered.sort(key=lambda one: (*_distance(one[0])[:-1], not one[1]))
+    main = ordered[0][0] if ordered else None
+    sections = []
+    for setting, states_masks in ordered:
+        why = _why_apart(setting, main, states_masks=states_masks)
+        sections.append((_title(setting, states_masks), why, sorted(by_setting[setting, states_masks], key=row_order)))
+    return sections
+
+
+def _title(setting: Setting, states_masks: bool) -> str:
+    if setting.suite_version is None:
+        title = "Standard benchmarks" + ("" if states_masks else " without a mask count")
+    else:
+        title = f"Few-shot suite {setting.suite_version}"
+    facts = []
+    if setting.suite_version is not None:
+        facts.append(f"{setting.fewshot_relevant} relevant and {setting.fewshot_distractors} distractor examples")
+        if setting.fewshot_seed != suite.STANDARD_SEED:
+            facts.append(f"seed {setting.fewshot_seed}")
+        if setting.chat_template:
+            facts.append("chat template")
+    if setting.limit is not None:
+        facts.append(f"--limit {setting.limit:g}")
+    return ", ".join([title, *facts])
+
+
+def _why_apart(setting: Setting, main: Setting | None, *, states_masks: bool) -> str:
+    """What forbids a common table with the main one, and with full results of the standard setting."""
+    reasons = []
+    if setting.limit is not None:
+        reasons.append(f"--limit {setting.limit:g} leaves out questions")
+    if not states_masks:
+        reasons.append("the result files state no mask count")
+    if setting.suite_version is not None and main is not None:
+        if setting.suite_version not in suite.KNOWN_VERSIONS:
+            reasons.append(f"suite version {setting.suite_version} is not known here")
+        if setting.suite_version != main.suite_version:
+            reasons.append(f"suite version {setting.suite_version} is not {main.suite_version}")
+        elif setting.suite_hash != main.suite_hash:
+            reasons.append(
+                f"the files of suite version {setting.suite_version} (hash {(setting.suite_hash or 'unknown')[:12]}) "
+                f"differ from those of the main table ({(main.suite_hash or 'unknown')[:12]})"
+            )
+        examples = (setting.fewshot_relevant, setting.fewshot_distractors)
+        if examples != (suite.STANDARD_RELEVANT, suite.STANDARD_DISTRACTORS):
+            reasons.append(
+                f"{examples[0]} relevant and {examples[1]} distractor examples are not the standard 10 and 40"
+            )
+        if setting.fewshot_seed != suite.STANDARD_SEED:
+            reasons.append(f"fewshot_seed={setting.fewshot_seed} draws other questions")
+        if setting.chat_template and not main.chat_template:
+            reasons.append("prompts follow the models' chat templates")
+    return "; ".join(reasons)

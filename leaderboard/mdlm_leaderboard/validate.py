@@ -1,0 +1,84 @@
+"""`mdlm-leaderboard validate`: what stands in the way of a submission."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import fmean
+
+from mdlm_leaderboard import suite
+from mdlm_leaderboard.checkpoint import BUILT_IN, checkpoint_of
+from mdlm_leaderboard.collect import TOLERANCE
+from mdlm_leaderboard.result_files import ResultFile, TaskResult, UnusableFile, read_result_file
+from mdlm_leaderboard.scores import file_scores
+
+# What `--model mdlm` records, without which nobody could run it again.
+_RECORDED = ("decoding", "likelihood", "family", "pretrained", "package_version", "device", "task_suite")
+
+
+def problems_of(path: Path) -> list[str]:
+    """Every problem in one sentence; an empty list for a file that can be submitted."""
+    try:
+        file = read_result_file(path)
+        left_out = file_scores(file).left_out
+    except UnusableFile as error:
+        return [str(error)]
+    return [*left_out, *_problems(file)]
+
+
+def _problems(file: ResultFile) -> Iterator[str]:
+    if file.limit is not None:
+        yield f"--limit {file.limit:g} leaves out questions; allowed are all"
+    if not file.date:
+        yield "names no date"
+    for name in ("lm_eval", "transformers"):
+        if name not in file.versions:
+            yield f"names no version of {name}"
+    yield from _settings_problems(file)
+    by_group: dict[str, dict[str, TaskResult]] = {}
+    for result in file.tasks.values():
+        if task := suite.suite_task(result.name):
+            by_group.setdefault(task.group, {})[task.task] = result
+        elif result.n_questions != result.n_original and file.limit is None:
+            yield f"{result.name!r} has {result.n_questions} of {result.n_original} questions"
+    for group, results in by_group.items():
+        yield from _group_problems(group, results)
+    yield from _mean_problems(file, by_group)
+
+
+def _settings_problems(file: ResultFile) -> Iterator[str]:
+    if file.mdlm is not None:
+        for name in _RECORDED:
+            if name not in file.mdlm:
+                yield f"does not record {name!r} of --model mdlm"
+    elif checkpoint_of(file).model in (BUILT_IN, file.model_kind):
+        yield "names no model; allowed is --model_args pretrained=..."
+
+
+def _group_problems(group: str, results: dict[str, TaskResult]) -> Iterator[str]:
+    if missing := sorted(suite.TASKS - results.keys()):
+        yield f"{group} lacks {len(missing)} of its {len(suite.TASKS)} tasks: {', '.join(missing)}"
+    for result in results.values():
+        if result.version not in suite.KNOWN_VERSIONS:
+            yield (
+                f"{result.name} is of suite version {result.version!r}; allowed is {' or '.join(suite.KNOWN_VERSIONS)}"
+            )
+        if result.n_original != suite.QUESTIONS_PER_TASK:
+            yield f"{result.name} has {result.n_original} questions; allowed are {suite.QUESTIONS_PER_TASK}"
+        right = result.metrics["exact_match,none"] * result.n_questions
+        if abs(right - round(right)) > 1e-6:
+            yield (
+                f"{result.name} has exact_match={result.metrics['exact_match,none']}, "
+                f"which is no whole number of right answers to {result.n_questions} questions"
+            )
+        requests = result.effective.get("requests")
+        if requests is not None and requests[0] != result.n_questions:
+            yield f"{result.name} made {requests[0]} requests for {result.n_questions} questions"
+
+
+def _mean_problems(file: ResultFile, by_group: dict[str, dict[str, TaskResult]]) -> Iterator[str]:
+    for group, results in by_group.items():
+        reported = file.group_results.get(group)
+        if reported is None or "exact_match,none" not in reported.metrics:
+            continue
+        mean = fmean(result.metrics["exact_match,none"] for result in results.values())
+        if abs(reported.metrics["exact_match,none"] - mean) > TOLERANCE:
+            yield f"{group} reports {reported.metrics['exact_match,none']}, its tasks' mean is {mean}"
