@@ -1,0 +1,232 @@
+"""Tasks whose data come from the hub, on small local data of the same schema: single-token tasks and HotpotQA."""
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import lm_eval
+import pytest
+import yaml
+from lm_eval.tasks import TaskManager
+from lm_eval.tasks._yaml_loader import load_yaml
+
+from mdlm_lm_eval import tasks_path
+from mdlm_lm_eval.lm import MDLM
+
+Rows = list[dict[str, Any]]
+
+SHORT = {"agnews", "rte", "qnli"}
+SPLITS = {  # examples, questions
+    "agnews": ("train", "test"),
+    "sst2": ("train", "validation"),
+    "rotten_tomatoes": ("train", "test"),
+    "mrpc": ("train", "validation"),
+    "rte": ("validation", "train"),
+    "qnli": ("train", "validation"),
+}
+TEXTS = {  # columns, and a question of them
+    "agnews": (("text",), "Text: {0}\nOptions: (A) World, (B) Sports, (C) Business\nAnswer:["),
+    "sst2": (("sentence",), "Text: {0}\nOptions: (A) negative, (B) positive\nAnswer:["),
+    "rotten_tomatoes": (("text",), "Text: {0}\nOptions: (A) negative, (B) positive\nAnswer:["),
+    "mrpc": (
+        ("sentence1", "sentence2"),
+        "First: {0}\nSecond: {1}\nOptions: (A) different meanings, (B) same meaning\nAnswer:[",
+    ),
+    "rte": (
+        ("sentence1", "sentence2"),
+        "Premise: {0}\nHypothesis: {1}\nOptions: (A) entailment, (B) no entailment\nAnswer:[",
+    ),
+    "qnli": (
+        ("question", "sentence"),
+        "Question: {0}\nText: {1}\nOptions: (A) answered, (B) not answered\nAnswer:[",
+    ),
+}
+HOTPOTQA = [  # question, answer, titles
+    ("Who was born first, Ann Lee or Eve Roe?", "Eve Roe", ["Ann Lee", "Eve Roe (singer)"]),
+    ("Is Ann Lee or Eve Roe older?", "Ann Lee", ["Eve Roe (singer)", "Ann Lee"]),
+    ("Which is longer, the Elbe or the Oder?", "Elbe", ["Elbe", "Oder"]),
+    ("Are Ann Lee and Eve Roe both singers?", "yes", ["Ann Lee", "Eve Roe"]),
+    ("Which city, Rome or Bonn or Paris, is oldest?", "Rome", ["Rome", "Bonn"]),
+    ("Who wrote the song, Ann Lee or Eve Roe?", "Jo Moe", ["Ann Lee", "Eve Roe"]),
+    ("Did he or she die first?", "he", ["Ann Lee", "Eve Roe"]),
+]
+
+
+def fake_template(messages: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
+    return "".join(f"<{m['role']}>{m['content']}" for m in messages) + ("<assistant>" if add_generation_prompt else "")
+
+
+def rows_of(name: str, n: int, n_labels: int, start: int = 0) -> Rows:
+    columns, _ = TEXTS[name]
+    return [
+        {column: f" {column} number {n} " for column in columns} | {"label": n % n_labels, "idx": n}
+        for n in range(start, start + n)
+    ]
+
+
+def local_yaml(folder: Path, source: str, splits: dict[str, Rows]) -> str:
+    """A YAML that is the task's own with local data instead of the hub's."""
+    files = {}
+    for split, rows in splits.items():
+        files[split] = str(folder / f"{split}.jsonl")
+        Path(files[split]).write_text("".join(json.dumps(row) + "\n" for row in rows))
+    config = folder / "task.yaml"
+    dataset = {"data_files": files, "cache_dir": str(folder / "cache")}
+    include = str(tasks_path() / source)
+    config.write_text(yaml.safe_dump({"include": include, "dataset_path": "json", "dataset_kwargs": dataset}))
+    return str(config)
+
+
+def single_token_yaml(folder: Path, name: str, examples: Rows, questions: Rows) -> str:
+    splits = dict(zip(SPLITS[name], (examples, questions), strict=True))
+    return local_yaml(folder, f"single_token/mdlm_{name}.yaml", splits)
+
+
+def load(config: str) -> Any:
+    (task,) = TaskManager(include_defaults=False).load([config])["tasks"].values()
+    return task
+
+
+def prompts(task: Any, num_fewshot: int | None = None, chat: bool = False) -> list[str]:
+    if num_fewshot is not None:
+        task.set_config("num_fewshot", num_fewshot)
+    template = fake_template if chat else None
+    task.build_all_requests(limit=10, apply_chat_template=chat, fewshot_as_multiturn=chat, chat_template=template)
+    return [instance.args[0] for instance in task.instances]
+
+
+@pytest.mark.parametrize("name", SPLITS)
+def test_single_token_prompt_character_for_character(tmp_path: Path, name: str) -> None:
+    columns, form = TEXTS[name]
+    n_labels = 4 if name == "agnews" else 2
+    examples = rows_of(name, 40, n_labels)
+    question = rows_of(name, 1, 1, start=99)
+    task = load(single_token_yaml(tmp_path, name, examples, question))
+    (prompt,) = prompts(task, num_fewshot=2)
+    solved = []
+    for example in task.sampler.df[:2]:
+        texts = [example[column].strip() for column in columns]
+        solved.append(form.format(*texts) + "ABC"[example["label"]] + "].\n\n")
+    assert prompt == "".join(solved) + form.format(*(f"{column} number 99" for column in columns))
+    assert task.instances[0].args[1] == {"max_gen_toks": 1, "until": []}
+    assert task.doc_to_target(task.eval_docs[0]) == "A"
+    assert len(prompts(task)) == 1
+
+
+def test_single_token_chat_has_messages_with_a_prefilled_answer(tmp_path: Path) -> None:
+    config = single_token_yaml(tmp_path, "sst2", rows_of("sst2", 10, 2), rows_of("sst2", 1, 1))
+    (plain,) = prompts(load(config), num_fewshot=1)
+    (chat,) = prompts(load(config), num_fewshot=1, chat=True)
+    assert chat == "<user>" + plain.replace("\n\n", "<user>").replace("\nAnswer", "<assistant>Answer")
+
+
+@pytest.mark.parametrize("name", SPLITS)
+def test_single_token_rows_are_filtered_balanced_and_ordered(tmp_path: Path, name: str) -> None:
+    columns, _ = TEXTS[name]
+    n_labels = 3 if name == "agnews" else 2
+    rows = [
+        *rows_of(name, 400, n_labels),
+        *rows_of(name, 1100, 1, start=400),  # all A: the examples are balanced nevertheless
+        *({column: "x" * (502 // len(columns)) for column in columns} | {"label": 1, "idx": n} for n in range(20)),
+        *(dict.fromkeys(columns, "no letter") | {"label": label, "idx": 0} for label in (-1, 3)),
+    ]
+    task = load(single_token_yaml(tmp_path, name, rows, rows))
+    examples, questions = task.sampler.df, list(task.eval_docs)
+    assert (len(examples), len(questions)) == (100, 1000)
+    for n in (5, 25, 100):
+        counts = Counter(example["label"] for example in examples[:n])
+        assert set(counts) == set(range(n_labels))
+        assert max(counts.values()) - min(counts.values()) <= 1
+    lengths = {sum(len(row[column].strip()) for column in columns) for row in questions + examples}
+    assert (max(lengths) <= 500) == (name in SHORT)
+    assert [row["idx"] for row in questions[:100]] != sorted(row["idx"] for row in questions[:100])
+    again = load(single_token_yaml(tmp_path, name, rows, rows))
+    assert (again.sampler.df, list(again.eval_docs)) == (examples, questions)
+    fewer, more = prompts(again, num_fewshot=5)[0], prompts(again, num_fewshot=25)[0]
+    assert more.startswith(fewer.rpartition("\n\n")[0])
+
+
+def test_too_many_shots_are_refused(tmp_path: Path) -> None:
+    task = load(single_token_yaml(tmp_path, "mrpc", rows_of("mrpc", 8, 2), rows_of("mrpc", 2, 2)))
+    with pytest.raises(AssertionError, match="exceeds the 8 that are available"):
+        prompts(task, num_fewshot=9)
+
+
+def hotpotqa_rows(context: str = " It is here.") -> Rows:
+    return [
+        {
+            "id": str(n),
+            "question": question,
+            "answer": answer,
+            "type": "comparison",
+            "level": "hard",
+            "supporting_facts": {"title": titles, "sent_id": [0, 0]},
+            "context": {"title": titles, "sentences": [[f"This is {title}.", context] for title in titles]},
+        }
+        for n, (question, answer, titles) in enumerate(HOTPOTQA)
+    ]
+
+
+def test_hotpotqa_prompt_character_for_character(tmp_path: Path) -> None:
+    rows = hotpotqa_rows()
+    task = load(local_yaml(tmp_path, "hotpotqa/mdlm_hotpotqa.yaml", {"train": rows[1:2], "validation": rows[:1]}))
+    system = "Answer the question about the context with [A] or [B]."
+    example = (
+        "**Context**:\n'This is Eve Roe (singer). It is here.\nThis is Ann Lee. It is here.'.\n\n"
+        "**Question**: 'Is Ann Lee or Eve Roe older?' [A] Ann Lee\n [B] Eve Roe"
+    )
+    asked = (
+        "**Context**:\n'This is Ann Lee. It is here.\nThis is Eve Roe (singer). It is here.'.\n\n"
+        "**Question**: 'Who was born first, Ann Lee or Eve Roe?' [A] Ann Lee\n [B] Eve Roe"
+    )
+    assert prompts(task) == [f"{system}\n\n{example}\n**Answer**:[A].\n\n{asked}\n**Answer**:["]
+    assert task.instances[0].args[1] == {"max_gen_toks": 1, "until": []}
+    assert task.doc_to_target(task.eval_docs[0]) == "B"
+    (chat,) = prompts(task, chat=True)
+    assert chat == f"<system>{system}\n\n<user>{example}<assistant>**Answer**:[A].<user>{asked}<assistant>**Answer**:["
+
+
+def test_hotpotqa_keeps_questions_with_two_options_that_fit(tmp_path: Path) -> None:
+    rows = hotpotqa_rows() + hotpotqa_rows(" word" * 400)
+    task = load(local_yaml(tmp_path, "hotpotqa/mdlm_hotpotqa.yaml", {"train": rows, "validation": rows}))
+    assert [(doc["question"], doc["options"], doc["answer"]) for doc in task.eval_docs] == [
+        ("Who was born first, Ann Lee or Eve Roe?", ["Ann Lee", "Eve Roe"], "B"),
+        ("Is Ann Lee or Eve Roe older?", ["Ann Lee", "Eve Roe"], "A"),
+        ("Which is longer, the Elbe or the Oder?", ["the Elbe", "the Oder"], "A"),
+    ]
+
+
+@pytest.mark.parametrize("name", ["mdlm_single_token", "mdlm_hotpotqa"])
+def test_every_task_has_its_own_version(name: str) -> None:
+    index = TaskManager(include_path=str(tasks_path()), include_defaults=False).task_index
+    members = index[name].cfg["task"] if name == "mdlm_single_token" else []
+    assert members == [f"mdlm_{task}" for task in (SPLITS if members else ())]
+    for entry in (name, *members):
+        assert load_yaml(index[entry].yaml_path)["metadata"]["version"] == "1.0"
+
+
+def test_they_run_on_a_masked_diffusion_model(tmp_path: Path, checkpoint: Path) -> None:
+    lm = MDLM(str(checkpoint), device="cpu", batch_size=2, max_length=2048, n_masks=4)
+    rows = hotpotqa_rows()
+    for folder, config in {
+        "mdlm_agnews": lambda at: single_token_yaml(at, "agnews", rows_of("agnews", 8, 4), rows_of("agnews", 8, 4)),
+        "mdlm_hotpotqa": lambda at: local_yaml(
+            at, "hotpotqa/mdlm_hotpotqa.yaml", {"train": rows[:1], "validation": rows}
+        ),
+    }.items():
+        at = tmp_path / folder
+        at.mkdir()
+        results = lm_eval.simple_evaluate(
+            lm,
+            tasks=[config(at)],
+            task_manager=TaskManager(include_defaults=False),
+            limit=2,
+            bootstrap_iters=0,
+            num_fewshot=1,
+        )
+        assert results["n-samples"][folder]["effective"] == 2
+        assert results["n-shot"][folder] == 1
+        assert all(len(sample["resps"][0][0]) <= 1 for sample in results["samples"][folder])
+        assert 0 <= results["results"][folder]["exact_match,none"] <= 1
+        assert lm.get_model_info()["mdlm"]["tasks"][folder]["masks"] == [4, 4]
