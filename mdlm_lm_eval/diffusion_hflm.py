@@ -168,6 +168,7 @@ class DiffusionHFLM(HFLM):
         )
         argument = self._shift_logits_argument
         self._shift_logits = checkpoints.shifts_logits(self.config) if argument is None else argument
+        checkpoints.check_guidance(self.config, self.decoding.cfg_scale)
         n_masks = self.decoding.n_masks
         if isinstance(n_masks, int) and n_masks >= self.max_length:
             raise OptionError(

@@ -88,6 +88,7 @@ class MDLM(DiffusionHFLM):
     def _prepare_one(self, instance: Instance, seeds: RequestSeeds) -> Generation:
         text, gen_kwargs = instance.args
         settings = parse_gen_kwargs(gen_kwargs, self.decoding, self.explicit)
+        checkpoints.check_guidance(self.config, settings.options.cfg_scale)
         seed = seeds.next(settings.options.seed, instance.args, instance.doc_id)
         fillers = self._filler_ids(settings)
         build: Callable[..., tuple[Canvas, int]] = build_infill_canvas if settings.infill else build_canvas

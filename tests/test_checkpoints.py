@@ -113,6 +113,11 @@ def test_mask_token_outside_the_vocabulary_is_refused(llada: Path) -> None:
         load_denoiser(str(llada))
 
 
+def test_a_folder_without_a_config_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match="no config.json"):
+        load_config(str(tmp_path))
+
+
 def test_unknown_family_is_refused(llada: Path) -> None:
     edit_config(llada, model_type="novel")
     with pytest.raises(OptionError, match="trust_remote_code"):

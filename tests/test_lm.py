@@ -324,7 +324,7 @@ def test_a_model_object_and_a_tokenizer_object(lm: MDLM) -> None:
     assert from_objects.generate_until(requests, disable_tqdm=True) == lm.generate_until(requests, disable_tqdm=True)
 
 
-def test_a_masked_lm_of_transformers(tmp_path: Path) -> None:
+def test_a_masked_lm_of_transformers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = BertConfig(
         vocab_size=259, hidden_size=32, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32, pad_token_id=0
     )
@@ -335,6 +335,13 @@ def test_a_masked_lm_of_transformers(tmp_path: Path) -> None:
     together = bert.generate_until(requests, disable_tqdm=True)
     assert together == [bert.generate_until([request], disable_tqdm=True)[0] for request in requests]
     assert bert.get_model_info()["mdlm"]["family"] == "masked_lm"
+    passes = bert.denoiser.forward_passes
+    with pytest.raises(OptionError, match=r"cfg_scale=0.5 .*no unconditional form"):
+        bert.generate_until([generation("guided", max_gen_toks=4, cfg_scale=0.5)], disable_tqdm=True)
+    assert bert.denoiser.forward_passes == passes
+    monkeypatch.setattr(diffusion_hflm.checkpoints, "load_model", lambda *_, **__: pytest.fail("loaded"))
+    with pytest.raises(OptionError, match=r"cfg_scale=1.5 .*model_type='bert'"):
+        MDLM(str(tmp_path), cfg_scale=1.5)
 
 
 def test_automatic_batch_size_halves_when_memory_runs_out(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,15 +1,23 @@
 """Published checkpoints -> transformers' own classes, with what must be known to denoise with them."""
 
 from mdlm_lm_eval.checkpoints.adapters import load_adapter
-from mdlm_lm_eval.checkpoints.configs import family_of, load_config, resolve_mask_token_id, shifts_logits
-from mdlm_lm_eval.checkpoints.models import load_model
+from mdlm_lm_eval.checkpoints.configs import (
+    check_guidance,
+    family_of,
+    load_config,
+    resolve_mask_token_id,
+    shifts_logits,
+)
+from mdlm_lm_eval.checkpoints.models import load_model, load_skeleton
 from mdlm_lm_eval.checkpoints.tokenizers import load_tokenizer
 
 __all__ = [
+    "check_guidance",
     "family_of",
     "load_adapter",
     "load_config",
     "load_model",
+    "load_skeleton",
     "load_tokenizer",
     "resolve_mask_token_id",
     "shifts_logits",

@@ -12,7 +12,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from mdlm_lm_eval.checkpoints import llada
-from mdlm_lm_eval.checkpoints.configs import family_of, first_line
+from mdlm_lm_eval.checkpoints.configs import family_of, one_line
 from mdlm_lm_eval.options import OptionError
 
 PREFIX = "base_model.model."
@@ -28,7 +28,7 @@ def load_adapter(model: PreTrainedModel, peft: str, *, revision: str | None = "m
         config = PeftConfig.from_pretrained(peft, revision=revision or "main")
         weights = load_peft_weights(peft, device="cpu", revision=revision or "main")
     except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
-        raise OptionError(f"peft={peft}: the adapter cannot be read: {first_line(error)}") from error
+        raise OptionError(f"peft={peft}: the adapter cannot be read: {one_line(error)}") from error
     if family_of(model.config) == "llada" and any(".transformer." in name for name in weights):
         config, weights = _with_native_names(peft, config, weights)
     config.inference_mode = True
@@ -37,8 +37,7 @@ def load_adapter(model: PreTrainedModel, peft: str, *, revision: str | None = "m
         adapted = PeftModel(model, config)
         result = set_peft_model_state_dict(adapted, weights)
     except (ValueError, RuntimeError, KeyError) as error:
-        reason = " ".join(str(error).split())[:300]
-        raise OptionError(f"peft={peft}: the adapter does not fit this model: {reason}") from error
+        raise OptionError(f"peft={peft}: the adapter does not fit this model: {one_line(error)}") from error
     missing = [name for name in result.missing_keys if LORA_PARAMETER.search(name)]
     misfits = [*result.unexpected_keys, *missing]
     if misfits:

@@ -1,6 +1,7 @@
 """A checkpoint's config in transformers' terms, and the family that it belongs to."""
 
 from collections.abc import Callable
+from textwrap import shorten
 from typing import Any
 
 from transformers import AutoConfig, PretrainedConfig, PreTrainedTokenizerBase
@@ -36,7 +37,9 @@ def load_config(
     try:
         published, _ = PretrainedConfig.get_config_dict(pretrained, revision=revision, subfolder=subfolder)
     except (OSError, ValueError) as error:
-        raise OptionError(f"pretrained={pretrained}: cannot read its config.json: {first_line(error)}") from error
+        raise OptionError(f"pretrained={pretrained}: cannot read its config.json: {one_line(error)}") from error
+    if not published:
+        raise OptionError(f"pretrained={pretrained}: there is no config.json, so this is no checkpoint of transformers")
     model_type = published.get("model_type")
     if model_type in NATIVE_CONFIGS:
         try:
@@ -91,6 +94,19 @@ def shifts_logits(config: PretrainedConfig) -> bool:
     return family == "dream" or bool(config.to_dict().get("shift_logits", False))
 
 
+def check_guidance(config: PretrainedConfig, cfg_scale: float) -> None:
+    """Raises OptionError for classifier-free guidance with a masked LM of transformers.
+
+    Guidance compares with the same canvas whose prompt is masked whole. Masked diffusion models are trained on every
+    mask ratio up to that one; masked LMs on a small share of a text, and predict nothing in particular there.
+    """
+    if cfg_scale > 0.0 and is_masked_lm(config):
+        raise OptionError(
+            f"cfg_scale={cfg_scale} is not allowed with model_type={config.model_type!r}: a masked language model has "
+            "no unconditional form, as it was not trained to fill a text whose prompt is masked whole; allowed is 0"
+        )
+
+
 def resolve_mask_token_id(
     config: PretrainedConfig, tokenizer: PreTrainedTokenizerBase | None, override: int | None
 ) -> int:
@@ -111,6 +127,6 @@ def resolve_mask_token_id(
     return int(mask_token_id)
 
 
-def first_line(error: Exception) -> str:
-    """An exception's first line, for messages of one sentence."""
-    return (str(error) or type(error).__name__).splitlines()[0]
+def one_line(error: Exception) -> str:
+    """The beginning of an exception's message, for messages of one sentence."""
+    return shorten(str(error) or type(error).__name__, 300, placeholder=" ...")

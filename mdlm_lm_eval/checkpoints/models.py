@@ -16,7 +16,7 @@ from transformers import (
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, cached_file
 
 from mdlm_lm_eval.checkpoints import llada, llada_moe
-from mdlm_lm_eval.checkpoints.configs import family_of, first_line
+from mdlm_lm_eval.checkpoints.configs import family_of, one_line
 from mdlm_lm_eval.checkpoints.masked_lm import is_unused_head
 from mdlm_lm_eval.options import OptionError
 
@@ -54,7 +54,7 @@ def load_model(
             **from_pretrained_kwargs,
         )
     except (OSError, SafetensorError) as error:
-        raise OptionError(f"pretrained={pretrained}: its weights cannot be read: {first_line(error)}") from error
+        raise OptionError(f"pretrained={pretrained}: its weights cannot be read: {one_line(error)}") from error
     except RuntimeError as error:
         # transformers fuses experts while loading and stops, without their names, where some are missing.
         if "conversion of the weights" not in str(error):
@@ -74,6 +74,12 @@ def load_model(
             if "is_causal" in vars(module):
                 module.is_causal = False
     return model.eval()
+
+
+def load_skeleton(config: PretrainedConfig) -> PreTrainedModel:
+    """The model of `config` on the meta device, without weights: its modules' names and shapes."""
+    with torch.device("meta"):
+        return _auto_class(config).from_config(config)
 
 
 def _auto_class(config: PretrainedConfig) -> Any:

@@ -11,7 +11,7 @@ from transformers import (
 )
 from transformers.models.auto.tokenization_auto import get_tokenizer_config
 
-from mdlm_lm_eval.checkpoints.configs import family_of, first_line
+from mdlm_lm_eval.checkpoints.configs import family_of, one_line
 from mdlm_lm_eval.options import OptionError
 
 # Remote tokenizer class -> its equal in transformers. Dream's is Qwen2's byte-level BPE with added tokens.
@@ -47,7 +47,7 @@ def load_tokenizer(
                 pretrained, use_fast=bool(use_fast_tokenizer), trust_remote_code=bool(trust_remote_code), **where, **bos
             )
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise OptionError(f"tokenizer of {pretrained} cannot be loaded: {first_line(error)}") from error
+        raise OptionError(f"tokenizer of {pretrained} cannot be loaded: {one_line(error)}") from error
     settings = config.to_dict()
     if tokenizer.mask_token_id is None:
         name = _name_of(tokenizer, settings.get("mask_token_id"))
