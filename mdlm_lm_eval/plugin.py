@@ -1,7 +1,9 @@
 """Makes `--model mdlm` and the task suite known to lm-eval releases that discover no plugins (0.4.13).
 
+It also lets `lm_eval` end with one sentence where an option is bad.
+
 `mdlm_lm_eval_hook.pth` calls `arm` when an interpreter starts, so this module may import nothing but `sys`. What `arm`
-leaves behind is one entry in `sys.meta_path` that waits for two of lm-eval's modules and acts once each has run.
+leaves behind is one entry in `sys.meta_path` that waits for three of lm-eval's modules and acts once each has run.
 """
 
 import sys
@@ -70,6 +72,25 @@ def add_tasks(task_manager_module: "ModuleType") -> None:
     task_manager.__init__ = with_suite
 
 
+def end_with_one_sentence(lm_eval_cli: "ModuleType") -> None:
+    """Lets the `lm_eval` command end on an OptionError with its message and exit status 1, without a traceback."""
+    from functools import wraps
+
+    command = lm_eval_cli.HarnessCLI
+    execute = command.execute
+
+    @wraps(execute)
+    def without_traceback(self: object, *arguments: object) -> None:
+        from mdlm_lm_eval.options import OptionError
+
+        try:
+            execute(self, *arguments)
+        except OptionError as error:
+            sys.exit(f"error: {error}")
+
+    command.execute = without_traceback
+
+
 class AfterImport:
     """A `sys.meta_path` finder that runs an action once a module has been executed by its own loader."""
 
@@ -106,4 +127,9 @@ def _followed_by(
 def arm() -> None:
     """Waits for lm-eval's modules to be imported. Calling it twice does no harm."""
     if not any(isinstance(finder, AfterImport) for finder in sys.meta_path):
-        sys.meta_path.insert(0, AfterImport({"lm_eval.models": register_model, "lm_eval.tasks.manager": add_tasks}))
+        actions = {
+            "lm_eval.models": register_model,
+            "lm_eval.tasks.manager": add_tasks,
+            "lm_eval._cli": end_with_one_sentence,
+        }
+        sys.meta_path.insert(0, AfterImport(actions))
