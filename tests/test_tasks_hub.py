@@ -46,6 +46,7 @@ HOTPOTQA = [  # question, answer, titles
     ("Who was born first, Ann Lee or Eve Roe?", "Eve Roe", ["Ann Lee", "Eve Roe (singer)"]),
     ("Is Ann Lee or Eve Roe older?", "Ann Lee", ["Eve Roe (singer)", "Ann Lee"]),
     ("Which is longer, the Elbe or the Oder?", "Elbe", ["Elbe", "Oder"]),
+    ("Which city, Bonn, or Rome, Georgia, is larger?", "Bonn", ["Bonn", "Rome, Georgia"]),
     ("Are Ann Lee and Eve Roe both singers?", "yes", ["Ann Lee", "Eve Roe"]),
     ("Which city, Rome or Bonn or Paris, is oldest?", "Rome", ["Rome", "Bonn"]),
     ("Who wrote the song, Ann Lee or Eve Roe?", "Jo Moe", ["Ann Lee", "Eve Roe"]),
@@ -194,6 +195,7 @@ def test_hotpotqa_keeps_questions_with_two_options_that_fit(tmp_path: Path) -> N
         ("Who was born first, Ann Lee or Eve Roe?", ["Ann Lee", "Eve Roe"], "B"),
         ("Is Ann Lee or Eve Roe older?", ["Ann Lee", "Eve Roe"], "A"),
         ("Which is longer, the Elbe or the Oder?", ["the Elbe", "the Oder"], "A"),
+        ("Which city, Bonn, or Rome, Georgia, is larger?", ["Bonn", "Rome, Georgia"], "A"),
     ]
 
 

@@ -1,8 +1,7 @@
 """How a point becomes a question and an answer.
 
-The paper's labels are Above and Below; its format is unknown, so this is the few-shot suite's. Functions, because
-lm-eval
-compiles a YAML's templates anew for each of 30 examples of each prompt.
+The paper's labels are Above and Below; the rest of its format is not given, so this is the few-shot suite's. Functions,
+because lm-eval compiles a YAML's templates anew for each of 30 examples of each prompt.
 """
 
 LETTERS = "AB"  # of the labels Above and Below

@@ -29,19 +29,20 @@ def examples(split: Dataset) -> Dataset:
 def parse_options(question: str, titles: Iterable[str]) -> tuple[str, str] | None:
     """The two options of a question, in its order, or None.
 
-    They are what stands on both sides of "or" after the last comma ("Who is older, Ann or Eve?"), or else two titles
-    of the context next to "or" ("Is Ann or Eve older?").
+    They are two titles of the context next to "or" ("Is Ann or Eve older?"), or else what stands on both sides of "or"
+    after the last comma ("Which is longer, the Elbe or the Oder?").
     """
     asked = question.strip().rstrip("?. ")
-    if asked.count(" or ") != 1:
-        return None
-    if match := AFTER_COMMA.search(asked):
-        return match["first"].strip(), match["second"].strip()
     left, _, right = asked.partition(" or ")
+    if not right or " or " in right:
+        return None
     names = sorted({QUALIFIER.sub("", title) for title in titles}, key=len, reverse=True)
-    first = next((name for name in names if left.rstrip(",").endswith(f" {name}")), None)
-    second = next((name for name in names if f"{right} ".startswith(f"{name} ")), None)
-    return (first, second) if first and second else None
+    first = next((name for name in names if left.removesuffix(",").endswith(f" {name}")), None)
+    second = next((name for name in names if re.match(rf"{re.escape(name)}(?!\w)", right)), None)
+    if first and second:
+        return first, second
+    match = AFTER_COMMA.search(asked)
+    return (match["first"], match["second"]) if match else None
 
 
 def _two_option_questions(split: Dataset) -> Iterator[dict[str, Any]]:
