@@ -1,12 +1,11 @@
 """`mdlm-leaderboard build`: result files in, tables, figures and page out."""
 
+import gc
 import json
 import os
-import sys
 import tempfile
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from functools import partial
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from tqdm import tqdm
@@ -22,8 +21,6 @@ from mdlm_leaderboard.tables import leaderboard_markdown
 
 # Names every file that the last build wrote, so that the next one removes what it does not write again, and no more.
 _MANIFEST = ".mdlm-leaderboard.json"
-# Below this many files a pool of processes takes longer to start than it saves.
-_FILES_WORTH_A_POOL = 500
 
 
 class LeaderboardError(ValueError):
@@ -37,7 +34,8 @@ def read_board(results: Path, *, leave_out: Path | None = None) -> Board:
     paths = find_result_files(results, leave_out=leave_out)
     if not paths:
         raise LeaderboardError(f"{str(results)!r} holds no *.json file; allowed is a folder of lm-eval's result files")
-    collected = collect(tqdm(_read_all(results, paths), total=len(paths), desc="Reading result files", disable=None))
+    with _no_garbage_collection():
+        collected = collect(_read(results, path) for path in tqdm(paths, desc="Reading result files", disable=None))
     if not collected.estimates:
         raise LeaderboardError(f"none of the {len(paths)} *.json files in {str(results)!r} holds a usable score")
     return assemble(collected, published_rows())
@@ -58,14 +56,14 @@ def build(results: Path, output: Path) -> Board:
     return board
 
 
-def _read_all(results: Path, paths: Sequence[Path]) -> Iterator[FileScores | Refused]:
-    read = partial(_read, results)
-    processes = min(os.cpu_count() or 1, len(os.sched_getaffinity(0)) if sys.platform == "linux" else 8, 8)
-    if len(paths) < _FILES_WORTH_A_POOL or processes == 1:
-        yield from map(read, paths)
-        return
-    with ProcessPoolExecutor(processes) as pool:
-        yield from pool.map(read, paths, chunksize=32)
+@contextmanager
+def _no_garbage_collection() -> Iterator[None]:
+    """Parsed JSON holds no cycles to find, and looking for them takes as long as all the rest of reading."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
 
 
 def _read(results: Path, path: Path) -> FileScores | Refused:

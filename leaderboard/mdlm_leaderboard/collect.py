@@ -50,12 +50,14 @@ def collect(outcomes: Iterable[FileScores | Refused]) -> Collected:
     for cell, pairs in disputes.items():
         del found[cell]
         for (one, other), difference in pairs.items():
-            refused.append(Refused(one, f"disagrees with {other} on {cell} ({difference}); neither is used"))
+            if not cell.is_repeated:
+                refused.append(Refused(one, f"disagrees with {other!r} on {cell} ({difference}); neither is used"))
     cells = _with_hashes(found)
     for cell in [cell for cell, tasks in cells.items() if _is_of_suite(cell) and tasks.keys() != suite.TASKS]:
         tasks = cells.pop(cell)
-        path = next(iter(tasks.values())).run.path
-        refused.append(Refused(path, f"holds {len(tasks)} of the {len(suite.TASKS)} tasks of {cell}; allowed are all"))
+        if not cell.is_repeated:
+            reason = f"holds {len(tasks)} of the {len(suite.TASKS)} tasks of {cell}; allowed are all of them"
+            refused.append(Refused(next(iter(tasks.values())).run.path, reason))
     return Collected(
         estimates={cell: _estimate(cell, [one.score for one in tasks.values()]) for cell, tasks in cells.items()},
         runs={cell: _unique_runs(tasks.values()) for cell, tasks in cells.items()},

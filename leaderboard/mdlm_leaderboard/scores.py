@@ -29,11 +29,23 @@ class Cell:
     x: int | str
 
     def __str__(self) -> str:
-        name = display_name(self.checkpoint.model) + (
-            f" with {display_name(self.checkpoint.adapter)}" if self.checkpoint.adapter else ""
-        )
-        place = f"{self.series}, {self.x}" if self.series != "" else f"{self.x}"
-        return f"{self.experiment} ({place}) of {name}"
+        places = {
+            "masks": f"mdlm_context at {_masks(self.x)}",
+            "dots": f"mdlm_slot at {self.x} dots",
+            "positions": f"mdlm_locality_{self.series}_pos{self.x}",
+            "positions_by_masks": f"mdlm_position_pos{self.x} at {_masks(self.series)}",
+            "distractors": f"mdlm_context at {_masks(self.series)} and {self.x} distractor examples",
+            "benchmarks": f"{self.x!r}",
+        }
+        checkpoint, adapter = self.checkpoint, self.checkpoint.adapter
+        name = repr(display_name(checkpoint.model)) + (f" with {display_name(adapter)!r}" if adapter else "")
+        steps = f", steps {self.decoding.steps}" if self.decoding.steps else ""
+        return f"{places[self.experiment]} of {name}{steps}"
+
+    @property
+    def is_repeated(self) -> bool:
+        """Whether the same score stands in the table of masks, too."""
+        return self.experiment == "distractors" and "%" not in str(self.series)
 
 
 @dataclass(frozen=True)
@@ -128,6 +140,10 @@ def _places(
     share = f"{100 * ratio:g}%" if ratio is not None else {NO_MASKS: AUTOREGRESSIVE, 2: "2"}.get(low)
     n = setting.fewshot_distractors or 0
     return [*masks, *([("distractors", share, n, standard)] if share else [])]  # type: ignore[list-item]
+
+
+def _masks(masks: int | str) -> str:
+    return "no masks" if masks in (NO_MASKS, AUTOREGRESSIVE) else f"{masks} masks"
 
 
 def _metadata(result: TaskResult, name: str) -> int:
