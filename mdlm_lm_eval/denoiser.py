@@ -20,6 +20,7 @@ class Denoiser:
         # No pass continues another: a cache would hold every layer's keys and values for nothing.
         config: Any = model.config
         config.use_cache = False
+        self._broadcast_mask = _may_broadcast_mask(config)
 
     @property
     def device(self) -> torch.device:
@@ -44,7 +45,7 @@ class Denoiser:
     def logits(
         self,
         input_ids: Tensor,
-        attention_mask: Tensor,
+        attention_mask: Tensor | None,
         at: Tensor,
         *,
         n_at: int | None = None,
@@ -54,8 +55,9 @@ class Denoiser:
     ) -> Tensor:
         """Logits [N, V] of the tokens at the N positions where `at` is true, row by row.
 
-        `input_ids`, `attention_mask` and `at` are [B, T]; padding may stand on either side. Only those N rows reach the
-        output projection. `n_at`, where the caller knows N, saves a wait for the device.
+        `input_ids`, `attention_mask` and `at` are [B, T]; padding may stand on either side, and without a mask there is
+        none. Only those N rows reach the output projection. `n_at`, where the caller knows N, saves a wait for the
+        device.
 
         With `cfg_scale` s > 0: u + (s + 1)(c - u), u from the same canvas with the prompt (`prompt_mask`, [B, T] bool)
         masked (LLaDA, appendix on classifier-free guidance). Without `gradient` nothing is kept for a backward pass.
@@ -64,7 +66,8 @@ class Denoiser:
             if prompt_mask is None:
                 raise ValueError("cfg_scale needs prompt_mask, the positions that the unconditional canvas masks")
             input_ids = torch.cat([input_ids, input_ids.masked_fill(prompt_mask, self.mask_token_id)])
-            attention_mask, at = attention_mask.repeat(2, 1), at.repeat(2, 1)
+            attention_mask = None if attention_mask is None else attention_mask.repeat(2, 1)
+            at = at.repeat(2, 1)
             n_at = None if n_at is None else 2 * n_at
         with torch.set_grad_enabled(gradient):
             logits = self._forward(input_ids, attention_mask, at, n_at)
@@ -73,10 +76,13 @@ class Denoiser:
                 logits = unconditional + (cfg_scale + 1.0) * (conditional - unconditional)
         return logits
 
-    def _forward(self, input_ids: Tensor, attention_mask: Tensor, at: Tensor, n_at: int | None) -> Tensor:
-        # Padding goes to the right, so that positions count from each row's first token in every family's own way.
-        to_right = attention_mask.argsort(dim=1, descending=True, stable=True)  # [B, T]
-        input_ids, attention_mask, at = (t.gather(1, to_right) for t in (input_ids, attention_mask, at))
+    def _forward(self, input_ids: Tensor, attention_mask: Tensor | None, at: Tensor, n_at: int | None) -> Tensor:
+        if attention_mask is not None:
+            # Padding goes to the right, so that positions count from each row's first token in every family's own way.
+            to_right = attention_mask.argsort(dim=1, descending=True, stable=True)  # [B, T]
+            input_ids, attention_mask, at = (t.gather(1, to_right) for t in (input_ids, attention_mask, at))
+            if self._broadcast_mask:
+                attention_mask = attention_mask.bool()[:, None, None, :]  # [B, 1, 1, T], for all heads and queries
         flat = at.flatten()
         chosen = torch.nonzero(flat) if n_at is None else torch.nonzero_static(flat, size=n_at)
         chosen = chosen.squeeze(1)  # [N], indices into the flattened canvas
@@ -100,3 +106,19 @@ class Denoiser:
                 handle.remove()
         self.forward_passes += 1
         return logits
+
+
+def _may_broadcast_mask(config: Any) -> bool:
+    """Whether the model takes a mask of shape [B, 1, 1, T] as it is.
+
+    Of one of shape [B, T], transformers asks whether it masks anything at all, in every forward pass, which waits for
+    the device. Models with local attention and remote code make masks of their own from it.
+    """
+    settings = config.to_dict()
+    return (
+        config._attn_implementation == "sdpa"
+        and settings.get("is_causal") is False
+        and settings.get("diffusion_family") != "remote"
+        and settings.get("sliding_window") is None
+        and all(layer == "full_attention" for layer in settings.get("layer_types") or ())
+    )

@@ -42,6 +42,15 @@ class Batch:
         self.slot_number, self.block_number = slot_number.to(device), block_number.to(device)
         self.order, self.prompt = order.to(device), prompt.to(device)
         self.plans = [_plan(canvas, options) for canvas in canvases]
+        longest = max(map(len, self.plans))
+        padded_plans = [plan + [(0, 0)] * (longest - len(plan)) for plan in self.plans]
+        # Of every row and step: tokens to unmask, and masks to choose among.
+        self.counts, self.n_candidates = torch.tensor(padded_plans).to(device).unbind(-1)  # [B, S] each
+
+    @property
+    def padded(self) -> bool:
+        """Whether rows differ in length."""
+        return len({len(canvas.token_ids) for canvas in self.canvases}) > 1
 
     def keep(self, rows: list[int]) -> None:
         """Drops all other rows, and the columns that then hold padding alone."""
@@ -49,13 +58,15 @@ class Batch:
         chosen = torch.tensor(rows, dtype=torch.long, device=self.input_ids.device)
         for name in ("input_ids", "attention_mask", "slot_number", "block_number", "order", "prompt"):
             setattr(self, name, getattr(self, name)[chosen, :length])
+        self.counts, self.n_candidates = self.counts[chosen], self.n_candidates[chosen]
         for name in ("canvases", "indices", "generators", "plans"):
             values = getattr(self, name)
             setattr(self, name, [values[row] for row in rows])
 
     def uniform(self, temperature: float) -> Tensor:
         """One number in [0, 1) for every slot, from the rows' own generators, [B, T]; zeros where nothing is drawn."""
-        numbers = torch.zeros(self.input_ids.shape)
+        # Only from pinned memory is a copy to a GPU not waited for.
+        numbers = torch.zeros(self.input_ids.shape, pin_memory=self.input_ids.device.type == "cuda")
         if temperature > 0.0:
             for row, canvas in enumerate(self.canvases):
                 numbers[row, canvas.slots] = torch.rand(len(canvas.slots), generator=self.generators[row])
@@ -162,21 +173,16 @@ def _denoise(
     end_ids: Collection[int],
 ) -> None:
     """One denoising step: a forward pass, then the rows' highest-ranked masks of their current block are filled."""
-    device = batch.input_ids.device
-    planned = [plan[step] for plan in batch.plans]
-    counts = torch.tensor([count for count, _ in planned]).to(device, non_blocking=True)  # [B]
-    n_candidates = torch.tensor([n for _, n in planned]).to(device, non_blocking=True)  # [B]
-
     masked = (batch.input_ids == denoiser.mask_token_id) & (batch.slot_number >= 0)  # [B, T]
     block = batch.block_number.masked_fill(~masked, torch.iinfo(torch.long).max).amin(1, keepdim=True)  # [B, 1]
     candidates = masked & (batch.block_number == block)  # [B, T]
-    candidates &= candidates.cumsum(1) <= n_candidates[:, None]
+    candidates &= candidates.cumsum(1) <= batch.n_candidates[:, step, None]
     dynamic = options.confidence_threshold is not None
-    n_at = None if dynamic else sum(n for _, n in planned)
+    n_at = None if dynamic else sum(plan[step][1] for plan in batch.plans)
 
     logits = denoiser.logits(
         batch.input_ids,
-        batch.attention_mask,
+        batch.attention_mask if batch.padded else None,
         candidates,
         n_at=n_at,
         cfg_scale=options.cfg_scale,
@@ -196,7 +202,7 @@ def _denoise(
     tokens = batch.input_ids.flatten().scatter(0, at, proposal.tokens).view(shape)
     priority = torch.full_like(batch.order, -torch.inf).flatten().scatter(0, at, proposal.priority).view(shape)
     rank = torch.argsort(priority, dim=1, descending=True, stable=True).argsort(1)  # [B, T]
-    chosen = candidates & (rank < counts[:, None])
+    chosen = candidates & (rank < batch.counts[:, step, None])
     if options.confidence_threshold is not None:
         confidence = torch.zeros_like(batch.order).flatten().scatter(0, at, proposal.confidence).view(shape)
         chosen |= candidates & (confidence > options.confidence_threshold)

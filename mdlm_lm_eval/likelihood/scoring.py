@@ -166,7 +166,7 @@ def _read(denoiser: Denoiser, rows: list[Row], work: Work, cfg_scale: float) -> 
     device = denoiser.device
     logits = denoiser.logits(
         input_ids.to(device),
-        attention_mask.to(device),
+        None if all(len(row.token_ids) == length for row in rows) else attention_mask.to(device),
         at.to(device),
         n_at=int(at.sum()),
         cfg_scale=cfg_scale,
