@@ -1,0 +1,219 @@
+"""What the leaderboard reads of result files, and which files it refuses."""
+
+import json
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from mdlm_leaderboard import suite
+from mdlm_leaderboard.commands import command
+from mdlm_leaderboard.result_files import UnusableFile, find_result_files, read_result_file
+from mdlm_leaderboard.scores import file_scores
+from mdlm_lm_eval import tasks_path
+from tests.leaderboard_files import gsm8k_file, suite_file, write
+
+
+def read(folder: Path, content: Any) -> Any:
+    return read_result_file(write(folder, file=content) / "file.json")
+
+
+def refusal(folder: Path, content: Any) -> str:
+    with pytest.raises(UnusableFile) as error:
+        file_scores(read(folder, content))
+    return str(error.value)
+
+
+def test_a_suite_file_gives_a_score_for_each_task(tmp_path: Path) -> None:
+    scores = file_scores(read(tmp_path, suite_file(n_masks=50, accuracy=0.8))).scores
+    assert {score.task for score in scores} == suite.TASKS
+    assert {(score.cell.experiment, score.cell.series, score.cell.x) for score in scores} == {("masks", "", 50)}
+    assert sorted({round(score.mean, 6) for score in scores}) == [0.7, 0.8, 0.9]
+
+
+@pytest.mark.parametrize(
+    ("settings", "place"),
+    [
+        ({"variant": "_slot", "n_masks": None, "n_fillers": 100}, ("dots", "", 100)),
+        ({"variant": "_left_pos20", "n_masks": None}, ("positions", "left", 20)),
+        ({"variant": "_pos30", "n_masks": 100}, ("positions_by_masks", 100, 30)),
+        ({"n_masks": 50, "distractors": 20}, ("masks", "", 50)),
+        ({"n_masks": None, "mask_ratio": 0.2, "distractors": 20}, ("distractors", "20%", 20)),
+        ({"model": "hf", "variant": "_pos0"}, ("positions_by_masks", 0, 0)),
+    ],
+)
+def test_each_experiment_has_its_place(tmp_path: Path, settings: dict[str, Any], place: tuple[Any, ...]) -> None:
+    scores = file_scores(read(tmp_path, suite_file(**settings))).scores
+    assert {(score.cell.experiment, score.cell.series, score.cell.x) for score in scores} == {place}
+
+
+def test_two_masks_are_also_a_point_of_the_curve_over_distractors_in_the_standard_setting(tmp_path: Path) -> None:
+    scores = file_scores(read(tmp_path, suite_file(n_masks=2, distractors=10))).scores
+    places = {(score.cell.experiment, score.cell.x, score.cell.setting.fewshot_distractors) for score in scores}
+    assert places == {("masks", 2, 10), ("distractors", 10, 40)}
+
+
+@pytest.mark.parametrize(
+    ("decoding", "expected"),
+    [
+        ({}, ("1", "none", "")),
+        ({"steps": 1, "unmasking": "random"}, ("1", "none", "")),
+        ({"steps": 40, "unmasking": "random"}, ("40", "random", "")),
+        ({"steps": 40, "unmasking": "random", "seed": 7}, ("40", "random", "seed=7")),
+        ({"steps": 40, "seed": 7}, ("40", "confidence", "")),
+        ({"steps": 4, "block_length": 8, "temperature": 0.5}, ("4", "confidence", "block_length=8, temperature=0.5")),
+        ({"n_fillers": 50}, ("1", "none", "50 fillers")),
+    ],
+)
+def test_decoding_that_changes_scores_tells_rows_apart(
+    tmp_path: Path, decoding: dict[str, Any], expected: tuple[str, ...]
+) -> None:
+    found = file_scores(read(tmp_path, suite_file(**decoding))).scores[0].cell.decoding
+    assert (found.steps, found.unmasking, found.other) == expected
+
+
+def test_gen_kwargs_win_over_model_arguments(tmp_path: Path) -> None:
+    content = suite_file(n_masks=1)
+    for name, config in content["configs"].items():
+        config["generation_kwargs"] |= {"n_masks": 10, "steps": 4, "unmasking": "random"}
+        content["config"]["mdlm"]["tasks"][name] |= {"masks": [10, 10], "steps": [4, 4]}
+    cell = file_scores(read(tmp_path, content)).scores[0].cell
+    assert (cell.x, cell.decoding.steps, cell.decoding.unmasking) == (10, "4", "random")
+
+
+def test_a_fixed_slot_alone_is_decoded_in_one_step_whatever_was_asked(tmp_path: Path) -> None:
+    scores = file_scores(read(tmp_path, suite_file(variant="_slot", n_masks=None, steps=40, unmasking="random"))).scores
+    assert (scores[0].cell.decoding.steps, scores[0].cell.decoding.unmasking) == ("1", "none")
+
+
+@pytest.mark.parametrize(
+    ("content", "column"),
+    [
+        (gsm8k_file(), "gsm8k v3.0 (exact_match,strict-match; 5-shot; autoregressive)"),
+        (gsm8k_file(model="mdlm"), "gsm8k v3.0 (exact_match,strict-match; 5-shot; n_masks=256, steps=256)"),
+        (gsm8k_file(model="llada_dist"), "gsm8k v3.0 (exact_match,strict-match; 5-shot; mask count not stated)"),
+        (gsm8k_file(shots=8), "gsm8k v3.0 (exact_match,strict-match; 8-shot; autoregressive)"),
+        (
+            gsm8k_file(model="mdlm", output_type="multiple_choice"),
+            "gsm8k v3.0 (exact_match,strict-match; 5-shot; n_masks=the continuation, mc_num=128)",
+        ),
+    ],
+)
+def test_a_benchmark_column_names_what_its_score_depends_on(tmp_path: Path, content: Any, column: str) -> None:
+    (score,) = file_scores(read(tmp_path, content)).scores
+    assert (score.cell.experiment, score.cell.x) == ("benchmarks", column)
+    assert (score.mean, score.standard_error, score.n_questions) == (0.5, 0.01, 1319)
+
+
+def test_a_group_stands_for_its_tasks(tmp_path: Path) -> None:
+    content = gsm8k_file()
+    content["groups"] = {"maths": {"alias": "maths", "exact_match,none": 0.4}}
+    content["group_subtasks"] = {"maths": ["gsm8k"]}
+    content["versions"]["maths"] = "2"
+    (score,) = file_scores(read(tmp_path, content)).scores
+    assert (score.task, score.mean) == ("maths", 0.4)
+    assert str(score.cell.x).startswith("maths v2 (exact_match; 5-shot;")
+
+
+def test_what_is_no_accuracy_is_left_out_and_said(tmp_path: Path) -> None:
+    content = gsm8k_file(metrics={"gsm8k": {"word_perplexity,none": 0.9, "bits,none": 12.5, "acc,none": 0.3}})
+    found = file_scores(read(tmp_path, content))
+    assert [score.mean for score in found.scores] == [0.3]
+    assert found.left_out == (
+        "'word_perplexity,none' of 'gsm8k' is no accuracy from 0 to 1",
+        "'bits,none' of 'gsm8k' is no accuracy from 0 to 1",
+    )
+
+
+def changed(content: dict[str, Any], **changes: Any) -> dict[str, Any]:
+    return content | changes
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (json.dumps(suite_file())[:2000], "is no whole JSON file"),
+        ("\udcff".encode("utf-8", "surrogateescape").decode("latin-1"), "is no whole JSON file"),
+        ("[" * 100_000, "is no whole JSON file"),
+        ([1], "is no result file of lm-eval"),
+        ({"results": {"mmlu": 0.5}}, "is no result file of lm-eval"),
+        (changed(suite_file(), lm_eval_version="0.3.0"), "was written by lm-eval 0.3.0; allowed is 0.4"),
+        (changed(suite_file(), lm_eval_version="0.40.1"), "was written by lm-eval 0.40.1; allowed is 0.4"),
+        (changed(suite_file(), lm_eval_version=None), "names no lm_eval_version"),
+        (changed(suite_file(), **{"n-shot": 3}), "differs from the result files of lm-eval 0.4"),
+        (changed(suite_file(), versions={}), "differs from the result files of lm-eval 0.4"),
+        (changed(suite_file(), configs={}), "holds no task"),
+        (suite_file(accuracy=1.2), "has exact_match=1.3 for 'mdlm_country_smallest'; allowed are numbers from 0 to 1"),
+    ],
+)
+def test_refuses_other_files_in_one_sentence(tmp_path: Path, content: Any, reason: str) -> None:
+    sentence = refusal(tmp_path, content)
+    assert sentence.startswith(reason)
+    assert "\n" not in sentence
+
+
+def test_refuses_scores_without_a_mask_count(tmp_path: Path) -> None:
+    content = suite_file()
+    del content["config"]["mdlm"]["tasks"]["mdlm_verb_largest"]
+    assert refusal(tmp_path, content) == "states no mask count for 'mdlm_verb_largest'"
+    content["config"] |= {"mdlm": None, "model": "llada_dist"}
+    found = file_scores(read(tmp_path, content))
+    assert found.scores == ()
+    assert found.left_out == (
+        "states no mask count for its few-shot tasks (--model 'llada_dist'); run them with --model mdlm",
+    )
+
+
+def test_refuses_mask_counts_that_differ_between_questions(tmp_path: Path) -> None:
+    content = suite_file()
+    content["config"]["mdlm"]["tasks"]["mdlm_verb_largest"]["masks"] = [40, 50]
+    assert refusal(tmp_path, content).startswith("appends 40 to 50 masks in 'mdlm_verb_largest'")
+
+
+def test_refuses_answers_to_some_questions_without_a_limit(tmp_path: Path) -> None:
+    content = suite_file()
+    content["n-samples"]["mdlm_verb_largest"]["effective"] = 3
+    assert refusal(tmp_path, content) == "answers 3 of 1000 questions of 'mdlm_verb_largest' without a --limit"
+
+
+def test_finds_json_files_in_all_folders_but_the_output(tmp_path: Path) -> None:
+    for name in ("results_1.json", "a/b/results_2.json", "a/samples_x.jsonl", "site/leaderboard.json"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    found = find_result_files(tmp_path, leave_out=tmp_path / "site")
+    assert found == [tmp_path / "a/b/results_2.json", tmp_path / "results_1.json"]
+
+
+def test_the_command_can_be_pasted_into_a_shell(tmp_path: Path) -> None:
+    content = suite_file(relevant=5, limit=50, model_args={"pretrained": "a b/$(model)", "token": "secret"})
+    content["config"]["gen_kwargs"] = {"steps": 4}
+    words = shlex.split(command(read(tmp_path, content)))
+    assert words == [
+        *["lm_eval", "--model", "mdlm", "--model_args", "n_masks=50,pretrained=a b/$(model)"],
+        *["--tasks", "mdlm_context", "--gen_kwargs", "steps=4", "--metadata", "fewshot_relevant=5"],
+        *["--limit", "50", "--batch_size", "8"],
+    ]
+
+
+def test_the_command_of_a_benchmark_names_its_shots_and_its_seeds(tmp_path: Path) -> None:
+    content = gsm8k_file() | {"chat_template": "{{ messages }}", "fewshot_as_multiturn": True}
+    content["config"] |= {"random_seed": 7, "model_args": "pretrained=organisation/model,dtype=float32"}
+    assert command(read(tmp_path, content)) == (
+        "lm_eval --model hf --model_args pretrained=organisation/model,dtype=float32 --tasks gsm8k --num_fewshot 5 "
+        "--batch_size 8 --apply_chat_template --fewshot_as_multiturn true --seed 7,1234,1234,1234"
+    )
+
+
+def test_the_suite_is_that_of_the_tasks_folder() -> None:
+    names = {path.stem for path in (tasks_path() / "context").glob("*.yaml")} - {"mdlm_context"}
+    assert names == {f"mdlm_{task}" for task in suite.TASKS}
+    settings = yaml.safe_load((tasks_path() / "_suite_yaml").read_text(encoding="utf-8"))
+    assert settings["metadata"]["version"] in suite.KNOWN_VERSIONS
+    for folder in ("context", "slot", "position", "locality"):
+        for path in (tasks_path() / folder).glob("mdlm_*_*est*.yaml"):
+            task = suite.suite_task(path.stem)
+            assert task is not None
+            assert task.group.startswith(f"mdlm_{folder}")
+    assert suite.suite_task("mdlm_context") is None
