@@ -1,0 +1,230 @@
+"""Which scores share a row and a section, which files disagree, and the figures derived from rows."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from mdlm_leaderboard.build import LeaderboardError, read_board
+from mdlm_leaderboard.published import published_rows
+from mdlm_leaderboard.rows import AUTOREGRESSIVE, NO_MASKS, Board, Row
+from tests.leaderboard_files import gsm8k_file, suite_file, write
+
+
+def board_of(folder: Path, **contents: Any) -> Board:
+    return read_board(write(folder / "results", **contents))
+
+
+def measured(board: Board) -> list[Row]:
+    return [row for row in board.rows if row.origin == "measured"]
+
+
+def test_mask_counts_positions_and_dots_of_one_model_are_one_row(tmp_path: Path) -> None:
+    contents = {f"masks{n}": suite_file(n_masks=n, accuracy=0.9 - n / 1000) for n in (1, 50, 200)}
+    contents |= {f"dots{n}": suite_file(variant="_slot", n_masks=None, n_fillers=n, accuracy=0.8) for n in (0, 100)}
+    for place, position, accuracy in (("right", 0, 0.6), ("right", 40, 0.85), ("left", 0, 0.7)):
+        variant = f"_{place}_pos{position}"
+        contents[variant] = suite_file(variant=variant, n_masks=None, accuracy=accuracy)
+    contents["e8"] = suite_file(variant="_pos20", n_masks=100, accuracy=0.7)
+    board = board_of(tmp_path, **contents)
+    (row,) = measured(board)
+    assert board.refused == ()
+    assert (row.model, row.adapter, row.family, row.steps, row.unmasking) == ("built-in", None, "llama", "1", "none")
+    assert {n: round(estimate.mean, 4) for n, estimate in row.masks.items()} == {1: 0.899, 50: 0.85, 200: 0.7}
+    assert list(row.dots) == [0, 100]
+    assert {place: list(curve) for place, curve in row.positions.items()} == {"right": [0, 40], "left": [0]}
+    assert round(row.positions_by_masks[100][20].mean, 4) == 0.7
+    assert row.drop_points == pytest.approx(19.9)
+    assert row.degradation_percent == pytest.approx(100 * 0.199 / 0.899)
+    assert row.dots_drop_points == pytest.approx(0)
+    assert row.locality_gap_points == pytest.approx(25)
+    assert [run.path for run in row.runs] == sorted(f"{name}.json" for name in contents)
+    assert row.runs[0].versions == {
+        "lm_eval": "0.4.13",
+        "mdlm_lm_eval": "0.1.0",
+        "transformers": "5.23.0",
+        "torch": "2.13.0+cpu",
+        "python": "3.11.7",
+    }
+    assert row.runs[0].date == "2026-11-21T03:25:48+00:00"
+
+
+def test_the_band_is_that_of_the_normal_approximation_over_tasks(tmp_path: Path) -> None:
+    (row,) = measured(board_of(tmp_path, one=suite_file(n_masks=50, accuracy=0.8)))
+    estimate = row.masks[50]
+    deviation = math.sqrt(2 * 0.1**2 / 15)  # two of 16 tasks are 0.1 away from the mean
+    assert estimate.mean == pytest.approx(0.8)
+    assert estimate.high == pytest.approx(0.8 + 1.96 * deviation / 4)
+    assert estimate.low == pytest.approx(0.8 - 1.96 * deviation / 4)
+    assert (estimate.n_tasks, estimate.n_questions) == (16, 16000)
+    assert row.drop_points is row.degradation_percent is row.locality_gap_points is None
+
+
+def test_models_adapters_and_ways_of_decoding_are_rows_of_their_own(tmp_path: Path) -> None:
+    board = board_of(
+        tmp_path,
+        plain=suite_file(),
+        adapter=suite_file(adapter="/home/someone/adapters/ma"),
+        random=suite_file(steps=40, unmasking="random"),
+        other=suite_file(model_args={"pretrained": "GSAI-ML/LLaDA-8B-Base"}),
+        quantised=suite_file(model_args={"pretrained": "GSAI-ML/LLaDA-8B-Base", "load_in_4bit": True}),
+    )
+    assert [(row.model, row.adapter, row.steps, row.other) for row in measured(board)] == [
+        ("built-in", None, "1", "float32"),
+        ("built-in", None, "40", "float32"),
+        ("built-in", "ma", "1", "float32"),
+        ("GSAI-ML/LLaDA-8B-Base", None, "1", "float32"),
+        ("GSAI-ML/LLaDA-8B-Base", None, "1", "float32, load_in_4bit=True"),
+    ]
+    ids = [row.id for row in board.rows]
+    assert len(set(ids)) == len(ids)
+
+
+def test_checkpoints_of_the_same_name_are_told_apart_by_their_folders(tmp_path: Path) -> None:
+    paths = ["/runs/one/final", "/runs/two/final", "/runs/two/other"]
+    contents = {f"file{n}": suite_file(model_args={"pretrained": path}) for n, path in enumerate(paths)}
+    assert [row.model for row in measured(board_of(tmp_path, **contents))] == ["one/final", "two/final", "other"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"limit": 50}, "--limit 50 leaves out questions"),
+        ({"version": "0.9"}, "suite version 0.9 is not known here; suite version 0.9 is not 1.0"),
+        ({"relevant": 5}, "5 relevant and 40 distractor examples are not the standard 10 and 40"),
+        ({"distractors": 0}, "10 relevant and 0 distractor examples are not the standard 10 and 40"),
+    ],
+)
+def test_other_settings_share_no_section_with_the_standard_one(
+    tmp_path: Path, changes: dict[str, Any], why: str
+) -> None:
+    board = board_of(tmp_path, apart=suite_file(n_masks=50, **changes), standard=suite_file(n_masks=50))
+    assert [section.why_apart for section in board.sections[:-1]] == ["", why]
+    assert all(len(section.rows) == 1 for section in board.sections[:-1])
+
+
+def test_another_state_of_the_suite_and_chat_templates_stand_apart(tmp_path: Path) -> None:
+    older, chat = suite_file(date=1), suite_file() | {"chat_template": "{{ messages }}"}
+    older["config"]["mdlm"]["task_suite"]["sha256"] = "0" * 64
+    board = board_of(tmp_path, a=older, b=suite_file(), c=chat)
+    assert [section.why_apart for section in board.sections[:-1]] == [
+        "",
+        "the files of suite version 1.0 (hash 000000000000) differ from those of the main table (1cfd7802b888)",
+        "prompts follow the models' chat templates",
+    ]
+
+
+def test_the_only_section_says_what_is_not_standard_about_it(tmp_path: Path) -> None:
+    board = board_of(tmp_path, only=suite_file(limit=5))
+    assert board.sections[0].why_apart == "--limit 5 leaves out questions"
+
+
+def test_an_autoregressive_model_has_no_mask_count_and_shares_the_table(tmp_path: Path) -> None:
+    board = board_of(tmp_path, hf=suite_file(model="hf", model_args={"pretrained": "gpt2"}), ours=suite_file())
+    (section, _) = board.sections
+    row = section.rows[1]
+    assert (row.model, row.steps, row.family) == ("gpt2", "autoregressive", "autoregressive")
+    assert list(row.masks) == [NO_MASKS]
+    assert row.drop_points is None
+    assert board.refused == ()
+
+
+def test_the_curve_over_distractor_examples_is_in_the_row_of_the_standard_setting(tmp_path: Path) -> None:
+    contents = {f"two{n}": suite_file(n_masks=2, distractors=n) for n in (0, 10, 40)}
+    contents |= {f"share{n}": suite_file(n_masks=None, mask_ratio=0.2, distractors=n) for n in (0, 10)}
+    contents["hf"] = suite_file(model="hf", model_args={"pretrained": "gpt2"}, distractors=0)
+    board = board_of(tmp_path, **contents)
+    ours, hf = measured(board)
+    assert {masks: list(curve) for masks, curve in ours.distractors.items()} == {"2": [0, 10, 40], "20%": [0, 10]}
+    assert {masks: list(curve) for masks, curve in hf.distractors.items()} == {AUTOREGRESSIVE: [0]}
+    assert list(ours.masks) == [2]
+    assert len(board.sections) == 2
+
+
+def test_a_sweep_over_masks_with_fewer_distractors_keeps_its_own_section(tmp_path: Path) -> None:
+    contents = {f"masks{n}": suite_file(n_masks=n, distractors=10) for n in (2, 50)}
+    board = board_of(tmp_path, **contents, standard=suite_file())
+    assert [list(row.masks) for row in measured(board)] == [[50], [2, 50]]
+
+
+def test_two_files_that_disagree_are_both_named_and_neither_is_used(tmp_path: Path) -> None:
+    board = board_of(
+        tmp_path, a=suite_file(accuracy=0.8), b=suite_file(accuracy=0.7), c=suite_file(n_masks=100, accuracy=0.6)
+    )
+    (row,) = measured(board)
+    assert list(row.masks) == [100]
+    (refused,) = board.refused
+    assert refused.path == "a.json"
+    assert refused.reason == (
+        "disagrees with 'b.json' on mdlm_context at 50 masks of 'built-in', steps 1 (0.9 against 0.8); neither is used"
+    )
+
+
+def test_two_files_that_agree_count_once(tmp_path: Path) -> None:
+    board = board_of(tmp_path, a=suite_file(), b=suite_file())
+    (row,) = measured(board)
+    assert (row.masks[50].n_questions, len(row.runs), board.refused) == (16000, 1, ())
+
+
+def test_tasks_of_one_cell_may_come_from_several_files_but_must_be_whole(tmp_path: Path) -> None:
+    first, second = suite_file(), suite_file()
+    for content, tasks in ((first, slice(None, 8)), (second, slice(8, None))):
+        content["configs"] = dict(list(content["configs"].items())[tasks])
+        content["groups"], content["group_subtasks"] = {}, {}
+    (row,) = measured(board_of(tmp_path / "whole", first=first, second=second))
+    assert (row.masks[50].n_tasks, len(row.runs)) == (16, 2)
+    board = board_of(tmp_path / "half", first=first, other=suite_file(n_masks=2))
+    assert [list(row.masks) for row in measured(board)] == [[2]]
+    assert [one.reason for one in board.refused] == [
+        "holds 8 of the 16 tasks of mdlm_context at 50 masks of 'built-in', steps 1; allowed are all of them"
+    ]
+
+
+def test_benchmarks_stand_beside_the_suite_scores_of_the_same_model(tmp_path: Path) -> None:
+    ours = suite_file(model_args={"pretrained": "organisation/model"})
+    steps = suite_file(model_args={"pretrained": "organisation/model"}, steps=40)
+    board = board_of(tmp_path, a=gsm8k_file(model="mdlm"), b=ours, c=steps, d=gsm8k_file(model="mdlm", masks=512))
+    one_step, forty_steps = measured(board)
+    assert len(one_step.benchmarks) == 2
+    assert forty_steps.benchmarks == {}
+    estimate = one_step.benchmarks["gsm8k v3.0 (exact_match,strict-match; 5-shot; n_masks=256, steps=256)"]
+    assert (estimate.mean, estimate.low, estimate.n_questions) == (0.5, pytest.approx(0.5 - 0.0196), 1319)
+
+
+def test_benchmarks_without_a_mask_count_or_with_a_limit_stand_apart(tmp_path: Path) -> None:
+    board = board_of(
+        tmp_path, a=gsm8k_file(), b=gsm8k_file(model="llada_dist"), c=gsm8k_file(limit=10, asked=10), d=suite_file()
+    )
+    assert [(section.title, section.why_apart) for section in board.sections[:-1]] == [
+        ("Few-shot suite 1.0, 10 relevant and 40 distractor examples", ""),
+        ("Standard benchmarks", ""),
+        ("Standard benchmarks without a mask count", "the result files state no mask count"),
+        ("Standard benchmarks, --limit 10", "--limit 10 leaves out questions"),
+    ]
+
+
+def test_published_rows_are_marked_and_hold_what_the_file_says(tmp_path: Path) -> None:
+    board = board_of(tmp_path, one=suite_file())
+    section = board.sections[-1]
+    assert section.title == "Published"
+    assert list(section.rows) == published_rows()
+    assert all(row.origin == "published" and "2511.21338" in row.citation and not row.masks for row in section.rows)
+    instruct = {(row.steps, row.adapter): row for row in section.rows if row.model == "LLaDA-8B-Instruct"}
+    assert (instruct["1", None].drop_points, instruct["1", None].dots_drop_points) == (27, 10)
+    assert instruct["6", None].degradation_percent == 22.8
+    source = Path(__file__).parents[1] / "leaderboard/mdlm_leaderboard/published.yaml"
+    assert len(section.rows) == sum(len(one["rows"]) for one in yaml.safe_load(source.read_text(encoding="utf-8")))
+
+
+@pytest.mark.parametrize(
+    ("contents", "sentence"),
+    [
+        ({}, "holds no *.json file"),
+        ({"a": "{", "b": {}}, "none of the 2 *.json files in"),
+    ],
+)
+def test_nothing_to_build_is_one_sentence(tmp_path: Path, contents: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(LeaderboardError, match=sentence.replace("*", r"\*")):
+        board_of(tmp_path, **contents)
