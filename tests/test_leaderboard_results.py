@@ -3,6 +3,7 @@
 import json
 import shlex
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -217,3 +218,40 @@ def test_the_suite_is_that_of_the_tasks_folder() -> None:
             assert task is not None
             assert task.group.startswith(f"mdlm_{folder}")
     assert suite.suite_task("mdlm_context") is None
+
+
+def broken(content: Any, random: Random) -> Any:
+    """`content` with one value at a random depth replaced by one of another kind."""
+    replacements = (None, "text", -1, 1e999, [], {}, True, [[]], {"a": {}})
+    if not isinstance(content, dict | list) or not content or random.random() < 0.15:
+        return random.choice(replacements)
+    keys = list(content) if isinstance(content, dict) else list(range(len(content)))
+    weights = [8 if key in ("config", "mdlm", "configs", "results") else 1 for key in keys]
+    (key,) = random.choices(keys, weights)
+    if isinstance(content, dict) and random.random() < 0.1:
+        return {name: value for name, value in content.items() if name != key}
+    copy = dict(content) if isinstance(content, dict) else list(content)
+    copy[key] = broken(content[key], random)
+    return copy
+
+
+def test_a_file_of_any_other_layout_is_read_or_refused(tmp_path: Path) -> None:
+    random, refused = Random(0), 0
+    originals = [suite_file(), gsm8k_file(model="mdlm"), suite_file(model="hf"), suite_file(variant="_slot")]
+    for n in range(1500):
+        content = broken(originals[n % len(originals)], random)
+        try:
+            found = file_scores(read(tmp_path, content))
+        except UnusableFile:
+            refused += 1
+        else:
+            assert all(0 <= score.mean <= 1 for score in found.scores)
+            hash(tuple(found.scores))
+            json.dumps(dict(found.run.settings), allow_nan=False)
+    assert refused > 300
+
+
+def test_an_autoregressive_model_cannot_fill_slots(tmp_path: Path) -> None:
+    assert refusal(tmp_path, suite_file(model="hf", variant="_slot")) == (
+        "runs 'mdlm_country_smallest_slot', whose slots need masks, with --model 'hf'"
+    )

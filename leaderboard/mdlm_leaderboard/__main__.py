@@ -70,7 +70,8 @@ def _report(board: Board) -> None:
         print(f"not used: {one.path!r}: {one.reason}", file=sys.stderr)
     for section in board.sections:
         if section.why_apart:
-            print(f"set apart: {section.title!r} ({len(section.rows)} rows): {section.why_apart}", file=sys.stderr)
+            rows = f"{len(section.rows)} row" + "s" * (len(section.rows) != 1)
+            print(f"set apart: {section.title!r} ({rows}): {section.why_apart}", file=sys.stderr)
 
 
 def _validate(files: Sequence[Path]) -> int:

@@ -61,7 +61,9 @@ def benchmark_decoding(file: ResultFile, result: TaskResult) -> str:
         return ", ".join([*facts, *filter(None, [_sampling_of_others(result)])])
     if result.output_type == "generate_until":
         options = _options(file, result)
-        facts = [f"n_masks={_range(result.effective['masks'])}", f"steps={_range(result.effective['steps'])}"]
+        ratio = options["mask_ratio"]
+        masks = f"n_masks={_range(result.effective['masks'])}" if ratio is None else f"mask_ratio={ratio}"
+        facts = [masks, f"steps={_range(result.effective['steps'])}"]
         if options["unmasking"] != "confidence":
             facts.append(f"unmasking={options['unmasking']}")
         if int(options["n_fillers"]):

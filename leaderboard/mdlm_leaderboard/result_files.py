@@ -3,7 +3,8 @@
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -76,7 +77,7 @@ def find_result_files(folder: Path, *, leave_out: Path | None = None) -> list[Pa
 def read_result_file(path: Path, name: str | None = None) -> ResultFile:
     """Reads one file, which is called `name` (its path by default) from then on. Raises UnusableFile."""
     try:
-        content = json.loads(path.read_bytes())
+        content = json.loads(path.read_bytes(), parse_constant=str)
     except OSError as error:
         raise UnusableFile(f"cannot be read: {error.strerror}") from error
     except (ValueError, RecursionError) as error:
@@ -84,14 +85,20 @@ def read_result_file(path: Path, name: str | None = None) -> ResultFile:
     if not isinstance(content, dict) or not isinstance(content.get("results"), dict) or "config" not in content:
         raise UnusableFile("is no result file of lm-eval, which has 'results' and 'config'")
     check_version(content)
-    try:
+    with unusable_if_different():
         return _parse(content, name or str(path))
+
+
+@contextmanager
+def unusable_if_different() -> Iterator[None]:
+    """Turns what a file of another layout provokes into UnusableFile."""
+    try:
+        yield
+    except UnusableFile:
+        raise
     except (LookupError, TypeError, AttributeError, ValueError, OverflowError, RecursionError) as error:
-        if isinstance(error, UnusableFile):
-            raise
-        raise UnusableFile(
-            f"differs from the result files of lm-eval {READABLE_LM_EVAL} ({type(error).__name__}: {error})"
-        ) from error
+        what = f"{type(error).__name__}: {error}"[:200]
+        raise UnusableFile(f"differs from the result files of lm-eval {READABLE_LM_EVAL} ({what!r})") from error
 
 
 def check_version(content: Mapping[str, Any]) -> None:

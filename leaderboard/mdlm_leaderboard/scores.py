@@ -7,7 +7,7 @@ from mdlm_leaderboard import suite
 from mdlm_leaderboard.checkpoint import AUTOREGRESSIVE_KINDS, Checkpoint, checkpoint_of, display_name
 from mdlm_leaderboard.commands import command
 from mdlm_leaderboard.decoding import Decoding, benchmark_decoding, fillers_of, mask_ratio_of, suite_decoding
-from mdlm_leaderboard.result_files import ResultFile, TaskResult, UnusableFile, leaves
+from mdlm_leaderboard.result_files import ResultFile, TaskResult, UnusableFile, is_number, leaves, unusable_if_different
 from mdlm_leaderboard.rows import AUTOREGRESSIVE, NO_MASKS, Run, Setting
 
 Experiment = Literal["masks", "dots", "positions", "positions_by_masks", "distractors", "benchmarks"]
@@ -70,6 +70,11 @@ class FileScores:
 
 def file_scores(file: ResultFile) -> FileScores:
     """The scores of a file. Raises UnusableFile where something about it as a whole is wrong."""
+    with unusable_if_different():
+        return _file_scores(file)
+
+
+def _file_scores(file: ResultFile) -> FileScores:
     scores: list[Score] = []
     left_out: list[str] = []
     checkpoint = checkpoint_of(file)
@@ -97,6 +102,8 @@ def _suite_scores(file: ResultFile, result: TaskResult, task: suite.SuiteTask, c
     mean = result.metrics.get("exact_match,none")
     if mean is None or not 0 <= mean <= 1:
         raise UnusableFile(f"has exact_match={mean} for {result.name!r}; allowed are numbers from 0 to 1")
+    if file.mdlm is None and not task.is_open_ended:
+        raise UnusableFile(f"runs {result.name!r}, whose slots need masks, with --model {file.model_kind!r}")
     if file.mdlm is not None and not {"masks", "steps"} <= result.effective.keys():
         raise UnusableFile(f"states no mask count for {result.name!r}")
     setting = Setting(
@@ -155,16 +162,12 @@ def _metadata(result: TaskResult, name: str) -> int:
 
 def _benchmarks(file: ResultFile) -> list[TaskResult]:
     """Groups that have a score of their own, and the tasks in none of them; not the suite's."""
-    names = [name for name in file.group_results if not any(map(suite.suite_task, leaves(name, file.groups)))]
-    inside = {member for name in names for member in _members(name, file)}
+    members = {
+        name: found for name in file.group_results if not any(map(suite.suite_task, found := leaves(name, file.groups)))
+    }
+    inside = {task for tasks in members.values() for task in tasks}
     tasks = [result for name, result in file.tasks.items() if name not in inside and not suite.suite_task(name)]
-    return [*(file.group_results[name] for name in names if name not in inside), *tasks]
-
-
-def _members(group: str, file: ResultFile) -> set[str]:
-    """Everything below a group, groups included."""
-    members = set(file.groups[group])
-    return members.union(*(_members(name, file) for name in members if name in file.groups))
+    return [*(file.group_results[name] for name in members), *tasks]
 
 
 def _benchmark_scores(file: ResultFile, result: TaskResult, checkpoint: Checkpoint) -> tuple[list[Score], list[str]]:
@@ -191,7 +194,7 @@ def _run(file: ResultFile) -> Run:
 
 
 def _settings(file: ResultFile) -> dict[str, Any]:
-    """What a reader needs to judge a run, flat; paths only as their last part."""
+    """What a reader needs to judge a run, flat, without paths."""
     mdlm = file.mdlm or {}
     settings: dict[str, Any] = {
         "model": file.model_kind,
@@ -206,11 +209,10 @@ def _settings(file: ResultFile) -> dict[str, Any]:
     if any(result.output_type != "generate_until" for result in file.tasks.values()):
         settings |= {f"likelihood {name}": value for name, value in mdlm.get("likelihood", {}).items()}
     if mdlm:
-        settings |= {
-            "family": mdlm.get("family"),
-            "preset": mdlm.get("preset"),
-            "processes": mdlm.get("processes"),
-            "forward_passes": mdlm.get("forward_passes"),
-            "suite": mdlm.get("task_suite", {}),
-        }
-    return {name: value for name, value in settings.items() if value not in (None, "", {})}
+        settings |= {name: mdlm.get(name) for name in ("family", "preset", "processes", "forward_passes")}
+    return {name: _scalar(value) for name, value in settings.items() if value not in (None, "")}
+
+
+def _scalar(value: object) -> object:
+    """Numbers, truth values and text as they are, anything else as text."""
+    return value if isinstance(value, str | bool) or is_number(value) else str(value)

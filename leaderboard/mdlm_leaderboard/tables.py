@@ -34,8 +34,12 @@ def leaderboard_markdown(board: Board) -> str:
 
 def escape(text: str) -> str:
     """`text` as Markdown that shows it as it is, on one line and inside a table cell."""
-    line = " ".join(re.sub(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]", " ", text).split())
-    return re.sub(r"([\\`*_\[\]|~#!])", r"\\\1", html.escape(line, quote=False))
+    return re.sub(r"([\\`*_\[\]|~#!])", r"\\\1", html.escape(_one_line(text).strip(), quote=False))
+
+
+def _one_line(text: str) -> str:
+    """`text` with blanks for line ends and other control characters."""
+    return re.sub(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]", " ", text)
 
 
 def _measured(section: Section) -> list[str]:
@@ -51,7 +55,7 @@ def _measured(section: Section) -> list[str]:
         ("### Position of the relevant block at each mask count (`mdlm_position`)", _position_table(section.rows)),
         ("### Dots after the answer (`mdlm_slot`)", _dots_table(section.rows)),
         ("### Number of distractor examples", _distractor_table(section.rows)),
-        ("### Standard benchmarks", _benchmark_table(section.rows)),
+        ("### Benchmarks", _benchmark_table(section.rows)),
     ]
     parts = [text for heading, table in tables if table for text in (heading + "\n", table)]
     return [*parts, "### Commands\n", _commands(section.rows)]
@@ -154,7 +158,7 @@ def _commands(rows: Iterable[Row]) -> str:
         name = row.model + (f" with {row.adapter}" if row.adapter else "")
         settings = ", ".join(filter(None, [f"steps {row.steps}" if row.steps else "", row.unmasking, row.other]))
         blocks.append(f"{escape(name)} ({escape(settings)}):\n")
-        lines = [f"    {' '.join(run.command.split())}  # {' '.join(run.path.split())}" for run in row.runs]
+        lines = [f"    {_one_line(run.command)}  # {_one_line(run.path)}" for run in row.runs]
         blocks.append("\n".join(lines) + "\n")
     return "\n".join(blocks)
 
