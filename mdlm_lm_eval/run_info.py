@@ -10,7 +10,17 @@ import yaml
 
 from mdlm_lm_eval import tasks_path
 
-SUITE_PREFIX = "mdlm_"
+# The few-shot suite within the tasks folder; what else lies there has versions of its own.
+SUITE_TASKS = ("context", "slot", "position", "locality")
+SUITE_SOURCES = (
+    "words",
+    "few_shot.py",
+    "prompts.py",
+    "questions.py",
+    "_suite_yaml",
+    "_open_ended_yaml",
+    "_fixed_slot_yaml",
+)
 
 
 @dataclass
@@ -83,17 +93,19 @@ def merged(records: Iterable[RunRecord]) -> dict[str, dict[str, Any]]:
 
 
 def suite_info(task_names: Iterable[str]) -> dict[str, str]:
-    """Version and content hash of the task suite, empty where no task of it ran."""
-    if not any(name.startswith(SUITE_PREFIX) for name in task_names):
+    """Version and content hash of the few-shot suite, empty where no task of it ran."""
+    folder = tasks_path()
+    if not any((folder / part / f"{name}.yaml").exists() for name in task_names for part in SUITE_TASKS):
         return {}
-    suite = yaml.safe_load((tasks_path() / "_suite_yaml").read_text(encoding="utf-8"))
-    return {"version": suite["metadata"]["version"], "sha256": folder_hash(tasks_path())}
+    suite = yaml.safe_load((folder / "_suite_yaml").read_text(encoding="utf-8"))
+    return {"version": suite["metadata"]["version"], "sha256": content_hash(folder, (*SUITE_TASKS, *SUITE_SOURCES))}
 
 
-def folder_hash(folder: Path) -> str:
-    """sha256 over the relative names and contents of the files that make the questions."""
+def content_hash(folder: Path, parts: Iterable[str]) -> str:
+    """sha256 over the relative names and contents of the files under `parts`, which make the questions."""
     digest = hashlib.sha256()
-    for path in sorted(folder.rglob("*"), key=lambda path: path.relative_to(folder).as_posix()):
-        if path.is_file() and path.suffix not in (".md", ".pyc"):
+    paths = [path for part in parts for path in (folder / part, *(folder / part).rglob("*"))]
+    for path in sorted(paths, key=lambda path: path.relative_to(folder).as_posix()):
+        if path.is_file() and path.suffix != ".pyc":
             digest.update(path.relative_to(folder).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
     return digest.hexdigest()

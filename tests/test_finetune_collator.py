@@ -24,8 +24,8 @@ def test_views_differ_only_in_their_tails() -> None:
 
 def test_targets_are_the_tokens_under_the_masks() -> None:
     views = COLLATOR(EXAMPLES, 100)
-    assert bool((views.input_ids[views.masked_answers] == 2).all())
-    first, second = views.masked_answers.chunk(2)
+    assert bool((views.input_ids[views.masked] == 2).all())
+    first, second = views.masked.chunk(2)
     assert torch.equal(first, second)
     assert views.example.bincount().tolist() == first.sum(1).tolist()
     for target, owner in zip(views.targets.tolist(), views.example.tolist(), strict=True):
@@ -35,6 +35,15 @@ def test_targets_are_the_tokens_under_the_masks() -> None:
 def test_at_least_one_answer_token_is_masked() -> None:
     rare = MaskAgnosticCollator(mask_token_id=2, eos_token_id=1, p_low=1e-6, p_high=1e-6)
     assert rare(EXAMPLES, 0).example.bincount().tolist() == [1, 1, 1, 1]
+
+
+def test_the_prompt_can_be_masked_instead() -> None:
+    for part, tokens in (("prompt", set(range(10, 20))), ("both", {*range(10, 20), *range(50, 60)})):
+        collator = MaskAgnosticCollator(mask_token_id=2, eos_token_id=1, masked_part=part, p_low=0.9, p_high=0.9)
+        views = collator(EXAMPLES, 0)
+        assert set(views.targets.tolist()) <= tokens
+        assert any(target < 20 for target in views.targets.tolist())
+        assert bool((views.input_ids[views.masked] == 2).all())
 
 
 def test_an_example_is_noised_alike_in_any_batch() -> None:
@@ -52,5 +61,5 @@ def test_curriculum_grows_with_passes_to_its_end() -> None:
 def test_bad_settings_are_refused() -> None:
     with pytest.raises(ValueError, match=r"p_low=0.9, p_high=0.1"):
         MaskAgnosticCollator(mask_token_id=2, eos_token_id=1, p_low=0.9, p_high=0.1)
-    with pytest.raises(ValueError, match="example 5: no answer"):
+    with pytest.raises(ValueError, match="example 5: no answer to mask"):
         COLLATOR([Example(5, [3], [])], 0)

@@ -3,46 +3,132 @@
 import json
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
+import pandas
 import pytest
 
-from mdlm_finetune.data import generated_texts, prompt_and_answer, stored_texts, tokenized
-from mdlm_finetune.options import read_recipe
+from mdlm_finetune.generated import generated_examples, generated_texts
+from mdlm_finetune.instructions import conversation, instruction_examples
+from mdlm_finetune.options import FinetuneOptions, read_recipe, training_arguments
 from mdlm_lm_eval.options import OptionError
 from tests.conftest import tiny_tokenizer
+
+QUESTION = [{"role": "user", "content": "q"}]
+RECIPES = Path(__file__).parents[1] / "finetune" / "recipes"
+
+
+def write_rows(path: Path, rows: list[dict[str, Any]]) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def read(path: Path, **settings: Any) -> tuple[list[tuple[str, str]], str]:
+    """Prompts and answers of a file as text, and what was skipped."""
+    tokenizer = tiny_tokenizer()
+    options = FinetuneOptions(**{"output": "out", "data": str(path), "max_length": 50} | settings)
+    examples, sentence = instruction_examples(options, tokenizer)
+    return [(tokenizer.decode(e.prompt_ids), tokenizer.decode(e.answer_ids)) for e in examples], sentence
 
 
 def test_recipe_and_changes(tmp_path: Path) -> None:
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text("output: out\nlearning_rate: 1e-5\nweighting: none\n")
-    options = read_recipe(recipe, ["beta=10"])
+    options = read_recipe(recipe, ["beta=10", "trainer.logging_steps=3"])
     assert (options.learning_rate, options.beta, options.weighting) == (1e-5, 10.0, "none")
+    assert training_arguments(options, tmp_path).logging_steps == 3
     for change, message in (
-        ("betta=1", "did you mean beta"),
-        ("p_low=0.9", "p_low=0.9"),
+        ("betta=1", "unknown key betta=1; did you mean beta"),
+        ("p_low=0.9", "p_low=0.9, p_high=0.8"),
         ("steps=0", "steps=0"),
+        ("steps=1.5", "steps=1.5 is not allowed; allowed is a whole number"),
+        ("chat_template=maybe", "allowed is true or false"),
         ("divergence=js", "allowed are tv, kl, none"),
+        ("masked_part=all", "allowed are answer, prompt, both"),
+        ("masks_end=0", "masks_start <= masks_end"),
+        ("beta", "--set beta: must be key=value"),
+        ("trainer=3", "a mapping of transformers' TrainingArguments"),
     ):
         with pytest.raises(OptionError, match=message):
             read_recipe(recipe, [change])
+    with pytest.raises(OptionError, match=r"alpha=0.0, beta=0.0"):
+        read_recipe(recipe, ["alpha=0", "beta=0"])
+    with pytest.raises(OptionError, match=r"nowhere.yaml: cannot be read"):
+        read_recipe(tmp_path / "nowhere.yaml")
+
+
+def test_trainer_settings_are_transformers_own(tmp_path: Path) -> None:
+    for settings, message in (
+        ({"max_steps": 3}, "trainer.max_steps=3 is not allowed; the recipe's own keys"),
+        ({"warmup_step": 3}, "unknown key trainer.warmup_step=3.* did you mean warmup_steps"),
+        ({"lr_scheduler_type": "steep"}, "steep"),
+    ):
+        with pytest.raises(OptionError, match=message):
+            training_arguments(FinetuneOptions(output="out", trainer=settings), tmp_path)
+
+
+def test_all_recipes_parse() -> None:
+    recipes = {path.stem: read_recipe(path) for path in RECIPES.glob("*.yaml")}
+    assert len(recipes) >= 7
+    assert {recipe.beta for name, recipe in recipes.items() if name.endswith("-ce")} == {0.0}
+    for name, recipe in recipes.items():
+        assert recipe.chat_template == ("instruct" in name), name
+        assert recipe.output == f"out/{name}"
 
 
 def test_columns() -> None:
-    assert prompt_and_answer({"prompt": "p", "response": "a"}, 0) == ("p", "a")
-    assert prompt_and_answer({"system_prompt": "s", "question": "q", "response": "a"}, 0) == ("s\nq", "a")
-    assert prompt_and_answer({"instruction": "i", "input": "", "output": "a"}, 0) == ("i", "a")
-    assert prompt_and_answer({"messages": [{"content": "q"}, {"content": "a"}]}, 0) == ("q", "a")
-    with pytest.raises(OptionError, match="row 3 of the data has no answer"):
-        prompt_and_answer({"prompt": "p", "response": ""}, 3)
+    assert conversation({"prompt": "q", "response": "a"}) == (QUESTION, "a")
+    with_system = [{"role": "system", "content": "s"}, *QUESTION]
+    assert conversation({"system_prompt": "s", "question": "q", "response": "a"}) == (with_system, "a")
+    assert conversation({"instruction": "q", "input": "", "output": "a"}) == (QUESTION, "a")
+    assert conversation({"instruction": "q", "input": "i", "output": "a"})[0][0]["content"] == "q\n\ni"
+    assert conversation({"messages": [*QUESTION, {"role": "assistant", "content": "a"}]}) == (QUESTION, "a")
+    assert conversation({"messages": QUESTION})[1] is None
+    assert conversation({"prompt": "q", "response": ""})[1] is None
+    with pytest.raises(OptionError, match="the data has the columns text, label; allowed are messages; prompt, resp"):
+        conversation({"text": "t", "label": 0})
 
 
-def test_a_jsonl_file_is_read_and_long_rows_counted(tmp_path: Path) -> None:
-    path = tmp_path / "data.jsonl"
-    path.write_text("".join(json.dumps({"prompt": "x" * n, "response": "yes"}) + "\n" for n in (5, 100)))
-    examples, skipped = tokenized(stored_texts(str(path), 0), tiny_tokenizer(), n_examples=10, max_length=50)
-    assert ([len(example.prompt_ids) for example in examples], skipped) == ([5], 1)
-    with pytest.raises(OptionError, match="no example of fewer than 4 tokens"):
-        tokenized(stored_texts(str(path), 0), tiny_tokenizer(), n_examples=10, max_length=4)
+def test_rows_that_cannot_be_used_are_counted(tmp_path: Path) -> None:
+    rows = [{"prompt": "x" * n, "response": "yes" if n else ""} for n in (5, 100, 0)]
+    path = write_rows(tmp_path / "data.jsonl", rows)
+    texts, sentence = read(path)
+    assert texts == [("xxxxx\n\n", "yes<|eos|>")]
+    assert sentence == "1 examples; 1 rows without an answer and 1 longer than 50 tokens skipped"
+    with pytest.raises(
+        OptionError, match="no example to train on: 1 rows without an answer and 2 longer than 4 tokens"
+    ):
+        read(path, max_length=4)
+
+
+def test_an_empty_or_absent_file_is_refused(tmp_path: Path) -> None:
+    for path in (write_rows(tmp_path / "empty.jsonl", []), tmp_path / "absent.jsonl"):
+        with pytest.raises(OptionError, match=str(path)):
+            read(path)
+
+
+def test_the_seed_fixes_which_rows(tmp_path: Path) -> None:
+    path = write_rows(tmp_path / "data.jsonl", [{"prompt": str(n), "response": "a"} for n in range(50)])
+    first, again, other = (read(path, n_examples=10, seed=seed)[0] for seed in (1, 1, 2))
+    assert first == again
+    assert len(first) == 10
+    assert first != other
+
+
+def test_parquet_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "data.parquet"
+    pandas.DataFrame([{"instruction": "i", "input": "", "output": "o"}]).to_parquet(path)
+    assert read(path)[0] == [("i\n\n", "o<|eos|>")]
+
+
+def test_chat_template_splits_prompt_from_answer(tmp_path: Path) -> None:
+    path = write_rows(tmp_path / "data.jsonl", [{"system_prompt": "s", "question": "q", "response": "yes"}])
+    assert read(path, chat_template=True)[0] == [("<system>s<user>q<assistant>", "yes")]
+    tokenizer = tiny_tokenizer()
+    tokenizer.chat_template = None
+    options = FinetuneOptions(output="out", pretrained="some/model", data=str(path), chat_template=True)
+    with pytest.raises(OptionError, match="some/model has no chat template"):
+        instruction_examples(options, tokenizer)
 
 
 def test_generated_data_repeats_by_seed_and_holds_no_distractors() -> None:
@@ -50,3 +136,5 @@ def test_generated_data_repeats_by_seed_and_holds_no_distractors() -> None:
     assert texts == list(islice(generated_texts(1), 20))
     assert all(prompt.startswith("Rule: ") or prompt.endswith(" is: ") for prompt, _ in texts)
     assert all(answer for _, answer in texts)
+    with pytest.raises(OptionError, match="max_length=4 is too short for the generated data"):
+        generated_examples(FinetuneOptions(output="out", max_length=4), tiny_tokenizer())

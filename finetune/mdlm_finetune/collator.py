@@ -2,9 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
+
+MaskedPart = Literal["answer", "prompt", "both"]
 
 
 @dataclass(frozen=True)
@@ -22,7 +25,7 @@ class Views:
 
     input_ids: Tensor  # [2 B, T]
     attention_mask: Tensor  # [2 B, T]
-    masked_answers: Tensor  # [2 B, T] bool, the same in both views
+    masked: Tensor  # [2 B, T] bool, the positions that count, the same in both views
     targets: Tensor  # [N], the tokens under the masks of one view
     example: Tensor  # [N], whose they are: 0 .. B - 1
     mask_ratio: Tensor  # [B], p
@@ -33,10 +36,11 @@ class Views:
 class MaskAgnosticCollator:
     """Examples -> views (section 6.1 of the mask sensitivity paper).
 
-    p ~ U(`p_low`, `p_high`); each answer token is masked with probability p and at least one is. Two distinct numbers
-    of masks, 0 to the maximum of the curriculum, are appended; it grows linearly from `masks_start` to `masks_end` over
-    `curriculum_passes` forward-backward passes. The shorter view of an example ends in EOS tokens that are attended to,
-    as in LLaDA's own fine-tuning; padding between examples is not attended to.
+    p ~ U(`p_low`, `p_high`); each token of `masked_part` (the answer in the paper, else the prompt or both) is masked
+    with probability p and at least one is. Two distinct numbers of masks, 0 to the maximum of the curriculum, are
+    appended; it grows linearly from `masks_start` to `masks_end` over `curriculum_passes` forward-backward passes. The
+    shorter view of an example ends in EOS tokens that are attended to, as in LLaDA's own fine-tuning; padding between
+    examples is not attended to.
 
     All randomness of an example comes from (`seed`, pass, id), so that neither resuming nor sharing a batch among
     processes changes it.
@@ -45,6 +49,7 @@ class MaskAgnosticCollator:
     mask_token_id: int
     eos_token_id: int
     max_length: int = 1024
+    masked_part: MaskedPart = "answer"
     p_low: float = 0.2
     p_high: float = 0.8
     masks_start: int = 1
@@ -71,26 +76,29 @@ class MaskAgnosticCollator:
         second: list[Tensor] = []
         masked, targets, owners, ratios = [], [], [], []
         for index, example in enumerate(examples):
-            prompt, answer = torch.tensor(example.prompt_ids, dtype=torch.long), torch.tensor(example.answer_ids)
-            room = self.max_length - len(prompt) - len(answer)
-            if room < 1 or len(answer) == 0:
+            text = torch.tensor(example.prompt_ids + example.answer_ids, dtype=torch.long)  # [n_q + n_a]
+            candidates = self._candidates(example)
+            room = self.max_length - len(text)
+            if room < 1 or not bool(candidates.any()):
                 raise ValueError(
-                    f"example {example.id}: no answer, or no room for a mask within {self.max_length} tokens"
+                    f"example {example.id}: no {self.masked_part} to mask, or no room for a mask within "
+                    f"{self.max_length} tokens"
                 )
             generator = torch.Generator().manual_seed(_seed(self.seed, forward_backward_pass, example.id))
             ratio = self.p_low + (self.p_high - self.p_low) * float(torch.rand((), generator=generator))
-            is_masked = torch.rand(len(answer), generator=generator) < ratio  # [n_a]
+            is_masked = candidates & (torch.rand(len(text), generator=generator) < ratio)
             if not bool(is_masked.any()):
-                is_masked[int(torch.randint(len(answer), (), generator=generator))] = True
+                chosen = torch.randint(int(candidates.sum()), (), generator=generator)
+                is_masked[candidates.nonzero()[int(chosen)]] = True
             most = min(room, self.max_masks(forward_backward_pass))
             one, two = torch.randperm(most + 1, generator=generator)[:2].tolist()
-            noised = torch.cat([prompt, answer.masked_fill(is_masked, self.mask_token_id)])
+            noised = text.masked_fill(is_masked, self.mask_token_id)
             for views, n_masks in ((first, one), (second, two)):
                 tail = torch.full((max(one, two),), self.eos_token_id)
                 tail[:n_masks] = self.mask_token_id
                 views.append(torch.cat([noised, tail]))
-            masked.append(torch.cat([torch.zeros(len(prompt), dtype=torch.bool), is_masked]))
-            targets.append(answer[is_masked])
+            masked.append(is_masked)
+            targets.append(text[is_masked])
             owners.append(torch.full((int(is_masked.sum()),), index))
             ratios.append(ratio)
         rows = first + second
@@ -102,12 +110,19 @@ class MaskAgnosticCollator:
         return Views(
             input_ids=torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=self.eos_token_id),
             attention_mask=(positions < lengths[:, None]).long(),
-            masked_answers=at,
+            masked=at,
             targets=torch.cat(targets),
             example=torch.cat(owners),
             mask_ratio=torch.tensor(ratios),
             ids=tuple(example.id for example in examples),
         )
+
+    def _candidates(self, example: Example) -> Tensor:
+        """Which tokens of prompt and answer may be masked, [n_q + n_a] bool."""
+        is_answer = torch.arange(len(example.prompt_ids) + len(example.answer_ids)) >= len(example.prompt_ids)
+        if self.masked_part == "both":
+            return torch.ones_like(is_answer)
+        return is_answer if self.masked_part == "answer" else ~is_answer
 
 
 def _seed(seed: int, forward_backward_pass: int, id: int) -> int:

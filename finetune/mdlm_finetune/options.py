@@ -2,29 +2,47 @@
 
 import difflib
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from typing import Any, get_args
 
+import torch
 import yaml
+from transformers import TrainingArguments
 
+from mdlm_finetune.collator import MaskedPart
 from mdlm_finetune.loss import Divergence, Weighting
 from mdlm_lm_eval.options import OptionError
+
+_COUNTS = (
+    "n_examples",
+    "max_length",
+    "batch_size",
+    "accumulation",
+    "steps",
+    "save_steps",
+    "lora_rank",
+    "lora_alpha",
+    "masks_start",
+)
 
 
 @dataclass(frozen=True)
 class FinetuneOptions:
-    """A recipe; its keys are documented in finetune/README.md."""
+    """A recipe; its keys are documented in finetune/README.md. The defaults are the paper's (appendix B)."""
 
     output: str
     pretrained: str | None = None
     data: str = "generated"
+    split: str = "train"
+    chat_template: bool = False
     n_examples: int = 5000
     max_length: int = 1024
     alpha: float = 0.1
     beta: float = 1.0
     divergence: Divergence = "tv"
     weighting: Weighting = "1/p"
+    masked_part: MaskedPart = "answer"
     p_low: float = 0.2
     p_high: float = 0.8
     masks_start: int = 1
@@ -39,29 +57,57 @@ class FinetuneOptions:
     lora_alpha: int = 128
     lora_targets: str = "all-linear"
     dtype: str = "bfloat16"
+    attn_implementation: str | None = None
     seed: int = 0
+    evaluation_limit: int = 50
+    trainer: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for name, allowed in (("divergence", get_args(Divergence)), ("weighting", get_args(Weighting))):
+        for name, allowed in (
+            ("divergence", get_args(Divergence)),
+            ("weighting", get_args(Weighting)),
+            ("masked_part", get_args(MaskedPart)),
+            ("dtype", ("float32", "bfloat16", "float16")),
+        ):
             if vars(self)[name] not in allowed:
                 raise OptionError(f"{name}={vars(self)[name]!r} is not allowed; allowed are {', '.join(allowed)}")
-        for name in ("n_examples", "max_length", "batch_size", "accumulation", "steps", "save_steps", "lora_rank"):
+        for name in _COUNTS:
             if vars(self)[name] < 1:
                 raise OptionError(f"{name}={vars(self)[name]} is not allowed; allowed are whole numbers from 1")
+        for name in ("alpha", "beta", "curriculum_passes", "evaluation_limit", "seed"):
+            if vars(self)[name] < 0:
+                raise OptionError(f"{name}={vars(self)[name]} is not allowed; allowed are numbers from 0")
+        if not self.learning_rate > 0.0:
+            raise OptionError(f"learning_rate={self.learning_rate} is not allowed; allowed are numbers above 0")
         if not 0.0 < self.p_low <= self.p_high <= 1.0:
             raise OptionError(f"p_low={self.p_low}, p_high={self.p_high}: must be 0 < p_low <= p_high <= 1")
+        if self.masks_end < self.masks_start:
+            raise OptionError(
+                f"masks_start={self.masks_start}, masks_end={self.masks_end}: must be masks_start <= masks_end"
+            )
         if self.alpha == 0.0 and (self.beta == 0.0 or self.divergence == "none"):
-            raise OptionError(f"alpha={self.alpha}, beta={self.beta}: nothing is left of the loss")
+            raise OptionError(
+                f"alpha={self.alpha}, beta={self.beta}, divergence={self.divergence}: nothing is left of the loss"
+            )
 
 
 def read_recipe(path: Path, changes: Sequence[str] = ()) -> FinetuneOptions:
     """The recipe at `path` with `changes`, each key=value. Raises OptionError for unknown keys and bad values."""
-    settings: dict[str, Any] = dict(yaml.safe_load(path.read_text(encoding="utf-8")) or {})
+    try:
+        settings = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, yaml.YAMLError) as error:
+        raise OptionError(f"--config {path}: cannot be read: {' '.join(str(error).split())}") from error
+    if not isinstance(settings, dict):
+        raise OptionError(f"--config {path}: must hold keys and values, a line each")
     for change in changes:
         key, equals, value = change.partition("=")
         if not equals:
             raise OptionError(f"--set {change}: must be key=value")
-        settings[key] = yaml.safe_load(value)
+        within, dot, name = key.partition(".")
+        if dot and within == "trainer":
+            settings["trainer"] = {**settings.get("trainer", {}), name: yaml.safe_load(value)}
+        else:
+            settings[key] = yaml.safe_load(value)
     return _parse(settings)
 
 
@@ -70,16 +116,62 @@ def _parse(settings: Mapping[str, Any]) -> FinetuneOptions:
     values = dict(settings)
     for name, value in settings.items():
         if name not in known:
-            nearest = difflib.get_close_matches(name, known, n=1)
-            raise OptionError(f"unknown key {name}; {'did you mean ' + nearest[0] if nearest else 'see the README'}")
+            nearest = difflib.get_close_matches(str(name), known, n=1)
+            hint = f"did you mean {nearest[0]}?" if nearest else f"allowed are {', '.join(known)}"
+            raise OptionError(f"unknown key {name}={value}; {hint}")
         kind = known[name].type
         if kind in (int, float):
             try:
                 # YAML 1.1 reads 1e-5, without a dot, as text.
                 values[name] = float(value) if kind is float else int(str(value))
             except (TypeError, ValueError) as error:
-                raise OptionError(f"{name}={value!r} is not allowed; allowed is a number") from error
-    missing = [name for name, field in known.items() if field.default is MISSING and name not in values]
+                what = "a number" if kind is float else "a whole number"
+                raise OptionError(f"{name}={value!r} is not allowed; allowed is {what}") from error
+        elif (kind is bool and not isinstance(value, bool)) or (name == "trainer" and not isinstance(value, dict)):
+            what = "true or false" if kind is bool else "a mapping of transformers' TrainingArguments"
+            raise OptionError(f"{name}={value!r} is not allowed; allowed is {what}")
+        elif kind is str:
+            values[name] = str(value)
+    missing = [name for name, field in known.items() if field.default is MISSING and field.default_factory is MISSING]
+    missing = [name for name in missing if name not in values]
     if missing:
         raise OptionError(f"the recipe lacks {', '.join(missing)}")
     return FinetuneOptions(**values)
+
+
+def training_arguments(options: FinetuneOptions, checkpoints: Path) -> TrainingArguments:
+    """transformers' arguments: the recipe's keys, and whatever else it sets under `trainer`.
+
+    Raises OptionError for a name or a value that transformers does not know, and for one that a recipe's key rules.
+    """
+    ruled: dict[str, Any] = {
+        "output_dir": str(checkpoints),
+        "max_steps": options.steps,
+        "save_steps": options.save_steps,
+        "per_device_train_batch_size": options.batch_size,
+        "gradient_accumulation_steps": options.accumulation,
+        "learning_rate": options.learning_rate,
+        "seed": options.seed,
+        "remove_unused_columns": False,
+    }
+    defaults: dict[str, Any] = {
+        "weight_decay": 0.0,
+        "max_grad_norm": 1.0,
+        "logging_steps": 10,
+        "save_total_limit": 2,
+        "report_to": [],
+        "ddp_find_unused_parameters": False,
+        "use_cpu": not torch.accelerator.is_available(),  # else transformers refuses bf16 on machines without a GPU
+    }
+    known = {field.name for field in fields(TrainingArguments)}
+    for name, value in options.trainer.items():
+        if name in ruled:
+            raise OptionError(f"trainer.{name}={value} is not allowed; the recipe's own keys set it")
+        if name not in known:
+            nearest = difflib.get_close_matches(name, known, n=1)
+            hint = f"; did you mean {nearest[0]}?" if nearest else ""
+            raise OptionError(f"unknown key trainer.{name}={value}: no argument of transformers' Trainer{hint}")
+    try:
+        return TrainingArguments(**defaults | options.trainer | ruled)
+    except (TypeError, ValueError, ImportError) as error:
+        raise OptionError(f"trainer={options.trainer}: {' '.join(str(error).split())}") from error

@@ -61,6 +61,7 @@ class MaskAgnosticTrainer(Trainer):
             raise ValueError("the data set holds no example to train on")
         if alpha == 0.0 and (beta == 0.0 or divergence == "none"):
             raise ValueError(f"alpha={alpha}, beta={beta}, divergence={divergence}: nothing is left of the loss")
+        # The collator needs whole examples, which have no column that is an argument of the model.
         args.remove_unused_columns = False
         super().__init__(
             model=denoiser.model,
@@ -73,6 +74,7 @@ class MaskAgnosticTrainer(Trainer):
         self.alpha, self.beta = alpha, beta
         self.divergence, self.weighting = divergence, weighting
         self._optimiser_step, self._accumulated = -1, 0
+        self._terms: list[Tensor] = []  # cross-entropy and consistency of each pass since the last log, [2]
 
     def training_step(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None) -> Tensor:
         """One forward-backward pass; counts passes within an optimiser step for the curriculum."""
@@ -99,7 +101,7 @@ class MaskAgnosticTrainer(Trainer):
         logits = denoiser.logits(
             views.input_ids.to(device),
             views.attention_mask.to(device),
-            views.masked_answers.to(device),
+            views.masked.to(device),
             n_at=2 * len(views.targets),
             gradient=True,
         )
@@ -120,4 +122,14 @@ class MaskAgnosticTrainer(Trainer):
                 f"the loss is {loss.total.item()} in step {self.state.global_step + 1}, "
                 f"on the examples {list(views.ids)}"
             )
+        self._terms.append(torch.stack([loss.cross_entropy, loss.consistency]).detach())
         return loss.total
+
+    def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
+        """Adds both terms of the loss, averaged over the passes since the last log."""
+        if self._terms and "loss" in logs:
+            everywhere = self.accelerator.gather(torch.stack(self._terms).mean(0)[None])  # [processes, 2]
+            cross_entropy, consistency = everywhere.mean(0).tolist()
+            logs = {**logs, "cross_entropy": cross_entropy, "consistency": consistency}
+            self._terms.clear()
+        super().log(logs, *args, **kwargs)

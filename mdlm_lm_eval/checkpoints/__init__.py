@@ -1,6 +1,7 @@
 """Published checkpoints -> transformers' own classes, with what must be known to denoise with them."""
 
 from mdlm_lm_eval.checkpoints.adapters import load_adapter
+from mdlm_lm_eval.checkpoints.compilation import compile_layers
 from mdlm_lm_eval.checkpoints.configs import (
     check_guidance,
     family_of,
@@ -13,6 +14,7 @@ from mdlm_lm_eval.checkpoints.tokenizers import load_tokenizer
 
 __all__ = [
     "check_guidance",
+    "compile_layers",
     "family_of",
     "load_adapter",
     "load_config",
