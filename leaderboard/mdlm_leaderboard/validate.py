@@ -69,9 +69,6 @@ def _group_problems(group: str, results: dict[str, TaskResult]) -> Iterator[str]
                 f"{result.name} has exact_match={result.metrics['exact_match,none']}, "
                 f"which is no whole number of right answers to {result.n_questions} questions"
             )
-        requests = result.effective.get("requests")
-        if requests is not None and requests[0] != result.n_questions:
-            yield f"{result.name} made {requests[0]} requests for {result.n_questions} questions"
 
 
 def _mean_problems(file: ResultFile, by_group: dict[str, dict[str, TaskResult]]) -> Iterator[str]:

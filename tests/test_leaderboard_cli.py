@@ -1,0 +1,96 @@
+"""The command as a user types it: what it writes, says and leaves alone."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.leaderboard_files import suite_file, write
+
+TABLES = ("LEADERBOARD.md", "leaderboard.csv", "leaderboard.json")
+
+
+def run(*words: object, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "mdlm_leaderboard", *map(str, words)]
+    path = os.pathsep.join([str(Path(__file__).parents[1] / "leaderboard"), os.environ.get("PYTHONPATH", "")])
+    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, env={**os.environ, "PYTHONPATH": path})
+
+
+def test_builds_from_nested_folders_says_what_is_not_used_and_still_succeeds(tmp_path: Path) -> None:
+    write(tmp_path / "results" / "some__model", results_1=suite_file(n_masks=1), results_2=suite_file(n_masks=200))
+    write(tmp_path / "results", truncated='{"results": {', other={"accuracy": 0.5}, limited=suite_file(limit=5))
+    done = run("build", "results/", "--output", "site/", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (0, "2 measured and 20 published rows in site/LEADERBOARD.md\n")
+    said = done.stderr.splitlines()
+    assert said[0].startswith("not used: 'other.json': is no result file of lm-eval")
+    assert said[1].startswith("not used: 'truncated.json': is no whole JSON file")
+    assert any("--limit 5 leaves out questions" in line for line in said)
+    assert all((tmp_path / "site" / name).stat().st_size for name in TABLES)
+    again = run("build", "results/", "--output", "site/", "--strict", cwd=tmp_path)
+    assert again.returncode == 1
+
+
+def test_an_output_inside_the_results_is_not_read(tmp_path: Path) -> None:
+    write(tmp_path, results_1=suite_file())
+    for _ in range(2):
+        done = run("build", ".", "--output", "site", "--strict", cwd=tmp_path)
+        assert done.returncode == 0
+
+
+def test_a_new_build_removes_only_what_the_last_one_wrote(tmp_path: Path) -> None:
+    results, site = write(tmp_path / "results", one=suite_file()), tmp_path / "site"
+    assert run("build", results, "--output", site).returncode == 0
+    (site / "CNAME").write_text("example.org", encoding="utf-8")
+    manifest = site / ".mdlm-leaderboard.json"
+    manifest.write_text(manifest.read_text(encoding="utf-8").replace("[\n", '[\n "old.svg",\n', 1), encoding="utf-8")
+    (site / "old.svg").touch()
+    assert run("build", results, "--output", site).returncode == 0
+    assert (site / "CNAME").exists()
+    assert not (site / "old.svg").exists()
+    assert [path.name for path in tmp_path.iterdir() if path.name not in ("results", "site")] == []
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("empty", "--output", "site"), "mdlm-leaderboard: 'empty' holds no *.json file"),
+        (("missing", "--output", "site"), "mdlm-leaderboard: 'missing' is no folder"),
+        (("bad", "--output", "site"), "none of the 1 *.json files in 'bad' holds a usable score"),
+        (("good", "--output", "file.txt"), "mdlm-leaderboard: --output 'file.txt' is a file"),
+        (("good", "--output", "file.txt/site"), "mdlm-leaderboard: "),
+    ],
+)
+def test_where_nothing_can_be_built_the_old_output_stays(tmp_path: Path, words: tuple[str, ...], sentence: str) -> None:
+    (tmp_path / "empty").mkdir()
+    write(tmp_path / "bad", one="{")
+    write(tmp_path / "good", one=suite_file())
+    (tmp_path / "file.txt").write_text("mine", encoding="utf-8")
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "LEADERBOARD.md").write_text("old", encoding="utf-8")
+    done = run("build", *words, cwd=tmp_path)
+    assert done.returncode == 1
+    assert sentence in done.stderr.splitlines()[-1]
+    assert "Traceback" not in done.stderr
+    assert (tmp_path / "site" / "LEADERBOARD.md").read_text(encoding="utf-8") == "old"
+    assert (tmp_path / "file.txt").read_text(encoding="utf-8") == "mine"
+
+
+def test_validate_names_every_file_and_its_problems(tmp_path: Path) -> None:
+    write(tmp_path, good=suite_file(), bad=suite_file(limit=10))
+    done = run("validate", tmp_path / "good.json", tmp_path / "bad.json", tmp_path / "no.json")
+    assert done.returncode == 1
+    assert done.stdout == f"{tmp_path / 'good.json'}: ok\n"
+    assert done.stderr.splitlines() == [
+        f"{str(tmp_path / 'bad.json')!r}: --limit 10 leaves out questions; allowed are all",
+        f"{str(tmp_path / 'no.json')!r}: cannot be read: No such file or directory",
+    ]
+    assert run("validate", tmp_path / "good.json").returncode == 0
+
+
+@pytest.mark.parametrize("words", [(), ("build",), ("validate",)])
+def test_help_shows_an_example(words: tuple[str, ...]) -> None:
+    done = run(*words, "--help")
+    assert done.returncode == 0
+    assert "  mdlm-leaderboard" in done.stdout.split("example")[1]
