@@ -39,7 +39,7 @@ class DiffusionHFLM(HFLM):
         # lm-eval seeds torch with --seed right before it builds the model.
         split = split_model_arguments(arguments, default_seed=torch.initial_seed() % 2**63)
         self.decoding, self.likelihood, self.explicit = split.decoding, split.likelihood, split.explicit
-        self.preset = split.preset
+        self.preset, self.compiled = split.preset, split.compile
         self._mask_token_id_argument, self._shift_logits_argument = split.mask_token_id, split.shift_logits
         self.record = RunRecord()
         self.records = [self.record]  # of all processes
@@ -53,6 +53,8 @@ class DiffusionHFLM(HFLM):
             # HFLM takes the local process index, and only where there are several GPUs.
             processes = PartialState()
             self._rank, self._world_size = processes.process_index, processes.num_processes
+        if self.compiled:
+            checkpoints.compile_layers(self.model)
         self.denoiser = Denoiser(
             self.model,
             mask_token_id=self.mask_token_id,

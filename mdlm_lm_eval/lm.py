@@ -313,6 +313,7 @@ class MDLM(DiffusionHFLM):
                 "device": str(self.device),
                 "processes": self.world_size,
                 "preset": self.preset,
+                "compile": self.compiled,
                 "explicit_options": sorted(self.explicit),
                 "batch_size": self.batches.size,
                 "forward_passes": sum(record.forward_passes for record in self.records),

@@ -13,7 +13,7 @@ from mdlm_lm_eval.presets import load_preset
 
 DECODING_NAMES = frozenset(field.name for field in fields(DecodingOptions))
 LIKELIHOOD_NAMES = frozenset(field.name for field in fields(LikelihoodOptions))
-CHECKPOINT_NAMES = frozenset({"mask_token_id", "shift_logits"})
+CHECKPOINT_NAMES = frozenset({"mask_token_id", "shift_logits", "compile"})
 HFLM_NAMES = frozenset(inspect.signature(HFLM.__init__).parameters) - {"self", "kwargs"}
 
 BITSANDBYTES_NAMES = frozenset(
@@ -82,6 +82,7 @@ class ModelArguments:
     explicit: frozenset[str]
     mask_token_id: int | None
     shift_logits: bool | None
+    compile: bool
     loading: dict[str, Any]
 
 
@@ -112,6 +113,7 @@ def split_model_arguments(arguments: Mapping[str, Any], *, default_seed: int) ->
         shift_logits=None
         if arguments.get("shift_logits") is None
         else parse_flag("shift_logits", arguments["shift_logits"]),
+        compile=parse_flag("compile", arguments.get("compile", False)),
         loading={
             name: value
             for name, value in arguments.items()
