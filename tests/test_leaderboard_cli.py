@@ -32,6 +32,14 @@ def test_builds_from_nested_folders_says_what_is_not_used_and_still_succeeds(tmp
     assert again.returncode == 1
 
 
+def test_what_a_file_brings_cannot_steer_the_terminal(tmp_path: Path) -> None:
+    write(tmp_path / "results", results_1=suite_file(version="\x1b[31m2"), results_2=suite_file(version="\n1"))
+    done = run("build", "results", "--output", "site", cwd=tmp_path)
+    assert done.returncode == 0
+    assert len(done.stderr.splitlines()) == 3
+    assert all(line.isprintable() for line in done.stderr.splitlines())
+
+
 def test_an_output_inside_the_results_is_not_read(tmp_path: Path) -> None:
     write(tmp_path, results_1=suite_file())
     for _ in range(2):

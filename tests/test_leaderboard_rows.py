@@ -82,6 +82,13 @@ def test_models_adapters_and_ways_of_decoding_are_rows_of_their_own(tmp_path: Pa
     assert len(set(ids)) == len(ids)
 
 
+def test_rows_of_the_same_name_get_ids_of_their_own(tmp_path: Path) -> None:
+    loadings = [{"pretrained": "some/model", "max_length": n} for n in (100, 200, 300)]
+    contents = {f"file{n}": suite_file(model_args=loading) for n, loading in enumerate(loadings)}
+    ids = [row.id for row in measured(board_of(tmp_path, **contents))]
+    assert ids == [f"some-model-steps-1-none{number}" for number in ("", "-2", "-3")]
+
+
 def test_checkpoints_of_the_same_name_are_told_apart_by_their_folders(tmp_path: Path) -> None:
     paths = ["/runs/one/final", "/runs/two/final", "/runs/two/other"]
     contents = {f"file{n}": suite_file(model_args={"pretrained": path}) for n, path in enumerate(paths)}
@@ -93,6 +100,7 @@ def test_checkpoints_of_the_same_name_are_told_apart_by_their_folders(tmp_path: 
     [
         ({"limit": 50}, "--limit 50 leaves out questions"),
         ({"version": "0.9"}, "suite version 0.9 is not known here; suite version 0.9 is not 1.0"),
+        ({"version": "2.0"}, "suite version 2.0 is not known here; suite version 2.0 is not 1.0"),
         ({"relevant": 5}, "5 relevant and 40 distractor examples are not the standard 10 and 40"),
         ({"distractors": 0}, "10 relevant and 0 distractor examples are not the standard 10 and 40"),
     ],
@@ -106,9 +114,9 @@ def test_other_settings_share_no_section_with_the_standard_one(
 
 
 def test_another_state_of_the_suite_and_chat_templates_stand_apart(tmp_path: Path) -> None:
-    older, chat = suite_file(date=1), suite_file() | {"chat_template": "{{ messages }}"}
-    older["config"]["mdlm"]["task_suite"]["sha256"] = "0" * 64
-    board = board_of(tmp_path, a=older, b=suite_file(), c=chat)
+    changed, chat = suite_file(), suite_file() | {"chat_template": "{{ messages }}"}
+    changed["config"]["mdlm"]["task_suite"]["sha256"] = "0" * 64
+    board = board_of(tmp_path, a=changed, b=suite_file(), c=suite_file(steps=4), d=chat)
     assert [section.why_apart for section in board.sections[:-1]] == [
         "",
         "the files of suite version 1.0 (hash 000000000000) differ from those of the main table (1cfd7802b888)",

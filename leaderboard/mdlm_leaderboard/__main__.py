@@ -56,7 +56,7 @@ def _build(results: Path, output: Path, *, strict: bool) -> int:
     try:
         board = build(results, output)
     except (LeaderboardError, OSError) as error:
-        print(f"mdlm-leaderboard: {error}", file=sys.stderr)
+        _say(f"mdlm-leaderboard: {error}")
         return 1
     _report(board)
     measured = sum(row.origin == "measured" for row in board.rows)
@@ -65,13 +65,13 @@ def _build(results: Path, output: Path, *, strict: bool) -> int:
 
 
 def _report(board: Board) -> None:
-    """Says on stderr what is not used and what is set apart. Names out of files are shown as Python literals."""
+    """Says on stderr what is not used and what is set apart."""
     for one in board.refused:
-        print(f"not used: {one.path!r}: {one.reason}", file=sys.stderr)
+        _say(f"not used: {one.path!r}: {one.reason}")
     for section in board.sections:
         if section.why_apart:
             rows = f"{len(section.rows)} row" + "s" * (len(section.rows) != 1)
-            print(f"set apart: {section.title!r} ({rows}): {section.why_apart}", file=sys.stderr)
+            _say(f"set apart: {section.title!r} ({rows}): {section.why_apart}")
 
 
 def _validate(files: Sequence[Path]) -> int:
@@ -80,10 +80,15 @@ def _validate(files: Sequence[Path]) -> int:
         problems = problems_of(file)
         wrong += bool(problems)
         for problem in problems:
-            print(f"{str(file)!r}: {problem}", file=sys.stderr)
+            _say(f"{str(file)!r}: {problem}")
         if not problems:
             print(f"{file}: ok")
     return int(wrong > 0)
+
+
+def _say(line: str) -> None:
+    """One line on stderr, in which nothing that a file brought can steer the terminal."""
+    print("".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in line), file=sys.stderr)
 
 
 if __name__ == "__main__":

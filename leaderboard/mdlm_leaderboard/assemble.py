@@ -4,7 +4,6 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain, count
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -34,11 +33,10 @@ def assemble(collected: Collected, published: Sequence[Row]) -> Board:
     drafts = _with_benchmarks(_without_repeats(drafts))
     names = _names(checkpoint.model for checkpoint, _, _ in drafts)
     adapters = _names(checkpoint.adapter for checkpoint, _, _ in drafts if checkpoint.adapter)
-    sections = sections_of({key: max(run.date for run in draft.runs.values()) for key, draft in drafts.items()})
-    taken = {row.id for row in published}
+    taken = {row.id: 1 for row in published}
     built = [
         Section(title, why, tuple(_row(key, drafts[key], names, adapters, taken) for key in keys))
-        for title, why, keys in sections
+        for title, why, keys in sections_of(drafts)
     ]
     if published:
         why = "read off the cited paper, whose questions are not those of this suite"
@@ -94,7 +92,9 @@ def _names(full_names: Iterable[str]) -> dict[str, str]:
     return shown
 
 
-def _row(key: RowKey, draft: _Draft, names: Mapping[str, str], adapters: Mapping[str, str], taken: set[str]) -> Row:
+def _row(
+    key: RowKey, draft: _Draft, names: Mapping[str, str], adapters: Mapping[str, str], taken: dict[str, int]
+) -> Row:
     checkpoint, decoding, setting = key
     curves: dict[str, dict[Any, dict[Any, Estimate]]] = {}
     for cell, estimate in sorted(draft.cells.items(), key=lambda item: (str(item[0].series).zfill(9), _by_x(item[0]))):
@@ -126,9 +126,12 @@ def _by_x(cell: Cell) -> tuple[int, str]:
     return (cell.x, "") if isinstance(cell.x, int) else (0, cell.x)
 
 
-def _slug(parts: Iterable[str], taken: set[str]) -> str:
-    """Letters, digits and hyphens only, and each once."""
+def _slug(parts: Iterable[str], taken: dict[str, int]) -> str:
+    """Letters, digits and hyphens only, and each once; `taken` has the last number given to each."""
     slug = "-".join(re.findall(r"[a-z0-9]+", " ".join(parts).lower()))[:80] or "row"
-    unique = next(name for name in chain([slug], (f"{slug}-{n}" for n in count(2))) if name not in taken)
-    taken.add(unique)
+    unique = slug
+    while unique in taken:
+        taken[slug] += 1
+        unique = f"{slug}-{taken[slug]}"
+    taken[unique] = 1
     return unique

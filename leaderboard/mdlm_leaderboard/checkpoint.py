@@ -79,6 +79,7 @@ _SILENT_ARGUMENTS = frozenset(
         "base_url",
         "batch_size",
         "cache_dir",
+        "compile",
         "data_parallel_size",
         "device",
         "device_map",

@@ -133,7 +133,7 @@ class Refused:
 
 @dataclass(frozen=True)
 class Section:
-    """The rows of one setting. `why_apart` says, "" in the main table, why they share no table with others."""
+    """The rows of one setting. `why_apart` says why they share no table with others, "" where that needs no word."""
 
     title: str
     why_apart: str

@@ -1,7 +1,7 @@
 """Which rows may share a table, in which order, and how the tables are called."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable
 from typing import Any
 
 from mdlm_leaderboard import suite
@@ -24,6 +24,7 @@ def row_order(key: RowKey) -> tuple[Any, ...]:
         steps,
         decoding.unmasking,
         decoding.other,
+        setting.suite_hash or "",
     )
 
 
@@ -32,6 +33,7 @@ def _distance(setting: Setting) -> tuple[Any, ...]:
     version = [-int(part) for part in re.findall(r"\d{1,9}", setting.suite_version or "")]
     return (
         setting.suite_version is None,
+        setting.suite_version not in suite.KNOWN_VERSIONS,
         setting.limit is not None,
         -(setting.limit or 0),
         setting.fewshot_relevant != suite.STANDARD_RELEVANT,
@@ -40,31 +42,31 @@ def _distance(setting: Setting) -> tuple[Any, ...]:
         version,
         setting.chat_template,
         *(value or 0 for value in (setting.fewshot_relevant, setting.fewshot_distractors, setting.fewshot_seed)),
-        setting.suite_hash or "",
     )
 
 
-def sections_of(last_dates: Mapping[RowKey, str]) -> list[tuple[str, str, list[RowKey]]]:
+def sections_of(keys: Iterable[RowKey]) -> list[tuple[str, str, list[RowKey]]]:
     """Title, why it stands apart, and row keys, one for each setting; benchmarks without a mask count by themselves.
 
-    `last_dates` has the date of each row's newest run: of two states of one suite version the newer is the main one.
+    The first is the main table. Of two states of one suite version, it is that of more rows.
     """
     by_setting: dict[tuple[Setting, bool], list[RowKey]] = {}
-    for key in last_dates:
+    for key in keys:
         states_masks = key[0].states_masks or key[2].suite_version is not None
         by_setting.setdefault((key[2], states_masks), []).append(key)
-    newest: dict[str, str] = {}
-    for key, date in last_dates.items():
-        newest[key[2].suite_hash or ""] = max(newest.get(key[2].suite_hash or "", ""), date)
-    ordered = sorted(by_setting, key=lambda one: (*_distance(one[0])[:-1], not one[1]))
-    ordered.sort(key=lambda one: newest.get(one[0].suite_hash or "", ""), reverse=True)
-    ordered.sort(key=lambda one: (*_distance(one[0])[:-1], not one[1]))
-    main = ordered[0][0] if ordered else None
-    sections = []
-    for setting, states_masks in ordered:
-        why = _why_apart(setting, main, states_masks=states_masks)
-        sections.append((_title(setting, states_masks), why, sorted(by_setting[setting, states_masks], key=row_order)))
-    return sections
+    ordered = sorted(
+        by_setting,
+        key=lambda one: (*_distance(one[0]), not one[1], -len(by_setting[one]), one[0].suite_hash or ""),
+    )
+    main = ordered[0][0]
+    return [
+        (
+            _title(setting, states_masks),
+            _why_apart(setting, main, states_masks=states_masks),
+            sorted(by_setting[setting, states_masks], key=row_order),
+        )
+        for setting, states_masks in ordered
+    ]
 
 
 def _title(setting: Setting, states_masks: bool) -> str:
@@ -84,14 +86,14 @@ def _title(setting: Setting, states_masks: bool) -> str:
     return ", ".join([title, *facts])
 
 
-def _why_apart(setting: Setting, main: Setting | None, *, states_masks: bool) -> str:
+def _why_apart(setting: Setting, main: Setting, *, states_masks: bool) -> str:
     """What forbids a common table with the main one, and with full results of the standard setting."""
     reasons = []
     if setting.limit is not None:
         reasons.append(f"--limit {setting.limit:g} leaves out questions")
     if not states_masks:
         reasons.append("the result files state no mask count")
-    if setting.suite_version is not None and main is not None:
+    if setting.suite_version is not None:
         if setting.suite_version not in suite.KNOWN_VERSIONS:
             reasons.append(f"suite version {setting.suite_version} is not known here")
         if setting.suite_version != main.suite_version:
