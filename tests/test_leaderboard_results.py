@@ -10,8 +10,8 @@ import pytest
 import yaml
 
 from mdlm_leaderboard import suite
-from mdlm_leaderboard.commands import command
 from mdlm_leaderboard.result_files import UnusableFile, find_result_files, read_result_file
+from mdlm_leaderboard.runs import command
 from mdlm_leaderboard.scores import file_scores
 from mdlm_lm_eval import tasks_path
 from tests.leaderboard_files import gsm8k_file, suite_file, write
@@ -65,6 +65,7 @@ def test_two_masks_are_also_a_point_of_the_curve_over_distractors_in_the_standar
         ({"steps": 40, "unmasking": "random", "seed": 7}, ("40", "random", "seed=7")),
         ({"steps": 40, "seed": 7}, ("40", "confidence", "")),
         ({"steps": 4, "block_length": 8, "temperature": 0.5}, ("4", "confidence", "block_length=8, temperature=0.5")),
+        ({"confidence_threshold": 0.9}, ("by confidence", "confidence", "confidence_threshold=0.9")),
         ({"n_fillers": 50}, ("1", "none", "50 fillers")),
     ],
 )

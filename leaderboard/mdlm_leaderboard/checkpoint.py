@@ -4,10 +4,10 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from mdlm_leaderboard.result_files import ResultFile
+from mdlm_leaderboard.rows import AUTOREGRESSIVE
 
 BUILT_IN = "built-in"
 MDLM = "mdlm"
-AUTOREGRESSIVE = "autoregressive"
 # lm-eval's own models; other names may be diffusion models whose mask count nobody knows.
 AUTOREGRESSIVE_KINDS = frozenset(
     {

@@ -4,8 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from mdlm_leaderboard.checkpoint import AUTOREGRESSIVE, AUTOREGRESSIVE_KINDS, DECODING_NAMES
+from mdlm_leaderboard.checkpoint import AUTOREGRESSIVE_KINDS, DECODING_NAMES
 from mdlm_leaderboard.result_files import ResultFile, TaskResult
+from mdlm_leaderboard.rows import AUTOREGRESSIVE
 from mdlm_leaderboard.suite import SuiteTask
 
 _NOT_STATED = "mask count not stated"
@@ -39,8 +40,7 @@ def suite_decoding(file: ResultFile, result: TaskResult, task: SuiteTask) -> Dec
     if file.mdlm is None:
         return Decoding(AUTOREGRESSIVE, "", _sampling_of_others(result))
     options = _options(file, result)
-    asked = options["steps"]
-    steps = "1" if asked == "auto" or (not task.is_open_ended and result.effective["steps"][1] == 1) else str(asked)
+    steps = _suite_steps(options, result, task)
     if steps == "1":
         options["unmasking"] = "none"
     facts = _deviations(options)
@@ -54,10 +54,19 @@ def suite_decoding(file: ResultFile, result: TaskResult, task: SuiteTask) -> Dec
     return Decoding(steps, str(options["unmasking"]), ", ".join(facts))
 
 
+def _suite_steps(options: Mapping[str, Any], result: TaskResult, task: SuiteTask) -> str:
+    """The number asked for; where none was, or where it may not count, the number taken."""
+    if options["confidence_threshold"] is not None:
+        return "by confidence"
+    taken = result.effective["steps"][1]
+    is_one = taken == 1 and not task.is_open_ended
+    return str(taken if options["steps"] == "auto" or options["block_length"] or is_one else options["steps"])
+
+
 def benchmark_decoding(file: ResultFile, result: TaskResult) -> str:
     """How a standard benchmark was scored, as the last words of its column."""
     if file.mdlm is None:
-        facts = ["autoregressive" if file.model_kind in AUTOREGRESSIVE_KINDS else _NOT_STATED]
+        facts = [AUTOREGRESSIVE if file.model_kind in AUTOREGRESSIVE_KINDS else _NOT_STATED]
         return ", ".join([*facts, *filter(None, [_sampling_of_others(result)])])
     if result.output_type == "generate_until":
         options = _options(file, result)

@@ -1,14 +1,14 @@
 """From one result file to single scores, each with the place in the leaderboard where it belongs."""
 
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
 from mdlm_leaderboard import suite
 from mdlm_leaderboard.checkpoint import AUTOREGRESSIVE_KINDS, Checkpoint, checkpoint_of, display_name
-from mdlm_leaderboard.commands import command
 from mdlm_leaderboard.decoding import Decoding, benchmark_decoding, fillers_of, mask_ratio_of, suite_decoding
-from mdlm_leaderboard.result_files import ResultFile, TaskResult, UnusableFile, is_number, leaves, unusable_if_different
+from mdlm_leaderboard.result_files import ResultFile, TaskResult, UnusableFile, leaves, unusable_if_different
 from mdlm_leaderboard.rows import AUTOREGRESSIVE, NO_MASKS, Run, Setting
+from mdlm_leaderboard.runs import run_of
 
 Experiment = Literal["masks", "dots", "positions", "positions_by_masks", "distractors", "benchmarks"]
 
@@ -95,7 +95,7 @@ def _file_scores(file: ResultFile) -> FileScores:
         found, unfit = _benchmark_scores(file, result, checkpoint)
         scores += found
         left_out += unfit
-    return FileScores(_run(file), tuple(scores), tuple(left_out))
+    return FileScores(run_of(file), tuple(scores), tuple(left_out))
 
 
 def _suite_scores(file: ResultFile, result: TaskResult, task: suite.SuiteTask, checkpoint: Checkpoint) -> list[Score]:
@@ -171,7 +171,7 @@ def _benchmarks(file: ResultFile) -> list[TaskResult]:
 
 
 def _benchmark_scores(file: ResultFile, result: TaskResult, checkpoint: Checkpoint) -> tuple[list[Score], list[str]]:
-    if file.mdlm is not None and not {"masks"} <= result.effective.keys():
+    if file.mdlm is not None and "masks" not in result.effective:
         return [], [f"states no mask count for {result.name!r}"]
     setting = Setting(None, None, None, None, None, file.limit, file.chat_template)
     chat = ", chat template" if file.chat_template else ""
@@ -187,32 +187,3 @@ def _benchmark_scores(file: ResultFile, result: TaskResult, checkpoint: Checkpoi
         cell = Cell(checkpoint, Decoding("", "", ""), setting, "benchmarks", "", column)
         scores.append(Score(cell, result.name, mean, result.standard_errors.get(metric), result.n_questions))
     return scores, unfit
-
-
-def _run(file: ResultFile) -> Run:
-    return Run(path=file.path, command=command(file), settings=_settings(file), versions=file.versions, date=file.date)
-
-
-def _settings(file: ResultFile) -> dict[str, Any]:
-    """What a reader needs to judge a run, flat, without paths."""
-    mdlm = file.mdlm or {}
-    settings: dict[str, Any] = {
-        "model": file.model_kind,
-        "batch_size": mdlm.get("batch_size", file.run_options["batch_size"]),
-        "device": mdlm.get("device", file.run_options["device"]),
-        "dtype": file.dtype,
-        "limit": file.limit,
-        "chat_template": file.chat_template,
-        **{name: value for name, value in mdlm.get("decoding", {}).items() if value is not None},
-        **file.gen_kwargs,
-    }
-    if any(result.output_type != "generate_until" for result in file.tasks.values()):
-        settings |= {f"likelihood {name}": value for name, value in mdlm.get("likelihood", {}).items()}
-    if mdlm:
-        settings |= {name: mdlm.get(name) for name in ("family", "preset", "processes", "forward_passes")}
-    return {name: _scalar(value) for name, value in settings.items() if value not in (None, "")}
-
-
-def _scalar(value: object) -> object:
-    """Numbers, truth values and text as they are, anything else as text."""
-    return value if isinstance(value, str | bool) or is_number(value) else str(value)

@@ -1,11 +1,12 @@
-"""The command that made a result file, in a form that can be pasted into a shell."""
+"""The run behind a result file: its settings, and its command in a form that can be pasted into a shell."""
 
 import shlex
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from mdlm_leaderboard import suite
-from mdlm_leaderboard.result_files import ResultFile, leaves
+from mdlm_leaderboard.result_files import ResultFile, is_number, leaves
+from mdlm_leaderboard.rows import Run
 
 _DEFAULT_SEEDS = {"random_seed": 0, "numpy_seed": 1234, "torch_seed": 1234, "fewshot_seed": 1234}
 _SUITE_SETTINGS = {
@@ -13,6 +14,11 @@ _SUITE_SETTINGS = {
     "fewshot_distractors": suite.STANDARD_DISTRACTORS,
     "fewshot_seed": suite.STANDARD_SEED,
 }
+
+
+def run_of(file: ResultFile) -> Run:
+    """What made a result file."""
+    return Run(path=file.path, command=command(file), settings=_settings(file), versions=file.versions, date=file.date)
 
 
 def command(file: ResultFile) -> str:
@@ -64,3 +70,28 @@ def _shots(file: ResultFile) -> list[str]:
         if suites[0].metadata.get(name, standard) != standard
     ]
     return ["--metadata", *changed] if changed else []
+
+
+def _settings(file: ResultFile) -> dict[str, Any]:
+    """What a reader needs to judge a run, flat, without paths."""
+    mdlm = file.mdlm or {}
+    settings: dict[str, Any] = {
+        "model": file.model_kind,
+        "batch_size": mdlm.get("batch_size", file.run_options["batch_size"]),
+        "device": mdlm.get("device", file.run_options["device"]),
+        "dtype": file.dtype,
+        "limit": file.limit,
+        "chat_template": file.chat_template,
+        **{name: value for name, value in mdlm.get("decoding", {}).items() if value is not None},
+        **file.gen_kwargs,
+    }
+    if any(result.output_type != "generate_until" for result in file.tasks.values()):
+        settings |= {f"likelihood {name}": value for name, value in mdlm.get("likelihood", {}).items()}
+    if mdlm:
+        settings |= {name: mdlm.get(name) for name in ("family", "preset", "processes", "forward_passes")}
+    return {name: _scalar(value) for name, value in settings.items() if value not in (None, "")}
+
+
+def _scalar(value: object) -> object:
+    """Numbers, truth values and text as they are, anything else as text."""
+    return value if isinstance(value, str | bool) or is_number(value) else str(value)
