@@ -1,11 +1,12 @@
 """PEFT adapters on native module names, on LLaDA's own, and for another model."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 import torch
-from peft import LoraConfig, get_peft_model
+from peft import IA3Config, LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
 
 from mdlm_lm_eval.loading import load_denoiser
@@ -64,6 +65,45 @@ def test_names_of_lladas_remote_code(adapter: tuple[Path, torch.Tensor]) -> None
     path.write_text(json.dumps(json.loads(path.read_text()) | modules | patterns))
     denoiser = load_denoiser(str(GOLDEN / "llada"), peft=str(folder))
     torch.testing.assert_close(logits_of(denoiser.model), expected)
+
+
+def test_an_adapter_of_another_kind_than_lora(tmp_path: Path) -> None:
+    model = load_denoiser(str(GOLDEN / "llada")).model
+    config = IA3Config(target_modules=["k_proj", "down_proj"], feedforward_modules=["down_proj"])
+    adapted = get_peft_model(model, config).eval()
+    torch.manual_seed(0)
+    for name, parameter in adapted.named_parameters():
+        if "ia3_" in name:
+            torch.nn.init.normal_(parameter)
+    adapted.save_pretrained(tmp_path)
+    loaded = load_denoiser(str(GOLDEN / "llada"), peft=str(tmp_path)).model
+    torch.testing.assert_close(logits_of(loaded), logits_of(adapted))
+    path = tmp_path / "adapter_model.safetensors"
+    weights = load_file(path)
+    del weights[min(weights)]
+    save_file(weights, path, {"format": "pt"})
+    with pytest.raises(OptionError, match="1 places have no weight"):
+        load_denoiser(str(GOLDEN / "llada"), peft=str(tmp_path))
+
+
+@pytest.mark.parametrize("targets", [["q_proj", "o_proj"], ["q_proj", "gate_proj", "up_proj", "down_proj"]])
+def test_an_adapter_of_llada_moes_remote_code(tmp_path: Path, targets: list[str]) -> None:
+    """Its experts are modules of their own, where transformers' class has them fused."""
+    shutil.copytree(GOLDEN / "llada_moe", tmp_path / "merged")
+    weights = load_file(GOLDEN / "llada_moe" / "model.safetensors")
+    torch.manual_seed(0)
+    lora = {}
+    for name in [name for name in weights if name.removesuffix(".weight").endswith(tuple(targets))]:
+        rows, columns = weights[name].shape
+        a, b = torch.randn(2, columns) * 0.3, torch.randn(rows, 2) * 0.3
+        module = "base_model.model." + name.removesuffix(".weight")
+        lora |= {f"{module}.lora_A.weight": a, f"{module}.lora_B.weight": b}
+        weights[name] = weights[name] + b @ a * (8 / 2)
+    save_file(weights, tmp_path / "merged" / "model.safetensors", {"format": "pt"})
+    LoraConfig(r=2, lora_alpha=8, target_modules=targets).save_pretrained(tmp_path / "adapter")
+    save_file(lora, tmp_path / "adapter" / "adapter_model.safetensors", {"format": "pt"})
+    loaded = load_denoiser(str(GOLDEN / "llada_moe"), peft=str(tmp_path / "adapter")).model
+    torch.testing.assert_close(logits_of(loaded), logits_of(load_denoiser(str(tmp_path / "merged")).model))
 
 
 @pytest.mark.parametrize("name", ["layers.0", "layers.7"])

@@ -55,6 +55,13 @@ def test_sharded_weights(llada: Path) -> None:
     torch.testing.assert_close(logits_of(llada), expected, atol=0, rtol=0)
 
 
+def test_a_saved_llada_has_the_names_of_its_config(llada: Path, tmp_path: Path) -> None:
+    load_denoiser(str(llada)).model.save_pretrained(tmp_path / "saved")
+    assert json.loads((tmp_path / "saved" / "config.json").read_text())["model_type"] == "llama"
+    assert "model.layers.0.mlp.gate_proj.weight" in load_file(tmp_path / "saved" / "model.safetensors")
+    torch.testing.assert_close(logits_of(tmp_path / "saved"), logits_of(llada), atol=0, rtol=0)
+
+
 def test_dtype() -> None:
     assert load_denoiser(str(GOLDEN / "llada"), dtype="bfloat16").dtype == torch.bfloat16
 
@@ -114,7 +121,7 @@ def test_mask_token_outside_the_vocabulary_is_refused(llada: Path) -> None:
 
 
 def test_a_folder_without_a_config_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(OptionError, match="no config.json"):
+    with pytest.raises(OptionError, match=r"no config\.json"):
         load_config(str(tmp_path))
 
 

@@ -4,6 +4,7 @@ import re
 from typing import Any
 
 from peft import LoraConfig, PeftConfig, PeftModel
+from peft.mapping import PEFT_TYPE_TO_PREFIX_MAPPING
 from peft.utils import load_peft_weights, set_peft_model_state_dict
 from peft.utils.other import get_pattern_key
 from peft.utils.transformers_weight_conversion import convert_peft_config_for_transformers
@@ -38,7 +39,8 @@ def load_adapter(model: PreTrainedModel, peft: str, *, revision: str | None = "m
         result = set_peft_model_state_dict(adapted, weights)
     except (ValueError, RuntimeError, KeyError) as error:
         raise OptionError(f"peft={peft}: the adapter does not fit this model: {one_line(error)}") from error
-    missing = [name for name in result.missing_keys if LORA_PARAMETER.search(name)]
+    prefix = PEFT_TYPE_TO_PREFIX_MAPPING[config.peft_type]
+    missing = [name for name in result.missing_keys if prefix in name]
     misfits = [*result.unexpected_keys, *missing]
     if misfits:
         raise OptionError(

@@ -68,6 +68,9 @@ def load_model(
     _refuse(pretrained, "missing", set(info["missing_keys"]))
     _refuse(pretrained, "unexpected", unexpected)
     _refuse(pretrained, "of another shape than its config says", {name for name, *_ in info["mismatched_keys"]})
+    if family == "llada":
+        # save_pretrained would undo the renaming, and put LLaDA's names next to a Llama's config.
+        model._weight_conversions = None
     if family not in ("masked_lm", "remote"):
         # The config's is_causal only rules the masks; flash attention reads the modules' own.
         for module in model.modules():
