@@ -94,7 +94,7 @@ class Denoiser:
             return (inputs[0].flatten(0, 1)[chosen.to(inputs[0].device)], *inputs[1:])  # [B, T, H] -> [N, H]
 
         head = self.model.get_output_embeddings()
-        if head is None or head is self.model.get_input_embeddings():
+        if head is None or isinstance(head, nn.Embedding):
             # Remote code may project with its input embeddings, so that no module is there to be given fewer rows.
             logits = self.model(input_ids=input_ids, attention_mask=attention_mask).logits  # [B, T, V]
             logits = logits.flatten(0, 1)[chosen]
