@@ -13,7 +13,7 @@ from transformers import PretrainedConfig, PreTrainedModel
 
 from mdlm_lm_eval import checkpoints
 from mdlm_lm_eval.denoiser import Denoiser
-from mdlm_lm_eval.model_arguments import bitsandbytes_arguments, split_model_arguments
+from mdlm_lm_eval.model_arguments import ModelArguments, bitsandbytes_arguments, split_model_arguments
 from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.request_cache import RequestCache
 from mdlm_lm_eval.run_info import RunRecord
@@ -34,6 +34,9 @@ class DiffusionHFLM(HFLM):
     Without `pretrained` it loads the small model that comes with the package. Raises OptionError, before anything is
     loaded, for a model argument that nobody knows or whose value is not allowed.
     """
+
+    _model: Any  # set by HFLM
+    peft: str | None
 
     def __init__(self, pretrained: str | PreTrainedModel = str(DEFAULT_MODEL), **arguments: Any) -> None:
         # lm-eval seeds torch with --seed right before it builds the model.
@@ -65,6 +68,27 @@ class DiffusionHFLM(HFLM):
         generation_eos = self.model.generation_config.eos_token_id if self.model.can_generate() else None
         self.eos_ids = eos_ids(self.tokenizer, generation_eos)
         self.end_of_turn_ids = end_of_turn_ids(self.tokenizer)
+
+    # Other settings over the same weights, for sweeps
+
+    def use_options(self, arguments: ModelArguments) -> None:
+        """Decodes and scores with other options from now on, and forgets what was recorded so far."""
+        self.decoding, self.likelihood, self.explicit = arguments.decoding, arguments.likelihood, arguments.explicit
+        self.preset = arguments.preset
+        self._check_before_loading()
+        self.record = RunRecord()
+        self.records = [self.record]
+        self.denoiser.forward_passes = 0
+
+    def use_adapter(self, peft: str | None) -> None:
+        """Puts another adapter, or none, over the base model's weights. Raises OptionError where it does not fit."""
+        if peft == self.peft:
+            return
+        base = self._model if self.peft is None else self._model.unload()
+        self._model = base if peft is None else checkpoints.load_adapter(base, peft, revision=self.revision)
+        self._model.eval()
+        self.peft = peft
+        self.denoiser.model = self._model
 
     # Loading, called by HFLM.__init__ in this order
 

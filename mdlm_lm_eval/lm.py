@@ -18,7 +18,7 @@ from mdlm_lm_eval import __version__, checkpoints
 from mdlm_lm_eval.batching import Batches
 from mdlm_lm_eval.canvas import Canvas, build_canvas, build_infill_canvas
 from mdlm_lm_eval.decoding import decode_canvases
-from mdlm_lm_eval.diffusion_hflm import DiffusionHFLM
+from mdlm_lm_eval.diffusion_hflm import DEFAULT_MODEL, DiffusionHFLM
 from mdlm_lm_eval.likelihood import LikelihoodRequest, most_rows, rolling_windows, score, truncated_tokens
 from mdlm_lm_eval.options import LikelihoodOptions, OptionError
 from mdlm_lm_eval.request_cache import RequestCache, claim_cache, vocabulary_digest, weights_digest
@@ -307,7 +307,7 @@ class MDLM(DiffusionHFLM):
                 **self._settings(),
                 "package_version": __version__,
                 "family": checkpoints.family_of(self.config),
-                "pretrained": self.pretrained if isinstance(self.pretrained, str) else self.model.name_or_path,
+                "pretrained": self._checkpoint_name(),
                 "revision": self.revision,
                 "adapter": self.peft,
                 "device": str(self.device),
@@ -321,6 +321,10 @@ class MDLM(DiffusionHFLM):
                 "task_suite": suite_info(tasks),
             }
         }
+
+    def _checkpoint_name(self) -> str:
+        name = self.pretrained if isinstance(self.pretrained, str) else self.model.name_or_path
+        return "built-in" if name == str(DEFAULT_MODEL) else name
 
     def _settings(self) -> dict[str, Any]:
         return {
