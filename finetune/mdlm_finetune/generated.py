@@ -11,16 +11,35 @@ from mdlm_lm_eval.default_model.training import corpus
 from mdlm_lm_eval.options import OptionError
 
 
+HELD_OUT_RULES = ("animal", "emotion")  # no question is asked under them, so that the suite has tasks unseen here
+WORD_FACTS = 0.2  # share of the texts
+
+
 def generated_texts(seed: int) -> Iterator[tuple[str, str]]:
-    """(prompt, answer), endless: word facts, and questions under a named rule with up to 7 examples, no distractors."""
+    """(prompt, answer), endless: word facts ("knit is: verb"), and long documents of questions under a named rule.
+
+    A document begins with its rule's name, which the suite's prompts never do, and holds 1 to 11 questions of it among
+    up to 40 of a number rule. Half of the rules are ones that the suite has not: other categories against others.
+    """
     rng = Random(seed)
     while True:
-        if rng.random() < 0.5:
-            document = corpus.word_fact(rng)
-        else:
-            document = corpus.few_shot(rng.randint(1, 8), 0, rng, named=True)
+        document = corpus.word_fact(rng) if rng.random() < WORD_FACTS else _named_rule_among_others(rng)
         at = document.answers[-1]
         yield "".join(document.pieces[:at]), document.pieces[at]
+
+
+def _named_rule_among_others(rng: Random) -> corpus.Document:
+    right, wrong = corpus.draw_rule(rng)
+    while right in HELD_OUT_RULES:
+        right, wrong = corpus.draw_rule(rng)
+    number_rule = rng.choice(corpus.questions.DISTRACTOR_RULES)
+    is_relevant = [True] * rng.randint(1, 10) + [False] * rng.randint(0, 40)
+    rng.shuffle(is_relevant)
+    pieces = ["Rule: ", right]
+    for relevant in [*is_relevant, True]:
+        question = corpus.training_question(right if relevant else number_rule, wrong, rng)
+        pieces += corpus.question_pieces(question, first=False)
+    return corpus.Document(pieces, [len(pieces) - 2])
 
 
 def generated_examples(options: FinetuneOptions, tokenizer: PreTrainedTokenizerBase) -> list[Example]:
