@@ -1,0 +1,224 @@
+"""Look into a model: what its answer depends on, how sure it is, and what masks cost against what shots bring.
+
+    mdlm-attribution groups --limit 20 --output_path analyses
+    mdlm-attribution examples --limit 20 --reorderings 30 --output_path analyses
+    mdlm-attribution confidence --n_masks 1,2,10,50,100,200 --limit 50 --output_path analyses
+    mdlm-attribution shots-against-masks results --output_path analyses
+
+Without pretrained in --model_args it is the built-in model. Each writes CSV and JSON. The same command continues a
+killed one.
+"""
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+from mdlm_lm_eval.options import OptionError
+
+# The paper's (section 4.3).
+QUESTIONS, REORDERINGS, TABLE_MASKS = 20, 30, 50
+CONFIDENCE_MASKS = "1,2,10,50,100,200"
+
+
+def main() -> None:
+    """The command line."""
+    given = _parser().parse_args()
+    try:
+        given.run(given)
+    except OptionError as error:
+        sys.exit(f"mdlm-attribution: {error}")
+
+
+def _parser() -> argparse.ArgumentParser:
+    style: dict[str, Any] = {"formatter_class": argparse.RawDescriptionHelpFormatter, "allow_abbrev": False}
+    parser = argparse.ArgumentParser(prog="mdlm-attribution", description=__doc__, **style)
+    commands = parser.add_subparsers(required=True, metavar="ANALYSIS")
+
+    groups = commands.add_parser(
+        "groups",
+        help="gradient attribution to masks, last 50 and all other positions (table 1)",
+        epilog="example:\n  mdlm-attribution groups --limit 20 --output_path analyses\n"
+        "  mdlm-attribution groups --model hf --model_args pretrained=Qwen/Qwen2.5-7B,dtype=bfloat16 "
+        "--output_path analyses/qwen",
+        **style,
+    )
+    groups.add_argument("--n_masks", help=f"masks appended; {TABLE_MASKS}, with --model hf none")
+    _add_model_options(groups, default_limit=QUESTIONS)
+    groups.set_defaults(run=_run_groups)
+
+    examples = commands.add_parser(
+        "examples",
+        help="gradient attribution to each in-context example over reorderings (figure 3; E3)",
+        epilog="example:\n  mdlm-attribution examples --limit 20 --reorderings 30 --output_path analyses",
+        **style,
+    )
+    examples.add_argument("--n_masks", help="masks appended; none, as the prompts of mdlm_slot hold one")
+    examples.add_argument("--reorderings", default=str(REORDERINGS), help=f"of the examples; {REORDERINGS}")
+    examples.add_argument("--seed", default="0", help="of the reorderings; 0")
+    _add_model_options(examples, default_limit=QUESTIONS)
+    examples.set_defaults(run=_run_examples)
+
+    confidence = commands.add_parser(
+        "confidence",
+        help="confidence and entropy at the answer mask against the mask count (figure 24; E13)",
+        epilog="example:\n  mdlm-attribution confidence --n_masks 1,2,10,50,100,200 --limit 50 --output_path analyses",
+        **style,
+    )
+    confidence.add_argument("--n_masks", default=CONFIDENCE_MASKS, help=f"mask counts; {CONFIDENCE_MASKS}")
+    _add_model_options(confidence, default_limit=None)
+    confidence.set_defaults(run=_run_confidence)
+
+    shots = commands.add_parser(
+        "shots-against-masks",
+        help="gain from more shots against loss to more masks, from lm-eval result files (figure 20; E12)",
+        epilog="example:\n  mdlm-attribution shots-against-masks results --shots 5,25 --masks 1,200 "
+        "--output_path analyses",
+        **style,
+    )
+    shots.add_argument("results", nargs="+", type=Path, help="result files of lm_eval or mdlm-sweep, or their folders")
+    shots.add_argument("--shots", default="5,25", help="few and many; 5,25")
+    shots.add_argument("--masks", default="1,200", help="few and many; 1,200")
+    shots.add_argument("--output_path", type=Path, required=True)
+    shots.set_defaults(run=_run_shots_against_masks)
+    return parser
+
+
+def _add_model_options(parser: argparse.ArgumentParser, *, default_limit: int | None) -> None:
+    parser.add_argument("--model", default="mdlm", choices=("mdlm", "hf"), help="hf for autoregressive models")
+    parser.add_argument("--model_args", default="", help="as lm_eval's: pretrained=...,peft=...,dtype=...,revision=...")
+    parser.add_argument("--tasks", help="tasks and groups of the few-shot suite: mdlm_context, mdlm_animal_smallest")
+    parser.add_argument("--metadata", nargs="+", default=[], metavar="KEY=VALUE", help="fewshot_distractors=20")
+    limit = "all" if default_limit is None else str(default_limit)
+    parser.add_argument("--limit", default=default_limit, help=f"questions a task; {limit}")
+    parser.add_argument("--apply_chat_template", action="store_true", help="for instruct models")
+    parser.add_argument("--batch_size", default="auto", help="auto")
+    parser.add_argument("--device", help="the machine's accelerator, else cpu")
+    parser.add_argument("--output_path", type=Path, required=True)
+
+
+def _run_groups(given: argparse.Namespace) -> None:
+    default = None if given.model == "hf" else TABLE_MASKS
+    options = _options("attribution_groups", given, "mdlm_context", _whole("n_masks", given.n_masks, default))
+    from mdlm_lm_eval.analysis.output import over_tasks
+    from mdlm_lm_eval.analysis.runner import group_rows, run
+
+    report = run(options, group_rows)
+    groups = over_tasks(report.rows, "gradient", ["group"])
+    report.write({"groups": groups})
+    for row in groups:
+        print(f"{row['group']}: {row['gradient']:.3f}{_band(row)}")
+    _say_where(report)
+
+
+def _run_examples(given: argparse.Namespace) -> None:
+    tasks = "mdlm_context" if given.model == "hf" else "mdlm_slot"
+    options = _options("attribution_examples", given, tasks, _whole("n_masks", given.n_masks, None))
+    from mdlm_lm_eval.analysis.figures import draw_examples
+    from mdlm_lm_eval.analysis.output import over_tasks
+    from mdlm_lm_eval.analysis.runner import example_rows, run
+
+    report = run(options, example_rows)
+    kinds = over_tasks(report.rows, "gradient", ["example", "place"])
+    kinds.sort(key=lambda row: row["place"])
+    report.write({"places": over_tasks(report.rows, "gradient", ["place"]), "places_by_kind": kinds})
+    draw_examples(kinds, report.path(""), options.model_name)
+    _say_where(report)
+
+
+def _run_confidence(given: argparse.Namespace) -> None:
+    if given.model == "hf":
+        raise OptionError("model=hf is not allowed: autoregressive models have no masks; allowed is mdlm")
+    counts = [_whole("n_masks", count, None) for count in given.n_masks.split(",")]
+    options = _options("confidence", given, "mdlm_context", *counts)
+    from mdlm_lm_eval.analysis.figures import draw_confidence
+    from mdlm_lm_eval.analysis.output import over_tasks
+    from mdlm_lm_eval.analysis.runner import confidence_rows, run
+
+    report = run(options, confidence_rows)
+    values = ("confidence", "entropy", "correct")
+    summary = {value: over_tasks(report.rows, value, ["n_masks"]) for value in values}
+    report.write(summary)
+    draw_confidence(summary, report.path(""), options.model_name)
+    for confidence, entropy in zip(summary["confidence"], summary["entropy"], strict=True):
+        print(
+            f"{confidence['n_masks']} masks: confidence {confidence['confidence']:.3f}{_band(confidence)}, "
+            f"entropy {entropy['entropy']:.3f}{_band(entropy)} nats"
+        )
+    _say_where(report)
+
+
+def _run_shots_against_masks(given: argparse.Namespace) -> None:
+    from mdlm_lm_eval.analysis.figures import draw_shots_against_masks
+    from mdlm_lm_eval.analysis.output import Report
+    from mdlm_lm_eval.analysis.shots_against_masks import correlations, gains_and_losses, read_scores
+
+    shots, masks = _few_and_many("shots", given.shots), _few_and_many("masks", given.masks)
+    rows = gains_and_losses(read_scores(given.results), shots=shots, masks=masks)
+    report = Report(given.output_path, "shots_against_masks", {"shots": shots, "masks": masks})
+    report.rows = rows
+    summary = correlations(rows)
+    report.write({"correlations": summary})
+    draw_shots_against_masks(rows, summary, report.path(""))
+    for row in summary:
+        r = "undefined" if row["pearson_r"] is None else f"{row['pearson_r']:.2f}"
+        print(f"{row['model']}: Pearson r {r} over {row['tasks']} tasks")
+    _say_where(report)
+
+
+def _options(analysis: str, given: argparse.Namespace, default_tasks: str, *n_masks: int | None) -> Any:
+    from mdlm_lm_eval.analysis.options import AnalysisOptions
+
+    extra = {"reorderings": given.reorderings, "seed": given.seed} if analysis == "attribution_examples" else {}
+    return AnalysisOptions(
+        analysis=analysis,
+        model=given.model,
+        model_args=_pairs("model_args", [pair for pair in given.model_args.split(",") if pair]),
+        tasks=tuple(task for task in (given.tasks or default_tasks).split(",") if task),
+        metadata=_pairs("metadata", given.metadata),
+        n_masks=n_masks,
+        limit=_whole("limit", given.limit, None),
+        batch_size=given.batch_size,
+        device=given.device,
+        apply_chat_template=given.apply_chat_template,
+        output_path=given.output_path,
+        **{name: _whole(name, value, None) for name, value in extra.items()},
+    )
+
+
+def _pairs(option: str, pairs: list[str]) -> dict[str, Any]:
+    from lm_eval.utils import handle_arg_string
+
+    for pair in pairs:
+        if "=" not in pair:
+            raise OptionError(f"--{option} {pair}: must be name=value")
+    return {name: handle_arg_string(value) for name, _, value in (pair.partition("=") for pair in pairs)}
+
+
+def _whole(name: str, value: Any, default: int | None) -> Any:
+    """A number as typed; what is allowed of it is checked with the others."""
+    if value is None:
+        return default
+    try:
+        return int(value)
+    except ValueError as error:
+        raise OptionError(f"{name}={value} is not allowed; allowed are whole numbers from 1") from error
+
+
+def _few_and_many(name: str, text: str) -> tuple[int, int]:
+    numbers = [part.strip() for part in text.split(",")]
+    if len(numbers) != 2 or not all(number.isdecimal() for number in numbers) or int(numbers[0]) >= int(numbers[1]):
+        raise OptionError(f"{name}={text} is not allowed; allowed are two whole numbers, the smaller first: 1,200")
+    return int(numbers[0]), int(numbers[1])
+
+
+def _band(row: dict[str, Any]) -> str:
+    return "" if row["band"] is None else f" ± {row['band']:.3f}"
+
+
+def _say_where(report: Any) -> None:
+    print(f"written: {report.path('.csv')}, {report.path('.json')}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,106 @@
+"""What an analysis writes: tidy rows as CSV, and as JSON with a summary and everything that made them."""
+
+import csv
+import json
+import os
+import platform
+import shlex
+import sys
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+from mdlm_lm_eval.options import OptionError
+
+Row = dict[str, Any]
+
+
+def over_tasks(rows: Sequence[Row], value: str, by: Sequence[str]) -> list[Row]:
+    """Mean of `value` over tasks with the half width of its 95% band, for each combination of the columns `by`.
+
+    Every task counts the same. The band is 1.96 standard errors over tasks, None for a single task.
+    """
+    per_task: dict[tuple[Any, ...], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for row in rows:
+        per_task[tuple(row[name] for name in by)][row["task"]].append(row[value])
+    summary = []
+    for key, tasks in per_task.items():
+        means = [fmean(values) for values in tasks.values()]
+        band = 1.96 * stdev(means) / len(means) ** 0.5 if len(means) > 1 else None
+        summary.append({**dict(zip(by, key, strict=True)), value: fmean(means), "band": band, "tasks": len(means)})
+    return summary
+
+
+class Report:
+    """One analysis on disk, in `{folder}/{name}.json` and `.csv`, rewritten as its rows come in.
+
+    Raises OptionError where the folder holds the same analysis of other settings.
+    """
+
+    def __init__(self, folder: Path, name: str, settings: Mapping[str, Any]) -> None:
+        self.folder, self.name = folder, name
+        # As it will be read back, so that a list equals a tuple.
+        self.settings: dict[str, Any] = json.loads(json.dumps(settings))
+        self.rows: list[Row] = []
+        self.finished: list[str] = []  # tasks whose rows are there
+        if self.path(".json").exists():
+            self._continue()
+
+    def path(self, suffix: str) -> Path:
+        """Of one of the analysis' files."""
+        return self.folder / f"{self.name}{suffix}"
+
+    def add(self, task: str, rows: Sequence[Row]) -> None:
+        """Keeps a task's rows on disk, for a run that is killed before its end."""
+        self.rows += rows
+        self.finished.append(task)
+        self._write({})
+
+    def write(self, summary: Mapping[str, Any]) -> None:
+        """The finished analysis."""
+        self._write(summary)
+        with open(self.path(".csv"), "w", newline="", encoding="utf-8") as file:
+            writer = csv.DictWriter(file, list(self.rows[0]), lineterminator="\n")
+            writer.writeheader()
+            writer.writerows(self.rows)
+
+    def _continue(self) -> None:
+        path = self.path(".json")
+        try:
+            stored = json.loads(path.read_text(encoding="utf-8"))
+            settings, self.rows, self.finished = stored["settings"], stored["rows"], stored["finished_tasks"]
+        except (json.JSONDecodeError, KeyError, TypeError) as error:
+            raise OptionError(f"{path} is in the way: it is no result of this analysis; name another folder") from error
+        for name, value in self.settings.items():
+            if settings.get(name) != value:
+                raise OptionError(
+                    f"{path} is in the way: it was made with {name}={settings.get(name)}, not {value}; name another "
+                    "--output_path"
+                )
+
+    def _write(self, summary: Mapping[str, Any]) -> None:
+        content = {
+            "analysis": self.name,
+            "command": _command(),
+            "settings": self.settings,
+            "versions": _versions(),
+            "finished_tasks": self.finished,
+            "summary": summary,
+            "rows": self.rows,
+        }
+        self.folder.mkdir(parents=True, exist_ok=True)
+        scratch = self.path(".json.part")
+        scratch.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+        os.replace(scratch, self.path(".json"))
+
+
+def _command() -> str:
+    return shlex.join(["mdlm-attribution", *sys.argv[1:]])
+
+
+def _versions() -> dict[str, str]:
+    packages = ("mdlm-lm-eval", "lm-eval", "torch", "transformers", "peft")
+    return {"python": platform.python_version(), **{name: version(name) for name in packages}}

@@ -1,0 +1,50 @@
+"""The few-shot suite's own task objects, so that an analysis sees the very prompts that are scored."""
+
+import importlib
+from collections.abc import Iterable, Mapping
+from random import Random
+from typing import Any
+
+from lm_eval.tasks import TaskManager
+
+from mdlm_lm_eval import tasks_path
+from mdlm_lm_eval.options import OptionError
+from mdlm_lm_eval.run_info import suite_info
+
+
+def load_tasks(names: Iterable[str], metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Tasks (`FewShotTask`) by name, groups resolved. Raises OptionError for a name that is not in the suite."""
+    # lm-eval's own thousands of task files would take long to index and hold no task of the suite.
+    manager = TaskManager(include_path=str(tasks_path()), include_defaults=False, metadata=dict(metadata))
+    for name in names:
+        if not manager.match_tasks([name]):
+            raise OptionError(f"tasks={name} is not allowed; allowed are tasks and groups of the few-shot suite")
+    try:
+        tasks: dict[str, Any] = manager.load(list(names))["tasks"]
+    except ValueError as error:
+        raise OptionError(" ".join(str(error).split())) from error
+    for name in tasks:
+        if not suite_info([name]):
+            raise OptionError(f"tasks={name} is not allowed; allowed are tasks and groups of the few-shot suite")
+    return tasks
+
+
+def examples_of(task: Any) -> list[Any]:
+    """The in-context examples in the order of the prompt."""
+    return [*task.before, *task.after]
+
+
+def relevant_examples(task: Any) -> set[Any]:
+    """Those of the examples that follow the same rule as the test question."""
+    questions = importlib.import_module("mdlm_tasks.questions")
+    n_relevant = task.config.metadata["fewshot_relevant"]
+    return set(questions.relevant_examples(task.rule, task.distractor, n_relevant, task.seed))
+
+
+def reorder_examples(task: Any, seed: int, reordering: int) -> None:
+    """Puts the task's examples into one of many random orders; the same one for all its questions."""
+    questions = importlib.import_module("mdlm_tasks.questions")
+    rng = Random(f"mdlm reordering {task.config.task} {seed} {reordering}")
+    # Sorted first, so that the order depends on the reordering's number alone and not on those before it.
+    order = questions.shuffled(sorted(examples_of(task), key=lambda example: example.options), rng)
+    task.before, task.after = order[: len(task.before)], order[len(task.before) :]
