@@ -24,8 +24,9 @@ class Denoiser:
 
     @property
     def device(self) -> torch.device:
-        """Where inputs go."""
-        return self.model.device
+        """Where inputs go. Weights that are offloaded have no device."""
+        devices = (parameter.device for parameter in self.model.parameters() if not parameter.is_meta)
+        return next(devices, torch.device("cpu"))
 
     @property
     def dtype(self) -> torch.dtype:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
+import torch
 from lm_eval.models.huggingface import HFLM
 
 from mdlm_lm_eval.options import DecodingOptions, LikelihoodOptions, OptionError
@@ -96,6 +97,12 @@ def split_model_arguments(arguments: Mapping[str, Any], *, default_seed: int) ->
             raise OptionError(f"{name}={value!r} is not allowed with masked diffusion models: {UNSUPPORTED[name]}")
         if name not in KNOWN_NAMES | UNSUPPORTED.keys():
             raise OptionError(unknown_name("model argument", name, value, KNOWN_NAMES))
+    _whole_number(arguments, "max_length")
+    dtype = arguments.get("dtype")
+    if isinstance(dtype, str) and dtype != "auto" and not isinstance(vars(torch).get(dtype), torch.dtype):
+        raise OptionError(f"dtype={dtype!r} is not allowed; allowed are auto, float32, bfloat16, float16")
+    if arguments.get("add_bos_token") is not None:
+        parse_flag("add_bos_token", arguments["add_bos_token"])
     preset = None if arguments.get("preset") is None else str(arguments["preset"])
     if preset is not None:
         arguments = {**load_preset(preset), **arguments}

@@ -56,6 +56,10 @@ BAD_ARGUMENTS = [
     ({"shift_logits": "maybe"}, "shift_logits='maybe'"),
     ({"backend": "seq2seq"}, "backend"),
     ({"delta": "other"}, "delta"),
+    ({"compile": "maybe"}, "compile='maybe'"),
+    ({"dtype": "float33"}, "dtype='float33'"),
+    ({"max_length": "long"}, "max_length='long'"),
+    ({"add_bos_token": "maybe"}, "add_bos_token='maybe'"),
 ]
 
 

@@ -55,6 +55,8 @@ def load_model(
         )
     except (OSError, SafetensorError) as error:
         raise OptionError(f"pretrained={pretrained}: its weights cannot be read: {one_line(error)}") from error
+    except (ImportError, ValueError) as error:  # what is not installed, and values that transformers does not know
+        raise OptionError(f"pretrained={pretrained}: it cannot be loaded as asked for: {one_line(error)}") from error
     except RuntimeError as error:
         # transformers fuses experts while loading and stops, without their names, where some are missing.
         if "conversion of the weights" not in str(error):
