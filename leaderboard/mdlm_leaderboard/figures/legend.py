@@ -1,0 +1,69 @@
+"""How the lines of a figure look and what its legend says: colours for models, dashes for kinds."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from matplotlib.lines import Line2D
+
+from mdlm_leaderboard.figures.plan import Figure, Line
+from mdlm_leaderboard.figures.style import GREY, clipped, model_style, variant_style
+
+_LABEL_LENGTH = 48  # characters across a column
+
+
+@dataclass(frozen=True)
+class Looks:
+    """The look of every line of a figure. `others` are the other settings of each model, in their order."""
+
+    models: Sequence[str]
+    names: Mapping[str, str]
+    kinds: Sequence[str]
+    others: Mapping[str, Sequence[str]]
+    is_shared: bool
+
+    def style(self, line: Line) -> dict[str, Any]:
+        """Keywords of `plot`."""
+        return self._style(line.model, self.kinds.index(line.kind), self.others[line.model].index(line.other))
+
+    def handles(self) -> list[Line2D]:
+        """The legend's entries: models where they share a panel, else the panels name them; kinds in grey."""
+        entries = []
+        if self.is_shared:
+            for model, others in self.others.items():
+                for n, other in enumerate(others):
+                    label = ", ".join(filter(None, (self.names[model], other if len(others) > 1 else "")))
+                    entries.append(_entry(label, self._style(model, 0, n)))
+        if len(self.kinds) > 1:
+            styles = [variant_style(GREY, n, self._n_variants) for n in range(len(self.kinds))]
+            entries += [_entry(kind, style) for kind, style in zip(self.kinds, styles, strict=True)]
+        return entries
+
+    def _style(self, model: str, kind: int, other: int) -> dict[str, Any]:
+        variant = kind + (other * len(self.kinds) if self.is_shared else 0)
+        return model_style(self.models.index(model), variant, self._n_variants)
+
+    @property
+    def _n_variants(self) -> int:
+        return len(self.kinds) * (max(map(len, self.others.values())) if self.is_shared else 1)
+
+
+def looks_of(figure: Figure, models: Sequence[str], names: Mapping[str, str]) -> Looks:
+    """`models` in the order of their colours, `names` to show for them."""
+    lines = [line for panel in figure.panels for line in panel.lines]
+    others: dict[str, list[str]] = {line.model: [] for line in lines}
+    for line in lines:
+        if line.other not in others[line.model]:
+            others[line.model].append(line.other)
+    is_shared = not any(panel.model for panel in figure.panels)
+    return Looks(models, names, list(dict.fromkeys(line.kind for line in lines)), others, is_shared)
+
+
+def n_columns(handles: Sequence[Line2D]) -> int:
+    """How many entries fit beside each other."""
+    longest = max(len(str(handle.get_label())) for handle in handles)
+    return max(1, min(len(handles), 60 // (longest + 8)))
+
+
+def _entry(label: str, style: Mapping[str, Any]) -> Line2D:
+    return Line2D([], [], label=clipped(label, _LABEL_LENGTH), **style)
