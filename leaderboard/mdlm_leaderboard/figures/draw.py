@@ -45,7 +45,7 @@ def _drawn(figure: Figure, models: Sequence[str], names: Mapping[str, str]) -> C
     low, high = _limits(figure)
     if low < CHANCE < high:
         handles.append(Line2D([], [], color="#767676", linewidth=0.8, linestyle=(0, (1, 2)), label="chance"))
-    width = 3 if figure.paper == 2 else min(len(figure.panels), 2)
+    width = 3 if figure.kind.paper == 2 else min(len(figure.panels), 2)
     height = math.ceil(len(figure.panels) / width)
     legend_height = 0.15 * math.ceil(len(handles) / n_columns(handles)) if handles else 0
     inches = (1.75 if width == 1 else 0.2 + 1.35 * height) + legend_height
@@ -53,7 +53,7 @@ def _drawn(figure: Figure, models: Sequence[str], names: Mapping[str, str]) -> C
     grid = list(canvas.subplots(height, width, sharex=True, sharey=True, squeeze=False).flat)
     for axes, panel in zip(grid, figure.panels, strict=False):
         for line in panel.lines:
-            _draw_line(axes, line.curve, looks.style(line), has_levels=figure.x_scale == "log")
+            _draw_line(axes, line.curve, looks.style(line), has_levels=figure.kind.x_scale == "log")
         if low < CHANCE < high:
             axes.axhline(CHANCE, color="#767676", linewidth=0.8, linestyle=(0, (1, 2)))
         title = ", ".join(filter(None, (names.get(panel.model, ""), panel.detail)))
@@ -64,7 +64,7 @@ def _drawn(figure: Figure, models: Sequence[str], names: Mapping[str, str]) -> C
     grid[0].set_ylim(low, high)
     grid[0].yaxis.set_major_locator(MaxNLocator(nbins=5, steps=[1, 2, 5, 10]))
     _set_x(grid[0], figure)
-    canvas.supxlabel(figure.x_label)
+    canvas.supxlabel(figure.kind.x_label)
     canvas.supylabel("accuracy (%)")
     if handles:
         canvas.legend(
@@ -112,7 +112,7 @@ def _limits(figure: Figure) -> tuple[float, float]:
 
 def _set_x(axes: Axes, figure: Figure) -> None:
     xs = sorted({x for panel in figure.panels for line in panel.lines for x in line.curve})
-    if figure.x_scale == "linear":
+    if figure.kind.x_scale == "linear":
         axes.xaxis.set_major_locator(MaxNLocator(nbins=5, steps=[1, 2, 5, 10], integer=True))
         return
     counts = [x for x in xs if x != NO_MASKS] or [1, 200]

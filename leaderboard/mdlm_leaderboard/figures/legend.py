@@ -6,7 +6,8 @@ from typing import Any
 
 from matplotlib.lines import Line2D
 
-from mdlm_leaderboard.figures.plan import Figure, Line
+from mdlm_leaderboard.figures.panels import Line
+from mdlm_leaderboard.figures.plan import Figure
 from mdlm_leaderboard.figures.style import GREY, clipped, model_style, variant_style
 
 _LABEL_LENGTH = 48  # characters across a column
