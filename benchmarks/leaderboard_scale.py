@@ -4,7 +4,7 @@
     python benchmarks/leaderboard_scale.py out/*/results_*.json --files 10000
 
 Writes copies of a real result file of `mdlm_context`, which differ in model, mask count and accuracies as those of
-many models would, and builds them in a process of its own. Peak memory is that of the largest process.
+many models would, and builds them in a process of its own.
 """
 
 import argparse
@@ -59,10 +59,13 @@ def main() -> None:
         start = time.perf_counter()
         subprocess.run(command, check=True)
         seconds = time.perf_counter() - start
-        peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
+        usage = resource.getrusage(resource.RUSAGE_CHILDREN)
         site = sum(path.stat().st_size for path in Path(folder, "site").rglob("*") if path.is_file()) / 1e6
     mean = size / options.files / 1000
-    print(f"{options.files} files of {mean:.0f} kB: {seconds:.1f} s, {peak:.0f} MiB, site {site:.1f} MB")
+    print(
+        f"{options.files} files of {mean:.0f} kB: {seconds:.1f} s ({usage.ru_utime + usage.ru_stime:.1f} s of processor "
+        f"time); {usage.ru_maxrss / 1024:.0f} MiB; site {site:.1f} MB"
+    )
 
 
 if __name__ == "__main__":

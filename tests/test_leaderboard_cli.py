@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from mdlm_leaderboard import build
+from mdlm_leaderboard.rows import Board
 from tests.leaderboard_files import suite_file, write
 
 TABLES = ("LEADERBOARD.md", "leaderboard.csv", "leaderboard.json")
@@ -58,6 +60,32 @@ def test_a_new_build_removes_only_what_the_last_one_wrote(tmp_path: Path) -> Non
     assert (site / "CNAME").exists()
     assert not (site / "old.svg").exists()
     assert [path.name for path in tmp_path.iterdir() if path.name not in ("results", "site")] == []
+
+
+def test_an_unfinished_build_leaves_the_old_output_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    results, site = write(tmp_path / "results", one=suite_file()), tmp_path / "site"
+    build.build(results, site)
+    before = {path: path.read_bytes() for path in site.rglob("*") if path.is_file()}
+    write(results, two=suite_file(n_masks=100))
+
+    def fail(board: Board) -> str:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(build, "leaderboard_json", fail)
+    with pytest.raises(KeyboardInterrupt):
+        build.build(results, site)
+    assert {path: path.read_bytes() for path in site.rglob("*") if path.is_file()} == before
+    assert {path.name for path in tmp_path.iterdir()} == {"results", "site"}
+
+
+@pytest.mark.parametrize("manifest", ['["../mine.txt"]', '["/mine.txt"]', "[", "{}", "[1]"])
+def test_a_manifest_that_is_not_ours_removes_nothing(tmp_path: Path, manifest: str) -> None:
+    results, site = write(tmp_path / "results", one=suite_file()), tmp_path / "site"
+    site.mkdir()
+    (site / ".mdlm-leaderboard.json").write_text(manifest, encoding="utf-8")
+    (tmp_path / "mine.txt").touch()
+    build.build(results, site)
+    assert (tmp_path / "mine.txt").exists()
 
 
 @pytest.mark.parametrize(

@@ -75,19 +75,35 @@ def _read(results: Path, path: Path) -> FileScores | Refused:
 
 
 def _write_all(board: Board, folder: Path) -> None:
+    # Imported here, as matplotlib and Jinja2 take longer to load than `--help` and `validate` take.
+    from mdlm_leaderboard.figures import draw_figures
+    from mdlm_leaderboard.page import write_page
+
     (folder / "LEADERBOARD.md").write_text(leaderboard_markdown(board), encoding="utf-8")
     (folder / "leaderboard.csv").write_text(leaderboard_csv(board), encoding="utf-8")
     (folder / "leaderboard.json").write_text(leaderboard_json(board), encoding="utf-8")
+    draw_figures(board, folder)
+    write_page(board, folder)
 
 
 def _move(made: Path, output: Path) -> None:
     """Moves every made file to its place, then removes those that only the last build wrote."""
     new = sorted(path.relative_to(made).as_posix() for path in made.rglob("*") if path.is_file())
     manifest = output / _MANIFEST
-    old = json.loads(manifest.read_text(encoding="utf-8")) if manifest.exists() else []
+    old = _names_in(manifest)
     for name in new:
         (output / name).parent.mkdir(parents=True, exist_ok=True)
         os.replace(made / name, output / name)
     for name in set(old) - set(new):
         (output / name).unlink(missing_ok=True)
     manifest.write_text(json.dumps(new, indent=1) + "\n", encoding="utf-8")
+
+
+def _names_in(manifest: Path) -> list[str]:
+    """The files that the last build wrote below its output; none where the manifest is not ours."""
+    try:
+        names = json.loads(manifest.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return []
+    is_ours = isinstance(names, list) and all(isinstance(name, str) and ".." not in name for name in names)
+    return [name for name in names if not name.startswith("/")] if is_ours else []

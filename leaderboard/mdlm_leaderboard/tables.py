@@ -85,7 +85,7 @@ def _who(row: Row) -> list[str]:
 
 def _mask_table(rows: Iterable[Row]) -> str:
     rows = [row for row in rows if row.masks]
-    heads = {n: AUTOREGRESSIVE if n == NO_MASKS else f"{n} masks" for n in _keys(row.masks for row in rows)}
+    heads = {n: _masks(n) for n in _keys(row.masks for row in rows)}
     return _curves(
         rows,
         lambda row: row.masks,
@@ -161,6 +161,10 @@ def _commands(rows: Iterable[Row]) -> str:
         lines = [f"    {_one_line(run.command)}  # {_one_line(run.path)}" for run in row.runs]
         blocks.append("\n".join(lines) + "\n")
     return "\n".join(blocks)
+
+
+def _masks(n: int) -> str:
+    return {NO_MASKS: AUTOREGRESSIVE, 1: "1 mask"}.get(n, f"{n} masks")
 
 
 def _keys(curves: Iterable[Mapping[int, Any]]) -> list[int]:
