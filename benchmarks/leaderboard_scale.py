@@ -61,11 +61,9 @@ def main() -> None:
         seconds = time.perf_counter() - start
         usage = resource.getrusage(resource.RUSAGE_CHILDREN)
         site = sum(path.stat().st_size for path in Path(folder, "site").rglob("*") if path.is_file()) / 1e6
-    mean = size / options.files / 1000
-    print(
-        f"{options.files} files of {mean:.0f} kB: {seconds:.1f} s ({usage.ru_utime + usage.ru_stime:.1f} s of processor "
-        f"time); {usage.ru_maxrss / 1024:.0f} MiB; site {site:.1f} MB"
-    )
+    kilobytes, processor = size / options.files / 1000, usage.ru_utime + usage.ru_stime
+    print(f"{options.files} files of {kilobytes:.0f} kB: {seconds:.1f} s ({processor:.1f} s of processor time)")
+    print(f"{usage.ru_maxrss / 1024:.0f} MiB; the site is {site:.1f} MB")
 
 
 if __name__ == "__main__":

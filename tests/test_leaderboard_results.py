@@ -239,7 +239,7 @@ def broken(content: Any, random: Random) -> Any:
 def test_a_file_of_any_other_layout_is_read_or_refused(tmp_path: Path) -> None:
     random, refused = Random(0), 0
     originals = [suite_file(), gsm8k_file(model="mdlm"), suite_file(model="hf"), suite_file(variant="_slot")]
-    for n in range(1500):
+    for n in range(600):
         content = broken(originals[n % len(originals)], random)
         try:
             found = file_scores(read(tmp_path, content))
@@ -249,7 +249,7 @@ def test_a_file_of_any_other_layout_is_read_or_refused(tmp_path: Path) -> None:
             assert all(0 <= score.mean <= 1 for score in found.scores)
             hash(tuple(found.scores))
             json.dumps(dict(found.run.settings), allow_nan=False)
-    assert refused > 300
+    assert refused > 100
 
 
 def test_an_autoregressive_model_cannot_fill_slots(tmp_path: Path) -> None:
