@@ -24,7 +24,7 @@ from mdlm_lm_eval.options import OptionError
 N_LAST = 50  # of table 1's second group
 
 
-def gradient_norms(
+def embedding_gradient(
     denoiser: Denoiser,
     input_ids: Tensor,
     attention_mask: Tensor,
@@ -32,11 +32,11 @@ def gradient_norms(
     *,
     excluded_token_id: int | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Norms [B, T] in float32 or wider, and the predicted tokens [B], of canvases padded on the right.
+    """Gradient [B, T, H] of the predicted tokens' logits, and those tokens [B], of canvases padded on the right.
 
-    `input_ids`, `attention_mask` and `answer` are [B, T]; `answer` is true where a row's token is predicted. That is the
-    likeliest one other than `excluded_token_id` (decoding never emits the mask token). Rows do not act on each other,
-    so the gradient of the summed logits is that of each. No gradient of a weight is computed.
+    `input_ids`, `attention_mask` and `answer` are [B, T]; `answer` is true where a row's token is predicted. The
+    predicted token is the likeliest one other than `excluded_token_id` (decoding never emits the mask token). Rows do
+    not act on each other, so the gradient of the summed logits is that of each. No gradient of a weight is computed.
     """
     embeddings: list[Tensor] = []  # [B, T, H], the leaf of the backward pass
 
@@ -55,8 +55,12 @@ def gradient_norms(
     predicted = allowed.argmax(-1)
     target = logits.gather(1, predicted[:, None]).sum()
     (gradient,) = torch.autograd.grad(target, embeddings)
-    wide = torch.promote_types(gradient.dtype, torch.float32)
-    return torch.linalg.vector_norm(gradient, dim=-1, dtype=wide), predicted
+    return gradient, predicted
+
+
+def gradient_norms(gradient: Tensor) -> Tensor:
+    """L2 norms [B, T], in float32 or wider, of gradients [B, T, H]."""
+    return torch.linalg.vector_norm(gradient, dim=-1, dtype=torch.promote_types(gradient.dtype, torch.float32))
 
 
 def attribute(
@@ -76,7 +80,9 @@ def attribute(
 
     def run(part: list[int], _batch_size: int) -> None:
         rows = [prompts[n] for n in part]
-        norms, predicted = gradient_norms(denoiser, *padded(rows, denoiser), excluded_token_id=excluded_token_id)
+        canvases = padded(rows, denoiser)
+        gradient, predicted = embedding_gradient(denoiser, *canvases, excluded_token_id=excluded_token_id)
+        norms = gradient_norms(gradient)
         largest = norms.amax(dim=1, keepdim=True)
         if not bool(torch.isfinite(norms).all() & (largest > 0).all()):
             raise OptionError(f"dtype={denoiser.dtype} gives gradients that are not finite or vanish; try float32")

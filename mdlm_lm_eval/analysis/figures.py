@@ -10,9 +10,13 @@ matplotlib.use("Agg")
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import NullFormatter, ScalarFormatter
+from matplotlib.ticker import NullLocator, ScalarFormatter
 
 from mdlm_lm_eval.analysis.output import Row
+
+plt.rcParams.update({"font.size": 8, "axes.labelsize": 8, "axes.titlesize": 8, "figure.titlesize": 8})
+# Text stays text in SVGs, so that it can be searched and copied.
+plt.rcParams["svg.fonttype"] = "none"
 
 BLUE, ORANGE, GREEN, PURPLE = "#0072B2", "#D55E00", "#009E73", "#CC79A7"
 COLUMN_WIDTH = 3.6  # inches
@@ -24,29 +28,27 @@ def draw_examples(summary: Sequence[Row], path: Path, model: str) -> None:
     for kind, colour, marker in (("relevant", BLUE, "o"), ("distractor", ORANGE, "s")):
         rows = [row for row in summary if row["example"] == kind]
         _line(axes, rows, "place", "gradient", colour, marker, kind)
-    axes.set_xlabel("place of the example (question after the last)")
-    axes.set_ylabel("gradient norm / largest of the question")
-    axes.set_title(model, fontsize=9)
-    axes.legend(frameon=False, fontsize=8)
+    axes.set_xlabel("place of the in-context example (question last)")
+    axes.set_ylabel("gradient norm (largest = 1)")
+    axes.set_title(model)
+    axes.legend(frameon=False)
     _save(figure, path)
 
 
 def draw_confidence(summary: Mapping[str, Sequence[Row]], path: Path, model: str) -> None:
     """E13: confidence and entropy at the answer mask against the mask count."""
     figure, panels = plt.subplots(1, 2, figsize=(2 * COLUMN_WIDTH, 2.6), layout="constrained")
-    for axes, value, label, colour, marker in (
-        (panels[0], "confidence", "probability of the greedy token", BLUE, "o"),
-        (panels[1], "entropy", "entropy (nats)", ORANGE, "s"),
-    ):
+    labels = {"confidence": "probability of the greedy token", "entropy": "entropy (nats)"}
+    for axes, (value, label) in zip(panels, labels.items(), strict=True):
         rows = sorted(summary[value], key=lambda row: row["n_masks"])
-        _line(axes, rows, "n_masks", value, colour, marker, model)
+        _line(axes, rows, "n_masks", value, BLUE, "o", model)
         axes.set_xscale("log")
         axes.set_xticks([row["n_masks"] for row in rows])
         axes.xaxis.set_major_formatter(ScalarFormatter())
-        axes.xaxis.set_minor_formatter(NullFormatter())
+        axes.xaxis.set_minor_locator(NullLocator())
         axes.set_xlabel("masks on the canvas")
         axes.set_ylabel(label)
-    figure.suptitle(model, fontsize=9)
+    figure.suptitle(model)
     _save(figure, path)
 
 
@@ -88,7 +90,6 @@ def _line(axes: Axes, rows: Sequence[Row], x: str, y: str, colour: str, marker: 
 def _save(figure: Figure, path: Path) -> None:
     for axes in figure.axes:
         axes.spines[["top", "right"]].set_visible(False)
-        axes.tick_params(labelsize=8)
     for suffix in (".png", ".svg"):
         figure.savefig(path.with_suffix(suffix), dpi=200)
     plt.close(figure)

@@ -152,7 +152,9 @@ def confidence_rows(session: Session, task: Any) -> list[Row]:
 
 
 def _documents(task: Any, options: AnalysisOptions) -> list[dict[str, Any]]:
-    return list(task.test_docs())[: options.limit]
+    questions = task.test_docs()
+    n = len(questions) if options.limit is None else min(options.limit, len(questions))
+    return list(questions.select(range(n)))
 
 
 def _settings(options: AnalysisOptions, tasks: dict[str, Any]) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """The few-shot suite's own task objects, so that an analysis sees the very prompts that are scored."""
 
 import importlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from random import Random
 from typing import Any
 
@@ -12,20 +12,19 @@ from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.run_info import suite_info
 
 
-def load_tasks(names: Iterable[str], metadata: Mapping[str, Any]) -> dict[str, Any]:
+def load_tasks(names: Sequence[str], metadata: Mapping[str, Any]) -> dict[str, Any]:
     """Tasks (`FewShotTask`) by name, groups resolved. Raises OptionError for a name that is not in the suite."""
+    for name in names:
+        if not suite_info([name]):
+            raise OptionError(
+                f"tasks={name} is not allowed; allowed are tasks and groups of the few-shot suite, such as mdlm_context"
+            )
     # lm-eval's own thousands of task files would take long to index and hold no task of the suite.
     manager = TaskManager(include_path=str(tasks_path()), include_defaults=False, metadata=dict(metadata))
-    for name in names:
-        if not manager.match_tasks([name]):
-            raise OptionError(f"tasks={name} is not allowed; allowed are tasks and groups of the few-shot suite")
     try:
         tasks: dict[str, Any] = manager.load(list(names))["tasks"]
     except ValueError as error:
         raise OptionError(" ".join(str(error).split())) from error
-    for name in tasks:
-        if not suite_info([name]):
-            raise OptionError(f"tasks={name} is not allowed; allowed are tasks and groups of the few-shot suite")
     return tasks
 
 
