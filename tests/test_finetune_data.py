@@ -8,7 +8,7 @@ from typing import Any
 import pandas
 import pytest
 
-from mdlm_finetune.generated import generated_examples, generated_texts
+from mdlm_finetune.generated import HELD_OUT_RULES, generated_examples, generated_texts
 from mdlm_finetune.instructions import conversation, instruction_examples
 from mdlm_finetune.options import FinetuneOptions, read_recipe, training_arguments
 from mdlm_lm_eval.options import OptionError
@@ -131,10 +131,13 @@ def test_chat_template_splits_prompt_from_answer(tmp_path: Path) -> None:
         instruction_examples(options, tokenizer)
 
 
-def test_generated_data_repeats_by_seed_and_holds_no_distractors() -> None:
-    texts = list(islice(generated_texts(1), 20))
-    assert texts == list(islice(generated_texts(1), 20))
+def test_generated_data_repeats_by_seed_and_names_its_rules() -> None:
+    texts = list(islice(generated_texts(1), 200))
+    assert texts == list(islice(generated_texts(1), 200))
     assert all(prompt.startswith("Rule: ") or prompt.endswith(" is: ") for prompt, _ in texts)
     assert all(answer for _, answer in texts)
+    rules = {prompt.split()[1] for prompt, _ in texts if prompt.startswith("Rule: ")}
+    assert len(rules) > 8
+    assert not rules & set(HELD_OUT_RULES)
     with pytest.raises(OptionError, match="max_length=4 is too short for the generated data"):
         generated_examples(FinetuneOptions(output="out", max_length=4), tiny_tokenizer())

@@ -10,7 +10,6 @@ from mdlm_finetune.options import FinetuneOptions
 from mdlm_lm_eval.default_model.training import corpus
 from mdlm_lm_eval.options import OptionError
 
-
 HELD_OUT_RULES = ("animal", "emotion")  # no question is asked under them, so that the suite has tasks unseen here
 WORD_FACTS = 0.2  # share of the texts
 
