@@ -153,6 +153,12 @@ def test_shots_against_masks_from_files(tmp_path: Path, monkeypatch: pytest.Monk
         (["groups", "--model=hf", "--model_args=pretrained=x", "--n_masks=5"], "autoregressive models have no masks"),
         (["groups", "--model_args=pretraned=x"], "pretraned='x'; did you mean pretrained"),
         (["groups", "--model_args=dtype=float7"], "dtype=float7 is not allowed; allowed are auto, float32"),
+        (["groups", "--model_args=mask_token_id=last"], "mask_token_id=last is not allowed"),
+        (
+            ["groups", "--model_args=shift_logits=left"],
+            "shift_logits='left' is not allowed; allowed are true and false",
+        ),
+        (["groups", "--device=abacus"], "device=abacus is not allowed; this machine has"),
         (["groups", "--model_args=pretrained=/nowhere/at/all"], "pretrained=/nowhere/at/all"),
         (["examples", "--reorderings=0"], "reorderings=0 is not allowed"),
         (["examples", "--tasks=mdlm_context"], "needs n_masks, as its prompts hold no mask"),

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from lm_eval.models.utils import resolve_max_length
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
 
 from mdlm_lm_eval import checkpoints
@@ -16,6 +17,7 @@ from mdlm_lm_eval.model_arguments import (
     BITSANDBYTES_NAMES,
     FROM_PRETRAINED_NAMES,
     bitsandbytes_arguments,
+    parse_flag,
     unknown_name,
 )
 from mdlm_lm_eval.options import OptionError
@@ -23,6 +25,7 @@ from mdlm_lm_eval.options import OptionError
 WHERE_NAMES = frozenset({"revision", "subfolder", "trust_remote_code"})
 OWN_NAMES = WHERE_NAMES | {"pretrained", "peft", "dtype", "add_bos_token", "mask_token_id", "shift_logits"}
 DTYPES = ("auto", "float32", "float64", "bfloat16", "float16")
+DEFAULT_MAX_LENGTH = 2048  # lm-eval's, where neither config nor tokenizer says
 
 
 @dataclass(frozen=True)
@@ -46,6 +49,21 @@ def check_model_arguments(arguments: Mapping[str, Any]) -> None:
             raise OptionError(unknown_name("model argument of an analysis", name, value, known))
     if arguments.get("dtype", "auto") not in DTYPES:
         raise OptionError(f"dtype={arguments['dtype']} is not allowed; allowed are {', '.join(DTYPES)}")
+    if not isinstance(arguments.get("mask_token_id", 0), int):
+        raise OptionError(
+            f"mask_token_id={arguments['mask_token_id']} is not allowed; allowed are whole numbers from 0"
+        )
+    for name in ("shift_logits", "add_bos_token", "trust_remote_code"):
+        parse_flag(name, arguments.get(name, False))
+
+
+def check_device(device: str | None) -> None:
+    """Raises OptionError for a device that this machine does not have."""
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        allowed = " and ".join(sorted({_best_device(), "cpu"}))
+        raise OptionError(f"device={device} is not allowed; this machine has {allowed}") from error
 
 
 def read_encoding(options: AnalysisOptions) -> PromptEncoding:
@@ -72,7 +90,8 @@ def read_encoding(options: AnalysisOptions) -> PromptEncoding:
         raise OptionError(f"pretrained={pretrained}: its tokenizer does not tell where in the text a token stands")
     # Padding is never attended to, so any id does where the tokenizer names none.
     pad_token_id = 0 if tokenizer.pad_token_id is None else tokenizer.pad_token_id
-    return PromptEncoding(tokenizer, mask_token_id, pad_token_id, config.max_position_embeddings)
+    max_length = resolve_max_length(config, tokenizer, default=DEFAULT_MAX_LENGTH)
+    return PromptEncoding(tokenizer, mask_token_id, pad_token_id, max_length)
 
 
 def load_model(options: AnalysisOptions, encoding: PromptEncoding) -> Denoiser:
@@ -87,9 +106,12 @@ def load_model(options: AnalysisOptions, encoding: PromptEncoding) -> Denoiser:
     loading.setdefault("device_map", {"": options.device or _best_device()})
     dtype = arguments.get("dtype", "auto")
     if options.model == AUTOREGRESSIVE:
-        model: Any = AutoModelForCausalLM.from_pretrained(pretrained, dtype=dtype, **loading)
+        try:
+            model: Any = AutoModelForCausalLM.from_pretrained(pretrained, dtype=dtype, **loading)
+        except (OSError, ValueError) as error:
+            raise OptionError(f"pretrained={pretrained} cannot be read: {' '.join(str(error).split())}") from error
         if peft is not None:
-            model = checkpoints.load_adapter(model, peft)
+            model = checkpoints.load_adapter(model, peft, revision=loading.get("revision"))
         denoiser = Denoiser(
             model.eval(), mask_token_id=encoding.pad_token_id, pad_token_id=encoding.pad_token_id, shift=True
         )

@@ -8,7 +8,7 @@ from tqdm import tqdm
 
 from mdlm_lm_eval.analysis.attribution import attribute, example_means, group_means
 from mdlm_lm_eval.analysis.confidence import predict
-from mdlm_lm_eval.analysis.models import PromptEncoding, check_model_arguments, load_model, read_encoding
+from mdlm_lm_eval.analysis.models import PromptEncoding, check_device, check_model_arguments, load_model, read_encoding
 from mdlm_lm_eval.analysis.options import AnalysisOptions
 from mdlm_lm_eval.analysis.output import Report, Row
 from mdlm_lm_eval.analysis.prompts import Prompt, build_prompt
@@ -56,6 +56,7 @@ def run(options: AnalysisOptions, rows_of: Callable[[Session, Any], list[Row]]) 
     Raises OptionError before the weights are read for what tasks, tokenizer and the files on disk decide.
     """
     check_model_arguments(options.model_args)
+    check_device(options.device)
     encoding = read_encoding(options)
     tasks = load_tasks(options.tasks, options.metadata)
     report = Report(options.output_path, options.analysis, _settings(options, tasks))
