@@ -1,6 +1,7 @@
 """Boards of invented numbers, for the tests of figures and page."""
 
 import math
+import re
 from typing import Any
 
 from mdlm_leaderboard.rows import Board, Curve, Estimate, PublishedFigures, Refused, Row, Run, Section, Setting
@@ -35,7 +36,7 @@ def run(name: str, **settings: Any) -> Run:
 
 def row(model: str, *, start: float = 0.9, drop: float = 0.2, is_full: bool = True, **changes: Any) -> Row:
     """One step, no adapter, every curve (`is_full`) or the masks' only."""
-    name = model.lower().replace("/", "-")
+    name = re.sub(r"[^a-z0-9]+", "-", model.lower())
     fields: dict[str, Any] = {
         "id": name,
         "model": model,
@@ -106,7 +107,9 @@ def sample_board() -> Board:
             distractors={"autoregressive": {n: estimate(0.97 - 0.001 * n) for n in (0, 10, 20, 30)}},
         ),
     )
-    limited = row(dream, is_full=False, id="dream-limit", setting=Setting("1.0", "1cfd7802", 10, 40, 1, 50, False))
+    limited = row(
+        dream, is_full=False, id="dream-limit", family="dream", setting=Setting("1.0", "1cfd7802", 10, 40, 1, 50, False)
+    )
     return Board(
         sections=(
             Section("Few-shot suite 1.0, 10 relevant and 40 distractor examples", "", main),

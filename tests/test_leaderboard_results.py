@@ -223,7 +223,7 @@ def test_the_suite_is_that_of_the_tasks_folder() -> None:
 
 def broken(content: Any, random: Random) -> Any:
     """`content` with one value at a random depth replaced by one of another kind."""
-    replacements = (None, "text", -1, 1e999, [], {}, True, [[]], {"a": {}})
+    replacements: tuple[Any, ...] = (None, "text", -1, 1e999, [], {}, True, [[]], {"a": {}})
     if not isinstance(content, dict | list) or not content or random.random() < 0.15:
         return random.choice(replacements)
     keys = list(content) if isinstance(content, dict) else list(range(len(content)))

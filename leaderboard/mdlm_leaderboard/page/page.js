@@ -113,7 +113,9 @@ addEventListener("DOMContentLoaded", () => {
   }
 
   form.addEventListener("submit", (event) => event.preventDefault());
-  form.addEventListener("input", (event) => (event.target.name === "columns" ? chooseColumns() : filter()));
+  for (const type of ["input", "change"]) {
+    form.addEventListener(type, (event) => (event.target.name === "columns" ? chooseColumns() : filter()));
+  }
   chooseColumns();
   filter();
 

@@ -1,0 +1,185 @@
+"""Which figures a board has, and what is drawn in them."""
+
+import os
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from PIL import Image
+
+from mdlm_leaderboard.figures import draw_figures, figures_of
+from mdlm_leaderboard.figures.plan import MAX_MODELS, Figure, model_order
+from mdlm_leaderboard.figures.style import COLOURS, COLUMN_WIDTH, SETTINGS
+from mdlm_leaderboard.rows import Board, Section
+from tests.leaderboard_boards import estimate, falling, published_row, row, sample_board
+
+ROOT = Path(__file__).parents[1]
+ALL = (
+    "position",
+    "position-by-question",
+    "masks",
+    "distractors",
+    "dots",
+    "unmasking",
+    "position-by-masks",
+    "masks-adapters",
+    "position-by-masks-adapters",
+)
+BASE, INSTRUCT, DREAM = "GSAI-ML/LLaDA-8B-Base", "GSAI-ML/LLaDA-8B-Instruct", "Dream-org/Dream-v0-Base-7B"
+
+
+def board_of(*rows: object) -> Board:
+    return Board((Section("Few-shot suite", "", tuple(rows)),), ())  # type: ignore[arg-type]
+
+
+def figure(board: Board, name: str) -> Figure:
+    return next(one for one in figures_of(board) if one.kind.name == name)
+
+
+@pytest.fixture(scope="module")
+def drawn(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    output = tmp_path_factory.mktemp("site")
+    draw_figures(sample_board(), output)
+    return output
+
+
+def test_every_figure_of_a_full_board_is_planned_once_a_section() -> None:
+    stems = [one.stem for one in figures_of(sample_board())]
+    assert stems == [*(f"figures/{name}" for name in ALL), "figures/2-few-shot-suite-1-0-limit-50/masks"]
+
+
+def test_figures_are_the_papers_1_2_and_4_to_10() -> None:
+    assert [one.kind.paper for one in figures_of(sample_board())][:9] == [1, 2, 4, 5, 6, 7, 8, 9, 10]
+
+
+def test_there_are_only_figures_for_which_there_is_data() -> None:
+    masks_only = board_of(row("m", is_full=False))
+    assert [one.kind.name for one in figures_of(masks_only)] == ["masks"]
+    assert figures_of(board_of(row("m", is_full=False, masks={200: estimate(0.8)}))) == []
+    assert figures_of(board_of(published_row())) == []
+
+
+def test_the_question_on_the_right_alone_is_no_figure_of_three_questions() -> None:
+    positions = {"right": falling(0.9, 0.1, (0, 20, 40))}
+    names = [one.kind.name for one in figures_of(board_of(row("m", is_full=False, masks={}, positions=positions)))]
+    assert names == ["position"]
+
+
+def test_settings_never_share_a_figure() -> None:
+    main, apart = (one for one in figures_of(sample_board()) if one.kind.name == "masks")
+    assert [line.model for line in main.panels[0].lines] == [BASE, INSTRUCT, DREAM, "Qwen/Qwen2.5-7B"]
+    assert [line.model for line in apart.panels[0].lines] == [DREAM]
+
+
+def test_models_as_they_are_and_with_adapters_are_in_figures_of_their_own() -> None:
+    board = sample_board()
+    assert [(p.model, [line.kind for line in p.lines]) for p in figure(board, "masks-adapters").panels] == [
+        (BASE, ["no adapter", "ma-ce-tv", "ma-ce"]),
+        (INSTRUCT, ["no adapter", "ma-ce-tv"]),
+    ]
+    assert [(p.model, p.detail) for p in figure(board, "position-by-masks").panels] == [
+        (BASE, ""),
+        (INSTRUCT, ""),
+        (DREAM, ""),
+    ]
+    assert [(p.model, p.detail) for p in figure(board, "position-by-masks-adapters").panels] == [
+        (BASE, "ma-ce-tv"),
+        (BASE, "ma-ce"),
+        (INSTRUCT, "ma-ce-tv"),
+    ]
+
+
+def test_orders_of_unmasking_share_a_models_panel() -> None:
+    panels = figure(sample_board(), "unmasking").panels
+    assert [[line.kind for line in panel.lines] for panel in panels] == [
+        ["none (1 step)", "random (40 steps)", "confidence (40 steps)"],
+        ["none (1 step)", "random (40 steps)"],
+    ]
+
+
+def test_of_many_models_those_of_most_points_are_shown() -> None:
+    rows = [row(f"m{n}", is_full=False) for n in range(30)] + [row("measured-most")]
+    shown = model_order(board_of(*rows))
+    assert len(shown) == MAX_MODELS == len(COLOURS)
+    assert shown[:2] == ("measured-most", "m0")
+    lines = figure(board_of(*rows), "masks").panels[0].lines
+    assert {line.model for line in lines} == set(shown)
+
+
+def test_each_figure_is_there_as_svg_and_png(drawn: Path) -> None:
+    for one in figures_of(sample_board()):
+        root = ElementTree.parse(drawn / f"{one.stem}.svg").getroot()
+        assert float(root.attrib["width"].removesuffix("pt")) == pytest.approx(72 * COLUMN_WIDTH)
+        with Image.open(drawn / f"{one.stem}.png") as image:
+            assert image.width == pytest.approx(COLUMN_WIDTH * SETTINGS["savefig.dpi"], abs=1)
+
+
+def test_axes_are_labelled_with_units(drawn: Path) -> None:
+    labels = {
+        "position": "distractor examples before the block",
+        "masks": "appended masks",
+        "dots": "appended masks or dots",
+        "distractors": "distractor examples",
+    }
+    for name, label in labels.items():
+        svg = (drawn / f"figures/{name}.svg").read_text(encoding="utf-8")
+        # matplotlib draws text as outlines, and leaves it in a comment beside them.
+        assert "<!-- accuracy (%) -->" in svg
+        assert f"<!-- {label} -->" in svg
+
+
+def test_text_is_readable_at_column_width() -> None:
+    sizes = [value for name, value in SETTINGS.items() if name.endswith("size") and isinstance(value, int | float)]
+    text = [value for name, value in SETTINGS.items() if name.endswith(("labelsize", "titlesize", "fontsize"))]
+    assert sizes
+    assert min(text) >= 7
+    assert COLUMN_WIDTH <= 3.5
+
+
+def test_a_model_has_one_colour_in_every_figure(drawn: Path) -> None:
+    board = sample_board()
+    models = model_order(board)
+    for one in figures_of(board):
+        svg = (drawn / f"{one.stem}.svg").read_text(encoding="utf-8").lower()
+        plain = {panel.lines[0].model for panel in one.panels if panel.lines}
+        present = {line.model for panel in one.panels for line in panel.lines}
+        for model, colour in zip(models, COLOURS, strict=False):
+            if model not in present:
+                assert colour.lower() not in svg, (one.stem, model)
+            elif model in plain and one.kind.name != "position-by-masks-adapters":
+                assert colour.lower() in svg, (one.stem, model)
+
+
+def test_a_rebuild_changes_no_byte(tmp_path: Path) -> None:
+    script = (
+        "from pathlib import Path; import sys; from mdlm_leaderboard.figures import draw_figures;"
+        "from tests.test_leaderboard_figures import board_of, row;"
+        "draw_figures(board_of(row('m', is_full=False)), Path(sys.argv[1]))"
+    )
+    for seed in ("1", "2"):
+        path = os.pathsep.join([str(ROOT / "leaderboard"), str(ROOT)])
+        environment = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": path}
+        subprocess.run([sys.executable, "-c", script, tmp_path / seed], check=True, env=environment)
+    for name in ("masks.svg", "masks.png"):
+        first, second = ((tmp_path / seed / "figures" / name).read_bytes() for seed in ("1", "2"))
+        assert first == second
+
+
+@pytest.mark.parametrize(
+    "name", ["$x_{1", "_hidden", "--><script>alert(1)</script>", "a\nb\x00c", "m" * 500, "%s{0}", "\\alpha"]
+)
+def test_any_name_is_drawn_as_text(name: str, tmp_path: Path) -> None:
+    rows = [row(name, is_full=False), row(name, is_full=False, adapter=name), row("other", is_full=False)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        paths = draw_figures(board_of(*rows), tmp_path)
+    tags = {element.tag for path in paths if path.suffix == ".svg" for element in ElementTree.parse(path).iter()}
+    assert not any(tag.endswith("script") for tag in tags)
+
+
+def test_a_point_without_a_band_is_drawn(tmp_path: Path) -> None:
+    bare = type(estimate(0.5))(0.5, None, None, 1, 10)
+    assert len(draw_figures(board_of(row("m", is_full=False, masks={1: bare, 200: bare})), tmp_path)) == 2

@@ -1,0 +1,248 @@
+"""The leaderboard's page, read as HTML; tests/test_leaderboard_browser.py opens it in a browser."""
+
+import base64
+import hashlib
+import re
+import time
+from dataclasses import replace
+from html.parser import HTMLParser
+from importlib.resources import files
+from pathlib import Path
+
+import pytest
+
+from mdlm_leaderboard.figures import figures_of
+from mdlm_leaderboard.page import write_page
+from mdlm_leaderboard.page.columns import column_groups
+from mdlm_leaderboard.page.curves import BOTTOM, LEFT, RIGHT, TOP, charts_of
+from mdlm_leaderboard.page.provenance import provenance_of
+from mdlm_leaderboard.rows import Board, Refused, Section
+from tests.leaderboard_boards import estimate, published_row, row, run, sample_board
+
+HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\"'&{{ 7 * 7 }}"
+VOID = {"meta", "link", "input", "img", "br"}
+
+
+class Page(HTMLParser):
+    """Tags with their attributes, and the text outside of style and script."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.open: list[str] = []
+        self.text = ""
+        self.raw: dict[str, str] = {}
+        self.feed(html)
+        self.close()
+        assert not self.open, self.open
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self.open and self.open[-1] in ("style", "script"):
+            self.raw[self.open[-1]] = self.raw.get(self.open[-1], "") + data
+        else:
+            self.text += data
+
+    def named(self, name: str) -> list[dict[str, str | None]]:
+        return [attributes for tag, attributes in self.tags if tag == name]
+
+
+def page_of(board: Board, output: Path) -> Page:
+    path = write_page(board, output)
+    assert path == output / "index.html"
+    return Page(path.read_text(encoding="utf-8"))
+
+
+def hostile_board() -> Board:
+    made = replace(run("x"), path=HOSTILE, command=HOSTILE, settings={HOSTILE: HOSTILE}, versions={HOSTILE: HOSTILE})
+    bad = row(
+        HOSTILE, id="bad", adapter=HOSTILE, family=HOSTILE, unmasking=HOSTILE, other=HOSTILE, steps=HOSTILE,
+        citation=HOSTILE, benchmarks={HOSTILE: estimate(0.5)}, runs=(made,),
+    )  # fmt: skip
+    return Board((Section(HOSTILE, HOSTILE, (bad, row("good"))),), (Refused(HOSTILE, HOSTILE),))
+
+
+def test_every_row_has_its_numbers_command_settings_and_versions(tmp_path: Path) -> None:
+    board = sample_board()
+    page = page_of(board, tmp_path)
+    text = " ".join(page.text.split())
+    bodies = [attributes["id"] for attributes in page.named("tbody")]
+    assert bodies == [one.id for one in board.rows]
+    for one in board.rows:
+        assert one.model in text
+        for made in one.runs:
+            assert made.command in text
+            assert made.path in text
+            for name, value in {**made.settings, **made.versions}.items():
+                assert f"{name}\n{value}" in page.text or f"{name}{value}" in page.text or f"{name} {value}" in text
+    assert "87.4 ±3.0" in text  # LLaDA-8B-Base at one mask
+    assert "Few-shot suite 1.0, --limit 50 Set apart: --limit 50 leaves out questions." in text
+    assert "broken.json: is no JSON: it ends in the middle" in text
+
+
+def test_published_rows_are_marked_and_cite_their_source(tmp_path: Path) -> None:
+    page = page_of(sample_board(), tmp_path)
+    assert [body["data-origin"] for body in page.named("tbody")].count("published") == 1
+    assert [tag.get("class") for tag in page.named("span")].count("tag") == 1
+    assert 'Published, not measured here: Authors, "A Paper", figure 4.' in page.text
+
+
+def test_the_page_shows_and_links_every_figure(tmp_path: Path) -> None:
+    page = page_of(sample_board(), tmp_path)
+    stems = [figure.stem for figure in figures_of(sample_board())]
+    assert [image["src"] for image in page.named("img")] == [f"{stem}.svg" for stem in stems]
+    links = {link["href"] for link in page.named("a")}
+    assert {f"{stem}.{suffix}" for stem in stems for suffix in ("svg", "png")} <= links
+    assert all(image["alt"] for image in page.named("img"))
+
+
+def test_the_page_needs_no_network(tmp_path: Path) -> None:
+    page = page_of(sample_board(), tmp_path)
+    for _, attributes in page.tags:
+        for name in ("src", "href", "action", "srcset"):
+            assert not re.match(r"(\w+:)?//|https?:", attributes.get(name) or "")
+    assert "url(" not in page.raw["style"]
+    assert "@import" not in page.raw["style"]
+    assert "fetch(" not in page.raw["script"]
+
+
+def test_text_out_of_files_is_shown_and_never_run(tmp_path: Path) -> None:
+    page = page_of(hostile_board(), tmp_path)
+    assert len(page.named("script")) == 1
+    assert page.named("img") == [image for image in page.named("img") if (image["src"] or "").startswith("figures/")]
+    assert not [name for _, attributes in page.tags for name in attributes if name.startswith("on") or name == "style"]
+    assert page.text.count(HOSTILE) >= 10
+    assert next(body for body in page.named("tbody") if body["id"] == "bad")["data-family"] == HOSTILE
+
+
+def test_the_content_security_policy_allows_this_script_and_style_only(tmp_path: Path) -> None:
+    page = page_of(hostile_board(), tmp_path)
+    policy = next(meta["content"] for meta in page.named("meta") if meta.get("http-equiv")) or ""
+    for name in ("script", "style"):
+        digest = base64.b64encode(hashlib.sha256(page.raw[name].encode()).digest()).decode()
+        assert f"{name}-src 'sha256-{digest}'" in policy
+    assert policy.startswith("default-src 'none'")
+
+
+def test_tables_are_made_for_screen_readers(tmp_path: Path) -> None:
+    page = page_of(sample_board(), tmp_path)
+    assert len(page.named("caption")) == len(page.named("table")) == 3
+    assert {head["scope"] for head in page.named("th")} == {"col", "colgroup", "row"}
+    ids = [attributes["id"] for _, attributes in page.tags if "id" in attributes]
+    assert len(ids) == len(set(ids))
+    for region in page.named("div"):
+        if region.get("role") == "region":
+            assert region["tabindex"] == "0"
+            assert region["aria-labelledby"] in ids
+    assert all(chart["aria-label"] for chart in page.named("svg") if chart.get("role") == "img")
+
+
+def test_a_thousand_rows_are_written_in_seconds(tmp_path: Path) -> None:
+    rows = tuple(row(f"organisation/model-{n}", is_full=False) for n in range(1000))
+    start = time.perf_counter()
+    path = write_page(Board((Section("Suite", "", rows),), ()), tmp_path)
+    assert time.perf_counter() - start < 15
+    assert path.stat().st_size < 10e6
+
+
+def test_a_board_without_curves_refused_files_or_choices_has_a_page(tmp_path: Path) -> None:
+    page = page_of(
+        Board((Section("Suite", "", (row("m", is_full=False, masks={1: estimate(0.5)}, runs=()),)),), ()), tmp_path
+    )
+    assert not page.named("img")
+    assert not page.named("select")
+    assert "Not used" not in page.text
+
+
+def test_columns_are_those_with_a_value() -> None:
+    groups = column_groups([row("m", is_full=False)])
+    assert [(group.name, [column.head for column in group.columns]) for group in groups] == [
+        ("masks", ["1", "2", "10", "50", "100", "200", "drop", "degr."])
+    ]
+    full = {group.name: [column.head for column in group.columns] for group in column_groups([row("m")])}
+    assert full["right"] == ["0", "10", "20", "30", "40", "gap"]
+    assert full["left"] == ["0", "10", "20", "30", "40"]
+    assert full["benchmarks"] == ["gsm8k v3.0"]
+    published = {group.name: [column.head for column in group.columns] for group in column_groups([published_row()])}
+    assert published == {"masks": ["drop"], "dots": ["drop"], "source": ["source"]}
+
+
+def test_cells_hold_percent_band_and_what_sorts() -> None:
+    one = row("m", is_full=False, masks={2: estimate(0.9, 0.031), 200: estimate(0.675)})
+    cells = [column.cell(one) for group in column_groups([one]) for column in group.columns]
+    assert [(cell.text, cell.band) for cell in cells] == [("90.0", "3.1"), ("67.5", "3.0"), ("22.5", ""), ("25.0", "")]
+    assert [cell.value for cell in cells] == pytest.approx([0.9, 0.675, 22.5, 25.0])
+    other = row("n", is_full=False, masks={50: estimate(0.5)})
+    assert column_groups([one, other])[0].columns[0].cell(other).text == "–"
+
+
+def test_charts_stay_in_their_frame_and_say_their_numbers() -> None:
+    charts = charts_of(row("m"))
+    assert [chart.title for chart in charts] == [
+        "Appended masks",
+        "Block position, fixed-slot",
+        "Block position by n masks, open-ended",
+        "Dots",
+        "Distractor examples",
+    ]
+    for chart in charts:
+        for line in chart.lines:
+            assert [point.x for point in line.points] == sorted({point.x for point in line.points})
+            for point in line.points:
+                assert LEFT <= point.x <= RIGHT
+                assert TOP <= point.y <= BOTTOM
+    assert "question right: 77.5 (74.5 to 80.5) at 0; 81.2" in charts[1].summary
+
+
+def test_higher_accuracies_stand_higher() -> None:
+    (chart,) = charts_of(row("m", is_full=False, masks={1: estimate(0.9), 10: estimate(0.8), 100: estimate(0.7)}))
+    first, second, third = chart.lines[0].points
+    assert first.y < second.y < third.y
+    assert second.x - first.x == pytest.approx(third.x - second.x, abs=0.2)  # mask counts stand on a log scale
+
+
+def test_a_single_point_is_no_chart() -> None:
+    assert charts_of(row("m", is_full=False, masks={1: estimate(0.5)})) == []
+    assert charts_of(row("m", is_full=False, masks={0: estimate(0.5), 1: estimate(0.5)})) == []
+
+
+def test_shared_settings_are_said_once_and_commands_name_their_files() -> None:
+    one = row("m", is_full=False)
+    made = provenance_of(one)
+    assert dict(made.settings) == {"model": "mdlm", "dtype": "bfloat16", "batch_size": "8"}
+    assert dict(made.versions) == {"lm_eval": "0.4.13", "torch": "2.13.0"}
+    (command,) = made.commands
+    assert [dict(file.own) for file in command.files] == [{"n_masks": str(n)} for n in (1, 2, 10, 50, 100, 200)]
+    newer = replace(run("m", n_masks=1), command="lm_eval again", versions={"lm_eval": "0.4.14", "torch": "2.13.0"})
+    mixed = provenance_of(replace(one, runs=(*one.runs, newer)))
+    assert dict(mixed.versions) == {"torch": "2.13.0"}
+    assert mixed.commands[1].files[0].own["lm_eval"] == "0.4.14"
+
+
+def _luminance(colour: str) -> float:
+    digits = colour.lstrip("#")
+    digits = "".join(2 * digit for digit in digits) if len(digits) == 3 else digits
+    channels = [int(digits[i : i + 2], 16) / 255 for i in (0, 2, 4)]
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
+    return sum(weight * value for weight, value in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+
+
+@pytest.mark.parametrize("theme", [0, 1], ids=["light", "dark"])
+def test_text_has_the_contrast_of_wcag_aa(theme: int) -> None:
+    style = files("mdlm_leaderboard.page").joinpath("page.css").read_text(encoding="utf-8")
+    block = re.findall(r":root \{(.*?)\}", style, re.DOTALL)[theme]
+    colours = dict(re.findall(r"--([\w-]+): (#\w+);", block))
+    for name in ("ink", "quiet", "link", "focus", "tag", "c0", "c1", "c2", "c3", "c4"):
+        for ground in ("paper", "open"):
+            light, dark = sorted((_luminance(colours[name]), _luminance(colours[ground])), reverse=True)
+            assert (light + 0.05) / (dark + 0.05) >= 4.5, (name, ground)
