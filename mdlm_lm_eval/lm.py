@@ -4,7 +4,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -14,16 +14,16 @@ from lm_eval.api.model import CacheHook
 from lm_eval.models.huggingface import HFLM
 from tqdm import tqdm
 
-from mdlm_lm_eval import __version__, checkpoints
+from mdlm_lm_eval import checkpoints
 from mdlm_lm_eval.batching import Batches
 from mdlm_lm_eval.canvas import Canvas, build_canvas, build_infill_canvas
 from mdlm_lm_eval.decoding import decode_canvases
-from mdlm_lm_eval.diffusion_hflm import DEFAULT_MODEL, DiffusionHFLM
+from mdlm_lm_eval.diffusion_hflm import DiffusionHFLM
 from mdlm_lm_eval.likelihood import LikelihoodRequest, most_rows, rolling_windows, score, truncated_tokens
 from mdlm_lm_eval.options import LikelihoodOptions, OptionError
-from mdlm_lm_eval.request_cache import RequestCache, claim_cache, vocabulary_digest, weights_digest
+from mdlm_lm_eval.provenance import fingerprint, provenance
+from mdlm_lm_eval.request_cache import RequestCache, claim_cache
 from mdlm_lm_eval.requests import GenerationSettings, RequestSeeds, parse_gen_kwargs
-from mdlm_lm_eval.run_info import merged, suite_info
 from mdlm_lm_eval.text import Ending, encode_infill
 
 logger = logging.getLogger(__name__)
@@ -301,56 +301,12 @@ class MDLM(DiffusionHFLM):
 
     def get_model_info(self) -> dict[str, Any]:
         """lm-eval's own facts about the model, and under `mdlm` everything that a score depends on."""
-        tasks = merged(self.records)
-        return super().get_model_info() | {
-            "mdlm": {
-                **self._settings(),
-                "package_version": __version__,
-                "family": checkpoints.family_of(self.config),
-                "pretrained": self._checkpoint_name(),
-                "revision": self.revision,
-                "adapter": self.peft,
-                "device": str(self.device),
-                "processes": self.world_size,
-                "preset": self.preset,
-                "compile": self.compiled,
-                "explicit_options": sorted(self.explicit),
-                "batch_size": self.batches.size,
-                "forward_passes": sum(record.forward_passes for record in self.records),
-                "tasks": tasks,
-                "task_suite": suite_info(tasks),
-            }
-        }
-
-    def _checkpoint_name(self) -> str:
-        name = self.pretrained if isinstance(self.pretrained, str) else self.model.name_or_path
-        return "built-in" if name == str(DEFAULT_MODEL) else name
-
-    def _settings(self) -> dict[str, Any]:
-        return {
-            "decoding": asdict(self.decoding),
-            "likelihood": asdict(self.likelihood),
-            "mask_token_id": self.mask_token_id,
-            "shift_logits": self.denoiser.shift,
-            "max_length": self.max_length,
-            "think_end_token": self.think_end_token,
-            "mixed_precision_dtype": str(self.mixed_precision_dtype),
-            "add_bos_token": self.add_bos_token,
-            "prefix_token_id": self.custom_prefix_token_id,
-        }
+        return super().get_model_info() | {"mdlm": provenance(self)}
 
     def set_cache_hook(self, cache_hook: CacheHook) -> None:
         """Refuses, with an OptionError, a request cache that another model or other options filled."""
         if cache_hook.dbdict is not None:
-            settings = self._settings()
-            fingerprint = {
-                **{f"decoding {name}": value for name, value in settings.pop("decoding").items()},
-                **{f"likelihood {name}": value for name, value in settings.pop("likelihood").items()},
-                **settings,
-                "weights": weights_digest(self.model),
-                "vocabulary": vocabulary_digest(self.tokenizer),
-            }
-            claim_cache(cache_hook.dbdict, fingerprint, path=cache_hook.dbdict.filename)
+            claim_cache(cache_hook.dbdict, fingerprint(self), path=cache_hook.dbdict.filename)
         self.request_cache = RequestCache(cache_hook.dbdict)
         self.record = self.request_cache.resume() or self.record
         self.records = [self.record]

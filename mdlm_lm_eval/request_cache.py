@@ -1,15 +1,11 @@
 """Keeps lm-eval's `--use_cache` honest: a cache file answers only for the model and the options that filled it, every
 repetition of a sampled request with its own answer, and tells what its answers took."""
 
-import hashlib
 from collections.abc import MutableMapping
 from typing import Any
 
-import torch
 from lm_eval.api.model import hash_args
 from sqlitedict import SqliteDict
-from torch.distributed.tensor import DTensor
-from transformers import PreTrainedTokenizerBase
 
 from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.run_info import RunRecord
@@ -17,7 +13,6 @@ from mdlm_lm_eval.run_info import RunRecord
 FINGERPRINT_KEY = "mdlm_lm_eval.fingerprint"
 RECORD_KEY = "mdlm_lm_eval.record"
 SAMPLE_PREFIX = "mdlm_lm_eval.sample "
-_VALUES_PER_PARAMETER = 16
 
 
 class RequestCache:
@@ -63,23 +58,6 @@ class RequestCache:
 
 def _sample_key(arguments: tuple[Any, ...], seed: int) -> str:
     return f"{SAMPLE_PREFIX}{hash_args('generate_until', arguments)} {seed}"
-
-
-def vocabulary_digest(tokenizer: PreTrainedTokenizerBase) -> str:
-    """Digest of every token and its id."""
-    return hashlib.sha256(repr(sorted(tokenizer.get_vocab().items())).encode()).hexdigest()
-
-
-def weights_digest(model: torch.nn.Module) -> str:
-    """Digest of every parameter's name, shape, type and first values: cheap, and different after any training."""
-    digest = hashlib.sha256()
-    for name, parameter in model.named_parameters():
-        digest.update(f"{name} {tuple(parameter.shape)} {parameter.dtype}".encode())
-        local = parameter.to_local() if isinstance(parameter, DTensor) else parameter
-        if not local.is_meta:  # weights offloaded to disk
-            first = local.detach().flatten()[:_VALUES_PER_PARAMETER].float().cpu()
-            digest.update(first.numpy().tobytes())
-    return digest.hexdigest()
 
 
 def claim_cache(cache: MutableMapping[str, Any], fingerprint: dict[str, Any], *, path: str) -> None:

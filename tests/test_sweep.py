@@ -1,4 +1,4 @@
-"""Sweeps: their plan, and the command run as a user does."""
+"""Sweeps at work: what they write, skip, refuse and survive."""
 
 import json
 import os
@@ -9,25 +9,39 @@ import time
 from pathlib import Path
 from typing import Any
 
-import pytest
-import yaml
+import torch
+from peft import LoraConfig, get_peft_model
+from transformers import LlamaForCausalLM
 
-from mdlm_lm_eval.options import OptionError
-from mdlm_lm_eval.sweep.__main__ import RECIPES
+from mdlm_lm_eval.default_model import default_model_path
 from mdlm_lm_eval.sweep.plan import plan
+from mdlm_lm_eval.sweep.runner import SweepRun
 
 ENVIRONMENT = os.environ | {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
 TIMES = ("date", "total_evaluation_time_seconds", "git_hash")
+# lm-eval without its thousands of tasks, whose index takes seconds to build.
+PLAIN = (
+    "import functools, lm_eval.tasks as tasks; "
+    "tasks.TaskManager = functools.partial(tasks.TaskManager, include_defaults=False); "
+    "from lm_eval.__main__ import cli_evaluate; cli_evaluate()"
+)
 
 
-def sweep(output: Path, checkpoint: Path, task_folder: Path, *arguments: str) -> list[str]:
-    model = [f"--model_args=pretrained={checkpoint}", f"--include_path={task_folder}", "--batch_size=2"]
-    command = [sys.executable, "-m", "mdlm_lm_eval.sweep", *model, f"--output_path={output}"]
-    return [*command, "--tasks=tiny_generate", *arguments]
+def run_here(output: Path, checkpoint: Path, task_folder: Path, **settings: Any) -> SweepRun:
+    common = {"model_args": {"pretrained": str(checkpoint)}, "include_path": str(task_folder), "batch_size": 2}
+    run = SweepRun(plan(common | {"tasks": "tiny_generate", "device": "cpu"} | settings), output)
+    run.run()
+    return run
 
 
-def run(command: list[str]) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True)
+def command(output: Path, checkpoint: Path, task_folder: Path, *arguments: str) -> list[str]:
+    model = [f"--model_args=pretrained={checkpoint}", f"--include_path={task_folder}", "--batch_size=2", "--device=cpu"]
+    words = [sys.executable, "-m", "mdlm_lm_eval.sweep", *model, f"--output_path={output}"]
+    return [*words, "--tasks=tiny_generate", *arguments]
+
+
+def execute(words: list[str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(words, env=ENVIRONMENT, capture_output=True, text=True)
 
 
 def stored(output: Path) -> dict[str, Any]:
@@ -39,137 +53,176 @@ def stored(output: Path) -> dict[str, Any]:
     return results
 
 
-def test_every_value_of_an_axis_meets_every_other_once() -> None:
-    cells = plan(
-        {
-            "tasks": "mdlm_context",
-            "metadata": {"fewshot_distractors": [0, 10]},
-            "grids": [{"n_masks": "1,2", "steps": 1}, {"n_masks": [2], "steps": "1"}, {"mask_ratio": 0.2}],
-        }
-    ).cells
-    names = [cell.name for cell in cells]
-    assert names == [
-        "mdlm_context,n_masks=1,steps=1,fewshot_distractors=0",
-        "mdlm_context,n_masks=1,steps=1,fewshot_distractors=10",
-        "mdlm_context,n_masks=2,steps=1,fewshot_distractors=0",
-        "mdlm_context,n_masks=2,steps=1,fewshot_distractors=10",
-        "mdlm_context,mask_ratio=0.2,fewshot_distractors=0",
-        "mdlm_context,mask_ratio=0.2,fewshot_distractors=10",
-    ]
-
-
-def test_adapters_are_an_axis_and_have_folders_of_their_own() -> None:
-    planned = plan({"tasks": ["mdlm_slot"], "peft": "none,out/a", "model_args": {"pretrained": "org/model"}})
-    assert [planned.model_folder(cell.peft) for cell in planned.cells] == ["org_model", "org_model+a"]
-
-
-def test_autoregressive_models_have_no_mask_axes() -> None:
-    settings = {
-        "tasks": ["mdlm_context"],
-        "model": "hf",
-        "n_masks": [1, 2],
-        "metadata": {"fewshot_distractors": [0, 9]},
+def answers(output: Path) -> dict[str, list[Any]]:
+    """What was answered to each question, by the name of the sample file's folder."""
+    return {
+        path.parent.relative_to(output).as_posix(): [
+            json.loads(line)["resps"] for line in path.read_text().splitlines()
+        ]
+        for path in sorted(output.rglob("samples_*.jsonl"))
     }
-    assert [cell.name for cell in plan(settings).cells] == [
-        "mdlm_context,fewshot_distractors=0",
-        "mdlm_context,fewshot_distractors=9",
-    ]
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"n_mask": "1,2"}, "unknown option n_mask='1,2'; did you mean n_masks?"),
-        ({"n_masks": "1,0"}, "n_masks=0 is not allowed"),
-        ({"steps": "few"}, "steps='few' is not allowed"),
-        ({"unmasking": "random,confident"}, "unmasking='confident' is not allowed"),
-        ({"tasks": None}, "tasks is not set"),
-        ({"limit": "some"}, "limit='some' is not allowed; allowed is a number"),
-        ({"model": "vllm"}, "model=vllm is not allowed in a sweep; allowed are mdlm and hf"),
-        ({"grids": "n_masks"}, "allowed is a list of settings"),
-        ({"model_args": {"pretraned": "x"}}, "did you mean pretrained?"),
-    ],
-)
-def test_bad_settings_are_refused_before_anything_loads(settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(OptionError) as error:
-        plan({"tasks": "mdlm_context"} | settings)
-    assert message in str(error.value)
-
-
-def test_packaged_sweeps_parse() -> None:
-    paths = sorted(RECIPES.glob("*.yaml"))
-    assert [path.stem[:3] for path in paths] == ["e01", "e02", "e04", "e05", "e06", "e07", "e08", "e09", "e10", "e11"]
-    for path in paths:
-        assert path.read_text().startswith("# Figure")
-        assert plan(yaml.safe_load(path.read_text())).cells
+def adapter(checkpoint: Path, folder: Path, seed: int) -> Path:
+    """A LoRA adapter of random weights that change what the model says."""
+    adapted = get_peft_model(LlamaForCausalLM.from_pretrained(checkpoint), LoraConfig(r=2, target_modules=["q_proj"]))
+    torch.manual_seed(seed)
+    for name, parameter in adapted.named_parameters():
+        if "lora_" in name:
+            torch.nn.init.normal_(parameter, std=0.5)
+    adapted.save_pretrained(folder)
+    return folder
 
 
 def test_a_cell_is_what_lm_eval_itself_writes(tmp_path: Path, checkpoint: Path, task_folder: Path) -> None:
-    done = run(sweep(tmp_path / "sweep", checkpoint, task_folder, "--n_masks=3,6", "--steps=2", "--log_samples"))
+    words = command(tmp_path / "sweep", checkpoint, task_folder, "--n_masks=3,6", "--steps=2", "--log_samples")
+    done = execute(words)
     assert done.returncode == 0, done.stderr[-2000:]
     ((path, result),) = [(p, r) for p, r in stored(tmp_path / "sweep").items() if "n_masks=6" in p]
-    plain = [sys.executable, "-m", "lm_eval", "--model", "mdlm", "--tasks", "tiny_generate", "--batch_size", "2"]
-    plain += ["--include_path", str(task_folder), "--log_samples", "--output_path", str(tmp_path / "plain")]
-    done = run([*plain, "--model_args", f"pretrained={checkpoint},n_masks=6,steps=2"])
+    recorded = result["config"]["mdlm_sweep"]["command"]
+    assert recorded.startswith(f"lm_eval --model mdlm --model_args pretrained={checkpoint},n_masks=6,steps=2 --tasks")
+    plain = [sys.executable, "-c", PLAIN, *recorded.split()[1:]]
+    done = execute([*plain, "--log_samples", "--output_path", str(tmp_path / "plain")])
     assert done.returncode == 0, done.stderr[-2000:]
     (expected,) = stored(tmp_path / "plain").values()
     for part in ("results", "versions", "n-shot", "n-samples", "higher_is_better", "task_hashes", "model_source"):
         assert result[part] == expected[part], part
-    assert result["config"]["mdlm"] == expected["config"]["mdlm"]
-    assert result["config"]["model_args"] == expected["config"]["model_args"]
+    ours = result["config"].pop("mdlm_sweep")
+    assert ours["settings"]["weights"]
+    assert result["config"] == expected["config"]
+    assert result.keys() == expected.keys()
     samples = [
         sorted(next(folder.rglob("samples_*.jsonl")).read_text().splitlines())
         for folder in ((tmp_path / "sweep" / path).parent, tmp_path / "plain")
     ]
     assert samples[0] == samples[1]
-    assert str(tmp_path) not in json.dumps(result["configs"]["tiny_generate"]["metadata"])
+    assert str(tmp_path) not in json.dumps(result["configs"]["tiny_generate"]["metadata"]["config_source"])
 
 
 def test_killed_and_started_again_ends_with_the_same_files(tmp_path: Path, checkpoint: Path, task_folder: Path) -> None:
     arguments = ("--n_masks=4,5,6,7,8", "--steps=1,2")
-    whole = run(sweep(tmp_path / "whole", checkpoint, task_folder, *arguments))
-    assert whole.returncode == 0, whole.stderr[-2000:]
-    killed = sweep(tmp_path / "killed", checkpoint, task_folder, *arguments)
-    with subprocess.Popen(killed, env=ENVIRONMENT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
-        while len(stored_paths := list((tmp_path / "killed").rglob("results_cell.json"))) < 2:
+    run_here(tmp_path / "whole", checkpoint, task_folder, n_masks="4,5,6,7,8", steps="1,2")
+    words = command(tmp_path / "killed", checkpoint, task_folder, *arguments)
+    with subprocess.Popen(words, env=ENVIRONMENT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        while len(finished := list((tmp_path / "killed").rglob("tiny*/results_cell.json"))) < 2:
             assert process.poll() is None, "ended before it could be killed"
             time.sleep(0.01)
         process.send_signal(signal.SIGKILL)
-    finished = {path: path.stat().st_mtime_ns for path in stored_paths}
-    again = run(killed)
-    assert again.returncode == 0, again.stderr[-2000:]
-    assert "of 10 cells are finished already" in again.stderr
-    assert all(path.stat().st_mtime_ns == time_written for path, time_written in finished.items())
+    times = {path: path.stat().st_mtime_ns for path in finished}
+    left = tmp_path / "killed" / finished[0].parent.parent.name / ".tiny_generate,n_masks=8,steps=2.unfinished"
+    left.mkdir(exist_ok=True)
+    (left / "results_of_a_killed_cell.json").write_text('{"results":')
+    done = execute(words)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert "of 10 cells are finished already" in done.stderr
+    assert "mdlm-sweep: 10 of 10 cells are done" in done.stderr
+    assert all(path.stat().st_mtime_ns == time_written for path, time_written in times.items())
     results = stored(tmp_path / "killed")
     assert len(results) == 10
     assert results == stored(tmp_path / "whole")
 
 
-def test_a_result_of_other_settings_is_not_overwritten(tmp_path: Path, checkpoint: Path, task_folder: Path) -> None:
-    assert run(sweep(tmp_path, checkpoint, task_folder, "--n_masks=4", "--limit=1")).returncode == 0
-    before = stored(tmp_path)
-    done = run(sweep(tmp_path, checkpoint, task_folder, "--n_masks=4", "--limit=2"))
-    assert done.returncode == 1
-    assert "is in the way: it was made with limit=1, this sweep has limit=2" in done.stderr.splitlines()[-1]
-    assert stored(tmp_path) == before
+def test_nothing_loads_where_all_is_done(tmp_path: Path, checkpoint: Path, task_folder: Path) -> None:
+    run_here(tmp_path, checkpoint, task_folder, n_masks=4, limit=1)
+    assert "0 s loading the model" in run_here(tmp_path, checkpoint, task_folder, n_masks=[4, 5], limit=1).summary()
+    assert "loading" not in run_here(tmp_path, checkpoint, task_folder, n_masks=[4, 5], limit=1).summary()
 
 
-def test_a_failing_cell_leaves_the_others(tmp_path: Path, checkpoint: Path, task_folder: Path) -> None:
-    done = run(sweep(tmp_path, checkpoint, task_folder, "--n_masks=4", "--n_fillers=0,500"))
-    assert done.returncode == 1
-    assert (
-        "mdlm-sweep: failed: tiny_generate,n_masks=4,n_fillers=500: n_masks=4 with 500" in done.stderr.splitlines()[-1]
-    )
-    assert len(stored(tmp_path)) == 1
-
-
-def test_bad_command_lines_end_in_one_sentence(tmp_path: Path, checkpoint: Path, task_folder: Path) -> None:
-    for arguments, message in (
-        (["--n_mask=1,2"], "unknown option n_mask='1,2'; did you mean n_masks?"),
-        (["--config=e99"], "--config e99: no such file; packaged are e01_position"),
-        (["--tasks=nothing_here"], "tasks=nothing_here is not allowed: lm-eval knows no such task"),
+def test_results_of_other_settings_or_weights_stay(tmp_path: Path, checkpoint: Path, task_folder: Path) -> None:
+    adapter(checkpoint, tmp_path / "adapter", seed=1)
+    settings: dict[str, Any] = {"n_masks": 4, "limit": 1, "peft": str(tmp_path / "adapter")}
+    run_here(tmp_path / "out", checkpoint, task_folder, **settings)
+    before = stored(tmp_path / "out")
+    for changes, message in (
+        ({"limit": 2}, "(limit was 1 and is 2); move it"),
+        ({"model_args": {"pretrained": str(checkpoint), "dtype": "float64"}}, "(model_args was"),
+        ({"system_instruction": "Think."}, "(system_instruction was None and is Think.)"),
     ):
-        done = run(sweep(tmp_path, checkpoint, task_folder, *arguments))
-        assert done.returncode == 1
-        assert done.stderr.splitlines()[-1].startswith(f"mdlm-sweep: {message}")
-    assert not list(tmp_path.iterdir())
+        run = run_here(tmp_path / "out", checkpoint, task_folder, **settings | changes)
+        assert len(run.failures) == 1
+        assert "is in the way, a result of other settings" in run.failures[0]
+        assert message in run.failures[0]
+    adapter(checkpoint, tmp_path / "adapter", seed=2)
+    run = run_here(tmp_path / "out", checkpoint, task_folder, **settings)
+    assert "(adapter_weights was" in run.failures[0]
+    (result,) = (tmp_path / "out").rglob("results_cell.json")
+    result.rename(result.with_name("renamed.json"))
+    assert "holds no result of a sweep" in run_here(tmp_path / "out", checkpoint, task_folder, **settings).failures[0]
+    result.with_name("renamed.json").rename(result)
+    assert stored(tmp_path / "out") == before
+
+
+def test_adapters_share_the_weights_and_leave_no_trace(tmp_path: Path, checkpoint: Path, task_folder: Path) -> None:
+    one, two = (str(adapter(checkpoint, tmp_path / name, seed)) for name, seed in (("one", 1), ("two", 2)))
+    common: dict[str, Any] = {"n_masks": 6, "log_samples": True}
+    together = run_here(tmp_path / "together", checkpoint, task_folder, peft=[one, "none", two], **common)
+    assert not together.failures
+    for peft in (one, "none", two):
+        run_here(tmp_path / "alone", checkpoint, task_folder, peft=peft, **common)
+    expected = answers(tmp_path / "alone")
+    assert answers(tmp_path / "together") == expected
+    assert len(expected) == 3
+    assert len({json.dumps(said) for said in expected.values()}) == 3
+    adapters = {result["config"]["mdlm"]["adapter"] for result in stored(tmp_path / "together").values()}
+    assert adapters == {one, None, two}
+
+
+def test_failing_cells_leave_the_others(tmp_path: Path, checkpoint: Path, task_folder: Path) -> None:
+    misfit = adapter(checkpoint, tmp_path / "misfit", seed=1)
+    config = json.loads((misfit / "adapter_config.json").read_text())
+    (misfit / "adapter_config.json").write_text(json.dumps(config | {"r": 3}))
+    (tmp_path / "no_adapter").mkdir()
+    peft = [str(misfit), str(tmp_path / "no_adapter"), "none"]
+    run = run_here(tmp_path / "out", checkpoint, task_folder, n_masks=4, n_fillers=[500, 0], peft=peft)
+    assert len(run.failures) == 5
+    messages = (
+        ["adapter cannot be read"] * 2 + ["adapter does not fit this model"] * 2 + ["n_masks=4 with 500 filler tokens"]
+    )
+    for failure, message in zip(run.failures, messages, strict=True):
+        assert message in failure
+        assert "\n" not in failure
+    assert run.summary().startswith("1 of 6 cells are done")
+    run_here(tmp_path / "alone", checkpoint, task_folder, n_masks=4, n_fillers=0)
+    assert stored(tmp_path / "out") == stored(tmp_path / "alone")
+
+
+def test_autoregressive_models_take_part(tmp_path: Path, checkpoint: Path, task_folder: Path) -> None:
+    peft = ["none", str(adapter(checkpoint, tmp_path / "adapter", seed=1))]
+    common: dict[str, Any] = {"model": "hf", "log_samples": True, "peft": peft, "n_masks": [1, 2]}
+    run = run_here(tmp_path / "out", checkpoint, task_folder, tasks="tiny_generate,mdlm_verb_smallest_slot", **common)
+    assert len(run.failures) == 2
+    assert all("has its masks in the prompt; allowed for it is --model mdlm" in failure for failure in run.failures)
+    said = list(answers(tmp_path / "out").values())
+    assert len(said) == 2
+    assert said[0] != said[1]
+    assert {result["config"]["model"] for result in stored(tmp_path / "out").values()} == {"hf"}
+
+
+def test_results_of_the_built_in_model_name_no_folder_of_this_machine(tmp_path: Path) -> None:
+    settings = {"tasks": "mdlm_verb_smallest", "metadata": {"fewshot_distractors": [0, 2], "fewshot_relevant": 1}}
+    run = SweepRun(plan(settings | {"limit": 1, "n_masks": 2, "device": "cpu"}), tmp_path)
+    run.run()
+    assert not run.failures
+    results = stored(tmp_path)
+    assert list(results) == [
+        f"built-in/mdlm_verb_smallest,n_masks=2,fewshot_distractors={n},fewshot_relevant=1/results_cell.json"
+        for n in (0, 2)
+    ]
+    for n, result in zip((0, 2), results.values(), strict=True):
+        text = json.dumps(result)
+        assert str(default_model_path().parent.parent) not in text
+        assert str(tmp_path) not in text
+        assert result["model_name"] == result["config"]["mdlm"]["pretrained"] == "built-in"
+        assert result["n-shot"]["mdlm_verb_smallest"] == 1 + n
+        metadata = result["configs"]["mdlm_verb_smallest"]["metadata"]
+        assert metadata["config_source"] == "mdlm_lm_eval/tasks/context/mdlm_verb_smallest.yaml"
+        assert result["config"]["mdlm_sweep"]["settings"]["task_suite"]["version"] == "1.0"
+
+
+def test_the_command_refuses_in_one_sentence(tmp_path: Path, checkpoint: Path, task_folder: Path) -> None:
+    done = execute(command(tmp_path / "out", checkpoint, task_folder, "--tasks=mdlm_contxt"))
+    assert done.returncode == 1
+    sentence = "tasks=mdlm_contxt: lm-eval knows no such task or group; did you mean mdlm_context?"
+    assert done.stderr.splitlines()[-1] == f"mdlm-sweep: {sentence}"
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "out").exists()

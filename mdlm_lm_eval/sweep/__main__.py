@@ -1,14 +1,15 @@
-"""Evaluate a model under every combination of some settings, over one loaded model.
+"""Evaluate a model under every combination of some settings, over weights that are loaded once.
 
     mdlm-sweep --tasks mdlm_context --n_masks 1,2,10,50,100,200 --steps 1 --limit 50 --output_path results
     mdlm-sweep --config e07 --model_args pretrained=GSAI-ML/LLaDA-8B-Base,dtype=bfloat16 --output_path results
     mdlm-sweep --config e09 --peft none,out/adapter --output_path results
 
-Every cell is written as an ordinary lm-eval result file as soon as it is done. The same command continues a killed
-sweep.
+Every cell of the grid is written as an ordinary lm-eval result file as soon as it is done. The same command continues
+a killed sweep. docs/sweeps.md says more.
 """
 
 import argparse
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -22,94 +23,118 @@ RECIPES = Path(__file__).parent / "recipes"
 
 def main() -> None:
     """The command line."""
-    # Option values such as none,out/adapter are for us; argparse must not guess at abbreviations of ours.
+    # lm-eval shows a bar for every task whose prompts it builds; those of cells and of requests are shown all the same.
+    os.environ.setdefault("TQDM_DISABLE", "1")
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    given, rest = _parser().parse_known_args()
+    try:
+        settings = _settings(vars(given).copy(), rest)
+        output = settings.pop("output_path", None)
+        if output is None:
+            raise OptionError("--output_path is not set; allowed is a folder, such as results")
+        # Heavy imports wait until the command line is known to be right.
+        from mdlm_lm_eval.sweep.plan import plan
+        from mdlm_lm_eval.sweep.runner import SweepRun
+
+        run = SweepRun(plan(settings), Path(output))
+        run.run()
+    except OptionError as error:
+        sys.exit(f"mdlm-sweep: {error}")
+    except KeyboardInterrupt:
+        sys.exit("mdlm-sweep: stopped; the same command goes on")
+    print(f"mdlm-sweep: {run.summary()}", file=sys.stderr)
+    for failure in run.failures:
+        print(f"mdlm-sweep: failed: {failure}", file=sys.stderr)
+    sys.exit(1 if run.failures else 0)
+
+
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="mdlm-sweep",
+        usage="mdlm-sweep [--config NAME] --tasks NAME,NAME [--OPTION VALUE,VALUE ...] --output_path FOLDER",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
-        epilog="Any decoding or likelihood option of --model mdlm is an axis too: --OPTION value,value,...",
+        argument_default=argparse.SUPPRESS,
+        epilog="Any other decoding or likelihood option of --model mdlm is an axis too: --OPTION VALUE,VALUE ...",
     )
-    recipes = ", ".join(sorted(path.stem for path in RECIPES.glob("*.yaml")))
-    parser.add_argument("--config", help=f"a YAML of these settings: a file, or the beginning of one of {recipes}")
-    parser.add_argument("--model", help="mdlm (default), or hf for autoregressive models, which have no masks")
-    parser.add_argument("--model_args", help="as lm_eval's; without pretrained the built-in model")
-    parser.add_argument("--peft", help="adapters, none for the model without one: none,DIR,DIR")
-    parser.add_argument("--tasks", help="tasks and groups, which make one cell together")
-    parser.add_argument("--n_masks", help="masks appended after the prompt: 1,2,10,50,100,200")
-    parser.add_argument("--steps", help="denoising steps: 1,40")
-    parser.add_argument("--unmasking", help="unmasking orders: confidence,random")
     parser.add_argument(
-        "--metadata", nargs="+", metavar="key=values", help="of the tasks: fewshot_distractors=0,10,20,30"
+        "--config", metavar="NAME", help=f"a YAML of these settings: a file, or one of {', '.join(_packaged())}"
     )
-    parser.add_argument("--limit", help="questions a task")
-    parser.add_argument("--batch_size", help="auto by default")
-    parser.add_argument("--device")
-    parser.add_argument("--seed", help="of random choices; 1234 as lm_eval's")
-    parser.add_argument("--include_path", help="a folder with tasks of your own")
-    parser.add_argument("--log_samples", action="store_true", help="keep prompts and answers beside each result")
-    parser.add_argument("--output_path", type=Path, required=True)
-    given, rest = parser.parse_known_args()
-    try:
-        settings = _settings(given, rest)
-        # Heavy imports wait until the command line is known to be right.
-        from mdlm_lm_eval.sweep.plan import plan
-        from mdlm_lm_eval.sweep.runner import run
+    parser.add_argument("--output_path", metavar="FOLDER", help="where results go")
+    axes = parser.add_argument_group("axes of the grid: one value, or several with commas between them")
+    axes.add_argument("--tasks", help="tasks and groups, each a cell of its own; * stands for anything")
+    axes.add_argument("--n_masks", help="masks appended after the prompt")
+    axes.add_argument("--steps", help="denoising steps")
+    axes.add_argument("--unmasking", help="unmasking orders")
+    axes.add_argument("--peft", help="adapters; none is the model without one")
+    axes.add_argument("--metadata", nargs="+", metavar="KEY=VALUES", help="of tasks: fewshot_distractors=0,10,20,30")
+    axes.add_argument("--num_fewshot", help="shots of tasks outside the suite")
+    axes.add_argument("--seed", help="as lm_eval's with one number")
+    common = parser.add_argument_group("the same in all cells, as lm_eval's")
+    common.add_argument("--model", help="mdlm (default), or hf for autoregressive models, which have no masks")
+    common.add_argument("--model_args", help="without pretrained the built-in model")
+    common.add_argument("--limit", help="questions a task")
+    common.add_argument("--batch_size", help="8 by default")
+    common.add_argument("--device")
+    common.add_argument("--include_path", help="a folder with tasks of your own")
+    common.add_argument("--log_samples", action="store_true", help="keep prompts and answers beside each result")
+    common.add_argument("--apply_chat_template", nargs="?", const=True, metavar="NAME")
+    common.add_argument("--system_instruction")
+    common.add_argument("--confirm_run_unsafe_code", action="store_true")
+    return parser
 
-        failures = run(
-            plan(settings), given.output_path, log_samples=given.log_samples, include_path=given.include_path
-        )
-    except OptionError as error:
-        sys.exit(f"mdlm-sweep: {error}")
-    for failure in failures:
-        print(f"mdlm-sweep: failed: {failure}", file=sys.stderr)
-    sys.exit(1 if failures else 0)
 
-
-def _settings(given: argparse.Namespace, rest: list[str]) -> dict[str, Any]:
-    """The sweep file's settings with the command line's on top."""
-    settings = {} if given.config is None else _read(given.config)
-    for name in ("model", "peft", "tasks", "n_masks", "steps", "unmasking", "limit", "batch_size", "device", "seed"):
-        if vars(given)[name] is not None:
-            settings[name] = vars(given)[name]
-    if given.model_args is not None:
-        settings["model_args"] = dict(_pair("--model_args", pair) for pair in given.model_args.split(",") if pair)
-    if given.metadata is not None:
-        settings["metadata"] = dict(_pair("--metadata", pair) for pair in given.metadata)
+def _settings(given: dict[str, Any], rest: list[str]) -> dict[str, Any]:
+    """The file's settings with the command line's on top."""
+    settings = _read(given.pop("config")) if "config" in given else {}
+    if "model_args" in given:
+        given["model_args"] = settings.get("model_args", {}) | _named("--model_args", given["model_args"].split(","))
+    if "metadata" in given:
+        given["metadata"] = settings.get("metadata", {}) | _named("--metadata", given["metadata"])
     words = iter(rest)
     for word in words:
         name, equals, value = word.removeprefix("--").partition("=")
         if not word.startswith("--") or not name:
-            raise OptionError(f"{word} is not understood; allowed are --OPTION value,value,...")
-        settings[name] = value if equals else next(words, None)
-    return settings
+            raise OptionError(f"{word} is not understood; allowed are --OPTION VALUE,VALUE")
+        given[name] = value if equals else next(words, "")
+    # What the command line says holds for every grid of the file.
+    grids = [{name: value for name, value in grid.items() if name not in given} for grid in settings.get("grids", [])]
+    return settings | given | ({"grids": grids} if grids else {})
 
 
 def _read(config: str) -> dict[str, Any]:
     """A file, or the packaged one whose name begins so."""
     path = Path(config)
-    if not path.exists():
-        packaged = sorted(RECIPES.glob(f"{config}*.yaml"))
-        if len(packaged) != 1:
-            names = ", ".join(sorted(path.stem for path in RECIPES.glob("*.yaml")))
-            raise OptionError(f"--config {config}: no such file; packaged are {names}")
-        path = packaged[0]
+    if not path.is_file():
+        matches = [name for name in _packaged() if name.startswith(config)]
+        if len(matches) != 1:
+            raise OptionError(f"--config {config}: no such file; packaged are {', '.join(_packaged())}")
+        path = RECIPES / f"{matches[0]}.yaml"
     try:
         settings = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, yaml.YAMLError) as error:
+    except (OSError, ValueError, yaml.YAMLError) as error:
         raise OptionError(f"--config {config}: cannot be read: {' '.join(str(error).split())}") from error
     if not isinstance(settings, dict):
         raise OptionError(f"--config {config}: must hold settings, a line each")
-    if isinstance(settings.get("model_args"), str):
-        settings["model_args"] = dict(_pair("model_args", pair) for pair in settings["model_args"].split(","))
+    for name in ("model_args", "metadata"):
+        if isinstance(settings.get(name), str):
+            settings[name] = _named(name, settings[name].split(","))
     return settings
 
 
-def _pair(option: str, pair: str) -> tuple[str, Any]:
-    name, equals, value = pair.partition("=")
-    if not equals:
-        raise OptionError(f"{option} {pair}: must be name=value")
-    return name, value
+def _packaged() -> list[str]:
+    return sorted(path.stem for path in RECIPES.glob("*.yaml"))
+
+
+def _named(option: str, pairs: list[str]) -> dict[str, str]:
+    named = {}
+    for pair in filter(None, pairs):
+        name, equals, value = pair.partition("=")
+        if not equals:
+            raise OptionError(f"{option} {pair}: must be name=value")
+        named[name] = value
+    return named
 
 
 if __name__ == "__main__":

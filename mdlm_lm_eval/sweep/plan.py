@@ -1,13 +1,14 @@
-"""What a sweep runs: a grid of settings, spelled out into cells before anything is loaded."""
+"""What a sweep runs: grids of settings, spelled out into cells before anything is loaded."""
 
 import itertools
 import re
+from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
-from pathlib import PurePath
+from dataclasses import dataclass, fields
+from pathlib import Path, PurePath
 from typing import Any
 
-import yaml
+from lm_eval.utils import simple_parse_args_string
 
 from mdlm_lm_eval.model_arguments import (
     DECODING_NAMES,
@@ -16,117 +17,185 @@ from mdlm_lm_eval.model_arguments import (
     split_model_arguments,
     unknown_name,
 )
-from mdlm_lm_eval.options import OptionError
+from mdlm_lm_eval.options import DecodingOptions, LikelihoodOptions, OptionError
 
-OPTION_NAMES = DECODING_NAMES | LIKELIHOOD_NAMES
-# What a sweep file may hold beside the axes.
-SETTING_NAMES = frozenset(
-    {"model", "model_args", "peft", "tasks", "metadata", "grids", "limit", "batch_size", "device", "seed"}
-)
 AUTOREGRESSIVE = "hf"
 MODELS = ("mdlm", AUTOREGRESSIVE)
+DEFAULT_SEEDS = (0, 1234, 1234, 1234)  # lm-eval's, of Python, numpy, torch and few-shot samples
+# `seed` is lm-eval's own, which the options' default to.
+OPTION_NAMES = (DECODING_NAMES | LIKELIHOOD_NAMES) - {"seed"}
+# In the order in which folders name them.
+_OPTIONS = dict.fromkeys(field.name for kind in (DecodingOptions, LikelihoodOptions) for field in fields(kind))
+AXIS_NAMES = OPTION_NAMES | {"peft", "tasks", "metadata", "num_fewshot", "seed"}
+# Settings that are the same in all cells.
+COMMON_NAMES = frozenset(
+    {
+        "apply_chat_template",
+        "batch_size",
+        "confirm_run_unsafe_code",
+        "device",
+        "include_path",
+        "limit",
+        "log_samples",
+        "model",
+        "model_args",
+        "system_instruction",
+    }
+)
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One run of lm-eval: some tasks under one setting of everything."""
+    """One run of lm-eval: a task or group under one setting of everything.
+
+    `options` are decoding and likelihood options, `metadata` is the task's own, such as fewshot_distractors. None means
+    what `lm_eval` does without the argument.
+    """
 
     peft: str | None
-    tasks: tuple[str, ...]
-    options: Mapping[str, Any]  # decoding and likelihood options on top of the model arguments
-    metadata: Mapping[str, Any]  # of the tasks, such as fewshot_distractors
+    task: str
+    options: Mapping[str, Any]
+    metadata: Mapping[str, Any]
+    num_fewshot: int | None = None
+    seed: int | None = None
 
     @property
     def name(self) -> str:
-        """Of its folder: tasks and settings."""
-        settings = [f"{name}={value}" for name, value in {**self.options, **self.metadata}.items()]
-        tasks = self.tasks[0] if len(self.tasks) == 1 else f"{self.tasks[0]}-and-{len(self.tasks) - 1}-more"
-        return _file_name(",".join([tasks, *settings]))
+        """Of its folder: task and settings."""
+        shots = {} if self.num_fewshot is None else {"num_fewshot": self.num_fewshot}
+        seed = {} if self.seed is None else {"seed": self.seed}
+        settings = [f"{name}={value}" for name, value in {**self.options, **self.metadata, **shots, **seed}.items()]
+        return _file_name(",".join([self.task, *settings]))
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        """Of Python, numpy, torch and few-shot samples."""
+        return DEFAULT_SEEDS if self.seed is None else (self.seed,) * 4
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """A validated sweep: what to load, and the cells to run on it."""
+    """A validated sweep: what to load, the cells to run on it, and lm-eval's settings that all cells share."""
 
     model: str
-    model_args: Mapping[str, Any]
+    model_args: Mapping[str, Any]  # without options and adapter, which are each cell's own
     cells: tuple[Cell, ...]
     limit: float | None = None
-    batch_size: str = "auto"
+    batch_size: str = "8"
     device: str | None = None
-    seed: int = 1234
+    include_path: str | None = None
+    log_samples: bool = False
+    apply_chat_template: bool | str = False
+    system_instruction: str | None = None
+    confirm_run_unsafe_code: bool = False
 
     def model_folder(self, peft: str | None) -> str:
         """Name of the folder of a model's results: its checkpoint's and its adapter's names."""
-        pretrained = self.model_args.get("pretrained")
-        name = "built-in" if pretrained is None else str(pretrained).rstrip("/")
-        adapter = peft or self.model_args.get("peft")
-        if PurePath(name).is_absolute():
-            name = PurePath(name).name
-        return _file_name(name if adapter is None else f"{name}+{PurePath(adapter).name}")
+        name = _checkpoint_name(str(self.model_args.get("pretrained", "built-in")))
+        return name if peft is None else f"{name}+{_checkpoint_name(peft)}"
 
-    def arguments(self, cell: Cell) -> ModelArguments:
-        """The model arguments of one cell, as `lm_eval --model mdlm` would take them."""
-        adapter = {} if cell.peft is None else {"peft": cell.peft}
-        return split_model_arguments({**self.model_args, **adapter, **cell.options}, default_seed=self.seed)
+    def model_arguments(self, cell: Cell) -> dict[str, Any]:
+        """As `lm_eval --model_args` takes them."""
+        adapter: Mapping[str, Any] = {} if cell.peft is None else {"peft": cell.peft}
+        return {**self.model_args, **adapter, **cell.options}
+
+    def parsed_arguments(self, cell: Cell) -> ModelArguments:
+        """The same, validated. Raises OptionError."""
+        return split_model_arguments(self.model_arguments(cell), default_seed=cell.seeds[2])
 
 
 def plan(settings: Mapping[str, Any]) -> Sweep:
     """The cells of a sweep file's settings, every value of an axis with every other, without repetitions.
 
-    `grids`, a list, holds further settings; each is a grid of its own on top of the common ones. Raises OptionError for
-    a name that is no option and for any value of any cell that is not allowed.
+    `grids`, a list, holds further axes; each is a grid of its own on top of the common ones. Raises OptionError for a
+    name that is no option and for any value of any cell that is not allowed.
     """
     common = {name: value for name, value in settings.items() if name != "grids"}
     grids = settings.get("grids") or [{}]
     if not isinstance(grids, list) or not all(isinstance(grid, dict) for grid in grids):
         raise OptionError(f"grids={grids!r} is not allowed; allowed is a list of settings")
+    for name, value in [*common.items(), *(item for grid in grids for item in grid.items())]:
+        if name not in AXIS_NAMES | COMMON_NAMES:
+            raise OptionError(unknown_name("option", name, value, AXIS_NAMES | COMMON_NAMES))
+    if misplaced := sorted({name for grid in grids for name in grid} & COMMON_NAMES):
+        raise OptionError(f"{misplaced[0]} is not allowed in grids: it is the same in all cells")
     model = str(common.get("model", "mdlm"))
     if model not in MODELS:
         raise OptionError(f"model={model} is not allowed in a sweep; allowed are {' and '.join(MODELS)}")
+    model_args, fixed_axes = _model_arguments(common)
     cells: dict[str, Cell] = {}
     for grid in grids:
-        merged = {**common, **grid, "metadata": {**(common.get("metadata") or {}), **(grid.get("metadata") or {})}}
-        for cell in _cells(merged, model):
-            cells.setdefault(f"{cell.peft} {cell.name}", cell)
-    limit = common.get("limit")
-    sweep = Sweep(
-        model=model,
-        model_args=dict(common.get("model_args") or {}),
-        cells=tuple(cells.values()),
-        limit=None if limit is None else _number("limit", limit),
-        batch_size=str(common.get("batch_size", "auto")),
-        device=common.get("device"),
-        seed=int(_number("seed", common.get("seed", 1234))),
-    )
-    if model == "mdlm":
-        for cell in sweep.cells:
-            sweep.arguments(cell)
+        axes = {**fixed_axes, **common, **grid}
+        axes["metadata"] = {**_mapping("metadata", common), **_mapping("metadata", grid)}
+        cells |= {repr(cell): cell for cell in _cells(axes, model)}
+    given: dict[str, Any] = {name: common[name] for name in COMMON_NAMES if common.get(name) is not None}
+    if "limit" in given:
+        given["limit"] = _number("limit", given["limit"])
+    given["batch_size"] = str(given.get("batch_size", Sweep.batch_size))
+    sweep = Sweep(**(given | {"model": model, "model_args": model_args, "cells": tuple(cells.values())}))
+    for cell in sweep.cells if model != AUTOREGRESSIVE else ():
+        sweep.parsed_arguments(cell)
+    _check_folders(sweep)
     return sweep
 
 
+def _model_arguments(settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Model arguments for loading, and those that are axes of one value."""
+    given = {name: _typed(value) for name, value in _mapping("model_args", settings).items()}
+    axes = {name: given.pop(name) for name in list(given) if name in OPTION_NAMES | {"peft"}}
+    grids: list[Mapping[str, Any]] = settings.get("grids") or []
+    for name, value in axes.items():
+        if name in settings or any(name in grid for grid in grids):
+            raise OptionError(f"{name} is both in model_args ({value}) and an axis; allowed is one of them")
+    return given, {name: [value] for name, value in axes.items()}
+
+
 def _cells(settings: Mapping[str, Any], model: str) -> list[Cell]:
-    tasks = tuple(_values(settings.get("tasks")))
+    """All combinations; those that share a model, then those that share its tasks, one after the other."""
+    tasks = _values(settings.get("tasks"))
     if not tasks:
         raise OptionError("tasks is not set; name at least one, such as mdlm_context")
-    axes: dict[str, list[Any]] = {}
-    for name, value in settings.items():
-        if name in SETTING_NAMES:
-            continue
-        if name not in OPTION_NAMES:
-            raise OptionError(unknown_name("option", name, value, OPTION_NAMES | SETTING_NAMES))
-        # Autoregressive models decode in one way only, so that these axes collapse.
-        if model != AUTOREGRESSIVE:
-            axes[name] = _parsed(value)
-    metadata = {name: _parsed(value) for name, value in settings["metadata"].items()}
-    adapters = [None if str(peft).lower() == "none" else str(peft) for peft in _values(settings.get("peft", "none"))]
-    cells = []
-    for peft in adapters:
-        for chosen in itertools.product(*axes.values(), *metadata.values()):
-            options = dict(zip(axes, chosen, strict=False))
-            of_tasks = dict(zip(metadata, chosen[len(axes) :], strict=True))
-            cells.append(Cell(peft, tasks, options, of_tasks))
-    return cells
+    # Autoregressive models decode in one way only, so that these axes collapse.
+    names = [name for name in _OPTIONS if name in settings and name in OPTION_NAMES and model != AUTOREGRESSIVE]
+    options = {name: [_option(name, value) for value in _values(settings[name])] for name in names}
+    metadata = {
+        name: [_typed(value) for value in _values(values)] for name, values in _mapping("metadata", settings).items()
+    }
+    adapters = [None if str(peft).lower() == "none" else str(peft) for peft in _values(settings.get("peft"))]
+    shots = _whole_numbers("num_fewshot", settings)
+    seeds = _whole_numbers("seed", settings)
+    return [
+        Cell(
+            peft=peft,
+            task=task,
+            options=dict(zip(options, chosen, strict=False)),
+            metadata=dict(zip(metadata, of_task, strict=True)),
+            num_fewshot=n,
+            seed=seed,
+        )
+        for peft in adapters or [None]
+        for task in tasks
+        for of_task in itertools.product(*metadata.values())
+        for n in shots
+        for seed in seeds
+        for chosen in itertools.product(*options.values())
+    ]
+
+
+def _check_folders(sweep: Sweep) -> None:
+    folders = Counter(f"{sweep.model_folder(cell.peft)}/{cell.name}" for cell in sweep.cells)
+    if repeated := [name for name, count in folders.items() if count > 1]:
+        raise OptionError(f"two cells would lie in the folder {repeated[0]}; give their adapters or values other names")
+
+
+def _option(name: str, value: object) -> Any:
+    options = DecodingOptions() if name in DECODING_NAMES else LikelihoodOptions()
+    return vars(options.override({name: value}))[name]
+
+
+def _typed(value: Any) -> Any:
+    """A text as lm-eval's command line takes it; a file has types of its own."""
+    return simple_parse_args_string(f"value={value}")["value"] if isinstance(value, str) else value
 
 
 def _values(value: Any) -> list[Any]:
@@ -138,9 +207,19 @@ def _values(value: Any) -> list[Any]:
     return [] if value is None else [value]
 
 
-def _parsed(value: Any) -> list[Any]:
-    """An axis whose texts are numbers and words of YAML, so that a file and a command line mean the same."""
-    return [yaml.safe_load(part) if isinstance(part, str) else part for part in _values(value)]
+def _mapping(name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    value = settings.get(name) or {}
+    if not isinstance(value, dict):
+        raise OptionError(f"{name}={value!r} is not allowed; allowed are names with a value each")
+    return dict(value)
+
+
+def _whole_numbers(name: str, settings: Mapping[str, Any]) -> list[int | None]:
+    """An axis of whole numbers; one None where it is not set."""
+    numbers = [_number(name, value) for value in _values(settings.get(name))]
+    if uneven := [number for number in numbers if number != int(number)]:
+        raise OptionError(f"{name}={uneven[0]} is not allowed; allowed are whole numbers from 0")
+    return [int(number) for number in numbers] or [None]
 
 
 def _number(name: str, value: Any) -> float:
@@ -148,9 +227,17 @@ def _number(name: str, value: Any) -> float:
         number = float(value)
     except (TypeError, ValueError) as error:
         raise OptionError(f"{name}={value!r} is not allowed; allowed is a number") from error
-    if number < 0:
+    if not 0 <= number < float("inf"):
         raise OptionError(f"{name}={value!r} is not allowed; allowed are numbers from 0")
     return int(number) if number.is_integer() else number
+
+
+def _checkpoint_name(name: str) -> str:
+    """A hub name or a relative path whole, of any other path the last part: the rest names folders of one machine."""
+    path = Path(name)
+    if path.is_absolute() and path.is_relative_to(Path.cwd()):
+        path = path.relative_to(Path.cwd())
+    return _file_name((path.name if path.is_absolute() else PurePath(path).as_posix()).strip("./"))
 
 
 def _file_name(text: str) -> str:

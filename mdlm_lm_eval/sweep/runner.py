@@ -1,99 +1,211 @@
 """Runs the cells of a sweep over one loaded model."""
 
-import logging
+import os
 import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-from accelerate import PartialState
 from lm_eval import simple_evaluate
 from lm_eval.api.model import LM
 from lm_eval.api.registry import get_model
 from lm_eval.loggers import EvaluationTracker
-from lm_eval.tasks import TaskManager
+from lm_eval.utils import set_torch_seed
+from peft import PeftConfig
 from tqdm import tqdm
 
-from mdlm_lm_eval import tasks_path
 from mdlm_lm_eval.lm import MDLM
 from mdlm_lm_eval.options import OptionError
-from mdlm_lm_eval.sweep.plan import AUTOREGRESSIVE, Cell, Sweep
-from mdlm_lm_eval.sweep.results import is_finished, write_cell
+from mdlm_lm_eval.sweep import results as files
+from mdlm_lm_eval.sweep.plan import Cell, Sweep
+from mdlm_lm_eval.sweep.tasks import Tasks
 
-logger = logging.getLogger(__name__)
+# About a standard few-shot prompt's, for the estimate of the time left.
+_PROMPT_TOKENS = 500
 
 
-def run(sweep: Sweep, output: Path, *, log_samples: bool = False, include_path: str | None = None) -> list[str]:
-    """Runs every cell that has no result yet and returns one sentence for every cell that failed.
+class SweepRun:
+    """A sweep at work. `failures` holds one sentence for every cell that could not be done.
 
-    Raises OptionError, before the model is loaded, where a result of other settings lies in a cell's place or a task is
-    unknown.
+    Raises OptionError for tasks that lm-eval does not know.
     """
-    to_do = [cell for cell in sweep.cells if not is_finished(sweep, cell, output)]
-    paths = [str(tasks_path()), *([include_path] if include_path else [])]
-    _check_tasks(to_do, TaskManager(include_path=paths))
-    finished = len(sweep.cells) - len(to_do)
-    if finished:
-        print(f"{finished} of {len(sweep.cells)} cells are finished already", file=sys.stderr)
-    failures: list[str] = []
-    lm: LM | None = None
-    # Every process of several gets here, and all of them evaluate; one shows the bar and writes.
-    main = PartialState().is_main_process
-    with tqdm(total=len(sweep.cells), initial=finished, desc="cells", unit="cell", disable=not main) as bar:
-        for cell in to_do:
-            bar.set_postfix_str(f"{sweep.model_folder(cell.peft)} {cell.name}")
-            lm = _load(sweep, cell) if lm is None else lm
+
+    def __init__(self, sweep: Sweep, output: Path) -> None:
+        self.tasks = Tasks(sweep)
+        self.sweep = replace(sweep, cells=tuple(self.tasks.expand(sweep.cells)))
+        self.output = output
+        self.failures: list[str] = []
+        self.seconds: dict[str, float] = {}
+        self._lm: LM | None = None
+        self._loaded_adapter: str | None = None
+        # All processes of several evaluate; one of them shows the bar and writes.
+        self._is_main = os.environ.get("RANK", "0") == "0"
+
+    def run(self) -> None:
+        """Runs every cell that has no result yet. Raises OptionError where the model cannot be loaded."""
+        to_do = self._to_do()
+        if to_do:
+            self._load_model(to_do[0][0].peft)
+        with tqdm(
+            total=sum(_work(cell) for cell, _ in to_do),
+            bar_format="cells {percentage:3.0f}%|{bar}| {elapsed} gone, {remaining} left{postfix}",
+            smoothing=0.0,
+            disable=not self._is_main or not to_do,
+        ) as bar:
+            for number, (cell, settings) in enumerate(to_do, start=1):
+                bar.set_postfix_str(f"{number} of {len(to_do)}: {self._name(cell)}")
+                started = time.perf_counter()
+                try:
+                    scores = self._run_cell(cell, settings)
+                except Exception as error:  # whatever it was, other cells may do
+                    self._fail(cell, error)
+                else:
+                    self._say(f"{self._name(cell)}: {scores} ({time.perf_counter() - started:.0f} s)")
+                bar.update(_work(cell))
+
+    def summary(self) -> str:
+        """How many cells there are, and where the time went."""
+        n_cells = len(self.sweep.cells)
+        times = "".join(f", {seconds:.0f} s {what}" for what, seconds in self.seconds.items())
+        return f"{n_cells - len(self.failures)} of {n_cells} cells are done{times}"
+
+    def _to_do(self) -> list[tuple[Cell, dict[str, Any]]]:
+        """Cells without a result, each with its settings as the result will name them."""
+        to_do = []
+        with self._timed("for the tasks"):
+            for cell in self.sweep.cells:
+                try:
+                    _check_adapter(cell.peft)
+                    settings = files.cell_settings(self.sweep, cell, self.tasks.names(cell))
+                    if not files.is_finished(self._folder(cell), settings):
+                        to_do.append((cell, settings))
+                except OptionError as error:
+                    self._fail(cell, error)
+        if finished := len(self.sweep.cells) - len(to_do) - len(self.failures):
+            self._say(f"{finished} of {len(self.sweep.cells)} cells are finished already")
+        return to_do
+
+    def _run_cell(self, cell: Cell, settings: dict[str, Any]) -> str:
+        lm = self._prepared_model(cell)
+        tracker = EvaluationTracker()
+        arguments = self.sweep.model_arguments(cell)
+        with self._timed("in cells"):
+            results = simple_evaluate(
+                lm,
+                model_args=arguments,
+                tasks=self.tasks.load(cell),
+                gen_kwargs={},
+                num_fewshot=cell.num_fewshot,
+                batch_size=self.sweep.batch_size,
+                device=self.sweep.device,
+                limit=self.sweep.limit,
+                log_samples=self.sweep.log_samples,
+                evaluation_tracker=tracker,
+                system_instruction=self.sweep.system_instruction,
+                apply_chat_template=self.sweep.apply_chat_template,
+                task_manager=self.tasks.manager(cell),
+                random_seed=cell.seeds[0],
+                numpy_random_seed=cell.seeds[1],
+                torch_random_seed=cell.seeds[2],
+                fewshot_random_seed=cell.seeds[3],
+                confirm_run_unsafe_code=self.sweep.confirm_run_unsafe_code,
+            )
+        if results is None:  # another process has them
+            return "done"
+        # lm-eval calls a model that it did not load CUSTOM, and one without `pretrained` by random letters.
+        tracked = tracker.general_config_tracker
+        tracked.model_source = self.sweep.model
+        if not arguments.keys() & {"pretrained", "peft"}:
+            tracked.model_name = tracked.model_name_sanitized = self.sweep.model_folder(None)
+        files.record_cell(self.sweep, cell, settings, results)
+        scores = _scores(results)
+        with self._timed("writing"):
+            files.write_cell(self._folder(cell), results, tracker)
+        return scores
+
+    def _prepared_model(self, cell: Cell) -> LM:
+        """The model with the cell's adapter and options; only `--model hf` reads its weights again for an adapter."""
+        if self._lm is None or (cell.peft != self._loaded_adapter and not isinstance(self._lm, MDLM)):
+            self._load_model(cell.peft)
+        assert self._lm is not None
+        if isinstance(self._lm, MDLM):
             try:
-                _run_cell(
-                    sweep, cell, lm, output, TaskManager(include_path=paths, metadata=dict(cell.metadata)), log_samples
+                self._lm.use_adapter(cell.peft)
+            except OptionError:
+                self._lm = None  # parts of the adapter may be in it
+                raise
+            self._lm.use_options(self.sweep.parsed_arguments(cell))
+        return self._lm
+
+    def _load_model(self, peft: str | None) -> None:
+        self._lm = None  # frees the memory first
+        arguments = dict(self.sweep.model_args)
+        if self.sweep.model != "mdlm" and peft is not None:
+            arguments["peft"] = peft
+        placement = {"batch_size": self.sweep.batch_size, "device": self.sweep.device}
+        set_torch_seed(self.sweep.cells[0].seeds[2])
+        with self._timed("loading the model"):
+            try:
+                self._lm = get_model(self.sweep.model).create_from_arg_obj(
+                    arguments, {name: value for name, value in placement.items() if name not in arguments}
                 )
-            except (OptionError, ValueError) as error:
-                failures.append(f"{cell.name}: {' '.join(str(error).split())}")
-            bar.update()
-    return failures
+            except OptionError:
+                raise
+            except (OSError, ValueError, TypeError) as error:
+                raise OptionError(f"the model cannot be loaded: {_sentence(error)}") from error
+        self._loaded_adapter = peft
+
+    def _folder(self, cell: Cell) -> Path:
+        return files.cell_folder(self.sweep, cell, self.output)
+
+    def _name(self, cell: Cell) -> str:
+        return f"{self.sweep.model_folder(cell.peft)} {cell.name}"
+
+    def _fail(self, cell: Cell, error: Exception) -> None:
+        kind = "" if isinstance(error, OptionError) else f"{type(error).__name__}: "
+        self.failures.append(f"{self._name(cell)}: {kind}{_sentence(error)}")
+        self._say(f"failed: {self.failures[-1]}")
+
+    def _say(self, line: str) -> None:
+        if self._is_main:
+            tqdm.write(line, file=sys.stderr)
+
+    @contextmanager
+    def _timed(self, what: str) -> Iterator[None]:
+        started = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[what] = self.seconds.get(what, 0.0) + time.perf_counter() - started
 
 
-def _check_tasks(cells: list[Cell], manager: TaskManager) -> None:
-    for cell in cells:
-        for task in cell.tasks:
-            if not manager.match_tasks([task]):
-                raise OptionError(
-                    f"tasks={task} is not allowed: lm-eval knows no such task or group; see lm_eval ls tasks"
-                )
+@cache
+def _check_adapter(peft: str | None) -> None:
+    """Raises OptionError for an adapter that is not there, long before its turn comes."""
+    if peft is not None:
+        try:
+            PeftConfig.from_pretrained(peft)
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise OptionError(f"peft={peft}: the adapter cannot be read: {_sentence(error)}") from error
 
 
-def _load(sweep: Sweep, cell: Cell) -> LM:
-    adapter = {} if cell.peft is None else {"peft": cell.peft}
-    options: dict[str, Any] = {} if sweep.model == AUTOREGRESSIVE else dict(cell.options)
-    placement = {"batch_size": sweep.batch_size, "device": sweep.device}
-    return get_model(sweep.model).create_from_arg_obj(
-        {**sweep.model_args, **adapter, **({"seed": sweep.seed} if sweep.model != AUTOREGRESSIVE else {}), **options},
-        {name: value for name, value in placement.items() if value is not None},
-    )
+def _work(cell: Cell) -> int:
+    """Tokens that pass through the model for one question, about; only their ratios matter."""
+    masks, steps = cell.options.get("n_masks"), cell.options.get("steps")
+    n_masks = masks if isinstance(masks, int) else 1
+    passes = min(steps, n_masks) if isinstance(steps, int) else 1
+    return passes * (_PROMPT_TOKENS + n_masks)
 
 
-def _run_cell(sweep: Sweep, cell: Cell, lm: LM, output: Path, tasks: TaskManager, log_samples: bool) -> None:
-    if isinstance(lm, MDLM):
-        lm.use_adapter(cell.peft or sweep.model_args.get("peft"))
-        lm.use_options(sweep.arguments(cell))
-    tracker = EvaluationTracker()
-    results = simple_evaluate(
-        lm,
-        tasks=list(cell.tasks),
-        limit=sweep.limit,
-        log_samples=log_samples,
-        task_manager=tasks,
-        evaluation_tracker=tracker,
-        torch_random_seed=sweep.seed,
-    )
-    if results is None:
-        return
-    # Of a model that was loaded before lm-eval knows nothing; the file says what the command line would have said.
-    name = sweep.model_folder(cell.peft)
-    tracker.general_config_tracker.log_experiment_args(
-        model_source=sweep.model,
-        model_args=f"pretrained={name}",
-        system_instruction=None,
-        chat_template=None,
-        fewshot_as_multiturn=True,
-    )
-    write_cell(sweep, cell, output, results, tracker)
+def _scores(results: dict[str, Any]) -> str:
+    values = next(iter((results.get("groups") or results["results"]).values()))
+    scores = [f"{key} {value:.4g}" for key, value in values.items() if "," in key and isinstance(value, float)]
+    return scores[0].replace(",none", "") if scores else "no score"
+
+
+def _sentence(error: Exception) -> str:
+    return " ".join(str(error).split())[:1000]

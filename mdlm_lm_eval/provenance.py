@@ -1,0 +1,88 @@
+"""Where scores come from: what the results file says of a model and its settings, and what tells two of them apart."""
+
+import hashlib
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.distributed.tensor import DTensor
+from transformers import PreTrainedTokenizerBase
+
+from mdlm_lm_eval import __version__, checkpoints
+from mdlm_lm_eval.diffusion_hflm import DEFAULT_MODEL
+from mdlm_lm_eval.run_info import merged, suite_info
+
+if TYPE_CHECKING:
+    from mdlm_lm_eval.lm import MDLM
+
+_VALUES_PER_PARAMETER = 16
+
+
+def provenance(lm: "MDLM") -> dict[str, Any]:
+    """Everything that a score depends on: model, options as set, effective numbers of each task, suite, machine."""
+    tasks = merged(lm.records)
+    return {
+        **_settings(lm),
+        "package_version": __version__,
+        "family": checkpoints.family_of(lm.config),
+        "pretrained": _checkpoint_name(lm),
+        "revision": lm.revision,
+        "adapter": lm.peft,
+        "device": str(lm.device),
+        "processes": lm.world_size,
+        "preset": lm.preset,
+        "compile": lm.compiled,
+        "explicit_options": sorted(lm.explicit),
+        "batch_size": lm.batches.size,
+        "forward_passes": sum(record.forward_passes for record in lm.records),
+        "tasks": tasks,
+        "task_suite": suite_info(tasks),
+    }
+
+
+def fingerprint(lm: "MDLM") -> dict[str, Any]:
+    """What an answer to a request depends on, under flat names."""
+    settings = _settings(lm)
+    return {
+        **{f"decoding {name}": value for name, value in settings.pop("decoding").items()},
+        **{f"likelihood {name}": value for name, value in settings.pop("likelihood").items()},
+        **settings,
+        "weights": weights_digest(lm.model),
+        "vocabulary": vocabulary_digest(lm.tokenizer),
+    }
+
+
+def _settings(lm: "MDLM") -> dict[str, Any]:
+    return {
+        "decoding": asdict(lm.decoding),
+        "likelihood": asdict(lm.likelihood),
+        "mask_token_id": lm.mask_token_id,
+        "shift_logits": lm.denoiser.shift,
+        "max_length": lm.max_length,
+        "think_end_token": lm.think_end_token,
+        "mixed_precision_dtype": str(lm.mixed_precision_dtype),
+        "add_bos_token": lm.add_bos_token,
+        "prefix_token_id": lm.custom_prefix_token_id,
+    }
+
+
+def _checkpoint_name(lm: "MDLM") -> str:
+    name = lm.pretrained if isinstance(lm.pretrained, str) else lm.model.name_or_path
+    return "built-in" if name == str(DEFAULT_MODEL) else name
+
+
+def vocabulary_digest(tokenizer: PreTrainedTokenizerBase) -> str:
+    """Digest of every token and its id."""
+    return hashlib.sha256(repr(sorted(tokenizer.get_vocab().items())).encode()).hexdigest()
+
+
+def weights_digest(model: torch.nn.Module) -> str:
+    """Digest of every parameter's name, shape, type and first values: cheap, and different after any training."""
+    digest = hashlib.sha256()
+    for name, parameter in model.named_parameters():
+        digest.update(f"{name} {tuple(parameter.shape)} {parameter.dtype}".encode())
+        local = parameter.to_local() if isinstance(parameter, DTensor) else parameter
+        if not local.is_meta:  # weights offloaded to disk
+            first = local.detach().flatten()[:_VALUES_PER_PARAMETER].float().cpu()
+            digest.update(first.numpy().tobytes())
+    return digest.hexdigest()

@@ -1,0 +1,83 @@
+"""lm-eval's task objects, each loaded once for all cells that share it."""
+
+import difflib
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from lm_eval.api.group import Group
+from lm_eval.api.task import Task
+from lm_eval.tasks import TaskManager
+
+from mdlm_lm_eval import tasks_path
+from mdlm_lm_eval.options import OptionError
+from mdlm_lm_eval.sweep.plan import AUTOREGRESSIVE, Cell, Sweep
+
+
+class Tasks:
+    """The tasks of a sweep. lm-eval puts metadata into tasks as they are loaded, so each set of it has its own."""
+
+    def __init__(self, sweep: Sweep) -> None:
+        self.sweep = sweep
+        self.patterns = sorted({cell.task for cell in sweep.cells})
+        self.managers: dict[str, TaskManager] = {}
+        self.loaded: dict[str, list[Task | Group]] = {}
+
+    def expand(self, cells: Sequence[Cell]) -> list[Cell]:
+        """A cell for every task and group that a name with wildcards stands for.
+
+        Raises OptionError for names that lm-eval does not know.
+        """
+        manager = self._manager({})
+        names = {pattern: manager.match_tasks([pattern]) for pattern in self.patterns}
+        for pattern, matches in names.items():
+            if not matches:
+                nearest = difflib.get_close_matches(pattern, manager.all_tasks, n=1, cutoff=0.5)
+                hint = f"did you mean {nearest[0]}?" if nearest else "`lm_eval ls tasks` lists them all"
+                raise OptionError(f"tasks={pattern}: lm-eval knows no such task or group; {hint}")
+        expanded = [replace(cell, task=name) for cell in cells for name in names[cell.task]]
+        return list({repr(cell): cell for cell in expanded}.values())
+
+    def load(self, cell: Cell) -> list[Task | Group]:
+        """What lm-eval evaluates for a cell. Raises OptionError where the task has no use for the cell's settings."""
+        key = repr((cell.task, cell.metadata, cell.num_fewshot))
+        if key not in self.loaded:
+            try:
+                found = self.manager(cell).load([cell.task])
+            except (OSError, LookupError, TypeError, ValueError) as error:
+                raise OptionError(f"{cell.task} cannot be loaded: {' '.join(str(error).split())}") from error
+            if self.sweep.model == AUTOREGRESSIVE and any(map(_has_slots, found["tasks"].values())):
+                raise OptionError(f"{cell.task} has its masks in the prompt; allowed for it is --model mdlm")
+            groups = found.get("groups", {})
+            self.loaded[key] = [groups[cell.task]] if cell.task in groups else list(found["tasks"].values())
+        return self.loaded[key]
+
+    def names(self, cell: Cell) -> list[str]:
+        """All tasks of a cell, those of groups one by one."""
+        names = []
+        for part in self.load(cell):
+            names += [task.task_name for task in part.get_all_tasks()] if isinstance(part, Group) else [part.task_name]
+        return names
+
+    def manager(self, cell: Cell) -> TaskManager:
+        """The task manager of a cell's metadata."""
+        return self._manager(cell.metadata)
+
+    def _manager(self, metadata: Mapping[str, Any]) -> TaskManager:
+        # lm-eval too lets tasks see the model arguments.
+        metadata = {**self.sweep.model_args, **metadata}
+        key = repr(metadata)
+        if key not in self.managers:
+            self.managers[key] = self._new_manager(metadata)
+        return self.managers[key]
+
+    def _new_manager(self, metadata: Mapping[str, Any]) -> TaskManager:
+        users = [self.sweep.include_path] if self.sweep.include_path else []
+        suite = TaskManager(include_path=[tasks_path(), *users], include_defaults=False, metadata=dict(metadata))
+        if all(suite.match_tasks([pattern]) for pattern in self.patterns):
+            return suite  # lm-eval's own thousands of tasks take seconds to index
+        return TaskManager(include_path=users or None, metadata=dict(metadata))
+
+
+def _has_slots(task: Task) -> bool:
+    return bool((task.get_config("generation_kwargs") or {}).get("infill"))
