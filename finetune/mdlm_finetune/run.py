@@ -150,8 +150,9 @@ def _write_adapter(trainer: MaskAgnosticTrainer, options: FinetuneOptions, outpu
         if trainer.is_world_process_zero():
             (whole / "training_args.bin").unlink(missing_ok=True)  # a pickle, with paths of this machine
             write_card(whole, options, trainer.state.log_history)
-            if output.exists():
-                shutil.rmtree(output)
+            for replaced in (output, Path(f"{output}.evaluation")):
+                if replaced.exists():
+                    shutil.rmtree(replaced)
             os.replace(whole, output)
 
 
