@@ -14,6 +14,7 @@ from typing import Any
 
 from lm_eval import simple_evaluate
 from lm_eval.tasks import TaskManager
+from markdown_tables import replace_table, table
 
 from mdlm_lm_eval import tasks_path
 from mdlm_lm_eval.lm import MDLM
@@ -58,11 +59,6 @@ class Cells:
 
 def percent(cell: tuple[float, float]) -> str:
     return f"{100 * cell[0]:.1f} ± {100 * cell[1]:.1f}"
-
-
-def table(header: list[str], rows: list[list[str]]) -> str:
-    lines = [header, ["---"] * len(header), *rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
 def mask_table(cells: Cells, limit: int, slow_limit: int) -> str:
@@ -116,9 +112,7 @@ def main() -> None:
         text = measure[name]()
         print(f"\n{name}\n{text}")
         if arguments.readme:
-            readme = arguments.readme.read_text(encoding="utf-8")
-            marked = re.compile(rf"(<!-- {name} -->\n).*?(<!-- end -->)", re.DOTALL)
-            arguments.readme.write_text(marked.sub(rf"\g<1>{text}\n\g<2>", readme), encoding="utf-8")
+            replace_table(arguments.readme, name, text)
 
 
 if __name__ == "__main__":

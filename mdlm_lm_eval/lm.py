@@ -301,7 +301,7 @@ class MDLM(DiffusionHFLM):
 
     def get_model_info(self) -> dict[str, Any]:
         """lm-eval's own facts about the model, and under `mdlm` everything that a score depends on."""
-        return super().get_model_info() | {"mdlm": provenance(self)}
+        return super().get_model_info() | {"mdlm": provenance(self, self.batches.size)}
 
     def set_cache_hook(self, cache_hook: CacheHook) -> None:
         """Refuses, with an OptionError, a request cache that another model or other options filled."""

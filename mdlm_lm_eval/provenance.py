@@ -2,23 +2,20 @@
 
 import hashlib
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch.distributed.tensor import DTensor
 from transformers import PreTrainedTokenizerBase
 
 from mdlm_lm_eval import __version__, checkpoints
-from mdlm_lm_eval.diffusion_hflm import DEFAULT_MODEL
+from mdlm_lm_eval.diffusion_hflm import DEFAULT_MODEL, DiffusionHFLM
 from mdlm_lm_eval.run_info import merged, suite_info
-
-if TYPE_CHECKING:
-    from mdlm_lm_eval.lm import MDLM
 
 _VALUES_PER_PARAMETER = 16
 
 
-def provenance(lm: "MDLM") -> dict[str, Any]:
+def provenance(lm: DiffusionHFLM, batch_size: int | None) -> dict[str, Any]:
     """Everything that a score depends on: model, options as set, effective numbers of each task, suite, machine."""
     tasks = merged(lm.records)
     return {
@@ -33,14 +30,14 @@ def provenance(lm: "MDLM") -> dict[str, Any]:
         "preset": lm.preset,
         "compile": lm.compiled,
         "explicit_options": sorted(lm.explicit),
-        "batch_size": lm.batches.size,
+        "batch_size": batch_size,
         "forward_passes": sum(record.forward_passes for record in lm.records),
         "tasks": tasks,
         "task_suite": suite_info(tasks),
     }
 
 
-def fingerprint(lm: "MDLM") -> dict[str, Any]:
+def fingerprint(lm: DiffusionHFLM) -> dict[str, Any]:
     """What an answer to a request depends on, under flat names."""
     settings = _settings(lm)
     return {
@@ -52,7 +49,7 @@ def fingerprint(lm: "MDLM") -> dict[str, Any]:
     }
 
 
-def _settings(lm: "MDLM") -> dict[str, Any]:
+def _settings(lm: DiffusionHFLM) -> dict[str, Any]:
     return {
         "decoding": asdict(lm.decoding),
         "likelihood": asdict(lm.likelihood),
@@ -66,7 +63,7 @@ def _settings(lm: "MDLM") -> dict[str, Any]:
     }
 
 
-def _checkpoint_name(lm: "MDLM") -> str:
+def _checkpoint_name(lm: DiffusionHFLM) -> str:
     name = lm.pretrained if isinstance(lm.pretrained, str) else lm.model.name_or_path
     return "built-in" if name == str(DEFAULT_MODEL) else name
 
