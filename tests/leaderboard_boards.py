@@ -12,6 +12,7 @@ STANDARD = Setting("1.0", "1cfd7802", 10, 40, 1, None, False)
 
 
 def estimate(mean: float, half_band: float = 0.03) -> Estimate:
+    mean = min(mean, 0.99)
     return Estimate(mean, max(mean - half_band, 0.0), min(mean + half_band, 1.0), 16, 16000)
 
 

@@ -12,7 +12,7 @@ from PIL import Image
 
 from mdlm_leaderboard.figures import draw_figures, figures_of
 from mdlm_leaderboard.figures.plan import MAX_MODELS, Figure, model_order
-from mdlm_leaderboard.figures.style import COLOURS, COLUMN_WIDTH, SETTINGS
+from mdlm_leaderboard.figures.style import COLOURS, COLUMN_WIDTH, SETTINGS, clipped
 from mdlm_leaderboard.rows import Board, Section
 from tests.leaderboard_boards import estimate, falling, published_row, row, sample_board
 
@@ -119,10 +119,10 @@ def test_each_figure_is_there_as_svg_and_png(drawn: Path) -> None:
 
 def test_axes_are_labelled_with_units(drawn: Path) -> None:
     labels = {
-        "position": "distractor examples before the block",
-        "masks": "appended masks",
-        "dots": "appended masks or dots",
-        "distractors": "distractor examples",
+        "position": "number of distractor examples before the block",
+        "masks": "number of appended masks",
+        "dots": "number of appended masks or dots",
+        "distractors": "number of distractor examples",
     }
     for name, label in labels.items():
         svg = (drawn / f"figures/{name}.svg").read_text(encoding="utf-8")
@@ -183,3 +183,15 @@ def test_any_name_is_drawn_as_text(name: str, tmp_path: Path) -> None:
 def test_a_point_without_a_band_is_drawn(tmp_path: Path) -> None:
     bare = type(estimate(0.5))(0.5, None, None, 1, 10)
     assert len(draw_figures(board_of(row("m", is_full=False, masks={1: bare, 200: bare})), tmp_path)) == 2
+
+
+def test_long_names_keep_what_they_begin_and_end_with() -> None:
+    assert clipped("LLaDA-8B-Base", 26) == "LLaDA-8B-Base"
+    assert clipped("/a/long/path/to/adapters/ma-ce-tv", 20) == "/a/long/p…s/ma-ce-tv"
+    assert len(clipped("m" * 500, 26)) == 26
+
+
+def test_models_without_masks_are_levels_and_said_to_be(drawn: Path) -> None:
+    svg = (drawn / "figures/masks.svg").read_text(encoding="utf-8")
+    assert "<!-- Qwen2.5-7B, no masks -->" in svg
+    assert "<!-- Dream-v0-Base-7B -->" in svg

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from mdlm_leaderboard.figures import figures_of
+from mdlm_leaderboard.figures import figures_of, model_order
+from mdlm_leaderboard.figures.style import COLOURS
 from mdlm_leaderboard.page import write_page
 from mdlm_leaderboard.page.columns import column_groups
 from mdlm_leaderboard.page.curves import BOTTOM, LEFT, RIGHT, TOP, charts_of
@@ -190,8 +191,8 @@ def test_charts_stay_in_their_frame_and_say_their_numbers() -> None:
     charts = charts_of(row("m"))
     assert [chart.title for chart in charts] == [
         "Appended masks",
-        "Block position, fixed-slot",
-        "Block position by n masks, open-ended",
+        "Position, fixed-slot",
+        "Position by n masks, open-ended",
         "Dots",
         "Distractor examples",
     ]
@@ -242,7 +243,20 @@ def test_text_has_the_contrast_of_wcag_aa(theme: int) -> None:
     style = files("mdlm_leaderboard.page").joinpath("page.css").read_text(encoding="utf-8")
     block = re.findall(r":root \{(.*?)\}", style, re.DOTALL)[theme]
     colours = dict(re.findall(r"--([\w-]+): (#\w+);", block))
-    for name in ("ink", "quiet", "link", "focus", "tag", "c0", "c1", "c2", "c3", "c4"):
+    for name in ("ink", "quiet", "link", "focus", "tag"):
         for ground in ("paper", "open"):
             light, dark = sorted((_luminance(colours[name]), _luminance(colours[ground])), reverse=True)
             assert (light + 0.05) / (dark + 0.05) >= 4.5, (name, ground)
+
+
+def test_a_rows_charts_have_its_models_colour_in_the_figures(tmp_path: Path) -> None:
+    board = sample_board()
+    page = page_of(board, tmp_path)
+    colours = {f"model-{n}": colour.lower() for n, colour in enumerate(COLOURS)}
+    light = re.findall(r":root \{(.*?)\}", page.raw["style"], re.DOTALL)[0]
+    defined = dict(re.findall(r"--(model-\d): (#\w+);", light))
+    assert defined == colours
+    charts = [(one["class"] or "").split()[1] for one in page.named("div") if "charts" in (one.get("class") or "")]
+    order = model_order(board)
+    assert charts == [f"model-{order.index(one.model)}" for one in board.rows if charts_of(one)]
+    assert len(set(charts)) == 4

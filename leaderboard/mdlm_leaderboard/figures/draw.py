@@ -17,6 +17,7 @@ from mdlm_leaderboard.figures.style import CHANCE, COLUMN_WIDTH, SETTINGS, clipp
 from mdlm_leaderboard.rows import NO_MASKS, Board, Curve
 
 _LOG_TICKS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000)
+_TITLE_LENGTH = 26  # characters across half a column
 _LEAST_SPAN = 10  # percentage points: less would blow up noise
 _METADATA: Mapping[str, dict[str, Any]] = {"svg": {"Date": None, "Creator": None}, "png": {"Software": None}}
 
@@ -48,16 +49,19 @@ def _drawn(figure: Figure, models: Sequence[str], names: Mapping[str, str]) -> C
     width = 3 if figure.kind.paper == 2 else min(len(figure.panels), 2)
     height = math.ceil(len(figure.panels) / width)
     legend_height = 0.15 * math.ceil(len(handles) / n_columns(handles)) if handles else 0
-    inches = (1.75 if width == 1 else 0.2 + 1.35 * height) + legend_height
+    second_line = 0.12 if any(panel.model and panel.detail for panel in figure.panels) else 0
+    inches = (1.75 if width == 1 else 0.2 + (1.35 + second_line) * height) + legend_height
     canvas = Canvas(figsize=(COLUMN_WIDTH, inches), layout="constrained")
     grid = list(canvas.subplots(height, width, sharex=True, sharey=True, squeeze=False).flat)
     for axes, panel in zip(grid, figure.panels, strict=False):
         for line in panel.lines:
-            _draw_line(axes, line.curve, looks.style(line), has_levels=figure.kind.x_scale == "log")
+            _draw_line(
+                axes, line.curve, looks.style(line), is_level=figure.kind.x_scale == "log" and NO_MASKS in line.curve
+            )
         if low < CHANCE < high:
             axes.axhline(CHANCE, color="#767676", linewidth=0.8, linestyle=(0, (1, 2)))
-        title = ", ".join(filter(None, (names.get(panel.model, ""), panel.detail)))
-        axes.set_title(clipped(title, 30), pad=3)
+        title = filter(None, (names.get(panel.model, ""), panel.detail))
+        axes.set_title("\n".join(clipped(part, _TITLE_LENGTH * (2 if width == 1 else 1)) for part in title), pad=3)
     for axes in grid[len(figure.panels) :]:
         axes.set_visible(False)
         grid[len(figure.panels) - width].tick_params(labelbottom=True)
@@ -80,9 +84,9 @@ def _drawn(figure: Figure, models: Sequence[str], names: Mapping[str, str]) -> C
     return canvas
 
 
-def _draw_line(axes: Axes, curve: Curve, style: Mapping[str, Any], *, has_levels: bool) -> None:
-    """A curve with its band; where it `has_levels`, an autoregressive model, without masks, is one all along."""
-    if has_levels and NO_MASKS in curve:
+def _draw_line(axes: Axes, curve: Curve, style: Mapping[str, Any], *, is_level: bool) -> None:
+    """A curve with its band, or one level all along."""
+    if is_level:
         level = curve[NO_MASKS]
         if level.low is not None and level.high is not None:
             axes.axhspan(100 * level.low, 100 * level.high, color=style["color"], alpha=0.1, linewidth=0)

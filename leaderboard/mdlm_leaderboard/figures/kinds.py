@@ -20,8 +20,8 @@ from mdlm_leaderboard.figures.panels import (
 from mdlm_leaderboard.rows import AUTOREGRESSIVE, Row
 
 _QUESTIONS = ("left", "middle", "right")
-_POSITION_AXIS = "distractor examples before the block"
-_MASKS_AXIS = "appended masks"
+_POSITION_AXIS = "number of distractor examples before the block"
+_MASKS_AXIS = "number of appended masks"
 
 
 @dataclass(frozen=True)
@@ -135,7 +135,7 @@ KINDS = (
         5,
         "Accuracy by the number of distractor examples. n is the number of appended masks, or its share of the "
         "prompt's tokens; one step.",
-        "distractor examples",
+        "number of distractor examples",
         "linear",
         _distractors,
     ),
@@ -144,7 +144,7 @@ KINDS = (
         6,
         "Accuracy by the number of appended dots or masks. Dots follow the closing bracket of fixed-slot prompts, "
         "masks open-ended ones; one step.",
-        "appended masks or dots",
+        "number of appended masks or dots",
         "linear",
         _dots,
     ),

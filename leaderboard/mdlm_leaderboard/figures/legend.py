@@ -1,5 +1,6 @@
 """How the lines of a figure look and what its legend says: colours for models, dashes for kinds."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -9,18 +10,22 @@ from matplotlib.lines import Line2D
 from mdlm_leaderboard.figures.panels import Line
 from mdlm_leaderboard.figures.plan import Figure
 from mdlm_leaderboard.figures.style import GREY, clipped, model_style, variant_style
+from mdlm_leaderboard.rows import NO_MASKS
 
 _LABEL_LENGTH = 48  # characters across a column
 
 
 @dataclass(frozen=True)
 class Looks:
-    """The look of every line of a figure. `others` are the other settings of each model, in their order."""
+    """The look of every line of a figure. `others` are the other settings of each model, in their order; `levels` the
+    models without masks, each drawn as one level along the axis of masks.
+    """
 
     models: Sequence[str]
     names: Mapping[str, str]
     kinds: Sequence[str]
     others: Mapping[str, Sequence[str]]
+    levels: frozenset[str]
     is_shared: bool
 
     def style(self, line: Line) -> dict[str, Any]:
@@ -33,7 +38,8 @@ class Looks:
         if self.is_shared:
             for model, others in self.others.items():
                 for n, other in enumerate(others):
-                    label = ", ".join(filter(None, (self.names[model], other if len(others) > 1 else "")))
+                    told = (self.names[model], other if len(others) > 1 else "", self._level(model))
+                    label = ", ".join(filter(None, told))
                     entries.append(_entry(label, self._style(model, 0, n)))
         if len(self.kinds) > 1:
             styles = [variant_style(GREY, n, self._n_variants) for n in range(len(self.kinds))]
@@ -42,7 +48,11 @@ class Looks:
 
     def _style(self, model: str, kind: int, other: int) -> dict[str, Any]:
         variant = kind + (other * len(self.kinds) if self.is_shared else 0)
-        return model_style(self.models.index(model), variant, self._n_variants)
+        style = model_style(self.models.index(model), variant, self._n_variants)
+        return {**style, "marker": ""} if model in self.levels else style
+
+    def _level(self, model: str) -> str:
+        return "no masks" if model in self.levels else ""
 
     @property
     def _n_variants(self) -> int:
@@ -57,13 +67,16 @@ def looks_of(figure: Figure, models: Sequence[str], names: Mapping[str, str]) ->
         if line.other not in others[line.model]:
             others[line.model].append(line.other)
     is_shared = not any(panel.model for panel in figure.panels)
-    return Looks(models, names, list(dict.fromkeys(line.kind for line in lines)), others, is_shared)
+    curved = {line.model for line in lines if figure.kind.x_scale == "linear" or NO_MASKS not in line.curve}
+    levels = frozenset(others) - curved
+    return Looks(models, names, list(dict.fromkeys(line.kind for line in lines)), others, levels, is_shared)
 
 
 def n_columns(handles: Sequence[Line2D]) -> int:
-    """How many entries fit beside each other."""
+    """Over how many columns the entries are spread, so that they fit beside each other in few rows."""
     longest = max(len(str(handle.get_label())) for handle in handles)
-    return max(1, min(len(handles), 60 // (longest + 8)))
+    fitting = max(1, min(len(handles), 60 // (longest + 8)))
+    return math.ceil(len(handles) / math.ceil(len(handles) / fitting))
 
 
 def _entry(label: str, style: Mapping[str, Any]) -> Line2D:

@@ -63,9 +63,12 @@ def short_names(models: Sequence[str]) -> dict[str, str]:
 
 
 def clipped(text: str, length: int) -> str:
-    """`text` on one line, of at most `length` characters."""
+    """`text` on one line, of at most `length` characters: what it begins and ends with."""
     line = "".join(character if character.isprintable() else " " for character in text)
-    return line if len(line) <= length else f"{line[: length - 1]}…"
+    if len(line) <= length:
+        return line
+    end = length // 2
+    return f"{line[: length - end - 1]}…{line[-end:]}"
 
 
 def _darker(colour: str, share: float) -> str:

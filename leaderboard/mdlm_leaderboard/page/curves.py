@@ -9,7 +9,7 @@ from mdlm_leaderboard.rows import AUTOREGRESSIVE, NO_MASKS, Curve, Estimate, Row
 
 # Of the drawing area, in the SVG's own units.
 LEFT, TOP, RIGHT, BOTTOM = 30, 8, 252, 118
-N_COLOURS = 5
+N_LOOKS = 5
 _LEAST_SPAN = 10  # percentage points: less would blow up noise
 _LABEL_WIDTH = 20
 
@@ -33,10 +33,10 @@ class Point:
 
 @dataclass(frozen=True)
 class ChartLine:
-    """`line` and `band` are SVG path data; "" where fewer than two points stand."""
+    """`look` is its shade and dashes; `line` and `band` are SVG path data, "" where fewer than two points stand."""
 
     label: str
-    colour: int
+    look: int
     line: str
     band: str
     points: tuple[Point, ...]
@@ -68,13 +68,13 @@ def charts_of(row: Row) -> list[Chart]:
         masks if masks == AUTOREGRESSIVE else f"n = {masks}": curve for masks, curve in row.distractors.items()
     }
     places = {f"question {place}": row.positions[place] for place in sorted(row.positions)}
-    position = "distractor examples before the block"
+    position = "number of distractor examples before the block"
     planned = (
-        ("Appended masks", "appended masks", {"": masks}, True),
-        ("Block position, fixed-slot", position, places, False),
-        ("Block position by n masks, open-ended", position, by_masks, False),
-        ("Dots", "dots after the answer", {"": row.dots}, False),
-        ("Distractor examples", "distractor examples", distractors, False),
+        ("Appended masks", "number of appended masks", {"": masks}, True),
+        ("Position, fixed-slot", position, places, False),
+        ("Position by n masks, open-ended", position, by_masks, False),
+        ("Dots", "number of dots after the answer", {"": row.dots}, False),
+        ("Distractor examples", "number of distractor examples", distractors, False),
     )
     return [
         _chart(title, x_label, curves, is_log=is_log)
@@ -103,7 +103,7 @@ def _chart(title: str, x_label: str, curves: Mapping[str, Curve], *, is_log: boo
     xs = sorted({x for curve in curves.values() for x in curve})
     across = _Scale(xs[0], xs[-1], LEFT + 6, RIGHT - 6, is_log)
     up = _y_scale([estimate for curve in curves.values() for estimate in curve.values()])
-    step = 20 if up.high - up.low > 40 else 10 if up.high - up.low > 15 else 5
+    step = next((step for step in (2, 5, 10) if up.high - up.low <= 5 * step), 20)
     y_ticks = range(step * math.ceil(up.low / step), math.floor(up.high) + 1, step)
     shown = [(label, curve) for label, curve in curves.items() if curve]
     return Chart(
@@ -111,7 +111,7 @@ def _chart(title: str, x_label: str, curves: Mapping[str, Curve], *, is_log: boo
         x_label,
         tuple(Tick(across(x), str(x)) for x in _apart(xs, across)),
         tuple(Tick(up(tick), str(tick)) for tick in y_ticks),
-        tuple(_line(label, n % N_COLOURS, curve, across, up) for n, (label, curve) in enumerate(shown)),
+        tuple(_line(label, n % N_LOOKS, curve, across, up) for n, (label, curve) in enumerate(shown)),
     )
 
 
@@ -123,7 +123,7 @@ def _y_scale(estimates: Sequence[Estimate]) -> _Scale:
     return _Scale(low - margin, high + margin, BOTTOM, TOP)
 
 
-def _line(label: str, colour: int, curve: Curve, across: _Scale, up: _Scale) -> ChartLine:
+def _line(label: str, look: int, curve: Curve, across: _Scale, up: _Scale) -> ChartLine:
     points, above, below = [], [], []
     for x, estimate in sorted(curve.items()):
         text = f"{percent(estimate.mean)} at {x}"
@@ -134,7 +134,7 @@ def _line(label: str, colour: int, curve: Curve, across: _Scale, up: _Scale) -> 
         points.append(Point(across(x), up(100 * estimate.mean), text))
     line = "M" + "L".join(f"{point.x} {point.y}" for point in points)
     band = "M" + "L".join([*above, *reversed(below)]) + "Z" if len(above) > 1 else ""
-    return ChartLine(label, colour, line, band, tuple(points))
+    return ChartLine(label, look, line, band, tuple(points))
 
 
 def _apart(xs: Iterable[int], across: _Scale) -> list[int]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from mdlm_leaderboard.figures import Figure, figures_of
+from mdlm_leaderboard.figures import Figure, figures_of, model_order
 from mdlm_leaderboard.page import curves
 from mdlm_leaderboard.page.columns import GROUPS, column_groups
 from mdlm_leaderboard.page.provenance import provenance_of
@@ -40,6 +40,7 @@ def write_page(board: Board, output: Path) -> Path:
         groups=_used_groups(board),
         newest=max((run.date for row in board.rows for run in row.runs), default=""),
         charts_of=curves.charts_of,
+        colours={model: n for n, model in enumerate(model_order(board))},
         provenance_of=provenance_of,
         frame=curves,
         style=Markup(style),  # ours, from this folder
