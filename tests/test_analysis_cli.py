@@ -79,7 +79,7 @@ def test_a_stopped_run_goes_on_where_it_stopped(tmp_path: Path, monkeypatch: pyt
 
     with monkeypatch.context() as interrupted:
         interrupted.setattr(Report, "add", stop_after_one)
-        with pytest.raises(KeyboardInterrupt):
+        with pytest.raises(SystemExit, match="stopped; the same command goes on"):
             call(interrupted, *words, f"--output_path={tmp_path / 'resumed'}")
     partial = json.loads((tmp_path / "resumed" / "attribution_groups.json").read_text())
     assert len(partial["finished_tasks"]) == 1
@@ -135,7 +135,7 @@ def test_shots_against_masks_from_files(tmp_path: Path, monkeypatch: pytest.Monk
     call(monkeypatch, "shots-against-masks", results, "--output_path", tmp_path / "out")
     assert len(table(tmp_path / "out" / "shots_against_masks.csv")) == 4
     content = json.loads((tmp_path / "out" / "shots_against_masks.json").read_text())
-    assert content["settings"] == {"shots": [5, 25], "masks": [1, 200]}
+    assert content["settings"] == {"results": [str(results)], "shots": [5, 25], "masks": [1, 200]}
     assert content["summary"]["correlations"][0]["tasks"] == 4
     svg = (tmp_path / "out" / "shots_against_masks.svg").read_text()
     assert "loss from 1 to 200 masks (points)" in svg
@@ -183,6 +183,13 @@ def test_a_file_in_the_way_is_not_overwritten(tmp_path: Path) -> None:
     with pytest.raises(OptionError, match=r"confidence\.json is in the way: it is no result of this analysis"):
         Report(tmp_path, "confidence", {})
     assert (tmp_path / "confidence.json").read_text() == '{"half": '
+
+
+def test_a_file_is_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(SystemExit, match=r"output_path=.*file is not allowed \(File exists\); allowed is a folder"):
+        call(monkeypatch, "groups", f"--output_path={tmp_path / 'file'}", "--limit=1", "--device=cpu", *FEW_EXAMPLES)
+    assert (tmp_path / "file").read_text() == "mine"
 
 
 def test_tasks_count_the_same_however_many_rows_they_have() -> None:

@@ -5,8 +5,8 @@
     mdlm-attribution confidence --n_masks 1,2,10,50,100,200 --limit 50 --output_path analyses
     mdlm-attribution shots-against-masks results --output_path analyses
 
-Without pretrained in --model_args it is the built-in model. Each writes CSV and JSON. The same command continues a
-killed one.
+Without pretrained in --model_args it is the built-in model. Each writes CSV, JSON and, where there is a curve to show,
+a figure. The same command continues a killed one.
 """
 
 import argparse
@@ -16,6 +16,7 @@ from typing import Any
 
 from mdlm_lm_eval.options import OptionError
 
+OPEN_ENDED, FIXED_SLOT = "mdlm_context", "mdlm_slot"
 # The paper's (section 4.3).
 QUESTIONS, REORDERINGS, TABLE_MASKS = 20, 30, 50
 CONFIDENCE_MASKS = "1,2,10,50,100,200"
@@ -28,6 +29,8 @@ def main() -> None:
         given.run(given)
     except OptionError as error:
         sys.exit(f"mdlm-attribution: {error}")
+    except KeyboardInterrupt:
+        sys.exit("mdlm-attribution: stopped; the same command goes on after the last task that it finished")
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -44,7 +47,7 @@ def _parser() -> argparse.ArgumentParser:
         **style,
     )
     groups.add_argument("--n_masks", help=f"masks appended; {TABLE_MASKS}, with --model hf none")
-    _add_model_options(groups, default_limit=QUESTIONS)
+    _add_model_options(groups, default_tasks=OPEN_ENDED, default_limit=QUESTIONS)
     groups.set_defaults(run=_run_groups)
 
     examples = commands.add_parser(
@@ -53,10 +56,11 @@ def _parser() -> argparse.ArgumentParser:
         epilog="example:\n  mdlm-attribution examples --limit 20 --reorderings 30 --output_path analyses",
         **style,
     )
-    examples.add_argument("--n_masks", help="masks appended; none, as the prompts of mdlm_slot hold one")
+    examples.add_argument("--n_masks", help=f"masks appended; none, as the prompts of {FIXED_SLOT} hold one")
     examples.add_argument("--reorderings", default=str(REORDERINGS), help=f"of the examples; {REORDERINGS}")
     examples.add_argument("--seed", default="0", help="of the reorderings; 0")
-    _add_model_options(examples, default_limit=QUESTIONS)
+    default_tasks = f"{FIXED_SLOT}, with --model hf {OPEN_ENDED}"
+    _add_model_options(examples, default_tasks=default_tasks, default_limit=QUESTIONS)
     examples.set_defaults(run=_run_examples)
 
     confidence = commands.add_parser(
@@ -66,40 +70,43 @@ def _parser() -> argparse.ArgumentParser:
         **style,
     )
     confidence.add_argument("--n_masks", default=CONFIDENCE_MASKS, help=f"mask counts; {CONFIDENCE_MASKS}")
-    _add_model_options(confidence, default_limit=None)
+    _add_model_options(confidence, default_tasks=OPEN_ENDED, default_limit=None)
     confidence.set_defaults(run=_run_confidence)
 
     shots = commands.add_parser(
         "shots-against-masks",
         help="gain from more shots against loss to more masks, from lm-eval result files (figure 20; E12)",
-        epilog="example:\n  mdlm-attribution shots-against-masks results --shots 5,25 --masks 1,200 "
-        "--output_path analyses",
+        epilog="example:\n  mdlm-sweep --tasks mdlm_context --n_masks 1,200 "
+        "--metadata fewshot_relevant=5,25 fewshot_distractors=0 --output_path results\n"
+        "  mdlm-attribution shots-against-masks results --output_path analyses",
         **style,
     )
     shots.add_argument("results", nargs="+", type=Path, help="result files of lm_eval or mdlm-sweep, or their folders")
-    shots.add_argument("--shots", default="5,25", help="few and many; 5,25")
-    shots.add_argument("--masks", default="1,200", help="few and many; 1,200")
-    shots.add_argument("--output_path", type=Path, required=True)
+    shots.add_argument("--shots", default="5,25", help="few and many shots; 5,25")
+    shots.add_argument("--masks", default="1,200", help="few and many masks; 1,200")
+    shots.add_argument("--output_path", type=Path, required=True, metavar="FOLDER")
     shots.set_defaults(run=_run_shots_against_masks)
     return parser
 
 
-def _add_model_options(parser: argparse.ArgumentParser, *, default_limit: int | None) -> None:
+def _add_model_options(parser: argparse.ArgumentParser, *, default_tasks: str, default_limit: int | None) -> None:
     parser.add_argument("--model", default="mdlm", choices=("mdlm", "hf"), help="hf for autoregressive models")
     parser.add_argument("--model_args", default="", help="as lm_eval's: pretrained=...,peft=...,dtype=...,revision=...")
-    parser.add_argument("--tasks", help="tasks and groups of the few-shot suite: mdlm_context, mdlm_animal_smallest")
-    parser.add_argument("--metadata", nargs="+", default=[], metavar="KEY=VALUE", help="fewshot_distractors=20")
+    parser.add_argument("--tasks", help=f"tasks and groups of the few-shot suite; {default_tasks}")
+    parser.add_argument(
+        "--metadata", nargs="+", default=[], metavar="KEY=VALUE", help="of the tasks: fewshot_distractors=20"
+    )
     limit = "all" if default_limit is None else str(default_limit)
     parser.add_argument("--limit", default=default_limit, help=f"questions a task; {limit}")
     parser.add_argument("--apply_chat_template", action="store_true", help="for instruct models")
     parser.add_argument("--batch_size", default="auto", help="auto")
     parser.add_argument("--device", help="the machine's accelerator, else cpu")
-    parser.add_argument("--output_path", type=Path, required=True)
+    parser.add_argument("--output_path", type=Path, required=True, metavar="FOLDER")
 
 
 def _run_groups(given: argparse.Namespace) -> None:
     default = None if given.model == "hf" else TABLE_MASKS
-    options = _options("attribution_groups", given, "mdlm_context", _whole("n_masks", given.n_masks, default))
+    options = _options("attribution_groups", given, OPEN_ENDED, _whole("n_masks", given.n_masks, default))
     from mdlm_lm_eval.analysis.output import over_tasks
     from mdlm_lm_eval.analysis.runner import group_rows, run
 
@@ -112,25 +119,32 @@ def _run_groups(given: argparse.Namespace) -> None:
 
 
 def _run_examples(given: argparse.Namespace) -> None:
-    tasks = "mdlm_context" if given.model == "hf" else "mdlm_slot"
+    tasks = OPEN_ENDED if given.model == "hf" else FIXED_SLOT
     options = _options("attribution_examples", given, tasks, _whole("n_masks", given.n_masks, None))
     from mdlm_lm_eval.analysis.figures import draw_examples
     from mdlm_lm_eval.analysis.output import over_tasks
     from mdlm_lm_eval.analysis.runner import example_rows, run
 
     report = run(options, example_rows)
-    kinds = over_tasks(report.rows, "gradient", ["example", "place"])
-    kinds.sort(key=lambda row: row["place"])
-    report.write({"places": over_tasks(report.rows, "gradient", ["place"]), "places_by_kind": kinds})
-    draw_examples(kinds, report.path(""), options.model_name)
-    _say_where(report)
+    places = over_tasks(report.rows, "gradient", ["place"])
+    kinds = over_tasks(report.rows, "gradient", ["example"])
+    places_by_kind = over_tasks(report.rows, "gradient", ["example", "place"])
+    places_by_kind.sort(key=lambda row: row["place"])
+    report.write({"kinds": kinds, "places": places, "places_by_kind": places_by_kind})
+    draw_examples(places_by_kind, report.path(""), options.model_name)
+    for row in kinds:
+        print(f"{row['example']} examples: {row['gradient']:.4f}{_band(row, 4)}")
+    largest = max(places, key=lambda row: row["gradient"])
+    for name, row in (("first", places[0]), ("last", places[-1]), ("largest", largest)):
+        print(f"{name}, at place {row['place']} of {len(places)}: {row['gradient']:.4f}{_band(row, 4)}")
+    _say_where(report, figure=True)
 
 
 def _run_confidence(given: argparse.Namespace) -> None:
     if given.model == "hf":
         raise OptionError("model=hf is not allowed: autoregressive models have no masks; allowed is mdlm")
     counts = [_whole("n_masks", count, None) for count in given.n_masks.split(",")]
-    options = _options("confidence", given, "mdlm_context", *counts)
+    options = _options("confidence", given, OPEN_ENDED, *counts)
     from mdlm_lm_eval.analysis.figures import draw_confidence
     from mdlm_lm_eval.analysis.output import over_tasks
     from mdlm_lm_eval.analysis.runner import confidence_rows, run
@@ -140,12 +154,12 @@ def _run_confidence(given: argparse.Namespace) -> None:
     summary = {value: over_tasks(report.rows, value, ["n_masks"]) for value in values}
     report.write(summary)
     draw_confidence(summary, report.path(""), options.model_name)
-    for confidence, entropy in zip(summary["confidence"], summary["entropy"], strict=True):
+    for confidence, entropy, correct in zip(*summary.values(), strict=True):
         print(
             f"{confidence['n_masks']} masks: confidence {confidence['confidence']:.3f}{_band(confidence)}, "
-            f"entropy {entropy['entropy']:.3f}{_band(entropy)} nats"
+            f"entropy {entropy['entropy']:.3f}{_band(entropy)} nats, accuracy {correct['correct']:.3f}{_band(correct)}"
         )
-    _say_where(report)
+    _say_where(report, figure=True)
 
 
 def _run_shots_against_masks(given: argparse.Namespace) -> None:
@@ -155,7 +169,8 @@ def _run_shots_against_masks(given: argparse.Namespace) -> None:
 
     shots, masks = _few_and_many("shots", given.shots), _few_and_many("masks", given.masks)
     rows = gains_and_losses(read_scores(given.results), shots=shots, masks=masks)
-    report = Report(given.output_path, "shots_against_masks", {"shots": shots, "masks": masks})
+    settings = {"results": [str(path) for path in given.results], "shots": shots, "masks": masks}
+    report = Report(given.output_path, "shots_against_masks", settings)
     report.rows = rows
     summary = correlations(rows)
     report.write({"correlations": summary})
@@ -163,7 +178,7 @@ def _run_shots_against_masks(given: argparse.Namespace) -> None:
     for row in summary:
         r = "undefined" if row["pearson_r"] is None else f"{row['pearson_r']:.2f}"
         print(f"{row['model']}: Pearson r {r} over {row['tasks']} tasks")
-    _say_where(report)
+    _say_where(report, figure=True)
 
 
 def _options(analysis: str, given: argparse.Namespace, default_tasks: str, *n_masks: int | None) -> Any:
@@ -212,12 +227,13 @@ def _few_and_many(name: str, text: str) -> tuple[int, int]:
     return int(numbers[0]), int(numbers[1])
 
 
-def _band(row: dict[str, Any]) -> str:
-    return "" if row["band"] is None else f" ± {row['band']:.3f}"
+def _band(row: dict[str, Any], digits: int = 3) -> str:
+    return "" if row["band"] is None else f" ± {row['band']:.{digits}f}"
 
 
-def _say_where(report: Any) -> None:
-    print(f"written: {report.path('.csv')}, {report.path('.json')}")
+def _say_where(report: Any, *, figure: bool = False) -> None:
+    suffixes = (".csv", ".json", ".png", ".svg") if figure else (".csv", ".json")
+    print(f"written: {', '.join(str(report.path(suffix)) for suffix in suffixes)}")
 
 
 if __name__ == "__main__":

@@ -28,9 +28,9 @@ def draw_examples(summary: Sequence[Row], path: Path, model: str) -> None:
     for kind, colour, marker in (("relevant", BLUE, "o"), ("distractor", ORANGE, "s")):
         rows = [row for row in summary if row["example"] == kind]
         _line(axes, rows, "place", "gradient", colour, marker, kind)
-    axes.set_xlabel("place of the in-context example (question last)")
+    axes.set_xlabel("place of the in-context example in the prompt")
     axes.set_ylabel("gradient norm (largest = 1)")
-    axes.set_title(model)
+    axes.set_title(_title(model, summary))
     axes.legend(frameon=False)
     _save(figure, path)
 
@@ -48,7 +48,7 @@ def draw_confidence(summary: Mapping[str, Sequence[Row]], path: Path, model: str
         axes.xaxis.set_minor_locator(NullLocator())
         axes.set_xlabel("masks on the canvas")
         axes.set_ylabel(label)
-    figure.suptitle(model)
+    figure.suptitle(_title(model, summary["confidence"]))
     _save(figure, path)
 
 
@@ -85,6 +85,11 @@ def _line(axes: Axes, rows: Sequence[Row], x: str, y: str, colour: str, marker: 
         low: list[Any] = [row[y] - row["band"] for row in rows]
         high: list[Any] = [row[y] + row["band"] for row in rows]
         axes.fill_between(at, low, high, color=colour, alpha=0.2, linewidth=0)
+
+
+def _title(model: str, summary: Sequence[Row]) -> str:
+    n_tasks = max(row["tasks"] for row in summary)
+    return model if n_tasks == 1 else f"{model}, mean over {n_tasks} tasks with its 95% band"
 
 
 def _save(figure: Figure, path: Path) -> None:

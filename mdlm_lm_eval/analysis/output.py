@@ -53,6 +53,15 @@ class Report:
         """Of one of the analysis' files."""
         return self.folder / f"{self.name}{suffix}"
 
+    def make_folder(self) -> None:
+        """Raises OptionError where there can be none, so that no work is done in vain."""
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise OptionError(
+                f"output_path={self.folder} is not allowed ({error.strerror}); allowed is a folder to write to"
+            ) from error
+
     def add(self, task: str, rows: Sequence[Row]) -> None:
         """Keeps a task's rows on disk, for a run that is killed before its end."""
         self.rows += rows
@@ -91,7 +100,7 @@ class Report:
             "summary": summary,
             "rows": self.rows,
         }
-        self.folder.mkdir(parents=True, exist_ok=True)
+        self.make_folder()
         scratch = self.path(".json.part")
         scratch.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
         os.replace(scratch, self.path(".json"))

@@ -67,6 +67,7 @@ def run(options: AnalysisOptions, rows_of: Callable[[Session, Any], list[Row]]) 
             build_prompt(task, first, encoding, n_masks, apply_chat_template=options.apply_chat_template)
     if not to_do:
         return report
+    report.make_folder()
     denoiser = load_model(options, encoding)
     largest = LARGEST_BATCH_ON_CPU if denoiser.device.type == "cpu" else LARGEST_BATCH
     per_task = len(options.n_masks) * options.reorderings
