@@ -107,6 +107,7 @@ def test_where_nothing_can_be_built_the_old_output_stays(tmp_path: Path, words: 
     done = run("build", *words, cwd=tmp_path)
     assert done.returncode == 1
     assert sentence in done.stderr.splitlines()[-1]
+    assert ("not used: 'one.json': is no whole JSON file" in done.stderr) == (words[0] == "bad")
     assert "Traceback" not in done.stderr
     assert (tmp_path / "site" / "LEADERBOARD.md").read_text(encoding="utf-8") == "old"
     assert (tmp_path / "file.txt").read_text(encoding="utf-8") == "mine"

@@ -147,6 +147,7 @@ def changed(content: dict[str, Any], **changes: Any) -> dict[str, Any]:
         (changed(suite_file(), **{"n-shot": 3}), "differs from the result files of lm-eval 0.4"),
         (changed(suite_file(), versions={}), "differs from the result files of lm-eval 0.4"),
         (changed(suite_file(), configs={}), "holds no task"),
+        (suite_file(accuracy=float("nan")), "has no number as exact_match of 'mdlm_country_smallest'"),
         (suite_file(accuracy=1.2), "has exact_match=1.3 for 'mdlm_country_smallest'; allowed are numbers from 0 to 1"),
     ],
 )

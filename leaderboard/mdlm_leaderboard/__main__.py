@@ -2,11 +2,11 @@
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from mdlm_leaderboard.build import LeaderboardError, build
-from mdlm_leaderboard.rows import Board
+from mdlm_leaderboard.rows import Board, Refused
 from mdlm_leaderboard.validate import problems_of
 
 _EXAMPLE = """examples:
@@ -56,18 +56,22 @@ def _build(results: Path, output: Path, *, strict: bool) -> int:
     try:
         board = build(results, output)
     except (LeaderboardError, OSError) as error:
+        _say_refused(error.refused if isinstance(error, LeaderboardError) else ())
         _say(f"mdlm-leaderboard: {error}")
         return 1
-    _report(board)
+    _say_refused(board.refused)
+    _say_set_apart(board)
     measured = sum(row.origin == "measured" for row in board.rows)
     print(f"{measured} measured and {len(board.rows) - measured} published rows in {output / 'LEADERBOARD.md'}")
     return int(strict and bool(board.refused))
 
 
-def _report(board: Board) -> None:
-    """Says on stderr what is not used and what is set apart."""
-    for one in board.refused:
+def _say_refused(refused: Iterable[Refused]) -> None:
+    for one in refused:
         _say(f"not used: {one.path!r}: {one.reason}")
+
+
+def _say_set_apart(board: Board) -> None:
     for section in board.sections:
         if section.why_apart:
             rows = f"{len(section.rows)} row" + "s" * (len(section.rows) != 1)

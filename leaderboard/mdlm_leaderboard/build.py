@@ -24,7 +24,11 @@ _MANIFEST = ".mdlm-leaderboard.json"
 
 
 class LeaderboardError(ValueError):
-    """Why nothing can be built; one sentence."""
+    """Why nothing can be built, in one sentence, and what of the files `refused` tells of them."""
+
+    def __init__(self, message: str, refused: tuple[Refused, ...] = ()) -> None:
+        super().__init__(message)
+        self.refused = refused
 
 
 def read_board(results: Path, *, leave_out: Path | None = None) -> Board:
@@ -37,7 +41,8 @@ def read_board(results: Path, *, leave_out: Path | None = None) -> Board:
     with _no_garbage_collection():
         collected = collect(_read(results, path) for path in tqdm(paths, desc="Reading result files", disable=None))
     if not collected.estimates:
-        raise LeaderboardError(f"none of the {len(paths)} *.json files in {str(results)!r} holds a usable score")
+        message = f"none of the {len(paths)} *.json files in {str(results)!r} holds a usable score"
+        raise LeaderboardError(message, collected.refused)
     return assemble(collected, published_rows())
 
 

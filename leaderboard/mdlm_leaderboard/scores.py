@@ -100,7 +100,9 @@ def _file_scores(file: ResultFile) -> FileScores:
 
 def _suite_scores(file: ResultFile, result: TaskResult, task: suite.SuiteTask, checkpoint: Checkpoint) -> list[Score]:
     mean = result.metrics.get("exact_match,none")
-    if mean is None or not 0 <= mean <= 1:
+    if mean is None:
+        raise UnusableFile(f"has no number as exact_match of {result.name!r}; allowed are numbers from 0 to 1")
+    if not 0 <= mean <= 1:
         raise UnusableFile(f"has exact_match={mean} for {result.name!r}; allowed are numbers from 0 to 1")
     if file.mdlm is None and not task.is_open_ended:
         raise UnusableFile(f"runs {result.name!r}, whose slots need masks, with --model {file.model_kind!r}")
