@@ -195,3 +195,8 @@ def test_models_without_masks_are_levels_and_said_to_be(drawn: Path) -> None:
     svg = (drawn / "figures/masks.svg").read_text(encoding="utf-8")
     assert "<!-- Qwen2.5-7B, no masks -->" in svg
     assert "<!-- Dream-v0-Base-7B -->" in svg
+
+
+def test_the_legend_names_an_adapter_also_where_it_stands_alone(tmp_path: Path) -> None:
+    draw_figures(board_of(row("m", is_full=False, adapter="ma-ce-tv")), tmp_path)
+    assert "<!-- ma-ce-tv -->" in (tmp_path / "figures/masks-adapters.svg").read_text(encoding="utf-8")

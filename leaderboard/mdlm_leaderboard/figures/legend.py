@@ -41,7 +41,7 @@ class Looks:
                     told = (self.names[model], other if len(others) > 1 else "", self._level(model))
                     label = ", ".join(filter(None, told))
                     entries.append(_entry(label, self._style(model, 0, n)))
-        if len(self.kinds) > 1:
+        if any(self.kinds):
             styles = [variant_style(GREY, n, self._n_variants) for n in range(len(self.kinds))]
             entries += [_entry(kind, style) for kind, style in zip(self.kinds, styles, strict=True)]
         return entries
