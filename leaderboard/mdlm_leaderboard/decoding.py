@@ -46,7 +46,7 @@ def suite_decoding(file: ResultFile, result: TaskResult, task: SuiteTask) -> Dec
     facts = _deviations(options)
     masks = result.effective["masks"][1]
     if not task.is_open_ended and masks > 1:
-        facts.append(f"{masks - 1} masks after the text")
+        facts.append(f"{masks - 1} mask{'s' if masks > 2 else ''} after the text")
     if int(options["n_fillers"]) and not task.is_slot:
         facts.append(f"{options['n_fillers']} fillers")
     if int(options["n_fillers"]) and options["filler"] != ".":

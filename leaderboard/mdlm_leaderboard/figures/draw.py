@@ -93,15 +93,11 @@ def _draw_line(axes: Axes, curve: Curve, style: Mapping[str, Any], *, is_level: 
         axes.axhline(100 * level.mean, **{**style, "marker": ""})
         return
     xs = sorted(curve)
-    banded = [(x, e.low, e.high) for x in xs if (e := curve[x]).low is not None and e.high is not None]
-    axes.fill_between(
-        [x for x, _, _ in banded],
-        [100 * low for _, low, _ in banded],
-        [100 * high for _, _, high in banded],
-        color=style["color"],
-        alpha=0.14,
-        linewidth=0,
-    )
+    banded = [(x, 100 * e.low, 100 * e.high) for x in xs if (e := curve[x]).low is not None and e.high is not None]
+    across, lows, highs = ([part[n] for part in banded] for n in range(3))
+    axes.fill_between(across, lows, highs, color=style["color"], alpha=0.14, linewidth=0)
+    if len(banded) == 1:
+        axes.vlines(across, lows, highs, color=style["color"], linewidth=0.8)
     axes.plot(xs, [100 * curve[x].mean for x in xs], **style)
 
 
