@@ -107,15 +107,19 @@ def example_rows(session: Session, task: Any) -> list[Row]:
     """
     (n_masks,) = session.options.n_masks
     relevant = relevant_examples(task)
-    rows = []
+    orders: list[list[Any]] = []
+    prompts: list[Prompt] = []  # of all reorderings together, so that batches are full
     for reordering in range(session.options.reorderings):
         reorder_examples(task, session.options.seed, reordering)
-        prompts = session.prompts(task, n_masks)
-        values, _ = session.attribute(prompts)
-        of_questions = [example_means(of_prompt, prompt) for of_prompt, prompt in zip(values, prompts, strict=True)]
-        for place, (example, gradients) in enumerate(
-            zip(examples_of(task), zip(*of_questions, strict=True), strict=True), start=1
-        ):
+        orders.append(examples_of(task))
+        prompts += session.prompts(task, n_masks)
+    values, _ = session.attribute(prompts)
+    n_questions = len(prompts) // len(orders)
+    rows = []
+    for reordering, order in enumerate(orders):
+        questions = range(reordering * n_questions, (reordering + 1) * n_questions)
+        of_questions = [example_means(values[n], prompts[n]) for n in questions]
+        for place, (example, gradients) in enumerate(zip(order, zip(*of_questions, strict=True), strict=True), start=1):
             rows.append(
                 {
                     "task": task.config.task,
@@ -123,8 +127,8 @@ def example_rows(session: Session, task: Any) -> list[Row]:
                     "place": place,
                     "example": "relevant" if example in relevant else "distractor",
                     "n_masks": len(prompts[0].masks),
-                    "questions": len(prompts),
-                    "gradient": sum(gradients) / len(gradients),
+                    "questions": n_questions,
+                    "gradient": sum(gradients) / n_questions,
                 }
             )
     return rows
