@@ -118,12 +118,17 @@ def _row(
         positions_by_masks=curves.get("positions_by_masks", {}),
         distractors=curves.get("distractors", {}),
         benchmarks=curves.get("benchmarks", {}).get("", {}),
-        runs=tuple(draft.runs[path] for path in sorted(draft.runs)),
+        runs=tuple(draft.runs[path] for path in sorted(draft.runs, key=_by_number)),
     )
 
 
 def _by_x(cell: Cell) -> tuple[int, str]:
     return (cell.x, "") if isinstance(cell.x, int) else (0, cell.x)
+
+
+def _by_number(path: str) -> list[str | int]:
+    """Orders `n_masks=2` before `n_masks=10`."""
+    return [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", path)]
 
 
 def _slug(parts: Iterable[str], taken: dict[str, int]) -> str:
