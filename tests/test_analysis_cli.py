@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -176,6 +177,20 @@ def test_bad_input_is_one_sentence_before_anything_is_written(
         call(monkeypatch, *words, f"--output_path={output}")
     assert "\n" not in str(stop.value)
     assert not output.exists()
+
+
+def test_rows_of_other_weights_are_not_continued(
+    tmp_path: Path, autoregressive: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoint = shutil.copytree(autoregressive, tmp_path / "checkpoint")
+    model = ["--model=hf", f"--model_args=pretrained={checkpoint}", "--device=cpu"]
+    words = ["groups", *model, "--tasks=mdlm_animal_smallest", "--limit=1", *FEW_EXAMPLES, f"--output_path={tmp_path}"]
+    call(monkeypatch, *words)
+    before = (tmp_path / "attribution_groups.json").read_text()
+    LlamaForCausalLM(LlamaConfig.from_pretrained(checkpoint)).save_pretrained(checkpoint)
+    with pytest.raises(SystemExit, match="is in the way: it was made with weights="):
+        call(monkeypatch, *words)
+    assert (tmp_path / "attribution_groups.json").read_text() == before
 
 
 def test_a_file_in_the_way_is_not_overwritten(tmp_path: Path) -> None:

@@ -64,6 +64,7 @@ def draw_shots_against_masks(points: Sequence[Row], correlations: Sequence[Row],
             [100 * point["gain"] for point in chosen],
             [100 * point["loss"] for point in chosen],
             s=18,
+            alpha=0.5,  # tasks that lie on each other look darker
             color=colour,
             marker=marker,
             label=f"{correlation['model']}: {r}",
@@ -73,7 +74,8 @@ def draw_shots_against_masks(points: Sequence[Row], correlations: Sequence[Row],
     axes.axvline(0, color="0.8", linewidth=0.8, zorder=0)
     axes.set_xlabel(f"gain from {first['few_shots']} to {first['many_shots']} shots (points)")
     axes.set_ylabel(f"loss from {first['few_masks']} to {first['many_masks']} masks (points)")
-    axes.legend(frameon=False, fontsize=7)
+    # Above the panel, where its markers cannot be taken for tasks.
+    axes.legend(frameon=False, fontsize=7, loc="lower left", bbox_to_anchor=(0, 1), borderaxespad=0)
     _save(figure, path)
 
 

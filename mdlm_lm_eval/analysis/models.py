@@ -69,7 +69,7 @@ def check_device(device: str | None) -> None:
 def read_encoding(options: AnalysisOptions) -> PromptEncoding:
     """Tokenizer and special tokens of the checkpoint. Raises OptionError where it is no model of its kind."""
     arguments = options.model_args
-    pretrained = _pretrained(arguments)
+    pretrained = pretrained_path(arguments)
     where = {name: arguments[name] for name in WHERE_NAMES & arguments.keys()}
     if options.model == AUTOREGRESSIVE:
         try:
@@ -101,7 +101,7 @@ def load_model(options: AnalysisOptions, encoding: PromptEncoding) -> Denoiser:
     attention is causal, the token that stands at the predicted position has no influence.
     """
     arguments = bitsandbytes_arguments(dict(options.model_args))
-    pretrained, peft = _pretrained(arguments), arguments.get("peft")
+    pretrained, peft = pretrained_path(arguments), arguments.get("peft")
     loading = {name: arguments[name] for name in arguments.keys() & (FROM_PRETRAINED_NAMES | WHERE_NAMES)}
     loading.setdefault("device_map", {"": options.device or _best_device()})
     dtype = arguments.get("dtype", "auto")
@@ -128,7 +128,8 @@ def load_model(options: AnalysisOptions, encoding: PromptEncoding) -> Denoiser:
     return denoiser
 
 
-def _pretrained(arguments: Mapping[str, Any]) -> str:
+def pretrained_path(arguments: Mapping[str, Any]) -> str:
+    """The checkpoint's folder or hub id; without `pretrained` the built-in model's folder."""
     return str(arguments.get("pretrained", default_model_path()))
 
 
