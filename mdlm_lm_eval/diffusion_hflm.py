@@ -13,19 +13,14 @@ from transformers import PretrainedConfig, PreTrainedModel
 
 from mdlm_lm_eval import checkpoints
 from mdlm_lm_eval.denoiser import Denoiser
-from mdlm_lm_eval.model_arguments import ModelArguments, bitsandbytes_arguments, split_model_arguments
+from mdlm_lm_eval.devices import best_device, check_device, share_cpu_among_processes
+from mdlm_lm_eval.model_arguments import LOADING_NAMES, ModelArguments, bitsandbytes_arguments, split_model_arguments
 from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.request_cache import RequestCache
 from mdlm_lm_eval.run_info import RunRecord
 from mdlm_lm_eval.text import encode_without_masks, end_of_turn_ids, eos_ids
 
 DEFAULT_MODEL = Path(__file__).parent / "default_model"
-
-
-def _best_device() -> str:
-    """The machine's accelerator, else the CPU. HFLM's own default is a GPU whether there is one or not."""
-    accelerator = torch.accelerator.current_accelerator(check_available=True)
-    return accelerator.type if accelerator else "cpu"
 
 
 class DiffusionHFLM(HFLM):
@@ -47,10 +42,18 @@ class DiffusionHFLM(HFLM):
         self.record = RunRecord()
         self.records = [self.record]  # of all processes
         self.request_cache = RequestCache(None)
-        # HFLM sets it after loading; the canvas is checked against it before.
-        self._max_length = split.loading.get("max_length")
-        super().__init__(pretrained, **{"device": _best_device()} | split.loading)
+        loading = {"device": best_device()} | split.loading  # HFLM's own default is a GPU, whether there is one or not
+        check_device(loading["device"])
+        # HFLM sets these after loading; canvas and texts are checked against them before.
+        self._max_length = loading.get("max_length")
+        self.custom_prefix_token_id = loading.get("prefix_token_id")
+        self._quantization_config = loading.pop("quantization_config", None)  # HFLM passes the config's own beside it
+        share_cpu_among_processes()
         if not isinstance(pretrained, str):
+            _refuse_loading_arguments(split.loading)
+        super().__init__(pretrained, **loading)
+        if not isinstance(pretrained, str):
+            checkpoints.check_bidirectional(self.config)
             self._check_before_loading()
         elif split.loading.get("tp_plan") is None:
             # HFLM takes the local process index, and only where there are several GPUs.
@@ -128,6 +131,8 @@ class DiffusionHFLM(HFLM):
             self.tokenizer = tokenizer
             return
         source = tokenizer or (pretrained if isinstance(pretrained, str) else pretrained.name_or_path)
+        if not source:
+            raise OptionError("tokenizer is not set; a model object that names no checkpoint needs it")
         self.tokenizer = checkpoints.load_tokenizer(
             source,
             config=self.config,
@@ -161,7 +166,9 @@ class DiffusionHFLM(HFLM):
     ) -> None:
         self._check_before_loading()
         loading = bitsandbytes_arguments(kwargs)
-        if quantization_config is not None:
+        if self._quantization_config is not None:
+            loading["quantization_config"] = self._quantization_config
+        elif quantization_config is not None:
             loading.setdefault("quantization_config", quantization_config)
         if tp_plan is not None:
             loading["tp_plan"] = tp_plan
@@ -194,6 +201,8 @@ class DiffusionHFLM(HFLM):
         )
         argument = self._shift_logits_argument
         self._shift_logits = checkpoints.shifts_logits(self.config) if argument is None else argument
+        self._reserved_positions = checkpoints.reserved_positions(self.config)
+        _ = self.prefix_token_id
         checkpoints.check_guidance(self.config, self.decoding.cfg_scale)
         n_masks = self.decoding.n_masks
         if isinstance(n_masks, int) and n_masks >= self.max_length:
@@ -205,7 +214,29 @@ class DiffusionHFLM(HFLM):
     @property
     def max_length(self) -> int:
         """Tokens that fit on a canvas."""
-        return self._max_length or resolve_max_length(self.config, self.tokenizer, default=self._DEFAULT_MAX_LENGTH)
+        longest = resolve_max_length(self.config, self.tokenizer, default=self._DEFAULT_MAX_LENGTH)
+        return self._max_length or longest - self._reserved_positions
+
+    @property
+    def prefix_token_id(self) -> int:
+        """Stands before a text that has no context: `prefix_token_id`, or the tokenizer's BOS, EOS or [CLS].
+
+        Raises OptionError where there is none.
+        """
+        tokenizer = self.tokenizer
+        candidates = (
+            self.custom_prefix_token_id,
+            tokenizer.bos_token_id,
+            tokenizer.eos_token_id,
+            tokenizer.cls_token_id,
+        )
+        found = next((candidate for candidate in candidates if candidate is not None), None)
+        if found is None:
+            raise OptionError(
+                "prefix_token_id is not set and the tokenizer names no token that texts begin with (BOS, EOS, [CLS]); "
+                "allowed are ids of its tokens"
+            )
+        return found
 
     def tok_encode(
         self,
@@ -241,3 +272,12 @@ class DiffusionHFLM(HFLM):
             records: list[RunRecord | None] = [None] * self.world_size
             torch.distributed.all_gather_object(records, self.record)
             self.records = [record for record in records if record is not None]
+
+
+def _refuse_loading_arguments(loading: dict[str, Any]) -> None:
+    for name in sorted(LOADING_NAMES & loading.keys()):
+        if loading[name] not in (None, False):
+            raise OptionError(
+                f"{name}={loading[name]!r} is not allowed with a model object, which is loaded already; allowed is a "
+                "folder or hub id as pretrained, or an object that was loaded so"
+            )

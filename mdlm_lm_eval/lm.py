@@ -60,7 +60,7 @@ class MDLM(DiffusionHFLM):
         """One string a request. Raises OptionError for any request's options before the first forward pass."""
         generations = self._prepare(requests)
         strings = self._cached_samples(generations)
-        bar = self._progress(len(requests), "generate_until", disable_tqdm)
+        bar = self._progress(len(requests), "generate_until requests", disable_tqdm)
         bar.update(len(strings))
 
         def run(batch: list[int], batch_size: int) -> None:
@@ -183,7 +183,7 @@ class MDLM(DiffusionHFLM):
             self.request_cache.add("loglikelihood", requests[n].args, answer)
 
         names = [instance.task_name for instance in requests]
-        self._score(prepared, self.likelihood, names, save, "loglikelihood", disable_tqdm)
+        self._score(prepared, self.likelihood, names, save, "loglikelihood requests", disable_tqdm)
         return [answers[n] for n in range(len(requests))]
 
     def _context_and_continuation(self, context: str, continuation: str) -> tuple[list[int], list[int]]:
@@ -222,7 +222,7 @@ class MDLM(DiffusionHFLM):
 
         options = replace(self.likelihood, check_greedy=False)  # nobody reads the flag here
         names = [requests[n].task_name for n in owners]
-        self._score(windows, options, names, save, "loglikelihood_rolling", disable_tqdm)
+        self._score(windows, options, names, save, "windows of loglikelihood_rolling requests", disable_tqdm)
         return totals
 
     def _score(
@@ -295,7 +295,7 @@ class MDLM(DiffusionHFLM):
             )
 
     def _progress(self, total: int, what: str, disable: bool) -> "tqdm[Any]":
-        return tqdm(total=total, desc=f"Running {what} requests", disable=disable or self.rank != 0)
+        return tqdm(total=total, desc=f"Running {what}", disable=disable or self.rank != 0)
 
     # What the results file and the request cache keep
 

@@ -2,6 +2,7 @@
 
 import difflib
 import inspect
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
@@ -51,6 +52,10 @@ FROM_PRETRAINED_NAMES = frozenset(
         "variant",
     }
 )
+# What a model object has behind it already.
+LOADING_NAMES = (
+    FROM_PRETRAINED_NAMES | BITSANDBYTES_NAMES | {"dtype", "parallelize", "peft", "revision", "subfolder", "tp_plan"}
+)
 # HFLM's arguments that load a model by means that know nothing of bidirectional attention.
 UNSUPPORTED = {
     "autogptq": "a GPTQ checkpoint names its quantisation in its config and loads without it",
@@ -97,10 +102,13 @@ def split_model_arguments(arguments: Mapping[str, Any], *, default_seed: int) ->
             raise OptionError(f"{name}={value!r} is not allowed with masked diffusion models: {UNSUPPORTED[name]}")
         if name not in KNOWN_NAMES | UNSUPPORTED.keys():
             raise OptionError(unknown_name("model argument", name, value, KNOWN_NAMES))
-    _whole_number(arguments, "max_length")
-    dtype = arguments.get("dtype")
-    if isinstance(dtype, str) and dtype != "auto" and not isinstance(vars(torch).get(dtype), torch.dtype):
-        raise OptionError(f"dtype={dtype!r} is not allowed; allowed are auto, float32, bfloat16, float16")
+    _whole_number(arguments, "max_length", at_least=1)
+    _whole_number(arguments, "prefix_token_id")
+    _check_batch_size(arguments)
+    for name in ("dtype", "softmax_dtype", "mixed_precision_dtype"):
+        dtype = arguments.get(name)
+        if isinstance(dtype, str) and dtype != "auto" and not isinstance(vars(torch).get(dtype), torch.dtype):
+            raise OptionError(f"{name}={dtype!r} is not allowed; allowed are auto, float32, bfloat16, float16")
     if arguments.get("add_bos_token") is not None:
         parse_flag("add_bos_token", arguments["add_bos_token"])
     preset = None if arguments.get("preset") is None else str(arguments["preset"])
@@ -134,7 +142,8 @@ def unknown_name(what: str, name: str, value: object, known: frozenset[str]) -> 
     nearest = difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.5)
     if nearest:
         return f"unknown {what} {name}={value!r}; did you mean {nearest[0]}?"
-    return f"unknown {what} {name}={value!r}; the options are {', '.join(sorted(DECODING_NAMES | LIKELIHOOD_NAMES))}"
+    ours = sorted(known & (DECODING_NAMES | LIKELIHOOD_NAMES)) or sorted(known)
+    return f"unknown {what} {name}={value!r}; the options are {', '.join(ours)}"
 
 
 def parse_flag(name: str, value: object) -> bool:
@@ -157,10 +166,17 @@ def bitsandbytes_arguments(loading: dict[str, Any]) -> dict[str, Any]:
     return rest | {"quantization_config": BitsAndBytesConfig(**quantisation)}
 
 
-def _whole_number(arguments: Mapping[str, Any], name: str) -> int | None:
+def _check_batch_size(arguments: Mapping[str, Any]) -> None:
+    _whole_number(arguments, "max_batch_size", at_least=1)
+    size = arguments.get("batch_size")
+    if size is not None and not re.fullmatch(r"auto(:\d+(\.\d+)?)?|0*[1-9]\d*", str(size)):
+        raise OptionError(f"batch_size={size} is not allowed; allowed are auto and whole numbers from 1")
+
+
+def _whole_number(arguments: Mapping[str, Any], name: str, *, at_least: int = 0) -> int | None:
     value = arguments.get(name)
     if value is None:
         return None
-    if isinstance(value, bool) or not str(value).isdecimal():
-        raise OptionError(f"{name}={value!r} is not allowed; allowed are whole numbers from 0")
+    if isinstance(value, bool) or not str(value).isdecimal() or int(value) < at_least:
+        raise OptionError(f"{name}={value!r} is not allowed; allowed are whole numbers from {at_least}")
     return int(value)

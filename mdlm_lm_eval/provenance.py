@@ -44,6 +44,7 @@ def fingerprint(lm: DiffusionHFLM) -> dict[str, Any]:
         **{f"decoding {name}": value for name, value in settings.pop("decoding").items()},
         **{f"likelihood {name}": value for name, value in settings.pop("likelihood").items()},
         **settings,
+        "package_version": __version__,
         "weights": weights_digest(lm.model),
         "vocabulary": vocabulary_digest(lm.tokenizer),
     }

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -111,7 +112,7 @@ class RequestSeeds:
 
 def _sampling(gen_kwargs: Mapping[str, Any], explicit: frozenset[str]) -> dict[str, Any]:
     given = {name: gen_kwargs[name] for name in SAMPLING_NAMES if gen_kwargs.get(name) is not None}
-    if "top_k" in given and int(given["top_k"]) <= 0:
+    if re.fullmatch(r"0|-\d+", str(given.get("top_k"))):
         del given["top_k"]  # the autoregressive way of saying "all tokens"
     if gen_kwargs.get("do_sample") is not None:
         if not parse_flag("do_sample", gen_kwargs["do_sample"]):

@@ -51,6 +51,19 @@ def test_native_names(adapter: tuple[Path, torch.Tensor]) -> None:
     assert denoiser.vocab_size == 160
 
 
+@pytest.mark.parametrize("save_embedding_layers", [False, True])
+def test_modules_trained_whole(tmp_path: Path, save_embedding_layers: bool) -> None:
+    model = load_denoiser(str(GOLDEN / "llada")).model
+    adapted = get_peft_model(model, LoraConfig(r=2, target_modules=["q_proj"], modules_to_save=["lm_head"])).eval()
+    for name, parameter in adapted.named_parameters():
+        if "modules_to_save" in name:
+            torch.nn.init.normal_(parameter, std=0.3)
+    adapted.save_pretrained(tmp_path, save_embedding_layers=save_embedding_layers)
+    torch.testing.assert_close(
+        logits_of(load_denoiser(str(GOLDEN / "llada"), peft=str(tmp_path)).model), logits_of(adapted)
+    )
+
+
 def test_names_of_lladas_remote_code(adapter: tuple[Path, torch.Tensor]) -> None:
     folder, expected = adapter
     weights = {}
@@ -121,5 +134,7 @@ def test_an_adapter_for_another_model_is_refused(adapter: tuple[Path, torch.Tens
 
 
 def test_a_missing_adapter_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(OptionError, match="cannot be read"):
+    with pytest.raises(OptionError, match=r"holds no adapter_model\.safetensors"):
         load_denoiser(str(GOLDEN / "llada"), peft=str(tmp_path))
+    with pytest.raises(OptionError, match="there is no such folder"):
+        load_denoiser(str(GOLDEN / "llada"), peft=str(tmp_path / "none"))

@@ -79,7 +79,7 @@ def test_two_processes_give_the_same_answers(
         ],
         capture_output=True,
         text=True,
-        env=ENVIRONMENT | {"ACCELERATE_USE_CPU": "true"},
+        env=ENVIRONMENT,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-2000:]

@@ -59,6 +59,13 @@ BAD_ARGUMENTS = [
     ({"compile": "maybe"}, "compile='maybe'"),
     ({"dtype": "float33"}, "dtype='float33'"),
     ({"max_length": "long"}, "max_length='long'"),
+    ({"max_length": 0}, "max_length=0"),
+    ({"batch_size": 0}, "batch_size=0"),
+    ({"batch_size": "many"}, "batch_size=many"),
+    ({"max_batch_size": 0}, "max_batch_size=0"),
+    ({"mixed_precision_dtype": "bfloat1"}, "mixed_precision_dtype='bfloat1'"),
+    ({"prefix_token_id": "abc"}, "prefix_token_id='abc'"),
+    ({"device": "gpu"}, "device=gpu"),
     ({"add_bos_token": "maybe"}, "add_bos_token='maybe'"),
 ]
 
@@ -70,7 +77,7 @@ def test_bad_model_arguments_are_refused_before_the_model_is_loaded(
     loaded = []
     monkeypatch.setattr(diffusion_hflm.checkpoints, "load_model", lambda *_, **__: loaded.append(True))
     with pytest.raises(OptionError) as error:
-        MDLM(str(checkpoint), device="cpu", **arguments)
+        MDLM(str(checkpoint), **{"device": "cpu"} | arguments)
     assert named in str(error.value)
     assert "\n" not in str(error.value)
     assert not loaded
@@ -320,12 +327,6 @@ def test_rolling_is_the_sum_over_windows(lm: MDLM) -> None:
 
 
 # Models, batches, records
-
-
-def test_a_model_object_and_a_tokenizer_object(lm: MDLM) -> None:
-    from_objects = MDLM(tiny_model(), tokenizer=tiny_tokenizer(), batch_size="auto", max_batch_size=2)
-    requests = [generation(text, max_gen_toks=4) for text in ("a", "bb", "ccc", "dddd", "eeeee")]
-    assert from_objects.generate_until(requests, disable_tqdm=True) == lm.generate_until(requests, disable_tqdm=True)
 
 
 def test_a_masked_lm_of_transformers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

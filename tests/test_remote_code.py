@@ -71,6 +71,15 @@ def remote(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
+@pytest.mark.parametrize("broken", ["config", "model"])
+def test_code_that_fails_ends_in_one_sentence(remote: Path, broken: str) -> None:
+    code = {"config": "import no_such_package\n" + CODE, "model": CODE.replace("self.post_init()", "self.nothing()")}
+    (remote / "modeling_summing.py").write_text(code[broken])
+    with pytest.raises(OptionError, match=r"its own code does not run with the installed packages: [A-Z]") as error:
+        MDLM(str(remote), device="cpu", **SETTINGS)
+    assert "\n" not in str(error.value)
+
+
 def test_answers_do_not_depend_on_the_batch(remote: Path) -> None:
     lm = MDLM(str(remote), device="cpu", batch_size=3, max_length=64, **SETTINGS)
     assert lm.get_model_info()["mdlm"]["family"] == "remote"

@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from lm_eval.models.utils import resolve_max_length
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
 
@@ -12,6 +11,7 @@ from mdlm_lm_eval import checkpoints
 from mdlm_lm_eval.analysis.options import AUTOREGRESSIVE, AnalysisOptions
 from mdlm_lm_eval.default_model import default_model_path
 from mdlm_lm_eval.denoiser import Denoiser
+from mdlm_lm_eval.devices import best_device
 from mdlm_lm_eval.loading import load_denoiser
 from mdlm_lm_eval.model_arguments import (
     BITSANDBYTES_NAMES,
@@ -57,15 +57,6 @@ def check_model_arguments(arguments: Mapping[str, Any]) -> None:
         parse_flag(name, arguments.get(name, False))
 
 
-def check_device(device: str | None) -> None:
-    """Raises OptionError for a device that this machine does not have."""
-    try:
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:
-        allowed = " and ".join(sorted({_best_device(), "cpu"}))
-        raise OptionError(f"device={device} is not allowed; this machine has {allowed}") from error
-
-
 def read_encoding(options: AnalysisOptions) -> PromptEncoding:
     """Tokenizer and special tokens of the checkpoint. Raises OptionError where it is no model of its kind."""
     arguments = options.model_args
@@ -103,7 +94,7 @@ def load_model(options: AnalysisOptions, encoding: PromptEncoding) -> Denoiser:
     arguments = bitsandbytes_arguments(dict(options.model_args))
     pretrained, peft = pretrained_path(arguments), arguments.get("peft")
     loading = {name: arguments[name] for name in arguments.keys() & (FROM_PRETRAINED_NAMES | WHERE_NAMES)}
-    loading.setdefault("device_map", {"": options.device or _best_device()})
+    loading.setdefault("device_map", {"": options.device or best_device()})
     dtype = arguments.get("dtype", "auto")
     if options.model == AUTOREGRESSIVE:
         try:
@@ -131,8 +122,3 @@ def load_model(options: AnalysisOptions, encoding: PromptEncoding) -> Denoiser:
 def pretrained_path(arguments: Mapping[str, Any]) -> str:
     """The checkpoint's folder or hub id; without `pretrained` the built-in model's folder."""
     return str(arguments.get("pretrained", default_model_path()))
-
-
-def _best_device() -> str:
-    accelerator = torch.accelerator.current_accelerator(check_available=True)
-    return accelerator.type if accelerator else "cpu"

@@ -6,11 +6,11 @@ from typing import Any
 
 from tqdm import tqdm
 
+from mdlm_lm_eval import checkpoints
 from mdlm_lm_eval.analysis.attribution import attribute, example_means, group_means
 from mdlm_lm_eval.analysis.confidence import predict
 from mdlm_lm_eval.analysis.models import (
     PromptEncoding,
-    check_device,
     check_model_arguments,
     load_model,
     pretrained_path,
@@ -22,8 +22,8 @@ from mdlm_lm_eval.analysis.prompts import Prompt, build_prompt
 from mdlm_lm_eval.analysis.tasks import examples_of, load_tasks, relevant_examples, reorder_examples
 from mdlm_lm_eval.batching import Batches
 from mdlm_lm_eval.denoiser import Denoiser
+from mdlm_lm_eval.devices import check_device
 from mdlm_lm_eval.run_info import suite_info
-from mdlm_lm_eval.sweep.results import weights_digest
 
 # `batch_size=auto` starts here and halves when memory runs out; a CPU swaps long before it says so.
 LARGEST_BATCH, LARGEST_BATCH_ON_CPU = 64, 8
@@ -178,8 +178,10 @@ def _settings(options: AnalysisOptions, tasks: dict[str, Any]) -> dict[str, Any]
         "pretrained": options.model_args.get("pretrained", "built-in"),
         "model_args": {name: value for name, value in options.model_args.items() if name != "pretrained"},
         # A checkpoint or adapter that was trained on lies at the same place with other weights.
-        "weights": weights_digest(pretrained_path(options.model_args)),
-        "adapter_weights": weights_digest(str(adapter)) if (adapter := options.model_args.get("peft")) else None,
+        "weights": checkpoints.files_digest(pretrained_path(options.model_args)),
+        "adapter_weights": checkpoints.files_digest(str(adapter))
+        if (adapter := options.model_args.get("peft"))
+        else None,
         "apply_chat_template": options.apply_chat_template,
         "tasks": sorted(tasks),
         "metadata": dict(options.metadata),

@@ -1,11 +1,12 @@
 """PEFT adapters, also those trained on the module names of LLaDA's remote code."""
 
 import re
+from pathlib import Path
 from typing import Any
 
 from peft import LoraConfig, PeftConfig, PeftModel
 from peft.mapping import PEFT_TYPE_TO_PREFIX_MAPPING
-from peft.utils import load_peft_weights, set_peft_model_state_dict
+from peft.utils import SAFETENSORS_WEIGHTS_NAME, WEIGHTS_NAME, load_peft_weights, set_peft_model_state_dict
 from peft.utils.other import get_pattern_key
 from peft.utils.transformers_weight_conversion import convert_peft_config_for_transformers
 from safetensors import SafetensorError
@@ -13,10 +14,12 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from mdlm_lm_eval.checkpoints import llada
-from mdlm_lm_eval.checkpoints.configs import family_of, one_line
+from mdlm_lm_eval.checkpoints.configs import check_path, family_of, one_line
 from mdlm_lm_eval.options import OptionError
 
+WEIGHT_FILES = (SAFETENSORS_WEIGHTS_NAME, WEIGHTS_NAME)
 PREFIX = "base_model.model."
+WHOLE_MODULE_COPY = re.compile(r"\.(modules_to_save|original_module)(\.default)?(?=\.)")
 LORA_PARAMETER = re.compile(r"\.lora_(A|B|embedding_A|embedding_B|magnitude_vector)(\.|$)")
 
 
@@ -25,6 +28,9 @@ def load_adapter(model: PreTrainedModel, peft: str, *, revision: str | None = "m
 
     Raises OptionError where the adapter cannot be read or was made for another model.
     """
+    check_path("peft", peft)
+    if Path(peft).is_dir() and not any((Path(peft) / name).exists() for name in WEIGHT_FILES):
+        raise OptionError(f"peft={peft}: the folder holds no {WEIGHT_FILES[0]}")
     try:
         config = PeftConfig.from_pretrained(peft, revision=revision or "main")
         weights = load_peft_weights(peft, device="cpu", revision=revision or "main")
@@ -41,13 +47,20 @@ def load_adapter(model: PreTrainedModel, peft: str, *, revision: str | None = "m
         raise OptionError(f"peft={peft}: the adapter does not fit this model: {one_line(error)}") from error
     prefix = PEFT_TYPE_TO_PREFIX_MAPPING[config.peft_type]
     missing = [name for name in result.missing_keys if prefix in name]
-    misfits = [*result.unexpected_keys, *missing]
+    # With the embeddings, PEFT saves a module that is trained whole a second time.
+    unexpected = [name for name in result.unexpected_keys if not _is_copy(name, weights)]
+    misfits = [*unexpected, *missing]
     if misfits:
         raise OptionError(
-            f"peft={peft}: the adapter does not fit this model: {len(result.unexpected_keys)} of its weights have no "
+            f"peft={peft}: the adapter does not fit this model: {len(unexpected)} of its weights have no "
             f"place and {len(missing)} places have no weight, the first is {misfits[0]}"
         )
     return adapted.eval()
+
+
+def _is_copy(name: str, weights: dict[str, Tensor]) -> bool:
+    plain, n_replaced = WHOLE_MODULE_COPY.subn("", name)
+    return n_replaced > 0 and plain in weights
 
 
 def _with_native_names(

@@ -1,6 +1,7 @@
 """A checkpoint's config in transformers' terms, and the family that it belongs to."""
 
 from collections.abc import Callable
+from pathlib import Path
 from textwrap import shorten
 from typing import Any
 
@@ -34,6 +35,7 @@ def load_config(
     equivalent, and a causal language model.
     """
     revision, subfolder = revision or "main", subfolder or ""
+    check_path("pretrained", pretrained)
     try:
         published, _ = PretrainedConfig.get_config_dict(pretrained, revision=revision, subfolder=subfolder)
     except (OSError, ValueError) as error:
@@ -46,10 +48,19 @@ def load_config(
             config = NATIVE_CONFIGS[model_type](published)
         except KeyError as error:
             raise OptionError(f"pretrained={pretrained}: its config.json lacks the key {error}") from error
+        except (TypeError, ValueError) as error:
+            if isinstance(error, OptionError):
+                raise
+            raise OptionError(f"pretrained={pretrained}: cannot use its config.json: {one_line(error)}") from error
         config.name_or_path = pretrained
         return config
     if trust_remote_code and published.get("auto_map"):
-        config = AutoConfig.from_pretrained(pretrained, revision=revision, subfolder=subfolder, trust_remote_code=True)
+        try:
+            config = AutoConfig.from_pretrained(
+                pretrained, revision=revision, subfolder=subfolder, trust_remote_code=True
+            )
+        except Exception as error:  # whatever other people's code raises
+            raise OptionError(remote_code_sentence(pretrained, error)) from error
         config.diffusion_family = "remote"
         return config
     if model_type not in CONFIG_MAPPING:
@@ -59,20 +70,28 @@ def load_config(
             f"{', '.join(BIDIRECTIONAL_DECODERS)} with is_causal=false, masked language models of transformers, "
             "and others with trust_remote_code=true, mask_token_id and shift_logits"
         )
-    config = AutoConfig.from_pretrained(pretrained, revision=revision, subfolder=subfolder)
-    if is_masked_lm(config):
-        return config
-    if published.get("is_causal") is not False:
+    try:
+        config = AutoConfig.from_pretrained(pretrained, revision=revision, subfolder=subfolder)
+    except (TypeError, ValueError) as error:
+        raise OptionError(f"pretrained={pretrained}: cannot use its config.json: {one_line(error)}") from error
+    check_bidirectional(config, pretrained)
+    return config
+
+
+def check_bidirectional(config: PretrainedConfig, pretrained: str = "a model object") -> None:
+    """Raises OptionError for an autoregressive model, and for one of transformers that cannot be made bidirectional."""
+    if family_of(config) != config.model_type:
+        return  # no decoder of transformers
+    if config.to_dict().get("is_causal") is not False:
         raise OptionError(
-            f"pretrained={pretrained}: its config.json does not say is_causal=false, so this {model_type} is an "
+            f"pretrained={pretrained}: its config does not say is_causal=false, so this {config.model_type} is an "
             "autoregressive model and no masked diffusion model; use --model hf for it"
         )
-    if model_type not in BIDIRECTIONAL_DECODERS:
+    if config.model_type not in BIDIRECTIONAL_DECODERS:
         raise OptionError(
             f"pretrained={pretrained}: is_causal=false is supported for {', '.join(BIDIRECTIONAL_DECODERS)}, "
-            f"not for model_type={model_type!r}"
+            f"not for model_type={config.model_type!r}"
         )
-    return config
 
 
 def family_of(config: PretrainedConfig) -> str:
@@ -80,7 +99,16 @@ def family_of(config: PretrainedConfig) -> str:
     family = config.to_dict().get("diffusion_family")
     if family is not None:
         return family
-    return "masked_lm" if is_masked_lm(config) else config.model_type
+    if is_masked_lm(config):
+        return "masked_lm"
+    return config.model_type if config.model_type in CONFIG_MAPPING else "remote"
+
+
+def check_path(option: str, name: str) -> None:
+    """Raises OptionError for what reads as a folder's path, as no hub id does, and is not there."""
+    path = Path(name)
+    if not path.exists() and (path.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1):
+        raise OptionError(f"{option}={name}: there is no such folder")
 
 
 def shifts_logits(config: PretrainedConfig) -> bool:
@@ -120,11 +148,19 @@ def resolve_mask_token_id(
             "mask_token_id is not set and neither the checkpoint's config nor its tokenizer names a mask token; "
             f"allowed are ids from 0 to {vocab_size - 1}"
         )
-    if not 0 <= mask_token_id < vocab_size:
+    if not isinstance(mask_token_id, int) or not 0 <= mask_token_id < vocab_size:
         raise OptionError(
-            f"mask_token_id={mask_token_id} lies outside the vocabulary; allowed are ids from 0 to {vocab_size - 1}"
+            f"mask_token_id={mask_token_id} is no token of the vocabulary; allowed are ids from 0 to {vocab_size - 1}"
         )
     return int(mask_token_id)
+
+
+def remote_code_sentence(pretrained: str, error: Exception) -> str:
+    """What to say where a checkpoint's own code fails."""
+    return (
+        f"pretrained={pretrained}: its own code does not run with the installed packages: "
+        f"{type(error).__name__}: {one_line(error)}"
+    )
 
 
 def one_line(error: Exception) -> str:

@@ -16,8 +16,8 @@ from transformers import (
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, cached_file
 
 from mdlm_lm_eval.checkpoints import llada, llada_moe
-from mdlm_lm_eval.checkpoints.configs import family_of, one_line
-from mdlm_lm_eval.checkpoints.masked_lm import is_unused_head
+from mdlm_lm_eval.checkpoints.configs import family_of, one_line, remote_code_sentence
+from mdlm_lm_eval.checkpoints.masked_lm import is_unused_head, positions_before_text
 from mdlm_lm_eval.options import OptionError
 
 NAMES_SHOWN = 5
@@ -55,15 +55,18 @@ def load_model(
         )
     except (OSError, SafetensorError) as error:
         raise OptionError(f"pretrained={pretrained}: its weights cannot be read: {one_line(error)}") from error
-    except (ImportError, ValueError) as error:  # what is not installed, and values that transformers does not know
-        raise OptionError(f"pretrained={pretrained}: it cannot be loaded as asked for: {one_line(error)}") from error
-    except RuntimeError as error:
-        # transformers fuses experts while loading and stops, without their names, where some are missing.
-        if "conversion of the weights" not in str(error):
+    except Exception as error:
+        if family == "remote":
+            raise OptionError(remote_code_sentence(pretrained, error)) from error
+        if isinstance(error, RuntimeError) and "conversion of the weights" in str(error):
+            # transformers fuses experts while loading and stops, without their names, where some are missing.
+            found = _weight_names(pretrained, revision or "main", subfolder or "")
+            _refuse(pretrained, "missing", llada_moe.expert_weight_names(config) - found)
+            raise OptionError(f"pretrained={pretrained}: its expert weights differ in shape") from error
+        if not isinstance(error, (ImportError, TypeError, ValueError)):
             raise
-        found = _weight_names(pretrained, revision or "main", subfolder or "")
-        _refuse(pretrained, "missing", llada_moe.expert_weight_names(config) - found)
-        raise OptionError(f"pretrained={pretrained}: its expert weights differ in shape") from error
+        # What is not installed, and values that transformers does not know.
+        raise OptionError(f"pretrained={pretrained}: it cannot be loaded as asked for: {one_line(error)}") from error
     unexpected = set(info["unexpected_keys"])
     if family == "masked_lm":
         unexpected = {name for name in unexpected if not is_unused_head(name)}
@@ -85,6 +88,11 @@ def load_skeleton(config: PretrainedConfig) -> PreTrainedModel:
     """The model of `config` on the meta device, without weights: its modules' names and shapes."""
     with torch.device("meta"):
         return _auto_class(config).from_config(config)
+
+
+def reserved_positions(config: PretrainedConfig) -> int:
+    """How many of the positions that the config names hold no token."""
+    return positions_before_text(load_skeleton(config)) if family_of(config) == "masked_lm" else 0
 
 
 def _auto_class(config: PretrainedConfig) -> Any:
@@ -114,4 +122,8 @@ def _refuse(pretrained: str, what: str, names: set[str]) -> None:
     if names:
         shown = ", ".join(sorted(names)[:NAMES_SHOWN])
         more = f" and {len(names) - NAMES_SHOWN} more" if len(names) > NAMES_SHOWN else ""
-        raise OptionError(f"pretrained={pretrained}: {len(names)} weights are {what}: {shown}{more}")
+        raise OptionError(f"pretrained={pretrained}: {_counted(len(names))} {what}: {shown}{more}")
+
+
+def _counted(n_weights: int) -> str:
+    return "1 weight is" if n_weights == 1 else f"{n_weights} weights are"

@@ -1,6 +1,5 @@
 """One cell on disk: an ordinary lm-eval result file in a folder that appears whole, or not at all."""
 
-import hashlib
 import json
 import shlex
 import shutil
@@ -11,7 +10,7 @@ from typing import Any
 import lm_eval
 from lm_eval.loggers import EvaluationTracker
 
-from mdlm_lm_eval import tasks_path
+from mdlm_lm_eval import checkpoints, tasks_path
 from mdlm_lm_eval.default_model import default_model_path
 from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.run_info import suite_info
@@ -19,8 +18,6 @@ from mdlm_lm_eval.sweep.plan import Cell, Sweep
 
 # lm-eval's readers look for results_*.json; a cell has one result, so no date in the name.
 RESULT_FILE = "results_cell.json"
-_WEIGHTS = ("*.safetensors", "*.bin")
-_DIGESTED_BYTES = 2**20
 
 
 def cell_folder(sweep: Sweep, cell: Cell, output: Path) -> Path:
@@ -42,30 +39,10 @@ def cell_settings(sweep: Sweep, cell: Cell, task_names: Iterable[str]) -> dict[s
         "system_instruction": sweep.system_instruction,
         "log_samples": sweep.log_samples,
         "task_suite": suite_info(task_names),
-        "weights": weights_digest(str(sweep.model_args.get("pretrained", default_model_path()))),
-        "adapter_weights": None if cell.peft is None else weights_digest(cell.peft),
+        "weights": checkpoints.files_digest(str(sweep.model_args.get("pretrained", default_model_path()))),
+        "adapter_weights": None if cell.peft is None else checkpoints.files_digest(cell.peft),
     }
     return json.loads(json.dumps(settings, default=str))  # as the file will have it
-
-
-def weights_digest(checkpoint: str) -> str | None:
-    """Digest of the weights in a folder: names, sizes, and each file's first and last MiB, which any training changes.
-
-    None for a hub id, which its revision names.
-    """
-    folder = Path(checkpoint)
-    paths = sorted(path for pattern in _WEIGHTS for path in folder.glob(pattern))
-    if not paths:
-        return None
-    digest = hashlib.sha256()
-    for path in paths:
-        size = path.stat().st_size
-        digest.update(f"{path.name} {size} ".encode())
-        with path.open("rb") as file:
-            digest.update(file.read(_DIGESTED_BYTES))
-            file.seek(max(size - _DIGESTED_BYTES, 0))
-            digest.update(file.read())
-    return digest.hexdigest()
 
 
 def is_finished(folder: Path, settings: dict[str, Any]) -> bool:

@@ -1,0 +1,31 @@
+"""Where a model runs."""
+
+import os
+
+import torch
+
+from mdlm_lm_eval.options import OptionError
+
+
+def best_device() -> str:
+    """The machine's accelerator, else the CPU."""
+    accelerator = torch.accelerator.current_accelerator(check_available=True)
+    return accelerator.type if accelerator else "cpu"
+
+
+def check_device(device: str | None) -> None:
+    """Raises OptionError for a device that this machine does not have."""
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        allowed = " and ".join(sorted({best_device(), "cpu"}))
+        raise OptionError(f"device={device} is not allowed; this machine has {allowed}") from error
+
+
+def share_cpu_among_processes() -> None:
+    """Lets several processes (`torchrun`) find each other on a machine without an accelerator.
+
+    accelerate takes the CPU for a distributed run only where it is told to; otherwise every process would do all work.
+    """
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1 and best_device() == "cpu":
+        os.environ.setdefault("ACCELERATE_USE_CPU", "true")
