@@ -90,15 +90,58 @@ def test_columns() -> None:
 
 
 def test_rows_that_cannot_be_used_are_counted(tmp_path: Path) -> None:
-    rows = [{"prompt": "x" * n, "response": "yes" if n else ""} for n in (5, 100, 0)]
+    rows = [
+        *({"prompt": "x" * n, "response": "yes" if n else ""} for n in (5, 100, 0)),
+        {"prompt": "blank", "response": " \n"},
+        {"prompt": "a <|mask|>", "response": "b"},
+        {"prompt": "a", "response": "b <|eos|>"},
+        {"prompt": " ", "response": "c"},
+    ]
     path = write_rows(tmp_path / "data.jsonl", rows)
     texts, sentence = read(path)
+    assert sorted(texts) == [(" \n\n", "c<|eos|>"), ("xxxxx\n\n", "yes<|eos|>")]
+    assert sentence.startswith("2 examples; rows skipped: ")
+    for skipped in ("2 without an answer", "2 with a special token's name in their text", "1 longer than 50 tokens"):
+        assert skipped in sentence
+    texts, sentence = read(path, masked_part="prompt")
     assert texts == [("xxxxx\n\n", "yes<|eos|>")]
-    assert sentence == "1 examples; 1 rows without an answer and 1 longer than 50 tokens skipped"
-    with pytest.raises(
-        OptionError, match="no example to train on: 1 rows without an answer and 2 longer than 4 tokens"
-    ):
+    assert "1 without a prompt" in sentence
+    with pytest.raises(OptionError, match=r"no example to train on; rows skipped: .*longer than 4 tokens"):
         read(path, max_length=4)
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"prompt": "q", "response": 4}, "response=4 is not allowed; allowed is text"),
+        ({"prompt": 3, "response": "a"}, "prompt=3 is not allowed"),
+        ({"messages": "hello"}, "messages='hello' is not allowed; allowed is a list"),
+        ({"messages": [{"from": "user"}]}, "message 0 has role=None"),
+        ({"messages": [{"role": "user", "content": None}, {"role": "assistant", "content": "a"}]}, "content=None"),
+        ({"messages": [{"role": "user", "content": [{"text": "q"}]}, {"role": "assistant"}]}, r"content=\[\{'text'"),
+    ],
+)
+def test_malformed_rows_are_named(tmp_path: Path, row: dict[str, Any], message: str) -> None:
+    with pytest.raises(OptionError, match=rf"data\.jsonl, row 0 counted from 0: .*{message}"):
+        read(write_rows(tmp_path / "data.jsonl", [row]))
+
+
+def test_an_example_names_its_row(tmp_path: Path) -> None:
+    rows = [{"prompt": str(n), "response": "a" if n % 2 else ""} for n in range(20)]
+    path = write_rows(tmp_path / "data.jsonl", rows)
+    examples, _ = instruction_examples(FinetuneOptions(output="out", data=str(path), seed=1), tiny_tokenizer())
+    assert [example.id for example in examples] != sorted(example.id for example in examples)
+    assert [tiny_tokenizer().decode(e.prompt_ids) for e in examples] == [f"{e.id}\n\n" for e in examples]
+
+
+def test_a_configuration_of_a_data_set(tmp_path: Path) -> None:
+    configs = "".join(f"- {{config_name: {name}, data_files: {name}.jsonl}}\n" for name in "ab")
+    (tmp_path / "README.md").write_text(f"---\nconfigs:\n{configs}---\n")
+    for name in "ab":
+        write_rows(tmp_path / f"{name}.jsonl", [{"prompt": "q", "response": name}])
+    assert read(tmp_path, data_config="b")[0] == [("q\n\n", "b<|eos|>")]
+    with pytest.raises(OptionError, match="cannot be read: Config name is missing"):
+        read(tmp_path)
 
 
 def test_an_empty_or_absent_file_is_refused(tmp_path: Path) -> None:
@@ -128,6 +171,21 @@ def test_chat_template_splits_prompt_from_answer(tmp_path: Path) -> None:
     tokenizer.chat_template = None
     options = FinetuneOptions(output="out", pretrained="some/model", data=str(path), chat_template=True)
     with pytest.raises(OptionError, match="some/model has no chat template"):
+        instruction_examples(options, tokenizer)
+
+
+def test_a_templated_answer_ends_with_its_turn(tmp_path: Path) -> None:
+    path = write_rows(tmp_path / "data.jsonl", [{"system_prompt": "s", "question": "q", "response": "yes"}])
+    options = FinetuneOptions(output="out", data=str(path), chat_template=True)
+    tokenizer = tiny_tokenizer()
+    # As LLaDA-8B-Instruct's, which begins an answer whether or not that is asked for.
+    turns = "{% for m in messages %}<{{ m['role'] }}>{{ m['content'] | trim }}<|eos|>{% endfor %}<assistant>"
+    tokenizer.chat_template = turns
+    (example,), _ = instruction_examples(options, tokenizer)
+    assert tokenizer.decode(example.prompt_ids) == "<system>s<|eos|><user>q<|eos|><assistant>"
+    assert tokenizer.decode(example.answer_ids) == "yes<|eos|>"
+    tokenizer.chat_template = "{% if messages[0]['role'] == 'system' %}{{ raise_exception('no system') }}{% endif %}"
+    with pytest.raises(OptionError, match=r"row 0 .*template refuses the messages: no system"):
         instruction_examples(options, tokenizer)
 
 

@@ -12,7 +12,7 @@ MaskedPart = Literal["answer", "prompt", "both"]
 
 @dataclass(frozen=True)
 class Example:
-    """A prompt and its answer, in tokens; `id` names the row of the data."""
+    """A prompt and its answer, in tokens; `id` is its row's number in the data, from 0."""
 
     id: int
     prompt_ids: list[int]

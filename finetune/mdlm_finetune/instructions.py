@@ -1,39 +1,46 @@
 """Instruction data, from files or the hub, as examples of a model's own format."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 
 from datasets import load_dataset
 from datasets.exceptions import DatasetNotFoundError
+from jinja2 import TemplateError
 from tqdm import tqdm
 from transformers import PreTrainedTokenizerBase
 
 from mdlm_finetune.collator import Example
 from mdlm_finetune.options import FinetuneOptions
 from mdlm_lm_eval.options import OptionError
+from mdlm_lm_eval.text import end_of_turn_ids
 
 FILE_FORMATS = {".jsonl": "json", ".json": "json", ".parquet": "parquet"}
 COLUMNS = (
     "messages; prompt, response; system_prompt, question, response (OpenOrca); instruction, input, output (Alpaca)"
 )
 TURN_SEPARATOR = "\n\n"
+ROW_NUMBER = "__row_number__"  # a column that is added while reading
 
 Message = dict[str, str]  # "role" and "content"
 
 
-def stored_rows(options: FinetuneOptions) -> Iterator[Mapping[str, Any]]:
-    """Rows of a JSONL or Parquet file or of a hub data set, streamed, in an order that the seed fixes.
+def stored_rows(options: FinetuneOptions) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """Rows of a JSONL or Parquet file or of a hub data set, numbered, streamed in an order that the seed fixes.
 
     Raises OptionError for data that cannot be found or read.
     """
     file_format = FILE_FORMATS.get(Path(options.data).suffix)
     try:
         if file_format is None:
-            rows = load_dataset(options.data, split=options.split, streaming=True)
+            rows = load_dataset(options.data, options.data_config, split=options.split, streaming=True)
         else:
             rows = load_dataset(file_format, data_files=options.data, split="train", streaming=True)
-        yield from rows.shuffle(seed=options.seed, buffer_size=10_000)
+        numbered = rows.map(lambda _, number: {ROW_NUMBER: number}, with_indices=True)
+        for row in numbered.shuffle(seed=options.seed, buffer_size=10_000):
+            yield row.pop(ROW_NUMBER), row
     except StopIteration:
         return  # datasets looks for the first row of an empty file
     except (OSError, ValueError, DatasetNotFoundError) as error:
@@ -43,51 +50,91 @@ def stored_rows(options: FinetuneOptions) -> Iterator[Mapping[str, Any]]:
 def conversation(row: Mapping[str, Any]) -> tuple[list[Message], str | None]:
     """The messages before the answer, and the answer, None where the row has none.
 
-    Raises OptionError for columns that are none of `COLUMNS`.
+    Raises OptionError for columns that are none of `COLUMNS` and for values that are no text.
     """
     if "messages" in row:
-        messages = list(row["messages"] or [])
+        messages = _messages(row["messages"] or [])
         if not messages or messages[-1]["role"] != "assistant":
             return messages, None
-        return messages[:-1], messages[-1]["content"] or None
-    if "response" in row and ("question" in row or "prompt" in row):
-        system, user, answer = row.get("system_prompt"), row.get("question") or row.get("prompt"), row["response"]
-    elif "instruction" in row and "output" in row:
-        system, answer = None, row["output"]
-        user = TURN_SEPARATOR.join(part for part in (row["instruction"], row.get("input")) if part)
+        before, answer = messages[:-1], _text(messages[-1], "content")
     else:
-        raise OptionError(f"the data has the columns {', '.join(row)}; allowed are {COLUMNS}")
-    before = [{"role": "system", "content": system}] if system else []
-    return [*before, {"role": "user", "content": user or ""}], answer or None
+        if "response" in row and ("question" in row or "prompt" in row):
+            user, answer = _text(row, "question") or _text(row, "prompt"), _text(row, "response")
+            system = _text(row, "system_prompt")
+        elif "instruction" in row and "output" in row:
+            user = TURN_SEPARATOR.join(part for part in (_text(row, "instruction"), _text(row, "input")) if part)
+            system, answer = "", _text(row, "output")
+        else:
+            raise OptionError(f"the data has the columns {', '.join(row)}; allowed are {COLUMNS}")
+        before = [{"role": "system", "content": system}] if system else []
+        before.append({"role": "user", "content": user})
+    return before, answer if answer.strip() else None
 
 
-def instruction_examples(options: FinetuneOptions, tokenizer: PreTrainedTokenizerBase) -> tuple[list[Example], str]:
+def _messages(value: Any) -> list[Message]:
+    if not isinstance(value, list) or not all(isinstance(message, dict) for message in value):
+        raise OptionError(f"messages={shorten(repr(value), 100)} is not allowed; allowed is a list of messages")
+    for index, message in enumerate(value):
+        # The last one may be an answer that is missing.
+        required = ("role",) if index == len(value) - 1 else ("role", "content")
+        for name in required:
+            if not isinstance(message.get(name), str):
+                raise OptionError(
+                    f"message {index} has {name}={shorten(repr(message.get(name)), 100)}; allowed are messages of "
+                    "role and content, both text"
+                )
+    return value
+
+
+def _text(values: Mapping[str, Any], name: str) -> str:
+    value = values.get(name)
+    if value is not None and not isinstance(value, str):
+        raise OptionError(f"{name}={shorten(repr(value), 100)} is not allowed; allowed is text")
+    return value or ""
+
+
+def instruction_examples(
+    options: FinetuneOptions, tokenizer: PreTrainedTokenizerBase, *, report: bool = False
+) -> tuple[list[Example], str]:
     """The first `n_examples` rows that have an answer and leave room for a mask, and a sentence on what was skipped.
 
-    The answer of a base model ends in EOS, that of an instruct model (`chat_template`) in whatever its template puts
-    behind an assistant's message; both belong to the answer, as in LLaDA's own fine-tuning. Raises OptionError where
-    nothing remains.
+    The answer of a base model ends in EOS, that of an instruct model (`chat_template`) in whatever its template ends an
+    assistant's message with; both belong to the answer, as in LLaDA's own fine-tuning. `report` shows progress. Raises
+    OptionError for rows that are malformed, and where nothing remains.
     """
     if options.chat_template and not tokenizer.chat_template:
         raise OptionError(f"chat_template=True: the tokenizer of {options.pretrained} has no chat template")
+    special_tokens = [str(token) for token in tokenizer.added_tokens_decoder.values() if token.special]
+    tokenize = _templated if options.chat_template else _plain
     examples: list[Example] = []
-    without_answer = too_long = 0
-    for messages, answer in map(conversation, tqdm(stored_rows(options), desc="reading the data", unit=" rows")):
-        if answer is None:
-            without_answer += 1
-            continue
-        tokenize = _templated if options.chat_template else _plain
-        prompt_ids, answer_ids = tokenize(messages, answer, tokenizer)
+    skipped: Counter[str] = Counter()
+    for number, row in tqdm(stored_rows(options), desc="reading the data", unit=" rows", disable=not report):
+        try:
+            messages, answer = conversation(row)
+            texts = [message["content"] for message in messages if message["content"]]
+            if answer is None:
+                skipped["without an answer"] += 1
+                continue
+            if options.masked_part == "prompt" and not any(text.strip() for text in texts):
+                skipped["without a prompt"] += 1
+                continue
+            # The tokenizer would read such text as the token itself, which may be the mask.
+            if any(token in text for text in (*texts, answer) for token in special_tokens):
+                skipped["with a special token's name in their text"] += 1
+                continue
+            prompt_ids, answer_ids = tokenize(messages, answer, tokenizer)
+        except OptionError as error:
+            raise OptionError(f"data={options.data}, row {number} counted from 0: {error}") from error
         if len(prompt_ids) + len(answer_ids) >= options.max_length:
-            too_long += 1
+            skipped[f"longer than {options.max_length} tokens"] += 1
             continue
-        examples.append(Example(len(examples), prompt_ids, answer_ids))
+        examples.append(Example(number, prompt_ids, answer_ids))
         if len(examples) == options.n_examples:
             break
-    skipped = f"{without_answer} rows without an answer and {too_long} longer than {options.max_length} tokens skipped"
+    sentence = "rows skipped: " + (", ".join(f"{count} {why}" for why, count in skipped.items()) or "none")
     if not examples:
-        raise OptionError(f"data={options.data} holds no example to train on: {skipped}")
-    return examples, f"{len(examples)} examples; {skipped}"
+        raise OptionError(f"data={options.data} holds no example to train on; {sentence}")
+    return examples, f"{len(examples)} examples; {sentence}"
 
 
 def _plain(messages: list[Message], answer: str, tokenizer: PreTrainedTokenizerBase) -> tuple[list[int], list[int]]:
@@ -97,12 +144,19 @@ def _plain(messages: list[Message], answer: str, tokenizer: PreTrainedTokenizerB
 
 
 def _templated(messages: list[Message], answer: str, tokenizer: PreTrainedTokenizerBase) -> tuple[list[int], list[int]]:
-    before = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
-    whole = tokenizer.apply_chat_template([*messages, {"role": "assistant", "content": answer}], tokenize=False)
+    try:
+        before = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+        whole = tokenizer.apply_chat_template([*messages, {"role": "assistant", "content": answer}], tokenize=False)
+    except TemplateError as error:
+        raise OptionError(f"chat_template=True: this model's template refuses the messages: {error}") from error
     if not whole.startswith(before):
         raise OptionError(
             "chat_template=True: this model's template renders a prompt differently once it is answered, "
             "so that the answer cannot be told from the prompt"
         )
     prompt_ids: list[int] = tokenizer(before, add_special_tokens=False)["input_ids"]
-    return prompt_ids, tokenizer(whole[len(before) :], add_special_tokens=False)["input_ids"]
+    answer_ids: list[int] = tokenizer(whole[len(before) :], add_special_tokens=False)["input_ids"]
+    # What follows the end of the turn is no answer: a line break, or LLaDA's header of a next message.
+    ends = end_of_turn_ids(tokenizer) | {tokenizer.eos_token_id}
+    end = next((index for index, id in enumerate(answer_ids) if id in ends), len(answer_ids))
+    return prompt_ids, answer_ids[: end + 1]

@@ -34,6 +34,7 @@ class FinetuneOptions:
     output: str
     pretrained: str | None = None
     data: str = "generated"
+    data_config: str | None = None
     split: str = "train"
     chat_template: bool = False
     n_examples: int = 5000

@@ -119,7 +119,7 @@ def _claim(options: FinetuneOptions, checkpoint_folder: Path, *, resume: bool) -
 def _examples(options: FinetuneOptions, tokenizer: PreTrainedTokenizerBase, *, report: bool) -> list[Example]:
     if options.data == "generated":
         return generated_examples(options, tokenizer)
-    examples, sentence = instruction_examples(options, tokenizer)
+    examples, sentence = instruction_examples(options, tokenizer, report=report)
     if report:
         print(sentence, file=sys.stderr)
     return examples
