@@ -80,15 +80,10 @@ def test_two_processes_have_the_losses_of_one(tmp_path: Path, checkpoint: Path, 
     assert len(set(one)) == 6
 
 
-def test_bad_input_is_one_sentence(tmp_path: Path, checkpoint: Path, data: Path) -> None:
-    for changes, message in (
-        (["betta=1"], "unknown key betta=1; did you mean beta?"),
-        ([f"data={data}", "lora_targets=nothing"], "lora_targets=nothing is not allowed"),
-        (["data=absent.jsonl"], "data=absent.jsonl: cannot be read"),
-    ):
-        run = command(checkpoint, tmp_path / "adapter", *changes)
-        done = subprocess.run(run, env=ENVIRONMENT, capture_output=True, text=True)
-        assert done.returncode == 1
-        assert done.stderr.splitlines()[-1].startswith(f"mdlm-finetune: {message}")
-        assert "Traceback" not in done.stderr
-        assert not (tmp_path / "adapter").exists()
+def test_bad_input_is_one_sentence(tmp_path: Path, checkpoint: Path) -> None:
+    run = command(checkpoint, tmp_path / "adapter", "data=absent.jsonl")
+    done = subprocess.run(run, env=ENVIRONMENT, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].startswith("mdlm-finetune: data=absent.jsonl: cannot be read")
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "adapter").exists()

@@ -47,12 +47,23 @@ def test_recipe_and_changes(tmp_path: Path) -> None:
         ("masked_part=all", "allowed are answer, prompt, both"),
         ("masks_end=0", "masks_start <= masks_end"),
         ("beta", "--set beta: must be key=value"),
-        ("trainer=3", "a mapping of transformers' TrainingArguments"),
+        ("trainer=3", "a mapping of TrainingArguments"),
+        ("output=", "output is not set"),
+        ("lora_targets=[1]", "allowed is a text or a list of texts"),
+        ("lora_targets=*_proj", r"--set lora_targets=\*_proj: the value is no YAML"),
+        ("seed=5000000000", "whole numbers below 2"),
+        ("alpha=nan", "alpha=nan is not allowed"),
     ):
         with pytest.raises(OptionError, match=message):
             read_recipe(recipe, [change])
     with pytest.raises(OptionError, match=r"alpha=0.0, beta=0.0"):
         read_recipe(recipe, ["alpha=0", "beta=0"])
+    recipe.write_text("output: out\ntrainer:\n")
+    assert read_recipe(recipe, ["trainer.logging_steps=3"]).trainer == {"logging_steps": 3}
+    assert read_recipe(recipe).trainer == {}
+    recipe.write_bytes(b"output: caf\xe9")
+    with pytest.raises(OptionError, match=r"recipe.yaml: cannot be read"):
+        read_recipe(recipe)
     with pytest.raises(OptionError, match=r"nowhere.yaml: cannot be read"):
         read_recipe(tmp_path / "nowhere.yaml")
 

@@ -1,5 +1,6 @@
 """A recipe becomes an adapter folder that loads with its model."""
 
+import json
 import shutil
 from pathlib import Path
 
@@ -7,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerFast, TrainingArguments
 
 from mdlm_finetune.evaluation import Score
 from mdlm_finetune.model_card import fill_in_scores
@@ -15,6 +16,7 @@ from mdlm_finetune.options import FinetuneOptions, read_recipe
 from mdlm_finetune.run import finetune
 from mdlm_lm_eval.loading import load_denoiser
 from mdlm_lm_eval.options import OptionError
+from tests.conftest import tiny_model, tiny_tokenizer
 
 GOLDEN = Path(__file__).parent / "golden"
 RECIPE = Path(__file__).parents[1] / "finetune" / "recipes" / "built-in-ce-tv.yaml"
@@ -23,6 +25,17 @@ RECIPE = Path(__file__).parents[1] / "finetune" / "recipes" / "built-in-ce-tv.ya
 def options(output: Path, *changes: str) -> FinetuneOptions:
     small = ["steps=2", "batch_size=1", "n_examples=4", "max_length=2000", "lora_rank=4", "trainer.disable_tqdm=true"]
     return read_recipe(RECIPE, [*small, f"output={output}", *changes])
+
+
+@pytest.fixture(scope="session")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """With room for the generated texts, of which each character is a token here."""
+    folder = tmp_path_factory.mktemp("checkpoint")
+    model = tiny_model()
+    model.config.max_position_embeddings = 2048
+    model.save_pretrained(folder)
+    tiny_tokenizer().save_pretrained(folder)
+    return folder
 
 
 @pytest.fixture
@@ -60,7 +73,7 @@ def test_merged_is_the_adapted_model(family: str, tmp_path: Path, prompts: Path)
     words.pre_tokenizer = pre_tokenizers.Whitespace()
     PreTrainedTokenizerFast(tokenizer_object=words, eos_token="<|eos|>").save_pretrained(pretrained)
     finetune(
-        options(adapter, f"pretrained={pretrained}", f"data={prompts}", "masks_end=50", "learning_rate=0.1"),
+        options(adapter, f"pretrained={pretrained}", f"data={prompts}", "max_length=64", "learning_rate=0.1"),
         merge=True,
     )
     input_ids = load_file(pretrained / "golden.safetensors")["logits.input_ids"]
@@ -72,10 +85,44 @@ def test_merged_is_the_adapted_model(family: str, tmp_path: Path, prompts: Path)
     assert not torch.allclose(base, adapted, atol=1e-3)
 
 
-def test_a_lora_target_without_a_module_is_refused_before_training(tmp_path: Path, checkpoint: Path) -> None:
-    with pytest.raises(OptionError, match="lora_targets=nothing_here is not allowed"):
-        finetune(options(tmp_path / "adapter", f"pretrained={checkpoint}", "lora_targets=nothing_here"))
+@pytest.mark.parametrize(
+    ("targets", "adapted"),
+    [("q_proj", {"q_proj"}), ("[q_proj, v_proj]", {"q_proj", "v_proj"}), (r"'.*1\..*[kv]_proj'", {"k_proj", "v_proj"})],
+)
+def test_lora_targets(targets: str, adapted: set[str], tmp_path: Path, checkpoint: Path, prompts: Path) -> None:
+    finetune(options(tmp_path / "adapter", f"pretrained={checkpoint}", f"data={prompts}", f"lora_targets={targets}"))
+    weights = load_file(tmp_path / "adapter" / "adapter_model.safetensors")
+    assert {name.split(".")[-3] for name in weights} == adapted
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("lora_targets=nothing_here", "lora_targets=nothing_here is not allowed"),
+        ("lora_targets=[q_proj,r_proj]", "no module is named r_proj"),
+        ("lora_targets='('", r"lora_targets=\( is not allowed"),
+        ("max_length=5000", "max_length=5000 is not allowed: .* is 2048 tokens"),
+        ("trainer.eval_strategy=steps", r"trainer=\{.*'eval_strategy': 'steps'\}: "),
+    ],
+)
+def test_what_the_model_or_the_trainer_refuses(change: str, message: str, tmp_path: Path, checkpoint: Path) -> None:
+    with pytest.raises(OptionError, match=message):
+        finetune(options(tmp_path / "adapter", f"pretrained={checkpoint}", change))
     assert not (tmp_path / "adapter").exists()
+    assert not list(tmp_path.glob("adapter.checkpoints/*"))
+
+
+def test_the_built_in_model_is_named_without_its_folder(tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:
+    finetune(options(tmp_path / "adapter", "steps=1", "lora_targets=q_proj"))
+    config = json.loads((tmp_path / "adapter" / "adapter_config.json").read_text())
+    assert config["base_model_name_or_path"] == "mdlm-lm-eval built-in model"
+    assert not [warning for warning in recwarn if "renamed" in str(warning.message)]
+
+
+def test_one_process_has_one_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(TrainingArguments, "n_gpu", 2)
+    with pytest.raises(OptionError, match="one process with 2 GPUs is not allowed; start one a GPU, torchrun"):
+        finetune(options(tmp_path / "adapter"))
 
 
 def test_folders_of_another_run_are_refused(tmp_path: Path, checkpoint: Path) -> None:

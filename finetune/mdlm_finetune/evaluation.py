@@ -7,6 +7,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from mdlm_finetune.folders import evaluation_folder
 from mdlm_finetune.options import FinetuneOptions
 
 N_MASKS = (1, 2, 10, 50, 100, 200)
@@ -25,15 +26,21 @@ class Score:
 
 def sweep_arguments(options: FinetuneOptions) -> list[str]:
     """What `mdlm-sweep` needs to score the base model and the adapter in `options.output`."""
-    model = [f"--model_args=pretrained={options.pretrained},dtype={options.dtype}"] if options.pretrained else []
+    arguments = {
+        "pretrained": options.pretrained,
+        "dtype": options.dtype if options.pretrained else None,
+        "attn_implementation": options.attn_implementation,
+    }
+    pairs = ",".join(f"{name}={value}" for name, value in arguments.items() if value is not None)
     return [
-        *model,
+        *([f"--model_args={pairs}"] if pairs else []),
         f"--peft=none,{options.output}",
         "--tasks=mdlm_context",
         f"--n_masks={','.join(map(str, N_MASKS))}",
         "--steps=1",
         f"--limit={options.evaluation_limit}",
-        f"--output_path={options.output}.evaluation",
+        f"--output_path={_results(options)}",
+        *(["--apply_chat_template"] if options.chat_template else []),
     ]
 
 
@@ -44,7 +51,12 @@ def evaluate(options: FinetuneOptions) -> list[Score]:
     environment = {name: value for name, value in os.environ.items() if name not in distributed}
     command = [sys.executable, "-m", "mdlm_lm_eval.sweep", *sweep_arguments(options)]
     subprocess.run(command, check=True, env=environment)
-    return [_score(path) for path in sorted(Path(f"{options.output}.evaluation").rglob("results_*.json"))]
+    return [_score(path) for path in sorted(_results(options).rglob("results_*.json"))]
+
+
+def _results(options: FinetuneOptions) -> Path:
+    # The results of another limit cannot be continued, and need not go.
+    return evaluation_folder(options) / f"limit{options.evaluation_limit}"
 
 
 def _score(path: Path) -> Score:

@@ -26,6 +26,7 @@ def write_card(adapter: Path, options: FinetuneOptions, log: Sequence[Mapping[st
     del settings["output"]
     losses = [entry for entry in log if "consistency" in entry]
     arguments = f"pretrained={options.pretrained},peft=DIR" if options.pretrained else "peft=DIR"
+    template = " --apply_chat_template" if options.chat_template else ""
     base = f"`{options.pretrained}`" if options.pretrained else "the built-in model of mdlm-lm-eval"
     lines = [
         "---",
@@ -37,7 +38,7 @@ def write_card(adapter: Path, options: FinetuneOptions, log: Sequence[Mapping[st
         "Fine-tuned to predict the same whatever the number of masks appended to the prompt, with the mask-agnostic",
         'loss of ["Masks Can Be Distracting"](https://arxiv.org/abs/2511.21338). DIR is this folder:',
         "",
-        f"    lm_eval --model mdlm --model_args {arguments},n_masks=200 --tasks mdlm_context",
+        f"    lm_eval --model mdlm --model_args {arguments},n_masks=200 --tasks mdlm_context{template}",
         "",
         _EVALUATION,
         "",

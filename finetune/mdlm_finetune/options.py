@@ -56,7 +56,7 @@ class FinetuneOptions:
     save_steps: int = 100
     lora_rank: int = 64
     lora_alpha: int = 128
-    lora_targets: str = "all-linear"
+    lora_targets: str | list[str] = "all-linear"
     dtype: str = "bfloat16"
     attn_implementation: str | None = None
     seed: int = 0
@@ -64,6 +64,10 @@ class FinetuneOptions:
     trainer: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        if not self.output.strip() or Path(self.output).name in ("", ".."):
+            raise OptionError(f"output={self.output!r} is not allowed; allowed is the name of a folder")
+        # Other folders' names begin with it, so that no slash may stand at its end.
+        object.__setattr__(self, "output", str(Path(self.output)))
         for name, allowed in (
             ("divergence", get_args(Divergence)),
             ("weighting", get_args(Weighting)),
@@ -76,9 +80,11 @@ class FinetuneOptions:
             if vars(self)[name] < 1:
                 raise OptionError(f"{name}={vars(self)[name]} is not allowed; allowed are whole numbers from 1")
         for name in ("alpha", "beta", "curriculum_passes", "evaluation_limit", "seed"):
-            if vars(self)[name] < 0:
+            if not 0 <= vars(self)[name] < float("inf"):
                 raise OptionError(f"{name}={vars(self)[name]} is not allowed; allowed are numbers from 0")
-        if not self.learning_rate > 0.0:
+        if self.seed >= 2**32:
+            raise OptionError(f"seed={self.seed} is not allowed; allowed are whole numbers below 2^32")
+        if not 0.0 < self.learning_rate < float("inf"):
             raise OptionError(f"learning_rate={self.learning_rate} is not allowed; allowed are numbers above 0")
         if not 0.0 < self.p_low <= self.p_high <= 1.0:
             raise OptionError(f"p_low={self.p_low}, p_high={self.p_high}: must be 0 < p_low <= p_high <= 1")
@@ -96,7 +102,7 @@ def read_recipe(path: Path, changes: Sequence[str] = ()) -> FinetuneOptions:
     """The recipe at `path` with `changes`, each key=value. Raises OptionError for unknown keys and bad values."""
     try:
         settings = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, yaml.YAMLError) as error:
+    except (OSError, ValueError, yaml.YAMLError) as error:
         raise OptionError(f"--config {path}: cannot be read: {' '.join(str(error).split())}") from error
     if not isinstance(settings, dict):
         raise OptionError(f"--config {path}: must hold keys and values, a line each")
@@ -104,11 +110,15 @@ def read_recipe(path: Path, changes: Sequence[str] = ()) -> FinetuneOptions:
         key, equals, value = change.partition("=")
         if not equals:
             raise OptionError(f"--set {change}: must be key=value")
+        try:
+            parsed = yaml.safe_load(value)
+        except yaml.YAMLError as error:
+            raise OptionError(f"--set {change}: the value is no YAML; put a text with such signs in quotes") from error
         within, dot, name = key.partition(".")
         if dot and within == "trainer":
-            settings["trainer"] = {**settings.get("trainer", {}), name: yaml.safe_load(value)}
+            settings["trainer"] = {**(settings.get("trainer") or {}), name: parsed}
         else:
-            settings[key] = yaml.safe_load(value)
+            settings[key] = parsed
     return _parse(settings)
 
 
@@ -128,10 +138,18 @@ def _parse(settings: Mapping[str, Any]) -> FinetuneOptions:
             except (TypeError, ValueError) as error:
                 what = "a number" if kind is float else "a whole number"
                 raise OptionError(f"{name}={value!r} is not allowed; allowed is {what}") from error
-        elif (kind is bool and not isinstance(value, bool)) or (name == "trainer" and not isinstance(value, dict)):
-            what = "true or false" if kind is bool else "a mapping of transformers' TrainingArguments"
-            raise OptionError(f"{name}={value!r} is not allowed; allowed is {what}")
-        elif kind is str:
+        elif kind is bool and not isinstance(value, bool):
+            raise OptionError(f"{name}={value!r} is not allowed; allowed is true or false")
+        elif name == "trainer":
+            values[name] = value or {}
+            if not isinstance(values[name], dict):
+                raise OptionError(f"{name}={value!r} is not allowed; allowed is a mapping of TrainingArguments")
+        elif name == "lora_targets":
+            if not value or not all(isinstance(part, str) for part in (value if isinstance(value, list) else [value])):
+                raise OptionError(f"{name}={value!r} is not allowed; allowed is a text or a list of texts")
+        elif kind is str and value is None:
+            raise OptionError(f"{name} is not set; it needs a value")
+        elif kind in (str, str | None) and value is not None:
             values[name] = str(value)
     missing = [name for name, field in known.items() if field.default is MISSING and field.default_factory is MISSING]
     missing = [name for name in missing if name not in values]
@@ -173,6 +191,13 @@ def training_arguments(options: FinetuneOptions, checkpoints: Path) -> TrainingA
             hint = f"; did you mean {nearest[0]}?" if nearest else ""
             raise OptionError(f"unknown key trainer.{name}={value}: no argument of transformers' Trainer{hint}")
     try:
-        return TrainingArguments(**defaults | options.trainer | ruled)
+        arguments = TrainingArguments(**defaults | options.trainer | ruled)
     except (TypeError, ValueError, ImportError) as error:
         raise OptionError(f"trainer={options.trainer}: {' '.join(str(error).split())}") from error
+    if arguments.n_gpu > 1:
+        # The Trainer would copy the model in threads, whose copies lack what the Denoiser registers.
+        raise OptionError(
+            f"one process with {arguments.n_gpu} GPUs is not allowed; start one a GPU, torchrun --nproc-per-node "
+            f"{arguments.n_gpu} -m mdlm_finetune, or name one GPU in CUDA_VISIBLE_DEVICES"
+        )
+    return arguments
