@@ -144,6 +144,17 @@ def test_folders_of_another_run_are_refused(tmp_path: Path, checkpoint: Path) ->
     assert any(not torch.equal(before[name], after[name]) for name in before)
 
 
+def test_killed_before_the_adapter_was_written(tmp_path: Path, checkpoint: Path, prompts: Path) -> None:
+    adapter = tmp_path / "adapter"
+    given = options(adapter, f"pretrained={checkpoint}", f"data={prompts}", "steps=3", "save_steps=2")
+    finetune(given)
+    adapter.rename(tmp_path / "undisturbed")
+    finetune(given, resume=True)
+    undisturbed, resumed = (load_file(tmp_path / n / "adapter_model.safetensors") for n in ("undisturbed", "adapter"))
+    for name, weight in undisturbed.items():
+        assert torch.equal(weight, resumed[name]), name
+
+
 def test_gradient_checkpointing_learns_the_same(tmp_path: Path, checkpoint: Path) -> None:
     weights = []
     for name, value in (("plain", "false"), ("checkpointed", "true")):

@@ -95,10 +95,15 @@ def claim(options: FinetuneOptions, *, overwrite: bool, merge: bool) -> None:
 
 
 def last_checkpoint(options: FinetuneOptions) -> str | None:
-    """The newest checkpoint that is whole: the Trainer's state is written last."""
+    """The newest checkpoint to go on from.
+
+    It is whole, with the Trainer's state, which is written last, and not of the last step: the Trainer would go on
+    from that with a step too many.
+    """
     states = checkpoint_folder(options).glob(f"{CHECKPOINTS}/{TRAINER_STATE_NAME}")
-    newest = max((state.parent for state in states), key=lambda path: int(path.name.split("-")[1]), default=None)
-    return None if newest is None else str(newest)
+    by_step = {int(state.parent.name.split("-")[1]): state.parent for state in states}
+    newest = max((step for step in by_step if step < options.steps), default=None)
+    return None if newest is None else str(by_step[newest])
 
 
 def _what_is_learned(options: FinetuneOptions) -> dict[str, Any]:
