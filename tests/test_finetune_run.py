@@ -112,6 +112,15 @@ def test_what_the_model_or_the_trainer_refuses(change: str, message: str, tmp_pa
     assert not list(tmp_path.glob("adapter.checkpoints/*"))
 
 
+def test_a_tokenizer_without_eos_is_refused(tmp_path: Path, checkpoint: Path) -> None:
+    pretrained = shutil.copytree(checkpoint, tmp_path / "endless")
+    tokenizer = tiny_tokenizer()
+    tokenizer.eos_token = None
+    tokenizer.save_pretrained(pretrained)
+    with pytest.raises(OptionError, match="endless: its tokenizer has no EOS token"):
+        finetune(options(tmp_path / "adapter", f"pretrained={pretrained}"))
+
+
 def test_the_built_in_model_is_named_without_its_folder(tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:
     finetune(options(tmp_path / "adapter", "steps=1", "lora_targets=q_proj"))
     config = json.loads((tmp_path / "adapter" / "adapter_config.json").read_text())

@@ -44,10 +44,11 @@ def finetune(
     PartialState().wait_for_everyone()
     pretrained = options.pretrained or str(default_model_path())
     config = checkpoints.load_config(pretrained)
-    if options.max_length > config.max_position_embeddings:
+    context = config.max_position_embeddings - checkpoints.reserved_positions(config)
+    if options.max_length > context:
         raise OptionError(
             f"max_length={options.max_length} is not allowed: the context of {options.pretrained or BUILT_IN} is "
-            f"{config.max_position_embeddings} tokens"
+            f"{context} tokens"
         )
     lora = LoraConfig(
         r=options.lora_rank,
