@@ -6,6 +6,7 @@
     done; done
     adapters=none$(printf ',out/built-in-%s' ce{-tv,}-seed{0,1,2})
     mdlm-sweep --config e09 --limit 100 --peft $adapters --output_path RESULTS
+    adapters=none$(printf ',out/built-in-%s' ce-tv-seed{0,1,2} ce-seed0)
     mdlm-sweep --config e10 --n_masks 2,200 --limit 20 --peft $adapters --output_path RESULTS
     mdlm-sweep --config e11 --n_masks 2,200 --limit 10 --peft $adapters --output_path RESULTS
     mdlm-sweep --config e11 --n_masks 200 --steps 40 --unmasking confidence --limit 5 --peft $adapters \\
@@ -124,7 +125,8 @@ def position_table(cells: list[Cell]) -> str:
     rows = []
     for n in (2, 200):
         for label in MODELS:
-            seeds = of_model([cell for cell in cells if cell.n_masks == n and cell.steps == 1], label)
+            of_positions = [cell for cell in cells if cell.group.startswith("mdlm_position") and cell.n_masks == n]
+            seeds = of_model(of_positions, label)
             curves = [
                 [accuracy(cell for cell in seed if cell.group == f"mdlm_position_pos{p}") for p in POSITIONS]
                 for seed in seeds
@@ -136,9 +138,9 @@ def position_table(cells: list[Cell]) -> str:
 
 def step_table(cells: list[Cell]) -> str:
     """E11: accuracy in several denoising steps."""
-    ways = [(2, steps, "random") for steps in (2, 4, 6)] + [(200, steps, "random") for steps in (2, 4, 6)]
-    ways.append((200, 40, "confidence"))
-    chosen = [cell for cell in cells if cell.group == "mdlm_context"]
+    # Two masks take two steps at most.
+    ways = [(2, 2, "random"), *((200, steps, "random") for steps in (2, 4, 6)), (200, 40, "confidence")]
+    chosen = [cell for cell in cells if cell.group == "mdlm_context" and cell.steps > 1]
     rows = []
     for label in MODELS:
         row = [label]
