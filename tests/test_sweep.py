@@ -9,11 +9,13 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from peft import LoraConfig, get_peft_model
 from transformers import LlamaForCausalLM
 
 from mdlm_lm_eval.default_model import default_model_path
+from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.sweep.plan import plan
 from mdlm_lm_eval.sweep.runner import SweepRun
 
@@ -167,6 +169,15 @@ def test_adapters_share_the_weights_and_leave_no_trace(tmp_path: Path, checkpoin
     assert adapters == {one, None, two}
 
 
+def test_what_cannot_be_written_or_loaded_is_said_at_once(tmp_path: Path, checkpoint: Path, task_folder: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(OptionError, match=r"--output_path .*file cannot be written"):
+        run_here(tmp_path / "file", checkpoint, task_folder, n_masks=4)
+    assert (tmp_path / "file").read_text() == "mine"
+    with pytest.raises(OptionError, match="there is no such folder"):
+        run_here(tmp_path / "out", tmp_path / "none", task_folder, n_masks=4)
+
+
 def test_failing_cells_leave_the_others(tmp_path: Path, checkpoint: Path, task_folder: Path) -> None:
     misfit = adapter(checkpoint, tmp_path / "misfit", seed=1)
     config = json.loads((misfit / "adapter_config.json").read_text())
@@ -188,7 +199,7 @@ def test_failing_cells_leave_the_others(tmp_path: Path, checkpoint: Path, task_f
 
 def test_autoregressive_models_take_part(tmp_path: Path, checkpoint: Path, task_folder: Path) -> None:
     peft = ["none", str(adapter(checkpoint, tmp_path / "adapter", seed=1))]
-    common: dict[str, Any] = {"model": "hf", "log_samples": True, "peft": peft, "n_masks": [1, 2]}
+    common: dict[str, Any] = {"model": "hf", "device": None, "log_samples": True, "peft": peft, "n_masks": [1, 2]}
     run = run_here(tmp_path / "out", checkpoint, task_folder, tasks="tiny_generate,mdlm_verb_smallest_slot", **common)
     assert len(run.failures) == 2
     assert all("has its masks in the prompt; allowed for it is --model mdlm" in failure for failure in run.failures)

@@ -5,6 +5,7 @@ from mdlm_lm_eval.checkpoints.compilation import compile_layers
 from mdlm_lm_eval.checkpoints.configs import (
     check_bidirectional,
     check_guidance,
+    check_path,
     family_of,
     load_config,
     resolve_mask_token_id,
@@ -17,6 +18,7 @@ from mdlm_lm_eval.checkpoints.tokenizers import load_tokenizer
 __all__ = [
     "check_bidirectional",
     "check_guidance",
+    "check_path",
     "compile_layers",
     "family_of",
     "files_digest",

@@ -98,9 +98,11 @@ def _settings(given: dict[str, Any], rest: list[str]) -> dict[str, Any]:
         if not word.startswith("--") or not name:
             raise OptionError(f"{word} is not understood; allowed are --OPTION VALUE,VALUE")
         given[name] = value if equals else next(words, "")
-    # What the command line says holds for every grid of the file.
-    grids = [{name: value for name, value in grid.items() if name not in given} for grid in settings.get("grids", [])]
-    return settings | given | ({"grids": grids} if grids else {})
+    grids = settings.get("grids")
+    if isinstance(grids, list) and all(isinstance(grid, dict) for grid in grids):
+        # What the command line says holds for every grid of the file.
+        settings["grids"] = [{name: value for name, value in grid.items() if name not in given} for grid in grids]
+    return settings | given
 
 
 def _read(config: str) -> dict[str, Any]:
@@ -108,7 +110,9 @@ def _read(config: str) -> dict[str, Any]:
     path = Path(config)
     if not path.is_file():
         matches = [name for name in _packaged() if name.startswith(config)]
-        if len(matches) != 1:
+        if len(matches) > 1:
+            raise OptionError(f"--config {config}: several begin so; allowed is one of {', '.join(matches)}")
+        if not matches:
             raise OptionError(f"--config {config}: no such file; packaged are {', '.join(_packaged())}")
         path = RECIPES / f"{matches[0]}.yaml"
     try:

@@ -14,6 +14,7 @@ from mdlm_lm_eval.model_arguments import (
     DECODING_NAMES,
     LIKELIHOOD_NAMES,
     ModelArguments,
+    parse_flag,
     split_model_arguments,
     unknown_name,
 )
@@ -131,6 +132,10 @@ def plan(settings: Mapping[str, Any]) -> Sweep:
     given: dict[str, Any] = {name: common[name] for name in COMMON_NAMES if common.get(name) is not None}
     if "limit" in given:
         given["limit"] = _number("limit", given["limit"])
+        if given["limit"] == 0:
+            raise OptionError("limit=0 is not allowed; allowed are numbers above 0")
+    for name in ("log_samples", "confirm_run_unsafe_code"):
+        given[name] = parse_flag(name, given.get(name, False))
     given["batch_size"] = str(given.get("batch_size", Sweep.batch_size))
     sweep = Sweep(**(given | {"model": model, "model_args": model_args, "cells": tuple(cells.values())}))
     for cell in sweep.cells if model != AUTOREGRESSIVE else ():
@@ -155,6 +160,10 @@ def _cells(settings: Mapping[str, Any], model: str) -> list[Cell]:
     tasks = _values(settings.get("tasks"))
     if not tasks:
         raise OptionError("tasks is not set; name at least one, such as mdlm_context")
+    axes = {name: settings[name] for name in AXIS_NAMES - {"tasks", "metadata"} & settings.keys()}
+    for name, value in {**axes, **_mapping("metadata", settings)}.items():
+        if not _values(value):
+            raise OptionError(f"{name} has no value; allowed is at least one")
     # Autoregressive models decode in one way only, so that these axes collapse.
     names = [name for name in _OPTIONS if name in settings and name in OPTION_NAMES and model != AUTOREGRESSIVE]
     options = {name: [_option(name, value) for value in _values(settings[name])] for name in names}
@@ -224,6 +233,8 @@ def _whole_numbers(name: str, settings: Mapping[str, Any]) -> list[int | None]:
 
 def _number(name: str, value: Any) -> float:
     try:
+        if isinstance(value, bool):
+            raise ValueError
         number = float(value)
     except (TypeError, ValueError) as error:
         raise OptionError(f"{name}={value!r} is not allowed; allowed is a number") from error

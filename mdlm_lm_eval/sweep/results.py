@@ -3,6 +3,7 @@
 import json
 import shlex
 import shutil
+import tempfile
 from collections.abc import Iterable
 from pathlib import Path, PurePath
 from typing import Any
@@ -67,6 +68,16 @@ def is_finished(folder: Path, settings: dict[str, Any]) -> bool:
             "--output_path"
         )
     return True
+
+
+def check_output(output: Path) -> None:
+    """Raises OptionError where no result can be written."""
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=output):
+            pass
+    except OSError as error:
+        raise OptionError(f"--output_path {output} cannot be written: {error}") from error
 
 
 def clear_unfinished(folder: Path) -> None:

@@ -3,10 +3,9 @@
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,8 @@ from lm_eval.utils import set_torch_seed
 from peft import PeftConfig
 from tqdm import tqdm
 
+from mdlm_lm_eval import checkpoints
+from mdlm_lm_eval.devices import best_device
 from mdlm_lm_eval.lm import MDLM
 from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.sweep import results as files
@@ -46,7 +47,11 @@ class SweepRun:
         self._is_main = os.environ.get("RANK", "0") == "0"
 
     def run(self) -> None:
-        """Runs every cell that has no result yet. Raises OptionError where the model cannot be loaded."""
+        """Runs every cell that has no result yet.
+
+        Raises OptionError where results cannot be written or the model cannot be loaded.
+        """
+        files.check_output(self.output)
         to_do = self._to_do()
         if to_do:
             self._load_model(to_do[0][0].peft)
@@ -76,10 +81,12 @@ class SweepRun:
     def _to_do(self) -> list[tuple[Cell, dict[str, Any]]]:
         """Cells without a result, each with its settings as the result will name them."""
         to_do = []
+        unreadable = _unreadable_adapters({cell.peft for cell in self.sweep.cells if cell.peft is not None})
         with self._timed("for the tasks"):
             for cell in self.sweep.cells:
                 try:
-                    _check_adapter(cell.peft)
+                    if cell.peft in unreadable:
+                        raise OptionError(unreadable[cell.peft])
                     settings = files.cell_settings(self.sweep, cell, self.tasks.names(cell))
                     if not files.is_finished(self._folder(cell), settings):
                         to_do.append((cell, settings))
@@ -146,7 +153,8 @@ class SweepRun:
         arguments = dict(self.sweep.model_args)
         if self.sweep.model != "mdlm" and peft is not None:
             arguments["peft"] = peft
-        placement = {"batch_size": self.sweep.batch_size, "device": self.sweep.device}
+        # HFLM's own default is a GPU, whether there is one or not.
+        placement = {"batch_size": self.sweep.batch_size, "device": self.sweep.device or best_device()}
         set_torch_seed(self.sweep.cells[0].seeds[2])
         with self._timed("loading the model"):
             try:
@@ -155,7 +163,7 @@ class SweepRun:
                 )
             except OptionError:
                 raise
-            except (OSError, ValueError, TypeError) as error:
+            except (OSError, ValueError, TypeError, RuntimeError, AssertionError) as error:
                 raise OptionError(f"the model cannot be loaded: {_sentence(error)}") from error
         self._loaded_adapter = peft
 
@@ -183,14 +191,18 @@ class SweepRun:
             self.seconds[what] = self.seconds.get(what, 0.0) + time.perf_counter() - started
 
 
-@cache
-def _check_adapter(peft: str | None) -> None:
-    """Raises OptionError for an adapter that is not there, long before its turn comes."""
-    if peft is not None:
+def _unreadable_adapters(names: Iterable[str]) -> dict[str, str]:
+    """What is wrong with adapters that are not there, known long before their turn comes."""
+    sentences = {}
+    for peft in names:
         try:
+            checkpoints.check_path("peft", peft)
             PeftConfig.from_pretrained(peft)
+        except OptionError as error:
+            sentences[peft] = str(error)
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise OptionError(f"peft={peft}: the adapter cannot be read: {_sentence(error)}") from error
+            sentences[peft] = f"peft={peft}: the adapter cannot be read: {_sentence(error)}"
+    return sentences
 
 
 def _work(cell: Cell) -> int:
