@@ -6,11 +6,24 @@ import torch
 
 from mdlm_lm_eval.options import OptionError
 
+LM_EVAL_DEFAULT = "cuda:0"  # of `lm_eval --device`, whether there is a GPU or not
+
 
 def best_device() -> str:
     """The machine's accelerator, else the CPU."""
     accelerator = torch.accelerator.current_accelerator(check_available=True)
     return accelerator.type if accelerator else "cpu"
+
+
+def usable_device(device: str | None) -> str:
+    """`device`, or the best one where none is named, as lm-eval does not with its default of a GPU.
+
+    Raises OptionError for a device that this machine does not have.
+    """
+    if device is None or (device == LM_EVAL_DEFAULT and not torch.cuda.is_available()):
+        return best_device()
+    check_device(device)
+    return device
 
 
 def check_device(device: str | None) -> None:

@@ -13,7 +13,7 @@ from transformers import PretrainedConfig, PreTrainedModel
 
 from mdlm_lm_eval import checkpoints
 from mdlm_lm_eval.denoiser import Denoiser
-from mdlm_lm_eval.devices import best_device, check_device, share_cpu_among_processes
+from mdlm_lm_eval.devices import share_cpu_among_processes, usable_device
 from mdlm_lm_eval.model_arguments import LOADING_NAMES, ModelArguments, bitsandbytes_arguments, split_model_arguments
 from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.request_cache import RequestCache
@@ -42,8 +42,7 @@ class DiffusionHFLM(HFLM):
         self.record = RunRecord()
         self.records = [self.record]  # of all processes
         self.request_cache = RequestCache(None)
-        loading = {"device": best_device()} | split.loading  # HFLM's own default is a GPU, whether there is one or not
-        check_device(loading["device"])
+        loading = split.loading | {"device": usable_device(split.loading.get("device"))}
         # HFLM sets these after loading; canvas and texts are checked against them before.
         self._max_length = loading.get("max_length")
         self.custom_prefix_token_id = loading.get("prefix_token_id")
