@@ -69,7 +69,7 @@ def test_two_processes_have_the_losses_of_one(tmp_path: Path, checkpoint: Path, 
         changes = [f"pretrained={checkpoint}", f"output={output}", *SMALL, "steps=6", "trainer.logging_steps=1"]
         changes += [f"data={data}", f"batch_size={4 // processes}", "accumulation=2"]
         run = [*launcher, str(script), str(RECIPE), str(log), *changes]
-        done = subprocess.run(run, env=ENVIRONMENT | {"ACCELERATE_USE_CPU": "true"}, capture_output=True, text=True)
+        done = subprocess.run(run, env=ENVIRONMENT, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr[-2000:]
         states[processes] = json.loads(log.read_text())
     assert (states[1]["world_size"], states[2]["world_size"]) == (1, 2)

@@ -23,6 +23,7 @@ from mdlm_finetune.trainer import MaskAgnosticTrainer
 from mdlm_lm_eval import checkpoints
 from mdlm_lm_eval.default_model import default_model_path
 from mdlm_lm_eval.denoiser import Denoiser
+from mdlm_lm_eval.devices import share_cpu_among_processes
 from mdlm_lm_eval.loading import load_denoiser
 from mdlm_lm_eval.options import OptionError
 
@@ -37,6 +38,7 @@ def finetune(
     `merge` writes the model with the adapter folded in to OUTPUT.merged as well. Raises OptionError for folders of
     another run, a LoRA target that matches no module, and data without an example to train on.
     """
+    share_cpu_among_processes()
     arguments = training_arguments(options, checkpoint_folder(options))
     is_main = arguments.process_index == 0
     if is_main:
