@@ -6,7 +6,6 @@
     done; done
     adapters=none$(printf ',out/built-in-%s' ce{-tv,}-seed{0,1,2})
     mdlm-sweep --config e09 --limit 100 --peft $adapters --output_path RESULTS
-    adapters=none$(printf ',out/built-in-%s' ce-tv-seed{0,1,2} ce-seed0)
     mdlm-sweep --config e10 --n_masks 2,200 --limit 20 --peft $adapters --output_path RESULTS
     mdlm-sweep --config e11 --n_masks 2,200 --limit 10 --peft $adapters --output_path RESULTS
     mdlm-sweep --config e11 --n_masks 200 --steps 40 --unmasking confidence --limit 5 --peft $adapters \\
