@@ -67,10 +67,11 @@ class SweepRun:
                 try:
                     scores = self._run_cell(cell, settings)
                 except Exception as error:  # whatever it was, other cells may do
+                    bar.update(_work(cell))
                     self._fail(cell, error)
                 else:
+                    bar.update(_work(cell))
                     self._say(f"{self._name(cell)}: {scores} ({time.perf_counter() - started:.0f} s)")
-                bar.update(_work(cell))
 
     def summary(self) -> str:
         """How many cells there are, and where the time went."""
