@@ -1,17 +1,17 @@
 """HFLM with masked diffusion checkpoints: loads them bidirectional and shares the work among all processes."""
 
 from functools import cached_property
-from pathlib import Path
 from typing import Any, Literal
 
 import torch
 from accelerate import PartialState
 from lm_eval.models.huggingface import HFLM
-from lm_eval.models.utils import resolve_max_length
 from lm_eval.models.utils_hf import get_dtype
 from transformers import PretrainedConfig, PreTrainedModel
 
 from mdlm_lm_eval import checkpoints
+from mdlm_lm_eval.context import context_length
+from mdlm_lm_eval.default_model import default_model_path
 from mdlm_lm_eval.denoiser import Denoiser
 from mdlm_lm_eval.devices import share_cpu_among_processes, usable_device
 from mdlm_lm_eval.model_arguments import LOADING_NAMES, ModelArguments, bitsandbytes_arguments, split_model_arguments
@@ -20,7 +20,7 @@ from mdlm_lm_eval.request_cache import RequestCache
 from mdlm_lm_eval.run_info import RunRecord
 from mdlm_lm_eval.text import encode_without_masks, end_of_turn_ids, eos_ids
 
-DEFAULT_MODEL = Path(__file__).parent / "default_model"
+DEFAULT_MODEL = default_model_path()
 
 
 class DiffusionHFLM(HFLM):
@@ -200,7 +200,7 @@ class DiffusionHFLM(HFLM):
         )
         argument = self._shift_logits_argument
         self._shift_logits = checkpoints.shifts_logits(self.config) if argument is None else argument
-        self._reserved_positions = checkpoints.reserved_positions(self.config)
+        self._context_length = context_length(self.config, self.tokenizer)
         _ = self.prefix_token_id
         checkpoints.check_guidance(self.config, self.decoding.cfg_scale)
         n_masks = self.decoding.n_masks
@@ -213,8 +213,7 @@ class DiffusionHFLM(HFLM):
     @property
     def max_length(self) -> int:
         """Tokens that fit on a canvas."""
-        longest = resolve_max_length(self.config, self.tokenizer, default=self._DEFAULT_MAX_LENGTH)
-        return self._max_length or longest - self._reserved_positions
+        return self._max_length or self._context_length
 
     @property
     def prefix_token_id(self) -> int:

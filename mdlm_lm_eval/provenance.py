@@ -9,7 +9,8 @@ from torch.distributed.tensor import DTensor
 from transformers import PreTrainedTokenizerBase
 
 from mdlm_lm_eval import __version__, checkpoints
-from mdlm_lm_eval.diffusion_hflm import DEFAULT_MODEL, DiffusionHFLM
+from mdlm_lm_eval.default_model import default_model_path
+from mdlm_lm_eval.diffusion_hflm import DiffusionHFLM
 from mdlm_lm_eval.run_info import merged, suite_info
 
 _VALUES_PER_PARAMETER = 16
@@ -66,7 +67,7 @@ def _settings(lm: DiffusionHFLM) -> dict[str, Any]:
 
 def _checkpoint_name(lm: DiffusionHFLM) -> str:
     name = lm.pretrained if isinstance(lm.pretrained, str) else lm.model.name_or_path
-    return "built-in" if name == str(DEFAULT_MODEL) else name
+    return "built-in" if name == str(default_model_path()) else name
 
 
 def vocabulary_digest(tokenizer: PreTrainedTokenizerBase) -> str:

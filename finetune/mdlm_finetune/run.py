@@ -21,6 +21,7 @@ from mdlm_finetune.model_card import write_card
 from mdlm_finetune.options import FinetuneOptions, training_arguments
 from mdlm_finetune.trainer import MaskAgnosticTrainer
 from mdlm_lm_eval import checkpoints
+from mdlm_lm_eval.context import context_length
 from mdlm_lm_eval.default_model import default_model_path
 from mdlm_lm_eval.denoiser import Denoiser
 from mdlm_lm_eval.devices import share_cpu_among_processes
@@ -46,7 +47,8 @@ def finetune(
     PartialState().wait_for_everyone()
     pretrained = options.pretrained or str(default_model_path())
     config = checkpoints.load_config(pretrained)
-    context = config.max_position_embeddings - checkpoints.reserved_positions(config)
+    tokenizer = checkpoints.load_tokenizer(pretrained, config=config)
+    context = context_length(config, tokenizer)
     if options.max_length > context:
         raise OptionError(
             f"max_length={options.max_length} is not allowed: the context of {options.pretrained or BUILT_IN} is "
@@ -59,7 +61,6 @@ def finetune(
         target_modules=_target_modules(options.lora_targets),
     )
     _check_targets(options, config, lora)
-    tokenizer = checkpoints.load_tokenizer(pretrained, config=config)
     if tokenizer.eos_token_id is None:
         raise OptionError(f"pretrained={pretrained}: its tokenizer has no EOS token, in which answers could end")
     examples = _examples(options, tokenizer, report=is_main)

@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from lm_eval.models.utils import resolve_max_length
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
 
 from mdlm_lm_eval import checkpoints
 from mdlm_lm_eval.analysis.options import AUTOREGRESSIVE, AnalysisOptions
+from mdlm_lm_eval.context import context_length
 from mdlm_lm_eval.default_model import default_model_path
 from mdlm_lm_eval.denoiser import Denoiser
 from mdlm_lm_eval.devices import best_device
@@ -25,7 +25,6 @@ from mdlm_lm_eval.options import OptionError
 WHERE_NAMES = frozenset({"revision", "subfolder", "trust_remote_code"})
 OWN_NAMES = WHERE_NAMES | {"pretrained", "peft", "dtype", "add_bos_token", "mask_token_id", "shift_logits"}
 DTYPES = ("auto", "float32", "float64", "bfloat16", "float16")
-DEFAULT_MAX_LENGTH = 2048  # lm-eval's, where neither config nor tokenizer says
 
 
 @dataclass(frozen=True)
@@ -81,8 +80,7 @@ def read_encoding(options: AnalysisOptions) -> PromptEncoding:
         raise OptionError(f"pretrained={pretrained}: its tokenizer does not tell where in the text a token stands")
     # Padding is never attended to, so any id does where the tokenizer names none.
     pad_token_id = 0 if tokenizer.pad_token_id is None else tokenizer.pad_token_id
-    max_length = resolve_max_length(config, tokenizer, default=DEFAULT_MAX_LENGTH)
-    return PromptEncoding(tokenizer, mask_token_id, pad_token_id, max_length)
+    return PromptEncoding(tokenizer, mask_token_id, pad_token_id, context_length(config, tokenizer))
 
 
 def load_model(options: AnalysisOptions, encoding: PromptEncoding) -> Denoiser:

@@ -28,11 +28,10 @@ def load_adapter(model: PreTrainedModel, peft: str, *, revision: str | None = "m
 
     Raises OptionError where the adapter cannot be read or was made for another model.
     """
-    check_path("peft", peft)
     if Path(peft).is_dir() and not any((Path(peft) / name).exists() for name in WEIGHT_FILES):
         raise OptionError(f"peft={peft}: the folder holds no {WEIGHT_FILES[0]}")
+    config = load_adapter_config(peft, revision=revision)
     try:
-        config = PeftConfig.from_pretrained(peft, revision=revision or "main")
         weights = load_peft_weights(peft, device="cpu", revision=revision or "main")
     except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
         raise OptionError(f"peft={peft}: the adapter cannot be read: {one_line(error)}") from error
@@ -56,6 +55,15 @@ def load_adapter(model: PreTrainedModel, peft: str, *, revision: str | None = "m
             f"place and {len(missing)} places have no weight, the first is {misfits[0]}"
         )
     return adapted.eval()
+
+
+def load_adapter_config(peft: str, *, revision: str | None = "main") -> PeftConfig:
+    """What the adapter says of itself, without its weights. Raises OptionError where it cannot be read."""
+    check_path("peft", peft)
+    try:
+        return PeftConfig.from_pretrained(peft, revision=revision or "main")
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise OptionError(f"peft={peft}: the adapter cannot be read: {one_line(error)}") from error
 
 
 def _is_copy(name: str, weights: dict[str, Tensor]) -> bool:

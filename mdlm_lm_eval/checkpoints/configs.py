@@ -48,9 +48,9 @@ def load_config(
             config = NATIVE_CONFIGS[model_type](published)
         except KeyError as error:
             raise OptionError(f"pretrained={pretrained}: its config.json lacks the key {error}") from error
+        except OptionError:
+            raise  # names a setting already, and is a ValueError
         except (TypeError, ValueError) as error:
-            if isinstance(error, OptionError):
-                raise
             raise OptionError(f"pretrained={pretrained}: cannot use its config.json: {one_line(error)}") from error
         config.name_or_path = pretrained
         return config

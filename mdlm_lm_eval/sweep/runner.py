@@ -14,7 +14,6 @@ from lm_eval.api.model import LM
 from lm_eval.api.registry import get_model
 from lm_eval.loggers import EvaluationTracker
 from lm_eval.utils import set_torch_seed
-from peft import PeftConfig
 from tqdm import tqdm
 
 from mdlm_lm_eval import checkpoints
@@ -197,12 +196,9 @@ def _unreadable_adapters(names: Iterable[str]) -> dict[str, str]:
     sentences = {}
     for peft in names:
         try:
-            checkpoints.check_path("peft", peft)
-            PeftConfig.from_pretrained(peft)
+            checkpoints.load_adapter_config(peft)
         except OptionError as error:
             sentences[peft] = str(error)
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            sentences[peft] = f"peft={peft}: the adapter cannot be read: {_sentence(error)}"
     return sentences
 
 
