@@ -1,0 +1,1 @@
+"""One file a model family, and what all of them share."""

@@ -1,0 +1,22 @@
+"""What each position of a canvas sees."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True)
+class AttentionPattern:
+    """`full` attention, or `block_causal`: a position sees its own block and those before it.
+
+    block_length: tokens of a block; None for full attention.
+    blocks_from: where blocks are counted from: the first token of a row (LLaDA2.x, SDAR, Fast-dLLM v2), or the end of
+        its prompt, so that the prompt's first block is the short one (A2D).
+    """
+
+    block_length: int | None = None
+    blocks_from: Literal["row_start", "prompt_end"] = "row_start"
+
+    @property
+    def is_block_causal(self) -> bool:
+        """Whether finished blocks never see what comes after them, so that remembering their keys and values is exact."""
+        return self.block_length is not None
