@@ -56,10 +56,11 @@ def check_saved(tracker: Any, samples: dict[str, int] | None = None) -> None:
 def _cleaned_and_checked(save: Callable[..., None]) -> Callable[..., None]:
     @wraps(save)
     def cleaned_and_checked(self: Any, results: dict[str, Any], samples: dict[str, Any] | None = None) -> None:
-        if mdlm := results.get("config", {}).get("mdlm"):
+        if results.get("config", {}).get("mdlm"):
             from lm_eval.utils import sanitize_model_name
 
             clean_results(results)
+            mdlm = results["config"]["mdlm"]
             names = self.general_config_tracker
             names.model_name = "+".join(filter(None, (mdlm["pretrained"], mdlm["adapter"])))
             names.model_name_sanitized = sanitize_model_name(names.model_name)
