@@ -187,8 +187,8 @@ def test_two_files_that_disagree_are_both_named_and_neither_is_used(tmp_path: Pa
     (refused,) = board.refused
     assert refused.path == "a.json"
     assert refused.reason == (
-        "disagrees with 'b.json' on Masks appended (`mdlm_context`), 50 masks of 'built-in', steps 1 (0.9 against 0.8); "
-        "neither is used"
+        "disagrees with 'b.json' on Masks appended (`mdlm_context`), 50 masks of 'built-in', steps 1 "
+        "(0.9 against 0.8); neither is used"
     )
 
 
