@@ -1,4 +1,4 @@
-"""Writes the suite's task and group files and the tables in its README: `python -m tasks.generate`."""
+"""Writes the suite's task and group files and the tables in its README: `python -m mdlm_lm_eval.tasks.generate`."""
 
 from collections.abc import Iterator
 from pathlib import Path

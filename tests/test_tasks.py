@@ -1,7 +1,6 @@
 """The few-shot suite: its questions, prompts, task files and settings."""
 
 import hashlib
-import importlib
 from collections import Counter
 from typing import Any
 
@@ -9,14 +8,9 @@ import lm_eval
 import pytest
 from lm_eval.api.model import LM
 from lm_eval.tasks import TaskManager
-from lm_eval.tasks._yaml_loader import load_yaml
+from mdlm_lm_eval.tasks import generate, prompts, questions
 
 from mdlm_lm_eval import tasks_path
-
-load_yaml(tasks_path() / "_open_ended_yaml")  # imports the task class, and with it the package of its neighbours
-questions = importlib.import_module("mdlm_tasks.questions")
-prompts = importlib.import_module("mdlm_tasks.prompts")
-generate = importlib.import_module("mdlm_tasks.generate")
 
 POSITIONS = (0, 10, 20, 30, 40)
 FOLDERS = ("context", "slot", "position", "locality")

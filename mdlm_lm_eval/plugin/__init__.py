@@ -1,6 +1,8 @@
 """Makes `--model mdlm` and the task suite known to lm-eval releases that discover no plugins (0.4.13).
 
-It also lets `lm_eval` end with one sentence where an option is bad.
+    python -m mdlm_lm_eval.plugin
+
+prints whether that works here. It also lets `lm_eval` end with one sentence where an option is bad.
 
 `mdlm_lm_eval_hook.pth` calls `arm` when an interpreter starts, so this module may import nothing but `sys`. What `arm`
 leaves behind is one entry in `sys.meta_path` that waits for three of lm-eval's modules and acts once each has run.
@@ -26,9 +28,13 @@ def register_model(lm_eval_models: "ModuleType") -> None:
     """
     from lm_eval.api import registry
 
-    discovers_plugins = "import_plugins" in vars(registry) or "import_plugins" in vars(lm_eval_models)
-    if not discovers_plugins and MODEL_NAME not in registry.model_registry:
+    if not discovers_plugins(registry, lm_eval_models) and MODEL_NAME not in registry.model_registry:
         registry.model_registry.register(MODEL_NAME, target=MODEL_TARGET)
+
+
+def discovers_plugins(registry: "ModuleType", lm_eval_models: "ModuleType") -> bool:
+    """Whether this release of lm-eval finds models by the entry point group `lm_eval.models` itself."""
+    return "import_plugins" in vars(registry) or "import_plugins" in vars(lm_eval_models)
 
 
 def add_tasks(task_manager_module: "ModuleType") -> None:
@@ -118,7 +124,7 @@ def _followed_by(
         execute(module)
         try:
             action(module)
-        except Exception as error:  # lm-eval must work, with or without this plugin
+        except BaseException as error:  # lm-eval must work, with or without this plugin
             print(f"mdlm-lm-eval: could not extend {module.__name__}: {error!r}", file=sys.stderr)
 
     return execute_then_act
