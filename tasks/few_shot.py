@@ -2,7 +2,7 @@
 
 import difflib
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from random import Random
 from types import ModuleType
@@ -63,7 +63,7 @@ class FewShotTask(ConfigurableTask):
 
     def _examples(
         self, n_relevant: int, n_distractors: int
-    ) -> tuple[list[questions.Question], list[questions.Question]]:
+    ) -> tuple[Sequence[questions.Question], Sequence[questions.Question]]:
         names = self.rule, self.distractor
         relevant = questions.relevant_examples(*names, n_relevant, self.seed)
         distractors = questions.distractor_examples(*names, n_distractors, self.seed)
