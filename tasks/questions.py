@@ -21,7 +21,7 @@ LETTERS = ("A", "B", "C")
 LARGEST_NUMBER = 1000
 N_TEST_QUESTIONS = 1000
 DEFAULT_SEED = 1
-N_CANDIDATES = 12
+N_CANDIDATES = 8
 
 #: Relevant rule -> the categories from which its wrong options come (paper, appendix C.3).
 WRONG_CATEGORIES: dict[str, tuple[str, ...]] = {
