@@ -8,9 +8,9 @@ from functools import cache
 from typing import Any
 
 import pytest
+from mdlm_lm_eval.tasks import questions
 
 from mdlm_lm_eval import tasks_path
-from mdlm_lm_eval.tasks import questions
 
 LIMIT = 0.45
 QUESTIONS_SHA256 = "51e332ffd6aaeb56bd1aa71b47cb36701a79eb7070bf6ec4ecfddecfb651afef"
