@@ -1,7 +1,6 @@
 """Sorts `--model_args` into our options, lm-eval's own arguments and transformers' loading arguments."""
 
 import inspect
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -17,6 +16,7 @@ from mdlm_lm_eval.options import (
     LikelihoodOptions,
     ModelOptions,
     OptionError,
+    check_batch_size,
     must_be,
     parse_flag,
     parse_whole,
@@ -181,12 +181,6 @@ def check_loading(arguments: Mapping[str, Any]) -> dict[str, Any]:
             raise must_be(name, f"one of {', '.join(choices)}", arguments[name])
     check_batch_size(arguments.get("batch_size"))
     return checked
-
-
-def check_batch_size(size: object) -> None:
-    """Raises OptionError for anything but what lm-eval's `--batch_size` takes."""
-    if size is not None and not re.fullmatch(r"auto(:[0-9]+(\.[0-9]+)?)?|0*[1-9][0-9]{0,8}", str(size)):
-        raise must_be("batch_size", "auto or a whole number from 1", size)
 
 
 def bitsandbytes_arguments(loading: dict[str, Any]) -> dict[str, Any]:

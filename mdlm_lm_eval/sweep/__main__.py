@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from lm_eval._cli.utils import MergeDictAction
 
+from mdlm_lm_eval.command_line import NamedValues
 from mdlm_lm_eval.options import (
     DecodingOptions,
     LikelihoodOptions,
@@ -85,7 +85,7 @@ def _parser() -> argparse.ArgumentParser:
     common = parser.add_argument_group("the same in all cells, as lm_eval's")
     common.add_argument("--model", help="mdlm (default), or hf for autoregressive models, which have no masks")
     common.add_argument(
-        "--model_args", nargs="+", action=MergeDictAction, help="name=value,... or JSON; the built-in model without it"
+        "--model_args", nargs="+", action=NamedValues, help="name=value,... or JSON; the built-in model without it"
     )
     common.add_argument("--limit", help="questions a task")
     common.add_argument("--batch_size", help="8 by default")
@@ -100,16 +100,14 @@ def _parser() -> argparse.ArgumentParser:
 
 def _settings() -> dict[str, Any]:
     """The file's settings with the command line's on top."""
-    try:
-        known, rest = _parser().parse_known_args()
-    except (ValueError, RecursionError) as error:  # lm-eval's, of JSON
-        raise OptionError(f"--model_args: {' '.join(str(error).split())}") from error
-    for word in rest:
-        name, _, value = word.removeprefix("--").partition("=")
-        if word.startswith("--") and name:
-            options = {action.dest for action in _parser()._actions}
-            raise unknown_option("option", name, value or next(iter(rest[rest.index(word) + 1 :]), ""), options)
-        raise OptionError(f"{word} is not understood; options are typed as --OPTION VALUE,VALUE")
+    parser = _parser()
+    known, rest = parser.parse_known_args()
+    if rest:
+        name, _, value = rest[0].removeprefix("--").partition("=")
+        if rest[0] == f"--{name}" or value:
+            names = [action.dest for action in parser._actions]
+            raise unknown_option("option", name, value or " ".join(rest[1:2]), names)
+        raise OptionError(f"{rest[0]} is not understood; options are typed as --OPTION VALUE,VALUE")
     given = vars(known)
     settings = _read(given.pop("config")) if "config" in given else {}
     if "metadata" in given:

@@ -10,13 +10,14 @@ from typing import Any
 
 from lm_eval.utils import handle_arg_string
 
-from mdlm_lm_eval.model_arguments import ModelArguments, check_batch_size, check_loading, split_model_arguments
+from mdlm_lm_eval.model_arguments import ModelArguments, check_loading, split_model_arguments
 from mdlm_lm_eval.options import (
     DECODING_NAMES,
     LIKELIHOOD_NAMES,
     DecodingOptions,
     LikelihoodOptions,
     OptionError,
+    check_batch_size,
     must_be,
     number_of,
     options_of,
