@@ -66,8 +66,8 @@ def build_canvas(
     room = max_length - n_masks - len(filler_ids)
     if room < 1:
         raise OptionError(
-            f"n_masks={n_masks} with {len(filler_ids)} filler tokens does not fit into the model's context of "
-            f"{max_length} tokens together with a prompt; allowed are at most {max_length - 1 - len(filler_ids)} masks"
+            f"{n_masks} masks and {len(filler_ids)} filler tokens do not fit into the model's context of {max_length} "
+            f"tokens together with a prompt; at most {max_length - 1} tokens do"
         )
     prompt = prompt_ids[-room:]
     slots = list(range(len(prompt), len(prompt) + n_masks))
