@@ -13,6 +13,8 @@ from dataclasses import Field, dataclass, field, fields, replace
 from types import NoneType
 from typing import Any, Literal, Self, get_args
 
+from mdlm_lm_eval.decoding.rules import unmasking_names
+
 Auto = Literal["auto"]
 LARGEST_SEED = 2**63 - 1
 _LARGEST = 2**64
@@ -47,11 +49,6 @@ class Option:
 def option(help: str, **facts: Any) -> Mapping[str, Option]:
     """The metadata of an option's field."""
     return {"option": Option(help, **facts)}
-
-
-def unmasking_names() -> Sequence[str]:
-    """The unmasking rules that there are."""
-    return ("confidence", "margin", "entropy", "random", "left_to_right")
 
 
 class Options:
