@@ -5,16 +5,29 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from mdlm_lm_eval.families.attention import FULL_ATTENTION, AttentionPattern
+
 
 class Denoiser:
     """A model with what must be known to denoise with it.
 
     `model` is a transformers model with bidirectional attention (or a PEFT model around one); `shift` says that its
-    output at position i predicts the token at i + 1, as Dream's does. `forward_passes` counts the model's calls (NFE).
+    output at position i predicts the token at i + 1, as Dream's does. `attention` says what each position sees, `edits`
+    whether decoding may change what it has written. `forward_passes` counts the model's calls (NFE).
     """
 
-    def __init__(self, model: nn.Module, *, mask_token_id: int, pad_token_id: int, shift: bool = False) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        mask_token_id: int,
+        pad_token_id: int,
+        shift: bool = False,
+        attention: AttentionPattern = FULL_ATTENTION,
+        edits: bool = False,
+    ) -> None:
         self.model: Any = model
+        self.attention, self.edits = attention, edits
         self.mask_token_id, self.pad_token_id, self.shift = mask_token_id, pad_token_id, shift
         self.forward_passes = 0
         # No pass continues another: a cache would hold every layer's keys and values for nothing.
