@@ -77,7 +77,7 @@ def test_bad_model_arguments_are_refused_before_the_model_is_loaded(
     checkpoint: Path, monkeypatch: pytest.MonkeyPatch, arguments: dict[str, Any], named: str
 ) -> None:
     loaded = []
-    monkeypatch.setattr(diffusion_hflm.checkpoints, "load_model", lambda *_, **__: loaded.append(True))
+    monkeypatch.setattr(diffusion_hflm.families, "load_model", lambda *_, **__: loaded.append(True))
     with pytest.raises(OptionError) as error:
         MDLM(str(checkpoint), **{"device": "cpu"} | arguments)
     assert named in str(error.value)
@@ -94,7 +94,7 @@ def test_a_tokenizer_without_a_mask_token_is_refused_before_the_model_is_loaded(
     model.save_pretrained(tmp_path)
     tokenizer.save_pretrained(tmp_path)
     loaded = []
-    monkeypatch.setattr(diffusion_hflm.checkpoints, "load_model", lambda *_, **__: loaded.append(True))
+    monkeypatch.setattr(diffusion_hflm.families, "load_model", lambda *_, **__: loaded.append(True))
     with pytest.raises(OptionError, match="mask_token_id"):
         MDLM(str(tmp_path))
     assert not loaded
@@ -381,8 +381,8 @@ def test_a_masked_lm_of_transformers(tmp_path: Path, monkeypatch: pytest.MonkeyP
     with pytest.raises(OptionError, match=r"cfg_scale=0.5 .*no unconditional form"):
         bert.generate_until([generation("guided", max_gen_toks=4, cfg_scale=0.5)], disable_tqdm=True)
     assert bert.denoiser.forward_passes == passes
-    monkeypatch.setattr(diffusion_hflm.checkpoints, "load_model", lambda *_, **__: pytest.fail("loaded"))
-    with pytest.raises(OptionError, match=r"cfg_scale=1.5 .*model_type='bert'"):
+    monkeypatch.setattr(diffusion_hflm.families, "load_model", lambda *_, **__: pytest.fail("loaded"))
+    with pytest.raises(OptionError, match=r"cfg_scale=1.5 .*family masked_lm"):
         MDLM(str(tmp_path), cfg_scale=1.5)
 
 

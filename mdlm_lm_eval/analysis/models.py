@@ -6,7 +6,7 @@ from typing import Any
 
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
 
-from mdlm_lm_eval import checkpoints
+from mdlm_lm_eval import families
 from mdlm_lm_eval.analysis.options import AUTOREGRESSIVE, AnalysisOptions
 from mdlm_lm_eval.context import context_length
 from mdlm_lm_eval.default_model import default_model_path
@@ -63,11 +63,11 @@ def read_encoding(options: AnalysisOptions) -> PromptEncoding:
             raise OptionError(f"pretrained={pretrained} is no autoregressive model; use --model mdlm for it")
         mask_token_id = None
     else:
-        config = checkpoints.load_config(pretrained, **where)
-        tokenizer = checkpoints.load_tokenizer(
+        config = families.load_config(pretrained, **where)
+        tokenizer = families.load_tokenizer(
             pretrained, config=config, add_bos_token=arguments.get("add_bos_token"), **where
         )
-        mask_token_id = checkpoints.resolve_mask_token_id(config, tokenizer, arguments.get("mask_token_id"))
+        mask_token_id = families.resolve_mask_token_id(config, tokenizer, arguments.get("mask_token_id"))
     if not tokenizer.is_fast:
         raise OptionError(f"pretrained={pretrained}: its tokenizer does not tell where in the text a token stands")
     # Padding is never attended to, so any id does where the tokenizer names none.
@@ -92,7 +92,7 @@ def load_model(options: AnalysisOptions, encoding: PromptEncoding) -> Denoiser:
         except (OSError, ValueError) as error:
             raise OptionError(f"pretrained={pretrained} cannot be read: {' '.join(str(error).split())}") from error
         if peft is not None:
-            model = checkpoints.load_adapter(model, peft, revision=loading.get("revision"))
+            model = families.load_adapter(model, peft, revision=loading.get("revision"))
         denoiser = Denoiser(
             model.eval(), mask_token_id=encoding.pad_token_id, pad_token_id=encoding.pad_token_id, shift=True
         )

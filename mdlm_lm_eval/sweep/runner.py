@@ -16,7 +16,7 @@ from lm_eval.loggers import EvaluationTracker
 from lm_eval.utils import set_torch_seed
 from tqdm import tqdm
 
-from mdlm_lm_eval import checkpoints
+from mdlm_lm_eval import families
 from mdlm_lm_eval.devices import best_device
 from mdlm_lm_eval.lm import MDLM
 from mdlm_lm_eval.options import OptionError
@@ -196,7 +196,7 @@ def _unreadable_adapters(names: Iterable[str]) -> dict[str, str]:
     sentences = {}
     for peft in names:
         try:
-            checkpoints.load_adapter_config(peft)
+            families.load_adapter_config(peft)
         except OptionError as error:
             sentences[peft] = str(error)
     return sentences
