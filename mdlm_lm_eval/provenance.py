@@ -8,7 +8,7 @@ import torch
 from torch.distributed.tensor import DTensor
 from transformers import PreTrainedTokenizerBase
 
-from mdlm_lm_eval import __version__, checkpoints
+from mdlm_lm_eval import __version__, families
 from mdlm_lm_eval.default_model import default_model_path
 from mdlm_lm_eval.diffusion_hflm import DiffusionHFLM
 from mdlm_lm_eval.run_info import merged, suite_info
@@ -22,7 +22,7 @@ def provenance(lm: DiffusionHFLM, batch_size: int | None) -> dict[str, Any]:
     return {
         **_settings(lm),
         "package_version": __version__,
-        "family": checkpoints.family_of(lm.config),
+        "family": families.family_of(lm.config).name,
         "pretrained": _checkpoint_name(lm),
         "revision": lm.revision,
         "adapter": lm.peft,

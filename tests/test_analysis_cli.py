@@ -159,7 +159,7 @@ def test_shots_against_masks_from_files(tmp_path: Path, monkeypatch: pytest.Monk
             ["groups", "--model_args=shift_logits=left"],
             "shift_logits='left' is not allowed; allowed are true and false",
         ),
-        (["groups", "--device=abacus"], "device=abacus is not allowed; this machine has"),
+        (["groups", "--device=abacus"], "device=abacus is not on this machine; it must be"),
         (["groups", "--model_args=pretrained=/nowhere/at/all"], "pretrained=/nowhere/at/all"),
         (["examples", "--reorderings=0"], "reorderings=0 is not allowed"),
         (["examples", "--tasks=mdlm_context"], "needs n_masks, as its prompts hold no mask"),

@@ -14,8 +14,8 @@ from transformers import PreTrainedTokenizerBase
 
 from mdlm_finetune.collator import Example
 from mdlm_finetune.options import FinetuneOptions
+from mdlm_lm_eval.families import end_of_turn_ids
 from mdlm_lm_eval.options import OptionError
-from mdlm_lm_eval.text import end_of_turn_ids
 
 FILE_FORMATS = {".jsonl": "json", ".json": "json", ".parquet": "parquet"}
 COLUMNS = (

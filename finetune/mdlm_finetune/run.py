@@ -20,7 +20,7 @@ from mdlm_finetune.merge import write_merged
 from mdlm_finetune.model_card import write_card
 from mdlm_finetune.options import FinetuneOptions, training_arguments
 from mdlm_finetune.trainer import MaskAgnosticTrainer
-from mdlm_lm_eval import checkpoints
+from mdlm_lm_eval import families
 from mdlm_lm_eval.context import context_length
 from mdlm_lm_eval.default_model import default_model_path
 from mdlm_lm_eval.denoiser import Denoiser
@@ -46,8 +46,8 @@ def finetune(
         check_folders(options, resume=resume, overwrite=overwrite, merge=merge)
     PartialState().wait_for_everyone()
     pretrained = options.pretrained or str(default_model_path())
-    config = checkpoints.load_config(pretrained)
-    tokenizer = checkpoints.load_tokenizer(pretrained, config=config)
+    config = families.load_config(pretrained)
+    tokenizer = families.load_tokenizer(pretrained, config=config)
     context = context_length(config, tokenizer)
     if options.max_length > context:
         raise OptionError(
@@ -102,7 +102,7 @@ def _target_modules(targets: str | list[str]) -> str | list[str]:
 def _check_targets(options: FinetuneOptions, config: PretrainedConfig, lora: LoraConfig) -> None:
     """Raises OptionError where a LoRA target matches no module, or one that LoRA cannot adapt."""
     try:
-        adapted = get_peft_model(checkpoints.load_skeleton(config), lora).base_model.targeted_module_names
+        adapted = get_peft_model(families.load_skeleton(config), lora).base_model.targeted_module_names
     except (ValueError, re.error) as error:
         raise OptionError(
             f"lora_targets={options.lora_targets} is not allowed: {' '.join(str(error).split())}"

@@ -6,7 +6,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from mdlm_lm_eval import checkpoints
+from mdlm_lm_eval import families
 from mdlm_lm_eval.analysis.attribution import attribute, example_means, group_means
 from mdlm_lm_eval.analysis.confidence import predict
 from mdlm_lm_eval.analysis.models import (
@@ -82,7 +82,7 @@ def run(options: AnalysisOptions, rows_of: Callable[[Session, Any], list[Row]]) 
     passes = {name: per_task * len(_documents(task, options)) for name, task in tasks.items()}
     done = sum(passes[name] for name in report.finished)
     with tqdm(total=sum(passes.values()), initial=done, desc=options.analysis, unit="question") as bar:
-        session = Session(options, encoding, denoiser, Batches(options.batch_size, largest), bar)
+        session = Session(options, encoding, denoiser, Batches(options.batch_size.partition(":")[0], largest), bar)
         for name, task in to_do.items():
             report.add(name, rows_of(session, task))
     return report
@@ -178,10 +178,8 @@ def _settings(options: AnalysisOptions, tasks: dict[str, Any]) -> dict[str, Any]
         "pretrained": options.model_args.get("pretrained", "built-in"),
         "model_args": {name: value for name, value in options.model_args.items() if name != "pretrained"},
         # A checkpoint or adapter that was trained on lies at the same place with other weights.
-        "weights": checkpoints.files_digest(pretrained_path(options.model_args)),
-        "adapter_weights": checkpoints.files_digest(str(adapter))
-        if (adapter := options.model_args.get("peft"))
-        else None,
+        "weights": families.files_digest(pretrained_path(options.model_args)),
+        "adapter_weights": families.files_digest(str(adapter)) if (adapter := options.model_args.get("peft")) else None,
         "apply_chat_template": options.apply_chat_template,
         "tasks": sorted(tasks),
         "metadata": dict(options.metadata),

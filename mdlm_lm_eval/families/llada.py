@@ -7,6 +7,9 @@ from typing import Any
 
 from transformers import LlamaConfig
 
+from mdlm_lm_eval.families.family import Family
+from mdlm_lm_eval.families.loading.tokenizers import tokenizer_of_file
+from mdlm_lm_eval.families.registry import register_family
 from mdlm_lm_eval.options import OptionError
 
 # Settings that the modelling code knows but no published checkpoint uses, with the only value that is a Llama.
@@ -45,7 +48,7 @@ def native_config(published: dict[str, Any]) -> LlamaConfig:
     """LlamaConfig for a LLaDA `config.json`; OptionError where a setting has no Llama equivalent."""
     for name, allowed in LLAMA_SETTINGS.items():
         if name in published and published[name] not in allowed:
-            raise OptionError(f"LLaDA config: {name}={published[name]!r} is not supported; allowed: {allowed[0]!r}")
+            raise OptionError(f"LLaDA config: {name}={published[name]!r} is not supported; it must be {allowed[0]!r}")
     if published.get("include_qkv_bias", False) != published.get("include_bias", False):
         raise OptionError("LLaDA config: include_qkv_bias and include_bias differ, which is not supported")
     n_heads = published["n_heads"]
@@ -74,6 +77,16 @@ def native_config(published: dict[str, Any]) -> LlamaConfig:
         quantization_config=published.get("quantization_config"),
         architectures=["LlamaForCausalLM"],
         mask_token_id=published.get("mask_token_id", 126336),
-        is_causal=False,
-        diffusion_family="llada",
     )
+
+
+register_family(
+    Family(
+        name="llada",
+        model_types=("llada",),
+        native_config=native_config,
+        weight_names=WEIGHT_NAMES,
+        tokenizer_class=tokenizer_of_file,
+        end_of_turn=("<|eot_id|>",),
+    )
+)

@@ -1,4 +1,4 @@
-"""PEFT adapters, also those trained on the module names of LLaDA's remote code."""
+"""PEFT adapters, also those trained on the module names of a family's remote code."""
 
 import re
 from pathlib import Path
@@ -13,8 +13,9 @@ from safetensors import SafetensorError
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from mdlm_lm_eval.checkpoints import llada
-from mdlm_lm_eval.checkpoints.configs import check_path, family_of, one_line
+from mdlm_lm_eval.families.family import Family
+from mdlm_lm_eval.families.loading.config import check_path, one_line
+from mdlm_lm_eval.families.registry import family_of
 from mdlm_lm_eval.options import OptionError
 
 WEIGHT_FILES = (SAFETENSORS_WEIGHTS_NAME, WEIGHTS_NAME)
@@ -35,8 +36,9 @@ def load_adapter(model: PreTrainedModel, peft: str, *, revision: str | None = "m
         weights = load_peft_weights(peft, device="cpu", revision=revision or "main")
     except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
         raise OptionError(f"peft={peft}: the adapter cannot be read: {one_line(error)}") from error
-    if family_of(model.config) == "llada" and any(".transformer." in name for name in weights):
-        config, weights = _with_native_names(peft, config, weights)
+    family = family_of(model.config)
+    if any(_native_name(name, family) != name.removeprefix(PREFIX) for name in weights):
+        config, weights = _with_native_names(peft, config, weights, family)
     config.inference_mode = True
     try:
         convert_peft_config_for_transformers(config, model, None)
@@ -72,15 +74,18 @@ def _is_copy(name: str, weights: dict[str, Tensor]) -> bool:
 
 
 def _with_native_names(
-    peft: str, config: PeftConfig, weights: dict[str, Tensor]
+    peft: str, config: PeftConfig, weights: dict[str, Tensor], family: Family
 ) -> tuple[LoraConfig, dict[str, Tensor]]:
-    """Adapter of LLaDA's remote code -> Llama's module names.
+    """Adapter of a family's remote code -> module names of transformers' class.
 
-    Each module is named in full, taken from the weights: `ff_out` alone would say neither whether a block's down
-    projection or the output head is meant.
+    Each module is named in full, taken from the weights: LLaDA's `ff_out` alone would say neither whether a block's
+    down projection or the output head is meant.
     """
     if not isinstance(config, LoraConfig):
-        raise OptionError(f"peft={peft}: an adapter of type {config.peft_type} on LLaDA's remote code; allowed is LORA")
+        raise OptionError(
+            f"peft={peft}: an adapter on the modules of {family.name}'s remote code must be of type LORA, not "
+            f"{config.peft_type}"
+        )
     rank_pattern: dict[str, int] = {}
     alpha_pattern: dict[str, Any] = {}
     targets: set[str] = set()
@@ -88,7 +93,7 @@ def _with_native_names(
     renamed: dict[str, Tensor] = {}
     old_ranks, old_alphas = config.rank_pattern or {}, config.alpha_pattern or {}
     for name, tensor in weights.items():
-        new_name = _native_name(name.removeprefix(PREFIX))
+        new_name = _native_name(name, family)
         renamed[PREFIX + new_name] = tensor
         if ".base_layer." in name:
             continue  # a copy of the checkpoint's own weight, kept next to an adapted output head
@@ -110,8 +115,9 @@ def _with_native_names(
     return config, renamed
 
 
-def _native_name(name: str) -> str:
-    for pattern, replacement in llada.WEIGHT_NAMES.items():
+def _native_name(name: str, family: Family) -> str:
+    name = name.removeprefix(PREFIX)
+    for pattern, replacement in family.weight_names.items():
         name, n_replaced = re.subn(pattern, replacement, name)
         if n_replaced:
             break

@@ -6,18 +6,12 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from transformers import (
-    AutoModel,
-    AutoModelForCausalLM,
-    AutoModelForMaskedLM,
-    PretrainedConfig,
-    PreTrainedModel,
-)
+from transformers import PretrainedConfig, PreTrainedModel
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, cached_file
 
-from mdlm_lm_eval.checkpoints import llada, llada_moe
-from mdlm_lm_eval.checkpoints.configs import family_of, one_line, remote_code_sentence
-from mdlm_lm_eval.checkpoints.masked_lm import is_unused_head, positions_before_text
+from mdlm_lm_eval.default_model import model_path
+from mdlm_lm_eval.families.loading.config import one_line, remote_code_sentence
+from mdlm_lm_eval.families.registry import family_of
 from mdlm_lm_eval.options import OptionError
 
 NAMES_SHOWN = 5
@@ -38,17 +32,17 @@ def load_model(
     `from_pretrained_kwargs` (device_map, quantization_config, attn_implementation, tp_plan, ...) go to transformers.
     Raises OptionError for weights that are missing, unexpected, of another shape, or unreadable.
     """
-    family = family_of(config)
-    if family == "llada":
-        from_pretrained_kwargs["key_mapping"] = llada.WEIGHT_NAMES
+    pretrained, family = model_path(pretrained), family_of(config)
+    if family.weight_names:
+        from_pretrained_kwargs["key_mapping"] = dict(family.weight_names)
     try:
-        model, info = _auto_class(config).from_pretrained(
+        model, info = family.model_class(config).from_pretrained(
             pretrained,
             config=config,
             revision=revision or "main",
             subfolder=subfolder or "",
             dtype=dtype or "auto",
-            trust_remote_code=bool(trust_remote_code) and family == "remote",
+            trust_remote_code=bool(trust_remote_code) and family.remote_code,
             ignore_mismatched_sizes=True,  # reported below, by name, with the missing ones
             output_loading_info=True,
             **from_pretrained_kwargs,
@@ -56,27 +50,27 @@ def load_model(
     except (OSError, SafetensorError) as error:
         raise OptionError(f"pretrained={pretrained}: its weights cannot be read: {one_line(error)}") from error
     except Exception as error:
-        if family == "remote":
+        if family.remote_code:
             raise OptionError(remote_code_sentence(pretrained, error)) from error
         if isinstance(error, RuntimeError) and "conversion of the weights" in str(error):
             # transformers fuses experts while loading and stops, without their names, where some are missing.
             found = _weight_names(pretrained, revision or "main", subfolder or "")
-            _refuse(pretrained, "missing", llada_moe.expert_weight_names(config) - found)
+            _refuse(pretrained, "missing", family.expert_weight_names(config) - found)
             raise OptionError(f"pretrained={pretrained}: its expert weights differ in shape") from error
         if not isinstance(error, (ImportError, TypeError, ValueError)):
             raise
         # What is not installed, and values that transformers does not know.
         raise OptionError(f"pretrained={pretrained}: it cannot be loaded as asked for: {one_line(error)}") from error
-    unexpected = set(info["unexpected_keys"])
-    if family == "masked_lm":
-        unexpected = {name for name in unexpected if not is_unused_head(name)}
+    unexpected = {
+        name for name in info["unexpected_keys"] if not any(unused in name for unused in family.unused_weights)
+    }
     _refuse(pretrained, "missing", set(info["missing_keys"]))
     _refuse(pretrained, "unexpected", unexpected)
     _refuse(pretrained, "of another shape than its config says", {name for name, *_ in info["mismatched_keys"]})
-    if family == "llada":
-        # save_pretrained would undo the renaming, and put LLaDA's names next to a Llama's config.
+    if family.weight_names:
+        # save_pretrained would undo the renaming, and put the published names next to a config of transformers' class.
         model._weight_conversions = None
-    if family not in ("masked_lm", "remote"):
+    if not family.remote_code:
         # The config's is_causal only rules the masks; flash attention reads the modules' own.
         for module in model.modules():
             if "is_causal" in vars(module):
@@ -87,25 +81,13 @@ def load_model(
 def load_skeleton(config: PretrainedConfig) -> PreTrainedModel:
     """The model of `config` on the meta device, without weights: its modules' names and shapes."""
     with torch.device("meta"):
-        return _auto_class(config).from_config(config)
+        return family_of(config).model_class(config).from_config(config)
 
 
 def reserved_positions(config: PretrainedConfig) -> int:
     """How many of the positions that the config names hold no token."""
-    return positions_before_text(load_skeleton(config)) if family_of(config) == "masked_lm" else 0
-
-
-def _auto_class(config: PretrainedConfig) -> Any:
-    family = family_of(config)
-    if family == "masked_lm":
-        return AutoModelForMaskedLM
-    if family == "remote":
-        offered = config.to_dict().get("auto_map", {})
-        for auto_class in (AutoModelForMaskedLM, AutoModelForCausalLM):
-            if auto_class.__name__ in offered:
-                return auto_class
-        return AutoModel
-    return AutoModelForCausalLM
+    reserved = family_of(config).reserved_positions
+    return 0 if reserved is None else reserved(load_skeleton(config))
 
 
 def _weight_names(pretrained: str, revision: str, subfolder: str) -> set[str]:

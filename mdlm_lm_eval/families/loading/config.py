@@ -1,25 +1,14 @@
 """A checkpoint's config in transformers' terms, and the family that it belongs to."""
 
-from collections.abc import Callable
 from pathlib import Path
 from textwrap import shorten
-from typing import Any
 
-from transformers import AutoConfig, PretrainedConfig, PreTrainedTokenizerBase
+from transformers import AutoConfig, PretrainedConfig, PreTrainedTokenizerBase, __version__
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-from mdlm_lm_eval.checkpoints import dream, llada, llada_moe
-from mdlm_lm_eval.checkpoints.masked_lm import is_masked_lm
+from mdlm_lm_eval.default_model import model_path
+from mdlm_lm_eval.families.registry import family_names, family_of, published_family
 from mdlm_lm_eval.options import OptionError
-
-# `model_type` as published -> the config of the class that transformers ships.
-NATIVE_CONFIGS: dict[str, Callable[[dict[str, Any]], PretrainedConfig]] = {
-    "llada": llada.native_config,
-    "Dream": dream.native_config,
-    "lladamoe": llada_moe.native_config,
-}
-# Decoder-only classes whose masks become bidirectional with is_causal=False in the config.
-BIDIRECTIONAL_DECODERS = ("llama", "mistral", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe")
 
 
 def load_config(
@@ -35,6 +24,7 @@ def load_config(
     equivalent, and a causal language model.
     """
     revision, subfolder = revision or "main", subfolder or ""
+    pretrained = model_path(pretrained)
     check_path("pretrained", pretrained)
     try:
         published, _ = PretrainedConfig.get_config_dict(pretrained, revision=revision, subfolder=subfolder)
@@ -43,16 +33,24 @@ def load_config(
     if not published:
         raise OptionError(f"pretrained={pretrained}: there is no config.json, so this is no checkpoint of transformers")
     model_type = published.get("model_type")
-    if model_type in NATIVE_CONFIGS:
+    family = published_family(model_type)
+    if family is not None and family.native_config is not None:
         try:
-            config = NATIVE_CONFIGS[model_type](published)
+            config = family.native_config(published)
         except KeyError as error:
             raise OptionError(f"pretrained={pretrained}: its config.json lacks the key {error}") from error
-        except OptionError:
-            raise  # names a setting already, and is a ValueError
+        except OptionError as error:
+            raise OptionError(f"pretrained={pretrained}: {error}") from error
+        except ImportError as error:
+            raise OptionError(
+                f"pretrained={pretrained}: the family {family.name} needs a newer transformers than {__version__}: "
+                f"{one_line(error)}"
+            ) from error
         except (TypeError, ValueError) as error:
             raise OptionError(f"pretrained={pretrained}: cannot use its config.json: {one_line(error)}") from error
         config.name_or_path = pretrained
+        # transformers' class tells neither that attention is bidirectional nor whose checkpoint it was.
+        config.is_causal, config.diffusion_family = False, family.name
         return config
     if trust_remote_code and published.get("auto_map"):
         try:
@@ -65,43 +63,22 @@ def load_config(
         return config
     if model_type not in CONFIG_MAPPING:
         raise OptionError(
-            f"pretrained={pretrained}: model_type={model_type!r} is not known; allowed "
-            f"are {', '.join(NATIVE_CONFIGS)}, "
-            f"{', '.join(BIDIRECTIONAL_DECODERS)} with is_causal=false, masked language models of transformers, "
-            "and others with trust_remote_code=true, mask_token_id and shift_logits"
+            f"pretrained={pretrained}: model_type={model_type!r} is not known; the family must be one of "
+            f"{family_names()}; remote needs trust_remote_code=true, mask_token_id and shift_logits"
         )
     try:
         config = AutoConfig.from_pretrained(pretrained, revision=revision, subfolder=subfolder)
     except (TypeError, ValueError) as error:
         raise OptionError(f"pretrained={pretrained}: cannot use its config.json: {one_line(error)}") from error
-    check_bidirectional(config, pretrained)
+    check_config(config, pretrained)
     return config
 
 
-def check_bidirectional(config: PretrainedConfig, pretrained: str = "a model object") -> None:
-    """Raises OptionError for an autoregressive model, and for one of transformers that cannot be made bidirectional."""
-    if family_of(config) != config.model_type:
-        return  # no decoder of transformers
-    if config.to_dict().get("is_causal") is not False:
-        raise OptionError(
-            f"pretrained={pretrained}: its config does not say is_causal=false, so this {config.model_type} is an "
-            "autoregressive model and no masked diffusion model; use --model hf for it"
-        )
-    if config.model_type not in BIDIRECTIONAL_DECODERS:
-        raise OptionError(
-            f"pretrained={pretrained}: is_causal=false is supported for {', '.join(BIDIRECTIONAL_DECODERS)}, "
-            f"not for model_type={config.model_type!r}"
-        )
-
-
-def family_of(config: PretrainedConfig) -> str:
-    """ "llada", "dream", "llada_moe", "remote", "masked_lm", or the `model_type` of a bidirectional decoder."""
-    family = config.to_dict().get("diffusion_family")
-    if family is not None:
-        return family
-    if is_masked_lm(config):
-        return "masked_lm"
-    return config.model_type if config.model_type in CONFIG_MAPPING else "remote"
+def check_config(config: PretrainedConfig, pretrained: str = "a model object") -> None:
+    """Raises OptionError for what is no masked diffusion model, such as an autoregressive one."""
+    complaint = family_of(config).check(config)
+    if complaint is not None:
+        raise OptionError(f"pretrained={pretrained}: {complaint}")
 
 
 def check_path(option: str, name: str) -> None:
@@ -111,28 +88,10 @@ def check_path(option: str, name: str) -> None:
         raise OptionError(f"{option}={name}: there is no such folder")
 
 
-def shifts_logits(config: PretrainedConfig) -> bool:
-    """Whether the output at position i predicts the token at i + 1, as Dream's does.
-
-    Raises OptionError for remote code, whose habits are unknown.
-    """
-    family = family_of(config)
-    if family == "remote":
-        raise OptionError("shift_logits is not set; remote code needs shift_logits=true or shift_logits=false")
-    return family == "dream" or bool(config.to_dict().get("shift_logits", False))
-
-
 def check_guidance(config: PretrainedConfig, cfg_scale: float) -> None:
-    """Raises OptionError for classifier-free guidance with a masked LM of transformers.
-
-    Guidance compares with the same canvas whose prompt is masked whole. Masked diffusion models are trained on every
-    mask ratio up to that one; masked LMs on a small share of a text, and predict nothing in particular there.
-    """
-    if cfg_scale > 0.0 and is_masked_lm(config):
-        raise OptionError(
-            f"cfg_scale={cfg_scale} is not allowed with model_type={config.model_type!r}: a masked language model has "
-            "no unconditional form, as it was not trained to fill a text whose prompt is masked whole; allowed is 0"
-        )
+    """Raises OptionError for classifier-free guidance with a family that has no unconditional form."""
+    if cfg_scale > 0.0:
+        family_of(config).refuse("cfg_scale", cfg_scale)
 
 
 def resolve_mask_token_id(
@@ -146,11 +105,11 @@ def resolve_mask_token_id(
     if mask_token_id is None:
         raise OptionError(
             "mask_token_id is not set and neither the checkpoint's config nor its tokenizer names a mask token; "
-            f"allowed are ids from 0 to {vocab_size - 1}"
+            f"it must be an id from 0 to {vocab_size - 1}"
         )
     if not isinstance(mask_token_id, int) or not 0 <= mask_token_id < vocab_size:
         raise OptionError(
-            f"mask_token_id={mask_token_id} is no token of the vocabulary; allowed are ids from 0 to {vocab_size - 1}"
+            f"mask_token_id={mask_token_id} is no token of the vocabulary; it must be an id from 0 to {vocab_size - 1}"
         )
     return int(mask_token_id)
 

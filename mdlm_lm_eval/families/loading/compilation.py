@@ -14,9 +14,6 @@ def compile_layers(model: nn.Module, backend: str = "inductor") -> None:
     """
     layers = [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]
     if not layers:
-        raise OptionError(
-            f"compile=True is not allowed with {type(model).__name__}, whose layers are not transformers' own; "
-            "allowed is false"
-        )
+        raise OptionError(f"compile must be false with {type(model).__name__}, whose layers are not transformers' own")
     for layer in layers:
         layer.compile(dynamic=True, backend=backend)

@@ -2,8 +2,12 @@
 
 from typing import Any
 
-from transformers import PretrainedConfig, Qwen3MoeConfig
+from transformers import Qwen3MoeConfig
 
+from mdlm_lm_eval.families.family import Family
+from mdlm_lm_eval.families.loading.experts import expert_weight_names
+from mdlm_lm_eval.families.loading.tokenizers import tokenizer_of_file
+from mdlm_lm_eval.families.registry import register_family
 from mdlm_lm_eval.options import OptionError
 
 # Settings that the published modelling code reads, with the values that are a Qwen3-MoE.
@@ -22,7 +26,9 @@ def native_config(published: dict[str, Any]) -> Qwen3MoeConfig:
     """Qwen3MoeConfig for a LLaDA-MoE `config.json`; OptionError where a setting has no Qwen3-MoE equivalent."""
     for name, allowed in QWEN3_MOE_SETTINGS.items():
         if name in published and published[name] not in allowed:
-            raise OptionError(f"LLaDA-MoE config: {name}={published[name]!r} is not supported; allowed: {allowed[0]!r}")
+            raise OptionError(
+                f"LLaDA-MoE config: {name}={published[name]!r} is not supported; it must be {allowed[0]!r}"
+            )
     layers = published.get("moe_layer_freq")
     if isinstance(layers, list) and not all(layers):
         raise OptionError(f"LLaDA-MoE config: moe_layer_freq={layers} is not supported; every layer must be sparse (1)")
@@ -37,17 +43,17 @@ def native_config(published: dict[str, Any]) -> Qwen3MoeConfig:
             "mlp_only_layers": [],
             "architectures": ["Qwen3MoeForCausalLM"],
             "mask_token_id": published.get("mask_token_id", 156895),
-            "is_causal": False,
-            "diffusion_family": "llada_moe",
         }
     )
 
 
-def expert_weight_names(config: PretrainedConfig) -> set[str]:
-    """Names of the experts' weights in a checkpoint of a mixture-of-experts config."""
-    return {
-        f"model.layers.{layer}.mlp.experts.{expert}.{projection}_proj.weight"
-        for layer in range(config.num_hidden_layers)
-        for expert in range(config.num_experts)
-        for projection in ("gate", "up", "down")
-    }
+register_family(
+    Family(
+        name="llada_moe",
+        model_types=("lladamoe",),
+        native_config=native_config,
+        expert_weight_names=expert_weight_names,
+        tokenizer_class=tokenizer_of_file,
+        end_of_turn=("<|role_end|>",),
+    )
+)

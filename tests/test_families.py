@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import BertConfig, BertForMaskedLM, LlamaConfig, LlamaForCausalLM
 
-from mdlm_lm_eval.checkpoints import family_of, load_config, load_tokenizer, resolve_mask_token_id, shifts_logits
+from mdlm_lm_eval.families import family_of, load_config, load_tokenizer, resolve_mask_token_id
 from mdlm_lm_eval.loading import load_denoiser
 from mdlm_lm_eval.options import OptionError
 
@@ -39,7 +39,7 @@ def logits_of(folder: Path) -> torch.Tensor:
 def test_family_and_shift_survive_saving_the_config(family: str, shift: bool, tmp_path: Path) -> None:
     load_config(str(GOLDEN / family)).save_pretrained(tmp_path)
     config = load_config(str(tmp_path))
-    assert (family_of(config), shifts_logits(config), config.is_causal) == (family, shift, False)
+    assert (family_of(config).name, family_of(config).shift(config), config.is_causal) == (family, shift, False)
     assert (config.mask_token_id, config.eos_token_id, config.pad_token_id) == (159, 158, 158)
 
 
@@ -141,8 +141,7 @@ def test_bidirectional_llama_sees_the_future_and_a_causal_one_is_refused(tmp_pat
     denoiser = load_denoiser(str(tmp_path / "diffusion"))
     assert denoiser.mask_token_id == 39
     canvases = torch.tensor([[39, 1, 2], [39, 1, 3]])
-    first = torch.tensor([[True, False, False]]).repeat(2, 1)
-    logits = denoiser.logits(canvases, torch.ones_like(canvases), first)
+    logits = denoiser.logits(canvases, torch.ones_like(canvases), torch.tensor([0, 3]))
     assert not torch.allclose(logits[0, :39], logits[1, :39])
     tiny_llama().save_pretrained(tmp_path / "causal")
     with pytest.raises(OptionError, match="is_causal"):
@@ -154,11 +153,11 @@ def test_masked_lm(tmp_path: Path) -> None:
     reference = BertForMaskedLM(BertConfig(**shape, num_attention_heads=2)).eval()
     reference.save_pretrained(tmp_path)
     denoiser = load_denoiser(str(tmp_path), mask_token_id=39)
-    assert family_of(denoiser.model.config) == "masked_lm"
+    assert family_of(denoiser.model.config).name == "masked_lm"
     canvas = torch.tensor([[1, 39, 2]])
     with torch.no_grad():
         expected = reference(canvas).logits[0]
-    logits = denoiser.logits(canvas, torch.ones_like(canvas), torch.ones_like(canvas).bool())
+    logits = denoiser.logits(canvas, torch.ones_like(canvas), torch.arange(3))
     torch.testing.assert_close(logits[:, :39], expected[:, :39])
 
 
@@ -166,7 +165,7 @@ def test_remote_code_needs_shift_logits() -> None:
     config = load_config(str(GOLDEN / "llada"))
     config.diffusion_family = "remote"
     with pytest.raises(OptionError, match="shift_logits"):
-        shifts_logits(config)
+        family_of(config).shift(config)
 
 
 def test_dream_tokenizer_loads_without_its_remote_class(tmp_path: Path) -> None:

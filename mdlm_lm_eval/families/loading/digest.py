@@ -3,6 +3,8 @@
 import hashlib
 from pathlib import Path
 
+from mdlm_lm_eval.default_model import model_path
+
 _WEIGHTS = ("*.safetensors", "*.bin")
 _DIGESTED_BYTES = 2**20
 
@@ -12,7 +14,7 @@ def files_digest(checkpoint: str) -> str | None:
 
     None for a hub id, which its revision names.
     """
-    folder = Path(checkpoint)
+    folder = Path(model_path(checkpoint))
     paths = sorted(path for pattern in _WEIGHTS for path in folder.glob(pattern))
     if not paths:
         return None
