@@ -232,7 +232,7 @@ class DiffusionHFLM(HFLM):
         if isinstance(n_masks, int) and n_masks >= self.max_length:
             raise OptionError(
                 f"n_masks={n_masks} does not fit into the model's context of {self.max_length} tokens together with a "
-                f"prompt; at most {self.max_length - 1} do"
+                f"prompt; it must be auto or a whole number from 1 to {self.max_length - 1}"
             )
 
     @property
