@@ -295,12 +295,18 @@ LIKELIHOOD_NAMES = frozenset(likelihood_defaults())
 MODEL_NAMES = frozenset(each.name for each in options_of(ModelOptions))
 
 
+def is_planned(declared: Field[Any]) -> bool:
+    """Whether an option is declared and not there yet."""
+    return declared.name in _PLANNED and not _PLANNED[declared.name]
+
+
 def requirement(declared: Field[Any]) -> str:
     """What an option must be: "auto or a whole number from 1"."""
     kinds = get_args(declared.type) or (declared.type,)
     known = about(declared)
     if known.choices is not None:
-        return f"one of {', '.join(known.choices())}"
+        planned = _PLANNED.get(declared.name, ())
+        return f"one of {', '.join(choice for choice in known.choices() if choice not in planned)}"
     if bool in kinds:
         return "true or false"
     if str in kinds:
