@@ -148,7 +148,7 @@ def test_shots_against_masks_from_files(tmp_path: Path, monkeypatch: pytest.Monk
         (["groups", "--n_masks=0"], "n_masks must be a whole number from 1, not 0"),
         (["groups", "--n_masks=many"], "n_masks must be a whole number from 1, not many"),
         (["groups", "--n_masks=3000"], "3000 masks .* do not fit into the model's context of 2048 tokens"),
-        (["groups", "--tasks=mdlm_contxt"], "tasks=mdlm_contxt is not allowed"),
+        (["groups", "--tasks=mdlm_contxt"], "tasks=mdlm_contxt: must be one of the few-shot suite's tasks"),
         (["groups", "--batch_size=0"], "batch_size must be auto or a whole number from 1, not 0"),
         (["groups", "--model=hf"], "model=hf needs pretrained"),
         (["groups", "--model=hf", "--model_args=pretrained=x", "--n_masks=5"], "autoregressive models have no masks"),
@@ -208,7 +208,7 @@ def test_a_file_in_the_way_is_not_overwritten(tmp_path: Path) -> None:
 
 def test_a_file_is_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("mine")
-    with pytest.raises(SystemExit, match=r"output_path=.*file is not allowed \(File exists\); allowed is a folder"):
+    with pytest.raises(SystemExit, match=r"output_path must be a folder to write to, not .*file \(File exists\)"):
         call(monkeypatch, "groups", f"--output_path={tmp_path / 'file'}", "--limit=1", "--device=cpu", *FEW_EXAMPLES)
     assert (tmp_path / "file").read_text() == "mine"
 

@@ -136,6 +136,11 @@ COMMAND_LINES = [
     ("mdlm-sweep", ["--config", "x" * 300], "cannot be read: "),
     ("mdlm-sweep", ["--tasks=t", "--output_path="], "--output_path is not set; name a folder"),
     ("mdlm-attribution", ["groups", "--tasks=,"], "tasks is not set; name at least one"),
+    (
+        "mdlm-attribution",
+        ["examples", "--tasks=mdlm_verb_smallest_slot", "--metadata", "fewshot_relevant=0", "fewshot_distractors=0"],
+        "mdlm_verb_smallest_slot has no in-context examples",
+    ),
     ("mdlm-attribution", ["groups", "--limit=1_0"], "limit must be a whole number from 1, not 1_0"),
     ("mdlm-attribution", ["groups", "--limit=２"], "limit must be a whole number from 1, not ２"),
     (

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from mdlm_lm_eval.options import OptionError
-from mdlm_lm_eval.sweep.__main__ import RECIPES, main
+from mdlm_lm_eval.sweep.__main__ import RECIPES, _settings, main
 from mdlm_lm_eval.sweep.plan import plan
 from mdlm_lm_eval.sweep.results import cell_folder, command
 
@@ -84,6 +84,20 @@ def test_the_recorded_command_says_everything() -> None:
         """'{"pretrained": "org/model", "n_masks": 200, "filler": ","}' --tasks mdlm_context """
         "--metadata fewshot_distractors=10 --limit 5 --batch_size 8 --seed 3"
     )
+
+
+@pytest.mark.parametrize(
+    "typed",
+    [
+        ["--model_args", '{"pretrained": "org/model", "filler": ",", "revision": "12"}'],
+        ["--model_args", "pretrained=org/model,filler=',',revision=12"],
+    ],
+)
+def test_model_arguments_are_typed_as_for_lm_eval(typed: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["mdlm-sweep", "--tasks=mdlm_context", "--early_exit", "--n_masks=3", *typed])
+    planned = plan(_settings())
+    assert planned.model_args == {"pretrained": "org/model", "revision": "12"}
+    assert planned.cells[0].options == {"n_masks": 3, "filler": ",", "early_exit": True}
 
 
 @pytest.mark.parametrize(
