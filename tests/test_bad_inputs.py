@@ -221,3 +221,12 @@ def test_words_that_the_parser_refuses(
 ) -> None:
     assert run_command("mdlm-sweep", ["--tasks=t", "--output_path=out", *words], monkeypatch) == "2"
     assert capsys.readouterr().err.splitlines()[-1].startswith(f"mdlm-sweep: error: argument {words[0]}: ")
+
+
+def test_batch_size_and_device_may_stand_among_the_model_arguments(checkpoint: Path) -> None:
+    from_command_line = {"batch_size": 1, "max_batch_size": None, "device": "cuda:0"}
+    arguments = {"pretrained": str(checkpoint), "batch_size": 4, "device": "cpu"}
+    of_object = MDLM.create_from_arg_obj(arguments, from_command_line)
+    of_string = MDLM.create_from_arg_string(f"pretrained={checkpoint},batch_size=4,device=cpu", from_command_line)
+    for lm in (of_object, of_string):
+        assert (lm.batches.size, lm.device.type) == (4, "cpu")
