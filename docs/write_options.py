@@ -12,9 +12,9 @@ from mdlm_lm_eval.options import (
     is_planned,
     options_of,
     requirement,
-    shown,
 )
 from mdlm_lm_eval.results.markdown import markdown_table, replace_table
+from mdlm_lm_eval.values import shown
 
 TABLES = {"decoding": DecodingOptions, "likelihood": LikelihoodOptions, "model": ModelOptions}
 

@@ -19,11 +19,11 @@ from mdlm_lm_eval.options import (
     about,
     decoding_defaults,
     is_planned,
-    number_of,
     options_of,
     requirement,
     silent_names,
 )
+from mdlm_lm_eval.values import number_of
 
 
 def test_strings_are_parsed_by_the_type_of_the_option() -> None:
