@@ -44,7 +44,7 @@ def parse_whole(name: str, value: object, *, least: int = 0, most: int | None = 
 def check_batch_size(size: object) -> None:
     """Raises OptionError for anything but what lm-eval's `--batch_size` takes."""
     if size is not None and not re.fullmatch(r"auto(:[0-9]+(\.[0-9]+)?)?|0*[1-9][0-9]{0,8}", str(size)):
-        raise must_be("batch_size", "auto or a whole number from 1", size)
+        raise must_be("batch_size", "auto or a whole number from 1 up to 999999999", size)
 
 
 def number_of(value: object) -> int | float | None:

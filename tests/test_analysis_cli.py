@@ -149,7 +149,7 @@ def test_shots_against_masks_from_files(tmp_path: Path, monkeypatch: pytest.Monk
         (["groups", "--n_masks=many"], "n_masks must be a whole number from 1, not many"),
         (["groups", "--n_masks=3000"], "3000 masks .* do not fit into the model's context of 2048 tokens"),
         (["groups", "--tasks=mdlm_contxt"], "tasks=mdlm_contxt: must be one of the few-shot suite's tasks"),
-        (["groups", "--batch_size=0"], "batch_size must be auto or a whole number from 1, not 0"),
+        (["groups", "--batch_size=0"], "batch_size must be auto or a whole number from 1 up to 999999999, not 0"),
         (["groups", "--model=hf"], "model=hf needs pretrained"),
         (["groups", "--model=hf", "--model_args=pretrained=x", "--n_masks=5"], "autoregressive models have no masks"),
         (["groups", "--model_args=pretraned=x"], "pretraned=x; did you mean pretrained"),
