@@ -17,10 +17,11 @@ from mdlm_lm_eval.default_model import BUILT_IN, model_path
 from mdlm_lm_eval.denoiser import Denoiser
 from mdlm_lm_eval.devices import share_cpu_among_processes, usable_device
 from mdlm_lm_eval.model_arguments import LOADING_NAMES, ModelArguments, bitsandbytes_arguments, split_model_arguments
-from mdlm_lm_eval.options import OptionError, parse_whole
+from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.request_cache import RequestCache
 from mdlm_lm_eval.run_info import RunRecord
 from mdlm_lm_eval.text import encode_without_masks
+from mdlm_lm_eval.values import parse_whole
 
 
 class DiffusionHFLM(HFLM):
@@ -235,7 +236,7 @@ class DiffusionHFLM(HFLM):
         if isinstance(n_masks, int) and n_masks >= self.max_length:
             raise OptionError(
                 f"n_masks={n_masks} does not fit into the model's context of {self.max_length} tokens together with a "
-                f"prompt; at most {self.max_length - 1} do"
+                f"prompt; it must be auto or a whole number from 1 to {self.max_length - 1}"
             )
 
     @property

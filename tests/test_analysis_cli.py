@@ -145,28 +145,34 @@ def test_shots_against_masks_from_files(tmp_path: Path, monkeypatch: pytest.Monk
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["groups", "--n_masks=0"], "n_masks=0 is not allowed; allowed are whole numbers from 1"),
-        (["groups", "--n_masks=many"], "n_masks=many is not allowed"),
-        (["groups", "--n_masks=3000"], "n_masks=3000 .* does not fit into the model's context of 2048 tokens"),
-        (["groups", "--tasks=mdlm_contxt"], "tasks=mdlm_contxt is not allowed"),
-        (["groups", "--batch_size=0"], "batch_size=0 is not allowed; allowed are auto and whole numbers from 1"),
+        (["groups", "--n_masks=0"], "n_masks must be a whole number from 1, not 0"),
+        (["groups", "--n_masks=many"], "n_masks must be a whole number from 1, not many"),
+        (["groups", "--n_masks=3000"], "3000 masks .* do not fit into the model's context of 2048 tokens"),
+        (["groups", "--tasks=mdlm_contxt"], "tasks=mdlm_contxt: must be one of the few-shot suite's tasks"),
+        (["groups", "--batch_size=0"], "batch_size must be auto or a whole number from 1 up to 999999999, not 0"),
         (["groups", "--model=hf"], "model=hf needs pretrained"),
         (["groups", "--model=hf", "--model_args=pretrained=x", "--n_masks=5"], "autoregressive models have no masks"),
-        (["groups", "--model_args=pretraned=x"], "pretraned='x'; did you mean pretrained"),
-        (["groups", "--model_args=dtype=float7"], "dtype=float7 is not allowed; allowed are auto, float32"),
-        (["groups", "--model_args=mask_token_id=last"], "mask_token_id=last is not allowed"),
+        (["groups", "--model_args=pretraned=x"], "pretraned=x; did you mean pretrained"),
+        (["groups", "--model_args=dtype=float7"], "dtype must be one of auto, float32, bfloat16, float16, not float7"),
+        (
+            ["groups", "--model_args=mask_token_id=last"],
+            "mask_token_id must be none or a whole number from 0, not last",
+        ),
         (
             ["groups", "--model_args=shift_logits=left"],
-            "shift_logits='left' is not allowed; allowed are true and false",
+            "shift_logits must be true or false, not left",
         ),
         (["groups", "--device=abacus"], "device=abacus is not on this machine; it must be"),
         (["groups", "--model_args=pretrained=/nowhere/at/all"], "pretrained=/nowhere/at/all"),
-        (["examples", "--reorderings=0"], "reorderings=0 is not allowed"),
+        (["examples", "--reorderings=0"], "reorderings must be a whole number from 1, not 0"),
         (["examples", "--tasks=mdlm_context"], "needs n_masks, as its prompts hold no mask"),
-        (["confidence", "--model=hf"], "model=hf is not allowed: autoregressive models have no masks"),
-        (["confidence", "--n_masks=1,,2"], "n_masks= is not allowed"),
+        (["confidence", "--model=hf"], "model must be mdlm, not hf: autoregressive models have no masks"),
+        (["confidence", "--n_masks=1,,2"], "n_masks must be a whole number from 1, not ''"),
         (["shots-against-masks", "/nowhere"], "/nowhere: no such file or folder"),
-        (["shots-against-masks", "/nowhere", "--shots=25,5"], "shots=25,5 is not allowed"),
+        (
+            ["shots-against-masks", "/nowhere", "--shots=25,5"],
+            "shots must be two whole numbers, the smaller first, such as 1,200, not 25,5",
+        ),
     ],
 )
 def test_bad_input_is_one_sentence_before_anything_is_written(
@@ -202,7 +208,7 @@ def test_a_file_in_the_way_is_not_overwritten(tmp_path: Path) -> None:
 
 def test_a_file_is_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("mine")
-    with pytest.raises(SystemExit, match=r"output_path=.*file is not allowed \(File exists\); allowed is a folder"):
+    with pytest.raises(SystemExit, match=r"output_path must be a folder to write to, not .*file \(File exists\)"):
         call(monkeypatch, "groups", f"--output_path={tmp_path / 'file'}", "--limit=1", "--device=cpu", *FEW_EXAMPLES)
     assert (tmp_path / "file").read_text() == "mine"
 

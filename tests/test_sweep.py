@@ -187,7 +187,7 @@ def test_failing_cells_leave_the_others(tmp_path: Path, checkpoint: Path, task_f
     run = run_here(tmp_path / "out", checkpoint, task_folder, n_masks=4, n_fillers=[500, 0], peft=peft)
     assert len(run.failures) == 5
     messages = (
-        ["adapter cannot be read"] * 2 + ["adapter does not fit this model"] * 2 + ["n_masks=4 with 500 filler tokens"]
+        ["adapter cannot be read"] * 2 + ["adapter does not fit this model"] * 2 + ["4 masks and 500 filler tokens"]
     )
     for failure, message in zip(run.failures, messages, strict=True):
         assert message in failure
@@ -202,7 +202,7 @@ def test_autoregressive_models_take_part(tmp_path: Path, checkpoint: Path, task_
     common: dict[str, Any] = {"model": "hf", "device": None, "log_samples": True, "peft": peft, "n_masks": [1, 2]}
     run = run_here(tmp_path / "out", checkpoint, task_folder, tasks="tiny_generate,mdlm_verb_smallest_slot", **common)
     assert len(run.failures) == 2
-    assert all("has its masks in the prompt; allowed for it is --model mdlm" in failure for failure in run.failures)
+    assert all("has its masks in the prompt, which only --model mdlm fills" in failure for failure in run.failures)
     said = list(answers(tmp_path / "out").values())
     assert len(said) == 2
     assert said[0] != said[1]

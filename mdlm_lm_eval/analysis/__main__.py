@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from mdlm_lm_eval.command_line import NamedValues
-from mdlm_lm_eval.options import OptionError, must_be, parse_whole
+from mdlm_lm_eval.options import OptionError
+from mdlm_lm_eval.values import must_be, parse_whole
 
 OPEN_ENDED, FIXED_SLOT = "mdlm_context", "mdlm_slot"
 # The paper's (section 4.3).

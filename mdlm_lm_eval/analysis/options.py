@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Any
 
-from mdlm_lm_eval.options import OptionError, check_batch_size
+from mdlm_lm_eval.options import OptionError
+from mdlm_lm_eval.values import check_batch_size
 
 MASKED_DIFFUSION, AUTOREGRESSIVE = "mdlm", "hf"
 MODELS = (MASKED_DIFFUSION, AUTOREGRESSIVE)

@@ -59,7 +59,7 @@ class Report:
             self.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise OptionError(
-                f"output_path={self.folder} is not allowed ({error.strerror}); allowed is a folder to write to"
+                f"output_path must be a folder to write to, not {self.folder} ({error.strerror})"
             ) from error
 
     def add(self, task: str, rows: Sequence[Row]) -> None:
@@ -81,7 +81,7 @@ class Report:
         try:
             stored = json.loads(path.read_text(encoding="utf-8"))
             settings, self.rows, self.finished = stored["settings"], stored["rows"], stored["finished_tasks"]
-        except (json.JSONDecodeError, KeyError, TypeError) as error:
+        except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
             raise OptionError(f"{path} is in the way: it is no result of this analysis; name another folder") from error
         for name, value in self.settings.items():
             if settings.get(name) != value:

@@ -42,7 +42,7 @@ def build_prompt(
     """
     name, tokenizer = task.config.task, encoding.tokenizer
     if apply_chat_template and not tokenizer.chat_template:
-        raise OptionError("apply_chat_template is not allowed: the checkpoint's tokenizer has no chat template")
+        raise OptionError("apply_chat_template needs a chat template, which the checkpoint's tokenizer has not")
     text = task.fewshot_context(
         document,
         0,
@@ -54,10 +54,10 @@ def build_prompt(
     )
     if task.is_fixed_slot:
         if encoding.mask_token_id is None:
-            raise OptionError(f"tasks={name} is not allowed with model=hf: its prompts hold a mask")
+            raise OptionError(f"tasks={name} is not for model=hf: its prompts hold a mask")
         text = text.replace(SLOT_MARKER, tokenizer.convert_ids_to_tokens(encoding.mask_token_id))
     elif encoding.mask_token_id is not None and n_masks is None:
-        raise OptionError(f"tasks={name} needs n_masks, as its prompts hold no mask; allowed are whole numbers from 1")
+        raise OptionError(f"tasks={name} needs n_masks, as its prompts hold no mask: a whole number from 1")
     ids, offsets = _tokenized(text, encoding)
     if not task.is_fixed_slot:
         while offsets[-1][0] == offsets[-1][1]:  # what the tokenizer closes a text with, such as BERT's [SEP]
@@ -120,7 +120,7 @@ def _with_masks(
     if cut:
         raise OptionError(
             f"{name} with n_masks={n_masks} takes {len(ids) + (n_masks or 1)} tokens, but the model's context has "
-            f"{encoding.max_length}; allowed are fewer masks, or fewer examples by --metadata"
+            f"{encoding.max_length}; append fewer masks, or show fewer examples by --metadata"
         )
     return token_ids, masks
 

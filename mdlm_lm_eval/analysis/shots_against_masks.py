@@ -77,7 +77,7 @@ def gains_and_losses(scores: Sequence[Score], *, shots: tuple[int, int], masks: 
         if len({few.questions, many.questions, distracted.questions}) > 1:
             raise OptionError(
                 f"{task} of {model} was scored on {few.questions}, {many.questions} and {distracted.questions} "
-                f"questions ({few.file}, {many.file}, {distracted.file}); allowed is one number"
+                f"questions ({few.file}, {many.file}, {distracted.file}); it must be one number"
             )
         rows.append(
             {

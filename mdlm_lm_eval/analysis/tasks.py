@@ -17,7 +17,7 @@ def load_tasks(names: Sequence[str], metadata: Mapping[str, Any]) -> dict[str, A
     for name in names:
         if not suite_info([name]):
             raise OptionError(
-                f"tasks={name} is not allowed; allowed are tasks and groups of the few-shot suite, such as mdlm_context"
+                f"tasks={name}: must be one of the few-shot suite's tasks and groups, such as mdlm_context"
             )
     # lm-eval's own thousands of task files would take long to index and hold no task of the suite.
     manager = TaskManager(include_path=str(tasks_path()), include_defaults=False, metadata=dict(metadata))
