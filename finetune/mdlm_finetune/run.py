@@ -27,6 +27,7 @@ from mdlm_lm_eval.denoiser import Denoiser
 from mdlm_lm_eval.devices import share_cpu_among_processes
 from mdlm_lm_eval.loading import load_denoiser
 from mdlm_lm_eval.options import OptionError
+from mdlm_lm_eval.results.sentences import one_line
 
 BUILT_IN = "mdlm-lm-eval built-in model"
 
@@ -83,7 +84,7 @@ def finetune(
             weighting=options.weighting,
         )
     except (ValueError, RuntimeError, ImportError, OSError) as error:
-        raise OptionError(f"trainer={options.trainer}: {' '.join(str(error).split())}") from error
+        raise OptionError(f"trainer={options.trainer}: {one_line(error)}") from error
     if is_main:
         claim(options, overwrite=overwrite, merge=merge)
     PartialState().wait_for_everyone()
@@ -104,9 +105,7 @@ def _check_targets(options: FinetuneOptions, config: PretrainedConfig, lora: Lor
     try:
         adapted = get_peft_model(families.load_skeleton(config), lora).base_model.targeted_module_names
     except (ValueError, re.error) as error:
-        raise OptionError(
-            f"lora_targets={options.lora_targets} is not allowed: {' '.join(str(error).split())}"
-        ) from error
+        raise OptionError(f"lora_targets={options.lora_targets} is not allowed: {one_line(error)}") from error
     for target in options.lora_targets if isinstance(options.lora_targets, list) else ():
         if not any(f".{name}".endswith(f".{target}") for name in adapted):
             raise OptionError(f"lora_targets={options.lora_targets} is not allowed: no module is named {target}")

@@ -1,6 +1,5 @@
-"""lm-eval's result files: where they lie, and what the leaderboard keeps of one."""
+"""lm-eval's result files: where they lie, and what is kept of one. Everybody who reads one reads it here."""
 
-import json
 import math
 import os
 from collections.abc import Iterator, Mapping
@@ -8,15 +7,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from mdlm_lm_eval.results.files import UnusableFile, read_json
+from mdlm_lm_eval.results.privacy import published, published_command, published_text
+
+if TYPE_CHECKING:
+    from lm_eval.result_schema import EvalResults
 
 READABLE_LM_EVAL = "0.4"
-# Model arguments that grant access; no table or page may show them.
-_SECRETS = frozenset({"token", "use_auth_token", "auth_token", "api_key"})
-
-
-class UnusableFile(ValueError):
-    """A file that the leaderboard cannot use; the message is one sentence that says why."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +43,11 @@ class TaskResult:
 
 @dataclass(frozen=True)
 class ResultFile:
-    """One result file. `groups` are lm-eval's groups with their members, `mdlm` is what `--model mdlm` recorded."""
+    """One result file, without secrets and paths of the machine that wrote it.
+
+    `groups` are lm-eval's groups with their members, `mdlm` is what `--model mdlm` recorded. `folders` has the names of
+    model and adapter as they were given, paths included: they may tell two models apart, and are never shown.
+    """
 
     path: str
     model_kind: str
@@ -60,31 +63,32 @@ class ResultFile:
     system_instruction: str | None
     versions: Mapping[str, str]
     date: str
+    suite_hash: str | None
+    folders: tuple[str, str]
     tasks: Mapping[str, TaskResult]
     group_results: Mapping[str, TaskResult]
     groups: Mapping[str, tuple[str, ...]]
 
 
 def find_result_files(folder: Path, *, leave_out: Path | None = None) -> list[Path]:
-    """All `*.json` files under `folder`, sorted, except those under `leave_out`."""
+    """All `*.json` files under `folder`, sorted, except hidden ones and those under `leave_out`."""
     found = []
     for parent, folders, names in os.walk(folder):
-        folders[:] = [name for name in folders if leave_out is None or Path(parent, name).resolve() != leave_out]
-        found += [Path(parent, name) for name in names if name.endswith(".json")]
+        folders[:] = [
+            name
+            for name in folders
+            if not name.startswith(".") and (leave_out is None or Path(parent, name).resolve() != leave_out)
+        ]
+        found += [Path(parent, name) for name in names if name.endswith(".json") and not name.startswith(".")]
     return sorted(found)
 
 
 def read_result_file(path: Path, name: str | None = None) -> ResultFile:
     """Reads one file, which is called `name` (its path by default) from then on. Raises UnusableFile."""
-    try:
-        content = json.loads(path.read_bytes(), parse_constant=str)
-    except OSError as error:
-        raise UnusableFile(f"cannot be read: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:
-        raise UnusableFile(f"is no whole JSON file ({error})") from error
+    content = read_json(path)
     if not isinstance(content, dict) or not isinstance(content.get("results"), dict) or "config" not in content:
         raise UnusableFile("is no result file of lm-eval, which has 'results' and 'config'")
-    check_version(content)
+    _check_version(content)
     with unusable_if_different():
         return _parse(content, name or str(path))
 
@@ -101,34 +105,44 @@ def unusable_if_different() -> Iterator[None]:
         raise UnusableFile(f"differs from the result files of lm-eval {READABLE_LM_EVAL} ({what!r})") from error
 
 
-def check_version(content: Mapping[str, Any]) -> None:
-    """Raises UnusableFile unless an lm-eval whose files we know wrote this."""
-    version = content.get("lm_eval_version")
-    if not isinstance(version, str):
-        raise UnusableFile(f"names no lm_eval_version; allowed are result files of lm-eval {READABLE_LM_EVAL}")
-    if version.split(".")[:2] != READABLE_LM_EVAL.split("."):
-        raise UnusableFile(f"was written by lm-eval {version[:40]}; allowed is {READABLE_LM_EVAL}")
-
-
 def is_number(value: object) -> bool:
     """Whether a JSON value is a finite number."""
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def _parse(content: Mapping[str, Any], name: str) -> ResultFile:
-    config: Mapping[str, Any] = content["config"]
-    mdlm = config.get("mdlm")
+def leaves(group: str, groups: Mapping[str, tuple[str, ...]]) -> list[str]:
+    """The tasks of a group and of the groups inside it."""
+    return [leaf for name in groups[group] for leaf in (leaves(name, groups) if name in groups else [name])]
+
+
+def _check_version(content: Mapping[str, Any]) -> None:
+    version = content.get("lm_eval_version")
+    if not isinstance(version, str):
+        raise UnusableFile(f"names no lm_eval_version; it must be a result file of lm-eval {READABLE_LM_EVAL}")
+    if version.split(".")[:2] != READABLE_LM_EVAL.split("."):
+        raise UnusableFile(f"was written by lm-eval {version[:40]}; it must be {READABLE_LM_EVAL}")
+
+
+def _parse(content: "EvalResults", name: str) -> ResultFile:
+    raw: Mapping[str, Any] = content["config"]
+    config = published(raw)
+    mdlm, sweep = config.get("mdlm"), dict(config.get("mdlm_sweep") or {})
+    if isinstance(sweep.get("command"), str):
+        sweep["command"] = published_command(raw["mdlm_sweep"]["command"])
     groups = {group: tuple(members) for group, members in content.get("group_subtasks", {}).items() if len(members) > 0}
     tasks = {task: _task(content, task, mdlm or {}) for task in content["configs"]}
     if not tasks:
         raise UnusableFile("holds no task")
+    suite_hash = ((mdlm or {}).get("task_suite") or {}).get("sha256")
+    if not isinstance(suite_hash, str | None):
+        raise UnusableFile(f"records task_suite.sha256={suite_hash!r}; it must be text")
     return ResultFile(
         path=name,
         model_kind=str(config["model"]),
         model_args=_arguments(config.get("model_args")),
         gen_kwargs=_arguments(config.get("gen_kwargs")),
-        mdlm=_without_tasks(mdlm) if mdlm else None,
-        sweep=dict(config.get("mdlm_sweep") or {}),
+        mdlm={key: value for key, value in mdlm.items() if key != "tasks"} if mdlm else None,
+        sweep=sweep,
         run_options={
             key: config.get(key)
             for key in ("batch_size", "device", "random_seed", "numpy_seed", "torch_seed", "fewshot_seed")
@@ -137,9 +151,11 @@ def _parse(content: Mapping[str, Any], name: str) -> ResultFile:
         limit=_limit(config.get("limit")),
         chat_template=bool(content.get("chat_template")),
         fewshot_as_multiturn=bool(content.get("fewshot_as_multiturn")),
-        system_instruction=content.get("system_instruction") or None,
+        system_instruction=published_text(str(content.get("system_instruction") or "")) or None,
         versions=_versions(content, mdlm or {}),
         date=_date(content.get("date")),
+        suite_hash=suite_hash,
+        folders=_given_names(raw),
         tasks=tasks,
         group_results={group: _group(content, group, groups, tasks) for group in content.get("groups", {})},
         groups=groups,
@@ -170,7 +186,7 @@ def _group(
     members = [tasks[task] for task in leaves(name, groups)]
     shots, versions = {task.shots for task in members}, content["versions"]
     if len(shots) > 1:
-        raise UnusableFile(f"mixes {sorted(shots)} shots in the group {name!r}; allowed is one number of shots")
+        raise UnusableFile(f"mixes {sorted(shots)} shots in the group {name!r}; it must be one number of shots")
     return TaskResult(
         name=name,
         version=str(versions[name] if name in versions else members[0].version),
@@ -184,11 +200,6 @@ def _group(
         unsafe_code=False,
         **_metrics(content["groups"][name], members[0].higher_is_better),
     )
-
-
-def leaves(group: str, groups: Mapping[str, tuple[str, ...]]) -> list[str]:
-    """The tasks of a group and of the groups inside it."""
-    return [leaf for name in groups[group] for leaf in (leaves(name, groups) if name in groups else [name])]
 
 
 def _widest(ranges: list[Mapping[str, tuple[int, int]]]) -> dict[str, tuple[int, int]]:
@@ -211,20 +222,23 @@ def _arguments(arguments: object) -> dict[str, Any]:
     if isinstance(arguments, str):
         pairs = [pair.partition("=") for pair in arguments.split(",") if pair]
         arguments = {name: value for name, _, value in pairs}
-    named: dict[str, Any] = dict(arguments or {})  # type: ignore[call-overload]
-    return {name: value for name, value in named.items() if name not in _SECRETS}
+    return dict(arguments or {})  # type: ignore[call-overload]
+
+
+def _given_names(config: Mapping[str, Any]) -> tuple[str, str]:
+    """Of model and adapter, "" where the file has none."""
+    mdlm, arguments = config.get("mdlm") or {}, _arguments(config.get("model_args"))
+    keys = ("pretrained", "model", "path", "engine")
+    model = mdlm.get("pretrained") or next((arguments[key] for key in keys if key in arguments), None)
+    return str(model or ""), str(mdlm.get("adapter") or arguments.get("peft") or "")
 
 
 def _limit(limit: object) -> float | None:
     if limit is None:
         return None
     if not is_number(limit):
-        raise UnusableFile(f"has limit={limit!r}; allowed are numbers and null")
+        raise UnusableFile(f"has limit={limit!r}; it must be a number or null")
     return float(limit)  # type: ignore[arg-type]
-
-
-def _without_tasks(mdlm: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in mdlm.items() if key != "tasks"}
 
 
 def _versions(content: Mapping[str, Any], mdlm: Mapping[str, Any]) -> dict[str, str]:
