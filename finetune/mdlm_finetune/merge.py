@@ -4,18 +4,17 @@ import os
 import tempfile
 from pathlib import Path
 
+from mdlm_finetune.arguments import FinetuneArguments
 from mdlm_finetune.folders import merged_folder
-from mdlm_finetune.options import FinetuneOptions
 from mdlm_lm_eval import checkpoints
-from mdlm_lm_eval.default_model import default_model_path
 from mdlm_lm_eval.loading import load_denoiser
 
 
-def write_merged(options: FinetuneOptions) -> None:
-    """Writes OUTPUT.merged, from the adapter in `options.output`: a trained model may lie in shards."""
-    pretrained, merged = options.pretrained or str(default_model_path()), merged_folder(options)
+def write_merged(arguments: FinetuneArguments) -> None:
+    """Writes OUTPUT_DIR.merged, from the adapter in `output_dir`: a trained model may lie in shards."""
+    pretrained, merged = arguments.checkpoint, merged_folder(arguments)
     tokenizer = checkpoints.load_tokenizer(pretrained, config=checkpoints.load_config(pretrained))
-    denoiser = load_denoiser(pretrained, dtype=options.dtype, peft=options.output)
+    denoiser = load_denoiser(pretrained, dtype=arguments.dtype, peft=str(arguments.folder))
     with tempfile.TemporaryDirectory(dir=merged.parent) as scratch:
         whole = Path(scratch) / "model"
         denoiser.model.merge_and_unload().save_pretrained(whole)
