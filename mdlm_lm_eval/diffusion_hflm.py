@@ -17,7 +17,7 @@ from mdlm_lm_eval.devices import share_cpu_among_processes, usable_device
 from mdlm_lm_eval.model_arguments import LOADING_NAMES, ModelArguments, bitsandbytes_arguments, split_model_arguments
 from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.request_cache import RequestCache
-from mdlm_lm_eval.run_info import RunRecord
+from mdlm_lm_eval.results.record import RunRecord
 from mdlm_lm_eval.text import encode_without_masks, end_of_turn_ids, eos_ids
 
 DEFAULT_MODEL = default_model_path()

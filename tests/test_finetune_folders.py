@@ -1,6 +1,5 @@
 """What a run may write, continue and replace."""
 
-import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -8,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from mdlm_finetune.arguments import FinetuneArguments
-from mdlm_finetune.folders import begin, check_folders, checkpoint_folder, claimed, last_checkpoint, merged_folder
+from mdlm_finetune.folders import begin, check_folders, checkpoint_folder, last_checkpoint, merged_folder
 from mdlm_lm_eval.options import OptionError
 
 
@@ -104,14 +103,3 @@ def test_a_place_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(OptionError, match="adapter: cannot be written"):
         check(FinetuneArguments(output_dir=str(tmp_path / "file" / "adapter"), dataset_name="named_rules"))
-
-
-def test_two_runs_do_not_share_a_folder(arguments: FinetuneArguments) -> None:
-    with claimed(arguments):
-        message = rf"adapter is being trained by process {os.getpid()} on \S+ since \d+-"
-        with pytest.raises(OptionError, match=message), claimed(arguments):
-            pass
-        with claimed(replace(arguments, output_dir=f"{arguments.folder}2")):
-            pass
-    with claimed(arguments):
-        pass

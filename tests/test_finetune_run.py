@@ -1,6 +1,7 @@
 """A recipe becomes an adapter folder that loads with its model."""
 
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from mdlm_finetune.recipe import Actions
 from mdlm_finetune.run import finetune
 from mdlm_lm_eval.loading import load_denoiser
 from mdlm_lm_eval.options import OptionError
+from mdlm_lm_eval.results.locks import Claimed, claim
 from tests.conftest import tiny_model, tiny_tokenizer
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -181,3 +183,10 @@ def test_gradient_checkpointing_learns_the_same(tmp_path: Path, checkpoint: Path
         weights.append(load_file(tmp_path / name / "adapter_model.safetensors"))
     for name, weight in weights[0].items():
         torch.testing.assert_close(weight, weights[1][name])
+
+
+def test_two_runs_do_not_share_a_folder(tmp_path: Path, checkpoint: Path) -> None:
+    adapter = tmp_path / "adapter"
+    with claim(adapter), pytest.raises(Claimed, match=rf"adapter is being written by process {os.getpid()} on \S+"):
+        finetune(*settings(adapter, f"model_name_or_path={checkpoint}"))
+    assert not adapter.exists()

@@ -25,7 +25,7 @@ def main() -> None:
             print(f"mdlm-finetune {__version__}")
         else:
             _run(words)
-    except OptionError as error:
+    except (OptionError, OSError) as error:
         sys.exit(f"mdlm-finetune: {error}")
     except KeyboardInterrupt:
         print(
@@ -43,6 +43,7 @@ def _run(words: Sequence[str]) -> None:
     from mdlm_finetune.merge import write_merged
     from mdlm_finetune.model_card import fill_in_scores
     from mdlm_finetune.run import finetune
+    from mdlm_lm_eval.results.locks import Claimed
 
     # peft's own call, and the name of checkpointing that transformers 5.0 knows.
     warnings.filterwarnings("ignore", "`is_gradient_checkpointing` is deprecated", FutureWarning)
@@ -67,7 +68,7 @@ def _run(words: Sequence[str]) -> None:
             scores = evaluate(arguments)
             with writing(arguments):
                 fill_in_scores(arguments.folder, scores, shown_command(arguments))
-    except FloatingPointError as error:
+    except (FloatingPointError, Claimed) as error:
         raise OptionError(str(error)) from error
     except subprocess.CalledProcessError as error:
         raise OptionError(

@@ -12,13 +12,11 @@ from transformers import HfArgumentParser, TrainingArguments
 from mdlm_finetune.objective import Objective
 from mdlm_finetune.objectives import objective_class
 from mdlm_finetune.recipe import (
-    BUILT_IN,
     GENERATED,
     Actions,
     Recipe,
     as_flags,
     number,
-    one_line,
     read_recipe,
     take_flag,
     unknown_key,
@@ -26,6 +24,8 @@ from mdlm_finetune.recipe import (
 )
 from mdlm_lm_eval.default_model import default_model_path
 from mdlm_lm_eval.options import OptionError
+from mdlm_lm_eval.results.names import BUILT_IN
+from mdlm_lm_eval.results.sentences import one_line
 
 # Name -> least and most. The most are sizes that no run reaches and no machine holds.
 _BOUNDS = {

@@ -1,16 +1,17 @@
 """The suite's scores before and after, by the sweep command that users have."""
 
-import copy
-import json
 import os
 import shlex
 import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 
 from mdlm_finetune.arguments import FinetuneArguments
 from mdlm_finetune.folders import evaluation_folder
+from mdlm_lm_eval.results.privacy import published_command
+from mdlm_lm_eval.results.result_file import read_result_file
 
 N_MASKS = (1, 2, 10, 50, 100, 200)
 
@@ -48,11 +49,7 @@ def sweep_arguments(arguments: FinetuneArguments) -> list[str]:
 
 def shown_command(arguments: FinetuneArguments) -> str:
     """That sweep as a command for readers elsewhere: without folders of this machine."""
-    elsewhere = copy.copy(arguments)
-    elsewhere.output_dir = arguments.folder.name
-    if Path(arguments.model_name_or_path).exists():
-        elsewhere.model_name_or_path = Path(arguments.model_name_or_path).name
-    return shlex.join(["mdlm-sweep", *sweep_arguments(elsewhere)])
+    return published_command(shlex.join(["mdlm-sweep", *sweep_arguments(arguments)]))
 
 
 def evaluate(arguments: FinetuneArguments) -> list[Score]:
@@ -71,13 +68,12 @@ def _results(arguments: FinetuneArguments) -> Path:
 
 
 def _score(path: Path) -> Score:
-    result = json.loads(path.read_text(encoding="utf-8"))
-    settings, tasks = result["config"]["mdlm"], result["group_subtasks"]["mdlm_context"]
-    accuracies = [result["results"][task]["exact_match,none"] for task in tasks]
+    result = read_result_file(path)
+    settings, tasks = result.mdlm or {}, [result.tasks[name] for name in result.groups["mdlm_context"]]
     return Score(
         adapted=settings["adapter"] is not None,
         n_masks=settings["decoding"]["n_masks"],
-        accuracy=sum(accuracies) / len(accuracies),
+        accuracy=fmean(task.metrics["exact_match,none"] for task in tasks),
         n_tasks=len(tasks),
-        n_questions=sum(result["n-samples"][task]["effective"] for task in tasks),
+        n_questions=sum(task.n_questions for task in tasks),
     )

@@ -1,24 +1,20 @@
 """The folders of a run: which it may write, and what continues or replaces what lies there."""
 
-import os
 import shutil
-import socket
-import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from datetime import datetime
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import yaml
-from filelock import FileLock, Timeout
 from peft.utils import CONFIG_NAME
 from safetensors import SafetensorError
 from transformers.trainer import TRAINER_STATE_NAME
 
 from mdlm_finetune.arguments import FinetuneArguments
-from mdlm_finetune.recipe import one_line
 from mdlm_lm_eval.options import OptionError
+from mdlm_lm_eval.results.files import check_writable, write_whole
+from mdlm_lm_eval.results.sentences import one_line
 
 RECIPE = "recipe.yaml"  # in the checkpoint folder, for resuming
 CHECKPOINTS = "checkpoint-*"
@@ -59,29 +55,6 @@ def writing(arguments: FinetuneArguments) -> Iterator[None]:
         raise OptionError(f"output_dir={arguments.folder}: cannot be written: {one_line(error)}") from error
 
 
-@contextmanager
-def claimed(arguments: FinetuneArguments) -> Iterator[None]:
-    """Holds the run's folders against other processes. Raises OptionError that says who holds them."""
-    checkpoints = checkpoint_folder(arguments)
-    checkpoints.mkdir(parents=True, exist_ok=True)
-    holder = checkpoints / "holder"
-    lock = FileLock(checkpoints / "lock")
-    try:
-        lock.acquire(timeout=0)
-    except Timeout as error:
-        who = "another process"
-        with suppress(OSError):
-            who = holder.read_text(encoding="utf-8")
-        raise OptionError(f"output_dir={arguments.folder} is being trained by {who}; name another folder") from error
-    try:
-        now = datetime.now().isoformat(sep=" ", timespec="seconds")
-        holder.write_text(f"process {os.getpid()} on {socket.gethostname()} since {now}", encoding="utf-8")
-        yield
-    finally:
-        holder.unlink(missing_ok=True)
-        lock.release()
-
-
 def check_folders(
     arguments: FinetuneArguments, recipe: dict[str, Any], *, resume: bool, overwrite: bool, merge: bool
 ) -> None:
@@ -90,15 +63,10 @@ def check_folders(
     `recipe` is everything that the run was given.
     """
     output, checkpoints = arguments.folder, checkpoint_folder(arguments)
-    try:
-        output.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=output.parent):
-            exists = output.exists(), checkpoints.exists()
-    except OSError as error:
-        raise OptionError(f"output_dir={output}: cannot be written: {one_line(error)}") from error
-    if exists[0] and not overwrite:
+    check_writable(output.parent, "output_dir")
+    if output.exists() and not overwrite:
         raise OptionError(f"output_dir={output} exists already; name another folder, or replace it with --overwrite")
-    if exists[0] and not (output / CONFIG_NAME).is_file():
+    if output.exists() and not (output / CONFIG_NAME).is_file():
         raise OptionError(f"output_dir={output} cannot be replaced: it holds no {CONFIG_NAME}, so it is no adapter")
     if merge:
         check_merged(arguments, overwrite=overwrite)
@@ -144,7 +112,7 @@ def begin(arguments: FinetuneArguments, recipe: dict[str, Any], *, overwrite: bo
             if folder.exists():
                 shutil.rmtree(folder)
     checkpoints.mkdir(parents=True, exist_ok=True)
-    (checkpoints / RECIPE).write_text(yaml.safe_dump(recipe, sort_keys=False), encoding="utf-8")
+    write_whole(checkpoints / RECIPE, yaml.safe_dump(recipe, sort_keys=False))
 
 
 def last_checkpoint(arguments: FinetuneArguments) -> str | None:

@@ -15,8 +15,8 @@ from transformers import PreTrainedTokenizerBase
 from mdlm_finetune.arguments import FinetuneArguments
 from mdlm_finetune.collator import Example
 from mdlm_finetune.objective import Objective
-from mdlm_finetune.recipe import one_line
 from mdlm_lm_eval.options import OptionError
+from mdlm_lm_eval.results.sentences import one_line
 from mdlm_lm_eval.text import end_of_turn_ids
 
 FILE_FORMATS = {".jsonl": "json", ".json": "json", ".parquet": "parquet"}

@@ -1,13 +1,10 @@
 """The model with an adapter folded in, as a checkpoint of its own."""
 
-import os
-import tempfile
-from pathlib import Path
-
 from mdlm_finetune.arguments import FinetuneArguments
 from mdlm_finetune.folders import merged_folder
 from mdlm_lm_eval import checkpoints
 from mdlm_lm_eval.loading import load_denoiser
+from mdlm_lm_eval.results.files import whole_folder
 
 
 def write_merged(arguments: FinetuneArguments) -> None:
@@ -15,8 +12,6 @@ def write_merged(arguments: FinetuneArguments) -> None:
     pretrained, merged = arguments.checkpoint, merged_folder(arguments)
     tokenizer = checkpoints.load_tokenizer(pretrained, config=checkpoints.load_config(pretrained))
     denoiser = load_denoiser(pretrained, dtype=arguments.dtype, peft=str(arguments.folder))
-    with tempfile.TemporaryDirectory(dir=merged.parent) as scratch:
-        whole = Path(scratch) / "model"
-        denoiser.model.merge_and_unload().save_pretrained(whole)
-        tokenizer.save_pretrained(whole)
-        os.replace(whole, merged)
+    with whole_folder(merged) as folder:
+        denoiser.model.merge_and_unload().save_pretrained(folder)
+        tokenizer.save_pretrained(folder)

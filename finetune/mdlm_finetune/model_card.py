@@ -12,6 +12,10 @@ from huggingface_hub import EvalResult, ModelCard, ModelCardData
 from mdlm_finetune.arguments import FinetuneArguments
 from mdlm_finetune.evaluation import Score
 from mdlm_finetune.objective import Objective
+from mdlm_lm_eval.results.files import write_whole
+from mdlm_lm_eval.results.markdown import markdown_table
+from mdlm_lm_eval.results.names import BUILT_IN, model_name
+from mdlm_lm_eval.results.privacy import published
 
 _PACKAGES = ("mdlm-lm-eval", "torch", "transformers", "peft")
 _EVALUATION = "## Before and after"
@@ -27,7 +31,7 @@ def write_card(
     Its `model_name` is what tables call the adapter: "MA (CE + TV), seed 0".
     """
     name = f"{objective.label}, seed {arguments.seed}"
-    base = _without_folder(arguments.model_name_or_path)
+    base = BUILT_IN if arguments.is_built_in else model_name(arguments.model_name_or_path)
     data = ModelCardData(
         model_name=name,
         base_model=base,
@@ -38,7 +42,7 @@ def write_card(
     )
     model = "peft=DIR" if arguments.is_built_in else f"pretrained={base},peft=DIR"
     template = " --apply_chat_template" if arguments.apply_chat_template else ""
-    recipe = {key: _without_folder(value) for key, value in (arguments.changed() | asdict(objective)).items()}
+    recipe = published(arguments.changed() | asdict(objective))
     text = f"""# {name}
 
 A LoRA adapter of {"the built-in model of mdlm-lm-eval" if arguments.is_built_in else f"`{base}`"}. DIR is this folder:
@@ -59,7 +63,7 @@ The recipe, as a file for `mdlm-finetune --config`:
 
 Versions: {", ".join(f"{package} {version(package)}" for package in _PACKAGES)}.
 """
-    ModelCard(f"---\n{data.to_yaml()}\n---\n\n{text}").save(adapter / "README.md")
+    write_whole(adapter / "README.md", f"---\n{data.to_yaml()}\n---\n\n{text}")
 
 
 def fill_in_scores(adapter: Path, scores: Sequence[Score], command: str) -> None:
@@ -74,16 +78,15 @@ def fill_in_scores(adapter: Path, scores: Sequence[Score], command: str) -> None
         f"Accuracy in percent on `mdlm_context`, one denoising step, {scores[0].n_questions} questions over "
         f"{scores[0].n_tasks} tasks; degradation is (max - min) / max over the mask counts, in percent.",
         "",
-        "| n_masks | " + " | ".join(map(str, counts)) + " | degradation |",
-        "|---" * (len(counts) + 2) + "|",
     ]
+    rows = []
     for label, adapted in (("before", False), ("after", True)):
         accuracy = {score.n_masks: score.accuracy for score in scores if score.adapted == adapted}
         best = max(accuracy.values())
         degradation = (best - min(accuracy.values())) / best if best > 0.0 else 0.0
         cells = [f"{100 * accuracy[n]:.1f}" for n in counts] + [f"{100 * degradation:.1f}"]
-        lines.append(f"| {label} | " + " | ".join(cells) + " |")
-    lines += ["", f"Made by `{command}`.", "", ""]
+        rows.append([label, *cells])
+    lines += [markdown_table(["n_masks", *map(str, counts), "degradation"], rows), "", f"Made by `{command}`.", "", ""]
     card.text = before_part + "\n".join(lines) + "## Training" + after_part
     card.data.eval_results = [
         EvalResult(
@@ -97,13 +100,7 @@ def fill_in_scores(adapter: Path, scores: Sequence[Score], command: str) -> None
         for score in scores
         if score.adapted
     ]
-    card.save(adapter / "README.md")
-
-
-def _without_folder(value: Any) -> Any:
-    """No path of this machine goes into a card."""
-    is_path = isinstance(value, str) and value and (Path(value).is_absolute() or Path(value).exists())
-    return Path(value).name if is_path else value
+    write_whole(adapter / "README.md", str(card))
 
 
 def _data_in_words(arguments: FinetuneArguments) -> str:

@@ -12,9 +12,10 @@ import yaml
 
 from mdlm_finetune.objectives import objective_names
 from mdlm_lm_eval.options import OptionError
+from mdlm_lm_eval.results.names import BUILT_IN
+from mdlm_lm_eval.results.sentences import one_line
 
 RECIPES = Path(__file__).parent / "recipes"
-BUILT_IN = "built-in"
 GENERATED = ("named_rules",)  # what `dataset_name` may be beside the hub's; their code is in generated.py
 
 # What keys and flags were called before; a value here is a sentence's end.
@@ -159,11 +160,6 @@ def unknown_key(name: str, known: Iterable[str]) -> OptionError:
 def _typed(value: Any) -> str:
     """As on a command line."""
     return value if isinstance(value, str) else json.dumps(value)
-
-
-def one_line(error: BaseException) -> str:
-    """An error's own words."""
-    return " ".join(str(error).split())
 
 
 def whole_number(text: str) -> int:

@@ -1,15 +1,12 @@
 """One run: a recipe -> an adapter folder, written whole or not at all."""
 
 import copy
-import os
 import re
 import shutil
 import sys
-import tempfile
 from contextlib import nullcontext
 from dataclasses import asdict
 from functools import partial
-from pathlib import Path
 
 from accelerate import PartialState
 from peft import LoraConfig, get_peft_model
@@ -21,7 +18,6 @@ from mdlm_finetune.folders import (
     begin,
     check_folders,
     checkpoint_folder,
-    claimed,
     evaluation_folder,
     last_checkpoint,
     writing,
@@ -31,7 +27,7 @@ from mdlm_finetune.instructions import instruction_examples
 from mdlm_finetune.merge import write_merged
 from mdlm_finetune.model_card import write_card
 from mdlm_finetune.objective import Objective
-from mdlm_finetune.recipe import Actions, one_line
+from mdlm_finetune.recipe import Actions
 from mdlm_finetune.trainer import DiffusionTrainer
 from mdlm_lm_eval import checkpoints
 from mdlm_lm_eval.context import context_length
@@ -39,6 +35,9 @@ from mdlm_lm_eval.denoiser import Denoiser
 from mdlm_lm_eval.devices import share_cpu_among_processes
 from mdlm_lm_eval.loading import load_denoiser
 from mdlm_lm_eval.options import OptionError
+from mdlm_lm_eval.results.files import whole_folder
+from mdlm_lm_eval.results.locks import claim
+from mdlm_lm_eval.results.sentences import one_line
 
 BUILT_IN = "mdlm-lm-eval built-in model"  # in an adapter's config
 
@@ -56,7 +55,7 @@ def finetune(arguments: FinetuneArguments, objective: Objective, actions: Action
     if is_main:
         choices = {"overwrite": actions.overwrite, "merge": actions.merge}
         check_folders(arguments, recipe, resume=actions.resume, **choices)
-    with claimed(arguments) if is_main else nullcontext():
+    with claim(arguments.folder) if is_main else nullcontext():
         PartialState().wait_for_everyone()
         trainer = _trainer(arguments, objective)
         with writing(arguments):
@@ -150,13 +149,12 @@ def _examples(arguments: FinetuneArguments, objective: Objective, tokenizer: Pre
 
 
 def _write_adapter(trainer: DiffusionTrainer, arguments: FinetuneArguments, objective: Objective) -> None:
-    """The adapter and its card, moved into place when both are whole."""
-    with tempfile.TemporaryDirectory(dir=arguments.folder.parent) as scratch:
-        whole = Path(scratch) / "adapter"
-        # Sharded training gathers the weights here, so every process takes part.
-        trainer.save_model(str(whole))
-        if trainer.is_world_process_zero():
-            (whole / "training_args.bin").unlink(missing_ok=True)  # a pickle, with paths of this machine
-            write_card(whole, arguments, objective, trainer.state.log_history)
+    """The adapter and its card, which appear when both are whole."""
+    is_main = trainer.is_world_process_zero()
+    with whole_folder(arguments.folder) if is_main else nullcontext(arguments.folder) as folder:
+        # Sharded training gathers the weights here, so every process takes part; the first one writes.
+        trainer.save_model(str(folder))
+        if is_main:
+            (folder / "training_args.bin").unlink(missing_ok=True)  # a pickle, with paths of this machine
+            write_card(folder, arguments, objective, trainer.state.log_history)
             shutil.rmtree(evaluation_folder(arguments), ignore_errors=True)  # another adapter's
-            os.replace(whole, arguments.folder)

@@ -21,6 +21,7 @@ from mdlm_lm_eval.model_arguments import (
     unknown_name,
 )
 from mdlm_lm_eval.options import OptionError
+from mdlm_lm_eval.results.sentences import one_line
 
 WHERE_NAMES = frozenset({"revision", "subfolder", "trust_remote_code"})
 OWN_NAMES = WHERE_NAMES | {"pretrained", "peft", "dtype", "add_bos_token", "mask_token_id", "shift_logits"}
@@ -66,7 +67,7 @@ def read_encoding(options: AnalysisOptions) -> PromptEncoding:
             config = AutoConfig.from_pretrained(pretrained, **where)
             tokenizer = AutoTokenizer.from_pretrained(pretrained, **where)
         except (OSError, ValueError) as error:
-            raise OptionError(f"pretrained={pretrained} cannot be read: {' '.join(str(error).split())}") from error
+            raise OptionError(f"pretrained={pretrained} cannot be read: {one_line(error)}") from error
         if config.to_dict().get("is_causal") is False:
             raise OptionError(f"pretrained={pretrained} is no autoregressive model; use --model mdlm for it")
         mask_token_id = None
@@ -98,7 +99,7 @@ def load_model(options: AnalysisOptions, encoding: PromptEncoding) -> Denoiser:
         try:
             model: Any = AutoModelForCausalLM.from_pretrained(pretrained, dtype=dtype, **loading)
         except (OSError, ValueError) as error:
-            raise OptionError(f"pretrained={pretrained} cannot be read: {' '.join(str(error).split())}") from error
+            raise OptionError(f"pretrained={pretrained} cannot be read: {one_line(error)}") from error
         if peft is not None:
             model = checkpoints.load_adapter(model, peft, revision=loading.get("revision"))
         denoiser = Denoiser(

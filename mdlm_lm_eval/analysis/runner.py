@@ -23,7 +23,7 @@ from mdlm_lm_eval.analysis.tasks import examples_of, load_tasks, relevant_exampl
 from mdlm_lm_eval.batching import Batches
 from mdlm_lm_eval.denoiser import Denoiser
 from mdlm_lm_eval.devices import check_device
-from mdlm_lm_eval.run_info import suite_info
+from mdlm_lm_eval.results.suite import suite_info
 
 # `batch_size=auto` starts here and halves when memory runs out; a CPU swaps long before it says so.
 LARGEST_BATCH, LARGEST_BATCH_ON_CPU = 64, 8

@@ -9,7 +9,8 @@ from lm_eval.tasks import TaskManager
 
 from mdlm_lm_eval import tasks_path
 from mdlm_lm_eval.options import OptionError
-from mdlm_lm_eval.run_info import suite_info
+from mdlm_lm_eval.results.sentences import one_line
+from mdlm_lm_eval.results.suite import suite_info
 
 
 def load_tasks(names: Sequence[str], metadata: Mapping[str, Any]) -> dict[str, Any]:
@@ -24,7 +25,7 @@ def load_tasks(names: Sequence[str], metadata: Mapping[str, Any]) -> dict[str, A
     try:
         tasks: dict[str, Any] = manager.load(list(names))["tasks"]
     except ValueError as error:
-        raise OptionError(" ".join(str(error).split())) from error
+        raise OptionError(one_line(error)) from error
     return tasks
 
 

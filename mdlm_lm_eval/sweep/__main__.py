@@ -17,6 +17,7 @@ from typing import Any
 import yaml
 
 from mdlm_lm_eval.options import OptionError
+from mdlm_lm_eval.results.sentences import one_line
 
 RECIPES = Path(__file__).parent / "recipes"
 
@@ -118,7 +119,7 @@ def _read(config: str) -> dict[str, Any]:
     try:
         settings = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, yaml.YAMLError) as error:
-        raise OptionError(f"--config {config}: cannot be read: {' '.join(str(error).split())}") from error
+        raise OptionError(f"--config {config}: cannot be read: {one_line(error)}") from error
     if not isinstance(settings, dict):
         raise OptionError(f"--config {config}: must hold settings, a line each")
     for name in ("model_args", "metadata"):

@@ -1,26 +1,8 @@
-"""What every result records beside the scores: the effective numbers of each task, and the task suite's state."""
+"""What `--model mdlm` counts while it works: the effective numbers of each task's requests."""
 
-import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
-
-import yaml
-
-from mdlm_lm_eval import tasks_path
-
-# The few-shot suite within the tasks folder; what else lies there has versions of its own.
-SUITE_TASKS = ("context", "slot", "position", "locality")
-SUITE_SOURCES = (
-    "words",
-    "few_shot.py",
-    "prompts.py",
-    "questions.py",
-    "_suite_yaml",
-    "_open_ended_yaml",
-    "_fixed_slot_yaml",
-)
 
 
 @dataclass
@@ -90,22 +72,3 @@ def merged(records: Iterable[RunRecord]) -> dict[str, dict[str, Any]]:
         for name, task in record.tasks.items():
             together.task(name).merge(task)
     return {name: task.as_dict() for name, task in sorted(together.tasks.items())}
-
-
-def suite_info(task_names: Iterable[str]) -> dict[str, str]:
-    """Version and content hash of the few-shot suite, empty where no task of it ran."""
-    folder = tasks_path()
-    if not any((folder / part / f"{name}.yaml").exists() for name in task_names for part in SUITE_TASKS):
-        return {}
-    suite = yaml.safe_load((folder / "_suite_yaml").read_text(encoding="utf-8"))
-    return {"version": suite["metadata"]["version"], "sha256": content_hash(folder, (*SUITE_TASKS, *SUITE_SOURCES))}
-
-
-def content_hash(folder: Path, parts: Iterable[str]) -> str:
-    """sha256 over the relative names and contents of the files under `parts`, which make the questions."""
-    digest = hashlib.sha256()
-    paths = [path for part in parts for path in (folder / part, *(folder / part).rglob("*"))]
-    for path in sorted(paths, key=lambda path: path.relative_to(folder).as_posix()):
-        if path.is_file() and path.suffix != ".pyc":
-            digest.update(path.relative_to(folder).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
-    return digest.hexdigest()
