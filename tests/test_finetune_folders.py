@@ -101,5 +101,5 @@ def test_only_adapters_and_models_are_replaced(arguments: FinetuneArguments, mak
 
 def test_a_place_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(OptionError, match="adapter: cannot be written"):
+    with pytest.raises(OptionError, match="output_dir=.*file. cannot be written"):
         check(FinetuneArguments(output_dir=str(tmp_path / "file" / "adapter"), dataset_name="named_rules"))
