@@ -8,16 +8,16 @@ declarations. Nothing heavy is imported here, so that every command can parse it
 
 import difflib
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields, replace
 from types import NoneType
 from typing import Any, Literal, Self, get_args
 
+from mdlm_lm_eval.decoding.rules import unmasking_names
+
 Auto = Literal["auto"]
 LARGEST_SEED = 2**63 - 1
 _LARGEST = 2**64
-# From here on not every whole number has a float of its own.
-_LARGEST_EXACT_FLOAT = 2**53
 _NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
 _LONGEST_NUMBER = 400  # characters
 
@@ -49,11 +49,6 @@ class Option:
 def option(help: str, **facts: Any) -> Mapping[str, Option]:
     """The metadata of an option's field."""
     return {"option": Option(help, **facts)}
-
-
-def unmasking_names() -> Sequence[str]:
-    """The unmasking rules that there are."""
-    return ("confidence", "margin", "entropy", "random", "left_to_right")
 
 
 class Options:
@@ -241,6 +236,29 @@ class LikelihoodOptions(Options):
             raise OptionError(f"tokens_per_step={self.tokens_per_step} is an option of likelihood=duel alone")
 
 
+@dataclass(frozen=True)
+class ModelOptions(Options):
+    """What is ours among the model arguments beside decoding and likelihood."""
+
+    preset: str | None = field(
+        default=None, metadata=option("the settings behind a published score; any other option wins over it")
+    )
+    mask_token_id: int | None = field(default=None, metadata=option("of a model that names no mask token", least=0))
+    shift_logits: bool | None = field(
+        default=None, metadata=option("whether a model that we do not know predicts the next position, as Dream does")
+    )
+    compile: bool = field(default=False, metadata=option("torch.compile of the model's layers", silent=True))
+    cache_audit: float | None = field(
+        default=None,
+        metadata=option("of cache=prefix and dual: the share of requests, or how many, decoded exactly too", above=0),
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.cache_audit is not None and self.cache_audit > 1 and self.cache_audit != int(self.cache_audit):
+            raise must_be("cache_audit", "a share up to 1 or a whole number", self.cache_audit)
+
+
 # What is declared and not there yet: values of options that are refused; none named means all but the default.
 _PLANNED: Mapping[str, Sequence[str]] = {
     "schedule": ("bd3lm",),
@@ -251,6 +269,7 @@ _PLANNED: Mapping[str, Sequence[str]] = {
     "entropy_bound": (),
     "editing_threshold": (),
     "max_post_steps": (),
+    "cache_audit": (),
 }
 
 
@@ -276,8 +295,13 @@ def likelihood_defaults() -> dict[str, object]:
 
 def silent_names() -> frozenset[str]:
     """Options of which no value changes a score."""
-    declared = (*options_of(DecodingOptions), *options_of(LikelihoodOptions))
-    return frozenset(each.name for each in declared if about(each).silent)
+    kinds = (DecodingOptions, LikelihoodOptions, ModelOptions)
+    return frozenset(each.name for kind in kinds for each in options_of(kind) if about(each).silent)
+
+
+DECODING_NAMES = frozenset(decoding_defaults())
+LIKELIHOOD_NAMES = frozenset(likelihood_defaults())
+MODEL_NAMES = frozenset(each.name for each in options_of(ModelOptions))
 
 
 def requirement(declared: Field[Any]) -> str:
@@ -291,8 +315,8 @@ def requirement(declared: Field[Any]) -> str:
     if str in kinds:
         return "a text of at least one character"
     what = "a whole number" if int in kinds else "a number"
-    bounds = [f"above {shown(known.above)}"] if known.above is not None else []
-    bounds += [f"from {shown(known.least)}"] if known.least is not None else []
+    bounds = [f"from {shown(known.least)}"] if known.least is not None else []
+    bounds += [f"above {shown(known.above)}"] if known.above is not None else []
     bounds += [f"up to {shown(known.most)}"] if known.most is not None else []
     words = [word for word, fits in (("auto", Auto in kinds), ("none", NoneType in kinds), ("0", known.zero)) if fits]
     return " or ".join([*words, " ".join([what, *bounds])])
@@ -307,18 +331,20 @@ def shown(value: object) -> str:
     """A value as it was typed, cut short where it is long."""
     if value is None or isinstance(value, bool):
         return str(value).lower()
-    if isinstance(value, float) and value.is_integer() and abs(value) < _LARGEST_EXACT_FLOAT:
+    if isinstance(value, float) and value.is_integer() and abs(value) < _LARGEST:
         return str(int(value))
     text = value if isinstance(value, str) and value.isprintable() and value.strip() == value != "" else repr(value)
     return text if len(text) <= 100 else f"{text[:100]}..."
 
 
-def unknown_option(what: str, name: object, value: object, known: Iterable[str]) -> OptionError:
-    """The error about a name that is no option: the nearest that is, or all of them where none is near."""
+def unknown_option(
+    what: str, name: object, value: object, known: Iterable[str], *, listed: Collection[str] = ()
+) -> OptionError:
+    """The error about a name that is no option: the nearest that is, or all `listed` ones where none is near."""
     names = sorted(known)
-    nearest = [ours for ours in (_name_elsewhere(str(name)),) if ours in names]
-    nearest = nearest or difflib.get_close_matches(str(name), names, n=1, cutoff=0.5)
-    hint = f"did you mean {nearest[0]}?" if nearest else f"the options are {', '.join(names)}"
+    elsewhere = [ours for ours in _names_elsewhere(str(name)) if ours in names]
+    nearest = elsewhere or difflib.get_close_matches(str(name), names, n=1, cutoff=0.5)
+    hint = f"did you mean {nearest[0]}?" if nearest else f"the options are {', '.join(sorted(listed) or names)}"
     return OptionError(f"unknown {what} {shown(name)}={shown(value)}; {hint}")
 
 
@@ -331,30 +357,32 @@ def parse_flag(name: str, value: object) -> bool:
 
 def parse_whole(name: str, value: object, *, least: int = 0, most: int | None = None) -> int:
     """A whole number, which may be typed. Raises OptionError for anything else."""
-    number = _number(value)
-    if number is None or not isinstance(number, int) or number < least or (most is not None and number > most):
-        limit = f"a whole number from {least}" if most is None else f"a whole number from {least} to {most}"
-        raise must_be(name, limit, value)
+    number = _whole(value)
+    if number is None or number < least or (most is not None and number > most):
+        raise must_be(name, f"a whole number from {least}" + ("" if most is None else f" up to {most}"), value)
     return number
 
 
-def parse_number(name: str, value: object, *, least: float = 0.0) -> int | float:
-    """A number, which may be typed. Raises OptionError for anything else."""
-    number = _number(value)
-    if number is None or number < least:
-        raise must_be(name, f"a number from {least:g}", value)
-    return number
+def check_batch_size(size: object) -> None:
+    """Raises OptionError for anything but what lm-eval's `--batch_size` takes."""
+    if size is not None and not re.fullmatch(r"auto(:[0-9]+(\.[0-9]+)?)?|0*[1-9][0-9]{0,8}", str(size)):
+        raise must_be("batch_size", "auto or a whole number from 1", size)
 
 
-def _number(value: object) -> int | float | None:
-    """The number that a value is or spells, a whole one as int; None where it is none, such as nan, 0x10 and 1_000."""
+def number_of(value: object) -> int | float | None:
+    """The number that a value is or spells; None where it is none, such as nan, 0x10 and 1_000."""
     if isinstance(value, str):
         if len(value) > _LONGEST_NUMBER or not _NUMBER.fullmatch(value):
             return None
         value = float(value) if set(value) & set(".eE") else int(value)
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or abs(value) >= _LARGEST or value != value:
-        return None
-    return int(value) if value == int(value) and abs(value) < _LARGEST_EXACT_FLOAT else value
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return value if is_number and abs(value) < _LARGEST else None  # type: ignore[arg-type,return-value]
+
+
+def _whole(value: object) -> int | None:
+    """The same of whole numbers, which lm-eval hands on as floats where a sign or an exponent was typed."""
+    number = number_of(value)
+    return int(number) if number is not None and number == int(number) else None
 
 
 def _parse(declared: Field[Any], value: object) -> Any:
@@ -372,8 +400,8 @@ def _parse(declared: Field[Any], value: object) -> Any:
         return str(value)
     if Auto in kinds and value == "auto":
         return value
-    number = _number(value)
-    if number is None or not _in_bounds(number, known) or (float not in kinds and isinstance(number, float)):
+    number = number_of(value) if float in kinds else _whole(value)
+    if number is None or not _in_bounds(number, known):
         raise must_be(declared.name, requirement(declared), value)
     return number
 
@@ -393,9 +421,7 @@ def _refuse_planned(options: Options) -> None:
             raise OptionError(f"{declared.name}={shown(value)} is not there yet; leave it at {shown(declared.default)}")
 
 
-def _name_elsewhere(name: str) -> str | None:
-    """Our name of an option of LLaDA's or Dream's scripts."""
-    for declared in (*options_of(DecodingOptions), *options_of(LikelihoodOptions)):
-        if name in (about(declared).llada, about(declared).dream):
-            return declared.name
-    return None
+def _names_elsewhere(name: str) -> list[str]:
+    """Our names of an option of LLaDA's or Dream's scripts."""
+    declared = (*options_of(DecodingOptions), *options_of(LikelihoodOptions))
+    return [each.name for each in declared if name in (about(each).llada, about(each).dream)]

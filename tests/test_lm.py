@@ -1,5 +1,6 @@
 """MDLM on a tiny random model: requests, options, seeds, records and the request cache."""
 
+import itertools
 import json
 import random
 from pathlib import Path
@@ -9,6 +10,7 @@ import lm_eval
 import pytest
 import torch
 from lm_eval.api.instance import Instance
+from lm_eval.models.utils import postprocess_generated_text
 from lm_eval.tasks import TaskManager
 from peft import LoraConfig, get_peft_model
 from tokenizers.processors import TemplateProcessing
@@ -18,7 +20,7 @@ from mdlm_lm_eval import diffusion_hflm
 from mdlm_lm_eval.lm import MDLM
 from mdlm_lm_eval.options import DecodingOptions, OptionError
 from mdlm_lm_eval.requests import RequestSeeds, parse_gen_kwargs
-from mdlm_lm_eval.text import Ending, encode_infill
+from mdlm_lm_eval.text import Ending, _is_cut, encode_infill
 from tests.conftest import tiny_model, tiny_tokenizer
 
 MASK = 2
@@ -293,6 +295,30 @@ def test_ending_is_decided_only_when_nothing_can_change_it() -> None:
     assert not Ending(tokenizer, {1}, ("b",), "<t>").is_decided(tokenizer.encode("bb"))
 
 
+def test_overlapping_stop_strings_decide_only_where_no_later_text_changes_lm_evals_cut() -> None:
+    tokenizer = tiny_tokenizer()
+    ending = Ending(tokenizer, {1}, ("\n\n", ".\n"), None)
+    assert not ending.is_decided(tokenizer.encode("foo.\n"))  # a second line end would make it `foo.`
+    assert ending.is_decided(tokenizer.encode("foo.\nb"))
+    stops = ["a", "ab", "ba", "aab", "bb", "bab"]
+    texts = ["".join(text) for n in range(7) for text in itertools.product("ab", repeat=n)]
+    constant = decided = 0
+    later = ["".join(text) for n in range(4) for text in itertools.product("abc", repeat=n)]
+    for until in itertools.permutations(stops, 2):
+        for text in texts:
+            cuts = {postprocess_generated_text(text + more, list(until), None) for more in later}
+            constant += len(cuts) == 1
+            decided += _is_cut(text, until)
+            assert len(cuts) == 1 or not _is_cut(text, until), (until, text)
+    assert decided > 0.9 * constant
+
+
+def test_half_a_character_decides_nothing() -> None:
+    tokenizer = tiny_tokenizer()
+    ending = Ending(tokenizer, {1}, ("\ufffd", "x"), None)
+    assert not ending.is_decided(tokenizer.encode("é")[:1])
+
+
 def test_integer_think_end_token() -> None:
     tokenizer = tiny_tokenizer()
     (marker,) = tokenizer.encode("|")
@@ -324,6 +350,17 @@ def test_rolling_is_the_sum_over_windows(lm: MDLM) -> None:
     request = Instance("loglikelihood_rolling", doc={}, arguments=("some text to score",), idx=0, metadata=("r", 0, 1))
     (bound,) = lm.loglikelihood_rolling([request], disable_tqdm=True)
     assert -18 * 20 < bound < 0
+
+
+def test_a_broken_model_ends_the_run_and_names_the_request(checkpoint: Path) -> None:
+    lm = MDLM(pretrained=str(checkpoint), device="cpu", batch_size=2)
+    lm.model.model.norm.weight.data.fill_(torch.nan)
+    for run, request in (
+        (lm.generate_until, generation("a prompt", max_gen_toks=4)),
+        (lm.loglikelihood, choice("context", "a")),
+    ):
+        with pytest.raises(OptionError, match=f"not finite .* task {request.task_name}, document {request.doc_id}"):
+            run([request], disable_tqdm=True)
 
 
 # Models, batches, records

@@ -17,14 +17,12 @@ from mdlm_lm_eval.model_arguments import (
     BITSANDBYTES_NAMES,
     FROM_PRETRAINED_NAMES,
     bitsandbytes_arguments,
-    parse_flag,
-    unknown_name,
+    check_loading,
 )
-from mdlm_lm_eval.options import OptionError
+from mdlm_lm_eval.options import MODEL_NAMES, ModelOptions, OptionError, unknown_option
 
 WHERE_NAMES = frozenset({"revision", "subfolder", "trust_remote_code"})
 OWN_NAMES = WHERE_NAMES | {"pretrained", "peft", "dtype", "add_bos_token", "mask_token_id", "shift_logits"}
-DTYPES = ("auto", "float32", "float64", "bfloat16", "float16")
 
 
 @dataclass(frozen=True)
@@ -41,19 +39,13 @@ class PromptEncoding:
 
 
 def check_model_arguments(arguments: Mapping[str, Any]) -> None:
-    """Raises OptionError for a name that says nothing about loading, or a dtype that is not known."""
+    """Raises OptionError for a name that says nothing about loading, or a value that cannot be used."""
     known = OWN_NAMES | BITSANDBYTES_NAMES | FROM_PRETRAINED_NAMES
     for name, value in arguments.items():
         if name not in known:
-            raise OptionError(unknown_name("model argument of an analysis", name, value, known))
-    if arguments.get("dtype", "auto") not in DTYPES:
-        raise OptionError(f"dtype={arguments['dtype']} is not allowed; allowed are {', '.join(DTYPES)}")
-    if not isinstance(arguments.get("mask_token_id", 0), int):
-        raise OptionError(
-            f"mask_token_id={arguments['mask_token_id']} is not allowed; allowed are whole numbers from 0"
-        )
-    for name in ("shift_logits", "add_bos_token", "trust_remote_code"):
-        parse_flag(name, arguments.get(name, False))
+            raise unknown_option("model argument of an analysis", name, value, known)
+    ModelOptions().override({name: value for name, value in arguments.items() if name in MODEL_NAMES})
+    check_loading(arguments)
 
 
 def read_encoding(options: AnalysisOptions) -> PromptEncoding:

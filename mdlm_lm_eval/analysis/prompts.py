@@ -116,7 +116,7 @@ def _with_masks(
             canvas, cut = build_infill_canvas([ids[:slot], ids[slot + 1 :]], options, **limits)
         else:
             canvas, cut = build_canvas(ids, options, **limits)
-        token_ids, masks = canvas.token_ids, canvas.slots
+        token_ids, masks = list(canvas.token_ids), list(canvas.slots)
     if cut:
         raise OptionError(
             f"{name} with n_masks={n_masks} takes {len(ids) + (n_masks or 1)} tokens, but the model's context has "

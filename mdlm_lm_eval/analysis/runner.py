@@ -82,7 +82,7 @@ def run(options: AnalysisOptions, rows_of: Callable[[Session, Any], list[Row]]) 
     passes = {name: per_task * len(_documents(task, options)) for name, task in tasks.items()}
     done = sum(passes[name] for name in report.finished)
     with tqdm(total=sum(passes.values()), initial=done, desc=options.analysis, unit="question") as bar:
-        session = Session(options, encoding, denoiser, Batches(options.batch_size, largest), bar)
+        session = Session(options, encoding, denoiser, Batches(options.batch_size.partition(":")[0], largest), bar)
         for name, task in to_do.items():
             report.add(name, rows_of(session, task))
     return report

@@ -18,5 +18,5 @@ class AttentionPattern:
 
     @property
     def is_block_causal(self) -> bool:
-        """Whether finished blocks never see what comes after them: remembering their keys and values is exact."""
+        """Whether finished blocks never see what follows, so that remembering their keys and values is exact."""
         return self.block_length is not None
