@@ -6,7 +6,9 @@ from typing import Any, Literal
 import torch
 from accelerate import PartialState
 from lm_eval.models.huggingface import HFLM
+from lm_eval.models.utils import resolve_max_length
 from lm_eval.models.utils_hf import get_dtype
+from lm_eval.utils import simple_parse_args_string
 from transformers import PretrainedConfig, PreTrainedModel
 
 from mdlm_lm_eval import families
@@ -17,8 +19,9 @@ from mdlm_lm_eval.devices import share_cpu_among_processes, usable_device
 from mdlm_lm_eval.model_arguments import LOADING_NAMES, ModelArguments, bitsandbytes_arguments, split_model_arguments
 from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.request_cache import RequestCache
-from mdlm_lm_eval.run_info import RunRecord
+from mdlm_lm_eval.results.record import RunRecord
 from mdlm_lm_eval.text import encode_without_masks
+from mdlm_lm_eval.values import parse_whole
 
 
 class DiffusionHFLM(HFLM):
@@ -73,6 +76,23 @@ class DiffusionHFLM(HFLM):
         generation_eos = self.model.generation_config.eos_token_id if self.model.can_generate() else None
         self.eos_ids = families.eos_ids(self.tokenizer, generation_eos)
         self.end_of_turn_ids = families.end_of_turn_ids(self.tokenizer)
+
+    @classmethod
+    def create_from_arg_obj(
+        cls, arg_dict: dict[str, Any], additional_config: dict[str, Any] | None = None
+    ) -> "DiffusionHFLM":
+        """What `lm_eval` builds the model by; `batch_size` and `device` may stand among the model arguments too."""
+        given = {name: value for name, value in (additional_config or {}).items() if value is not None} | arg_dict
+        if isinstance(given.get("pretrained"), (int, float)):
+            given["pretrained"] = str(given["pretrained"])  # lm-eval reads a folder named 5 as a number
+        return cls(**given)
+
+    @classmethod
+    def create_from_arg_string(
+        cls, arg_string: str, additional_config: dict[str, Any] | None = None
+    ) -> "DiffusionHFLM":
+        """The same of arguments in one string."""
+        return cls.create_from_arg_obj(simple_parse_args_string(arg_string), additional_config)
 
     # Other settings over the same weights, for sweeps
 
@@ -206,6 +226,12 @@ class DiffusionHFLM(HFLM):
         self._attention = families.attention_of(self.config, self.decoding.block_length, self._attn_implementation)
         self._context_length = context_length(self.config, self.tokenizer)
         _ = self.prefix_token_id
+        if self.custom_prefix_token_id is not None:
+            parse_whole(
+                "prefix_token_id", self.custom_prefix_token_id, most=self.config.get_text_config().vocab_size - 1
+            )
+        if self._max_length is not None and resolve_max_length(self.config, self.tokenizer, default=0):
+            parse_whole("max_length", self._max_length, least=1, most=self._context_length)
         families.check_guidance(self.config, self.decoding.cfg_scale)
         n_masks = self.decoding.n_masks
         if isinstance(n_masks, int) and n_masks >= self.max_length:

@@ -141,8 +141,7 @@ def test_bidirectional_llama_sees_the_future_and_a_causal_one_is_refused(tmp_pat
     denoiser = load_denoiser(str(tmp_path / "diffusion"))
     assert denoiser.mask_token_id == 39
     canvases = torch.tensor([[39, 1, 2], [39, 1, 3]])
-    first = torch.tensor([[True, False, False]]).repeat(2, 1)
-    logits = denoiser.logits(canvases, torch.ones_like(canvases), first)
+    logits = denoiser.logits(canvases, torch.ones_like(canvases), torch.tensor([0, 3]))
     assert not torch.allclose(logits[0, :39], logits[1, :39])
     tiny_llama().save_pretrained(tmp_path / "causal")
     with pytest.raises(OptionError, match="is_causal"):
@@ -158,7 +157,7 @@ def test_masked_lm(tmp_path: Path) -> None:
     canvas = torch.tensor([[1, 39, 2]])
     with torch.no_grad():
         expected = reference(canvas).logits[0]
-    logits = denoiser.logits(canvas, torch.ones_like(canvas), torch.ones_like(canvas).bool())
+    logits = denoiser.logits(canvas, torch.ones_like(canvas), torch.arange(3))
     torch.testing.assert_close(logits[:, :39], expected[:, :39])
 
 

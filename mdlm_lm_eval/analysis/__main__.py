@@ -14,7 +14,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from mdlm_lm_eval.command_line import NamedValues
 from mdlm_lm_eval.options import OptionError
+from mdlm_lm_eval.values import must_be, parse_whole
 
 OPEN_ENDED, FIXED_SLOT = "mdlm_context", "mdlm_slot"
 # The paper's (section 4.3).
@@ -24,8 +26,8 @@ CONFIDENCE_MASKS = "1,2,10,50,100,200"
 
 def main() -> None:
     """The command line."""
-    given = _parser().parse_args()
     try:
+        given = _parser().parse_args()
         given.run(given)
     except OptionError as error:
         sys.exit(f"mdlm-attribution: {error}")
@@ -91,10 +93,21 @@ def _parser() -> argparse.ArgumentParser:
 
 def _add_model_options(parser: argparse.ArgumentParser, *, default_tasks: str, default_limit: int | None) -> None:
     parser.add_argument("--model", default="mdlm", choices=("mdlm", "hf"), help="hf for autoregressive models")
-    parser.add_argument("--model_args", default="", help="as lm_eval's: pretrained=...,peft=...,dtype=...,revision=...")
+    parser.add_argument(
+        "--model_args",
+        nargs="+",
+        default={},
+        action=NamedValues,
+        help="as lm_eval's: pretrained=...,peft=...,dtype=...,revision=..., or JSON",
+    )
     parser.add_argument("--tasks", help=f"tasks and groups of the few-shot suite; {default_tasks}")
     parser.add_argument(
-        "--metadata", nargs="+", default=[], metavar="KEY=VALUE", help="of the tasks: fewshot_distractors=20"
+        "--metadata",
+        nargs="+",
+        default={},
+        action=NamedValues,
+        metavar="KEY=VALUE",
+        help="of the tasks: fewshot_distractors=20",
     )
     limit = "all" if default_limit is None else str(default_limit)
     parser.add_argument("--limit", default=default_limit, help=f"questions a task; {limit}")
@@ -142,8 +155,8 @@ def _run_examples(given: argparse.Namespace) -> None:
 
 def _run_confidence(given: argparse.Namespace) -> None:
     if given.model == "hf":
-        raise OptionError("model=hf is not allowed: autoregressive models have no masks; allowed is mdlm")
-    counts = [_whole("n_masks", count, None) for count in given.n_masks.split(",")]
+        raise OptionError("model must be mdlm, not hf: autoregressive models have no masks")
+    counts = sorted({parse_whole("n_masks", count.strip(), least=1) for count in given.n_masks.split(",")})
     options = _options("confidence", given, OPEN_ENDED, *counts)
     from mdlm_lm_eval.analysis.figures import draw_confidence
     from mdlm_lm_eval.analysis.output import over_tasks
@@ -184,47 +197,33 @@ def _run_shots_against_masks(given: argparse.Namespace) -> None:
 def _options(analysis: str, given: argparse.Namespace, default_tasks: str, *n_masks: int | None) -> Any:
     from mdlm_lm_eval.analysis.options import AnalysisOptions
 
-    extra = {"reorderings": given.reorderings, "seed": given.seed} if analysis == "attribution_examples" else {}
+    reordered = analysis == "attribution_examples"
     return AnalysisOptions(
         analysis=analysis,
         model=given.model,
-        model_args=_pairs("model_args", [pair for pair in given.model_args.split(",") if pair]),
+        model_args=given.model_args,
         tasks=tuple(task for task in (given.tasks or default_tasks).split(",") if task),
-        metadata=_pairs("metadata", given.metadata),
+        metadata=given.metadata,
         n_masks=n_masks,
         limit=_whole("limit", given.limit, None),
         batch_size=given.batch_size,
         device=given.device,
         apply_chat_template=given.apply_chat_template,
         output_path=given.output_path,
-        **{name: _whole(name, value, None) for name, value in extra.items()},
+        reorderings=parse_whole("reorderings", given.reorderings, least=1) if reordered else 1,
+        seed=parse_whole("seed", given.seed) if reordered else 0,
     )
 
 
-def _pairs(option: str, pairs: list[str]) -> dict[str, Any]:
-    from lm_eval.utils import handle_arg_string
-
-    for pair in pairs:
-        if "=" not in pair:
-            raise OptionError(f"--{option} {pair}: must be name=value")
-    return {name: handle_arg_string(value) for name, _, value in (pair.partition("=") for pair in pairs)}
-
-
-def _whole(name: str, value: Any, default: int | None) -> Any:
-    """A number as typed; what is allowed of it is checked with the others."""
-    if value is None:
-        return default
-    try:
-        return int(value)
-    except ValueError as error:
-        raise OptionError(f"{name}={value} is not allowed; allowed are whole numbers from 1") from error
+def _whole(name: str, value: str | int | None, default: int | None) -> int | None:
+    return default if value is None else parse_whole(name, value, least=1)
 
 
 def _few_and_many(name: str, text: str) -> tuple[int, int]:
-    numbers = [part.strip() for part in text.split(",")]
-    if len(numbers) != 2 or not all(number.isdecimal() for number in numbers) or int(numbers[0]) >= int(numbers[1]):
-        raise OptionError(f"{name}={text} is not allowed; allowed are two whole numbers, the smaller first: 1,200")
-    return int(numbers[0]), int(numbers[1])
+    numbers = [parse_whole(name, part.strip()) for part in text.split(",")]
+    if len(numbers) != 2 or numbers[0] >= numbers[1]:
+        raise must_be(name, "two whole numbers, the smaller first, such as 1,200", text)
+    return numbers[0], numbers[1]
 
 
 def _band(row: dict[str, Any], digits: int = 3) -> str:

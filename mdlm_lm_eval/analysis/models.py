@@ -17,14 +17,13 @@ from mdlm_lm_eval.model_arguments import (
     BITSANDBYTES_NAMES,
     FROM_PRETRAINED_NAMES,
     bitsandbytes_arguments,
-    parse_flag,
-    unknown_name,
+    check_loading,
 )
-from mdlm_lm_eval.options import OptionError
+from mdlm_lm_eval.options import MODEL_NAMES, ModelOptions, OptionError, unknown_option
+from mdlm_lm_eval.results.sentences import one_line
 
 WHERE_NAMES = frozenset({"revision", "subfolder", "trust_remote_code"})
 OWN_NAMES = WHERE_NAMES | {"pretrained", "peft", "dtype", "add_bos_token", "mask_token_id", "shift_logits"}
-DTYPES = ("auto", "float32", "float64", "bfloat16", "float16")
 
 
 @dataclass(frozen=True)
@@ -41,19 +40,13 @@ class PromptEncoding:
 
 
 def check_model_arguments(arguments: Mapping[str, Any]) -> None:
-    """Raises OptionError for a name that says nothing about loading, or a dtype that is not known."""
+    """Raises OptionError for a name that says nothing about loading, or a value that cannot be used."""
     known = OWN_NAMES | BITSANDBYTES_NAMES | FROM_PRETRAINED_NAMES
     for name, value in arguments.items():
         if name not in known:
-            raise OptionError(unknown_name("model argument of an analysis", name, value, known))
-    if arguments.get("dtype", "auto") not in DTYPES:
-        raise OptionError(f"dtype={arguments['dtype']} is not allowed; allowed are {', '.join(DTYPES)}")
-    if not isinstance(arguments.get("mask_token_id", 0), int):
-        raise OptionError(
-            f"mask_token_id={arguments['mask_token_id']} is not allowed; allowed are whole numbers from 0"
-        )
-    for name in ("shift_logits", "add_bos_token", "trust_remote_code"):
-        parse_flag(name, arguments.get(name, False))
+            raise unknown_option("model argument of an analysis", name, value, known)
+    ModelOptions().override({name: value for name, value in arguments.items() if name in MODEL_NAMES})
+    check_loading(arguments)
 
 
 def read_encoding(options: AnalysisOptions) -> PromptEncoding:
@@ -66,7 +59,7 @@ def read_encoding(options: AnalysisOptions) -> PromptEncoding:
             config = AutoConfig.from_pretrained(pretrained, **where)
             tokenizer = AutoTokenizer.from_pretrained(pretrained, **where)
         except (OSError, ValueError) as error:
-            raise OptionError(f"pretrained={pretrained} cannot be read: {' '.join(str(error).split())}") from error
+            raise OptionError(f"pretrained={pretrained} cannot be read: {one_line(error)}") from error
         if config.to_dict().get("is_causal") is False:
             raise OptionError(f"pretrained={pretrained} is no autoregressive model; use --model mdlm for it")
         mask_token_id = None
@@ -98,7 +91,7 @@ def load_model(options: AnalysisOptions, encoding: PromptEncoding) -> Denoiser:
         try:
             model: Any = AutoModelForCausalLM.from_pretrained(pretrained, dtype=dtype, **loading)
         except (OSError, ValueError) as error:
-            raise OptionError(f"pretrained={pretrained} cannot be read: {' '.join(str(error).split())}") from error
+            raise OptionError(f"pretrained={pretrained} cannot be read: {one_line(error)}") from error
         if peft is not None:
             model = families.load_adapter(model, peft, revision=loading.get("revision"))
         denoiser = Denoiser(

@@ -6,6 +6,7 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from mdlm_lm_eval.options import OptionError
+from mdlm_lm_eval.values import check_batch_size
 
 MASKED_DIFFUSION, AUTOREGRESSIVE = "mdlm", "hf"
 MODELS = (MASKED_DIFFUSION, AUTOREGRESSIVE)
@@ -37,15 +38,11 @@ class AnalysisOptions:
             raise OptionError("model=hf needs pretrained in --model_args; the built-in model is --model mdlm")
         if self.model == AUTOREGRESSIVE and any(self.n_masks):
             raise OptionError(
-                f"n_masks={','.join(map(str, self.n_masks))} is not allowed with model=hf: autoregressive models have "
-                "no masks"
+                f"n_masks={','.join(map(str, self.n_masks))} is not for model=hf: autoregressive models have no masks"
             )
-        for n_masks in self.n_masks:
-            _check_whole("n_masks", n_masks, 1)
-        _check_whole("limit", self.limit, 1)
-        _check_whole("reorderings", self.reorderings, 1)
-        if self.batch_size != "auto" and not (self.batch_size.isdecimal() and int(self.batch_size)):
-            raise OptionError(f"batch_size={self.batch_size} is not allowed; allowed are auto and whole numbers from 1")
+        if not self.tasks:
+            raise OptionError("tasks is not set; name at least one, such as mdlm_context")
+        check_batch_size(self.batch_size)
 
     @property
     def model_name(self) -> str:
@@ -53,8 +50,3 @@ class AnalysisOptions:
         parts = [str(self.model_args[name]) for name in ("pretrained", "peft") if name in self.model_args]
         names = " + ".join(PurePath(part).name for part in parts)
         return names if "pretrained" in self.model_args else " + ".join(filter(None, ["built-in", names]))
-
-
-def _check_whole(name: str, value: int | None, least: int) -> None:
-    if value is not None and value < least:
-        raise OptionError(f"{name}={value} is not allowed; allowed are whole numbers from {least}")

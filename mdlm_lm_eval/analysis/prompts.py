@@ -1,6 +1,5 @@
 """A test question as input tokens, with what stands where: masks, in-context examples, the answer."""
 
-import importlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +12,7 @@ from mdlm_lm_eval.analysis.tasks import examples_of
 from mdlm_lm_eval.canvas import build_canvas, build_infill_canvas
 from mdlm_lm_eval.denoiser import Denoiser
 from mdlm_lm_eval.options import DecodingOptions, OptionError
+from mdlm_lm_eval.tasks import prompts
 from mdlm_lm_eval.text import SLOT_MARKER
 
 
@@ -42,7 +42,7 @@ def build_prompt(
     """
     name, tokenizer = task.config.task, encoding.tokenizer
     if apply_chat_template and not tokenizer.chat_template:
-        raise OptionError("apply_chat_template is not allowed: the checkpoint's tokenizer has no chat template")
+        raise OptionError("apply_chat_template needs a chat template, which the checkpoint's tokenizer has not")
     text = task.fewshot_context(
         document,
         0,
@@ -54,10 +54,10 @@ def build_prompt(
     )
     if task.is_fixed_slot:
         if encoding.mask_token_id is None:
-            raise OptionError(f"tasks={name} is not allowed with model=hf: its prompts hold a mask")
+            raise OptionError(f"tasks={name} is not for model=hf: its prompts hold a mask")
         text = text.replace(SLOT_MARKER, tokenizer.convert_ids_to_tokens(encoding.mask_token_id))
     elif encoding.mask_token_id is not None and n_masks is None:
-        raise OptionError(f"tasks={name} needs n_masks, as its prompts hold no mask; allowed are whole numbers from 1")
+        raise OptionError(f"tasks={name} needs n_masks, as its prompts hold no mask: a whole number from 1")
     ids, offsets = _tokenized(text, encoding)
     if not task.is_fixed_slot:
         while offsets[-1][0] == offsets[-1][1]:  # what the tokenizer closes a text with, such as BERT's [SEP]
@@ -116,22 +116,21 @@ def _with_masks(
             canvas, cut = build_infill_canvas([ids[:slot], ids[slot + 1 :]], options, **limits)
         else:
             canvas, cut = build_canvas(ids, options, **limits)
-        token_ids, masks = canvas.token_ids, canvas.slots
+        token_ids, masks = list(canvas.token_ids), list(canvas.slots)
     if cut:
         raise OptionError(
             f"{name} with n_masks={n_masks} takes {len(ids) + (n_masks or 1)} tokens, but the model's context has "
-            f"{encoding.max_length}; allowed are fewer masks, or fewer examples by --metadata"
+            f"{encoding.max_length}; append fewer masks, or show fewer examples by --metadata"
         )
     return token_ids, masks
 
 
 def _example_spans(task: Any, text: str) -> list[tuple[int, int]]:
     """First and last character (exclusive) of each example; a chat template may stand between its two lines."""
-    layout = importlib.import_module("mdlm_tasks.prompts")
     spans = []
     end = 0
     for example in examples_of(task):
-        options, answer = layout.solved(example).split("\n")
+        options, answer = prompts.solved(example).split("\n")
         start = text.index(options, end)
         end = text.index(answer, start + len(options)) + len(answer)
         spans.append((start, end))

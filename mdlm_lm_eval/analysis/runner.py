@@ -23,7 +23,8 @@ from mdlm_lm_eval.analysis.tasks import examples_of, load_tasks, relevant_exampl
 from mdlm_lm_eval.batching import Batches
 from mdlm_lm_eval.denoiser import Denoiser
 from mdlm_lm_eval.devices import check_device
-from mdlm_lm_eval.run_info import suite_info
+from mdlm_lm_eval.options import OptionError
+from mdlm_lm_eval.results.suite import suite_info
 
 # `batch_size=auto` starts here and halves when memory runs out; a CPU swaps long before it says so.
 LARGEST_BATCH, LARGEST_BATCH_ON_CPU = 64, 8
@@ -70,6 +71,8 @@ def run(options: AnalysisOptions, rows_of: Callable[[Session, Any], list[Row]]) 
     report = Report(options.output_path, options.analysis, _settings(options, tasks))
     to_do = {name: task for name, task in tasks.items() if name not in report.finished}
     for task in to_do.values():
+        if options.analysis == "attribution_examples" and not examples_of(task):
+            raise OptionError(f"{task.config.task} has no in-context examples with these settings")
         first = next(iter(_documents(task, options)))
         for n_masks in options.n_masks:
             build_prompt(task, first, encoding, n_masks, apply_chat_template=options.apply_chat_template)
@@ -82,7 +85,7 @@ def run(options: AnalysisOptions, rows_of: Callable[[Session, Any], list[Row]]) 
     passes = {name: per_task * len(_documents(task, options)) for name, task in tasks.items()}
     done = sum(passes[name] for name in report.finished)
     with tqdm(total=sum(passes.values()), initial=done, desc=options.analysis, unit="question") as bar:
-        session = Session(options, encoding, denoiser, Batches(options.batch_size, largest), bar)
+        session = Session(options, encoding, denoiser, Batches(options.batch_size.partition(":")[0], largest), bar)
         for name, task in to_do.items():
             report.add(name, rows_of(session, task))
     return report

@@ -20,6 +20,8 @@ from mdlm_lm_eval import families
 from mdlm_lm_eval.devices import best_device
 from mdlm_lm_eval.lm import MDLM
 from mdlm_lm_eval.options import OptionError
+from mdlm_lm_eval.results.files import check_writable
+from mdlm_lm_eval.results.sentences import one_line
 from mdlm_lm_eval.sweep import results as files
 from mdlm_lm_eval.sweep.plan import Cell, Sweep
 from mdlm_lm_eval.sweep.tasks import Tasks
@@ -50,12 +52,12 @@ class SweepRun:
 
         Raises OptionError where results cannot be written or the model cannot be loaded.
         """
-        files.check_output(self.output)
+        check_writable(self.output, "--output_path")
         to_do = self._to_do()
         if to_do:
             self._load_model(to_do[0][0].peft)
         with tqdm(
-            total=sum(_work(cell) for cell, _ in to_do),
+            total=sum(_tokens_per_question(cell) for cell, _ in to_do),
             bar_format="cells {percentage:3.0f}%|{bar}| {elapsed} gone, {remaining} left{postfix}",
             smoothing=0.0,
             disable=not self._is_main or not to_do,
@@ -66,10 +68,10 @@ class SweepRun:
                 try:
                     scores = self._run_cell(cell, settings)
                 except Exception as error:  # whatever it was, other cells may do
-                    bar.update(_work(cell))
+                    bar.update(_tokens_per_question(cell))
                     self._fail(cell, error)
                 else:
-                    bar.update(_work(cell))
+                    bar.update(_tokens_per_question(cell))
                     self._say(f"{self._name(cell)}: {scores} ({time.perf_counter() - started:.0f} s)")
 
     def summary(self) -> str:
@@ -164,7 +166,7 @@ class SweepRun:
             except OptionError:
                 raise
             except (OSError, ValueError, TypeError, RuntimeError, AssertionError) as error:
-                raise OptionError(f"the model cannot be loaded: {_sentence(error)}") from error
+                raise OptionError(f"the model cannot be loaded: {one_line(error)}") from error
         self._loaded_adapter = peft
 
     def _folder(self, cell: Cell) -> Path:
@@ -175,7 +177,7 @@ class SweepRun:
 
     def _fail(self, cell: Cell, error: Exception) -> None:
         kind = "" if isinstance(error, OptionError) else f"{type(error).__name__}: "
-        self.failures.append(f"{self._name(cell)}: {kind}{_sentence(error)}")
+        self.failures.append(f"{self._name(cell)}: {kind}{one_line(error)}")
         self._say(f"failed: {self.failures[-1]}")
 
     def _say(self, line: str) -> None:
@@ -202,7 +204,7 @@ def _unreadable_adapters(names: Iterable[str]) -> dict[str, str]:
     return sentences
 
 
-def _work(cell: Cell) -> int:
+def _tokens_per_question(cell: Cell) -> int:
     """Tokens that pass through the model for one question, about; only their ratios matter."""
     masks, steps = cell.options.get("n_masks"), cell.options.get("steps")
     n_masks = masks if isinstance(masks, int) else 1
@@ -214,7 +216,3 @@ def _scores(results: dict[str, Any]) -> str:
     values = next(iter((results.get("groups") or results["results"]).values()))
     scores = [f"{key} {value:.4g}" for key, value in values.items() if "," in key and isinstance(value, float)]
     return scores[0].replace(",none", "") if scores else "no score"
-
-
-def _sentence(error: Exception) -> str:
-    return " ".join(str(error).split())[:1000]
