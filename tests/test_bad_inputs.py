@@ -154,7 +154,7 @@ COMMAND_LINES = [
     ),
     ("mdlm-attribution", ["groups", "--model_args", '{"dtype": "float7"}'], "dtype must be one of auto, float32"),
 ]
-MODULES = {"mdlm-sweep": "mdlm_lm_eval.sweep.__main__", "mdlm-attribution": "mdlm_lm_eval.analysis.__main__"}
+MODULES = {"mdlm-sweep": "mdlm_lm_eval.sweep.__main__", "mdlm-attribution": "mdlm_lm_eval.attribution.__main__"}
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ from pathlib import Path, PurePath
 from statistics import StatisticsError, correlation
 from typing import Any
 
-from mdlm_lm_eval.analysis.output import Row
+from mdlm_lm_eval.attribution.output import Row
 from mdlm_lm_eval.options import OptionError
 
 METRIC = "exact_match,none"
