@@ -20,7 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean, stdev
 
-from markdown_tables import replace_table, table
+from mdlm_lm_eval.results.markdown import markdown_table as table
+from mdlm_lm_eval.results.markdown import replace_table
 
 N_MASKS = (1, 2, 10, 50, 100, 200)
 POSITIONS = (0, 10, 20, 30, 40)

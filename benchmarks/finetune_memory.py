@@ -75,6 +75,7 @@ def count(layers: int, length: int, n_answer: int, options: FinetuneOptions, *, 
     prompt = length - n_answer - 8
     views = collator([Example(n, [7] * prompt, [9] * n_answer) for n in range(options.batch_size)], 0)
     denoiser = Denoiser(model, mask_token_id=5, pad_token_id=1)
+    positions = views.masked.flatten().nonzero().squeeze(1)
     kept: dict[int, int] = {}
 
     def pack(tensor: torch.Tensor) -> torch.Tensor:
@@ -84,7 +85,7 @@ def count(layers: int, length: int, n_answer: int, options: FinetuneOptions, *, 
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        logits = denoiser.logits(views.input_ids, views.attention_mask, views.masked, gradient=True)
+        logits = denoiser.logits(views.input_ids, views.attention_mask, positions, gradient=True)
         one, two = logits.chunk(2)
         loss = mask_agnostic_loss(one, two, views.targets, views.example, views.mask_ratio, alpha=0.1, beta=1.0).total
     assert loss.requires_grad

@@ -12,6 +12,7 @@ from dataclasses import Field, dataclass, field, fields, replace
 from types import NoneType
 from typing import Any, Literal, Self, get_args
 
+from mdlm_lm_eval.decoding.rules import unmasking_names
 from mdlm_lm_eval.values import OptionError, must_be, number_of, parse_flag, shown, whole_of
 
 Auto = Literal["auto"]
@@ -41,11 +42,6 @@ class Option:
 def option(help: str, **facts: Any) -> Mapping[str, Option]:
     """The metadata of an option's field."""
     return {"option": Option(help, **facts)}
-
-
-def unmasking_names() -> Sequence[str]:
-    """The unmasking rules that there are."""
-    return ("confidence", "margin", "entropy", "random", "left_to_right")
 
 
 class Options:

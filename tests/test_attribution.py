@@ -111,7 +111,7 @@ def test_the_gradient_agrees_with_finite_differences(denoiser: Denoiser) -> None
 def test_the_predicted_token_is_the_likeliest_that_is_allowed() -> None:
     denoiser = MODELS["shifted"]()
     ids, attended, answer = canvas(denoiser, 12, 2)
-    ranked = denoiser.logits(ids, attended, answer)[0].argsort(descending=True)
+    ranked = denoiser.logits(ids, attended, answer.flatten().nonzero().squeeze(1))[0].argsort(descending=True)
     for excluded, expected in ((None, ranked[0]), (int(ranked[0]), ranked[1])):
         _, predicted = embedding_gradient(denoiser, ids, attended, answer, excluded_token_id=excluded)
         assert int(predicted) == int(expected)

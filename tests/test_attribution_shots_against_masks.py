@@ -30,6 +30,9 @@ def result_file(
         "results": {task: {"exact_match,none": accuracy} for task, accuracy in zip(TASKS, accuracies, strict=True)},
         "n-samples": {task: {"original": 1000, "effective": questions} for task in TASKS},
         "n-shot": dict.fromkeys(TASKS, shots),
+        "configs": {task: {} for task in TASKS},
+        "versions": dict.fromkeys(TASKS, "1"),
+        "lm_eval_version": "0.4.13",
         "config": {"model": "mdlm", "mdlm": settings | mdlm},
     }
 

@@ -14,8 +14,9 @@ from transformers import PreTrainedTokenizerBase
 
 from mdlm_finetune.collator import Example
 from mdlm_finetune.options import FinetuneOptions
+from mdlm_lm_eval.families import end_of_turn_ids
 from mdlm_lm_eval.options import OptionError
-from mdlm_lm_eval.text import end_of_turn_ids
+from mdlm_lm_eval.results.sentences import one_line
 
 FILE_FORMATS = {".jsonl": "json", ".json": "json", ".parquet": "parquet"}
 COLUMNS = (
@@ -44,7 +45,7 @@ def stored_rows(options: FinetuneOptions) -> Iterator[tuple[int, Mapping[str, An
     except StopIteration:
         return  # datasets looks for the first row of an empty file
     except (OSError, ValueError, DatasetNotFoundError) as error:
-        raise OptionError(f"data={options.data}: cannot be read: {' '.join(str(error).split())}") from error
+        raise OptionError(f"data={options.data}: cannot be read: {one_line(error)}") from error
 
 
 def conversation(row: Mapping[str, Any]) -> tuple[list[Message], str | None]:

@@ -13,6 +13,7 @@ from transformers import TrainingArguments
 from mdlm_finetune.collator import MaskedPart
 from mdlm_finetune.loss import Divergence, Weighting
 from mdlm_lm_eval.options import OptionError
+from mdlm_lm_eval.results.sentences import one_line
 
 _COUNTS = (
     "n_examples",
@@ -103,7 +104,7 @@ def read_recipe(path: Path, changes: Sequence[str] = ()) -> FinetuneOptions:
     try:
         settings = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, yaml.YAMLError) as error:
-        raise OptionError(f"--config {path}: cannot be read: {' '.join(str(error).split())}") from error
+        raise OptionError(f"--config {path}: cannot be read: {one_line(error)}") from error
     if not isinstance(settings, dict):
         raise OptionError(f"--config {path}: must hold keys and values, a line each")
     for change in changes:
@@ -193,7 +194,7 @@ def training_arguments(options: FinetuneOptions, checkpoints: Path) -> TrainingA
     try:
         arguments = TrainingArguments(**defaults | options.trainer | ruled)
     except (TypeError, ValueError, ImportError) as error:
-        raise OptionError(f"trainer={options.trainer}: {' '.join(str(error).split())}") from error
+        raise OptionError(f"trainer={options.trainer}: {one_line(error)}") from error
     if arguments.n_gpu > 1:
         # The Trainer would copy the model in threads, whose copies lack what the Denoiser registers.
         raise OptionError(

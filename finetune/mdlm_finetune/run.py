@@ -20,13 +20,14 @@ from mdlm_finetune.merge import write_merged
 from mdlm_finetune.model_card import write_card
 from mdlm_finetune.options import FinetuneOptions, training_arguments
 from mdlm_finetune.trainer import MaskAgnosticTrainer
-from mdlm_lm_eval import checkpoints
+from mdlm_lm_eval import families
 from mdlm_lm_eval.context import context_length
 from mdlm_lm_eval.default_model import default_model_path
 from mdlm_lm_eval.denoiser import Denoiser
 from mdlm_lm_eval.devices import share_cpu_among_processes
 from mdlm_lm_eval.loading import load_denoiser
 from mdlm_lm_eval.options import OptionError
+from mdlm_lm_eval.results.sentences import one_line
 
 BUILT_IN = "mdlm-lm-eval built-in model"
 
@@ -46,8 +47,8 @@ def finetune(
         check_folders(options, resume=resume, overwrite=overwrite, merge=merge)
     PartialState().wait_for_everyone()
     pretrained = options.pretrained or str(default_model_path())
-    config = checkpoints.load_config(pretrained)
-    tokenizer = checkpoints.load_tokenizer(pretrained, config=config)
+    config = families.load_config(pretrained)
+    tokenizer = families.load_tokenizer(pretrained, config=config)
     context = context_length(config, tokenizer)
     if options.max_length > context:
         raise OptionError(
@@ -83,7 +84,7 @@ def finetune(
             weighting=options.weighting,
         )
     except (ValueError, RuntimeError, ImportError, OSError) as error:
-        raise OptionError(f"trainer={options.trainer}: {' '.join(str(error).split())}") from error
+        raise OptionError(f"trainer={options.trainer}: {one_line(error)}") from error
     if is_main:
         claim(options, overwrite=overwrite, merge=merge)
     PartialState().wait_for_everyone()
@@ -102,11 +103,9 @@ def _target_modules(targets: str | list[str]) -> str | list[str]:
 def _check_targets(options: FinetuneOptions, config: PretrainedConfig, lora: LoraConfig) -> None:
     """Raises OptionError where a LoRA target matches no module, or one that LoRA cannot adapt."""
     try:
-        adapted = get_peft_model(checkpoints.load_skeleton(config), lora).base_model.targeted_module_names
+        adapted = get_peft_model(families.load_skeleton(config), lora).base_model.targeted_module_names
     except (ValueError, re.error) as error:
-        raise OptionError(
-            f"lora_targets={options.lora_targets} is not allowed: {' '.join(str(error).split())}"
-        ) from error
+        raise OptionError(f"lora_targets={options.lora_targets} is not allowed: {one_line(error)}") from error
     for target in options.lora_targets if isinstance(options.lora_targets, list) else ():
         if not any(f".{name}".endswith(f".{target}") for name in adapted):
             raise OptionError(f"lora_targets={options.lora_targets} is not allowed: no module is named {target}")

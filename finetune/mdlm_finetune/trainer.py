@@ -73,6 +73,7 @@ class MaskAgnosticTrainer(Trainer):
         self.denoiser, self.collator = denoiser, collator
         self.alpha, self.beta = alpha, beta
         self.divergence, self.weighting = divergence, weighting
+        self._wrapped: tuple[nn.Module, Denoiser] | None = None
         self._optimiser_step, self._accumulated = -1, 0
         self._terms: list[Tensor] = []  # cross-entropy and consistency of each pass since the last log, [2]
 
@@ -91,18 +92,10 @@ class MaskAgnosticTrainer(Trainer):
         forward_backward_pass = self.state.global_step * self.args.gradient_accumulation_steps + self._accumulated
         views = self.collator(inputs["examples"], forward_backward_pass)
         device = self.args.device
-        inner = self.accelerator.unwrap_model(model)
-        denoiser = Denoiser(
-            model if model is inner else _Wrapped(model, inner),
-            mask_token_id=self.denoiser.mask_token_id,
-            pad_token_id=self.denoiser.pad_token_id,
-            shift=self.denoiser.shift,
-        )
-        logits = denoiser.logits(
+        logits = self._denoiser_of(model).logits(
             views.input_ids.to(device),
             views.attention_mask.to(device),
-            views.masked.to(device),
-            n_at=2 * len(views.targets),
+            views.masked.flatten().nonzero().squeeze(1).to(device),
             gradient=True,
         )
         one, two = logits.chunk(2)  # [N, V] each
@@ -124,6 +117,20 @@ class MaskAgnosticTrainer(Trainer):
             )
         self._terms.append(torch.stack([loss.cross_entropy, loss.consistency]).detach())
         return loss.total
+
+    def _denoiser_of(self, model: nn.Module) -> Denoiser:
+        """The denoiser around `model`, which the Trainer may have wrapped; made once."""
+        if self._wrapped is None or self._wrapped[0] is not model:
+            inner = self.accelerator.unwrap_model(model)
+            denoiser = Denoiser(
+                model if model is inner else _Wrapped(model, inner),
+                mask_token_id=self.denoiser.mask_token_id,
+                pad_token_id=self.denoiser.pad_token_id,
+                shift=self.denoiser.shift,
+                attention=self.denoiser.attention,
+            )
+            self._wrapped = (model, denoiser)
+        return self._wrapped[1]
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
         """Adds both terms of the loss, averaged over the passes since the last log."""

@@ -46,7 +46,8 @@ def embedding_gradient(
 
     handle = denoiser.model.get_input_embeddings().register_forward_hook(keep_embeddings)
     try:
-        logits = denoiser.logits(input_ids, attention_mask, answer, n_at=len(input_ids), gradient=True)  # [B, V]
+        positions = answer.flatten().nonzero().squeeze(1)  # [B]
+        logits = denoiser.logits(input_ids, attention_mask, positions, gradient=True)  # [B, V]
     finally:
         handle.remove()
     allowed = logits.detach().clone()

@@ -48,7 +48,7 @@ def predict(
     def run(part: list[int], _batch_size: int) -> None:
         rows = [prompts[n] for n in part]
         input_ids, attention_mask, at = padded(rows, denoiser)
-        logits = denoiser.logits(input_ids, attention_mask, at, n_at=len(rows))
+        logits = denoiser.logits(input_ids, attention_mask, at.flatten().nonzero().squeeze(1))
         columns = (values.tolist() for values in confidence_and_entropy(logits, denoiser.mask_token_id))
         predictions.extend(Prediction(*row) for row in zip(*columns, strict=True))
         advance(len(part))

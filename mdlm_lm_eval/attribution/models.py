@@ -6,7 +6,7 @@ from typing import Any
 
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
 
-from mdlm_lm_eval import checkpoints
+from mdlm_lm_eval import families
 from mdlm_lm_eval.attribution.options import AUTOREGRESSIVE, AnalysisOptions
 from mdlm_lm_eval.context import context_length
 from mdlm_lm_eval.default_model import default_model_path
@@ -20,6 +20,7 @@ from mdlm_lm_eval.model_arguments import (
     check_loading,
 )
 from mdlm_lm_eval.options import MODEL_NAMES, ModelOptions, OptionError, unknown_option
+from mdlm_lm_eval.results.sentences import one_line
 
 WHERE_NAMES = frozenset({"revision", "subfolder", "trust_remote_code"})
 OWN_NAMES = WHERE_NAMES | {"pretrained", "peft", "dtype", "add_bos_token", "mask_token_id", "shift_logits"}
@@ -58,16 +59,16 @@ def read_encoding(options: AnalysisOptions) -> PromptEncoding:
             config = AutoConfig.from_pretrained(pretrained, **where)
             tokenizer = AutoTokenizer.from_pretrained(pretrained, **where)
         except (OSError, ValueError) as error:
-            raise OptionError(f"pretrained={pretrained} cannot be read: {' '.join(str(error).split())}") from error
+            raise OptionError(f"pretrained={pretrained} cannot be read: {one_line(error)}") from error
         if config.to_dict().get("is_causal") is False:
             raise OptionError(f"pretrained={pretrained} is no autoregressive model; use --model mdlm for it")
         mask_token_id = None
     else:
-        config = checkpoints.load_config(pretrained, **where)
-        tokenizer = checkpoints.load_tokenizer(
+        config = families.load_config(pretrained, **where)
+        tokenizer = families.load_tokenizer(
             pretrained, config=config, add_bos_token=arguments.get("add_bos_token"), **where
         )
-        mask_token_id = checkpoints.resolve_mask_token_id(config, tokenizer, arguments.get("mask_token_id"))
+        mask_token_id = families.resolve_mask_token_id(config, tokenizer, arguments.get("mask_token_id"))
     if not tokenizer.is_fast:
         raise OptionError(f"pretrained={pretrained}: its tokenizer does not tell where in the text a token stands")
     # Padding is never attended to, so any id does where the tokenizer names none.
@@ -90,9 +91,9 @@ def load_model(options: AnalysisOptions, encoding: PromptEncoding) -> Denoiser:
         try:
             model: Any = AutoModelForCausalLM.from_pretrained(pretrained, dtype=dtype, **loading)
         except (OSError, ValueError) as error:
-            raise OptionError(f"pretrained={pretrained} cannot be read: {' '.join(str(error).split())}") from error
+            raise OptionError(f"pretrained={pretrained} cannot be read: {one_line(error)}") from error
         if peft is not None:
-            model = checkpoints.load_adapter(model, peft, revision=loading.get("revision"))
+            model = families.load_adapter(model, peft, revision=loading.get("revision"))
         denoiser = Denoiser(
             model.eval(), mask_token_id=encoding.pad_token_id, pad_token_id=encoding.pad_token_id, shift=True
         )

@@ -1,8 +1,8 @@
 """What an analysis writes: tidy rows as CSV, and as JSON with a summary and everything that made them."""
 
 import csv
+import io
 import json
-import os
 import platform
 import shlex
 import sys
@@ -10,27 +10,29 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import Any
 
 from mdlm_lm_eval.options import OptionError
+from mdlm_lm_eval.results.files import UnusableFile, check_writable, read_json, write_whole
+from mdlm_lm_eval.results.privacy import published, published_command
+from mdlm_lm_eval.results.statistics import t_interval
 
 Row = dict[str, Any]
 
 
 def over_tasks(rows: Sequence[Row], value: str, by: Sequence[str]) -> list[Row]:
-    """Mean of `value` over tasks with the half width of its 95% band, for each combination of the columns `by`.
+    """Mean of `value` over tasks with the half width of its 95% t interval, for each combination of the columns `by`.
 
-    Every task counts the same. The band is 1.96 standard errors over tasks, None for a single task.
+    Every task counts the same. The band is None for a single task.
     """
     per_task: dict[tuple[Any, ...], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for row in rows:
         per_task[tuple(row[name] for name in by)][row["task"]].append(row[value])
     summary = []
     for key, tasks in per_task.items():
-        means = [fmean(values) for values in tasks.values()]
-        band = 1.96 * stdev(means) / len(means) ** 0.5 if len(means) > 1 else None
-        summary.append({**dict(zip(by, key, strict=True)), value: fmean(means), "band": band, "tasks": len(means)})
+        over = t_interval([fmean(values) for values in tasks.values()])
+        summary.append({**dict(zip(by, key, strict=True)), value: over.mean, "band": over.half_width, "tasks": over.n})
     return summary
 
 
@@ -43,7 +45,7 @@ class Report:
     def __init__(self, folder: Path, name: str, settings: Mapping[str, Any]) -> None:
         self.folder, self.name = folder, name
         # As it will be read back, so that a list equals a tuple.
-        self.settings: dict[str, Any] = json.loads(json.dumps(settings))
+        self.settings: dict[str, Any] = published(json.loads(json.dumps(settings)))
         self.rows: list[Row] = []
         self.finished: list[str] = []  # tasks whose rows are there
         if self.path(".json").exists():
@@ -55,12 +57,7 @@ class Report:
 
     def make_folder(self) -> None:
         """Raises OptionError where there can be none, so that no work is done in vain."""
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise OptionError(
-                f"output_path must be a folder to write to, not {self.folder} ({error.strerror})"
-            ) from error
+        check_writable(self.folder, "--output_path")
 
     def add(self, task: str, rows: Sequence[Row]) -> None:
         """Keeps a task's rows on disk, for a run that is killed before its end."""
@@ -71,20 +68,21 @@ class Report:
     def write(self, summary: Mapping[str, Any]) -> None:
         """The finished analysis."""
         self._write(summary)
-        with open(self.path(".csv"), "w", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, list(self.rows[0]), lineterminator="\n")
-            writer.writeheader()
-            writer.writerows(self.rows)
+        table = io.StringIO()
+        writer = csv.DictWriter(table, list(self.rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(self.rows)
+        write_whole(self.path(".csv"), table.getvalue())
 
     def _continue(self) -> None:
         path = self.path(".json")
         try:
-            stored = json.loads(path.read_text(encoding="utf-8"))
-            settings, self.rows, self.finished = stored["settings"], stored["rows"], stored["finished_tasks"]
-        except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+            stored = read_json(path)
+            settings, self.rows, self.finished = dict(stored["settings"]), stored["rows"], stored["finished_tasks"]
+        except (UnusableFile, LookupError, TypeError, ValueError) as error:
             raise OptionError(f"{path} is in the way: it is no result of this analysis; name another folder") from error
         for name, value in self.settings.items():
-            if settings.get(name) != value:
+            if published(settings.get(name)) != value:
                 raise OptionError(
                     f"{path} is in the way: it was made with {name}={settings.get(name)}, not {value}; name another "
                     "--output_path"
@@ -100,14 +98,11 @@ class Report:
             "summary": summary,
             "rows": self.rows,
         }
-        self.make_folder()
-        scratch = self.path(".json.part")
-        scratch.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-        os.replace(scratch, self.path(".json"))
+        write_whole(self.path(".json"), json.dumps(content, indent=1) + "\n")
 
 
 def _command() -> str:
-    return shlex.join(["mdlm-attribution", *sys.argv[1:]])
+    return published_command(shlex.join(["mdlm-attribution", *sys.argv[1:]]))
 
 
 def _versions() -> dict[str, str]:

@@ -1,6 +1,5 @@
 """A test question as input tokens, with what stands where: masks, in-context examples, the answer."""
 
-import importlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +12,7 @@ from mdlm_lm_eval.attribution.tasks import examples_of
 from mdlm_lm_eval.canvas import build_canvas, build_infill_canvas
 from mdlm_lm_eval.denoiser import Denoiser
 from mdlm_lm_eval.options import DecodingOptions, OptionError
+from mdlm_lm_eval.tasks import prompts
 from mdlm_lm_eval.text import SLOT_MARKER
 
 
@@ -116,7 +116,7 @@ def _with_masks(
             canvas, cut = build_infill_canvas([ids[:slot], ids[slot + 1 :]], options, **limits)
         else:
             canvas, cut = build_canvas(ids, options, **limits)
-        token_ids, masks = canvas.token_ids, canvas.slots
+        token_ids, masks = list(canvas.token_ids), list(canvas.slots)
     if cut:
         raise OptionError(
             f"{name} with n_masks={n_masks} takes {len(ids) + (n_masks or 1)} tokens, but the model's context has "
@@ -127,11 +127,10 @@ def _with_masks(
 
 def _example_spans(task: Any, text: str) -> list[tuple[int, int]]:
     """First and last character (exclusive) of each example; a chat template may stand between its two lines."""
-    layout = importlib.import_module("mdlm_tasks.prompts")
     spans = []
     end = 0
     for example in examples_of(task):
-        options, answer = layout.solved(example).split("\n")
+        options, answer = prompts.solved(example).split("\n")
         start = text.index(options, end)
         end = text.index(answer, start + len(options)) + len(answer)
         spans.append((start, end))

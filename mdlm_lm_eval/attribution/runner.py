@@ -6,7 +6,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from mdlm_lm_eval import checkpoints
+from mdlm_lm_eval import families
 from mdlm_lm_eval.attribution.attribution import attribute, example_means, group_means
 from mdlm_lm_eval.attribution.confidence import predict
 from mdlm_lm_eval.attribution.models import (
@@ -24,7 +24,7 @@ from mdlm_lm_eval.batching import Batches
 from mdlm_lm_eval.denoiser import Denoiser
 from mdlm_lm_eval.devices import check_device
 from mdlm_lm_eval.options import OptionError
-from mdlm_lm_eval.run_info import suite_info
+from mdlm_lm_eval.results.suite import suite_info
 
 # `batch_size=auto` starts here and halves when memory runs out; a CPU swaps long before it says so.
 LARGEST_BATCH, LARGEST_BATCH_ON_CPU = 64, 8
@@ -181,10 +181,8 @@ def _settings(options: AnalysisOptions, tasks: dict[str, Any]) -> dict[str, Any]
         "pretrained": options.model_args.get("pretrained", "built-in"),
         "model_args": {name: value for name, value in options.model_args.items() if name != "pretrained"},
         # A checkpoint or adapter that was trained on lies at the same place with other weights.
-        "weights": checkpoints.files_digest(pretrained_path(options.model_args)),
-        "adapter_weights": checkpoints.files_digest(str(adapter))
-        if (adapter := options.model_args.get("peft"))
-        else None,
+        "weights": families.files_digest(pretrained_path(options.model_args)),
+        "adapter_weights": families.files_digest(str(adapter)) if (adapter := options.model_args.get("peft")) else None,
         "apply_chat_template": options.apply_chat_template,
         "tasks": sorted(tasks),
         "metadata": dict(options.metadata),

@@ -5,17 +5,17 @@ at few masks minus accuracy at many, both at many shots; at which number of shot
 say.
 """
 
-import json
-import math
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path, PurePath
+from pathlib import Path
 from statistics import StatisticsError, correlation
-from typing import Any
 
 from mdlm_lm_eval.attribution.output import Row
 from mdlm_lm_eval.options import OptionError
+from mdlm_lm_eval.results.files import UnusableFile
+from mdlm_lm_eval.results.names import recorded_name
+from mdlm_lm_eval.results.result_file import ResultFile, find_result_files, read_result_file, unusable_if_different
 
 METRIC = "exact_match,none"
 
@@ -42,12 +42,11 @@ def read_scores(paths: Iterable[Path]) -> list[Score]:
     for path in paths:
         if not path.exists():
             raise OptionError(f"{path}: no such file or folder")
-        for file in sorted(path.rglob("*.json")) if path.is_dir() else [path]:
+        for file in find_result_files(path) if path.is_dir() else [path]:
             try:
-                scores += _scores_of(json.loads(file.read_text(encoding="utf-8")), file.name)
-            except (ValueError, KeyError, TypeError, AttributeError) as error:
-                reason = "no JSON" if isinstance(error, ValueError) else "no result file of lm_eval --model mdlm"
-                print(f"left out {file}: {reason}", file=sys.stderr)
+                scores += _scores_of(read_result_file(file, file.name))
+            except UnusableFile as error:
+                print(f"left out {file}: {error}", file=sys.stderr)
     return scores
 
 
@@ -113,28 +112,24 @@ def correlations(rows: Sequence[Row]) -> list[Row]:
     return summary
 
 
-def _scores_of(content: Mapping[str, Any], file: str) -> list[Score]:
-    mdlm = content["config"]["mdlm"]
+def _scores_of(file: ResultFile) -> list[Score]:
+    with unusable_if_different():
+        model = _model(file)
     scores = []
-    for task, of_task in content["results"].items():
-        if task not in mdlm["tasks"] or METRIC not in of_task:
-            continue
-        few, many = mdlm["tasks"][task]["masks"]
-        if few != many or math.isnan(of_task[METRIC]):  # a share of the prompt is no mask count
-            continue
-        questions = content["n-samples"][task]["effective"]
-        shots = content["n-shot"][task]
-        scores.append(Score(_model(mdlm), task, shots, few, questions, of_task[METRIC], file))
+    for task, result in file.tasks.items():
+        few, many = result.effective.get("masks", (0, 1))
+        if METRIC in result.metrics and few == many:  # a share of the prompt is no mask count
+            scores.append(Score(model, task, result.shots, few, result.n_questions, result.metrics[METRIC], file.path))
     return scores
 
 
-def _model(mdlm: Mapping[str, Any]) -> str:
+def _model(file: ResultFile) -> str:
     """Checkpoint and adapter, and what of the decoding is not as it comes and is no mask count."""
-    name = PurePath(mdlm["pretrained"]).name if PurePath(mdlm["pretrained"]).is_absolute() else mdlm["pretrained"]
-    parts = [name] if mdlm["adapter"] is None else [name, PurePath(mdlm["adapter"]).name]
-    explicit = sorted(set(mdlm["explicit_options"]) - {"n_masks"})
-    settings = [f"{option}={mdlm['decoding'][option]}" for option in explicit if option in mdlm["decoding"]]
-    return " ".join(["+".join(parts), *settings])
+    if file.mdlm is None:
+        raise UnusableFile("is no result of --model mdlm")
+    explicit, decoding = sorted(set(file.mdlm["explicit_options"]) - {"n_masks"}), file.mdlm["decoding"]
+    settings = [f"{option}={decoding[option]}" for option in explicit if option in decoding]
+    return " ".join(["+".join(recorded_name(name) for name in file.folders if name), *settings])
 
 
 def _found(scores: Sequence[Score]) -> str:

@@ -1,6 +1,5 @@
 """The few-shot suite's own task objects, so that an analysis sees the very prompts that are scored."""
 
-import importlib
 from collections.abc import Mapping, Sequence
 from random import Random
 from typing import Any
@@ -9,7 +8,9 @@ from lm_eval.tasks import TaskManager
 
 from mdlm_lm_eval import tasks_path
 from mdlm_lm_eval.options import OptionError
-from mdlm_lm_eval.run_info import suite_info
+from mdlm_lm_eval.results.sentences import one_line
+from mdlm_lm_eval.results.suite import suite_info
+from mdlm_lm_eval.tasks import questions
 
 
 def load_tasks(names: Sequence[str], metadata: Mapping[str, Any]) -> dict[str, Any]:
@@ -24,7 +25,7 @@ def load_tasks(names: Sequence[str], metadata: Mapping[str, Any]) -> dict[str, A
     try:
         tasks: dict[str, Any] = manager.load(list(names))["tasks"]
     except ValueError as error:
-        raise OptionError(" ".join(str(error).split())) from error
+        raise OptionError(one_line(error)) from error
     return tasks
 
 
@@ -35,14 +36,12 @@ def examples_of(task: Any) -> list[Any]:
 
 def relevant_examples(task: Any) -> set[Any]:
     """Those of the examples that follow the same rule as the test question."""
-    questions = importlib.import_module("mdlm_tasks.questions")
     n_relevant = task.config.metadata["fewshot_relevant"]
     return set(questions.relevant_examples(task.rule, task.distractor, n_relevant, task.seed))
 
 
 def reorder_examples(task: Any, seed: int, reordering: int) -> None:
     """Puts the task's examples into one of many random orders; the same one for all its questions."""
-    questions = importlib.import_module("mdlm_tasks.questions")
     rng = Random(f"mdlm reordering {task.config.task} {seed} {reordering}")
     # Sorted first, so that the order depends on the reordering's number alone and not on those before it.
     order = questions.shuffled(sorted(examples_of(task), key=lambda example: example.options), rng)

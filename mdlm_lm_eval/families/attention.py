@@ -18,5 +18,8 @@ class AttentionPattern:
 
     @property
     def is_block_causal(self) -> bool:
-        """Whether finished blocks never see what comes after them, so that remembering their keys and values is exact."""
+        """Whether finished blocks never see what comes after them, so that their keys and values stay exact."""
         return self.block_length is not None
+
+
+FULL_ATTENTION = AttentionPattern()

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from mdlm_lm_eval.denoiser import Denoiser
+from mdlm_lm_eval.denoiser import Denoiser, NonFiniteLogitsError
 from mdlm_lm_eval.likelihood.canvases import LikelihoodRequest, answer_length, truncate
 from mdlm_lm_eval.likelihood.masks import Corruption, chain_corruptions, monte_carlo_corruptions
 from mdlm_lm_eval.options import LikelihoodOptions
@@ -24,7 +24,7 @@ _POSITIONS_PER_SLICE = 256
 
 
 @dataclass
-class Row:
+class CorruptedCanvas:
     """One canvas, the corruptions (request index, corruption) that it answers, and the requests whose next greedy token
     it decides."""
 
@@ -35,7 +35,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Work:
+class Scores:
     """The requests (contexts already cut to fit), their answer lengths, and the results so far.
 
     `greedy_masks[i]` holds the continuation positions of request i that greedy decoding has not reached yet; it is None
@@ -80,20 +80,23 @@ def score(
 
     `mc` estimates LLaDA's bound (`masks.py`), `chain` factorises left to right, `auto` is exact for one token and `mc`
     otherwise; `corruptions_of` says so in code, and comparisons with other schemes put theirs in its place. Raises
-    OptionError, before any forward pass, if a canvas does not fit.
+    OptionError, before any forward pass, if a canvas does not fit, and NonFiniteLogitsError where a request's logits
+    are NaN or infinite.
     """
-    work = _prepare(requests, options, max_length)
+    scores = _prepare(requests, options, max_length)
     with tqdm(total=len(requests), desc="Likelihood requests", disable=not progress) as bar:
-        rows = _rows(work, lambda request: corruptions_of(request, options), denoiser.mask_token_id, bar)
-        _read_all(denoiser, rows, work, options.cfg_scale, batch_size)
-    while unfinished := [i for i, masked in enumerate(work.greedy_masks) if masked]:
-        _read_all(denoiser, _greedy_rows(work, unfinished, denoiser.mask_token_id), work, options.cfg_scale, batch_size)
-    return [(ll, masked is not None) for ll, masked in zip(work.log_likelihoods, work.greedy_masks, strict=True)]
+        rows = _rows(scores, lambda request: corruptions_of(request, options), denoiser.mask_token_id, bar)
+        _read_all(denoiser, rows, scores, options.cfg_scale, batch_size)
+    while unfinished := [i for i, masked in enumerate(scores.greedy_masks) if masked]:
+        _read_all(
+            denoiser, _greedy_rows(scores, unfinished, denoiser.mask_token_id), scores, options.cfg_scale, batch_size
+        )
+    return [(ll, masked is not None) for ll, masked in zip(scores.log_likelihoods, scores.greedy_masks, strict=True)]
 
 
-def _prepare(requests: Sequence[LikelihoodRequest], options: LikelihoodOptions, max_length: int) -> Work:
+def _prepare(requests: Sequence[LikelihoodRequest], options: LikelihoodOptions, max_length: int) -> Scores:
     fitted = [truncate(request, options, max_length) for request in requests]
-    return Work(
+    return Scores(
         requests=fitted,
         answer_lengths=[answer_length(request, options) for request in fitted],
         log_likelihoods=[0.0] * len(fitted),
@@ -104,71 +107,78 @@ def _prepare(requests: Sequence[LikelihoodRequest], options: LikelihoodOptions, 
 
 
 def _rows(
-    work: Work, corruptions_of: Callable[[LikelihoodRequest], list[Corruption]], mask_token_id: int, bar: "tqdm[object]"
-) -> Iterator[Row]:
+    scores: Scores,
+    corruptions_of: Callable[[LikelihoodRequest], list[Corruption]],
+    mask_token_id: int,
+    bar: "tqdm[object]",
+) -> Iterator[CorruptedCanvas]:
     """Rows of all requests, longest canvas first; equal canvases of requests with the same context are one row."""
 
     def canvas(i: int) -> tuple[int, int, list[int]]:
-        context = work.requests[i].context_ids
-        return -len(context) - work.answer_lengths[i], work.answer_lengths[i], context
+        context = scores.requests[i].context_ids
+        return -len(context) - scores.answer_lengths[i], scores.answer_lengths[i], context
 
-    in_order = sorted(range(len(work.requests)), key=canvas)
+    in_order = sorted(range(len(scores.requests)), key=canvas)
     for _, same_context in itertools.groupby(in_order, key=canvas):
         for group in _chunks(same_context, _REQUESTS_PER_GROUP):
-            rows: dict[tuple[int, ...], Row] = {}
+            rows: dict[tuple[int, ...], CorruptedCanvas] = {}
             for i in group:
-                for corruption in corruptions_of(work.requests[i]):
-                    _row(rows, work, i, corruption.masked, mask_token_id).corruptions.append((i, corruption))
-                if masked := work.greedy_masks[i]:
-                    _row(rows, work, i, masked, mask_token_id).greedy.append(i)
+                for corruption in corruptions_of(scores.requests[i]):
+                    _row(rows, scores, i, corruption.masked, mask_token_id).corruptions.append((i, corruption))
+                if masked := scores.greedy_masks[i]:
+                    _row(rows, scores, i, masked, mask_token_id).greedy.append(i)
             yield from rows.values()
             bar.update(len(group))
 
 
-def _greedy_rows(work: Work, unfinished: list[int], mask_token_id: int) -> Iterator[Row]:
-    for i in sorted(unfinished, key=lambda i: -len(work.requests[i].context_ids) - work.answer_lengths[i]):
-        row = _row({}, work, i, work.greedy_masks[i] or [], mask_token_id)
+def _greedy_rows(scores: Scores, unfinished: list[int], mask_token_id: int) -> Iterator[CorruptedCanvas]:
+    for i in sorted(unfinished, key=lambda i: -len(scores.requests[i].context_ids) - scores.answer_lengths[i]):
+        row = _row({}, scores, i, scores.greedy_masks[i] or [], mask_token_id)
         row.greedy.append(i)
         yield row
 
 
-def _row(rows: dict[tuple[int, ...], Row], work: Work, i: int, masked: Sequence[int], mask_token_id: int) -> Row:
-    request = work.requests[i]
-    answer = request.continuation_ids + [mask_token_id] * (work.answer_lengths[i] - len(request.continuation_ids))
+def _row(
+    rows: dict[tuple[int, ...], CorruptedCanvas], scores: Scores, i: int, masked: Sequence[int], mask_token_id: int
+) -> CorruptedCanvas:
+    request = scores.requests[i]
+    answer = request.continuation_ids + [mask_token_id] * (scores.answer_lengths[i] - len(request.continuation_ids))
     for position in masked:
         answer[position] = mask_token_id
     key = tuple(answer)
     if key not in rows:
-        rows[key] = Row(request.context_ids + answer, len(request.context_ids))
+        rows[key] = CorruptedCanvas(request.context_ids + answer, len(request.context_ids))
     return rows[key]
 
 
-def _read_all(denoiser: Denoiser, rows: Iterable[Row], work: Work, cfg_scale: float, batch_size: int) -> None:
+def _read_all(
+    denoiser: Denoiser, rows: Iterable[CorruptedCanvas], scores: Scores, cfg_scale: float, batch_size: int
+) -> None:
     for batch in _chunks(rows, batch_size):
-        _read(denoiser, batch, work, cfg_scale)
+        _read(denoiser, batch, scores, cfg_scale)
 
 
-def _read(denoiser: Denoiser, rows: list[Row], work: Work, cfg_scale: float) -> None:
+def _read(denoiser: Denoiser, rows: list[CorruptedCanvas], scores: Scores, cfg_scale: float) -> None:
     """One forward pass over `rows`; adds to the log-likelihoods and advances greedy decoding."""
     length = max(len(row.token_ids) for row in rows)
     input_ids = torch.full((len(rows), length), denoiser.pad_token_id)  # [B, T]
     attention_mask = torch.zeros(len(rows), length, dtype=torch.long)  # [B, T]
     in_context = torch.zeros(len(rows), length, dtype=torch.bool)  # [B, T]
-    at = torch.zeros(len(rows), length, dtype=torch.bool)  # [B, T]
+    positions: list[int] = []  # [N], in the flattened canvases, whose logits are read
+    rank: list[dict[int, int]] = []  # of each row, continuation position -> which of the N it is
     for b, row in enumerate(rows):
         input_ids[b, : len(row.token_ids)] = torch.tensor(row.token_ids)
         attention_mask[b, : len(row.token_ids)] = 1
         in_context[b, : row.context_length] = True
-        at[b, [row.context_length + position for position in _positions_read(row, work)]] = True
-    # rank[b, t]: which of the N returned logits belongs to this position
-    rank = (at.flatten().cumsum(0) - 1).view(at.shape)
+        read = _positions_read(row, scores)
+        rank.append({position: len(positions) + n for n, position in enumerate(read)})
+        positions += [b * length + row.context_length + position for position in read]
 
     device = denoiser.device
     logits = denoiser.logits(
         input_ids.to(device),
         None if all(len(row.token_ids) == length for row in rows) else attention_mask.to(device),
-        at.to(device),
-        n_at=int(at.sum()),
+        torch.tensor(positions).to(device),
         cfg_scale=cfg_scale,
         prompt_mask=in_context.to(device),
     )  # [N, V]
@@ -176,12 +186,13 @@ def _read(denoiser: Denoiser, rows: list[Row], work: Work, cfg_scale: float) -> 
     wanted, targets = [], []
     for b, row in enumerate(rows):
         for i, corruption in row.corruptions:
-            wanted += rank[b, [row.context_length + position for position in corruption.scored]].tolist()
-            targets += [work.requests[i].continuation_ids[position] for position in corruption.scored]
+            wanted += [rank[b][position] for position in corruption.scored]
+            targets += [scores.requests[i].continuation_ids[position] for position in corruption.scored]
     normaliser = torch.cat([part.float().logsumexp(-1) for part in logits.split(_POSITIONS_PER_SLICE)])  # [N]
     chosen = torch.tensor(wanted, dtype=torch.long, device=device)
-    scores = logits[chosen, torch.tensor(targets, dtype=torch.long, device=device)].float() - normaliser[chosen]
-    log_probs = scores.double().cpu()  # [scored tokens of all corruptions]
+    true_logits = logits[chosen, torch.tensor(targets, dtype=torch.long, device=device)].float()
+    log_probs = (true_logits - normaliser[chosen]).double().cpu()  # [scored tokens of all corruptions]
+    _check_finite(normaliser, positions, length, rows)
     if any(row.greedy for row in rows):
         confidences, predictions = _greedy_tokens(logits, normaliser, denoiser.mask_token_id)
 
@@ -189,21 +200,28 @@ def _read(denoiser: Denoiser, rows: list[Row], work: Work, cfg_scale: float) -> 
     for b, row in enumerate(rows):
         for i, corruption in row.corruptions:
             end = start + len(corruption.scored)
-            work.log_likelihoods[i] += corruption.weight * float(log_probs[start:end].sum())
+            scores.log_likelihoods[i] += corruption.weight * float(log_probs[start:end].sum())
             start = end
         for i in row.greedy:
-            masked = work.greedy_masks[i] or []
-            ranks = {position: int(rank[b, row.context_length + position]) for position in masked}
-            surest = max(masked, key=lambda position: confidences[ranks[position]])
-            if predictions[ranks[surest]] == work.requests[i].continuation_ids[surest]:
-                work.greedy_masks[i] = [position for position in masked if position != surest]
+            masked = scores.greedy_masks[i] or []
+            surest = max(masked, key=lambda position: confidences[rank[b][position]])
+            if predictions[rank[b][surest]] == scores.requests[i].continuation_ids[surest]:
+                scores.greedy_masks[i] = [position for position in masked if position != surest]
             else:
-                work.greedy_masks[i] = None
+                scores.greedy_masks[i] = None
 
 
-def _positions_read(row: Row, work: Work) -> list[int]:
+def _check_finite(normaliser: Tensor, positions: list[int], length: int, rows: list[CorruptedCanvas]) -> None:
+    """Raises NonFiniteLogitsError, naming the request, where the normaliser [N] of logits is NaN or infinite."""
+    for position, finite in zip(positions, normaliser.isfinite().tolist(), strict=True):
+        if not finite:
+            row = rows[position // length]
+            raise NonFiniteLogitsError(row.corruptions[0][0] if row.corruptions else row.greedy[0])
+
+
+def _positions_read(row: CorruptedCanvas, scores: Scores) -> list[int]:
     scored = {position for _, corruption in row.corruptions for position in corruption.scored}
-    return sorted(scored.union(*(work.greedy_masks[i] or [] for i in row.greedy)))
+    return sorted(scored.union(*(scores.greedy_masks[i] or [] for i in row.greedy)))
 
 
 def _greedy_tokens(logits: Tensor, normaliser: Tensor, mask_token_id: int) -> tuple[list[float], list[int]]:
