@@ -205,6 +205,10 @@ class LikelihoodOptions(Options):
         default="confidence", metadata=option("of likelihood=duel: which masks a step fills", choices=unmasking_names)
     )
     tokens_per_step: int = field(default=1, metadata=option("of likelihood=duel: how many masks a step fills", least=1))
+    confidence_threshold: float | None = field(
+        default=None,
+        metadata=option("of likelihood=duel: a step also fills every mask that sure", above=0, most=1),
+    )
     cfg_scale: float = field(default=0.0, metadata=option("classifier-free guidance", least=0, most=1000, llada="cfg"))
     check_greedy: bool = field(
         default=True,
@@ -213,6 +217,16 @@ class LikelihoodOptions(Options):
     seed: int = field(
         default=0, metadata=option("of every random choice; --seed of lm_eval if not set", least=0, most=LARGEST_SEED)
     )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.likelihood == "duel" and self.unmasking == "random":
+            raise OptionError(
+                "unmasking=random has no likelihood=duel: its order is drawn, and many orders lead to one text; "
+                "use confidence, margin, entropy or left_to_right"
+            )
+        if self.likelihood != "duel" and self.tokens_per_step != 1:
+            raise OptionError(f"tokens_per_step={self.tokens_per_step} is an option of likelihood=duel alone")
 
 
 @dataclass(frozen=True)
@@ -241,7 +255,6 @@ class ModelOptions(Options):
 # What is declared and not there yet: values of options that are refused; none named means all but the default.
 _PLANNED: Mapping[str, Sequence[str]] = {
     "schedule": ("bd3lm",),
-    "likelihood": ("duel",),
     "cache": (),
     "steps_per_block": (),
     "small_block_length": (),
@@ -249,7 +262,6 @@ _PLANNED: Mapping[str, Sequence[str]] = {
     "entropy_bound": (),
     "editing_threshold": (),
     "max_post_steps": (),
-    "tokens_per_step": (),
     "cache_audit": (),
 }
 

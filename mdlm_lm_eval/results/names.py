@@ -15,12 +15,12 @@ _FRONT_MATTER = re.compile(r"\A---\s*\n(.*?)\n---\s*\n", re.DOTALL)
 
 def model_name(pretrained: str | None) -> str:
     """Of a checkpoint on this machine or on the hub; None is the built-in model."""
-    folder = Path(model_path(pretrained or BUILT_IN))
+    pretrained = pretrained or BUILT_IN
+    folder = Path(model_path(pretrained))
     for name, packaged in MODEL_FOLDERS.items():
         if folder == packaged:
             return name
-    is_here = bool(pretrained) and Path(pretrained).is_dir()
-    return Path(pretrained).resolve().name if is_here else recorded_name(pretrained)
+    return folder.resolve().name if folder.is_dir() else recorded_name(pretrained)
 
 
 def adapter_name(peft: str) -> str:
