@@ -37,8 +37,8 @@ class DiffusionHFLM(HFLM):
     def __init__(self, pretrained: str | PreTrainedModel = BUILT_IN, **arguments: Any) -> None:
         # lm-eval seeds torch with --seed right before it builds the model.
         split = split_model_arguments(arguments, default_seed=torch.initial_seed() % 2**63)
-        self.decoding, self.likelihood, self.explicit = split.decoding, split.likelihood, split.explicit
-        self.preset, self.compiled = split.preset, split.compile
+        self._take(split)
+        self.compiled = split.compile
         self._mask_token_id_argument, self._shift_logits_argument = split.mask_token_id, split.shift_logits
         self.record = RunRecord()
         self.records = [self.record]  # of all processes
@@ -98,13 +98,17 @@ class DiffusionHFLM(HFLM):
 
     def use_options(self, arguments: ModelArguments) -> None:
         """Decodes and scores with other options from now on, and forgets what was recorded so far."""
-        self.decoding, self.likelihood, self.explicit = arguments.decoding, arguments.likelihood, arguments.explicit
-        self.preset = arguments.preset
+        self._take(arguments)
         self._check_before_loading()
         self.denoiser.attention = self._attention
         self.record = RunRecord()
         self.records = [self.record]
         self.denoiser.forward_passes = 0
+
+    def _take(self, arguments: ModelArguments) -> None:
+        self._arguments = arguments
+        self.decoding, self.likelihood, self.explicit = arguments.decoding, arguments.likelihood, arguments.explicit
+        self.preset, self.from_family = arguments.preset, arguments.from_family
 
     def use_adapter(self, peft: str | None) -> None:
         """Puts another adapter, or none, over the base model's weights. Raises OptionError where it does not fit."""
@@ -222,6 +226,7 @@ class DiffusionHFLM(HFLM):
         self.mask_token_id = families.resolve_mask_token_id(self.config, self.tokenizer, self._mask_token_id_argument)
         argument = self._shift_logits_argument
         family = families.family_of(self.config)
+        self._take(self._arguments.with_family_defaults(family.decoding_defaults))
         self._shift_logits = family.shift(self.config) if argument is None else argument
         self._attention = families.attention_of(self.config, self.decoding.block_length, self._attn_implementation)
         self._context_length = context_length(self.config, self.tokenizer)

@@ -35,6 +35,7 @@ def provenance(lm: DiffusionHFLM, batch_size: int | None) -> dict[str, Any]:
         "preset": lm.preset,
         "compile": lm.compiled,
         "explicit_options": sorted(lm.explicit),
+        "family_options": sorted(lm.from_family),
         "batch_size": batch_size,
         "forward_passes": sum(record.forward_passes for record in lm.records),
         "tasks": tasks,

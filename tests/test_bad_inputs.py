@@ -25,7 +25,7 @@ MODEL_ARGUMENTS = [
     ("n_masks=100000", "n_masks=100000 does not fit into the model's context of 256 tokens"),
     ("n_masks=none", "n_masks must be auto or a whole number from 1, not none"),
     ("steps=0", "steps must be auto or a whole number from 1, not 0"),
-    ("unmasking=foo", "unmasking must be one of confidence, margin, entropy, random, left_to_right, not foo"),
+    ("unmasking=foo", "unmasking must be one of confidence, entropy, left_to_right, margin, random, not foo"),
     ("mask_ratio=0.2,n_masks=4", "mask_ratio=0.2 and n_masks=4 exclude each other"),
     ("mask_ratio=1e308", "mask_ratio must be none or a number above 0 up to 1000, not 1e+308"),
     ("block_length=9,n_masks=8", "block_length must be at most n_masks=8, not 9"),
@@ -154,7 +154,7 @@ COMMAND_LINES = [
     ),
     ("mdlm-attribution", ["groups", "--model_args", '{"dtype": "float7"}'], "dtype must be one of auto, float32"),
 ]
-MODULES = {"mdlm-sweep": "mdlm_lm_eval.sweep.__main__", "mdlm-attribution": "mdlm_lm_eval.analysis.__main__"}
+MODULES = {"mdlm-sweep": "mdlm_lm_eval.sweep.__main__", "mdlm-attribution": "mdlm_lm_eval.attribution.__main__"}
 
 
 @pytest.fixture(scope="module")

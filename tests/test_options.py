@@ -3,11 +3,14 @@
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
 import pytest
 
+from mdlm_lm_eval import families
+from mdlm_lm_eval.lm import MDLM
 from mdlm_lm_eval.model_arguments import split_model_arguments
 from mdlm_lm_eval.options import (
     LIKELIHOOD_NAMES,
@@ -24,6 +27,7 @@ from mdlm_lm_eval.options import (
     silent_names,
 )
 from mdlm_lm_eval.values import number_of
+from tests.conftest import tiny_model, tiny_tokenizer
 
 
 def test_strings_are_parsed_by_the_type_of_the_option() -> None:
@@ -67,7 +71,7 @@ def test_override_leaves_the_other_options_and_the_original_alone() -> None:
         ({"steps": "2.5"}, "steps must be auto or a whole number from 1, not 2.5"),
         (
             {"unmasking": "foo"},
-            "unmasking must be one of confidence, margin, entropy, random, left_to_right, not foo",
+            "unmasking must be one of confidence, entropy, left_to_right, margin, random, not foo",
         ),
         ({"schedule": "foo"}, "schedule must be one of linear, dream, cosine, not foo"),
         (
@@ -175,7 +179,20 @@ def test_lm_evals_arguments_arrive_typed() -> None:
 
 def test_nothing_heavy_is_imported_for_options_and_help() -> None:
     code = (
-        "import sys, mdlm_lm_eval, mdlm_lm_eval.options, mdlm_lm_eval.sweep.__main__, mdlm_lm_eval.analysis.__main__; "
+        "import sys, mdlm_lm_eval.options, mdlm_lm_eval.sweep.__main__, mdlm_lm_eval.attribution.__main__; "
         "print(sorted({'torch', 'transformers', 'datasets', 'lm_eval.evaluator', 'numpy'} & sys.modules.keys()))"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+def test_a_model_takes_what_its_family_publishes_and_records_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    published = replace(
+        families.family_of(tiny_model().config), decoding_defaults={"confidence_threshold": 0.9, "steps": 7}
+    )
+    monkeypatch.setattr(families, "family_of", lambda config: published)
+    lm = MDLM(tiny_model(), tokenizer=tiny_tokenizer(), steps=3)
+    assert (lm.decoding.confidence_threshold, lm.decoding.steps) == (0.9, 3)
+    assert lm.get_model_info()["mdlm"]["family_options"] == ["confidence_threshold"]
+    lm.use_options(split_model_arguments({"confidence_threshold": None}, default_seed=0))
+    assert (lm.decoding.confidence_threshold, lm.decoding.steps) == (None, 7)
+    assert lm.get_model_info()["mdlm"]["family_options"] == ["steps"]

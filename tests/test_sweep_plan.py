@@ -109,7 +109,7 @@ def test_model_arguments_are_typed_as_for_lm_eval(typed: list[str], monkeypatch:
         ({"steps": "few"}, "steps must be auto or a whole number from 1, not few"),
         (
             {"unmasking": "random,confident"},
-            "unmasking must be one of confidence, margin, entropy, random, left_to_right, not confident",
+            "unmasking must be one of confidence, entropy, left_to_right, margin, random, not confident",
         ),
         ({"n_masks": 4, "block_length": [2, 8]}, "block_length must be at most n_masks=4, not 8"),
         ({"tasks": None}, "tasks is not set"),

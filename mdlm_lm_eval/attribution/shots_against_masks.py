@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import StatisticsError, correlation
 
-from mdlm_lm_eval.analysis.output import Row
+from mdlm_lm_eval.attribution.output import Row
 from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.results.files import UnusableFile
 from mdlm_lm_eval.results.names import recorded_name

@@ -10,8 +10,14 @@ from transformers import BertConfig, BertForMaskedLM, LlamaConfig, LlamaForCausa
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
 from mdlm_lm_eval import load_denoiser
-from mdlm_lm_eval.analysis.attribution import attribute, embedding_gradient, example_means, gradient_norms, group_means
-from mdlm_lm_eval.analysis.prompts import Prompt
+from mdlm_lm_eval.attribution.attribution import (
+    attribute,
+    embedding_gradient,
+    example_means,
+    gradient_norms,
+    group_means,
+)
+from mdlm_lm_eval.attribution.prompts import Prompt
 from mdlm_lm_eval.batching import Batches
 from mdlm_lm_eval.default_model import default_model_path
 from mdlm_lm_eval.denoiser import Denoiser

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from mdlm_lm_eval.analysis.__main__ import main
-from mdlm_lm_eval.analysis.output import Report, over_tasks
+from mdlm_lm_eval.attribution.__main__ import main
+from mdlm_lm_eval.attribution.output import Report, over_tasks
 from mdlm_lm_eval.options import OptionError
 from tests.conftest import tiny_tokenizer
-from tests.test_analysis_shots_against_masks import DISTRACTED, FEW, MANY, result_file, write
+from tests.test_attribution_shots_against_masks import DISTRACTED, FEW, MANY, result_file, write
 
 ENVIRONMENT = os.environ | {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
 TASKS = "mdlm_animal_smallest,mdlm_verb_largest"
@@ -24,7 +24,16 @@ FEW_EXAMPLES = ("--metadata", "fewshot_relevant=2", "fewshot_distractors=3")
 
 
 def start(output: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "mdlm_lm_eval.analysis", *words, "--device", "cpu", "--output_path", str(output)]
+    command = [
+        sys.executable,
+        "-m",
+        "mdlm_lm_eval.attribution",
+        *words,
+        "--device",
+        "cpu",
+        "--output_path",
+        str(output),
+    ]
     return subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT)
 
 

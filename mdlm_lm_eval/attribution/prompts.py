@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mdlm_lm_eval.analysis.models import PromptEncoding
-from mdlm_lm_eval.analysis.tasks import examples_of
+from mdlm_lm_eval.attribution.models import PromptEncoding
+from mdlm_lm_eval.attribution.tasks import examples_of
 from mdlm_lm_eval.canvas import build_canvas, build_infill_canvas
 from mdlm_lm_eval.denoiser import Denoiser
 from mdlm_lm_eval.options import DecodingOptions, OptionError

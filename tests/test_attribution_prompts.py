@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from mdlm_lm_eval.analysis.models import PromptEncoding
-from mdlm_lm_eval.analysis.prompts import Prompt, build_prompt
-from mdlm_lm_eval.analysis.tasks import examples_of, load_tasks, relevant_examples, reorder_examples
+from mdlm_lm_eval.attribution.models import PromptEncoding
+from mdlm_lm_eval.attribution.prompts import Prompt, build_prompt
+from mdlm_lm_eval.attribution.tasks import examples_of, load_tasks, relevant_examples, reorder_examples
 from mdlm_lm_eval.lm import MDLM
 from mdlm_lm_eval.options import OptionError
 from tests.conftest import tiny_tokenizer

@@ -5,8 +5,8 @@ import math
 import pytest
 import torch
 
-from mdlm_lm_eval.analysis.confidence import confidence_and_entropy, predict
-from mdlm_lm_eval.analysis.prompts import Prompt
+from mdlm_lm_eval.attribution.confidence import confidence_and_entropy, predict
+from mdlm_lm_eval.attribution.prompts import Prompt
 from mdlm_lm_eval.batching import Batches
 from mdlm_lm_eval.denoiser import Denoiser
 from tests.conftest import tiny_model

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mdlm_lm_eval.analysis.prompts import Prompt, padded
+from mdlm_lm_eval.attribution.prompts import Prompt, padded
 from mdlm_lm_eval.batching import Batches
 from mdlm_lm_eval.denoiser import Denoiser
 from mdlm_lm_eval.options import OptionError

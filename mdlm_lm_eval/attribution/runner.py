@@ -7,19 +7,19 @@ from typing import Any
 from tqdm import tqdm
 
 from mdlm_lm_eval import families
-from mdlm_lm_eval.analysis.attribution import attribute, example_means, group_means
-from mdlm_lm_eval.analysis.confidence import predict
-from mdlm_lm_eval.analysis.models import (
+from mdlm_lm_eval.attribution.attribution import attribute, example_means, group_means
+from mdlm_lm_eval.attribution.confidence import predict
+from mdlm_lm_eval.attribution.models import (
     PromptEncoding,
     check_model_arguments,
     load_model,
     pretrained_path,
     read_encoding,
 )
-from mdlm_lm_eval.analysis.options import AnalysisOptions
-from mdlm_lm_eval.analysis.output import Report, Row
-from mdlm_lm_eval.analysis.prompts import Prompt, build_prompt
-from mdlm_lm_eval.analysis.tasks import examples_of, load_tasks, relevant_examples, reorder_examples
+from mdlm_lm_eval.attribution.options import AnalysisOptions
+from mdlm_lm_eval.attribution.output import Report, Row
+from mdlm_lm_eval.attribution.prompts import Prompt, build_prompt
+from mdlm_lm_eval.attribution.tasks import examples_of, load_tasks, relevant_examples, reorder_examples
 from mdlm_lm_eval.batching import Batches
 from mdlm_lm_eval.denoiser import Denoiser
 from mdlm_lm_eval.devices import check_device

@@ -7,7 +7,7 @@ from typing import Any
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
 
 from mdlm_lm_eval import families
-from mdlm_lm_eval.analysis.options import AUTOREGRESSIVE, AnalysisOptions
+from mdlm_lm_eval.attribution.options import AUTOREGRESSIVE, AnalysisOptions
 from mdlm_lm_eval.context import context_length
 from mdlm_lm_eval.default_model import default_model_path
 from mdlm_lm_eval.denoiser import Denoiser

@@ -120,8 +120,8 @@ def _add_model_options(parser: argparse.ArgumentParser, *, default_tasks: str, d
 def _run_groups(given: argparse.Namespace) -> None:
     default = None if given.model == "hf" else TABLE_MASKS
     options = _options("attribution_groups", given, OPEN_ENDED, _whole("n_masks", given.n_masks, default))
-    from mdlm_lm_eval.analysis.output import over_tasks
-    from mdlm_lm_eval.analysis.runner import group_rows, run
+    from mdlm_lm_eval.attribution.output import over_tasks
+    from mdlm_lm_eval.attribution.runner import group_rows, run
 
     report = run(options, group_rows)
     groups = over_tasks(report.rows, "gradient", ["group"])
@@ -134,9 +134,9 @@ def _run_groups(given: argparse.Namespace) -> None:
 def _run_examples(given: argparse.Namespace) -> None:
     tasks = OPEN_ENDED if given.model == "hf" else FIXED_SLOT
     options = _options("attribution_examples", given, tasks, _whole("n_masks", given.n_masks, None))
-    from mdlm_lm_eval.analysis.figures import draw_examples
-    from mdlm_lm_eval.analysis.output import over_tasks
-    from mdlm_lm_eval.analysis.runner import example_rows, run
+    from mdlm_lm_eval.attribution.figures import draw_examples
+    from mdlm_lm_eval.attribution.output import over_tasks
+    from mdlm_lm_eval.attribution.runner import example_rows, run
 
     report = run(options, example_rows)
     places = over_tasks(report.rows, "gradient", ["place"])
@@ -158,9 +158,9 @@ def _run_confidence(given: argparse.Namespace) -> None:
         raise OptionError("model must be mdlm, not hf: autoregressive models have no masks")
     counts = sorted({parse_whole("n_masks", count.strip(), least=1) for count in given.n_masks.split(",")})
     options = _options("confidence", given, OPEN_ENDED, *counts)
-    from mdlm_lm_eval.analysis.figures import draw_confidence
-    from mdlm_lm_eval.analysis.output import over_tasks
-    from mdlm_lm_eval.analysis.runner import confidence_rows, run
+    from mdlm_lm_eval.attribution.figures import draw_confidence
+    from mdlm_lm_eval.attribution.output import over_tasks
+    from mdlm_lm_eval.attribution.runner import confidence_rows, run
 
     report = run(options, confidence_rows)
     values = ("confidence", "entropy", "correct")
@@ -176,9 +176,9 @@ def _run_confidence(given: argparse.Namespace) -> None:
 
 
 def _run_shots_against_masks(given: argparse.Namespace) -> None:
-    from mdlm_lm_eval.analysis.figures import draw_shots_against_masks
-    from mdlm_lm_eval.analysis.output import Report
-    from mdlm_lm_eval.analysis.shots_against_masks import correlations, gains_and_losses, read_scores
+    from mdlm_lm_eval.attribution.figures import draw_shots_against_masks
+    from mdlm_lm_eval.attribution.output import Report
+    from mdlm_lm_eval.attribution.shots_against_masks import correlations, gains_and_losses, read_scores
 
     shots, masks = _few_and_many("shots", given.shots), _few_and_many("masks", given.masks)
     rows = gains_and_losses(read_scores(given.results), shots=shots, masks=masks)
@@ -195,7 +195,7 @@ def _run_shots_against_masks(given: argparse.Namespace) -> None:
 
 
 def _options(analysis: str, given: argparse.Namespace, default_tasks: str, *n_masks: int | None) -> Any:
-    from mdlm_lm_eval.analysis.options import AnalysisOptions
+    from mdlm_lm_eval.attribution.options import AnalysisOptions
 
     reordered = analysis == "attribution_examples"
     return AnalysisOptions(

@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator, ScalarFormatter
 
-from mdlm_lm_eval.analysis.output import Row
+from mdlm_lm_eval.attribution.output import Row
 
 plt.rcParams.update({"font.size": 8, "axes.labelsize": 8, "axes.titlesize": 8, "figure.titlesize": 8})
 # Text stays text in SVGs, so that it can be searched and copied.

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from mdlm_lm_eval.analysis.prompts import Prompt, padded
+from mdlm_lm_eval.attribution.prompts import Prompt, padded
 from mdlm_lm_eval.batching import Batches
 from mdlm_lm_eval.denoiser import Denoiser
 

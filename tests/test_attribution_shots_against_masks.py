@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mdlm_lm_eval.analysis.shots_against_masks import correlations, gains_and_losses, read_scores
+from mdlm_lm_eval.attribution.shots_against_masks import correlations, gains_and_losses, read_scores
 from mdlm_lm_eval.options import OptionError
 
 SHOTS, MASKS = (5, 25), (1, 200)
