@@ -190,7 +190,7 @@ def test_failing_cells_leave_the_others(tmp_path: Path, checkpoint: Path, task_f
     run = run_here(tmp_path / "out", checkpoint, task_folder, n_masks=4, n_fillers=[500, 0], peft=peft)
     assert len(run.failures) == 5
     messages = (
-        ["adapter cannot be read"] * 2 + ["adapter does not fit this model"] * 2 + ["n_masks=4 with 500 filler tokens"]
+        ["adapter cannot be read"] * 2 + ["adapter does not fit this model"] * 2 + ["4 masks and 500 filler tokens"]
     )
     for failure, message in zip(run.failures, messages, strict=True):
         assert message in failure
@@ -205,7 +205,7 @@ def test_autoregressive_models_take_part(tmp_path: Path, checkpoint: Path, task_
     common: dict[str, Any] = {"model": "hf", "device": None, "log_samples": True, "peft": peft, "n_masks": [1, 2]}
     run = run_here(tmp_path / "out", checkpoint, task_folder, tasks="tiny_generate,mdlm_verb_smallest_slot", **common)
     assert len(run.failures) == 2
-    assert all("has its masks in the prompt; allowed for it is --model mdlm" in failure for failure in run.failures)
+    assert all("has its masks in the prompt, which only --model mdlm fills" in failure for failure in run.failures)
     said = list(answers(tmp_path / "out").values())
     assert len(said) == 2
     assert said[0] != said[1]
@@ -230,7 +230,7 @@ def test_results_of_the_built_in_model_name_no_folder_of_this_machine(tmp_path: 
         assert result["n-shot"]["mdlm_verb_smallest"] == 1 + n
         metadata = result["configs"]["mdlm_verb_smallest"]["metadata"]
         assert metadata["config_source"] == "mdlm_lm_eval/tasks/context/mdlm_verb_smallest.yaml"
-        assert result["config"]["mdlm_sweep"]["settings"]["task_suite"]["version"] == "1.0"
+        assert result["config"]["mdlm_sweep"]["settings"]["task_suite"]["version"] == "2.0"
 
 
 def test_the_command_refuses_in_one_sentence(tmp_path: Path, checkpoint: Path, task_folder: Path) -> None:
