@@ -1,6 +1,7 @@
 """The difference between two result files, over tasks and over questions."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -40,8 +41,8 @@ def test_what_every_task_loses_alike_has_a_narrow_band(tmp_path: Path) -> None:
     assert found.over_tasks.half_width == pytest.approx(0)
     assert (found.first, found.second) == ("built-in, n_masks=1", "built-in, n_masks=200")
     assert sentence(found) == (
-        "B is 20.0 points below A on 16 tasks (exact_match, 16000 questions); the 95% interval of the difference is "
-        "-20.0 to -20.0 over tasks."
+        "built-in, n_masks=200 is 20.0 points below built-in, n_masks=1 on 16 tasks (exact_match, 16000 questions); "
+        "the 95% interval of the difference is -20.00 to -20.00 over tasks."
     )
 
 
@@ -57,8 +58,12 @@ def test_a_standard_benchmark_is_compared_by_its_samples(tmp_path: Path) -> None
     assert found.over_questions is not None
     assert found.over_questions.mean == pytest.approx(60 / 1319)
     assert 0.02 < (found.over_questions.low or 0) < 60 / 1319 < (found.over_questions.high or 0) < 0.07
-    assert sentence(found).startswith("B is 4.5 points above A on gsm8k (exact_match,strict-match, 1319 questions); ")
-    assert sentence(found).endswith("80 questions are answered by B alone, 20 by A alone (McNemar, p < 0.001).")
+    first_name, second_name = "organisation/model, before", "organisation/model, after"
+    text = sentence(replace(found, first=first_name, second=second_name))
+    assert text.startswith(f"{second_name} is 4.5 points above {first_name} on gsm8k (exact_match,strict-match, 1319 ")
+    assert text.endswith(
+        f"80 questions are right with {second_name} alone, 20 with {first_name} alone (McNemar, p < 0.001)."
+    )
 
 
 @pytest.mark.parametrize(
@@ -86,7 +91,9 @@ def test_the_command_prints_a_sentence_and_a_table(tmp_path: Path, capsys: pytes
     first, second = write(tmp_path / "a", suite_file()), write(tmp_path / "b", suite_file(adapter="MA, seed 0"))
     assert main(["compare", str(first), str(second)]) == 0
     said = capsys.readouterr().out
-    assert said.startswith("A: built-in\nB: built-in with MA, seed 0\n\nB is level with A on 16 tasks")
+    assert said.startswith(
+        "A: built-in\nB: built-in with MA, seed 0\n\nbuilt-in with MA, seed 0 is level with built-in on 16 "
+    )
     assert "| mdlm_verb_largest | 80.0 | 80.0 | +0.0 |" in said
     assert main(["compare", str(first), str(tmp_path / "no.json")]) == 1
     assert capsys.readouterr().err.endswith("no.json' cannot be read: No such file or directory\n")

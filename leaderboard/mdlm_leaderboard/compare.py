@@ -64,19 +64,17 @@ def as_text(comparison: Comparison) -> str:
 
 def sentence(comparison: Comparison) -> str:
     """What a reader can quote: the difference in points, both intervals, and the test on the answers."""
-    over = comparison.over_tasks
-    points = 100 * over.mean
-    direction = "above" if points > 0 else "below" if points < 0 else "level with"
-    by = "" if points == 0 else f"{abs(points):.1f} points "
-    n_tasks = len(comparison.by_task)
+    first, second, over = comparison.first, comparison.second, comparison.over_tasks
+    points, n_tasks = 100 * over.mean, len(comparison.by_task)
+    than = f"{abs(points):.1f} points {'above' if points > 0 else 'below'}" if points else "level with"
     tasks = next(iter(comparison.by_task)) if n_tasks == 1 else f"{n_tasks} tasks"
-    parts = [f"B is {by}{direction} A on {tasks} ({comparison.metric}, {comparison.n_questions} questions)"]
+    parts = [f"{second} is {than} {first} on {tasks} ({comparison.metric}, {comparison.n_questions} questions)"]
     bands = [_band(over, "over tasks")] if n_tasks > 1 else []
     bands += [_band(comparison.over_questions, "over questions")] if comparison.over_questions else []
     parts += [f"the 95% interval of the difference is {' and '.join(bands)}"] if bands else []
     if answers := comparison.answers:
         parts.append(
-            f"{answers.only_second} questions are answered by B alone, {answers.only_first} by A alone "
+            f"{answers.only_second} questions are right with {second} alone, {answers.only_first} with {first} alone "
             f"(McNemar, {'p < 0.001' if answers.p < 0.001 else f'p = {answers.p:.3f}'})"
         )
     return "; ".join(parts) + "."
@@ -85,7 +83,7 @@ def sentence(comparison: Comparison) -> str:
 def _band(interval: Interval, over: str) -> str:
     assert interval.low is not None
     assert interval.high is not None
-    return f"{100 * interval.low:+.1f} to {100 * interval.high:+.1f} {over}"
+    return f"{100 * interval.low:+.2f} to {100 * interval.high:+.2f} {over}"
 
 
 def _read(path: Path) -> ResultFile:
