@@ -44,6 +44,7 @@ class DiffusionHFLM(HFLM):
         self.records = [self.record]  # of all processes
         self.request_cache = RequestCache(None)
         loading = split.loading | {"device": usable_device(split.loading.get("device"))}
+        self._attn_implementation = loading.get("attn_implementation")
         # HFLM sets these after loading; canvas and texts are checked against them before.
         self._max_length = loading.get("max_length")
         self.custom_prefix_token_id = loading.get("prefix_token_id")
@@ -227,7 +228,7 @@ class DiffusionHFLM(HFLM):
         family = families.family_of(self.config)
         self._take(self._arguments.with_family_defaults(family.decoding_defaults))
         self._shift_logits = family.shift(self.config) if argument is None else argument
-        self._attention = family.attention(self.config, self.decoding.block_length)
+        self._attention = families.attention_of(self.config, self.decoding.block_length, self._attn_implementation)
         self._context_length = context_length(self.config, self.tokenizer)
         _ = self.prefix_token_id
         if self.custom_prefix_token_id is not None:

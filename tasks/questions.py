@@ -1,6 +1,6 @@
 """Questions of the few-shot suite: three options, one of which a rule selects (paper, appendix C.3).
 
-The questions of a task are drawn one after another, so that spelling alone tells nothing over all of them: `Balance`.
+The questions of a task are drawn one after another, so that over all of them spelling tells nothing: see `Balance`.
 
 Plain Python without lm-eval, so that the training corpus of the built-in model can keep away from the test questions.
 """
