@@ -120,7 +120,13 @@ def test_every_option_is_declared_whole(kind: type[Options]) -> None:
 
 def test_only_what_changes_no_score_is_silent() -> None:
     assert silent_names() == {"early_exit", "compile"}
-    assert decoding_defaults().keys() & LIKELIHOOD_NAMES == {"n_masks", "unmasking", "cfg_scale", "seed"}
+    assert decoding_defaults().keys() & LIKELIHOOD_NAMES == {
+        "n_masks",
+        "unmasking",
+        "confidence_threshold",
+        "cfg_scale",
+        "seed",
+    }
 
 
 @pytest.mark.parametrize(
