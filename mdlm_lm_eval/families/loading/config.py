@@ -1,5 +1,6 @@
 """A checkpoint's config in transformers' terms, and the family that it belongs to."""
 
+from dataclasses import asdict
 from pathlib import Path
 from textwrap import shorten
 
@@ -9,7 +10,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from mdlm_lm_eval.default_model import model_path
 from mdlm_lm_eval.families.attention import AttentionPattern
 from mdlm_lm_eval.families.registry import all_families, family_names, family_of, published_family
-from mdlm_lm_eval.options import OptionError
+from mdlm_lm_eval.options import DecodingOptions, OptionError
 
 
 def load_config(
@@ -64,6 +65,10 @@ def load_config(
         config.diffusion_family = "remote"
         return config
     if model_type not in CONFIG_MAPPING:
+        if family is not None:
+            raise OptionError(
+                f"pretrained={pretrained}: the family {family.name} needs a newer transformers than {__version__}"
+            )
         raise OptionError(
             f"pretrained={pretrained}: model_type={model_type!r} is not known; the family must be one of "
             f"{family_names()}; remote needs trust_remote_code=true, mask_token_id and shift_logits"
@@ -105,10 +110,13 @@ def attention_of(
     return pattern
 
 
-def check_guidance(config: PretrainedConfig, cfg_scale: float) -> None:
-    """Raises OptionError for classifier-free guidance with a family that has no unconditional form."""
-    if cfg_scale > 0.0:
-        family_of(config).refuse("cfg_scale", cfg_scale)
+def check_options(config: PretrainedConfig, options: DecodingOptions) -> None:
+    """Raises OptionError for an option that is set and that the family cannot do."""
+    family = family_of(config)
+    for name, default in asdict(DecodingOptions()).items():
+        value = asdict(options)[name]
+        if value != default:
+            family.refuse(name, value)
 
 
 def resolve_mask_token_id(
