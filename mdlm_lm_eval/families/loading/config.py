@@ -100,13 +100,13 @@ def attention_of(
 ) -> AttentionPattern:
     """What a position sees. `block_length` is the option, `attn_implementation` what the model is loaded with.
 
-    Raises OptionError for a block length that is no whole number from 1, and for an implementation that cannot mask by
-    blocks: eager adds a boolean mask to its scores, and is silently wrong; flash attention takes none.
+    Raises OptionError for a block length that is no whole number from 1, and for an implementation that takes no mask
+    by blocks, such as flash attention.
     """
     pattern = family_of(config).attention(config, block_length)
     implementation = attn_implementation or config._attn_implementation
-    if pattern.is_block_causal and implementation not in (None, "sdpa"):
-        raise OptionError(f"attn_implementation={implementation} must be sdpa, which alone masks by blocks")
+    if pattern.is_block_causal and implementation not in (None, "sdpa", "eager"):
+        raise OptionError(f"attn_implementation={implementation} must be sdpa or eager, which can mask by blocks")
     return pattern
 
 
