@@ -12,11 +12,11 @@ from mdlm_lm_eval.results.suite import SuiteTask
 DECODING_DEFAULTS: Mapping[str, Any] = decoding_defaults()
 LIKELIHOOD_DEFAULTS: Mapping[str, Any] = likelihood_defaults()
 
-# Options that tell no rows apart: they change no score, or are columns, axes or facts of their own. Every other option
-# that a file records does, whether this version knows it or not.
-_SILENT = silent_names() | frozenset({"max_gen_toks", "n_masks", "mask_ratio", "n_fillers", "filler", "seed"})
+# Options that tell no rows apart by themselves: they change no score, or are columns, axes or facts of their own. Every
+# other option that a file records does, whether this version knows it or not.
+_SILENT = silent_names() | {"max_gen_toks", "n_masks", "mask_ratio", "n_fillers", "filler", "seed"}
 _COLUMNS = frozenset({"steps", "unmasking"})
-_SILENT_IN_LIKELIHOOD = frozenset({"n_masks", "mc_num", "check_greedy", "seed"})
+_SILENT_IN_LIKELIHOOD = silent_names() | {"n_masks", "mc_num", "check_greedy", "seed"}
 # Of these a request's YAML holds only where the user was silent (mdlm_lm_eval.requests).
 _SAMPLING_NAMES = frozenset({"temperature", "top_p", "top_k", "max_gen_toks"})
 # By these a model itself decides how many steps it takes.
