@@ -100,6 +100,8 @@ class ModelArguments:
         block_length, n_masks = taken.get("block_length"), self.decoding.n_masks
         if isinstance(block_length, int) and isinstance(n_masks, int) and block_length > n_masks:
             del taken["block_length"]  # such a canvas is one block
+        if "steps" in self.explicit:
+            taken.pop("steps_per_block", None)
         return replace(self, decoding=self.decoding.override(taken), from_family=frozenset(taken))
 
 
