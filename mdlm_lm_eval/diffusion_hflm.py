@@ -17,10 +17,11 @@ from mdlm_lm_eval.default_model import BUILT_IN, model_path
 from mdlm_lm_eval.denoiser import Denoiser
 from mdlm_lm_eval.devices import share_cpu_among_processes, usable_device
 from mdlm_lm_eval.model_arguments import LOADING_NAMES, ModelArguments, bitsandbytes_arguments, split_model_arguments
-from mdlm_lm_eval.options import OptionError, parse_whole
+from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.request_cache import RequestCache
-from mdlm_lm_eval.run_info import RunRecord
+from mdlm_lm_eval.results.record import RunRecord
 from mdlm_lm_eval.text import encode_without_masks
+from mdlm_lm_eval.values import parse_whole
 
 
 class DiffusionHFLM(HFLM):
@@ -36,13 +37,14 @@ class DiffusionHFLM(HFLM):
     def __init__(self, pretrained: str | PreTrainedModel = BUILT_IN, **arguments: Any) -> None:
         # lm-eval seeds torch with --seed right before it builds the model.
         split = split_model_arguments(arguments, default_seed=torch.initial_seed() % 2**63)
-        self.decoding, self.likelihood, self.explicit = split.decoding, split.likelihood, split.explicit
-        self.preset, self.compiled = split.preset, split.compile
+        self._take(split)
+        self.compiled = split.compile
         self._mask_token_id_argument, self._shift_logits_argument = split.mask_token_id, split.shift_logits
         self.record = RunRecord()
         self.records = [self.record]  # of all processes
         self.request_cache = RequestCache(None)
         loading = split.loading | {"device": usable_device(split.loading.get("device"))}
+        self._attn_implementation = loading.get("attn_implementation")
         # HFLM sets these after loading; canvas and texts are checked against them before.
         self._max_length = loading.get("max_length")
         self.custom_prefix_token_id = loading.get("prefix_token_id")
@@ -96,13 +98,17 @@ class DiffusionHFLM(HFLM):
 
     def use_options(self, arguments: ModelArguments) -> None:
         """Decodes and scores with other options from now on, and forgets what was recorded so far."""
-        self.decoding, self.likelihood, self.explicit = arguments.decoding, arguments.likelihood, arguments.explicit
-        self.preset = arguments.preset
+        self._take(arguments)
         self._check_before_loading()
         self.denoiser.attention = self._attention
         self.record = RunRecord()
         self.records = [self.record]
         self.denoiser.forward_passes = 0
+
+    def _take(self, arguments: ModelArguments) -> None:
+        self._arguments = arguments
+        self.decoding, self.likelihood, self.explicit = arguments.decoding, arguments.likelihood, arguments.explicit
+        self.preset, self.from_family = arguments.preset, arguments.from_family
 
     def use_adapter(self, peft: str | None) -> None:
         """Puts another adapter, or none, over the base model's weights. Raises OptionError where it does not fit."""
@@ -220,8 +226,9 @@ class DiffusionHFLM(HFLM):
         self.mask_token_id = families.resolve_mask_token_id(self.config, self.tokenizer, self._mask_token_id_argument)
         argument = self._shift_logits_argument
         family = families.family_of(self.config)
+        self._take(self._arguments.with_family_defaults(family.decoding_defaults))
         self._shift_logits = family.shift(self.config) if argument is None else argument
-        self._attention = family.attention(self.config, self.decoding.block_length)
+        self._attention = families.attention_of(self.config, self.decoding.block_length, self._attn_implementation)
         self._context_length = context_length(self.config, self.tokenizer)
         _ = self.prefix_token_id
         if self.custom_prefix_token_id is not None:
@@ -235,7 +242,7 @@ class DiffusionHFLM(HFLM):
         if isinstance(n_masks, int) and n_masks >= self.max_length:
             raise OptionError(
                 f"n_masks={n_masks} does not fit into the model's context of {self.max_length} tokens together with a "
-                f"prompt; at most {self.max_length - 1} do"
+                f"prompt; it must be auto or a whole number from 1 to {self.max_length - 1}"
             )
 
     @property

@@ -43,7 +43,7 @@ def load_denoiser(
     mask_token_id = families.resolve_mask_token_id(config, tokenizer, mask_token_id)
     family = families.family_of(config)
     shift = family.shift(config) if shift_logits is None else shift_logits
-    attention = family.attention(config, block_length)
+    attention = families.attention_of(config, block_length, from_pretrained_kwargs.get("attn_implementation"))
     if device is not None:
         from_pretrained_kwargs.setdefault("device_map", {"": device})
     model: Any = families.load_model(pretrained, config, dtype=dtype, **where, **from_pretrained_kwargs)

@@ -7,23 +7,16 @@ declarations. Nothing heavy is imported here, so that every command can parse it
 """
 
 import difflib
-import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields, replace
 from types import NoneType
 from typing import Any, Literal, Self, get_args
 
 from mdlm_lm_eval.decoding.rules import unmasking_names
+from mdlm_lm_eval.values import OptionError, must_be, number_of, parse_flag, shown, whole_of
 
 Auto = Literal["auto"]
 LARGEST_SEED = 2**63 - 1
-_LARGEST = 2**64
-_NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
-_LONGEST_NUMBER = 400  # characters
-
-
-class OptionError(ValueError):
-    """An option that cannot be used; the message names it, its value and what is possible."""
 
 
 @dataclass(frozen=True)
@@ -226,6 +219,10 @@ class LikelihoodOptions(Options):
         default="confidence", metadata=option("of likelihood=duel: which masks a step fills", choices=unmasking_names)
     )
     tokens_per_step: int = field(default=1, metadata=option("of likelihood=duel: how many masks a step fills", least=1))
+    confidence_threshold: float | None = field(
+        default=None,
+        metadata=option("of likelihood=duel: a step also fills every mask that sure", above=0, most=1),
+    )
     cfg_scale: float = field(default=0.0, metadata=option("classifier-free guidance", least=0, most=1000, llada="cfg"))
     check_greedy: bool = field(
         default=True,
@@ -234,6 +231,16 @@ class LikelihoodOptions(Options):
     seed: int = field(
         default=0, metadata=option("of every random choice; --seed of lm_eval if not set", least=0, most=LARGEST_SEED)
     )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.likelihood == "duel" and self.unmasking == "random":
+            raise OptionError(
+                "unmasking=random has no likelihood=duel: its order is drawn, and many orders lead to one text; "
+                "use confidence, margin, entropy or left_to_right"
+            )
+        if self.likelihood != "duel" and self.tokens_per_step != 1:
+            raise OptionError(f"tokens_per_step={self.tokens_per_step} is an option of likelihood=duel alone")
 
 
 @dataclass(frozen=True)
@@ -261,8 +268,6 @@ class ModelOptions(Options):
 
 # What is declared and not there yet: values of options that are refused; none named means all but the default.
 _PLANNED: Mapping[str, Sequence[str]] = {
-    "likelihood": ("duel",),
-    "tokens_per_step": (),
     "cache_audit": (),
 }
 
@@ -298,12 +303,18 @@ LIKELIHOOD_NAMES = frozenset(likelihood_defaults())
 MODEL_NAMES = frozenset(each.name for each in options_of(ModelOptions))
 
 
+def is_planned(declared: Field[Any]) -> bool:
+    """Whether an option is declared and not there yet."""
+    return declared.name in _PLANNED and not _PLANNED[declared.name]
+
+
 def requirement(declared: Field[Any]) -> str:
     """What an option must be: "auto or a whole number from 1"."""
     kinds = get_args(declared.type) or (declared.type,)
     known = about(declared)
     if known.choices is not None:
-        return f"one of {', '.join(known.choices())}"
+        planned = _PLANNED.get(declared.name, ())
+        return f"one of {', '.join(choice for choice in known.choices() if choice not in planned)}"
     if bool in kinds:
         return "true or false"
     if str in kinds:
@@ -316,21 +327,6 @@ def requirement(declared: Field[Any]) -> str:
     return " or ".join([*words, " ".join([what, *bounds])])
 
 
-def must_be(name: str, what: str, value: object) -> OptionError:
-    """The error about a value that cannot be used: "n_masks must be auto or a whole number from 1, not -1"."""
-    return OptionError(f"{name} must be {what}, not {shown(value)}")
-
-
-def shown(value: object) -> str:
-    """A value as it was typed, cut short where it is long."""
-    if value is None or isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, float) and value.is_integer() and abs(value) < _LARGEST:
-        return str(int(value))
-    text = value if isinstance(value, str) and value.isprintable() and value.strip() == value != "" else repr(value)
-    return text if len(text) <= 100 else f"{text[:100]}..."
-
-
 def unknown_option(
     what: str, name: object, value: object, known: Iterable[str], *, listed: Collection[str] = ()
 ) -> OptionError:
@@ -340,43 +336,6 @@ def unknown_option(
     nearest = elsewhere or difflib.get_close_matches(str(name), names, n=1, cutoff=0.5)
     hint = f"did you mean {nearest[0]}?" if nearest else f"the options are {', '.join(sorted(listed) or names)}"
     return OptionError(f"unknown {what} {shown(name)}={shown(value)}; {hint}")
-
-
-def parse_flag(name: str, value: object) -> bool:
-    """True or False. Raises OptionError for anything but these and the words for them."""
-    if str(value).lower() not in ("true", "false"):
-        raise must_be(name, "true or false", value)
-    return str(value).lower() == "true"
-
-
-def parse_whole(name: str, value: object, *, least: int = 0, most: int | None = None) -> int:
-    """A whole number, which may be typed. Raises OptionError for anything else."""
-    number = _whole(value)
-    if number is None or number < least or (most is not None and number > most):
-        raise must_be(name, f"a whole number from {least}" + ("" if most is None else f" up to {most}"), value)
-    return number
-
-
-def check_batch_size(size: object) -> None:
-    """Raises OptionError for anything but what lm-eval's `--batch_size` takes."""
-    if size is not None and not re.fullmatch(r"auto(:[0-9]+(\.[0-9]+)?)?|0*[1-9][0-9]{0,8}", str(size)):
-        raise must_be("batch_size", "auto or a whole number from 1", size)
-
-
-def number_of(value: object) -> int | float | None:
-    """The number that a value is or spells; None where it is none, such as nan, 0x10 and 1_000."""
-    if isinstance(value, str):
-        if len(value) > _LONGEST_NUMBER or not _NUMBER.fullmatch(value):
-            return None
-        value = float(value) if set(value) & set(".eE") else int(value)
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return value if is_number and abs(value) < _LARGEST else None  # type: ignore[arg-type,return-value]
-
-
-def _whole(value: object) -> int | None:
-    """The same of whole numbers, which lm-eval hands on as floats where a sign or an exponent was typed."""
-    number = number_of(value)
-    return int(number) if number is not None and number == int(number) else None
 
 
 def _parse(declared: Field[Any], value: object) -> Any:
@@ -394,7 +353,7 @@ def _parse(declared: Field[Any], value: object) -> Any:
         return str(value)
     if Auto in kinds and value == "auto":
         return value
-    number = number_of(value) if float in kinds else _whole(value)
+    number = number_of(value) if float in kinds else whole_of(value)
     if number is None or not _in_bounds(number, known):
         raise must_be(declared.name, requirement(declared), value)
     return number

@@ -7,7 +7,13 @@ from mdlm_lm_eval.families.attention import AttentionPattern
 from mdlm_lm_eval.families.family import Family
 from mdlm_lm_eval.families.loading.adapters import load_adapter, load_adapter_config
 from mdlm_lm_eval.families.loading.compilation import compile_layers
-from mdlm_lm_eval.families.loading.config import check_config, check_guidance, load_config, resolve_mask_token_id
+from mdlm_lm_eval.families.loading.config import (
+    attention_of,
+    check_config,
+    check_guidance,
+    load_config,
+    resolve_mask_token_id,
+)
 from mdlm_lm_eval.families.loading.digest import files_digest
 from mdlm_lm_eval.families.loading.tokenizers import end_of_turn_ids, eos_ids, load_tokenizer
 from mdlm_lm_eval.families.loading.weights import load_model, load_skeleton, reserved_positions
@@ -17,6 +23,7 @@ __all__ = [
     "AttentionPattern",
     "Family",
     "all_families",
+    "attention_of",
     "check_config",
     "check_guidance",
     "compile_layers",

@@ -49,13 +49,18 @@ class Family:
 
     name: recorded with every score.
     model_types: the `model_type`s in published `config.json` files that it answers to.
-    native_config: a published `config.json` as the config of the class that transformers ships; it raises OptionError
-        for a setting without equivalent. None where transformers reads the config itself.
+    published_as: what the names of its checkpoints hold in lower case, as a regular expression, where other families
+        share its model types. None for the one that is meant where no name tells.
+    native_config: a published `config.json`, with the checkpoint's `name_or_path`, as the config of the class that
+        transformers ships; it raises OptionError for a setting without equivalent. None where transformers reads the
+        config itself.
     check: what keeps a config from being a masked diffusion model's, as the end of a sentence; None where nothing does.
     model_class: transformers' class (or auto class) for a config.
     remote_code: whether the checkpoint's own code runs.
     weight_names: names of published weights, as regular expressions, -> transformers' names. Adapters that were trained
         on the published modules are renamed alike.
+    weight_conversions: WeightConverters of transformers for published weights that are split or joined while they
+        stream in, after `weight_names`.
     expert_weight_names: published names of all experts' weights, which are fused while loading.
     unused_weights: beginnings or parts of names that a checkpoint may hold and nobody needs.
     reserved_positions: how many of the positions that the config names hold no token, told from the model without
@@ -72,11 +77,13 @@ class Family:
 
     name: str
     model_types: tuple[str, ...] = ()
+    published_as: str | None = None
     native_config: NativeConfig | None = None
     check: Callable[[PretrainedConfig], str | None] = no_complaint
     model_class: Callable[[PretrainedConfig], Any] = causal_lm
     remote_code: bool = False
     weight_names: Mapping[str, str] = field(default_factory=dict)
+    weight_conversions: Callable[[], list[Any]] = list
     expert_weight_names: Callable[[PretrainedConfig], set[str]] = no_weights
     unused_weights: tuple[str, ...] = ()
     reserved_positions: Callable[[nn.Module], int] | None = None

@@ -8,6 +8,7 @@ from typing import Any
 from transformers import LlamaConfig
 
 from mdlm_lm_eval.families.family import Family
+from mdlm_lm_eval.families.loading.published import require
 from mdlm_lm_eval.families.loading.tokenizers import tokenizer_of_file
 from mdlm_lm_eval.families.registry import register_family
 from mdlm_lm_eval.options import OptionError
@@ -46,9 +47,7 @@ WEIGHT_NAMES = {
 
 def native_config(published: dict[str, Any]) -> LlamaConfig:
     """LlamaConfig for a LLaDA `config.json`; OptionError where a setting has no Llama equivalent."""
-    for name, allowed in LLAMA_SETTINGS.items():
-        if name in published and published[name] not in allowed:
-            raise OptionError(f"LLaDA config: {name}={published[name]!r} is not supported; it must be {allowed[0]!r}")
+    require("LLaDA", published, LLAMA_SETTINGS)
     if published.get("include_qkv_bias", False) != published.get("include_bias", False):
         raise OptionError("LLaDA config: include_qkv_bias and include_bias differ, which is not supported")
     n_heads = published["n_heads"]

@@ -6,6 +6,7 @@ from transformers import Qwen3MoeConfig
 
 from mdlm_lm_eval.families.family import Family
 from mdlm_lm_eval.families.loading.experts import expert_weight_names
+from mdlm_lm_eval.families.loading.published import require
 from mdlm_lm_eval.families.loading.tokenizers import tokenizer_of_file
 from mdlm_lm_eval.families.registry import register_family
 from mdlm_lm_eval.options import OptionError
@@ -24,11 +25,7 @@ QWEN3_MOE_SETTINGS: dict[str, tuple[object, ...]] = {
 
 def native_config(published: dict[str, Any]) -> Qwen3MoeConfig:
     """Qwen3MoeConfig for a LLaDA-MoE `config.json`; OptionError where a setting has no Qwen3-MoE equivalent."""
-    for name, allowed in QWEN3_MOE_SETTINGS.items():
-        if name in published and published[name] not in allowed:
-            raise OptionError(
-                f"LLaDA-MoE config: {name}={published[name]!r} is not supported; it must be {allowed[0]!r}"
-            )
+    require("LLaDA-MoE", published, QWEN3_MOE_SETTINGS)
     layers = published.get("moe_layer_freq")
     if isinstance(layers, list) and not all(layers):
         raise OptionError(f"LLaDA-MoE config: moe_layer_freq={layers} is not supported; every layer must be sparse (1)")

@@ -1,6 +1,7 @@
 """PEFT adapters, also those trained on the module names of a family's remote code."""
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,6 @@ from safetensors import SafetensorError
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from mdlm_lm_eval.families.family import Family
 from mdlm_lm_eval.families.loading.config import check_path, one_line
 from mdlm_lm_eval.families.registry import family_of
 from mdlm_lm_eval.options import OptionError
@@ -36,9 +36,11 @@ def load_adapter(model: PreTrainedModel, peft: str, *, revision: str | None = "m
         weights = load_peft_weights(peft, device="cpu", revision=revision or "main")
     except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
         raise OptionError(f"peft={peft}: the adapter cannot be read: {one_line(error)}") from error
-    family = family_of(model.config)
-    if any(_native_name(name, family) != name.removeprefix(PREFIX) for name in weights):
-        config, weights = _with_native_names(peft, config, weights, family)
+    parts = [
+        (name.removeprefix(PREFIX), *part) for name in weights for part in _native_parts(name, weights[name], model)
+    ]
+    if any(name != new_name for name, new_name, _ in parts):
+        config, weights = _with_native_names(peft, config, parts)
     config.inference_mode = True
     try:
         convert_peft_config_for_transformers(config, model, None)
@@ -74,7 +76,7 @@ def _is_copy(name: str, weights: dict[str, Tensor]) -> bool:
 
 
 def _with_native_names(
-    peft: str, config: PeftConfig, weights: dict[str, Tensor], family: Family
+    peft: str, config: PeftConfig, parts: list[tuple[str, str, Tensor]]
 ) -> tuple[LoraConfig, dict[str, Tensor]]:
     """Adapter of a family's remote code -> module names of transformers' class.
 
@@ -83,8 +85,7 @@ def _with_native_names(
     """
     if not isinstance(config, LoraConfig):
         raise OptionError(
-            f"peft={peft}: an adapter on the modules of {family.name}'s remote code must be of type LORA, not "
-            f"{config.peft_type}"
+            f"peft={peft}: an adapter on the modules of remote code must be of type LORA, not {config.peft_type}"
         )
     rank_pattern: dict[str, int] = {}
     alpha_pattern: dict[str, Any] = {}
@@ -92,15 +93,14 @@ def _with_native_names(
     saved: set[str] = set()
     renamed: dict[str, Tensor] = {}
     old_ranks, old_alphas = config.rank_pattern or {}, config.alpha_pattern or {}
-    for name, tensor in weights.items():
-        new_name = _native_name(name, family)
+    for name, new_name, tensor in parts:
         renamed[PREFIX + new_name] = tensor
         if ".base_layer." in name:
             continue  # a copy of the checkpoint's own weight, kept next to an adapted output head
         if not LORA_PARAMETER.search(name):
             saved.add(new_name.rpartition(".")[0])
             continue
-        old_module = LORA_PARAMETER.split(name.removeprefix(PREFIX))[0]
+        old_module = LORA_PARAMETER.split(name)[0]
         module = LORA_PARAMETER.split(new_name)[0]
         targets.add(module)
         rank_key, alpha_key = get_pattern_key(old_ranks, old_module), get_pattern_key(old_alphas, old_module)
@@ -115,10 +115,20 @@ def _with_native_names(
     return config, renamed
 
 
-def _native_name(name: str, family: Family) -> str:
+def _native_parts(name: str, tensor: Tensor, model: PreTrainedModel) -> Iterator[tuple[str, Tensor]]:
+    """An adapter's tensor under its native name, split by rows where its module is; all parts have the same input."""
+    family = family_of(model.config)
     name = name.removeprefix(PREFIX)
     for pattern, replacement in family.weight_names.items():
         name, n_replaced = re.subn(pattern, replacement, name)
         if n_replaced:
             break
-    return name
+    for converter in family.weight_conversions():
+        (source,) = converter.source_patterns
+        if source in name:
+            names = [name.replace(source, target) for target in converter.target_patterns]
+            rows = [model.get_submodule(LORA_PARAMETER.split(part)[0]).out_features for part in names]
+            parts = [tensor.clone() for _ in names] if ".lora_A." in name else tensor.split(rows)
+            yield from zip(names, parts, strict=True)
+            return
+    yield name, tensor

@@ -7,7 +7,8 @@ from transformers import AutoConfig, PretrainedConfig, PreTrainedTokenizerBase, 
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from mdlm_lm_eval.default_model import model_path
-from mdlm_lm_eval.families.registry import family_names, family_of, published_family
+from mdlm_lm_eval.families.attention import AttentionPattern
+from mdlm_lm_eval.families.registry import all_families, family_names, family_of, published_family
 from mdlm_lm_eval.options import OptionError
 
 
@@ -33,10 +34,11 @@ def load_config(
     if not published:
         raise OptionError(f"pretrained={pretrained}: there is no config.json, so this is no checkpoint of transformers")
     model_type = published.get("model_type")
-    family = published_family(model_type)
+    named = all_families().get(published.get("diffusion_family", ""))
+    family = named if named and model_type in named.model_types else published_family(model_type, pretrained)
     if family is not None and family.native_config is not None:
         try:
-            config = family.native_config(published)
+            config = family.native_config(published | {"name_or_path": pretrained})
         except KeyError as error:
             raise OptionError(f"pretrained={pretrained}: its config.json lacks the key {error}") from error
         except OptionError as error:
@@ -86,6 +88,21 @@ def check_path(option: str, name: str) -> None:
     path = Path(name)
     if not path.exists() and (path.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1):
         raise OptionError(f"{option}={name}: there is no such folder")
+
+
+def attention_of(
+    config: PretrainedConfig, block_length: int | None, attn_implementation: str | None = None
+) -> AttentionPattern:
+    """What a position sees. `block_length` is the option, `attn_implementation` what the model is loaded with.
+
+    Raises OptionError for a block length that is no whole number from 1, and for an implementation that cannot mask by
+    blocks: eager adds a boolean mask to its scores, and is silently wrong; flash attention takes none.
+    """
+    pattern = family_of(config).attention(config, block_length)
+    implementation = attn_implementation or config._attn_implementation
+    if pattern.is_block_causal and implementation not in (None, "sdpa"):
+        raise OptionError(f"attn_implementation={implementation} must be sdpa, which alone masks by blocks")
+    return pattern
 
 
 def check_guidance(config: PretrainedConfig, cfg_scale: float) -> None:

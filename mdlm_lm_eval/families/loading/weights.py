@@ -7,9 +7,12 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 from transformers import PretrainedConfig, PreTrainedModel
+from transformers.conversion_mapping import register_checkpoint_conversion_mapping
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, cached_file
 
 from mdlm_lm_eval.default_model import model_path
+from mdlm_lm_eval.families.family import Family
 from mdlm_lm_eval.families.loading.config import one_line, remote_code_sentence
 from mdlm_lm_eval.families.registry import family_of
 from mdlm_lm_eval.options import OptionError
@@ -35,8 +38,10 @@ def load_model(
     pretrained, family = model_path(pretrained), family_of(config)
     if family.weight_names:
         from_pretrained_kwargs["key_mapping"] = dict(family.weight_names)
+    if from_pretrained_kwargs.get("tp_plan") is not None:
+        family.refuse("tp_plan", from_pretrained_kwargs["tp_plan"])
     try:
-        model, info = family.model_class(config).from_pretrained(
+        model, info = _loader(family, config).from_pretrained(
             pretrained,
             config=config,
             revision=revision or "main",
@@ -67,7 +72,10 @@ def load_model(
     _refuse(pretrained, "missing", set(info["missing_keys"]))
     _refuse(pretrained, "unexpected", unexpected)
     _refuse(pretrained, "of another shape than its config says", {name for name, *_ in info["mismatched_keys"]})
-    if family.weight_names:
+    conversions = family.weight_conversions()
+    if conversions:
+        model.__class__ = type(model).__base__
+    if conversions or family.weight_names:
         # save_pretrained would undo the renaming, and put the published names next to a config of transformers' class.
         model._weight_conversions = None
     if not family.remote_code:
@@ -88,6 +96,21 @@ def reserved_positions(config: PretrainedConfig) -> int:
     """How many of the positions that the config names hold no token."""
     reserved = family_of(config).reserved_positions
     return 0 if reserved is None else reserved(load_skeleton(config))
+
+
+def _loader(family: Family, config: PretrainedConfig) -> Any:
+    """The class whose `from_pretrained` reads the family's weights.
+
+    transformers finds conversions by the name of a model's class. The family's are registered for a subclass, and so
+    rule neither other checkpoints of transformers' class nor what `save_pretrained` writes.
+    """
+    conversions = family.weight_conversions()
+    if not conversions:
+        return family.model_class(config)
+    native = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
+    name = f"{native.__name__}_{family.name}"
+    register_checkpoint_conversion_mapping(name, conversions, overwrite=True)
+    return type(name, (native,), {})
 
 
 def _weight_names(pretrained: str, revision: str, subfolder: str) -> set[str]:
