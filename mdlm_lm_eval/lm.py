@@ -18,6 +18,8 @@ from mdlm_lm_eval import families
 from mdlm_lm_eval.batching import Batches
 from mdlm_lm_eval.canvas import Canvas, build_canvas, build_infill_canvas
 from mdlm_lm_eval.decoding import decode_canvases
+from mdlm_lm_eval.decoding.blocks import attention_in_effect
+from mdlm_lm_eval.decoding.completion import Completion, Cost
 from mdlm_lm_eval.denoiser import NonFiniteLogitsError
 from mdlm_lm_eval.diffusion_hflm import DiffusionHFLM
 from mdlm_lm_eval.likelihood import LikelihoodRequest, most_rows, rolling_windows, score, truncated_tokens
@@ -118,6 +120,7 @@ class MDLM(DiffusionHFLM):
             request_gen_toks=settings.max_gen_toks,
             filler_ids=fillers,
             seed=seed,
+            attention=attention_in_effect(self.denoiser.attention, settings.options),
         )
         ending = Ending(self.tokenizer, self.eos_ids | self.end_of_turn_ids, settings.until, self.think_end_token)
         sampled = settings.sampled or family.generate is not None
@@ -151,7 +154,7 @@ class MDLM(DiffusionHFLM):
     def _generate(self, batch: Sequence[Generation]) -> list[str]:
         passes = self.denoiser.forward_passes
         with self._autocast(), _naming_requests([generation.instance for generation in batch]):
-            decoded = self._decode(batch)
+            completions = self._decode(batch)
         self.record.add_forward_passes(
             (generation.instance.task_name for generation in batch), self.denoiser.forward_passes - passes
         )
@@ -165,9 +168,12 @@ class MDLM(DiffusionHFLM):
                 fillers=generation.fillers,
                 prompt_tokens=canvas.prompt_length,
             )
-        return [generation.ending.text(ids) for generation, ids in zip(batch, decoded, strict=True)]
+        return [
+            generation.ending.text(completion.token_ids)
+            for generation, completion in zip(batch, completions, strict=True)
+        ]
 
-    def _decode(self, batch: Sequence[Generation]) -> list[list[int]]:
+    def _decode(self, batch: Sequence[Generation]) -> list[Completion]:
         generate = families.family_of(self.config).generate
         canvases = [generation.canvas for generation in batch]
         options = batch[0].settings.options
@@ -192,7 +198,7 @@ class MDLM(DiffusionHFLM):
                 seed=canvas.seed,
             )
             self.denoiser.forward_passes += passes
-            decoded.append(ids)
+            decoded.append(Completion(ids, Cost(forward_passes=passes, steps=passes)))
         return decoded
 
     def _encode_slots(self, text: str) -> list[list[int]]:
