@@ -228,10 +228,7 @@ class LikelihoodOptions(Options):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.likelihood == "duel" and self.unmasking == "random":
-            raise OptionError(
-                "unmasking=random has no likelihood=duel: its order is drawn, and many orders lead to one text; "
-                "use confidence, margin, entropy or left_to_right"
-            )
+            raise without_duel(self.unmasking)
         if self.likelihood != "duel" and self.tokens_per_step != 1:
             raise OptionError(f"tokens_per_step={self.tokens_per_step} is an option of likelihood=duel alone")
 
@@ -335,6 +332,14 @@ def shown(value: object) -> str:
         return str(int(value))
     text = value if isinstance(value, str) and value.isprintable() and value.strip() == value != "" else repr(value)
     return text if len(text) <= 100 else f"{text[:100]}..."
+
+
+def without_duel(unmasking: str) -> OptionError:
+    """The error about an unmasking rule that draws its order."""
+    return OptionError(
+        f"unmasking={unmasking} has no likelihood=duel: its order is drawn, and many orders lead to one text; "
+        "use confidence, margin, entropy or left_to_right"
+    )
 
 
 def unknown_option(
