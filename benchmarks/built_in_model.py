@@ -14,10 +14,12 @@ from typing import Any
 
 from lm_eval import simple_evaluate
 from lm_eval.tasks import TaskManager
-from markdown_tables import replace_table, table
 
 from mdlm_lm_eval import tasks_path
 from mdlm_lm_eval.lm import MDLM
+from mdlm_lm_eval.results.files import write_whole
+from mdlm_lm_eval.results.markdown import markdown_table, replace_table
+from mdlm_lm_eval.results.statistics import Interval, t_interval
 
 N_MASKS = (1, 2, 10, 50, 100, 200)
 POSITIONS = (0, 10, 20, 30, 40)
@@ -39,8 +41,8 @@ class Cells:
         self.tasks = TaskManager(include_path=str(tasks_path()))
         self.output = output
 
-    def accuracy(self, name: str, pattern: str, limit: int, gen_kwargs: dict[str, Any]) -> tuple[float, float]:
-        """Mean accuracy over the matching tasks and the half width of its 95% band over tasks."""
+    def accuracy(self, name: str, pattern: str, limit: int, gen_kwargs: dict[str, Any]) -> Interval:
+        """Mean accuracy over the matching tasks with its 95% interval over tasks."""
         path = self.output / f"{re.sub(r'[^a-z0-9]+', '-', name.lower())}-limit{limit}.json"
         if not path.exists():
             names = [task for task in self.tasks.match_tasks([pattern]) if task in set(self.tasks.all_subtasks)]
@@ -48,17 +50,12 @@ class Cells:
                 self.lm, tasks=names, limit=limit, gen_kwargs=gen_kwargs, task_manager=self.tasks, log_samples=False
             )
             scores = {task: results["results"][task]["exact_match,none"] for task in names}
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(json.dumps({"gen_kwargs": gen_kwargs, "limit": limit, "accuracy": scores}, indent=1))
-        scores = json.loads(path.read_text())["accuracy"]
-        values = list(scores.values())
-        mean = sum(values) / len(values)
-        variance = sum((value - mean) ** 2 for value in values) / (len(values) - 1)
-        return mean, 1.96 * (variance / len(values)) ** 0.5
+            write_whole(path, json.dumps({"gen_kwargs": gen_kwargs, "limit": limit, "accuracy": scores}, indent=1))
+        return t_interval(list(json.loads(path.read_text())["accuracy"].values())).scaled(100)
 
 
-def percent(cell: tuple[float, float]) -> str:
-    return f"{100 * cell[0]:.1f} ± {100 * cell[1]:.1f}"
+def percent(accuracy: Interval) -> str:
+    return f"{accuracy.mean:.1f} ± {accuracy.half_width:.1f}"
 
 
 def mask_table(cells: Cells, limit: int, slow_limit: int) -> str:
@@ -71,7 +68,7 @@ def mask_table(cells: Cells, limit: int, slow_limit: int) -> str:
             for n in N_MASKS
         ]
         rows.append([f"{label} ({16 * n_questions} questions)", *row])
-    return table(["n_masks", *map(str, N_MASKS)], rows)
+    return markdown_table(["n_masks", *map(str, N_MASKS)], rows)
 
 
 def position_table(cells: Cells, limit: int) -> str:
@@ -83,13 +80,13 @@ def position_table(cells: Cells, limit: int) -> str:
             for p in POSITIONS
         ]
         rows.append([f"question {place}", *row])
-    return table(["block after ... distractors", *map(str, POSITIONS)], rows)
+    return markdown_table(["block after ... distractors", *map(str, POSITIONS)], rows)
 
 
 def dots_table(cells: Cells, limit: int) -> str:
     """E6: accuracy against the number of dots after the slot."""
     row = [percent(cells.accuracy(f"dots {n}", "mdlm_*est_slot", limit, {"steps": 1, "n_fillers": n})) for n in DOTS]
-    return table(["dots", *map(str, DOTS)], [["accuracy", *row]])
+    return markdown_table(["dots", *map(str, DOTS)], [["accuracy", *row]])
 
 
 def main() -> None:

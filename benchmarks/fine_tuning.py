@@ -1,8 +1,8 @@
 """Makes the tables of finetune/README.md from what these commands leave in a folder:
 
     for seed in 0 1 2; do for loss in ce-tv ce; do
-        mdlm-finetune --config finetune/recipes/built-in-$loss.yaml \\
-            --set seed=$seed output=out/built-in-$loss-seed$seed evaluation_limit=0
+        mdlm-finetune --config built-in-$loss --seed $seed --output_dir out/built-in-$loss-seed$seed \\
+            --evaluation_limit 0
     done; done
     adapters=none$(printf ',out/built-in-%s' ce{-tv,}-seed{0,1,2})
     mdlm-sweep --config e09 --limit 100 --peft $adapters --output_path RESULTS
@@ -20,7 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean, stdev
 
-from markdown_tables import replace_table, table
+from mdlm_lm_eval.results.markdown import markdown_table as table
+from mdlm_lm_eval.results.markdown import replace_table
 
 N_MASKS = (1, 2, 10, 50, 100, 200)
 POSITIONS = (0, 10, 20, 30, 40)

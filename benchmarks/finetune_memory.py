@@ -9,7 +9,6 @@ recipe's own numbers are then put in. Weights, gradients and optimiser states fo
 
 import argparse
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,10 +17,12 @@ from peft import LoraConfig, get_peft_model
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from mdlm_finetune import Example, MaskAgnosticCollator, mask_agnostic_loss
-from mdlm_finetune.options import FinetuneOptions, read_recipe
+from mdlm_finetune.arguments import FinetuneArguments, read_arguments
+from mdlm_finetune.objectives.mask_agnostic import MaskAgnostic
+from mdlm_finetune.trainer import predictions
 from mdlm_lm_eval.denoiser import Denoiser
 
-RECIPE = Path(__file__).parents[1] / "finetune" / "recipes" / "llada-8b-base-ce-tv.yaml"
+RECIPE = "llada-8b-base-ce-tv"
 VOCABULARY, LAYERS = 126_464, 32
 COUNTED_VOCABULARY = 2048
 GIB = 2**30
@@ -52,18 +53,18 @@ def llada_8b(layers: int, vocabulary: int) -> LlamaConfig:
     )
 
 
-def adapted(model: Any, options: FinetuneOptions) -> Any:
-    lora = LoraConfig(r=options.lora_rank, lora_alpha=options.lora_alpha, target_modules=options.lora_targets)
+def adapted(model: Any, recipe: FinetuneArguments) -> Any:
+    lora = LoraConfig(r=recipe.lora_r, lora_alpha=recipe.lora_alpha, target_modules="all-linear")
     return get_peft_model(model, lora)
 
 
-def count(layers: int, length: int, n_answer: int, options: FinetuneOptions, *, checkpointing: bool) -> Point:
+def count(layers: int, length: int, n_answer: int, recipe: FinetuneArguments, *, checkpointing: bool) -> Point:
     """Runs one forward pass of the loss and counts what it keeps."""
     torch.manual_seed(0)
     with torch.device("meta"):
         bare = LlamaForCausalLM(llada_8b(layers, COUNTED_VOCABULARY)).to(torch.bfloat16)
     bare.to_empty(device="cpu")  # counting needs no values, and drawing them takes longer than the pass
-    model = adapted(bare, options)
+    model = adapted(bare, recipe)
     if checkpointing:
         model.gradient_checkpointing_enable()
         model.enable_input_require_grads()
@@ -73,9 +74,8 @@ def count(layers: int, length: int, n_answer: int, options: FinetuneOptions, *, 
         mask_token_id=5, eos_token_id=1, max_length=length, p_low=1.0, p_high=1.0, masks_start=8, masks_end=8
     )
     prompt = length - n_answer - 8
-    views = collator([Example(n, [7] * prompt, [9] * n_answer) for n in range(options.batch_size)], 0)
+    views = collator([Example(n, [7] * prompt, [9] * n_answer) for n in range(recipe.per_device_train_batch_size)], 0)
     denoiser = Denoiser(model, mask_token_id=5, pad_token_id=1)
-    positions = views.masked.flatten().nonzero().squeeze(1)
     kept: dict[int, int] = {}
 
     def pack(tensor: torch.Tensor) -> torch.Tensor:
@@ -85,8 +85,7 @@ def count(layers: int, length: int, n_answer: int, options: FinetuneOptions, *, 
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        logits = denoiser.logits(views.input_ids, views.attention_mask, positions, gradient=True)
-        one, two = logits.chunk(2)
+        one, two = predictions(denoiser, views).chunk(2)
         loss = mask_agnostic_loss(one, two, views.targets, views.example, views.mask_ratio, alpha=0.1, beta=1.0).total
     assert loss.requires_grad
     return Point(layers, views.input_ids.numel(), 2 * len(views.targets) * COUNTED_VOCABULARY, sum(kept.values()))
@@ -105,13 +104,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--answer_tokens", type=int, default=1024, help="masked answer tokens of a row, at the worst")
     arguments = parser.parse_args()
-    options = read_recipe(RECIPE)
+    recipe, objective, _ = read_arguments([f"--config={RECIPE}"])
+    assert isinstance(objective, MaskAgnostic)
     with torch.device("meta"):
-        whole = adapted(LlamaForCausalLM(llada_8b(LAYERS, VOCABULARY)), options)
+        whole = adapted(LlamaForCausalLM(llada_8b(LAYERS, VOCABULARY)), recipe)
     trainable = sum(p.numel() for p in whole.parameters() if p.requires_grad)
     frozen = sum(p.numel() for p in whole.parameters()) - trainable
-    tokens = 2 * options.batch_size * options.max_length
-    predicted = int(2 * options.batch_size * arguments.answer_tokens * options.p_high)
+    tokens = 2 * recipe.per_device_train_batch_size * recipe.max_length
+    predicted = int(2 * recipe.per_device_train_batch_size * arguments.answer_tokens * objective.p_high)
     print(f"weights, bf16: {2 * frozen / GIB:.1f} GiB; LoRA of {trainable / 1e6:.0f} M parameters")
     # float32 weights, their gradients, and Adam's two moments.
     fixed = 2 * frozen + 16 * trainable
@@ -121,7 +121,7 @@ def main() -> None:
     one_layer = 0.0
     for checkpointing in (False, True):
         points = [
-            count(layers, length, n_answer, options, checkpointing=checkpointing)
+            count(layers, length, n_answer, recipe, checkpointing=checkpointing)
             for layers in (1, 2)
             for length, n_answer in ((32, 4), (64, 4), (64, 16))
         ]

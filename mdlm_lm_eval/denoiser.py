@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mdlm_lm_eval.families.attention import AttentionPattern
+from mdlm_lm_eval.families.attention import FULL_ATTENTION, AttentionPattern
 
 
 class NonFiniteLogitsError(ArithmeticError):
@@ -35,12 +35,12 @@ class Denoiser:
         mask_token_id: int,
         pad_token_id: int,
         shift: bool = False,
-        attention: AttentionPattern | None = None,
+        attention: AttentionPattern = FULL_ATTENTION,
         edits: bool = False,
     ) -> None:
         self.model: Any = model
         self.mask_token_id, self.pad_token_id, self.shift = mask_token_id, pad_token_id, shift
-        self.attention, self.edits = attention or AttentionPattern(), edits
+        self.attention, self.edits = attention, edits
         self.forward_passes = 0
         self._broadcast_mask = _may_broadcast_mask(model.config)
         # No pass continues another: a cache would hold every layer's keys and values for nothing.

@@ -31,8 +31,8 @@ def check_device(device: str | None) -> None:
     try:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
-        allowed = " and ".join(sorted({best_device(), "cpu"}))
-        raise OptionError(f"device={device} is not allowed; this machine has {allowed}") from error
+        devices = " or ".join(sorted({best_device(), "cpu"}))
+        raise OptionError(f"device={device} is not on this machine; it must be {devices}") from error
 
 
 def share_cpu_among_processes() -> None:

@@ -14,7 +14,7 @@ from lm_eval.api.model import CacheHook
 from lm_eval.models.huggingface import HFLM
 from tqdm import tqdm
 
-from mdlm_lm_eval import checkpoints
+from mdlm_lm_eval import families
 from mdlm_lm_eval.batching import Batches
 from mdlm_lm_eval.canvas import Canvas, build_canvas, build_infill_canvas
 from mdlm_lm_eval.decoding import decode_canvases
@@ -102,7 +102,7 @@ class MDLM(DiffusionHFLM):
     def _prepare_one(self, instance: Instance, seeds: RequestSeeds) -> Generation:
         text, gen_kwargs = instance.args
         settings = parse_gen_kwargs(gen_kwargs, self.decoding, self.explicit)
-        checkpoints.check_guidance(self.config, settings.options.cfg_scale)
+        families.check_guidance(self.config, settings.options.cfg_scale)
         seed = seeds.next(settings.options.seed, instance.args, instance.doc_id)
         fillers = self._filler_ids(settings)
         build: Callable[..., tuple[Canvas, int]] = build_infill_canvas if settings.infill else build_canvas

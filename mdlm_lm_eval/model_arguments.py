@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from lm_eval.models.huggingface import HFLM
+from transformers import BitsAndBytesConfig
 
 from mdlm_lm_eval.options import (
     DECODING_NAMES,
@@ -16,31 +17,16 @@ from mdlm_lm_eval.options import (
     LikelihoodOptions,
     ModelOptions,
     OptionError,
-    check_batch_size,
-    must_be,
-    parse_flag,
-    parse_whole,
     unknown_option,
 )
 from mdlm_lm_eval.presets import load_preset
+from mdlm_lm_eval.values import check_batch_size, must_be, parse_flag, parse_whole
 
 OWN_NAMES = DECODING_NAMES | LIKELIHOOD_NAMES | MODEL_NAMES
-HFLM_NAMES = frozenset(inspect.signature(HFLM.__init__).parameters) - {"self", "kwargs"}
-
-BITSANDBYTES_NAMES = frozenset(
-    {
-        "load_in_4bit",
-        "load_in_8bit",
-        "bnb_4bit_compute_dtype",
-        "bnb_4bit_quant_storage",
-        "bnb_4bit_quant_type",
-        "bnb_4bit_use_double_quant",
-        "llm_int8_enable_fp32_cpu_offload",
-        "llm_int8_has_fp16_weight",
-        "llm_int8_skip_modules",
-        "llm_int8_threshold",
-    }
-)
+_LM_EVALS = inspect.signature(HFLM.__init__).parameters
+_BITSANDBYTES = inspect.signature(BitsAndBytesConfig.__init__).parameters
+HFLM_NAMES = frozenset(_LM_EVALS) - {"self", "kwargs"}
+BITSANDBYTES_NAMES = frozenset(_BITSANDBYTES) - {"self", "kwargs"}
 FROM_PRETRAINED_NAMES = frozenset(
     {
         "attn_implementation",
@@ -75,26 +61,12 @@ UNSUPPORTED = {
 
 KNOWN_NAMES = (OWN_NAMES | HFLM_NAMES | BITSANDBYTES_NAMES | FROM_PRETRAINED_NAMES) - UNSUPPORTED.keys()
 
-# What lm-eval and transformers would take any text for.
-_FLAGS = (
-    "add_bos_token",
-    "bnb_4bit_use_double_quant",
-    "enable_thinking",
-    "force_download",
-    "llm_int8_enable_fp32_cpu_offload",
-    "llm_int8_has_fp16_weight",
-    "load_in_4bit",
-    "load_in_8bit",
-    "local_files_only",
-    "logits_cache",
-    "low_cpu_mem_usage",
-    "offload_buffers",
-    "parallelize",
-    "truncation",
-    "trust_remote_code",
-    "use_fast_tokenizer",
-    "use_safetensors",
-)
+# lm-eval and transformers take any text for true.
+_FLAGS = {
+    name
+    for name, parameter in (*_LM_EVALS.items(), *_BITSANDBYTES.items())
+    if isinstance(parameter.default, bool) or parameter.annotation == "bool | None"
+} | {"force_download", "local_files_only", "low_cpu_mem_usage", "offload_buffers", "use_safetensors"}
 _WHOLE_NUMBERS = {"max_batch_size": 1, "max_length": 1, "prefix_token_id": 0}  # and the smallest
 # `revision=1234567` and a folder `5` arrive as numbers.
 _TEXTS = ("peft", "revision", "subfolder", "variant")
@@ -188,7 +160,5 @@ def bitsandbytes_arguments(loading: dict[str, Any]) -> dict[str, Any]:
     quantisation = {name: value for name, value in loading.items() if name in BITSANDBYTES_NAMES}
     if not quantisation:
         return loading
-    from transformers import BitsAndBytesConfig
-
     rest = {name: value for name, value in loading.items() if name not in BITSANDBYTES_NAMES}
     return rest | {"quantization_config": BitsAndBytesConfig(**quantisation)}

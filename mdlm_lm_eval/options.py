@@ -7,23 +7,16 @@ declarations. Nothing heavy is imported here, so that every command can parse it
 """
 
 import difflib
-import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields, replace
 from types import NoneType
 from typing import Any, Literal, Self, get_args
 
 from mdlm_lm_eval.decoding.rules import unmasking_names
+from mdlm_lm_eval.values import OptionError, must_be, number_of, parse_flag, shown, whole_of
 
 Auto = Literal["auto"]
 LARGEST_SEED = 2**63 - 1
-_LARGEST = 2**64
-_NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
-_LONGEST_NUMBER = 400  # characters
-
-
-class OptionError(ValueError):
-    """An option that cannot be used; the message names it, its value and what is possible."""
 
 
 @dataclass(frozen=True)
@@ -301,12 +294,18 @@ LIKELIHOOD_NAMES = frozenset(likelihood_defaults())
 MODEL_NAMES = frozenset(each.name for each in options_of(ModelOptions))
 
 
+def is_planned(declared: Field[Any]) -> bool:
+    """Whether an option is declared and not there yet."""
+    return declared.name in _PLANNED and not _PLANNED[declared.name]
+
+
 def requirement(declared: Field[Any]) -> str:
     """What an option must be: "auto or a whole number from 1"."""
     kinds = get_args(declared.type) or (declared.type,)
     known = about(declared)
     if known.choices is not None:
-        return f"one of {', '.join(known.choices())}"
+        planned = _PLANNED.get(declared.name, ())
+        return f"one of {', '.join(choice for choice in known.choices() if choice not in planned)}"
     if bool in kinds:
         return "true or false"
     if str in kinds:
@@ -317,21 +316,6 @@ def requirement(declared: Field[Any]) -> str:
     bounds += [f"up to {shown(known.most)}"] if known.most is not None else []
     words = [word for word, fits in (("auto", Auto in kinds), ("none", NoneType in kinds), ("0", known.zero)) if fits]
     return " or ".join([*words, " ".join([what, *bounds])])
-
-
-def must_be(name: str, what: str, value: object) -> OptionError:
-    """The error about a value that cannot be used: "n_masks must be auto or a whole number from 1, not -1"."""
-    return OptionError(f"{name} must be {what}, not {shown(value)}")
-
-
-def shown(value: object) -> str:
-    """A value as it was typed, cut short where it is long."""
-    if value is None or isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, float) and value.is_integer() and abs(value) < _LARGEST:
-        return str(int(value))
-    text = value if isinstance(value, str) and value.isprintable() and value.strip() == value != "" else repr(value)
-    return text if len(text) <= 100 else f"{text[:100]}..."
 
 
 def without_duel(unmasking: str) -> OptionError:
@@ -353,43 +337,6 @@ def unknown_option(
     return OptionError(f"unknown {what} {shown(name)}={shown(value)}; {hint}")
 
 
-def parse_flag(name: str, value: object) -> bool:
-    """True or False. Raises OptionError for anything but these and the words for them."""
-    if str(value).lower() not in ("true", "false"):
-        raise must_be(name, "true or false", value)
-    return str(value).lower() == "true"
-
-
-def parse_whole(name: str, value: object, *, least: int = 0, most: int | None = None) -> int:
-    """A whole number, which may be typed. Raises OptionError for anything else."""
-    number = _whole(value)
-    if number is None or number < least or (most is not None and number > most):
-        raise must_be(name, f"a whole number from {least}" + ("" if most is None else f" up to {most}"), value)
-    return number
-
-
-def check_batch_size(size: object) -> None:
-    """Raises OptionError for anything but what lm-eval's `--batch_size` takes."""
-    if size is not None and not re.fullmatch(r"auto(:[0-9]+(\.[0-9]+)?)?|0*[1-9][0-9]{0,8}", str(size)):
-        raise must_be("batch_size", "auto or a whole number from 1", size)
-
-
-def number_of(value: object) -> int | float | None:
-    """The number that a value is or spells; None where it is none, such as nan, 0x10 and 1_000."""
-    if isinstance(value, str):
-        if len(value) > _LONGEST_NUMBER or not _NUMBER.fullmatch(value):
-            return None
-        value = float(value) if set(value) & set(".eE") else int(value)
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return value if is_number and abs(value) < _LARGEST else None  # type: ignore[arg-type,return-value]
-
-
-def _whole(value: object) -> int | None:
-    """The same of whole numbers, which lm-eval hands on as floats where a sign or an exponent was typed."""
-    number = number_of(value)
-    return int(number) if number is not None and number == int(number) else None
-
-
 def _parse(declared: Field[Any], value: object) -> Any:
     """`value` as an option's type. Raises OptionError where it cannot be used."""
     kinds = get_args(declared.type) or (declared.type,)
@@ -405,7 +352,7 @@ def _parse(declared: Field[Any], value: object) -> Any:
         return str(value)
     if Auto in kinds and value == "auto":
         return value
-    number = number_of(value) if float in kinds else _whole(value)
+    number = number_of(value) if float in kinds else whole_of(value)
     if number is None or not _in_bounds(number, known):
         raise must_be(declared.name, requirement(declared), value)
     return number

@@ -8,10 +8,11 @@ import torch
 from torch.distributed.tensor import DTensor
 from transformers import PreTrainedTokenizerBase
 
-from mdlm_lm_eval import __version__, checkpoints
-from mdlm_lm_eval.default_model import default_model_path
+from mdlm_lm_eval import __version__, families
 from mdlm_lm_eval.diffusion_hflm import DiffusionHFLM
-from mdlm_lm_eval.run_info import merged, suite_info
+from mdlm_lm_eval.results.names import adapter_name, model_name
+from mdlm_lm_eval.results.record import merged
+from mdlm_lm_eval.results.suite import suite_info
 
 _VALUES_PER_PARAMETER = 16
 
@@ -19,18 +20,22 @@ _VALUES_PER_PARAMETER = 16
 def provenance(lm: DiffusionHFLM, batch_size: int | None) -> dict[str, Any]:
     """Everything that a score depends on: model, options as set, effective numbers of each task, suite, machine."""
     tasks = merged(lm.records)
+    pretrained = lm.pretrained if isinstance(lm.pretrained, str) else lm.model.name_or_path
     return {
         **_settings(lm),
         "package_version": __version__,
-        "family": checkpoints.family_of(lm.config),
-        "pretrained": _checkpoint_name(lm),
+        "family": families.family_of(lm.config).name,
+        "pretrained": model_name(pretrained),
+        "weights": families.files_digest(pretrained) if pretrained else None,
         "revision": lm.revision,
-        "adapter": lm.peft,
+        "adapter": lm.peft and adapter_name(lm.peft),
+        "adapter_weights": lm.peft and families.files_digest(lm.peft),
         "device": str(lm.device),
         "processes": lm.world_size,
         "preset": lm.preset,
         "compile": lm.compiled,
         "explicit_options": sorted(lm.explicit),
+        "family_options": sorted(lm.from_family),
         "batch_size": batch_size,
         "forward_passes": sum(record.forward_passes for record in lm.records),
         "tasks": tasks,
@@ -63,11 +68,6 @@ def _settings(lm: DiffusionHFLM) -> dict[str, Any]:
         "add_bos_token": lm.add_bos_token,
         "prefix_token_id": lm.custom_prefix_token_id,
     }
-
-
-def _checkpoint_name(lm: DiffusionHFLM) -> str:
-    name = lm.pretrained if isinstance(lm.pretrained, str) else lm.model.name_or_path
-    return "built-in" if name == str(default_model_path()) else name
 
 
 def vocabulary_digest(tokenizer: PreTrainedTokenizerBase) -> str:

@@ -8,7 +8,7 @@ from lm_eval.api.model import hash_args
 from sqlitedict import SqliteDict
 
 from mdlm_lm_eval.options import OptionError
-from mdlm_lm_eval.run_info import RunRecord
+from mdlm_lm_eval.results.record import RunRecord
 
 FINGERPRINT_KEY = "mdlm_lm_eval.fingerprint"
 RECORD_KEY = "mdlm_lm_eval.record"

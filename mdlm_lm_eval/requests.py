@@ -7,15 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from mdlm_lm_eval.options import (
-    DECODING_NAMES,
-    DecodingOptions,
-    must_be,
-    number_of,
-    parse_flag,
-    parse_whole,
-    unknown_option,
-)
+from mdlm_lm_eval.options import DECODING_NAMES, DecodingOptions, unknown_option
+from mdlm_lm_eval.values import must_be, number_of, parse_flag, parse_whole
 
 # lm-eval's four names for the same limit, by its own priority.
 LENGTH_NAMES = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")

@@ -9,8 +9,6 @@ from transformers import PreTrainedTokenizerBase
 SLOT_MARKER = "<|mask|>"
 # What a decoder writes for the first bytes of a character whose other bytes are still to come.
 _INCOMPLETE_CHARACTER = "\ufffd"
-# Tokens that end an assistant's turn in the families' chat formats; a tokenizer has none or one of them.
-END_OF_TURN_TOKENS = ("<|eot_id|>", "<|im_end|>", "<|role_end|>", "<end_of_turn>", "<|end|>")
 
 
 def encode_without_masks(
@@ -63,20 +61,6 @@ def _split(ids: list[int], separator: int) -> Iterator[list[int]]:
         else:
             segment.append(id)
     yield segment
-
-
-def end_of_turn_ids(tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
-    """Ids of the tokens that end an assistant's turn in the families' chat formats."""
-    vocabulary = tokenizer.get_added_vocab()
-    return frozenset(vocabulary[token] for token in END_OF_TURN_TOKENS if token in vocabulary)
-
-
-def eos_ids(tokenizer: PreTrainedTokenizerBase, generation_eos: int | list[int] | None) -> frozenset[int]:
-    """Ids of EOS, by tokenizer and generation config, that are no ends of turn."""
-    ids = set() if tokenizer.eos_token_id is None else {tokenizer.eos_token_id}
-    if generation_eos is not None:
-        ids.update([generation_eos] if isinstance(generation_eos, int) else generation_eos)
-    return frozenset(ids) - end_of_turn_ids(tokenizer)
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """The lm-eval task class of the few-shot suite."""
 
 import difflib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from random import Random
 from typing import Any
 
@@ -53,7 +53,7 @@ class FewShotTask(ConfigurableTask):
 
     def _examples(
         self, n_relevant: int, n_distractors: int
-    ) -> tuple[list[questions.Question], list[questions.Question]]:
+    ) -> tuple[Sequence[questions.Question], Sequence[questions.Question]]:
         names = self.rule, self.distractor
         relevant = questions.relevant_examples(*names, n_relevant, self.seed)
         distractors = questions.distractor_examples(*names, n_distractors, self.seed)

@@ -84,7 +84,7 @@ def test_long_prompts_lose_tokens_on_the_left_and_never_the_canvas() -> None:
     canvas, cut = build_canvas(list(range(20)), DecodingOptions(n_masks=4), mask_token_id=MASK, max_length=10)
     assert cut == 14
     assert list(canvas.token_ids) == [*range(14, 20), *[MASK] * 4]
-    with pytest.raises(OptionError, match=r"n_masks=10 .* context of 10 tokens .* allowed are at most 9 masks"):
+    with pytest.raises(OptionError, match=r"10 masks .* context of 10 tokens .* at most 9 tokens do"):
         build(n_masks=10, max_length=10)
 
 

@@ -1,30 +1,36 @@
 """A recipe becomes an adapter folder that loads with its model."""
 
 import json
+import os
 import shutil
 from pathlib import Path
 
 import pytest
 import torch
+from huggingface_hub import ModelCard
 from safetensors.torch import load_file
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, TrainingArguments
 
+from mdlm_finetune.arguments import FinetuneArguments, read_arguments
 from mdlm_finetune.evaluation import Score
 from mdlm_finetune.model_card import fill_in_scores
-from mdlm_finetune.options import FinetuneOptions, read_recipe
+from mdlm_finetune.objective import Objective
+from mdlm_finetune.recipe import Actions
 from mdlm_finetune.run import finetune
 from mdlm_lm_eval.loading import load_denoiser
 from mdlm_lm_eval.options import OptionError
+from mdlm_lm_eval.results.locks import Claimed, claim
 from tests.conftest import tiny_model, tiny_tokenizer
 
 GOLDEN = Path(__file__).parent / "golden"
-RECIPE = Path(__file__).parents[1] / "finetune" / "recipes" / "built-in-ce-tv.yaml"
+Settings = tuple[FinetuneArguments, Objective, Actions]
 
 
-def options(output: Path, *changes: str) -> FinetuneOptions:
-    small = ["steps=2", "batch_size=1", "n_examples=4", "max_length=2000", "lora_rank=4", "trainer.disable_tqdm=true"]
-    return read_recipe(RECIPE, [*small, f"output={output}", *changes])
+def settings(output: Path, *changes: str) -> Settings:
+    small = ["max_steps=2", "per_device_train_batch_size=1", "max_train_samples=4", "max_length=2000", "lora_r=4"]
+    flags = [f"--{change}" for change in (*small, "disable_tqdm=true", f"output_dir={output}", *changes)]
+    return read_arguments(["--config=built-in-ce-tv", *(word for flag in flags for word in flag.split())])
 
 
 @pytest.fixture(scope="session")
@@ -47,11 +53,13 @@ def prompts(tmp_path: Path) -> Path:
 
 def test_an_adapter_with_a_card(tmp_path: Path, checkpoint: Path) -> None:
     adapter = tmp_path / "adapter"
-    finetune(options(adapter, f"pretrained={checkpoint}"))
+    finetune(*settings(adapter, f"model_name_or_path={checkpoint}"))
     assert load_denoiser(str(checkpoint), peft=str(adapter)).mask_token_id == 2
     card = (adapter / "README.md").read_text()
-    assert f"base_model: {checkpoint}" in card
-    assert "| `learning_rate` |" in card
+    assert f"base_model: {checkpoint.name}\n" in card
+    assert str(tmp_path) not in card
+    assert ModelCard.load(adapter / "README.md").data.model_name == "MA (CE + TV), seed 0"
+    assert "learning_rate: 0.0005\n" in card
     assert "Not evaluated yet" in card
     scores = [Score(adapted, n, accuracy, 16, 800) for adapted, n, accuracy in
               ((False, 1, 0.8), (False, 200, 0.6), (True, 1, 0.9), (True, 200, 0.9))]  # fmt: skip
@@ -61,6 +69,9 @@ def test_an_adapter_with_a_card(tmp_path: Path, checkpoint: Path) -> None:
         assert "| before | 80.0 | 60.0 | 25.0 |\n| after | 90.0 | 90.0 | 0.0 |" in card
         assert "Not evaluated yet" not in card
         assert card.count("## Training") == 1
+        data = ModelCard.load(adapter / "README.md").data
+        assert data.model_name == "MA (CE + TV), seed 0"
+        assert [result.metric_value for result in data.eval_results] == [90.0, 90.0]
         fill_in_scores(adapter, scores, "mdlm-sweep ...")
 
 
@@ -72,10 +83,8 @@ def test_merged_is_the_adapted_model(family: str, tmp_path: Path, prompts: Path)
     words = Tokenizer(models.WordLevel(vocabulary, unk_token="<|unk|>"))
     words.pre_tokenizer = pre_tokenizers.Whitespace()
     PreTrainedTokenizerFast(tokenizer_object=words, eos_token="<|eos|>").save_pretrained(pretrained)
-    finetune(
-        options(adapter, f"pretrained={pretrained}", f"data={prompts}", "max_length=64", "learning_rate=0.1"),
-        merge=True,
-    )
+    changes = [f"model_name_or_path={pretrained}", f"train_file={prompts}", "max_length=64", "learning_rate=0.1"]
+    finetune(*settings(adapter, *changes, "merge"))
     input_ids = load_file(pretrained / "golden.safetensors")["logits.input_ids"]
     base, adapted, merged = (
         load_denoiser(str(folder), dtype="float32", peft=peft).model(input_ids).logits
@@ -87,10 +96,11 @@ def test_merged_is_the_adapted_model(family: str, tmp_path: Path, prompts: Path)
 
 @pytest.mark.parametrize(
     ("targets", "adapted"),
-    [("q_proj", {"q_proj"}), ("[q_proj, v_proj]", {"q_proj", "v_proj"}), (r"'.*1\..*[kv]_proj'", {"k_proj", "v_proj"})],
+    [("q_proj", {"q_proj"}), ("q_proj v_proj", {"q_proj", "v_proj"}), (r".*1\..*[kv]_proj", {"k_proj", "v_proj"})],
 )
-def test_lora_targets(targets: str, adapted: set[str], tmp_path: Path, checkpoint: Path, prompts: Path) -> None:
-    finetune(options(tmp_path / "adapter", f"pretrained={checkpoint}", f"data={prompts}", f"lora_targets={targets}"))
+def test_lora_target_modules(targets: str, adapted: set[str], tmp_path: Path, checkpoint: Path, prompts: Path) -> None:
+    changes = [f"model_name_or_path={checkpoint}", f"train_file={prompts}", f"lora_target_modules {targets}"]
+    finetune(*settings(tmp_path / "adapter", *changes))
     weights = load_file(tmp_path / "adapter" / "adapter_model.safetensors")
     assert {name.split(".")[-3] for name in weights} == adapted
 
@@ -98,18 +108,18 @@ def test_lora_targets(targets: str, adapted: set[str], tmp_path: Path, checkpoin
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ("lora_targets=nothing_here", "lora_targets=nothing_here is not allowed"),
-        ("lora_targets=[q_proj,r_proj]", "no module is named r_proj"),
-        ("lora_targets='('", r"lora_targets=\( is not allowed"),
-        ("max_length=5000", "max_length=5000 is not allowed: .* is 2048 tokens"),
-        ("trainer.eval_strategy=steps", r"trainer=\{.*'eval_strategy': 'steps'\}: "),
+        ("lora_target_modules=nothing_here", "lora_target_modules=nothing_here: "),
+        ("lora_target_modules q_proj r_proj", "no module is named r_proj"),
+        ("lora_target_modules=(", r"lora_target_modules=\(: "),
+        ("max_length=5000", "max_length=5000: must be at most 2048, the context of"),
+        ("eval_strategy=steps", "eval_strategy"),
     ],
 )
 def test_what_the_model_or_the_trainer_refuses(change: str, message: str, tmp_path: Path, checkpoint: Path) -> None:
     with pytest.raises(OptionError, match=message):
-        finetune(options(tmp_path / "adapter", f"pretrained={checkpoint}", change))
+        finetune(*settings(tmp_path / "adapter", f"model_name_or_path={checkpoint}", change))
     assert not (tmp_path / "adapter").exists()
-    assert not list(tmp_path.glob("adapter.checkpoints/*"))
+    assert not list(tmp_path.glob("adapter.checkpoints/checkpoint-*"))
 
 
 def test_a_tokenizer_without_eos_is_refused(tmp_path: Path, checkpoint: Path) -> None:
@@ -118,11 +128,11 @@ def test_a_tokenizer_without_eos_is_refused(tmp_path: Path, checkpoint: Path) ->
     tokenizer.eos_token = None
     tokenizer.save_pretrained(pretrained)
     with pytest.raises(OptionError, match="endless: its tokenizer has no EOS token"):
-        finetune(options(tmp_path / "adapter", f"pretrained={pretrained}"))
+        finetune(*settings(tmp_path / "adapter", f"model_name_or_path={pretrained}"))
 
 
 def test_the_built_in_model_is_named_without_its_folder(tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:
-    finetune(options(tmp_path / "adapter", "steps=1", "lora_targets=q_proj"))
+    finetune(*settings(tmp_path / "adapter", "max_steps=1", "lora_target_modules=q_proj"))
     config = json.loads((tmp_path / "adapter" / "adapter_config.json").read_text())
     assert config["base_model_name_or_path"] == "mdlm-lm-eval built-in model"
     assert not [warning for warning in recwarn if "renamed" in str(warning.message)]
@@ -131,34 +141,36 @@ def test_the_built_in_model_is_named_without_its_folder(tmp_path: Path, recwarn:
 def test_one_process_has_one_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(TrainingArguments, "n_gpu", 2)
     with pytest.raises(OptionError, match="one process with 2 GPUs is not allowed; start one a GPU, torchrun"):
-        finetune(options(tmp_path / "adapter"))
+        finetune(*settings(tmp_path / "adapter"))
 
 
 def test_folders_of_another_run_are_refused(tmp_path: Path, checkpoint: Path) -> None:
     adapter = tmp_path / "adapter"
-    given = options(adapter, f"pretrained={checkpoint}")
-    finetune(given)
+    given = settings(adapter, f"model_name_or_path={checkpoint}")
+    finetune(*given)
     before = load_file(adapter / "adapter_model.safetensors")
-    with pytest.raises(OptionError, match=r"output=\S+adapter exists already.*--overwrite"):
-        finetune(given)
+    with pytest.raises(OptionError, match=r"output_dir=\S+adapter exists already.*--overwrite"):
+        finetune(*given)
     with pytest.raises(OptionError, match="exists already"):
-        finetune(given, resume=True)
+        finetune(*given[:2], Actions(resume=True))
     adapter.rename(tmp_path / "elsewhere")
     with pytest.raises(OptionError, match="holds another run; continue it with --resume"):
-        finetune(given)
-    with pytest.raises(OptionError, match=r"seed=3 is not allowed with --resume: .* holds a run with seed=0"):
-        finetune(options(tmp_path / "adapter", f"pretrained={checkpoint}", "seed=3"), resume=True)
-    finetune(options(adapter, f"pretrained={checkpoint}", "seed=3"), overwrite=True)
+        finetune(*given)
+    with pytest.raises(OptionError, match=r"seed=3 is not allowed with --resume: .* holds a run with seed=its default"):
+        finetune(*settings(tmp_path / "adapter", f"model_name_or_path={checkpoint}", "seed=3", "resume"))
+    finetune(*settings(adapter, f"model_name_or_path={checkpoint}", "seed=3", "overwrite"))
     after = load_file(adapter / "adapter_model.safetensors")
     assert any(not torch.equal(before[name], after[name]) for name in before)
 
 
 def test_killed_before_the_adapter_was_written(tmp_path: Path, checkpoint: Path, prompts: Path) -> None:
     adapter = tmp_path / "adapter"
-    given = options(adapter, f"pretrained={checkpoint}", f"data={prompts}", "steps=3", "save_steps=2")
-    finetune(given)
+    given = settings(
+        adapter, f"model_name_or_path={checkpoint}", f"train_file={prompts}", "max_steps=3", "save_steps=2"
+    )
+    finetune(*given)
     adapter.rename(tmp_path / "undisturbed")
-    finetune(given, resume=True)
+    finetune(*given[:2], Actions(resume=True))
     undisturbed, resumed = (load_file(tmp_path / n / "adapter_model.safetensors") for n in ("undisturbed", "adapter"))
     for name, weight in undisturbed.items():
         assert torch.equal(weight, resumed[name]), name
@@ -167,7 +179,14 @@ def test_killed_before_the_adapter_was_written(tmp_path: Path, checkpoint: Path,
 def test_gradient_checkpointing_learns_the_same(tmp_path: Path, checkpoint: Path) -> None:
     weights = []
     for name, value in (("plain", "false"), ("checkpointed", "true")):
-        finetune(options(tmp_path / name, f"pretrained={checkpoint}", f"trainer.gradient_checkpointing={value}"))
+        finetune(*settings(tmp_path / name, f"model_name_or_path={checkpoint}", f"gradient_checkpointing={value}"))
         weights.append(load_file(tmp_path / name / "adapter_model.safetensors"))
     for name, weight in weights[0].items():
         torch.testing.assert_close(weight, weights[1][name])
+
+
+def test_two_runs_do_not_share_a_folder(tmp_path: Path, checkpoint: Path) -> None:
+    adapter = tmp_path / "adapter"
+    with claim(adapter), pytest.raises(Claimed, match=rf"adapter is being written by process {os.getpid()} on \S+"):
+        finetune(*settings(adapter, f"model_name_or_path={checkpoint}"))
+    assert not adapter.exists()

@@ -119,7 +119,7 @@ def test_validate_names_every_file_and_its_problems(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert done.stdout == f"{tmp_path / 'good.json'}: ok\n"
     assert done.stderr.splitlines() == [
-        f"{str(tmp_path / 'bad.json')!r}: --limit 10 leaves out questions; allowed are all",
+        f"{str(tmp_path / 'bad.json')!r}: --limit 10 leaves out questions; a submission answers all",
         f"{str(tmp_path / 'no.json')!r}: cannot be read: No such file or directory",
     ]
     assert run("validate", tmp_path / "good.json").returncode == 0

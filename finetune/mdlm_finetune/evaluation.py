@@ -1,14 +1,17 @@
 """The suite's scores before and after, by the sweep command that users have."""
 
-import json
 import os
+import shlex
 import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 
+from mdlm_finetune.arguments import FinetuneArguments
 from mdlm_finetune.folders import evaluation_folder
-from mdlm_finetune.options import FinetuneOptions
+from mdlm_lm_eval.results.privacy import published_command
+from mdlm_lm_eval.results.result_file import read_result_file
 
 N_MASKS = (1, 2, 10, 50, 100, 200)
 
@@ -24,49 +27,53 @@ class Score:
     n_questions: int
 
 
-def sweep_arguments(options: FinetuneOptions) -> list[str]:
-    """What `mdlm-sweep` needs to score the base model and the adapter in `options.output`."""
-    arguments = {
-        "pretrained": options.pretrained,
-        "dtype": options.dtype if options.pretrained else None,
-        "attn_implementation": options.attn_implementation,
+def sweep_arguments(arguments: FinetuneArguments) -> list[str]:
+    """What `mdlm-sweep` needs to score the base model and the adapter in `output_dir`."""
+    model = {
+        "pretrained": None if arguments.is_built_in else arguments.model_name_or_path,
+        "dtype": None if arguments.is_built_in else arguments.dtype,
+        "attn_implementation": arguments.attn_implementation,
     }
-    pairs = ",".join(f"{name}={value}" for name, value in arguments.items() if value is not None)
+    pairs = ",".join(f"{name}={value}" for name, value in model.items() if value is not None)
     return [
         *([f"--model_args={pairs}"] if pairs else []),
-        f"--peft=none,{options.output}",
+        f"--peft=none,{arguments.folder}",
         "--tasks=mdlm_context",
         f"--n_masks={','.join(map(str, N_MASKS))}",
         "--steps=1",
-        f"--limit={options.evaluation_limit}",
-        f"--output_path={_results(options)}",
-        *(["--apply_chat_template"] if options.chat_template else []),
+        f"--limit={arguments.evaluation_limit}",
+        f"--output_path={_results(arguments)}",
+        *(["--apply_chat_template"] if arguments.apply_chat_template else []),
     ]
 
 
-def evaluate(options: FinetuneOptions) -> list[Score]:
+def shown_command(arguments: FinetuneArguments) -> str:
+    """That sweep as a command for readers elsewhere: without folders of this machine."""
+    return published_command(shlex.join(["mdlm-sweep", *sweep_arguments(arguments)]))
+
+
+def evaluate(arguments: FinetuneArguments) -> list[Score]:
     """Scores of both models at all mask counts. Raises CalledProcessError where the sweep fails."""
     # torchrun's variables would have the sweep wait for processes that only trained.
     distributed = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
     environment = {name: value for name, value in os.environ.items() if name not in distributed}
-    command = [sys.executable, "-m", "mdlm_lm_eval.sweep", *sweep_arguments(options)]
+    command = [sys.executable, "-m", "mdlm_lm_eval.sweep", *sweep_arguments(arguments)]
     subprocess.run(command, check=True, env=environment)
-    return [_score(path) for path in sorted(_results(options).rglob("results_*.json"))]
+    return [_score(path) for path in sorted(_results(arguments).rglob("results_*.json"))]
 
 
-def _results(options: FinetuneOptions) -> Path:
+def _results(arguments: FinetuneArguments) -> Path:
     # The results of another limit cannot be continued, and need not go.
-    return evaluation_folder(options) / f"limit{options.evaluation_limit}"
+    return evaluation_folder(arguments) / f"limit{arguments.evaluation_limit}"
 
 
 def _score(path: Path) -> Score:
-    result = json.loads(path.read_text(encoding="utf-8"))
-    settings, tasks = result["config"]["mdlm"], result["group_subtasks"]["mdlm_context"]
-    accuracies = [result["results"][task]["exact_match,none"] for task in tasks]
+    result = read_result_file(path)
+    settings, tasks = result.mdlm or {}, [result.tasks[name] for name in result.groups["mdlm_context"]]
     return Score(
         adapted=settings["adapter"] is not None,
         n_masks=settings["decoding"]["n_masks"],
-        accuracy=sum(accuracies) / len(accuracies),
+        accuracy=fmean(task.metrics["exact_match,none"] for task in tasks),
         n_tasks=len(tasks),
-        n_questions=sum(result["n-samples"][task]["effective"] for task in tasks),
+        n_questions=sum(task.n_questions for task in tasks),
     )

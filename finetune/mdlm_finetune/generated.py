@@ -1,12 +1,12 @@
 """Examples for the built-in model, generated from the suite's words but different in form from its tasks."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from random import Random
 
 from transformers import PreTrainedTokenizerBase
 
+from mdlm_finetune.arguments import FinetuneArguments
 from mdlm_finetune.collator import Example
-from mdlm_finetune.options import FinetuneOptions
 from mdlm_lm_eval.default_model.training import corpus
 from mdlm_lm_eval.options import OptionError
 
@@ -14,7 +14,7 @@ HELD_OUT_RULES = ("animal", "emotion")  # no question is asked under them, so th
 WORD_FACTS = 0.2  # share of the texts
 
 
-def generated_texts(seed: int) -> Iterator[tuple[str, str]]:
+def named_rules(seed: int) -> Iterator[tuple[str, str]]:
     """(prompt, answer), endless: word facts ("knit is: verb"), and long documents of questions under a named rule.
 
     A document begins with its rule's name, which the suite's prompts never do, and holds 1 to 11 questions of it among
@@ -41,15 +41,20 @@ def _named_rule_among_others(rng: Random) -> corpus.Document:
     return corpus.Document(pieces, [len(pieces) - 2])
 
 
-def generated_examples(options: FinetuneOptions, tokenizer: PreTrainedTokenizerBase) -> list[Example]:
-    """`n_examples` generated texts in tokens. Raises OptionError where one is longer than `max_length` allows."""
+# By the name that `dataset_name` gives (GENERATED in recipe.py): seed -> endless (prompt, answer).
+GENERATORS: dict[str, Callable[[int], Iterator[tuple[str, str]]]] = {"named_rules": named_rules}
+
+
+def generated_examples(arguments: FinetuneArguments, tokenizer: PreTrainedTokenizerBase) -> list[Example]:
+    """Generated texts in tokens, as many as the run uses. Raises OptionError where one is too long for `max_length`."""
+    texts = GENERATORS[str(arguments.dataset_name)](arguments.seed)
     examples = []
-    for id, (prompt, answer) in zip(range(options.n_examples), generated_texts(options.seed), strict=False):
+    for id, (prompt, answer) in zip(range(arguments.usable_samples), texts, strict=False):
         prompt_ids = tokenizer(prompt)["input_ids"]
         answer_ids = tokenizer(answer, add_special_tokens=False)["input_ids"]
-        if len(prompt_ids) + len(answer_ids) >= options.max_length:
+        if len(prompt_ids) + len(answer_ids) >= arguments.max_length:
             raise OptionError(
-                f"max_length={options.max_length} is too short for the generated data, which has examples of "
+                f"max_length={arguments.max_length} is too short for {arguments.dataset_name}, which has examples of "
                 f"{len(prompt_ids) + len(answer_ids)} tokens, with a mask behind them"
             )
         examples.append(Example(id, prompt_ids, answer_ids))

@@ -12,10 +12,12 @@ from jinja2 import TemplateError
 from tqdm import tqdm
 from transformers import PreTrainedTokenizerBase
 
+from mdlm_finetune.arguments import FinetuneArguments
 from mdlm_finetune.collator import Example
-from mdlm_finetune.options import FinetuneOptions
+from mdlm_finetune.objective import Objective
+from mdlm_lm_eval.families import end_of_turn_ids
 from mdlm_lm_eval.options import OptionError
-from mdlm_lm_eval.text import end_of_turn_ids
+from mdlm_lm_eval.results.sentences import one_line
 
 FILE_FORMATS = {".jsonl": "json", ".json": "json", ".parquet": "parquet"}
 COLUMNS = (
@@ -27,24 +29,38 @@ ROW_NUMBER = "__row_number__"  # a column that is added while reading
 Message = dict[str, str]  # "role" and "content"
 
 
-def stored_rows(options: FinetuneOptions) -> Iterator[tuple[int, Mapping[str, Any]]]:
+def stored_rows(arguments: FinetuneArguments) -> Iterator[tuple[int, Mapping[str, Any]]]:
     """Rows of a JSONL or Parquet file or of a hub data set, numbered, streamed in an order that the seed fixes.
 
     Raises OptionError for data that cannot be found or read.
     """
-    file_format = FILE_FORMATS.get(Path(options.data).suffix)
     try:
-        if file_format is None:
-            rows = load_dataset(options.data, options.data_config, split=options.split, streaming=True)
+        if arguments.train_file is None:
+            split, config = arguments.dataset_train_split, arguments.dataset_config
+            rows = load_dataset(arguments.dataset_name, config, split=split, streaming=True)
         else:
-            rows = load_dataset(file_format, data_files=options.data, split="train", streaming=True)
+            file_format = FILE_FORMATS[_suffix(arguments.train_file)]
+            rows = load_dataset(file_format, data_files=arguments.train_file, split="train", streaming=True)
         numbered = rows.map(lambda _, number: {ROW_NUMBER: number}, with_indices=True)
-        for row in numbered.shuffle(seed=options.seed, buffer_size=10_000):
+        for row in numbered.shuffle(seed=arguments.seed, buffer_size=10_000):
             yield row.pop(ROW_NUMBER), row
     except StopIteration:
         return  # datasets looks for the first row of an empty file
-    except (OSError, ValueError, DatasetNotFoundError) as error:
-        raise OptionError(f"data={options.data}: cannot be read: {' '.join(str(error).split())}") from error
+    except RecursionError as error:
+        raise OptionError(f"{_source(arguments)}: cannot be read: a row is nested too deeply") from error
+    except (OSError, ValueError, ImportError, DatasetNotFoundError) as error:
+        raise OptionError(f"{_source(arguments)}: cannot be read: {one_line(error)}") from error
+
+
+def _source(arguments: FinetuneArguments) -> str:
+    name = "dataset_name" if arguments.train_file is None else "train_file"
+    return f"{name}={getattr(arguments, name)}"
+
+
+def _suffix(file: str) -> str:
+    if (suffix := Path(file).suffix) not in FILE_FORMATS:
+        raise OptionError(f"train_file={file}: must be a file in {', '.join(FILE_FORMATS)}")
+    return suffix
 
 
 def conversation(row: Mapping[str, Any]) -> tuple[list[Message], str | None]:
@@ -94,46 +110,56 @@ def _text(values: Mapping[str, Any], name: str) -> str:
 
 
 def instruction_examples(
-    options: FinetuneOptions, tokenizer: PreTrainedTokenizerBase, *, report: bool = False
+    arguments: FinetuneArguments, objective: Objective, tokenizer: PreTrainedTokenizerBase, *, report: bool = False
 ) -> tuple[list[Example], str]:
-    """The first `n_examples` rows that have an answer and leave room for a mask, and a sentence on what was skipped.
+    """The first rows that have an answer and leave room for a mask, and a sentence on what was skipped.
 
-    The answer of a base model ends in EOS, that of an instruct model (`chat_template`) in whatever its template ends an
-    assistant's message with; both belong to the answer, as in LLaDA's own fine-tuning. `report` shows progress. Raises
-    OptionError for rows that are malformed, and where nothing remains.
+    The answer of a base model ends in EOS, that of an instruct model (`apply_chat_template`) in whatever its template
+    ends an assistant's message with; both belong to the answer, as in LLaDA's own fine-tuning. `report` shows progress.
+    Raises OptionError for rows that are malformed, and where nothing remains.
     """
-    if options.chat_template and not tokenizer.chat_template:
-        raise OptionError(f"chat_template=True: the tokenizer of {options.pretrained} has no chat template")
+    if arguments.apply_chat_template and not tokenizer.chat_template:
+        raise OptionError(
+            f"apply_chat_template=True: the tokenizer of {arguments.model_name_or_path} has no chat template"
+        )
     special_tokens = [str(token) for token in tokenizer.added_tokens_decoder.values() if token.special]
-    tokenize = _templated if options.chat_template else _plain
+    longest_text = arguments.max_length * max(map(len, tokenizer.get_vocab()))  # characters; more are surely too long
+    tokenize = _templated if arguments.apply_chat_template else _plain
     examples: list[Example] = []
     skipped: Counter[str] = Counter()
-    for number, row in tqdm(stored_rows(options), desc="reading the data", unit=" rows", disable=not report):
+    too_long = f"longer than {arguments.max_length} tokens"
+    progress = tqdm(total=arguments.usable_samples, desc="reading the data", unit=" examples", disable=not report)
+    for number, row in stored_rows(arguments):
         try:
             messages, answer = conversation(row)
-            texts = [message["content"] for message in messages if message["content"]]
             if answer is None:
                 skipped["without an answer"] += 1
                 continue
-            if options.masked_part == "prompt" and not any(text.strip() for text in texts):
+            texts = [message["content"] for message in messages]
+            if objective.masked_part == "prompt" and not any(text.strip() for text in texts):
                 skipped["without a prompt"] += 1
                 continue
             # The tokenizer would read such text as the token itself, which may be the mask.
             if any(token in text for text in (*texts, answer) for token in special_tokens):
                 skipped["with a special token's name in their text"] += 1
                 continue
+            if sum(map(len, texts)) + len(answer) > longest_text:
+                skipped[too_long] += 1
+                continue
             prompt_ids, answer_ids = tokenize(messages, answer, tokenizer)
         except OptionError as error:
-            raise OptionError(f"data={options.data}, row {number} counted from 0: {error}") from error
-        if len(prompt_ids) + len(answer_ids) >= options.max_length:
-            skipped[f"longer than {options.max_length} tokens"] += 1
+            raise OptionError(f"{_source(arguments)}, row {number} counted from 0: {error}") from error
+        if len(prompt_ids) + len(answer_ids) >= arguments.max_length:
+            skipped[too_long] += 1
             continue
         examples.append(Example(number, prompt_ids, answer_ids))
-        if len(examples) == options.n_examples:
+        progress.update()
+        if len(examples) == arguments.usable_samples:
             break
+    progress.close()
     sentence = "rows skipped: " + (", ".join(f"{count} {why}" for why, count in skipped.items()) or "none")
     if not examples:
-        raise OptionError(f"data={options.data} holds no example to train on; {sentence}")
+        raise OptionError(f"{_source(arguments)} holds no example to train on; {sentence}")
     return examples, f"{len(examples)} examples; {sentence}"
 
 
@@ -148,10 +174,10 @@ def _templated(messages: list[Message], answer: str, tokenizer: PreTrainedTokeni
         before = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
         whole = tokenizer.apply_chat_template([*messages, {"role": "assistant", "content": answer}], tokenize=False)
     except TemplateError as error:
-        raise OptionError(f"chat_template=True: this model's template refuses the messages: {error}") from error
+        raise OptionError(f"apply_chat_template=True: this model's template refuses the messages: {error}") from error
     if not whole.startswith(before):
         raise OptionError(
-            "chat_template=True: this model's template renders a prompt differently once it is answered, "
+            "apply_chat_template=True: this model's template renders a prompt differently once it is answered, "
             "so that the answer cannot be told from the prompt"
         )
     prompt_ids: list[int] = tokenizer(before, add_special_tokens=False)["input_ids"]

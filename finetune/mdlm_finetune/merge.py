@@ -1,23 +1,17 @@
 """The model with an adapter folded in, as a checkpoint of its own."""
 
-import os
-import tempfile
-from pathlib import Path
-
+from mdlm_finetune.arguments import FinetuneArguments
 from mdlm_finetune.folders import merged_folder
-from mdlm_finetune.options import FinetuneOptions
-from mdlm_lm_eval import checkpoints
-from mdlm_lm_eval.default_model import default_model_path
+from mdlm_lm_eval import families
 from mdlm_lm_eval.loading import load_denoiser
+from mdlm_lm_eval.results.files import whole_folder
 
 
-def write_merged(options: FinetuneOptions) -> None:
-    """Writes OUTPUT.merged, from the adapter in `options.output`: a trained model may lie in shards."""
-    pretrained, merged = options.pretrained or str(default_model_path()), merged_folder(options)
-    tokenizer = checkpoints.load_tokenizer(pretrained, config=checkpoints.load_config(pretrained))
-    denoiser = load_denoiser(pretrained, dtype=options.dtype, peft=options.output)
-    with tempfile.TemporaryDirectory(dir=merged.parent) as scratch:
-        whole = Path(scratch) / "model"
-        denoiser.model.merge_and_unload().save_pretrained(whole)
-        tokenizer.save_pretrained(whole)
-        os.replace(whole, merged)
+def write_merged(arguments: FinetuneArguments) -> None:
+    """Writes OUTPUT_DIR.merged, from the adapter in `output_dir`: a trained model may lie in shards."""
+    pretrained, merged = arguments.checkpoint, merged_folder(arguments)
+    tokenizer = families.load_tokenizer(pretrained, config=families.load_config(pretrained))
+    denoiser = load_denoiser(pretrained, dtype=arguments.dtype, peft=str(arguments.folder))
+    with whole_folder(merged) as folder:
+        denoiser.model.merge_and_unload().save_pretrained(folder)
+        tokenizer.save_pretrained(folder)

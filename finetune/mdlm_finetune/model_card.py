@@ -1,6 +1,5 @@
 """The adapter's README: what it was made from and how, and what it changes."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from importlib.metadata import version
@@ -8,63 +7,69 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
+from mdlm_finetune.arguments import FinetuneArguments
 from mdlm_finetune.evaluation import Score
-from mdlm_finetune.options import FinetuneOptions
+from mdlm_finetune.objective import Objective
+from mdlm_lm_eval.results.files import write_whole
+from mdlm_lm_eval.results.markdown import markdown_table
+from mdlm_lm_eval.results.names import BUILT_IN, model_name
+from mdlm_lm_eval.results.privacy import published
 
 _PACKAGES = ("mdlm-lm-eval", "torch", "transformers", "peft")
 _EVALUATION = "## Before and after"
-_NOT_EVALUATED = "Not evaluated yet: `mdlm-finetune --config RECIPE.yaml --evaluate` fills this in.\n"
+_NOT_EVALUATED = "Not evaluated yet: `mdlm-finetune --config RECIPE --evaluate` fills this in.\n"
+_IN_EVERY_LOG = {"loss", "grad_norm", "learning_rate", "epoch", "step"}
 
 
-def write_card(adapter: Path, options: FinetuneOptions, log: Sequence[Mapping[str, Any]]) -> None:
-    """README.md in the folder `adapter`, without scores as yet. `log` is the Trainer's history."""
-    metadata: dict[str, Any] = {"library_name": "peft", "tags": ["masked-diffusion", "mask-agnostic", "mdlm-lm-eval"]}
-    if options.pretrained:
-        metadata["base_model"] = options.pretrained
-    settings = asdict(options)
-    del settings["output"]
-    losses = [entry for entry in log if "consistency" in entry]
-    arguments = f"pretrained={options.pretrained},peft=DIR" if options.pretrained else "peft=DIR"
-    template = " --apply_chat_template" if options.chat_template else ""
-    base = f"`{options.pretrained}`" if options.pretrained else "the built-in model of mdlm-lm-eval"
-    lines = [
-        "---",
-        yaml.safe_dump(metadata).rstrip(),
-        "---",
-        "",
-        f"# Mask-agnostic LoRA adapter of {base}",
-        "",
-        "Fine-tuned to predict the same whatever the number of masks appended to the prompt, with the mask-agnostic",
-        'loss of ["Masks Can Be Distracting"](https://arxiv.org/abs/2511.21338). DIR is this folder:',
-        "",
-        f"    lm_eval --model mdlm --model_args {arguments},n_masks=200 --tasks mdlm_context{template}",
-        "",
-        _EVALUATION,
-        "",
-        _NOT_EVALUATED,
-        "## Training",
-        "",
-        f"Loss: {_loss_in_words(options)}. Data: {_data_in_words(options)}.",
-    ]
-    if losses:
-        first, last = losses[0], losses[-1]
-        lines += [
-            "",
-            f"Logged first (step {first['step']}) and last (step {last['step']}): cross-entropy "
-            f"{first['cross_entropy']:.4f} and {last['cross_entropy']:.4f}, consistency {first['consistency']:.4f} "
-            f"and {last['consistency']:.4f}.",
-        ]
-    lines += ["", "| key | value |", "|---|---|"]
-    lines += [f"| `{name}` | {'' if value is None else json.dumps(value)} |" for name, value in settings.items()]
-    lines += ["", "Versions: " + ", ".join(f"{package} {version(package)}" for package in _PACKAGES) + ".", ""]
-    (adapter / "README.md").write_text("\n".join(lines), encoding="utf-8")
+def write_card(
+    adapter: Path, arguments: FinetuneArguments, objective: Objective, log: Sequence[dict[str, Any]]
+) -> None:
+    """README.md in the folder `adapter`, without scores as yet. `log` is the Trainer's history.
+
+    Its `model_name` is what tables call the adapter: "MA (CE + TV), seed 0".
+    """
+    name = f"{objective.label}, seed {arguments.seed}"
+    base = BUILT_IN if arguments.is_built_in else model_name(arguments.model_name_or_path)
+    data = ModelCardData(
+        model_name=name,
+        base_model=base,
+        license=arguments.license,
+        library_name="peft",
+        pipeline_tag="text-generation",
+        tags=["masked-diffusion", "mdlm-lm-eval", arguments.objective.replace("_", "-"), "lora"],
+    )
+    model = "peft=DIR" if arguments.is_built_in else f"pretrained={base},peft=DIR"
+    template = " --apply_chat_template" if arguments.apply_chat_template else ""
+    recipe = published(arguments.changed() | asdict(objective))
+    text = f"""# {name}
+
+A LoRA adapter of {"the built-in model of mdlm-lm-eval" if arguments.is_built_in else f"`{base}`"}. DIR is this folder:
+
+    lm_eval --model mdlm --model_args {model},n_masks=200 --tasks mdlm_context{template}
+
+{_EVALUATION}
+
+{_NOT_EVALUATED}
+## Training
+
+Loss: {objective.in_words}. Data: {_data_in_words(arguments)}.
+{_log_in_words(log)}
+The recipe, as a file for `mdlm-finetune --config`:
+
+```yaml
+{yaml.safe_dump(recipe, sort_keys=False)}```
+
+Versions: {", ".join(f"{package} {version(package)}" for package in _PACKAGES)}.
+"""
+    write_whole(adapter / "README.md", f"---\n{data.to_yaml()}\n---\n\n{text}")
 
 
 def fill_in_scores(adapter: Path, scores: Sequence[Score], command: str) -> None:
     """Replaces the card's part on scores by a table of them, before and after, and the command that made them."""
-    card = (adapter / "README.md").read_text(encoding="utf-8")
-    before_part, _, rest = card.partition(_EVALUATION)
+    card = ModelCard.load(adapter / "README.md")
+    before_part, _, rest = card.text.partition(_EVALUATION)
     _, _, after_part = rest.partition("## Training")
     counts = sorted({score.n_masks for score in scores})
     lines = [
@@ -73,28 +78,43 @@ def fill_in_scores(adapter: Path, scores: Sequence[Score], command: str) -> None
         f"Accuracy in percent on `mdlm_context`, one denoising step, {scores[0].n_questions} questions over "
         f"{scores[0].n_tasks} tasks; degradation is (max - min) / max over the mask counts, in percent.",
         "",
-        "| n_masks | " + " | ".join(map(str, counts)) + " | degradation |",
-        "|---" * (len(counts) + 2) + "|",
     ]
+    rows = []
     for label, adapted in (("before", False), ("after", True)):
         accuracy = {score.n_masks: score.accuracy for score in scores if score.adapted == adapted}
         best = max(accuracy.values())
         degradation = (best - min(accuracy.values())) / best if best > 0.0 else 0.0
         cells = [f"{100 * accuracy[n]:.1f}" for n in counts] + [f"{100 * degradation:.1f}"]
-        lines.append(f"| {label} | " + " | ".join(cells) + " |")
-    lines += ["", f"Made by `{command}`.", "", ""]
-    (adapter / "README.md").write_text(before_part + "\n".join(lines) + "## Training" + after_part, encoding="utf-8")
+        rows.append([label, *cells])
+    lines += [markdown_table(["n_masks", *map(str, counts), "degradation"], rows), "", f"Made by `{command}`.", "", ""]
+    card.text = before_part + "\n".join(lines) + "## Training" + after_part
+    card.data.eval_results = [
+        EvalResult(
+            task_type="text-generation",
+            dataset_type="mdlm_context",
+            dataset_name=f"mdlm_context, {score.n_masks} masks",
+            dataset_config=f"n_masks={score.n_masks}",
+            metric_type="accuracy",
+            metric_value=round(100 * score.accuracy, 2),
+        )
+        for score in scores
+        if score.adapted
+    ]
+    write_whole(adapter / "README.md", str(card))
 
 
-def _loss_in_words(options: FinetuneOptions) -> str:
-    consistency = {"tv": "total variation (L1)", "kl": "symmetric KL", "none": "no consistency"}[options.divergence]
-    if options.beta == 0.0:
-        consistency = "no consistency"
-    weighting = "weighted by 1/p and p" if options.weighting == "1/p" else "unweighted"
-    return f"{options.alpha} x cross-entropy, {options.beta} x {consistency}, {weighting}"
+def _data_in_words(arguments: FinetuneArguments) -> str:
+    if arguments.is_generated:
+        return f"{arguments.usable_samples} generated texts (`{arguments.dataset_name}`)"
+    source = Path(arguments.train_file).name if arguments.train_file else arguments.dataset_name
+    return f"up to {arguments.usable_samples} examples of `{source}`, shuffled with seed {arguments.seed}"
 
 
-def _data_in_words(options: FinetuneOptions) -> str:
-    if options.data == "generated":
-        return f"{options.n_examples} generated texts, word facts and questions under a named rule"
-    return f"up to {options.n_examples} examples of `{options.data}`, shuffled with seed {options.seed}"
+def _log_in_words(log: Sequence[Mapping[str, Any]]) -> str:
+    losses = [entry for entry in log if "loss" in entry]
+    if not losses:
+        return ""
+    first, last = losses[0], losses[-1]
+    terms = sorted(first.keys() - _IN_EVERY_LOG)
+    changes = ", ".join(f"{name} {first[name]:.4f} and {last[name]:.4f}" for name in ("loss", *terms))
+    return f"\nLogged first (step {first['step']}) and last (step {last['step']}): {changes.replace('_', '-')}.\n"

@@ -1,6 +1,7 @@
-"""transformers' Trainer with the mask-agnostic loss."""
+"""transformers' Trainer with the loss of a masked diffusion objective."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -8,8 +9,10 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 from transformers import Trainer, TrainingArguments
 
-from mdlm_finetune.collator import Example, MaskAgnosticCollator
-from mdlm_finetune.loss import Divergence, Weighting, mask_agnostic_loss
+from mdlm_finetune.collator import Collator, Example, MaskAgnosticCollator
+from mdlm_finetune.loss import Divergence, Weighting
+from mdlm_finetune.objective import NoisedBatch
+from mdlm_finetune.objectives.mask_agnostic import MaskAgnostic
 from mdlm_lm_eval.denoiser import Denoiser
 
 
@@ -41,26 +44,24 @@ class _Wrapped(nn.Module):
         return self.wrapper(**inputs)
 
 
-class MaskAgnosticTrainer(Trainer):
-    """Trains a denoiser's model; views are drawn here, since only the trainer knows which pass it is in."""
+def predictions(denoiser: Denoiser, batch: NoisedBatch) -> Tensor:
+    """Logits [V N, vocabulary] at the batch's positions, kept for a backward pass."""
+    return denoiser.logits(batch.input_ids, batch.attention_mask, batch.positions, gradient=True)
+
+
+class DiffusionTrainer(Trainer):
+    """Trains a denoiser's model; examples are noised here, since only the trainer knows which pass it is in."""
 
     def __init__(
         self,
         denoiser: Denoiser,
         args: TrainingArguments,
         examples: Sequence[Example],
-        collator: MaskAgnosticCollator,
-        *,
-        alpha: float = 0.1,
-        beta: float = 1.0,
-        divergence: Divergence = "tv",
-        weighting: Weighting = "1/p",
+        collator: Collator,
         **kwargs: Any,
     ) -> None:
         if len(examples) == 0:
             raise ValueError("the data set holds no example to train on")
-        if alpha == 0.0 and (beta == 0.0 or divergence == "none"):
-            raise ValueError(f"alpha={alpha}, beta={beta}, divergence={divergence}: nothing is left of the loss")
         # The collator needs whole examples, which have no column that is an argument of the model.
         args.remove_unused_columns = False
         super().__init__(
@@ -71,11 +72,9 @@ class MaskAgnosticTrainer(Trainer):
             **kwargs,
         )
         self.denoiser, self.collator = denoiser, collator
-        self.alpha, self.beta = alpha, beta
-        self.divergence, self.weighting = divergence, weighting
         self._wrapped: tuple[nn.Module, Denoiser] | None = None
         self._optimiser_step, self._accumulated = -1, 0
-        self._terms: list[Tensor] = []  # cross-entropy and consistency of each pass since the last log, [2]
+        self._terms: list[dict[str, Tensor]] = []  # of each pass since the last log
 
     def training_step(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None) -> Tensor:
         """One forward-backward pass; counts passes within an optimiser step for the curriculum."""
@@ -88,35 +87,18 @@ class MaskAgnosticTrainer(Trainer):
     def compute_loss(
         self, model: nn.Module, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Tensor:
-        """The loss of both views, which pass through the model together. Raises FloatingPointError where it is NaN."""
+        """The objective's loss; all views pass through the model together. Raises FloatingPointError for NaN."""
         forward_backward_pass = self.state.global_step * self.args.gradient_accumulation_steps + self._accumulated
-        views = self.collator(inputs["examples"], forward_backward_pass)
-        device = self.args.device
-        logits = self._denoiser_of(model).logits(
-            views.input_ids.to(device),
-            views.attention_mask.to(device),
-            views.masked.flatten().nonzero().squeeze(1).to(device),
-            gradient=True,
-        )
-        one, two = logits.chunk(2)  # [N, V] each
-        loss = mask_agnostic_loss(
-            one,
-            two,
-            views.targets.to(device),
-            views.example.to(device),
-            views.mask_ratio.to(device),
-            alpha=self.alpha,
-            beta=self.beta,
-            divergence=self.divergence,
-            weighting=self.weighting,
-        )
-        if not bool(torch.isfinite(loss.total)):
+        batch = self.collator(inputs["examples"], forward_backward_pass)
+        batch = batch.to(self.args.device)
+        terms = dict(self.collator.objective.loss(predictions(self._denoiser_of(model), batch), batch))
+        loss = terms.pop("loss")
+        if not bool(torch.isfinite(loss)):
             raise FloatingPointError(
-                f"the loss is {loss.total.item()} in step {self.state.global_step + 1}, "
-                f"on the examples {list(views.ids)}"
+                f"the loss is {loss.item()} in step {self.state.global_step + 1}, on the examples {list(batch.ids)}"
             )
-        self._terms.append(torch.stack([loss.cross_entropy, loss.consistency]).detach())
-        return loss.total
+        self._terms.append({name: term.detach() for name, term in terms.items()})
+        return loss
 
     def _denoiser_of(self, model: nn.Module) -> Denoiser:
         """The denoiser around `model`, which the Trainer may have wrapped; made once."""
@@ -133,10 +115,32 @@ class MaskAgnosticTrainer(Trainer):
         return self._wrapped[1]
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
-        """Adds both terms of the loss, averaged over the passes since the last log."""
+        """Adds the objective's terms, averaged over the passes since the last log."""
         if self._terms and "loss" in logs:
-            everywhere = self.accelerator.gather(torch.stack(self._terms).mean(0)[None])  # [processes, 2]
-            cross_entropy, consistency = everywhere.mean(0).tolist()
-            logs = {**logs, "cross_entropy": cross_entropy, "consistency": consistency}
+            logs = dict(logs)
+            for name in self._terms[0]:
+                mean = torch.stack([terms[name] for terms in self._terms]).mean()
+                logs[name] = self.accelerator.gather(mean[None]).mean().item()
             self._terms.clear()
         super().log(logs, *args, **kwargs)
+
+
+class MaskAgnosticTrainer(DiffusionTrainer):
+    """A trainer of the mask-agnostic objective, of whose loss it takes the options."""
+
+    def __init__(
+        self,
+        denoiser: Denoiser,
+        args: TrainingArguments,
+        examples: Sequence[Example],
+        collator: MaskAgnosticCollator,
+        *,
+        alpha: float = MaskAgnostic.alpha,
+        beta: float = MaskAgnostic.beta,
+        divergence: Divergence = MaskAgnostic.divergence,
+        weighting: Weighting = MaskAgnostic.weighting,
+        **kwargs: Any,
+    ) -> None:
+        loss: dict[str, Any] = {"alpha": alpha, "beta": beta, "divergence": divergence, "weighting": weighting}
+        fields = vars(collator) | {"objective": replace(collator.objective, **loss)}
+        super().__init__(denoiser, args, examples, Collator(**fields), **kwargs)

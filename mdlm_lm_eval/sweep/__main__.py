@@ -26,6 +26,7 @@ from mdlm_lm_eval.options import (
     requirement,
     unknown_option,
 )
+from mdlm_lm_eval.results.sentences import one_line
 
 RECIPES = Path(__file__).parent / "recipes"
 _LARGEST_FILE = 1_000_000  # bytes
@@ -132,7 +133,7 @@ def _read(config: str) -> dict[str, Any]:
     except OptionError:
         raise
     except (OSError, ValueError, TypeError, RecursionError, yaml.YAMLError) as error:
-        raise OptionError(f"--config {config}: cannot be read: {' '.join(str(error).split())}") from error
+        raise OptionError(f"--config {config}: cannot be read: {one_line(error)}") from error
     if not isinstance(settings, dict):
         raise OptionError(f"--config {config}: must hold settings, a line each")
     for name in ("model_args", "metadata"):

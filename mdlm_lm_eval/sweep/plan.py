@@ -4,7 +4,7 @@ import itertools
 import re
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -17,14 +17,10 @@ from mdlm_lm_eval.options import (
     DecodingOptions,
     LikelihoodOptions,
     OptionError,
-    check_batch_size,
-    must_be,
-    number_of,
     options_of,
-    parse_flag,
-    parse_whole,
     unknown_option,
 )
+from mdlm_lm_eval.values import check_batch_size, must_be, number_of, parse_flag, parse_whole
 
 AUTOREGRESSIVE = "hf"
 MODELS = ("mdlm", AUTOREGRESSIVE)
@@ -35,21 +31,6 @@ OPTION_NAMES = (DECODING_NAMES | LIKELIHOOD_NAMES) - {"seed"}
 # In the order in which folders name them.
 _OPTIONS = dict.fromkeys(each.name for kind in (DecodingOptions, LikelihoodOptions) for each in options_of(kind))
 AXIS_NAMES = OPTION_NAMES | {"peft", "tasks", "metadata", "num_fewshot", "seed"}
-# Settings that are the same in all cells.
-COMMON_NAMES = frozenset(
-    {
-        "apply_chat_template",
-        "batch_size",
-        "confirm_run_unsafe_code",
-        "device",
-        "include_path",
-        "limit",
-        "log_samples",
-        "model",
-        "model_args",
-        "system_instruction",
-    }
-)
 
 
 @dataclass(frozen=True)
@@ -110,6 +91,10 @@ class Sweep:
     def parsed_arguments(self, cell: Cell) -> ModelArguments:
         """The same, validated. Raises OptionError."""
         return split_model_arguments(self.model_arguments(cell), default_seed=cell.seeds[2])
+
+
+# The others are the same in all cells.
+COMMON_NAMES = frozenset(field.name for field in fields(Sweep)) - {"cells"}
 
 
 def plan(settings: Mapping[str, Any]) -> Sweep:

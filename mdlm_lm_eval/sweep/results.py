@@ -2,8 +2,6 @@
 
 import json
 import shlex
-import shutil
-import tempfile
 from collections.abc import Iterable
 from pathlib import Path, PurePath
 from typing import Any
@@ -11,10 +9,13 @@ from typing import Any
 import lm_eval
 from lm_eval.loggers import EvaluationTracker
 
-from mdlm_lm_eval import checkpoints, tasks_path
+from mdlm_lm_eval import families, tasks_path
 from mdlm_lm_eval.default_model import default_model_path
 from mdlm_lm_eval.options import OptionError
-from mdlm_lm_eval.run_info import suite_info
+from mdlm_lm_eval.results.files import UnusableFile, read_json, whole_folder
+from mdlm_lm_eval.results.privacy import published, published_command
+from mdlm_lm_eval.results.suite import suite_info
+from mdlm_lm_eval.results.tracker import check_saved, clean_results
 from mdlm_lm_eval.sweep.plan import Cell, Sweep
 
 # lm-eval's readers look for results_*.json; a cell has one result, so no date in the name.
@@ -27,7 +28,10 @@ def cell_folder(sweep: Sweep, cell: Cell, output: Path) -> Path:
 
 
 def cell_settings(sweep: Sweep, cell: Cell, task_names: Iterable[str]) -> dict[str, Any]:
-    """Everything that decides a cell's scores, except the versions of code, which lm-eval records itself."""
+    """Everything that decides a cell's scores, except the versions of code, which lm-eval records itself.
+
+    Without secrets and paths: the digests of the weights tell two folders of one name apart.
+    """
     settings = {
         "model": sweep.model,
         "model_args": sweep.model_arguments(cell),
@@ -40,10 +44,10 @@ def cell_settings(sweep: Sweep, cell: Cell, task_names: Iterable[str]) -> dict[s
         "system_instruction": sweep.system_instruction,
         "log_samples": sweep.log_samples,
         "task_suite": suite_info(task_names),
-        "weights": checkpoints.files_digest(str(sweep.model_args.get("pretrained", default_model_path()))),
-        "adapter_weights": None if cell.peft is None else checkpoints.files_digest(cell.peft),
+        "weights": families.files_digest(str(sweep.model_args.get("pretrained", default_model_path()))),
+        "adapter_weights": None if cell.peft is None else families.files_digest(cell.peft),
     }
-    return json.loads(json.dumps(settings, default=str))  # as the file will have it
+    return published(json.loads(json.dumps(settings, default=str)))  # as the file will have it
 
 
 def is_finished(folder: Path, settings: dict[str, Any]) -> bool:
@@ -52,13 +56,13 @@ def is_finished(folder: Path, settings: dict[str, Any]) -> bool:
         return False
     path = folder / RESULT_FILE
     try:
-        stored = json.loads(path.read_text(encoding="utf-8"))["config"]["mdlm_sweep"]["settings"]
+        stored = published(read_json(path)["config"]["mdlm_sweep"]["settings"])
         differences = [
             f"{name} was {stored.get(name)} and is {settings.get(name)}"
             for name in settings | stored
             if stored.get(name) != settings.get(name)
         ]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (UnusableFile, LookupError, TypeError, AttributeError) as error:
         raise OptionError(
             f"{folder} is in the way and holds no result of a sweep; move it, or name another --output_path"
         ) from error
@@ -70,51 +74,28 @@ def is_finished(folder: Path, settings: dict[str, Any]) -> bool:
     return True
 
 
-def check_output(output: Path) -> None:
-    """Raises OptionError where no result can be written."""
-    try:
-        output.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=output):
-            pass
-    except OSError as error:
-        raise OptionError(f"--output_path {output} cannot be written: {error}") from error
-
-
-def clear_unfinished(folder: Path) -> None:
-    """Removes what a killed sweep left of a cell."""
-    shutil.rmtree(_unfinished(folder), ignore_errors=True)
-
-
 def write_cell(folder: Path, results: dict[str, Any], tracker: EvaluationTracker) -> None:
     """Writes a cell's result and, where there are any, its samples, through lm-eval's own tracker.
 
-    Raises OSError where they cannot be written.
+    Raises OSError or OptionError where they cannot be written.
     """
-    samples = results.pop("samples", None)
-    unfinished = _unfinished(folder)
-    clear_unfinished(folder)
-    unfinished.mkdir(parents=True)
-    tracker.output_path = str(unfinished / "results.json")
-    tracker.save_results_aggregated(results=results, samples=samples)
-    for task, of_task in (samples or {}).items():
-        tracker.save_results_samples(task_name=task, samples=of_task)
-    for path in list(unfinished.iterdir()):
-        path.rename(path.with_name(path.name.replace(tracker.date_id, "cell")))
-    try:
-        # The tracker only logs what went wrong.
-        json.loads((unfinished / RESULT_FILE).read_text(encoding="utf-8"))
-        n_samples = len(list(unfinished.glob("samples_*.jsonl")))
-    except (OSError, ValueError) as error:
-        raise OSError(f"{folder} cannot be written: {error}") from error
-    if n_samples != len(samples or {}):
-        raise OSError(f"{folder} cannot be written: {len(samples or {}) - n_samples} files of samples are missing")
-    unfinished.rename(folder)
+    samples = results.pop("samples", None) or {}
+    with whole_folder(folder) as unfinished:
+        tracker.output_path = str(unfinished / "results.json")
+        tracker.save_results_aggregated(results=results, samples=samples)
+        check_saved(tracker)
+        for task, of_task in samples.items():
+            tracker.save_results_samples(task_name=task, samples=of_task)
+            check_saved(tracker, {task: len(of_task)})
+        for path in list(unfinished.iterdir()):
+            path.rename(path.with_name(path.name.replace(tracker.date_id, "cell")))
 
 
 def record_cell(sweep: Sweep, cell: Cell, settings: dict[str, Any], results: dict[str, Any]) -> None:
     """Puts into a result what lm-eval cannot know of a model that was loaded before, and how to get it again."""
     results["config"]["model"] = sweep.model
-    results["config"]["mdlm_sweep"] = {"settings": settings, "command": command(sweep, cell)}
+    clean_results(results)
+    results["config"]["mdlm_sweep"] = {"settings": settings, "command": published_command(command(sweep, cell))}
     for config in results["configs"].values():
         source = config.get("metadata", {}).get("config_source")
         if source is not None:
@@ -162,7 +143,3 @@ def _without_machine(source: str) -> str:
         if path.is_relative_to(folder):
             return f"{package}/tasks/{path.relative_to(folder).as_posix()}"
     return path.name
-
-
-def _unfinished(folder: Path) -> Path:
-    return folder.with_name(f".{folder.name}.unfinished")

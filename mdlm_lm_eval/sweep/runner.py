@@ -16,10 +16,12 @@ from lm_eval.loggers import EvaluationTracker
 from lm_eval.utils import set_torch_seed
 from tqdm import tqdm
 
-from mdlm_lm_eval import checkpoints
+from mdlm_lm_eval import families
 from mdlm_lm_eval.devices import best_device
 from mdlm_lm_eval.lm import MDLM
 from mdlm_lm_eval.options import OptionError
+from mdlm_lm_eval.results.files import check_writable
+from mdlm_lm_eval.results.sentences import one_line
 from mdlm_lm_eval.sweep import results as files
 from mdlm_lm_eval.sweep.plan import Cell, Sweep
 from mdlm_lm_eval.sweep.tasks import Tasks
@@ -50,7 +52,7 @@ class SweepRun:
 
         Raises OptionError where results cannot be written or the model cannot be loaded.
         """
-        files.check_output(self.output)
+        check_writable(self.output, "--output_path")
         to_do = self._to_do()
         if to_do:
             self._load_model(to_do[0][0].peft)
@@ -164,7 +166,7 @@ class SweepRun:
             except OptionError:
                 raise
             except (OSError, ValueError, TypeError, RuntimeError, AssertionError) as error:
-                raise OptionError(f"the model cannot be loaded: {_sentence(error)}") from error
+                raise OptionError(f"the model cannot be loaded: {one_line(error)}") from error
         self._loaded_adapter = peft
 
     def _folder(self, cell: Cell) -> Path:
@@ -175,7 +177,7 @@ class SweepRun:
 
     def _fail(self, cell: Cell, error: Exception) -> None:
         kind = "" if isinstance(error, OptionError) else f"{type(error).__name__}: "
-        self.failures.append(f"{self._name(cell)}: {kind}{_sentence(error)}")
+        self.failures.append(f"{self._name(cell)}: {kind}{one_line(error)}")
         self._say(f"failed: {self.failures[-1]}")
 
     def _say(self, line: str) -> None:
@@ -196,7 +198,7 @@ def _unreadable_adapters(names: Iterable[str]) -> dict[str, str]:
     sentences = {}
     for peft in names:
         try:
-            checkpoints.load_adapter_config(peft)
+            families.load_adapter_config(peft)
         except OptionError as error:
             sentences[peft] = str(error)
     return sentences
@@ -214,7 +216,3 @@ def _scores(results: dict[str, Any]) -> str:
     values = next(iter((results.get("groups") or results["results"]).values()))
     scores = [f"{key} {value:.4g}" for key, value in values.items() if "," in key and isinstance(value, float)]
     return scores[0].replace(",none", "") if scores else "no score"
-
-
-def _sentence(error: Exception) -> str:
-    return " ".join(str(error).split())[:1000]

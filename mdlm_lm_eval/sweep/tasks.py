@@ -11,6 +11,7 @@ from lm_eval.tasks import TaskManager
 
 from mdlm_lm_eval import tasks_path
 from mdlm_lm_eval.options import OptionError
+from mdlm_lm_eval.results.sentences import one_line
 from mdlm_lm_eval.sweep.plan import AUTOREGRESSIVE, Cell, Sweep
 
 
@@ -45,9 +46,9 @@ class Tasks:
             try:
                 found = self.manager(cell).load([cell.task])
             except (OSError, LookupError, TypeError, ValueError) as error:
-                raise OptionError(f"{cell.task} cannot be loaded: {' '.join(str(error).split())}") from error
+                raise OptionError(f"{cell.task} cannot be loaded: {one_line(error)}") from error
             if self.sweep.model == AUTOREGRESSIVE and any(map(_has_slots, found["tasks"].values())):
-                raise OptionError(f"{cell.task} has its masks in the prompt; allowed for it is --model mdlm")
+                raise OptionError(f"{cell.task} has its masks in the prompt, which only --model mdlm fills")
             groups = found.get("groups", {})
             self.loaded[key] = [groups[cell.task]] if cell.task in groups else list(found["tasks"].values())
         return self.loaded[key]

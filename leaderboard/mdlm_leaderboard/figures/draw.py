@@ -56,7 +56,10 @@ def _drawn(figure: Figure, models: Sequence[str], names: Mapping[str, str]) -> C
     for axes, panel in zip(grid, figure.panels, strict=False):
         for line in panel.lines:
             _draw_line(
-                axes, line.curve, looks.style(line), is_level=figure.kind.x_scale == "log" and NO_MASKS in line.curve
+                axes,
+                line.curve,
+                looks.style(line),
+                is_level=figure.kind.experiment.x_scale == "log" and NO_MASKS in line.curve,
             )
         if low < CHANCE < high:
             axes.axhline(CHANCE, color="#767676", linewidth=0.8, linestyle=(0, (1, 2)))
@@ -68,7 +71,7 @@ def _drawn(figure: Figure, models: Sequence[str], names: Mapping[str, str]) -> C
     grid[0].set_ylim(low, high)
     grid[0].yaxis.set_major_locator(MaxNLocator(nbins=5, steps=[1, 2, 5, 10]))
     _set_x(grid[0], figure)
-    canvas.supxlabel(figure.kind.x_label)
+    canvas.supxlabel(figure.kind.experiment.x_label)
     canvas.supylabel("accuracy (%)")
     if handles:
         canvas.legend(
@@ -112,7 +115,7 @@ def _limits(figure: Figure) -> tuple[float, float]:
 
 def _set_x(axes: Axes, figure: Figure) -> None:
     xs = sorted({x for panel in figure.panels for line in panel.lines for x in line.curve})
-    if figure.kind.x_scale == "linear":
+    if figure.kind.experiment.x_scale == "linear":
         axes.xaxis.set_major_locator(MaxNLocator(nbins=5, steps=[1, 2, 5, 10], integer=True))
         return
     counts = [x for x in xs if x != NO_MASKS] or [1, 200]

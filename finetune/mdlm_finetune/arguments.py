@@ -1,0 +1,165 @@
+"""The command's arguments: ours, the objective's and transformers' own, read by its HfArgumentParser."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, NoReturn
+
+import torch
+from transformers import HfArgumentParser, TrainingArguments
+
+from mdlm_finetune.objective import Objective
+from mdlm_finetune.objectives import objective_class
+from mdlm_finetune.recipe import (
+    GENERATED,
+    Actions,
+    Recipe,
+    as_flags,
+    number,
+    read_recipe,
+    take_flag,
+    unknown_key,
+    whole_number,
+)
+from mdlm_lm_eval.default_model import default_model_path
+from mdlm_lm_eval.options import OptionError
+from mdlm_lm_eval.results.names import BUILT_IN
+from mdlm_lm_eval.results.sentences import one_line
+
+# Name -> least and most. The most are sizes that no run reaches and no machine holds.
+_BOUNDS = {
+    "max_train_samples": (1, 10**7),
+    "max_length": (2, 10**6),
+    "max_steps": (1, 10**7),
+    "per_device_train_batch_size": (1, 10**5),
+    "gradient_accumulation_steps": (1, 10**5),
+    "save_steps": (1, 10**7),
+    "save_total_limit": (1, 10**7),
+    "logging_steps": (1, 10**7),
+    "lora_r": (1, 10**5),
+    "lora_alpha": (1, 10**5),
+    "lora_dropout": (0, 0.99),
+    "seed": (0, 2**32 - 1),
+    "data_seed": (0, 2**32 - 1),
+    "evaluation_limit": (0, 10**7),
+    "weight_decay": (0, 100),
+    "max_grad_norm": (0, 10**9),
+    "dataloader_num_workers": (0, 1000),
+    "warmup_steps": (0, 10**7),
+}
+
+
+@dataclass
+class FinetuneArguments(Recipe, TrainingArguments):
+    """transformers' TrainingArguments with what a recipe names beside them. Raises OptionError for bad values."""
+
+    def __post_init__(self) -> None:
+        # Other folders' names begin with it, so that no slash may stand at its end.
+        if not (self.output_dir or "").strip() or Path(str(self.output_dir)).name in ("", ".."):
+            raise OptionError(f"output_dir={self.output_dir}: must be the name of a folder")
+        self.output_dir = str(Path(str(self.output_dir)).expanduser())
+        for name, (least, most) in _BOUNDS.items():
+            value = getattr(self, name)
+            if value is not None and not least <= value <= most:
+                raise OptionError(f"{name}={value}: must be a number from {least} to {most}")
+        if not 0.0 < self.learning_rate < float("inf"):
+            raise OptionError(f"learning_rate={self.learning_rate}: must be a number above 0")
+        if self.dtype not in ("float32", "bfloat16", "float16"):
+            raise OptionError(f"dtype={self.dtype}: must be one of float32, bfloat16, float16")
+        if self.num_train_epochs != TrainingArguments.num_train_epochs:
+            raise OptionError(f"num_train_epochs={self.num_train_epochs}: must be left out; max_steps says how long")
+        if self.resume_from_checkpoint is not None:
+            raise OptionError("resume_from_checkpoint must be left out; --resume goes on from the last one")
+        if (self.train_file is None) == (self.dataset_name is None):
+            raise OptionError("train_file or dataset_name must be given, and not both")
+        if "://" in (data := str(self.train_file or self.dataset_name)):
+            raise OptionError(f"{data}: must be a file on this machine, or a data set's name on the hub")
+        if self.is_generated and self.apply_chat_template:
+            raise OptionError(f"apply_chat_template=True: must be left out for dataset_name={self.dataset_name}")
+        # Else transformers refuses bf16 on machines without a GPU.
+        self.use_cpu: bool = self.use_cpu or not torch.accelerator.is_available()
+        if self.fp16 and self.use_cpu:
+            raise OptionError("fp16=True: must be left out without a GPU; bf16 works there")
+        self.ddp_find_unused_parameters: bool = bool(self.ddp_find_unused_parameters)
+        try:
+            super().__post_init__()
+        except (TypeError, ValueError, ImportError, OSError, NotImplementedError) as error:
+            raise OptionError(one_line(error)) from error
+        if self.n_gpu > 1:
+            # The Trainer would copy the model in threads, whose copies lack what the Denoiser registers.
+            raise OptionError(
+                f"one process with {self.n_gpu} GPUs is not allowed; start one a GPU, torchrun --nproc-per-node "
+                f"{self.n_gpu} -m mdlm_finetune, or name one GPU in CUDA_VISIBLE_DEVICES"
+            )
+
+    @property
+    def is_built_in(self) -> bool:
+        return self.model_name_or_path == BUILT_IN
+
+    @property
+    def is_generated(self) -> bool:
+        return self.dataset_name in GENERATED
+
+    @property
+    def checkpoint(self) -> str:
+        """The base model's hub id or folder."""
+        return str(default_model_path()) if self.is_built_in else self.model_name_or_path
+
+    @property
+    def folder(self) -> Path:
+        """Where the adapter goes."""
+        return Path(str(self.output_dir))
+
+    @property
+    def usable_samples(self) -> int:
+        """Examples that the run can see at most."""
+        a_step = self.world_size * self.per_device_train_batch_size * self.gradient_accumulation_steps
+        return min(self.max_train_samples or a_step * self.max_steps, a_step * self.max_steps)
+
+    def changed(self) -> dict[str, Any]:
+        """What differs from the defaults, as values of a YAML file, without secrets."""
+        default = type(self)(output_dir=self.output_dir, train_file=self.train_file, dataset_name=self.dataset_name)
+        before, now = default.to_dict(), self.to_dict()
+        data = ("train_file", "dataset_name")
+        return {key: now[key] for key in now if now[key] != before[key] or (key in data and now[key] is not None)}
+
+
+class _Parser(HfArgumentParser):
+    """transformers' parser with strict numbers, whole names, and errors of one sentence."""
+
+    def __init__(self, *dataclasses: type) -> None:
+        super().__init__(dataclasses, prog="mdlm-finetune", allow_abbrev=False, add_help=False)
+        self.register("type", int, whole_number)
+        self.register("type", float, number)
+
+    def error(self, message: str) -> NoReturn:
+        raise OptionError(re.sub(r"^argument --([\w-]+)(/\S+)?:", r"\1:", message))
+
+
+def read_arguments(words: Sequence[str]) -> tuple[FinetuneArguments, Objective, Actions]:
+    """The recipe that `words` name by --config, with their other flags on top.
+
+    Raises OptionError for unknown keys and bad values.
+    """
+    config, words = take_flag(words, "config")
+    settings = {} if config is None else read_recipe(config)
+    for name, other in (("train_file", "dataset_name"), ("dataset_name", "train_file")):
+        if take_flag(words, name)[0] is not None:
+            settings.pop(other, None)  # one of them replaces the recipe's
+    objective = objective_class(take_flag(words, "objective")[0] or str(settings.get("objective", Recipe.objective)))
+    known = {each.name for group in (FinetuneArguments, objective) for each in fields(group) if each.init}
+    parser = _Parser(FinetuneArguments, objective, Actions)
+    words = [*as_flags(settings, known), *words]
+    for word in parser.parse_known_args(words)[1]:
+        if not word.startswith("--"):
+            raise OptionError(f"{word} is not understood; flags are --KEY VALUE")
+        raise unknown_key(word.removeprefix("--").partition("=")[0], known | {each.name for each in fields(Actions)})
+    arguments, chosen, actions = parser.parse_args_into_dataclasses(words, look_for_args_file=False)
+    return arguments, chosen, actions
+
+
+def long_help(words: Sequence[str]) -> str:
+    """Every flag: ours, those of the objective in `words`, and TrainingArguments'."""
+    objective = objective_class(take_flag(words, "objective")[0] or Recipe.objective)
+    return _Parser(FinetuneArguments, objective, Actions).format_help()

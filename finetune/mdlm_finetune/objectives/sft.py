@@ -1,0 +1,43 @@
+"""LLaDA's plain objective: supervised fine-tuning without the mask-agnostic loss."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from mdlm_finetune.objective import Noised, NoisedBatch, Noising, Objective
+from mdlm_finetune.objectives import register_objective
+
+T_MIN = 1e-3  # LLaDA's own floor of t, without which one token could weigh without limit
+
+
+@register_objective("sft")
+@dataclass(frozen=True)
+class Sft(Objective):
+    """t ~ U(0, 1), each token of `masked_part` masked with probability t, weight 1/t (LLaDA, eq. 5 and GUIDELINES.md).
+
+    The loss of an example is divided by the number of its tokens that may be masked, then averaged over examples.
+    Unlike LLaDA's own code, padding is no part of the answer: it is neither attended to nor predicted.
+    """
+
+    @property
+    def label(self) -> str:
+        return "SFT"
+
+    @property
+    def in_words(self) -> str:
+        return "cross-entropy at masks drawn with probability t ~ U(0, 1), weighted by 1/t (LLaDA's plain objective)"
+
+    def noise(self, text: Tensor, maskable: Tensor, noising: Noising) -> Noised:
+        """One view, of the noised text alone."""
+        t = (1.0 - T_MIN) * float(torch.rand((), generator=noising.generator)) + T_MIN
+        is_masked = maskable & (torch.rand(len(text), generator=noising.generator) < t)
+        return Noised((text.masked_fill(is_masked, noising.mask_token_id),), is_masked, t)
+
+    def loss(self, logits: Tensor, batch: NoisedBatch) -> Mapping[str, Tensor]:
+        """The weighted cross-entropy alone."""
+        per_token = F.cross_entropy(logits.float(), batch.targets, reduction="none")  # [N]
+        weight = 1.0 / (batch.mask_ratio * batch.n_maskable * len(batch.ids))  # [B]
+        return {"loss": (per_token * weight[batch.example]).sum()}

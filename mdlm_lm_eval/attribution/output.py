@@ -1,0 +1,110 @@
+"""What an analysis writes: tidy rows as CSV, and as JSON with a summary and everything that made them."""
+
+import csv
+import io
+import json
+import platform
+import shlex
+import sys
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from mdlm_lm_eval.options import OptionError
+from mdlm_lm_eval.results.files import UnusableFile, check_writable, read_json, write_whole
+from mdlm_lm_eval.results.privacy import published, published_command
+from mdlm_lm_eval.results.statistics import t_interval
+
+Row = dict[str, Any]
+
+
+def over_tasks(rows: Sequence[Row], value: str, by: Sequence[str]) -> list[Row]:
+    """Mean of `value` over tasks with the half width of its 95% t interval, for each combination of the columns `by`.
+
+    Every task counts the same. The band is None for a single task.
+    """
+    per_task: dict[tuple[Any, ...], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for row in rows:
+        per_task[tuple(row[name] for name in by)][row["task"]].append(row[value])
+    summary = []
+    for key, tasks in per_task.items():
+        over = t_interval([fmean(values) for values in tasks.values()])
+        summary.append({**dict(zip(by, key, strict=True)), value: over.mean, "band": over.half_width, "tasks": over.n})
+    return summary
+
+
+class Report:
+    """One analysis on disk, in `{folder}/{name}.json` and `.csv`, rewritten as its rows come in.
+
+    Raises OptionError where the folder holds the same analysis of other settings.
+    """
+
+    def __init__(self, folder: Path, name: str, settings: Mapping[str, Any]) -> None:
+        self.folder, self.name = folder, name
+        # As it will be read back, so that a list equals a tuple.
+        self.settings: dict[str, Any] = published(json.loads(json.dumps(settings)))
+        self.rows: list[Row] = []
+        self.finished: list[str] = []  # tasks whose rows are there
+        if self.path(".json").exists():
+            self._continue()
+
+    def path(self, suffix: str) -> Path:
+        """Of one of the analysis' files."""
+        return self.folder / f"{self.name}{suffix}"
+
+    def make_folder(self) -> None:
+        """Raises OptionError where there can be none, so that no work is done in vain."""
+        check_writable(self.folder, "--output_path")
+
+    def add(self, task: str, rows: Sequence[Row]) -> None:
+        """Keeps a task's rows on disk, for a run that is killed before its end."""
+        self.rows += rows
+        self.finished.append(task)
+        self._write({})
+
+    def write(self, summary: Mapping[str, Any]) -> None:
+        """The finished analysis."""
+        self._write(summary)
+        table = io.StringIO()
+        writer = csv.DictWriter(table, list(self.rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(self.rows)
+        write_whole(self.path(".csv"), table.getvalue())
+
+    def _continue(self) -> None:
+        path = self.path(".json")
+        try:
+            stored = read_json(path)
+            settings, self.rows, self.finished = dict(stored["settings"]), stored["rows"], stored["finished_tasks"]
+        except (UnusableFile, LookupError, TypeError, ValueError) as error:
+            raise OptionError(f"{path} is in the way: it is no result of this analysis; name another folder") from error
+        for name, value in self.settings.items():
+            if published(settings.get(name)) != value:
+                raise OptionError(
+                    f"{path} is in the way: it was made with {name}={settings.get(name)}, not {value}; name another "
+                    "--output_path"
+                )
+
+    def _write(self, summary: Mapping[str, Any]) -> None:
+        content = {
+            "analysis": self.name,
+            "command": _command(),
+            "settings": self.settings,
+            "versions": _versions(),
+            "finished_tasks": self.finished,
+            "summary": summary,
+            "rows": self.rows,
+        }
+        write_whole(self.path(".json"), json.dumps(content, indent=1) + "\n")
+
+
+def _command() -> str:
+    return published_command(shlex.join(["mdlm-attribution", *sys.argv[1:]]))
+
+
+def _versions() -> dict[str, str]:
+    packages = ("mdlm-lm-eval", "lm-eval", "torch", "transformers", "peft")
+    return {"python": platform.python_version(), **{name: version(name) for name in packages}}

@@ -1,0 +1,107 @@
+"""Files and folders that appear whole or not at all, and reading that no file can hang or drown."""
+
+import json
+import os
+import re
+import shutil
+import stat
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from mdlm_lm_eval.options import OptionError
+from mdlm_lm_eval.results.sentences import one_line
+
+_MOST_BYTES = 64 * 2**20  # a result file of lm-eval takes some 100 kB
+
+
+# Halves of characters, which JSON can hold and no other file can.
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]|\xed[\xa0-\xbf]")
+
+
+class UnusableFile(ValueError):
+    """A file that cannot be used; the message is one sentence without the file's name."""
+
+
+def read_bytes(path: Path, *, at_most: int = _MOST_BYTES) -> bytes:
+    """A regular file of at most `at_most` bytes. Raises UnusableFile for anything else."""
+    try:
+        # Opening a FIFO would wait for a writer, and a link may lead to a device without end.
+        descriptor = os.open(path, os.O_RDONLY | vars(os).get("O_NONBLOCK", 0))
+        with open(descriptor, "rb") as file:
+            state = os.fstat(descriptor)
+            if not stat.S_ISREG(state.st_mode):
+                raise UnusableFile("is no regular file")
+            if state.st_size > at_most:
+                raise UnusableFile(f"has {state.st_size / 2**20:.0f} MiB; at most {at_most / 2**20:.0f} are read")
+            return file.read(at_most)
+    except OSError as error:
+        raise UnusableFile(f"cannot be read: {error.strerror}") from error
+
+
+def read_json(path: Path) -> Any:
+    """What a JSON file holds, NaN and infinities as text. Raises UnusableFile."""
+    text = read_bytes(path)
+    try:
+        content = json.loads(text, parse_constant=str)
+        return _without_surrogates(content) if _SURROGATE.search(text) else content
+    except (ValueError, RecursionError) as error:
+        raise UnusableFile(f"is no whole JSON file ({one_line(error)})") from error
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Writes `text`, or leaves what was there. Raises OptionError where it cannot be written."""
+    scratch = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with open(scratch, "w", encoding="utf-8", newline="\n") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(scratch, path)
+        finally:
+            scratch.unlink(missing_ok=True)
+    except OSError as error:
+        raise OptionError(f"{path} cannot be written: {error.strerror}") from error
+
+
+@contextmanager
+def scratch_folder(path: Path) -> Iterator[Path]:
+    """A new folder beside `path`, gone when the block ends. It also removes what a killed process left of its own."""
+    scratch = path.with_name(f".{path.name}.unfinished")
+    shutil.rmtree(scratch, ignore_errors=True)
+    scratch.mkdir(parents=True)
+    try:
+        yield scratch
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+@contextmanager
+def whole_folder(path: Path) -> Iterator[Path]:
+    """A new folder that becomes `path`, where nothing may lie, if the block ends well."""
+    with scratch_folder(path) as scratch:
+        yield scratch
+        os.replace(scratch, path)
+
+
+def check_writable(folder: Path, option: str) -> None:
+    """Makes `folder`, which the option `option` names. Raises OptionError where nothing can be written into it."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder):
+            pass
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else one_line(error)
+        raise OptionError(f"{option} {folder} cannot be written: {reason}") from error
+
+
+def _without_surrogates(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {_without_surrogates(name): _without_surrogates(inner) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [_without_surrogates(inner) for inner in value]
+    return value.encode("utf-8", "replace").decode("utf-8") if isinstance(value, str) else value

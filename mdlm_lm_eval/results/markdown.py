@@ -1,0 +1,17 @@
+"""Tables in Markdown, and their places in a README: between `<!-- name -->` and `<!-- end -->`."""
+
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+
+def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table, a line each for the header, the rule and every row, the last without a line end."""
+    return "\n".join(f"| {' | '.join(line)} |" for line in (header, ["---"] * len(header), *rows))
+
+
+def replace_table(readme: Path, name: str, text: str) -> None:
+    """Puts `text` into a README in the place that is marked with `name`."""
+    marked = re.compile(rf"(<!-- {name} -->\n).*?(<!-- end -->)", re.DOTALL)
+    old = readme.read_text(encoding="utf-8")
+    readme.write_text(marked.sub(lambda match: f"{match[1]}{text}\n{match[2]}", old), encoding="utf-8")

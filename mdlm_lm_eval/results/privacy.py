@@ -1,0 +1,70 @@
+"""What must not be published, out of what is: secrets, and folders of the user's machine."""
+
+import re
+import shlex
+from collections.abc import Mapping
+from pathlib import PurePosixPath
+from typing import Any
+
+# Arguments that grant access, or say how the user's machine reaches the network.
+_SECRET = re.compile(
+    r"(?i)(?:\w+_)?(?:api_key|password|secret|credentials?)|(?:use_)?(?:auth_|access_|hf_|hub_|_)?token|proxies"
+)
+# Access tokens by their look, wherever they stand: of the Hugging Face Hub, of OpenAI, of GitHub.
+_TOKEN = re.compile(r"\b(?:hf_|sk-|gh[a-z]_|github_pat_)[\w-]{16,}")
+_USER_IN_URL = re.compile(r"(?<=://)[^/\s@]+@")
+_FOLDER = re.compile(r"(?:file:/+|~[\w.-]*/|/|[A-Za-z]:[\\/]|\\\\)[^\n{}<>]*")
+_FOLDER_IN_TEXT = re.compile(r"(?:(?<=[\s='\",(\[])|^)(?:file:/+|~[\w.-]*/|/|[A-Za-z]:[\\/])[^\s'\",)\]]+")
+_MARK = "(removed)"
+
+
+def published(value: Any) -> Any:
+    """A JSON value without secrets; of an absolute path only the last part is left."""
+    if isinstance(value, Mapping):
+        return {name: published(inner) for name, inner in value.items() if not is_secret(name)}
+    if isinstance(value, list | tuple):
+        return [published(inner) for inner in value]
+    return published_text(value) if isinstance(value, str) else value
+
+
+def published_text(text: str) -> str:
+    """The same for a text: a value, a path, or `name=value,name=value`."""
+    if _FOLDER.fullmatch(text):
+        return last_part(text)
+    if "=" in text and "\n" not in text:
+        pairs = [part.partition("=") for part in text.split(",")]
+        kept = [pair for pair in pairs if not (pair[1] and is_secret(pair[0].strip()))]
+        return ",".join(name + equals + published_text(value) for name, equals, value in kept)
+    text = _USER_IN_URL.sub("", _TOKEN.sub(_MARK, text))
+    return _FOLDER_IN_TEXT.sub(lambda match: last_part(match[0]), text)
+
+
+def published_command(command: str) -> str:
+    """The same for a shell command, word by word."""
+    try:
+        words = shlex.split(command)
+    except ValueError:  # a quote that does not end
+        return published_text(command)
+    return shlex.join(_published_word(word) for word in words)
+
+
+def is_secret(name: object) -> bool:
+    """Whether an argument of this name may not be published; `mask_token_id` and the like may."""
+    return _SECRET.fullmatch(str(name)) is not None
+
+
+def last_part(path: str) -> str:
+    """The last part of a path, of Windows too."""
+    return PurePosixPath(path.replace("\\", "/")).name or "folder"
+
+
+def _published_word(word: str) -> str:
+    if word.startswith("{"):
+        import json
+
+        try:
+            return json.dumps(published(json.loads(word)))
+        except (ValueError, RecursionError):
+            pass
+    option, equals, value = word.partition("=")
+    return f"{option}={published_text(value)}" if equals and option.startswith("--") else published_text(word)

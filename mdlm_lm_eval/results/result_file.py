@@ -1,0 +1,260 @@
+"""lm-eval's result files: where they lie, and what is kept of one. Everybody who reads one reads it here."""
+
+import math
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mdlm_lm_eval.results.files import UnusableFile, read_json
+from mdlm_lm_eval.results.privacy import published, published_command, published_text
+
+if TYPE_CHECKING:
+    from lm_eval.result_schema import EvalResults
+
+READABLE_LM_EVAL = "0.4"
+
+
+@dataclass(frozen=True)
+class TaskResult:
+    """What one task or group reports. Metrics are named as lm-eval does, `metric,filter`.
+
+    `generation` is the task's generation_kwargs, with the run's own; `effective` the ranges that `--model mdlm`
+    recorded, such as masks -> (200, 200).
+    """
+
+    name: str
+    version: str
+    shots: int
+    metrics: Mapping[str, float]
+    standard_errors: Mapping[str, float]
+    higher_is_better: Mapping[str, bool]
+    n_questions: int
+    n_original: int
+    output_type: str
+    generation: Mapping[str, Any]
+    metadata: Mapping[str, Any]
+    effective: Mapping[str, tuple[int, int]]
+    unsafe_code: bool
+
+
+@dataclass(frozen=True)
+class ResultFile:
+    """One result file, without secrets and paths of the machine that wrote it.
+
+    `groups` are lm-eval's groups with their members, `mdlm` is what `--model mdlm` recorded. `folders` has the names of
+    model and adapter as they were given, paths included: they may tell two models apart, and are never shown.
+    """
+
+    path: str
+    model_kind: str
+    model_args: Mapping[str, Any]
+    gen_kwargs: Mapping[str, Any]
+    mdlm: Mapping[str, Any] | None
+    sweep: Mapping[str, Any]
+    run_options: Mapping[str, Any]
+    dtype: str
+    limit: float | None
+    chat_template: bool
+    fewshot_as_multiturn: bool
+    system_instruction: str | None
+    versions: Mapping[str, str]
+    date: str
+    suite_hash: str | None
+    folders: tuple[str, str]
+    tasks: Mapping[str, TaskResult]
+    group_results: Mapping[str, TaskResult]
+    groups: Mapping[str, tuple[str, ...]]
+
+
+def find_result_files(folder: Path, *, leave_out: Path | None = None) -> list[Path]:
+    """All `*.json` files under `folder`, sorted, except hidden ones and those under `leave_out`."""
+    found = []
+    for parent, folders, names in os.walk(folder):
+        folders[:] = [
+            name
+            for name in folders
+            if not name.startswith(".") and (leave_out is None or Path(parent, name).resolve() != leave_out)
+        ]
+        found += [Path(parent, name) for name in names if name.endswith(".json") and not name.startswith(".")]
+    return sorted(found)
+
+
+def read_result_file(path: Path, name: str | None = None) -> ResultFile:
+    """Reads one file, which is called `name` (its path by default) from then on. Raises UnusableFile."""
+    content = read_json(path)
+    if not isinstance(content, dict) or not isinstance(content.get("results"), dict) or "config" not in content:
+        raise UnusableFile("is no result file of lm-eval, which has 'results' and 'config'")
+    _check_version(content)
+    with unusable_if_different():
+        return _parse(content, name or str(path))
+
+
+@contextmanager
+def unusable_if_different() -> Iterator[None]:
+    """Turns what a file of another layout provokes into UnusableFile."""
+    try:
+        yield
+    except UnusableFile:
+        raise
+    except (LookupError, TypeError, AttributeError, ValueError, OverflowError, RecursionError) as error:
+        what = f"{type(error).__name__}: {error}"[:200]
+        raise UnusableFile(f"differs from the result files of lm-eval {READABLE_LM_EVAL} ({what!r})") from error
+
+
+def is_number(value: object) -> bool:
+    """Whether a JSON value is a finite number."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def leaves(group: str, groups: Mapping[str, tuple[str, ...]]) -> list[str]:
+    """The tasks of a group and of the groups inside it."""
+    return [leaf for name in groups[group] for leaf in (leaves(name, groups) if name in groups else [name])]
+
+
+def _check_version(content: Mapping[str, Any]) -> None:
+    version = content.get("lm_eval_version")
+    if not isinstance(version, str):
+        raise UnusableFile(f"names no lm_eval_version; it must be a result file of lm-eval {READABLE_LM_EVAL}")
+    if version.split(".")[:2] != READABLE_LM_EVAL.split("."):
+        raise UnusableFile(f"was written by lm-eval {version[:40]}; it must be {READABLE_LM_EVAL}")
+
+
+def _parse(content: "EvalResults", name: str) -> ResultFile:
+    raw: Mapping[str, Any] = content["config"]
+    config = published(raw)
+    mdlm, sweep = config.get("mdlm"), dict(config.get("mdlm_sweep") or {})
+    if isinstance(sweep.get("command"), str):
+        sweep["command"] = published_command(raw["mdlm_sweep"]["command"])
+    groups = {group: tuple(members) for group, members in content.get("group_subtasks", {}).items() if len(members) > 0}
+    tasks = {task: _task(content, task, mdlm or {}) for task in content["configs"]}
+    if not tasks:
+        raise UnusableFile("holds no task")
+    suite_hash = ((mdlm or {}).get("task_suite") or {}).get("sha256")
+    if not isinstance(suite_hash, str | None):
+        raise UnusableFile(f"records task_suite.sha256={suite_hash!r}; it must be text")
+    return ResultFile(
+        path=name,
+        model_kind=str(config["model"]),
+        model_args=_arguments(config.get("model_args")),
+        gen_kwargs=_arguments(config.get("gen_kwargs")),
+        mdlm={key: value for key, value in mdlm.items() if key != "tasks"} if mdlm else None,
+        sweep=sweep,
+        run_options={
+            key: config.get(key)
+            for key in ("batch_size", "device", "random_seed", "numpy_seed", "torch_seed", "fewshot_seed")
+        },
+        dtype=str(config.get("model_dtype", "")).removeprefix("torch."),
+        limit=_limit(config.get("limit")),
+        chat_template=bool(content.get("chat_template")),
+        fewshot_as_multiturn=bool(content.get("fewshot_as_multiturn")),
+        system_instruction=published_text(str(content.get("system_instruction") or "")) or None,
+        versions=_versions(content, mdlm or {}),
+        date=_date(content.get("date")),
+        suite_hash=suite_hash,
+        folders=_given_names(raw),
+        tasks=tasks,
+        group_results={group: _group(content, group, groups, tasks) for group in content.get("groups", {})},
+        groups=groups,
+    )
+
+
+def _task(content: Mapping[str, Any], name: str, mdlm: Mapping[str, Any]) -> TaskResult:
+    config, counts = content["configs"][name], content["n-samples"][name]
+    effective = mdlm.get("tasks", {}).get(name, {})
+    return TaskResult(
+        name=name,
+        version=str(content["versions"][name]),
+        shots=int(content["n-shot"][name]),
+        n_questions=int(counts["effective"]),
+        n_original=int(counts["original"]),
+        output_type=str(config.get("output_type", "")),
+        generation=dict(config.get("generation_kwargs") or {}),
+        metadata=dict(config.get("metadata") or {}),
+        effective={key: (int(value[0]), int(value[1])) for key, value in effective.items() if isinstance(value, list)},
+        unsafe_code=bool(config.get("unsafe_code")),
+        **_metrics(content["results"][name], content.get("higher_is_better", {}).get(name, {})),
+    )
+
+
+def _group(
+    content: Mapping[str, Any], name: str, groups: Mapping[str, tuple[str, ...]], tasks: Mapping[str, TaskResult]
+) -> TaskResult:
+    members = [tasks[task] for task in leaves(name, groups)]
+    shots, versions = {task.shots for task in members}, content["versions"]
+    if len(shots) > 1:
+        raise UnusableFile(f"mixes {sorted(shots)} shots in the group {name!r}; it must be one number of shots")
+    return TaskResult(
+        name=name,
+        version=str(versions[name] if name in versions else members[0].version),
+        shots=shots.pop(),
+        n_questions=sum(task.n_questions for task in members),
+        n_original=sum(task.n_original for task in members),
+        output_type=members[0].output_type,
+        generation=members[0].generation,
+        metadata={},
+        effective=_widest([task.effective for task in members]),
+        unsafe_code=False,
+        **_metrics(content["groups"][name], members[0].higher_is_better),
+    )
+
+
+def _widest(ranges: list[Mapping[str, tuple[int, int]]]) -> dict[str, tuple[int, int]]:
+    names = set(ranges[0]).intersection(*ranges)
+    return {name: (min(one[name][0] for one in ranges), max(one[name][1] for one in ranges)) for name in sorted(names)}
+
+
+def _metrics(result: Mapping[str, Any], higher_is_better: Mapping[str, Any]) -> dict[str, Any]:
+    values = {key: value for key, value in result.items() if "," in key and is_number(value)}
+    errors = {key: value for key, value in values.items() if "_stderr," in key}
+    return {
+        "metrics": {key: float(value) for key, value in values.items() if key not in errors},
+        "standard_errors": {key.replace("_stderr,", ","): float(value) for key, value in errors.items()},
+        "higher_is_better": {key: value is True for key, value in higher_is_better.items()},
+    }
+
+
+def _arguments(arguments: object) -> dict[str, Any]:
+    """Model arguments or gen_kwargs, which lm-eval before 0.4.9 kept as `name=value,name=value`."""
+    if isinstance(arguments, str):
+        pairs = [pair.partition("=") for pair in arguments.split(",") if pair]
+        arguments = {name: value for name, _, value in pairs}
+    return dict(arguments or {})  # type: ignore[call-overload]
+
+
+def _given_names(config: Mapping[str, Any]) -> tuple[str, str]:
+    """Of model and adapter, "" where the file has none."""
+    mdlm, arguments = config.get("mdlm") or {}, _arguments(config.get("model_args"))
+    keys = ("pretrained", "model", "path", "engine")
+    model = mdlm.get("pretrained") or next((arguments[key] for key in keys if key in arguments), None)
+    return str(model or ""), str(mdlm.get("adapter") or arguments.get("peft") or "")
+
+
+def _limit(limit: object) -> float | None:
+    if limit is None:
+        return None
+    if not is_number(limit):
+        raise UnusableFile(f"has limit={limit!r}; it must be a number or null")
+    return float(limit)  # type: ignore[arg-type]
+
+
+def _versions(content: Mapping[str, Any], mdlm: Mapping[str, Any]) -> dict[str, str]:
+    environment = str(content.get("pretty_env_info") or "")
+    facts = dict(line.split(": ", 1) for line in environment.splitlines() if ": " in line)
+    found = {
+        "lm_eval": content["lm_eval_version"],
+        "mdlm_lm_eval": mdlm.get("package_version"),
+        "transformers": content.get("transformers_version"),
+        "torch": facts.get("PyTorch version"),
+        "python": facts.get("Python version", "").split(" ")[0],
+    }
+    return {name: str(version) for name, version in found.items() if version}
+
+
+def _date(date: object) -> str:
+    if not is_number(date):
+        return ""
+    return datetime.fromtimestamp(float(date), UTC).isoformat(timespec="seconds")  # type: ignore[arg-type]

@@ -1,0 +1,36 @@
+"""Answers to single questions, out of the files that lm-eval writes with `--log_samples`."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+from mdlm_lm_eval.results.files import UnusableFile, read_bytes
+from mdlm_lm_eval.results.result_file import is_number
+from mdlm_lm_eval.results.sentences import one_line
+
+_MOST_BYTES = 2**30  # prompts of 16,000 questions take some 50 MB
+
+# What tells a question: its number and the digest of its document.
+Question = tuple[int, str]
+
+
+def samples_path(result: Path, task: str) -> Path | None:
+    """The samples of a task beside a result file, None where there are none."""
+    _, _, date = result.stem.partition("_")
+    path = result.with_name(f"samples_{task}_{date}.jsonl")
+    return path if path.exists() else None
+
+
+def read_scores(path: Path) -> Mapping[str, Mapping[Question, float]]:
+    """Metric (`metric,filter`) -> question -> score. Raises UnusableFile."""
+    scores: dict[str, dict[Question, float]] = {}
+    lines = read_bytes(path, at_most=_MOST_BYTES).splitlines()
+    try:
+        for sample in map(json.loads, lines):
+            question = int(sample["doc_id"]), str(sample["doc_hash"])
+            for metric in sample["metrics"]:
+                if is_number(value := sample.get(metric)):
+                    scores.setdefault(f"{metric},{sample['filter']}", {})[question] = float(value)
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        raise UnusableFile(f"holds no samples of lm-eval in {path.name!r} ({one_line(error)})") from error
+    return scores

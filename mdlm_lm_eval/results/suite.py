@@ -1,0 +1,100 @@
+"""What there is to know of the few-shot suite without building it: versions, task names, standard settings."""
+
+import hashlib
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import yaml
+
+from mdlm_lm_eval import tasks_path
+
+# Settings of `--metadata` with their defaults, and the questions of a task: as the task code in tasks/ has them, which
+# only lm-eval can load. A test compares them.
+STANDARD_SETTINGS = {"fewshot_relevant": 10, "fewshot_distractors": 40, "fewshot_seed": 1}
+QUESTIONS_PER_TASK = 1000
+
+# The suite within the tasks folder; what else lies there has versions of its own.
+_TASK_FOLDERS = ("context", "slot", "position", "locality")
+_SOURCES = (
+    "words",
+    "few_shot.py",
+    "prompts.py",
+    "questions.py",
+    "_suite_yaml",
+    "_open_ended_yaml",
+    "_fixed_slot_yaml",
+)
+_NAME = re.compile(
+    r"mdlm_(?P<task>[a-z]+_[a-z]+?)(?P<slot>_slot)?((_(?P<question>left|middle|right))?_pos(?P<position>\d+))?"
+)
+
+
+@dataclass(frozen=True)
+class SuiteTask:
+    """One task of the suite. `task` is rule and distractor, which all of a task's variants share.
+
+    `question` is None in the open-ended tasks, `position` in the mixed ones.
+    """
+
+    task: str
+    is_slot: bool
+    question: str | None
+    position: int | None
+
+    @property
+    def group(self) -> str:
+        """The group that this task counts to."""
+        if self.position is None:
+            return "mdlm_slot" if self.is_slot else "mdlm_context"
+        if self.question is None:
+            return f"mdlm_position_pos{self.position}"
+        return f"mdlm_locality_{self.question}_pos{self.position}"
+
+    @property
+    def is_open_ended(self) -> bool:
+        """Whether masks follow the prompt; else the answer's mask stands in its text."""
+        return not self.is_slot and self.question is None
+
+
+@cache
+def task_names() -> frozenset[str]:
+    """Rule and distractor of every task, such as `country_smallest`."""
+    names = (path.stem.removeprefix("mdlm_") for path in (tasks_path() / "context").glob("mdlm_*_*.yaml"))
+    return frozenset(names)
+
+
+@cache
+def current_version() -> str:
+    """The version of the suite that is installed."""
+    return str(yaml.safe_load((tasks_path() / "_suite_yaml").read_text(encoding="utf-8"))["metadata"]["version"])
+
+
+@cache
+def suite_task(name: str) -> SuiteTask | None:
+    """The suite's task of this name, None for any other task."""
+    match = _NAME.fullmatch(name)
+    if match is None or match["task"] not in task_names() or (match["slot"] and match["position"]):
+        return None
+    position = None if match["position"] is None else int(match["position"])
+    return SuiteTask(match["task"], bool(match["slot"]), match["question"], position)
+
+
+def suite_info(names: Iterable[str]) -> dict[str, str]:
+    """Version and content hash of the few-shot suite, empty where no task of it is among `names`."""
+    folder = tasks_path()
+    if not any((folder / part / f"{name}.yaml").exists() for name in names for part in _TASK_FOLDERS):
+        return {}
+    return {"version": current_version(), "sha256": content_hash(folder, (*_TASK_FOLDERS, *_SOURCES))}
+
+
+def content_hash(folder: Path, parts: Iterable[str]) -> str:
+    """sha256 over the relative names and contents of the files under `parts`, which make the questions."""
+    digest = hashlib.sha256()
+    paths = [path for part in parts for path in (folder / part, *(folder / part).rglob("*"))]
+    for path in sorted(paths, key=lambda path: path.relative_to(folder).as_posix()):
+        if path.is_file() and path.suffix != ".pyc":
+            digest.update(path.relative_to(folder).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
+    return digest.hexdigest()

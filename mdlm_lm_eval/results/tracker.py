@@ -1,0 +1,87 @@
+"""lm-eval's own writer of results: cleaned before it writes, and checked after, as it only logs what goes wrong."""
+
+from collections.abc import Callable
+from functools import wraps
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from mdlm_lm_eval.options import OptionError
+from mdlm_lm_eval.results.files import UnusableFile, read_json
+from mdlm_lm_eval.results.privacy import published
+
+_unsaved: list[str] = []
+
+
+def save_whole(evaluation_tracker: ModuleType) -> None:
+    """Lets `EvaluationTracker` of lm-eval's module clean and name what it writes of `--model mdlm`, and check it.
+
+    What could not be written whole is told by `raise_if_unsaved`, when the scores have been shown.
+    """
+    tracker = vars(evaluation_tracker)["EvaluationTracker"]
+    tracker.save_results_aggregated = _cleaned_and_checked(tracker.save_results_aggregated)
+    tracker.save_results_samples = _checked(tracker.save_results_samples)
+
+
+def raise_if_unsaved() -> None:
+    """Raises OptionError naming what could not be written since the last call."""
+    unsaved, _unsaved[:] = "; ".join(_unsaved), []
+    if unsaved:
+        raise OptionError(unsaved)
+
+
+def clean_results(results: dict[str, Any]) -> None:
+    """Takes secrets and the machine's folders out of results that are about to be written."""
+    results["config"] = published(results["config"])
+    for config in results.get("configs", {}).values():
+        config |= {name: published(config[name]) for name in ("dataset_path", "dataset_kwargs") if name in config}
+
+
+def check_saved(tracker: Any, samples: dict[str, int] | None = None) -> None:
+    """Raises OptionError unless a tracker's result file, or those of `samples` (task -> how many), are whole."""
+    path = Path(tracker.output_path)
+    folder = path.parent if path.suffix == ".json" else path / str(tracker.general_config_tracker.model_name_sanitized)
+    date_id = vars(tracker).get("date_id", "")  # set when the first file is about to be written
+    try:
+        if samples is None:
+            read_json(next(folder.glob(f"*_{date_id}.json"), folder))
+        for task, n in (samples or {}).items():
+            with open(folder / f"samples_{task}_{date_id}.jsonl", encoding="utf-8") as lines:
+                if sum(line.endswith("\n") for line in lines) != n:
+                    raise UnusableFile(f"the samples of {task} are cut off")
+    except (UnusableFile, OSError) as error:
+        raise OptionError(f"--output_path {path}: the results could not be written whole ({error})") from error
+
+
+def _cleaned_and_checked(save: Callable[..., None]) -> Callable[..., None]:
+    @wraps(save)
+    def cleaned_and_checked(self: Any, results: dict[str, Any], samples: dict[str, Any] | None = None) -> None:
+        if results.get("config", {}).get("mdlm"):
+            from lm_eval.utils import sanitize_model_name
+
+            clean_results(results)
+            mdlm = results["config"]["mdlm"]
+            names = self.general_config_tracker
+            names.model_name = "+".join(filter(None, (mdlm["pretrained"], mdlm["adapter"])))
+            names.model_name_sanitized = sanitize_model_name(names.model_name)
+        save(self, results=results, samples=samples)
+        _note(self)
+
+    return cleaned_and_checked
+
+
+def _checked(save: Callable[..., None]) -> Callable[..., None]:
+    @wraps(save)
+    def checked(self: Any, task_name: str, samples: list[dict[str, Any]]) -> None:
+        save(self, task_name=task_name, samples=samples)
+        _note(self, {task_name: len(samples)})
+
+    return checked
+
+
+def _note(tracker: Any, samples: dict[str, int] | None = None) -> None:
+    try:
+        if tracker.output_path:
+            check_saved(tracker, samples)
+    except OptionError as error:
+        _unsaved.append(str(error))
