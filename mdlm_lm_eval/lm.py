@@ -18,6 +18,7 @@ from mdlm_lm_eval import families
 from mdlm_lm_eval.batching import Batches
 from mdlm_lm_eval.canvas import Canvas, build_canvas, build_infill_canvas
 from mdlm_lm_eval.decoding import decode_canvases
+from mdlm_lm_eval.decoding.blocks import attention_in_effect
 from mdlm_lm_eval.denoiser import NonFiniteLogitsError
 from mdlm_lm_eval.diffusion_hflm import DiffusionHFLM
 from mdlm_lm_eval.likelihood import LikelihoodRequest, most_rows, rolling_windows, score, truncated_tokens
@@ -114,6 +115,7 @@ class MDLM(DiffusionHFLM):
             request_gen_toks=settings.max_gen_toks,
             filler_ids=fillers,
             seed=seed,
+            attention=attention_in_effect(self.denoiser.attention, settings.options),
         )
         ending = Ending(self.tokenizer, self.eos_ids | self.end_of_turn_ids, settings.until, self.think_end_token)
         return Generation(instance, settings, canvas, truncated, len(fillers), ending)
@@ -146,7 +148,7 @@ class MDLM(DiffusionHFLM):
     def _generate(self, batch: Sequence[Generation]) -> list[str]:
         passes = self.denoiser.forward_passes
         with self._autocast(), _naming_requests([generation.instance for generation in batch]):
-            decoded = decode_canvases(
+            completions = decode_canvases(
                 self.denoiser,
                 [generation.canvas for generation in batch],
                 batch[0].settings.options,
@@ -167,7 +169,10 @@ class MDLM(DiffusionHFLM):
                 fillers=generation.fillers,
                 prompt_tokens=canvas.prompt_length,
             )
-        return [generation.ending.text(ids) for generation, ids in zip(batch, decoded, strict=True)]
+        return [
+            generation.ending.text(completion.token_ids)
+            for generation, completion in zip(batch, completions, strict=True)
+        ]
 
     def _encode_slots(self, text: str) -> list[list[int]]:
         def encode(piece: str, first: bool) -> list[int]:

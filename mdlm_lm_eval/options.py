@@ -65,6 +65,10 @@ class Options:
         return replace(self, **changes)  # type: ignore[type-var]
 
 
+# Options that let a step fill more masks than its schedule says.
+PARALLEL_RULES = ("confidence_threshold", "parallel_factor", "entropy_bound")
+
+
 @dataclass(frozen=True)
 class DecodingOptions(Options):
     """How answers are decoded. Lengths are tokens; None means "not set"."""
@@ -180,8 +184,18 @@ class DecodingOptions(Options):
         super().__post_init__()
         if self.mask_ratio is not None and self.n_masks != "auto":
             raise OptionError(f"mask_ratio={self.mask_ratio} and n_masks={self.n_masks} exclude each other")
-        if isinstance(self.n_masks, int) and self.block_length is not None and self.block_length > self.n_masks:
-            raise must_be("block_length", f"at most n_masks={self.n_masks}", self.block_length)
+        if self.steps_per_block is not None and self.steps != "auto":
+            raise OptionError(f"steps_per_block={self.steps_per_block} and steps={self.steps} exclude each other")
+        parallel = {name: getattr(self, name) for name in PARALLEL_RULES if getattr(self, name) is not None}
+        if len(parallel) > 1:
+            raise OptionError(
+                f"{' and '.join(f'{name}={value}' for name, value in parallel.items())} exclude each other"
+            )
+
+    @property
+    def is_parallel(self) -> bool:
+        """Whether what a step fills depends on how sure the model is, and not on a schedule alone."""
+        return any(getattr(self, name) is not None for name in PARALLEL_RULES)
 
 
 @dataclass(frozen=True)
@@ -251,14 +265,6 @@ class ModelOptions(Options):
 
 # What is declared and not there yet: values of options that are refused; none named means all but the default.
 _PLANNED: Mapping[str, Sequence[str]] = {
-    "schedule": ("bd3lm",),
-    "cache": (),
-    "steps_per_block": (),
-    "small_block_length": (),
-    "parallel_factor": (),
-    "entropy_bound": (),
-    "editing_threshold": (),
-    "max_post_steps": (),
     "cache_audit": (),
 }
 

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 import torch
 from lm_eval.api.instance import Instance
-from mdlm_lm_eval.checkpoints import load_config, load_model
 from safetensors.torch import load_file
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from mdlm_lm_eval.decoding.rules import register_unmasking
 from mdlm_lm_eval.denoiser import Denoiser
+from mdlm_lm_eval.families import load_config, load_model
 from mdlm_lm_eval.likelihood import LikelihoodRequest, duel, rolling_windows, score
 from mdlm_lm_eval.lm import MDLM
 from mdlm_lm_eval.options import LikelihoodOptions, OptionError
