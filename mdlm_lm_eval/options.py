@@ -235,10 +235,7 @@ class LikelihoodOptions(Options):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.likelihood == "duel" and self.unmasking == "random":
-            raise OptionError(
-                "unmasking=random has no likelihood=duel: its order is drawn, and many orders lead to one text; "
-                "use confidence, margin, entropy or left_to_right"
-            )
+            raise without_duel(self.unmasking)
         if self.likelihood != "duel" and self.tokens_per_step != 1:
             raise OptionError(f"tokens_per_step={self.tokens_per_step} is an option of likelihood=duel alone")
 
@@ -326,6 +323,14 @@ def requirement(declared: Field[Any]) -> str:
     bounds += [f"up to {shown(known.most)}"] if known.most is not None else []
     words = [word for word, fits in (("auto", Auto in kinds), ("none", NoneType in kinds), ("0", known.zero)) if fits]
     return " or ".join([*words, " ".join([what, *bounds])])
+
+
+def without_duel(unmasking: str) -> OptionError:
+    """The error about an unmasking rule that draws its order."""
+    return OptionError(
+        f"unmasking={unmasking} has no likelihood=duel: its order is drawn, and many orders lead to one text; "
+        "use confidence, margin, entropy or left_to_right"
+    )
 
 
 def unknown_option(
