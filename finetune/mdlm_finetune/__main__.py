@@ -27,11 +27,18 @@ def main() -> None:
             print(f"mdlm-finetune {__version__}")
         else:
             _run(words)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Nobody reads on; what is left would fail once more when Python ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(141)
     except (OptionError, OSError) as error:
         sys.exit(f"mdlm-finetune: {error}")
     except KeyboardInterrupt:
         sys.stderr.write(_STOPPED)
         sys.exit(130)
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _stop_at_once(*_: object) -> None:
@@ -45,6 +52,8 @@ def _run(words: list[str]) -> None:
     import subprocess
     import warnings
 
+    import torch
+
     from mdlm_finetune.arguments import long_help, read_arguments
     from mdlm_finetune.evaluation import evaluate, shown_command
     from mdlm_finetune.folders import check_adapter, check_merged, merged_folder, writing
@@ -53,6 +62,7 @@ def _run(words: list[str]) -> None:
     from mdlm_finetune.run import finetune
     from mdlm_lm_eval.options import OptionError
     from mdlm_lm_eval.results.locks import Claimed
+    from mdlm_lm_eval.results.sentences import one_line
 
     signal.signal(signal.SIGINT, signal.default_int_handler)
     # peft's own call, and the name of checkpointing that transformers 5.0 knows.
@@ -80,6 +90,10 @@ def _run(words: list[str]) -> None:
                 fill_in_scores(arguments.folder, scores, shown_command(arguments))
     except (FloatingPointError, Claimed) as error:
         raise OptionError(str(error)) from error
+    except torch.OutOfMemoryError as error:
+        raise OptionError(
+            f"out of memory: {one_line(error)} Try gradient_checkpointing, or a smaller per_device_train_batch_size"
+        ) from error
     except subprocess.CalledProcessError as error:
         raise OptionError(
             f"the adapter is in {arguments.folder}; its evaluation failed (status {error.returncode})"

@@ -168,7 +168,9 @@ def instruction_examples(
             if any(token in text for text in (*texts, answer) for token in special_tokens):
                 skipped["with a special token's name in their text"] += 1
                 continue
-            if sum(map(len, texts)) + len(answer) > longest_text:
+            written = "".join((*texts, answer))
+            written.encode()  # no tokenizer takes halves of characters, which JSON can hold
+            if len(written) > longest_text:
                 skipped[too_long] += 1
                 continue
             prompt_ids, answer_ids = tokenize(messages, answer, tokenizer)
