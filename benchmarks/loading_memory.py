@@ -92,7 +92,60 @@ def llada_moe(arguments: argparse.Namespace) -> tuple[dict[str, object], list[tu
     return config, list(shapes())
 
 
-FAMILIES = {"llada": llada, "llada_moe": llada_moe}
+def llada2(arguments: argparse.Namespace) -> tuple[dict[str, object], list[tuple[str, tuple[int, ...]]]]:
+    """(config, weight names and shapes) of LLaDA2: queries, keys and values are split, experts fused while loading."""
+    h, v, experts, kv = arguments.hidden_size // 2, arguments.vocab_size, 64, 2
+    i, dense, heads = arguments.intermediate_size // 16, arguments.intermediate_size, h // 128
+    config = COMMON | {
+        "model_type": "llada2_moe",
+        "hidden_size": h,
+        "head_dim": 128,
+        "num_attention_heads": heads,
+        "num_key_value_heads": kv,
+        "num_hidden_layers": arguments.layers,
+        "first_k_dense_replace": 1,
+        "intermediate_size": dense,
+        "moe_intermediate_size": i,
+        "num_experts": experts,
+        "num_shared_experts": 1,
+        "num_experts_per_tok": 8,
+        "n_group": 8,
+        "topk_group": 4,
+        "routed_scaling_factor": 2.5,
+        "partial_rotary_factor": 0.5,
+        "tie_word_embeddings": False,
+        "vocab_size": v,
+        "max_position_embeddings": 8192,
+        "mask_token_id": v - 1,
+    }
+
+    def mlp(name: str, width: int) -> Shapes:
+        yield from ((f"{name}.{part}_proj.weight", (width, h)) for part in ("gate", "up"))
+        yield f"{name}.down_proj.weight", (h, width)
+
+    def shapes() -> Shapes:
+        yield "model.word_embeddings.weight", (v, h)
+        for layer in range(arguments.layers):
+            block = f"model.layers.{layer}"
+            yield f"{block}.attention.query_key_value.weight", ((heads + 2 * kv) * 128, h)
+            yield f"{block}.attention.dense.weight", (h, heads * 128)
+            yield from ((f"{block}.attention.{name}_layernorm.weight", (128,)) for name in ("query", "key"))
+            yield from ((f"{block}.{name}_layernorm.weight", (h,)) for name in ("input", "post_attention"))
+            if layer == 0:
+                yield from mlp(f"{block}.mlp", dense)
+                continue
+            yield f"{block}.mlp.gate.weight", (experts, h)
+            yield f"{block}.mlp.gate.expert_bias", (experts,)
+            yield from mlp(f"{block}.mlp.shared_experts", i)
+            for expert in range(experts):
+                yield from mlp(f"{block}.mlp.experts.{expert}", i)
+        yield "model.norm.weight", (h,)
+        yield "lm_head.weight", (v, h)
+
+    return config, list(shapes())
+
+
+FAMILIES = {"llada": llada, "llada_moe": llada_moe, "llada2": llada2}
 
 
 def write_checkpoint(folder: Path, family: str, arguments: argparse.Namespace) -> int:
@@ -120,7 +173,7 @@ def resident_bytes(*kinds: str) -> int:
 
 def load_and_report(folder: str) -> None:
     """In a process of its own: loads, reads every weight, prints the peaks as JSON."""
-    from transformers import LlamaForCausalLM, Qwen3MoeForCausalLM  # noqa: F401  # code is no part of the checkpoint
+    from transformers import Glm4MoeForCausalLM, LlamaForCausalLM, Qwen3MoeForCausalLM  # noqa: F401  # code is no part of the checkpoint
 
     from mdlm_lm_eval import load_denoiser
 

@@ -4,6 +4,8 @@ Public names are resolved on first use, so that importing the package, which the
 interpreter, costs nothing.
 """
 
+import os
+
 TYPE_CHECKING = False  # as in typing, whose import alone would take longer than the whole start-up hook may
 if TYPE_CHECKING:
     from pathlib import Path
@@ -37,6 +39,15 @@ _MODULE_OF = {
 }
 
 
+# A wheel has the task suite in the package, a checkout beside it: `mdlm_lm_eval.tasks` is its one name in both.
+if not os.path.isdir(os.path.join(os.path.dirname(__file__), "tasks")):
+    __path__.append(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+
+
+def __dir__() -> list[str]:
+    return __all__
+
+
 def __getattr__(name: str) -> object:
     if name not in _MODULE_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
@@ -46,10 +57,7 @@ def __getattr__(name: str) -> object:
 
 
 def tasks_path() -> "Path":
-    """Folder of the task suite's YAML files.
-
-    Inside the package where it was installed from a wheel, the checkout's own `tasks/` in an editable install.
-    """
+    """Folder of the task suite's YAML files: in the package where it came from a wheel, beside it in a checkout."""
     from pathlib import Path
 
     package = Path(__file__).parent

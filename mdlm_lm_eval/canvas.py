@@ -15,8 +15,8 @@ DEFAULT_MAX_GEN_TOKS = 256
 class Canvas:
     """One request's tokens, unpadded, and how they are decoded."""
 
-    token_ids: list[int]
-    slots: list[int]  # positions of the masks that are decoded, ascending
+    token_ids: tuple[int, ...]
+    slots: tuple[int, ...]  # positions of the masks that are decoded, ascending
     n_returned: int  # the tokens of the first `n_returned` slots come back
     steps: int  # denoising steps in effect, over all blocks; the most that `confidence_threshold` takes
     block_lengths: tuple[int, ...]  # semi-autoregressive blocks over the slots
@@ -66,8 +66,8 @@ def build_canvas(
     room = max_length - n_masks - len(filler_ids)
     if room < 1:
         raise OptionError(
-            f"n_masks={n_masks} with {len(filler_ids)} filler tokens does not fit into the model's context of "
-            f"{max_length} tokens together with a prompt; allowed are at most {max_length - 1 - len(filler_ids)} masks"
+            f"{n_masks} masks and {len(filler_ids)} filler tokens do not fit into the model's context of {max_length} "
+            f"tokens together with a prompt; at most {max_length - 1} tokens do"
         )
     prompt = prompt_ids[-room:]
     slots = list(range(len(prompt), len(prompt) + n_masks))
@@ -125,7 +125,7 @@ def pad_canvases(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Token ids and attention mask, [B, T] each, padded on the right."""
     length = max(len(canvas.token_ids) for canvas in canvases)
-    rows = [canvas.token_ids + [pad_token_id] * (length - len(canvas.token_ids)) for canvas in canvases]
+    rows = [[*canvas.token_ids, *[pad_token_id] * (length - len(canvas.token_ids))] for canvas in canvases]
     attended = [[1] * len(canvas.token_ids) + [0] * (length - len(canvas.token_ids)) for canvas in canvases]
     return torch.tensor(rows).to(device), torch.tensor(attended).to(device)
 
@@ -142,4 +142,4 @@ def _planned(
     else:
         wanted = n_returned if options.confidence_threshold is None else len(slots)
     steps = sum(share_steps(min(wanted, len(slots)), block_lengths))
-    return Canvas(token_ids, slots, n_returned, steps, block_lengths, seed, prompt_length)
+    return Canvas(tuple(token_ids), tuple(slots), n_returned, steps, block_lengths, seed, prompt_length)

@@ -3,9 +3,9 @@
 from lm_eval.models.utils import resolve_max_length
 from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
-from mdlm_lm_eval import checkpoints
+from mdlm_lm_eval import families
 
 
 def context_length(config: PretrainedConfig, tokenizer: PreTrainedTokenizerBase) -> int:
     """The model's positions that can hold a token, as config and tokenizer say; lm-eval's 2048 where neither does."""
-    return resolve_max_length(config, tokenizer) - checkpoints.reserved_positions(config)
+    return resolve_max_length(config, tokenizer) - families.reserved_positions(config)

@@ -1,26 +1,50 @@
 """A masked diffusion model's predictions: logits at chosen positions of a canvas, and nowhere else."""
 
+import inspect
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from mdlm_lm_eval.families.attention import FULL_ATTENTION, AttentionPattern
+
+
+class NonFiniteLogitsError(ArithmeticError):
+    """A model's logits are NaN or infinite; `index` is that of the row or request, in the order of the caller."""
+
+    def __init__(self, index: int) -> None:
+        super().__init__(
+            f"the model's logits for row {index} are not finite (NaN or infinity): its weights are damaged, or its "
+            "dtype is too narrow"
+        )
+        self.index = index
+
 
 class Denoiser:
     """A model with what must be known to denoise with it.
 
-    `model` is a transformers model with bidirectional attention (or a PEFT model around one); `shift` says that its
-    output at position i predicts the token at i + 1, as Dream's does. `forward_passes` counts the model's calls (NFE).
+    `model` is a transformers model (or a PEFT model around one) and `attention` what its positions see; `shift` says
+    that its output at position i predicts the token at i + 1, as Dream's does, and `edits` that it was trained to
+    correct what it wrote, as LLaDA2.1 was. `forward_passes` counts the model's calls (NFE).
     """
 
-    def __init__(self, model: nn.Module, *, mask_token_id: int, pad_token_id: int, shift: bool = False) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        mask_token_id: int,
+        pad_token_id: int,
+        shift: bool = False,
+        attention: AttentionPattern = FULL_ATTENTION,
+        edits: bool = False,
+    ) -> None:
         self.model: Any = model
         self.mask_token_id, self.pad_token_id, self.shift = mask_token_id, pad_token_id, shift
+        self.attention, self.edits = attention, edits
         self.forward_passes = 0
+        self._broadcast_mask = _may_broadcast_mask(model.config)
         # No pass continues another: a cache would hold every layer's keys and values for nothing.
-        config: Any = model.config
-        config.use_cache = False
-        self._broadcast_mask = _may_broadcast_mask(config)
+        self._without_cache = {"use_cache": False} if _takes(model, "use_cache") else {}
 
     @property
     def device(self) -> torch.device:
@@ -47,18 +71,16 @@ class Denoiser:
         self,
         input_ids: Tensor,
         attention_mask: Tensor | None,
-        at: Tensor,
+        positions: Tensor,
         *,
-        n_at: int | None = None,
         cfg_scale: float = 0.0,
         prompt_mask: Tensor | None = None,
         gradient: bool = False,
     ) -> Tensor:
-        """Logits [N, V] of the tokens at the N positions where `at` is true, row by row.
+        """Logits [N, V] of the tokens at `positions` [N], indices into the flattened canvases, in their order.
 
-        `input_ids`, `attention_mask` and `at` are [B, T]; padding may stand on either side, and without a mask there is
-        none. Only those N rows reach the output projection. `n_at`, where the caller knows N, saves a wait for the
-        device.
+        `input_ids` and `attention_mask` are [B, T]; padding may stand on either side, and without a mask there is none.
+        Only those N rows reach the output projection.
 
         With `cfg_scale` s > 0: u + (s + 1)(c - u), u from the same canvas with the prompt (`prompt_mask`, [B, T] bool)
         masked (LLaDA, appendix on classifier-free guidance). Without `gradient` nothing is kept for a backward pass.
@@ -66,47 +88,58 @@ class Denoiser:
         if cfg_scale > 0.0:
             if prompt_mask is None:
                 raise ValueError("cfg_scale needs prompt_mask, the positions that the unconditional canvas masks")
+            positions = torch.cat([positions, positions + input_ids.numel()])
             input_ids = torch.cat([input_ids, input_ids.masked_fill(prompt_mask, self.mask_token_id)])
             attention_mask = None if attention_mask is None else attention_mask.repeat(2, 1)
-            at = at.repeat(2, 1)
-            n_at = None if n_at is None else 2 * n_at
         with torch.set_grad_enabled(gradient):
-            logits = self._forward(input_ids, attention_mask, at, n_at)
+            logits = self._full_attention(input_ids, attention_mask, positions)
             if cfg_scale > 0.0:
-                conditional, unconditional = logits.chunk(2)
-                logits = unconditional + (cfg_scale + 1.0) * (conditional - unconditional)
+                logits = _guided(logits, cfg_scale)
         return logits
 
-    def _forward(self, input_ids: Tensor, attention_mask: Tensor | None, at: Tensor, n_at: int | None) -> Tensor:
+    def _full_attention(self, input_ids: Tensor, attention_mask: Tensor | None, positions: Tensor) -> Tensor:
+        length = input_ids.shape[1]
         if attention_mask is not None:
             # Padding goes to the right, so that positions count from each row's first token in every family's own way.
             to_right = attention_mask.argsort(dim=1, descending=True, stable=True)  # [B, T]
-            input_ids, attention_mask, at = (t.gather(1, to_right) for t in (input_ids, attention_mask, at))
+            input_ids, attention_mask = input_ids.gather(1, to_right), attention_mask.gather(1, to_right)
+            rows_before = positions - positions % length
+            positions = rows_before + to_right.argsort(1).flatten()[positions]
             if self._broadcast_mask:
                 attention_mask = attention_mask.bool()[:, None, None, :]  # [B, 1, 1, T], for all heads and queries
-        flat = at.flatten()
-        chosen = torch.nonzero(flat) if n_at is None else torch.nonzero_static(flat, size=n_at)
-        chosen = chosen.squeeze(1)  # [N], indices into the flattened canvas
         if self.shift:
             # The first token of a row has nothing on its left and keeps its own output, as in Dream's sampler.
-            chosen = chosen - (chosen % input_ids.shape[1] != 0).long()
+            positions = positions - (positions % length != 0).long()
+        return self._forward(positions, input_ids=input_ids, attention_mask=attention_mask, **self._without_cache)
 
-        def keep_chosen(_module: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-            return (inputs[0].flatten(0, 1)[chosen.to(inputs[0].device)], *inputs[1:])  # [B, T, H] -> [N, H]
+    def _forward(self, outputs: Tensor, **inputs: Any) -> Tensor:
+        """The model's logits [N, V] at `outputs` [N], indices into its flattened outputs."""
 
+        def keep_outputs(_module: nn.Module, hidden: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+            return (hidden[0].flatten(0, 1)[outputs.to(hidden[0].device)], *hidden[1:])  # [B, T, H] -> [N, H]
+
+        self.forward_passes += 1
         head = self.model.get_output_embeddings()
         if head is None or isinstance(head, nn.Embedding):
             # Remote code may project with its input embeddings, so that no module is there to be given fewer rows.
-            logits = self.model(input_ids=input_ids, attention_mask=attention_mask).logits  # [B, T, V]
-            logits = logits.flatten(0, 1)[chosen]
-        else:
-            handle = head.register_forward_pre_hook(keep_chosen)
-            try:
-                logits = self.model(input_ids=input_ids, attention_mask=attention_mask).logits  # [N, V]
-            finally:
-                handle.remove()
-        self.forward_passes += 1
-        return logits
+            return self.model(**inputs).logits.flatten(0, 1)[outputs]
+        hook = head.register_forward_pre_hook(keep_outputs)
+        try:
+            return self.model(**inputs).logits
+        finally:
+            hook.remove()
+
+
+def _guided(logits: Tensor, cfg_scale: float) -> Tensor:
+    """Logits [N, V] from those of the conditional and the unconditional canvases, [2 N, V]."""
+    conditional, unconditional = logits.chunk(2)
+    return unconditional + (cfg_scale + 1.0) * (conditional - unconditional)
+
+
+def _takes(model: nn.Module, argument: str) -> bool:
+    """Whether the model's forward takes a keyword argument of this name."""
+    parameters = inspect.signature(model.forward).parameters
+    return argument in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values())
 
 
 def _may_broadcast_mask(config: Any) -> bool:

@@ -6,88 +6,116 @@ from typing import Any, Literal
 import torch
 from accelerate import PartialState
 from lm_eval.models.huggingface import HFLM
+from lm_eval.models.utils import resolve_max_length
 from lm_eval.models.utils_hf import get_dtype
+from lm_eval.utils import simple_parse_args_string
 from transformers import PretrainedConfig, PreTrainedModel
 
-from mdlm_lm_eval import checkpoints
+from mdlm_lm_eval import families
 from mdlm_lm_eval.context import context_length
-from mdlm_lm_eval.default_model import default_model_path
+from mdlm_lm_eval.default_model import BUILT_IN, model_path
 from mdlm_lm_eval.denoiser import Denoiser
 from mdlm_lm_eval.devices import share_cpu_among_processes, usable_device
 from mdlm_lm_eval.model_arguments import LOADING_NAMES, ModelArguments, bitsandbytes_arguments, split_model_arguments
 from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.request_cache import RequestCache
 from mdlm_lm_eval.results.record import RunRecord
-from mdlm_lm_eval.text import encode_without_masks, end_of_turn_ids, eos_ids
-
-DEFAULT_MODEL = default_model_path()
+from mdlm_lm_eval.text import encode_without_masks
+from mdlm_lm_eval.values import parse_whole
 
 
 class DiffusionHFLM(HFLM):
     """What `MDLM` needs before its first request: options, tokenizer, denoiser, rank and world size.
 
-    Without `pretrained` it loads the small model that comes with the package. Raises OptionError, before anything is
-    loaded, for a model argument that nobody knows or whose value is not allowed.
+    `pretrained` is a hub id, a folder, a model object, or the name of a model that comes with the package. Raises
+    OptionError, before anything is loaded, for a model argument that nobody knows or whose value is not allowed.
     """
 
     _model: Any  # set by HFLM
     peft: str | None
 
-    def __init__(self, pretrained: str | PreTrainedModel = str(DEFAULT_MODEL), **arguments: Any) -> None:
+    def __init__(self, pretrained: str | PreTrainedModel = BUILT_IN, **arguments: Any) -> None:
         # lm-eval seeds torch with --seed right before it builds the model.
         split = split_model_arguments(arguments, default_seed=torch.initial_seed() % 2**63)
-        self.decoding, self.likelihood, self.explicit = split.decoding, split.likelihood, split.explicit
-        self.preset, self.compiled = split.preset, split.compile
+        self._take(split)
+        self.compiled = split.compile
         self._mask_token_id_argument, self._shift_logits_argument = split.mask_token_id, split.shift_logits
         self.record = RunRecord()
         self.records = [self.record]  # of all processes
         self.request_cache = RequestCache(None)
         loading = split.loading | {"device": usable_device(split.loading.get("device"))}
+        self._attn_implementation = loading.get("attn_implementation")
         # HFLM sets these after loading; canvas and texts are checked against them before.
         self._max_length = loading.get("max_length")
         self.custom_prefix_token_id = loading.get("prefix_token_id")
         self._quantization_config = loading.pop("quantization_config", None)  # HFLM passes the config's own beside it
         share_cpu_among_processes()
-        if not isinstance(pretrained, str):
+        if isinstance(pretrained, str):
+            pretrained = model_path(pretrained)
+        else:
             _refuse_loading_arguments(split.loading)
         super().__init__(pretrained, **loading)
         if not isinstance(pretrained, str):
-            checkpoints.check_bidirectional(self.config)
+            families.check_config(self.config)
             self._check_before_loading()
         elif split.loading.get("tp_plan") is None:
             # HFLM takes the local process index, and only where there are several GPUs.
             processes = PartialState()
             self._rank, self._world_size = processes.process_index, processes.num_processes
         if self.compiled:
-            checkpoints.compile_layers(self.model)
+            families.compile_layers(self.model)
         self.denoiser = Denoiser(
             self.model,
             mask_token_id=self.mask_token_id,
             pad_token_id=self.tokenizer.pad_token_id,
             shift=self._shift_logits,
+            attention=self._attention,
+            edits=families.family_of(self.config).edits,
         )
         # Encoders have no generation config.
         generation_eos = self.model.generation_config.eos_token_id if self.model.can_generate() else None
-        self.eos_ids = eos_ids(self.tokenizer, generation_eos)
-        self.end_of_turn_ids = end_of_turn_ids(self.tokenizer)
+        self.eos_ids = families.eos_ids(self.tokenizer, generation_eos)
+        self.end_of_turn_ids = families.end_of_turn_ids(self.tokenizer)
+
+    @classmethod
+    def create_from_arg_obj(
+        cls, arg_dict: dict[str, Any], additional_config: dict[str, Any] | None = None
+    ) -> "DiffusionHFLM":
+        """What `lm_eval` builds the model by; `batch_size` and `device` may stand among the model arguments too."""
+        given = {name: value for name, value in (additional_config or {}).items() if value is not None} | arg_dict
+        if isinstance(given.get("pretrained"), (int, float)):
+            given["pretrained"] = str(given["pretrained"])  # lm-eval reads a folder named 5 as a number
+        return cls(**given)
+
+    @classmethod
+    def create_from_arg_string(
+        cls, arg_string: str, additional_config: dict[str, Any] | None = None
+    ) -> "DiffusionHFLM":
+        """The same of arguments in one string."""
+        return cls.create_from_arg_obj(simple_parse_args_string(arg_string), additional_config)
 
     # Other settings over the same weights, for sweeps
 
     def use_options(self, arguments: ModelArguments) -> None:
         """Decodes and scores with other options from now on, and forgets what was recorded so far."""
-        self.decoding, self.likelihood, self.explicit = arguments.decoding, arguments.likelihood, arguments.explicit
-        self.preset = arguments.preset
+        self._take(arguments)
         self._check_before_loading()
+        self.denoiser.attention = self._attention
         self.record = RunRecord()
         self.records = [self.record]
         self.denoiser.forward_passes = 0
+
+    def _take(self, arguments: ModelArguments) -> None:
+        self._arguments = arguments
+        self.decoding, self.likelihood, self.explicit = arguments.decoding, arguments.likelihood, arguments.explicit
+        self.preset, self.from_family = arguments.preset, arguments.from_family
 
     def use_adapter(self, peft: str | None) -> None:
         """Puts another adapter, or none, over the base model's weights. Raises OptionError where it does not fit."""
         if peft == self.peft:
             return
         base = self._model if self.peft is None else self._model.unload()
-        self._model = base if peft is None else checkpoints.load_adapter(base, peft, revision=self.revision)
+        self._model = base if peft is None else families.load_adapter(base, peft, revision=self.revision)
         self._model.eval()
         self.peft = peft
         self.denoiser.model = self._model
@@ -103,7 +131,7 @@ class DiffusionHFLM(HFLM):
         gguf_file: str | None = None,
         subfolder: str = "",
     ) -> None:
-        self._config = checkpoints.load_config(
+        self._config = families.load_config(
             pretrained, revision=revision, subfolder=subfolder, trust_remote_code=trust_remote_code
         )
 
@@ -132,7 +160,7 @@ class DiffusionHFLM(HFLM):
         source = tokenizer or (pretrained if isinstance(pretrained, str) else pretrained.name_or_path)
         if not source:
             raise OptionError("tokenizer is not set; a model object that names no checkpoint needs it")
-        self.tokenizer = checkpoints.load_tokenizer(
+        self.tokenizer = families.load_tokenizer(
             source,
             config=self.config,
             revision=revision,
@@ -181,7 +209,7 @@ class DiffusionHFLM(HFLM):
                 gpus=gpus,
             )
             loading |= {name: value for name, value in placement.items() if value is not None}
-        self._model = checkpoints.load_model(
+        self._model = families.load_model(
             pretrained,
             self.config,
             revision=revision,
@@ -191,23 +219,30 @@ class DiffusionHFLM(HFLM):
             **loading,
         )
         if peft:
-            self._model = checkpoints.load_adapter(self._model, peft, revision=revision)
+            self._model = families.load_adapter(self._model, peft, revision=revision)
 
     def _check_before_loading(self) -> None:
         """What config and tokenizer decide. Raises OptionError."""
-        self.mask_token_id = checkpoints.resolve_mask_token_id(
-            self.config, self.tokenizer, self._mask_token_id_argument
-        )
+        self.mask_token_id = families.resolve_mask_token_id(self.config, self.tokenizer, self._mask_token_id_argument)
         argument = self._shift_logits_argument
-        self._shift_logits = checkpoints.shifts_logits(self.config) if argument is None else argument
+        family = families.family_of(self.config)
+        self._take(self._arguments.with_family_defaults(family.decoding_defaults))
+        self._shift_logits = family.shift(self.config) if argument is None else argument
+        self._attention = families.attention_of(self.config, self.decoding.block_length, self._attn_implementation)
         self._context_length = context_length(self.config, self.tokenizer)
         _ = self.prefix_token_id
-        checkpoints.check_guidance(self.config, self.decoding.cfg_scale)
+        if self.custom_prefix_token_id is not None:
+            parse_whole(
+                "prefix_token_id", self.custom_prefix_token_id, most=self.config.get_text_config().vocab_size - 1
+            )
+        if self._max_length is not None and resolve_max_length(self.config, self.tokenizer, default=0):
+            parse_whole("max_length", self._max_length, least=1, most=self._context_length)
+        families.check_guidance(self.config, self.decoding.cfg_scale)
         n_masks = self.decoding.n_masks
         if isinstance(n_masks, int) and n_masks >= self.max_length:
             raise OptionError(
                 f"n_masks={n_masks} does not fit into the model's context of {self.max_length} tokens together with a "
-                f"prompt; allowed are auto and whole numbers from 1 to {self.max_length - 1}"
+                f"prompt; it must be auto or a whole number from 1 to {self.max_length - 1}"
             )
 
     @property
@@ -232,7 +267,7 @@ class DiffusionHFLM(HFLM):
         if found is None:
             raise OptionError(
                 "prefix_token_id is not set and the tokenizer names no token that texts begin with (BOS, EOS, [CLS]); "
-                "allowed are ids of its tokens"
+                "it must be the id of one of its tokens"
             )
         return found
 
@@ -276,6 +311,6 @@ def _refuse_loading_arguments(loading: dict[str, Any]) -> None:
     for name in sorted(LOADING_NAMES & loading.keys()):
         if loading[name] not in (None, False):
             raise OptionError(
-                f"{name}={loading[name]!r} is not allowed with a model object, which is loaded already; allowed is a "
-                "folder or hub id as pretrained, or an object that was loaded so"
+                f"{name}={loading[name]!r} does not work with a model object, which is loaded already; give a folder "
+                "or hub id as pretrained, or an object that was loaded so"
             )

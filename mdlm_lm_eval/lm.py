@@ -2,8 +2,8 @@
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -14,10 +14,11 @@ from lm_eval.api.model import CacheHook
 from lm_eval.models.huggingface import HFLM
 from tqdm import tqdm
 
-from mdlm_lm_eval import checkpoints
+from mdlm_lm_eval import families
 from mdlm_lm_eval.batching import Batches
 from mdlm_lm_eval.canvas import Canvas, build_canvas, build_infill_canvas
 from mdlm_lm_eval.decoding import decode_canvases
+from mdlm_lm_eval.denoiser import NonFiniteLogitsError
 from mdlm_lm_eval.diffusion_hflm import DiffusionHFLM
 from mdlm_lm_eval.likelihood import LikelihoodRequest, most_rows, rolling_windows, score, truncated_tokens
 from mdlm_lm_eval.options import LikelihoodOptions, OptionError
@@ -44,6 +45,19 @@ class Generation:
     truncated: int
     fillers: int
     ending: Ending
+
+
+@contextmanager
+def _naming_requests(instances: Sequence[Instance]) -> Iterator[None]:
+    """Names task and document where the logits of one of these requests are not finite."""
+    try:
+        yield
+    except NonFiniteLogitsError as error:
+        instance = instances[error.index]
+        raise OptionError(
+            f"the model's logits are not finite (NaN or infinity) for the task {instance.task_name}, document "
+            f"{instance.doc_id}: its weights are damaged, or its dtype is too narrow (try dtype=float32)"
+        ) from error
 
 
 class MDLM(DiffusionHFLM):
@@ -88,7 +102,7 @@ class MDLM(DiffusionHFLM):
     def _prepare_one(self, instance: Instance, seeds: RequestSeeds) -> Generation:
         text, gen_kwargs = instance.args
         settings = parse_gen_kwargs(gen_kwargs, self.decoding, self.explicit)
-        checkpoints.check_guidance(self.config, settings.options.cfg_scale)
+        families.check_guidance(self.config, settings.options.cfg_scale)
         seed = seeds.next(settings.options.seed, instance.args, instance.doc_id)
         fillers = self._filler_ids(settings)
         build: Callable[..., tuple[Canvas, int]] = build_infill_canvas if settings.infill else build_canvas
@@ -131,7 +145,7 @@ class MDLM(DiffusionHFLM):
 
     def _generate(self, batch: Sequence[Generation]) -> list[str]:
         passes = self.denoiser.forward_passes
-        with self._autocast():
+        with self._autocast(), _naming_requests([generation.instance for generation in batch]):
             decoded = decode_canvases(
                 self.denoiser,
                 [generation.canvas for generation in batch],
@@ -182,8 +196,7 @@ class MDLM(DiffusionHFLM):
             answers[n] = answer
             self.request_cache.add("loglikelihood", requests[n].args, answer)
 
-        names = [instance.task_name for instance in requests]
-        self._score(prepared, self.likelihood, names, save, "loglikelihood requests", disable_tqdm)
+        self._score(prepared, self.likelihood, requests, save, "loglikelihood requests", disable_tqdm)
         return [answers[n] for n in range(len(requests))]
 
     def _context_and_continuation(self, context: str, continuation: str) -> tuple[list[int], list[int]]:
@@ -221,15 +234,15 @@ class MDLM(DiffusionHFLM):
                 self.request_cache.add("loglikelihood_rolling", requests[n].args, totals[n])
 
         options = replace(self.likelihood, check_greedy=False)  # nobody reads the flag here
-        names = [requests[n].task_name for n in owners]
-        self._score(windows, options, names, save, "windows of loglikelihood_rolling requests", disable_tqdm)
+        instances = [requests[n] for n in owners]
+        self._score(windows, options, instances, save, "windows of loglikelihood_rolling requests", disable_tqdm)
         return totals
 
     def _score(
         self,
         prepared: Sequence[LikelihoodRequest],
         options: LikelihoodOptions,
-        task_names: Sequence[str | None],
+        instances: Sequence[Instance],
         save: Callable[[int, tuple[float, bool]], None],
         what: str,
         disable_tqdm: bool,
@@ -245,7 +258,7 @@ class MDLM(DiffusionHFLM):
 
         def run(chunk: list[int], batch_size: int) -> None:
             passes = self.denoiser.forward_passes
-            with self._autocast():
+            with self._autocast(), _naming_requests([instances[n] for n in chunk]):
                 answers = score(
                     self.denoiser,
                     [prepared[n] for n in chunk],
@@ -255,11 +268,13 @@ class MDLM(DiffusionHFLM):
                     progress=False,
                 )
             used = self.denoiser.forward_passes - passes
-            self.record.add_forward_passes((task_names[n] for n in chunk), used)
+            self.record.add_forward_passes((instances[n].task_name for n in chunk), used)
             for n, answer in zip(chunk, answers, strict=True):
                 tokens = len(prepared[n].continuation_ids)
                 masks = tokens if options.n_masks == "auto" else options.n_masks
-                self.record.task(task_names[n]).add(truncated=truncated[n], masks=masks, continuation_tokens=tokens)
+                self.record.task(instances[n].task_name).add(
+                    truncated=truncated[n], masks=masks, continuation_tokens=tokens
+                )
                 save(n, answer)
             self.request_cache.save(self.record)
             bar.update(len(chunk))

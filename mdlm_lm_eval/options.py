@@ -1,180 +1,374 @@
-"""What a user may set about decoding and likelihood: frozen dataclasses that validate themselves."""
+"""Every option of decoding and likelihood, declared once: type, default, bounds, choices and one line of help.
+
+    DecodingOptions().override({"n_masks": "200", "unmasking": "entropy"})
+
+Validation, `mdlm-sweep --help` and its axes, docs/options.md, README's table and the leaderboard's defaults read these
+declarations. Nothing heavy is imported here, so that every command can parse its arguments at once.
+"""
 
 import difflib
-from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import Field, dataclass, field, fields, replace
 from types import NoneType
 from typing import Any, Literal, Self, get_args
 
+from mdlm_lm_eval.decoding.rules import unmasking_names
+from mdlm_lm_eval.values import OptionError, must_be, number_of, parse_flag, shown, whole_of
+
 Auto = Literal["auto"]
-UNMASKING_ORDERS = ("confidence", "margin", "entropy", "random", "left_to_right")
-SCHEDULES = ("linear", "dream", "cosine")
-LIKELIHOODS = ("auto", "mc", "chain")
+LARGEST_SEED = 2**63 - 1
 
 
-class OptionError(ValueError):
-    """An option that cannot be used; the message names it, its value and what is allowed."""
+@dataclass(frozen=True)
+class Option:
+    """What is known of an option beside its type and default, which its field tells.
+
+    least, most: the smallest and the largest value; `above` itself is too small, and `zero` is possible although it is.
+    llada, dream: what LLaDA's and Dream's own scripts call it.
+    silent: no value of it changes a score.
+    """
+
+    help: str
+    least: float | None = None
+    above: float | None = None
+    most: float | None = None
+    zero: bool = False
+    choices: Callable[[], Sequence[str]] | None = None
+    llada: str = ""
+    dream: str = ""
+    silent: bool = False
 
 
-class _Options:
-    """Parsing and checking that both option classes share."""
+def option(help: str, **facts: Any) -> Mapping[str, Option]:
+    """The metadata of an option's field."""
+    return {"option": Option(help, **facts)}
+
+
+class Options:
+    """A frozen dataclass whose fields are options: it reads and checks what a command line or a file says of them."""
+
+    def __post_init__(self) -> None:
+        for declared in options_of(type(self)):
+            value = _parse(declared, getattr(self, declared.name))
+            object.__setattr__(self, declared.name, value)
+        _refuse_planned(self)
 
     def override(self, changes: Mapping[str, object]) -> Self:
         """These options with `changes`, whose values may be strings as typed on a command line.
 
-        Raises OptionError for a name that is no option (naming the nearest) and for a value that is not allowed.
+        Raises OptionError for a name that is no option (naming the nearest) and for a value that cannot be used.
         """
-        known = {field.name: field.type for field in fields(self)}  # type: ignore[arg-type]
+        known = {declared.name for declared in options_of(type(self))}
         for name, value in changes.items():
             if name not in known:
-                raise OptionError(f"unknown option {name}={value!r}; {_nearest(name, list(known))}")
-        parsed = {name: _parse(name, value, known[name]) for name, value in changes.items()}
-        return replace(self, **parsed)  # type: ignore[type-var]
+                raise unknown_option("option", name, value, known)
+        return replace(self, **changes)  # type: ignore[type-var]
 
 
 @dataclass(frozen=True)
-class DecodingOptions(_Options):
+class DecodingOptions(Options):
     """How answers are decoded. Lengths are tokens; None means "not set"."""
 
-    n_masks: int | Auto = "auto"
-    mask_ratio: float | None = None
-    max_gen_toks: int | None = None
-    steps: int | Auto = "auto"
-    block_length: int | None = None
-    unmasking: str = "confidence"
-    schedule: str = "linear"
-    confidence_threshold: float | None = None
-    temperature: float = 0.0
-    top_p: float | None = None
-    top_k: int | None = None
-    cfg_scale: float = 0.0
-    filler: str = "."
-    n_fillers: int = 0
-    suppress_eos: bool = False
-    eos_last: bool = False
-    early_exit: bool = True
-    seed: int = 0
+    n_masks: int | Auto = field(
+        default="auto",
+        metadata=option(
+            "masks appended after the prompt; auto = the tokens that the task asks for",
+            least=1,
+            llada="gen_length",
+            dream="max_new_tokens",
+        ),
+    )
+    mask_ratio: float | None = field(
+        default=None, metadata=option("instead of n_masks: that share of the prompt's tokens", above=0, most=1000)
+    )
+    max_gen_toks: int | None = field(
+        default=None, metadata=option("tokens returned where the task does not say; else n_masks, else 256", least=1)
+    )
+    steps: int | Auto = field(
+        default="auto",
+        metadata=option(
+            "denoising steps over the whole canvas; auto = the tokens returned",
+            least=1,
+            llada="steps",
+            dream="diffusion_steps",
+        ),
+    )
+    steps_per_block: int | None = field(
+        default=None, metadata=option("instead of steps: denoising steps of every block", least=1)
+    )
+    block_length: int | None = field(
+        default=None,
+        metadata=option("tokens of a block; blocks are decoded one after the other", least=1, llada="block_length"),
+    )
+    small_block_length: int | None = field(
+        default=None, metadata=option("tokens of the parts in which a block is decoded (Fast-dLLM v2)", least=1)
+    )
+    unmasking: str = field(
+        default="confidence",
+        metadata=option("which masks a step fills", choices=unmasking_names, llada="remasking", dream="alg"),
+    )
+    schedule: str = field(
+        default="linear",
+        metadata=option("how many masks a step fills", choices=lambda: ("linear", "dream", "cosine", "bd3lm")),
+    )
+    confidence_threshold: float | None = field(
+        default=None,
+        metadata=option("instead of a schedule: every token that sure, at least one a step", above=0, most=1),
+    )
+    parallel_factor: float | None = field(
+        default=None, metadata=option("instead of a schedule: Fast-dLLM's factor rule", above=0, most=1000)
+    )
+    entropy_bound: float | None = field(
+        default=None,
+        metadata=option(
+            "instead of a schedule: the surest tokens while their entropies sum to no more (EB-sampler)",
+            least=0,
+            most=1000,
+        ),
+    )
+    editing_threshold: float | None = field(
+        default=None,
+        metadata=option("how sure a model that edits (LLaDA2.1) must be to change a token", least=0, most=1),
+    )
+    max_post_steps: int | None = field(
+        default=None, metadata=option("passes that may edit a block once it holds no mask", least=0)
+    )
+    temperature: float = field(
+        default=0.0,
+        metadata=option(
+            "of sampling; 0 takes the likeliest token",
+            least=1e-6,
+            most=1000,
+            zero=True,
+            llada="temperature",
+            dream="temperature",
+        ),
+    )
+    top_p: float | None = field(
+        default=None,
+        metadata=option("samples from the likeliest tokens of that probability", above=0, most=1, dream="top_p"),
+    )
+    top_k: int | None = field(
+        default=None, metadata=option("samples from that many of the likeliest tokens", least=1, dream="top_k")
+    )
+    cfg_scale: float = field(default=0.0, metadata=option("classifier-free guidance", least=0, most=1000, llada="cfg"))
+    cache: str = field(
+        default="auto",
+        metadata=option(
+            "keys and values that are remembered between steps; auto = those that change no answer",
+            choices=lambda: ("auto", "none", "prefix", "dual"),
+        ),
+    )
+    filler: str = field(default=".", metadata=option("a neutral text, repeated after the masks"))
+    n_fillers: int = field(default=0, metadata=option("how many fillers", least=0, most=1_000_000))
+    suppress_eos: bool = field(
+        default=False, metadata=option("never fills in an end-of-text token", llada="logits_eos_inf")
+    )
+    eos_last: bool = field(
+        default=False,
+        metadata=option("fills in end-of-text and end-of-turn tokens last", llada="confidence_eos_eot_inf"),
+    )
+    early_exit: bool = field(
+        default=True,
+        metadata=option("a row whose answer is decided leaves the batch; the answer is the same", silent=True),
+    )
+    seed: int = field(
+        default=0, metadata=option("of every random choice; --seed of lm_eval if not set", least=0, most=LARGEST_SEED)
+    )
 
     def __post_init__(self) -> None:
-        _check_whole(self, "n_masks", 1, auto=True)
-        _check_whole(self, "max_gen_toks", 1)
-        _check_whole(self, "steps", 1, auto=True)
-        _check_whole(self, "block_length", 1)
-        _check_whole(self, "top_k", 1)
-        _check_whole(self, "n_fillers", 0)
-        _check_whole(self, "seed", 0)
-        _check_range(self, "mask_ratio", above=0.0)
-        _check_range(self, "confidence_threshold", above=0.0, at_most=1.0)
-        _check_range(self, "top_p", above=0.0, at_most=1.0)
-        _check_range(self, "temperature", at_least=0.0)
-        _check_range(self, "cfg_scale", at_least=0.0)
-        _check_choice(self, "unmasking", UNMASKING_ORDERS)
-        _check_choice(self, "schedule", SCHEDULES)
+        super().__post_init__()
         if self.mask_ratio is not None and self.n_masks != "auto":
-            raise OptionError(
-                f"mask_ratio={self.mask_ratio} together with n_masks={self.n_masks} is not allowed; "
-                "allowed is one of them"
-            )
+            raise OptionError(f"mask_ratio={self.mask_ratio} and n_masks={self.n_masks} exclude each other")
         if isinstance(self.n_masks, int) and self.block_length is not None and self.block_length > self.n_masks:
-            raise OptionError(
-                f"block_length={self.block_length} is not allowed with n_masks={self.n_masks}; "
-                f"allowed are whole numbers from 1 to {self.n_masks}"
-            )
-        if not self.filler:
-            raise OptionError("filler='' is not allowed; allowed is any text of at least one character")
+            raise must_be("block_length", f"at most n_masks={self.n_masks}", self.block_length)
 
 
 @dataclass(frozen=True)
-class LikelihoodOptions(_Options):
-    """How log p(continuation | context) is estimated.
+class LikelihoodOptions(Options):
+    """How log p(continuation | context) is estimated."""
 
-    likelihood: `mc` (LLaDA's Monte-Carlo bound), `chain` (exact left-to-right factorisation) or `auto` (one exact pass
-        for one-token continuations, else `mc`).
-    mc_num: Monte-Carlo samples a request, each at most one forward pass.
-    n_masks: the whole canvas after the context in tokens, continuation included; `auto` adds no masks.
-    check_greedy: also decode, to learn whether greedy decoding gives the continuation.
-    """
-
-    likelihood: str = "auto"
-    mc_num: int = 128
-    n_masks: int | Auto = "auto"
-    cfg_scale: float = 0.0
-    check_greedy: bool = True
-    seed: int = 0
+    likelihood: str = field(
+        default="auto", metadata=option("the estimator", choices=lambda: ("auto", "mc", "chain", "duel"))
+    )
+    mc_num: int = field(
+        default=128,
+        metadata=option(
+            "Monte-Carlo samples a request, each at most one pass", least=1, most=1_000_000, llada="mc_num"
+        ),
+    )
+    n_masks: int | Auto = field(
+        default="auto",
+        metadata=option("the whole canvas after the context, continuation included; auto adds no masks", least=1),
+    )
+    unmasking: str = field(
+        default="confidence", metadata=option("of likelihood=duel: which masks a step fills", choices=unmasking_names)
+    )
+    tokens_per_step: int = field(default=1, metadata=option("of likelihood=duel: how many masks a step fills", least=1))
+    confidence_threshold: float | None = field(
+        default=None,
+        metadata=option("of likelihood=duel: a step also fills every mask that sure", above=0, most=1),
+    )
+    cfg_scale: float = field(default=0.0, metadata=option("classifier-free guidance", least=0, most=1000, llada="cfg"))
+    check_greedy: bool = field(
+        default=True,
+        metadata=option("also tells whether greedy decoding gives the continuation", llada="is_check_greedy"),
+    )
+    seed: int = field(
+        default=0, metadata=option("of every random choice; --seed of lm_eval if not set", least=0, most=LARGEST_SEED)
+    )
 
     def __post_init__(self) -> None:
-        _check_choice(self, "likelihood", LIKELIHOODS)
-        _check_whole(self, "mc_num", 1)
-        _check_whole(self, "n_masks", 1, auto=True)
-        _check_whole(self, "seed", 0)
-        _check_range(self, "cfg_scale", at_least=0.0)
+        super().__post_init__()
+        if self.likelihood == "duel" and self.unmasking == "random":
+            raise OptionError(
+                "unmasking=random has no likelihood=duel: its order is drawn, and many orders lead to one text; "
+                "use confidence, margin, entropy or left_to_right"
+            )
+        if self.likelihood != "duel" and self.tokens_per_step != 1:
+            raise OptionError(f"tokens_per_step={self.tokens_per_step} is an option of likelihood=duel alone")
 
 
-def _nearest(name: str, known: list[str]) -> str:
-    close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-    return f"did you mean {close[0]}?" if close else f"the options are {', '.join(sorted(known))}"
+@dataclass(frozen=True)
+class ModelOptions(Options):
+    """What is ours among the model arguments beside decoding and likelihood."""
 
-
-def _parse(name: str, value: object, kind: Any) -> Any:
-    """`value` as the field's type where it is a string that says so; anything else is left to the checks."""
-    if value is None or str(value).lower() == "none":
-        if NoneType in get_args(kind):
-            return None
-        raise OptionError(f"{name}={value!r} is not allowed; this option needs a value")
-    if kind is bool:
-        if str(value).lower() not in ("true", "false"):
-            raise OptionError(f"{name}={value!r} is not allowed; allowed are true and false")
-        return str(value).lower() == "true"
-    if kind is str:
-        return str(value)
-    if isinstance(value, str):
-        for number in (int, float):
-            try:
-                return number(value)
-            except ValueError:
-                continue
-    return value
-
-
-def _check_whole(options: _Options, name: str, least: int, *, auto: bool = False) -> None:
-    value = vars(options)[name]
-    optional = auto and value == "auto"
-    if optional or (value is None and not auto):
-        return
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        allowed = f"{'auto and ' if auto else ''}whole numbers from {least}"
-        raise OptionError(f"{name}={value!r} is not allowed; allowed are {allowed}")
-
-
-def _check_range(
-    options: _Options,
-    name: str,
-    *,
-    above: float | None = None,
-    at_least: float | None = None,
-    at_most: float | None = None,
-) -> None:
-    value = vars(options)[name]
-    if value is None:
-        return
-    bounds = [
-        f"above {above:g}" if above is not None else "",
-        f"from {at_least:g}" if at_least is not None else "",
-        f"up to {at_most:g}" if at_most is not None else "",
-    ]
-    fits = (
-        isinstance(value, (int, float))
-        and not isinstance(value, bool)
-        and (above is None or value > above)
-        and (at_least is None or value >= at_least)
-        and (at_most is None or value <= at_most)
-        and value != float("inf")
+    preset: str | None = field(
+        default=None, metadata=option("the settings behind a published score; any other option wins over it")
     )
-    if not fits:
-        raise OptionError(f"{name}={value!r} is not allowed; allowed are numbers {' '.join(filter(None, bounds))}")
+    mask_token_id: int | None = field(default=None, metadata=option("of a model that names no mask token", least=0))
+    shift_logits: bool | None = field(
+        default=None, metadata=option("whether a model that we do not know predicts the next position, as Dream does")
+    )
+    compile: bool = field(default=False, metadata=option("torch.compile of the model's layers", silent=True))
+    cache_audit: float | None = field(
+        default=None,
+        metadata=option("of cache=prefix and dual: the share of requests, or how many, decoded exactly too", above=0),
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.cache_audit is not None and self.cache_audit > 1 and self.cache_audit != int(self.cache_audit):
+            raise must_be("cache_audit", "a share up to 1 or a whole number", self.cache_audit)
 
 
-def _check_choice(options: _Options, name: str, choices: tuple[str, ...]) -> None:
-    value = vars(options)[name]
-    if value not in choices:
-        raise OptionError(f"{name}={value!r} is not allowed; allowed are {', '.join(choices)}")
+# What is declared and not there yet: values of options that are refused; none named means all but the default.
+_PLANNED: Mapping[str, Sequence[str]] = {
+    "schedule": ("bd3lm",),
+    "cache": (),
+    "steps_per_block": (),
+    "small_block_length": (),
+    "parallel_factor": (),
+    "entropy_bound": (),
+    "editing_threshold": (),
+    "max_post_steps": (),
+    "cache_audit": (),
+}
+
+
+def options_of(kind: type[Options]) -> tuple[Field[Any], ...]:
+    """The fields of a class of options, in the order in which they are declared."""
+    return fields(kind)  # type: ignore[arg-type]
+
+
+def about(declared: Field[Any]) -> Option:
+    """What is known of an option beside its type and default."""
+    return declared.metadata["option"]
+
+
+def decoding_defaults() -> dict[str, object]:
+    """Name -> default of every decoding option."""
+    return {declared.name: declared.default for declared in options_of(DecodingOptions)}
+
+
+def likelihood_defaults() -> dict[str, object]:
+    """Name -> default of every likelihood option."""
+    return {declared.name: declared.default for declared in options_of(LikelihoodOptions)}
+
+
+def silent_names() -> frozenset[str]:
+    """Options of which no value changes a score."""
+    kinds = (DecodingOptions, LikelihoodOptions, ModelOptions)
+    return frozenset(each.name for kind in kinds for each in options_of(kind) if about(each).silent)
+
+
+DECODING_NAMES = frozenset(decoding_defaults())
+LIKELIHOOD_NAMES = frozenset(likelihood_defaults())
+MODEL_NAMES = frozenset(each.name for each in options_of(ModelOptions))
+
+
+def is_planned(declared: Field[Any]) -> bool:
+    """Whether an option is declared and not there yet."""
+    return declared.name in _PLANNED and not _PLANNED[declared.name]
+
+
+def requirement(declared: Field[Any]) -> str:
+    """What an option must be: "auto or a whole number from 1"."""
+    kinds = get_args(declared.type) or (declared.type,)
+    known = about(declared)
+    if known.choices is not None:
+        planned = _PLANNED.get(declared.name, ())
+        return f"one of {', '.join(choice for choice in known.choices() if choice not in planned)}"
+    if bool in kinds:
+        return "true or false"
+    if str in kinds:
+        return "a text of at least one character"
+    what = "a whole number" if int in kinds else "a number"
+    bounds = [f"from {shown(known.least)}"] if known.least is not None else []
+    bounds += [f"above {shown(known.above)}"] if known.above is not None else []
+    bounds += [f"up to {shown(known.most)}"] if known.most is not None else []
+    words = [word for word, fits in (("auto", Auto in kinds), ("none", NoneType in kinds), ("0", known.zero)) if fits]
+    return " or ".join([*words, " ".join([what, *bounds])])
+
+
+def unknown_option(
+    what: str, name: object, value: object, known: Iterable[str], *, listed: Collection[str] = ()
+) -> OptionError:
+    """The error about a name that is no option: the nearest that is, or all `listed` ones where none is near."""
+    names = sorted(known)
+    elsewhere = [ours for ours in _names_elsewhere(str(name)) if ours in names]
+    nearest = elsewhere or difflib.get_close_matches(str(name), names, n=1, cutoff=0.5)
+    hint = f"did you mean {nearest[0]}?" if nearest else f"the options are {', '.join(sorted(listed) or names)}"
+    return OptionError(f"unknown {what} {shown(name)}={shown(value)}; {hint}")
+
+
+def _parse(declared: Field[Any], value: object) -> Any:
+    """`value` as an option's type. Raises OptionError where it cannot be used."""
+    kinds = get_args(declared.type) or (declared.type,)
+    known = about(declared)
+    if NoneType in kinds and (value is None or str(value).lower() == "none"):
+        return None
+    if bool in kinds:
+        return parse_flag(declared.name, value)
+    if str in kinds:
+        fits = str(value) in known.choices() if known.choices is not None else str(value) != ""
+        if value is None or not fits:
+            raise must_be(declared.name, requirement(declared), value)
+        return str(value)
+    if Auto in kinds and value == "auto":
+        return value
+    number = number_of(value) if float in kinds else whole_of(value)
+    if number is None or not _in_bounds(number, known):
+        raise must_be(declared.name, requirement(declared), value)
+    return number
+
+
+def _in_bounds(number: float, known: Option) -> bool:
+    return (known.zero and number == 0) or (
+        (known.above is None or number > known.above)
+        and (known.least is None or number >= known.least)
+        and (known.most is None or number <= known.most)
+    )
+
+
+def _refuse_planned(options: Options) -> None:
+    for declared in options_of(type(options)):
+        value, refused = getattr(options, declared.name), _PLANNED.get(declared.name)
+        if refused is not None and value != declared.default and (not refused or value in refused):
+            raise OptionError(f"{declared.name}={shown(value)} is not there yet; leave it at {shown(declared.default)}")
+
+
+def _names_elsewhere(name: str) -> list[str]:
+    """Our names of an option of LLaDA's or Dream's scripts."""
+    declared = (*options_of(DecodingOptions), *options_of(LikelihoodOptions))
+    return [each.name for each in declared if name in (about(each).llada, about(each).dream)]

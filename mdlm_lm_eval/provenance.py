@@ -8,7 +8,7 @@ import torch
 from torch.distributed.tensor import DTensor
 from transformers import PreTrainedTokenizerBase
 
-from mdlm_lm_eval import __version__, checkpoints
+from mdlm_lm_eval import __version__, families
 from mdlm_lm_eval.diffusion_hflm import DiffusionHFLM
 from mdlm_lm_eval.results.names import adapter_name, model_name
 from mdlm_lm_eval.results.record import merged
@@ -24,17 +24,18 @@ def provenance(lm: DiffusionHFLM, batch_size: int | None) -> dict[str, Any]:
     return {
         **_settings(lm),
         "package_version": __version__,
-        "family": checkpoints.family_of(lm.config),
+        "family": families.family_of(lm.config).name,
         "pretrained": model_name(pretrained),
-        "weights": checkpoints.files_digest(pretrained) if pretrained else None,
+        "weights": families.files_digest(pretrained) if pretrained else None,
         "revision": lm.revision,
         "adapter": lm.peft and adapter_name(lm.peft),
-        "adapter_weights": lm.peft and checkpoints.files_digest(lm.peft),
+        "adapter_weights": lm.peft and families.files_digest(lm.peft),
         "device": str(lm.device),
         "processes": lm.world_size,
         "preset": lm.preset,
         "compile": lm.compiled,
         "explicit_options": sorted(lm.explicit),
+        "family_options": sorted(lm.from_family),
         "batch_size": batch_size,
         "forward_passes": sum(record.forward_passes for record in lm.records),
         "tasks": tasks,

@@ -2,14 +2,13 @@
 
 import hashlib
 import json
-import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from mdlm_lm_eval.model_arguments import DECODING_NAMES, parse_flag, unknown_name
-from mdlm_lm_eval.options import DecodingOptions, OptionError
+from mdlm_lm_eval.options import DECODING_NAMES, DecodingOptions, unknown_option
+from mdlm_lm_eval.values import must_be, number_of, parse_flag, parse_whole
 
 # lm-eval's four names for the same limit, by its own priority.
 LENGTH_NAMES = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")
@@ -66,12 +65,14 @@ def parse_gen_kwargs(
     """Merges a request's `gen_kwargs` into `options`, of which `explicit` were set by the user.
 
     Diffusion options of the request win. Sampling keys, which task files written for autoregressive models carry
-    anyway, win only over what the user did not set. Raises OptionError for an unknown key or a value that is not
-    allowed.
+    anyway, win only over what the user did not set. Raises OptionError for an unknown key or a value that
+    cannot be used.
     """
     for name, value in gen_kwargs.items():
         if name not in REQUEST_NAMES | DECODING_NAMES:
-            raise OptionError(unknown_name("generation option", name, value, REQUEST_NAMES | DECODING_NAMES))
+            raise unknown_option(
+                "generation option", name, value, REQUEST_NAMES | DECODING_NAMES, listed=DECODING_NAMES
+            )
     changes = {
         name: value
         for name, value in gen_kwargs.items()
@@ -112,7 +113,8 @@ class RequestSeeds:
 
 def _sampling(gen_kwargs: Mapping[str, Any], explicit: frozenset[str]) -> dict[str, Any]:
     given = {name: gen_kwargs[name] for name in SAMPLING_NAMES if gen_kwargs.get(name) is not None}
-    if re.fullmatch(r"0|-\d+", str(given.get("top_k"))):
+    top_k = number_of(given.get("top_k"))
+    if top_k is not None and top_k <= 0:
         del given["top_k"]  # the autoregressive way of saying "all tokens"
     if gen_kwargs.get("do_sample") is not None:
         if not parse_flag("do_sample", gen_kwargs["do_sample"]):
@@ -127,16 +129,13 @@ def _stop_strings(until: object) -> tuple[str, ...]:
         return ()
     strings = [until] if isinstance(until, str) else until
     if not isinstance(strings, (list, tuple)) or not all(isinstance(string, str) for string in strings):
-        raise OptionError(f"until={until!r} is not allowed; allowed are a string and a list of strings")
+        raise must_be("until", "a string or a list of strings", until)
     return tuple(string for string in strings if string)
 
 
 def _max_gen_toks(gen_kwargs: Mapping[str, Any]) -> int | None:
     for name in LENGTH_NAMES:
         value = gen_kwargs.get(name)
-        if value is None:
-            continue
-        if isinstance(value, bool) or not str(value).isdecimal() or int(value) < 1:
-            raise OptionError(f"{name}={value!r} is not allowed; allowed are whole numbers from 1")
-        return int(value)
+        if value is not None:
+            return parse_whole(name, value, least=1)
     return None

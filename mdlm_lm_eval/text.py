@@ -1,14 +1,14 @@
 """From text to token ids and back, for requests that may contain a mask token's string or slot markers."""
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from lm_eval.models.utils import postprocess_generated_text
 from transformers import PreTrainedTokenizerBase
 
 SLOT_MARKER = "<|mask|>"
-# Tokens that end an assistant's turn in the families' chat formats; a tokenizer has none or one of them.
-END_OF_TURN_TOKENS = ("<|eot_id|>", "<|im_end|>", "<|role_end|>", "<end_of_turn>", "<|end|>")
+# What a decoder writes for the first bytes of a character whose other bytes are still to come.
+_INCOMPLETE_CHARACTER = "\ufffd"
 
 
 def encode_without_masks(
@@ -63,20 +63,6 @@ def _split(ids: list[int], separator: int) -> Iterator[list[int]]:
     yield segment
 
 
-def end_of_turn_ids(tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
-    """Ids of the tokens that end an assistant's turn in the families' chat formats."""
-    vocabulary = tokenizer.get_added_vocab()
-    return frozenset(vocabulary[token] for token in END_OF_TURN_TOKENS if token in vocabulary)
-
-
-def eos_ids(tokenizer: PreTrainedTokenizerBase, generation_eos: int | list[int] | None) -> frozenset[int]:
-    """Ids of EOS, by tokenizer and generation config, that are no ends of turn."""
-    ids = set() if tokenizer.eos_token_id is None else {tokenizer.eos_token_id}
-    if generation_eos is not None:
-        ids.update([generation_eos] if isinstance(generation_eos, int) else generation_eos)
-    return frozenset(ids) - end_of_turn_ids(tokenizer)
-
-
 @dataclass(frozen=True)
 class Ending:
     """Where a generated text ends: end tokens first, then, after `think_end_token` where one is set, stop strings."""
@@ -97,16 +83,14 @@ class Ending:
     def is_decided(self, token_ids: list[int]) -> bool:
         """Whether no token after these, unmasked from the left without a gap, can change the returned text.
 
-        A stop string decides only once every other stop string that begins before it must be complete; while a thinking
-        part is dropped, a later end of thinking could still move the text's beginning.
+        While a thinking part is dropped, a later end of thinking could still move the text's beginning.
         """
         if any(id in self.end_ids for id in token_ids):
             return True
         if not self.until or self.think_end_token is not None:
             return False
         text = self.tokenizer.decode(token_ids, skip_special_tokens=True)
-        begins = [text.index(stop) for stop in self.until if stop in text]
-        return bool(begins) and len(text) - min(begins) >= max(map(len, self.until))
+        return _is_cut(text.rstrip(_INCOMPLETE_CHARACTER), self.until)
 
     def _before_end_token(self, token_ids: list[int]) -> list[int]:
         for n, id in enumerate(token_ids):
@@ -117,3 +101,23 @@ class Ending:
     def _cut(self, text: str) -> str:
         think_end = self.think_end_token if isinstance(self.think_end_token, str) else None
         return postprocess_generated_text(text, list(self.until), think_end)
+
+
+def _is_cut(text: str, until: Sequence[str]) -> bool:
+    """Whether lm-eval cuts every text that begins with `text` at the same place.
+
+    It cuts at the first occurrence of each stop string in turn, so that an earlier one may cut into, and thereby undo,
+    an occurrence of a later one: of `until=["\n\n", ".\n"]`, `foo.\n` may go on with a line end. An occurrence counts
+    only where it ends before any earlier stop string can still begin.
+    """
+    first_open = len(text)  # no stop string that was looked for can begin before this
+    for stop in filter(None, until):
+        found = text.find(stop)
+        if found < 0:
+            begun = (n for n in range(1, len(stop)) if text.endswith(stop[:n]))
+            first_open = min(first_open, len(text) - max(begun, default=0))
+        elif found + len(stop) <= first_open:
+            return True
+        else:
+            first_open = min(first_open, found)
+    return False

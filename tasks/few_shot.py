@@ -1,23 +1,13 @@
 """The lm-eval task class of the few-shot suite."""
 
 import difflib
-import sys
-from collections.abc import Callable, Mapping
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
 from random import Random
-from types import ModuleType
 from typing import Any
 
 import datasets
 from lm_eval.api.task import ConfigurableTask
-
-# lm-eval loads this file by its path, which makes it part of no package; its neighbours need one to be imported from.
-if "mdlm_tasks" not in sys.modules:
-    package = ModuleType("mdlm_tasks")
-    package.__path__ = [str(Path(__file__).parent)]
-    sys.modules["mdlm_tasks"] = package
-
-from mdlm_tasks import prompts, questions
+from mdlm_lm_eval.tasks import prompts, questions
 
 DEFAULT_SETTINGS = {"fewshot_relevant": 10, "fewshot_distractors": 40, "fewshot_seed": questions.DEFAULT_SEED}
 
@@ -63,7 +53,7 @@ class FewShotTask(ConfigurableTask):
 
     def _examples(
         self, n_relevant: int, n_distractors: int
-    ) -> tuple[list[questions.Question], list[questions.Question]]:
+    ) -> tuple[Sequence[questions.Question], Sequence[questions.Question]]:
         names = self.rule, self.distractor
         relevant = questions.relevant_examples(*names, n_relevant, self.seed)
         distractors = questions.distractor_examples(*names, n_distractors, self.seed)

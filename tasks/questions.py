@@ -1,12 +1,15 @@
 """Questions of the few-shot suite: three options, one of which a rule selects (paper, appendix C.3).
 
+The questions of a task are drawn one after another, so that over all of them spelling tells nothing: see `Balance`.
+
 Plain Python without lm-eval, so that the training corpus of the built-in model can keep away from the test questions.
 """
 
 import hashlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
+from itertools import islice, pairwise
 from pathlib import Path
 from random import Random
 from typing import TypeVar
@@ -17,6 +20,7 @@ LETTERS = ("A", "B", "C")
 LARGEST_NUMBER = 1000
 N_TEST_QUESTIONS = 1000
 DEFAULT_SEED = 1
+N_CANDIDATES = 8
 
 #: Relevant rule -> the categories from which its wrong options come (paper, appendix C.3).
 WRONG_CATEGORIES: dict[str, tuple[str, ...]] = {
@@ -47,9 +51,82 @@ class Question:
 
 @cache
 def load_words() -> dict[str, tuple[str, ...]]:
-    """Category -> its words, in the order of `words/{category}.txt`."""
+    """Category -> its words, in alphabetical order.
+
+    `words/plain.txt` makes two categories: the same words with a capital and without.
+    """
     folder = Path(__file__).parent / "words"
-    return {path.stem: tuple(path.read_text(encoding="utf-8").split()) for path in sorted(folder.glob("*.txt"))}
+    words = {path.stem: tuple(path.read_text(encoding="utf-8").split()) for path in folder.glob("*.txt")}
+    plain = words.pop("plain")
+    words |= {"capitalised": tuple(map(str.capitalize, plain)), "lowercase": plain}
+    return dict(sorted(words.items()))
+
+
+@cache
+def surface(word: str) -> tuple[int, ...]:
+    """What can be read off a word's spelling alone, as numbers: its length, sound, letters and ending."""
+    word = word.lower()
+    vowels = [letter in "aeiou" for letter in word]
+    n_vowel_groups = sum(now and not before for before, now in pairwise([False, *vowels]))
+    n_doubled = sum(one == other for one, other in pairwise(word))
+    return (
+        *(len(word), sum(vowels), len(word) - sum(vowels), n_vowel_groups, n_doubled, len(set(word))),
+        *(_alphabetical(part) for part in (word, word[1:], word[::-1], word[-2::-1], min(word), max(word))),
+        *(vowels[0], vowels[-1]),
+        *map(word.count, "abcdeghilmnoprstuy"),
+        *map(word.endswith, ("a", "d", "e", "n", "nt", "r", "s", "t")),
+    )
+
+
+def _alphabetical(text: str) -> int:
+    """A number that orders texts of up to 20 letters as a dictionary does."""
+    return int.from_bytes(text.ljust(20).encode(), "big")
+
+
+def surface_credits(question: Question) -> list[int]:
+    """What every surface rule scores on the question, in sixths of a question more than guessing does.
+
+    A surface rule takes the option whose number (`surface`, or letters in common with the others) is the largest, or
+    the smallest; of equal ones it takes any.
+    """
+    right = question.options[question.answer]
+    first, second = (option for index, option in enumerate(question.options) if index != question.answer)
+    rights, firsts, seconds = common_letters(right, first, second)
+    numbers = zip((*surface(right), rights), (*surface(first), firsts), (*surface(second), seconds), strict=True)
+    credits = []
+    for r, a, b in numbers:
+        share = 6 // (1 + (r == a) + (r == b))
+        credits.append((0 if r < a or r < b else share) - 2)
+        credits.append((0 if r > a or r > b else share) - 2)
+    return credits
+
+
+def common_letters(*options: str) -> list[int]:
+    """How many letters each of three words has in common with the others."""
+    a, b, c = (set(option.lower()) for option in options)
+    ab, ac, bc = len(a & b), len(a & c), len(b & c)
+    return [ab + ac, ab + bc, ac + bc]
+
+
+class Balance:
+    """Keeps every surface rule at the level of guessing over a sequence of questions.
+
+    Of some candidates for the next question it takes the one after which the rules' surpluses over guessing are
+    smallest, by the sum of their squares. Whole numbers only, so that the choice is the same on every machine.
+    """
+
+    def __init__(self) -> None:
+        self._surplus: list[int] = []
+
+    def take(self, candidates: Sequence[Question]) -> Question:
+        """The best of the candidates, the first of equal ones, which counts from now on."""
+        scored = [(surface_credits(question), question) for question in candidates]
+        surplus = self._surplus or [0] * len(scored[0][0])
+        totals = [[before + gain for before, gain in zip(surplus, gains, strict=True)] for gains, _ in scored]
+        costs = [sum(total * total for total in row) for row in totals]
+        best = costs.index(min(costs))
+        self._surplus = totals[best]
+        return scored[best][1]
 
 
 def draw(rng: Random, n: int) -> int:
@@ -68,14 +145,19 @@ def shuffled(items: Iterable[T], rng: Random) -> list[T]:
 
 def relevant_question(right: str, wrong: tuple[str, ...], answer: int, rng: Random) -> Question:
     """One word of category `right` at index `answer`, beside two different words of the categories `wrong`."""
-    words = load_words()
-    options: list[str] = []
-    for index in range(len(LETTERS)):
-        word = ""
-        while not word or word in options:
-            pool = words[right if index == answer else wrong[draw(rng, len(wrong))]]
-            word = pool[draw(rng, len(pool))]
-        options.append(word)
+    words = load_words()[right]
+    return question_of(words[draw(rng, len(words))], wrong, answer, rng)
+
+
+def question_of(right_word: str, wrong: tuple[str, ...], answer: int, rng: Random) -> Question:
+    """`right_word` at index `answer`, beside two different words of the categories `wrong`."""
+    options = [right_word]
+    while len(options) < len(LETTERS):
+        words = load_words()[wrong[draw(rng, len(wrong))]]
+        word = words[draw(rng, len(words))]
+        if all(word.lower() != option.lower() for option in options):
+            options.append(word)
+    options[0], options[answer] = options[answer], options[0]
     return Question((options[0], options[1], options[2]), answer)
 
 
@@ -102,42 +184,66 @@ def is_reserved_for_tests(question: Question) -> bool:
     return hashlib.sha256("|".join(question.options).encode()).digest()[0] < 64
 
 
-def test_questions(rule: str, distractor: str, seed: int = DEFAULT_SEED) -> list[Question]:  # noqa: PT028  (no pytest test)
+@cache
+def test_questions(rule: str, distractor: str, seed: int = DEFAULT_SEED) -> tuple[Question, ...]:  # noqa: PT028  (no pytest test)
     """The 1000 different test questions of one task, with the answers A, B and C equally often (A once more)."""
     rng = Random(f"mdlm test questions {rule} {distractor} {seed}")
-    questions: dict[Question, None] = {}
-    for answer in shuffled((index % len(LETTERS) for index in range(N_TEST_QUESTIONS)), rng):
-        n_found = len(questions)
-        while len(questions) == n_found:
-            question = relevant_question(rule, WRONG_CATEGORIES[rule], answer, rng)
-            if is_reserved_for_tests(question):
-                questions[question] = None
-    return list(questions)
+    answers = shuffled((index % len(LETTERS) for index in range(N_TEST_QUESTIONS)), rng)
+    return _balanced_questions(rule, answers, rng, reserved=True)
 
 
-def relevant_examples(rule: str, distractor: str, n: int, seed: int = DEFAULT_SEED) -> list[Question]:
+def relevant_examples(rule: str, distractor: str, n: int, seed: int = DEFAULT_SEED) -> tuple[Question, ...]:
     """The first `n` relevant in-context examples of one task, none of which may be a test question."""
     rng = Random(f"mdlm relevant examples {rule} {distractor} {seed}")
-    return _examples(lambda answer: relevant_question(rule, WRONG_CATEGORIES[rule], answer, rng), n, rng)
+    return _balanced_questions(rule, islice(_answers_in_threes(rng), n), rng, reserved=False)
 
 
-def distractor_examples(rule: str, distractor: str, n: int, seed: int = DEFAULT_SEED) -> list[Question]:
+def distractor_examples(rule: str, distractor: str, n: int, seed: int = DEFAULT_SEED) -> tuple[Question, ...]:
     """The first `n` distractor examples of one task."""
     rng = Random(f"mdlm distractor examples {rule} {distractor} {seed}")
-    return _examples(lambda answer: distractor_question(distractor, answer, rng), n, rng)
+    found: dict[Question, None] = {}
+    for answer in islice(_answers_in_threes(rng), n):
+        draw_question = partial(distractor_question, distractor, answer, rng)
+        found |= dict.fromkeys(_new_questions(draw_question, 1, found, reserved=False))
+    return tuple(found)
 
 
-def _examples(draw_question: Callable[[int], Question], n: int, rng: Random) -> list[Question]:
-    """`n` different questions; every three in turn have the answers A, B and C in random order.
+def _answers_in_threes(rng: Random) -> Iterator[int]:
+    """Every three in turn are A, B and C in random order, so that answers are balanced however many are taken.
 
-    So answers are balanced whatever `n` is, and fewer examples are always the beginning of more.
+    They are drawn as they are taken: fewer examples are always the beginning of more.
     """
-    questions: dict[Question, None] = {}
-    answers: list[int] = []
-    while len(questions) < n:
-        answers = answers or shuffled(range(len(LETTERS)), rng)
-        question = draw_question(answers[-1])
-        if question not in questions and not is_reserved_for_tests(question):
-            questions[question] = None
-            answers.pop()
-    return list(questions)
+    while True:
+        yield from shuffled(range(len(LETTERS)), rng)
+
+
+def _balanced_questions(rule: str, answers: Iterable[int], rng: Random, *, reserved: bool) -> tuple[Question, ...]:
+    """A question of the rule for every answer, all different, balanced on the surface.
+
+    Every word of the rule is the right one before any is again.
+    """
+    balance = Balance()
+    found: dict[Question, None] = {}
+    for answer, right_word in zip(answers, _words_in_turn(load_words()[rule], rng), strict=False):
+        draw_question = partial(question_of, right_word, WRONG_CATEGORIES[rule], answer, rng)
+        candidates = _new_questions(draw_question, N_CANDIDATES, found, reserved=reserved)
+        found[balance.take(candidates)] = None
+    return tuple(found)
+
+
+def _words_in_turn(words: Sequence[str], rng: Random) -> Iterator[str]:
+    """All the words in random order, again and again."""
+    while True:
+        yield from shuffled(words, rng)
+
+
+def _new_questions(
+    draw_question: Callable[[], Question], n: int, known: Container[Question], *, reserved: bool
+) -> list[Question]:
+    """The next `n` questions drawn that are not known and, as asked, reserved for tests or not."""
+    new: list[Question] = []
+    while len(new) < n:
+        question = draw_question()
+        if is_reserved_for_tests(question) == reserved and question not in known:
+            new.append(question)
+    return new

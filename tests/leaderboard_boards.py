@@ -4,11 +4,13 @@ import math
 import re
 from typing import Any
 
-from mdlm_leaderboard.rows import Board, Curve, Estimate, PublishedFigures, Refused, Row, Run, Section, Setting
+from mdlm_leaderboard.rows import Board, Curve, Estimate, LeaderboardRow, Refused, Run, Section, Setting
+from mdlm_lm_eval.results.suite import current_version
 
 MASKS = (1, 2, 10, 50, 100, 200)
 POSITIONS = (0, 10, 20, 30, 40)
-STANDARD = Setting("1.0", "1cfd7802", 10, 40, 1, None, False)
+_CURVES = ("masks", "dots", "benchmarks")
+STANDARD = Setting(current_version(), "1cfd7802", 10, 40, 1, None, False)
 
 
 def estimate(mean: float, half_band: float = 0.03) -> Estimate:
@@ -35,7 +37,7 @@ def run(name: str, **settings: Any) -> Run:
     )
 
 
-def row(model: str, *, start: float = 0.9, drop: float = 0.2, is_full: bool = True, **changes: Any) -> Row:
+def row(model: str, *, start: float = 0.9, drop: float = 0.2, is_full: bool = True, **changes: Any) -> LeaderboardRow:
     """One step, no adapter, every curve (`is_full`) or the masks' only."""
     name = re.sub(r"[^a-z0-9]+", "-", model.lower())
     fields: dict[str, Any] = {
@@ -67,10 +69,13 @@ def row(model: str, *, start: float = 0.9, drop: float = 0.2, is_full: bool = Tr
             },
             "benchmarks": {"gsm8k v3.0 (exact_match,strict-match; 5-shot; n_masks=256, steps=256)": estimate(0.7)},
         }
-    return Row(**fields | changes)
+    fields |= changes
+    single = {name: {"": fields.pop(name)} for name in ("masks", "dots", "benchmarks") if fields.get(name)}
+    several = {name: fields.pop(name) for name in ("positions", "positions_by_masks", "distractors") if name in fields}
+    return LeaderboardRow(curves=single | several, **{name: fields[name] for name in fields if name not in _CURVES})
 
 
-def published_row() -> Row:
+def published_row() -> LeaderboardRow:
     return row(
         "LLaDA-8B-Base",
         is_full=False,
@@ -81,7 +86,7 @@ def published_row() -> Row:
         other="",
         masks={},
         runs=(),
-        published=PublishedFigures(drop_points=23, dots_drop_points=3),
+        stated={"drop_points": 23, "dots_drop_points": 3},
     )
 
 
@@ -109,12 +114,16 @@ def sample_board() -> Board:
         ),
     )
     limited = row(
-        dream, is_full=False, id="dream-limit", family="dream", setting=Setting("1.0", "1cfd7802", 10, 40, 1, 50, False)
+        dream,
+        is_full=False,
+        id="dream-limit",
+        family="dream",
+        setting=Setting(current_version(), "1cfd7802", 10, 40, 1, 50, False),
     )
     return Board(
         sections=(
-            Section("Few-shot suite 1.0, 10 relevant and 40 distractor examples", "", main),
-            Section("Few-shot suite 1.0, --limit 50", "--limit 50 leaves out questions", (limited,)),
+            Section(f"Few-shot suite {current_version()}, 10 relevant and 40 distractor examples", "", main),
+            Section(f"Few-shot suite {current_version()}, --limit 50", "--limit 50 leaves out questions", (limited,)),
             Section(
                 "Published", "read off the cited paper, whose questions are not those of this suite", (published_row(),)
             ),

@@ -4,6 +4,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from mdlm_lm_eval.results.suite import current_version
+
 RULES = ("country", "capitalised", "verb", "adjective", "animal", "colour", "emotion", "object")
 TASKS = tuple(f"{rule}_{distractor}" for rule in RULES for distractor in ("smallest", "largest"))
 HASH = "1cfd7802b88844aa07d9c50e47a1b323734bada3a5e7eb2bf50ae8536c045dcb"
@@ -19,7 +21,7 @@ def suite_file(
     model_args: dict[str, Any] | None = None,
     adapter: str | None = None,
     limit: float | None = None,
-    version: str = "1.0",
+    version: str = current_version(),
     relevant: int = 10,
     distractors: int = 40,
     date: float = 1795231548.94,
@@ -159,7 +161,7 @@ def mdlm_record(names: list[str], *, masks: int, steps: int, requests: int) -> d
         "batch_size": 8,
         "forward_passes": 10,
         "tasks": {name: record | {"forward_passes": 2, "truncated_prompts": 0} for name in names},
-        "task_suite": {"version": "1.0", "sha256": HASH},
+        "task_suite": {"version": current_version(), "sha256": HASH},
     }
 
 

@@ -8,7 +8,7 @@ import torch
 from lm_eval.api.instance import Instance
 from torch import nn
 
-from mdlm_lm_eval import checkpoints
+from mdlm_lm_eval import families
 from mdlm_lm_eval.decoding import decode
 from mdlm_lm_eval.denoiser import Denoiser
 from mdlm_lm_eval.lm import MDLM
@@ -23,13 +23,13 @@ def traced(monkeypatch: pytest.MonkeyPatch) -> None:
     """Layers are traced as for the compiler, and then run by PyTorch."""
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()
-    monkeypatch.setattr(checkpoints, "compile_layers", functools.partial(checkpoints.compile_layers, backend="eager"))
+    monkeypatch.setattr(families, "compile_layers", functools.partial(families.compile_layers, backend="eager"))
 
 
 @pytest.mark.usefixtures("traced")
 def test_no_shape_compiles_anew_and_no_token_changes() -> None:
     plain, compiled = tiny_model(), tiny_model()
-    checkpoints.compile_layers(compiled)
+    families.compile_layers(compiled)
     options = DecodingOptions(n_masks=8, steps=4)
     for prompts in PROMPTS:
         answers = [
@@ -52,5 +52,5 @@ def test_as_a_model_argument(checkpoint: Path) -> None:
 
 
 def test_a_model_without_layers_of_transformers_is_refused() -> None:
-    with pytest.raises(OptionError, match="compile=True is not allowed with Linear"):
-        checkpoints.compile_layers(nn.Linear(1, 1))
+    with pytest.raises(OptionError, match="compile must be false with Linear"):
+        families.compile_layers(nn.Linear(1, 1))

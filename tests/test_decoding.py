@@ -2,6 +2,8 @@
 
 import itertools
 import random
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -9,10 +11,11 @@ from torch import nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from mdlm_lm_eval.canvas import Canvas, build_canvas, build_infill_canvas
-from mdlm_lm_eval.decoding import decode, decode_canvases
+from mdlm_lm_eval.decoding import decode, decode_canvases, rules
+from mdlm_lm_eval.decoding.proposals import propose
+from mdlm_lm_eval.decoding.rules import register_unmasking, unmasking_names, unmasking_rule
 from mdlm_lm_eval.decoding.schedules import unmask_counts
-from mdlm_lm_eval.decoding.unmasking import propose
-from mdlm_lm_eval.denoiser import Denoiser
+from mdlm_lm_eval.denoiser import Denoiser, NonFiniteLogitsError
 from mdlm_lm_eval.options import DecodingOptions, OptionError
 
 MASK, PAD, EOS, VOCABULARY = 49, 48, 47, 50
@@ -43,9 +46,9 @@ class RecordingDenoiser(Denoiser):
             lambda _module, inputs, _output: self.projected_rows.append(inputs[0].shape[:-1].numel())
         )
 
-    def logits(self, input_ids, attention_mask, at, **rest):
+    def logits(self, input_ids, attention_mask, positions, **rest):
         self.canvases.append(input_ids.clone())
-        return super().logits(input_ids, attention_mask, at, **rest)
+        return super().logits(input_ids, attention_mask, positions, **rest)
 
 
 @pytest.fixture
@@ -112,7 +115,8 @@ def proposal(probabilities: list[list[float]], *, end_ids=(), banned_ids=(), uni
         banned_ids=banned_ids,
         end_ids=end_ids,
         uniform=torch.full((len(logits),), uniform),
-        fixed_priority=-torch.arange(len(logits), dtype=torch.float32),
+        slot_numbers=torch.arange(len(logits)),
+        random_numbers=torch.full((len(logits),), 0.5),
     )
 
 
@@ -140,6 +144,48 @@ def test_eos_is_unmasked_last_or_never_predicted() -> None:
     assert proposal(rows, banned_ids=[1]).tokens.tolist() == [0, 0]
 
 
+def test_confidences_are_renormalised_without_eos_where_it_comes_last() -> None:
+    """The reference's sampler takes EOS out of the softmax; issue 11's example."""
+    rows = [[0.40, 0.05, 0.35, 0.20], [0.05, 0.50, 1e-9, 0.45]]
+    assert proposal(rows, end_ids=[2]).priority.argmax() == 1
+    last = proposal(rows, end_ids=[2], eos_last=True)
+    assert last.priority.argmax() == 0
+    torch.testing.assert_close(last.confidence, torch.tensor([0.40 / 0.65, 0.50]))
+
+
+@pytest.mark.parametrize("unmasking", ["confidence", "margin", "entropy"])
+def test_a_position_that_predicts_eos_comes_last_in_every_order_that_asks_the_model(unmasking: str) -> None:
+    rows = [[0.01, 0.01, 0.98], [0.34, 0.33, 0.33]]
+    last = proposal(rows, end_ids=[2], eos_last=True, unmasking=unmasking)
+    assert last.tokens.tolist() == [2, 0]
+    assert last.priority.argsort(descending=True).tolist() == [1, 0]
+
+
+@pytest.mark.parametrize("unmasking", ["random", "left_to_right"])
+def test_eos_last_has_no_effect_on_an_order_that_does_not_ask_the_model(unmasking: str) -> None:
+    rows = [[0.1, 0.9], [0.6, 0.4]]
+    plain, last = (proposal(rows, end_ids=[1], eos_last=last, unmasking=unmasking) for last in (False, True))
+    assert torch.equal(plain.priority, last.priority)
+
+
+@pytest.mark.parametrize("unmasking", ["margin", "entropy"])
+def test_margin_and_entropy_rank_by_the_distribution_that_is_drawn_from(unmasking: str) -> None:
+    """As Dream's sampler does; tempering turns these two rows' order round."""
+    rows = [[0.5, 0.1] + [0.4 / 40] * 40, [0.5, 0.44, 0.06] + [1e-9] * 39]
+    order = {t: proposal(rows, unmasking=unmasking, temperature=t).priority.argmax() for t in (0.0, 0.2, 1.0)}
+    tempered = torch.tensor(rows).log().div(0.2).softmax(-1)
+    if unmasking == "margin":
+        top = tempered.topk(2).values
+        expected = top[:, 0] - top[:, 1]
+    else:
+        expected = -torch.special.entr(tempered).sum(-1)
+    assert order[0.2] == expected.argmax()
+    torch.testing.assert_close(proposal(rows, unmasking=unmasking, temperature=0.2).priority, expected)
+    assert order[0.0] == order[1.0]
+    if unmasking == "entropy":
+        assert order[0.2] != order[0.0]
+
+
 def test_sampling_follows_temperature_top_p_and_top_k() -> None:
     rows = [[0.1, 0.6, 0.3]]
 
@@ -151,7 +197,8 @@ def test_sampling_follows_temperature_top_p_and_top_k() -> None:
             banned_ids=(),
             end_ids=(),
             uniform=(torch.arange(n) + 0.5) / n,
-            fixed_priority=torch.zeros(n),
+            slot_numbers=torch.arange(n),
+            random_numbers=torch.zeros(n),
         ).tokens
         return (tokens.bincount(minlength=3) / n).tolist()
 
@@ -330,6 +377,38 @@ def test_eos_ends_the_row_and_can_be_suppressed(denoiser: RecordingDenoiser) -> 
     # An end of turn ends the row too, and is not suppressed: LLaDA's option bans EOS alone.
     as_turn = decode_canvases(denoiser, canvases, banned, end_of_turn_ids=[EOS])
     assert as_turn == ended
+
+
+def test_a_broken_model_ends_the_run_and_its_row_is_named(denoiser: RecordingDenoiser) -> None:
+    canvases = [canvas(DecodingOptions(), 5 + n, seed=n) for n in range(4)]
+    broken = next(id for id in canvases[2].token_ids if all(id not in canvases[n].token_ids for n in (0, 1, 3)))
+    with torch.no_grad():
+        denoiser.model.model.embed_tokens.weight[broken] = torch.nan
+    with pytest.raises(NonFiniteLogitsError, match="row 2 are not finite"):
+        decode_canvases(denoiser, canvases, DecodingOptions())
+    assert decode_canvases(denoiser, canvases[:2], DecodingOptions())
+
+
+# Rules
+
+
+def test_rules_are_found_by_name_and_added_by_a_decorator(denoiser: RecordingDenoiser) -> None:
+    assert set(unmasking_names()) >= {"confidence", "margin", "entropy", "random", "left_to_right"}
+    assert unmasking_rule("random").is_random
+    with pytest.raises(ValueError, match="'random' is registered already"):
+        register_unmasking("random")(lambda candidates: candidates.confidence)
+    register_unmasking("from_the_end")(lambda candidates: candidates.slot_numbers.float())
+    try:
+        assert "from_the_end" in unmasking_names()
+        result = proposal([[0.4, 0.6], [0.1, 0.9], [0.5, 0.5]], unmasking="from_the_end")
+    finally:
+        del rules._registered["from_the_end"]
+    assert result.priority.argmax() == 2
+
+
+def test_the_names_of_rules_are_known_without_torch() -> None:
+    program = "import sys; from mdlm_lm_eval.decoding.rules import unmasking_names; unmasking_names(); "
+    subprocess.run([sys.executable, "-c", program + "assert 'torch' not in sys.modules"], check=True)
 
 
 # The public function

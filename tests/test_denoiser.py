@@ -62,14 +62,14 @@ def row(length: int) -> list[int]:
 
 
 def padded(side: str) -> tuple[Tensor, Tensor, Tensor]:
-    """Rows of 9 and 5 tokens as ids, attention mask and their mask positions, [2, 9] each."""
+    """Rows of 9 and 5 tokens as ids and attention mask, [2, 9] each, and the flat positions of their masks [4]."""
     rows = []
     for length in (9, 5):
         ids, ones, padding = row(length), [1] * length, [0] * (9 - length)
         pads = [PAD] * (9 - length)
         rows.append((pads + ids, padding + ones) if side == "left" else (ids + pads, ones + padding))
     input_ids, attention_mask = (torch.tensor(values) for values in zip(*rows, strict=True))
-    return input_ids, attention_mask, input_ids == MASK
+    return input_ids, attention_mask, (input_ids == MASK).flatten().nonzero().squeeze(1)
 
 
 def plain_logits(model: nn.Module, ids: list[int]) -> Tensor:
@@ -82,9 +82,13 @@ def plain_logits(model: nn.Module, ids: list[int]) -> Tensor:
 def test_padding_on_either_side_changes_nothing(model: nn.Module, side: str) -> None:
     expected = torch.cat([plain_logits(model, row(9))[-2:], plain_logits(model, row(5))[-2:]])
     denoiser = Denoiser(model, mask_token_id=MASK, pad_token_id=PAD)
-    for n_at in (None, 4):
-        torch.testing.assert_close(denoiser.logits(*padded(side), n_at=n_at), expected, atol=1e-5, rtol=1e-5)
+    input_ids, attention_mask, positions = padded(side)
+    before = model.config.to_dict()
+    for order in ([0, 1, 2, 3], [3, 0, 2, 2]):  # any order, and one position more than once
+        actual = denoiser.logits(input_ids, attention_mask, positions[order])
+        torch.testing.assert_close(actual, expected[order], atol=1e-5, rtol=1e-5)
     assert denoiser.forward_passes == 2
+    assert model.config.to_dict() == before
 
 
 @pytest.mark.parametrize("side", ["left", "right"])
@@ -93,7 +97,7 @@ def test_shifted_families_read_one_to_the_left_except_at_the_first_token(side: s
     model = llama().eval()
     denoiser = Denoiser(model, mask_token_id=MASK, pad_token_id=PAD, shift=True)
     input_ids, attention_mask, _ = padded(side)
-    actual = denoiser.logits(input_ids, attention_mask, attention_mask.bool())
+    actual = denoiser.logits(input_ids, attention_mask, attention_mask.flatten().nonzero().squeeze(1))
     first, second = plain_logits(model, row(9)), plain_logits(model, row(5))
     expected = torch.cat([first[:1], first[:-1], second[:1], second[:-1]])
     torch.testing.assert_close(actual, expected, atol=1e-5, rtol=1e-5)
@@ -103,14 +107,14 @@ def test_guidance_extrapolates_from_the_canvas_with_its_prompt_masked() -> None:
     torch.manual_seed(0)
     model = llama().eval()
     denoiser = Denoiser(model, mask_token_id=MASK, pad_token_id=PAD)
-    input_ids, attention_mask, at = padded("right")
-    prompt = attention_mask.bool() & ~at
-    actual = denoiser.logits(input_ids, attention_mask, at, n_at=4, cfg_scale=1.5, prompt_mask=prompt)
+    input_ids, attention_mask, positions = padded("right")
+    prompt = attention_mask.bool() & (input_ids != MASK)
+    actual = denoiser.logits(input_ids, attention_mask, positions, cfg_scale=1.5, prompt_mask=prompt)
     conditional = torch.cat([plain_logits(model, row(9))[-2:], plain_logits(model, row(5))[-2:]])
     unconditional = torch.cat([plain_logits(model, [MASK] * 9)[-2:], plain_logits(model, [MASK] * 5)[-2:]])
     torch.testing.assert_close(actual, unconditional + 2.5 * (conditional - unconditional), atol=1e-5, rtol=1e-5)
     with pytest.raises(ValueError, match="prompt_mask"):
-        denoiser.logits(input_ids, attention_mask, at, cfg_scale=1.5)
+        denoiser.logits(input_ids, attention_mask, positions, cfg_scale=1.5)
 
 
 def test_gradients_flow_only_when_asked_for() -> None:

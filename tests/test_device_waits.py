@@ -41,7 +41,7 @@ def test_a_denoising_step_never_waits_for_the_device(changes: dict[str, Any], pr
     denoiser = Denoiser(tiny_model(), mask_token_id=2, pad_token_id=0)
     options = DecodingOptions(n_masks=8, steps=4).override(changes)
     canvases = [build_canvas(prompt, options, mask_token_id=2, max_length=64)[0] for prompt in prompts]
-    batch = loop.Batch(denoiser, canvases, options)
+    batch = loop.CanvasBatch(denoiser, canvases, options)
     with WaitsForDevice() as waits:
         loop._denoise(denoiser, batch, options, 0, {1, 2}, {1})
     assert not waits.seen

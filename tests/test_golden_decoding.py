@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file
 
-from mdlm_lm_eval.checkpoints import load_config, load_model, shifts_logits
 from mdlm_lm_eval.decoding import decode
 from mdlm_lm_eval.denoiser import Denoiser
+from mdlm_lm_eval.families import family_of, load_config, load_model
 from mdlm_lm_eval.options import DecodingOptions
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -41,7 +41,10 @@ def family(request: pytest.FixtureRequest) -> tuple[str, Denoiser]:
     model = load_model(folder, config).eval()
     facts = reference(request.param)
     return request.param, Denoiser(
-        model, mask_token_id=facts["mask_token_id"], pad_token_id=facts["eos_token_id"], shift=shifts_logits(config)
+        model,
+        mask_token_id=facts["mask_token_id"],
+        pad_token_id=facts["eos_token_id"],
+        shift=family_of(config).shift(config),
     )
 
 

@@ -33,6 +33,6 @@ def test_padding_changes_nothing(family: str, side: str) -> None:
     widths = {"none": (0, 0), "left": (PADDING, 0), "right": (0, PADDING)}[side]
     padded = torch.nn.functional.pad(input_ids, widths, value=denoiser.pad_token_id)
     real = torch.nn.functional.pad(torch.ones_like(input_ids), widths, value=0)
-    logits = denoiser.logits(padded, real, real.bool()).view_as(expected)
+    logits = denoiser.logits(padded, real, real.flatten().nonzero().squeeze(1)).view_as(expected)
     vocabulary = [token for token in range(160) if token != denoiser.mask_token_id]
     torch.testing.assert_close(logits[..., vocabulary], expected[..., vocabulary], atol=1e-5, rtol=0)

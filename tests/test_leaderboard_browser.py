@@ -130,9 +130,9 @@ def test_a_row_opens_by_keyboard_to_curves_command_settings_and_versions(page: w
     toggle.send_keys(Keys.ENTER)
     assert toggle.get_attribute("aria-expanded") == "true"
     assert detail.is_displayed()
-    charts = detail.find_elements(By.CSS_SELECTOR, "svg[role=img]")
-    assert len(charts) == 5
-    assert all(chart.size["width"] > 100 for chart in charts)
+    curves = detail.find_elements(By.CSS_SELECTOR, ".curve")
+    assert len(curves) == 11
+    assert all(curve.size["width"] > 100 for curve in curves)
     for text in ("lm_eval --model mdlm", "n_masks 200", "dtype bfloat16", "torch 2.13.0"):
         assert text in detail.text.replace("\n", " ")
     toggle.send_keys(Keys.SPACE)

@@ -12,8 +12,10 @@ from PIL import Image
 
 from mdlm_leaderboard.figures import draw_figures, figures_of
 from mdlm_leaderboard.figures.plan import MAX_MODELS, Figure, model_order
-from mdlm_leaderboard.figures.style import COLOURS, COLUMN_WIDTH, SETTINGS, clipped
+from mdlm_leaderboard.figures.style import clipped
 from mdlm_leaderboard.rows import Board, Section
+from mdlm_lm_eval.results.figure_style import COLOURS, COLUMN_WIDTH, SETTINGS
+from mdlm_lm_eval.results.suite import current_version
 from tests.leaderboard_boards import estimate, falling, published_row, row, sample_board
 
 ROOT = Path(__file__).parents[1]
@@ -48,7 +50,8 @@ def drawn(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_every_figure_of_a_full_board_is_planned_once_a_section() -> None:
     stems = [one.stem for one in figures_of(sample_board())]
-    assert stems == [*(f"figures/{name}" for name in ALL), "figures/2-few-shot-suite-1-0-limit-50/masks"]
+    version = current_version().replace(".", "-")
+    assert stems == [*(f"figures/{name}" for name in ALL), f"figures/2-few-shot-suite-{version}-limit-50/masks"]
 
 
 def test_figures_are_the_papers_1_2_and_4_to_10() -> None:

@@ -11,13 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from mdlm_leaderboard.figures import figures_of, model_order
-from mdlm_leaderboard.figures.style import COLOURS
+from mdlm_leaderboard.figures import figures_of
 from mdlm_leaderboard.page import write_page
-from mdlm_leaderboard.page.columns import column_groups
-from mdlm_leaderboard.page.curves import BOTTOM, LEFT, RIGHT, TOP, charts_of
+from mdlm_leaderboard.page.columns import column_groups, curve_tables
 from mdlm_leaderboard.page.provenance import provenance_of
 from mdlm_leaderboard.rows import Board, Refused, Section
+from mdlm_lm_eval.results.suite import current_version
 from tests.leaderboard_boards import estimate, published_row, row, run, sample_board
 
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\"'&{{ 7 * 7 }}"
@@ -87,7 +86,7 @@ def test_every_row_has_its_numbers_command_settings_and_versions(tmp_path: Path)
             for name, value in {**made.settings, **made.versions}.items():
                 assert f"{name}\n{value}" in page.text or f"{name}{value}" in page.text or f"{name} {value}" in text
     assert "87.4 ±3.0" in text  # LLaDA-8B-Base at one mask
-    assert "Few-shot suite 1.0, --limit 50 Set apart: --limit 50 leaves out questions." in text
+    assert f"Few-shot suite {current_version()}, --limit 50 Set apart: --limit 50 leaves out questions." in text
     assert "broken.json: is no JSON: it ends in the middle" in text
 
 
@@ -171,8 +170,8 @@ def test_columns_are_those_with_a_value() -> None:
         ("masks", ["1", "2", "10", "50", "100", "200", "drop", "degr."])
     ]
     full = {group.name: [column.head for column in group.columns] for group in column_groups([row("m")])}
-    assert full["right"] == ["0", "10", "20", "30", "40", "gap"]
-    assert full["left"] == ["0", "10", "20", "30", "40"]
+    assert full["positions-right"] == ["0", "10", "20", "30", "40", "gap"]
+    assert full["positions-left"] == ["0", "10", "20", "30", "40"]
     assert full["benchmarks"] == ["gsm8k v3.0"]
     published = {group.name: [column.head for column in group.columns] for group in column_groups([published_row()])}
     assert published == {"masks": ["drop"], "dots": ["drop"], "source": ["source"]}
@@ -187,34 +186,19 @@ def test_cells_hold_percent_band_and_what_sorts() -> None:
     assert column_groups([one, other])[0].columns[0].cell(other).text == "–"
 
 
-def test_charts_stay_in_their_frame_and_say_their_numbers() -> None:
-    charts = charts_of(row("m"))
-    assert [chart.title for chart in charts] == [
-        "Appended masks",
-        "Position, fixed-slot",
-        "Position by n masks, open-ended",
-        "Dots",
-        "Distractor examples",
+def test_all_numbers_of_a_row_stand_with_its_details() -> None:
+    found = curve_tables(row("m"))
+    assert [(table.title, [series for series, _ in table.lines]) for table in found] == [
+        ("Masks appended", [""]),
+        ("Position of the relevant block", ["question left", "question middle", "question right"]),
+        ("Position of the relevant block at each mask count", ["n = 2", "n = 50", "n = 100", "n = 200"]),
+        ("Dots after the answer", [""]),
+        ("Number of distractor examples", ["n = 2", "n = 20%"]),
     ]
-    for chart in charts:
-        for line in chart.lines:
-            assert [point.x for point in line.points] == sorted({point.x for point in line.points})
-            for point in line.points:
-                assert LEFT <= point.x <= RIGHT
-                assert TOP <= point.y <= BOTTOM
-    assert "question right: 77.5 (74.5 to 80.5) at 0; 81.2" in charts[1].summary
-
-
-def test_higher_accuracies_stand_higher() -> None:
-    (chart,) = charts_of(row("m", is_full=False, masks={1: estimate(0.9), 10: estimate(0.8), 100: estimate(0.7)}))
-    first, second, third = chart.lines[0].points
-    assert first.y < second.y < third.y
-    assert second.x - first.x == pytest.approx(third.x - second.x, abs=0.2)  # mask counts stand on a log scale
-
-
-def test_a_single_point_is_no_chart() -> None:
-    assert charts_of(row("m", is_full=False, masks={1: estimate(0.5)})) == []
-    assert charts_of(row("m", is_full=False, masks={0: estimate(0.5), 1: estimate(0.5)})) == []
+    assert found[1].heads == ("0", "10", "20", "30", "40")
+    assert [cell.text for cell in found[1].lines[2][1]] == ["77.5", "81.2", "85.0", "88.8", "92.5"]
+    assert found[1].lines[2][1][0].band == "3.0"
+    assert curve_tables(row("m", is_full=False, masks={1: estimate(0.5)})) == []
 
 
 def test_shared_settings_are_said_once_and_commands_name_their_files() -> None:
@@ -247,16 +231,3 @@ def test_text_has_the_contrast_of_wcag_aa(theme: int) -> None:
         for ground in ("paper", "open"):
             light, dark = sorted((_luminance(colours[name]), _luminance(colours[ground])), reverse=True)
             assert (light + 0.05) / (dark + 0.05) >= 4.5, (name, ground)
-
-
-def test_a_rows_charts_have_its_models_colour_in_the_figures(tmp_path: Path) -> None:
-    board = sample_board()
-    page = page_of(board, tmp_path)
-    colours = {f"model-{n}": colour.lower() for n, colour in enumerate(COLOURS)}
-    light = re.findall(r":root \{(.*?)\}", page.raw["style"], re.DOTALL)[0]
-    defined = dict(re.findall(r"--(model-\d): (#\w+);", light))
-    assert defined == colours
-    charts = [(one["class"] or "").split()[1] for one in page.named("div") if "charts" in (one.get("class") or "")]
-    order = model_order(board)
-    assert charts == [f"model-{order.index(one.model)}" for one in board.rows if charts_of(one)]
-    assert len(set(charts)) == 4

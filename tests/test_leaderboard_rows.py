@@ -1,5 +1,6 @@
 """Which scores share a row and a section, which files disagree, and the figures derived from rows."""
 
+import hashlib
 import math
 from pathlib import Path
 from typing import Any
@@ -8,8 +9,10 @@ import pytest
 import yaml
 
 from mdlm_leaderboard.build import LeaderboardError, read_board
+from mdlm_leaderboard.experiments import SUMMARIES, summary_of
 from mdlm_leaderboard.published import published_rows
-from mdlm_leaderboard.rows import AUTOREGRESSIVE, NO_MASKS, Board, Row
+from mdlm_leaderboard.rows import AUTOREGRESSIVE, NO_MASKS, Board, LeaderboardRow
+from mdlm_lm_eval.results.suite import current_version
 from tests.leaderboard_files import gsm8k_file, suite_file, write
 
 
@@ -17,8 +20,14 @@ def board_of(folder: Path, **contents: Any) -> Board:
     return read_board(write(folder / "results", **contents))
 
 
-def measured(board: Board) -> list[Row]:
+def measured(board: Board) -> list[LeaderboardRow]:
     return [row for row in board.rows if row.origin == "measured"]
+
+
+def summary(row: LeaderboardRow, name: str) -> Any:
+    """A summary's number, None where there is none."""
+    found = {one.name: summary_of(row, experiment, one) for experiment, one in SUMMARIES}[name]
+    return found and found.mean
 
 
 def test_mask_counts_positions_and_dots_of_one_model_are_one_row(tmp_path: Path) -> None:
@@ -32,14 +41,14 @@ def test_mask_counts_positions_and_dots_of_one_model_are_one_row(tmp_path: Path)
     (row,) = measured(board)
     assert board.refused == ()
     assert (row.model, row.adapter, row.family, row.steps, row.unmasking) == ("built-in", None, "llama", "1", "none")
-    assert {n: round(estimate.mean, 4) for n, estimate in row.masks.items()} == {1: 0.899, 50: 0.85, 200: 0.7}
-    assert list(row.dots) == [0, 100]
-    assert {place: list(curve) for place, curve in row.positions.items()} == {"right": [0, 40], "left": [0]}
-    assert round(row.positions_by_masks[100][20].mean, 4) == 0.7
-    assert row.drop_points == pytest.approx(19.9)
-    assert row.degradation_percent == pytest.approx(100 * 0.199 / 0.899)
-    assert row.dots_drop_points == pytest.approx(0)
-    assert row.locality_gap_points == pytest.approx(25)
+    assert {n: round(estimate.mean, 4) for n, estimate in row.curve("masks").items()} == {1: 0.899, 50: 0.85, 200: 0.7}
+    assert list(row.curve("dots")) == [0, 100]
+    assert {place: list(curve) for place, curve in row.series("positions").items()} == {"right": [0, 40], "left": [0]}
+    assert round(row.series("positions_by_masks")[100][20].mean, 4) == 0.7
+    assert summary(row, "drop_points") == pytest.approx(19.9)
+    assert summary(row, "degradation_percent") == pytest.approx(100 * 0.199 / 0.899)
+    assert summary(row, "dots_drop_points") == pytest.approx(0)
+    assert summary(row, "locality_gap_points") == pytest.approx(25)
     assert [run.path for run in row.runs if "masks" in run.path] == ["masks1.json", "masks50.json", "masks200.json"]
     assert {run.path for run in row.runs} == {f"{name}.json" for name in contents}
     assert row.runs[0].versions == {
@@ -52,15 +61,20 @@ def test_mask_counts_positions_and_dots_of_one_model_are_one_row(tmp_path: Path)
     assert row.runs[0].date == "2026-11-21T03:25:48+00:00"
 
 
-def test_the_band_is_that_of_the_normal_approximation_over_tasks(tmp_path: Path) -> None:
+def test_the_band_is_students_over_tasks(tmp_path: Path) -> None:
     (row,) = measured(board_of(tmp_path, one=suite_file(n_masks=50, accuracy=0.8)))
-    estimate = row.masks[50]
+    estimate = row.curve("masks")[50]
     deviation = math.sqrt(2 * 0.1**2 / 15)  # two of 16 tasks are 0.1 away from the mean
     assert estimate.mean == pytest.approx(0.8)
-    assert estimate.high == pytest.approx(0.8 + 1.96 * deviation / 4)
-    assert estimate.low == pytest.approx(0.8 - 1.96 * deviation / 4)
+    assert estimate.high == pytest.approx(0.8 + 2.1314 * deviation / 4, abs=1e-5)
+    assert estimate.low == pytest.approx(0.8 - 2.1314 * deviation / 4, abs=1e-5)
     assert (estimate.n_tasks, estimate.n_questions) == (16, 16000)
-    assert row.drop_points is row.degradation_percent is row.locality_gap_points is None
+    assert (
+        summary(row, "drop_points")
+        is summary(row, "degradation_percent")
+        is summary(row, "locality_gap_points")
+        is None
+    )
 
 
 def test_models_adapters_and_ways_of_decoding_are_rows_of_their_own(tmp_path: Path) -> None:
@@ -93,15 +107,17 @@ def test_rows_of_the_same_name_get_ids_of_their_own(tmp_path: Path) -> None:
 def test_checkpoints_of_the_same_name_are_told_apart_by_their_folders(tmp_path: Path) -> None:
     paths = ["/runs/one/final", "/runs/two/final", "/runs/two/other"]
     contents = {f"file{n}": suite_file(model_args={"pretrained": path}) for n, path in enumerate(paths)}
-    assert [row.model for row in measured(board_of(tmp_path, **contents))] == ["one/final", "two/final", "other"]
+    names = [row.model for row in measured(board_of(tmp_path, **contents))]
+    digests = [hashlib.sha256(path.encode()).hexdigest()[:7] for path in paths]
+    assert sorted(names) == sorted([f"final ({digests[0]})", f"final ({digests[1]})", "other"])
 
 
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
         ({"limit": 50}, "--limit 50 leaves out questions"),
-        ({"version": "0.9"}, "suite version 0.9 is not known here; suite version 0.9 is not 1.0"),
-        ({"version": "2.0"}, "suite version 2.0 is not known here; suite version 2.0 is not 1.0"),
+        ({"version": "0.9"}, f"suite version 0.9 asks other questions than {current_version()}"),
+        ({"version": "99.0"}, f"suite version 99.0 asks other questions than {current_version()}"),
         ({"relevant": 5}, "5 relevant and 40 distractor examples are not the standard 10 and 40"),
         ({"distractors": 0}, "10 relevant and 0 distractor examples are not the standard 10 and 40"),
     ],
@@ -114,13 +130,19 @@ def test_other_settings_share_no_section_with_the_standard_one(
     assert all(len(section.rows) == 1 for section in board.sections[:-1])
 
 
+def test_results_of_an_older_suite_stand_apart_below_those_of_the_newer(tmp_path: Path) -> None:
+    board = board_of(tmp_path, older=suite_file(version="1.0"), newer=suite_file(version="2.0"))
+    assert [section.why_apart for section in board.sections[:-1]] == ["", "suite version 1.0 is not 2.0"]
+
+
 def test_another_state_of_the_suite_and_chat_templates_stand_apart(tmp_path: Path) -> None:
     changed, chat = suite_file(), suite_file() | {"chat_template": "{{ messages }}"}
     changed["config"]["mdlm"]["task_suite"]["sha256"] = "0" * 64
     board = board_of(tmp_path, a=changed, b=suite_file(), c=suite_file(steps=4), d=chat)
     assert [section.why_apart for section in board.sections[:-1]] == [
         "",
-        "the files of suite version 1.0 (hash 000000000000) differ from those of the main table (1cfd7802b888)",
+        f"the files of suite version {current_version()} (hash 000000000000) differ from those of the main table "
+        "(1cfd7802b888)",
         "prompts follow the models' chat templates",
     ]
 
@@ -135,8 +157,8 @@ def test_an_autoregressive_model_has_no_mask_count_and_shares_the_table(tmp_path
     (section, _) = board.sections
     row = section.rows[1]
     assert (row.model, row.steps, row.family) == ("gpt2", "autoregressive", "autoregressive")
-    assert list(row.masks) == [NO_MASKS]
-    assert row.drop_points is None
+    assert list(row.curve("masks")) == [NO_MASKS]
+    assert summary(row, "drop_points") is None
     assert board.refused == ()
 
 
@@ -146,16 +168,19 @@ def test_the_curve_over_distractor_examples_is_in_the_row_of_the_standard_settin
     contents["hf"] = suite_file(model="hf", model_args={"pretrained": "gpt2"}, distractors=0)
     board = board_of(tmp_path, **contents)
     ours, hf = measured(board)
-    assert {masks: list(curve) for masks, curve in ours.distractors.items()} == {"2": [0, 10, 40], "20%": [0, 10]}
-    assert {masks: list(curve) for masks, curve in hf.distractors.items()} == {AUTOREGRESSIVE: [0]}
-    assert list(ours.masks) == [2]
+    assert {masks: list(curve) for masks, curve in ours.series("distractors").items()} == {
+        "2": [0, 10, 40],
+        "20%": [0, 10],
+    }
+    assert {masks: list(curve) for masks, curve in hf.series("distractors").items()} == {AUTOREGRESSIVE: [0]}
+    assert list(ours.curve("masks")) == [2]
     assert len(board.sections) == 2
 
 
 def test_a_sweep_over_masks_with_fewer_distractors_keeps_its_own_section(tmp_path: Path) -> None:
     contents = {f"masks{n}": suite_file(n_masks=n, distractors=10) for n in (2, 50)}
     board = board_of(tmp_path, **contents, standard=suite_file())
-    assert [list(row.masks) for row in measured(board)] == [[50], [2, 50]]
+    assert [list(row.curve("masks")) for row in measured(board)] == [[50], [2, 50]]
 
 
 def test_two_files_that_disagree_are_both_named_and_neither_is_used(tmp_path: Path) -> None:
@@ -163,18 +188,19 @@ def test_two_files_that_disagree_are_both_named_and_neither_is_used(tmp_path: Pa
         tmp_path, a=suite_file(accuracy=0.8), b=suite_file(accuracy=0.7), c=suite_file(n_masks=100, accuracy=0.6)
     )
     (row,) = measured(board)
-    assert list(row.masks) == [100]
+    assert list(row.curve("masks")) == [100]
     (refused,) = board.refused
     assert refused.path == "a.json"
     assert refused.reason == (
-        "disagrees with 'b.json' on mdlm_context at 50 masks of 'built-in', steps 1 (0.9 against 0.8); neither is used"
+        "disagrees with 'b.json' on Masks appended (`mdlm_context`), 50 masks of 'built-in', steps 1 "
+        "(0.9 against 0.8); neither is used"
     )
 
 
 def test_two_files_that_agree_count_once(tmp_path: Path) -> None:
     board = board_of(tmp_path, a=suite_file(), b=suite_file())
     (row,) = measured(board)
-    assert (row.masks[50].n_questions, len(row.runs), board.refused) == (16000, 1, ())
+    assert (row.curve("masks")[50].n_questions, len(row.runs), board.refused) == (16000, 1, ())
 
 
 def test_tasks_of_one_cell_may_come_from_several_files_but_must_be_whole(tmp_path: Path) -> None:
@@ -183,11 +209,11 @@ def test_tasks_of_one_cell_may_come_from_several_files_but_must_be_whole(tmp_pat
         content["configs"] = dict(list(content["configs"].items())[tasks])
         content["groups"], content["group_subtasks"] = {}, {}
     (row,) = measured(board_of(tmp_path / "whole", first=first, second=second))
-    assert (row.masks[50].n_tasks, len(row.runs)) == (16, 2)
+    assert (row.curve("masks")[50].n_tasks, len(row.runs)) == (16, 2)
     board = board_of(tmp_path / "half", first=first, other=suite_file(n_masks=2))
-    assert [list(row.masks) for row in measured(board)] == [[2]]
+    assert [list(row.curve("masks")) for row in measured(board)] == [[2]]
     assert [one.reason for one in board.refused] == [
-        "holds 8 of the 16 tasks of mdlm_context at 50 masks of 'built-in', steps 1; allowed are all of them"
+        "holds 8 of the 16 tasks of Masks appended (`mdlm_context`), 50 masks of 'built-in', steps 1; all must be there"
     ]
 
 
@@ -196,9 +222,9 @@ def test_benchmarks_stand_beside_the_suite_scores_of_the_same_model(tmp_path: Pa
     steps = suite_file(model_args={"pretrained": "organisation/model"}, steps=40)
     board = board_of(tmp_path, a=gsm8k_file(model="mdlm"), b=ours, c=steps, d=gsm8k_file(model="mdlm", masks=512))
     one_step, forty_steps = measured(board)
-    assert len(one_step.benchmarks) == 2
-    assert forty_steps.benchmarks == {}
-    estimate = one_step.benchmarks["gsm8k v3.0 (exact_match,strict-match; 5-shot; n_masks=256, steps=256)"]
+    assert len(one_step.curve("benchmarks")) == 2
+    assert forty_steps.curve("benchmarks") == {}
+    estimate = one_step.curve("benchmarks")["gsm8k v3.0 (exact_match,strict-match; 5-shot; n_masks=256, steps=256)"]
     assert (estimate.mean, estimate.low, estimate.n_questions) == (0.5, pytest.approx(0.5 - 0.0196), 1319)
 
 
@@ -207,7 +233,7 @@ def test_benchmarks_without_a_mask_count_or_with_a_limit_stand_apart(tmp_path: P
         tmp_path, a=gsm8k_file(), b=gsm8k_file(model="llada_dist"), c=gsm8k_file(limit=10, asked=10), d=suite_file()
     )
     assert [(section.title, section.why_apart) for section in board.sections[:-1]] == [
-        ("Few-shot suite 1.0, 10 relevant and 40 distractor examples", ""),
+        (f"Few-shot suite {current_version()}, 10 relevant and 40 distractor examples", ""),
         ("Standard benchmarks", ""),
         ("Standard benchmarks without a mask count", "the result files state no mask count"),
         ("Standard benchmarks, --limit 10", "--limit 10 leaves out questions"),
@@ -219,10 +245,12 @@ def test_published_rows_are_marked_and_hold_what_the_file_says(tmp_path: Path) -
     section = board.sections[-1]
     assert section.title == "Published"
     assert list(section.rows) == published_rows()
-    assert all(row.origin == "published" and "2511.21338" in row.citation and not row.masks for row in section.rows)
+    assert all(
+        row.origin == "published" and "2511.21338" in row.citation and not row.curve("masks") for row in section.rows
+    )
     instruct = {(row.steps, row.adapter): row for row in section.rows if row.model == "LLaDA-8B-Instruct"}
-    assert (instruct["1", None].drop_points, instruct["1", None].dots_drop_points) == (27, 10)
-    assert instruct["6", None].degradation_percent == 22.8
+    assert (summary(instruct["1", None], "drop_points"), summary(instruct["1", None], "dots_drop_points")) == (27, 10)
+    assert summary(instruct["6", None], "degradation_percent") == 22.8
     source = Path(__file__).parents[1] / "leaderboard/mdlm_leaderboard/published.yaml"
     assert len(section.rows) == sum(len(one["rows"]) for one in yaml.safe_load(source.read_text(encoding="utf-8")))
 
@@ -244,6 +272,44 @@ def test_the_results_of_the_built_in_model_are_all_used() -> None:
     assert board.refused == ()
     rows = {row.adapter: row for row in measured(board)}
     assert rows.keys() == {None, "out/built-in-ce-tv-seed0", "out/built-in-ce-seed0"}
-    assert all(list(row.masks) == [1, 2, 10, 50, 100, 200] for row in rows.values())
+    assert all(list(row.curve("masks")) == [1, 2, 10, 50, 100, 200] for row in rows.values())
     text = "".join(path.read_text() for path in (Path(__file__).parents[1] / "leaderboard" / "results").rglob("*.json"))
     assert not {folder for folder in ("/home/", "/root/", "/tmp/", "/Users/") if folder in text}
+
+
+def test_adapters_of_one_name_and_other_weights_are_rows_of_their_own(tmp_path: Path) -> None:
+    contents = {}
+    for n, digest in enumerate(("a" * 64, "b" * 64, "a" * 64)):
+        contents[f"file{n}"] = suite_file(adapter="MA, seed 0", n_masks=10 + n)
+        contents[f"file{n}"]["config"]["mdlm"]["adapter_weights"] = digest
+    rows = measured(board_of(tmp_path, **contents))
+    assert [(row.adapter, list(row.curve("masks"))) for row in rows] == [
+        ("MA, seed 0 (aaaaaaa)", [10, 12]),
+        ("MA, seed 0 (bbbbbbb)", [11]),
+    ]
+
+
+def test_a_drop_has_the_band_of_its_differences_task_by_task(tmp_path: Path) -> None:
+    few, many = suite_file(n_masks=1, accuracy=0.8), suite_file(n_masks=200, accuracy=0.6)
+    name = "mdlm_animal_largest"
+    many["results"][name]["exact_match,none"] = 0.4
+    (row,) = measured(board_of(tmp_path, few=few, many=many))
+    (found, *_) = (summary_of(row, experiment, one) for experiment, one in SUMMARIES)
+    # 15 tasks lose 20 points, one loses 40.
+    assert found is not None
+    assert found.mean == pytest.approx(21.25)
+    assert found.half_width == pytest.approx(2.1314 * 20 / 16, abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "shown"),
+    [("cache", "dual", "cache=dual"), ("no_option_of_this_version", 7, "no_option_of_this_version=7")],
+)
+def test_an_option_that_this_version_does_not_know_makes_another_row(
+    tmp_path: Path, option: str, value: Any, shown: str
+) -> None:
+    board = board_of(tmp_path, exact=suite_file(), other=suite_file(**{option: value}))
+    assert [row.other for row in measured(board)] == ["float32", f"{shown}, float32"]
+    assert board.refused == ()
+    silent = board_of(tmp_path / "silent", exact=suite_file(), other=suite_file(early_exit=False))
+    assert [row.other for row in measured(silent)] == ["float32"]

@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from mdlm_leaderboard.build import read_board
 from mdlm_leaderboard.exports import leaderboard_csv, leaderboard_json
 from mdlm_leaderboard.rows import Board
 from mdlm_leaderboard.tables import escape, leaderboard_markdown
+from mdlm_lm_eval.results.suite import current_version
 from tests.leaderboard_files import gsm8k_file, suite_file, write
 
 HOSTILE = "<script>alert(1)</script>| x | [y](javascript:z) `q` \n# head &amp; **b**"
@@ -57,20 +59,20 @@ def test_every_line_of_a_table_has_the_cells_of_its_head(board: Board) -> None:
 def test_masks_drop_and_degradation_stand_in_one_line(board: Board) -> None:
     head, _, *lines = tables(leaderboard_markdown(board))["Masks appended (`mdlm_context`)"]
     (line,) = [one for cells in lines if (one := dict(zip(head, cells, strict=True)))["model"] == "built-in"]
-    assert (line["2 masks"], line["100 masks"]) == ("84.8 ± 1.8", "75.0 ± 1.8")
-    assert (line["drop (points)"], line["degradation (%)"]) == ("9.8", "11.6")
+    assert (line["2 masks"], line["100 masks"]) == ("84.8 ± 1.9", "75.0 ± 1.9")
+    assert (line["drop (points)"], line["degradation (%)"]) == ("9.8 ± 0.0", "11.6 ± 0.0")
     assert line["autoregressive"] == line["50 masks"] == "–"
 
 
 def test_positions_dots_distractors_and_benchmarks_have_tables(board: Board) -> None:
     found = tables(leaderboard_markdown(board))
-    positions = found["Position of the relevant block, question right (`mdlm_locality`)"]
-    assert positions[0][-3:] == ["after 0 distractors", "after 40 distractors", "locality gap (points)"]
-    assert positions[2][-1] == "0.0"
-    assert found["Dots after the answer (`mdlm_slot`)"][0][-3:] == ["0 dots", "100 dots", "drop (points)"]
-    assert found["Position of the relevant block at each mask count (`mdlm_position`)"][2][5] == "100"
+    positions = found["Position of the relevant block (`mdlm_locality`)"]
+    assert positions[0][-4:] == ["question", "after 0 distractors", "after 40 distractors", "locality gap (points)"]
+    assert (positions[2][-4], positions[2][-1]) == ("question right", "0.0 ± 0.0")
+    assert found["Dots after the answer (`mdlm_slot`)"][0][-3:] == ["0 dots", "100 dots", "dots drop (points)"]
+    assert found["Position of the relevant block at each mask count (`mdlm_position`)"][2][5] == "n = 100"
     assert found["Number of distractor examples"][0][-3:] == ["0 distractors", "20 distractors", "40 distractors"]
-    assert found["Benchmarks"][2][-3:] == [
+    assert found["Standard benchmarks"][2][-3:] == [
         r"gsm8k v3.0 (exact\_match,strict-match; 5-shot; autoregressive)",
         "50.0 ± 2.0",
         "1319",
@@ -113,7 +115,7 @@ def test_csv_is_tidy(board: Board) -> None:
     ]
     assert float(value["value"]) == pytest.approx(0.75)
     assert float(value["low"]) < 0.75 < float(value["high"])
-    assert (value["n_tasks"], value["n_questions"], value["suite_version"]) == ("16", "16000", "1.0")
+    assert (value["n_tasks"], value["n_questions"], value["suite_version"]) == ("16", "16000", current_version())
     assert {line["measure"] for line in lines} == {
         *("masks", "dots", "positions", "positions_by_masks", "distractors", "benchmarks"),
         *("drop_points", "dots_drop_points", "degradation_percent", "locality_gap_points"),
@@ -124,8 +126,16 @@ def test_csv_is_tidy(board: Board) -> None:
 def test_json_holds_rows_runs_and_refusals(board: Board) -> None:
     content = json.loads(leaderboard_json(board))
     (row,) = [row for row in content["sections"][0]["rows"] if row["model"] == "built-in"]
-    assert round(row["masks"]["100"]["mean"], 4) == 0.75
-    assert round(row["drop_points"], 4) == 9.8
+    assert round(row["curves"]["masks"][""]["100"]["mean"], 4) == 0.75
+    assert round(row["drop_points"]["mean"], 4) == 9.8
     assert row["runs"][0]["command"].startswith("lm_eval --model mdlm")
     assert content["refused"][0]["path"] == "broken.json"
-    assert content["sections"][-1]["rows"][0]["published"]["drop_points"] == 23
+    assert content["sections"][-1]["rows"][0]["stated"]["drop_points"] == 23
+
+
+def test_a_spreadsheet_takes_no_name_for_a_formula(tmp_path: Path) -> None:
+    names = ("=HYPERLINK(1)", "+cmd|x", "@SUM(A1)", "-1+1", "plain")
+    contents = {f"f{n}": suite_file(model_args={"pretrained": name}) for n, name in enumerate(names)}
+    lines = csv.DictReader(io.StringIO(leaderboard_csv(read_board(write(tmp_path, **contents)))))
+    found = {line["model"] for line in lines if line["origin"] == "measured"}
+    assert found == {"'=HYPERLINK(1)", "'+cmd|x", "'@SUM(A1)", "'-1+1", "plain"}

@@ -39,8 +39,8 @@ def lacking(content: dict[str, Any], *keys: str) -> dict[str, Any]:
     ("content", "problem"),
     [
         ('{"results"', "is no whole JSON file (Expecting ':' delimiter: line 1 column 11 (char 10))"),
-        (suite_file(limit=50), "--limit 50 leaves out questions; allowed are all"),
-        (suite_file(version="0.9"), "mdlm_country_smallest is of suite version '0.9'; allowed is 1.0"),
+        (suite_file(limit=50), "--limit 50 leaves out questions; a submission answers all"),
+        (suite_file(version="0.9"), "mdlm_country_smallest is of suite version '0.9'; it must be 2.0"),
         (lacking(suite_file(), "date"), "names no date"),
         (lacking(suite_file(), "transformers_version"), "names no version of transformers"),
         (lacking(suite_file(), "config", "mdlm", "likelihood"), "does not record 'likelihood' of --model mdlm"),
@@ -48,10 +48,10 @@ def lacking(content: dict[str, Any], *keys: str) -> dict[str, Any]:
             lacking(suite_file(), "config", "mdlm", "tasks", "mdlm_verb_largest", "masks"),
             "states no mask count for 'mdlm_verb_largest'",
         ),
-        (suite_file(model="hf"), "names no model; allowed is --model_args pretrained=..."),
+        (suite_file(model="hf"), "names no model; run it with --model_args pretrained=..."),
         (
             gsm8k_file(asked=10, limit=10),
-            "--limit 10 leaves out questions; allowed are all",
+            "--limit 10 leaves out questions; a submission answers all",
         ),
         (
             gsm8k_file(asked=10),

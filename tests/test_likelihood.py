@@ -21,9 +21,9 @@ class CountingDenoiser(Denoiser):
 
     rows = 0
 
-    def logits(self, input_ids, attention_mask, at, **guidance):
+    def logits(self, input_ids, attention_mask, positions, **guidance):
         self.rows += len(input_ids)
-        return super().logits(input_ids, attention_mask, at, **guidance)
+        return super().logits(input_ids, attention_mask, positions, **guidance)
 
 
 @pytest.fixture

@@ -1,5 +1,6 @@
 """MDLM on a tiny random model: requests, options, seeds, records and the request cache."""
 
+import itertools
 import json
 import random
 from pathlib import Path
@@ -9,6 +10,7 @@ import lm_eval
 import pytest
 import torch
 from lm_eval.api.instance import Instance
+from lm_eval.models.utils import postprocess_generated_text
 from lm_eval.tasks import TaskManager
 from peft import LoraConfig, get_peft_model
 from tokenizers.processors import TemplateProcessing
@@ -18,7 +20,7 @@ from mdlm_lm_eval import diffusion_hflm
 from mdlm_lm_eval.lm import MDLM
 from mdlm_lm_eval.options import DecodingOptions, OptionError
 from mdlm_lm_eval.requests import RequestSeeds, parse_gen_kwargs
-from mdlm_lm_eval.text import Ending, encode_infill
+from mdlm_lm_eval.text import Ending, _is_cut, encode_infill
 from tests.conftest import tiny_model, tiny_tokenizer
 
 MASK = 2
@@ -37,52 +39,6 @@ def choice(context: str, continuation: str) -> Instance:
     return Instance("loglikelihood", doc={}, arguments=(context, continuation), idx=0, metadata=("choice", 0, 1))
 
 
-# Bad model arguments
-
-BAD_ARGUMENTS = [
-    ({"n_masks": -1}, "n_masks"),
-    ({"n_masks": "abc"}, "abc"),
-    ({"steps": 0}, "steps"),
-    ({"unmasking": "foo"}, "confidence"),
-    ({"mask_ratio": 0.2, "n_masks": 4}, "mask_ratio"),
-    ({"block_length": 9, "n_masks": 8}, "block_length"),
-    ({"n_masks": 100_000}, "n_masks=100000"),
-    ({"nmask": 5}, "did you mean n_masks?"),
-    ({"step": 5}, "did you mean steps?"),
-    ({"qqqqqqq": 5}, "the options are"),
-    ({"mc_num": 0}, "mc_num"),
-    ({"mask_token_id": "x"}, "mask_token_id='x'"),
-    ({"mask_token_id": 100_000}, "mask_token_id"),
-    ({"shift_logits": "maybe"}, "shift_logits='maybe'"),
-    ({"backend": "seq2seq"}, "backend"),
-    ({"delta": "other"}, "delta"),
-    ({"compile": "maybe"}, "compile='maybe'"),
-    ({"dtype": "float33"}, "dtype='float33'"),
-    ({"max_length": "long"}, "max_length='long'"),
-    ({"max_length": 0}, "max_length=0"),
-    ({"batch_size": 0}, "batch_size=0"),
-    ({"batch_size": "many"}, "batch_size=many"),
-    ({"max_batch_size": 0}, "max_batch_size=0"),
-    ({"mixed_precision_dtype": "bfloat1"}, "mixed_precision_dtype='bfloat1'"),
-    ({"prefix_token_id": "abc"}, "prefix_token_id='abc'"),
-    ({"device": "gpu"}, "device=gpu"),
-    ({"add_bos_token": "maybe"}, "add_bos_token='maybe'"),
-]
-
-
-@pytest.mark.parametrize(("arguments", "named"), BAD_ARGUMENTS)
-def test_bad_model_arguments_are_refused_before_the_model_is_loaded(
-    checkpoint: Path, monkeypatch: pytest.MonkeyPatch, arguments: dict[str, Any], named: str
-) -> None:
-    loaded = []
-    monkeypatch.setattr(diffusion_hflm.checkpoints, "load_model", lambda *_, **__: loaded.append(True))
-    with pytest.raises(OptionError) as error:
-        MDLM(str(checkpoint), **{"device": "cpu"} | arguments)
-    assert named in str(error.value)
-    assert "\n" not in str(error.value)
-    assert not loaded
-
-
 def test_a_tokenizer_without_a_mask_token_is_refused_before_the_model_is_loaded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -92,7 +48,7 @@ def test_a_tokenizer_without_a_mask_token_is_refused_before_the_model_is_loaded(
     model.save_pretrained(tmp_path)
     tokenizer.save_pretrained(tmp_path)
     loaded = []
-    monkeypatch.setattr(diffusion_hflm.checkpoints, "load_model", lambda *_, **__: loaded.append(True))
+    monkeypatch.setattr(diffusion_hflm.families, "load_model", lambda *_, **__: loaded.append(True))
     with pytest.raises(OptionError, match="mask_token_id"):
         MDLM(str(tmp_path))
     assert not loaded
@@ -203,7 +159,7 @@ def test_do_sample() -> None:
         == 0
     )
     assert parse_gen_kwargs({"do_sample": True}, DecodingOptions(), frozenset()).options.temperature == 1
-    with pytest.raises(OptionError, match="do_sample='perhaps'"):
+    with pytest.raises(OptionError, match="do_sample must be true or false, not perhaps"):
         parse_gen_kwargs({"do_sample": "perhaps"}, DecodingOptions(), frozenset())
 
 
@@ -293,6 +249,30 @@ def test_ending_is_decided_only_when_nothing_can_change_it() -> None:
     assert not Ending(tokenizer, {1}, ("b",), "<t>").is_decided(tokenizer.encode("bb"))
 
 
+def test_overlapping_stop_strings_decide_only_where_no_later_text_changes_lm_evals_cut() -> None:
+    tokenizer = tiny_tokenizer()
+    ending = Ending(tokenizer, {1}, ("\n\n", ".\n"), None)
+    assert not ending.is_decided(tokenizer.encode("foo.\n"))  # a second line end would make it `foo.`
+    assert ending.is_decided(tokenizer.encode("foo.\nb"))
+    stops = ["a", "ab", "ba", "aab", "bb", "bab"]
+    texts = ["".join(text) for n in range(7) for text in itertools.product("ab", repeat=n)]
+    constant = decided = 0
+    later = ["".join(text) for n in range(4) for text in itertools.product("abc", repeat=n)]
+    for until in itertools.permutations(stops, 2):
+        for text in texts:
+            cuts = {postprocess_generated_text(text + more, list(until), None) for more in later}
+            constant += len(cuts) == 1
+            decided += _is_cut(text, until)
+            assert len(cuts) == 1 or not _is_cut(text, until), (until, text)
+    assert decided > 0.9 * constant
+
+
+def test_half_a_character_decides_nothing() -> None:
+    tokenizer = tiny_tokenizer()
+    ending = Ending(tokenizer, {1}, ("\ufffd", "x"), None)
+    assert not ending.is_decided(tokenizer.encode("é")[:1])
+
+
 def test_integer_think_end_token() -> None:
     tokenizer = tiny_tokenizer()
     (marker,) = tokenizer.encode("|")
@@ -326,6 +306,17 @@ def test_rolling_is_the_sum_over_windows(lm: MDLM) -> None:
     assert -18 * 20 < bound < 0
 
 
+def test_a_broken_model_ends_the_run_and_names_the_request(checkpoint: Path) -> None:
+    lm = MDLM(pretrained=str(checkpoint), device="cpu", batch_size=2)
+    lm.model.model.norm.weight.data.fill_(torch.nan)
+    for run, request in (
+        (lm.generate_until, generation("a prompt", max_gen_toks=4)),
+        (lm.loglikelihood, choice("context", "a")),
+    ):
+        with pytest.raises(OptionError, match=f"not finite .* task {request.task_name}, document {request.doc_id}"):
+            run([request], disable_tqdm=True)
+
+
 # Models, batches, records
 
 
@@ -344,8 +335,8 @@ def test_a_masked_lm_of_transformers(tmp_path: Path, monkeypatch: pytest.MonkeyP
     with pytest.raises(OptionError, match=r"cfg_scale=0.5 .*no unconditional form"):
         bert.generate_until([generation("guided", max_gen_toks=4, cfg_scale=0.5)], disable_tqdm=True)
     assert bert.denoiser.forward_passes == passes
-    monkeypatch.setattr(diffusion_hflm.checkpoints, "load_model", lambda *_, **__: pytest.fail("loaded"))
-    with pytest.raises(OptionError, match=r"cfg_scale=1.5 .*model_type='bert'"):
+    monkeypatch.setattr(diffusion_hflm.families, "load_model", lambda *_, **__: pytest.fail("loaded"))
+    with pytest.raises(OptionError, match=r"cfg_scale=1.5 .*family masked_lm"):
         MDLM(str(tmp_path), cfg_scale=1.5)
 
 
@@ -381,7 +372,8 @@ def test_a_run_records_what_its_scores_depend_on(checkpoint: Path, task_folder: 
     assert (info["decoding"]["n_masks"], info["decoding"]["steps"], info["decoding"]["unmasking"]) == (6, 3, "margin")
     assert info["decoding"]["seed"] == info["likelihood"]["seed"] == 77
     assert info["explicit_options"] == ["n_masks", "steps", "unmasking"]
-    assert info["pretrained"] == str(checkpoint)
+    assert info["pretrained"] == checkpoint.name
+    assert len(info["weights"]) == 64
     assert info["tasks"]["tiny_generate"] | {"forward_passes": 0, "prompt_tokens": 0} == {
         "requests": 5,
         "masks": [6, 6],

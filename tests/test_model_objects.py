@@ -26,7 +26,7 @@ def test_a_model_object_and_a_tokenizer_object(checkpoint: str) -> None:
 )
 def test_arguments_of_loading_are_refused(arguments: dict[str, Any]) -> None:
     (name,) = arguments
-    with pytest.raises(OptionError, match=f"{name}=.* is not allowed with a model object"):
+    with pytest.raises(OptionError, match=f"{name}=.* does not work with a model object"):
         MDLM(tiny_model(), tokenizer=tiny_tokenizer(), **arguments)
 
 

@@ -32,7 +32,7 @@ def test_model_is_registered_and_hides_no_built_in_model() -> None:
 
 def test_hook_imports_nothing_but_the_plugin() -> None:
     code = (
-        f"import sys; sys.path.append({str(REPOSITORY)!r}); before = set(sys.modules)\n{HOOK}\n"
+        f"import os, sys; sys.path.append({str(REPOSITORY)!r}); before = set(sys.modules)\n{HOOK}\n"
         "print(sorted(set(sys.modules) - before))"
     )
     assert python(code, "-S").stdout.strip() == "['mdlm_lm_eval', 'mdlm_lm_eval.plugin']"
@@ -41,6 +41,59 @@ def test_hook_imports_nothing_but_the_plugin() -> None:
 def test_hook_without_the_package_is_silent() -> None:
     done = python(HOOK, "-S")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+@pytest.mark.parametrize("failure", ["raise SystemExit(3)", "raise KeyboardInterrupt", "import nothing_of_this_name"])
+def test_hook_survives_whatever_the_package_does(tmp_path: Path, failure: str) -> None:
+    package = tmp_path / "mdlm_lm_eval"
+    package.mkdir()
+    (package / "__init__.py").write_text(failure)
+    done = python(f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n{HOOK}\nprint('goes on')", "-S")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "goes on\n", "")
+
+
+def test_diagnosis_names_what_works_and_what_does_not() -> None:
+    works = subprocess.run(
+        [sys.executable, "-m", "mdlm_lm_eval.plugin"], capture_output=True, text=True, cwd="/", check=False
+    )
+    assert (works.returncode, works.stderr) == (0, "")
+    assert "start-up hook:    armed" in works.stdout
+    unhooked = (
+        "import sys; from mdlm_lm_eval import plugin\n"
+        "sys.meta_path[:] = [f for f in sys.meta_path if not isinstance(f, plugin.AfterImport)]\n"
+        "import runpy; runpy.run_module('mdlm_lm_eval.plugin', run_name='__main__')"
+    )
+    broken = python(unhooked)
+    assert broken.returncode == 1
+    assert "--model mdlm:     not found" in broken.stdout
+    assert "run python -m mdlm_lm_eval in place of lm_eval" in broken.stdout
+
+
+def test_the_command_works_without_the_hook() -> None:
+    unhooked = (
+        "import sys; from mdlm_lm_eval import plugin\n"
+        "sys.meta_path[:] = [f for f in sys.meta_path if not isinstance(f, plugin.AfterImport)]\n"
+        "sys.argv = 'lm_eval run --model mdlm --model_args n_masks=0 --tasks mdlm_verb_smallest'.split()\n"
+        "import runpy; runpy.run_module('mdlm_lm_eval', run_name='__main__')"
+    )
+    assert "n_masks=0" in python(unhooked).stderr.splitlines()[-1]
+
+
+def test_an_installation_adds_no_generic_name_to_the_environment() -> None:
+    code = (
+        "from importlib.util import find_spec\n"
+        "print([name for name in ('tasks', 'tests', 'benchmarks', 'docs', 'build_tasks') if find_spec(name)])"
+    )
+    assert python(code).stdout == "[]\n"
+
+
+def test_tasks_have_one_import_name() -> None:
+    code = (
+        "import sys; from lm_eval.tasks import TaskManager; TaskManager().load(['mdlm_verb_smallest'])\n"
+        "from mdlm_lm_eval.tasks import questions\n"
+        "print([m for m in sys.modules if m.endswith('questions') and m.startswith(('mdlm', 'tasks'))])"
+    )
+    assert python(code).stdout == "['mdlm_lm_eval.tasks.questions']\n"
 
 
 def test_arming_twice_leaves_one_finder() -> None:
@@ -63,7 +116,7 @@ def test_a_failing_action_leaves_the_module_usable(tmp_path: Path, capsys: pytes
     (tmp_path / "module_with_failing_action.py").write_text("value = 1")
 
     def fail(module: ModuleType) -> None:
-        raise RuntimeError("broken")
+        raise SystemExit("broken")
 
     finder = plugin.AfterImport({"module_with_failing_action": fail})
     sys.meta_path.insert(0, finder)
@@ -75,6 +128,10 @@ def test_a_failing_action_leaves_the_module_usable(tmp_path: Path, capsys: pytes
         sys.path.remove(str(tmp_path))
     assert module_with_failing_action.value == 1
     assert "module_with_failing_action" in capsys.readouterr().err
+
+
+def test_public_names_are_listed() -> None:
+    assert set(dir(mdlm_lm_eval)) == set(mdlm_lm_eval.__all__)
 
 
 class FakeTaskManager:

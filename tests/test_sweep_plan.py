@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from mdlm_lm_eval.options import OptionError
-from mdlm_lm_eval.sweep.__main__ import RECIPES, main
+from mdlm_lm_eval.sweep.__main__ import RECIPES, _settings, main
 from mdlm_lm_eval.sweep.plan import plan
 from mdlm_lm_eval.sweep.results import cell_folder, command
 
@@ -87,26 +87,43 @@ def test_the_recorded_command_says_everything() -> None:
 
 
 @pytest.mark.parametrize(
+    "typed",
+    [
+        ["--model_args", '{"pretrained": "org/model", "filler": ",", "revision": "12"}'],
+        ["--model_args", "pretrained=org/model,filler=',',revision=12"],
+    ],
+)
+def test_model_arguments_are_typed_as_for_lm_eval(typed: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["mdlm-sweep", "--tasks=mdlm_context", "--early_exit", "--n_masks=3", *typed])
+    planned = plan(_settings())
+    assert planned.model_args == {"pretrained": "org/model", "revision": "12"}
+    assert planned.cells[0].options == {"n_masks": 3, "filler": ",", "early_exit": True}
+
+
+@pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"n_mask": "1,2"}, "unknown option n_mask='1,2'; did you mean n_masks?"),
+        ({"n_mask": "1,2"}, "unknown option n_mask=1,2; did you mean n_masks?"),
         ({"grids": [{"step": 1}]}, "unknown option step=1; did you mean steps?"),
-        ({"n_masks": "1,0"}, "n_masks=0 is not allowed"),
-        ({"steps": "few"}, "steps='few' is not allowed"),
-        ({"unmasking": "random,confident"}, "unmasking='confident' is not allowed"),
-        ({"n_masks": 4, "block_length": [2, 8]}, "block_length=8 is not allowed with n_masks=4"),
+        ({"n_masks": "1,0"}, "n_masks must be auto or a whole number from 1, not 0"),
+        ({"steps": "few"}, "steps must be auto or a whole number from 1, not few"),
+        (
+            {"unmasking": "random,confident"},
+            "unmasking must be one of confidence, entropy, left_to_right, margin, random, not confident",
+        ),
+        ({"n_masks": 4, "block_length": [2, 8]}, "block_length must be at most n_masks=4, not 8"),
         ({"tasks": None}, "tasks is not set"),
         ({"n_masks": ","}, "n_masks has no value"),
         ({"metadata": {"fewshot_seed": None}}, "fewshot_seed has no value"),
-        ({"limit": 0}, "limit=0 is not allowed"),
-        ({"limit": True}, "limit=True is not allowed"),
-        ({"log_samples": "sometimes"}, "log_samples='sometimes' is not allowed"),
-        ({"grids": [1]}, "allowed is a list of settings"),
-        ({"limit": "some"}, "limit='some' is not allowed; allowed is a number"),
-        ({"num_fewshot": "1.5"}, "num_fewshot=1.5 is not allowed; allowed are whole numbers"),
-        ({"model": "vllm"}, "model=vllm is not allowed in a sweep; allowed are mdlm and hf"),
-        ({"grids": "n_masks"}, "allowed is a list of settings"),
-        ({"grids": [{"limit": 5}]}, "limit is not allowed in grids"),
+        ({"limit": 0}, "limit must be a number above 0, not 0"),
+        ({"limit": True}, "limit must be a number above 0, not true"),
+        ({"log_samples": "sometimes"}, "log_samples must be true or false, not sometimes"),
+        ({"grids": [1]}, "grids must be a list of settings, not [1]"),
+        ({"limit": "some"}, "limit must be a number above 0, not some"),
+        ({"num_fewshot": "1.5"}, "num_fewshot must be a whole number from 0, not 1.5"),
+        ({"model": "vllm"}, "model must be one of mdlm, hf in a sweep, not vllm"),
+        ({"grids": "n_masks"}, "grids must be a list of settings, not n_masks"),
+        ({"grids": [{"limit": 5}]}, "limit stands in grids and is the same in all cells"),
         ({"model_args": {"pretraned": "x"}}, "did you mean pretrained?"),
         ({"model_args": {"n_masks": 5}, "n_masks": [1, 2]}, "n_masks is both in model_args (5) and an axis"),
         ({"peft": "/here/final,/there/final"}, "two cells would lie in the folder built-in+final/mdlm_context"),
@@ -125,7 +142,7 @@ def test_bad_settings_are_refused_before_anything_loads(settings: dict[str, Any]
         (["--config=e0"], "--config e0: several begin so"),
         (["--tasks=mdlm_context", "more"], "more is not understood"),
         (["--metadata", "fewshot_seed"], "--metadata fewshot_seed: must be name=value"),
-        (["--tasks=mdlm_context", "--n_mask", "1,2"], "unknown option n_mask='1,2'; did you mean n_masks?"),
+        (["--tasks=mdlm_context", "--n_mask", "1,2"], "unknown option n_mask=1,2; did you mean n_masks?"),
     ],
 )
 def test_bad_command_lines(arguments: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,6 @@
 """Which tokens end a text."""
 
-from mdlm_lm_eval.text import end_of_turn_ids, eos_ids
+from mdlm_lm_eval.families import end_of_turn_ids, eos_ids
 from tests.conftest import tiny_tokenizer
 
 

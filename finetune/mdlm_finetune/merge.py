@@ -2,7 +2,7 @@
 
 from mdlm_finetune.arguments import FinetuneArguments
 from mdlm_finetune.folders import merged_folder
-from mdlm_lm_eval import checkpoints
+from mdlm_lm_eval import families
 from mdlm_lm_eval.loading import load_denoiser
 from mdlm_lm_eval.results.files import whole_folder
 
@@ -10,7 +10,7 @@ from mdlm_lm_eval.results.files import whole_folder
 def write_merged(arguments: FinetuneArguments) -> None:
     """Writes OUTPUT_DIR.merged, from the adapter in `output_dir`: a trained model may lie in shards."""
     pretrained, merged = arguments.checkpoint, merged_folder(arguments)
-    tokenizer = checkpoints.load_tokenizer(pretrained, config=checkpoints.load_config(pretrained))
+    tokenizer = families.load_tokenizer(pretrained, config=families.load_config(pretrained))
     denoiser = load_denoiser(pretrained, dtype=arguments.dtype, peft=str(arguments.folder))
     with whole_folder(merged) as folder:
         denoiser.model.merge_and_unload().save_pretrained(folder)

@@ -29,7 +29,7 @@ from mdlm_finetune.model_card import write_card
 from mdlm_finetune.objective import Objective
 from mdlm_finetune.recipe import Actions
 from mdlm_finetune.trainer import DiffusionTrainer
-from mdlm_lm_eval import checkpoints
+from mdlm_lm_eval import families
 from mdlm_lm_eval.context import context_length
 from mdlm_lm_eval.denoiser import Denoiser
 from mdlm_lm_eval.devices import share_cpu_among_processes
@@ -71,8 +71,8 @@ def finetune(arguments: FinetuneArguments, objective: Objective, actions: Action
 
 def _trainer(arguments: FinetuneArguments, objective: Objective) -> DiffusionTrainer:
     """Model, data and trainer. Raises OptionError for what does not fit the model."""
-    config = checkpoints.load_config(arguments.checkpoint)
-    tokenizer = checkpoints.load_tokenizer(arguments.checkpoint, config=config)
+    config = families.load_config(arguments.checkpoint)
+    tokenizer = families.load_tokenizer(arguments.checkpoint, config=config)
     lora = LoraConfig(
         r=arguments.lora_r,
         lora_alpha=arguments.lora_alpha,
@@ -119,7 +119,7 @@ def _check(
         raise OptionError(f"lora_r={lora.r}: must be at most {config.hidden_size}, the width of the model")
     shown = f"lora_target_modules={' '.join(arguments.lora_target_modules)}"
     try:
-        adapted = get_peft_model(checkpoints.load_skeleton(config), lora).base_model.targeted_module_names
+        adapted = get_peft_model(families.load_skeleton(config), lora).base_model.targeted_module_names
     except (ValueError, re.error) as error:
         raise OptionError(f"{shown}: {one_line(error)}") from error
     for target in lora.target_modules if isinstance(lora.target_modules, set) else ():

@@ -1,41 +1,39 @@
-"""Puts collected cells into rows, and rows into the sections of a board."""
+"""Puts collected scores into rows, and rows into the sections of a board."""
 
 import re
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import PurePosixPath
-from typing import Any
 
-from mdlm_leaderboard import suite
-from mdlm_leaderboard.checkpoint import Checkpoint, display_name
+from mdlm_leaderboard.checkpoint import Checkpoint
 from mdlm_leaderboard.collect import Collected
-from mdlm_leaderboard.rows import NO_MASKS, Board, Estimate, Row, Run, Section
-from mdlm_leaderboard.scores import Cell
+from mdlm_leaderboard.rows import NO_MASKS, Board, Estimate, LeaderboardRow, Run, Section, Series
+from mdlm_leaderboard.scores import Place
 from mdlm_leaderboard.sections import RowKey, row_order, sections_of
+from mdlm_lm_eval.results.suite import STANDARD_SETTINGS
 
 _PUBLISHED_TITLE = "Published"
 
 
 @dataclass
-class _Draft:
+class _RowDraft:
     """A row in the making."""
 
-    cells: dict[Cell, Estimate] = field(default_factory=dict)
+    estimates: dict[Place, Estimate] = field(default_factory=dict)
     runs: dict[str, Run] = field(default_factory=dict)
 
 
-def assemble(collected: Collected, published: Sequence[Row]) -> Board:
+def assemble(collected: Collected, published: Sequence[LeaderboardRow]) -> Board:
     """The board: the main table, what is set apart from it, and the published rows."""
-    drafts: dict[RowKey, _Draft] = {}
-    for cell, estimate in collected.estimates.items():
-        _add(drafts.setdefault((cell.checkpoint, cell.decoding, cell.setting), _Draft()), cell, estimate, collected)
+    drafts: dict[RowKey, _RowDraft] = {}
+    for place, estimate in collected.estimates.items():
+        draft = drafts.setdefault((place.checkpoint, place.decoding, place.setting), _RowDraft())
+        draft.estimates[place] = estimate
+        draft.runs |= {run.path: run for run in collected.runs[place]}
     drafts = _with_benchmarks(_without_repeats(drafts))
-    names = _names(checkpoint.model for checkpoint, _, _ in drafts)
-    adapters = _names(checkpoint.adapter for checkpoint, _, _ in drafts if checkpoint.adapter)
+    names = _names(checkpoint for checkpoint, _, _ in drafts)
     taken = {row.id: 1 for row in published}
     built = [
-        Section(title, why, tuple(_row(key, drafts[key], names, adapters, taken) for key in keys))
+        Section(title, why, tuple(_row(key, drafts[key], *names[key[0]], taken) for key in keys))
         for title, why, keys in sections_of(drafts)
     ]
     if published:
@@ -44,22 +42,17 @@ def assemble(collected: Collected, published: Sequence[Row]) -> Board:
     return Board(tuple(built), collected.refused)
 
 
-def _add(draft: _Draft, cell: Cell, estimate: Estimate, collected: Collected) -> None:
-    draft.cells[cell] = estimate
-    draft.runs |= {run.path: run for run in collected.runs[cell]}
-
-
-def _without_repeats(drafts: Mapping[RowKey, _Draft]) -> dict[RowKey, _Draft]:
+def _without_repeats(drafts: Mapping[RowKey, _RowDraft]) -> dict[RowKey, _RowDraft]:
     """Leaves out rows of fewer or more distractor examples that say only what the curve over those (E5) shows."""
     return {
         key: draft
         for key, draft in drafts.items()
-        if key[2].fewshot_distractors in (None, suite.STANDARD_DISTRACTORS)
-        or any(cell.experiment != "masks" or cell.x not in (NO_MASKS, 2) for cell in draft.cells)
+        if key[2].fewshot_distractors in (None, STANDARD_SETTINGS["fewshot_distractors"])
+        or any(place.experiment != "masks" or place.x not in (NO_MASKS, 2) for place in draft.estimates)
     }
 
 
-def _with_benchmarks(drafts: Mapping[RowKey, _Draft]) -> dict[RowKey, _Draft]:
+def _with_benchmarks(drafts: Mapping[RowKey, _RowDraft]) -> dict[RowKey, _RowDraft]:
     """Moves each model's standard benchmarks, whose columns name their own settings, beside its first suite row."""
     joined = {key: draft for key, draft in drafts.items() if key[2].suite_version is not None}
     homes: dict[tuple[Checkpoint, float | None], RowKey] = {}
@@ -68,40 +61,34 @@ def _with_benchmarks(drafts: Mapping[RowKey, _Draft]) -> dict[RowKey, _Draft]:
     for key, draft in drafts.items():
         if key[2].suite_version is not None:
             continue
-        home = homes.get((key[0], key[2].limit))
-        if home is None:
-            joined.setdefault((key[0], key[1], replace(key[2], chat_template=False)), _Draft())
-            home = (key[0], key[1], replace(key[2], chat_template=False))
-        joined[home].cells |= draft.cells
+        home = homes.get((key[0], key[2].limit), (key[0], key[1], replace(key[2], chat_template=False)))
+        joined.setdefault(home, _RowDraft())
+        joined[home].estimates |= draft.estimates
         joined[home].runs |= draft.runs
     return joined
 
 
-def _names(full_names: Iterable[str]) -> dict[str, str]:
-    """Short names to show, with more of the path where two would be the same."""
-    full = set(full_names)
-    shown = {name: display_name(name) for name in full}
-    n_parts = 1
-    while clashing := {name for name, count in Counter(shown.values()).items() if count > 1}:
-        n_parts += 1
-        for name in full:
-            if shown[name] in clashing:
-                shown[name] = "/".join(PurePosixPath(name).parts[-n_parts:])
-        if n_parts > max(len(PurePosixPath(name).parts) for name in full):
-            return {name: name if shown[name] in clashing else shown[name] for name in full}
-    return shown
+def _names(checkpoints: Iterable[Checkpoint]) -> dict[Checkpoint, tuple[str, str | None]]:
+    """Model and adapter as they are shown: where two of other weights have one name, with the weights' digest."""
+    checkpoints = set(checkpoints)
+    identities: dict[tuple[str, str | None], set[str]] = {}
+    for one in checkpoints:
+        identities.setdefault((one.model, one.adapter), set()).add(one.identity)
+    names: dict[Checkpoint, tuple[str, str | None]] = {}
+    for one in checkpoints:
+        several = len(identities[one.model, one.adapter]) > 1
+        digest = f" ({one.identity.rpartition('+')[2][:7]})" if several and one.identity else ""
+        names[one] = (one.model, one.adapter + digest) if one.adapter else (one.model + digest, None)
+    return names
 
 
-def _row(
-    key: RowKey, draft: _Draft, names: Mapping[str, str], adapters: Mapping[str, str], taken: dict[str, int]
-) -> Row:
+def _row(key: RowKey, draft: _RowDraft, model: str, adapter: str | None, taken: dict[str, int]) -> LeaderboardRow:
     checkpoint, decoding, setting = key
-    curves: dict[str, dict[Any, dict[Any, Estimate]]] = {}
-    for cell, estimate in sorted(draft.cells.items(), key=lambda item: (str(item[0].series).zfill(9), _by_x(item[0]))):
-        curves.setdefault(cell.experiment, {}).setdefault(cell.series, {})[cell.x] = estimate
-    model = names[checkpoint.model]
-    adapter = adapters[checkpoint.adapter] if checkpoint.adapter else None
-    return Row(
+    curves: dict[str, dict[Series, dict[int | str, Estimate]]] = {}
+    for place in sorted(draft.estimates, key=_by_number_of_place):
+        curve = curves.setdefault(place.experiment, {}).setdefault(place.series, {})
+        curve[place.x] = draft.estimates[place]
+    return LeaderboardRow(
         id=_slug([model, adapter or "", decoding.steps and f"steps {decoding.steps}", decoding.unmasking], taken),
         model=model,
         adapter=adapter,
@@ -112,23 +99,18 @@ def _row(
         steps=decoding.steps,
         unmasking=decoding.unmasking,
         other=", ".join(filter(None, [decoding.other, checkpoint.loading])),
-        masks=curves.get("masks", {}).get("", {}),
-        dots=curves.get("dots", {}).get("", {}),
-        positions=curves.get("positions", {}),
-        positions_by_masks=curves.get("positions_by_masks", {}),
-        distractors=curves.get("distractors", {}),
-        benchmarks=curves.get("benchmarks", {}).get("", {}),
+        curves=curves,
         runs=tuple(draft.runs[path] for path in sorted(draft.runs, key=_by_number)),
     )
 
 
-def _by_x(cell: Cell) -> tuple[int, str]:
-    return (cell.x, "") if isinstance(cell.x, int) else (0, cell.x)
+def _by_number_of_place(place: Place) -> tuple[list[str | int], list[str | int]]:
+    return _by_number(str(place.series)), _by_number(str(place.x))
 
 
-def _by_number(path: str) -> list[str | int]:
+def _by_number(text: str) -> list[str | int]:
     """Orders `n_masks=2` before `n_masks=10`."""
-    return [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", path)]
+    return [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", text)]
 
 
 def _slug(parts: Iterable[str], taken: dict[str, int]) -> str:

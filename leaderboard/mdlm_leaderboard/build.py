@@ -3,7 +3,6 @@
 import gc
 import json
 import os
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,10 +13,11 @@ from mdlm_leaderboard.assemble import assemble
 from mdlm_leaderboard.collect import collect
 from mdlm_leaderboard.exports import leaderboard_csv, leaderboard_json
 from mdlm_leaderboard.published import published_rows
-from mdlm_leaderboard.result_files import UnusableFile, find_result_files, read_result_file
 from mdlm_leaderboard.rows import Board, Refused
 from mdlm_leaderboard.scores import FileScores, file_scores
 from mdlm_leaderboard.tables import leaderboard_markdown
+from mdlm_lm_eval.results.files import UnusableFile, read_json, scratch_folder, write_whole
+from mdlm_lm_eval.results.result_file import find_result_files, read_result_file
 
 # Names every file that the last build wrote, so that the next one removes what it does not write again, and no more.
 _MANIFEST = ".mdlm-leaderboard.json"
@@ -34,10 +34,10 @@ class LeaderboardError(ValueError):
 def read_board(results: Path, *, leave_out: Path | None = None) -> Board:
     """All result files under `results` as a board. Raises LeaderboardError where there is no usable one."""
     if not results.is_dir():
-        raise LeaderboardError(f"{str(results)!r} is no folder; allowed is a folder of lm-eval's result files")
+        raise LeaderboardError(f"{str(results)!r} is no folder; it must be a folder of lm-eval's result files")
     paths = find_result_files(results, leave_out=leave_out)
     if not paths:
-        raise LeaderboardError(f"{str(results)!r} holds no *.json file; allowed is a folder of lm-eval's result files")
+        raise LeaderboardError(f"{str(results)!r} holds no *.json file; it must be a folder of lm-eval's result files")
     with _no_garbage_collection():
         collected = collect(_read(results, path) for path in tqdm(paths, desc="Reading result files", disable=None))
     if not collected.estimates:
@@ -52,12 +52,11 @@ def build(results: Path, output: Path) -> Board:
     Files of others in `output` are left alone. Raises LeaderboardError where nothing can be built.
     """
     if output.exists() and not output.is_dir():
-        raise LeaderboardError(f"--output {str(output)!r} is a file; allowed is a folder, which may not exist yet")
+        raise LeaderboardError(f"--output {str(output)!r} is a file; it must be a folder, or not exist yet")
     board = read_board(results, leave_out=output.resolve())
-    output.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=output.parent, prefix=f".{output.name}-") as made:
-        _write_all(board, Path(made))
-        _move(Path(made), output)
+    with scratch_folder(output.absolute()) as made:
+        _write_all(board, made)
+        _move(made, output)
     return board
 
 
@@ -101,14 +100,14 @@ def _move(made: Path, output: Path) -> None:
         os.replace(made / name, output / name)
     for name in set(old) - set(new):
         (output / name).unlink(missing_ok=True)
-    manifest.write_text(json.dumps(new, indent=1) + "\n", encoding="utf-8")
+    write_whole(manifest, json.dumps(new, indent=1) + "\n")
 
 
 def _names_in(manifest: Path) -> list[str]:
     """The files that the last build wrote below its output; none where the manifest is not ours."""
     try:
-        names = json.loads(manifest.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        names = read_json(manifest)
+    except UnusableFile:
         return []
     is_ours = isinstance(names, list) and all(isinstance(name, str) and ".." not in name for name in names)
     return [name for name in names if not name.startswith("/")] if is_ours else []

@@ -1,13 +1,12 @@
-"""Gathers the scores of all files: cells that are whole and undisputed, and why the others are not used."""
+"""Gathers the scores of all files: places that are whole and undisputed, and why the others are not used."""
 
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from statistics import fmean, stdev
 
-from mdlm_leaderboard import suite
 from mdlm_leaderboard.rows import Estimate, Refused, Run, Setting
-from mdlm_leaderboard.scores import Cell, FileScores, Score
+from mdlm_leaderboard.scores import FileScores, Place, TaskScore
+from mdlm_lm_eval.results.statistics import Interval, t_interval
+from mdlm_lm_eval.results.suite import task_names
 
 # Two runs of one setting agree up to what another order of float sums may change.
 TOLERANCE = 1e-9
@@ -18,23 +17,23 @@ _NORMAL_95 = 1.96
 class Found:
     """A task's score and the file that says it."""
 
-    score: Score
+    score: TaskScore
     run: Run
 
 
 @dataclass(frozen=True)
 class Collected:
-    """Whole cells with the runs behind them, and everything that is in none."""
+    """Whole places with the runs behind them, and everything that is in none."""
 
-    estimates: Mapping[Cell, Estimate]
-    runs: Mapping[Cell, tuple[Run, ...]]
+    estimates: Mapping[Place, Estimate]
+    runs: Mapping[Place, tuple[Run, ...]]
     refused: tuple[Refused, ...]
 
 
 def collect(outcomes: Iterable[FileScores | Refused]) -> Collected:
-    """Joins what files say of the same cell. Of two that disagree neither is used, of two that agree the first is."""
-    found: dict[Cell, dict[str, Found]] = {}
-    disputes: dict[Cell, dict[tuple[str, str], str]] = {}
+    """Joins what files say of the same place. Of two that disagree neither is used, of two that agree the first is."""
+    found: dict[Place, dict[str, Found]] = {}
+    disputes: dict[Place, dict[tuple[str, str], str]] = {}
     refused = []
     for outcome in outcomes:
         if isinstance(outcome, Refused):
@@ -42,67 +41,71 @@ def collect(outcomes: Iterable[FileScores | Refused]) -> Collected:
             continue
         refused += [Refused(outcome.run.path, reason) for reason in outcome.left_out]
         for score in outcome.scores:
-            tasks = found.setdefault(score.cell, {})
+            tasks = found.setdefault(score.place, {})
             first = tasks.setdefault(score.task, Found(score, outcome.run))
             if not _agree(first.score, score):
                 pair = (first.run.path, outcome.run.path)
-                disputes.setdefault(score.cell, {}).setdefault(pair, f"{first.score.mean:g} against {score.mean:g}")
-    for cell, pairs in disputes.items():
-        del found[cell]
+                disputes.setdefault(score.place, {}).setdefault(pair, f"{first.score.mean:g} against {score.mean:g}")
+    for place, pairs in disputes.items():
+        del found[place]
         for (one, other), difference in pairs.items():
-            if not cell.is_repeated:
-                refused.append(Refused(one, f"disagrees with {other!r} on {cell} ({difference}); neither is used"))
-    cells = _with_hashes(found)
-    for cell in [cell for cell, tasks in cells.items() if _is_of_suite(cell) and tasks.keys() != suite.TASKS]:
-        tasks = cells.pop(cell)
-        if not cell.is_repeated:
-            reason = f"holds {len(tasks)} of the {len(suite.TASKS)} tasks of {cell}; allowed are all of them"
+            if not place.is_repeated:
+                refused.append(Refused(one, f"disagrees with {other!r} on {place} ({difference}); neither is used"))
+    places = _with_hashes(found)
+    for place in [place for place, tasks in places.items() if _is_of_suite(place) and tasks.keys() != task_names()]:
+        tasks = places.pop(place)
+        if not place.is_repeated:
+            reason = f"holds {len(tasks)} of the {len(task_names())} tasks of {place}; all must be there"
             refused.append(Refused(next(iter(tasks.values())).run.path, reason))
     return Collected(
-        estimates={cell: _estimate(cell, [one.score for one in tasks.values()]) for cell, tasks in cells.items()},
-        runs={cell: _unique_runs(tasks.values()) for cell, tasks in cells.items()},
+        estimates={place: _estimate(place, [one.score for one in tasks.values()]) for place, tasks in places.items()},
+        runs={place: _unique_runs(tasks.values()) for place, tasks in places.items()},
         refused=tuple(refused),
     )
 
 
-def _agree(one: Score, other: Score) -> bool:
+def _agree(one: TaskScore, other: TaskScore) -> bool:
     return abs(one.mean - other.mean) <= TOLERANCE and one.n_questions == other.n_questions
 
 
-def _is_of_suite(cell: Cell) -> bool:
-    return cell.experiment != "benchmarks"
+def _is_of_suite(place: Place) -> bool:
+    return place.experiment != "benchmarks"
 
 
-def _with_hashes(found: Mapping[Cell, dict[str, Found]]) -> dict[Cell, dict[str, Found]]:
+def _with_hashes(found: Mapping[Place, dict[str, Found]]) -> dict[Place, dict[str, Found]]:
     """Gives scores of other models, which record no suite hash, that of the only suite state with their setting."""
     hashes: dict[Setting, set[str]] = {}
-    for cell in found:
-        if cell.setting.suite_hash:
-            hashes.setdefault(replace(cell.setting, suite_hash=None), set()).add(cell.setting.suite_hash)
-    cells = {}
-    for cell, tasks in found.items():
-        known = hashes.get(cell.setting, set())
+    for place in found:
+        if place.setting.suite_hash:
+            hashes.setdefault(replace(place.setting, suite_hash=None), set()).add(place.setting.suite_hash)
+    places = {}
+    for place, tasks in found.items():
+        known = hashes.get(place.setting, set())
         if len(known) == 1:
-            cell = replace(cell, setting=replace(cell.setting, suite_hash=next(iter(known))))
-        cells[cell] = tasks
-    return cells
+            place = replace(place, setting=replace(place.setting, suite_hash=next(iter(known))))
+        places[place] = tasks
+    return places
 
 
-def _estimate(cell: Cell, scores: list[Score]) -> Estimate:
-    means = [score.mean for score in scores]
-    if _is_of_suite(cell):
-        error = stdev(means) / math.sqrt(len(means))
-    else:
-        error = scores[0].standard_error if scores[0].standard_error is not None else math.nan
-    mean, half = fmean(means), _NORMAL_95 * error
-    known = not math.isnan(half)
+def _estimate(place: Place, scores: list[TaskScore]) -> Estimate:
+    by_task = {score.task: score.mean for score in scores}
+    band = t_interval(list(by_task.values())) if _is_of_suite(place) else _over_questions(scores[0])
     return Estimate(
-        mean=mean,
-        low=mean - half if known else None,
-        high=mean + half if known else None,
+        mean=band.mean,
+        low=band.low,
+        high=band.high,
         n_tasks=len(scores),
         n_questions=sum(score.n_questions for score in scores),
+        by_task=by_task,
     )
+
+
+def _over_questions(score: TaskScore) -> Interval:
+    """lm-eval's standard error is one over questions, of which benchmarks have hundreds."""
+    if score.standard_error is None:
+        return Interval(score.mean, None, None, score.n_questions)
+    half = _NORMAL_95 * score.standard_error
+    return Interval(score.mean, score.mean - half, score.mean + half, score.n_questions)
 
 
 def _unique_runs(found: Iterable[Found]) -> tuple[Run, ...]:

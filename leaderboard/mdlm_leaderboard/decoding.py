@@ -1,29 +1,28 @@
 """How a result file decoded: what tells two rows of one checkpoint apart."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from mdlm_leaderboard.checkpoint import AUTOREGRESSIVE_KINDS, DECODING_NAMES
-from mdlm_leaderboard.result_files import ResultFile, TaskResult
 from mdlm_leaderboard.rows import AUTOREGRESSIVE
-from mdlm_leaderboard.suite import SuiteTask
+from mdlm_lm_eval.options import decoding_defaults, likelihood_defaults, silent_names
+from mdlm_lm_eval.results.result_file import ResultFile, TaskResult
+from mdlm_lm_eval.results.suite import SuiteTask
 
-_NOT_STATED = "mask count not stated"
-_DEFAULT_SEED = "1234"  # lm-eval's own
-_DECODING_DEFAULTS: Mapping[str, Any] = {
-    "block_length": None,
-    "schedule": "linear",
-    "confidence_threshold": None,
-    "temperature": 0.0,
-    "top_p": None,
-    "top_k": None,
-    "cfg_scale": 0.0,
-    "suppress_eos": False,
-    "eos_last": False,
-}
+DECODING_DEFAULTS: Mapping[str, Any] = decoding_defaults()
+LIKELIHOOD_DEFAULTS: Mapping[str, Any] = likelihood_defaults()
+
+# Options that tell no rows apart by themselves: they change no score, or are columns, axes or facts of their own. Every
+# other option that a file records does, whether this version knows it or not.
+_SILENT = silent_names() | {"max_gen_toks", "n_masks", "mask_ratio", "n_fillers", "filler", "seed"}
+_COLUMNS = frozenset({"steps", "unmasking"})
+_SILENT_IN_LIKELIHOOD = silent_names() | {"n_masks", "mc_num", "check_greedy", "seed"}
+# Of these a request's YAML holds only where the user was silent (mdlm_lm_eval.requests).
 _SAMPLING_NAMES = frozenset({"temperature", "top_p", "top_k", "max_gen_toks"})
-_LIKELIHOOD_DEFAULTS: Mapping[str, Any] = {"likelihood": "auto", "cfg_scale": 0.0}
+# By these a model itself decides how many steps it takes.
+_ADAPTIVE_NAMES = ("confidence_threshold", "parallel_factor", "entropy_bound")
+_DEFAULT_SEED = "1234"  # lm-eval's own
+_NOT_STATED = "mask count not stated"
 
 
 @dataclass(frozen=True)
@@ -39,7 +38,7 @@ def suite_decoding(file: ResultFile, result: TaskResult, task: SuiteTask) -> Dec
     """How a task of the suite was decoded. In one step no order is left to choose, so `unmasking` is then "none"."""
     if file.mdlm is None:
         return Decoding(AUTOREGRESSIVE, "", _sampling_of_others(result))
-    options = _options(file, result)
+    options = options_of(file, result)
     steps = _suite_steps(options, result, task)
     if steps == "1":
         options["unmasking"] = "none"
@@ -49,68 +48,49 @@ def suite_decoding(file: ResultFile, result: TaskResult, task: SuiteTask) -> Dec
         facts.append(f"{masks - 1} mask{'s' if masks > 2 else ''} after the text")
     if int(options["n_fillers"]) and not task.is_slot:
         facts.append(f"{options['n_fillers']} fillers")
-    if int(options["n_fillers"]) and options["filler"] != ".":
+    if int(options["n_fillers"]) and options["filler"] != DECODING_DEFAULTS["filler"]:
         facts.append(f"filler={options['filler']!r}")
     return Decoding(steps, str(options["unmasking"]), ", ".join(facts))
 
 
 def _suite_steps(options: Mapping[str, Any], result: TaskResult, task: SuiteTask) -> str:
     """The number asked for; where none was, or where it may not count, the number taken."""
-    if options["confidence_threshold"] is not None:
+    if any(options.get(name) is not None for name in _ADAPTIVE_NAMES):
         return "by confidence"
     taken = result.effective["steps"][1]
     is_one = taken == 1 and not task.is_open_ended
     return str(taken if options["steps"] == "auto" or options["block_length"] or is_one else options["steps"])
 
 
-def benchmark_decoding(file: ResultFile, result: TaskResult) -> str:
+def benchmark_decoding(file: ResultFile, result: TaskResult, *, is_autoregressive: bool) -> str:
     """How a standard benchmark was scored, as the last words of its column."""
     if file.mdlm is None:
-        facts = [AUTOREGRESSIVE if file.model_kind in AUTOREGRESSIVE_KINDS else _NOT_STATED]
-        return ", ".join([*facts, *filter(None, [_sampling_of_others(result)])])
-    if result.output_type == "generate_until":
-        options = _options(file, result)
+        facts = [AUTOREGRESSIVE if is_autoregressive else _NOT_STATED, _sampling_of_others(result)]
+    elif result.output_type == "generate_until":
+        options = options_of(file, result)
         ratio = options["mask_ratio"]
-        masks = f"n_masks={_range(result.effective['masks'])}" if ratio is None else f"mask_ratio={ratio}"
-        facts = [masks, f"steps={_range(result.effective['steps'])}"]
-        if options["unmasking"] != "confidence":
+        facts = [f"n_masks={_range(result.effective['masks'])}" if ratio is None else f"mask_ratio={ratio}"]
+        facts.append(f"steps={_range(result.effective['steps'])}")
+        if options["unmasking"] != DECODING_DEFAULTS["unmasking"]:
             facts.append(f"unmasking={options['unmasking']}")
         if int(options["n_fillers"]):
             facts.append(f"{options['n_fillers']} fillers {options['filler']!r}")
-        return ", ".join(facts + _deviations(options))
-    likelihood = file.mdlm["likelihood"]
-    masks = likelihood["n_masks"]
-    facts = [f"n_masks={'the continuation' if masks == 'auto' else masks}", f"mc_num={likelihood['mc_num']}"]
-    return ", ".join(
-        [
-            *facts,
-            *(
-                f"{name}={likelihood[name]}"
-                for name, usual in _LIKELIHOOD_DEFAULTS.items()
-                if likelihood[name] != usual
-            ),
-        ]
-    )
+        facts += _deviations(options)
+    else:
+        likelihood = {**LIKELIHOOD_DEFAULTS, **file.mdlm["likelihood"]}
+        masks = likelihood["n_masks"]
+        facts = [f"n_masks={'the continuation' if masks == 'auto' else masks}", f"mc_num={likelihood['mc_num']}"]
+        facts += _changed(likelihood, LIKELIHOOD_DEFAULTS, _SILENT_IN_LIKELIHOOD)
+    return ", ".join(filter(None, facts))
 
 
-def mask_ratio_of(file: ResultFile, result: TaskResult) -> float | None:
-    """The share of the prompt's tokens that was appended as masks, where a share was asked for."""
-    ratio = _options(file, result)["mask_ratio"] if file.mdlm else None
-    return None if ratio is None else float(ratio)
-
-
-def fillers_of(file: ResultFile, result: TaskResult) -> int:
-    """How many fillers were asked for."""
-    return int(_options(file, result)["n_fillers"])
-
-
-def _options(file: ResultFile, result: TaskResult) -> dict[str, Any]:
+def options_of(file: ResultFile, result: TaskResult) -> dict[str, Any]:
     """The decoding options of a task: a request's own win, sampling keys of its YAML only over what nobody set."""
     assert file.mdlm is not None
-    options = dict(file.mdlm["decoding"])
+    options = {**DECODING_DEFAULTS, **file.mdlm["decoding"]}
     explicit = set(file.mdlm.get("explicit_options", ()))
     generation = result.generation
-    for name in DECODING_NAMES & generation.keys():
+    for name in options.keys() & generation.keys():
         if name not in _SAMPLING_NAMES or (name not in explicit and generation[name] is not None):
             options[name] = generation[name]
     if str(generation.get("do_sample", "")).lower() == "false" and "temperature" not in explicit:
@@ -119,14 +99,23 @@ def _options(file: ResultFile, result: TaskResult) -> dict[str, Any]:
 
 
 def _deviations(options: Mapping[str, Any]) -> list[str]:
-    """What differs from greedy decoding by the linear schedule; the seed too, where anything is drawn."""
-    facts = [
-        f"{name}={options[name]}"
-        for name, usual in _DECODING_DEFAULTS.items()
-        if str(options[name]).lower() != str(usual).lower() and not (usual == 0.0 and not float(options[name] or 0))
-    ]
+    """What is not the default; the seed too, where anything is drawn."""
+    facts = _changed(options, DECODING_DEFAULTS, _SILENT | _COLUMNS)
     draws = float(options["temperature"] or 0) > 0 or options["unmasking"] == "random"
     return [*facts, f"seed={options['seed']}"] if draws and str(options["seed"]) != _DEFAULT_SEED else facts
+
+
+def _changed(options: Mapping[str, Any], defaults: Mapping[str, Any], silent: Collection[str]) -> list[str]:
+    """`name=value` of options that are not as usual; of an unknown one, None is taken for usual, as in all options."""
+    return [
+        f"{name}={value}"
+        for name, value in options.items()
+        if name not in silent and not _same(value, defaults.get(name))
+    ]
+
+
+def _same(value: Any, usual: Any) -> bool:
+    return str(value).lower() == str(usual).lower() or (usual == 0.0 and not float(value or 0))
 
 
 def _sampling_of_others(result: TaskResult) -> str:

@@ -3,24 +3,17 @@
 import csv
 import io
 import json
-from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
-from mdlm_leaderboard.rows import Board, Estimate, Row
+from mdlm_leaderboard.experiments import EXPERIMENTS, SUMMARIES, summary_of
+from mdlm_leaderboard.rows import Board, LeaderboardRow, Setting
 
 _ROW_FIELDS = ("id", "model", "adapter", "origin", "citation", "family", "steps", "unmasking", "other")
-_DERIVED = ("drop_points", "dots_drop_points", "degradation_percent", "locality_gap_points")
 _COLUMNS = (
     "section",
     *_ROW_FIELDS,
-    "suite_version",
-    "suite_hash",
-    "fewshot_relevant",
-    "fewshot_distractors",
-    "fewshot_seed",
-    "limit",
-    "chat_template",
+    *Setting.__dataclass_fields__,
     "measure",
     "series",
     "x",
@@ -30,25 +23,20 @@ _COLUMNS = (
     "n_tasks",
     "n_questions",
 )
+# A spreadsheet takes a text that begins so for a formula.
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
 def leaderboard_csv(board: Board) -> str:
-    """Tidy: one line a number. `measure` is a mapping of `Row` or a derived figure, `series` and `x` its keys."""
+    """Tidy: one line a number. `measure` is an experiment, whose keys are `series` and `x`, or a summary."""
     text = io.StringIO()
     writer = csv.DictWriter(text, _COLUMNS, lineterminator="\n")
     writer.writeheader()
     for section in board.sections:
         for row in section.rows:
-            setting = asdict(row.setting)
-            who = {name: getattr(row, name) for name in _ROW_FIELDS} | setting | {"section": section.title}
-            for measure, series, x, estimate in _estimates(row):
-                numbers = asdict(estimate)
-                writer.writerow(
-                    who | {"measure": measure, "series": series, "x": x, "value": numbers.pop("mean")} | numbers
-                )
-            for measure in _DERIVED:
-                if (value := getattr(row, measure)) is not None:
-                    writer.writerow(who | {"measure": measure, "value": value})
+            who = {name: getattr(row, name) for name in _ROW_FIELDS} | asdict(row.setting) | {"section": section.title}
+            for numbers in _numbers(row):
+                writer.writerow({name: _no_formula(value) for name, value in (who | numbers).items()})
     return text.getvalue()
 
 
@@ -61,26 +49,27 @@ def leaderboard_json(board: Board) -> str:
         ],
         "refused": [asdict(one) for one in board.refused],
     }
-    return json.dumps(content, indent=1, ensure_ascii=False, default=str) + "\n"
+    return json.dumps(content, indent=1, ensure_ascii=False) + "\n"
 
 
-def _row(row: Row) -> dict[str, Any]:
-    fields = asdict(row)
-    if fields["published"] is None:
-        del fields["published"]
-    return fields | {name: getattr(row, name) for name in _DERIVED}
+def _row(row: LeaderboardRow) -> dict[str, Any]:
+    summaries = {summary.name: summary_of(row, experiment, summary) for experiment, summary in SUMMARIES}
+    return asdict(row) | {name: asdict(value) if value else None for name, value in summaries.items()}
 
 
-def _estimates(row: Row) -> Iterator[tuple[str, str | int, str | int, Estimate]]:
-    for measure, curve in (("masks", row.masks), ("dots", row.dots), ("benchmarks", row.benchmarks)):
-        for x, estimate in curve.items():
-            yield measure, "", x, estimate
-    nested = (
-        ("positions", row.positions),
-        ("positions_by_masks", row.positions_by_masks),
-        ("distractors", row.distractors),
-    )
-    for measure, curves in nested:
-        for series, by_x in curves.items():
-            for x, estimate in by_x.items():
-                yield measure, series, x, estimate
+def _numbers(row: LeaderboardRow) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
+    for experiment in EXPERIMENTS:
+        for series, curve in experiment.curves(row).items():
+            for x, estimate in curve.items():
+                numbers = {"value": estimate.mean, "low": estimate.low, "high": estimate.high}
+                numbers |= {"n_tasks": estimate.n_tasks, "n_questions": estimate.n_questions}
+                found.append({"measure": experiment.name, "series": series, "x": x, **numbers})
+    for experiment, summary in SUMMARIES:
+        if value := summary_of(row, experiment, summary):
+            found.append({"measure": summary.name, "value": value.mean, "low": value.low, "high": value.high})
+    return found
+
+
+def _no_formula(value: object) -> object:
+    return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value

@@ -6,32 +6,30 @@ from typing import Any
 
 import yaml
 
-from mdlm_leaderboard import suite
-from mdlm_leaderboard.rows import PublishedFigures, Row, Setting
+from mdlm_leaderboard.experiments import SUMMARIES
+from mdlm_leaderboard.rows import LeaderboardRow, Setting
+from mdlm_lm_eval.results.suite import STANDARD_SETTINGS
 
 # The paper's own questions: version and hash of our suite say nothing of them.
 _SETTING = Setting(
     suite_version="of the paper",
     suite_hash=None,
-    fewshot_relevant=suite.STANDARD_RELEVANT,
-    fewshot_distractors=suite.STANDARD_DISTRACTORS,
-    fewshot_seed=None,
+    **STANDARD_SETTINGS | {"fewshot_seed": None},
     limit=None,
     chat_template=False,
 )
 
 
-def published_rows() -> list[Row]:
+def published_rows() -> list[LeaderboardRow]:
     """The rows of all sources, in the order of the file."""
     sources = yaml.safe_load((files(__package__) / "published.yaml").read_text(encoding="utf-8"))
     return [_row({**source, **row}) for source in sources for row in source["rows"]]
 
 
-def _row(entry: dict[str, Any]) -> Row:
-    figures = {name: entry.get(name) for name in ("drop_points", "dots_drop_points", "degradation_percent")}
+def _row(entry: dict[str, Any]) -> LeaderboardRow:
     kind = "mdlm_context" if entry.get("degradation_percent") is None else "degradation"
     words = f"published {kind} {entry['model']} {entry.get('adapter', '')} {entry['steps']}".lower()
-    return Row(
+    return LeaderboardRow(
         id="-".join(re.findall(r"[a-z0-9]+", words)),
         model=entry["model"],
         adapter=entry.get("adapter"),
@@ -42,5 +40,5 @@ def _row(entry: dict[str, Any]) -> Row:
         steps=entry["steps"],
         unmasking=entry["unmasking"],
         other=entry.get("other", ""),
-        published=PublishedFigures(**figures),
+        stated={summary.name: entry[summary.name] for _, summary in SUMMARIES if summary.name in entry},
     )

@@ -4,19 +4,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-# Stands in a row's `masks` and `positions_by_masks` for an autoregressive model, which has no masks.
+# Stands for an autoregressive model where others have a number of masks, in curves and in series.
 NO_MASKS = 0
-# The same in a row's `distractors`.
 AUTOREGRESSIVE = "autoregressive"
 
-Curve = Mapping[int, "Estimate"]
+Series = str | int
+Curve = Mapping[Any, "Estimate"]
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean accuracy in 0..1 over tasks with its 95% band, mean +- 1.96 sd / sqrt(n_tasks).
+    """A mean accuracy in 0..1 with its 95% band: the t interval over tasks.
 
-    A single benchmark's band is mean +- 1.96 standard errors over its questions.
+    A single benchmark's band is mean +- 1.96 standard errors over its questions. `by_task` has the accuracy of every
+    task, by which two estimates of the same tasks are compared.
     """
 
     mean: float
@@ -24,6 +25,7 @@ class Estimate:
     high: float | None
     n_tasks: int
     n_questions: int
+    by_task: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -55,24 +57,11 @@ class Setting:
 
 
 @dataclass(frozen=True)
-class PublishedFigures:
-    """What a paper's text says of a row whose accuracies it only plots; points and percent, not shares."""
-
-    drop_points: float | None = None
-    dots_drop_points: float | None = None
-    degradation_percent: float | None = None
-
-
-@dataclass(frozen=True)
-class Row:
+class LeaderboardRow:
     """All scores of one model, adapter, way of decoding and setting.
 
-    masks: number of masks -> accuracy on `mdlm_context` (E4, E7, E9, E11).
-    dots: number of dots after the slot -> accuracy on `mdlm_slot` (E6).
-    positions: question "left", "middle" or "right" -> block position -> accuracy on `mdlm_locality` (E1, E2).
-    positions_by_masks: number of masks -> block position -> accuracy on `mdlm_position` (E8, E10).
-    distractors: masks ("2" or "20%" of the prompt) -> number of distractor examples -> accuracy (E5).
-    benchmarks: a standard benchmark's column, which names task, version, metric, shots and masks -> score in 0..1.
+    `curves` are experiment -> series -> x -> accuracy, as the table in `experiments` says. `stated` are the summaries
+    that a paper's text states of a row whose accuracies it only plots, by their names in that table.
     """
 
     id: str
@@ -85,42 +74,17 @@ class Row:
     steps: str
     unmasking: str
     other: str
-    masks: Curve = field(default_factory=dict)
-    dots: Curve = field(default_factory=dict)
-    positions: Mapping[str, Curve] = field(default_factory=dict)
-    positions_by_masks: Mapping[int, Curve] = field(default_factory=dict)
-    distractors: Mapping[str, Curve] = field(default_factory=dict)
-    benchmarks: Mapping[str, Estimate] = field(default_factory=dict)
-    published: PublishedFigures | None = None
+    curves: Mapping[str, Mapping[Series, Curve]] = field(default_factory=dict)
+    stated: Mapping[str, float] = field(default_factory=dict)
     runs: tuple[Run, ...] = ()
 
-    @property
-    def drop_points(self) -> float | None:
-        """Largest minus smallest accuracy over the mask counts, in percentage points; None below two mask counts."""
-        if self.published:
-            return self.published.drop_points
-        return _drop(self.masks)
+    def series(self, experiment: str) -> Mapping[Series, Curve]:
+        """The curves of an experiment, none where it was not measured."""
+        return self.curves.get(experiment, {})
 
-    @property
-    def dots_drop_points(self) -> float | None:
-        """The same over the numbers of dots."""
-        if self.published:
-            return self.published.dots_drop_points
-        return _drop(self.dots)
-
-    @property
-    def degradation_percent(self) -> float | None:
-        """(max - min) / max accuracy over the mask counts, in percent (paper, figure 22); None below two of them."""
-        if self.published:
-            return self.published.degradation_percent
-        drop = _drop(self.masks)
-        best = max((estimate.mean for estimate in self.masks.values()), default=0.0)
-        return None if drop is None or not best else drop / best
-
-    @property
-    def locality_gap_points(self) -> float | None:
-        """Best minus worst block position, question right, in percentage points; None below two positions."""
-        return _drop(self.positions.get("right", {}))
+    def curve(self, experiment: str, series: Series = "") -> Curve:
+        """One of them, without points where it was not measured."""
+        return self.series(experiment).get(series, {})
 
 
 @dataclass(frozen=True)
@@ -137,7 +101,7 @@ class Section:
 
     title: str
     why_apart: str
-    rows: tuple[Row, ...]
+    rows: tuple[LeaderboardRow, ...]
 
 
 @dataclass(frozen=True)
@@ -148,11 +112,6 @@ class Board:
     refused: tuple[Refused, ...]
 
     @property
-    def rows(self) -> tuple[Row, ...]:
+    def rows(self) -> tuple[LeaderboardRow, ...]:
         """The rows of all sections."""
         return tuple(row for section in self.sections for row in section.rows)
-
-
-def _drop(curve: Curve) -> float | None:
-    means = [estimate.mean for estimate in curve.values()]
-    return 100 * (max(means) - min(means)) if len(means) > 1 else None

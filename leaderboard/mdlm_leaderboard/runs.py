@@ -4,16 +4,11 @@ import shlex
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from mdlm_leaderboard import suite
-from mdlm_leaderboard.result_files import ResultFile, is_number, leaves
 from mdlm_leaderboard.rows import Run
+from mdlm_lm_eval.results.result_file import ResultFile, is_number, leaves
+from mdlm_lm_eval.results.suite import STANDARD_SETTINGS, suite_task
 
 _DEFAULT_SEEDS = {"random_seed": 0, "numpy_seed": 1234, "torch_seed": 1234, "fewshot_seed": 1234}
-_SUITE_SETTINGS = {
-    "fewshot_relevant": suite.STANDARD_RELEVANT,
-    "fewshot_distractors": suite.STANDARD_DISTRACTORS,
-    "fewshot_seed": suite.STANDARD_SEED,
-}
 
 
 def run_of(file: ResultFile) -> Run:
@@ -60,13 +55,13 @@ def _asked_for(file: ResultFile) -> Iterable[str]:
 
 def _shots(file: ResultFile) -> list[str]:
     """`--num_fewshot` for standard benchmarks of one number of shots, `--metadata` for the suite's own settings."""
-    suites = [task for task in file.tasks.values() if suite.suite_task(task.name)]
+    suites = [task for task in file.tasks.values() if suite_task(task.name)]
     if not suites:
         shots = {task.shots for task in file.tasks.values()}
         return ["--num_fewshot", str(shots.pop())] if len(shots) == 1 else []
     changed = [
         f"{name}={suites[0].metadata[name]}"
-        for name, standard in _SUITE_SETTINGS.items()
+        for name, standard in STANDARD_SETTINGS.items()
         if suites[0].metadata.get(name, standard) != standard
     ]
     return ["--metadata", *changed] if changed else []

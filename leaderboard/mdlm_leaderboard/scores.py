@@ -1,58 +1,46 @@
 """From one result file to single scores, each with the place in the leaderboard where it belongs."""
 
 from dataclasses import dataclass, replace
-from typing import Literal
 
-from mdlm_leaderboard import suite
-from mdlm_leaderboard.checkpoint import AUTOREGRESSIVE_KINDS, Checkpoint, checkpoint_of, display_name
-from mdlm_leaderboard.decoding import Decoding, benchmark_decoding, fillers_of, mask_ratio_of, suite_decoding
-from mdlm_leaderboard.result_files import ResultFile, TaskResult, UnusableFile, leaves, unusable_if_different
-from mdlm_leaderboard.rows import AUTOREGRESSIVE, NO_MASKS, Run, Setting
+from mdlm_leaderboard.checkpoint import Checkpoint, autoregressive_kinds, checkpoint_of
+from mdlm_leaderboard.decoding import Decoding, benchmark_decoding, options_of, suite_decoding
+from mdlm_leaderboard.experiments import BY_NAME, EXPERIMENTS, SuiteRun
+from mdlm_leaderboard.rows import NO_MASKS, Run, Series, Setting
 from mdlm_leaderboard.runs import run_of
-
-Experiment = Literal["masks", "dots", "positions", "positions_by_masks", "distractors", "benchmarks"]
+from mdlm_lm_eval.results.files import UnusableFile
+from mdlm_lm_eval.results.result_file import ResultFile, TaskResult, leaves, unusable_if_different
+from mdlm_lm_eval.results.suite import STANDARD_SETTINGS, SuiteTask, suite_task
 
 
 @dataclass(frozen=True)
-class Cell:
-    """One number of the leaderboard.
-
-    `series` is the question's place, the mask count or the masks as text, as the experiment's mapping in `Row` has it
-    ("" for those of one level); `x` its inner key: masks, dots, position, number of distractors, or benchmark column.
-    """
+class Place:
+    """Where a number stands on the leaderboard: its row, and the point of an experiment's curve."""
 
     checkpoint: Checkpoint
     decoding: Decoding
     setting: Setting
-    experiment: Experiment
-    series: str | int
+    experiment: str
+    series: Series
     x: int | str
 
     def __str__(self) -> str:
-        places = {
-            "masks": f"mdlm_context at {_masks(self.x)}",
-            "dots": f"mdlm_slot at {self.x} dots",
-            "positions": f"mdlm_locality_{self.series}_pos{self.x}",
-            "positions_by_masks": f"mdlm_position_pos{self.x} at {_masks(self.series)}",
-            "distractors": f"mdlm_context at {_masks(self.series)} and {self.x} distractor examples",
-            "benchmarks": f"{self.x!r}",
-        }
-        checkpoint, adapter = self.checkpoint, self.checkpoint.adapter
-        name = repr(display_name(checkpoint.model)) + (f" with {display_name(adapter)!r}" if adapter else "")
+        experiment = BY_NAME[self.experiment]
+        series = [experiment.series_words(self.series)] if experiment.series_head else []
+        point = f"{self.x!r}" if isinstance(self.x, str) else experiment.head(self.x)[1]
         steps = f", steps {self.decoding.steps}" if self.decoding.steps else ""
-        return f"{places[self.experiment]} of {name}{steps}"
+        return f"{', '.join([experiment.title, *series, point])} of {self.checkpoint}{steps}"
 
     @property
     def is_repeated(self) -> bool:
-        """Whether the same score stands in the table of masks, too."""
-        return self.experiment == "distractors" and "%" not in str(self.series)
+        """Whether the same score stands in another experiment, too."""
+        return bool(BY_NAME[self.experiment].beyond) and "%" not in str(self.series)
 
 
 @dataclass(frozen=True)
-class Score:
-    """What one file says of one cell; the suite's cells are made of 16 tasks' scores."""
+class TaskScore:
+    """What one file says of one place; the suite's places take the scores of all 16 tasks."""
 
-    cell: Cell
+    place: Place
     task: str
     mean: float
     standard_error: float | None
@@ -64,7 +52,7 @@ class FileScores:
     """All scores of one file, and what of it is left out, in sentences."""
 
     run: Run
-    scores: tuple[Score, ...]
+    scores: tuple[TaskScore, ...]
     left_out: tuple[str, ...]
 
 
@@ -75,16 +63,16 @@ def file_scores(file: ResultFile) -> FileScores:
 
 
 def _file_scores(file: ResultFile) -> FileScores:
-    scores: list[Score] = []
+    scores: list[TaskScore] = []
     left_out: list[str] = []
     checkpoint = checkpoint_of(file)
-    suite_results = {name: task for name in file.tasks if (task := suite.suite_task(name))}
+    suite_results = {name: task for name in file.tasks if (task := suite_task(name))}
     for result in file.tasks.values():
         if file.limit is None and result.n_questions != result.n_original:
             raise UnusableFile(
                 f"answers {result.n_questions} of {result.n_original} questions of {result.name!r} without a --limit"
             )
-    if suite_results and file.mdlm is None and file.model_kind not in AUTOREGRESSIVE_KINDS:
+    if suite_results and file.mdlm is None and file.model_kind not in autoregressive_kinds():
         left_out.append(
             f"states no mask count for its few-shot tasks (--model {file.model_kind!r}); run them with --model mdlm"
         )
@@ -98,61 +86,34 @@ def _file_scores(file: ResultFile) -> FileScores:
     return FileScores(run_of(file), tuple(scores), tuple(left_out))
 
 
-def _suite_scores(file: ResultFile, result: TaskResult, task: suite.SuiteTask, checkpoint: Checkpoint) -> list[Score]:
+def _suite_scores(file: ResultFile, result: TaskResult, task: SuiteTask, checkpoint: Checkpoint) -> list[TaskScore]:
     mean = result.metrics.get("exact_match,none")
-    if mean is None:
-        raise UnusableFile(f"has no number as exact_match of {result.name!r}; allowed are numbers from 0 to 1")
-    if not 0 <= mean <= 1:
-        raise UnusableFile(f"has exact_match={mean} for {result.name!r}; allowed are numbers from 0 to 1")
+    if mean is None or not 0 <= mean <= 1:
+        said = "no number as exact_match of" if mean is None else f"exact_match={mean} for"
+        raise UnusableFile(f"has {said} {result.name!r}; it must be a number from 0 to 1")
     if file.mdlm is None and not task.is_open_ended:
         raise UnusableFile(f"runs {result.name!r}, whose slots need masks, with --model {file.model_kind!r}")
     if file.mdlm is not None and not {"masks", "steps"} <= result.effective.keys():
         raise UnusableFile(f"states no mask count for {result.name!r}")
-    setting = Setting(
-        suite_version=result.version,
-        suite_hash=(file.mdlm or {}).get("task_suite", {}).get("sha256"),
-        fewshot_relevant=_metadata(result, "fewshot_relevant"),
-        fewshot_distractors=_metadata(result, "fewshot_distractors"),
-        fewshot_seed=_metadata(result, "fewshot_seed"),
-        limit=file.limit,
-        chat_template=file.chat_template,
-    )
+    settings = {name: _metadata(result, name) for name in STANDARD_SETTINGS}
+    setting = Setting(result.version, file.suite_hash, **settings, limit=file.limit, chat_template=file.chat_template)
     decoding = suite_decoding(file, result, task)
-    cells = [
-        Cell(checkpoint, decoding, at or setting, experiment, series, x)
-        for experiment, series, x, at in _places(file, result, task, setting)
-    ]
-    return [Score(cell, task.task, mean, None, result.n_questions) for cell in cells]
-
-
-def _places(
-    file: ResultFile, result: TaskResult, task: suite.SuiteTask, setting: Setting
-) -> list[tuple[Experiment, str | int, int, Setting | None]]:
-    """Experiment, series, x and, where it is another than the run's, the setting."""
-    if not task.is_open_ended:
-        if task.question is None or task.position is None:
-            return [("dots", "", fillers_of(file, result), None)]
-        return [("positions", task.question, task.position, None)]
-    ratio = mask_ratio_of(file, result)
-    low, high = result.effective.get("masks", (NO_MASKS, NO_MASKS))
-    if ratio is None and low != high:
-        raise UnusableFile(
-            f"appends {low} to {high} masks in {result.name!r}; allowed is one number of masks or a ratio"
-        )
-    if task.position is not None:
-        if ratio is not None:
-            raise UnusableFile(f"has mask_ratio={ratio:g} for {result.name!r}; allowed is a number of masks")
-        return [("positions_by_masks", low, task.position, None)]
-    masks = [("masks", "", low, None)] if ratio is None else []
-    # The curve over distractor examples (E5) belongs to the standard setting, from which only that number differs.
-    standard = replace(setting, fewshot_distractors=suite.STANDARD_DISTRACTORS)
-    share = f"{100 * ratio:g}%" if ratio is not None else {NO_MASKS: AUTOREGRESSIVE, 2: "2"}.get(low)
-    n = setting.fewshot_distractors or 0
-    return [*masks, *([("distractors", share, n, standard)] if share else [])]  # type: ignore[list-item]
-
-
-def _masks(masks: int | str) -> str:
-    return "no masks" if masks in (NO_MASKS, AUTOREGRESSIVE) else f"{masks} masks"
+    options = options_of(file, result) if file.mdlm else {}
+    ratio = options.get("mask_ratio")
+    run = SuiteRun(
+        name=result.name,
+        task=task,
+        masks=result.effective.get("masks", (NO_MASKS, NO_MASKS)),
+        mask_ratio=None if ratio is None else float(ratio),
+        fillers=int(options.get("n_fillers", 0)),
+        distractors=settings["fewshot_distractors"],
+    )
+    places = []
+    for experiment in EXPERIMENTS:
+        standard = {experiment.beyond: STANDARD_SETTINGS[experiment.beyond]} if experiment.beyond else {}
+        row = (checkpoint, decoding, replace(setting, **standard))  # type: ignore[arg-type]
+        places += [Place(*row, experiment.name, series, x) for series, x in experiment.places(run)]
+    return [TaskScore(place, task.task, mean, None, result.n_questions) for place in places]
 
 
 def _metadata(result: TaskResult, name: str) -> int:
@@ -165,27 +126,27 @@ def _metadata(result: TaskResult, name: str) -> int:
 def _benchmarks(file: ResultFile) -> list[TaskResult]:
     """Groups that have a score of their own, and the tasks in none of them; not the suite's."""
     members = {
-        name: found for name in file.group_results if not any(map(suite.suite_task, found := leaves(name, file.groups)))
+        name: found for name in file.group_results if not any(map(suite_task, found := leaves(name, file.groups)))
     }
     inside = {task for tasks in members.values() for task in tasks}
-    tasks = [result for name, result in file.tasks.items() if name not in inside and not suite.suite_task(name)]
+    tasks = [result for name, result in file.tasks.items() if name not in inside and not suite_task(name)]
     return [*(file.group_results[name] for name in members), *tasks]
 
 
-def _benchmark_scores(file: ResultFile, result: TaskResult, checkpoint: Checkpoint) -> tuple[list[Score], list[str]]:
+def _benchmark_scores(
+    file: ResultFile, result: TaskResult, checkpoint: Checkpoint
+) -> tuple[list[TaskScore], list[str]]:
     if file.mdlm is not None and "masks" not in result.effective:
         return [], [f"states no mask count for {result.name!r}"]
     setting = Setting(None, None, None, None, None, file.limit, file.chat_template)
     chat = ", chat template" if file.chat_template else ""
+    how = benchmark_decoding(file, result, is_autoregressive=file.model_kind in autoregressive_kinds())
     scores, unfit = [], []
     for metric, mean in result.metrics.items():
         if not 0 <= mean <= 1 or not result.higher_is_better.get(metric.partition(",")[0], True):
             unfit.append(f"{metric!r} of {result.name!r} is no accuracy from 0 to 1")
             continue
-        column = (
-            f"{result.name} v{result.version} ({metric.removesuffix(',none')}; {result.shots}-shot{chat}; "
-            f"{benchmark_decoding(file, result)})"
-        )
-        cell = Cell(checkpoint, Decoding("", "", ""), setting, "benchmarks", "", column)
-        scores.append(Score(cell, result.name, mean, result.standard_errors.get(metric), result.n_questions))
+        column = f"{result.name} v{result.version} ({metric.removesuffix(',none')}; {result.shots}-shot{chat}; {how})"
+        place = Place(checkpoint, Decoding("", "", ""), setting, "benchmarks", "", column)
+        scores.append(TaskScore(place, result.name, mean, result.standard_errors.get(metric), result.n_questions))
     return scores, unfit

@@ -4,10 +4,10 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from mdlm_leaderboard import suite
 from mdlm_leaderboard.checkpoint import Checkpoint
 from mdlm_leaderboard.decoding import Decoding
 from mdlm_leaderboard.rows import Setting
+from mdlm_lm_eval.results.suite import STANDARD_SETTINGS, current_version
 
 RowKey = tuple[Checkpoint, Decoding, Setting]
 
@@ -33,15 +33,13 @@ def _distance(setting: Setting) -> tuple[Any, ...]:
     version = [-int(part) for part in re.findall(r"\d{1,9}", setting.suite_version or "")]
     return (
         setting.suite_version is None,
-        setting.suite_version not in suite.KNOWN_VERSIONS,
+        setting.suite_version != current_version(),
         setting.limit is not None,
         -(setting.limit or 0),
-        setting.fewshot_relevant != suite.STANDARD_RELEVANT,
-        setting.fewshot_distractors != suite.STANDARD_DISTRACTORS,
-        setting.fewshot_seed != suite.STANDARD_SEED,
+        *(vars(setting)[name] != standard for name, standard in STANDARD_SETTINGS.items()),
         version,
         setting.chat_template,
-        *(value or 0 for value in (setting.fewshot_relevant, setting.fewshot_distractors, setting.fewshot_seed)),
+        *(vars(setting)[name] or 0 for name in STANDARD_SETTINGS),
     )
 
 
@@ -77,7 +75,7 @@ def _title(setting: Setting, states_masks: bool) -> str:
     facts = []
     if setting.suite_version is not None:
         facts.append(f"{setting.fewshot_relevant} relevant and {setting.fewshot_distractors} distractor examples")
-        if setting.fewshot_seed != suite.STANDARD_SEED:
+        if setting.fewshot_seed != STANDARD_SETTINGS["fewshot_seed"]:
             facts.append(f"seed {setting.fewshot_seed}")
         if setting.chat_template:
             facts.append("chat template")
@@ -94,21 +92,21 @@ def _why_apart(setting: Setting, main: Setting, *, states_masks: bool) -> str:
     if not states_masks:
         reasons.append("the result files state no mask count")
     if setting.suite_version is not None:
-        if setting.suite_version not in suite.KNOWN_VERSIONS:
-            reasons.append(f"suite version {setting.suite_version} is not known here")
-        if setting.suite_version != main.suite_version:
-            reasons.append(f"suite version {setting.suite_version} is not {main.suite_version}")
-        elif setting.suite_hash != main.suite_hash:
+        if setting.suite_version != current_version():
+            reasons.append(f"suite version {setting.suite_version} asks other questions than {current_version()}")
+        if setting.suite_version == main.suite_version and setting.suite_hash != main.suite_hash:
             reasons.append(
                 f"the files of suite version {setting.suite_version} (hash {(setting.suite_hash or 'unknown')[:12]}) "
                 f"differ from those of the main table ({(main.suite_hash or 'unknown')[:12]})"
             )
         examples = (setting.fewshot_relevant, setting.fewshot_distractors)
-        if examples != (suite.STANDARD_RELEVANT, suite.STANDARD_DISTRACTORS):
+        standard = (STANDARD_SETTINGS["fewshot_relevant"], STANDARD_SETTINGS["fewshot_distractors"])
+        if examples != standard:
             reasons.append(
-                f"{examples[0]} relevant and {examples[1]} distractor examples are not the standard 10 and 40"
+                f"{examples[0]} relevant and {examples[1]} distractor examples are not the standard {standard[0]} and "
+                f"{standard[1]}"
             )
-        if setting.fewshot_seed != suite.STANDARD_SEED:
+        if setting.fewshot_seed != STANDARD_SETTINGS["fewshot_seed"]:
             reasons.append(f"fewshot_seed={setting.fewshot_seed} draws other questions")
         if setting.chat_template and not main.chat_template:
             reasons.append("prompts follow the models' chat templates")

@@ -2,20 +2,22 @@
 
 import html
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
 
-from mdlm_leaderboard.rows import AUTOREGRESSIVE, NO_MASKS, Board, Curve, Estimate, Row, Section
+from mdlm_leaderboard.experiments import EXPERIMENTS, SUMMARIES, Experiment, Summary, summary_of
+from mdlm_leaderboard.rows import Board, Estimate, LeaderboardRow, Section
+from mdlm_lm_eval.results.markdown import markdown_table
+from mdlm_lm_eval.results.statistics import Interval
 
-_PLACES = ("right", "middle", "left")
 _INTRODUCTION = """# Leaderboard
 
-Accuracy in percent, mean over the 16 few-shot tasks with its 95% band over tasks; chance is 33.3. "Drop" is the largest
-minus the smallest accuracy over the mask counts in percentage points, "degradation" that in percent of the largest, the
-"locality gap" the best minus the worst block position with the question on the right. Scores share a table only where
-suite version, examples and `--limit` are the same, and a column only where the mask count is. Written by
-`mdlm-leaderboard build`.
+Accuracy in percent, mean over the 16 few-shot tasks; ± is half its 95% interval over tasks (Student's t); chance is
+33.3. "Drop" is the largest minus the smallest accuracy over the mask counts in percentage points, "degradation" that in
+percent of the largest, the "locality gap" the best minus the worst block position with the question on the right; their
+± is that of the differences task by task. Scores share a table only where suite version, examples and `--limit` are the
+same, and a column only where the mask count is. Written by `mdlm-leaderboard build`.
 """
+_WHO = ("model", "adapter", "steps", "unmasking", "other settings")
 
 
 def leaderboard_markdown(board: Board) -> str:
@@ -25,7 +27,7 @@ def leaderboard_markdown(board: Board) -> str:
         parts.append(f"## {escape(section.title)}\n")
         if section.why_apart:
             parts.append(f"Set apart: {escape(section.why_apart)}.\n")
-        parts += _published(section.rows) if section.rows[0].published else _measured(section)
+        parts += _published(section.rows) if section.rows[0].stated else _measured(section)
     if board.refused:
         parts.append("## Not used\n")
         parts.append("".join(f"- {escape(one.path)}: {escape(one.reason)}\n" for one in board.refused))
@@ -34,156 +36,94 @@ def leaderboard_markdown(board: Board) -> str:
 
 def escape(text: str) -> str:
     """`text` as Markdown that shows it as it is, on one line and inside a table cell."""
-    return re.sub(r"([\\`*_\[\]|~#!])", r"\\\1", html.escape(_one_line(text).strip(), quote=False))
+    return re.sub(r"([\\`*_\[\]|~#!])", r"\\\1", html.escape(_on_one_line(text).strip(), quote=False))
 
 
-def _one_line(text: str) -> str:
+def _on_one_line(text: str) -> str:
     """`text` with blanks for line ends and other control characters."""
     return re.sub(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]", " ", text)
 
 
 def _measured(section: Section) -> list[str]:
-    tables = [
-        ("### Masks appended (`mdlm_context`)", _mask_table(section.rows)),
-        *(
-            (
-                f"### Position of the relevant block, question {place} (`mdlm_locality`)",
-                _place_table(section.rows, place),
-            )
-            for place in _PLACES
-        ),
-        ("### Position of the relevant block at each mask count (`mdlm_position`)", _position_table(section.rows)),
-        ("### Dots after the answer (`mdlm_slot`)", _dots_table(section.rows)),
-        ("### Number of distractor examples", _distractor_table(section.rows)),
-        ("### Benchmarks", _benchmark_table(section.rows)),
-    ]
-    parts = [text for heading, table in tables if table for text in (heading + "\n", table)]
+    parts = []
+    for experiment in EXPERIMENTS:
+        make = _benchmark_table if experiment.name == "benchmarks" else _curve_table
+        if table := make(section.rows, experiment):
+            parts += [f"### {experiment.title}\n", table + "\n"]
     return [*parts, "### Commands\n", _commands(section.rows)]
 
 
-def _published(rows: Sequence[Row]) -> list[str]:
-    lines = [
-        [
-            *_who(row),
-            _number(row.drop_points),
-            _number(row.dots_drop_points),
-            _number(row.degradation_percent),
-            escape(row.citation),
-        ]
-        for row in rows
-    ]
-    heads = [*_WHO, "drop with masks (points)", "drop with dots (points)", "degradation (%)", "source"]
-    return [_table(heads, lines)]
+def _published(rows: Sequence[LeaderboardRow]) -> list[str]:
+    stated = [(experiment, summary) for experiment, summary in SUMMARIES if any(summary.name in r.stated for r in rows)]
+    lines = [[*_who(row), *(_interval(summary_of(row, *one)) for one in stated), escape(row.citation)] for row in rows]
+    heads = [f"{experiment.name}: {_summary_head(summary)}" for experiment, summary in stated]
+    return [markdown_table([*_WHO, *heads, "source"], lines) + "\n"]
 
 
-_WHO = ("model", "adapter", "steps", "unmasking", "other settings")
-
-
-def _who(row: Row) -> list[str]:
+def _who(row: LeaderboardRow) -> list[str]:
     return [escape(text) or "–" for text in (row.model, row.adapter or "", row.steps, row.unmasking, row.other)]
 
 
-def _mask_table(rows: Iterable[Row]) -> str:
-    rows = [row for row in rows if row.masks]
-    heads = {n: _masks(n) for n in _keys(row.masks for row in rows)}
-    return _curves(
-        rows,
-        lambda row: row.masks,
-        heads,
-        {"drop (points)": lambda row: row.drop_points, "degradation (%)": lambda row: row.degradation_percent},
-    )
-
-
-def _place_table(rows: Iterable[Row], place: str) -> str:
-    rows = [row for row in rows if place in row.positions]
-    heads = {x: f"after {x} distractors" for x in _keys(row.positions[place] for row in rows)}
-    gap = {"locality gap (points)": lambda row: row.locality_gap_points} if place == "right" else {}
-    return _curves(rows, lambda row: row.positions[place], heads, gap)
-
-
-def _position_table(rows: Iterable[Row]) -> str:
-    pairs = [(row, n) for row in rows for n in sorted(row.positions_by_masks)]
-    xs = _keys(row.positions_by_masks[n] for row, n in pairs)
+def _curve_table(rows: Iterable[LeaderboardRow], experiment: Experiment) -> str:
+    """A line for every row and series, the summaries of a series in its line."""
+    found = [(row, series, curve) for row in rows for series, curve in experiment.curves(row).items()]
+    if not found:
+        return ""
+    xs = sorted({x for _, _, curve in found for x in curve})
     lines = [
-        [*_who(row), AUTOREGRESSIVE if n == NO_MASKS else str(n), *(_cell(row.positions_by_masks[n], x) for x in xs)]
-        for row, n in pairs
+        [
+            *_who(row),
+            *([escape(experiment.series_words(series))] if experiment.series_head else []),
+            *(_percent(curve[x]) if x in curve else "–" for x in xs),
+            *(
+                _interval(summary_of(row, experiment, one) if one.series == series else None)
+                for one in experiment.summaries
+            ),
+        ]
+        for row, series, curve in found
     ]
-    return _table([*_WHO, "masks", *(f"after {x} distractors" for x in xs)], lines) if lines else ""
+    heads = [
+        *([experiment.series_head] if experiment.series_head else []),
+        *(experiment.head(x)[1] for x in xs),
+        *map(_summary_head, experiment.summaries),
+    ]
+    return markdown_table([*_WHO, *heads], lines)
 
 
-def _dots_table(rows: Iterable[Row]) -> str:
-    rows = [row for row in rows if row.dots]
-    heads = {n: f"{n} dots" for n in _keys(row.dots for row in rows)}
-    return _curves(rows, lambda row: row.dots, heads, {"drop (points)": lambda row: row.dots_drop_points})
-
-
-def _distractor_table(rows: Iterable[Row]) -> str:
-    # A single number of distractors is no curve, and stands in the table of masks already.
-    pairs = [(row, masks) for row in rows for masks, curve in row.distractors.items() if len(curve) > 1 or "%" in masks]
-    xs = _keys(row.distractors[masks] for row, masks in pairs)
-    lines = [[*_who(row), masks, *(_cell(row.distractors[masks], x) for x in xs)] for row, masks in pairs]
-    return _table([*_WHO, "masks", *(f"{x} distractors" for x in xs)], lines) if lines else ""
-
-
-def _benchmark_table(rows: Iterable[Row]) -> str:
-    rows = [row for row in rows if row.benchmarks]
-    columns = sorted({column for row in rows for column in row.benchmarks})
+def _benchmark_table(rows: Iterable[LeaderboardRow], experiment: Experiment) -> str:
+    """A line for every score, as their columns would be many and long."""
+    scores = [(row, column, score) for row in rows for column, score in row.curve(experiment.name).items()]
     lines = [
         [escape(text) or "–" for text in (row.model, row.adapter or "", row.other, column)]
-        + [_percent(row.benchmarks[column]), str(row.benchmarks[column].n_questions)]
-        for column in columns
-        for row in rows
-        if column in row.benchmarks
+        + [_percent(score), str(score.n_questions)]
+        for row, column, score in sorted(scores, key=lambda one: one[1])
     ]
-    return _table(["model", "adapter", "other settings", "benchmark", "score", "questions"], lines) if lines else ""
+    heads = ["model", "adapter", "other settings", "benchmark", "score", "questions"]
+    return markdown_table(heads, lines) if lines else ""
 
 
-def _curves(
-    rows: Sequence[Row],
-    curve: Callable[[Row], Curve],
-    heads: Mapping[int, str],
-    extra: Mapping[str, Callable[[Row], float | None]],
-) -> str:
-    lines = [
-        [*_who(row), *(_cell(curve(row), x) for x in heads), *(_number(value(row)) for value in extra.values())]
-        for row in rows
-    ]
-    return _table([*_WHO, *heads.values(), *extra], lines) if lines else ""
-
-
-def _commands(rows: Iterable[Row]) -> str:
+def _commands(rows: Iterable[LeaderboardRow]) -> str:
     """Every row's commands as code, which Markdown shows as it is, each with its result file."""
     blocks = []
     for row in rows:
         name = row.model + (f" with {row.adapter}" if row.adapter else "")
         settings = ", ".join(filter(None, [f"steps {row.steps}" if row.steps else "", row.unmasking, row.other]))
         blocks.append(f"{escape(name)} ({escape(settings)}):\n")
-        lines = [f"    {_one_line(run.command)}  # {_one_line(run.path)}" for run in row.runs]
+        lines = [f"    {_on_one_line(run.command)}  # {_on_one_line(run.path)}" for run in row.runs]
         blocks.append("\n".join(lines) + "\n")
     return "\n".join(blocks)
 
 
-def _masks(n: int) -> str:
-    return {NO_MASKS: AUTOREGRESSIVE, 1: "1 mask"}.get(n, f"{n} masks")
-
-
-def _keys(curves: Iterable[Mapping[int, Any]]) -> list[int]:
-    return sorted({x for curve in curves for x in curve})
-
-
-def _cell(curve: Curve, x: int) -> str:
-    return _percent(curve[x]) if x in curve else "–"
+def _summary_head(summary: Summary) -> str:
+    return summary.name.replace("_points", " (points)").replace("_percent", " (%)").replace("_", " ")
 
 
 def _percent(estimate: Estimate) -> str:
-    band = "" if estimate.high is None else f" ± {100 * (estimate.high - estimate.mean):.1f}"
-    return f"{100 * estimate.mean:.1f}{band}"
+    return _interval(Interval(estimate.mean, estimate.low, estimate.high, estimate.n_tasks).scaled(100))
 
 
-def _number(value: float | None) -> str:
-    return "–" if value is None else f"{value:.1f}"
-
-
-def _table(heads: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
-    rule = ["---"] * len(heads)
-    return "".join(f"| {' | '.join(line)} |\n" for line in (heads, rule, *lines))
+def _interval(interval: Interval | None) -> str:
+    if interval is None:
+        return "–"
+    band = "" if interval.half_width is None else f" ± {interval.half_width:.1f}"
+    return f"{interval.mean:.1f}{band}"

@@ -4,11 +4,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from statistics import fmean
 
-from mdlm_leaderboard import suite
-from mdlm_leaderboard.checkpoint import BUILT_IN, checkpoint_of
+from mdlm_leaderboard.checkpoint import checkpoint_of
 from mdlm_leaderboard.collect import TOLERANCE
-from mdlm_leaderboard.result_files import ResultFile, TaskResult, UnusableFile, read_result_file
 from mdlm_leaderboard.scores import file_scores
+from mdlm_lm_eval.results.files import UnusableFile
+from mdlm_lm_eval.results.result_file import ResultFile, TaskResult, read_result_file
+from mdlm_lm_eval.results.suite import QUESTIONS_PER_TASK, current_version, suite_task, task_names
 
 # What `--model mdlm` records, without which nobody could run it again.
 _RECORDED = ("decoding", "likelihood", "family", "pretrained", "package_version", "device", "task_suite")
@@ -26,7 +27,7 @@ def problems_of(path: Path) -> list[str]:
 
 def _problems(file: ResultFile) -> Iterator[str]:
     if file.limit is not None:
-        yield f"--limit {file.limit:g} leaves out questions; allowed are all"
+        yield f"--limit {file.limit:g} leaves out questions; a submission answers all"
     if not file.date:
         yield "names no date"
     for name in ("lm_eval", "transformers"):
@@ -35,7 +36,7 @@ def _problems(file: ResultFile) -> Iterator[str]:
     yield from _settings_problems(file)
     by_group: dict[str, dict[str, TaskResult]] = {}
     for result in file.tasks.values():
-        if task := suite.suite_task(result.name):
+        if task := suite_task(result.name):
             by_group.setdefault(task.group, {})[task.task] = result
         elif result.n_questions != result.n_original and file.limit is None:
             yield f"{result.name!r} has {result.n_questions} of {result.n_original} questions"
@@ -49,20 +50,18 @@ def _settings_problems(file: ResultFile) -> Iterator[str]:
         for name in _RECORDED:
             if name not in file.mdlm:
                 yield f"does not record {name!r} of --model mdlm"
-    elif checkpoint_of(file).model in (BUILT_IN, file.model_kind):
-        yield "names no model; allowed is --model_args pretrained=..."
+    elif checkpoint_of(file).model == file.model_kind:
+        yield "names no model; run it with --model_args pretrained=..."
 
 
 def _group_problems(group: str, results: dict[str, TaskResult]) -> Iterator[str]:
-    if missing := sorted(suite.TASKS - results.keys()):
-        yield f"{group} lacks {len(missing)} of its {len(suite.TASKS)} tasks: {', '.join(missing)}"
+    if missing := sorted(task_names() - results.keys()):
+        yield f"{group} lacks {len(missing)} of its {len(task_names())} tasks: {', '.join(missing)}"
     for result in results.values():
-        if result.version not in suite.KNOWN_VERSIONS:
-            yield (
-                f"{result.name} is of suite version {result.version!r}; allowed is {' or '.join(suite.KNOWN_VERSIONS)}"
-            )
-        if result.n_original != suite.QUESTIONS_PER_TASK:
-            yield f"{result.name} has {result.n_original} questions; allowed are {suite.QUESTIONS_PER_TASK}"
+        if result.version != current_version():
+            yield f"{result.name} is of suite version {result.version!r}; it must be {current_version()}"
+        if result.n_original != QUESTIONS_PER_TASK:
+            yield f"{result.name} has {result.n_original} questions; it must have {QUESTIONS_PER_TASK}"
         right = result.metrics["exact_match,none"] * result.n_questions
         if abs(right - round(right)) > 1e-6:
             yield (

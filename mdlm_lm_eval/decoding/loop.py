@@ -6,16 +6,17 @@ import torch
 from torch import Tensor
 
 from mdlm_lm_eval.canvas import Canvas, pad_canvases, share_steps
+from mdlm_lm_eval.decoding.proposals import propose
+from mdlm_lm_eval.decoding.rules import unmasking_rule
 from mdlm_lm_eval.decoding.schedules import unmask_counts
-from mdlm_lm_eval.decoding.unmasking import propose
-from mdlm_lm_eval.denoiser import Denoiser
+from mdlm_lm_eval.denoiser import Denoiser, NonFiniteLogitsError
 from mdlm_lm_eval.options import DecodingOptions
 
 # On an accelerator, asking which rows are decided waits for the device.
 _STEPS_BETWEEN_LOOKS = 4
 
 
-class Batch:
+class CanvasBatch:
     """Tensors of the rows that are still being decoded."""
 
     def __init__(self, denoiser: Denoiser, canvases: Sequence[Canvas], options: DecodingOptions) -> None:
@@ -26,21 +27,20 @@ class Batch:
         self.generators = [torch.Generator().manual_seed(canvas.seed) for canvas in canvases]
         slot_number = torch.full(self.input_ids.shape, -1)  # [B, T]
         block_number = torch.full(self.input_ids.shape, -1)  # [B, T]
-        order = torch.zeros(self.input_ids.shape)  # [B, T], of random and left_to_right unmasking
+        random_numbers = torch.zeros(self.input_ids.shape)  # [B, T]
         prompt = torch.zeros(self.input_ids.shape, dtype=torch.bool)  # [B, T]
         for row, canvas in enumerate(canvases):
             slots = torch.tensor(canvas.slots)
             slot_number[row, slots] = torch.arange(len(slots))
             lengths = torch.tensor(canvas.block_lengths)
             block_number[row, slots] = torch.arange(len(lengths)).repeat_interleave(lengths)
-            if options.unmasking == "random":
-                order[row, slots] = torch.rand(len(slots), generator=self.generators[row])
-            else:
-                order[row, slots] = -torch.arange(len(slots), dtype=torch.float32)
+            if unmasking_rule(options.unmasking).is_random:
+                random_numbers[row, slots] = torch.rand(len(slots), generator=self.generators[row])
             prompt[row, : canvas.prompt_length] = True
             prompt[row, slots] = False
         self.slot_number, self.block_number = slot_number.to(device), block_number.to(device)
-        self.order, self.prompt = order.to(device), prompt.to(device)
+        self.random_numbers, self.prompt = random_numbers.to(device), prompt.to(device)
+        self.finite = torch.ones(len(canvases), dtype=torch.bool, device=device)  # [B], logits so far
         self.plans = [_plan(canvas, options) for canvas in canvases]
         longest = max(map(len, self.plans))
         padded_plans = [plan + [(0, 0)] * (longest - len(plan)) for plan in self.plans]
@@ -56,9 +56,10 @@ class Batch:
         """Drops all other rows, and the columns that then hold padding alone."""
         length = max((len(self.canvases[row].token_ids) for row in rows), default=0)
         chosen = torch.tensor(rows, dtype=torch.long, device=self.input_ids.device)
-        for name in ("input_ids", "attention_mask", "slot_number", "block_number", "order", "prompt"):
+        for name in ("input_ids", "attention_mask", "slot_number", "block_number", "random_numbers", "prompt"):
             setattr(self, name, getattr(self, name)[chosen, :length])
-        self.counts, self.n_candidates = self.counts[chosen], self.n_candidates[chosen]
+        for name in ("counts", "n_candidates", "finite"):
+            setattr(self, name, getattr(self, name)[chosen])
         for name in ("canvases", "indices", "generators", "plans"):
             values = getattr(self, name)
             setattr(self, name, [values[row] for row in rows])
@@ -71,6 +72,12 @@ class Batch:
             for row, canvas in enumerate(self.canvases):
                 numbers[row, canvas.slots] = torch.rand(len(canvas.slots), generator=self.generators[row])
         return numbers.to(self.input_ids.device, non_blocking=True)
+
+    def check_finite(self) -> None:
+        """Raises NonFiniteLogitsError where logits of a step so far were not finite."""
+        for row, finite in enumerate(self.finite.tolist()):
+            if not finite:
+                raise NonFiniteLogitsError(self.indices[row])
 
     def complete(self, mask_token_id: int) -> list[bool]:
         """Which rows have no mask left to decode."""
@@ -99,11 +106,11 @@ def decode_canvases(
     Nothing in a row depends on the others. `is_decided` tells of tokens unmasked from the left, without a gap, whether
     the caller needs no more: an unmasked token never changes, so with `early_exit` such a row leaves the batch (its
     result may then end there). The mask token is never emitted. `suppress_eos` bans `eos_ids` and leaves ends of turn
-    possible, as LLaDA's `logits_eos_inf` does.
+    possible, as LLaDA's `logits_eos_inf` does. Raises NonFiniteLogitsError where a row's logits are NaN or infinite.
     """
     if not canvases:
         return []
-    batch = Batch(denoiser, canvases, options)
+    batch = CanvasBatch(denoiser, canvases, options)
     results: list[list[int]] = [[] for _ in canvases]
     end_ids = {*eos_ids, *end_of_turn_ids}
     banned = {denoiser.mask_token_id, *(eos_ids if options.suppress_eos else ())}
@@ -119,6 +126,7 @@ def decode_canvases(
             finished = [ended or done for ended, done in zip(finished, complete, strict=True)]
         if not look and not any(finished):
             continue
+        batch.check_finite()
         kept = []
         for row, tokens in enumerate(batch.slot_tokens()):
             prefix = tokens[: tokens.index(denoiser.mask_token_id)] if denoiser.mask_token_id in tokens else tokens
@@ -166,7 +174,7 @@ def _plan(canvas: Canvas, options: DecodingOptions) -> list[tuple[int, int]]:
 
 def _denoise(
     denoiser: Denoiser,
-    batch: Batch,
+    batch: CanvasBatch,
     options: DecodingOptions,
     step: int,
     banned_ids: Collection[int],
@@ -177,35 +185,39 @@ def _denoise(
     block = batch.block_number.masked_fill(~masked, torch.iinfo(torch.long).max).amin(1, keepdim=True)  # [B, 1]
     candidates = masked & (batch.block_number == block)  # [B, T]
     candidates &= candidates.cumsum(1) <= batch.n_candidates[:, step, None]
-    dynamic = options.confidence_threshold is not None
-    n_at = None if dynamic else sum(plan[step][1] for plan in batch.plans)
+    flat = candidates.flatten()
+    if options.confidence_threshold is None:
+        # The number of candidates is known from the plan: the device need not be asked for it.
+        at = torch.nonzero_static(flat, size=sum(plan[step][1] for plan in batch.plans)).squeeze(1)  # [N]
+    else:
+        at = torch.nonzero(flat).squeeze(1)  # [N]
 
     logits = denoiser.logits(
         batch.input_ids,
         batch.attention_mask if batch.padded else None,
-        candidates,
-        n_at=n_at,
+        at,
         cfg_scale=options.cfg_scale,
         prompt_mask=batch.prompt,
     )  # [N, V]
-    flat = candidates.flatten()
-    at = (torch.nonzero(flat) if n_at is None else torch.nonzero_static(flat, size=n_at)).squeeze(1)  # [N]
-    proposal = propose(
+    proposals = propose(
         logits,
         options,
         banned_ids=banned_ids,
         end_ids=end_ids,
         uniform=batch.uniform(options.temperature).flatten()[at],
-        fixed_priority=batch.order.flatten()[at],
+        slot_numbers=batch.slot_number.flatten()[at],
+        random_numbers=batch.random_numbers.flatten()[at],
     )
     shape = batch.input_ids.shape
-    tokens = batch.input_ids.flatten().scatter(0, at, proposal.tokens).view(shape)
-    priority = torch.full_like(batch.order, -torch.inf).flatten().scatter(0, at, proposal.priority).view(shape)
+    tokens = batch.input_ids.flatten().scatter(0, at, proposals.tokens).view(shape)
+    nothing = torch.zeros_like(batch.random_numbers).flatten()  # [B * T]
+    priority = (nothing - torch.inf).scatter(0, at, proposals.priority).view(shape)
+    confidence = nothing.scatter(0, at, proposals.confidence).view(shape)
+    batch.finite &= confidence.isfinite().all(1)
     rank = torch.argsort(priority, dim=1, descending=True, stable=True).argsort(1)  # [B, T]
     chosen = candidates & (rank < batch.counts[:, step, None])
     if options.confidence_threshold is not None:
-        confidence = torch.zeros_like(batch.order).flatten().scatter(0, at, proposal.confidence).view(shape)
-        chosen |= candidates & (confidence > options.confidence_threshold)
+        chosen |= candidates & (confidence >= options.confidence_threshold)
     batch.input_ids = torch.where(chosen, tokens, batch.input_ids)
 
 

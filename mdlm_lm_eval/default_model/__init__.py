@@ -1,8 +1,16 @@
-"""The built-in model: an ordinary checkpoint folder, with the training that made it beside it."""
+"""The models that come with the package: ordinary checkpoint folders, with the training that made them beside them."""
 
 from pathlib import Path
+
+BUILT_IN = "built-in"  # the one that is taken where none is named
+MODEL_FOLDERS = {BUILT_IN: Path(__file__).parent}
+
+
+def model_path(name: str) -> str:
+    """The folder of a model that comes with the package; any other name as it is."""
+    return str(MODEL_FOLDERS.get(name, name))
 
 
 def default_model_path() -> Path:
     """The folder that holds the built-in model's config, weights and tokenizer."""
-    return Path(__file__).parent
+    return MODEL_FOLDERS[BUILT_IN]

@@ -1,1 +1,43 @@
-"""One file a model family, and what all of them share."""
+"""Model families, one file each, and what loads their checkpoints.
+
+A new family is one file in this folder, or anyone's own, with a call of `register_family(Family(...))`.
+"""
+
+from mdlm_lm_eval.families.attention import AttentionPattern
+from mdlm_lm_eval.families.family import Family
+from mdlm_lm_eval.families.loading.adapters import load_adapter, load_adapter_config
+from mdlm_lm_eval.families.loading.compilation import compile_layers
+from mdlm_lm_eval.families.loading.config import (
+    attention_of,
+    check_config,
+    check_guidance,
+    load_config,
+    resolve_mask_token_id,
+)
+from mdlm_lm_eval.families.loading.digest import files_digest
+from mdlm_lm_eval.families.loading.tokenizers import end_of_turn_ids, eos_ids, load_tokenizer
+from mdlm_lm_eval.families.loading.weights import load_model, load_skeleton, reserved_positions
+from mdlm_lm_eval.families.registry import all_families, family_of, register_family
+
+__all__ = [
+    "AttentionPattern",
+    "Family",
+    "all_families",
+    "attention_of",
+    "check_config",
+    "check_guidance",
+    "compile_layers",
+    "end_of_turn_ids",
+    "eos_ids",
+    "family_of",
+    "files_digest",
+    "load_adapter",
+    "load_adapter_config",
+    "load_config",
+    "load_model",
+    "load_skeleton",
+    "load_tokenizer",
+    "register_family",
+    "reserved_positions",
+    "resolve_mask_token_id",
+]

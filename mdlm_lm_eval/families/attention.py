@@ -1,12 +1,19 @@
 """What each position of a canvas sees."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
+
+from mdlm_lm_eval.options import OptionError
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True)
 class AttentionPattern:
     """`full` attention, or `block_causal`: a position sees its own block and those before it.
+
+    Raises OptionError for a block length that is no whole number from 1.
 
     block_length: tokens of a block; None for full attention.
     blocks_from: where blocks are counted from: the first token of a row (LLaDA2.x, SDAR, Fast-dLLM v2), or the end of
@@ -16,7 +23,25 @@ class AttentionPattern:
     block_length: int | None = None
     blocks_from: Literal["row_start", "prompt_end"] = "row_start"
 
+    def __post_init__(self) -> None:
+        if self.block_length is not None and (type(self.block_length) is not int or self.block_length < 1):
+            raise OptionError(f"block_length={self.block_length!r} must be a whole number from 1")
+
     @property
     def is_block_causal(self) -> bool:
-        """Whether finished blocks never see what comes after them, so that remembering their keys and values is exact."""
+        """Whether finished blocks never see what comes after them, so that their keys and values stay exact."""
         return self.block_length is not None
+
+
+FULL_ATTENTION = AttentionPattern()
+
+
+def block_causal_mask(block_ids: "Tensor") -> "Tensor":
+    """Which keys a query sees, [B, 1, T, T] bool (True = sees), from each position's block number, [B, T], padding -1.
+
+    A position sees the positions of its own block and of those before it. Padding sees itself alone, so that no row is
+    empty, and nobody else sees it.
+    """
+    queries, keys = block_ids[:, None, :, None], block_ids[:, None, None, :]
+    itself = block_ids.new_ones(block_ids.shape[1]).diag().bool()
+    return ((keys <= queries) & (keys >= 0)) | ((queries < 0) & itself)

@@ -1,8 +1,13 @@
 """The canvas of a likelihood request: context | continuation | extra masks."""
 
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from mdlm_lm_eval.options import LikelihoodOptions, OptionError
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -30,6 +35,16 @@ def answer_length(request: LikelihoodRequest, options: LikelihoodOptions) -> int
     return options.n_masks
 
 
+def answer_tokens(
+    request: LikelihoodRequest, answer_length: int, masked: Sequence[int], mask_token_id: int
+) -> list[int]:
+    """The continuation with masks at the positions in `masked`, and the extra masks behind it."""
+    answer = request.continuation_ids + [mask_token_id] * (answer_length - len(request.continuation_ids))
+    for position in masked:
+        answer[position] = mask_token_id
+    return answer
+
+
 def truncated_tokens(request: LikelihoodRequest, options: LikelihoodOptions, max_length: int) -> int:
     """How many context tokens are cut off on the left so that the canvas fits into `max_length` tokens.
 
@@ -48,3 +63,10 @@ def truncated_tokens(request: LikelihoodRequest, options: LikelihoodOptions, max
 def truncate(request: LikelihoodRequest, options: LikelihoodOptions, max_length: int) -> LikelihoodRequest:
     """The request with its context cut on the left to what fits; raises as `truncated_tokens` does."""
     return replace(request, context_ids=request.context_ids[truncated_tokens(request, options, max_length) :])
+
+
+def chunks(items: Iterable[T], size: int) -> Iterator[list[T]]:
+    """Consecutive lists of at most `size` items."""
+    iterator = iter(items)
+    while chunk := list(itertools.islice(iterator, size)):
+        yield chunk

@@ -1,51 +1,27 @@
-"""Log-likelihoods of many requests: their corruptions packed into shared forward passes."""
+"""Log-likelihoods of many requests: estimated from corruptions, or exact along the decoder's trajectory."""
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 import torch
-from torch import Tensor
 from tqdm import tqdm
 
 from mdlm_lm_eval.denoiser import Denoiser
-from mdlm_lm_eval.likelihood.canvases import LikelihoodRequest, answer_length, truncate
+from mdlm_lm_eval.likelihood.canvases import LikelihoodRequest, answer_length, answer_tokens, chunks, truncate
 from mdlm_lm_eval.likelihood.masks import Corruption, chain_corruptions, monte_carlo_corruptions
-from mdlm_lm_eval.options import LikelihoodOptions
+from mdlm_lm_eval.likelihood.passes import LikelihoodCanvas, read
+from mdlm_lm_eval.likelihood.trajectories import Trajectory
+from mdlm_lm_eval.options import LikelihoodOptions, OptionError
 
-T = TypeVar("T")
-
-# Rows are made while batches are formed. Requests that share a context share rows; the bound keeps tasks in which all
-# requests have the same (empty) context from being laid out in memory at once.
+# Canvases are made while batches are formed. Requests that share a context share canvases; the bounds keep tasks with
+# many requests, and those in which all have the same (empty) context, from being laid out in memory at once.
 _REQUESTS_PER_GROUP = 256
-# Logits are upcast and normalised in slices of this many positions: at a vocabulary of 126,464 a slice takes 130 MB.
-_POSITIONS_PER_SLICE = 256
-
-
-@dataclass
-class Row:
-    """One canvas, the corruptions (request index, corruption) that it answers, and the requests whose next greedy token
-    it decides."""
-
-    token_ids: list[int]
-    context_length: int
-    corruptions: list[tuple[int, Corruption]] = field(default_factory=list)
-    greedy: list[int] = field(default_factory=list)
-
-
-@dataclass(frozen=True)
-class Work:
-    """The requests (contexts already cut to fit), their answer lengths, and the results so far.
-
-    `greedy_masks[i]` holds the continuation positions of request i that greedy decoding has not reached yet; it is None
-    once decoding has left the continuation, or where nobody asks.
-    """
-
-    requests: list[LikelihoodRequest]
-    answer_lengths: list[int]
-    log_likelihoods: list[float]
-    greedy_masks: list[list[int] | None]
+_TRAJECTORIES_PER_GROUP = 1024
+# A trajectory has one canvas at a time. It counts for more where it is long, so that a part of a run (16 batches of
+# canvases) ends in reasonable time, and for no more than leaves full batches of trajectories in a part.
+_STEPS_PER_CANVAS = 32
+_MOST_CANVASES = 16
 
 
 def corruptions_of(request: LikelihoodRequest, options: LikelihoodOptions) -> list[Corruption]:
@@ -57,8 +33,10 @@ def corruptions_of(request: LikelihoodRequest, options: LikelihoodOptions) -> li
 
 
 def most_rows(request: LikelihoodRequest, options: LikelihoodOptions) -> int:
-    """How many canvases a request's estimate takes at most; merged masks and shared contexts save some."""
+    """How many rows of batches a request stands for: canvases at most; merged masks and shared contexts save some."""
     n = len(request.continuation_ids)
+    if options.likelihood == "duel":
+        return min(_MOST_CANVASES, 1 + n // (options.tokens_per_step * _STEPS_PER_CANVAS))
     return max(1, n if options.likelihood == "chain" else min(2**n - 1, options.mc_num))
 
 
@@ -74,150 +52,112 @@ def score(
 ) -> list[tuple[float, bool]]:
     """(log p(continuation | context) in nats, whether greedy decoding gives the continuation) for every request.
 
-    Greedy decoding is confidence-ordered, one token a step, over the continuation's positions; extra masks behind it
-    stay masks, as they do in the estimate. Its first step is read off the estimate's own passes where they contain the
-    fully masked continuation, and it stops at the first token that differs. Without `check_greedy` the flag is False.
-
     `mc` estimates LLaDA's bound (`masks.py`), `chain` factorises left to right, `auto` is exact for one token and `mc`
-    otherwise; `corruptions_of` says so in code, and comparisons with other schemes put theirs in its place. Raises
-    OptionError, before any forward pass, if a canvas does not fit.
+    otherwise; `corruptions_of` says so in code, and comparisons with other schemes put theirs in its place. `duel` is
+    exact for the deterministic decoder (`trajectories.py`). Raises OptionError, before any forward pass, if a canvas
+    does not fit, and NonFiniteLogitsError where a request's logits are NaN or infinite.
+
+    Greedy decoding is that of `duel`'s own unmasking rule, elsewhere in the order of confidence, one token a step. It
+    goes over the continuation's positions; extra masks behind it stay masks, as they do in the estimate. Its first step
+    is read off the estimate's own passes where they contain the fully masked continuation, and it stops at the first
+    token that differs. Without `check_greedy` the flag is False.
     """
-    work = _prepare(requests, options, max_length)
+    if options.likelihood == "duel":
+        ends = duel(denoiser, requests, options, batch_size=batch_size, max_length=max_length, progress=progress)
+        return [(sum(end.log_probs), options.check_greedy and end.is_greedy) for end in ends]
+    trajectories = [_start(index, request, options, max_length) for index, request in enumerate(requests)]
+    log_likelihoods = [0.0] * len(requests)
+    greedy = replace(options, likelihood="duel", unmasking="confidence", confidence_threshold=None)
     with tqdm(total=len(requests), desc="Likelihood requests", disable=not progress) as bar:
-        rows = _rows(work, lambda request: corruptions_of(request, options), denoiser.mask_token_id, bar)
-        _read_all(denoiser, rows, work, options.cfg_scale, batch_size)
-    while unfinished := [i for i, masked in enumerate(work.greedy_masks) if masked]:
-        _read_all(denoiser, _greedy_rows(work, unfinished, denoiser.mask_token_id), work, options.cfg_scale, batch_size)
-    return [(ll, masked is not None) for ll, masked in zip(work.log_likelihoods, work.greedy_masks, strict=True)]
+        canvases = _corrupted(trajectories, lambda r: corruptions_of(r, options), options, denoiser.mask_token_id, bar)
+        for batch in chunks(canvases, batch_size):
+            read(denoiser, batch, log_likelihoods, greedy)
+    if not options.check_greedy:
+        return [(log_likelihood, False) for log_likelihood in log_likelihoods]
+    for group in chunks(sorted(trajectories, key=_shape), _TRAJECTORIES_PER_GROUP):
+        while going := [trajectory for trajectory in group if trajectory.masked and trajectory.is_greedy]:
+            _step(denoiser, going, greedy, batch_size)
+    return [(log_likelihoods[t.index], t.is_greedy) for t in trajectories]
 
 
-def _prepare(requests: Sequence[LikelihoodRequest], options: LikelihoodOptions, max_length: int) -> Work:
-    fitted = [truncate(request, options, max_length) for request in requests]
-    return Work(
-        requests=fitted,
-        answer_lengths=[answer_length(request, options) for request in fitted],
-        log_likelihoods=[0.0] * len(fitted),
-        greedy_masks=[
-            list(range(len(request.continuation_ids))) if options.check_greedy else None for request in fitted
-        ],
-    )
+def duel(
+    denoiser: Denoiser,
+    requests: Sequence[LikelihoodRequest],
+    options: LikelihoodOptions,
+    *,
+    batch_size: int,
+    max_length: int,
+    progress: bool = False,
+) -> list[Trajectory]:
+    """The decoder's whole trajectory to each continuation; its `log_probs` sum to log p(continuation | context).
+
+    Raises as `score` does.
+    """
+    trajectories = [_start(index, request, options, max_length) for index, request in enumerate(requests)]
+    with tqdm(total=len(requests), desc="Likelihood requests", disable=not progress) as bar:
+        for group in chunks(sorted(trajectories, key=_shape), _TRAJECTORIES_PER_GROUP):
+            while going := [trajectory for trajectory in group if trajectory.masked]:
+                _step(denoiser, going, options, batch_size)
+                bar.update(sum(not trajectory.masked for trajectory in going))
+    return trajectories
 
 
-def _rows(
-    work: Work, corruptions_of: Callable[[LikelihoodRequest], list[Corruption]], mask_token_id: int, bar: "tqdm[object]"
-) -> Iterator[Row]:
-    """Rows of all requests, longest canvas first; equal canvases of requests with the same context are one row."""
+def _start(index: int, request: LikelihoodRequest, options: LikelihoodOptions, max_length: int) -> Trajectory:
+    fitted = truncate(request, options, max_length)
+    if options.likelihood == "duel" and options.unmasking != "left_to_right" and not fitted.context_ids:
+        raise OptionError(
+            f"likelihood=duel with unmasking={options.unmasking} needs a context of at least one token, as on masks "
+            "alone all positions look the same; begin with the tokenizer's beginning or end of text"
+        )
+    return Trajectory(index, fitted, answer_length(fitted, options), list(range(len(fitted.continuation_ids))))
 
-    def canvas(i: int) -> tuple[int, int, list[int]]:
-        context = work.requests[i].context_ids
-        return -len(context) - work.answer_lengths[i], work.answer_lengths[i], context
 
-    in_order = sorted(range(len(work.requests)), key=canvas)
-    for _, same_context in itertools.groupby(in_order, key=canvas):
-        for group in _chunks(same_context, _REQUESTS_PER_GROUP):
-            rows: dict[tuple[int, ...], Row] = {}
-            for i in group:
-                for corruption in corruptions_of(work.requests[i]):
-                    _row(rows, work, i, corruption.masked, mask_token_id).corruptions.append((i, corruption))
-                if masked := work.greedy_masks[i]:
-                    _row(rows, work, i, masked, mask_token_id).greedy.append(i)
-            yield from rows.values()
+def _shape(trajectory: Trajectory) -> tuple[int, int, list[int]]:
+    """Sorts the longest canvases to the front, and requests with the same context together."""
+    context = trajectory.request.context_ids
+    return -len(context) - trajectory.answer_length, trajectory.answer_length, context
+
+
+def _step(denoiser: Denoiser, going: list[Trajectory], options: LikelihoodOptions, batch_size: int) -> None:
+    """One denoising step of all trajectories; those on the same canvas share it."""
+    canvases: dict[tuple[int, ...], LikelihoodCanvas] = {}
+    for trajectory in going:
+        canvas = _canvas(trajectory, trajectory.masked, denoiser.mask_token_id)
+        canvases.setdefault((canvas.context_length, *canvas.token_ids), canvas).trajectories.append(trajectory)
+    longest_first = sorted(canvases.values(), key=lambda canvas: -len(canvas.token_ids))
+    for batch in chunks(longest_first, batch_size):
+        read(denoiser, batch, [], options)
+
+
+def _corrupted(
+    trajectories: Sequence[Trajectory],
+    corruptions_of: Callable[[LikelihoodRequest], list[Corruption]],
+    options: LikelihoodOptions,
+    mask_token_id: int,
+    bar: "tqdm[object]",
+) -> Iterator[LikelihoodCanvas]:
+    """Canvases of all corruptions, longest first; equal ones of requests with the same context are one.
+
+    With `check_greedy`, trajectories begin on them.
+    """
+
+    for _, same_context in itertools.groupby(sorted(trajectories, key=_shape), key=_shape):
+        for group in chunks(same_context, _REQUESTS_PER_GROUP):
+            canvases: dict[tuple[int, ...], LikelihoodCanvas] = {}
+            for trajectory in group:
+                for corruption in corruptions_of(trajectory.request):
+                    canvas = _canvas(trajectory, corruption.masked, mask_token_id)
+                    key = tuple(canvas.token_ids[canvas.context_length :])
+                    canvases.setdefault(key, canvas).corruptions.append((trajectory, corruption))
+                if options.check_greedy and trajectory.masked:
+                    canvas = _canvas(trajectory, trajectory.masked, mask_token_id)
+                    key = tuple(canvas.token_ids[canvas.context_length :])
+                    canvases.setdefault(key, canvas).trajectories.append(trajectory)
+            yield from canvases.values()
             bar.update(len(group))
 
 
-def _greedy_rows(work: Work, unfinished: list[int], mask_token_id: int) -> Iterator[Row]:
-    for i in sorted(unfinished, key=lambda i: -len(work.requests[i].context_ids) - work.answer_lengths[i]):
-        row = _row({}, work, i, work.greedy_masks[i] or [], mask_token_id)
-        row.greedy.append(i)
-        yield row
-
-
-def _row(rows: dict[tuple[int, ...], Row], work: Work, i: int, masked: Sequence[int], mask_token_id: int) -> Row:
-    request = work.requests[i]
-    answer = request.continuation_ids + [mask_token_id] * (work.answer_lengths[i] - len(request.continuation_ids))
-    for position in masked:
-        answer[position] = mask_token_id
-    key = tuple(answer)
-    if key not in rows:
-        rows[key] = Row(request.context_ids + answer, len(request.context_ids))
-    return rows[key]
-
-
-def _read_all(denoiser: Denoiser, rows: Iterable[Row], work: Work, cfg_scale: float, batch_size: int) -> None:
-    for batch in _chunks(rows, batch_size):
-        _read(denoiser, batch, work, cfg_scale)
-
-
-def _read(denoiser: Denoiser, rows: list[Row], work: Work, cfg_scale: float) -> None:
-    """One forward pass over `rows`; adds to the log-likelihoods and advances greedy decoding."""
-    length = max(len(row.token_ids) for row in rows)
-    input_ids = torch.full((len(rows), length), denoiser.pad_token_id)  # [B, T]
-    attention_mask = torch.zeros(len(rows), length, dtype=torch.long)  # [B, T]
-    in_context = torch.zeros(len(rows), length, dtype=torch.bool)  # [B, T]
-    at = torch.zeros(len(rows), length, dtype=torch.bool)  # [B, T]
-    for b, row in enumerate(rows):
-        input_ids[b, : len(row.token_ids)] = torch.tensor(row.token_ids)
-        attention_mask[b, : len(row.token_ids)] = 1
-        in_context[b, : row.context_length] = True
-        at[b, [row.context_length + position for position in _positions_read(row, work)]] = True
-    # rank[b, t]: which of the N returned logits belongs to this position
-    rank = (at.flatten().cumsum(0) - 1).view(at.shape)
-
-    device = denoiser.device
-    logits = denoiser.logits(
-        input_ids.to(device),
-        None if all(len(row.token_ids) == length for row in rows) else attention_mask.to(device),
-        at.to(device),
-        n_at=int(at.sum()),
-        cfg_scale=cfg_scale,
-        prompt_mask=in_context.to(device),
-    )  # [N, V]
-
-    wanted, targets = [], []
-    for b, row in enumerate(rows):
-        for i, corruption in row.corruptions:
-            wanted += rank[b, [row.context_length + position for position in corruption.scored]].tolist()
-            targets += [work.requests[i].continuation_ids[position] for position in corruption.scored]
-    normaliser = torch.cat([part.float().logsumexp(-1) for part in logits.split(_POSITIONS_PER_SLICE)])  # [N]
-    chosen = torch.tensor(wanted, dtype=torch.long, device=device)
-    scores = logits[chosen, torch.tensor(targets, dtype=torch.long, device=device)].float() - normaliser[chosen]
-    log_probs = scores.double().cpu()  # [scored tokens of all corruptions]
-    if any(row.greedy for row in rows):
-        confidences, predictions = _greedy_tokens(logits, normaliser, denoiser.mask_token_id)
-
-    start = 0
-    for b, row in enumerate(rows):
-        for i, corruption in row.corruptions:
-            end = start + len(corruption.scored)
-            work.log_likelihoods[i] += corruption.weight * float(log_probs[start:end].sum())
-            start = end
-        for i in row.greedy:
-            masked = work.greedy_masks[i] or []
-            ranks = {position: int(rank[b, row.context_length + position]) for position in masked}
-            surest = max(masked, key=lambda position: confidences[ranks[position]])
-            if predictions[ranks[surest]] == work.requests[i].continuation_ids[surest]:
-                work.greedy_masks[i] = [position for position in masked if position != surest]
-            else:
-                work.greedy_masks[i] = None
-
-
-def _positions_read(row: Row, work: Work) -> list[int]:
-    scored = {position for _, corruption in row.corruptions for position in corruption.scored}
-    return sorted(scored.union(*(work.greedy_masks[i] or [] for i in row.greedy)))
-
-
-def _greedy_tokens(logits: Tensor, normaliser: Tensor, mask_token_id: int) -> tuple[list[float], list[int]]:
-    """Log-probability and id of the likeliest token that is not the mask, for logits [N, V]; overwrites `logits`.
-
-    The likelihood's softmax counts the mask token, as LLaDA's does; decoding never emits it, so it is taken out here.
-    """
-    without_mask = normaliser + torch.log1p(-torch.exp(logits[:, mask_token_id].float() - normaliser))
-    logits[:, mask_token_id] = -torch.inf
-    best, tokens = logits.max(-1)
-    return (best.float() - without_mask).tolist(), tokens.tolist()
-
-
-def _chunks(items: Iterable[T], size: int) -> Iterator[list[T]]:
-    iterator = iter(items)
-    while chunk := list(itertools.islice(iterator, size)):
-        yield chunk
+def _canvas(trajectory: Trajectory, masked: Sequence[int], mask_token_id: int) -> LikelihoodCanvas:
+    request = trajectory.request
+    answer = answer_tokens(request, trajectory.answer_length, masked, mask_token_id)
+    return LikelihoodCanvas(request.context_ids + answer, len(request.context_ids))

@@ -95,7 +95,8 @@ def check_writable(folder: Path, option: str) -> None:
         with tempfile.TemporaryDirectory(dir=folder):
             pass
     except (OSError, ValueError) as error:
-        raise OptionError(f"{option}={str(folder)!r} cannot be written: {one_line(error)}") from error
+        reason = error.strerror if isinstance(error, OSError) else one_line(error)
+        raise OptionError(f"{option} {folder} cannot be written: {reason}") from error
 
 
 def _without_surrogates(value: Any) -> Any:

@@ -5,21 +5,22 @@ from pathlib import Path, PurePosixPath
 
 import yaml
 
-from mdlm_lm_eval.default_model import default_model_path
+from mdlm_lm_eval.default_model import BUILT_IN, MODEL_FOLDERS, model_path
 from mdlm_lm_eval.results.files import UnusableFile, read_bytes
 from mdlm_lm_eval.results.privacy import last_part
 
-BUILT_IN = "built-in"
 _LONGEST = 100
 _FRONT_MATTER = re.compile(r"\A---\s*\n(.*?)\n---\s*\n", re.DOTALL)
 
 
 def model_name(pretrained: str | None) -> str:
     """Of a checkpoint on this machine or on the hub; None is the built-in model."""
-    if pretrained is None or Path(pretrained) == default_model_path():
-        return BUILT_IN
-    is_here = bool(pretrained) and Path(pretrained).is_dir()
-    return Path(pretrained).resolve().name if is_here else recorded_name(pretrained)
+    pretrained = pretrained or BUILT_IN
+    folder = Path(model_path(pretrained))
+    for name, packaged in MODEL_FOLDERS.items():
+        if folder == packaged:
+            return name
+    return folder.resolve().name if folder.is_dir() else recorded_name(pretrained)
 
 
 def adapter_name(peft: str) -> str:

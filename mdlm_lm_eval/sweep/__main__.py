@@ -16,10 +16,20 @@ from typing import Any
 
 import yaml
 
-from mdlm_lm_eval.options import OptionError
+from mdlm_lm_eval.command_line import NamedValues
+from mdlm_lm_eval.options import (
+    DecodingOptions,
+    LikelihoodOptions,
+    OptionError,
+    about,
+    options_of,
+    requirement,
+    unknown_option,
+)
 from mdlm_lm_eval.results.sentences import one_line
 
 RECIPES = Path(__file__).parent / "recipes"
+_LARGEST_FILE = 1_000_000  # bytes
 
 
 def main() -> None:
@@ -27,12 +37,11 @@ def main() -> None:
     # lm-eval shows a bar for every task whose prompts it builds; those of cells and of requests are shown all the same.
     os.environ.setdefault("TQDM_DISABLE", "1")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    given, rest = _parser().parse_known_args()
     try:
-        settings = _settings(vars(given).copy(), rest)
+        settings = _settings()
         output = settings.pop("output_path", None)
-        if output is None:
-            raise OptionError("--output_path is not set; allowed is a folder, such as results")
+        if not output:
+            raise OptionError("--output_path is not set; name a folder, such as results")
         # Heavy imports wait until the command line is known to be right.
         from mdlm_lm_eval.sweep.plan import plan
         from mdlm_lm_eval.sweep.runner import SweepRun
@@ -57,7 +66,6 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
         argument_default=argparse.SUPPRESS,
-        epilog="Any other decoding or likelihood option of --model mdlm is an axis too: --OPTION VALUE,VALUE ...",
     )
     parser.add_argument(
         "--config", metavar="NAME", help=f"a YAML of these settings: a file, or one of {', '.join(_packaged())}"
@@ -65,16 +73,21 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--output_path", metavar="FOLDER", help="where results go")
     axes = parser.add_argument_group("axes of the grid: one value, or several with commas between them")
     axes.add_argument("--tasks", help="tasks and groups, each a cell of its own; * stands for anything")
-    axes.add_argument("--n_masks", help="masks appended after the prompt")
-    axes.add_argument("--steps", help="denoising steps")
-    axes.add_argument("--unmasking", help="unmasking orders")
     axes.add_argument("--peft", help="adapters; none is the model without one")
     axes.add_argument("--metadata", nargs="+", metavar="KEY=VALUES", help="of tasks: fewshot_distractors=0,10,20,30")
     axes.add_argument("--num_fewshot", help="shots of tasks outside the suite")
     axes.add_argument("--seed", help="as lm_eval's with one number")
+    declared = {each.name: each for kind in (LikelihoodOptions, DecodingOptions) for each in options_of(kind)}
+    for name in [name for name in declared if name != "seed"]:
+        words: dict[str, Any] = {"nargs": "?", "const": "true"} if declared[name].type is bool else {}
+        axes.add_argument(
+            f"--{name}", metavar="VALUES", help=f"{about(declared[name]).help} ({requirement(declared[name])})", **words
+        )
     common = parser.add_argument_group("the same in all cells, as lm_eval's")
     common.add_argument("--model", help="mdlm (default), or hf for autoregressive models, which have no masks")
-    common.add_argument("--model_args", help="without pretrained the built-in model")
+    common.add_argument(
+        "--model_args", nargs="+", action=NamedValues, help="name=value,... or JSON; the built-in model without it"
+    )
     common.add_argument("--limit", help="questions a task")
     common.add_argument("--batch_size", help="8 by default")
     common.add_argument("--device")
@@ -86,19 +99,23 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _settings(given: dict[str, Any], rest: list[str]) -> dict[str, Any]:
+def _settings() -> dict[str, Any]:
     """The file's settings with the command line's on top."""
+    parser = _parser()
+    known, rest = parser.parse_known_args()
+    if rest:
+        name, _, value = rest[0].removeprefix("--").partition("=")
+        if rest[0] == f"--{name}" or value:
+            names = [action.dest for action in parser._actions]
+            raise unknown_option("option", name, value or " ".join(rest[1:2]), names)
+        raise OptionError(f"{rest[0]} is not understood; options are typed as --OPTION VALUE,VALUE")
+    given = vars(known)
     settings = _read(given.pop("config")) if "config" in given else {}
-    if "model_args" in given:
-        given["model_args"] = settings.get("model_args", {}) | _named("--model_args", given["model_args"].split(","))
     if "metadata" in given:
-        given["metadata"] = settings.get("metadata", {}) | _named("--metadata", given["metadata"])
-    words = iter(rest)
-    for word in words:
-        name, equals, value = word.removeprefix("--").partition("=")
-        if not word.startswith("--") or not name:
-            raise OptionError(f"{word} is not understood; allowed are --OPTION VALUE,VALUE")
-        given[name] = value if equals else next(words, "")
+        given["metadata"] = _named("--metadata", given["metadata"])
+    for name in ("model_args", "metadata"):
+        if name in given and isinstance(settings.get(name, {}), dict):
+            given[name] = settings.get(name, {}) | given[name]
     grids = settings.get("grids")
     if isinstance(grids, list) and all(isinstance(grid, dict) for grid in grids):
         # What the command line says holds for every grid of the file.
@@ -108,17 +125,14 @@ def _settings(given: dict[str, Any], rest: list[str]) -> dict[str, Any]:
 
 def _read(config: str) -> dict[str, Any]:
     """A file, or the packaged one whose name begins so."""
-    path = Path(config)
-    if not path.is_file():
-        matches = [name for name in _packaged() if name.startswith(config)]
-        if len(matches) > 1:
-            raise OptionError(f"--config {config}: several begin so; allowed is one of {', '.join(matches)}")
-        if not matches:
-            raise OptionError(f"--config {config}: no such file; packaged are {', '.join(_packaged())}")
-        path = RECIPES / f"{matches[0]}.yaml"
     try:
+        path = Path(config) if Path(config).is_file() else _recipe(config)
+        if path.stat().st_size > _LARGEST_FILE:
+            raise OptionError(f"--config {config}: too large to be settings")
         settings = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, yaml.YAMLError) as error:
+    except OptionError:
+        raise
+    except (OSError, ValueError, TypeError, RecursionError, yaml.YAMLError) as error:
         raise OptionError(f"--config {config}: cannot be read: {one_line(error)}") from error
     if not isinstance(settings, dict):
         raise OptionError(f"--config {config}: must hold settings, a line each")
@@ -126,6 +140,15 @@ def _read(config: str) -> dict[str, Any]:
         if isinstance(settings.get(name), str):
             settings[name] = _named(name, settings[name].split(","))
     return settings
+
+
+def _recipe(name: str) -> Path:
+    matches = [packaged for packaged in _packaged() if packaged.startswith(name)]
+    if not matches:
+        raise OptionError(f"--config {name}: no such file; packaged are {', '.join(_packaged())}")
+    if len(matches) > 1:
+        raise OptionError(f"--config {name}: several begin so: {', '.join(matches)}")
+    return RECIPES / f"{matches[0]}.yaml"
 
 
 def _packaged() -> list[str]:

@@ -8,41 +8,29 @@ from dataclasses import dataclass, fields
 from pathlib import Path, PurePath
 from typing import Any
 
-from lm_eval.utils import simple_parse_args_string
+from lm_eval.utils import handle_arg_string
 
-from mdlm_lm_eval.model_arguments import (
+from mdlm_lm_eval.model_arguments import ModelArguments, check_loading, split_model_arguments
+from mdlm_lm_eval.options import (
     DECODING_NAMES,
     LIKELIHOOD_NAMES,
-    ModelArguments,
-    parse_flag,
-    split_model_arguments,
-    unknown_name,
+    DecodingOptions,
+    LikelihoodOptions,
+    OptionError,
+    options_of,
+    unknown_option,
 )
-from mdlm_lm_eval.options import DecodingOptions, LikelihoodOptions, OptionError
+from mdlm_lm_eval.values import check_batch_size, must_be, number_of, parse_flag, parse_whole
 
 AUTOREGRESSIVE = "hf"
 MODELS = ("mdlm", AUTOREGRESSIVE)
 DEFAULT_SEEDS = (0, 1234, 1234, 1234)  # lm-eval's, of Python, numpy, torch and few-shot samples
+LARGEST_SEED = 2**32 - 1  # numpy's
 # `seed` is lm-eval's own, which the options' default to.
 OPTION_NAMES = (DECODING_NAMES | LIKELIHOOD_NAMES) - {"seed"}
 # In the order in which folders name them.
-_OPTIONS = dict.fromkeys(field.name for kind in (DecodingOptions, LikelihoodOptions) for field in fields(kind))
+_OPTIONS = dict.fromkeys(each.name for kind in (DecodingOptions, LikelihoodOptions) for each in options_of(kind))
 AXIS_NAMES = OPTION_NAMES | {"peft", "tasks", "metadata", "num_fewshot", "seed"}
-# Settings that are the same in all cells.
-COMMON_NAMES = frozenset(
-    {
-        "apply_chat_template",
-        "batch_size",
-        "confirm_run_unsafe_code",
-        "device",
-        "include_path",
-        "limit",
-        "log_samples",
-        "model",
-        "model_args",
-        "system_instruction",
-    }
-)
 
 
 @dataclass(frozen=True)
@@ -105,24 +93,28 @@ class Sweep:
         return split_model_arguments(self.model_arguments(cell), default_seed=cell.seeds[2])
 
 
+# The others are the same in all cells.
+COMMON_NAMES = frozenset(field.name for field in fields(Sweep)) - {"cells"}
+
+
 def plan(settings: Mapping[str, Any]) -> Sweep:
     """The cells of a sweep file's settings, every value of an axis with every other, without repetitions.
 
     `grids`, a list, holds further axes; each is a grid of its own on top of the common ones. Raises OptionError for a
-    name that is no option and for any value of any cell that is not allowed.
+    name that is no option and for any value of any cell that cannot be used.
     """
     common = {name: value for name, value in settings.items() if name != "grids"}
     grids = settings.get("grids") or [{}]
     if not isinstance(grids, list) or not all(isinstance(grid, dict) for grid in grids):
-        raise OptionError(f"grids={grids!r} is not allowed; allowed is a list of settings")
+        raise must_be("grids", "a list of settings", grids)
     for name, value in [*common.items(), *(item for grid in grids for item in grid.items())]:
         if name not in AXIS_NAMES | COMMON_NAMES:
-            raise OptionError(unknown_name("option", name, value, AXIS_NAMES | COMMON_NAMES))
+            raise unknown_option("option", name, value, AXIS_NAMES | COMMON_NAMES)
     if misplaced := sorted({name for grid in grids for name in grid} & COMMON_NAMES):
-        raise OptionError(f"{misplaced[0]} is not allowed in grids: it is the same in all cells")
+        raise OptionError(f"{misplaced[0]} stands in grids and is the same in all cells; name it above them")
     model = str(common.get("model", "mdlm"))
     if model not in MODELS:
-        raise OptionError(f"model={model} is not allowed in a sweep; allowed are {' and '.join(MODELS)}")
+        raise must_be("model", f"one of {', '.join(MODELS)} in a sweep", model)
     model_args, fixed_axes = _model_arguments(common)
     cells: dict[str, Cell] = {}
     for grid in grids:
@@ -131,11 +123,13 @@ def plan(settings: Mapping[str, Any]) -> Sweep:
         cells |= {repr(cell): cell for cell in _cells(axes, model)}
     given: dict[str, Any] = {name: common[name] for name in COMMON_NAMES if common.get(name) is not None}
     if "limit" in given:
-        given["limit"] = _number("limit", given["limit"])
-        if given["limit"] == 0:
-            raise OptionError("limit=0 is not allowed; allowed are numbers above 0")
+        given["limit"] = _limit(given["limit"])
     for name in ("log_samples", "confirm_run_unsafe_code"):
         given[name] = parse_flag(name, given.get(name, False))
+    for name in ("device", "include_path", "system_instruction"):
+        if not isinstance(given.get(name, ""), str):
+            raise must_be(name, "a text", given[name])
+    check_batch_size(given.get("batch_size"))
     given["batch_size"] = str(given.get("batch_size", Sweep.batch_size))
     sweep = Sweep(**(given | {"model": model, "model_args": model_args, "cells": tuple(cells.values())}))
     for cell in sweep.cells if model != AUTOREGRESSIVE else ():
@@ -148,31 +142,36 @@ def _model_arguments(settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[
     """Model arguments for loading, and those that are axes of one value."""
     given = {name: _typed(value) for name, value in _mapping("model_args", settings).items()}
     axes = {name: given.pop(name) for name in list(given) if name in OPTION_NAMES | {"peft"}}
+    given = check_loading(given)
+    if "pretrained" in given:
+        given["pretrained"] = str(given["pretrained"])
     grids: list[Mapping[str, Any]] = settings.get("grids") or []
     for name, value in axes.items():
         if name in settings or any(name in grid for grid in grids):
-            raise OptionError(f"{name} is both in model_args ({value}) and an axis; allowed is one of them")
+            raise OptionError(f"{name} is both in model_args ({value}) and an axis; name it once")
     return given, {name: [value] for name, value in axes.items()}
 
 
 def _cells(settings: Mapping[str, Any], model: str) -> list[Cell]:
     """All combinations; those that share a model, then those that share its tasks, one after the other."""
-    tasks = _values(settings.get("tasks"))
+    tasks = _values("tasks", settings)
+    for task in tasks:
+        if not isinstance(task, str):
+            raise must_be("tasks", "names of tasks", task)
     if not tasks:
         raise OptionError("tasks is not set; name at least one, such as mdlm_context")
     axes = {name: settings[name] for name in AXIS_NAMES - {"tasks", "metadata"} & settings.keys()}
-    for name, value in {**axes, **_mapping("metadata", settings)}.items():
-        if not _values(value):
-            raise OptionError(f"{name} has no value; allowed is at least one")
+    of_tasks = _mapping("metadata", settings)
+    for name in [*axes, *of_tasks]:
+        if not _values(name, {**axes, **of_tasks}):
+            raise OptionError(f"{name} has no value; give at least one")
     # Autoregressive models decode in one way only, so that these axes collapse.
     names = [name for name in _OPTIONS if name in settings and name in OPTION_NAMES and model != AUTOREGRESSIVE]
-    options = {name: [_option(name, value) for value in _values(settings[name])] for name in names}
-    metadata = {
-        name: [_typed(value) for value in _values(values)] for name, values in _mapping("metadata", settings).items()
-    }
-    adapters = [None if str(peft).lower() == "none" else str(peft) for peft in _values(settings.get("peft"))]
-    shots = _whole_numbers("num_fewshot", settings)
-    seeds = _whole_numbers("seed", settings)
+    options = {name: [_option(name, value) for value in _values(name, settings)] for name in names}
+    metadata = {str(name): [_typed(value) for value in _values(name, of_tasks)] for name in of_tasks}
+    adapters = [None if str(peft).lower() == "none" else str(peft) for peft in _values("peft", settings)]
+    shots: list[int | None] = [parse_whole("num_fewshot", value) for value in _values("num_fewshot", settings)]
+    seeds: list[int | None] = [parse_whole("seed", value, most=LARGEST_SEED) for value in _values("seed", settings)]
     return [
         Cell(
             peft=peft,
@@ -185,8 +184,8 @@ def _cells(settings: Mapping[str, Any], model: str) -> list[Cell]:
         for peft in adapters or [None]
         for task in tasks
         for of_task in itertools.product(*metadata.values())
-        for n in shots
-        for seed in seeds
+        for n in shots or [None]
+        for seed in seeds or [None]
         for chosen in itertools.product(*options.values())
     ]
 
@@ -204,43 +203,33 @@ def _option(name: str, value: object) -> Any:
 
 def _typed(value: Any) -> Any:
     """A text as lm-eval's command line takes it; a file has types of its own."""
-    return simple_parse_args_string(f"value={value}")["value"] if isinstance(value, str) else value
+    return handle_arg_string(value) if isinstance(value, str) else value
 
 
-def _values(value: Any) -> list[Any]:
+def _values(name: str, settings: Mapping[str, Any]) -> list[Any]:
     """An axis: a list, or a text of values with commas between them, or one value."""
-    if isinstance(value, list):
-        return value
+    value = settings.get(name)
     if isinstance(value, str):
         return [part.strip() for part in value.split(",") if part.strip()]
-    return [] if value is None else [value]
+    values = value if isinstance(value, list) else [] if value is None else [value]
+    if any(isinstance(each, (list, dict)) for each in values):
+        raise must_be(name, "a value or a list of values", value)
+    return values
 
 
 def _mapping(name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     value = settings.get(name) or {}
     if not isinstance(value, dict):
-        raise OptionError(f"{name}={value!r} is not allowed; allowed are names with a value each")
+        raise must_be(name, "names with a value each", value)
     return dict(value)
 
 
-def _whole_numbers(name: str, settings: Mapping[str, Any]) -> list[int | None]:
-    """An axis of whole numbers; one None where it is not set."""
-    numbers = [_number(name, value) for value in _values(settings.get(name))]
-    if uneven := [number for number in numbers if number != int(number)]:
-        raise OptionError(f"{name}={uneven[0]} is not allowed; allowed are whole numbers from 0")
-    return [int(number) for number in numbers] or [None]
-
-
-def _number(name: str, value: Any) -> float:
-    try:
-        if isinstance(value, bool):
-            raise ValueError
-        number = float(value)
-    except (TypeError, ValueError) as error:
-        raise OptionError(f"{name}={value!r} is not allowed; allowed is a number") from error
-    if not 0 <= number < float("inf"):
-        raise OptionError(f"{name}={value!r} is not allowed; allowed are numbers from 0")
-    return int(number) if number.is_integer() else number
+def _limit(value: object) -> float:
+    """Questions a task, or their share below 1."""
+    limit = number_of(value)
+    if limit is None or limit <= 0:
+        raise must_be("limit", "a number above 0", value)
+    return int(limit) if limit == int(limit) else limit
 
 
 def _checkpoint_name(name: str) -> str:

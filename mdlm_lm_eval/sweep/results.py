@@ -9,7 +9,7 @@ from typing import Any
 import lm_eval
 from lm_eval.loggers import EvaluationTracker
 
-from mdlm_lm_eval import checkpoints, tasks_path
+from mdlm_lm_eval import families, tasks_path
 from mdlm_lm_eval.default_model import default_model_path
 from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.results.files import UnusableFile, read_json, whole_folder
@@ -44,8 +44,8 @@ def cell_settings(sweep: Sweep, cell: Cell, task_names: Iterable[str]) -> dict[s
         "system_instruction": sweep.system_instruction,
         "log_samples": sweep.log_samples,
         "task_suite": suite_info(task_names),
-        "weights": checkpoints.files_digest(str(sweep.model_args.get("pretrained", default_model_path()))),
-        "adapter_weights": None if cell.peft is None else checkpoints.files_digest(cell.peft),
+        "weights": families.files_digest(str(sweep.model_args.get("pretrained", default_model_path()))),
+        "adapter_weights": None if cell.peft is None else families.files_digest(cell.peft),
     }
     return published(json.loads(json.dumps(settings, default=str)))  # as the file will have it
 

@@ -16,7 +16,7 @@ from lm_eval.loggers import EvaluationTracker
 from lm_eval.utils import set_torch_seed
 from tqdm import tqdm
 
-from mdlm_lm_eval import checkpoints
+from mdlm_lm_eval import families
 from mdlm_lm_eval.devices import best_device
 from mdlm_lm_eval.lm import MDLM
 from mdlm_lm_eval.options import OptionError
@@ -57,7 +57,7 @@ class SweepRun:
         if to_do:
             self._load_model(to_do[0][0].peft)
         with tqdm(
-            total=sum(_work(cell) for cell, _ in to_do),
+            total=sum(_tokens_per_question(cell) for cell, _ in to_do),
             bar_format="cells {percentage:3.0f}%|{bar}| {elapsed} gone, {remaining} left{postfix}",
             smoothing=0.0,
             disable=not self._is_main or not to_do,
@@ -68,10 +68,10 @@ class SweepRun:
                 try:
                     scores = self._run_cell(cell, settings)
                 except Exception as error:  # whatever it was, other cells may do
-                    bar.update(_work(cell))
+                    bar.update(_tokens_per_question(cell))
                     self._fail(cell, error)
                 else:
-                    bar.update(_work(cell))
+                    bar.update(_tokens_per_question(cell))
                     self._say(f"{self._name(cell)}: {scores} ({time.perf_counter() - started:.0f} s)")
 
     def summary(self) -> str:
@@ -198,13 +198,13 @@ def _unreadable_adapters(names: Iterable[str]) -> dict[str, str]:
     sentences = {}
     for peft in names:
         try:
-            checkpoints.load_adapter_config(peft)
+            families.load_adapter_config(peft)
         except OptionError as error:
             sentences[peft] = str(error)
     return sentences
 
 
-def _work(cell: Cell) -> int:
+def _tokens_per_question(cell: Cell) -> int:
     """Tokens that pass through the model for one question, about; only their ratios matter."""
     masks, steps = cell.options.get("n_masks"), cell.options.get("steps")
     n_masks = masks if isinstance(masks, int) else 1

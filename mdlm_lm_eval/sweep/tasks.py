@@ -48,7 +48,7 @@ class Tasks:
             except (OSError, LookupError, TypeError, ValueError) as error:
                 raise OptionError(f"{cell.task} cannot be loaded: {one_line(error)}") from error
             if self.sweep.model == AUTOREGRESSIVE and any(map(_has_slots, found["tasks"].values())):
-                raise OptionError(f"{cell.task} has its masks in the prompt; allowed for it is --model mdlm")
+                raise OptionError(f"{cell.task} has its masks in the prompt, which only --model mdlm fills")
             groups = found.get("groups", {})
             self.loaded[key] = [groups[cell.task]] if cell.task in groups else list(found["tasks"].values())
         return self.loaded[key]

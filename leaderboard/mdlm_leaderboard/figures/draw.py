@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 from matplotlib.lines import Line2D
@@ -13,30 +12,23 @@ from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator
 
 from mdlm_leaderboard.figures.legend import looks_of, n_columns
 from mdlm_leaderboard.figures.plan import Figure, figures_of, model_order
-from mdlm_leaderboard.figures.style import CHANCE, COLUMN_WIDTH, SETTINGS, clipped, short_names
+from mdlm_leaderboard.figures.style import CHANCE, clipped, short_names
 from mdlm_leaderboard.rows import NO_MASKS, Board, Curve
+from mdlm_lm_eval.results.figure_style import COLUMN_WIDTH, figure_style, save_figure
 
 _LOG_TICKS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000)
 _TITLE_LENGTH = 26  # characters across half a column
 _LEAST_SPAN = 10  # percentage points: less would blow up noise
-_METADATA: Mapping[str, dict[str, Any]] = {"svg": {"Date": None, "Creator": None}, "png": {"Software": None}}
 
 
+@figure_style()
 def draw_figures(board: Board, output: Path) -> list[Path]:
     """Writes every figure of the board below `output` as SVG and PNG, and returns the files."""
     models = model_order(board)
     names = short_names(models)
-    paths = []
-    with matplotlib.rc_context():
-        matplotlib.rcdefaults()
-        matplotlib.rcParams.update(SETTINGS)
-        for figure in figures_of(board):
-            canvas = _drawn(figure, models, names)
-            for suffix, metadata in _METADATA.items():
-                path = output / f"{figure.stem}.{suffix}"
-                path.parent.mkdir(parents=True, exist_ok=True)
-                canvas.savefig(path, format=suffix, metadata=metadata)
-                paths.append(path)
+    paths: list[Path] = []
+    for figure in figures_of(board):
+        paths += save_figure(_drawn(figure, models, names), output / figure.stem)
     return paths
 
 
@@ -56,7 +48,10 @@ def _drawn(figure: Figure, models: Sequence[str], names: Mapping[str, str]) -> C
     for axes, panel in zip(grid, figure.panels, strict=False):
         for line in panel.lines:
             _draw_line(
-                axes, line.curve, looks.style(line), is_level=figure.kind.x_scale == "log" and NO_MASKS in line.curve
+                axes,
+                line.curve,
+                looks.style(line),
+                is_level=figure.kind.experiment.x_scale == "log" and NO_MASKS in line.curve,
             )
         if low < CHANCE < high:
             axes.axhline(CHANCE, color="#767676", linewidth=0.8, linestyle=(0, (1, 2)))
@@ -68,7 +63,7 @@ def _drawn(figure: Figure, models: Sequence[str], names: Mapping[str, str]) -> C
     grid[0].set_ylim(low, high)
     grid[0].yaxis.set_major_locator(MaxNLocator(nbins=5, steps=[1, 2, 5, 10]))
     _set_x(grid[0], figure)
-    canvas.supxlabel(figure.kind.x_label)
+    canvas.supxlabel(figure.kind.experiment.x_label)
     canvas.supylabel("accuracy (%)")
     if handles:
         canvas.legend(
@@ -112,7 +107,7 @@ def _limits(figure: Figure) -> tuple[float, float]:
 
 def _set_x(axes: Axes, figure: Figure) -> None:
     xs = sorted({x for panel in figure.panels for line in panel.lines for x in line.curve})
-    if figure.kind.x_scale == "linear":
+    if figure.kind.experiment.x_scale == "linear":
         axes.xaxis.set_major_locator(MaxNLocator(nbins=5, steps=[1, 2, 5, 10], integer=True))
         return
     counts = [x for x in xs if x != NO_MASKS] or [1, 200]

@@ -67,7 +67,7 @@ def looks_of(figure: Figure, models: Sequence[str], names: Mapping[str, str]) ->
         if line.other not in others[line.model]:
             others[line.model].append(line.other)
     is_shared = not any(panel.model for panel in figure.panels)
-    curved = {line.model for line in lines if figure.kind.x_scale == "linear" or NO_MASKS not in line.curve}
+    curved = {line.model for line in lines if figure.kind.experiment.x_scale == "linear" or NO_MASKS not in line.curve}
     levels = frozenset(others) - curved
     return Looks(models, names, list(dict.fromkeys(line.kind for line in lines)), others, levels, is_shared)
 

@@ -4,7 +4,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from mdlm_leaderboard.rows import AUTOREGRESSIVE, NO_MASKS, Curve, Row
+from mdlm_leaderboard.experiments import BY_NAME
+from mdlm_leaderboard.rows import AUTOREGRESSIVE, NO_MASKS, Curve, LeaderboardRow
 
 MAX_PANELS = 8
 MAX_LINES_PER_MODEL = 8
@@ -30,7 +31,7 @@ class Panel:
     lines: tuple[Line, ...]
 
 
-def base(rows: Iterable[Row]) -> list[Row]:
+def base(rows: Iterable[LeaderboardRow]) -> list[LeaderboardRow]:
     """Models as they are, decoded in one step."""
     return [row for row in rows if row.adapter is None and row.steps in ONE_STEP]
 
@@ -40,9 +41,9 @@ def with_masks(curve: Curve) -> Curve:
     return {n: estimate for n, estimate in curve.items() if n != NO_MASKS}
 
 
-def by_model(rows: Sequence[Row]) -> Iterator[tuple[str, str, list[Row]]]:
+def by_model(rows: Sequence[LeaderboardRow]) -> Iterator[tuple[str, str, list[LeaderboardRow]]]:
     """Rows of one model and the same other settings, which are named where the model has several."""
-    groups: dict[tuple[str, str], list[Row]] = {}
+    groups: dict[tuple[str, str], list[LeaderboardRow]] = {}
     for row in rows:
         groups.setdefault((row.model, row.other), []).append(row)
     settings = Counter(model for model, _ in groups)
@@ -50,7 +51,7 @@ def by_model(rows: Sequence[Row]) -> Iterator[tuple[str, str, list[Row]]]:
         yield model, other if settings[model] > 1 else "", own
 
 
-def decoding(row: Row) -> str:
+def decoding(row: LeaderboardRow) -> str:
     """How a row was decoded, for a legend."""
     if row.steps == AUTOREGRESSIVE:
         return AUTOREGRESSIVE
@@ -58,15 +59,16 @@ def decoding(row: Row) -> str:
     return f"{row.unmasking} ({row.steps} step{plural})" if row.steps.isdecimal() else f"{row.unmasking}, {row.steps}"
 
 
-def of_models(row: Row, curve: Curve, kind: str = "") -> Line:
+def of_models(row: LeaderboardRow, curve: Curve, kind: str = "") -> Line:
     """A line of a panel that several models share."""
     return Line(row.model, kind, row.other, curve)
 
 
-def panel_by_masks(row: Row, detail: str) -> Panel:
+def panel_by_masks(row: LeaderboardRow, detail: str) -> Panel:
     """One row's accuracy by block position, a line for each mask count."""
-    curves = sorted(row.positions_by_masks.items())
-    lines = (Line(row.model, AUTOREGRESSIVE if n == NO_MASKS else f"n = {n}", row.other, curve) for n, curve in curves)
+    curves = sorted(row.series("positions_by_masks").items())
+    words = BY_NAME["positions_by_masks"].series_words
+    lines = (Line(row.model, words(n), row.other, curve) for n, curve in curves)
     return Panel(row.model, detail, limited(lines))
 
 

@@ -5,9 +5,10 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from mdlm_leaderboard.figures.kinds import KINDS, Kind
+from mdlm_leaderboard.experiments import EXPERIMENTS
+from mdlm_leaderboard.figures.kinds import KINDS, FigureKind
 from mdlm_leaderboard.figures.panels import MAX_PANELS, Panel
-from mdlm_leaderboard.rows import Board, Curve, Row
+from mdlm_leaderboard.rows import Board, Curve, LeaderboardRow
 
 # As many colours as can be told apart on white, by colour-blind readers too.
 MAX_MODELS = 7
@@ -22,7 +23,7 @@ class Figure:
 
     stem: str
     section: str
-    kind: Kind
+    kind: FigureKind
     panels: tuple[Panel, ...]
 
     @property
@@ -61,14 +62,9 @@ def figures_of(board: Board) -> list[Figure]:
     return figures
 
 
-def _curves(row: Row) -> Iterable[Curve]:
-    return (
-        row.masks,
-        row.dots,
-        *row.positions.values(),
-        *row.positions_by_masks.values(),
-        *row.distractors.values(),
-    )
+def _curves(row: LeaderboardRow) -> Iterable[Curve]:
+    drawn = (experiment for experiment in EXPERIMENTS if experiment.name != "benchmarks")
+    return (curve for experiment in drawn for curve in experiment.curves(row).values())
 
 
 def _slug(title: str) -> str:

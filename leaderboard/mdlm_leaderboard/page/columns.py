@@ -1,24 +1,18 @@
 """The columns of a section's table, and what stands in their cells."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from mdlm_leaderboard.rows import AUTOREGRESSIVE, NO_MASKS, Curve, Estimate, Row
+from mdlm_leaderboard.experiments import EXPERIMENTS, Experiment, Summary, summary_of
+from mdlm_leaderboard.rows import Estimate, LeaderboardRow, Series
+from mdlm_lm_eval.results.statistics import Interval
 
-# Groups of columns that readers switch on and off, with their heads.
-GROUPS: Mapping[str, str] = {
-    "masks": "Appended masks",
-    "right": "Block position, question right",
-    "middle": "Block position, question middle",
-    "left": "Block position, question left",
-    "dots": "Appended dots",
-    "benchmarks": "Standard benchmarks",
-}
-_SOURCE = "source"  # stands wherever a row cites one
+# Groups of columns that are not shown at first.
+_SERIES_TO_ASK_FOR = ("left", "middle")
 
 
 @dataclass(frozen=True)
-class Cell:
+class TableCell:
     """`text` is shown, `band` after it, and `value` sorts; the text "–" stands for no value."""
 
     text: str
@@ -30,37 +24,27 @@ class Cell:
 class Column:
     """`head` is short; `explanation` says it in words, "" where the head does."""
 
-    group: str
     head: str
     explanation: str
     is_number: bool
-    cell: Callable[[Row], Cell]
+    cell: Callable[[LeaderboardRow], TableCell]
 
 
 @dataclass(frozen=True)
 class ColumnGroup:
-    """Neighbouring columns below one head, "" where none is needed."""
+    """Neighbouring columns below one head, "" where none is needed; readers switch groups on and off by name."""
 
     name: str
     head: str
     columns: tuple[Column, ...]
+    is_shown: bool = True
 
 
-def column_groups(rows: Sequence[Row]) -> list[ColumnGroup]:
-    """The columns in which any of the rows has a value."""
-    columns = [
-        *_curve("masks", rows, lambda row: row.masks, _masks_head),
-        _number("masks", "drop", "largest minus smallest accuracy, in percentage points", lambda r: r.drop_points),
-        _number("masks", "degr.", "degradation: the drop in percent of the largest", lambda r: r.degradation_percent),
-        *_places(rows),
-        *_curve("dots", rows, lambda row: row.dots, lambda n: (str(n), f"{n} dots after the answer")),
-        _number("dots", "drop", "largest minus smallest accuracy, in percentage points", lambda r: r.dots_drop_points),
-        *_benchmarks(rows),
-        Column(_SOURCE, "source", "", False, lambda row: Cell(row.citation or "–")),
-    ]
-    used = [column for column in columns if any(column.cell(row).text != "–" for row in rows)]
-    groups = {name: tuple(column for column in used if column.group == name) for name in (*GROUPS, _SOURCE)}
-    return [ColumnGroup(name, GROUPS.get(name, ""), columns) for name, columns in groups.items() if columns]
+def column_groups(rows: Sequence[LeaderboardRow]) -> list[ColumnGroup]:
+    """The columns in which any of the rows has a value: those of every experiment, then the source."""
+    groups = [group for experiment in EXPERIMENTS if experiment.is_wide for group in _groups(experiment, rows)]
+    source = Column("source", "", False, lambda row: TableCell(row.citation or "–"))
+    return [*groups, *([ColumnGroup("source", "", (source,))] if any(row.citation for row in rows) else [])]
 
 
 def percent(share: float) -> str:
@@ -68,50 +52,73 @@ def percent(share: float) -> str:
     return f"{100 * share:.1f}"
 
 
-def _places(rows: Sequence[Row]) -> Iterable[Column]:
-    for place in ("right", "middle", "left"):
-        yield from _curve(
-            place,
-            rows,
-            lambda row, place=place: row.positions.get(place, {}),  # type: ignore[misc]
-            lambda x: (str(x), f"relevant block after {x} distractor examples"),
-        )
-        if place == "right":
-            yield _number(
-                place, "gap", "locality gap: best minus worst position, in points", lambda r: r.locality_gap_points
-            )
-
-
-def _masks_head(n: int) -> tuple[str, str]:
-    if n == NO_MASKS:
-        return "AR", f"{AUTOREGRESSIVE}: no masks"
-    return str(n), f"{n} appended mask{'' if n == 1 else 's'}"
-
-
-def _curve(
-    group: str, rows: Iterable[Row], curve: Callable[[Row], Curve], head: Callable[[int], tuple[str, str]]
-) -> Iterable[Column]:
-    for x in sorted({x for row in rows for x in curve(row)}):
-        yield Column(group, *head(x), True, lambda row, x=x: _estimate(curve(row).get(x)))  # type: ignore[misc]
-
-
-def _benchmarks(rows: Iterable[Row]) -> Iterable[Column]:
-    for name in sorted({name for row in rows for name in row.benchmarks}):
-        task, _, conditions = name.partition(" (")
-        cell = lambda row, name=name: _estimate(row.benchmarks.get(name))  # noqa: E731
-        yield Column("benchmarks", task, conditions.removesuffix(")"), True, cell)
-
-
-def _number(group: str, head: str, explanation: str, value: Callable[[Row], float | None]) -> Column:
-    return Column(group, head, explanation, True, lambda row: _points(value(row)))
-
-
-def _points(value: float | None) -> Cell:
-    return Cell("–") if value is None else Cell(f"{value:.1f}", value=value)
-
-
-def _estimate(estimate: Estimate | None) -> Cell:
+def cell_of(estimate: Estimate | None) -> TableCell:
+    """An accuracy in percent with its band."""
     if estimate is None:
-        return Cell("–")
+        return TableCell("–")
     band = "" if estimate.high is None else percent(estimate.high - estimate.mean)
-    return Cell(percent(estimate.mean), band, estimate.mean)
+    return TableCell(percent(estimate.mean), band, estimate.mean)
+
+
+def _groups(experiment: Experiment, rows: Sequence[LeaderboardRow]) -> Iterator[ColumnGroup]:
+    measured = {series for row in rows for series in experiment.curves(row)}
+    stated = {summary.series for summary in experiment.summaries for row in rows if summary.name in row.stated}
+    for series in sorted(measured | stated, key=str, reverse=True):  # of the question's places, the right one first
+        columns = [*_points(experiment, series, rows), *_summaries(experiment, series)]
+        used = tuple(column for column in columns if any(column.cell(row).text != "–" for row in rows))
+        if used:
+            words = [experiment.title.partition(" (")[0], *([experiment.series_words(series)] if series else [])]
+            name = "-".join([experiment.name, *([str(series)] if series else [])])
+            yield ColumnGroup(name, ", ".join(words), used, series not in _SERIES_TO_ASK_FOR)
+
+
+def _points(experiment: Experiment, series: Series, rows: Sequence[LeaderboardRow]) -> Iterator[Column]:
+    for x in sorted({x for row in rows for x in row.curve(experiment.name, series)}):
+        yield Column(*experiment.head(x), True, _point(experiment, series, x))
+
+
+def _point(experiment: Experiment, series: Series, x: object) -> Callable[[LeaderboardRow], TableCell]:
+    return lambda row: cell_of(row.curve(experiment.name, series).get(x))
+
+
+def _summaries(experiment: Experiment, series: Series) -> Iterator[Column]:
+    for summary in experiment.summaries:
+        if summary.series == series:
+            yield Column(summary.head, summary.words, True, _summary(experiment, summary))
+
+
+def _summary(experiment: Experiment, summary: Summary) -> Callable[[LeaderboardRow], TableCell]:
+    return lambda row: _interval(summary_of(row, experiment, summary))
+
+
+def _interval(interval: Interval | None) -> TableCell:
+    if interval is None:
+        return TableCell("–")
+    band = "" if interval.half_width is None else f"{interval.half_width:.1f}"
+    return TableCell(f"{interval.mean:.1f}", band, interval.mean)
+
+
+@dataclass(frozen=True)
+class CurveTable:
+    """A row's numbers in one experiment. `lines` have the series in words and a cell for each of `heads`."""
+
+    title: str
+    x_label: str
+    heads: tuple[str, ...]
+    lines: tuple[tuple[str, tuple[TableCell, ...]], ...]
+
+
+def curve_tables(row: LeaderboardRow) -> list[CurveTable]:
+    """Of every experiment that has curves, those over two points or more."""
+    tables = []
+    for experiment in EXPERIMENTS:
+        curves = experiment.curves(row)
+        xs = sorted({x for curve in curves.values() for x in curve})
+        if len(xs) > 1 and experiment.name != "benchmarks":
+            lines = tuple(
+                (experiment.series_words(series) if series else "", tuple(cell_of(curve.get(x)) for x in xs))
+                for series, curve in curves.items()
+            )
+            heads = tuple(experiment.head(x)[0] for x in xs)
+            tables.append(CurveTable(experiment.title.partition(" (")[0], experiment.x_label, heads, lines))
+    return tables

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mdlm_leaderboard.rows import Row
+from mdlm_leaderboard.rows import LeaderboardRow
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Provenance:
     commands: tuple[Command, ...]
 
 
-def provenance_of(row: Row) -> Provenance:
+def provenance_of(row: LeaderboardRow) -> Provenance:
     """Commands in the order of their files."""
     settings = _common([run.settings for run in row.runs])
     versions = _common([run.versions for run in row.runs])

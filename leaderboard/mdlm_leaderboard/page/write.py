@@ -10,11 +10,10 @@ from pathlib import Path
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from mdlm_leaderboard.figures import Figure, figures_of, model_order
-from mdlm_leaderboard.page import curves
-from mdlm_leaderboard.page.columns import GROUPS, column_groups
+from mdlm_leaderboard.figures import Figure, figures_of
+from mdlm_leaderboard.page.columns import ColumnGroup, column_groups, curve_tables
 from mdlm_leaderboard.page.provenance import provenance_of
-from mdlm_leaderboard.rows import Board, Row
+from mdlm_leaderboard.rows import Board, LeaderboardRow
 
 
 def write_page(board: Board, output: Path) -> Path:
@@ -32,17 +31,18 @@ def write_page(board: Board, output: Path) -> Path:
         keep_trailing_newline=True,
     )
     style, script = (files(__package__).joinpath(name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
+    sections = [(section, column_groups(section.rows)) for section in board.sections]
+    groups = _by_name(group for _, of_section in sections for group in of_section if group.head)
+    style += "".join(f".off-{name} .g-{name} {{ display: none; }}\n" for name in groups)
     html = environment.get_template("page.html.jinja").render(
         board=board,
-        sections=[(section, column_groups(section.rows)) for section in board.sections],
+        sections=sections,
         figures=[(shown[0].section, shown) for shown in _by_folder(figures_of(board))],
         filters=_filters(board.rows),
-        groups=_used_groups(board),
+        groups=groups,
         newest=max((run.date for row in board.rows for run in row.runs), default=""),
-        charts_of=curves.charts_of,
-        colours={model: n for n, model in enumerate(model_order(board))},
+        curve_tables=curve_tables,
         provenance_of=provenance_of,
-        frame=curves,
         style=Markup(style),  # ours, from this folder
         script=Markup(script),
         style_hash=_hash(style),
@@ -58,7 +58,7 @@ def _by_folder(figures: Iterable[Figure]) -> list[list[Figure]]:
     return [list(shown) for _, shown in groupby(figures, key=lambda figure: figure.stem.rpartition("/")[0])]
 
 
-def _filters(rows: Iterable[Row]) -> dict[str, list[str]]:
+def _filters(rows: Iterable[LeaderboardRow]) -> dict[str, list[str]]:
     """What readers may choose from; a filter of one choice would choose nothing."""
     rows = list(rows)
     choices: dict[str, list[str]] = {
@@ -72,9 +72,8 @@ def _filters(rows: Iterable[Row]) -> dict[str, list[str]]:
     return {name: values for name, values in named.items() if len(values) > 1}
 
 
-def _used_groups(board: Board) -> dict[str, str]:
-    used = {group.name for section in board.sections for group in column_groups(section.rows)}
-    return {name: head for name, head in GROUPS.items() if name in used}
+def _by_name(groups: Iterable[ColumnGroup]) -> dict[str, ColumnGroup]:
+    return {group.name: group for group in groups}
 
 
 def _hash(text: str) -> str:

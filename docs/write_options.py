@@ -1,0 +1,55 @@
+"""Writes the tables of options into README.md and docs/options.md: `python docs/write_options.py`."""
+
+from dataclasses import Field
+from pathlib import Path
+from typing import Any
+
+from mdlm_lm_eval.options import (
+    DecodingOptions,
+    LikelihoodOptions,
+    ModelOptions,
+    about,
+    is_planned,
+    options_of,
+    requirement,
+)
+from mdlm_lm_eval.results.markdown import markdown_table, replace_table
+from mdlm_lm_eval.values import shown
+
+TABLES = {"decoding": DecodingOptions, "likelihood": LikelihoodOptions, "model": ModelOptions}
+
+
+def write(readme: Path, page: Path) -> None:
+    """Fills the marked places of both files."""
+    options = {name: [each for each in options_of(kind) if not is_planned(each)] for name, kind in TABLES.items()}
+    once = {each.name: each for kind in reversed(options.values()) for each in kind}
+    in_order = dict.fromkeys(each.name for kind in options.values() for each in kind)
+    replace_table(
+        readme, "options", markdown_table(("option", "default", "meaning"), [_short(once[name]) for name in in_order])
+    )
+    for name, declared in options.items():
+        header = ["option", "default", "must be", "meaning"]
+        names = ["in LLaDA's scripts", "in Dream's"] if name != "model" else []
+        rows = [_long(each)[: len(header) + len(names)] for each in declared]
+        replace_table(page, name, markdown_table([*header, *names], rows))
+
+
+def _short(declared: Field[Any]) -> list[str]:
+    known = about(declared)
+    choices = f": {requirement(declared).removeprefix('one of ')}" if known.choices is not None else ""
+    return [f"`{declared.name}`", _default(declared), f"{known.help}{choices}"]
+
+
+def _long(declared: Field[Any]) -> list[str]:
+    known = about(declared)
+    elsewhere = [f"`{name}`" if name else "" for name in (known.llada, known.dream)]
+    return [f"`{declared.name}`", _default(declared), requirement(declared), known.help, *elsewhere]
+
+
+def _default(declared: Field[Any]) -> str:
+    return "" if declared.default is None else f"`{shown(declared.default)}`"
+
+
+if __name__ == "__main__":
+    root = Path(__file__).parents[1]
+    write(root / "README.md", root / "docs" / "options.md")

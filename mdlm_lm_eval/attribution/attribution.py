@@ -1,0 +1,107 @@
+"""Gradient attribution: how strongly each input token acts on the predicted answer (paper, sections 4.3 and A.2).
+
+For one question: the L2 norm, per input position, of the gradient of the logit of the predicted answer token with
+respect to the input token embeddings, divided by the largest norm of the question.
+
+The paper says "normalised" and not how. Its table 1 leaves one family of choices: the masks' mean of LLaDA-Base, 0.234
+over 50 positions, cannot come from norms that sum to 1 (50 * 0.234 > 1) or whose squares do (50 * 0.234^2 > 1), and all
+positions together have a mean far below 1 and above 0, so that it is neither division by the mean nor a z-score. Left
+are division by the largest norm and its kin (min-max, which differs by the smallest norm). Not known: whether the
+maximum is taken per question, as here, or over several; and what became of the embeddings' quantisation to 4 bits.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from mdlm_lm_eval.attribution.prompts import Prompt, padded
+from mdlm_lm_eval.batching import Batches
+from mdlm_lm_eval.denoiser import Denoiser
+from mdlm_lm_eval.options import OptionError
+
+N_LAST = 50  # of table 1's second group
+
+
+def embedding_gradient(
+    denoiser: Denoiser,
+    input_ids: Tensor,
+    attention_mask: Tensor,
+    answer: Tensor,
+    *,
+    excluded_token_id: int | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Gradient [B, T, H] of the predicted tokens' logits, and those tokens [B], of canvases padded on the right.
+
+    `input_ids`, `attention_mask` and `answer` are [B, T]; `answer` is true where a row's token is predicted. The
+    predicted token is the likeliest one other than `excluded_token_id` (decoding never emits the mask token). Rows do
+    not act on each other, so the gradient of the summed logits is that of each. No gradient of a weight is computed.
+    """
+    embeddings: list[Tensor] = []  # [B, T, H], the leaf of the backward pass
+
+    def keep_embeddings(_module: nn.Module, _inputs: Any, output: Tensor) -> Tensor:
+        embeddings.append(output.detach().requires_grad_())
+        return embeddings[-1]
+
+    handle = denoiser.model.get_input_embeddings().register_forward_hook(keep_embeddings)
+    try:
+        positions = answer.flatten().nonzero().squeeze(1)  # [B]
+        logits = denoiser.logits(input_ids, attention_mask, positions, gradient=True)  # [B, V]
+    finally:
+        handle.remove()
+    allowed = logits.detach().clone()
+    if excluded_token_id is not None:
+        allowed[:, excluded_token_id] = -torch.inf
+    predicted = allowed.argmax(-1)
+    target = logits.gather(1, predicted[:, None]).sum()
+    (gradient,) = torch.autograd.grad(target, embeddings)
+    return gradient, predicted
+
+
+def gradient_norms(gradient: Tensor) -> Tensor:
+    """L2 norms [B, T], in float32 or wider, of gradients [B, T, H]."""
+    return torch.linalg.vector_norm(gradient, dim=-1, dtype=torch.promote_types(gradient.dtype, torch.float32))
+
+
+def attribute(
+    denoiser: Denoiser,
+    prompts: Sequence[Prompt],
+    batches: Batches,
+    *,
+    excluded_token_id: int | None = None,
+    advance: Callable[[int], object] = lambda _: None,
+) -> tuple[list[Tensor], list[int]]:
+    """For every prompt, its normalised norms [T] and its predicted token. `advance(n)` tells of n prompts done.
+
+    Raises OptionError where a gradient is not finite or zero everywhere, as in a dtype that is too narrow.
+    """
+    values: list[Tensor] = []
+    tokens: list[int] = []
+
+    def run(part: list[int], _batch_size: int) -> None:
+        rows = [prompts[n] for n in part]
+        canvases = padded(rows, denoiser)
+        gradient, predicted = embedding_gradient(denoiser, *canvases, excluded_token_id=excluded_token_id)
+        norms = gradient_norms(gradient)
+        largest = norms.amax(dim=1, keepdim=True)
+        if not bool(torch.isfinite(norms).all() & (largest > 0).all()):
+            raise OptionError(f"dtype={denoiser.dtype} gives gradients that are not finite or vanish; try float32")
+        shares = (norms / largest).cpu()
+        values.extend(share[: len(row.token_ids)] for share, row in zip(shares, rows, strict=True))
+        tokens.extend(predicted.tolist())
+        advance(len(part))
+
+    batches.run(range(len(prompts)), run)
+    return values, tokens
+
+
+def group_means(values: Tensor, prompt: Prompt) -> dict[str, float]:
+    """Table 1's groups of positions -> mean of `values` [T]; without masks the group of masks is missing."""
+    groups = {"masks": prompt.masks, "last 50 non-masks": prompt.others[-N_LAST:], "all non-masks": prompt.others}
+    return {name: float(values[positions].mean()) for name, positions in groups.items() if positions}
+
+
+def example_means(values: Tensor, prompt: Prompt) -> list[float]:
+    """Mean of `values` [T] over the tokens of each in-context example."""
+    return [float(values[tokens.start : tokens.stop].mean()) for tokens in prompt.examples]

@@ -1,0 +1,92 @@
+"""Figures of the analyses as PNG and SVG."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import NullLocator, ScalarFormatter
+
+from mdlm_lm_eval.attribution.output import Row
+from mdlm_lm_eval.results.figure_style import COLOURS, COLUMN_WIDTH, MARKERS, figure_style, save_figure
+
+# Text stays text in SVGs, so that it can be searched and copied.
+_styled = figure_style(svg_fonttype="none")
+
+
+@_styled
+def draw_examples(summary: Sequence[Row], path: Path, model: str) -> None:
+    """E3: normalised gradient norm of an in-context example against its place in the prompt."""
+    figure = Figure(figsize=(COLUMN_WIDTH, 2.8), layout="constrained")
+    axes = figure.subplots()
+    for kind, colour, marker in zip(("relevant", "distractor"), COLOURS, MARKERS, strict=False):
+        rows = [row for row in summary if row["example"] == kind]
+        _line(axes, rows, "place", "gradient", colour, marker, kind)
+    axes.set_xlabel("place of the in-context example in the prompt")
+    axes.set_ylabel("gradient norm (largest = 1)")
+    axes.set_title(_title(model, summary))
+    axes.legend(frameon=False)
+    save_figure(figure, path)
+
+
+@_styled
+def draw_confidence(summary: Mapping[str, Sequence[Row]], path: Path, model: str) -> None:
+    """E13: confidence and entropy at the answer mask against the mask count."""
+    figure = Figure(figsize=(2 * COLUMN_WIDTH, 2.6), layout="constrained")
+    panels = figure.subplots(1, 2)
+    labels = {"confidence": "probability of the greedy token", "entropy": "entropy (nats)"}
+    for axes, (value, label) in zip(panels, labels.items(), strict=True):
+        rows = sorted(summary[value], key=lambda row: row["n_masks"])
+        _line(axes, rows, "n_masks", value, COLOURS[0], MARKERS[0], model)
+        axes.set_xscale("log")
+        axes.set_xticks([row["n_masks"] for row in rows])
+        axes.xaxis.set_major_formatter(ScalarFormatter())
+        axes.xaxis.set_minor_locator(NullLocator())
+        axes.set_xlabel("masks on the canvas")
+        axes.set_ylabel(label)
+    figure.suptitle(_title(model, summary["confidence"]))
+    save_figure(figure, path)
+
+
+@_styled
+def draw_shots_against_masks(points: Sequence[Row], correlations: Sequence[Row], path: Path) -> None:
+    """E12: one point a task, one colour a model."""
+    figure = Figure(figsize=(COLUMN_WIDTH, 3.0), layout="constrained")
+    axes = figure.subplots()
+    for n, correlation in enumerate(correlations):
+        colour, marker = COLOURS[n % len(COLOURS)], MARKERS[n % len(MARKERS)]
+        chosen = [point for point in points if point["model"] == correlation["model"]]
+        r = "r undefined" if correlation["pearson_r"] is None else f"r = {correlation['pearson_r']:.2f}"
+        axes.scatter(
+            [100 * point["gain"] for point in chosen],
+            [100 * point["loss"] for point in chosen],
+            s=18,
+            alpha=0.5,  # tasks that lie on each other look darker
+            color=colour,
+            marker=marker,
+            label=f"{correlation['model']}: {r}",
+        )
+    first = points[0]
+    axes.axhline(0, color="0.8", linewidth=0.8, zorder=0)
+    axes.axvline(0, color="0.8", linewidth=0.8, zorder=0)
+    axes.set_xlabel(f"gain from {first['few_shots']} to {first['many_shots']} shots (points)")
+    axes.set_ylabel(f"loss from {first['few_masks']} to {first['many_masks']} masks (points)")
+    # Above the panel, where its markers cannot be taken for tasks.
+    axes.legend(frameon=False, loc="lower left", bbox_to_anchor=(0, 1), borderaxespad=0)
+    save_figure(figure, path)
+
+
+def _line(axes: Axes, rows: Sequence[Row], x: str, y: str, colour: str, marker: str, label: str) -> None:
+    """A line with its 95% band over tasks, where several tasks make one."""
+    at = [row[x] for row in rows]
+    axes.plot(at, [row[y] for row in rows], color=colour, marker=marker, label=label)
+    if all(row["band"] is not None for row in rows):
+        low: list[Any] = [row[y] - row["band"] for row in rows]
+        high: list[Any] = [row[y] + row["band"] for row in rows]
+        axes.fill_between(at, low, high, color=colour, alpha=0.2, linewidth=0)
+
+
+def _title(model: str, summary: Sequence[Row]) -> str:
+    n_tasks = max(row["tasks"] for row in summary)
+    return model if n_tasks == 1 else f"{model}, mean over {n_tasks} tasks with its 95% band"

@@ -1,0 +1,137 @@
+"""What a task gains from more shots against what it loses to more masks (paper, figure 20; E12).
+
+Reads lm-eval result files alone. Gain: accuracy at many shots minus accuracy at few, both at few masks. Loss: accuracy
+at few masks minus accuracy at many, both at many shots; at which number of shots the paper took its losses it does not
+say.
+"""
+
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import StatisticsError, correlation
+
+from mdlm_lm_eval.attribution.output import Row
+from mdlm_lm_eval.options import OptionError
+from mdlm_lm_eval.results.files import UnusableFile
+from mdlm_lm_eval.results.names import recorded_name
+from mdlm_lm_eval.results.result_file import ResultFile, find_result_files, read_result_file, unusable_if_different
+
+METRIC = "exact_match,none"
+
+
+@dataclass(frozen=True)
+class Score:
+    """Accuracy of one task under one setting, and where it was read."""
+
+    model: str
+    task: str
+    shots: int
+    n_masks: int
+    questions: int
+    accuracy: float
+    file: str
+
+
+def read_scores(paths: Iterable[Path]) -> list[Score]:
+    """Scores in all result files of `--model mdlm` at or below `paths`; other files are named and left out.
+
+    Raises OptionError for a path that is not there.
+    """
+    scores: list[Score] = []
+    for path in paths:
+        if not path.exists():
+            raise OptionError(f"{path}: no such file or folder")
+        for file in find_result_files(path) if path.is_dir() else [path]:
+            try:
+                scores += _scores_of(read_result_file(file, file.name))
+            except UnusableFile as error:
+                print(f"left out {file}: {error}", file=sys.stderr)
+    return scores
+
+
+def gains_and_losses(scores: Sequence[Score], *, shots: tuple[int, int], masks: tuple[int, int]) -> list[Row]:
+    """One row for each model and task of which all three accuracies are there.
+
+    `shots` and `masks` are (few, many). Raises OptionError where two files disagree on an accuracy, or the three of a
+    task were taken on different numbers of questions.
+    """
+    cells: dict[tuple[str, str, int, int], Score] = {}
+    for score in scores:
+        key = score.model, score.task, score.shots, score.n_masks
+        known = cells.setdefault(key, score)
+        if known.accuracy != score.accuracy:
+            raise OptionError(
+                f"{known.file} and {score.file} disagree on {score.task} of {score.model} at {score.shots} shots and "
+                f"{score.n_masks} masks: {known.accuracy:.4f} and {score.accuracy:.4f}; leave one of them out"
+            )
+    (few_shots, many_shots), (few_masks, many_masks) = shots, masks
+    rows = []
+    for model, task in sorted({(score.model, score.task) for score in scores}):
+        wanted = [(few_shots, few_masks), (many_shots, few_masks), (many_shots, many_masks)]
+        found = [cells.get((model, task, *setting)) for setting in wanted]
+        few, many, distracted = found
+        if few is None or many is None or distracted is None:
+            continue
+        if len({few.questions, many.questions, distracted.questions}) > 1:
+            raise OptionError(
+                f"{task} of {model} was scored on {few.questions}, {many.questions} and {distracted.questions} "
+                f"questions ({few.file}, {many.file}, {distracted.file}); it must be one number"
+            )
+        rows.append(
+            {
+                "model": model,
+                "task": task,
+                "few_shots": few_shots,
+                "many_shots": many_shots,
+                "few_masks": few_masks,
+                "many_masks": many_masks,
+                "questions": few.questions,
+                "gain": many.accuracy - few.accuracy,
+                "loss": many.accuracy - distracted.accuracy,
+            }
+        )
+    if not rows:
+        raise OptionError(
+            f"no task has scores at {few_shots} and {many_shots} shots with {few_masks} masks and at {many_shots} "
+            f"shots with {many_masks} masks; found are {_found(scores)}"
+        )
+    return rows
+
+
+def correlations(rows: Sequence[Row]) -> list[Row]:
+    """Pearson's r over tasks for each model; None for fewer than three tasks or where one side does not vary."""
+    summary = []
+    for model in dict.fromkeys(row["model"] for row in rows):
+        gains, losses = ([row[name] for row in rows if row["model"] == model] for name in ("gain", "loss"))
+        try:
+            r = correlation(gains, losses) if len(gains) > 2 else None
+        except StatisticsError:
+            r = None
+        summary.append({"model": model, "tasks": len(gains), "pearson_r": r})
+    return summary
+
+
+def _scores_of(file: ResultFile) -> list[Score]:
+    with unusable_if_different():
+        model = _model(file)
+    scores = []
+    for task, result in file.tasks.items():
+        few, many = result.effective.get("masks", (0, 1))
+        if METRIC in result.metrics and few == many:  # a share of the prompt is no mask count
+            scores.append(Score(model, task, result.shots, few, result.n_questions, result.metrics[METRIC], file.path))
+    return scores
+
+
+def _model(file: ResultFile) -> str:
+    """Checkpoint and adapter, and what of the decoding is not as it comes and is no mask count."""
+    if file.mdlm is None:
+        raise UnusableFile("is no result of --model mdlm")
+    explicit, decoding = sorted(set(file.mdlm["explicit_options"]) - {"n_masks"}), file.mdlm["decoding"]
+    settings = [f"{option}={decoding[option]}" for option in explicit if option in decoding]
+    return " ".join(["+".join(recorded_name(name) for name in file.folders if name), *settings])
+
+
+def _found(scores: Sequence[Score]) -> str:
+    settings = sorted({(score.shots, score.n_masks) for score in scores})
+    return "; ".join(f"{shots} shots with {masks} masks" for shots, masks in settings) or "no scores at all"

@@ -1,0 +1,42 @@
+"""What an unmasking rule knows of the masks that it ranks."""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+# Below every other priority, and above that of positions which are no candidates at all.
+LAST = torch.finfo(torch.float32).min
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """N masks of one or more rows.
+
+    logits: [N, V] float32, of the distribution that tokens are drawn from (at temperature 0 the model's own).
+    plain_logits: [N, V] float32, of the distribution that confidences are read from: at temperature 1, as in LLaDA's
+        sampler, unless `top_p` or `top_k` is set. With `eos_last`, both are without the tokens that end an answer.
+    tokens: [N], the token that each mask would become.
+    comes_last: [N] bool; with `eos_last`, masks that would become a token that ends an answer.
+    slot_numbers: [N], a mask's place among the masks of its row, counted from the left.
+    random_numbers: [N] float32 in [0, 1), drawn once for each mask of a row; zeros unless the rule `is_random`.
+    """
+
+    logits: Tensor
+    plain_logits: Tensor
+    tokens: Tensor
+    comes_last: Tensor
+    slot_numbers: Tensor
+    random_numbers: Tensor
+
+    @cached_property
+    def probabilities(self) -> Tensor:
+        """[N, V], of the distribution that tokens are drawn from."""
+        return self.logits.softmax(-1)
+
+    @cached_property
+    def confidence(self) -> Tensor:
+        """[N], the probability of the token that each mask would become."""
+        plain = self.probabilities if self.plain_logits is self.logits else self.plain_logits.softmax(-1)
+        return plain.gather(1, self.tokens[:, None]).squeeze(1)

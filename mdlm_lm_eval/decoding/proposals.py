@@ -1,0 +1,114 @@
+"""Which token each mask would become, how sure the model is of it, and in which order masks are filled."""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from mdlm_lm_eval.decoding.candidates import Candidates
+from mdlm_lm_eval.decoding.rules import Ranking, unmasking_rule
+from mdlm_lm_eval.options import DecodingOptions
+
+# Probabilities exist in float32 for this many positions at a time: 130 MB at a vocabulary of 126,464.
+_POSITIONS_PER_SLICE = 256
+
+
+@dataclass(frozen=True)
+class Proposals:
+    """For each of N masks: the token it would become, that token's probability, and its place in the order."""
+
+    tokens: Tensor  # [N]
+    confidence: Tensor  # [N] float32, probabilities; NaN where the logits are not finite
+    priority: Tensor  # [N] float32, the highest is unmasked first
+
+
+def propose(
+    logits: Tensor,
+    options: DecodingOptions,
+    *,
+    banned_ids: Collection[int],
+    end_ids: Collection[int],
+    uniform: Tensor,
+    slot_numbers: Tensor,
+    random_numbers: Tensor,
+) -> Proposals:
+    """Proposes tokens from `logits` [N, V], which may be overwritten.
+
+    `banned_ids` are never proposed. `uniform` [N] holds one number in [0, 1) a mask, from which a token is drawn at
+    `temperature` > 0; at 0 the likeliest is taken. `slot_numbers` and `random_numbers` [N] are those of `Candidates`,
+    which says what confidence, margin and entropy are taken of.
+
+    With `eos_last`, confidences are read as if `end_ids` could not be chosen, though they can: LLaDA's sampler sets
+    their logits to -inf after it has chosen the tokens and before the softmax (`confidence_eos_eot_inf`).
+    """
+    for banned_id in banned_ids:  # one at a time: a list of indices would be copied to the device
+        logits[:, banned_id] = -torch.inf
+    rank = unmasking_rule(options.unmasking).rank
+    ended = end_ids if options.eos_last else ()
+    inputs = (logits, uniform, slot_numbers, random_numbers)
+    slices = zip(*(tensor.split(_POSITIONS_PER_SLICE) for tensor in inputs), strict=True)
+    parts = [_propose_slice(rank, options, ended, part.float(), *numbers) for part, *numbers in slices]
+    return Proposals(*(torch.cat(values) for values in zip(*parts, strict=True)))
+
+
+def _propose_slice(
+    rank: Ranking,
+    options: DecodingOptions,
+    ended: Collection[int],
+    logits: Tensor,
+    uniform: Tensor,
+    slot_numbers: Tensor,
+    random_numbers: Tensor,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Tokens, confidence and priority [n] from float32 logits [n, V]."""
+    drawn_from = _drawn_from(logits, options)  # [n, V]
+    tokens = logits.argmax(-1) if options.temperature == 0.0 else _sample(drawn_from, uniform)
+    comes_last = torch.zeros_like(tokens, dtype=torch.bool)
+    if ended:
+        for end_id in ended:
+            comes_last |= tokens == end_id
+        logits = _without(logits, ended)
+        drawn_from = _drawn_from(logits, options)
+    plain = logits if options.top_p is None and options.top_k is None else drawn_from
+    candidates = Candidates(drawn_from, plain, tokens, comes_last, slot_numbers, random_numbers)
+    return tokens, candidates.confidence, rank(candidates)
+
+
+def _without(logits: Tensor, ids: Collection[int]) -> Tensor:
+    logits = logits.clone()
+    for id in ids:
+        logits[:, id] = -torch.inf
+    return logits
+
+
+def _drawn_from(logits: Tensor, options: DecodingOptions) -> Tensor:
+    """Logits [n, V] of the distribution that tokens are drawn from."""
+    if options.temperature != 0.0:
+        logits = logits / options.temperature
+    if options.top_p is not None or options.top_k is not None:
+        logits = _filter(logits, options)
+    return logits
+
+
+def _filter(logits: Tensor, options: DecodingOptions) -> Tensor:
+    """`logits` [n, V] with -inf outside the `top_k` likeliest tokens and the likeliest ones that reach `top_p`."""
+    ordered, ids = logits.sort(descending=True, stable=True)
+    dropped = torch.zeros_like(ordered, dtype=torch.bool)
+    if options.top_p is not None:
+        probabilities = ordered.softmax(-1)
+        dropped = probabilities.cumsum(-1) - probabilities > options.top_p
+    if options.top_k is not None:
+        dropped[:, options.top_k :] = True
+    return logits.masked_fill(torch.zeros_like(dropped).scatter(1, ids, dropped), -torch.inf)
+
+
+def _sample(logits: Tensor, uniform: Tensor) -> Tensor:
+    """One token a row of `logits` [n, V], distributed as their softmax, by inversion of `uniform` [n].
+
+    One number a mask draws from the same distribution as LLaDA's Gumbel noise, which takes V of them.
+    """
+    cumulative = logits.softmax(-1).cumsum(-1)  # [n, V]
+    # The factor keeps rounding from reaching past the last token whose probability is not zero.
+    reached = uniform * cumulative[:, -1] * (1 - 2**-20)
+    return torch.searchsorted(cumulative, reached[:, None], right=True).squeeze(1)

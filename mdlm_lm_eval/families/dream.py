@@ -1,0 +1,39 @@
+"""Dream (`model_type` Dream): a Qwen2 with bidirectional attention, whose logits are shifted by one.
+
+After Dream's published modelling code (Ye et al., 2025, arXiv:2508.15487).
+"""
+
+from typing import Any
+
+from transformers import AutoTokenizer, PretrainedConfig, Qwen2Config, Qwen2Tokenizer
+
+from mdlm_lm_eval.families.family import Family
+from mdlm_lm_eval.families.loading.published import same_keys
+from mdlm_lm_eval.families.registry import register_family
+
+
+def native_config(published: dict[str, Any]) -> Qwen2Config:
+    """Qwen2Config for a Dream `config.json`, whose keys are Qwen2's."""
+    return same_keys(Qwen2Config, published, architectures=["Qwen2ForCausalLM"])
+
+
+def tokenizer_class(class_name: str | None) -> Any:
+    """The remote class is Qwen2's byte-level BPE with added tokens."""
+    return Qwen2Tokenizer if class_name == "DreamTokenizer" else AutoTokenizer
+
+
+def shift(_config: PretrainedConfig) -> bool:
+    """The output at a position predicts the next token, as in the autoregressive model that Dream began as."""
+    return True
+
+
+register_family(
+    Family(
+        name="dream",
+        model_types=("Dream",),
+        native_config=native_config,
+        tokenizer_class=tokenizer_class,
+        shift=shift,
+        end_of_turn=("<|im_end|>",),
+    )
+)

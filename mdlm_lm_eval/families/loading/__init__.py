@@ -1,0 +1,1 @@
+"""From a published checkpoint to transformers' own classes, as the checkpoint's family says."""

@@ -1,0 +1,134 @@
+"""PEFT adapters, also those trained on the module names of a family's remote code."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from peft import LoraConfig, PeftConfig, PeftModel
+from peft.mapping import PEFT_TYPE_TO_PREFIX_MAPPING
+from peft.utils import SAFETENSORS_WEIGHTS_NAME, WEIGHTS_NAME, load_peft_weights, set_peft_model_state_dict
+from peft.utils.other import get_pattern_key
+from peft.utils.transformers_weight_conversion import convert_peft_config_for_transformers
+from safetensors import SafetensorError
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from mdlm_lm_eval.families.loading.config import check_path, one_line
+from mdlm_lm_eval.families.registry import family_of
+from mdlm_lm_eval.options import OptionError
+
+WEIGHT_FILES = (SAFETENSORS_WEIGHTS_NAME, WEIGHTS_NAME)
+PREFIX = "base_model.model."
+WHOLE_MODULE_COPY = re.compile(r"\.(modules_to_save|original_module)(\.default)?(?=\.)")
+LORA_PARAMETER = re.compile(r"\.lora_(A|B|embedding_A|embedding_B|magnitude_vector)(\.|$)")
+
+
+def load_adapter(model: PreTrainedModel, peft: str, *, revision: str | None = "main") -> PeftModel:
+    """`model` with the adapter `peft` (hub id or folder). The embedding keeps all its rows.
+
+    Raises OptionError where the adapter cannot be read or was made for another model.
+    """
+    if Path(peft).is_dir() and not any((Path(peft) / name).exists() for name in WEIGHT_FILES):
+        raise OptionError(f"peft={peft}: the folder holds no {WEIGHT_FILES[0]}")
+    config = load_adapter_config(peft, revision=revision)
+    try:
+        weights = load_peft_weights(peft, device="cpu", revision=revision or "main")
+    except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
+        raise OptionError(f"peft={peft}: the adapter cannot be read: {one_line(error)}") from error
+    parts = [
+        (name.removeprefix(PREFIX), *part) for name in weights for part in _native_parts(name, weights[name], model)
+    ]
+    if any(name != new_name for name, new_name, _ in parts):
+        config, weights = _with_native_names(peft, config, parts)
+    config.inference_mode = True
+    try:
+        convert_peft_config_for_transformers(config, model, None)
+        adapted = PeftModel(model, config)
+        result = set_peft_model_state_dict(adapted, weights)
+    except (ValueError, RuntimeError, KeyError) as error:
+        raise OptionError(f"peft={peft}: the adapter does not fit this model: {one_line(error)}") from error
+    prefix = PEFT_TYPE_TO_PREFIX_MAPPING[config.peft_type]
+    missing = [name for name in result.missing_keys if prefix in name]
+    # With the embeddings, PEFT saves a module that is trained whole a second time.
+    unexpected = [name for name in result.unexpected_keys if not _is_copy(name, weights)]
+    misfits = [*unexpected, *missing]
+    if misfits:
+        raise OptionError(
+            f"peft={peft}: the adapter does not fit this model: {len(unexpected)} of its weights have no "
+            f"place and {len(missing)} places have no weight, the first is {misfits[0]}"
+        )
+    return adapted.eval()
+
+
+def load_adapter_config(peft: str, *, revision: str | None = "main") -> PeftConfig:
+    """What the adapter says of itself, without its weights. Raises OptionError where it cannot be read."""
+    check_path("peft", peft)
+    try:
+        return PeftConfig.from_pretrained(peft, revision=revision or "main")
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise OptionError(f"peft={peft}: the adapter cannot be read: {one_line(error)}") from error
+
+
+def _is_copy(name: str, weights: dict[str, Tensor]) -> bool:
+    plain, n_replaced = WHOLE_MODULE_COPY.subn("", name)
+    return n_replaced > 0 and plain in weights
+
+
+def _with_native_names(
+    peft: str, config: PeftConfig, parts: list[tuple[str, str, Tensor]]
+) -> tuple[LoraConfig, dict[str, Tensor]]:
+    """Adapter of a family's remote code -> module names of transformers' class.
+
+    Each module is named in full, taken from the weights: LLaDA's `ff_out` alone would say neither whether a block's
+    down projection or the output head is meant.
+    """
+    if not isinstance(config, LoraConfig):
+        raise OptionError(
+            f"peft={peft}: an adapter on the modules of remote code must be of type LORA, not {config.peft_type}"
+        )
+    rank_pattern: dict[str, int] = {}
+    alpha_pattern: dict[str, Any] = {}
+    targets: set[str] = set()
+    saved: set[str] = set()
+    renamed: dict[str, Tensor] = {}
+    old_ranks, old_alphas = config.rank_pattern or {}, config.alpha_pattern or {}
+    for name, new_name, tensor in parts:
+        renamed[PREFIX + new_name] = tensor
+        if ".base_layer." in name:
+            continue  # a copy of the checkpoint's own weight, kept next to an adapted output head
+        if not LORA_PARAMETER.search(name):
+            saved.add(new_name.rpartition(".")[0])
+            continue
+        old_module = LORA_PARAMETER.split(name)[0]
+        module = LORA_PARAMETER.split(new_name)[0]
+        targets.add(module)
+        rank_key, alpha_key = get_pattern_key(old_ranks, old_module), get_pattern_key(old_alphas, old_module)
+        if rank_key in old_ranks:
+            rank_pattern[module] = old_ranks[rank_key]
+        if alpha_key in old_alphas:
+            alpha_pattern[module] = old_alphas[alpha_key]
+    config.target_modules = targets
+    config.exclude_modules = config.layers_to_transform = config.layers_pattern = None
+    config.rank_pattern, config.alpha_pattern = rank_pattern, alpha_pattern
+    config.modules_to_save = sorted(saved - targets) or None
+    return config, renamed
+
+
+def _native_parts(name: str, tensor: Tensor, model: PreTrainedModel) -> Iterator[tuple[str, Tensor]]:
+    """An adapter's tensor under its native name, split by rows where its module is; all parts have the same input."""
+    family = family_of(model.config)
+    name = name.removeprefix(PREFIX)
+    for pattern, replacement in family.weight_names.items():
+        name, n_replaced = re.subn(pattern, replacement, name)
+        if n_replaced:
+            break
+    for converter in family.weight_conversions():
+        (source,) = converter.source_patterns
+        if source in name:
+            names = [name.replace(source, target) for target in converter.target_patterns]
+            rows = [model.get_submodule(LORA_PARAMETER.split(part)[0]).out_features for part in names]
+            parts = [tensor.clone() for _ in names] if ".lora_A." in name else tensor.split(rows)
+            yield from zip(names, parts, strict=True)
+            return
+    yield name, tensor

@@ -1,0 +1,134 @@
+"""Weights into transformers' own classes, streamed and renamed by transformers."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from transformers import PretrainedConfig, PreTrainedModel
+from transformers.conversion_mapping import register_checkpoint_conversion_mapping
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
+from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, cached_file
+
+from mdlm_lm_eval.default_model import model_path
+from mdlm_lm_eval.families.family import Family
+from mdlm_lm_eval.families.loading.config import one_line, remote_code_sentence
+from mdlm_lm_eval.families.registry import family_of
+from mdlm_lm_eval.options import OptionError
+
+NAMES_SHOWN = 5
+
+
+def load_model(
+    pretrained: str,
+    config: PretrainedConfig,
+    *,
+    revision: str | None = "main",
+    subfolder: str | None = "",
+    dtype: str | torch.dtype | None = "auto",
+    trust_remote_code: bool | None = False,
+    **from_pretrained_kwargs: Any,
+) -> PreTrainedModel:
+    """The model of `config` with the checkpoint's weights, in evaluation mode.
+
+    `from_pretrained_kwargs` (device_map, quantization_config, attn_implementation, tp_plan, ...) go to transformers.
+    Raises OptionError for weights that are missing, unexpected, of another shape, or unreadable.
+    """
+    pretrained, family = model_path(pretrained), family_of(config)
+    if family.weight_names:
+        from_pretrained_kwargs["key_mapping"] = dict(family.weight_names)
+    if from_pretrained_kwargs.get("tp_plan") is not None:
+        family.refuse("tp_plan", from_pretrained_kwargs["tp_plan"])
+    try:
+        model, info = _loader(family, config).from_pretrained(
+            pretrained,
+            config=config,
+            revision=revision or "main",
+            subfolder=subfolder or "",
+            dtype=dtype or "auto",
+            trust_remote_code=bool(trust_remote_code) and family.remote_code,
+            ignore_mismatched_sizes=True,  # reported below, by name, with the missing ones
+            output_loading_info=True,
+            **from_pretrained_kwargs,
+        )
+    except (OSError, SafetensorError) as error:
+        raise OptionError(f"pretrained={pretrained}: its weights cannot be read: {one_line(error)}") from error
+    except Exception as error:
+        if family.remote_code:
+            raise OptionError(remote_code_sentence(pretrained, error)) from error
+        if isinstance(error, RuntimeError) and "conversion of the weights" in str(error):
+            # transformers fuses experts while loading and stops, without their names, where some are missing.
+            found = _weight_names(pretrained, revision or "main", subfolder or "")
+            _refuse(pretrained, "missing", family.expert_weight_names(config) - found)
+            raise OptionError(f"pretrained={pretrained}: its expert weights differ in shape") from error
+        if not isinstance(error, (ImportError, TypeError, ValueError)):
+            raise
+        # What is not installed, and values that transformers does not know.
+        raise OptionError(f"pretrained={pretrained}: it cannot be loaded as asked for: {one_line(error)}") from error
+    unexpected = {
+        name for name in info["unexpected_keys"] if not any(unused in name for unused in family.unused_weights)
+    }
+    _refuse(pretrained, "missing", set(info["missing_keys"]))
+    _refuse(pretrained, "unexpected", unexpected)
+    _refuse(pretrained, "of another shape than its config says", {name for name, *_ in info["mismatched_keys"]})
+    conversions = family.weight_conversions()
+    if conversions:
+        model.__class__ = type(model).__base__
+    if conversions or family.weight_names:
+        # save_pretrained would undo the renaming, and put the published names next to a config of transformers' class.
+        model._weight_conversions = None
+    if not family.remote_code:
+        # The config's is_causal only rules the masks; flash attention reads the modules' own.
+        for module in model.modules():
+            if "is_causal" in vars(module):
+                module.is_causal = False
+    return model.eval()
+
+
+def load_skeleton(config: PretrainedConfig) -> PreTrainedModel:
+    """The model of `config` on the meta device, without weights: its modules' names and shapes."""
+    with torch.device("meta"):
+        return family_of(config).model_class(config).from_config(config)
+
+
+def reserved_positions(config: PretrainedConfig) -> int:
+    """How many of the positions that the config names hold no token."""
+    reserved = family_of(config).reserved_positions
+    return 0 if reserved is None else reserved(load_skeleton(config))
+
+
+def _loader(family: Family, config: PretrainedConfig) -> Any:
+    """The class whose `from_pretrained` reads the family's weights.
+
+    transformers finds conversions by the name of a model's class. The family's are registered for a subclass, and so
+    rule neither other checkpoints of transformers' class nor what `save_pretrained` writes.
+    """
+    conversions = family.weight_conversions()
+    if not conversions:
+        return family.model_class(config)
+    native = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
+    name = f"{native.__name__}_{family.name}"
+    register_checkpoint_conversion_mapping(name, conversions, overwrite=True)
+    return type(name, (native,), {})
+
+
+def _weight_names(pretrained: str, revision: str, subfolder: str) -> set[str]:
+    """Names in the checkpoint's safetensors files, from their index where there is one."""
+    where: dict[str, Any] = {"revision": revision, "subfolder": subfolder}
+    index = cached_file(pretrained, SAFE_WEIGHTS_INDEX_NAME, _raise_exceptions_for_missing_entries=False, **where)
+    if index is not None:
+        return set(json.loads(Path(index).read_text())["weight_map"])
+    with safe_open(cached_file(pretrained, SAFE_WEIGHTS_NAME, **where), framework="pt") as weights:
+        return set(weights.keys())
+
+
+def _refuse(pretrained: str, what: str, names: set[str]) -> None:
+    if names:
+        shown = ", ".join(sorted(names)[:NAMES_SHOWN])
+        more = f" and {len(names) - NAMES_SHOWN} more" if len(names) > NAMES_SHOWN else ""
+        raise OptionError(f"pretrained={pretrained}: {_counted(len(names))} {what}: {shown}{more}")
+
+
+def _counted(n_weights: int) -> str:
+    return "1 weight is" if n_weights == 1 else f"{n_weights} weights are"

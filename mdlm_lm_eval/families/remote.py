@@ -1,0 +1,24 @@
+"""Checkpoints that bring their own code (`trust_remote_code=true`)."""
+
+from typing import Any
+
+from transformers import AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM, PretrainedConfig
+
+from mdlm_lm_eval.families.family import Family
+from mdlm_lm_eval.families.registry import register_family
+from mdlm_lm_eval.options import OptionError
+
+
+def model_class(config: PretrainedConfig) -> Any:
+    """The auto class that the checkpoint offers."""
+    offered = config.to_dict().get("auto_map", {})
+    classes = (AutoModelForMaskedLM, AutoModelForCausalLM)
+    return next((auto_class for auto_class in classes if auto_class.__name__ in offered), AutoModel)
+
+
+def unknown_shift(_config: PretrainedConfig) -> bool:
+    """Raises OptionError: nobody but its author knows the habits of other people's code."""
+    raise OptionError("shift_logits is not set; remote code needs shift_logits=true or shift_logits=false")
+
+
+register_family(Family(name="remote", remote_code=True, model_class=model_class, shift=unknown_shift))

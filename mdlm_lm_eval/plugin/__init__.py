@@ -1,0 +1,141 @@
+"""Makes `--model mdlm` and the task suite known to lm-eval releases that discover no plugins (0.4.13).
+
+    python -m mdlm_lm_eval.plugin
+
+prints whether that works here. It also lets `lm_eval` end with one sentence where an option is bad.
+
+`mdlm_lm_eval_hook.pth` calls `arm` when an interpreter starts, so this module may import nothing but `sys`. What `arm`
+leaves behind is one entry in `sys.meta_path` that waits for three of lm-eval's modules and acts once each has run.
+"""
+
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from importlib.machinery import ModuleSpec
+    from types import ModuleType
+
+MODEL_NAME = "mdlm"
+MODEL_TARGET = "mdlm_lm_eval.lm:MDLM"
+
+
+def register_model(lm_eval_models: "ModuleType") -> None:
+    """Adds the lazy placeholder for `mdlm` to lm-eval's model registry.
+
+    Only after `lm_eval.models` has run: `get_model` imports that module while the registry is empty and not otherwise,
+    so a name that stood there first would hide every built-in model.
+    """
+    from lm_eval.api import registry
+
+    if not discovers_plugins(registry, lm_eval_models) and MODEL_NAME not in registry.model_registry:
+        registry.model_registry.register(MODEL_NAME, target=MODEL_TARGET)
+
+
+def discovers_plugins(registry: "ModuleType", lm_eval_models: "ModuleType") -> bool:
+    """Whether this release of lm-eval finds models by the entry point group `lm_eval.models` itself."""
+    return "import_plugins" in vars(registry) or "import_plugins" in vars(lm_eval_models)
+
+
+def add_tasks(task_manager_module: "ModuleType") -> None:
+    """Lets `TaskManager` scan the task suite after lm-eval's own tasks and before the user's `--include_path`.
+
+    Later folders win in lm-eval, so a user's task of the same name stays the one that runs. No release of lm-eval
+    discovers task folders itself, and this package declares none to be discovered.
+    """
+    from functools import wraps
+    from pathlib import Path
+
+    from mdlm_lm_eval import tasks_path
+
+    task_manager = task_manager_module.TaskManager
+    initialise = task_manager.__init__
+
+    @wraps(initialise)
+    def with_suite(
+        self: object,
+        verbosity: object = None,
+        include_path: object = None,
+        include_defaults: bool = True,
+        metadata: object = None,
+    ) -> None:
+        suite = tasks_path()
+        users = (
+            list(include_path) if isinstance(include_path, (list, tuple)) else [include_path] if include_path else []
+        )
+        # A user who names the suite's own folder would otherwise have every task in it reported as overridden.
+        named_by_user = any(suite.resolve() == Path(str(path)).resolve() for path in users)
+        add_suite = include_defaults and suite.is_dir() and not named_by_user
+        initialise(
+            self,
+            verbosity=verbosity,
+            include_path=[suite, *users] if add_suite else include_path,
+            include_defaults=include_defaults,
+            metadata=metadata,
+        )
+        self.include_path = include_path  # type: ignore[attr-defined]  # what lm-eval reports stays what the user gave
+
+    task_manager.__init__ = with_suite
+
+
+def end_with_one_sentence(lm_eval_cli: "ModuleType") -> None:
+    """Lets the `lm_eval` command end on an OptionError with its message and exit status 1, without a traceback."""
+    from functools import wraps
+
+    command = lm_eval_cli.HarnessCLI
+    execute = command.execute
+
+    @wraps(execute)
+    def without_traceback(self: object, *arguments: object) -> None:
+        from mdlm_lm_eval.options import OptionError
+
+        try:
+            execute(self, *arguments)
+        except OptionError as error:
+            sys.exit(f"error: {error}")
+
+    command.execute = without_traceback
+
+
+class AfterImport:
+    """A `sys.meta_path` finder that runs an action once a module has been executed by its own loader."""
+
+    def __init__(self, actions: "dict[str, Callable[[ModuleType], None]]") -> None:
+        self.actions = actions
+
+    def find_spec(
+        self, name: str, path: "Sequence[str] | None" = None, target: "ModuleType | None" = None
+    ) -> "ModuleSpec | None":
+        action = self.actions.get(name)
+        if action is None:
+            return None
+        for finder in sys.meta_path:
+            spec = None if finder is self else finder.find_spec(name, path, target)
+            if spec is not None and spec.loader is not None:
+                spec.loader.exec_module = _followed_by(spec.loader.exec_module, action)  # type: ignore[assignment, method-assign]
+                return spec
+        return None
+
+
+def _followed_by(
+    execute: "Callable[[ModuleType], None]", action: "Callable[[ModuleType], None]"
+) -> "Callable[[ModuleType], None]":
+    def execute_then_act(module: "ModuleType") -> None:
+        execute(module)
+        try:
+            action(module)
+        except BaseException as error:  # lm-eval must work, with or without this plugin
+            print(f"mdlm-lm-eval: could not extend {module.__name__}: {error!r}", file=sys.stderr)
+
+    return execute_then_act
+
+
+def arm() -> None:
+    """Waits for lm-eval's modules to be imported. Calling it twice does no harm."""
+    if not any(isinstance(finder, AfterImport) for finder in sys.meta_path):
+        actions = {
+            "lm_eval.models": register_model,
+            "lm_eval.tasks.manager": add_tasks,
+            "lm_eval._cli": end_with_one_sentence,
+        }
+        sys.meta_path.insert(0, AfterImport(actions))

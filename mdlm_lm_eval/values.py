@@ -1,0 +1,63 @@
+"""Reads values as they are typed, and says in one sentence what a value must be."""
+
+import re
+
+_LARGEST = 2**64
+_NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
+_LONGEST_NUMBER = 400  # characters
+
+
+class OptionError(ValueError):
+    """An option that cannot be used; the message names it, its value and what is possible."""
+
+
+def must_be(name: str, what: str, value: object) -> OptionError:
+    """The error about a value that cannot be used: "n_masks must be auto or a whole number from 1, not -1"."""
+    return OptionError(f"{name} must be {what}, not {shown(value)}")
+
+
+def shown(value: object) -> str:
+    """A value as it was typed, cut short where it is long."""
+    if value is None or isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float) and value.is_integer() and abs(value) < _LARGEST:
+        return str(int(value))
+    text = value if isinstance(value, str) and value.isprintable() and value.strip() == value != "" else repr(value)
+    return text if len(text) <= 100 else f"{text[:100]}..."
+
+
+def parse_flag(name: str, value: object) -> bool:
+    """True or False. Raises OptionError for anything but these and the words for them."""
+    if str(value).lower() not in ("true", "false"):
+        raise must_be(name, "true or false", value)
+    return str(value).lower() == "true"
+
+
+def parse_whole(name: str, value: object, *, least: int = 0, most: int | None = None) -> int:
+    """A whole number, which may be typed. Raises OptionError for anything else."""
+    number = whole_of(value)
+    if number is None or number < least or (most is not None and number > most):
+        raise must_be(name, f"a whole number from {least}" + ("" if most is None else f" up to {most}"), value)
+    return number
+
+
+def check_batch_size(size: object) -> None:
+    """Raises OptionError for anything but what lm-eval's `--batch_size` takes."""
+    if size is not None and not re.fullmatch(r"auto(:[0-9]+(\.[0-9]+)?)?|0*[1-9][0-9]{0,8}", str(size)):
+        raise must_be("batch_size", "auto or a whole number from 1 up to 999999999", size)
+
+
+def number_of(value: object) -> int | float | None:
+    """The number that a value is or spells; None where it is none, such as nan, 0x10 and 1_000."""
+    if isinstance(value, str):
+        if len(value) > _LONGEST_NUMBER or not _NUMBER.fullmatch(value):
+            return None
+        value = float(value) if set(value) & set(".eE") else int(value)
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return value if is_number and abs(value) < _LARGEST else None  # type: ignore[arg-type,return-value]
+
+
+def whole_of(value: object) -> int | None:
+    """The same of whole numbers, which lm-eval hands on as floats where a sign or an exponent was typed."""
+    number = number_of(value)
+    return int(number) if number is not None and number == int(number) else None

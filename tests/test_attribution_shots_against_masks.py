@@ -1,0 +1,113 @@
+"""Gain from shots against loss to masks, read from result files of lm-eval."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mdlm_lm_eval.attribution.shots_against_masks import correlations, gains_and_losses, read_scores
+from mdlm_lm_eval.options import OptionError
+
+SHOTS, MASKS = (5, 25), (1, 200)
+TASKS = ("t0", "t1", "t2", "t3")
+FEW, MANY, DISTRACTED = (0.4, 0.5, 0.6, 0.7), (0.9, 0.7, 0.65, 0.9), (0.5, 0.6, 0.7, 0.85)
+
+
+def result_file(
+    shots: int, n_masks: int, accuracies: tuple[float, ...], questions: int = 100, **mdlm: Any
+) -> dict[str, Any]:
+    """As lm-eval writes it, as far as it is read."""
+    settings = {
+        "pretrained": "some/model",
+        "adapter": None,
+        "explicit_options": ["n_masks"],
+        "decoding": {"n_masks": n_masks},
+        "tasks": {task: {"masks": [n_masks, n_masks]} for task in TASKS},
+    }
+    return {
+        "results": {task: {"exact_match,none": accuracy} for task, accuracy in zip(TASKS, accuracies, strict=True)},
+        "n-samples": {task: {"original": 1000, "effective": questions} for task in TASKS},
+        "n-shot": dict.fromkeys(TASKS, shots),
+        "configs": {task: {} for task in TASKS},
+        "versions": dict.fromkeys(TASKS, "1"),
+        "lm_eval_version": "0.4.13",
+        "config": {"model": "mdlm", "mdlm": settings | mdlm},
+    }
+
+
+def write(folder: Path, **files: Any) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, content in files.items():
+        (folder / f"{name}.json").write_text(content if isinstance(content, str) else json.dumps(content))
+    return folder
+
+
+def complete(**mdlm: Any) -> dict[str, Any]:
+    return {
+        "few": result_file(5, 1, FEW, **mdlm),
+        "many": result_file(25, 1, MANY, **mdlm),
+        "distracted": result_file(25, 200, DISTRACTED, **mdlm),
+    }
+
+
+def test_one_row_a_task_and_pearsons_r(tmp_path: Path) -> None:
+    write(tmp_path / "a" / "b", **complete(), of_no_use=result_file(5, 200, FEW))
+    rows = gains_and_losses(read_scores([tmp_path]), shots=SHOTS, masks=MASKS)
+    assert [row["task"] for row in rows] == list(TASKS)
+    gains, losses = np.subtract(MANY, FEW), np.subtract(MANY, DISTRACTED)
+    assert [row["gain"] for row in rows] == pytest.approx(gains)
+    assert [row["loss"] for row in rows] == pytest.approx(losses)
+    (summary,) = correlations(rows)
+    assert summary["pearson_r"] == pytest.approx(np.corrcoef(gains, losses)[0, 1])
+    assert (summary["model"], summary["tasks"]) == ("some/model", 4)
+
+
+def test_models_adapters_and_decoding_settings_stay_apart(tmp_path: Path) -> None:
+    write(tmp_path / "plain", **complete())
+    write(tmp_path / "adapted", **complete(adapter="/me/out/adapter"))
+    steps = {"explicit_options": ["n_masks", "steps"], "decoding": {"n_masks": 1, "steps": 40}}
+    write(tmp_path / "steps", **complete(pretrained="/somewhere/model", **steps))
+    summary = correlations(gains_and_losses(read_scores([tmp_path]), shots=SHOTS, masks=MASKS))
+    assert [row["model"] for row in summary] == ["model steps=40", "some/model", "some/model+adapter"]
+
+
+def test_r_is_undefined_where_nothing_varies(tmp_path: Path) -> None:
+    same = result_file(25, 200, MANY)
+    rows = gains_and_losses(
+        read_scores([write(tmp_path, **complete() | {"distracted": same})]), shots=SHOTS, masks=MASKS
+    )
+    assert correlations(rows)[0]["pearson_r"] is None
+    assert correlations(rows[:2])[0]["pearson_r"] is None
+
+
+def test_other_files_are_named_and_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    autoregressive = result_file(5, 1, FEW)
+    del autoregressive["config"]["mdlm"]
+    write(tmp_path, **complete(), truncated='{"results": {', of_hf=autoregressive, a_list=[1])
+    assert len(gains_and_losses(read_scores([tmp_path]), shots=SHOTS, masks=MASKS)) == 4
+    said = capsys.readouterr().err
+    assert f"left out {tmp_path / 'truncated.json'}: is no whole JSON file" in said
+    assert f"left out {tmp_path / 'of_hf.json'}: is no result of --model mdlm" in said
+    assert f"left out {tmp_path / 'a_list.json'}" in said
+
+
+def test_files_that_disagree_are_both_named(tmp_path: Path) -> None:
+    write(tmp_path, **complete(), other=result_file(5, 1, (0.1, *FEW[1:])))
+    with pytest.raises(OptionError, match=r"few\.json and other\.json disagree on t0 of some/model at 5 shots"):
+        gains_and_losses(read_scores([tmp_path]), shots=SHOTS, masks=MASKS)
+
+
+def test_different_numbers_of_questions_do_not_mix(tmp_path: Path) -> None:
+    write(tmp_path, **complete() | {"many": result_file(25, 1, MANY, questions=7)})
+    with pytest.raises(OptionError, match="scored on 100, 7 and 100 questions"):
+        gains_and_losses(read_scores([tmp_path]), shots=SHOTS, masks=MASKS)
+
+
+def test_missing_settings_are_said_with_those_that_are_there(tmp_path: Path) -> None:
+    write(tmp_path, few=result_file(5, 1, FEW), wide=result_file(50, 200, MANY))
+    with pytest.raises(OptionError, match="found are 5 shots with 1 masks; 50 shots with 200 masks"):
+        gains_and_losses(read_scores([tmp_path]), shots=SHOTS, masks=MASKS)
+    with pytest.raises(OptionError, match="no such file or folder"):
+        read_scores([tmp_path / "nowhere"])

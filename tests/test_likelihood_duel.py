@@ -1,0 +1,230 @@
+"""`likelihood=duel`: the deterministic decoder's own log-likelihood, against golden numbers and by enumeration."""
+
+import itertools
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from lm_eval.api.instance import Instance
+from mdlm_lm_eval.checkpoints import load_config, load_model
+from safetensors.torch import load_file
+from torch import Tensor
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from mdlm_lm_eval.denoiser import Denoiser
+from mdlm_lm_eval.likelihood import LikelihoodRequest, duel, rolling_windows, score
+from mdlm_lm_eval.lm import MDLM
+from mdlm_lm_eval.options import LikelihoodOptions, OptionError
+
+POLICIES = ("confidence", "margin", "entropy", "left_to_right")
+FOLDER = Path(__file__).parent / "golden"
+TOKENS, MASK = 4, 4
+
+
+class CountingDenoiser(Denoiser):
+    """Also counts the rows of all forward passes."""
+
+    rows = 0
+
+    def logits(self, input_ids: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        self.rows += len(input_ids)
+        return super().logits(input_ids, *args, **kwargs)
+
+
+class AllTokensDenoiser(Denoiser):
+    """Its mask token is none of the model's, so that nothing is taken out of the softmax."""
+
+    def logits(self, input_ids: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        logits = super().logits(input_ids.masked_fill(input_ids == 160, 159), *args, **kwargs)
+        return torch.nn.functional.pad(logits, (0, 1), value=-torch.inf)
+
+
+def toy(kind: type[Denoiser] = CountingDenoiser) -> Any:
+    """Four tokens and the mask, peaked enough that thresholds are reached."""
+    torch.manual_seed(3)
+    config = LlamaConfig(
+        vocab_size=TOKENS + 1,
+        hidden_size=16,
+        intermediate_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        max_position_embeddings=64,
+        initializer_range=0.5,
+        is_causal=False,
+    )
+    return kind(LlamaForCausalLM(config).eval(), mask_token_id=MASK, pad_token_id=0)
+
+
+@pytest.fixture(scope="module")
+def llada() -> Any:
+    folder = FOLDER / "llada"
+    config = load_config(str(folder))
+    return load_model(str(folder), config, revision="main", subfolder="", dtype="float32", trust_remote_code=False)
+
+
+@pytest.mark.parametrize("distribution", ["without_mask", "all_tokens"])
+@pytest.mark.parametrize("tokens_per_step", [1, 2])
+@pytest.mark.parametrize("policy", POLICIES)
+def test_golden_trajectories(llada: Any, policy: str, tokens_per_step: int, distribution: str) -> None:
+    """Orders, log-probabilities and greedy flags of an independent implementation on LLaDA's modelling code."""
+    described = json.loads((FOLDER / "duel" / "golden.json").read_text())
+    golden = load_file(FOLDER / "duel" / "golden.safetensors")
+    requests = [
+        LikelihoodRequest(golden[f"pair.{pair}.context"].tolist(), golden[f"pair.{pair}.continuation"].tolist())
+        for pair in range(len(described["pairs"]))
+    ]
+    kind, mask = (Denoiser, 159) if distribution == "without_mask" else (AllTokensDenoiser, 160)
+    denoiser = kind(llada.eval(), mask_token_id=mask, pad_token_id=158)
+    options = LikelihoodOptions(likelihood="duel", unmasking=policy, tokens_per_step=tokens_per_step)
+    for pair, request in enumerate(requests):
+        (expected,) = (
+            result
+            for result in described["results"]
+            if (result["pair"], result["policy"]) == (pair, policy)
+            and (result["tokens_per_step"], result["distribution"]) == (tokens_per_step, distribution)
+        )
+        passes = denoiser.forward_passes
+        (trajectory,) = duel(denoiser, [request], options, batch_size=1, max_length=64)
+        key = f"pair.{pair}.{policy}.{tokens_per_step}.{distribution}"
+        assert trajectory.order == golden[f"{key}.order"].tolist()
+        log_probs = golden[f"{key}.logprobs"][trajectory.order].tolist()
+        assert trajectory.log_probs == pytest.approx(log_probs, abs=1e-4)
+        assert trajectory.is_greedy == expected["is_greedy"]
+        assert denoiser.forward_passes - passes == expected["forward_passes"]
+        [answer] = score(denoiser, [request], options, batch_size=1, max_length=64)
+        assert answer == (pytest.approx(expected["loglikelihood"], abs=1e-4), expected["is_greedy"])
+
+
+@pytest.mark.parametrize("threshold", [None, 0.6])
+@pytest.mark.parametrize("tokens_per_step", [1, 2, 3])
+@pytest.mark.parametrize("policy", POLICIES)
+def test_probabilities_of_all_strings_sum_to_one(policy: str, tokens_per_step: int, threshold: float | None) -> None:
+    denoiser = toy()
+    strings = [LikelihoodRequest([1, 3], list(string)) for string in itertools.product(range(TOKENS), repeat=4)]
+    options = LikelihoodOptions(
+        likelihood="duel", unmasking=policy, tokens_per_step=tokens_per_step, confidence_threshold=threshold
+    )
+    answers = score(denoiser, strings, options, batch_size=256, max_length=64)
+    assert sum(math.exp(log_likelihood) for log_likelihood, _ in answers) == pytest.approx(1.0, abs=1e-5)
+    assert sum(is_greedy for _, is_greedy in answers) == 1
+    # One canvas to begin with, and never more of them than there are ways to fill what is filled.
+    steps = math.ceil(4 / tokens_per_step)
+    assert denoiser.rows <= sum(TOKENS ** min(4, step * tokens_per_step) for step in range(steps)) + 4**3 * (
+        threshold is not None
+    )
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_thresholds_fill_what_is_sure_by_definition(policy: str) -> None:
+    denoiser, threshold, saved = toy(), 0.5, 0
+    options = LikelihoodOptions(likelihood="duel", unmasking=policy, confidence_threshold=threshold)
+    for continuation in ([0, 1, 2, 3, 0, 1], [3, 3, 1, 0, 2, 2], [1, 0, 0, 2, 1, 3]):
+        masked, total, steps = set(range(6)), 0.0, 0
+        while masked:
+            canvas = [1, 3, *(MASK if i in masked else token for i, token in enumerate(continuation))]
+            with torch.no_grad():
+                table = denoiser.model(torch.tensor([canvas])).logits[0, 2:, :TOKENS].double().softmax(-1)
+            best = table.max(-1).values
+            top = table.topk(2).values
+            ranking = {
+                "confidence": best,
+                "margin": top[:, 0] - top[:, 1],
+                "entropy": (table * table.log()).sum(-1),
+                "left_to_right": -torch.arange(6.0),
+            }[policy]
+            chosen = {max(masked, key=lambda i: ranking[i].item())} | {i for i in masked if best[i] > threshold}
+            total += sum(table[i, continuation[i]].log().item() for i in chosen)
+            masked -= chosen
+            steps += 1
+        passes = denoiser.forward_passes
+        [(log_likelihood, _)] = score(
+            denoiser, [LikelihoodRequest([1, 3], continuation)], options, batch_size=1, max_length=64
+        )
+        assert log_likelihood == pytest.approx(total, abs=1e-4)
+        assert denoiser.forward_passes - passes == steps
+        saved += 6 - steps
+    assert saved > 0
+
+
+def test_left_to_right_is_the_chain() -> None:
+    """On a model that gives nothing to the mask token, as the chain's softmax counts it and duel's does not."""
+
+    class NeverMask(Denoiser):
+        def logits(self, *args: Any, **kwargs: Any) -> Tensor:
+            logits = super().logits(*args, **kwargs)
+            logits[:, MASK] = -torch.inf
+            return logits
+
+    denoiser = toy(NeverMask)
+    requests = [LikelihoodRequest([1, 3, 2], [0, 1, 2, 3, 3]), LikelihoodRequest([2], [0, 2])]
+    for n_masks in ("auto", 7):
+        chain, left_to_right = (
+            score(denoiser, requests, options, batch_size=4, max_length=64)
+            for options in (
+                LikelihoodOptions(likelihood="chain", n_masks=n_masks),
+                LikelihoodOptions(likelihood="duel", unmasking="left_to_right", n_masks=n_masks),
+            )
+        )
+        assert [ll for ll, _ in left_to_right] == pytest.approx([ll for ll, _ in chain], abs=1e-5)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_batches_change_nothing_and_choices_share_a_pass(policy: str) -> None:
+    denoiser = toy()
+    requests = [
+        LikelihoodRequest(context, continuation)
+        for context in ([1, 3, 2, 0, 1], [2], [0, 0, 3])
+        for continuation in ([0, 1, 2], [0, 1, 3], [3, 2, 1, 0, 2, 3], [1])
+    ]
+    for n_masks in ("auto", 8):
+        options = LikelihoodOptions(likelihood="duel", unmasking=policy, n_masks=n_masks)
+        denoiser.rows = 0
+        together = score(denoiser, requests, options, batch_size=5, max_length=64)
+        rows_together, denoiser.rows = denoiser.rows, 0
+        alone = [score(denoiser, [request], options, batch_size=1, max_length=64)[0] for request in requests]
+        assert [ll for ll, _ in together] == pytest.approx([ll for ll, _ in alone], abs=1e-4)
+        assert [flag for _, flag in together] == [flag for _, flag in alone]
+        assert rows_together < denoiser.rows == sum(len(request.continuation_ids) for request in requests)
+
+
+def test_random_order_has_no_likelihood() -> None:
+    with pytest.raises(OptionError, match=r"^unmasking=random has no likelihood=duel: .*use confidence"):
+        LikelihoodOptions(likelihood="duel", unmasking="random")
+    assert LikelihoodOptions(likelihood="mc", unmasking="random").likelihood == "mc"
+
+
+def test_tokens_per_step_is_refused_elsewhere() -> None:
+    with pytest.raises(OptionError, match=r"^tokens_per_step=2 is an option of likelihood=duel alone$"):
+        LikelihoodOptions(likelihood="mc", tokens_per_step=2)
+
+
+def test_a_canvas_of_masks_alone_has_no_order() -> None:
+    request, denoiser = LikelihoodRequest([], [1, 2, 3]), toy()
+    with pytest.raises(OptionError, match="needs a context of at least one token"):
+        score(denoiser, [request], LikelihoodOptions(likelihood="duel"), batch_size=1, max_length=64)
+    assert denoiser.rows == 0
+    left_to_right = LikelihoodOptions(likelihood="duel", unmasking="left_to_right")
+    assert score(denoiser, [request], left_to_right, batch_size=1, max_length=64)[0][0] < 0
+
+
+def test_rolling_windows_and_choices_through_lm_eval(checkpoint: Path) -> None:
+    lm = MDLM(str(checkpoint), device="cpu", batch_size=4, max_length=12, likelihood="duel", unmasking="margin")
+    text = "some text to score"
+    rolling = Instance("loglikelihood_rolling", doc={}, arguments=(text,), idx=0, metadata=("r", 0, 1))
+    windows = rolling_windows(lm.tok_encode(text), max_length=12, prefix_token_id=lm.prefix_token_id)
+    options = LikelihoodOptions(likelihood="duel", unmasking="margin")
+    answers = score(lm.denoiser, windows, options, batch_size=1, max_length=12)
+    assert len(windows) == 2
+    assert lm.loglikelihood_rolling([rolling], disable_tqdm=True) == pytest.approx([sum(ll for ll, _ in answers)])
+    choices = [
+        Instance("loglikelihood", doc={}, arguments=("red", end), idx=0, metadata=("c", 0, 1))
+        for end in (" no", " yes")
+    ]
+    expected = [LikelihoodRequest(lm.tok_encode("red"), lm.tok_encode(instance.args[1])) for instance in choices]
+    assert lm.loglikelihood(choices, disable_tqdm=True) == [
+        (pytest.approx(ll, abs=1e-4), flag)
+        for ll, flag in score(lm.denoiser, expected, options, batch_size=1, max_length=12)
+    ]
