@@ -1,11 +1,13 @@
 """The canvas of one request: prompt | masks | fillers | text after the slot, and what of it is decoded and returned."""
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 
+from mdlm_lm_eval.families.attention import FULL_ATTENTION, AttentionPattern
 from mdlm_lm_eval.options import DecodingOptions, OptionError
 
 DEFAULT_MAX_GEN_TOKS = 256
@@ -18,10 +20,15 @@ class Canvas:
     token_ids: tuple[int, ...]
     slots: tuple[int, ...]  # positions of the masks that are decoded, ascending
     n_returned: int  # the tokens of the first `n_returned` slots come back
-    steps: int  # denoising steps in effect, over all blocks; the most that `confidence_threshold` takes
-    block_lengths: tuple[int, ...]  # semi-autoregressive blocks over the slots
+    block_lengths: tuple[int, ...]  # slots of each block; blocks are decoded one after the other
+    block_steps: tuple[int, ...]  # denoising steps in effect of each block; the most that `confidence_threshold` takes
     seed: int  # of this request and repetition
     prompt_length: int  # tokens of context, for classifier-free guidance; slots may stand among them
+
+    @property
+    def steps(self) -> int:
+        """Denoising steps in effect, over all blocks."""
+        return sum(self.block_steps)
 
 
 def share_steps(steps: int, block_lengths: Sequence[int]) -> list[int]:
@@ -50,11 +57,13 @@ def build_canvas(
     request_gen_toks: int | None = None,
     filler_ids: Sequence[int] = (),
     seed: int = 0,
+    attention: AttentionPattern = FULL_ATTENTION,
 ) -> tuple[Canvas, int]:
     """A canvas with masks appended to the prompt, and how many prompt tokens were cut off on the left.
 
-    `request_gen_toks` is the request's own `max_gen_toks`, `filler_ids` the tokens of all fillers. Raises OptionError
-    if masks and fillers leave no room for the prompt.
+    `request_gen_toks` is the request's own `max_gen_toks`, `filler_ids` the tokens of all fillers. A model whose blocks
+    are counted from a row's start gets masks to the end of the last block, as in the families' samplers. Raises
+    OptionError if masks and fillers leave no room for the prompt.
     """
     explicit = options.n_masks if isinstance(options.n_masks, int) else None
     wanted = request_gen_toks or options.max_gen_toks or explicit or DEFAULT_MAX_GEN_TOKS
@@ -70,9 +79,14 @@ def build_canvas(
             f"tokens together with a prompt; at most {max_length - 1} tokens do"
         )
     prompt = prompt_ids[-room:]
-    slots = list(range(len(prompt), len(prompt) + n_masks))
-    token_ids = prompt + [mask_token_id] * n_masks + list(filler_ids)
-    canvas = _planned(token_ids, slots, min(n_masks, wanted), options, seed, len(prompt))
+    end = len(prompt) + n_masks
+    if attention.block_length is not None and attention.blocks_from == "row_start" and not filler_ids:
+        end = min(max_length, math.ceil(end / attention.block_length) * attention.block_length)
+    slots = list(range(len(prompt), end))
+    token_ids = prompt + [mask_token_id] * len(slots) + list(filler_ids)
+    n_returned = min(n_masks, wanted)
+    steps = _wanted_steps(options, n_returned, len(slots), all_returned=n_returned == n_masks)
+    canvas = _planned(token_ids, slots, n_returned, steps, options, seed, len(prompt), attention)
     return canvas, len(prompt_ids) - len(prompt)
 
 
@@ -85,6 +99,7 @@ def build_infill_canvas(
     request_gen_toks: int | None = None,
     filler_ids: Sequence[int] = (),
     seed: int = 0,
+    attention: AttentionPattern = FULL_ATTENTION,
 ) -> tuple[Canvas, int]:
     """A canvas with one mask between every two segments of text, and how many tokens were cut off on the left.
 
@@ -117,7 +132,8 @@ def build_infill_canvas(
             f"max_length={max_length}; allowed are at most {max_length + slots[0]} tokens"
         )
     slots = [slot - cut for slot in slots]
-    return _planned(token_ids[cut:], slots, n_text_slots, options, seed, text_length - cut), cut
+    steps = _wanted_steps(options, n_text_slots, len(slots), all_returned=n_text_slots == len(slots))
+    return _planned(token_ids[cut:], slots, n_text_slots, steps, options, seed, text_length - cut, attention), cut
 
 
 def pad_canvases(
@@ -130,16 +146,33 @@ def pad_canvases(
     return torch.tensor(rows).to(device), torch.tensor(attended).to(device)
 
 
+def _wanted_steps(options: DecodingOptions, n_returned: int, n_slots: int, *, all_returned: bool) -> int:
+    """Denoising steps that are asked for over the whole canvas."""
+    if isinstance(options.steps, int):
+        return options.steps
+    return n_slots if all_returned or options.is_parallel else n_returned
+
+
 def _planned(
-    token_ids: list[int], slots: list[int], n_returned: int, options: DecodingOptions, seed: int, prompt_length: int
+    token_ids: list[int],
+    slots: list[int],
+    n_returned: int,
+    steps: int,
+    options: DecodingOptions,
+    seed: int,
+    prompt_length: int,
+    attention: AttentionPattern,
 ) -> Canvas:
     """Blocks and steps over the slots: a block longer than an automatic canvas is one block."""
-    length = min(options.block_length or len(slots), len(slots))
-    full, rest = divmod(len(slots), length)
-    block_lengths = (length,) * full + ((rest,) if rest else ())
-    if isinstance(options.steps, int):
-        wanted = options.steps
+    if attention.is_block_causal:
+        numbers = Counter(attention.block_of(slot, prompt_length) for slot in slots)
+        block_lengths = tuple(numbers[number] for number in sorted(numbers))
     else:
-        wanted = n_returned if options.confidence_threshold is None else len(slots)
-    steps = sum(share_steps(min(wanted, len(slots)), block_lengths))
-    return Canvas(tuple(token_ids), tuple(slots), n_returned, steps, block_lengths, seed, prompt_length)
+        length = min(options.block_length or len(slots), len(slots))
+        full, rest = divmod(len(slots), length)
+        block_lengths = (length,) * full + ((rest,) if rest else ())
+    if options.steps_per_block is not None:
+        block_steps = [min(options.steps_per_block, length) for length in block_lengths]
+    else:
+        block_steps = share_steps(min(steps, len(slots)), block_lengths)
+    return Canvas(tuple(token_ids), tuple(slots), n_returned, block_lengths, tuple(block_steps), seed, prompt_length)

@@ -6,7 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mdlm_lm_eval.families.attention import FULL_ATTENTION, AttentionPattern
+from mdlm_lm_eval.canvas_cache import CanvasCache
+from mdlm_lm_eval.families.attention import FULL_ATTENTION, AttentionPattern, block_causal_mask
 
 
 class NonFiniteLogitsError(ArithmeticError):
@@ -75,12 +76,14 @@ class Denoiser:
         *,
         cfg_scale: float = 0.0,
         prompt_mask: Tensor | None = None,
+        prompt_lengths: Tensor | None = None,
         gradient: bool = False,
     ) -> Tensor:
         """Logits [N, V] of the tokens at `positions` [N], indices into the flattened canvases, in their order.
 
         `input_ids` and `attention_mask` are [B, T]; padding may stand on either side, and without a mask there is none.
-        Only those N rows reach the output projection.
+        Only those N rows reach the output projection. `prompt_lengths` [B] are asked for where blocks are counted from
+        the prompt's end.
 
         With `cfg_scale` s > 0: u + (s + 1)(c - u), u from the same canvas with the prompt (`prompt_mask`, [B, T] bool)
         masked (LLaDA, appendix on classifier-free guidance). Without `gradient` nothing is kept for a backward pass.
@@ -91,8 +94,12 @@ class Denoiser:
             positions = torch.cat([positions, positions + input_ids.numel()])
             input_ids = torch.cat([input_ids, input_ids.masked_fill(prompt_mask, self.mask_token_id)])
             attention_mask = None if attention_mask is None else attention_mask.repeat(2, 1)
+            prompt_lengths = None if prompt_lengths is None else prompt_lengths.repeat(2)
         with torch.set_grad_enabled(gradient):
-            logits = self._full_attention(input_ids, attention_mask, positions)
+            if self.attention.is_block_causal:
+                logits = self._block_causal_attention(input_ids, attention_mask, positions, prompt_lengths)
+            else:
+                logits = self._full_attention(input_ids, attention_mask, positions)
             if cfg_scale > 0.0:
                 logits = _guided(logits, cfg_scale)
         return logits
@@ -111,6 +118,70 @@ class Denoiser:
             # The first token of a row has nothing on its left and keeps its own output, as in Dream's sampler.
             positions = positions - (positions % length != 0).long()
         return self._forward(positions, input_ids=input_ids, attention_mask=attention_mask, **self._without_cache)
+
+    def _block_causal_attention(
+        self, input_ids: Tensor, attention_mask: Tensor | None, positions: Tensor, prompt_lengths: Tensor | None
+    ) -> Tensor:
+        if prompt_lengths is None:
+            if self.attention.blocks_from == "prompt_end":
+                raise ValueError("blocks that are counted from the prompt's end need prompt_lengths")
+            prompt_lengths = input_ids.new_zeros(len(input_ids))
+        real = torch.ones_like(input_ids) if attention_mask is None else attention_mask
+        position_ids = (real.cumsum(1) - 1).clamp(min=0)  # [B, T]
+        block = self.attention.block_of(position_ids, prompt_lengths[:, None]).masked_fill(real == 0, -1)  # [B, T]
+        if self.shift:
+            positions = positions - (position_ids.flatten()[positions] != 0).long()
+        mask = self._as_attention_takes_it(block_causal_mask(block))
+        return self._forward(
+            positions, input_ids=input_ids, attention_mask=mask, position_ids=position_ids, **self._without_cache
+        )
+
+    def window_logits(
+        self,
+        input_ids: Tensor,
+        columns: Tensor,
+        sees: Tensor,
+        rows: Tensor,
+        offsets: Tensor,
+        *,
+        cache: CanvasCache | None = None,
+        cfg_scale: float = 0.0,
+        prompt_mask: Tensor | None = None,
+    ) -> Tensor:
+        """Logits [N, V] from a pass over a window of each canvas, against the remembered keys and values of the rest.
+
+        `input_ids` [B, W] are the tokens at `columns` [B, W] of the canvases, which begin at column 0 without padding;
+        `sees` [B, W, K] says which of the first K columns each of them sees. `cache` remembers what was computed for
+        the window (it has 2 B rows under guidance); without one the window has to be the first K columns. The logits
+        are those of the tokens at `offsets` [N] in the windows of `rows` [N]; of a model whose logits are shifted, W is
+        the first token behind the window, and 0 keeps its own output, as nothing on its left is computed.
+        """
+        if cfg_scale > 0.0:
+            if prompt_mask is None:
+                raise ValueError("cfg_scale needs prompt_mask, the positions that the unconditional canvas masks")
+            input_ids = torch.cat([input_ids, input_ids.masked_fill(prompt_mask, self.mask_token_id)])
+            rows, offsets = torch.cat([rows, rows + len(columns)]), offsets.repeat(2)
+            columns, sees = columns.repeat(2, 1), sees.repeat(2, 1, 1)
+        outputs = rows * input_ids.shape[1] + ((offsets - 1).clamp(min=0) if self.shift else offsets)
+        remembered: dict[str, Any] = self._without_cache
+        if cache is not None:
+            cache.move_to(columns, sees.shape[-1])
+            remembered = {"past_key_values": cache, "use_cache": True}
+        mask = self._as_attention_takes_it(sees[:, None])
+        with torch.no_grad():
+            logits = self._forward(
+                outputs, input_ids=input_ids, attention_mask=mask, position_ids=columns, **remembered
+            )
+        return _guided(logits, cfg_scale) if cfg_scale > 0.0 else logits
+
+    def _as_attention_takes_it(self, sees: Tensor) -> Tensor:
+        """A mask [B, 1, queries, keys], which transformers hands through to attention untouched.
+
+        Eager attention adds it, so that a boolean one would be silently wrong there.
+        """
+        if self.model.config._attn_implementation != "eager":
+            return sees
+        return torch.where(sees, 0.0, torch.finfo(self.dtype).min).to(self.dtype)
 
     def _forward(self, outputs: Tensor, **inputs: Any) -> Tensor:
         """The model's logits [N, V] at `outputs` [N], indices into its flattened outputs."""

@@ -65,6 +65,10 @@ class Options:
         return replace(self, **changes)  # type: ignore[type-var]
 
 
+# Options that let a step fill more masks than its schedule says.
+PARALLEL_RULES = ("confidence_threshold", "parallel_factor", "entropy_bound")
+
+
 @dataclass(frozen=True)
 class DecodingOptions(Options):
     """How answers are decoded. Lengths are tokens; None means "not set"."""
@@ -180,8 +184,18 @@ class DecodingOptions(Options):
         super().__post_init__()
         if self.mask_ratio is not None and self.n_masks != "auto":
             raise OptionError(f"mask_ratio={self.mask_ratio} and n_masks={self.n_masks} exclude each other")
-        if isinstance(self.n_masks, int) and self.block_length is not None and self.block_length > self.n_masks:
-            raise must_be("block_length", f"at most n_masks={self.n_masks}", self.block_length)
+        if self.steps_per_block is not None and self.steps != "auto":
+            raise OptionError(f"steps_per_block={self.steps_per_block} and steps={self.steps} exclude each other")
+        parallel = {name: getattr(self, name) for name in PARALLEL_RULES if getattr(self, name) is not None}
+        if len(parallel) > 1:
+            raise OptionError(
+                f"{' and '.join(f'{name}={value}' for name, value in parallel.items())} exclude each other"
+            )
+
+    @property
+    def is_parallel(self) -> bool:
+        """Whether what a step fills depends on how sure the model is, and not on a schedule alone."""
+        return any(getattr(self, name) is not None for name in PARALLEL_RULES)
 
 
 @dataclass(frozen=True)
@@ -221,10 +235,7 @@ class LikelihoodOptions(Options):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.likelihood == "duel" and self.unmasking == "random":
-            raise OptionError(
-                "unmasking=random has no likelihood=duel: its order is drawn, and many orders lead to one text; "
-                "use confidence, margin, entropy or left_to_right"
-            )
+            raise without_duel(self.unmasking)
         if self.likelihood != "duel" and self.tokens_per_step != 1:
             raise OptionError(f"tokens_per_step={self.tokens_per_step} is an option of likelihood=duel alone")
 
@@ -254,14 +265,6 @@ class ModelOptions(Options):
 
 # What is declared and not there yet: values of options that are refused; none named means all but the default.
 _PLANNED: Mapping[str, Sequence[str]] = {
-    "schedule": ("bd3lm",),
-    "cache": (),
-    "steps_per_block": (),
-    "small_block_length": (),
-    "parallel_factor": (),
-    "entropy_bound": (),
-    "editing_threshold": (),
-    "max_post_steps": (),
     "cache_audit": (),
 }
 
@@ -297,9 +300,10 @@ LIKELIHOOD_NAMES = frozenset(likelihood_defaults())
 MODEL_NAMES = frozenset(each.name for each in options_of(ModelOptions))
 
 
-def is_planned(declared: Field[Any]) -> bool:
-    """Whether an option is declared and not there yet."""
-    return declared.name in _PLANNED and not _PLANNED[declared.name]
+def is_there(name: str, value: object) -> bool:
+    """Whether this version can do what an option that is not at its default asks for."""
+    refused = _PLANNED.get(name)
+    return refused is None or (len(refused) > 0 and value not in refused)
 
 
 def requirement(declared: Field[Any]) -> str:
@@ -307,8 +311,8 @@ def requirement(declared: Field[Any]) -> str:
     kinds = get_args(declared.type) or (declared.type,)
     known = about(declared)
     if known.choices is not None:
-        planned = _PLANNED.get(declared.name, ())
-        return f"one of {', '.join(choice for choice in known.choices() if choice not in planned)}"
+        possible = [name for name in known.choices() if name == declared.default or is_there(declared.name, name)]
+        return f"one of {', '.join(possible)}"
     if bool in kinds:
         return "true or false"
     if str in kinds:
@@ -319,6 +323,14 @@ def requirement(declared: Field[Any]) -> str:
     bounds += [f"up to {shown(known.most)}"] if known.most is not None else []
     words = [word for word, fits in (("auto", Auto in kinds), ("none", NoneType in kinds), ("0", known.zero)) if fits]
     return " or ".join([*words, " ".join([what, *bounds])])
+
+
+def without_duel(unmasking: str) -> OptionError:
+    """The error about an unmasking rule that draws its order."""
+    return OptionError(
+        f"unmasking={unmasking} has no likelihood=duel: its order is drawn, and many orders lead to one text; "
+        "use confidence, margin, entropy or left_to_right"
+    )
 
 
 def unknown_option(
@@ -363,8 +375,8 @@ def _in_bounds(number: float, known: Option) -> bool:
 
 def _refuse_planned(options: Options) -> None:
     for declared in options_of(type(options)):
-        value, refused = getattr(options, declared.name), _PLANNED.get(declared.name)
-        if refused is not None and value != declared.default and (not refused or value in refused):
+        value = getattr(options, declared.name)
+        if value != declared.default and not is_there(declared.name, value):
             raise OptionError(f"{declared.name}={shown(value)} is not there yet; leave it at {shown(declared.default)}")
 
 

@@ -11,7 +11,7 @@ from torch import nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from mdlm_lm_eval.canvas import Canvas, build_canvas, build_infill_canvas
-from mdlm_lm_eval.decoding import decode, decode_canvases, rules
+from mdlm_lm_eval.decoding import decode, loop, rules
 from mdlm_lm_eval.decoding.proposals import propose
 from mdlm_lm_eval.decoding.rules import register_unmasking, unmasking_names, unmasking_rule
 from mdlm_lm_eval.decoding.schedules import unmask_counts
@@ -33,6 +33,11 @@ VARIANTS = [
     {"cfg_scale": 1.0, "steps": 3},
     {"eos_last": True, "steps": 4},
 ]
+
+
+def decode_canvases(*arguments, **settings) -> list[list[int]]:
+    """The tokens alone."""
+    return [completion.token_ids for completion in loop.decode_canvases(*arguments, **settings)]
 
 
 class RecordingDenoiser(Denoiser):

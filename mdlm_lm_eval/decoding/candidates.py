@@ -36,6 +36,11 @@ class Candidates:
         return self.logits.softmax(-1)
 
     @cached_property
+    def entropy(self) -> Tensor:
+        """[N], in nats, of the distribution that tokens are drawn from; 0 log 0 counts as 0."""
+        return torch.special.entr(self.probabilities).sum(-1)
+
+    @cached_property
     def confidence(self) -> Tensor:
         """[N], the probability of the token that each mask would become."""
         plain = self.probabilities if self.plain_logits is self.logits else self.plain_logits.softmax(-1)

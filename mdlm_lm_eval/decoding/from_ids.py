@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Collection
 
 from mdlm_lm_eval.canvas import build_canvas
+from mdlm_lm_eval.decoding.blocks import attention_in_effect
 from mdlm_lm_eval.decoding.loop import decode_canvases
 from mdlm_lm_eval.denoiser import Denoiser
 from mdlm_lm_eval.options import DecodingOptions, OptionError
@@ -25,6 +26,7 @@ def decode(
     """
     if options.n_fillers:
         raise OptionError(f"n_fillers={options.n_fillers} is not allowed without a tokenizer; allowed is 0")
+    attention = attention_in_effect(denoiser.attention, options)
     repetitions: Counter[tuple[int, ...]] = Counter()
     canvases = []
     for prompt in prompts:
@@ -37,6 +39,8 @@ def decode(
             max_length=denoiser.max_length,
             request_gen_toks=max_gen_toks,
             seed=int.from_bytes(hashlib.sha256(key.encode()).digest()[:8], "big") >> 1,
+            attention=attention,
         )
         canvases.append(canvas)
-    return decode_canvases(denoiser, canvases, options, eos_ids=stop_ids)
+    completions = decode_canvases(denoiser, canvases, options, eos_ids=stop_ids)
+    return [completion.token_ids for completion in completions]

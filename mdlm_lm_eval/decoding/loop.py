@@ -5,10 +5,17 @@ from collections.abc import Callable, Collection, Sequence
 import torch
 from torch import Tensor
 
-from mdlm_lm_eval.canvas import Canvas, pad_canvases, share_steps
+from mdlm_lm_eval.canvas import Canvas, pad_canvases
+from mdlm_lm_eval.decoding.approximate import ApproximateDecoder
+from mdlm_lm_eval.decoding.block_loop import decode_blocks
+from mdlm_lm_eval.decoding.blocks import attention_in_effect
+from mdlm_lm_eval.decoding.causal import CausalDecoder
+from mdlm_lm_eval.decoding.completion import Completion, Cost, until_end
 from mdlm_lm_eval.decoding.proposals import propose
+from mdlm_lm_eval.decoding.requirements import check_decoding
 from mdlm_lm_eval.decoding.rules import unmasking_rule
 from mdlm_lm_eval.decoding.schedules import unmask_counts
+from mdlm_lm_eval.decoding.selection import select
 from mdlm_lm_eval.denoiser import Denoiser, NonFiniteLogitsError
 from mdlm_lm_eval.options import DecodingOptions
 
@@ -100,8 +107,8 @@ def decode_canvases(
     eos_ids: Collection[int] = (),
     end_of_turn_ids: Collection[int] = (),
     is_decided: Callable[[list[int]], bool] | None = None,
-) -> list[list[int]]:
-    """Decodes a batch; the tokens of each canvas's first `n_returned` slots, up to an EOS or end of turn inclusive.
+) -> list[Completion]:
+    """Decodes a batch: the tokens of each canvas's first `n_returned` slots, up to an EOS or end of turn inclusive.
 
     Nothing in a row depends on the others. `is_decided` tells of tokens unmasked from the left, without a gap, whether
     the caller needs no more: an unmasked token never changes, so with `early_exit` such a row leaves the batch (its
@@ -110,10 +117,20 @@ def decode_canvases(
     """
     if not canvases:
         return []
-    batch = CanvasBatch(denoiser, canvases, options)
-    results: list[list[int]] = [[] for _ in canvases]
     end_ids = {*eos_ids, *end_of_turn_ids}
     banned = {denoiser.mask_token_id, *(eos_ids if options.suppress_eos else ())}
+    attention = attention_in_effect(denoiser.attention, options)
+    check_decoding(options, attention, edits=denoiser.edits)
+    if attention.is_block_causal:
+        decoder = CausalDecoder(denoiser, canvases, attention, options, banned, end_ids)
+        return decode_blocks(decoder, is_decided=is_decided)
+    if options.cache in ("prefix", "dual"):
+        return decode_blocks(
+            ApproximateDecoder(denoiser, canvases, attention, options, banned, end_ids), is_decided=is_decided
+        )
+    batch = CanvasBatch(denoiser, canvases, options)
+    completions: dict[int, Completion] = {}
+    canvases_per_row = 2 if options.cfg_scale > 0.0 else 1
     look_every = 1 if denoiser.device.type == "cpu" else _STEPS_BETWEEN_LOOKS
     step = 0
     while batch.indices:
@@ -121,7 +138,7 @@ def decode_canvases(
         step += 1
         finished = [len(plan) <= step for plan in batch.plans]
         look = options.early_exit and step % look_every == 0
-        if options.confidence_threshold is not None:
+        if options.is_parallel:
             complete = batch.complete(denoiser.mask_token_id)
             finished = [ended or done for ended, done in zip(finished, complete, strict=True)]
         if not look and not any(finished):
@@ -136,12 +153,14 @@ def decode_canvases(
                 or (bool(prefix) and is_decided is not None and is_decided(prefix))
             )
             if finished[row] or decided:
-                results[batch.indices[row]] = _until_end(prefix, end_ids)
+                length = canvases_per_row * len(batch.canvases[row].token_ids)
+                cost = Cost(forward_passes=step, steps=step, tokens=step * length)
+                completions[batch.indices[row]] = Completion(until_end(prefix, end_ids), cost)
             else:
                 kept.append(row)
         if len(kept) < len(batch.indices):
             batch.keep(kept)
-    return results
+    return [completions[row] for row in range(len(canvases))]
 
 
 def _plan(canvas: Canvas, options: DecodingOptions) -> list[tuple[int, int]]:
@@ -149,15 +168,14 @@ def _plan(canvas: Canvas, options: DecodingOptions) -> list[tuple[int, int]]:
 
     Steps that would unmask nothing (Dream's schedule has some) change nothing and are left out, and with `early_exit`
     so are blocks whose tokens are not returned, since later blocks never change earlier ones. Under
-    `confidence_threshold` a row may be ahead of its plan, never behind: the number of masks is known only from above.
+    a parallel rule a row may be ahead of its plan, never behind: the number of masks is known only from above.
     """
     plan: list[tuple[int, int]] = []
-    block_steps = share_steps(canvas.steps, canvas.block_lengths)
     start = 0
-    for length, steps in zip(canvas.block_lengths, block_steps, strict=True):
+    for length, steps in zip(canvas.block_lengths, canvas.block_steps, strict=True):
         if options.early_exit and start >= canvas.n_returned:
             break
-        if options.confidence_threshold is not None:
+        if options.is_parallel:
             plan += [(count, length) for count in unmask_counts(length, steps, options.schedule) if count]
         elif steps == 1 and options.early_exit:
             # All of the block at once: what is not returned need not be predicted.
@@ -186,7 +204,7 @@ def _denoise(
     candidates = masked & (batch.block_number == block)  # [B, T]
     candidates &= candidates.cumsum(1) <= batch.n_candidates[:, step, None]
     flat = candidates.flatten()
-    if options.confidence_threshold is None:
+    if not options.is_parallel:
         # The number of candidates is known from the plan: the device need not be asked for it.
         at = torch.nonzero_static(flat, size=sum(plan[step][1] for plan in batch.plans)).squeeze(1)  # [N]
     else:
@@ -208,21 +226,19 @@ def _denoise(
         slot_numbers=batch.slot_number.flatten()[at],
         random_numbers=batch.random_numbers.flatten()[at],
     )
-    shape = batch.input_ids.shape
-    tokens = batch.input_ids.flatten().scatter(0, at, proposals.tokens).view(shape)
-    nothing = torch.zeros_like(batch.random_numbers).flatten()  # [B * T]
-    priority = (nothing - torch.inf).scatter(0, at, proposals.priority).view(shape)
-    confidence = nothing.scatter(0, at, proposals.confidence).view(shape)
+
+    def spread(values: Tensor) -> Tensor:  # [N] -> [B, T]
+        return values.new_zeros(batch.input_ids.numel()).scatter(0, at, values).view(batch.input_ids.shape)
+
+    confidence = spread(proposals.confidence)
     batch.finite &= confidence.isfinite().all(1)
-    rank = torch.argsort(priority, dim=1, descending=True, stable=True).argsort(1)  # [B, T]
-    chosen = candidates & (rank < batch.counts[:, step, None])
-    if options.confidence_threshold is not None:
-        chosen |= candidates & (confidence >= options.confidence_threshold)
-    batch.input_ids = torch.where(chosen, tokens, batch.input_ids)
-
-
-def _until_end(tokens: list[int], end_ids: Collection[int]) -> list[int]:
-    for index, token in enumerate(tokens):
-        if token in end_ids:
-            return tokens[: index + 1]
-    return tokens
+    chosen = select(
+        candidates,
+        spread(proposals.priority),
+        confidence,
+        spread(proposals.entropy),
+        batch.counts[:, step],
+        options,
+        strict=False,
+    )
+    batch.input_ids = torch.where(chosen, spread(proposals.tokens), batch.input_ids)

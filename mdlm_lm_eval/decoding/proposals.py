@@ -21,6 +21,7 @@ class Proposals:
     tokens: Tensor  # [N]
     confidence: Tensor  # [N] float32, probabilities; NaN where the logits are not finite
     priority: Tensor  # [N] float32, the highest is unmasked first
+    entropy: Tensor  # [N] float32, in nats; zeros unless `entropy_bound` asks for it
 
 
 def propose(
@@ -60,8 +61,8 @@ def _propose_slice(
     uniform: Tensor,
     slot_numbers: Tensor,
     random_numbers: Tensor,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Tokens, confidence and priority [n] from float32 logits [n, V]."""
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Tokens, confidence, priority and entropy [n] from float32 logits [n, V]."""
     drawn_from = _drawn_from(logits, options)  # [n, V]
     tokens = logits.argmax(-1) if options.temperature == 0.0 else _sample(drawn_from, uniform)
     comes_last = torch.zeros_like(tokens, dtype=torch.bool)
@@ -72,7 +73,9 @@ def _propose_slice(
         drawn_from = _drawn_from(logits, options)
     plain = logits if options.top_p is None and options.top_k is None else drawn_from
     candidates = Candidates(drawn_from, plain, tokens, comes_last, slot_numbers, random_numbers)
-    return tokens, candidates.confidence, rank(candidates)
+    confidence = candidates.confidence
+    entropy = torch.zeros_like(confidence) if options.entropy_bound is None else candidates.entropy
+    return tokens, confidence, rank(candidates), entropy
 
 
 def _without(logits: Tensor, ids: Collection[int]) -> Tensor:

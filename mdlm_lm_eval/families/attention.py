@@ -1,7 +1,7 @@
 """What each position of a canvas sees."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from mdlm_lm_eval.options import OptionError
 
@@ -31,6 +31,13 @@ class AttentionPattern:
     def is_block_causal(self) -> bool:
         """Whether finished blocks never see what comes after them, so that their keys and values stay exact."""
         return self.block_length is not None
+
+    def block_of(self, position: Any, prompt_length: Any = 0) -> Any:
+        """Number of the block that a position is in, of a row with so many tokens of prompt; integers or tensors."""
+        if self.block_length is None:
+            return position * 0
+        shift = -prompt_length % self.block_length if self.blocks_from == "prompt_end" else 0
+        return (position + shift) // self.block_length
 
 
 FULL_ATTENTION = AttentionPattern()

@@ -1,0 +1,75 @@
+"""Keys and values that are remembered between passes over parts of a canvas."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers.cache_utils import Cache, CacheLayerMixin
+
+
+class CanvasLayer(CacheLayerMixin):
+    """One layer's keys and values [B, H, T, D] of every column of a batch of canvases.
+
+    transformers' DynamicLayer only appends, so that a block which is run again and again must be cut off after each
+    pass, at one length for all rows, and everything is copied in every pass. Here a pass overwrites the columns that it
+    runs: rows may stand at different columns, and nothing else is copied.
+    """
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.width = width
+        self.columns = torch.empty(0, 0, dtype=torch.long)  # [B, W], of the pass to come
+        self.n_seen = 0
+
+    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
+        """Zeros: what was never run is masked, and masked numbers must be finite."""
+        batch, heads, _, size = key_states.shape
+        self.keys = key_states.new_zeros(batch, heads, self.width, size)
+        self.values = value_states.new_zeros(batch, heads, self.width, value_states.shape[-1])
+        self.is_initialized = True
+
+    def update(self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
+        """Writes the window's keys and values [B, H, W, D]; the keys and values of the first K columns."""
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+        rows = torch.arange(len(self.columns), device=self.columns.device)[:, None]
+        seen = []
+        for remembered, new in ((self.keys, key_states), (self.values, value_states)):
+            remembered[rows, :, self.columns] = new.transpose(1, 2)
+            seen.append(remembered[:, :, : self.n_seen])
+        return seen[0], seen[1]
+
+    def keep(self, rows: Tensor) -> None:
+        """Drops all other rows."""
+        if self.is_initialized:
+            self.keys, self.values = self.keys[rows], self.values[rows]
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        """Not asked, as every pass brings its mask."""
+        return self.n_seen, 0
+
+    def get_seq_length(self) -> int:
+        """Not asked, as every pass brings its positions."""
+        return 0
+
+    def get_max_length(self) -> int:
+        """Columns that it has room for."""
+        return self.width
+
+
+class CanvasCache(Cache):
+    """Keys and values of a batch of canvases of at most `width` columns, for each of a model's layers."""
+
+    def __init__(self, n_layers: int, width: int) -> None:
+        self.canvas_layers = [CanvasLayer(width) for _ in range(n_layers)]
+        super().__init__(layers=list(self.canvas_layers))
+
+    def move_to(self, columns: Tensor, n_seen: int) -> None:
+        """The next pass runs these columns [B, W] and sees of the first `n_seen`."""
+        for layer in self.canvas_layers:
+            layer.columns, layer.n_seen = columns, n_seen
+
+    def keep(self, rows: Tensor) -> None:
+        """Drops all other rows."""
+        for layer in self.canvas_layers:
+            layer.keep(rows)

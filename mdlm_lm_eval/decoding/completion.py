@@ -1,0 +1,43 @@
+"""What decoding one canvas gave, and what it cost."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What one row of a batch took, whatever its neighbours did.
+
+    forward_passes: passes of the model that this row took part in; those that only fill its cache too.
+    steps: denoising steps, the passes in which masks could be filled or tokens changed.
+    tokens: positions that went through the layers for this row, twice those under guidance.
+    """
+
+    forward_passes: int = 0
+    steps: int = 0
+    tokens: int = 0
+
+    def plus(self, tokens: int, *, step: bool = True) -> "Cost":
+        """With one pass more, over so many positions."""
+        return replace(
+            self,
+            forward_passes=self.forward_passes + 1,
+            steps=self.steps + step,
+            tokens=self.tokens + tokens,
+        )
+
+
+@dataclass(frozen=True)
+class Completion:
+    """The tokens of a canvas's returned slots, up to an EOS or end of turn inclusive."""
+
+    token_ids: list[int]
+    cost: Cost
+
+
+def until_end(token_ids: Sequence[int], end_ids: Collection[int]) -> list[int]:
+    """The tokens up to the first of `end_ids`, inclusive."""
+    for index, token in enumerate(token_ids):
+        if token in end_ids:
+            return list(token_ids[: index + 1])
+    return list(token_ids)

@@ -1,0 +1,62 @@
+"""Which candidates a denoising step fills: the schedule's number of them, and all that a parallel rule accepts."""
+
+import torch
+from torch import Tensor
+
+from mdlm_lm_eval.options import DecodingOptions
+
+
+def select(
+    candidates: Tensor,
+    priority: Tensor,
+    confidence: Tensor,
+    entropy: Tensor | None,
+    counts: Tensor,
+    options: DecodingOptions,
+    *,
+    strict: bool,
+) -> Tensor:
+    """Where [R, C] a mask is filled, of `candidates` [R, C] bool in R rows.
+
+    The `counts` [R] of highest `priority` [R, C] in each row, and those that the options' parallel rule accepts by
+    `confidence` and `entropy` [R, C]. `strict`: whether what equals `confidence_threshold` is not accepted.
+    """
+    lowest = -torch.inf
+    rank = torch.argsort(priority.masked_fill(~candidates, lowest), dim=1, descending=True, stable=True).argsort(1)
+    chosen = rank < counts[:, None]
+    if options.confidence_threshold is not None:
+        threshold = options.confidence_threshold
+        chosen = chosen | (confidence > threshold if strict else confidence >= threshold)
+    if options.parallel_factor is not None:
+        chosen = chosen | accepted_by_factor(candidates, confidence, options.parallel_factor)
+    if options.entropy_bound is not None and entropy is not None:
+        chosen = chosen | accepted_by_entropy(candidates, entropy, options.entropy_bound)
+    return chosen & candidates
+
+
+def accepted_by_factor(candidates: Tensor, confidence: Tensor, factor: float) -> Tensor:
+    """Fast-dLLM's factor rule [R, C]: by descending confidence, a mask is filled while c_r >= 1 - factor / (r + 1).
+
+    The first is always in it. Where only the last candidate fails, the reference takes it too: its search ends at the
+    same index whether the last fails or none does (so of two masks both are always filled).
+    """
+    ordered, order = confidence.masked_fill(~candidates, -torch.inf).sort(dim=1, descending=True, stable=True)
+    place = torch.arange(1, candidates.shape[1] + 1, device=candidates.device)  # [C], r
+    passes = ordered >= 1 - factor / (place + 1)
+    passes[:, 0] = True
+    run = passes.long().cumprod(1).sum(1)  # [R]
+    n = candidates.sum(1)
+    run = torch.where(run == n - 1, n, run)
+    return torch.zeros_like(candidates).scatter(1, order, place <= run[:, None])
+
+
+def accepted_by_entropy(candidates: Tensor, entropy: Tensor, bound: float) -> Tensor:
+    """The entropy-bounded sampler's rule [R, C] (Ben-Hamu et al. 2025, arXiv 2505.24857).
+
+    By ascending entropy, a mask is filled while the entropies of those before it sum to at most `bound`: what the
+    masks' joint distribution can differ from a product of their own is bounded by that.
+    """
+    ordered, order = entropy.masked_fill(~candidates, torch.inf).sort(dim=1, stable=True)
+    before = ordered.cumsum(1).roll(1, dims=1)
+    before[:, 0] = 0.0
+    return torch.zeros_like(candidates).scatter(1, order, before <= bound)
