@@ -14,7 +14,6 @@
 """
 
 import argparse
-import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +21,8 @@ from statistics import mean, stdev
 
 from mdlm_lm_eval.results.markdown import markdown_table as table
 from mdlm_lm_eval.results.markdown import replace_table
+from mdlm_lm_eval.results.privacy import last_part
+from mdlm_lm_eval.results.result_file import read_result_file
 
 N_MASKS = (1, 2, 10, 50, 100, 200)
 POSITIONS = (0, 10, 20, 30, 40)
@@ -45,18 +46,18 @@ class Cell:
 
 
 def read(path: Path) -> Cell:
-    result = json.loads(path.read_text(encoding="utf-8"))
-    settings = result["config"]["mdlm"]
-    (group,) = result["groups"]
-    tasks = result["group_subtasks"][group]
+    file = read_result_file(path)
+    assert file.mdlm is not None
+    (group,), options = file.group_results, file.mdlm["decoding"]
+    tasks = [file.tasks[name] for name in file.groups[group]]
     return Cell(
-        adapter=Path(settings["adapter"] or "").name,
+        adapter=last_part(file.folders[1]) if file.folders[1] else "",
         group=group,
-        n_masks=settings["decoding"]["n_masks"],
-        steps=settings["decoding"]["steps"],
-        unmasking=settings["decoding"]["unmasking"],
-        n_questions=sum(result["n-samples"][task]["effective"] for task in tasks),
-        accuracies={task: result["results"][task]["exact_match,none"] for task in tasks},
+        n_masks=options["n_masks"],
+        steps=options["steps"],
+        unmasking=options["unmasking"],
+        n_questions=sum(task.n_questions for task in tasks),
+        accuracies={task.name: task.metrics["exact_match,none"] for task in tasks},
     )
 
 

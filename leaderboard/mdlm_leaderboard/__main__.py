@@ -5,12 +5,10 @@ import os
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from mdlm_leaderboard.build import LeaderboardError, build
-from mdlm_leaderboard.rows import Board, Refused
-from mdlm_leaderboard.validate import problems_of
-from mdlm_lm_eval.options import OptionError
-from mdlm_lm_eval.results.files import UnusableFile
+if TYPE_CHECKING:
+    from mdlm_leaderboard.rows import Board, Refused
 
 _EXAMPLE = """examples:
   mdlm-leaderboard build results/ --output site/
@@ -75,6 +73,10 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _build(results: Path, output: Path, *, strict: bool) -> int:
+    # Here and below, what the command needs is imported where it is needed: `--help` needs none of it.
+    from mdlm_leaderboard.build import LeaderboardError, build
+    from mdlm_lm_eval.options import OptionError
+
     try:
         board = build(results, output)
     except (LeaderboardError, OptionError, OSError) as error:
@@ -88,12 +90,12 @@ def _build(results: Path, output: Path, *, strict: bool) -> int:
     return int(strict and bool(board.refused))
 
 
-def _say_refused(refused: Iterable[Refused]) -> None:
+def _say_refused(refused: "Iterable[Refused]") -> None:
     for one in refused:
         _say(f"not used: {one.path!r}: {one.reason}")
 
 
-def _say_set_apart(board: Board) -> None:
+def _say_set_apart(board: "Board") -> None:
     for section in board.sections:
         if section.why_apart:
             rows = f"{len(section.rows)} row" + "s" * (len(section.rows) != 1)
@@ -101,6 +103,8 @@ def _say_set_apart(board: Board) -> None:
 
 
 def _validate(files: Sequence[Path]) -> int:
+    from mdlm_leaderboard.validate import problems_of
+
     wrong = 0
     for file in files:
         problems = problems_of(file)
@@ -113,8 +117,8 @@ def _validate(files: Sequence[Path]) -> int:
 
 
 def _compare(first: Path, second: Path) -> int:
-    # Imported here, as numpy takes longer to load than `--help` takes.
     from mdlm_leaderboard.compare import as_text, compare
+    from mdlm_lm_eval.results.files import UnusableFile
 
     try:
         comparisons = compare(first, second)
