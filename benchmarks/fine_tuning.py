@@ -45,18 +45,17 @@ class Cell:
 
 
 def read(path: Path) -> Cell:
-    result = json.loads(path.read_text(encoding="utf-8"))
-    settings = result["config"]["mdlm"]
-    (group,) = result["groups"]
-    tasks = result["group_subtasks"][group]
+    result = read_result_file(path)
+    settings = result.mdlm or {}
+    ((group, tasks),) = ((name, members) for name, members in result.groups.items() if name in result.group_results)
     return Cell(
-        adapter=Path(settings["adapter"] or "").name,
+        adapter=Path(result.folders[1]).name,
         group=group,
         n_masks=settings["decoding"]["n_masks"],
         steps=settings["decoding"]["steps"],
         unmasking=settings["decoding"]["unmasking"],
-        n_questions=sum(result["n-samples"][task]["effective"] for task in tasks),
-        accuracies={task: result["results"][task]["exact_match,none"] for task in tasks},
+        n_questions=sum(result.tasks[task].n_questions for task in tasks),
+        accuracies={task: result.tasks[task].metrics["exact_match,none"] for task in tasks},
     )
 
 
