@@ -235,10 +235,7 @@ class LikelihoodOptions(Options):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.likelihood == "duel" and self.unmasking == "random":
-            raise OptionError(
-                "unmasking=random has no likelihood=duel: its order is drawn, and many orders lead to one text; "
-                "use confidence, margin, entropy or left_to_right"
-            )
+            raise without_duel(self.unmasking)
         if self.likelihood != "duel" and self.tokens_per_step != 1:
             raise OptionError(f"tokens_per_step={self.tokens_per_step} is an option of likelihood=duel alone")
 
@@ -303,9 +300,10 @@ LIKELIHOOD_NAMES = frozenset(likelihood_defaults())
 MODEL_NAMES = frozenset(each.name for each in options_of(ModelOptions))
 
 
-def is_planned(declared: Field[Any]) -> bool:
-    """Whether an option is declared and not there yet."""
-    return declared.name in _PLANNED and not _PLANNED[declared.name]
+def is_there(name: str, value: object) -> bool:
+    """Whether this version can do what an option that is not at its default asks for."""
+    refused = _PLANNED.get(name)
+    return refused is None or (len(refused) > 0 and value not in refused)
 
 
 def requirement(declared: Field[Any]) -> str:
@@ -313,8 +311,8 @@ def requirement(declared: Field[Any]) -> str:
     kinds = get_args(declared.type) or (declared.type,)
     known = about(declared)
     if known.choices is not None:
-        planned = _PLANNED.get(declared.name, ())
-        return f"one of {', '.join(choice for choice in known.choices() if choice not in planned)}"
+        possible = [name for name in known.choices() if name == declared.default or is_there(declared.name, name)]
+        return f"one of {', '.join(possible)}"
     if bool in kinds:
         return "true or false"
     if str in kinds:
@@ -325,6 +323,14 @@ def requirement(declared: Field[Any]) -> str:
     bounds += [f"up to {shown(known.most)}"] if known.most is not None else []
     words = [word for word, fits in (("auto", Auto in kinds), ("none", NoneType in kinds), ("0", known.zero)) if fits]
     return " or ".join([*words, " ".join([what, *bounds])])
+
+
+def without_duel(unmasking: str) -> OptionError:
+    """The error about an unmasking rule that draws its order."""
+    return OptionError(
+        f"unmasking={unmasking} has no likelihood=duel: its order is drawn, and many orders lead to one text; "
+        "use confidence, margin, entropy or left_to_right"
+    )
 
 
 def unknown_option(
@@ -369,8 +375,8 @@ def _in_bounds(number: float, known: Option) -> bool:
 
 def _refuse_planned(options: Options) -> None:
     for declared in options_of(type(options)):
-        value, refused = getattr(options, declared.name), _PLANNED.get(declared.name)
-        if refused is not None and value != declared.default and (not refused or value in refused):
+        value = getattr(options, declared.name)
+        if value != declared.default and not is_there(declared.name, value):
             raise OptionError(f"{declared.name}={shown(value)} is not there yet; leave it at {shown(declared.default)}")
 
 

@@ -31,7 +31,7 @@ def checkpoint(arguments: FinetuneArguments, step: int, *, whole: bool = True) -
     folder = checkpoint_folder(arguments) / f"checkpoint-{step}"
     folder.mkdir(parents=True)
     if whole:
-        (folder / "trainer_state.json").touch()
+        (folder / "trainer_state.json").write_text(f'{{"global_step": {step}}}')
     return folder
 
 
@@ -66,6 +66,7 @@ def test_a_half_saved_checkpoint_is_passed_over(arguments: FinetuneArguments) ->
     for step in (5, 90):
         checkpoint(arguments, step)
     checkpoint(arguments, 100, whole=False)
+    (checkpoint(arguments, 95) / "trainer_state.json").write_text('{"global_st')
     newest = checkpoint_folder(arguments) / "checkpoint-90"
     assert last_checkpoint(arguments) == str(newest)
 

@@ -72,24 +72,13 @@ def test_sft_trains_and_a_batch_without_a_mask_teaches_nothing(tmp_path: Path) -
     assert all(float(p.grad.abs().sum()) == 0.0 for p in denoiser.model.parameters() if p.grad is not None)
 
 
-MINE = """
-from dataclasses import dataclass
-from mdlm_finetune import register_objective
-from mdlm_finetune.objectives.sft import Sft
-
-@register_objective("halved")
-@dataclass(frozen=True)
-class Halved(Sft):
-    by: float = 2.0
-
-    def loss(self, logits, batch):
-        return {"loss": super().loss(logits, batch)["loss"] / self.by}
-"""
+README = Path(__file__).parents[1] / "finetune" / "README.md"
 
 
 def test_another_objective_is_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mdlm_finetune.objectives._registered", dict(_registered))
-    (tmp_path / "my_objective.py").write_text(MINE)
+    example = README.read_text().partition("```python\n")[2].partition("```")[0]
+    (tmp_path / "my_objective.py").write_text(example)
     package = tmp_path / "mine-1.dist-info"
     package.mkdir()
     (package / "METADATA").write_text("Metadata-Version: 2.1\nName: mine\nVersion: 1\n")

@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 import torch
 from lm_eval.api.instance import Instance
-from mdlm_lm_eval.checkpoints import load_config, load_model
 from safetensors.torch import load_file
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from mdlm_lm_eval.decoding.rules import register_unmasking
 from mdlm_lm_eval.denoiser import Denoiser
+from mdlm_lm_eval.families import load_config, load_model
 from mdlm_lm_eval.likelihood import LikelihoodRequest, duel, rolling_windows, score
 from mdlm_lm_eval.lm import MDLM
 from mdlm_lm_eval.options import LikelihoodOptions, OptionError
@@ -194,6 +195,10 @@ def test_random_order_has_no_likelihood() -> None:
     with pytest.raises(OptionError, match=r"^unmasking=random has no likelihood=duel: .*use confidence"):
         LikelihoodOptions(likelihood="duel", unmasking="random")
     assert LikelihoodOptions(likelihood="mc", unmasking="random").likelihood == "mc"
+    register_unmasking("drawn_by_a_test", is_random=True)(lambda candidates: candidates.random_numbers)
+    options = LikelihoodOptions(likelihood="duel", unmasking="drawn_by_a_test")
+    with pytest.raises(OptionError, match=r"^unmasking=drawn_by_a_test has no likelihood=duel"):
+        score(toy(), [LikelihoodRequest([1], [2])], options, batch_size=1, max_length=64)
 
 
 def test_tokens_per_step_is_refused_elsewhere() -> None:

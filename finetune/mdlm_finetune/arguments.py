@@ -49,16 +49,20 @@ _BOUNDS = {
     "warmup_steps": (0, 10**7),
 }
 
+_LONGEST_NAME = 200  # bytes; file systems take 255, and what lies beside the folder has longer names
+
 
 @dataclass
 class FinetuneArguments(Recipe, TrainingArguments):
     """transformers' TrainingArguments with what a recipe names beside them. Raises OptionError for bad values."""
 
     def __post_init__(self) -> None:
+        output = (self.output_dir or "").strip()
+        if Path(output).name in ("", "..") or len(Path(output).name.encode()) > _LONGEST_NAME:
+            shown = output if len(output) <= _LONGEST_NAME else f"{output[:20]}... ({len(output)} characters)"
+            raise OptionError(f"output_dir={shown}: must be the name of a folder, of at most {_LONGEST_NAME} bytes")
         # Other folders' names begin with it, so that no slash may stand at its end.
-        if not (self.output_dir or "").strip() or Path(str(self.output_dir)).name in ("", ".."):
-            raise OptionError(f"output_dir={self.output_dir}: must be the name of a folder")
-        self.output_dir = str(Path(str(self.output_dir)).expanduser())
+        self.output_dir = str(Path(output).expanduser())
         for name, (least, most) in _BOUNDS.items():
             value = getattr(self, name)
             if value is not None and not least <= value <= most:

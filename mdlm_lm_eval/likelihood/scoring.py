@@ -7,12 +7,13 @@ from dataclasses import replace
 import torch
 from tqdm import tqdm
 
+from mdlm_lm_eval.decoding.rules import unmasking_rule
 from mdlm_lm_eval.denoiser import Denoiser
 from mdlm_lm_eval.likelihood.canvases import LikelihoodRequest, answer_length, answer_tokens, chunks, truncate
 from mdlm_lm_eval.likelihood.masks import Corruption, chain_corruptions, monte_carlo_corruptions
 from mdlm_lm_eval.likelihood.passes import LikelihoodCanvas, read
 from mdlm_lm_eval.likelihood.trajectories import Trajectory
-from mdlm_lm_eval.options import LikelihoodOptions, OptionError
+from mdlm_lm_eval.options import LikelihoodOptions, OptionError, without_duel
 
 # Canvases are made while batches are formed. Requests that share a context share canvases; the bounds keep tasks with
 # many requests, and those in which all have the same (empty) context, from being laid out in memory at once.
@@ -93,6 +94,8 @@ def duel(
 
     Raises as `score` does.
     """
+    if unmasking_rule(options.unmasking).is_random:
+        raise without_duel(options.unmasking)
     trajectories = [_start(index, request, options, max_length) for index, request in enumerate(requests)]
     with tqdm(total=len(requests), desc="Likelihood requests", disable=not progress) as bar:
         for group in chunks(sorted(trajectories, key=_shape), _TRAJECTORIES_PER_GROUP):

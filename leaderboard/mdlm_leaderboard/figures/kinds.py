@@ -56,17 +56,6 @@ def _position_by_question(rows: Sequence[LeaderboardRow]) -> list[Panel]:
     return panels if any(panel.lines for panel in panels[:2]) else []
 
 
-def _distractors(rows: Sequence[LeaderboardRow]) -> list[Panel]:
-    # A single number of distractors is no curve, and stands in the figure of masks already.
-    experiment = BY_NAME["distractors"]
-    return one_panel(
-        of_models(row, curve, experiment.series_words(masks))
-        for row in base(rows)
-        for masks, curve in experiment.curves(row).items()
-        if len(curve) > 1
-    )
-
-
 def _dots(rows: Sequence[LeaderboardRow]) -> list[Panel]:
     return one_panel(
         of_models(row, curve, kind)
@@ -125,14 +114,6 @@ def _kinds() -> list[FigureKind]:
             "Accuracy by the positions of relevant block and question. Fixed-slot prompts.",
             "positions",
             _position_by_question,
-        ),
-        (
-            "distractors",
-            5,
-            "Accuracy by the number of distractor examples. n is the number of appended masks, or its share of the "
-            "prompt's tokens; one step.",
-            "distractors",
-            _distractors,
         ),
         (
             "dots",
