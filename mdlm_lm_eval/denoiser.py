@@ -8,7 +8,6 @@ from torch import Tensor, nn
 
 from mdlm_lm_eval.canvas_cache import CanvasCache
 from mdlm_lm_eval.families.attention import FULL_ATTENTION, AttentionPattern, block_causal_mask
-from mdlm_lm_eval.options import OptionError
 
 
 class NonFiniteLogitsError(ArithmeticError):
@@ -68,6 +67,11 @@ class Denoiser:
     def max_length(self) -> int:
         """Tokens of context that the model was made for."""
         return self.model.config.max_position_embeddings
+
+    @property
+    def keeps_keys_and_values(self) -> bool:
+        """Whether transformers' class can go on from remembered keys and values, as decoders can."""
+        return bool(self.model.can_generate())
 
     def logits(
         self,
@@ -173,8 +177,6 @@ class Denoiser:
             logits = self._forward(
                 outputs, input_ids=input_ids, attention_mask=mask, position_ids=columns, **remembered
             )
-        if cache is not None and not cache.is_filled:
-            raise OptionError(f"cache must be none with {type(self.model).__name__}, which keeps no keys and values")
         return _guided(logits, cfg_scale) if cfg_scale > 0.0 else logits
 
     def _as_attention_takes_it(self, sees: Tensor) -> Tensor:
