@@ -68,6 +68,11 @@ class Denoiser:
         """Tokens of context that the model was made for."""
         return self.model.config.max_position_embeddings
 
+    @property
+    def keeps_keys_and_values(self) -> bool:
+        """Whether transformers' class can go on from remembered keys and values, as decoders can."""
+        return bool(self.model.can_generate())
+
     def logits(
         self,
         input_ids: Tensor,
