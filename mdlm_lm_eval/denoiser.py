@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from mdlm_lm_eval.canvas_cache import CanvasCache
-from mdlm_lm_eval.families.attention import FULL_ATTENTION, AttentionPattern
+from mdlm_lm_eval.families.attention import FULL_ATTENTION, AttentionPattern, block_causal_mask
 
 
 class NonFiniteLogitsError(ArithmeticError):
@@ -128,13 +128,10 @@ class Denoiser:
             prompt_lengths = input_ids.new_zeros(len(input_ids))
         real = torch.ones_like(input_ids) if attention_mask is None else attention_mask
         position_ids = (real.cumsum(1) - 1).clamp(min=0)  # [B, T]
-        block = self.attention.block_of(position_ids, prompt_lengths[:, None])  # [B, T]
-        sees = (block[:, None, :] <= block[:, :, None]) & real.bool()[:, None, :]  # [B, queries, keys]
-        # Padding sees itself: of a query that sees nothing, some kernels return NaN.
-        sees |= torch.eye(sees.shape[-1], dtype=torch.bool, device=sees.device)
+        block = self.attention.block_of(position_ids, prompt_lengths[:, None]).masked_fill(real == 0, -1)  # [B, T]
         if self.shift:
             positions = positions - (position_ids.flatten()[positions] != 0).long()
-        mask = self._four_dimensional(sees)
+        mask = self._as_attention_takes_it(block_causal_mask(block))
         return self._forward(
             positions, input_ids=input_ids, attention_mask=mask, position_ids=position_ids, **self._without_cache
         )
@@ -170,21 +167,21 @@ class Denoiser:
         if cache is not None:
             cache.move_to(columns, sees.shape[-1])
             remembered = {"past_key_values": cache, "use_cache": True}
-        mask = self._four_dimensional(sees)
+        mask = self._as_attention_takes_it(sees[:, None])
         with torch.no_grad():
             logits = self._forward(
                 outputs, input_ids=input_ids, attention_mask=mask, position_ids=columns, **remembered
             )
         return _guided(logits, cfg_scale) if cfg_scale > 0.0 else logits
 
-    def _four_dimensional(self, sees: Tensor) -> Tensor:
-        """A mask [B, 1, queries, keys] that transformers hands through to attention untouched, from [B, queries, keys].
+    def _as_attention_takes_it(self, sees: Tensor) -> Tensor:
+        """A mask [B, 1, queries, keys], which transformers hands through to attention untouched.
 
         Eager attention adds it, so that a boolean one would be silently wrong there.
         """
         if self.model.config._attn_implementation != "eager":
-            return sees[:, None]
-        return torch.where(sees, 0.0, torch.finfo(self.dtype).min).to(self.dtype)[:, None]
+            return sees
+        return torch.where(sees, 0.0, torch.finfo(self.dtype).min).to(self.dtype)
 
     def _forward(self, outputs: Tensor, **inputs: Any) -> Tensor:
         """The model's logits [N, V] at `outputs` [N], indices into its flattened outputs."""

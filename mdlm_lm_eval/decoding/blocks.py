@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from mdlm_lm_eval.canvas import Canvas, share_steps
-from mdlm_lm_eval.decoding.schedules import unmask_counts
+from mdlm_lm_eval.decoding.schedules import unmask_counts, unmask_counts_after_one
 from mdlm_lm_eval.families.attention import AttentionPattern
-from mdlm_lm_eval.options import DecodingOptions
+from mdlm_lm_eval.options import DecodingOptions, OptionError
 
 
 @dataclass(frozen=True)
@@ -44,6 +44,32 @@ def causal_blocks(canvas: Canvas, attention: AttentionPattern, options: Decoding
         blocks.append(Block(start, stop, of_block, _counts(len(of_block), n_steps, length, options)))
         start = stop
     return (*before, *blocks)
+
+
+def cached_blocks(canvas: Canvas, options: DecodingOptions, *, first_alone: bool) -> tuple[Block, ...]:
+    """The semi-autoregressive blocks of a model with full attention that remembers keys and values.
+
+    `first_alone`: a block's first pass fills its first mask and no other, as in Fast-dLLM's sampler for Dream. The
+    schedule's other steps share out the rest, and those that fill nothing are run and counted as there.
+    """
+    blocks = []
+    start = 0
+    for length, steps in zip(canvas.block_lengths, canvas.block_steps, strict=True):
+        slots = canvas.slots[start : start + length]
+        start += length
+        if first_alone and length > 1 and steps == 1:
+            raise OptionError(
+                f"cache={options.cache} with one step a block of {length} tokens does not work with a model whose "
+                "logits are shifted: the first step fills one token; take more steps"
+            )
+        if first_alone and length > 1:
+            counts = unmask_counts_after_one(length, min(steps, length), options.schedule)
+        else:
+            counts = unmask_counts(length, steps, options.schedule)
+        if options.is_parallel or not first_alone:
+            counts = [count for count in counts if count]
+        blocks.append(Block(slots[0], slots[-1] + 1, slots, tuple(counts)))
+    return tuple(blocks)
 
 
 def _steps_of_blocks(canvas: Canvas, options: DecodingOptions, lengths: Sequence[int]) -> list[int]:

@@ -6,10 +6,13 @@ import torch
 from torch import Tensor
 
 from mdlm_lm_eval.canvas import Canvas, pad_canvases
+from mdlm_lm_eval.decoding.approximate import ApproximateDecoder
 from mdlm_lm_eval.decoding.block_loop import decode_blocks
 from mdlm_lm_eval.decoding.blocks import attention_in_effect
+from mdlm_lm_eval.decoding.causal import CausalDecoder
 from mdlm_lm_eval.decoding.completion import Completion, Cost, until_end
 from mdlm_lm_eval.decoding.proposals import propose
+from mdlm_lm_eval.decoding.requirements import check_decoding
 from mdlm_lm_eval.decoding.rules import unmasking_rule
 from mdlm_lm_eval.decoding.schedules import unmask_counts
 from mdlm_lm_eval.decoding.selection import select
@@ -117,9 +120,13 @@ def decode_canvases(
     end_ids = {*eos_ids, *end_of_turn_ids}
     banned = {denoiser.mask_token_id, *(eos_ids if options.suppress_eos else ())}
     attention = attention_in_effect(denoiser.attention, options)
+    check_decoding(options, attention, edits=denoiser.edits)
     if attention.is_block_causal:
+        decoder = CausalDecoder(denoiser, canvases, attention, options, banned, end_ids)
+        return decode_blocks(decoder, is_decided=is_decided)
+    if options.cache in ("prefix", "dual"):
         return decode_blocks(
-            denoiser, canvases, attention, options, banned_ids=banned, end_ids=end_ids, is_decided=is_decided
+            ApproximateDecoder(denoiser, canvases, attention, options, banned, end_ids), is_decided=is_decided
         )
     batch = CanvasBatch(denoiser, canvases, options)
     completions: dict[int, Completion] = {}

@@ -38,6 +38,7 @@ class CanvasProgress:
         if unmasking_rule(options.unmasking).is_random:
             self.random_numbers = torch.rand(len(canvas.slots), generator=self.generator).tolist()
         self.cost = Cost()
+        self.phase = Phase.FILL
         self._enter(0)
 
     @property
@@ -73,20 +74,32 @@ class CanvasProgress:
         """How many masks the next pass fills at least."""
         return self.block.counts[self.step] if self.step < len(self.block.counts) else 1
 
-    def fill(self, tokens: dict[int, int]) -> None:
-        """Writes the tokens that a pass filled or edited, slot -> token, and decides what the next pass does."""
-        for slot, token in tokens.items():
-            self.token_ids[slot] = token
+    def edits(self, columns: Sequence[int], tokens: Sequence[int], confidence: Sequence[float]) -> dict[int, int]:
+        """Column -> token, where a pass is sure enough of another token than the one that was filled in."""
+        threshold = self.options.editing_threshold
+        if threshold is None:
+            return {}
+        editable = set(self.editable())
+        proposed = zip(columns, tokens[: len(columns)], confidence[: len(columns)], strict=True)
+        return {
+            column: token
+            for column, token, sure in proposed
+            if column in editable and sure > threshold and token != self.token_ids[column]
+        }
+
+    def fill(self, filled: dict[int, int], edited: dict[int, int]) -> None:
+        """Writes the tokens that a pass filled and edited, column -> token, and decides what the next pass does."""
+        for column, token in (filled | edited).items():
+            self.token_ids[column] = token
         self.step += 1
-        if self.phase is Phase.EDIT:
-            self.post_steps += 1
+        self.post_steps += self.phase is Phase.EDIT
         if self.masked():
             return
-        edits = self.options.editing_threshold is not None
         most = DEFAULT_POST_STEPS if self.options.max_post_steps is None else self.options.max_post_steps
         # A pass that changed nothing saw the block as it stays.
-        self.is_stored = self.phase is Phase.EDIT and not tokens
-        self.phase = Phase.EDIT if edits and not self.is_stored and self.post_steps < most else Phase.STORE
+        self.is_stored = self.phase is Phase.EDIT and not edited
+        may_edit = self.options.editing_threshold is not None and not self.is_stored and self.post_steps < most
+        self.phase = Phase.EDIT if may_edit else Phase.STORE
 
     def next_block(self, first_token: int | None = None) -> None:
         """Goes on to the next block, whose first token may be known already."""
@@ -100,6 +113,13 @@ class CanvasProgress:
         self.post_steps = 0  # of these, passes that found no mask in it
         self.is_stored = False  # whether its keys and values are remembered as it stays
         self.phase = Phase.STORE if self.is_done or not self.masked() else Phase.FILL
+
+    def is_over(self, end_ids: Collection[int]) -> bool:
+        """Whether no block is left, or a finished one holds an end: all families' samplers stop after such a block."""
+        if self.phase is not Phase.STORE or self.is_done:
+            return self.is_done
+        is_last = self.number == len(self.blocks) - 1
+        return is_last or any(self.token_ids[slot] in end_ids for slot in self.block.slots)
 
     def returned(self) -> list[int]:
         """The returned tokens so far, from the left without a gap."""

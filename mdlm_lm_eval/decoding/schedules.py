@@ -1,8 +1,10 @@
 """Schedules: how many masks each denoising step of a block unmasks."""
 
+import itertools
 import math
 
 import torch
+from torch import Tensor
 
 _DREAM_EPSILON = 1e-3
 
@@ -13,25 +15,42 @@ def unmask_counts(n_masks: int, steps: int, schedule: str) -> list[int]:
     `linear`: equal shares, the remainder to the first steps (LLaDA's `get_num_transfer_tokens`). `dream`: timesteps
     linspace(1, eps, steps + 1); step i unmasks int(left * (1 - t[i+1] / t[i])), the last one all that are left (Dream's
     `diffusion_generate`). `cosine`: cos(pi/2 * i/steps) of the tokens are left after step i, at least one a step
-    (MaskGIT, section 3.2). `bd3lm`: step i unmasks round(left * (1 - t[i+1] / t[i])), t = 1 - i/steps in float32 as the
-    reference rounds (A2D's BD3LM sampler in dllm); steps that unmask nothing are at its end or among them.
+    (MaskGIT, section 3.2). `bd3lm`: timesteps linspace(1, 0, steps + 1); step i unmasks
+    round(left * (1 - t[i+1] / t[i])) (A2D's BD3LM sampler in dllm).
     """
-    if schedule == "bd3lm":
-        return _bd3lm_counts(n_masks, steps)
     if schedule == "linear":
         share, rest = divmod(n_masks, steps)
         return [share + (step < rest) for step in range(steps)]
+    if schedule == "dream":
+        return _dream_counts(n_masks, _dream_timesteps(steps))
+    if schedule == "bd3lm":
+        return _bd3lm_counts(n_masks, steps)
     counts: list[int] = []
     left = n_masks
-    timesteps = torch.linspace(1, _DREAM_EPSILON, steps + 1)  # float32, as the reference rounds
     for step in range(steps - 1):
-        if schedule == "dream":
-            count = int(left * (1 - timesteps[step + 1] / timesteps[step]))
-        else:
-            kept = math.floor(n_masks * math.cos(math.pi / 2 * (step + 1) / steps))
-            count = min(max(1, left - kept), left - (steps - 1 - step))
-        counts.append(count)
-        left -= count
+        kept = math.floor(n_masks * math.cos(math.pi / 2 * (step + 1) / steps))
+        counts.append(min(max(1, left - kept), left - (steps - 1 - step)))
+        left -= counts[-1]
+    return [*counts, left]
+
+
+def unmask_counts_after_one(n_masks: int, steps: int, schedule: str) -> list[int]:
+    """The same where the first step unmasks one token whatever the schedule says, of at least two masks and steps."""
+    if schedule == "dream":
+        return [1, *_dream_counts(n_masks - 1, _dream_timesteps(steps)[1:])]
+    return [1, *unmask_counts(n_masks - 1, steps - 1, schedule)]
+
+
+def _dream_timesteps(steps: int) -> Tensor:
+    return torch.linspace(1, _DREAM_EPSILON, steps + 1)  # float32, as the reference rounds
+
+
+def _dream_counts(n_masks: int, timesteps: Tensor) -> list[int]:
+    counts: list[int] = []
+    left = n_masks
+    for now, then in itertools.pairwise(timesteps[:-1]):
+        counts.append(int(left * (1 - then / now)))
+        left -= counts[-1]
     return [*counts, left]
 
 
@@ -40,7 +59,7 @@ def _bd3lm_counts(n_masks: int, steps: int) -> list[int]:
     times = 1 - (1 - times)  # not the identity in float32, where exact arithmetic gives other counts
     counts: list[int] = []
     left = n_masks
-    for now, then in zip(times[:-1], times[1:], strict=True):
+    for now, then in itertools.pairwise(times):
         counts.append(min(left, round(left * (1 - float(then / now)))))
         left -= counts[-1]
     return counts

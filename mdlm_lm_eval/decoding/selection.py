@@ -35,7 +35,7 @@ def select(
 
 
 def accepted_by_factor(candidates: Tensor, confidence: Tensor, factor: float) -> Tensor:
-    """Fast-dLLM's factor rule [R, C]: the longest run of confidences c_1 >= c_2 >= ... with c_r >= 1 - factor / (r + 1).
+    """Fast-dLLM's factor rule [R, C]: by descending confidence, a mask is filled while c_r >= 1 - factor / (r + 1).
 
     The first is always in it. Where only the last candidate fails, the reference takes it too: its search ends at the
     same index whether the last fails or none does (so of two masks both are always filled).
