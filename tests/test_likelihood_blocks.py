@@ -111,7 +111,7 @@ class ByDefinition:
             masked = list(block)
             while masked:
                 log_probs = self.logits(set(masked), 0)[:, :MASK].log_softmax(-1)
-                chosen = max(masked, key=lambda i: log_probs[i].max().item())  # noqa: B023
+                chosen = max(masked, key=lambda i: log_probs[i].max().item())
                 if first_alone and len(masked) == len(block):
                     chosen = block[0]
                 total += log_probs[chosen, self.continuation[chosen]].item()
@@ -163,7 +163,7 @@ def test_greedy_flag_is_true_of_the_greedy_continuation_alone(model: Any, patter
             masked = {i for i in range(n) if answer[i] == MASK}
             log_probs = definition.logits(masked, 0)[:, :MASK].log_softmax(-1)
             left = [i for i in block if i in masked]
-            chosen = left[0] if first_alone and step == 0 else max(left, key=lambda i: log_probs[i].max().item())  # noqa: B023
+            chosen = left[0] if first_alone and step == 0 else max(left, key=lambda i: log_probs[i].max().item())
             answer[chosen] = int(log_probs[chosen].argmax())
     others = [[*answer[:j], (answer[j] + 1) % MASK, *answer[j + 1 :]] for j in range(n)]
     asked = [LikelihoodRequest(context, continuation) for continuation in (answer, *others)]

@@ -73,13 +73,16 @@ class FinishedBlocks:
             columns = of_windows[window.row]
             if self.denoiser.shift and window.left is not None:
                 in_context = window.owner == SHARED
-                left = Column(window.left, window.start - 1, window.left_block, window.owner, _BESIDE, in_context)
-                columns.append(left)
-            before = int(self.denoiser.shift)
+                columns.append(
+                    Column(window.left, window.start - 1, window.left_block, window.owner, _BESIDE, in_context)
+                )
             for position in window.positions():
                 offset = window.context_length + position
+                is_shifted = (
+                    self.denoiser.shift and window.start + offset > 0
+                )  # a text's first token has its own output
                 rows.append(window.row)
-                outputs.append(len(columns) + offset - (before if window.start + offset > 0 else 0))
+                outputs.append(len(columns) + offset - int(is_shifted))
             columns += [
                 Column(token_id, window.start + n, window.block, window.owner, number, n < window.context_length)
                 for n, token_id in enumerate(window.token_ids)
@@ -95,8 +98,8 @@ class FinishedBlocks:
         start = self.length if self.is_remembered else 0
         queries = keys[:, start:]
         self.is_remembered = self.cache is not None
-        shifted_back = int(self.denoiser.shift)  # `window_logits` is asked for tokens, and knows of no copies
-        offsets = torch.tensor(outputs) + (self.length - start) + shifted_back
+        # Of a shifted model, `window_logits` reads the output before the token that it is asked for.
+        offsets = torch.tensor(outputs) + (self.length - start) + int(self.denoiser.shift)
         columns_run = torch.arange(start, keys.shape[1], device=keys.device).expand(len(keys), -1)
         return self.denoiser.window_logits(
             queries[..., 0],
