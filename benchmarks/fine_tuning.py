@@ -14,7 +14,6 @@
 """
 
 import argparse
-import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,11 +21,12 @@ from statistics import mean, stdev
 
 from mdlm_lm_eval.results.markdown import markdown_table as table
 from mdlm_lm_eval.results.markdown import replace_table
+from mdlm_lm_eval.results.result_file import read_result_file
 
 N_MASKS = (1, 2, 10, 50, 100, 200)
 POSITIONS = (0, 10, 20, 30, 40)
-# Label -> what the name of an adapter of it begins with; the base model has no adapter.
-MODELS = {"before": "", "CE + TV": "built-in-ce-tv-seed", "CE only": "built-in-ce-seed"}
+# Label -> what the card of an adapter of it calls it, before its seed; the base model has no adapter.
+MODELS = {"before": "", "CE + TV": "MA (CE + TV), ", "CE only": "MA (CE only), "}
 # Rules whose questions the fine-tuning data holds back (HELD_OUT_RULES in finetune/mdlm_finetune/generated.py).
 HELD_OUT = ("mdlm_animal", "mdlm_emotion")
 
@@ -45,18 +45,17 @@ class Cell:
 
 
 def read(path: Path) -> Cell:
-    result = json.loads(path.read_text(encoding="utf-8"))
-    settings = result["config"]["mdlm"]
-    (group,) = result["groups"]
-    tasks = result["group_subtasks"][group]
+    result = read_result_file(path)
+    settings = result.mdlm or {}
+    ((group, tasks),) = ((name, members) for name, members in result.groups.items() if name in result.group_results)
     return Cell(
-        adapter=Path(settings["adapter"] or "").name,
+        adapter=settings["adapter"] or "",
         group=group,
         n_masks=settings["decoding"]["n_masks"],
         steps=settings["decoding"]["steps"],
         unmasking=settings["decoding"]["unmasking"],
-        n_questions=sum(result["n-samples"][task]["effective"] for task in tasks),
-        accuracies={task: result["results"][task]["exact_match,none"] for task in tasks},
+        n_questions=sum(result.tasks[task].n_questions for task in tasks),
+        accuracies={task: result.tasks[task].metrics["exact_match,none"] for task in tasks},
     )
 
 

@@ -29,10 +29,14 @@ def usable_device(device: str | None) -> str:
 def check_device(device: str | None) -> None:
     """Raises OptionError for a device that this machine does not have."""
     try:
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:
+        found = torch.empty(0, device=device).device
+        # torch knows a device without memory, and takes cpu:99 for cpu.
+        is_here = found.type != "meta" and (found.type != "cpu" or device in (None, "cpu", "cpu:0"))
+    except (RuntimeError, AssertionError):
+        is_here = False
+    if not is_here:
         devices = " or ".join(sorted({best_device(), "cpu"}))
-        raise OptionError(f"device={device} is not on this machine; it must be {devices}") from error
+        raise OptionError(f"device={device} is not on this machine; it must be {devices}")
 
 
 def share_cpu_among_processes() -> None:

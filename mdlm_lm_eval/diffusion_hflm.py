@@ -237,7 +237,7 @@ class DiffusionHFLM(HFLM):
             )
         if self._max_length is not None and resolve_max_length(self.config, self.tokenizer, default=0):
             parse_whole("max_length", self._max_length, least=1, most=self._context_length)
-        families.check_guidance(self.config, self.decoding.cfg_scale)
+        families.check_options(self.config, self.decoding)
         n_masks = self.decoding.n_masks
         if isinstance(n_masks, int) and n_masks >= self.max_length:
             raise OptionError(

@@ -19,6 +19,7 @@ from mdlm_lm_eval.batching import Batches
 from mdlm_lm_eval.canvas import Canvas, build_canvas, build_infill_canvas
 from mdlm_lm_eval.decoding import decode_canvases
 from mdlm_lm_eval.decoding.blocks import attention_in_effect
+from mdlm_lm_eval.decoding.completion import Completion, Cost
 from mdlm_lm_eval.denoiser import NonFiniteLogitsError
 from mdlm_lm_eval.diffusion_hflm import DiffusionHFLM
 from mdlm_lm_eval.likelihood import LikelihoodRequest, most_rows, rolling_windows, score, truncated_tokens
@@ -46,6 +47,7 @@ class Generation:
     truncated: int
     fillers: int
     ending: Ending
+    sampled: bool  # whether repetitions differ
 
 
 @contextmanager
@@ -82,7 +84,7 @@ class MDLM(DiffusionHFLM):
             for n, string in zip(batch, self._generate([generations[n] for n in batch]), strict=True):
                 strings[n] = string
                 generation = generations[n]
-                seed = generation.canvas.seed if generation.settings.sampled else None
+                seed = generation.canvas.seed if generation.sampled else None
                 self.request_cache.add("generate_until", generation.instance.args, string, seed=seed)
             self.request_cache.save(self.record)
             bar.update(len(batch))
@@ -103,7 +105,10 @@ class MDLM(DiffusionHFLM):
     def _prepare_one(self, instance: Instance, seeds: RequestSeeds) -> Generation:
         text, gen_kwargs = instance.args
         settings = parse_gen_kwargs(gen_kwargs, self.decoding, self.explicit)
-        families.check_guidance(self.config, settings.options.cfg_scale)
+        family = families.family_of(self.config)
+        families.check_options(self.config, settings.options)
+        if settings.infill:
+            family.refuse("infill", "true")
         seed = seeds.next(settings.options.seed, instance.args, instance.doc_id)
         fillers = self._filler_ids(settings)
         build: Callable[..., tuple[Canvas, int]] = build_infill_canvas if settings.infill else build_canvas
@@ -118,13 +123,14 @@ class MDLM(DiffusionHFLM):
             attention=attention_in_effect(self.denoiser.attention, settings.options),
         )
         ending = Ending(self.tokenizer, self.eos_ids | self.end_of_turn_ids, settings.until, self.think_end_token)
-        return Generation(instance, settings, canvas, truncated, len(fillers), ending)
+        sampled = settings.sampled or family.generate is not None
+        return Generation(instance, settings, canvas, truncated, len(fillers), ending, sampled)
 
     def _cached_samples(self, generations: Sequence[Generation]) -> dict[int, str]:
         """Answers to sampled requests that a run before this one finished. lm-eval looks for the others itself."""
         found = {}
         for n, generation in enumerate(generations):
-            if generation.settings.sampled:
+            if generation.sampled:
                 string = self.request_cache.sample(generation.instance.args, generation.canvas.seed)
                 if string is not None:
                     found[n] = string
@@ -148,14 +154,7 @@ class MDLM(DiffusionHFLM):
     def _generate(self, batch: Sequence[Generation]) -> list[str]:
         passes = self.denoiser.forward_passes
         with self._autocast(), _naming_requests([generation.instance for generation in batch]):
-            completions = decode_canvases(
-                self.denoiser,
-                [generation.canvas for generation in batch],
-                batch[0].settings.options,
-                eos_ids=self.eos_ids,
-                end_of_turn_ids=self.end_of_turn_ids,
-                is_decided=batch[0].ending.is_decided,
-            )
+            completions = self._decode(batch)
         self.record.add_forward_passes(
             (generation.instance.task_name for generation in batch), self.denoiser.forward_passes - passes
         )
@@ -174,6 +173,34 @@ class MDLM(DiffusionHFLM):
             for generation, completion in zip(batch, completions, strict=True)
         ]
 
+    def _decode(self, batch: Sequence[Generation]) -> list[Completion]:
+        generate = families.family_of(self.config).generate
+        canvases = [generation.canvas for generation in batch]
+        options = batch[0].settings.options
+        if generate is None:
+            return decode_canvases(
+                self.denoiser,
+                canvases,
+                options,
+                eos_ids=self.eos_ids,
+                end_of_turn_ids=self.end_of_turn_ids,
+                is_decided=batch[0].ending.is_decided,
+            )
+        decoded = []
+        for canvas in canvases:
+            ids, passes = generate(
+                self.model,
+                list(canvas.token_ids[: canvas.prompt_length]),
+                options,
+                n_tokens=canvas.n_returned,
+                end_ids=sorted(self.eos_ids | self.end_of_turn_ids),
+                pad_token_id=self.tokenizer.pad_token_id,
+                seed=canvas.seed,
+            )
+            self.denoiser.forward_passes += passes
+            decoded.append(Completion(ids, Cost(forward_passes=passes, steps=passes)))
+        return decoded
+
     def _encode_slots(self, text: str) -> list[list[int]]:
         def encode(piece: str, first: bool) -> list[int]:
             return HFLM.tok_encode(self, piece, None if first else False)
@@ -184,6 +211,7 @@ class MDLM(DiffusionHFLM):
 
     def loglikelihood(self, requests: list[Instance], disable_tqdm: bool = False) -> list[tuple[float, bool]]:
         """(log p(continuation | context) in nats, greedy flag) for every request."""
+        families.family_of(self.config).refuse("likelihood", self.likelihood.likelihood)
         if self.enable_thinking:
             raise OptionError("enable_thinking=True is not allowed with likelihood tasks; allowed there is false")
         seeds = RequestSeeds()
@@ -214,6 +242,7 @@ class MDLM(DiffusionHFLM):
 
     def loglikelihood_rolling(self, requests: list[Instance], disable_tqdm: bool = False) -> list[float]:
         """A lower bound of log p(text) in nats for every request: the sum over windows."""
+        families.family_of(self.config).refuse("likelihood", self.likelihood.likelihood)
         seeds = RequestSeeds()
         windows: list[LikelihoodRequest] = []
         owners: list[int] = []

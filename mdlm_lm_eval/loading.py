@@ -42,6 +42,7 @@ def load_denoiser(
         tokenizer = families.load_tokenizer(pretrained, config=config, **where)
     mask_token_id = families.resolve_mask_token_id(config, tokenizer, mask_token_id)
     family = families.family_of(config)
+    family.refuse("load_denoiser", pretrained)
     shift = family.shift(config) if shift_logits is None else shift_logits
     attention = families.attention_of(config, block_length, from_pretrained_kwargs.get("attn_implementation"))
     if device is not None:

@@ -17,6 +17,7 @@ from mdlm_lm_eval.options import (
     LikelihoodOptions,
     ModelOptions,
     OptionError,
+    is_there,
     unknown_option,
 )
 from mdlm_lm_eval.presets import load_preset
@@ -95,10 +96,12 @@ class ModelArguments:
 
     def with_family_defaults(self, defaults: Mapping[str, object]) -> "ModelArguments":
         """These arguments with what a family's authors publish for every decoding option that nobody set."""
-        taken = {name: value for name, value in defaults.items() if name not in self.explicit}
+        taken = {name: value for name, value in defaults.items() if name not in self.explicit and is_there(name, value)}
         block_length, n_masks = taken.get("block_length"), self.decoding.n_masks
         if isinstance(block_length, int) and isinstance(n_masks, int) and block_length > n_masks:
             del taken["block_length"]  # such a canvas is one block
+        if "steps" in self.explicit:
+            taken.pop("steps_per_block", None)
         return replace(self, decoding=self.decoding.override(taken), from_family=frozenset(taken))
 
 

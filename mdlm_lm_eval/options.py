@@ -300,9 +300,10 @@ LIKELIHOOD_NAMES = frozenset(likelihood_defaults())
 MODEL_NAMES = frozenset(each.name for each in options_of(ModelOptions))
 
 
-def is_planned(declared: Field[Any]) -> bool:
-    """Whether an option is declared and not there yet."""
-    return declared.name in _PLANNED and not _PLANNED[declared.name]
+def is_there(name: str, value: object) -> bool:
+    """Whether this version can do what an option that is not at its default asks for."""
+    refused = _PLANNED.get(name)
+    return refused is None or (len(refused) > 0 and value not in refused)
 
 
 def requirement(declared: Field[Any]) -> str:
@@ -310,8 +311,8 @@ def requirement(declared: Field[Any]) -> str:
     kinds = get_args(declared.type) or (declared.type,)
     known = about(declared)
     if known.choices is not None:
-        planned = _PLANNED.get(declared.name, ())
-        return f"one of {', '.join(choice for choice in known.choices() if choice not in planned)}"
+        possible = [name for name in known.choices() if name == declared.default or is_there(declared.name, name)]
+        return f"one of {', '.join(possible)}"
     if bool in kinds:
         return "true or false"
     if str in kinds:
@@ -374,8 +375,8 @@ def _in_bounds(number: float, known: Option) -> bool:
 
 def _refuse_planned(options: Options) -> None:
     for declared in options_of(type(options)):
-        value, refused = getattr(options, declared.name), _PLANNED.get(declared.name)
-        if refused is not None and value != declared.default and (not refused or value in refused):
+        value = getattr(options, declared.name)
+        if value != declared.default and not is_there(declared.name, value):
             raise OptionError(f"{declared.name}={shown(value)} is not there yet; leave it at {shown(declared.default)}")
 
 

@@ -72,8 +72,8 @@ def claim_cache(cache: MutableMapping[str, Any], fingerprint: dict[str, Any], *,
         return
     if FINGERPRINT_KEY not in cache:
         raise OptionError(
-            f"use_cache: {path} was not filled by --model mdlm with this package; allowed is a new path, or a "
-            "cache of a run with the same model and options"
+            f"use_cache: {path} was not filled by --model mdlm with this package; name a new path, or a cache of a run "
+            "with the same model and options"
         )
     found = cache[FINGERPRINT_KEY]
     differences = [
@@ -83,6 +83,6 @@ def claim_cache(cache: MutableMapping[str, Any], fingerprint: dict[str, Any], *,
     ]
     if differences:
         raise OptionError(
-            f"use_cache: {path} was filled with another model or other options ({'; '.join(differences)}); allowed is "
-            "a new path, or a cache of a run with the same model and options"
+            f"use_cache: {path} was filled with another model or other options ({'; '.join(differences)}); name a "
+            "new path, or a cache of a run with the same model and options"
         )

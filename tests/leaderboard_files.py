@@ -67,9 +67,7 @@ def suite_file(
             names, masks=masks, steps=1 if steps == "auto" else min(steps, masks), requests=asked
         )
         content["config"]["mdlm"] |= {"decoding": settings, "adapter": adapter}
-        content["config"]["mdlm"]["pretrained"] = (model_args or {}).get(
-            "pretrained", "/opt/mdlm_lm_eval/default_model"
-        )
+        content["config"]["mdlm"]["pretrained"] = (model_args or {}).get("pretrained", "built-in")
     return content
 
 
@@ -152,7 +150,7 @@ def mdlm_record(names: list[str], *, masks: int, steps: int, requests: int) -> d
         "likelihood": {"likelihood": "auto", "mc_num": 128, "n_masks": "auto", "cfg_scale": 0.0, "seed": 1234},
         "package_version": "0.1.0",
         "family": "llama",
-        "pretrained": "/opt/mdlm_lm_eval/default_model",
+        "pretrained": "built-in",
         "revision": "main",
         "adapter": None,
         "device": "cpu",

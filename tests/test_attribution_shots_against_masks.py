@@ -66,7 +66,7 @@ def test_one_row_a_task_and_pearsons_r(tmp_path: Path) -> None:
 
 def test_models_adapters_and_decoding_settings_stay_apart(tmp_path: Path) -> None:
     write(tmp_path / "plain", **complete())
-    write(tmp_path / "adapted", **complete(adapter="out/adapter"))
+    write(tmp_path / "adapted", **complete(adapter="/me/out/adapter"))
     steps = {"explicit_options": ["n_masks", "steps"], "decoding": {"n_masks": 1, "steps": 40}}
     write(tmp_path / "steps", **complete(pretrained="/somewhere/model", **steps))
     summary = correlations(gains_and_losses(read_scores([tmp_path]), shots=SHOTS, masks=MASKS))
@@ -88,8 +88,8 @@ def test_other_files_are_named_and_left_out(tmp_path: Path, capsys: pytest.Captu
     write(tmp_path, **complete(), truncated='{"results": {', of_hf=autoregressive, a_list=[1])
     assert len(gains_and_losses(read_scores([tmp_path]), shots=SHOTS, masks=MASKS)) == 4
     said = capsys.readouterr().err
-    assert f"left out {tmp_path / 'truncated.json'}: no JSON" in said
-    assert f"left out {tmp_path / 'of_hf.json'}: no result file of lm_eval --model mdlm" in said
+    assert f"left out {tmp_path / 'truncated.json'}: is no whole JSON file" in said
+    assert f"left out {tmp_path / 'of_hf.json'}: is no result of --model mdlm" in said
     assert f"left out {tmp_path / 'a_list.json'}" in said
 
 

@@ -148,8 +148,8 @@ def test_a_copy_button_stands_beside_the_command(page: webdriver.Chrome) -> None
 
 
 def test_columns_are_switched_on_and_off(page: webdriver.Chrome) -> None:
-    left = page.find_element(By.CSS_SELECTOR, "tbody .g-left")
-    box = page.find_element(By.CSS_SELECTOR, "[name=columns][value=left]")
+    left = page.find_element(By.CSS_SELECTOR, "tbody .g-positions-left")
+    box = page.find_element(By.CSS_SELECTOR, "[name=columns][value=positions-left]")
     assert not left.is_displayed()
     box.send_keys(Keys.SPACE)
     assert left.is_displayed()

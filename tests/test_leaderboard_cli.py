@@ -1,6 +1,8 @@
 """The command as a user types it: what it writes, says and leaves alone."""
 
+import json
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -130,3 +132,59 @@ def test_help_shows_an_example(words: tuple[str, ...]) -> None:
     done = run(*words, "--help")
     assert done.returncode == 0
     assert "  mdlm-leaderboard" in done.stdout.split("example")[1]
+
+
+def test_files_that_would_hang_or_drown_a_build_are_named_and_the_rest_is_built(tmp_path: Path) -> None:
+    hash_in_a_list, hidden = suite_file(n_masks=2), suite_file(n_masks=10)
+    hash_in_a_list["config"]["mdlm"]["task_suite"]["sha256"] = ["a"]
+    results = write(tmp_path / "results", good=suite_file(), deep="[" * 100_000, hash=hash_in_a_list, odd='"\\ud800"')
+    write(results / ".claimed", hidden=hidden)
+    os.mkfifo(results / "fifo.json")
+    (results / "zero.json").symlink_to("/dev/zero")
+    (results / "folder.json").mkdir()
+    surrogate = suite_file(n_masks=100, model_args={"pretrained": "half\ud800character"})
+    (results / "surrogate.json").write_text(json.dumps(surrogate))
+    done = run("build", "results", "--output", "site", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (0, "2 measured and 20 published rows in site/LEADERBOARD.md\n")
+    said = "\n".join(line for line in done.stderr.splitlines() if line.startswith("not used"))
+    assert "'fifo.json': is no regular file" in said
+    assert "'zero.json': is no regular file" in said
+    assert "'hash.json': records task_suite.sha256=['a']; it must be text" in said
+    assert "'deep.json': is no whole JSON file" in said
+    assert len(said.splitlines()) == 5
+
+
+def test_nothing_secret_and_no_folder_of_the_machine_is_published(tmp_path: Path) -> None:
+    arguments = {
+        "pretrained": "/home/somebody/models/mine",
+        "token": "hf_abcdefghijklmnopqrstuvwxyz",
+        "proxies": {"https": "http://me:sesame@proxy"},
+        "cache_dir": "/home/somebody/cache",
+    }
+    swept = suite_file(n_masks=2, model_args=arguments)
+    pairs = ",".join(f"{name}={value}" for name, value in arguments.items())
+    swept["config"]["mdlm_sweep"] = {
+        "command": f"lm_eval --model mdlm --model_args {shlex.quote(pairs)}",
+        "settings": {},
+    }
+    plain = suite_file(model_args=arguments, adapter="/home/somebody/out/adapter")
+    write(tmp_path / "results", swept=swept, plain=plain, text=suite_file(n_masks=9) | {"config": swept["config"]})
+    done = run("build", "results", "--output", "site", cwd=tmp_path)
+    assert done.returncode == 0
+    published = "".join((tmp_path / "site" / name).read_text() for name in TABLES)
+    for secret in ("hf_abc", "sesame", "somebody", "/home"):
+        assert secret not in published + done.stdout + done.stderr, secret
+    assert "pretrained=mine" in published
+
+
+def test_a_reader_that_had_enough_sees_no_traceback(tmp_path: Path) -> None:
+    write(tmp_path, good=suite_file())
+    command = f"{sys.executable} -m mdlm_leaderboard validate {' good.json' * 2000} | head -1"
+    done = subprocess.run(
+        ["bash", "-c", command],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1] / "leaderboard")},
+    )
+    assert (done.stdout, done.stderr) == ("good.json: ok\n", "")

@@ -12,8 +12,9 @@ from PIL import Image
 
 from mdlm_leaderboard.figures import draw_figures, figures_of
 from mdlm_leaderboard.figures.plan import MAX_MODELS, Figure, model_order
-from mdlm_leaderboard.figures.style import COLOURS, COLUMN_WIDTH, SETTINGS, clipped
+from mdlm_leaderboard.figures.style import clipped
 from mdlm_leaderboard.rows import Board, Section
+from mdlm_lm_eval.results.figure_style import COLOURS, COLUMN_WIDTH, SETTINGS
 from mdlm_lm_eval.results.suite import current_version
 from tests.leaderboard_boards import estimate, falling, published_row, row, sample_board
 

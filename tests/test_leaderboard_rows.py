@@ -132,7 +132,10 @@ def test_other_settings_share_no_section_with_the_standard_one(
 
 def test_results_of_an_older_suite_stand_apart_below_those_of_the_newer(tmp_path: Path) -> None:
     board = board_of(tmp_path, older=suite_file(version="1.0"), newer=suite_file(version="2.0"))
-    assert [section.why_apart for section in board.sections[:-1]] == ["", "suite version 1.0 is not 2.0"]
+    assert [section.why_apart for section in board.sections[:-1]] == [
+        "",
+        "suite version 1.0 asks other questions than 2.0",
+    ]
 
 
 def test_another_state_of_the_suite_and_chat_templates_stand_apart(tmp_path: Path) -> None:

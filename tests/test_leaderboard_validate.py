@@ -38,6 +38,10 @@ def lacking(content: dict[str, Any], *keys: str) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("content", "problem"),
     [
+        (
+            suite_file(model_args={"pretrained": "org/model", "token": "hf_x"}),
+            "holds a secret or a folder of your machine in 'model_args'",
+        ),
         ('{"results"', "is no whole JSON file (Expecting ':' delimiter: line 1 column 11 (char 10))"),
         (suite_file(limit=50), "--limit 50 leaves out questions; a submission answers all"),
         (suite_file(version="0.9"), "mdlm_country_smallest is of suite version '0.9'; it must be 2.0"),

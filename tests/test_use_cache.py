@@ -42,7 +42,7 @@ def test_a_cache_answers_only_for_the_same_model_and_options(checkpoint: Path, t
     same = MDLM(str(checkpoint), device="cpu", n_masks=2)
     assert CachingLM(same, path).generate_until(requests) == first
     assert same.denoiser.forward_passes == 0
-    with pytest.raises(OptionError, match=r"decoding n_masks was 2 and is 3.*allowed is a new path"):
+    with pytest.raises(OptionError, match=r"decoding n_masks was 2 and is 3.*name a new path"):
         CachingLM(MDLM(str(checkpoint), device="cpu", n_masks=3), path)
     other = tiny_tokenizer()
     other.add_tokens(["new"])

@@ -3,9 +3,7 @@
 Public names are resolved on first use, so that `mdlm-finetune --help` does not wait for torch.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING
-
+TYPE_CHECKING = False  # as in typing, whose import takes longer than all that help needs
 if TYPE_CHECKING:
     from mdlm_finetune.collator import Collator, Example, MaskAgnosticCollator
     from mdlm_finetune.loss import MaskAgnosticLoss, mask_agnostic_loss
@@ -47,6 +45,8 @@ __all__ = [
 def __getattr__(name: str) -> object:
     if name not in _MODULE_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
     return getattr(import_module(f"mdlm_finetune.{_MODULE_OF[name]}"), name)
 
 

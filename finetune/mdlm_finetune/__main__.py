@@ -5,18 +5,20 @@ lm_eval --model mdlm --model_args peft=out/adapter,n_masks=200 --tasks mdlm_cont
 """
 
 import os
-import subprocess
+import signal
 import sys
-import warnings
-from collections.abc import Sequence
 
-from mdlm_finetune.recipe import help_text
-from mdlm_lm_eval import __version__
-from mdlm_lm_eval.options import OptionError
+_STOPPED = "\nmdlm-finetune: stopped; --resume goes on with a training, --evaluate scores an adapter\n"
 
 
 def main() -> None:
     """The command line."""
+    # An import that is interrupted may fail in ways of its own, and has nothing to clean up.
+    signal.signal(signal.SIGINT, _stop_at_once)
+    from mdlm_finetune.recipe import help_text
+    from mdlm_lm_eval import __version__
+    from mdlm_lm_eval.options import OptionError
+
     words = sys.argv[1:]
     try:
         if not words or {"-h", "--help"} & set(words):
@@ -25,26 +27,44 @@ def main() -> None:
             print(f"mdlm-finetune {__version__}")
         else:
             _run(words)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Nobody reads on; what is left would fail once more when Python ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(141)
     except (OptionError, OSError) as error:
         sys.exit(f"mdlm-finetune: {error}")
     except KeyboardInterrupt:
-        print(
-            "\nmdlm-finetune: stopped; --resume goes on with a training, --evaluate scores an adapter", file=sys.stderr
-        )
+        sys.stderr.write(_STOPPED)
         sys.exit(130)
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def _run(words: Sequence[str]) -> None:
+def _stop_at_once(*_: object) -> None:
+    os.write(2, _STOPPED.encode())
+    os._exit(130)
+
+
+def _run(words: list[str]) -> None:
     """Raises OptionError for whatever the user can mend."""
     # Heavy imports wait until help is not all that is wanted.
+    import subprocess
+    import warnings
+
+    import torch
+
     from mdlm_finetune.arguments import long_help, read_arguments
     from mdlm_finetune.evaluation import evaluate, shown_command
     from mdlm_finetune.folders import check_adapter, check_merged, merged_folder, writing
     from mdlm_finetune.merge import write_merged
     from mdlm_finetune.model_card import fill_in_scores
     from mdlm_finetune.run import finetune
+    from mdlm_lm_eval.options import OptionError
     from mdlm_lm_eval.results.locks import Claimed
+    from mdlm_lm_eval.results.sentences import one_line
 
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     # peft's own call, and the name of checkpointing that transformers 5.0 knows.
     warnings.filterwarnings("ignore", "`is_gradient_checkpointing` is deprecated", FutureWarning)
     warnings.filterwarnings("ignore", "`gradient_checkpointing", FutureWarning)
@@ -70,6 +90,10 @@ def _run(words: Sequence[str]) -> None:
                 fill_in_scores(arguments.folder, scores, shown_command(arguments))
     except (FloatingPointError, Claimed) as error:
         raise OptionError(str(error)) from error
+    except torch.OutOfMemoryError as error:
+        raise OptionError(
+            f"out of memory: {one_line(error)} Try gradient_checkpointing, or a smaller per_device_train_batch_size"
+        ) from error
     except subprocess.CalledProcessError as error:
         raise OptionError(
             f"the adapter is in {arguments.folder}; its evaluation failed (status {error.returncode})"

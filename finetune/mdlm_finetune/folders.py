@@ -2,7 +2,7 @@
 
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from transformers.trainer import TRAINER_STATE_NAME
 
 from mdlm_finetune.arguments import FinetuneArguments
 from mdlm_lm_eval.options import OptionError
-from mdlm_lm_eval.results.files import check_writable, write_whole
+from mdlm_lm_eval.results.files import UnusableFile, check_writable, read_json, write_whole
 from mdlm_lm_eval.results.sentences import one_line
 
 RECIPE = "recipe.yaml"  # in the checkpoint folder, for resuming
@@ -46,13 +46,15 @@ def writing(arguments: FinetuneArguments) -> Iterator[None]:
     try:
         yield
     except (OSError, SafetensorError, RuntimeError) as error:
-        # torch.save has no error of its own for a file that cannot be written.
-        if type(error) is RuntimeError and "inline_container" not in str(error) and "file" not in str(error):
+        # torch.save has no error of its own, and its words help nobody.
+        is_torch = any(part in str(error) for part in ("inline_container", "PytorchStreamWriter"))
+        if isinstance(error, RuntimeError) and not is_torch:
             raise
         for folder in checkpoint_folder(arguments).glob(CHECKPOINTS):
             if not (folder / TRAINER_STATE_NAME).is_file():
                 shutil.rmtree(folder, ignore_errors=True)
-        raise OptionError(f"output_dir={arguments.folder}: cannot be written: {one_line(error)}") from error
+        why = "a file could not be written whole; is the disk full?" if is_torch else one_line(error)
+        raise OptionError(f"output_dir={arguments.folder} cannot be written: {why}") from error
 
 
 def check_folders(
@@ -77,7 +79,9 @@ def check_folders(
     try:
         stored = dict(yaml.safe_load((checkpoints / RECIPE).read_text(encoding="utf-8")))
     except (OSError, TypeError, ValueError, yaml.YAMLError) as error:
-        raise OptionError(f"{checkpoints / RECIPE} cannot be read, so that it cannot be continued: {error}") from error
+        raise OptionError(
+            f"{checkpoints / RECIPE} cannot be read, so that it cannot be continued: {one_line(error)}"
+        ) from error
     before, now = _what_is_learned(stored), _what_is_learned(recipe)
     for name in sorted(before.keys() | now.keys()):
         if now.get(name) != before.get(name):
@@ -121,8 +125,10 @@ def last_checkpoint(arguments: FinetuneArguments) -> str | None:
     It is whole, with the Trainer's state, which is written last, and not of the last step: the Trainer would go on
     from that with a step too many.
     """
-    states = checkpoint_folder(arguments).glob(f"{CHECKPOINTS}/{TRAINER_STATE_NAME}")
-    by_step = {int(state.parent.name.split("-")[1]): state.parent for state in states}
+    by_step = {}
+    for state in checkpoint_folder(arguments).glob(f"{CHECKPOINTS}/{TRAINER_STATE_NAME}"):
+        with suppress(UnusableFile):
+            by_step[read_json(state)["global_step"]] = state.parent
     newest = max((step for step in by_step if step < arguments.max_steps), default=None)
     return None if newest is None else str(by_step[newest])
 

@@ -1,12 +1,13 @@
 """Instruction data, from files or the hub, as examples of a model's own format."""
 
+import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from textwrap import shorten
 from typing import Any
 
-from datasets import load_dataset
+from datasets import IterableDataset, load_dataset
 from datasets.exceptions import DatasetNotFoundError
 from jinja2 import TemplateError
 from tqdm import tqdm
@@ -19,7 +20,7 @@ from mdlm_lm_eval.families import end_of_turn_ids
 from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.results.sentences import one_line
 
-FILE_FORMATS = {".jsonl": "json", ".json": "json", ".parquet": "parquet"}
+LONGEST_LINE = 2**26  # characters
 COLUMNS = (
     "messages; prompt, response; system_prompt, question, response (OpenOrca); instruction, input, output (Alpaca)"
 )
@@ -30,37 +31,61 @@ Message = dict[str, str]  # "role" and "content"
 
 
 def stored_rows(arguments: FinetuneArguments) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    """Rows of a JSONL or Parquet file or of a hub data set, numbered, streamed in an order that the seed fixes.
+    """Rows of a file or of a hub data set, numbered, streamed in an order that the seed fixes.
 
     Raises OptionError for data that cannot be found or read.
     """
     try:
-        if arguments.train_file is None:
-            split, config = arguments.dataset_train_split, arguments.dataset_config
-            rows = load_dataset(arguments.dataset_name, config, split=split, streaming=True)
-        else:
-            file_format = FILE_FORMATS[_suffix(arguments.train_file)]
-            rows = load_dataset(file_format, data_files=arguments.train_file, split="train", streaming=True)
+        rows = _hub_rows(arguments) if arguments.train_file is None else _file_rows(Path(arguments.train_file))
         numbered = rows.map(lambda _, number: {ROW_NUMBER: number}, with_indices=True)
         for row in numbered.shuffle(seed=arguments.seed, buffer_size=10_000):
             yield row.pop(ROW_NUMBER), row
     except StopIteration:
         return  # datasets looks for the first row of an empty file
-    except RecursionError as error:
-        raise OptionError(f"{_source(arguments)}: cannot be read: a row is nested too deeply") from error
+    except OptionError as error:
+        raise OptionError(f"{_source(arguments)}: {error}") from error
     except (OSError, ValueError, ImportError, DatasetNotFoundError) as error:
         raise OptionError(f"{_source(arguments)}: cannot be read: {one_line(error)}") from error
+
+
+def _hub_rows(arguments: FinetuneArguments) -> IterableDataset:
+    split, config = arguments.dataset_train_split, arguments.dataset_config
+    return load_dataset(arguments.dataset_name, config, split=split, streaming=True)
+
+
+def _file_rows(path: Path) -> IterableDataset:
+    if path.suffix not in (".jsonl", ".json", ".parquet"):
+        raise OptionError("must be a .jsonl, .json or .parquet file")
+    if not path.is_file():  # a pipe or a device would be read without end
+        raise OptionError("there is no such file")
+    if path.suffix == ".parquet":
+        return load_dataset("parquet", data_files=str(path), split="train", streaming=True)
+    # Not by datasets: its JSON reader ends the process where rows are nested deeply, and gives all rows all columns.
+    return IterableDataset.from_generator(_json_rows, gen_kwargs={"path": path})
+
+
+def _json_rows(path: Path) -> Iterator[dict[str, Any]]:
+    """Rows of a list (.json), or of a file with one a line (.jsonl). Raises OptionError, which says where."""
+    with path.open(encoding="utf-8") as file:
+        lines = [file.read()] if path.suffix == ".json" else iter(lambda: file.readline(LONGEST_LINE), "")
+        for number, line in enumerate(lines, start=1):
+            if len(line) == LONGEST_LINE:
+                raise OptionError(f"line {number} is longer than {LONGEST_LINE} characters")
+            try:
+                parsed = json.loads(line) if line.strip() else []
+            except RecursionError as error:
+                raise OptionError(f"line {number} is nested too deeply") from error
+            except ValueError as error:
+                raise OptionError(f"line {number} is no JSON: {one_line(error)}") from error
+            for row in parsed if isinstance(parsed, list) else [parsed]:
+                if not isinstance(row, dict):
+                    raise OptionError(f"line {number}: {shorten(repr(row), 100)} is no row, a mapping of columns")
+                yield row
 
 
 def _source(arguments: FinetuneArguments) -> str:
     name = "dataset_name" if arguments.train_file is None else "train_file"
     return f"{name}={getattr(arguments, name)}"
-
-
-def _suffix(file: str) -> str:
-    if (suffix := Path(file).suffix) not in FILE_FORMATS:
-        raise OptionError(f"train_file={file}: must be a file in {', '.join(FILE_FORMATS)}")
-    return suffix
 
 
 def conversation(row: Mapping[str, Any]) -> tuple[list[Message], str | None]:
@@ -143,11 +168,13 @@ def instruction_examples(
             if any(token in text for text in (*texts, answer) for token in special_tokens):
                 skipped["with a special token's name in their text"] += 1
                 continue
-            if sum(map(len, texts)) + len(answer) > longest_text:
+            written = "".join((*texts, answer))
+            written.encode()  # no tokenizer takes halves of characters, which JSON can hold
+            if len(written) > longest_text:
                 skipped[too_long] += 1
                 continue
             prompt_ids, answer_ids = tokenize(messages, answer, tokenizer)
-        except OptionError as error:
+        except (OptionError, UnicodeEncodeError) as error:
             raise OptionError(f"{_source(arguments)}, row {number} counted from 0: {error}") from error
         if len(prompt_ids) + len(answer_ids) >= arguments.max_length:
             skipped[too_long] += 1

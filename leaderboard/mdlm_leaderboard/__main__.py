@@ -1,26 +1,37 @@
 """The command `mdlm-leaderboard`."""
 
 import argparse
+import os
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from mdlm_leaderboard.build import LeaderboardError, build
-from mdlm_leaderboard.rows import Board, Refused
-from mdlm_leaderboard.validate import problems_of
+if TYPE_CHECKING:
+    from mdlm_leaderboard.rows import Board, Refused
 
 _EXAMPLE = """examples:
   mdlm-leaderboard build results/ --output site/
   mdlm-leaderboard validate results/my-model/results_2026-01-31T12-00-00.json
+  mdlm-leaderboard compare before/results_2026-01-31T12-00-00.json after/results_2026-02-01T12-00-00.json
 """
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command and returns its exit status."""
     options = _parser().parse_args(arguments)
-    if options.command == "validate":
-        return _validate(options.files)
-    return _build(options.results, options.output, strict=options.strict)
+    try:
+        if options.command == "validate":
+            return _validate(options.files)
+        if options.command == "compare":
+            return _compare(options.first, options.second)
+        return _build(options.results, options.output, strict=options.strict)
+    except KeyboardInterrupt:
+        _say("mdlm-leaderboard: stopped; what was there before is as it was")
+        return 130
+    except BrokenPipeError:  # the reader of stdout, such as head, had enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -49,13 +60,26 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     validator.add_argument("files", type=Path, nargs="+", metavar="FILE", help="an lm-eval result file")
+    comparer = commands.add_parser(
+        "compare",
+        help="the difference between two result files on the same questions, with its 95%% interval",
+        epilog="example:\n  mdlm-leaderboard compare before/results_1.json after/results_2.json\n\n"
+        "With the files of lm_eval's --log_samples beside the results, questions are compared one by one.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    comparer.add_argument("first", type=Path, metavar="A", help="an lm-eval result file")
+    comparer.add_argument("second", type=Path, metavar="B", help="another of the same tasks")
     return parser
 
 
 def _build(results: Path, output: Path, *, strict: bool) -> int:
+    # Here and below, what the command needs is imported where it is needed: `--help` needs none of it.
+    from mdlm_leaderboard.build import LeaderboardError, build
+    from mdlm_lm_eval.options import OptionError
+
     try:
         board = build(results, output)
-    except (LeaderboardError, OSError) as error:
+    except (LeaderboardError, OptionError, OSError) as error:
         _say_refused(error.refused if isinstance(error, LeaderboardError) else ())
         _say(f"mdlm-leaderboard: {error}")
         return 1
@@ -66,12 +90,12 @@ def _build(results: Path, output: Path, *, strict: bool) -> int:
     return int(strict and bool(board.refused))
 
 
-def _say_refused(refused: Iterable[Refused]) -> None:
+def _say_refused(refused: "Iterable[Refused]") -> None:
     for one in refused:
         _say(f"not used: {one.path!r}: {one.reason}")
 
 
-def _say_set_apart(board: Board) -> None:
+def _say_set_apart(board: "Board") -> None:
     for section in board.sections:
         if section.why_apart:
             rows = f"{len(section.rows)} row" + "s" * (len(section.rows) != 1)
@@ -79,6 +103,8 @@ def _say_set_apart(board: Board) -> None:
 
 
 def _validate(files: Sequence[Path]) -> int:
+    from mdlm_leaderboard.validate import problems_of
+
     wrong = 0
     for file in files:
         problems = problems_of(file)
@@ -88,6 +114,19 @@ def _validate(files: Sequence[Path]) -> int:
         if not problems:
             print(f"{file}: ok")
     return int(wrong > 0)
+
+
+def _compare(first: Path, second: Path) -> int:
+    from mdlm_leaderboard.compare import as_text, compare
+    from mdlm_lm_eval.results.files import UnusableFile
+
+    try:
+        comparisons = compare(first, second)
+    except UnusableFile as error:
+        _say(f"mdlm-leaderboard: {error}")
+        return 1
+    print("\n\n".join(as_text(comparison) for comparison in comparisons))
+    return 0
 
 
 def _say(line: str) -> None:

@@ -6,6 +6,7 @@ from functools import cache
 
 from mdlm_leaderboard.decoding import DECODING_DEFAULTS, LIKELIHOOD_DEFAULTS
 from mdlm_leaderboard.rows import AUTOREGRESSIVE
+from mdlm_lm_eval.options import silent_names
 from mdlm_lm_eval.results.names import BUILT_IN, is_public, recorded_name
 from mdlm_lm_eval.results.result_file import ResultFile
 
@@ -15,11 +16,12 @@ _SILENT_ARGUMENTS = frozenset(
     {
         *DECODING_DEFAULTS,
         *LIKELIHOOD_DEFAULTS,
+        *silent_names(),
         "backend",
         "base_url",
         "batch_size",
+        "cache_audit",
         "cache_dir",
-        "compile",
         "data_parallel_size",
         "device",
         "device_map",

@@ -1,22 +1,22 @@
 """How a result file decoded: what tells two rows of one checkpoint apart."""
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 from mdlm_leaderboard.rows import AUTOREGRESSIVE
-from mdlm_lm_eval.options import DecodingOptions, LikelihoodOptions
+from mdlm_lm_eval.options import decoding_defaults, likelihood_defaults, silent_names
 from mdlm_lm_eval.results.result_file import ResultFile, TaskResult
 from mdlm_lm_eval.results.suite import SuiteTask
 
-DECODING_DEFAULTS: Mapping[str, Any] = {field.name: field.default for field in fields(DecodingOptions)}
-LIKELIHOOD_DEFAULTS: Mapping[str, Any] = {field.name: field.default for field in fields(LikelihoodOptions)}
+DECODING_DEFAULTS: Mapping[str, Any] = decoding_defaults()
+LIKELIHOOD_DEFAULTS: Mapping[str, Any] = likelihood_defaults()
 
-# Options that tell no rows apart: they change no score, or are columns, axes or facts of their own. Every other option
-# that a file records does, whether this version knows it or not.
-_SILENT = frozenset({"early_exit", "max_gen_toks", "n_masks", "mask_ratio", "n_fillers", "filler", "seed"})
+# Options that tell no rows apart by themselves: they change no score, or are columns, axes or facts of their own. Every
+# other option that a file records does, whether this version knows it or not.
+_SILENT = silent_names() | {"max_gen_toks", "n_masks", "mask_ratio", "n_fillers", "filler", "seed"}
 _COLUMNS = frozenset({"steps", "unmasking"})
-_SILENT_IN_LIKELIHOOD = frozenset({"n_masks", "mc_num", "check_greedy", "seed"})
+_SILENT_IN_LIKELIHOOD = silent_names() | {"n_masks", "mc_num", "check_greedy", "seed"}
 # Of these a request's YAML holds only where the user was silent (mdlm_lm_eval.requests).
 _SAMPLING_NAMES = frozenset({"temperature", "top_p", "top_k", "max_gen_toks"})
 # By these a model itself decides how many steps it takes.

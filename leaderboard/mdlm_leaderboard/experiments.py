@@ -75,8 +75,12 @@ class Experiment:
     paper: int = 0
 
     def curves(self, row: LeaderboardRow) -> Mapping[Series, Curve]:
-        """A row's curves of this experiment."""
-        return row.series(self.name)
+        """A row's curves of this experiment, but those over another setting that say what other curves say already."""
+        return {
+            series: curve
+            for series, curve in row.series(self.name).items()
+            if not self.beyond or len(curve) > 1 or "%" in str(series)
+        }
 
 
 def drop(curve: Curve) -> Interval | None:
@@ -204,6 +208,9 @@ EXPERIMENTS = (
         series_words=_n_masks,
         beyond="fewshot_distractors",
         is_wide=False,
+        figure="Accuracy by the number of distractor examples. n is the number of appended masks, or its share of the "
+        "prompt's tokens; one step.",
+        paper=5,
     ),
     Experiment(
         name="benchmarks", title="Standard benchmarks", x_label="benchmark", head=_benchmark_head

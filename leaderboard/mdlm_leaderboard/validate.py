@@ -7,7 +7,8 @@ from statistics import fmean
 from mdlm_leaderboard.checkpoint import checkpoint_of
 from mdlm_leaderboard.collect import TOLERANCE
 from mdlm_leaderboard.scores import file_scores
-from mdlm_lm_eval.results.files import UnusableFile
+from mdlm_lm_eval.results.files import UnusableFile, read_json
+from mdlm_lm_eval.results.privacy import published
 from mdlm_lm_eval.results.result_file import ResultFile, TaskResult, read_result_file
 from mdlm_lm_eval.results.suite import QUESTIONS_PER_TASK, current_version, suite_task, task_names
 
@@ -22,7 +23,13 @@ def problems_of(path: Path) -> list[str]:
         left_out = file_scores(file).left_out
     except UnusableFile as error:
         return [str(error)]
-    return [*left_out, *_problems(file)]
+    config = read_json(path)["config"]
+    private = [name for name, value in config.items() if published({name: value}) != {name: value}]
+    return [
+        *left_out,
+        *_problems(file),
+        *(f"holds a secret or a folder of your machine in {name!r}" for name in private),
+    ]
 
 
 def _problems(file: ResultFile) -> Iterator[str]:

@@ -1,47 +1,44 @@
-"""Figures of the analyses as PNG and SVG, in colours that colour-blind readers can tell apart (Okabe and Ito)."""
+"""Figures of the analyses as PNG and SVG."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import matplotlib
-
-matplotlib.use("Agg")
-from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator, ScalarFormatter
 
 from mdlm_lm_eval.attribution.output import Row
+from mdlm_lm_eval.results.figure_style import COLOURS, COLUMN_WIDTH, MARKERS, figure_style, save_figure
 
-plt.rcParams.update({"font.size": 8, "axes.labelsize": 8, "axes.titlesize": 8, "figure.titlesize": 8})
 # Text stays text in SVGs, so that it can be searched and copied.
-plt.rcParams["svg.fonttype"] = "none"
-
-BLUE, ORANGE, GREEN, PURPLE = "#0072B2", "#D55E00", "#009E73", "#CC79A7"
-COLUMN_WIDTH = 3.6  # inches
+_styled = figure_style(svg_fonttype="none")
 
 
+@_styled
 def draw_examples(summary: Sequence[Row], path: Path, model: str) -> None:
     """E3: normalised gradient norm of an in-context example against its place in the prompt."""
-    figure, axes = plt.subplots(figsize=(COLUMN_WIDTH, 2.8), layout="constrained")
-    for kind, colour, marker in (("relevant", BLUE, "o"), ("distractor", ORANGE, "s")):
+    figure = Figure(figsize=(COLUMN_WIDTH, 2.8), layout="constrained")
+    axes = figure.subplots()
+    for kind, colour, marker in zip(("relevant", "distractor"), COLOURS, MARKERS, strict=False):
         rows = [row for row in summary if row["example"] == kind]
         _line(axes, rows, "place", "gradient", colour, marker, kind)
     axes.set_xlabel("place of the in-context example in the prompt")
     axes.set_ylabel("gradient norm (largest = 1)")
     axes.set_title(_title(model, summary))
     axes.legend(frameon=False)
-    _save(figure, path)
+    save_figure(figure, path)
 
 
+@_styled
 def draw_confidence(summary: Mapping[str, Sequence[Row]], path: Path, model: str) -> None:
     """E13: confidence and entropy at the answer mask against the mask count."""
-    figure, panels = plt.subplots(1, 2, figsize=(2 * COLUMN_WIDTH, 2.6), layout="constrained")
+    figure = Figure(figsize=(2 * COLUMN_WIDTH, 2.6), layout="constrained")
+    panels = figure.subplots(1, 2)
     labels = {"confidence": "probability of the greedy token", "entropy": "entropy (nats)"}
     for axes, (value, label) in zip(panels, labels.items(), strict=True):
         rows = sorted(summary[value], key=lambda row: row["n_masks"])
-        _line(axes, rows, "n_masks", value, BLUE, "o", model)
+        _line(axes, rows, "n_masks", value, COLOURS[0], MARKERS[0], model)
         axes.set_xscale("log")
         axes.set_xticks([row["n_masks"] for row in rows])
         axes.xaxis.set_major_formatter(ScalarFormatter())
@@ -49,15 +46,16 @@ def draw_confidence(summary: Mapping[str, Sequence[Row]], path: Path, model: str
         axes.set_xlabel("masks on the canvas")
         axes.set_ylabel(label)
     figure.suptitle(_title(model, summary["confidence"]))
-    _save(figure, path)
+    save_figure(figure, path)
 
 
+@_styled
 def draw_shots_against_masks(points: Sequence[Row], correlations: Sequence[Row], path: Path) -> None:
     """E12: one point a task, one colour a model."""
-    figure, axes = plt.subplots(figsize=(COLUMN_WIDTH, 3.0), layout="constrained")
-    styles = [(BLUE, "o"), (ORANGE, "s"), (GREEN, "^"), (PURPLE, "D")]
+    figure = Figure(figsize=(COLUMN_WIDTH, 3.0), layout="constrained")
+    axes = figure.subplots()
     for n, correlation in enumerate(correlations):
-        colour, marker = styles[n % len(styles)]
+        colour, marker = COLOURS[n % len(COLOURS)], MARKERS[n % len(MARKERS)]
         chosen = [point for point in points if point["model"] == correlation["model"]]
         r = "r undefined" if correlation["pearson_r"] is None else f"r = {correlation['pearson_r']:.2f}"
         axes.scatter(
@@ -75,14 +73,14 @@ def draw_shots_against_masks(points: Sequence[Row], correlations: Sequence[Row],
     axes.set_xlabel(f"gain from {first['few_shots']} to {first['many_shots']} shots (points)")
     axes.set_ylabel(f"loss from {first['few_masks']} to {first['many_masks']} masks (points)")
     # Above the panel, where its markers cannot be taken for tasks.
-    axes.legend(frameon=False, fontsize=7, loc="lower left", bbox_to_anchor=(0, 1), borderaxespad=0)
-    _save(figure, path)
+    axes.legend(frameon=False, loc="lower left", bbox_to_anchor=(0, 1), borderaxespad=0)
+    save_figure(figure, path)
 
 
 def _line(axes: Axes, rows: Sequence[Row], x: str, y: str, colour: str, marker: str, label: str) -> None:
     """A line with its 95% band over tasks, where several tasks make one."""
     at = [row[x] for row in rows]
-    axes.plot(at, [row[y] for row in rows], color=colour, marker=marker, markersize=3, linewidth=1.2, label=label)
+    axes.plot(at, [row[y] for row in rows], color=colour, marker=marker, label=label)
     if all(row["band"] is not None for row in rows):
         low: list[Any] = [row[y] - row["band"] for row in rows]
         high: list[Any] = [row[y] + row["band"] for row in rows]
@@ -92,11 +90,3 @@ def _line(axes: Axes, rows: Sequence[Row], x: str, y: str, colour: str, marker: 
 def _title(model: str, summary: Sequence[Row]) -> str:
     n_tasks = max(row["tasks"] for row in summary)
     return model if n_tasks == 1 else f"{model}, mean over {n_tasks} tasks with its 95% band"
-
-
-def _save(figure: Figure, path: Path) -> None:
-    for axes in figure.axes:
-        axes.spines[["top", "right"]].set_visible(False)
-    for suffix in (".png", ".svg"):
-        figure.savefig(path.with_suffix(suffix), dpi=200)
-    plt.close(figure)

@@ -10,7 +10,7 @@ from mdlm_lm_eval.families.loading.compilation import compile_layers
 from mdlm_lm_eval.families.loading.config import (
     attention_of,
     check_config,
-    check_guidance,
+    check_options,
     load_config,
     resolve_mask_token_id,
 )
@@ -25,7 +25,7 @@ __all__ = [
     "all_families",
     "attention_of",
     "check_config",
-    "check_guidance",
+    "check_options",
     "compile_layers",
     "end_of_turn_ids",
     "eos_ids",

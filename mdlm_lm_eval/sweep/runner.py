@@ -4,7 +4,7 @@ import os
 import sys
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from mdlm_lm_eval.devices import best_device
 from mdlm_lm_eval.lm import MDLM
 from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.results.files import check_writable
+from mdlm_lm_eval.results.locks import LEASE_SECONDS, Claimed, claim
 from mdlm_lm_eval.results.sentences import one_line
 from mdlm_lm_eval.sweep import results as files
 from mdlm_lm_eval.sweep.plan import Cell, Sweep
@@ -28,6 +29,8 @@ from mdlm_lm_eval.sweep.tasks import Tasks
 
 # About a standard few-shot prompt's, for the estimate of the time left.
 _PROMPT_TOKENS = 500
+# Seconds to wait for a cell that another process holds, once all others are done: longer than a dead one's claim lives.
+_PATIENCE = 1.5 * LEASE_SECONDS
 
 
 class SweepRun:
@@ -41,6 +44,7 @@ class SweepRun:
         self.sweep = replace(sweep, cells=tuple(self.tasks.expand(sweep.cells)))
         self.output = output
         self.failures: list[str] = []
+        self.elsewhere: list[Cell] = []  # those that another process holds
         self.seconds: dict[str, float] = {}
         self._lm: LM | None = None
         self._loaded_adapter: str | None = None
@@ -62,23 +66,44 @@ class SweepRun:
             smoothing=0.0,
             disable=not self._is_main or not to_do,
         ) as bar:
-            for number, (cell, settings) in enumerate(to_do, start=1):
-                bar.set_postfix_str(f"{number} of {len(to_do)}: {self._name(cell)}")
-                started = time.perf_counter()
-                try:
-                    scores = self._run_cell(cell, settings)
-                except Exception as error:  # whatever it was, other cells may do
-                    bar.update(_tokens_per_question(cell))
-                    self._fail(cell, error)
-                else:
-                    bar.update(_tokens_per_question(cell))
-                    self._say(f"{self._name(cell)}: {scores} ({time.perf_counter() - started:.0f} s)")
+            numbered = list(enumerate(to_do, start=1))
+            # Cells that another process holds come again at the end, as it may have died.
+            for patience in (0.0, _PATIENCE):
+                self.elsewhere = []
+                for number, (cell, settings) in numbered:
+                    bar.set_postfix_str(f"{number} of {len(to_do)}: {self._name(cell)}")
+                    try:
+                        with self._claimed(cell, patience):
+                            self._do(cell, settings, bar)
+                    except Claimed as error:
+                        self.elsewhere.append(cell)
+                        self._say(f"{self._name(cell)}: {error}")
+                numbered = [one for one in numbered if one[1][0] in self.elsewhere]
 
     def summary(self) -> str:
         """How many cells there are, and where the time went."""
         n_cells = len(self.sweep.cells)
         times = "".join(f", {seconds:.0f} s {what}" for what, seconds in self.seconds.items())
-        return f"{n_cells - len(self.failures)} of {n_cells} cells are done{times}"
+        elsewhere = f", {len(self.elsewhere)} are another process's" if self.elsewhere else ""
+        return f"{n_cells - len(self.failures) - len(self.elsewhere)} of {n_cells} cells are done{elsewhere}{times}"
+
+    def _claimed(self, cell: Cell, patience: float) -> AbstractContextManager[None]:
+        """The right to run a cell. The processes of one evaluation run each cell together, and claim none."""
+        is_alone = os.environ.get("WORLD_SIZE", "1") == "1"
+        return claim(self._folder(cell), wait=patience) if is_alone else nullcontext()
+
+    def _do(self, cell: Cell, settings: dict[str, Any], bar: "tqdm[Any]") -> None:
+        """Runs a cell, unless another process did while this one was at others, and says what came of it."""
+        started = time.perf_counter()
+        try:
+            is_new = not files.is_finished(self._folder(cell), settings)
+            scores = self._run_cell(cell, settings) if is_new else "done by another process"
+        except Exception as error:  # whatever it was, other cells may do
+            bar.update(_tokens_per_question(cell))
+            self._fail(cell, error)
+        else:
+            bar.update(_tokens_per_question(cell))
+            self._say(f"{self._name(cell)}: {scores} ({time.perf_counter() - started:.0f} s)")
 
     def _to_do(self) -> list[tuple[Cell, dict[str, Any]]]:
         """Cells without a result, each with its settings as the result will name them."""

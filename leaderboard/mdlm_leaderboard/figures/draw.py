@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 from matplotlib.lines import Line2D
@@ -13,30 +12,23 @@ from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator
 
 from mdlm_leaderboard.figures.legend import looks_of, n_columns
 from mdlm_leaderboard.figures.plan import Figure, figures_of, model_order
-from mdlm_leaderboard.figures.style import CHANCE, COLUMN_WIDTH, SETTINGS, clipped, short_names
+from mdlm_leaderboard.figures.style import CHANCE, clipped, short_names
 from mdlm_leaderboard.rows import NO_MASKS, Board, Curve
+from mdlm_lm_eval.results.figure_style import COLUMN_WIDTH, figure_style, save_figure
 
 _LOG_TICKS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000)
 _TITLE_LENGTH = 26  # characters across half a column
 _LEAST_SPAN = 10  # percentage points: less would blow up noise
-_METADATA: Mapping[str, dict[str, Any]] = {"svg": {"Date": None, "Creator": None}, "png": {"Software": None}}
 
 
+@figure_style()
 def draw_figures(board: Board, output: Path) -> list[Path]:
     """Writes every figure of the board below `output` as SVG and PNG, and returns the files."""
     models = model_order(board)
     names = short_names(models)
-    paths = []
-    with matplotlib.rc_context():
-        matplotlib.rcdefaults()
-        matplotlib.rcParams.update(SETTINGS)
-        for figure in figures_of(board):
-            canvas = _drawn(figure, models, names)
-            for suffix, metadata in _METADATA.items():
-                path = output / f"{figure.stem}.{suffix}"
-                path.parent.mkdir(parents=True, exist_ok=True)
-                canvas.savefig(path, format=suffix, metadata=metadata)
-                paths.append(path)
+    paths: list[Path] = []
+    for figure in figures_of(board):
+        paths += save_figure(_drawn(figure, models, names), output / figure.stem)
     return paths
 
 

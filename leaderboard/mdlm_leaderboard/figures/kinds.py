@@ -36,7 +36,21 @@ class FigureKind:
     panels: Callable[[Sequence[LeaderboardRow]], list[Panel]]
 
 
-def _plain(experiment: Experiment) -> Callable[[Sequence[LeaderboardRow]], list[Panel]]:
+Panels = Callable[[Sequence[LeaderboardRow]], list[Panel]]
+KINDS: list[FigureKind] = []
+
+
+def _kind(name: str, paper: int, experiment: str, caption: str) -> Callable[[Panels], Panels]:
+    """Makes a kind of the decorated function, which gives the panels."""
+
+    def add(panels: Panels) -> Panels:
+        KINDS.append(FigureKind(name, paper, caption, BY_NAME[experiment], panels))
+        return panels
+
+    return add
+
+
+def _plain(experiment: Experiment) -> Panels:
     return lambda rows: one_panel(
         of_models(row, curve, experiment.series_words(series) if series else "")
         for row in base(rows)
@@ -44,10 +58,25 @@ def _plain(experiment: Experiment) -> Callable[[Sequence[LeaderboardRow]], list[
     )
 
 
+KINDS += [FigureKind(one.name, one.paper, one.figure, one, _plain(one)) for one in EXPERIMENTS if one.figure]
+
+
+@_kind(
+    "position",
+    1,
+    "positions",
+    "Accuracy by the position of the relevant block. The question stands on the right, fixed-slot prompts.",
+)
 def _position(rows: Sequence[LeaderboardRow]) -> list[Panel]:
     return one_panel(of_models(row, row.curve("positions", "right")) for row in base(rows))
 
 
+@_kind(
+    "position-by-question",
+    2,
+    "positions",
+    "Accuracy by the positions of relevant block and question. Fixed-slot prompts.",
+)
 def _position_by_question(rows: Sequence[LeaderboardRow]) -> list[Panel]:
     panels = [
         Panel("", f"question {place}", limited(of_models(row, row.curve("positions", place)) for row in base(rows)))
@@ -56,17 +85,13 @@ def _position_by_question(rows: Sequence[LeaderboardRow]) -> list[Panel]:
     return panels if any(panel.lines for panel in panels[:2]) else []
 
 
-def _distractors(rows: Sequence[LeaderboardRow]) -> list[Panel]:
-    # A single number of distractors is no curve, and stands in the figure of masks already.
-    experiment = BY_NAME["distractors"]
-    return one_panel(
-        of_models(row, curve, experiment.series_words(masks))
-        for row in base(rows)
-        for masks, curve in experiment.curves(row).items()
-        if len(curve) > 1
-    )
-
-
+@_kind(
+    "dots",
+    6,
+    "dots",
+    "Accuracy by the number of appended dots or masks. Dots follow the closing bracket of fixed-slot prompts, masks "
+    "open-ended ones; one step.",
+)
 def _dots(rows: Sequence[LeaderboardRow]) -> list[Panel]:
     return one_panel(
         of_models(row, curve, kind)
@@ -76,6 +101,12 @@ def _dots(rows: Sequence[LeaderboardRow]) -> list[Panel]:
     )
 
 
+@_kind(
+    "unmasking",
+    7,
+    "masks",
+    "Accuracy by the number of appended masks and the order of unmasking. Mixed examples, open-ended prompts.",
+)
 def _unmasking(rows: Sequence[LeaderboardRow]) -> list[Panel]:
     panels = []
     measured = [row for row in rows if row.adapter is None and with_masks(row.curve("masks"))]
@@ -86,11 +117,24 @@ def _unmasking(rows: Sequence[LeaderboardRow]) -> list[Panel]:
     return panels
 
 
+@_kind(
+    "position-by-masks",
+    8,
+    "positions_by_masks",
+    "Accuracy by the position of the relevant block and the number n of appended masks. Open-ended prompts, one step.",
+)
 def _position_by_masks(rows: Sequence[LeaderboardRow]) -> list[Panel]:
     measured = [row for row in base(rows) if row.series("positions_by_masks")]
     return [panel_by_masks(row, other) for _, other, own in by_model(measured) for row in own]
 
 
+@_kind(
+    "masks-adapters",
+    9,
+    "masks",
+    "Accuracy by the number of appended masks, with and without adapters. Mixed examples, open-ended prompts, "
+    "one step.",
+)
 def _masks_adapters(rows: Sequence[LeaderboardRow]) -> list[Panel]:
     panels = []
     measured = [row for row in rows if row.steps in ONE_STEP and row.curve("masks")]
@@ -101,6 +145,13 @@ def _masks_adapters(rows: Sequence[LeaderboardRow]) -> list[Panel]:
     return panels
 
 
+@_kind(
+    "position-by-masks-adapters",
+    10,
+    "positions_by_masks",
+    "Accuracy by the position of the relevant block and the number n of appended masks, with adapters. "
+    "Open-ended prompts, one step.",
+)
 def _position_by_masks_adapters(rows: Sequence[LeaderboardRow]) -> list[Panel]:
     measured = [row for row in rows if row.adapter and row.steps in ONE_STEP and row.series("positions_by_masks")]
     return [
@@ -110,73 +161,4 @@ def _position_by_masks_adapters(rows: Sequence[LeaderboardRow]) -> list[Panel]:
     ]
 
 
-def _kinds() -> list[FigureKind]:
-    drawn = [
-        (
-            "position",
-            1,
-            "Accuracy by the position of the relevant block. The question stands on the right, fixed-slot prompts.",
-            "positions",
-            _position,
-        ),
-        (
-            "position-by-question",
-            2,
-            "Accuracy by the positions of relevant block and question. Fixed-slot prompts.",
-            "positions",
-            _position_by_question,
-        ),
-        (
-            "distractors",
-            5,
-            "Accuracy by the number of distractor examples. n is the number of appended masks, or its share of the "
-            "prompt's tokens; one step.",
-            "distractors",
-            _distractors,
-        ),
-        (
-            "dots",
-            6,
-            "Accuracy by the number of appended dots or masks. Dots follow the closing bracket of fixed-slot prompts, "
-            "masks open-ended ones; one step.",
-            "dots",
-            _dots,
-        ),
-        (
-            "unmasking",
-            7,
-            "Accuracy by the number of appended masks and the order of unmasking. Mixed examples, open-ended prompts.",
-            "masks",
-            _unmasking,
-        ),
-        (
-            "position-by-masks",
-            8,
-            "Accuracy by the position of the relevant block and the number n of appended masks. Open-ended prompts, "
-            "one step.",
-            "positions_by_masks",
-            _position_by_masks,
-        ),
-        (
-            "masks-adapters",
-            9,
-            "Accuracy by the number of appended masks, with and without adapters. Mixed examples, open-ended prompts, "
-            "one step.",
-            "masks",
-            _masks_adapters,
-        ),
-        (
-            "position-by-masks-adapters",
-            10,
-            "Accuracy by the position of the relevant block and the number n of appended masks, with adapters. "
-            "Open-ended prompts, one step.",
-            "positions_by_masks",
-            _position_by_masks_adapters,
-        ),
-    ]
-    kinds = [FigureKind(name, paper, text, BY_NAME[of], panels) for name, paper, text, of, panels in drawn]
-    kinds += [FigureKind(one.name, one.paper, one.figure, one, _plain(one)) for one in EXPERIMENTS if one.figure]
-    return sorted(kinds, key=lambda kind: kind.paper or len(drawn) + 2)
-
-
-KINDS = tuple(_kinds())
+KINDS.sort(key=lambda kind: kind.paper or len(KINDS) + 2)  # those of no figure in the paper come last

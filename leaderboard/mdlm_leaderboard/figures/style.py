@@ -1,46 +1,13 @@
-"""How figures look: colours that colour-blind readers tell apart, markers, dashes and sizes."""
+"""How the lines of models are told apart: colours and markers for models, shades and dashes for their variants."""
 
 from collections.abc import Sequence
 from typing import Any
 
-# Okabe and Ito's palette without yellow, which is too light on white; its black as dark grey.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#444444")
+from mdlm_lm_eval.results.figure_style import COLOURS, MARKERS
+
 GREY = "#8a8a8a"
-MARKERS = ("o", "s", "^", "D", "v", "P", "X")
-_DASHES: tuple[Any, ...] = ("-", (0, (4, 1.2)), (0, (1, 1)), (0, (5, 1.2, 1, 1.2)))
-
-COLUMN_WIDTH = 3.3  # inches, of one column of a paper
 CHANCE = 100 / 3  # percent, of three options
-
-# Any keys: matplotlib 3.11 types each name, earlier releases do not.
-SETTINGS: dict[Any, Any] = {
-    "font.family": "DejaVu Sans",  # comes with matplotlib
-    "font.size": 7,
-    "axes.titlesize": 7,
-    "axes.labelsize": 7.5,
-    "figure.labelsize": 7.5,
-    "legend.fontsize": 7,
-    "xtick.labelsize": 7,
-    "ytick.labelsize": 7,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.linewidth": 0.6,
-    "xtick.major.width": 0.6,
-    "ytick.major.width": 0.6,
-    "xtick.major.size": 2.5,
-    "ytick.major.size": 2.5,
-    "axes.grid": True,
-    "grid.color": "#e3e3e3",
-    "grid.linewidth": 0.5,
-    "axes.axisbelow": True,
-    "lines.linewidth": 1.2,
-    "lines.markersize": 3.5,
-    "savefig.dpi": 300,
-    # A dollar sign in a model's name is a dollar sign.
-    "text.parse_math": False,
-    # Without a salt of its own every SVG would get other ids each time.
-    "svg.hashsalt": "mdlm-leaderboard",
-}
+_DASHES: tuple[Any, ...] = ("-", (0, (4, 1.2)), (0, (1, 1)), (0, (5, 1.2, 1, 1.2)))
 
 
 def model_style(model_index: int, variant: int, n_variants: int) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """A checkpoint's config in transformers' terms, and the family that it belongs to."""
 
+from dataclasses import asdict
 from pathlib import Path
 from textwrap import shorten
 
@@ -9,7 +10,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from mdlm_lm_eval.default_model import model_path
 from mdlm_lm_eval.families.attention import AttentionPattern
 from mdlm_lm_eval.families.registry import all_families, family_names, family_of, published_family
-from mdlm_lm_eval.options import OptionError
+from mdlm_lm_eval.options import DecodingOptions, OptionError
 
 
 def load_config(
@@ -64,6 +65,10 @@ def load_config(
         config.diffusion_family = "remote"
         return config
     if model_type not in CONFIG_MAPPING:
+        if family is not None:
+            raise OptionError(
+                f"pretrained={pretrained}: the family {family.name} needs a newer transformers than {__version__}"
+            )
         raise OptionError(
             f"pretrained={pretrained}: model_type={model_type!r} is not known; the family must be one of "
             f"{family_names()}; remote needs trust_remote_code=true, mask_token_id and shift_logits"
@@ -95,20 +100,23 @@ def attention_of(
 ) -> AttentionPattern:
     """What a position sees. `block_length` is the option, `attn_implementation` what the model is loaded with.
 
-    Raises OptionError for a block length that is no whole number from 1, and for an implementation that cannot mask by
-    blocks: eager adds a boolean mask to its scores, and is silently wrong; flash attention takes none.
+    Raises OptionError for a block length that is no whole number from 1, and for an implementation that takes no mask
+    by blocks, such as flash attention.
     """
     pattern = family_of(config).attention(config, block_length)
     implementation = attn_implementation or config._attn_implementation
-    if pattern.is_block_causal and implementation not in (None, "sdpa"):
-        raise OptionError(f"attn_implementation={implementation} must be sdpa, which alone masks by blocks")
+    if pattern.is_block_causal and implementation not in (None, "sdpa", "eager"):
+        raise OptionError(f"attn_implementation={implementation} must be sdpa or eager, which can mask by blocks")
     return pattern
 
 
-def check_guidance(config: PretrainedConfig, cfg_scale: float) -> None:
-    """Raises OptionError for classifier-free guidance with a family that has no unconditional form."""
-    if cfg_scale > 0.0:
-        family_of(config).refuse("cfg_scale", cfg_scale)
+def check_options(config: PretrainedConfig, options: DecodingOptions) -> None:
+    """Raises OptionError for an option that is set and that the family cannot do."""
+    family = family_of(config)
+    for name, default in asdict(DecodingOptions()).items():
+        value = asdict(options)[name]
+        if value != default:
+            family.refuse(name, value)
 
 
 def resolve_mask_token_id(

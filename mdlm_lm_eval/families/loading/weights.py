@@ -78,7 +78,7 @@ def load_model(
     if conversions or family.weight_names:
         # save_pretrained would undo the renaming, and put the published names next to a config of transformers' class.
         model._weight_conversions = None
-    if not family.remote_code:
+    if not family.remote_code and family.generate is None:
         # The config's is_causal only rules the masks; flash attention reads the modules' own.
         for module in model.modules():
             if "is_causal" in vars(module):

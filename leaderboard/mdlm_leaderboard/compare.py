@@ -1,0 +1,163 @@
+"""`mdlm-leaderboard compare`: two result files of the same tasks, by question where their samples lie beside them."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from mdlm_leaderboard.checkpoint import checkpoint_of
+from mdlm_leaderboard.decoding import DECODING_DEFAULTS
+from mdlm_lm_eval.results.files import UnusableFile
+from mdlm_lm_eval.results.markdown import markdown_table
+from mdlm_lm_eval.results.result_file import ResultFile, read_result_file
+from mdlm_lm_eval.results.samples import Question, read_scores, samples_path
+from mdlm_lm_eval.results.statistics import Interval, McNemar, mcnemar, paired_bootstrap, paired_interval
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One metric of two runs, in shares. All intervals are of `second - first` on the same tasks or questions.
+
+    by_task: task -> both scores.
+    over_tasks: mean over tasks with the t interval of the differences per task.
+    over_questions: the same mean with the paired bootstrap's interval within tasks, None without samples.
+    answers: right answers that only one of them gives, None without samples or where scores are not right or wrong.
+    """
+
+    first: str
+    second: str
+    metric: str
+    by_task: Mapping[str, tuple[float, float]]
+    n_questions: int
+    over_tasks: Interval
+    over_questions: Interval | None
+    answers: McNemar | None
+
+
+def compare(first: Path, second: Path) -> list[Comparison]:
+    """One comparison for every metric that both files have. Raises UnusableFile where they cannot be compared."""
+    files = [_read(path) for path in (first, second)]
+    shared = [name for name in files[0].tasks if name in files[1].tasks]
+    if not shared:
+        raise UnusableFile(f"{str(first)!r} and {str(second)!r} have no task in common")
+    _check_same("state of the suite", *(file.suite_hash for file in files))
+    for name in shared:
+        _check_same(f"version of {name}", *(file.tasks[name].version for file in files))
+        _check_same(f"number of questions of {name}", *(file.tasks[name].n_questions for file in files))
+    samples = {name: _samples(first, second, name) for name in shared}
+    labels = _labels(*files)
+    metrics = dict.fromkeys(
+        m for name in shared for m in files[0].tasks[name].metrics if m in files[1].tasks[name].metrics
+    )
+    return [_comparison(labels, files, metric, shared, samples) for metric in metrics]
+
+
+def as_text(comparison: Comparison) -> str:
+    """The sentence to quote, then a table of the tasks."""
+    rows = [
+        [task, *(f"{100 * score:.1f}" for score in pair), f"{100 * (pair[1] - pair[0]):+.1f}"]
+        for task, pair in comparison.by_task.items()
+    ]
+    header = [comparison.metric, "A", "B", "B - A (points)"]
+    names = f"A: {comparison.first}\nB: {comparison.second}"
+    return f"{names}\n\n{sentence(comparison)}\n\n{markdown_table(header, rows)}"
+
+
+def sentence(comparison: Comparison) -> str:
+    """What a reader can quote: the difference in points, both intervals, and the test on the answers."""
+    first, second, over = comparison.first, comparison.second, comparison.over_tasks
+    points, n_tasks = 100 * over.mean, len(comparison.by_task)
+    than = f"{abs(points):.1f} points {'above' if points > 0 else 'below'}" if points else "level with"
+    tasks = next(iter(comparison.by_task)) if n_tasks == 1 else f"{n_tasks} tasks"
+    parts = [f"{second} is {than} {first} on {tasks} ({comparison.metric}, {comparison.n_questions} questions)"]
+    bands = [_band(over, "over tasks")] if n_tasks > 1 else []
+    bands += [_band(comparison.over_questions, "over questions")] if comparison.over_questions else []
+    parts += [f"the 95% interval of the difference is {' and '.join(bands)}"] if bands else []
+    if answers := comparison.answers:
+        parts.append(
+            f"{answers.only_second} questions are right with {second} alone, {answers.only_first} with {first} alone "
+            f"(McNemar, {'p < 0.001' if answers.p < 0.001 else f'p = {answers.p:.3f}'})"
+        )
+    return "; ".join(parts) + "."
+
+
+def _band(interval: Interval, over: str) -> str:
+    assert interval.low is not None
+    assert interval.high is not None
+    return f"{100 * interval.low:+.2f} to {100 * interval.high:+.2f} {over}"
+
+
+def _read(path: Path) -> ResultFile:
+    try:
+        return read_result_file(path)
+    except UnusableFile as error:
+        raise UnusableFile(f"{str(path)!r} {error}") from error
+
+
+def _check_same(what: str, *found: object) -> None:
+    known = [one for one in found if one is not None]  # other models record no hash of the suite
+    if len(set(known)) > 1:
+        raise UnusableFile(
+            f"the {what} differs: {' and '.join(map(str, known))}; compare results of the same questions"
+        )
+
+
+def _samples(first: Path, second: Path, task: str) -> Mapping[str, list[tuple[float, float]]]:
+    """Metric -> both scores of every question; empty where either file has no samples of the task."""
+    paths = samples_path(first, task), samples_path(second, task)
+    if paths[0] is None or paths[1] is None:
+        return {}
+    ours, theirs = read_scores(paths[0]), read_scores(paths[1])
+    return {metric: _pairs(ours[metric], theirs[metric], task) for metric in ours if metric in theirs}
+
+
+def _pairs(first: Mapping[Question, float], second: Mapping[Question, float], task: str) -> list[tuple[float, float]]:
+    if first.keys() != second.keys():
+        raise UnusableFile(f"the samples of {task} are not of the same questions, so that they cannot be compared")
+    return [(first[question], second[question]) for question in first]
+
+
+def _comparison(
+    labels: tuple[str, str],
+    files: list[ResultFile],
+    metric: str,
+    shared: Iterable[str],
+    samples: Mapping[str, Mapping[str, list[tuple[float, float]]]],
+) -> Comparison:
+    first, second = (
+        {name: file.tasks[name].metrics[metric] for name in shared if metric in file.tasks[name].metrics}
+        for file in files
+    )
+    names = [name for name in first if name in second]
+    pairs = {name: samples[name][metric] for name in names if metric in samples[name]}
+    is_whole = len(pairs) == len(names)
+    is_right_or_wrong = is_whole and all(
+        score in (0, 1) for of_task in pairs.values() for pair in of_task for score in pair
+    )
+    return Comparison(
+        *labels,
+        metric=metric.removesuffix(",none"),
+        by_task={name: (first[name], second[name]) for name in names},
+        n_questions=sum(files[0].tasks[name].n_questions for name in names),
+        over_tasks=paired_interval({name: first[name] for name in names}, {name: second[name] for name in names}),
+        over_questions=paired_bootstrap(pairs) if is_whole else None,
+        answers=mcnemar(pair for of_task in pairs.values() for pair in of_task) if is_right_or_wrong else None,
+    )
+
+
+def _labels(first: ResultFile, second: ResultFile) -> tuple[str, str]:
+    """Model and adapter, and the settings in which the two runs differ."""
+    settings = [_settings(file) for file in (first, second)]
+    different = [name for name in {**settings[0], **settings[1]} if settings[0].get(name) != settings[1].get(name)]
+    labels = [
+        ", ".join([str(checkpoint_of(file)).replace("'", ""), *(f"{name}={of.get(name)}" for name in different)])
+        for file, of in zip((first, second), settings, strict=True)
+    ]
+    return labels[0], labels[1]
+
+
+def _settings(file: ResultFile) -> dict[str, object]:
+    given = {**(file.mdlm or {}).get("likelihood", {}), **(file.mdlm or {}).get("decoding", {}), **file.gen_kwargs}
+    task = next(iter(file.tasks.values()))
+    given |= {name: task.generation[name] for name in task.generation.keys() & DECODING_DEFAULTS.keys()}
+    given |= {name: value for name, value in task.metadata.items() if name.startswith("fewshot_")}
+    return given | {"shots": task.shots, "chat template": file.chat_template, "model": file.model_kind}

@@ -1,0 +1,94 @@
+"""DiffusionGemma (`model_type` diffusion_gemma): generation is transformers' own.
+
+It denoises whole canvases of random tokens, has no mask token, and draws from the random numbers of the process. So
+requests are answered one by one, each from a seed of its own, and options that it has no counterpart for are refused.
+"""
+
+from typing import Any
+
+import torch
+from transformers import PretrainedConfig
+
+from mdlm_lm_eval.families.family import Family
+from mdlm_lm_eval.families.registry import register_family
+from mdlm_lm_eval.options import DecodingOptions
+
+OWN_SCHEDULE = "its own schedule of temperatures and its entropy bound decide; leave it out, or set entropy_bound"
+OWN_CANVAS = "it fills canvases of the length that its config says; leave it out"
+OWN_LOOP = "transformers' own loop decodes; leave it out"
+REFUSALS = {
+    "load_denoiser": "it has no mask token that a denoiser could fill; use mdlm_lm_eval.MDLM",
+    "likelihood": "it is trained on random tokens in place of masks, and has no estimator; use generation tasks",
+    "infill": "it fills canvases after a prompt; use tasks without slots",
+    **dict.fromkeys(("n_masks", "mask_ratio", "block_length", "small_block_length", "n_fillers"), OWN_CANVAS),
+    **dict.fromkeys(
+        ("temperature", "top_p", "top_k", "unmasking", "schedule", "confidence_threshold", "parallel_factor"),
+        OWN_SCHEDULE,
+    ),
+    **dict.fromkeys(("cache", "cfg_scale", "suppress_eos", "eos_last"), OWN_LOOP),
+    **dict.fromkeys(("editing_threshold", "max_post_steps"), "it writes a canvas anew in every step; leave it out"),
+    "steps": "its steps are counted per canvas; use steps_per_block",
+}
+
+
+def model_class(_config: PretrainedConfig) -> Any:
+    """transformers' class; it has no auto class for text alone."""
+    from transformers import DiffusionGemmaForBlockDiffusion
+
+    return DiffusionGemmaForBlockDiffusion
+
+
+def generate(
+    model: Any,
+    prompt_ids: list[int],
+    options: DecodingOptions,
+    *,
+    n_tokens: int,
+    end_ids: list[int],
+    pad_token_id: int,
+    seed: int,
+) -> tuple[list[int], int]:
+    """The first `n_tokens` of the completion, and how many denoising passes it took.
+
+    `steps_per_block` is the most denoising steps of a canvas, `entropy_bound` its sampler's; the checkpoint's
+    generation config says what is not set.
+    """
+    from transformers.models.diffusion_gemma.generation_diffusion_gemma import EntropyBoundSamplerConfig
+
+    settings: dict[str, Any] = {}
+    if options.steps_per_block is not None:
+        settings["max_denoising_steps"] = options.steps_per_block
+    if options.entropy_bound is not None:
+        settings["sampler_config"] = EntropyBoundSamplerConfig(entropy_bound=float(options.entropy_bound))
+    passes = 0
+
+    def count(*_: object) -> None:
+        nonlocal passes
+        passes += 1
+
+    input_ids = torch.tensor([prompt_ids], device=model.device)
+    counter = model.model.decoder.register_forward_pre_hook(count)
+    try:
+        with torch.random.fork_rng():
+            torch.manual_seed(seed)
+            generated = model.generate(
+                input_ids,
+                max_new_tokens=n_tokens,
+                eos_token_id=end_ids or None,
+                pad_token_id=pad_token_id,
+                **settings,
+            )
+    finally:
+        counter.remove()
+    return generated.sequences[0, len(prompt_ids) :][:n_tokens].tolist(), passes
+
+
+register_family(
+    Family(
+        name="diffusion_gemma",
+        model_types=("diffusion_gemma",),
+        model_class=model_class,
+        generate=generate,
+        refusals=REFUSALS,
+    )
+)

@@ -1,0 +1,66 @@
+"""How figures look, those of the leaderboard and of the analyses: colours, markers, sizes, and how they are saved."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+from matplotlib.figure import Figure
+
+# Okabe and Ito's palette, which colour-blind readers tell apart, without yellow, which is too light on white; its black
+# as dark grey.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#444444")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+COLUMN_WIDTH = 3.3  # inches, of one column of a paper
+
+# Any keys: matplotlib 3.11 types each name, earlier releases do not.
+SETTINGS: dict[Any, Any] = {
+    "font.family": "DejaVu Sans",  # comes with matplotlib
+    "font.size": 7,
+    "axes.titlesize": 7,
+    "axes.labelsize": 7.5,
+    "figure.labelsize": 7.5,
+    "figure.titlesize": 7.5,
+    "legend.fontsize": 7,
+    "xtick.labelsize": 7,
+    "ytick.labelsize": 7,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.linewidth": 0.6,
+    "xtick.major.width": 0.6,
+    "ytick.major.width": 0.6,
+    "xtick.major.size": 2.5,
+    "ytick.major.size": 2.5,
+    "axes.grid": True,
+    "grid.color": "#e3e3e3",
+    "grid.linewidth": 0.5,
+    "axes.axisbelow": True,
+    "lines.linewidth": 1.2,
+    "lines.markersize": 3.5,
+    "savefig.dpi": 300,
+    # A dollar sign in a model's name is a dollar sign.
+    "text.parse_math": False,
+    # Without a salt of its own every SVG would get other ids each time.
+    "svg.hashsalt": "mdlm-lm-eval",
+}
+# No dates, so that the same numbers make the same files.
+_METADATA: Mapping[str, dict[str, Any]] = {".svg": {"Date": None, "Creator": None}, ".png": {"Software": None}}
+
+
+@contextmanager
+def figure_style(**changes: Any) -> Iterator[None]:
+    """Figures drawn in the block, or in the decorated function, look so, whatever matplotlibrc says."""
+    with matplotlib.rc_context():
+        matplotlib.rcdefaults()
+        matplotlib.rcParams.update(SETTINGS | {name.replace("_", "."): value for name, value in changes.items()})
+        yield
+
+
+def save_figure(figure: Figure, path: Path) -> list[Path]:
+    """Writes `path` as SVG and PNG, in this order, and returns the files."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    files = [path.parent / f"{path.name}{suffix}" for suffix in _METADATA]
+    for file, metadata in zip(files, _METADATA.values(), strict=True):
+        figure.savefig(file, metadata=metadata)
+    return files

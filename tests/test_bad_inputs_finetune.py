@@ -1,0 +1,265 @@
+"""What users mistype to mdlm-finetune: each ends in one sentence, before anything is trained or left behind."""
+
+import json
+import os
+import re
+import resource
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from mdlm_finetune import instructions
+from mdlm_finetune.__main__ import main
+
+ENVIRONMENT = os.environ | {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+FILES = {
+    "data.jsonl": '{"prompt": "one", "response": "two"}\n' * 8,
+    "user_only.jsonl": '{"messages": [{"role": "user"}]}\n',
+    "no_content.jsonl": '{"messages": [{"role": "user"}, {"role": "assistant", "content": "a"}]}\n',
+    "number.jsonl": "17\n",
+    "surrogate.jsonl": '{"prompt": "\\ud800", "response": "a"}\n',
+    "broken.jsonl": '{"prompt": "a"\n',
+    "deep.jsonl": '{"prompt": "a", "response": ' + "[" * 200_000 + "]" * 200_000 + "}\n",
+    "long_line.jsonl": '{"prompt": "a", "response": "' + "x" * 3000 + '"}\n',
+    "lines.json": '{"prompt": "a"}\n{"prompt": "b"}\n',
+    "empty.jsonl": "",
+    "columns.jsonl": '{"text": "a"}\n',
+    "not_parquet.parquet": "PAR1",
+    "deep.yaml": "a: " + "[" * 20_000 + "]" * 20_000,
+    "list.yaml": "- a\n",
+    "tab.yaml": "a:\n\t- b: [\n",
+    "inner.yaml": "output_dir: out\nlora_target_modules: [{a: b}]\ndataset_name: named_rules\n",
+    "accelerate.json": "{",
+}
+
+
+@pytest.fixture
+def here(tmp_path: Path, checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with the files above, in which the command runs."""
+    for name, text in FILES.items():
+        (tmp_path / name).write_text(text)
+    (tmp_path / "latin.yaml").write_bytes(b"output_dir: caf\xe9")
+    os.mkfifo(tmp_path / "pipe.jsonl")
+    (tmp_path / "zero.jsonl").symlink_to("/dev/zero")
+    (tmp_path / "model").symlink_to(checkpoint)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(instructions, "LONGEST_LINE", 2000 * 1000)
+    return tmp_path
+
+
+def words(*given: str) -> list[str]:
+    """A run of a tiny model, with `given` on top."""
+    run = ["--model_name_or_path=model", "--output_dir=out/a", "--max_length=200", "--max_steps=1", "--lora_r=4"]
+    data = [] if any("dataset_name" in word for word in given) else ["--train_file=data.jsonl"]
+    return ["--config=built-in-ce-tv", *run, "--evaluation_limit=0", *data, *given]
+
+
+def refusal(given: list[str], monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setattr(sys, "argv", ["mdlm-finetune", *given])
+    with pytest.raises(SystemExit) as stop:
+        main()
+    sentence = stop.value.code
+    assert isinstance(sentence, str)
+    assert sentence.startswith("mdlm-finetune: ")
+    assert "\n" not in sentence
+    assert len(sentence) < 700
+    return sentence
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        # names and values of flags
+        ("--lora_r=100000", "lora_r must be at most 32, the width of the model, not 100000"),
+        ("--lora_r=1000000000", "lora_r must be a number from 1 up to 100000, not 1000000000"),
+        ("--lora_r=-1", "lora_r must be a number from 1 up to 100000, not -1"),
+        ("--lora_dropout=2", "lora_dropout must be a number from 0 up to 0.99, not 2"),
+        ("--lora_target_modules=(", r"lora_target_modules=\(: "),
+        (
+            "--max_train_samples=99999999999",
+            "max_train_samples must be a number from 1 up to 10000000, not 9+",
+        ),
+        ("--max_steps=99999999999", "max_steps must be a number from 1 up to 10000000, not 9"),
+        ("--max_steps=1.5", "max_steps must be a whole number, not 1.5"),
+        ("--max_steps=0x10", "max_steps must be a whole number, not 0x10"),
+        ("--max_steps=1_0", "max_steps must be a whole number, not 1_0"),
+        ("--max_steps=３", "max_steps must be a whole number, not ３"),
+        ("--max_steps", "max_steps expected one argument"),
+        ("--max_length=1000000000", "max_length must be a number from 2 up to"),
+        ("--max_length=5000", "max_length must be at most 256, the context of model, not 5000"),
+        ("--seed=99999999999999999999999", "seed must be a whole number, not 9+"),
+        ("--learning_rate=1e-400", "learning_rate must be a number above 0, not 0"),
+        ("--learning_rate=-1", "learning_rate must be a number above 0, not -1"),
+        ("--weight_decay=nan", "weight_decay must be a number, not nan"),
+        ("--adam_beta1=inf", "adam_beta1 must be a number, not inf"),
+        ("--max_grad_norm=abc", "max_grad_norm must be a number, not abc"),
+        ("--dataloader_num_workers=-1", "dataloader_num_workers must be a number from 0 up to 1000, not -1"),
+        ("--use_cpu=maybe", "use_cpu .*got maybe but expected one of yes/no, true/false"),
+        ("--gradient_checkpointing=maybe", "gradient_checkpointing .*got maybe"),
+        ("--apply_chat_template=2", "apply_chat_template .*got 2"),
+        ("--resume=maybe", "resume .*got maybe"),
+        ("--resume maybe", "resume .*got maybe"),
+        ("--resume --overwrite", "--resume, --overwrite and --evaluate exclude one another"),
+        ("--resume_from_checkpoint=x", "resume_from_checkpoint must be left out; --resume"),
+        ("--fp16=true", "fp16 must be left out without a GPU"),
+        ("--num_train_epochs=2", "num_train_epochs must be left out; max_steps says how long"),
+        ("--dtype=int8", "dtype invalid choice: 'int8'"),
+        ("--lr_scheduler_type=steep", "steep"),
+        ("--eval_strategy=steps", "eval_strategy"),
+        ("--report_to=nowhere", "nowhere"),
+        ("--accelerator_config=accelerate.json", "Expecting property name"),
+        ("--accelerator_config=absent.json", "absent.json"),
+        ("--lr_scheduler_kwargs={", "Expecting property name"),
+        ("--alpha=0", "alpha must be a number above 0, not 0"),
+        ("--alpha=nan", "alpha must be a number, not nan"),
+        ("--beta=-1", "beta must be a number from 0, not -1"),
+        ("--p_low=0.9", "p_low=0.9, p_high=0.8: must be 0 < p_low <= p_high <= 1"),
+        ("--masks_end=0", "masks_start=1, masks_end=0: must be"),
+        ("--curriculum_passes=-1", "curriculum_passes must be a whole number from 0, not -1"),
+        ("--divergence=js", "divergence invalid choice: 'js'"),
+        ("--objective=dpo", "objective must be one of mask_agnostic, sft, not dpo"),
+        ("--objective=sft", "unknown key beta"),
+        ("--betta=1", "unknown key betta=1; did you mean beta"),
+        ("--set steps=3", "set is now a flag of its own for each key"),
+        ("steps=3", "steps=3 is not understood; flags are --KEY VALUE"),
+        # data
+        ("--dataset_name=named_rules --apply_chat_template=true", "apply_chat_template must be left out for"),
+        (
+            "--train_file=data.jsonl --dataset_name=named_rules",
+            "train_file or dataset_name must be given, and not both",
+        ),
+        ("--train_file=s3://x/y.jsonl", "must be a file on this machine, or .*, not s3://x/y.jsonl"),
+        ("--dataset_name=s3://x/y", "must be a file on this machine, or .*, not s3://x/y"),
+        ("--dataset_name=no/such_data", "dataset_name=no/such_data: cannot be read"),
+        ("--train_file=absent.jsonl", "train_file=absent.jsonl: there is no such file"),
+        ("--train_file=data.csv", r"train_file=data.csv: must be a \.jsonl, \.json or \.parquet file"),
+        ("--train_file=pipe.jsonl", "train_file=pipe.jsonl: there is no such file"),
+        ("--train_file=zero.jsonl", "train_file=zero.jsonl: there is no such file"),
+        ("--train_file=user_only.jsonl", "holds no example to train on; rows skipped: 1 without an answer"),
+        ("--train_file=no_content.jsonl", "row 0 counted from 0: message 0 has content=None"),
+        ("--train_file=number.jsonl", "train_file=number.jsonl: line 1: 17 is no row"),
+        ("--train_file=surrogate.jsonl", "row 0 counted from 0: .*surrogates not allowed"),
+        ("--train_file=broken.jsonl", "train_file=broken.jsonl: line 1 is no JSON"),
+        ("--train_file=deep.jsonl", "train_file=deep.jsonl: line 1 is nested too deeply"),
+        ("--train_file=lines.json", "train_file=lines.json: line 1 is no JSON: Extra data"),
+        ("--train_file=empty.jsonl", "holds no example to train on"),
+        ("--train_file=columns.jsonl", "row 0 counted from 0: the data has the columns text"),
+        ("--train_file=not_parquet.parquet", "train_file=not_parquet.parquet: cannot be read"),
+        # recipes
+        ("--config=built-in-cetv", "config=built-in-cetv: must be a file or one of built-in-ce"),
+        ("--config=.", "config=.: cannot be read"),
+        ("--config=deep.yaml", "config=deep.yaml: cannot be read"),
+        ("--config=list.yaml", "config=list.yaml: must hold keys and values"),
+        ("--config=tab.yaml", "config=tab.yaml: cannot be read"),
+        ("--config=latin.yaml", "config=latin.yaml: cannot be read"),
+        ("--config=inner.yaml --dataset_name=named_rules --lora_r=4", "lora_target_modules="),
+        # places
+        ("--output_dir=", "output_dir must be the name of a folder, .*not ''"),
+        ("--output_dir=a/..", "output_dir must be the name of a folder, .*not a/.."),
+        ("--output_dir=" + 300 * "x", r"output_dir must be the name of a folder, of at most 200 bytes, not x+\.\.\."),
+        ("--output_dir=/proc/adapter", "output_dir /proc cannot be written"),
+        ("--output_dir=data.jsonl/adapter", "output_dir data.jsonl cannot be written"),
+        ("--output_dir=data.jsonl", "output_dir=data.jsonl exists already"),
+        ("--evaluate --merge", "output_dir=out/a holds no adapter_config.json"),
+    ],
+)
+def test_is_refused(given: str, message: str, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = set(here.iterdir())
+    assert re.search(message, refusal(words(*given.split()), monkeypatch))
+    left = [path for folder in set(here.iterdir()) - before for path in folder.rglob("*")]
+    assert [path for path in left if path.suffix != ".claim"] == []
+
+
+def test_neither_data_nor_output(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "train_file or dataset_name must be given" in refusal(["--output_dir=out"], monkeypatch)
+    assert "output_dir must be the name" in refusal(["--dataset_name=named_rules"], monkeypatch)
+
+
+def test_a_line_that_is_too_long(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(instructions, "LONGEST_LINE", 2000)
+    sentence = refusal(words("--train_file=long_line.jsonl"), monkeypatch)
+    assert sentence.endswith("train_file=long_line.jsonl: line 1 is longer than 2000 characters")
+
+
+def test_a_broken_recipe_of_the_run_to_resume(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (here / "out" / "a.checkpoints" / "checkpoint-1").mkdir(parents=True)
+    (here / "out" / "a.checkpoints" / "recipe.yaml").write_text(FILES["tab.yaml"])
+    assert "recipe.yaml cannot be read, so that it cannot" in refusal(words("--resume"), monkeypatch)
+
+
+def test_flags_without_a_value_are_true(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["mdlm-finetune", *words("--resume", "--merge", "--save_strategy=no")])
+    main()
+    assert (here / "out" / "a.merged" / "config.json").is_file()
+    assert sorted(path.name for path in (here / "out").iterdir()) == ["a", "a.checkpoints", "a.merged"]
+
+
+@pytest.mark.parametrize("most_bytes", [5_000, 30_000])
+def test_a_full_disk(most_bytes: int, here: Path) -> None:
+    """The smaller limit is met by the adapter, the larger one by the optimiser's state."""
+    done = subprocess.run(
+        [sys.executable, "-m", "mdlm_finetune", *words()],
+        env=ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, most_bytes)),
+    )
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    assert done.stderr.splitlines()[-1].startswith("mdlm-finetune: output_dir=out/a cannot be written: ")
+    left = [path.name for path in (here / "out").rglob("*") if path.is_file()]
+    assert left == ["recipe.yaml"]
+
+
+def test_ctrl_c_while_importing(here: Path) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-X", "importtime", "-m", "mdlm_finetune", *words()],
+        env=ENVIRONMENT,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stderr is not None
+        seen = ""
+        while "numpy" not in seen:  # whose own import fails in a way of its own where it is interrupted
+            seen += process.stderr.readline()
+        process.send_signal(signal.SIGINT)
+        seen += process.stderr.read()
+    assert process.returncode == 130
+    assert seen.splitlines()[-1] == (
+        "mdlm-finetune: stopped; --resume goes on with a training, --evaluate scores an adapter"
+    )
+    assert "Traceback" not in seen
+
+
+def test_ctrl_c_while_training(here: Path) -> None:
+    command = [sys.executable, "-m", "mdlm_finetune", *words("--max_steps=100000", "--save_steps=1")]
+    with subprocess.Popen(command, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True) as process:
+        while not (here / "out" / "a.checkpoints" / "checkpoint-1").exists():
+            assert process.poll() is None
+            time.sleep(0.01)
+        process.send_signal(signal.SIGINT)
+        assert process.stderr is not None
+        said = process.stderr.read()
+    assert process.returncode == 130
+    assert "mdlm-finetune: stopped; --resume goes on" in said
+    assert "Traceback" not in said
+    assert not list((here / "out").glob("*.claim"))
+
+
+def test_help_loads_nothing_slow_and_survives_a_closed_pipe() -> None:
+    script = "import sys, mdlm_finetune.__main__ as m; m.main(); print(json.dumps([*sys.modules]), file=sys.stderr)"
+    command = [sys.executable, "-c", f"import json\n{script}", "--help"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert not {"torch", "transformers", "numpy", "peft", "datasets"} & set(json.loads(done.stderr))
+    assert "--lora_target_modules" in done.stdout
+    closed, end = os.pipe()
+    os.close(closed)
+    done = subprocess.run(
+        [*command[:-3], "-m", "mdlm_finetune", "--help"], stdout=end, stderr=subprocess.PIPE, text=True
+    )
+    os.close(end)
+    assert done.stderr == ""

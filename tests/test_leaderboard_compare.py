@@ -1,0 +1,99 @@
+"""The difference between two result files, over tasks and over questions."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mdlm_leaderboard.__main__ import main
+from mdlm_leaderboard.compare import compare, sentence
+from mdlm_lm_eval.results.files import UnusableFile
+from tests.leaderboard_files import gsm8k_file, suite_file
+
+
+def write(folder: Path, content: Any, answers: dict[str, list[int]] | None = None) -> Path:
+    """A result file with its samples (task -> right and wrong answers), as lm-eval names them."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "results_2026-01-31T12-00-00.json"
+    path.write_text(json.dumps(content))
+    for task, right in (answers or {}).items():
+        metric, _, name = next(key for key in content["results"][task] if "," in key and "stderr" not in key).partition(
+            ","
+        )
+        lines = [
+            {"doc_id": n, "doc_hash": f"hash {n}", "filter": name, "metrics": [metric], metric: float(score)}
+            for n, score in enumerate(right)
+        ]
+        text = "".join(json.dumps(line) + "\n" for line in lines)
+        (folder / f"samples_{task}_2026-01-31T12-00-00.jsonl").write_text(text)
+    return path
+
+
+def test_what_every_task_loses_alike_has_a_narrow_band(tmp_path: Path) -> None:
+    first, second = (
+        write(tmp_path / "a", suite_file(n_masks=1, accuracy=0.8)),
+        write(tmp_path / "b", suite_file(n_masks=200, accuracy=0.6)),
+    )
+    (found,) = compare(first, second)
+    assert found.over_tasks.mean == pytest.approx(-0.2)
+    assert found.over_tasks.half_width == pytest.approx(0)
+    assert (found.first, found.second) == ("built-in, n_masks=1", "built-in, n_masks=200")
+    assert sentence(found) == (
+        "built-in, n_masks=200 is 20.0 points below built-in, n_masks=1 on 16 tasks (exact_match, 16000 questions); "
+        "the 95% interval of the difference is -20.00 to -20.00 over tasks."
+    )
+
+
+def test_a_standard_benchmark_is_compared_by_its_samples(tmp_path: Path) -> None:
+    right = [1] * 600 + [0] * 719
+    better = [1] * 580 + [0] * 20 + [1] * 80 + [0] * 639
+    first = write(tmp_path / "a", gsm8k_file(model="mdlm", score=600 / 1319), {"gsm8k": right})
+    second = write(tmp_path / "b", gsm8k_file(model="mdlm", score=660 / 1319, masks=512), {"gsm8k": better})
+    (found,) = compare(first, second)
+    assert found.answers is not None
+    assert (found.answers.only_first, found.answers.only_second) == (20, 80)
+    assert found.answers.p < 1e-8
+    assert found.over_questions is not None
+    assert found.over_questions.mean == pytest.approx(60 / 1319)
+    assert 0.02 < (found.over_questions.low or 0) < 60 / 1319 < (found.over_questions.high or 0) < 0.07
+    first_name, second_name = "organisation/model, before", "organisation/model, after"
+    text = sentence(replace(found, first=first_name, second=second_name))
+    assert text.startswith(f"{second_name} is 4.5 points above {first_name} on gsm8k (exact_match,strict-match, 1319 ")
+    assert text.endswith(
+        f"80 questions are right with {second_name} alone, 20 with {first_name} alone (McNemar, p < 0.001)."
+    )
+
+
+@pytest.mark.parametrize(
+    ("second", "reason"),
+    [
+        (gsm8k_file(), "have no task in common"),
+        (suite_file(version="99.0"), "the version of mdlm_country_smallest differs: "),
+        (suite_file(limit=10), "the number of questions of mdlm_country_smallest differs: 1000 and 10; "),
+    ],
+)
+def test_what_asks_other_questions_is_not_compared(tmp_path: Path, second: Any, reason: str) -> None:
+    with pytest.raises(UnusableFile) as error:
+        compare(write(tmp_path / "a", suite_file()), write(tmp_path / "b", second))
+    assert reason in str(error.value)
+
+
+def test_samples_of_other_questions_are_not_compared(tmp_path: Path) -> None:
+    first = write(tmp_path / "a", gsm8k_file(), {"gsm8k": [1, 0, 1]})
+    second = write(tmp_path / "b", gsm8k_file(), {"gsm8k": [1, 0]})
+    with pytest.raises(UnusableFile, match="the samples of gsm8k are not of the same questions"):
+        compare(first, second)
+
+
+def test_the_command_prints_a_sentence_and_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first, second = write(tmp_path / "a", suite_file()), write(tmp_path / "b", suite_file(adapter="MA, seed 0"))
+    assert main(["compare", str(first), str(second)]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith(
+        "A: built-in\nB: built-in with MA, seed 0\n\nbuilt-in with MA, seed 0 is level with built-in on 16 "
+    )
+    assert "| mdlm_verb_largest | 80.0 | 80.0 | +0.0 |" in said
+    assert main(["compare", str(first), str(tmp_path / "no.json")]) == 1
+    assert capsys.readouterr().err.endswith("no.json' cannot be read: No such file or directory\n")
