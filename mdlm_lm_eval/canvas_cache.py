@@ -64,6 +64,11 @@ class CanvasCache(Cache):
         self.canvas_layers = [CanvasLayer(width) for _ in range(n_layers)]
         super().__init__(layers=list(self.canvas_layers))
 
+    @property
+    def is_filled(self) -> bool:
+        """Whether a pass has written keys and values."""
+        return all(layer.is_initialized for layer in self.canvas_layers)
+
     def move_to(self, columns: Tensor, n_seen: int) -> None:
         """The next pass runs these columns [B, W] and sees of the first `n_seen`."""
         for layer in self.canvas_layers:

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from mdlm_lm_eval.canvas_cache import CanvasCache
 from mdlm_lm_eval.families.attention import FULL_ATTENTION, AttentionPattern, block_causal_mask
+from mdlm_lm_eval.options import OptionError
 
 
 class NonFiniteLogitsError(ArithmeticError):
@@ -176,6 +177,8 @@ class Denoiser:
             logits = self._forward(
                 outputs, input_ids=input_ids, attention_mask=mask, position_ids=position_ids, **remembered
             )
+        if cache is not None and not cache.is_filled:
+            raise OptionError(f"cache must be none with {type(self.model).__name__}, which keeps no keys and values")
         return _guided(logits, cfg_scale) if cfg_scale > 0.0 else logits
 
     def _as_attention_takes_it(self, sees: Tensor) -> Tensor:

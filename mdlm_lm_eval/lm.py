@@ -20,6 +20,7 @@ from mdlm_lm_eval.canvas import Canvas, build_canvas, build_infill_canvas
 from mdlm_lm_eval.decoding import decode_canvases
 from mdlm_lm_eval.decoding.blocks import attention_in_effect
 from mdlm_lm_eval.decoding.completion import Completion, Cost
+from mdlm_lm_eval.decoding.requirements import check_decoding
 from mdlm_lm_eval.denoiser import NonFiniteLogitsError
 from mdlm_lm_eval.diffusion_hflm import DiffusionHFLM
 from mdlm_lm_eval.likelihood import LikelihoodRequest, most_rows, rolling_windows, score, truncated_tokens
@@ -107,6 +108,8 @@ class MDLM(DiffusionHFLM):
         settings = parse_gen_kwargs(gen_kwargs, self.decoding, self.explicit)
         family = families.family_of(self.config)
         families.check_options(self.config, settings.options)
+        attention = attention_in_effect(self.denoiser.attention, settings.options)
+        check_decoding(settings.options, attention, edits=self.denoiser.edits)
         if settings.infill:
             family.refuse("infill", "true")
         seed = seeds.next(settings.options.seed, instance.args, instance.doc_id)
@@ -120,7 +123,7 @@ class MDLM(DiffusionHFLM):
             request_gen_toks=settings.max_gen_toks,
             filler_ids=fillers,
             seed=seed,
-            attention=attention_in_effect(self.denoiser.attention, settings.options),
+            attention=attention,
         )
         ending = Ending(self.tokenizer, self.eos_ids | self.end_of_turn_ids, settings.until, self.think_end_token)
         sampled = settings.sampled or family.generate is not None

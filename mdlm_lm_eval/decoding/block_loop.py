@@ -116,6 +116,8 @@ class BlockDecoder(ABC):
         starts = torch.tensor([start for start, _ in windows])  # [R]
         width = max(stop - start for start, stop in windows)
         n_seen = max(start for start, _ in windows) + width
+        if not self.attention.is_block_causal:
+            n_seen = max(n_seen, *(len(row.token_ids) for row in self.rows))
         columns = (starts[:, None] + torch.arange(width)).to(device)  # [R, W]
         pad = self.denoiser.pad_token_id
         tokens = [row.token_ids[start : start + width] for row, (start, _) in zip(self.rows, windows, strict=True)]
