@@ -149,6 +149,7 @@ class Denoiser:
         rows: Tensor,
         offsets: Tensor,
         *,
+        position_ids: Tensor | None = None,
         cache: CanvasCache | None = None,
         cfg_scale: float = 0.0,
         prompt_mask: Tensor | None = None,
@@ -156,15 +157,18 @@ class Denoiser:
         """Logits [N, V] from a pass over a window of each canvas, against the remembered keys and values of the rest.
 
         `input_ids` [B, W] are the tokens at `columns` [B, W] of the canvases, which begin at column 0 without padding;
-        `sees` [B, W, K] says which of the first K columns each of them sees. `cache` remembers what was computed for
+        `sees` [B, W, K] says which of the first K columns each of them sees. `position_ids` [B, W] are given where
+        several columns hold copies of one position. `cache` remembers what was computed for
         the window (it has 2 B rows under guidance); without one the window has to be the first K columns. The logits
         are those of the tokens at `offsets` [N] in the windows of `rows` [N]; of a model whose logits are shifted, W is
         the first token behind the window, and 0 keeps its own output, as nothing on its left is computed.
         """
+        position_ids = columns if position_ids is None else position_ids
         if cfg_scale > 0.0:
             if prompt_mask is None:
                 raise ValueError("cfg_scale needs prompt_mask, the positions that the unconditional canvas masks")
             input_ids = torch.cat([input_ids, input_ids.masked_fill(prompt_mask, self.mask_token_id)])
+            position_ids = position_ids.repeat(2, 1)
             rows, offsets = torch.cat([rows, rows + len(columns)]), offsets.repeat(2)
             columns, sees = columns.repeat(2, 1), sees.repeat(2, 1, 1)
         outputs = rows * input_ids.shape[1] + ((offsets - 1).clamp(min=0) if self.shift else offsets)
@@ -175,7 +179,7 @@ class Denoiser:
         mask = self._as_attention_takes_it(sees[:, None])
         with torch.no_grad():
             logits = self._forward(
-                outputs, input_ids=input_ids, attention_mask=mask, position_ids=columns, **remembered
+                outputs, input_ids=input_ids, attention_mask=mask, position_ids=position_ids, **remembered
             )
         return _guided(logits, cfg_scale) if cfg_scale > 0.0 else logits
 

@@ -285,6 +285,7 @@ class MDLM(DiffusionHFLM):
         disable_tqdm: bool,
     ) -> None:
         """Scores requests, longest first and those with the same context together; `save(index, answer)` for each."""
+        families.family_of(self.config).refuse("likelihood", options.likelihood)
         truncated = [truncated_tokens(request, options, self.max_length) for request in prepared]
         self._warn_of_truncation(truncated)
         bar = self._progress(len(prepared), what, disable_tqdm)
