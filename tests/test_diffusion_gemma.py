@@ -57,7 +57,7 @@ def generation(text: str, document: int = 0, **gen_kwargs: object) -> Instance:
 def test_it_is_transformers_own_generation_under_a_seed(lm: MDLM) -> None:
     (prepared,) = lm._prepare([generation("abc")])
     passes = lm.denoiser.forward_passes
-    (ids,) = lm._decode([prepared])
+    (completion,) = lm._decode([prepared])
     torch.manual_seed(prepared.canvas.seed)
     expected = lm.model.generate(
         torch.tensor([lm.tok_encode("abc")]),
@@ -65,9 +65,10 @@ def test_it_is_transformers_own_generation_under_a_seed(lm: MDLM) -> None:
         eos_token_id=lm.tokenizer.eos_token_id,
         pad_token_id=lm.tokenizer.pad_token_id,
     )
-    assert ids == expected.sequences[0, 3:14].tolist()
+    assert completion.token_ids == expected.sequences[0, 3:14].tolist()
     n_tokens = int((expected.sequences[0, 3:] != lm.tokenizer.pad_token_id).sum())
     assert (lm.denoiser.forward_passes - passes) * float(expected.tokens_per_forward) == pytest.approx(n_tokens)
+    assert completion.n_written == n_tokens
 
 
 def test_answers_do_not_depend_on_the_batch_nor_on_other_random_numbers(lm: MDLM) -> None:

@@ -22,6 +22,7 @@ from mdlm_leaderboard.figures.panels import (
 )
 from mdlm_leaderboard.rows import LeaderboardRow
 
+_ABOUT_SPEED = " Each line is one way of decoding at several paces; its band is over questions."
 _QUESTIONS = ("left", "middle", "right")
 
 
@@ -99,6 +100,23 @@ def _position_by_masks_adapters(rows: Sequence[LeaderboardRow]) -> list[Panel]:
     ]
 
 
+def _speed(experiment: Experiment) -> Callable[[Sequence[LeaderboardRow]], list[Panel]]:
+    """A panel for each benchmark, exact and approximate answers apart, a line for each way of decoding."""
+
+    def panels(rows: Sequence[LeaderboardRow]) -> list[Panel]:
+        lines: dict[str, list[Line]] = {}
+        for row in rows:
+            for curve in experiment.curves(row).values():
+                speed = next(iter(curve.values())).speed
+                assert speed is not None
+                detail = f"{speed.benchmark}, {'exact' if speed.is_exact else 'approximate'}"
+                kind = ", ".join(filter(None, (row.adapter, speed.method)))
+                lines.setdefault(detail, []).append(of_models(row, curve, kind))
+        return [Panel("", detail, limited(of_panel)) for detail, of_panel in lines.items()]
+
+    return panels
+
+
 def _kinds() -> list[FigureKind]:
     drawn = [
         (
@@ -157,6 +175,11 @@ def _kinds() -> list[FigureKind]:
     ]
     kinds = [FigureKind(name, paper, text, BY_NAME[of], panels) for name, paper, text, of, panels in drawn]
     kinds += [FigureKind(one.name, one.paper, one.figure, one, _plain(one)) for one in EXPERIMENTS if one.figure]
+    kinds += [
+        FigureKind(one.name.replace("_", "-"), 0, f"{one.title}.{_ABOUT_SPEED}", one, _speed(one))
+        for one in EXPERIMENTS
+        if one.speed
+    ]
     return sorted(kinds, key=lambda kind: kind.paper or len(drawn) + 2)
 
 
