@@ -26,7 +26,7 @@ class Denoiser:
 
     `model` is a transformers model (or a PEFT model around one) and `attention` what its positions see; `shift` says
     that its output at position i predicts the token at i + 1, as Dream's does, and `edits` that it was trained to
-    correct what it wrote, as LLaDA2.1 was. `forward_passes` counts the model's calls (NFE).
+    correct what it wrote, as LLaDA2.1 was. `forward_passes` counts the model's calls (NFE), `canvases` what they ran.
     """
 
     def __init__(
@@ -43,6 +43,7 @@ class Denoiser:
         self.mask_token_id, self.pad_token_id, self.shift = mask_token_id, pad_token_id, shift
         self.attention, self.edits = attention, edits
         self.forward_passes = 0
+        self.canvases = 0
         self._broadcast_mask = _may_broadcast_mask(model.config)
         # No pass continues another: a cache would hold every layer's keys and values for nothing.
         self._without_cache = {"use_cache": False} if _takes(model, "use_cache") else {}
@@ -199,6 +200,7 @@ class Denoiser:
             return (hidden[0].flatten(0, 1)[outputs.to(hidden[0].device)], *hidden[1:])  # [B, T, H] -> [N, H]
 
         self.forward_passes += 1
+        self.canvases += len(inputs["input_ids"])
         head = self.model.get_output_embeddings()
         if head is None or isinstance(head, nn.Embedding):
             # Remote code may project with its input embeddings, so that no module is there to be given fewer rows.

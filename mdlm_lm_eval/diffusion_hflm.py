@@ -104,12 +104,13 @@ class DiffusionHFLM(HFLM):
         self.denoiser.attention = self._attention
         self.record = RunRecord()
         self.records = [self.record]
-        self.denoiser.forward_passes = 0
+        self.denoiser.forward_passes = self.denoiser.canvases = 0
 
     def _take(self, arguments: ModelArguments) -> None:
         self._arguments = arguments
         self.decoding, self.likelihood, self.explicit = arguments.decoding, arguments.likelihood, arguments.explicit
         self.preset, self.from_family = arguments.preset, arguments.from_family
+        self.cache_audit = arguments.cache_audit
 
     def use_adapter(self, peft: str | None) -> None:
         """Puts another adapter, or none, over the base model's weights. Raises OptionError where it does not fit."""

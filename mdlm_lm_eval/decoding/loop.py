@@ -157,7 +157,8 @@ def decode_canvases(
             if finished[row] or decided:
                 length = canvases_per_row * len(batch.canvases[row].token_ids)
                 cost = Cost(forward_passes=step, steps=step, tokens=step * length)
-                completions[batch.indices[row]] = Completion(until_end(prefix, end_ids), cost)
+                n_written = len(tokens) - tokens.count(denoiser.mask_token_id)
+                completions[batch.indices[row]] = Completion(until_end(prefix, end_ids), cost, n_written)
             else:
                 kept.append(row)
         if len(kept) < len(batch.indices):
