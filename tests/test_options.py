@@ -72,14 +72,10 @@ def test_override_leaves_the_other_options_and_the_original_alone() -> None:
             {"unmasking": "foo"},
             "unmasking must be one of confidence, entropy, left_to_right, margin, random, not foo",
         ),
-        ({"schedule": "foo"}, "schedule must be one of linear, dream, cosine, not foo"),
+        ({"schedule": "foo"}, "schedule must be one of linear, dream, cosine, bd3lm, not foo"),
         (
             {"mask_ratio": "0.2", "n_masks": "5"},
             "mask_ratio=0.2 and n_masks=5 exclude each other",
-        ),
-        (
-            {"block_length": "32", "n_masks": "8"},
-            "block_length must be at most n_masks=8, not 32",
         ),
         ({"temperature": "nan"}, "temperature must be 0 or a number from 1e-06 up to 1000, not nan"),
         ({"top_p": "1.5"}, "top_p must be none or a number above 0 up to 1, not 1.5"),
@@ -154,12 +150,16 @@ def test_what_a_family_publishes_stands_below_what_the_user_and_the_preset_say()
     published = {"confidence_threshold": 0.95, "block_length": 32, "temperature": 0.5, "schedule": "bd3lm"}
     arguments = split_model_arguments({"preset": "llada-8b-instruct/gsm8k-blocks"}, default_seed=0)
     merged = arguments.with_family_defaults(published)
-    assert (merged.decoding.block_length, merged.decoding.confidence_threshold) == (8, 0.95)
+    assert (merged.decoding.block_length, merged.decoding.confidence_threshold, merged.decoding.schedule) == (
+        8,
+        0.95,
+        "bd3lm",
+    )
     assert merged.from_family == published.keys() - arguments.explicit
     switched_off = split_model_arguments({"confidence_threshold": "none", "n_masks": 4}, default_seed=0)
     merged = switched_off.with_family_defaults(published)
     assert (merged.decoding.confidence_threshold, merged.decoding.block_length) == (None, None)
-    assert merged.from_family == {"temperature"}
+    assert merged.from_family == {"temperature", "schedule"}
 
 
 def test_lm_evals_arguments_arrive_typed() -> None:

@@ -76,7 +76,7 @@ def test_the_command_works_without_the_hook() -> None:
         "sys.argv = 'lm_eval run --model mdlm --model_args n_masks=0 --tasks mdlm_verb_smallest'.split()\n"
         "import runpy; runpy.run_module('mdlm_lm_eval', run_name='__main__')"
     )
-    assert "n_masks=0" in python(unhooked).stderr.splitlines()[-1]
+    assert "n_masks must be auto or a whole number from 1, not 0" in python(unhooked).stderr.splitlines()[-1]
 
 
 def test_an_installation_adds_no_generic_name_to_the_environment() -> None:

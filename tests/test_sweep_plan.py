@@ -111,7 +111,6 @@ def test_model_arguments_are_typed_as_for_lm_eval(typed: list[str], monkeypatch:
             {"unmasking": "random,confident"},
             "unmasking must be one of confidence, entropy, left_to_right, margin, random, not confident",
         ),
-        ({"n_masks": 4, "block_length": [2, 8]}, "block_length must be at most n_masks=4, not 8"),
         ({"tasks": None}, "tasks is not set"),
         ({"n_masks": ","}, "n_masks has no value"),
         ({"metadata": {"fewshot_seed": None}}, "fewshot_seed has no value"),
