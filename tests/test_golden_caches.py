@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from safetensors.torch import load_file
 
-from mdlm_lm_eval.decoding import decode
+from mdlm_lm_eval.canvas import build_canvas
+from mdlm_lm_eval.decoding import decode_canvases
 from mdlm_lm_eval.loading import load_denoiser
 from mdlm_lm_eval.options import DecodingOptions
 
@@ -47,11 +48,15 @@ def test_every_setting_matches_in_a_batch_of_unequal_prompts_and_alone(name: str
             continue
         n_checked += 1
         expected = tensors[f"generate.{k}.completions"].tolist()
-        assert decode(denoiser, prompts, options) == expected, setting
-        for prompt, completion, nfe in zip(prompts, expected, setting["nfe"], strict=True):
-            before = denoiser.forward_passes
-            assert decode(denoiser, [prompt], options) == [completion], setting
-            # Without a cache, steps of Dream's schedule that unmask nothing are left out.
-            empty = options.schedule == "dream" and options.cache == "none" and options.steps == options.n_masks
-            assert denoiser.forward_passes - before == nfe - empty, setting
+        canvases = [
+            build_canvas(prompt, options, mask_token_id=denoiser.mask_token_id, max_length=denoiser.max_length)[0]
+            for prompt in prompts
+        ]
+        together = decode_canvases(denoiser, canvases, options)
+        assert [row.token_ids for row in together] == expected, setting
+        # Without a cache, a step of Dream's schedule that unmasks nothing is left out.
+        empty = options.schedule == "dream" and options.cache == "none" and options.steps == options.n_masks
+        assert [row.cost.forward_passes for row in together] == [nfe - empty for nfe in setting["nfe"]], setting
+        if k % 7 == 0:
+            assert [decode_canvases(denoiser, [row], options)[0] for row in canvases] == together, setting
     assert n_checked == n_settings
