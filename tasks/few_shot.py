@@ -6,9 +6,10 @@ from typing import Any
 
 import datasets
 from lm_eval.api.task import ConfigurableTask
-from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.tasks import prompts, questions
 from mdlm_lm_eval.tasks.settings import read_settings
+
+from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.values import must_be
 
 
@@ -19,8 +20,8 @@ class FewShotTask(ConfigurableTask):
     distractors before it) and, where it is not `right`, the `question`'s place. What a user may change
     (`settings.py`) comes by `--metadata`.
 
-    Raises OptionError for a setting that is unknown or not allowed, for `--num_fewshot`, and for a block position beyond
-    the last distractor.
+    Raises OptionError for a setting that is unknown or not allowed, for `--num_fewshot`, and for a block position
+    beyond the last distractor.
     """
 
     def __init__(self, config: dict[str, Any]) -> None:

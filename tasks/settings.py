@@ -3,8 +3,9 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from mdlm_lm_eval.options import unknown_option
 from mdlm_lm_eval.tasks.questions import DEFAULT_SEED
+
+from mdlm_lm_eval.options import unknown_option
 from mdlm_lm_eval.values import parse_whole
 
 DEFAULT_SETTINGS = {"fewshot_relevant": 10, "fewshot_distractors": 40, "fewshot_seed": DEFAULT_SEED}

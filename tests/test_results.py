@@ -22,7 +22,7 @@ from mdlm_lm_eval.results.names import adapter_name, model_name, recorded_name
 from mdlm_lm_eval.results.privacy import published, published_command
 from mdlm_lm_eval.results.sentences import one_line
 from mdlm_lm_eval.results.statistics import McNemar, mcnemar, paired_bootstrap, paired_interval, t_interval
-from mdlm_lm_eval.results.tracker import check_saved, saved_files, save_whole
+from mdlm_lm_eval.results.tracker import check_saved, save_whole, saved_files
 
 
 def test_nothing_heavy_is_imported() -> None:

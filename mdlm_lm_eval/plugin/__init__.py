@@ -96,7 +96,7 @@ def end_with_one_sentence(lm_eval_cli: "ModuleType") -> None:
 
 
 def refuse_settings(evaluate_config: "ModuleType") -> None:
-    """Turns what lm-eval says of wrong settings, and of tasks that it does not know, into OptionErrors for our model."""
+    """Turns what lm-eval says of wrong settings and unknown tasks into OptionErrors, for our model."""
     from functools import wraps
 
     config = evaluate_config.EvaluatorConfig

@@ -4,6 +4,7 @@ import math
 from typing import Any
 
 from lm_eval.api.task import ConfigurableTask
+
 from mdlm_lm_eval.values import parse_whole
 
 ORDERS = ("random", "nearest_first", "nearest_last")

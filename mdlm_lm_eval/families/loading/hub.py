@@ -32,8 +32,8 @@ def check_source(option: str, name: str, file: str, *, revision: str = "main", s
         return  # whoever reads it says what is wrong with the name
     if not isinstance(cached, str):
         raise OptionError(
-            f"{option}={name}: there is no such folder, its {file} is not in the hub's cache here, and the hub cannot be "
-            "reached or HF_HUB_OFFLINE=1 is set; models in the cache and folders work without it"
+            f"{option}={name}: there is no such folder, its {file} is not in the hub's cache here, and the hub cannot "
+            "be reached or HF_HUB_OFFLINE=1 is set; models in the cache and folders work without it"
         )
 
 

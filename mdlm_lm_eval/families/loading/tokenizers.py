@@ -65,7 +65,7 @@ def end_of_turn_ids(tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
 
 
 def eos_ids(tokenizer: PreTrainedTokenizerBase, generation_eos: int | list[int] | None) -> frozenset[int]:
-    """Ids of EOS, by tokenizer and generation config, that are no ends of turn. Raises OptionError for what is no id."""
+    """Ids of EOS, by tokenizer and generation config, that are no ends of turn. Raises OptionError."""
     ids = set() if tokenizer.eos_token_id is None else {tokenizer.eos_token_id}
     if generation_eos is not None:
         ids.update(generation_eos if isinstance(generation_eos, list) else [generation_eos])
