@@ -21,13 +21,12 @@ from statistics import mean, stdev
 
 from mdlm_lm_eval.results.markdown import markdown_table as table
 from mdlm_lm_eval.results.markdown import replace_table
-from mdlm_lm_eval.results.privacy import last_part
 from mdlm_lm_eval.results.result_file import read_result_file
 
 N_MASKS = (1, 2, 10, 50, 100, 200)
 POSITIONS = (0, 10, 20, 30, 40)
-# Label -> what the name of an adapter of it begins with; the base model has no adapter.
-MODELS = {"before": "", "CE + TV": "built-in-ce-tv-seed", "CE only": "built-in-ce-seed"}
+# Label -> what the card of an adapter of it calls it, before its seed; the base model has no adapter.
+MODELS = {"before": "", "CE + TV": "MA (CE + TV), ", "CE only": "MA (CE only), "}
 # Rules whose questions the fine-tuning data holds back (HELD_OUT_RULES in finetune/mdlm_finetune/generated.py).
 HELD_OUT = ("mdlm_animal", "mdlm_emotion")
 
@@ -46,18 +45,17 @@ class Cell:
 
 
 def read(path: Path) -> Cell:
-    file = read_result_file(path)
-    assert file.mdlm is not None
-    (group,), options = file.group_results, file.mdlm["decoding"]
-    tasks = [file.tasks[name] for name in file.groups[group]]
+    result = read_result_file(path)
+    settings = result.mdlm or {}
+    ((group, tasks),) = ((name, members) for name, members in result.groups.items() if name in result.group_results)
     return Cell(
-        adapter=last_part(file.folders[1]) if file.folders[1] else "",
+        adapter=settings["adapter"] or "",
         group=group,
-        n_masks=options["n_masks"],
-        steps=options["steps"],
-        unmasking=options["unmasking"],
-        n_questions=sum(task.n_questions for task in tasks),
-        accuracies={task.name: task.metrics["exact_match,none"] for task in tasks},
+        n_masks=settings["decoding"]["n_masks"],
+        steps=settings["decoding"]["steps"],
+        unmasking=settings["decoding"]["unmasking"],
+        n_questions=sum(result.tasks[task].n_questions for task in tasks),
+        accuracies={task: result.tasks[task].metrics["exact_match,none"] for task in tasks},
     )
 
 

@@ -9,7 +9,6 @@ from mdlm_lm_eval.options import (
     LikelihoodOptions,
     ModelOptions,
     about,
-    is_there,
     options_of,
     requirement,
 )
@@ -21,7 +20,7 @@ TABLES = {"decoding": DecodingOptions, "likelihood": LikelihoodOptions, "model":
 
 def write(readme: Path, page: Path) -> None:
     """Fills the marked places of both files."""
-    options = {name: [each for each in options_of(kind) if is_there(each.name, None)] for name, kind in TABLES.items()}
+    options = {name: list(options_of(kind)) for name, kind in TABLES.items()}
     once = {each.name: each for kind in reversed(options.values()) for each in kind}
     in_order = dict.fromkeys(each.name for kind in options.values() for each in kind)
     replace_table(

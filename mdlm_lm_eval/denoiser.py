@@ -26,7 +26,7 @@ class Denoiser:
 
     `model` is a transformers model (or a PEFT model around one) and `attention` what its positions see; `shift` says
     that its output at position i predicts the token at i + 1, as Dream's does, and `edits` that it was trained to
-    correct what it wrote, as LLaDA2.1 was. `forward_passes` counts the model's calls (NFE).
+    correct what it wrote, as LLaDA2.1 was. `forward_passes` counts the model's calls (NFE), `canvases` what they ran.
     """
 
     def __init__(
@@ -43,6 +43,7 @@ class Denoiser:
         self.mask_token_id, self.pad_token_id, self.shift = mask_token_id, pad_token_id, shift
         self.attention, self.edits = attention, edits
         self.forward_passes = 0
+        self.canvases = 0
         self._broadcast_mask = _may_broadcast_mask(model.config)
         # No pass continues another: a cache would hold every layer's keys and values for nothing.
         self._without_cache = {"use_cache": False} if _takes(model, "use_cache") else {}
@@ -67,6 +68,11 @@ class Denoiser:
     def max_length(self) -> int:
         """Tokens of context that the model was made for."""
         return self.model.config.max_position_embeddings
+
+    @property
+    def keeps_keys_and_values(self) -> bool:
+        """Whether transformers' class can go on from remembered keys and values, as decoders can."""
+        return bool(self.model.can_generate())
 
     def logits(
         self,
@@ -144,6 +150,7 @@ class Denoiser:
         rows: Tensor,
         offsets: Tensor,
         *,
+        position_ids: Tensor | None = None,
         cache: CanvasCache | None = None,
         cfg_scale: float = 0.0,
         prompt_mask: Tensor | None = None,
@@ -151,15 +158,18 @@ class Denoiser:
         """Logits [N, V] from a pass over a window of each canvas, against the remembered keys and values of the rest.
 
         `input_ids` [B, W] are the tokens at `columns` [B, W] of the canvases, which begin at column 0 without padding;
-        `sees` [B, W, K] says which of the first K columns each of them sees. `cache` remembers what was computed for
+        `sees` [B, W, K] says which of the first K columns each of them sees. `position_ids` [B, W] are given where
+        several columns hold copies of one position. `cache` remembers what was computed for
         the window (it has 2 B rows under guidance); without one the window has to be the first K columns. The logits
         are those of the tokens at `offsets` [N] in the windows of `rows` [N]; of a model whose logits are shifted, W is
         the first token behind the window, and 0 keeps its own output, as nothing on its left is computed.
         """
+        position_ids = columns if position_ids is None else position_ids
         if cfg_scale > 0.0:
             if prompt_mask is None:
                 raise ValueError("cfg_scale needs prompt_mask, the positions that the unconditional canvas masks")
             input_ids = torch.cat([input_ids, input_ids.masked_fill(prompt_mask, self.mask_token_id)])
+            position_ids = position_ids.repeat(2, 1)
             rows, offsets = torch.cat([rows, rows + len(columns)]), offsets.repeat(2)
             columns, sees = columns.repeat(2, 1), sees.repeat(2, 1, 1)
         outputs = rows * input_ids.shape[1] + ((offsets - 1).clamp(min=0) if self.shift else offsets)
@@ -170,7 +180,7 @@ class Denoiser:
         mask = self._as_attention_takes_it(sees[:, None])
         with torch.no_grad():
             logits = self._forward(
-                outputs, input_ids=input_ids, attention_mask=mask, position_ids=columns, **remembered
+                outputs, input_ids=input_ids, attention_mask=mask, position_ids=position_ids, **remembered
             )
         return _guided(logits, cfg_scale) if cfg_scale > 0.0 else logits
 
@@ -190,6 +200,7 @@ class Denoiser:
             return (hidden[0].flatten(0, 1)[outputs.to(hidden[0].device)], *hidden[1:])  # [B, T, H] -> [N, H]
 
         self.forward_passes += 1
+        self.canvases += len(inputs["input_ids"])
         head = self.model.get_output_embeddings()
         if head is None or isinstance(head, nn.Embedding):
             # Remote code may project with its input embeddings, so that no module is there to be given fewer rows.

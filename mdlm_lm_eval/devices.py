@@ -1,6 +1,13 @@
 """Where a model runs."""
 
 import os
+import platform
+import resource
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 
 import torch
 
@@ -46,3 +53,36 @@ def share_cpu_among_processes() -> None:
     """
     if int(os.environ.get("WORLD_SIZE", "1")) > 1 and best_device() == "cpu":
         os.environ.setdefault("ACCELERATE_USE_CPU", "true")
+
+
+@dataclass
+class Usage:
+    """Wall time, and the most memory in use at once: allocated on all GPUs, or of the process where there is none."""
+
+    seconds: float = 0.0
+    peak_memory_bytes: int = 0
+
+
+@contextmanager
+def measured(device: torch.device) -> Iterator[Usage]:
+    """What is used until the block ends, told then. The process's memory is its highest since it began."""
+    usage = Usage()
+    gpus = range(torch.cuda.device_count()) if device.type == "cuda" else range(0)
+    for gpu in gpus:
+        torch.cuda.reset_peak_memory_stats(gpu)
+    started = time.perf_counter()
+    try:
+        yield usage
+    finally:
+        usage.seconds = time.perf_counter() - started
+        usage.peak_memory_bytes = sum(map(torch.cuda.max_memory_allocated, gpus)) if gpus else _process_memory()
+
+
+def device_name(device: torch.device) -> str:
+    """What the device calls itself."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or platform.machine()
+
+
+def _process_memory() -> int:
+    unit = 1 if sys.platform == "darwin" else 1024  # macOS counts bytes, all others KiB
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit

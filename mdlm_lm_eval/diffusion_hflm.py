@@ -13,6 +13,7 @@ from transformers import PretrainedConfig, PreTrainedModel
 
 from mdlm_lm_eval import families
 from mdlm_lm_eval.context import context_length
+from mdlm_lm_eval.decoding.requirements import check_decoding
 from mdlm_lm_eval.default_model import BUILT_IN, model_path
 from mdlm_lm_eval.denoiser import Denoiser
 from mdlm_lm_eval.devices import share_cpu_among_processes, usable_device
@@ -104,12 +105,13 @@ class DiffusionHFLM(HFLM):
         self.denoiser.attention = self._attention
         self.record = RunRecord()
         self.records = [self.record]
-        self.denoiser.forward_passes = 0
+        self.denoiser.forward_passes = self.denoiser.canvases = 0
 
     def _take(self, arguments: ModelArguments) -> None:
         self._arguments = arguments
         self.decoding, self.likelihood, self.explicit = arguments.decoding, arguments.likelihood, arguments.explicit
         self.preset, self.from_family = arguments.preset, arguments.from_family
+        self.cache_audit = arguments.cache_audit
 
     def use_adapter(self, peft: str | None) -> None:
         """Puts another adapter, or none, over the base model's weights. Raises OptionError where it does not fit."""
@@ -239,6 +241,7 @@ class DiffusionHFLM(HFLM):
         if self._max_length is not None and resolve_max_length(self.config, self.tokenizer, default=0):
             parse_whole("max_length", self._max_length, least=1, most=self._context_length)
         families.check_options(self.config, self.decoding)
+        check_decoding(self.decoding, self._attention, edits=family.edits)
         n_masks = self.decoding.n_masks
         if isinstance(n_masks, int) and n_masks >= self.max_length:
             raise OptionError(

@@ -2,7 +2,7 @@
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -20,14 +20,19 @@ from mdlm_lm_eval.canvas import Canvas, build_canvas, build_infill_canvas
 from mdlm_lm_eval.decoding import decode_canvases
 from mdlm_lm_eval.decoding.blocks import attention_in_effect
 from mdlm_lm_eval.decoding.completion import Completion, Cost
+from mdlm_lm_eval.decoding.requirements import check_decoding
 from mdlm_lm_eval.denoiser import NonFiniteLogitsError
+from mdlm_lm_eval.devices import Usage, measured
 from mdlm_lm_eval.diffusion_hflm import DiffusionHFLM
 from mdlm_lm_eval.likelihood import LikelihoodRequest, most_rows, rolling_windows, score, truncated_tokens
 from mdlm_lm_eval.options import LikelihoodOptions, OptionError
 from mdlm_lm_eval.provenance import fingerprint, provenance
 from mdlm_lm_eval.request_cache import RequestCache, claim_cache
 from mdlm_lm_eval.requests import GenerationSettings, RequestSeeds, parse_gen_kwargs
+from mdlm_lm_eval.results.audit import Answer, audited_request, chosen_for_audit
+from mdlm_lm_eval.results.cost import TaskCost
 from mdlm_lm_eval.text import Ending, encode_infill
+from mdlm_lm_eval.values import shown
 
 logger = logging.getLogger(__name__)
 
@@ -48,6 +53,10 @@ class Generation:
     fillers: int
     ending: Ending
     sampled: bool  # whether repetitions differ
+
+    def without_cache(self) -> "Generation":
+        """The same, decoded exactly."""
+        return replace(self, settings=replace(self.settings, options=self.settings.options.override({"cache": "none"})))
 
 
 @contextmanager
@@ -77,11 +86,14 @@ class MDLM(DiffusionHFLM):
         """One string a request. Raises OptionError for any request's options before the first forward pass."""
         generations = self._prepare(requests)
         strings = self._cached_samples(generations)
+        audited = self._chosen_for_audit(generations)
         bar = self._progress(len(requests), "generate_until requests", disable_tqdm)
         bar.update(len(strings))
 
         def run(batch: list[int], batch_size: int) -> None:
-            for n, string in zip(batch, self._generate([generations[n] for n in batch]), strict=True):
+            answers = self._generate([generations[n] for n in batch])
+            self._audit({n: answer for n, answer in zip(batch, answers, strict=True) if n in audited}, generations)
+            for n, (string, _) in zip(batch, answers, strict=True):
                 strings[n] = string
                 generation = generations[n]
                 seed = generation.canvas.seed if generation.sampled else None
@@ -107,6 +119,8 @@ class MDLM(DiffusionHFLM):
         settings = parse_gen_kwargs(gen_kwargs, self.decoding, self.explicit)
         family = families.family_of(self.config)
         families.check_options(self.config, settings.options)
+        attention = attention_in_effect(self.denoiser.attention, settings.options)
+        check_decoding(settings.options, attention, edits=self.denoiser.edits)
         if settings.infill:
             family.refuse("infill", "true")
         seed = seeds.next(settings.options.seed, instance.args, instance.doc_id)
@@ -120,7 +134,7 @@ class MDLM(DiffusionHFLM):
             request_gen_toks=settings.max_gen_toks,
             filler_ids=fillers,
             seed=seed,
-            attention=attention_in_effect(self.denoiser.attention, settings.options),
+            attention=attention,
         )
         ending = Ending(self.tokenizer, self.eos_ids | self.end_of_turn_ids, settings.until, self.think_end_token)
         sampled = settings.sampled or family.generate is not None
@@ -151,27 +165,86 @@ class MDLM(DiffusionHFLM):
             group.sort(key=lambda n: (-len(generations[n].canvas.token_ids), generations[n].canvas.token_ids))
         return list(groups.values())
 
-    def _generate(self, batch: Sequence[Generation]) -> list[str]:
+    def _generate(self, batch: Sequence[Generation]) -> list[Answer]:
         passes = self.denoiser.forward_passes
-        with self._autocast(), _naming_requests([generation.instance for generation in batch]):
-            completions = self._decode(batch)
+        completions, usage = self._decode_measured(batch)
         self.record.add_forward_passes(
             (generation.instance.task_name for generation in batch), self.denoiser.forward_passes - passes
         )
-        for generation in batch:
+        for generation, completion in zip(batch, completions, strict=True):
             canvas = generation.canvas
-            self.record.task(generation.instance.task_name).add(
+            record = self.record.task(generation.instance.task_name)
+            record.add(
                 truncated=generation.truncated,
                 masks=len(canvas.slots),
                 steps=canvas.steps,
                 returned_tokens=canvas.n_returned,
                 fillers=generation.fillers,
                 prompt_tokens=canvas.prompt_length,
+                **self._block_facts(generation),
             )
+            self._add_cost(record.cost, completion, usage, len(batch))
         return [
-            generation.ending.text(completion.token_ids)
+            Answer(generation.ending.text(completion.token_ids), completion.token_ids)
             for generation, completion in zip(batch, completions, strict=True)
         ]
+
+    def _decode_measured(self, batch: Sequence[Generation]) -> tuple[list[Completion], Usage]:
+        instances = [generation.instance for generation in batch]
+        with measured(self.device) as usage, self._autocast(), _naming_requests(instances):
+            completions = self._decode(batch)
+        return completions, usage
+
+    def _block_facts(self, generation: Generation) -> dict[str, int]:
+        """Of a block-causal model: the length of a block, and how many masks the answer's first one held."""
+        length = attention_in_effect(self.denoiser.attention, generation.settings.options).block_length
+        return {} if length is None else {"block_length": length, "masks_in_block": generation.canvas.block_lengths[0]}
+
+    def _add_cost(self, cost: TaskCost, completion: Completion, usage: Usage, n_rows: int) -> None:
+        ids = completion.token_ids
+        cost.add(
+            forward_passes=completion.cost.forward_passes,
+            denoising_steps=completion.cost.steps,
+            layer_tokens=completion.cost.tokens,
+            written_tokens=completion.n_written,
+            answer_tokens=len(ids) - (ids[-1:] != [] and ids[-1] in self.eos_ids | self.end_of_turn_ids),
+            seconds=usage.seconds / n_rows,
+            peak_memory_bytes=usage.peak_memory_bytes,
+        )
+
+    # Audit of caches
+
+    def _chosen_for_audit(self, generations: Sequence[Generation]) -> set[int]:
+        """Indices of the requests that are decoded exactly as well. Raises OptionError for sampled ones."""
+        if self.cache_audit is None:
+            return set()
+        cached = [n for n, generation in enumerate(generations) if generation.settings.options.is_approximate]
+        for n in cached:
+            if generations[n].sampled:
+                raise OptionError(
+                    f"cache_audit={shown(self.cache_audit)} does not work with temperature="
+                    f"{shown(generations[n].settings.options.temperature)}: sampled answers differ without a cache too"
+                )
+        tasks_and_seeds = [(generations[n].instance.task_name or "", generations[n].canvas.seed) for n in cached]
+        chosen = chosen_for_audit(
+            tasks_and_seeds,
+            self.cache_audit,
+            already={task: len(self.record.task(task).audit.requests) for task, _ in tasks_and_seeds},
+            part=(self.rank, self.world_size),
+        )
+        return {cached[n] for n in chosen}
+
+    def _audit(self, answers: Mapping[int, Answer], generations: Sequence[Generation]) -> None:
+        """Decodes these requests (index -> answer) without a cache, and records whether the answers agree."""
+        if not answers:
+            return
+        batch = [generations[n].without_cache() for n in answers]
+        completions, usage = self._decode_measured(batch)
+        for generation, cached, completion in zip(batch, answers.values(), completions, strict=True):
+            audit = self.record.task(generation.instance.task_name).audit
+            exact = Answer(generation.ending.text(completion.token_ids), completion.token_ids)
+            audit.requests.append(audited_request(generation.instance.doc_id, cached, exact))
+            self._add_cost(audit.exact_cost, completion, usage, len(batch))
 
     def _decode(self, batch: Sequence[Generation]) -> list[Completion]:
         generate = families.family_of(self.config).generate
@@ -188,7 +261,7 @@ class MDLM(DiffusionHFLM):
             )
         decoded = []
         for canvas in canvases:
-            ids, passes = generate(
+            ids, passes, n_written = generate(
                 self.model,
                 list(canvas.token_ids[: canvas.prompt_length]),
                 options,
@@ -198,7 +271,7 @@ class MDLM(DiffusionHFLM):
                 seed=canvas.seed,
             )
             self.denoiser.forward_passes += passes
-            decoded.append(Completion(ids, Cost(forward_passes=passes, steps=passes)))
+            decoded.append(Completion(ids, Cost(forward_passes=passes, steps=passes), n_written))
         return decoded
 
     def _encode_slots(self, text: str) -> list[list[int]]:
@@ -282,6 +355,7 @@ class MDLM(DiffusionHFLM):
         disable_tqdm: bool,
     ) -> None:
         """Scores requests, longest first and those with the same context together; `save(index, answer)` for each."""
+        families.family_of(self.config).refuse("likelihood", options.likelihood)
         truncated = [truncated_tokens(request, options, self.max_length) for request in prepared]
         self._warn_of_truncation(truncated)
         bar = self._progress(len(prepared), what, disable_tqdm)
@@ -291,8 +365,9 @@ class MDLM(DiffusionHFLM):
             return -len(request.context_ids) - len(request.continuation_ids), request.context_ids
 
         def run(chunk: list[int], batch_size: int) -> None:
-            passes = self.denoiser.forward_passes
-            with self._autocast(), _naming_requests([instances[n] for n in chunk]):
+            passes, canvases = self.denoiser.forward_passes, self.denoiser.canvases
+            of_chunk = [instances[n] for n in chunk]
+            with measured(self.device) as usage, self._autocast(), _naming_requests(of_chunk):
                 answers = score(
                     self.denoiser,
                     [prepared[n] for n in chunk],
@@ -306,8 +381,12 @@ class MDLM(DiffusionHFLM):
             for n, answer in zip(chunk, answers, strict=True):
                 tokens = len(prepared[n].continuation_ids)
                 masks = tokens if options.n_masks == "auto" else options.n_masks
-                self.record.task(instances[n].task_name).add(
-                    truncated=truncated[n], masks=masks, continuation_tokens=tokens
+                record = self.record.task(instances[n].task_name)
+                record.add(truncated=truncated[n], masks=masks, continuation_tokens=tokens)
+                record.cost.add(
+                    canvases=(self.denoiser.canvases - canvases) / len(chunk),
+                    seconds=usage.seconds / len(chunk),
+                    peak_memory_bytes=usage.peak_memory_bytes,
                 )
                 save(n, answer)
             self.request_cache.save(self.record)

@@ -10,6 +10,7 @@ from lm_eval.models.huggingface import HFLM
 from transformers import BitsAndBytesConfig
 
 from mdlm_lm_eval.options import (
+    APPROXIMATE_CACHES,
     DECODING_NAMES,
     LIKELIHOOD_NAMES,
     MODEL_NAMES,
@@ -17,11 +18,10 @@ from mdlm_lm_eval.options import (
     LikelihoodOptions,
     ModelOptions,
     OptionError,
-    is_there,
     unknown_option,
 )
 from mdlm_lm_eval.presets import load_preset
-from mdlm_lm_eval.values import check_batch_size, must_be, parse_flag, parse_whole
+from mdlm_lm_eval.values import check_batch_size, must_be, parse_flag, parse_whole, shown
 
 OWN_NAMES = DECODING_NAMES | LIKELIHOOD_NAMES | MODEL_NAMES
 _LM_EVALS = inspect.signature(HFLM.__init__).parameters
@@ -96,7 +96,7 @@ class ModelArguments:
 
     def with_family_defaults(self, defaults: Mapping[str, object]) -> "ModelArguments":
         """These arguments with what a family's authors publish for every decoding option that nobody set."""
-        taken = {name: value for name, value in defaults.items() if name not in self.explicit and is_there(name, value)}
+        taken = {name: value for name, value in defaults.items() if name not in self.explicit}
         block_length, n_masks = taken.get("block_length"), self.decoding.n_masks
         if isinstance(block_length, int) and isinstance(n_masks, int) and block_length > n_masks:
             del taken["block_length"]  # such a canvas is one block
@@ -118,6 +118,7 @@ def split_model_arguments(arguments: Mapping[str, Any], *, default_seed: int) ->
     own = ModelOptions().override({name: value for name, value in arguments.items() if name in MODEL_NAMES})
     if own.preset is not None:
         arguments = {**load_preset(own.preset), **arguments}
+    _check_audit(own.cache_audit, str(arguments.get("cache", "auto")))
     seed = {"seed": default_seed}
     decoding = {name: value for name, value in arguments.items() if name in DECODING_NAMES}
     likelihood = {name: value for name, value in arguments.items() if name in LIKELIHOOD_NAMES}
@@ -129,6 +130,14 @@ def split_model_arguments(arguments: Mapping[str, Any], *, default_seed: int) ->
         loading=check_loading(loading),
         **vars(own),
     )
+
+
+def _check_audit(cache_audit: float | None, cache: str) -> None:
+    if cache_audit is not None and cache not in APPROXIMATE_CACHES:
+        raise OptionError(
+            f"cache_audit={shown(cache_audit)} needs cache=prefix or cache=dual; with cache={cache} everything is "
+            "decoded exactly"
+        )
 
 
 def check_loading(arguments: Mapping[str, Any]) -> dict[str, Any]:

@@ -51,7 +51,6 @@ class Options:
         for declared in options_of(type(self)):
             value = _parse(declared, getattr(self, declared.name))
             object.__setattr__(self, declared.name, value)
-        _refuse_planned(self)
 
     def override(self, changes: Mapping[str, object]) -> Self:
         """These options with `changes`, whose values may be strings as typed on a command line.
@@ -65,6 +64,8 @@ class Options:
         return replace(self, **changes)  # type: ignore[type-var]
 
 
+# Caches that hold what they computed before other tokens were filled.
+APPROXIMATE_CACHES = ("prefix", "dual")
 # Options that let a step fill more masks than its schedule says.
 PARALLEL_RULES = ("confidence_threshold", "parallel_factor", "entropy_bound")
 
@@ -193,6 +194,11 @@ class DecodingOptions(Options):
             )
 
     @property
+    def is_approximate(self) -> bool:
+        """Whether what is remembered between steps may change an answer."""
+        return self.cache in APPROXIMATE_CACHES
+
+    @property
     def is_parallel(self) -> bool:
         """Whether what a step fills depends on how sure the model is, and not on a schedule alone."""
         return any(getattr(self, name) is not None for name in PARALLEL_RULES)
@@ -254,19 +260,16 @@ class ModelOptions(Options):
     compile: bool = field(default=False, metadata=option("torch.compile of the model's layers", silent=True))
     cache_audit: float | None = field(
         default=None,
-        metadata=option("of cache=prefix and dual: the share of requests, or how many, decoded exactly too", above=0),
+        metadata=option(
+            "of cache=prefix and dual: the share of each task's requests (up to 1), or how many, decoded exactly too",
+            above=0,
+        ),
     )
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.cache_audit is not None and self.cache_audit > 1 and self.cache_audit != int(self.cache_audit):
             raise must_be("cache_audit", "a share up to 1 or a whole number", self.cache_audit)
-
-
-# What is declared and not there yet: values of options that are refused; none named means all but the default.
-_PLANNED: Mapping[str, Sequence[str]] = {
-    "cache_audit": (),
-}
 
 
 def options_of(kind: type[Options]) -> tuple[Field[Any], ...]:
@@ -300,19 +303,12 @@ LIKELIHOOD_NAMES = frozenset(likelihood_defaults())
 MODEL_NAMES = frozenset(each.name for each in options_of(ModelOptions))
 
 
-def is_there(name: str, value: object) -> bool:
-    """Whether this version can do what an option that is not at its default asks for."""
-    refused = _PLANNED.get(name)
-    return refused is None or (len(refused) > 0 and value not in refused)
-
-
 def requirement(declared: Field[Any]) -> str:
     """What an option must be: "auto or a whole number from 1"."""
     kinds = get_args(declared.type) or (declared.type,)
     known = about(declared)
     if known.choices is not None:
-        possible = [name for name in known.choices() if name == declared.default or is_there(declared.name, name)]
-        return f"one of {', '.join(possible)}"
+        return f"one of {', '.join(known.choices())}"
     if bool in kinds:
         return "true or false"
     if str in kinds:
@@ -371,13 +367,6 @@ def _in_bounds(number: float, known: Option) -> bool:
         and (known.least is None or number >= known.least)
         and (known.most is None or number <= known.most)
     )
-
-
-def _refuse_planned(options: Options) -> None:
-    for declared in options_of(type(options)):
-        value = getattr(options, declared.name)
-        if value != declared.default and not is_there(declared.name, value):
-            raise OptionError(f"{declared.name}={shown(value)} is not there yet; leave it at {shown(declared.default)}")
 
 
 def _names_elsewhere(name: str) -> list[str]:

@@ -9,6 +9,7 @@ from torch.distributed.tensor import DTensor
 from transformers import PreTrainedTokenizerBase
 
 from mdlm_lm_eval import __version__, families
+from mdlm_lm_eval.devices import device_name
 from mdlm_lm_eval.diffusion_hflm import DiffusionHFLM
 from mdlm_lm_eval.results.names import adapter_name, model_name
 from mdlm_lm_eval.results.record import merged
@@ -31,6 +32,12 @@ def provenance(lm: DiffusionHFLM, batch_size: int | None) -> dict[str, Any]:
         "adapter": lm.peft and adapter_name(lm.peft),
         "adapter_weights": lm.peft and families.files_digest(lm.peft),
         "device": str(lm.device),
+        "device_name": device_name(lm.device),
+        "torch": torch.__version__,
+        "cuda": torch.version.cuda,
+        "dtype": str(lm.model.dtype).removeprefix("torch."),
+        "attn_implementation": lm.model.config._attn_implementation,
+        "peak_memory_of": "GPUs" if lm.device.type == "cuda" else "process",
         "processes": lm.world_size,
         "preset": lm.preset,
         "compile": lm.compiled,
@@ -66,6 +73,7 @@ def _settings(lm: DiffusionHFLM) -> dict[str, Any]:
         "think_end_token": lm.think_end_token,
         "mixed_precision_dtype": str(lm.mixed_precision_dtype),
         "add_bos_token": lm.add_bos_token,
+        "cache_audit": lm.cache_audit,
         "prefix_token_id": lm.custom_prefix_token_id,
     }
 

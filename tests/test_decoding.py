@@ -432,7 +432,7 @@ def test_decode_returns_the_whole_canvas_by_default(denoiser: RecordingDenoiser)
 
 
 def test_decode_refuses_what_does_not_fit(denoiser: RecordingDenoiser) -> None:
-    with pytest.raises(OptionError, match=r"n_masks=128 .* context of 128 tokens"):
+    with pytest.raises(OptionError, match=r"128 masks .* context of 128 tokens"):
         decode(denoiser, [[1]], DecodingOptions(n_masks=128))
     with pytest.raises(OptionError, match="n_fillers=2 is not allowed without a tokenizer"):
         decode(denoiser, [[1]], DecodingOptions(n_masks=8, n_fillers=2))

@@ -68,6 +68,7 @@ def test_it_is_transformers_own_generation_under_a_seed(lm: MDLM) -> None:
     assert completion.token_ids == expected.sequences[0, 3:14].tolist()
     n_tokens = int((expected.sequences[0, 3:] != lm.tokenizer.pad_token_id).sum())
     assert (lm.denoiser.forward_passes - passes) * float(expected.tokens_per_forward) == pytest.approx(n_tokens)
+    assert completion.n_written == n_tokens
 
 
 def test_answers_do_not_depend_on_the_batch_nor_on_other_random_numbers(lm: MDLM) -> None:

@@ -39,7 +39,7 @@ def test_a_slash_at_the_end_changes_nothing(arguments: FinetuneArguments) -> Non
     assert replace(arguments, output_dir=f"{arguments.folder}/").folder == arguments.folder
     assert checkpoint_folder(arguments).parent == arguments.folder.parent
     for output in ("", " ", ".", "/", "a/.."):
-        with pytest.raises(OptionError, match="must be the name of a folder"):
+        with pytest.raises(OptionError, match="output_dir must be the name of a folder"):
             FinetuneArguments(output_dir=output, dataset_name="named_rules")
 
 
@@ -102,5 +102,5 @@ def test_only_adapters_and_models_are_replaced(arguments: FinetuneArguments, mak
 
 def test_a_place_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(OptionError, match=r"output_dir=.*file. cannot be written"):
+    with pytest.raises(OptionError, match=r"output_dir \S+file cannot be written"):
         check(FinetuneArguments(output_dir=str(tmp_path / "file" / "adapter"), dataset_name="named_rules"))

@@ -111,7 +111,7 @@ def test_lora_target_modules(targets: str, adapted: set[str], tmp_path: Path, ch
         ("lora_target_modules=nothing_here", "lora_target_modules=nothing_here: "),
         ("lora_target_modules q_proj r_proj", "no module is named r_proj"),
         ("lora_target_modules=(", r"lora_target_modules=\(: "),
-        ("max_length=5000", "max_length=5000: must be at most 2048, the context of"),
+        ("max_length=5000", "max_length must be at most 2048, the context of"),
         ("eval_strategy=steps", "eval_strategy"),
     ],
 )

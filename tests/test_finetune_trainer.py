@@ -51,5 +51,5 @@ def test_nan_loss_stops_with_step_and_examples(tmp_path: Path) -> None:
 
 
 def test_an_empty_loss_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"alpha=0.0: must be a number above 0"):
+    with pytest.raises(ValueError, match="alpha must be a number above 0, not 0"):
         trainer(tmp_path, alpha=0.0, beta=0.0)

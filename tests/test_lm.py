@@ -374,6 +374,9 @@ def test_a_run_records_what_its_scores_depend_on(checkpoint: Path, task_folder: 
     assert info["explicit_options"] == ["n_masks", "steps", "unmasking"]
     assert info["pretrained"] == checkpoint.name
     assert len(info["weights"]) == 64
+    assert info["dtype"] == "float32"
+    assert info["torch"] == torch.__version__
+    assert info["tasks"]["tiny_generate"].pop("cost")["forward_passes"] > 0
     assert info["tasks"]["tiny_generate"] | {"forward_passes": 0, "prompt_tokens": 0} == {
         "requests": 5,
         "masks": [6, 6],

@@ -135,11 +135,6 @@ def test_numbers_are_decimal(typed: str, number: float | None) -> None:
     assert number_of(typed) == number
 
 
-def test_a_value_that_is_not_there_yet_is_refused() -> None:
-    with pytest.raises(OptionError, match=r"^cache=dual is not there yet; leave it at auto$"):
-        DecodingOptions(cache="dual")
-
-
 def test_the_documentation_lists_the_options_as_they_are(tmp_path: Path) -> None:
     root = Path(__file__).parents[1]
     spec = spec_from_file_location("write_options", root / "docs" / "write_options.py")
@@ -160,7 +155,7 @@ def test_what_a_family_publishes_stands_below_what_the_user_and_the_preset_say()
     arguments = split_model_arguments({"preset": "llada-8b-instruct/gsm8k-blocks"}, default_seed=0)
     merged = arguments.with_family_defaults(published)
     assert (merged.decoding.block_length, merged.decoding.confidence_threshold) == (8, 0.95)
-    assert merged.from_family == published.keys() - arguments.explicit - {"schedule"}  # which is not there yet
+    assert merged.from_family == published.keys() - arguments.explicit
     switched_off = split_model_arguments({"confidence_threshold": "none", "n_masks": 4}, default_seed=0)
     merged = switched_off.with_family_defaults(published)
     assert (merged.decoding.confidence_threshold, merged.decoding.block_length) == (None, None)

@@ -119,9 +119,9 @@ class CodeEval:
 
 
 @pytest.fixture(scope="module")
-def models(checkpoint: Path) -> dict[int, MDLM]:
-    """One model for each of two batch sizes; the context is long enough for few-shot prompts of one token a byte."""
-    return {size: MDLM(str(checkpoint), device="cpu", batch_size=size, max_length=2048, mc_num=8) for size in (1, 5)}
+def models(long_checkpoint: Path) -> dict[int, MDLM]:
+    """One model for each of two batch sizes."""
+    return {size: MDLM(str(long_checkpoint), device="cpu", batch_size=size, mc_num=8) for size in (1, 5)}
 
 
 @pytest.fixture

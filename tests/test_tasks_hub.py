@@ -208,8 +208,8 @@ def test_every_task_has_its_own_version(name: str) -> None:
         assert load_yaml(index[entry].yaml_path)["metadata"]["version"] == "1.0"
 
 
-def test_they_run_on_a_masked_diffusion_model(tmp_path: Path, checkpoint: Path) -> None:
-    lm = MDLM(str(checkpoint), device="cpu", batch_size=2, max_length=2048, n_masks=4)
+def test_they_run_on_a_masked_diffusion_model(tmp_path: Path, long_checkpoint: Path) -> None:
+    lm = MDLM(str(long_checkpoint), device="cpu", batch_size=2, n_masks=4)
     rows = hotpotqa_rows()
     for folder, config in {
         "mdlm_agnews": lambda at: single_token_yaml(at, "agnews", rows_of("agnews", 8, 4), rows_of("agnews", 8, 4)),

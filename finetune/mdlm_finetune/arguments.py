@@ -1,10 +1,12 @@
 """The command's arguments: ours, the objective's and transformers' own, read by its HfArgumentParser."""
 
 import re
-from collections.abc import Sequence
+from argparse import ArgumentTypeError
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
+from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, get_args, get_type_hints
 
 import torch
 from transformers import HfArgumentParser, TrainingArguments
@@ -16,16 +18,15 @@ from mdlm_finetune.recipe import (
     Actions,
     Recipe,
     as_flags,
-    number,
     read_recipe,
     take_flag,
     unknown_key,
-    whole_number,
 )
 from mdlm_lm_eval.default_model import default_model_path
 from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.results.names import BUILT_IN
 from mdlm_lm_eval.results.sentences import one_line
+from mdlm_lm_eval.values import must_be, number_of, shown, whole_of
 
 # Name -> least and most. The most are sizes that no run reaches and no machine holds.
 _BOUNDS = {
@@ -59,32 +60,32 @@ class FinetuneArguments(Recipe, TrainingArguments):
     def __post_init__(self) -> None:
         output = (self.output_dir or "").strip()
         if Path(output).name in ("", "..") or len(Path(output).name.encode()) > _LONGEST_NAME:
-            shown = output if len(output) <= _LONGEST_NAME else f"{output[:20]}... ({len(output)} characters)"
-            raise OptionError(f"output_dir={shown}: must be the name of a folder, of at most {_LONGEST_NAME} bytes")
+            raise must_be("output_dir", f"the name of a folder, of at most {_LONGEST_NAME} bytes", output)
         # Other folders' names begin with it, so that no slash may stand at its end.
         self.output_dir = str(Path(output).expanduser())
         for name, (least, most) in _BOUNDS.items():
             value = getattr(self, name)
             if value is not None and not least <= value <= most:
-                raise OptionError(f"{name}={value}: must be a number from {least} to {most}")
+                raise must_be(name, f"a number from {least} up to {most}", value)
         if not 0.0 < self.learning_rate < float("inf"):
-            raise OptionError(f"learning_rate={self.learning_rate}: must be a number above 0")
-        if self.dtype not in ("float32", "bfloat16", "float16"):
-            raise OptionError(f"dtype={self.dtype}: must be one of float32, bfloat16, float16")
+            raise must_be("learning_rate", "a number above 0", self.learning_rate)
+        dtypes = get_args(get_type_hints(Recipe)["dtype"])
+        if self.dtype not in dtypes:
+            raise must_be("dtype", f"one of {', '.join(dtypes)}", self.dtype)
         if self.num_train_epochs != TrainingArguments.num_train_epochs:
-            raise OptionError(f"num_train_epochs={self.num_train_epochs}: must be left out; max_steps says how long")
+            raise OptionError("num_train_epochs must be left out; max_steps says how long the training is")
         if self.resume_from_checkpoint is not None:
             raise OptionError("resume_from_checkpoint must be left out; --resume goes on from the last one")
         if (self.train_file is None) == (self.dataset_name is None):
             raise OptionError("train_file or dataset_name must be given, and not both")
         if "://" in (data := str(self.train_file or self.dataset_name)):
-            raise OptionError(f"{data}: must be a file on this machine, or a data set's name on the hub")
+            raise must_be("train_file or dataset_name", "a file on this machine, or a data set's name on the hub", data)
         if self.is_generated and self.apply_chat_template:
-            raise OptionError(f"apply_chat_template=True: must be left out for dataset_name={self.dataset_name}")
+            raise OptionError(f"apply_chat_template must be left out for dataset_name={self.dataset_name}")
         # Else transformers refuses bf16 on machines without a GPU.
         self.use_cpu: bool = self.use_cpu or not torch.accelerator.is_available()
         if self.fp16 and self.use_cpu:
-            raise OptionError("fp16=True: must be left out without a GPU; bf16 works there")
+            raise OptionError("fp16 must be left out without a GPU; bf16 works there")
         self.ddp_find_unused_parameters: bool = bool(self.ddp_find_unused_parameters)
         try:
             super().__post_init__()
@@ -129,16 +130,23 @@ class FinetuneArguments(Recipe, TrainingArguments):
         return {key: now[key] for key in now if now[key] != before[key] or (key in data and now[key] is not None)}
 
 
+def _number(read: Callable[[object], float | None], what: str, text: str) -> float:
+    value = read(text)
+    if value is None:
+        raise ArgumentTypeError(f"must be {what}, not {shown(text)}")
+    return value
+
+
 class _Parser(HfArgumentParser):
     """transformers' parser with strict numbers, whole names, and errors of one sentence."""
 
     def __init__(self, *dataclasses: type) -> None:
         super().__init__(dataclasses, prog="mdlm-finetune", allow_abbrev=False, add_help=False)
-        self.register("type", int, whole_number)
-        self.register("type", float, number)
+        self.register("type", int, partial(_number, whole_of, "a whole number"))
+        self.register("type", float, partial(_number, number_of, "a number"))
 
     def error(self, message: str) -> NoReturn:
-        raise OptionError(re.sub(r"^argument --([\w-]+)(/\S+)?:", r"\1:", message))
+        raise OptionError(re.sub(r"^argument --([\w-]+)(/\S+)?:", r"\1", message))
 
 
 def read_arguments(words: Sequence[str]) -> tuple[FinetuneArguments, Objective, Actions]:
@@ -158,7 +166,8 @@ def read_arguments(words: Sequence[str]) -> tuple[FinetuneArguments, Objective, 
     for word in parser.parse_known_args(words)[1]:
         if not word.startswith("--"):
             raise OptionError(f"{word} is not understood; flags are --KEY VALUE")
-        raise unknown_key(word.removeprefix("--").partition("=")[0], known | {each.name for each in fields(Actions)})
+        name, _, value = word.removeprefix("--").partition("=")
+        raise unknown_key(name, value, known | {each.name for each in fields(Actions)})
     arguments, chosen, actions = parser.parse_args_into_dataclasses(words, look_for_args_file=False)
     return arguments, chosen, actions
 

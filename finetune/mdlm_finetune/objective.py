@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 import torch
 from torch import Tensor
 
-from mdlm_lm_eval.options import OptionError
+from mdlm_lm_eval.values import must_be
 
 MaskedPart = Literal["answer", "prompt", "both"]
 
@@ -61,7 +61,7 @@ class Objective(ABC):
     def __post_init__(self) -> None:
         for name, hint in get_type_hints(type(self)).items():
             if get_origin(hint) is Literal and vars(self)[name] not in get_args(hint):
-                raise OptionError(f"{name}={vars(self)[name]!r}: must be one of {', '.join(get_args(hint))}")
+                raise must_be(name, f"one of {', '.join(get_args(hint))}", vars(self)[name])
 
     @property
     @abstractmethod

@@ -1,7 +1,6 @@
 """What a recipe may set beside transformers' TrainingArguments, and how it is found. Imports nothing that is slow."""
 
 import argparse
-import difflib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
@@ -11,7 +10,7 @@ from typing import Any, Literal
 import yaml
 
 from mdlm_finetune.objectives import objective_names
-from mdlm_lm_eval.options import OptionError
+from mdlm_lm_eval.options import OptionError, unknown_option
 from mdlm_lm_eval.results.names import BUILT_IN
 from mdlm_lm_eval.results.sentences import one_line
 
@@ -138,7 +137,7 @@ def as_flags(settings: Mapping[Any, Any], known: Iterable[str]) -> list[str]:
     flags: list[str] = []
     for name, value in settings.items():
         if name not in known:
-            raise unknown_key(str(name), known)
+            raise unknown_key(str(name), value, known)
         if isinstance(value, list):
             flags += [f"--{name}", *map(_typed, value)] if value else []
         elif value is not None:
@@ -146,38 +145,16 @@ def as_flags(settings: Mapping[Any, Any], known: Iterable[str]) -> list[str]:
     return flags
 
 
-def unknown_key(name: str, known: Iterable[str]) -> OptionError:
+def unknown_key(name: str, value: object, known: Iterable[str]) -> OptionError:
     """What to say of a key or flag that does not exist."""
     if name in RENAMED:
         return OptionError(f"{name} is now {RENAMED[name]}")
-    nearest = difflib.get_close_matches(name, known, n=1)
-    return OptionError(
-        f"unknown key {name}; "
-        + (f"did you mean {nearest[0]}?" if nearest else "--objective NAME --help-all lists all")
-    )
+    return unknown_option("key", name, value, known, listed=[each.name for each in fields(Recipe)])
 
 
 def _typed(value: Any) -> str:
     """As on a command line."""
     return value if isinstance(value, str) else json.dumps(value)
-
-
-def whole_number(text: str) -> int:
-    """As typed in ASCII digits."""
-    if not text.isascii() or not text.removeprefix("-").isdigit():
-        raise argparse.ArgumentTypeError(f"must be a whole number, not {text!r}")
-    return int(text)
-
-
-def number(text: str) -> float:
-    """A finite one."""
-    try:
-        value = float(text) if text.isascii() and "_" not in text else float("nan")
-    except ValueError:
-        value = float("nan")
-    if not abs(value) < float("inf"):
-        raise argparse.ArgumentTypeError(f"must be a number, not {text!r}")
-    return value
 
 
 def take_flag(words: Sequence[str], name: str) -> tuple[str | None, list[str]]:

@@ -38,6 +38,7 @@ from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.results.files import whole_folder
 from mdlm_lm_eval.results.locks import claim
 from mdlm_lm_eval.results.sentences import one_line
+from mdlm_lm_eval.values import must_be
 
 BUILT_IN = "mdlm-lm-eval built-in model"  # in an adapter's config
 
@@ -106,17 +107,15 @@ def _check(
     """Raises OptionError for what this model cannot do, before its weights are read."""
     context = context_length(config, tokenizer)
     if arguments.max_length > context:
-        raise OptionError(
-            f"max_length={arguments.max_length}: must be at most {context}, the context of "
-            f"{arguments.model_name_or_path}"
-        )
+        what = f"at most {context}, the context of {arguments.model_name_or_path}"
+        raise must_be("max_length", what, arguments.max_length)
     if tokenizer.eos_token_id is None:
         raise OptionError(
             f"model_name_or_path={arguments.model_name_or_path}: its tokenizer has no EOS token, in which answers "
             "could end"
         )
     if lora.r > config.hidden_size:
-        raise OptionError(f"lora_r={lora.r}: must be at most {config.hidden_size}, the width of the model")
+        raise must_be("lora_r", f"at most {config.hidden_size}, the width of the model", lora.r)
     shown = f"lora_target_modules={' '.join(arguments.lora_target_modules)}"
     try:
         adapted = get_peft_model(families.load_skeleton(config), lora).base_model.targeted_module_names

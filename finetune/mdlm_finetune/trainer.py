@@ -1,5 +1,6 @@
 """transformers' Trainer with the loss of a masked diffusion objective."""
 
+import copy
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -72,7 +73,7 @@ class DiffusionTrainer(Trainer):
             **kwargs,
         )
         self.denoiser, self.collator = denoiser, collator
-        self._wrapped: tuple[nn.Module, Denoiser] | None = None
+        self._through_wrapper: Denoiser | None = None
         self._optimiser_step, self._accumulated = -1, 0
         self._terms: list[dict[str, Tensor]] = []  # of each pass since the last log
 
@@ -102,17 +103,13 @@ class DiffusionTrainer(Trainer):
 
     def _denoiser_of(self, model: nn.Module) -> Denoiser:
         """The denoiser around `model`, which the Trainer may have wrapped; made once."""
-        if self._wrapped is None or self._wrapped[0] is not model:
-            inner = self.accelerator.unwrap_model(model)
-            denoiser = Denoiser(
-                model if model is inner else _Wrapped(model, inner),
-                mask_token_id=self.denoiser.mask_token_id,
-                pad_token_id=self.denoiser.pad_token_id,
-                shift=self.denoiser.shift,
-                attention=self.denoiser.attention,
-            )
-            self._wrapped = (model, denoiser)
-        return self._wrapped[1]
+        inner = self.accelerator.unwrap_model(model)
+        if model is inner:
+            return self.denoiser
+        if self._through_wrapper is None:
+            self._through_wrapper = copy.copy(self.denoiser)
+            self._through_wrapper.model = _Wrapped(model, inner)
+        return self._through_wrapper
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
         """Adds the objective's terms, averaged over the passes since the last log."""

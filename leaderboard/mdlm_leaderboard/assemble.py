@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 
 from mdlm_leaderboard.checkpoint import Checkpoint
 from mdlm_leaderboard.collect import Collected
+from mdlm_leaderboard.experiments import speed_curves
 from mdlm_leaderboard.rows import NO_MASKS, Board, Estimate, LeaderboardRow, Run, Section, Series
 from mdlm_leaderboard.scores import Place
 from mdlm_leaderboard.sections import RowKey, row_order, sections_of
@@ -99,7 +100,7 @@ def _row(key: RowKey, draft: _RowDraft, model: str, adapter: str | None, taken: 
         steps=decoding.steps,
         unmasking=decoding.unmasking,
         other=", ".join(filter(None, [decoding.other, checkpoint.loading])),
-        curves=curves,
+        curves=curves | speed_curves(curves.get("benchmarks", {}).get("", {}).values()),
         runs=tuple(draft.runs[path] for path in sorted(draft.runs, key=_by_number)),
     )
 

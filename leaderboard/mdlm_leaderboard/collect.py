@@ -97,6 +97,7 @@ def _estimate(place: Place, scores: list[TaskScore]) -> Estimate:
         n_tasks=len(scores),
         n_questions=sum(score.n_questions for score in scores),
         by_task=by_task,
+        speed=scores[0].speed,
     )
 
 

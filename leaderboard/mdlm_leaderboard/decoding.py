@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mdlm_leaderboard.rows import AUTOREGRESSIVE
-from mdlm_lm_eval.options import decoding_defaults, likelihood_defaults, silent_names
+from mdlm_lm_eval.options import PARALLEL_RULES, decoding_defaults, likelihood_defaults, silent_names
 from mdlm_lm_eval.results.result_file import ResultFile, TaskResult
 from mdlm_lm_eval.results.suite import SuiteTask
 
@@ -19,8 +19,8 @@ _COLUMNS = frozenset({"steps", "unmasking"})
 _SILENT_IN_LIKELIHOOD = silent_names() | {"n_masks", "mc_num", "check_greedy", "seed"}
 # Of these a request's YAML holds only where the user was silent (mdlm_lm_eval.requests).
 _SAMPLING_NAMES = frozenset({"temperature", "top_p", "top_k", "max_gen_toks"})
-# By these a model itself decides how many steps it takes.
-_ADAPTIVE_NAMES = ("confidence_threshold", "parallel_factor", "entropy_bound")
+# What sets the pace of a way of decoding: the points of one curve of accuracy against speed.
+_PACE_NAMES = ("steps", "steps_per_block", *PARALLEL_RULES)
 _DEFAULT_SEED = "1234"  # lm-eval's own
 _NOT_STATED = "mask count not stated"
 
@@ -55,7 +55,7 @@ def suite_decoding(file: ResultFile, result: TaskResult, task: SuiteTask) -> Dec
 
 def _suite_steps(options: Mapping[str, Any], result: TaskResult, task: SuiteTask) -> str:
     """The number asked for; where none was, or where it may not count, the number taken."""
-    if any(options.get(name) is not None for name in _ADAPTIVE_NAMES):
+    if any(options.get(name) is not None for name in PARALLEL_RULES):
         return "by confidence"
     taken = result.effective["steps"][1]
     is_one = taken == 1 and not task.is_open_ended
@@ -82,6 +82,27 @@ def benchmark_decoding(file: ResultFile, result: TaskResult, *, is_autoregressiv
         facts = [f"n_masks={'the continuation' if masks == 'auto' else masks}", f"mc_num={likelihood['mc_num']}"]
         facts += _changed(likelihood, LIKELIHOOD_DEFAULTS, _SILENT_IN_LIKELIHOOD)
     return ", ".join(filter(None, facts))
+
+
+def method_and_pace(file: ResultFile, result: TaskResult) -> tuple[str, str]:
+    """A generation benchmark's way of decoding without what sets its pace, and that.
+
+    An approximate cache is part of the way, so that its points and exact ones are of different curves.
+    """
+    options = options_of(file, result)
+    rules = [name for name in PARALLEL_RULES if options[name] is not None]
+    pace = [f"{name}={options[name]}" for name in rules]
+    if not rules:
+        pace = [f"steps={_range(result.effective['steps'])}"]
+    elif options["steps"] != "auto" or options["steps_per_block"] is not None:
+        pace += [f"{name}={options[name]}" for name in ("steps", "steps_per_block") if options[name] is not None]
+    rest = options | {name: DECODING_DEFAULTS[name] for name in _PACE_NAMES}
+    ratio = options["mask_ratio"]
+    facts = [f"n_masks={_range(result.effective['masks'])}" if ratio is None else f"mask_ratio={ratio}"]
+    if options["unmasking"] != DECODING_DEFAULTS["unmasking"]:
+        facts.append(f"unmasking={options['unmasking']}")
+    facts += _deviations(rest)
+    return ", ".join([*facts, f"by {' and '.join(rules) or 'steps'}"]), ", ".join(pace)
 
 
 def options_of(file: ResultFile, result: TaskResult) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from mdlm_leaderboard.rows import AUTOREGRESSIVE, NO_MASKS, Curve, LeaderboardRow, Series
+from mdlm_leaderboard.rows import AUTOREGRESSIVE, NO_MASKS, Curve, Estimate, LeaderboardRow, Series, Speed
 from mdlm_lm_eval.results.files import UnusableFile
 from mdlm_lm_eval.results.statistics import Interval, paired_interval
 from mdlm_lm_eval.results.suite import SuiteTask
@@ -58,6 +58,7 @@ class Experiment:
     beyond: the setting that x varies, whose curves stand with the rows of the standard setting.
     is_wide: whether its curves are columns of the page's table; else they stand with the row's details.
     figure: caption of its plain figure, a line for each model; `paper` is that figure's number in the paper.
+    speed: of the experiments over the benchmarks' speed, the x of one; their series are benchmark and method.
     """
 
     name: str
@@ -73,6 +74,7 @@ class Experiment:
     is_wide: bool = True
     figure: str = ""
     paper: int = 0
+    speed: Callable[[Speed], float] | None = None
 
     def curves(self, row: LeaderboardRow) -> Mapping[Series, Curve]:
         """A row's curves of this experiment, but those over another setting that say what other curves say already."""
@@ -81,6 +83,18 @@ class Experiment:
             for series, curve in row.series(self.name).items()
             if not self.beyond or len(curve) > 1 or "%" in str(series)
         }
+
+
+def speed_curves(estimates: Iterable[Estimate]) -> dict[str, dict[Series, dict[Any, Estimate]]]:
+    """The curves of a row's benchmarks over their speed: experiment -> benchmark and method -> x -> accuracy."""
+    curves: dict[str, dict[Series, dict[Any, Estimate]]] = {}
+    for estimate in estimates:
+        for experiment in EXPERIMENTS:
+            if estimate.speed is not None and experiment.speed is not None:
+                series = f"{estimate.speed.benchmark}: {estimate.speed.method}"
+                curve = curves.setdefault(experiment.name, {}).setdefault(series, {})
+                curve[experiment.speed(estimate.speed)] = estimate
+    return curves
 
 
 def drop(curve: Curve) -> Interval | None:
@@ -211,6 +225,24 @@ EXPERIMENTS = (
         figure="Accuracy by the number of distractor examples. n is the number of appended masks, or its share of the "
         "prompt's tokens; one step.",
         paper=5,
+    ),
+    Experiment(
+        name="tokens_per_forward",
+        title="Accuracy against tokens per forward pass",
+        x_label="tokens per forward pass",
+        head=lambda x: (f"{x:.2f}", f"{x:.2f} tokens a pass"),
+        series_head="benchmark and method",
+        is_wide=False,
+        speed=lambda speed: speed.tokens_per_forward,
+    ),
+    Experiment(
+        name="seconds",
+        title="Accuracy against seconds",
+        x_label="seconds per request",
+        head=lambda x: (f"{x:.3g}", f"{x:.3g} s a request"),
+        series_head="benchmark and method",
+        is_wide=False,
+        speed=lambda speed: speed.seconds,
     ),
     Experiment(
         name="benchmarks", title="Standard benchmarks", x_label="benchmark", head=_benchmark_head

@@ -13,11 +13,32 @@ Curve = Mapping[Any, "Estimate"]
 
 
 @dataclass(frozen=True)
+class Speed:
+    """What the answers of a generation benchmark took.
+
+    benchmark: what all ways of decoding it share, such as `gsm8k v3 (exact_match; 5-shot)`.
+    method: the way of decoding without what sets its pace, `pace`, such as `confidence_threshold=0.9`.
+    is_exact: whether no cache may change an answer.
+    tokens_per_forward: tokens of answers per forward pass of their rows.
+    seconds: wall time per request on `machine`.
+    """
+
+    benchmark: str
+    method: str
+    pace: str
+    is_exact: bool
+    machine: str
+    tokens_per_forward: float
+    seconds: float
+
+
+@dataclass(frozen=True)
 class Estimate:
     """A mean accuracy in 0..1 with its 95% band: the t interval over tasks.
 
     A single benchmark's band is mean +- 1.96 standard errors over its questions. `by_task` has the accuracy of every
-    task, by which two estimates of the same tasks are compared.
+    task, by which two estimates of the same tasks are compared, and `speed` what a generation benchmark's answers took,
+    where the result file says it.
     """
 
     mean: float
@@ -26,6 +47,7 @@ class Estimate:
     n_tasks: int
     n_questions: int
     by_task: Mapping[str, float] = field(default_factory=dict)
+    speed: Speed | None = None
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,20 @@ from mdlm_lm_eval.results.suite import STANDARD_SETTINGS, suite_task
 _DEFAULT_SEEDS = {"random_seed": 0, "numpy_seed": 1234, "torch_seed": 1234, "fewshot_seed": 1234}
 
 
+_FACTS = ("family", "preset", "processes", "forward_passes", "device_name", "attn_implementation", "cache_audit")
+
+
 def run_of(file: ResultFile) -> Run:
     """What made a result file."""
     return Run(path=file.path, command=command(file), settings=_settings(file), versions=file.versions, date=file.date)
+
+
+def machine_of(file: ResultFile) -> str:
+    """Where seconds were counted, and what they depend on."""
+    mdlm = file.mdlm or {}
+    several = [f"{mdlm['processes']} processes"] if mdlm.get("processes", 1) != 1 else []
+    name = mdlm.get("device_name") or mdlm.get("device") or "unknown device"
+    return ", ".join([str(name), file.dtype, f"batches of {mdlm.get('batch_size')}", *several])
 
 
 def command(file: ResultFile) -> str:
@@ -83,7 +94,7 @@ def _settings(file: ResultFile) -> dict[str, Any]:
     if any(result.output_type != "generate_until" for result in file.tasks.values()):
         settings |= {f"likelihood {name}": value for name, value in mdlm.get("likelihood", {}).items()}
     if mdlm:
-        settings |= {name: mdlm.get(name) for name in ("family", "preset", "processes", "forward_passes")}
+        settings |= {name: mdlm.get(name) for name in _FACTS}
     return {name: _scalar(value) for name, value in settings.items() if value not in (None, "")}
 
 

@@ -3,10 +3,11 @@
 from dataclasses import dataclass, replace
 
 from mdlm_leaderboard.checkpoint import Checkpoint, autoregressive_kinds, checkpoint_of
-from mdlm_leaderboard.decoding import Decoding, benchmark_decoding, options_of, suite_decoding
+from mdlm_leaderboard.decoding import Decoding, benchmark_decoding, method_and_pace, options_of, suite_decoding
 from mdlm_leaderboard.experiments import BY_NAME, EXPERIMENTS, SuiteRun
-from mdlm_leaderboard.rows import NO_MASKS, Run, Series, Setting
-from mdlm_leaderboard.runs import run_of
+from mdlm_leaderboard.rows import NO_MASKS, Run, Series, Setting, Speed
+from mdlm_leaderboard.runs import machine_of, run_of
+from mdlm_lm_eval.options import APPROXIMATE_CACHES
 from mdlm_lm_eval.results.files import UnusableFile
 from mdlm_lm_eval.results.result_file import ResultFile, TaskResult, leaves, unusable_if_different
 from mdlm_lm_eval.results.suite import STANDARD_SETTINGS, SuiteTask, suite_task
@@ -45,6 +46,7 @@ class TaskScore:
     mean: float
     standard_error: float | None
     n_questions: int
+    speed: Speed | None = None
 
 
 @dataclass(frozen=True)
@@ -148,5 +150,22 @@ def _benchmark_scores(
             continue
         column = f"{result.name} v{result.version} ({metric.removesuffix(',none')}; {result.shots}-shot{chat}; {how})"
         place = Place(checkpoint, Decoding("", "", ""), setting, "benchmarks", "", column)
-        scores.append(TaskScore(place, result.name, mean, result.standard_errors.get(metric), result.n_questions))
+        benchmark = f"{result.name} v{result.version} ({metric.removesuffix(',none')}; {result.shots}-shot{chat})"
+        score = TaskScore(place, result.name, mean, result.standard_errors.get(metric), result.n_questions)
+        scores.append(replace(score, speed=_speed(file, result, benchmark)))
     return scores, unfit
+
+
+def _speed(file: ResultFile, result: TaskResult, benchmark: str) -> Speed | None:
+    """None where the file does not say what the answers took."""
+    passes, requests = result.cost.get("forward_passes"), result.cost.get("requests")
+    if not passes or not requests:
+        return None
+    return Speed(
+        benchmark,
+        *method_and_pace(file, result),
+        is_exact=options_of(file, result)["cache"] not in APPROXIMATE_CACHES,
+        machine=machine_of(file),
+        tokens_per_forward=result.cost.get("answer_tokens", 0.0) / passes,
+        seconds=result.cost.get("seconds", 0.0) / requests,
+    )

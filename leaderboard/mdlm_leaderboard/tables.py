@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from mdlm_leaderboard.experiments import EXPERIMENTS, SUMMARIES, Experiment, Summary, summary_of
 from mdlm_leaderboard.rows import Board, Estimate, LeaderboardRow, Section
+from mdlm_leaderboard.speed import speed_points
 from mdlm_lm_eval.results.markdown import markdown_table
 from mdlm_lm_eval.results.statistics import Interval
 
@@ -16,6 +17,12 @@ Accuracy in percent, mean over the 16 few-shot tasks; ± is half its 95% interva
 percent of the largest, the "locality gap" the best minus the worst block position with the question on the right; their
 ± is that of the differences task by task. Scores share a table only where suite version, examples and `--limit` are the
 same, and a column only where the mask count is. Written by `mdlm-leaderboard build`.
+"""
+_ABOUT_SPEED = """Tokens of answers (up to the end of text) per forward pass of their rows, and seconds per request.
+"Frontier": nothing of that model on the benchmark is both faster and better, by tokens, or by seconds on the same
+machine; approximate answers (`cache=prefix`, `cache=dual`) have a frontier of their own. AUP is the area under a way's
+accuracy over its tokens per pass (arXiv 2601.07568), "–" where its fastest point is more than 5 points below its
+slowest.
 """
 _WHO = ("model", "adapter", "steps", "unmasking", "other settings")
 
@@ -47,9 +54,12 @@ def _on_one_line(text: str) -> str:
 def _measured(section: Section) -> list[str]:
     parts = []
     for experiment in EXPERIMENTS:
-        make = _benchmark_table if experiment.name == "benchmarks" else _curve_table
-        if table := make(section.rows, experiment):
-            parts += [f"### {experiment.title}\n", table + "\n"]
+        if experiment.speed is None:
+            make = _benchmark_table if experiment.name == "benchmarks" else _curve_table
+            if table := make(section.rows, experiment):
+                parts += [f"### {experiment.title}\n", table + "\n"]
+    if table := _speed_table(section.rows):
+        parts += ["### Accuracy against speed\n", _ABOUT_SPEED, table + "\n"]
     return [*parts, "### Commands\n", _commands(section.rows)]
 
 
@@ -99,6 +109,26 @@ def _benchmark_table(rows: Iterable[LeaderboardRow], experiment: Experiment) -> 
         for row, column, score in sorted(scores, key=lambda one: one[1])
     ]
     heads = ["model", "adapter", "other settings", "benchmark", "score", "questions"]
+    return markdown_table(heads, lines) if lines else ""
+
+
+def _speed_table(rows: Iterable[LeaderboardRow]) -> str:
+    """A line for every point, those of one curve together."""
+    lines = [
+        [
+            *(escape(text) or "–" for text in (point.row.model, point.row.adapter or "", point.row.other)),
+            *(escape(text) for text in (point.speed.benchmark, point.speed.method, point.speed.pace)),
+            "exact" if point.speed.is_exact else "approximate",
+            f"{point.speed.tokens_per_forward:.2f}",
+            f"{point.speed.seconds:.3g} ({escape(point.speed.machine)})",
+            _percent(point.accuracy),
+            " and ".join(point.frontiers) or "–",
+            "–" if point.area is None else f"{point.area:.1f}",
+        ]
+        for point in speed_points(rows)
+    ]
+    heads = ["model", "adapter", "other settings", "benchmark", "way of decoding", "pace", "answers"]
+    heads += ["tokens per pass", "seconds (machine)", "accuracy", "frontier", "AUP"]
     return markdown_table(heads, lines) if lines else ""
 
 

@@ -19,12 +19,6 @@ class ApproximateDecoder(BlockDecoder):
         """The semi-autoregressive blocks."""
         return cached_blocks(canvas, self.options, first_alone=self.denoiser.shift)
 
-    def widest_window(self) -> int:
-        """From the first slot to the end of the canvas, or of the longest block."""
-        if self.options.cache == "prefix":
-            return max(len(row.token_ids) - row.blocks[0].start for row in self.rows)
-        return max(block.stop - block.start for row in self.rows for block in row.blocks)
-
     def window(self, row: CanvasProgress) -> tuple[int, int]:
         """The whole canvas if the block begins now."""
         length = len(row.token_ids)

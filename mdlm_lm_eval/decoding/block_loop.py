@@ -40,8 +40,8 @@ class BlockDecoder(ABC):
             CanvasProgress(index, canvas, self.blocks_of(canvas), options, denoiser.mask_token_id)
             for index, canvas in enumerate(canvases)
         ]
-        # The window of a row is as wide as that of its neighbours, so that it may reach beyond the row's end.
-        width = max(len(canvas.token_ids) for canvas in canvases) + self.widest_window()
+        # The last column is no row's: what a window holds beyond its row's is written there, and seen by nobody.
+        width = max(len(canvas.token_ids) for canvas in canvases) + 1
         device = denoiser.device
         self.cache: CanvasCache | None = None
         if options.cache != "none":
@@ -61,10 +61,6 @@ class BlockDecoder(ABC):
     @abstractmethod
     def blocks_of(self, canvas: Canvas) -> tuple[Block, ...]:
         """The blocks of a canvas, in the order in which they are decoded."""
-
-    @abstractmethod
-    def widest_window(self) -> int:
-        """Columns of the widest window that does not begin at column 0."""
 
     @abstractmethod
     def window(self, row: CanvasProgress) -> tuple[int, int]:
@@ -113,12 +109,13 @@ class BlockDecoder(ABC):
     def _logits(self, windows: list[tuple[int, int]], wanted: list[list[int]]) -> Tensor:
         """Logits [N, V] of the tokens at the `wanted` columns of each row, from a pass over the rows' windows."""
         device = self.block_of.device
-        starts = torch.tensor([start for start, _ in windows])  # [R]
-        width = max(stop - start for start, stop in windows)
-        n_seen = max(start for start, _ in windows) + width
-        columns = (starts[:, None] + torch.arange(width)).to(device)  # [R, W]
+        starts, stops = torch.tensor(windows).unbind(1)  # [R] each
+        width = int((stops - starts).max())
+        n_seen = int(stops.max()) if self.attention.is_block_causal else self.real.shape[1] - 1
+        columns = starts[:, None] + torch.arange(width)  # [R, W]
+        columns = columns.masked_fill(columns >= stops[:, None], self.real.shape[1] - 1).to(device)
         pad = self.denoiser.pad_token_id
-        tokens = [row.token_ids[start : start + width] for row, (start, _) in zip(self.rows, windows, strict=True)]
+        tokens = [row.token_ids[start:stop] for row, (start, stop) in zip(self.rows, windows, strict=True)]
         input_ids = torch.tensor([window + [pad] * (width - len(window)) for window in tokens]).to(device)  # [R, W]
         sees = self.block_of[:, None, :n_seen] <= self.block_of.gather(1, columns)[:, :, None]  # [R, W, n_seen]
         rows = torch.repeat_interleave(torch.arange(len(wanted)), torch.tensor([len(of_row) for of_row in wanted]))

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from mdlm_lm_eval.canvas import Canvas, share_steps
-from mdlm_lm_eval.decoding.schedules import unmask_counts, unmask_counts_after_one
+from mdlm_lm_eval.decoding.schedules import least_counts, unmask_counts, unmask_counts_after_one
 from mdlm_lm_eval.families.attention import AttentionPattern
 from mdlm_lm_eval.options import DecodingOptions, OptionError
 
@@ -62,12 +62,12 @@ def cached_blocks(canvas: Canvas, options: DecodingOptions, *, first_alone: bool
                 f"cache={options.cache} with one step a block of {length} tokens does not work with a model whose "
                 "logits are shifted: the first step fills one token; take more steps"
             )
-        if first_alone and length > 1:
-            counts = unmask_counts_after_one(length, min(steps, length), options.schedule)
+        if options.is_parallel:
+            counts = least_counts(length, steps, options.schedule)
+        elif first_alone and length > 1:
+            counts = unmask_counts_after_one(length, steps, options.schedule)
         else:
-            counts = unmask_counts(length, steps, options.schedule)
-        if options.is_parallel or not first_alone:
-            counts = [count for count in counts if count]
+            counts = [count for count in unmask_counts(length, steps, options.schedule) if count]
         blocks.append(Block(slots[0], slots[-1] + 1, slots, tuple(counts)))
     return tuple(blocks)
 
@@ -89,7 +89,8 @@ def _counts(n_masks: int, steps: int, block_length: int, options: DecodingOption
     if of == 0:
         return ()
     counts: list[int] = []
-    for count in unmask_counts(of, min(steps, of), options.schedule):
+    counts_of = least_counts if options.is_parallel else unmask_counts
+    for count in counts_of(of, min(steps, of), options.schedule):
         count = min(count, n_masks - sum(counts))
         if count:
             counts.append(count)

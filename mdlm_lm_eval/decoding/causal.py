@@ -17,10 +17,6 @@ class CausalDecoder(BlockDecoder):
         """What stands before the first slot's block, as one block without slots, and the blocks with slots."""
         return causal_blocks(canvas, self.attention, self.options)
 
-    def widest_window(self) -> int:
-        """The longest block; all that is before the first block with slots is run from column 0."""
-        return max((block.stop - block.start for row in self.rows for block in row.blocks if block.start), default=0)
-
     def window(self, row: CanvasProgress) -> tuple[int, int]:
         """The current block."""
         return (0 if self.cache is None else row.block.start), row.block.stop

@@ -29,10 +29,14 @@ class Cost:
 
 @dataclass(frozen=True)
 class Completion:
-    """The tokens of a canvas's returned slots, up to an EOS or end of turn inclusive."""
+    """The tokens of a canvas's returned slots, up to an EOS or end of turn inclusive.
+
+    `n_written` counts the returned slots that hold a token, those behind an EOS too.
+    """
 
     token_ids: list[int]
     cost: Cost
+    n_written: int
 
 
 def until_end(token_ids: Sequence[int], end_ids: Collection[int]) -> list[int]:

@@ -14,10 +14,10 @@ from mdlm_lm_eval.decoding.completion import Completion, Cost, until_end
 from mdlm_lm_eval.decoding.proposals import propose
 from mdlm_lm_eval.decoding.requirements import check_decoding
 from mdlm_lm_eval.decoding.rules import unmasking_rule
-from mdlm_lm_eval.decoding.schedules import unmask_counts
+from mdlm_lm_eval.decoding.schedules import least_counts, unmask_counts
 from mdlm_lm_eval.decoding.selection import select
 from mdlm_lm_eval.denoiser import Denoiser, NonFiniteLogitsError
-from mdlm_lm_eval.options import DecodingOptions
+from mdlm_lm_eval.options import DecodingOptions, must_be
 
 # On an accelerator, asking which rows are decided waits for the device.
 _STEPS_BETWEEN_LOOKS = 4
@@ -125,6 +125,8 @@ def decode_canvases(
         decoder = CausalDecoder(denoiser, canvases, attention, options, banned, end_ids)
         return decode_blocks(decoder, is_decided=is_decided)
     if options.cache in ("prefix", "dual"):
+        if not denoiser.keeps_keys_and_values:
+            raise must_be("cache", "none for an encoder, which keeps no keys and values", options.cache)
         return decode_blocks(
             ApproximateDecoder(denoiser, canvases, attention, options, banned, end_ids), is_decided=is_decided
         )
@@ -155,7 +157,8 @@ def decode_canvases(
             if finished[row] or decided:
                 length = canvases_per_row * len(batch.canvases[row].token_ids)
                 cost = Cost(forward_passes=step, steps=step, tokens=step * length)
-                completions[batch.indices[row]] = Completion(until_end(prefix, end_ids), cost)
+                n_written = len(tokens) - tokens.count(denoiser.mask_token_id)
+                completions[batch.indices[row]] = Completion(until_end(prefix, end_ids), cost, n_written)
             else:
                 kept.append(row)
         if len(kept) < len(batch.indices):
@@ -176,7 +179,7 @@ def _plan(canvas: Canvas, options: DecodingOptions) -> list[tuple[int, int]]:
         if options.early_exit and start >= canvas.n_returned:
             break
         if options.is_parallel:
-            plan += [(count, length) for count in unmask_counts(length, steps, options.schedule) if count]
+            plan += [(count, length) for count in least_counts(length, steps, options.schedule) if count]
         elif steps == 1 and options.early_exit:
             # All of the block at once: what is not returned need not be predicted.
             returned = min(length, canvas.n_returned - start)

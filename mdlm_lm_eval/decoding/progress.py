@@ -123,7 +123,7 @@ class CanvasProgress:
 
     def returned(self) -> list[int]:
         """The returned tokens so far, from the left without a gap."""
-        tokens = [self.token_ids[slot] for slot in self.canvas.slots[: self.canvas.n_returned]]
+        tokens = self._in_returned_slots()
         return tokens[: tokens.index(self.mask_token_id)] if self.mask_token_id in tokens else tokens
 
     def is_decided(self, end_ids: Collection[int], is_decided: Callable[[list[int]], bool] | None) -> bool:
@@ -137,4 +137,9 @@ class CanvasProgress:
 
     def completion(self, end_ids: Collection[int]) -> Completion:
         """What comes back."""
-        return Completion(until_end(self.returned(), end_ids), self.cost)
+        tokens = self._in_returned_slots()
+        n_written = len(tokens) - tokens.count(self.mask_token_id)
+        return Completion(until_end(self.returned(), end_ids), self.cost, n_written)
+
+    def _in_returned_slots(self) -> list[int]:
+        return [self.token_ids[slot] for slot in self.canvas.slots[: self.canvas.n_returned]]

@@ -15,9 +15,7 @@ def check_decoding(options: DecodingOptions, attention: AttentionPattern, *, edi
 
 def _check_editing(options: DecodingOptions, edits: bool) -> None:
     if options.editing_threshold is not None and not edits:
-        raise must_be(
-            "editing_threshold", "none for a model that does not edit what it wrote", options.editing_threshold
-        )
+        raise must_be("editing_threshold", "none for a model that does not edit", options.editing_threshold)
     if options.max_post_steps is not None and options.editing_threshold is None:
         raise OptionError(f"max_post_steps={options.max_post_steps} needs editing_threshold")
 

@@ -10,7 +10,7 @@ def select(
     candidates: Tensor,
     priority: Tensor,
     confidence: Tensor,
-    entropy: Tensor | None,
+    entropy: Tensor,
     counts: Tensor,
     options: DecodingOptions,
     *,
@@ -29,8 +29,8 @@ def select(
         chosen = chosen | (confidence > threshold if strict else confidence >= threshold)
     if options.parallel_factor is not None:
         chosen = chosen | accepted_by_factor(candidates, confidence, options.parallel_factor)
-    if options.entropy_bound is not None and entropy is not None:
-        chosen = chosen | accepted_by_entropy(candidates, entropy, options.entropy_bound)
+    if options.entropy_bound is not None:
+        chosen = chosen | accepted_by_entropy(candidates, priority, entropy, options.entropy_bound)
     return chosen & candidates
 
 
@@ -50,13 +50,14 @@ def accepted_by_factor(candidates: Tensor, confidence: Tensor, factor: float) ->
     return torch.zeros_like(candidates).scatter(1, order, place <= run[:, None])
 
 
-def accepted_by_entropy(candidates: Tensor, entropy: Tensor, bound: float) -> Tensor:
+def accepted_by_entropy(candidates: Tensor, priority: Tensor, entropy: Tensor, bound: float) -> Tensor:
     """The entropy-bounded sampler's rule [R, C] (Ben-Hamu et al. 2025, arXiv 2505.24857).
 
-    By ascending entropy, a mask is filled while the entropies of those before it sum to at most `bound`: what the
-    masks' joint distribution can differ from a product of their own is bounded by that.
+    By descending `priority`, masks are filled while their entropies without the largest of them sum to at most `bound`,
+    which bounds how far their joint distribution is from the product of their own. The first is always among them.
     """
-    ordered, order = entropy.masked_fill(~candidates, torch.inf).sort(dim=1, stable=True)
-    before = ordered.cumsum(1).roll(1, dims=1)
-    before[:, 0] = 0.0
-    return torch.zeros_like(candidates).scatter(1, order, before <= bound)
+    order = priority.masked_fill(~candidates, -torch.inf).argsort(dim=1, descending=True, stable=True)
+    ordered = entropy.masked_fill(~candidates, 0.0).gather(1, order)
+    accepted = ordered.cumsum(1) - ordered.cummax(1).values <= bound
+    accepted[:, 0] = True  # whatever rounding makes of 0
+    return torch.zeros_like(candidates).scatter(1, order, accepted) & candidates

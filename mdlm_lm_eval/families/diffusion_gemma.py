@@ -47,8 +47,8 @@ def generate(
     end_ids: list[int],
     pad_token_id: int,
     seed: int,
-) -> tuple[list[int], int]:
-    """The first `n_tokens` of the completion, and how many denoising passes it took.
+) -> tuple[list[int], int, int]:
+    """The first `n_tokens` of the completion, how many denoising passes it took, and how many tokens these wrote.
 
     `steps_per_block` is the most denoising steps of a canvas, `entropy_bound` its sampler's; the checkpoint's
     generation config says what is not set.
@@ -80,7 +80,8 @@ def generate(
             )
     finally:
         counter.remove()
-    return generated.sequences[0, len(prompt_ids) :][:n_tokens].tolist(), passes
+    n_written = round(float(generated.tokens_per_forward) * passes)  # EOS and what is behind n_tokens too
+    return generated.sequences[0, len(prompt_ids) :][:n_tokens].tolist(), passes, n_written
 
 
 register_family(

@@ -72,7 +72,8 @@ class Family:
     attention: what a position sees, from the config and the option `block_length`.
     edits: whether decoding may change a token that it has written, until the token's block is done (LLaDA2.1).
     generate: generation by transformers' own method, where the family is decoded by that alone:
-        (model, prompt_ids, options, n_tokens=, end_ids=, pad_token_id=, seed=) -> (token ids, forward passes).
+        (model, prompt_ids, options, n_tokens=, end_ids=, pad_token_id=, seed=) -> (token ids, forward passes, tokens
+        written).
     decoding_defaults: decoding options that its authors publish. The command line takes them for options that are not
         given.
     refusals: what the family cannot do ("cfg_scale", "likelihood", ...) -> why, and what to use instead.
@@ -95,7 +96,7 @@ class Family:
     shift: Callable[[PretrainedConfig], bool] = shift_of_config
     attention: Callable[[PretrainedConfig, int | None], AttentionPattern] = full_attention
     edits: bool = False
-    generate: Callable[..., tuple[list[int], int]] | None = None
+    generate: Callable[..., tuple[list[int], int, int]] | None = None
     decoding_defaults: Mapping[str, object] = field(default_factory=dict)
     refusals: Mapping[str, str] = field(default_factory=dict)
 

@@ -34,7 +34,8 @@ register_family(
             # Guidance compares with the same canvas whose prompt is masked whole. Masked diffusion models are trained
             # on every mask ratio up to that one; masked LMs on a small share of a text.
             "cfg_scale": "a masked language model has no unconditional form, as it was not trained to fill a text "
-            "whose prompt is masked whole; use cfg_scale=0"
+            "whose prompt is masked whole; use cfg_scale=0",
+            "cache": "encoders keep no keys and values; use cache=none",
         },
     )
 )

@@ -21,4 +21,12 @@ def unknown_shift(_config: PretrainedConfig) -> bool:
     raise OptionError("shift_logits is not set; remote code needs shift_logits=true or shift_logits=false")
 
 
-register_family(Family(name="remote", remote_code=True, model_class=model_class, shift=unknown_shift))
+register_family(
+    Family(
+        name="remote",
+        remote_code=True,
+        model_class=model_class,
+        shift=unknown_shift,
+        refusals={"cache": "its code may not keep keys and values as transformers' models do; use cache=none"},
+    )
+)

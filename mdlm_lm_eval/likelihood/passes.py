@@ -36,17 +36,28 @@ class LikelihoodCanvas:
 def read(
     denoiser: Denoiser, canvases: Sequence[LikelihoodCanvas], log_likelihoods: list[float], options: LikelihoodOptions
 ) -> None:
-    """One forward pass: adds what the corruptions contribute, and takes the trajectories one step further.
+    """One forward pass under full attention; see `take`."""
+    logits = _masked_logits(denoiser, canvases, options.cfg_scale)
+    take(canvases, logits, log_likelihoods, options, denoiser.mask_token_id)
 
-    Raises NonFiniteLogitsError.
+
+def take(
+    canvases: Sequence[LikelihoodCanvas],
+    logits: Tensor,
+    log_likelihoods: list[float],
+    options: LikelihoodOptions,
+    mask_token_id: int,
+) -> None:
+    """Adds what the corruptions contribute, and takes the trajectories one step further.
+
+    `logits` [N, V] are those at the canvases' `positions`, canvas by canvas; they may be overwritten. Raises
+    NonFiniteLogitsError.
     """
-    positions = [canvas.positions() for canvas in canvases]
-    logits = _masked_logits(denoiser, canvases, positions, options.cfg_scale)  # [N, V]
     rows: list[dict[int, int]] = []  # of each canvas: continuation position -> row of `logits`
     start = 0
-    for of_canvas in positions:
-        rows.append({position: start + n for n, position in enumerate(of_canvas)})
-        start += len(of_canvas)
+    for canvas in canvases:
+        rows.append({position: start + n for n, position in enumerate(canvas.positions())})
+        start += len(rows[-1])
     if any(canvas.corruptions for canvas in canvases):
         _add_corruptions(canvases, rows, logits, log_likelihoods)
     trajectories = [trajectory for canvas in canvases for trajectory in canvas.trajectories]
@@ -56,13 +67,11 @@ def read(
             for canvas, of_canvas in zip(canvases, rows, strict=True)
             for trajectory in canvas.trajectories
         ]
-        unmask(trajectories, of_masks, logits, options, denoiser.mask_token_id)
+        unmask(trajectories, of_masks, logits, options, mask_token_id)
 
 
-def _masked_logits(
-    denoiser: Denoiser, canvases: Sequence[LikelihoodCanvas], positions: Sequence[Sequence[int]], cfg_scale: float
-) -> Tensor:
-    """Logits [N, V] at these positions of the continuations, canvas by canvas."""
+def _masked_logits(denoiser: Denoiser, canvases: Sequence[LikelihoodCanvas], cfg_scale: float) -> Tensor:
+    """Logits [N, V] at the canvases' positions, canvas by canvas."""
     length = max(len(canvas.token_ids) for canvas in canvases)
     input_ids = torch.full((len(canvases), length), denoiser.pad_token_id)  # [B, T]
     attention_mask = torch.zeros(len(canvases), length, dtype=torch.long)  # [B, T]
@@ -72,7 +81,7 @@ def _masked_logits(
         input_ids[b, : len(canvas.token_ids)] = torch.tensor(canvas.token_ids)
         attention_mask[b, : len(canvas.token_ids)] = 1
         in_context[b, : canvas.context_length] = True
-        flat += [b * length + canvas.context_length + position for position in positions[b]]
+        flat += [b * length + canvas.context_length + position for position in canvas.positions()]
     device = denoiser.device
     return denoiser.logits(
         input_ids.to(device),

@@ -9,6 +9,7 @@ from tqdm import tqdm
 
 from mdlm_lm_eval.decoding.rules import unmasking_rule
 from mdlm_lm_eval.denoiser import Denoiser
+from mdlm_lm_eval.likelihood.block_causal import score_blocks
 from mdlm_lm_eval.likelihood.canvases import LikelihoodRequest, answer_length, answer_tokens, chunks, truncate
 from mdlm_lm_eval.likelihood.masks import Corruption, chain_corruptions, monte_carlo_corruptions
 from mdlm_lm_eval.likelihood.passes import LikelihoodCanvas, read
@@ -55,8 +56,11 @@ def score(
 
     `mc` estimates LLaDA's bound (`masks.py`), `chain` factorises left to right, `auto` is exact for one token and `mc`
     otherwise; `corruptions_of` says so in code, and comparisons with other schemes put theirs in its place. `duel` is
-    exact for the deterministic decoder (`trajectories.py`). Raises OptionError, before any forward pass, if a canvas
-    does not fit, and NonFiniteLogitsError where a request's logits are NaN or infinite.
+    exact for the deterministic decoder (`trajectories.py`). Under block-causal attention each of them is a sum over
+    blocks (`block_causal.py`), with `mc_num` samples for each block.
+
+    Raises OptionError, before any forward pass, if a canvas does not fit, and NonFiniteLogitsError where a request's
+    logits are NaN or infinite.
 
     Greedy decoding is that of `duel`'s own unmasking rule, elsewhere in the order of confidence, one token a step. It
     goes over the continuation's positions; extra masks behind it stay masks, as they do in the estimate. Its first step
@@ -66,9 +70,17 @@ def score(
     if options.likelihood == "duel":
         ends = duel(denoiser, requests, options, batch_size=batch_size, max_length=max_length, progress=progress)
         return [(sum(end.log_probs), options.check_greedy and end.is_greedy) for end in ends]
+    greedy = replace(options, likelihood="duel", unmasking="confidence", confidence_threshold=None)
+    if denoiser.attention.is_block_causal:
+        fitted = [truncate(request, options, max_length) for request in requests]
+        with tqdm(total=len(requests), desc="Likelihood requests", disable=not progress) as bar:
+            log_likelihoods, blocks = score_blocks(
+                denoiser, fitted, options, lambda r: corruptions_of(r, options), greedy, batch_size=batch_size, bar=bar
+            )
+        flags = [options.check_greedy and all(block.is_greedy for block in of_request) for of_request in blocks]
+        return list(zip(log_likelihoods, flags, strict=True))
     trajectories = [_start(index, request, options, max_length) for index, request in enumerate(requests)]
     log_likelihoods = [0.0] * len(requests)
-    greedy = replace(options, likelihood="duel", unmasking="confidence", confidence_threshold=None)
     with tqdm(total=len(requests), desc="Likelihood requests", disable=not progress) as bar:
         canvases = _corrupted(trajectories, lambda r: corruptions_of(r, options), options, denoiser.mask_token_id, bar)
         for batch in chunks(canvases, batch_size):
@@ -98,6 +110,10 @@ def duel(
         raise without_duel(options.unmasking)
     trajectories = [_start(index, request, options, max_length) for index, request in enumerate(requests)]
     with tqdm(total=len(requests), desc="Likelihood requests", disable=not progress) as bar:
+        if denoiser.attention.is_block_causal:
+            fitted = [trajectory.request for trajectory in trajectories]
+            _, blocks = score_blocks(denoiser, fitted, options, None, options, batch_size=batch_size, bar=bar)
+            return [_joined(whole, of_request) for whole, of_request in zip(trajectories, blocks, strict=True)]
         for group in chunks(sorted(trajectories, key=_shape), _TRAJECTORIES_PER_GROUP):
             while going := [trajectory for trajectory in group if trajectory.masked]:
                 _step(denoiser, going, options, batch_size)
@@ -113,6 +129,17 @@ def _start(index: int, request: LikelihoodRequest, options: LikelihoodOptions, m
             "alone all positions look the same; begin with the tokenizer's beginning or end of text"
         )
     return Trajectory(index, fitted, answer_length(fitted, options), list(range(len(fitted.continuation_ids))))
+
+
+def _joined(whole: Trajectory, blocks: Sequence[Trajectory]) -> Trajectory:
+    """The trajectory of a whole continuation, whose blocks are decoded one after the other."""
+    return replace(
+        whole,
+        masked=[],
+        order=[block.offset + position for block in blocks for position in block.order],
+        log_probs=[log_prob for block in blocks for log_prob in block.log_probs],
+        is_greedy=all(block.is_greedy for block in blocks),
+    )
 
 
 def _shape(trajectory: Trajectory) -> tuple[int, int, list[int]]:

@@ -20,13 +20,19 @@ from mdlm_lm_eval.options import DecodingOptions, LikelihoodOptions
 
 @dataclass
 class Trajectory:
-    """How far the decoder has come with one request.
+    """How far the decoder has come with one request, or with a block of it where attention is block-causal.
 
     index: of the request, in the caller's order.
+    request: context and continuation, as far as they stand in the block.
+    answer_length: tokens behind the context, as far as they stand in the block.
     masked: continuation positions that are still masks, ascending.
     order: the others, in the order in which they were filled; within a step the rule's first choice comes first.
     log_probs: in that order, nats, of the true token among all tokens but the mask.
     is_greedy: whether every true token was the likeliest one when it was filled in.
+    first_alone: whether the leftmost mask is filled before all others, whatever the rule says. The finished blocks of a
+        shifted model tell it (Fast-dLLM v2).
+    block: its number; start: the position of its first token; offset: that of its first continuation token in the whole
+        continuation.
     """
 
     index: int
@@ -36,6 +42,10 @@ class Trajectory:
     order: list[int] = field(default_factory=list)
     log_probs: list[float] = field(default_factory=list)
     is_greedy: bool = True
+    first_alone: bool = False
+    block: int = 0
+    start: int = 0
+    offset: int = 0
 
 
 def unmask(
@@ -80,6 +90,8 @@ def unmask(
         if any(value != value for value in confidence[start:end]):
             raise NonFiniteLogitsError(same[0].index)
         first_to_last = sorted(range(start, end), key=lambda row: -priority[row])  # of equals the leftmost is first
+        if same[0].first_alone and not same[0].order:
+            first_to_last = [start]
         for rank, row in enumerate(first_to_last):
             if rank < options.tokens_per_step or _is_sure(confidence[row], options.confidence_threshold):
                 filled += [(trajectory, masked[row - start], len(chosen)) for trajectory in same]

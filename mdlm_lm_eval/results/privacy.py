@@ -16,12 +16,18 @@ _USER_IN_URL = re.compile(r"(?<=://)[^/\s@]+@")
 _FOLDER = re.compile(r"(?:file:/+|~[\w.-]*/|/|[A-Za-z]:[\\/]|\\\\)[^\n{}<>]*")
 _FOLDER_IN_TEXT = re.compile(r"(?:(?<=[\s='\",(\[])|^)(?:file:/+|~[\w.-]*/|/|[A-Za-z]:[\\/])[^\s'\",)\]]+")
 _MARK = "(removed)"
+# A model's words, which lm-eval's samples hold as they are, too.
+_WORD_FOR_WORD = frozenset({"exact_answers"})
 
 
 def published(value: Any) -> Any:
     """A JSON value without secrets; of an absolute path only the last part is left."""
     if isinstance(value, Mapping):
-        return {name: published(inner) for name, inner in value.items() if not is_secret(name)}
+        return {
+            name: inner if name in _WORD_FOR_WORD else published(inner)
+            for name, inner in value.items()
+            if not is_secret(name)
+        }
     if isinstance(value, list | tuple):
         return [published(inner) for inner in value]
     return published_text(value) if isinstance(value, str) else value

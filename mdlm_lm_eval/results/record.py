@@ -1,19 +1,24 @@
-"""What `--model mdlm` counts while it works: the effective numbers of each task's requests."""
+"""What `--model mdlm` counts while it works: the effective numbers and the cost of each task's requests."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from mdlm_lm_eval.results.audit import Audit
+from mdlm_lm_eval.results.cost import TaskCost
+
 
 @dataclass
 class TaskRecord:
-    """Numbers of one task's requests; a range is (smallest, largest)."""
+    """Numbers of one task's requests; a range is (smallest, largest). `forward_passes` are those of whole batches."""
 
     requests: int = 0
     ranges: dict[str, tuple[int, int]] = field(default_factory=dict)
     forward_passes: int = 0
     truncated_prompts: int = 0
     truncated_tokens: int = 0
+    cost: TaskCost = field(default_factory=TaskCost)
+    audit: Audit = field(default_factory=Audit)
 
     def add(self, *, truncated: int, **values: int) -> None:
         """Counts one request with its effective values and the number of prompt tokens that were cut off."""
@@ -29,6 +34,8 @@ class TaskRecord:
         self.forward_passes += other.forward_passes
         self.truncated_prompts += other.truncated_prompts
         self.truncated_tokens += other.truncated_tokens
+        self.cost.merge(other.cost)
+        self.audit.merge(other.audit)
         for name, (smallest, largest) in other.ranges.items():
             self._widen(name, smallest, largest)
 
@@ -40,6 +47,8 @@ class TaskRecord:
             "forward_passes": self.forward_passes,
             "truncated_prompts": self.truncated_prompts,
             "truncated_tokens": self.truncated_tokens,
+            "cost": self.cost.as_dict(),
+            **({"audit": self.audit.as_dict()} if self.audit.requests else {}),
         }
 
     def _widen(self, name: str, smallest: int, largest: int) -> None:

@@ -23,7 +23,7 @@ class TaskResult:
     """What one task or group reports. Metrics are named as lm-eval does, `metric,filter`.
 
     `generation` is the task's generation_kwargs, with the run's own; `effective` the ranges that `--model mdlm`
-    recorded, such as masks -> (200, 200).
+    recorded, such as masks -> (200, 200), `cost` what its answers took (results/cost.py), empty where nobody counted.
     """
 
     name: str
@@ -38,6 +38,7 @@ class TaskResult:
     generation: Mapping[str, Any]
     metadata: Mapping[str, Any]
     effective: Mapping[str, tuple[int, int]]
+    cost: Mapping[str, float]
     unsafe_code: bool
 
 
@@ -175,6 +176,7 @@ def _task(content: Mapping[str, Any], name: str, mdlm: Mapping[str, Any]) -> Tas
         generation=dict(config.get("generation_kwargs") or {}),
         metadata=dict(config.get("metadata") or {}),
         effective={key: (int(value[0]), int(value[1])) for key, value in effective.items() if isinstance(value, list)},
+        cost=_cost(effective),
         unsafe_code=bool(config.get("unsafe_code")),
         **_metrics(content["results"][name], content.get("higher_is_better", {}).get(name, {})),
     )
@@ -197,6 +199,7 @@ def _group(
         generation=members[0].generation,
         metadata={},
         effective=_widest([task.effective for task in members]),
+        cost=_sum_of_costs([task.cost for task in members]),
         unsafe_code=False,
         **_metrics(content["groups"][name], members[0].higher_is_better),
     )
@@ -205,6 +208,17 @@ def _group(
 def _widest(ranges: list[Mapping[str, tuple[int, int]]]) -> dict[str, tuple[int, int]]:
     names = set(ranges[0]).intersection(*ranges)
     return {name: (min(one[name][0] for one in ranges), max(one[name][1] for one in ranges)) for name in sorted(names)}
+
+
+def _cost(recorded: Mapping[str, Any]) -> dict[str, float]:
+    amounts = {**recorded.get("cost", {}), "requests": recorded.get("requests")}
+    return {name: float(amount) for name, amount in amounts.items() if is_number(amount)}
+
+
+def _sum_of_costs(costs: list[Mapping[str, float]]) -> dict[str, float]:
+    """Of a group: sums, except where a member counted nothing."""
+    names = set(costs[0]).intersection(*costs)
+    return {name: sum(cost[name] for cost in costs) for name in sorted(names)}
 
 
 def _metrics(result: Mapping[str, Any], higher_is_better: Mapping[str, Any]) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from mdlm_lm_eval.options import (
     LIKELIHOOD_NAMES,
     DecodingOptions,
     LikelihoodOptions,
+    ModelOptions,
     OptionError,
     options_of,
     unknown_option,
@@ -27,9 +28,10 @@ MODELS = ("mdlm", AUTOREGRESSIVE)
 DEFAULT_SEEDS = (0, 1234, 1234, 1234)  # lm-eval's, of Python, numpy, torch and few-shot samples
 LARGEST_SEED = 2**32 - 1  # numpy's
 # `seed` is lm-eval's own, which the options' default to.
-OPTION_NAMES = (DECODING_NAMES | LIKELIHOOD_NAMES) - {"seed"}
+OPTION_NAMES = (DECODING_NAMES | LIKELIHOOD_NAMES | {"cache_audit"}) - {"seed"}
 # In the order in which folders name them.
-_OPTIONS = dict.fromkeys(each.name for kind in (DecodingOptions, LikelihoodOptions) for each in options_of(kind))
+_KINDS = (DecodingOptions, LikelihoodOptions, ModelOptions)
+_OPTIONS = dict.fromkeys(each.name for kind in _KINDS for each in options_of(kind))
 AXIS_NAMES = OPTION_NAMES | {"peft", "tasks", "metadata", "num_fewshot", "seed"}
 
 
@@ -197,8 +199,8 @@ def _check_folders(sweep: Sweep) -> None:
 
 
 def _option(name: str, value: object) -> Any:
-    options = DecodingOptions() if name in DECODING_NAMES else LikelihoodOptions()
-    return vars(options.override({name: value}))[name]
+    kind = next(kind for kind in _KINDS if name in {each.name for each in options_of(kind)})
+    return vars(kind().override({name: value}))[name]
 
 
 def _typed(value: Any) -> Any:

@@ -12,7 +12,7 @@ from importlib import import_module
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, TypeVar
 
-from mdlm_lm_eval.options import OptionError
+from mdlm_lm_eval.values import must_be
 
 if TYPE_CHECKING:
     from mdlm_finetune.objective import Objective
@@ -41,7 +41,7 @@ def objective_names() -> list[str]:
 def objective_class(name: str) -> type[Objective]:
     """The objective of this name. Raises OptionError where there is none."""
     if name not in objective_names():
-        raise OptionError(f"objective={name}: must be one of {', '.join(objective_names())}")
+        raise must_be("objective", f"one of {', '.join(objective_names())}", name)
     for entry in entry_points(group=ENTRY_POINTS, name=name):
         entry.load()
     if name not in _registered:

@@ -9,7 +9,7 @@ from torch import Tensor
 from mdlm_finetune.loss import Divergence, Weighting, mask_agnostic_loss
 from mdlm_finetune.objective import Noised, NoisedBatch, Noising, Objective
 from mdlm_finetune.objectives import register_objective
-from mdlm_lm_eval.options import OptionError
+from mdlm_lm_eval.values import OptionError, must_be
 
 
 @register_objective("mask_agnostic")
@@ -37,10 +37,10 @@ class MaskAgnostic(Objective):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 0.0 < self.alpha < float("inf"):
-            # The views of a model that predicts the same everywhere agree best of all.
-            raise OptionError(f"alpha={self.alpha}: must be a number above 0, as agreement alone teaches nothing")
+            # Agreement alone teaches nothing: a model that predicts the same everywhere agrees best of all.
+            raise must_be("alpha", "a number above 0", self.alpha)
         if not 0.0 <= self.beta < float("inf"):
-            raise OptionError(f"beta={self.beta}: must be a number from 0")
+            raise must_be("beta", "a number from 0", self.beta)
         if not 0.0 < self.p_low <= self.p_high <= 1.0:
             raise OptionError(f"p_low={self.p_low}, p_high={self.p_high}: must be 0 < p_low <= p_high <= 1")
         if not 1 <= self.masks_start <= self.masks_end:
@@ -48,7 +48,7 @@ class MaskAgnostic(Objective):
                 f"masks_start={self.masks_start}, masks_end={self.masks_end}: must be 1 <= masks_start <= masks_end"
             )
         if self.curriculum_passes < 0:
-            raise OptionError(f"curriculum_passes={self.curriculum_passes}: must be a whole number from 0")
+            raise must_be("curriculum_passes", "a whole number from 0", self.curriculum_passes)
 
     @property
     def label(self) -> str:

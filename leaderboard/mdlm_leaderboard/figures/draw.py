@@ -108,7 +108,8 @@ def _limits(figure: Figure) -> tuple[float, float]:
 def _set_x(axes: Axes, figure: Figure) -> None:
     xs = sorted({x for panel in figure.panels for line in panel.lines for x in line.curve})
     if figure.kind.experiment.x_scale == "linear":
-        axes.xaxis.set_major_locator(MaxNLocator(nbins=5, steps=[1, 2, 5, 10], integer=True))
+        is_whole = all(isinstance(x, int) for x in xs)
+        axes.xaxis.set_major_locator(MaxNLocator(nbins=5, steps=[1, 2, 5, 10], integer=is_whole))
         return
     counts = [x for x in xs if x != NO_MASKS] or [1, 200]
     axes.set_xscale("log")

@@ -22,6 +22,7 @@ from mdlm_leaderboard.figures.panels import (
 )
 from mdlm_leaderboard.rows import LeaderboardRow
 
+_ABOUT_SPEED = " Each line is one way of decoding at several paces; its band is over questions."
 _QUESTIONS = ("left", "middle", "right")
 
 
@@ -161,4 +162,26 @@ def _position_by_masks_adapters(rows: Sequence[LeaderboardRow]) -> list[Panel]:
     ]
 
 
+def _speed(experiment: Experiment) -> Panels:
+    """A panel for each benchmark, exact and approximate answers apart, a line for each way of decoding."""
+
+    def panels(rows: Sequence[LeaderboardRow]) -> list[Panel]:
+        lines: dict[str, list[Line]] = {}
+        for row in rows:
+            for curve in experiment.curves(row).values():
+                speed = next(iter(curve.values())).speed
+                assert speed is not None
+                detail = f"{speed.benchmark}, {'exact' if speed.is_exact else 'approximate'}"
+                kind = ", ".join(filter(None, (row.adapter, speed.method)))
+                lines.setdefault(detail, []).append(of_models(row, curve, kind))
+        return [Panel("", detail, limited(of_panel)) for detail, of_panel in lines.items()]
+
+    return panels
+
+
+KINDS += [
+    FigureKind(one.name.replace("_", "-"), 0, f"{one.title}.{_ABOUT_SPEED}", one, _speed(one))
+    for one in EXPERIMENTS
+    if one.speed
+]
 KINDS.sort(key=lambda kind: kind.paper or len(KINDS) + 2)  # those of no figure in the paper come last

@@ -1,0 +1,240 @@
+"""Log-likelihoods under block-causal attention: sums over the blocks of a continuation.
+
+A block is scored given the finished blocks before it, as it is decoded. The continuation's own tokens stand in these,
+so that no block waits for another: many are scored in one pass, and a continuation's trajectories walk side by side.
+"""
+
+import itertools
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from tqdm import tqdm
+
+from mdlm_lm_eval.denoiser import Denoiser
+from mdlm_lm_eval.families.attention import AttentionPattern
+from mdlm_lm_eval.likelihood.canvases import LikelihoodRequest, answer_length, answer_tokens, chunks
+from mdlm_lm_eval.likelihood.masks import Corruption
+from mdlm_lm_eval.likelihood.passes import take
+from mdlm_lm_eval.likelihood.trajectories import Trajectory
+from mdlm_lm_eval.likelihood.windows import FINISHED, SHARED, Column, FinishedBlocks, Window
+from mdlm_lm_eval.options import LikelihoodOptions
+
+# Tokens of windows in a row and pass, and of continuations in a row: the mask that says who sees whom has the square.
+_WINDOW_TOKENS = 2048
+_FINISHED_TOKENS = 2048
+# Blocks of one request draw from seeds this far apart: those of neighbouring requests differ by one.
+_BETWEEN_SEEDS = 0x9E3779B97F4A7C15
+
+
+@dataclass
+class ContextRow:
+    """Requests with one context: their blocks' trajectories, and the finished tokens that these stand behind."""
+
+    request_indices: list[int]
+    trajectories: list[Trajectory]
+    finished: list[Column]
+    left: dict[tuple[int, int], tuple[int, int]]  # (owner, start of a block) -> token id and block before it
+
+
+def trajectories_of_blocks(
+    index: int, request: LikelihoodRequest, length: int, attention: AttentionPattern, *, shift: bool
+) -> list[Trajectory]:
+    """One trajectory for every block that holds tokens of the continuation; `length` tokens follow the context."""
+    context, n = len(request.context_ids), len(request.continuation_ids)
+    trajectories: list[Trajectory] = []
+    by_block = itertools.groupby(range(length), key=lambda i: attention.block_of(context + i, context))
+    for block, of_block in by_block:
+        inside = list(of_block)
+        offset = inside[0]
+        continuation = request.continuation_ids[offset : inside[-1] + 1]
+        if not continuation:
+            break  # masks that no token of the continuation sees
+        start = context + offset
+        while start > 0 and attention.block_of(start - 1, context) == block:
+            start -= 1
+        in_block = LikelihoodRequest(
+            request.context_ids[start:] if offset == 0 else [],
+            continuation,
+            (request.seed + len(trajectories) * _BETWEEN_SEEDS) % 2**63,
+        )
+        trajectories.append(
+            Trajectory(
+                index,
+                in_block,
+                len(inside),
+                list(range(len(continuation))),
+                first_alone=shift and attention.blocks_from == "row_start" and 0 < start == context + offset,
+                block=block,
+                start=start,
+                offset=offset,
+            )
+        )
+    assert sum(len(t.request.continuation_ids) for t in trajectories) == n
+    return trajectories
+
+
+def score_blocks(
+    denoiser: Denoiser,
+    requests: Sequence[LikelihoodRequest],
+    options: LikelihoodOptions,
+    corruptions_of: Callable[[LikelihoodRequest], list[Corruption]] | None,
+    greedy: LikelihoodOptions,
+    *,
+    batch_size: int,
+    bar: "tqdm[object]",
+) -> tuple[list[float], list[list[Trajectory]]]:
+    """Estimates from `corruptions_of` the part of a request in one block, and the trajectories of all requests' blocks.
+
+    Trajectories are walked by the rule of `greedy`: to their ends where there are no corruptions, with `check_greedy`
+    as long as all of a request's are greedy, else not at all.
+    """
+    longest = max((len(request.continuation_ids) for request in requests), default=0)
+    block_length = denoiser.attention.block_length or longest
+    # No more positions are read in a pass than of `batch_size` canvases under full attention.
+    most_windows = min(batch_size * max(1, math.ceil(longest / block_length)), max(1, _WINDOW_TOKENS // block_length))
+    log_likelihoods = [0.0] * len(requests)
+    trajectories: list[list[Trajectory]] = [[] for _ in requests]
+    rows = _context_rows(denoiser, requests, options)
+    for batch in _batches(rows, corruptions_of, options, denoiser.mask_token_id, batch_size, most_windows):
+        of_batch = [trajectory for row, _ in batch for trajectory in row.trajectories]
+        for trajectory in of_batch:
+            trajectories[trajectory.index].append(trajectory)
+        windows = [window for _, of_row in batch for window in of_row]
+        walks = corruptions_of is None or options.check_greedy
+        several = len(windows) > most_windows or (walks and any(len(t.masked) > 1 for t in of_batch))
+        widest = most_windows * (max(len(window.token_ids) for window in windows) + 1) if windows and several else 0
+        finished = FinishedBlocks(denoiser, [row.finished for row, _ in batch], widest)
+        while windows:
+            for part in chunks(windows, most_windows):
+                take(part, finished.logits(part, options.cfg_scale), log_likelihoods, greedy, denoiser.mask_token_id)
+            stopped = set() if corruptions_of is None else {t.index for t in of_batch if not t.is_greedy}
+            windows = []
+            for number, (row, _) in enumerate(batch if walks else []):
+                going = [t for t in row.trajectories if t.masked and t.index not in stopped]
+                windows += _step_windows(number, row, going, denoiser.mask_token_id)
+        bar.update(sum(len(row.request_indices) for row, _ in batch))
+    return log_likelihoods, trajectories
+
+
+def _context_rows(
+    denoiser: Denoiser, requests: Sequence[LikelihoodRequest], options: LikelihoodOptions
+) -> Iterator[ContextRow]:
+    """Rows of requests with the same context, longest first."""
+
+    def context(index: int) -> tuple[int, list[int]]:
+        return -len(requests[index].context_ids), requests[index].context_ids
+
+    for _, same_context in itertools.groupby(sorted(range(len(requests)), key=context), key=context):
+        row: ContextRow | None = None
+        for index in same_context:
+            if row is None:
+                row = ContextRow([], [], [], {})
+            _add_request(row, index, requests[index], options, denoiser)
+            if len(row.finished) - len(requests[index].context_ids) > _FINISHED_TOKENS:
+                yield row
+                row = None
+        if row is not None:
+            yield row
+
+
+def _add_request(
+    row: ContextRow, index: int, request: LikelihoodRequest, options: LikelihoodOptions, denoiser: Denoiser
+) -> None:
+    attention, context = denoiser.attention, len(request.context_ids)
+    trajectories = trajectories_of_blocks(
+        index, request, answer_length(request, options), attention, shift=denoiser.shift
+    )
+    tokens = request.context_ids + request.continuation_ids
+
+    def finished(positions: range, owner: int) -> list[Column]:
+        return [Column(tokens[p], p, attention.block_of(p, context), owner, FINISHED, p < context) for p in positions]
+
+    if trajectories:
+        first, last = trajectories[0].start, trajectories[-1].start
+        if not row.finished:
+            row.finished += finished(range(first), SHARED)
+        row.finished += finished(range(first, last), index)
+    for trajectory in trajectories:
+        if trajectory.start > 0:
+            before = trajectory.start - 1
+            row.left[_owner(trajectory), trajectory.start] = tokens[before], attention.block_of(before, context)
+    row.request_indices.append(index)
+    row.trajectories += trajectories
+
+
+def _owner(trajectory: Trajectory) -> int:
+    return trajectory.index if trajectory.offset > 0 else SHARED
+
+
+def _batches(
+    rows: Iterator[ContextRow],
+    corruptions_of: Callable[[LikelihoodRequest], list[Corruption]] | None,
+    options: LikelihoodOptions,
+    mask_token_id: int,
+    batch_size: int,
+    most_windows: int,
+) -> Iterator[list[tuple[ContextRow, list[Window]]]]:
+    """Rows with their first windows; several rows only where one pass has room for all of these."""
+    batch: list[tuple[ContextRow, list[Window]]] = []
+    n_windows = 0
+    for row in rows:
+        number = len(batch)
+        windows = _first_windows(row, corruptions_of, options, mask_token_id)
+        if batch and (len(batch) == batch_size or n_windows + len(windows) > most_windows):
+            yield batch
+            batch, n_windows, number = [], 0, 0
+        for window in windows:
+            window.row = number
+        batch.append((row, windows))
+        n_windows += len(windows)
+    if batch:
+        yield batch
+
+
+def _first_windows(
+    row: ContextRow,
+    corruptions_of: Callable[[LikelihoodRequest], list[Corruption]] | None,
+    options: LikelihoodOptions,
+    mask_token_id: int,
+) -> list[Window]:
+    if corruptions_of is None:
+        return _step_windows(0, row, row.trajectories, mask_token_id)
+    windows: dict[tuple[int, ...], Window] = {}
+    for trajectory in row.trajectories:
+        for corruption in corruptions_of(trajectory.request):
+            window = _window(0, row, trajectory, corruption.masked, mask_token_id)
+            windows.setdefault(_key(window), window).corruptions.append((trajectory, corruption))
+        if options.check_greedy:
+            window = _window(0, row, trajectory, trajectory.masked, mask_token_id)
+            windows.setdefault(_key(window), window).trajectories.append(trajectory)
+    return list(windows.values())
+
+
+def _step_windows(number: int, row: ContextRow, going: Sequence[Trajectory], mask_token_id: int) -> list[Window]:
+    windows: dict[tuple[int, ...], Window] = {}
+    for trajectory in going:
+        window = _window(number, row, trajectory, trajectory.masked, mask_token_id)
+        windows.setdefault(_key(window), window).trajectories.append(trajectory)
+    return list(windows.values())
+
+
+def _window(number: int, row: ContextRow, trajectory: Trajectory, masked: Sequence[int], mask_token_id: int) -> Window:
+    request, owner = trajectory.request, _owner(trajectory)
+    answer = answer_tokens(request, trajectory.answer_length, masked, mask_token_id)
+    left, left_block = row.left.get((owner, trajectory.start), (None, 0))
+    return Window(
+        request.context_ids + answer,
+        len(request.context_ids),
+        row=number,
+        owner=owner,
+        block=trajectory.block,
+        start=trajectory.start,
+        left=left,
+        left_block=left_block,
+    )
+
+
+def _key(window: Window) -> tuple[int, ...]:
+    """Equal for windows that are the same to the model."""
+    return (window.owner, window.start, len(window.token_ids), *window.token_ids)

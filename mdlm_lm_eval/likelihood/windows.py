@@ -1,0 +1,127 @@
+"""Passes under block-causal attention: finished blocks are run once, and any number of noisy copies of blocks see them.
+
+A row of the batch holds the finished blocks of one context and of the continuations behind it, and then windows: copies
+of a block, each with masks of its own. A window sees itself and the finished blocks before it; no other window.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from mdlm_lm_eval.canvas_cache import CanvasCache
+from mdlm_lm_eval.denoiser import Denoiser
+from mdlm_lm_eval.likelihood.passes import LikelihoodCanvas
+
+# What a column of a row is; windows have numbers from 1.
+FINISHED, _BESIDE, _PADDING = 0, -1, -2
+# Whose finished tokens all requests of a row see.
+SHARED = -1
+
+
+class Column(NamedTuple):
+    """One token of a row.
+
+    owner: the request that alone sees it (or, of a window, whose finished blocks it sees), or SHARED.
+    copy: the window that it is a part of, FINISHED, _PADDING, or _BESIDE: a finished token that is run again, as the
+        outputs of a shifted model at the token before a window belong to the window's first token.
+    """
+
+    token_id: int
+    position: int
+    block: int
+    owner: int
+    copy: int
+    in_context: bool
+
+
+@dataclass
+class Window(LikelihoodCanvas):
+    """A copy of one block. `left` is the token before it, None at the start of a text."""
+
+    row: int = 0
+    owner: int = SHARED
+    block: int = 0
+    start: int = 0
+    left: int | None = None
+    left_block: int = 0
+
+
+class FinishedBlocks:
+    """The finished blocks of a batch's rows, with their keys and values once they were run.
+
+    `widest`: columns that windows may take up in one row, 0 where nothing has to be remembered as one pass does.
+    """
+
+    def __init__(self, denoiser: Denoiser, rows: Sequence[Sequence[Column]], widest: int) -> None:
+        self.denoiser, self.rows = denoiser, rows
+        self.length = max(map(len, rows))
+        self.cache: CanvasCache | None = None
+        if widest:
+            self.cache = CanvasCache(denoiser.model.config.num_hidden_layers, self.length + widest)
+        self.is_remembered = False
+
+    def logits(self, windows: Sequence[Window], cfg_scale: float) -> Tensor:
+        """Logits [N, V] at the windows' positions, window by window, from one forward pass."""
+        pad = Column(self.denoiser.pad_token_id, 0, 0, SHARED, _PADDING, False)
+        of_windows: list[list[Column]] = [[] for _ in self.rows]
+        rows: list[int] = []  # [N], where the logits are read
+        outputs: list[int] = []  # [N], among the columns of windows
+        for number, window in enumerate(windows, start=1):
+            columns = of_windows[window.row]
+            if self.denoiser.shift and window.left is not None:
+                in_context = window.owner == SHARED
+                columns.append(
+                    Column(window.left, window.start - 1, window.left_block, window.owner, _BESIDE, in_context)
+                )
+            for position in window.positions():
+                offset = window.context_length + position
+                is_shifted = (
+                    self.denoiser.shift and window.start + offset > 0
+                )  # a text's first token has its own output
+                rows.append(window.row)
+                outputs.append(len(columns) + offset - int(is_shifted))
+            columns += [
+                Column(token_id, window.start + n, window.block, window.owner, number, n < window.context_length)
+                for n, token_id in enumerate(window.token_ids)
+            ]
+        width = max(map(len, of_windows))
+        finished = [[*row, *[pad] * (self.length - len(row))] for row in self.rows]
+        keys = self._table(
+            [
+                [*row, *columns, *[pad] * (width - len(columns))]
+                for row, columns in zip(finished, of_windows, strict=True)
+            ]
+        )  # [R, T + W, 6]
+        start = self.length if self.is_remembered else 0
+        queries = keys[:, start:]
+        self.is_remembered = self.cache is not None
+        # Of a shifted model, `window_logits` reads the output before the token that it is asked for.
+        offsets = torch.tensor(outputs) + (self.length - start) + int(self.denoiser.shift)
+        columns_run = torch.arange(start, keys.shape[1], device=keys.device).expand(len(keys), -1)
+        return self.denoiser.window_logits(
+            queries[..., 0],
+            columns_run,
+            _sees(queries, keys),
+            torch.tensor(rows).to(keys.device),
+            offsets.to(keys.device),
+            position_ids=queries[..., 1],
+            cache=self.cache,
+            cfg_scale=cfg_scale,
+            prompt_mask=queries[..., 5].bool(),
+        )
+
+    def _table(self, rows: list[list[Column]]) -> Tensor:
+        return torch.tensor(rows).to(self.denoiser.device)
+
+
+def _sees(queries: Tensor, keys: Tensor) -> Tensor:
+    """Which keys a query sees, [R, Q, K] bool, of columns [R, Q, 6] and [R, K, 6]."""
+    _, _, block, owner, copy, _ = queries[:, :, None].unbind(-1)  # [R, Q, 1] each
+    _, _, key_block, key_owner, key_copy, _ = keys[:, None].unbind(-1)  # [R, 1, K] each
+    last_block = block - (copy > 0).long()  # a window has its own block in its own copy
+    finished = (key_copy == FINISHED) & (key_block <= last_block) & ((key_owner == SHARED) | (key_owner == owner))
+    # Padding sees everything: of a query that sees nothing, some kernels return NaN.
+    return finished | ((key_copy == copy) & (copy > 0)) | (copy == _PADDING)

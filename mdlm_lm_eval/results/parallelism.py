@@ -1,0 +1,48 @@
+"""Accuracy against speed: the frontier of several ways of decoding, and the area under one (AUP)."""
+
+import math
+from collections.abc import Sequence
+
+# (tokens per forward pass or another speed, accuracy)
+Point = tuple[float, float]
+
+_MOST_POINTS_LOST = 5.0
+_PENALTY = 3.0
+
+
+def accuracy_under_parallelism(points: Sequence[Point], best: float) -> float:
+    """AUP of one method on one task (d3LLM, arXiv 2601.07568) from its (tokens per forward pass, accuracy in percent).
+
+    The area under y W(y) over the tokens per pass, before the first point under y itself; W(y) = min(exp(-3 (1 - y /
+    best)), 1), and `best` is the best accuracy of any method on the task. Points that lose more than 5 percentage
+    points against the slowest do not count. Raises ValueError without points, and where the fastest one loses more.
+    """
+    if not points:
+        raise ValueError("AUP needs at least one point")
+    first, *rest = sorted(points)
+    least = first[1] - _MOST_POINTS_LOST
+    if rest and rest[-1][1] < least:
+        raise ValueError(
+            f"AUP is not defined: the fastest point has {rest[-1][1]:g}%, more than {_MOST_POINTS_LOST:g} points below "
+            f"the slowest one's {first[1]:g}%"
+        )
+    area = first[0] * first[1]
+    before = first
+    for point in rest:
+        if point[1] >= least:
+            heights = (accuracy * _weight(accuracy, best) for accuracy in (before[1], point[1]))
+            area += (point[0] - before[0]) * sum(heights) / 2
+            before = point
+    return area
+
+
+def frontier(points: Sequence[Point]) -> list[bool]:
+    """Of each (speed, accuracy), whether no other is better in one and at least as good in the other."""
+    return [
+        not any(other != point and other[0] >= point[0] and other[1] >= point[1] for other in points)
+        for point in points
+    ]
+
+
+def _weight(accuracy: float, best: float) -> float:
+    return min(math.exp(-_PENALTY * (1 - accuracy / best)), 1.0) if best else 1.0

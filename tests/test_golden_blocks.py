@@ -1,0 +1,186 @@
+"""The block-diffusion families' reference samplers, token for token and pass for pass (float32, temperature 0)."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors.torch import load_file
+from torch import Tensor
+
+from mdlm_lm_eval.canvas import build_canvas
+from mdlm_lm_eval.decoding import decode, decode_canvases
+from mdlm_lm_eval.denoiser import Denoiser
+from mdlm_lm_eval.loading import load_denoiser
+from mdlm_lm_eval.options import DecodingOptions
+
+GOLDEN = Path(__file__).parent / "golden"
+EOS = 158
+Setting = dict[str, Any]
+
+
+def llada2(setting: Setting) -> tuple[DecodingOptions, list[int]]:
+    """`generate` of LLaDA2.0. Thresholds above 1 are never reached."""
+    threshold = setting["threshold"]
+    return DecodingOptions(
+        n_masks=setting["gen_length"],
+        block_length=setting["block_length"],
+        steps_per_block=min(setting["steps"], setting["gen_length"] // setting.get("minimal_topk", 1)),
+        confidence_threshold=threshold if threshold <= 1 else None,
+        early_exit=setting.get("eos_early_stop", False),
+    ), [EOS]
+
+
+def llada21(setting: Setting) -> tuple[DecodingOptions, list[int]]:
+    """`generate` of LLaDA2.1, which goes on behind an EOS unless it is told to stop."""
+    block_length, editing = setting["block_length"], setting["editing_threshold"]
+    return DecodingOptions(
+        n_masks=setting["gen_length"],
+        block_length=block_length,
+        steps_per_block=-(-block_length // setting.get("num_to_transfer", 1)),
+        confidence_threshold=setting["threshold"],
+        editing_threshold=editing if editing <= 1 else None,
+        max_post_steps=setting.get("max_post_steps"),
+        early_exit=setting.get("eos_early_stop", False),
+    ), [EOS] if setting.get("eos_early_stop") else []
+
+
+def sdar(setting: Setting) -> tuple[DecodingOptions, list[int]]:
+    """`generate.py` and the evaluation's sampler; the former's own takes confidences after top_k=1: all are 1."""
+    return DecodingOptions(
+        n_masks=setting["gen_length"],
+        block_length=setting["block_length"],
+        steps_per_block=setting["denoising_steps"],
+        unmasking="left_to_right" if setting["remasking_strategy"] == "sequential" else "confidence",
+        confidence_threshold=setting.get("confidence_threshold"),
+        top_k=1 if "its own sampler" in setting["code"] else None,
+        early_exit=False,
+    ), [EOS] if setting.get("stop") else []
+
+
+def a2d_bd3lm(setting: Setting) -> tuple[DecodingOptions, list[int]]:
+    """`BD3LMSampler`."""
+    n_masks, length = setting["max_new_tokens"], setting["block_size"]
+    steps = setting.get("steps_per_block") or -(-setting["steps"] // -(-n_masks // length))
+    return DecodingOptions(
+        n_masks=n_masks,
+        block_length=length,
+        steps_per_block=steps,
+        schedule="bd3lm",
+        cfg_scale=setting.get("cfg_scale", 0.0),
+    ), [EOS]
+
+
+def fast_dllm_v2(setting: Setting) -> tuple[DecodingOptions, list[int]]:
+    """`generate`, which returns the first token of the block behind the last one too."""
+    prompt, length = setting["prompt_length"], setting["block_size"]
+    return DecodingOptions(
+        n_masks=prompt // length * length + setting["max_new_tokens"] // length * length + 1 - prompt,
+        block_length=length,
+        small_block_length=setting["small_block_size"],
+        confidence_threshold=setting["threshold"],
+    ), [EOS]
+
+
+FAMILIES = {"llada2": llada2, "llada21": llada21, "sdar": sdar, "a2d_bd3lm": a2d_bd3lm, "fast_dllm_v2": fast_dllm_v2}
+
+
+def settings_of(family: str) -> list[tuple[int, Setting]]:
+    """All but the one that keeps a sub-block's approximate cache, which is not offered."""
+    settings = json.loads((GOLDEN / family / "golden.json").read_text())["generate"]
+    return [(k, setting) for k, setting in enumerate(settings) if not setting.get("use_block_cache")]
+
+
+@pytest.fixture(scope="module")
+def loaded() -> dict[str, tuple[Denoiser, dict[str, Tensor]]]:
+    """Each family's model (A2D's also shifted, which one setting asks for) and golden tensors."""
+    found = {}
+    for family in FAMILIES:
+        tensors = load_file(GOLDEN / family / "golden.safetensors")
+        facts = json.loads((GOLDEN / family / "golden.json").read_text())
+        arguments = {"dtype": "float32", "mask_token_id": facts["mask_token_id"]}
+        found[family] = load_denoiser(str(GOLDEN / family), **arguments), tensors
+    shifted = load_denoiser(str(GOLDEN / "a2d_bd3lm"), shift_logits=True, **arguments)
+    found["a2d_bd3lm shifted"] = shifted, found["a2d_bd3lm"][1]
+    return found
+
+
+def prompts_and_completions(family: str, k: int, tensors: dict[str, Tensor]) -> list[tuple[list[int], list[int]]]:
+    """Of each row the prompt, and what the reference filled in behind it."""
+    output = tensors[f"generate.{k}.output"].tolist()
+    if family == "a2d_bd3lm":
+        prompts = [tensors[f"generate.{k}.prompt_ids.{row}"].tolist() for row in range(len(output))]
+        length = settings_of(family)[k][1]["block_size"]
+        width = -(-max(map(len, prompts)) // length) * length  # prompts are right-aligned in it
+        return [(prompt, row[width:]) for prompt, row in zip(prompts, output, strict=True)]
+    (prompt,), (row,) = tensors[f"generate.{k}.prompt_ids"].tolist(), output
+    return [(prompt, row if family.startswith("llada2") else row[len(prompt) :])]
+
+
+def denoising_passes(family: str, setting: Setting) -> int | None:
+    """The reference's denoising passes, where its count tells; its storing passes are counted by block."""
+    if family == "llada21" and setting["editing_threshold"] > 1:
+        return None  # it looks at each full block once more, though it may not edit
+    return int(setting["forward_passes"]) if family.startswith("llada2") else None
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_generation_setting_matches_token_for_token(family: str, loaded: dict[str, Any]) -> None:
+    for k, setting in settings_of(family):
+        denoiser, tensors = loaded[f"{family} shifted" if setting.get("right_shift_logits") else family]
+        options, stop_ids = FAMILIES[family](setting)
+        rows = prompts_and_completions(family, k, tensors)
+        canvases = [
+            build_canvas(
+                prompt,
+                options,
+                mask_token_id=denoiser.mask_token_id,
+                max_length=denoiser.max_length,
+                attention=replace_length(denoiser, options),
+            )[0]
+            for prompt, _ in rows
+        ]
+        before = denoiser.forward_passes
+        completions = decode_canvases(denoiser, canvases, options, eos_ids=stop_ids)
+        passes = denoiser.forward_passes - before
+        for completion, (_, expected) in zip(completions, rows, strict=True):
+            ids = completion.token_ids
+            # The references that return the whole canvas leave masks, or go on, behind an EOS that ends ours.
+            assert ids[: len(expected)] == expected[: len(ids)], (family, k, setting)
+            assert len(ids) >= len(expected) or EOS in ids, (family, k, setting)
+            if (of_reference := denoising_passes(family, setting)) is not None:
+                assert completion.cost.steps == of_reference, (family, k, setting)
+        if family == "sdar":  # which stores the last block too
+            assert passes == setting["forward_passes"] - 1, (k, setting)
+        if family in ("a2d_bd3lm", "fast_dllm_v2"):
+            guided = 2 if options.cfg_scale > 0 else 1
+            assert guided * passes == setting["forward_passes"], (family, k, setting)
+
+
+def replace_length(denoiser: Denoiser, options: DecodingOptions) -> Any:
+    """The model's attention under these options."""
+    from mdlm_lm_eval.decoding.blocks import attention_in_effect
+
+    return attention_in_effect(denoiser.attention, options)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_nothing_remembered_gives_the_same_strings(family: str, loaded: dict[str, Any]) -> None:
+    denoiser, tensors = loaded[family]
+    for k, setting in settings_of(family)[::4]:
+        if setting.get("right_shift_logits"):
+            continue
+        options, stop_ids = FAMILIES[family](setting)
+        prompts = [prompt for prompt, _ in prompts_and_completions(family, k, tensors)]
+        remembered = decode(denoiser, prompts, options, stop_ids=stop_ids)
+        assert decode(denoiser, prompts, options.override({"cache": "none"}), stop_ids=stop_ids) == remembered
+
+
+def test_the_schedule_of_a2d_rounds_as_its_reference() -> None:
+    from mdlm_lm_eval.decoding.schedules import unmask_counts
+
+    schedule = json.loads((GOLDEN / "a2d_bd3lm" / "golden.json").read_text())["transfer_schedule"]
+    assert len(schedule) == 90
+    for name, expected in schedule.items():
+        n_masks, steps = map(int, name.split("/"))
+        assert [count for count in unmask_counts(n_masks, steps, "bd3lm") if count] == expected

@@ -1,0 +1,280 @@
+"""Likelihood under block-causal attention, against enumeration over all masks and decoding by definition."""
+
+import itertools
+import math
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+import torch
+from lm_eval.api.instance import Instance
+from torch import Tensor
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from mdlm_lm_eval import families
+from mdlm_lm_eval.denoiser import Denoiser
+from mdlm_lm_eval.families.attention import FULL_ATTENTION, AttentionPattern
+from mdlm_lm_eval.likelihood import LikelihoodRequest, duel, rolling_windows, score
+from mdlm_lm_eval.lm import MDLM
+from mdlm_lm_eval.options import LikelihoodOptions, OptionError
+
+MASK, VOCABULARY, MAX_LENGTH = 12, 13, 64
+# blocks counted from, shifted logits, block length
+PATTERNS = [("row_start", False, 3), ("row_start", True, 4), ("prompt_end", False, 4), ("prompt_end", True, 3)]
+
+
+@pytest.fixture(scope="module")
+def model() -> LlamaForCausalLM:
+    torch.manual_seed(3)
+    config = LlamaConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=16,
+        intermediate_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        max_position_embeddings=MAX_LENGTH,
+        initializer_range=0.5,
+        is_causal=False,
+    )
+    return LlamaForCausalLM(config).eval()
+
+
+def blockwise(model: Any, blocks_from: Any, shift: bool, length: int | None) -> Denoiser:
+    return Denoiser(
+        model, mask_token_id=MASK, pad_token_id=0, shift=shift, attention=AttentionPattern(length, blocks_from)
+    )
+
+
+def ids(length: int, seed: int) -> list[int]:
+    return Random(seed).choices(range(MASK), k=length)
+
+
+def requests() -> list[LikelihoodRequest]:
+    """Contexts that end inside and at the end of blocks, one shared by three continuations."""
+    shared = ids(6, 1)
+    return [
+        LikelihoodRequest(ids(5, 2), ids(6, 3)),
+        LikelihoodRequest(ids(1, 4), ids(2, 5)),
+        *(LikelihoodRequest(shared, ids(n, n)) for n in (5, 3, 1)),
+    ]
+
+
+class ByDefinition:
+    """The same quantities from whole canvases, one at a time, computed without the code under test."""
+
+    def __init__(self, model: Any, blocks_from: str, shift: bool, length: int, request: LikelihoodRequest) -> None:
+        self.model, self.shift, self.length = model, shift, length
+        self.context, self.continuation = request.context_ids, request.continuation_ids
+        before = -len(self.context) % length if blocks_from == "prompt_end" else 0
+        n = len(self.continuation)
+        numbers = [(before + len(self.context) + i) // length for i in range(n)]
+        self.blocks = [[i for i in range(n) if numbers[i] == number] for number in sorted(set(numbers))]
+        self.first_alone = [
+            shift and blocks_from == "row_start" and (len(self.context) + block[0]) % length == 0
+            for block in self.blocks
+        ]
+        self.before = before
+
+    def logits(self, masked: set[int], extra: int) -> Tensor:
+        """[n, V] of the continuation with these positions masked."""
+        answer = [MASK if i in masked else token for i, token in enumerate(self.continuation)] + [MASK] * extra
+        canvas = self.context + answer
+        positions = torch.arange(len(canvas))
+        block = (positions + self.before) // self.length
+        sees = (block[None, :] <= block[:, None])[None, None]
+        with torch.no_grad():
+            logits = self.model(torch.tensor([canvas]), attention_mask=sees, position_ids=positions[None]).logits[0]
+        if self.shift:
+            logits = torch.cat([logits[:1], logits[:-1]])
+        return logits[len(self.context) : len(self.context) + len(self.continuation)]
+
+    def bound(self, extra: int = 0) -> float:
+        total = 0.0
+        for block in self.blocks:
+            for k in range(1, len(block) + 1):
+                for masked in itertools.combinations(block, k):
+                    log_probs = self.logits(set(masked), extra).log_softmax(-1)
+                    weight = 1 / (k * math.comb(len(block), k))
+                    total += weight * sum(log_probs[i, self.continuation[i]].item() for i in masked)
+        return total
+
+    def chain(self) -> float:
+        total = 0.0
+        for block in self.blocks:
+            for n, i in enumerate(block):
+                log_probs = self.logits(set(block[n:]), 0).log_softmax(-1)
+                total += log_probs[i, self.continuation[i]].item()
+        return total
+
+    def trajectory(self) -> tuple[list[int], float, bool]:
+        """Order, log-likelihood and greedy flag of confidence-ordered decoding, one token a step, block by block."""
+        order: list[int] = []
+        total, is_greedy = 0.0, True
+        for block, first_alone in zip(self.blocks, self.first_alone, strict=True):
+            masked = list(block)
+            while masked:
+                log_probs = self.logits(set(masked), 0)[:, :MASK].log_softmax(-1)
+                chosen = max(masked, key=lambda i: log_probs[i].max().item())
+                if first_alone and len(masked) == len(block):
+                    chosen = block[0]
+                total += log_probs[chosen, self.continuation[chosen]].item()
+                is_greedy &= int(log_probs[chosen].argmax()) == self.continuation[chosen]
+                order.append(chosen)
+                masked.remove(chosen)
+        return order, total, is_greedy
+
+
+def log_likelihoods(denoiser: Denoiser, asked: list[LikelihoodRequest], batch_size: int, **options: Any) -> list[float]:
+    answers = score(denoiser, asked, LikelihoodOptions(**options), batch_size=batch_size, max_length=MAX_LENGTH)
+    return [log_likelihood for log_likelihood, _ in answers]
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_estimates_equal_enumeration(model: Any, pattern: tuple[Any, bool, int]) -> None:
+    """Blocks of up to four tokens have at most 15 masks, so that the bound is enumerated."""
+    denoiser, asked = blockwise(model, *pattern), requests()
+    definitions = [ByDefinition(model, *pattern, request) for request in asked]
+    for batch_size in (1, 8):
+        bounds = log_likelihoods(denoiser, asked, batch_size, likelihood="mc", mc_num=15)
+        assert bounds == pytest.approx([definition.bound() for definition in definitions], abs=1e-4)
+        chains = log_likelihoods(denoiser, asked, batch_size, likelihood="chain")
+        assert chains == pytest.approx([definition.chain() for definition in definitions], abs=1e-4)
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_trajectories_are_decoding_block_by_block(model: Any, pattern: tuple[Any, bool, int]) -> None:
+    denoiser, asked = blockwise(model, *pattern), requests()
+    expected = [ByDefinition(model, *pattern, request).trajectory() for request in asked]
+    for batch_size in (1, 8):
+        options = LikelihoodOptions(likelihood="duel")
+        walked = duel(denoiser, asked, options, batch_size=batch_size, max_length=MAX_LENGTH)
+        assert [trajectory.order for trajectory in walked] == [order for order, _, _ in expected]
+        assert [sum(trajectory.log_probs) for trajectory in walked] == pytest.approx(
+            [log_likelihood for _, log_likelihood, _ in expected], abs=1e-4
+        )
+        assert [trajectory.is_greedy for trajectory in walked] == [is_greedy for _, _, is_greedy in expected]
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_greedy_flag_is_true_of_the_greedy_continuation_alone(model: Any, pattern: tuple[Any, bool, int]) -> None:
+    context, n = ids(5, 2), 6
+    denoiser = blockwise(model, *pattern)
+    answer: list[int] = [MASK] * n
+    definition = ByDefinition(model, *pattern, LikelihoodRequest(context, answer))
+    for block, first_alone in zip(definition.blocks, definition.first_alone, strict=True):
+        for step in range(len(block)):
+            masked = {i for i in range(n) if answer[i] == MASK}
+            log_probs = definition.logits(masked, 0)[:, :MASK].log_softmax(-1)
+            left = [i for i in block if i in masked]
+            chosen = left[0] if first_alone and step == 0 else max(left, key=lambda i: log_probs[i].max().item())
+            answer[chosen] = int(log_probs[chosen].argmax())
+    others = [[*answer[:j], (answer[j] + 1) % MASK, *answer[j + 1 :]] for j in range(n)]
+    asked = [LikelihoodRequest(context, continuation) for continuation in (answer, *others)]
+    for likelihood in ("mc", "chain", "duel"):
+        options = LikelihoodOptions(likelihood=likelihood, mc_num=2)
+        answers = score(denoiser, asked, options, batch_size=4, max_length=MAX_LENGTH)
+        assert [flag for _, flag in answers] == [True] + [False] * n
+        unchecked = score(
+            denoiser, asked, options.override({"check_greedy": False}), batch_size=4, max_length=MAX_LENGTH
+        )
+        assert not any(flag for _, flag in unchecked)
+
+
+@pytest.mark.parametrize("likelihood", ["mc", "duel"])
+def test_block_length_one_is_the_chain(model: Any, likelihood: str) -> None:
+    """Mask probabilities apart: duel takes them out."""
+
+    class NeverMask(Denoiser):
+        def window_logits(self, *args: Any, **kwargs: Any) -> Tensor:
+            logits = super().window_logits(*args, **kwargs)
+            logits[:, MASK] = -torch.inf
+            return logits
+
+    denoiser = NeverMask(model, mask_token_id=MASK, pad_token_id=0, attention=AttentionPattern(1))
+    asked = requests()
+    assert log_likelihoods(denoiser, asked, 4, likelihood=likelihood) == pytest.approx(
+        log_likelihoods(denoiser, asked, 4, likelihood="chain"), abs=1e-4
+    )
+
+
+@pytest.mark.parametrize("shift", [False, True])
+@pytest.mark.parametrize("likelihood", ["mc", "chain", "duel"])
+def test_one_block_over_everything_is_full_attention(model: Any, likelihood: str, shift: bool) -> None:
+    """With few samples too: the first block draws from the request's own seed."""
+    whole = blockwise(model, "row_start", shift, 50)
+    full = Denoiser(model, mask_token_id=MASK, pad_token_id=0, shift=shift, attention=FULL_ATTENTION)
+    for n_masks in ("auto", 9):
+        options = LikelihoodOptions(likelihood=likelihood, mc_num=5, n_masks=n_masks)
+        answers, expected = (score(d, requests(), options, batch_size=16, max_length=MAX_LENGTH) for d in (whole, full))
+        assert [ll for ll, _ in answers] == pytest.approx([ll for ll, _ in expected], abs=1e-4)
+        assert [flag for _, flag in answers] == [flag for _, flag in expected]
+
+
+def test_extra_masks_are_seen_in_the_last_block_only(model: Any) -> None:
+    pattern = ("row_start", False, 4)
+    denoiser, request = blockwise(model, *pattern), LikelihoodRequest(ids(5, 2), ids(5, 3))
+    definition = ByDefinition(model, *pattern, request)  # type: ignore[arg-type]
+    with_two = log_likelihoods(denoiser, [request], 4, likelihood="mc", n_masks=7)
+    assert with_two == pytest.approx([definition.bound(extra=2)], abs=1e-4)
+    assert with_two == log_likelihoods(denoiser, [request], 4, likelihood="mc", n_masks=30)
+    assert with_two != pytest.approx(log_likelihoods(denoiser, [request], 4, likelihood="mc"), abs=1e-4)
+
+
+def test_monte_carlo_is_unbiased(model: Any) -> None:
+    pattern = ("row_start", False, 3)
+    denoiser, context, continuation = blockwise(model, *pattern), ids(4, 1), ids(5, 2)
+    asked = [LikelihoodRequest(context, continuation, seed) for seed in range(150)]
+    estimates = torch.tensor(log_likelihoods(denoiser, asked, 64, likelihood="mc", mc_num=2, check_greedy=False))
+    expected = ByDefinition(model, *pattern, asked[0]).bound()  # type: ignore[arg-type]
+    assert abs(estimates.mean() - expected) < 4 * estimates.std() / math.sqrt(len(asked)) + 1e-4
+
+
+def test_guidance_masks_the_context_before_the_block_too(model: Any) -> None:
+    context, scale = ids(5, 2), 1.5
+    for n_tokens in (1, 3):  # in the context's last block, and beyond it
+        request = LikelihoodRequest(context, ids(n_tokens, 4))
+        denoiser = blockwise(model, "row_start", False, 3)
+        conditional = ByDefinition(model, "row_start", False, 3, request)
+        unconditional = ByDefinition(
+            model, "row_start", False, 3, LikelihoodRequest([MASK] * 5, request.continuation_ids)
+        )
+        expected = 0.0
+        for i in range(n_tokens):
+            c, u = (side.logits(set(range(i, n_tokens)), 0)[i] for side in (conditional, unconditional))
+            expected += (u + (scale + 1) * (c - u)).log_softmax(-1)[request.continuation_ids[i]].item()
+        assert log_likelihoods(denoiser, [request], 4, likelihood="chain", cfg_scale=scale) == pytest.approx(
+            [expected], abs=1e-4
+        )
+
+
+def test_choices_and_blocks_share_passes(model: Any) -> None:
+    """One pass for the one-token choices of eight questions; one for all masks of a continuation of three blocks."""
+    denoiser = blockwise(model, "row_start", False, 4)
+    choices = [LikelihoodRequest(ids(6 + n % 3, n), [token]) for n in range(8) for token in range(4)]
+    log_likelihoods(denoiser, choices, 8)
+    assert denoiser.forward_passes == 1
+    log_likelihoods(denoiser, [LikelihoodRequest(ids(4, 1), ids(12, 2))], 16, likelihood="mc", check_greedy=False)
+    assert denoiser.forward_passes == 2
+
+
+def test_rolling_windows(model: Any) -> None:
+    denoiser = blockwise(model, "row_start", False, 4)
+    windows = rolling_windows(ids(20, 1), max_length=9, prefix_token_id=3)
+    expected = [ByDefinition(model, "row_start", False, 4, window).bound() for window in windows]
+    options = LikelihoodOptions(likelihood="mc", check_greedy=False)
+    answers = score(denoiser, windows, options, batch_size=4, max_length=9)
+    assert [log_likelihood for log_likelihood, _ in answers] == pytest.approx(expected, abs=1e-4)
+
+
+def test_a_family_without_likelihood_says_so(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lm = MDLM(str(checkpoint), device="cpu", batch_size=1)
+    family = replace(families.family_of(lm.config), refusals={"likelihood": "it has none; use generate_until tasks"})
+    monkeypatch.setattr(families, "family_of", lambda _config: family)
+    choice = Instance("loglikelihood", doc={}, arguments=("a", " b"), idx=0, metadata=("c", 0, 1))
+    text = Instance("loglikelihood_rolling", doc={}, arguments=("a text",), idx=0, metadata=("r", 0, 1))
+    for ask, instance in ((lm.loglikelihood, choice), (lm.loglikelihood_rolling, text)):
+        with pytest.raises(OptionError, match=r"^likelihood=auto does not work .*: it has none; use generate_until"):
+            ask([instance], disable_tqdm=True)
+    assert lm.denoiser.forward_passes == 0
