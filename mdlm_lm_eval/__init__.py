@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
     from mdlm_lm_eval.decoding import decode
     from mdlm_lm_eval.denoiser import Denoiser
+    from mdlm_lm_eval.families import load_tokenizer
     from mdlm_lm_eval.lm import MDLM
     from mdlm_lm_eval.loading import load_denoiser
     from mdlm_lm_eval.options import DecodingOptions, LikelihoodOptions
@@ -26,6 +27,7 @@ __all__ = [
     "__version__",
     "decode",
     "load_denoiser",
+    "load_tokenizer",
     "tasks_path",
 ]
 
@@ -35,6 +37,7 @@ _MODULE_OF = {
     "LikelihoodOptions": "mdlm_lm_eval.options",
     "Denoiser": "mdlm_lm_eval.denoiser",
     "load_denoiser": "mdlm_lm_eval.loading",
+    "load_tokenizer": "mdlm_lm_eval.families",
     "decode": "mdlm_lm_eval.decoding",
 }
 

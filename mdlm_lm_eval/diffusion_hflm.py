@@ -17,6 +17,7 @@ from mdlm_lm_eval.decoding.requirements import check_decoding
 from mdlm_lm_eval.default_model import BUILT_IN, model_path
 from mdlm_lm_eval.denoiser import Denoiser
 from mdlm_lm_eval.devices import share_cpu_among_processes, usable_device
+from mdlm_lm_eval.families.loading.errors import refusing
 from mdlm_lm_eval.model_arguments import LOADING_NAMES, ModelArguments, bitsandbytes_arguments, split_model_arguments
 from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.request_cache import RequestCache
@@ -290,6 +291,20 @@ class DiffusionHFLM(HFLM):
         if self._closing_ids and ids[-len(self._closing_ids) :] == self._closing_ids:
             ids = ids[: -len(self._closing_ids)]
         return ids[-left_truncate_len:] if left_truncate_len else ids
+
+    def chat_template(self, chat_template: bool | str = False) -> str | None:
+        """The tokenizer's template, or the one of a name. Raises OptionError, before prompts are built, without one."""
+        with refusing("--apply_chat_template cannot be used with this model's tokenizer"):
+            found: str | None = super().chat_template(chat_template)
+        if chat_template:
+            self.apply_chat_template([{"role": "user", "content": "a"}])
+        return found
+
+    def apply_chat_template(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
+        """A conversation as text. Raises OptionError where the template fails."""
+        with refusing("--apply_chat_template cannot be used with this model's tokenizer"):
+            text: str = super().apply_chat_template(chat_history, add_generation_prompt)
+        return text
 
     @cached_property
     def _closing_ids(self) -> list[int]:

@@ -1,13 +1,17 @@
 """Keeps lm-eval's `--use_cache` honest: a cache file answers only for the model and the options that filled it, every
 repetition of a sampled request with its own answer, and tells what its answers took."""
 
+import sqlite3
 from collections.abc import MutableMapping
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 from lm_eval.api.model import hash_args
 from sqlitedict import SqliteDict
 
 from mdlm_lm_eval.options import OptionError
+from mdlm_lm_eval.results.files import check_writable
 from mdlm_lm_eval.results.record import RunRecord
 
 FINGERPRINT_KEY = "mdlm_lm_eval.fingerprint"
@@ -58,6 +62,17 @@ class RequestCache:
 
 def _sample_key(arguments: tuple[Any, ...], seed: int) -> str:
     return f"{SAMPLE_PREFIX}{hash_args('generate_until', arguments)} {seed}"
+
+
+def check_cache_file(path: str) -> None:
+    """Raises OptionError where nothing can be kept at `path`, or something else is."""
+    check_writable(Path(path).parent, "--use_cache")
+    try:
+        if Path(path).exists():
+            with closing(sqlite3.connect(path)) as connection:
+                connection.execute("PRAGMA schema_version")
+    except sqlite3.Error as error:
+        raise OptionError(f"--use_cache: {path} is no request cache: {error}; name another file") from error
 
 
 def claim_cache(cache: MutableMapping[str, Any], fingerprint: dict[str, Any], *, path: str) -> None:

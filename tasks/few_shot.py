@@ -1,15 +1,16 @@
 """The lm-eval task class of the few-shot suite."""
 
-import difflib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any
 
 import datasets
 from lm_eval.api.task import ConfigurableTask
 from mdlm_lm_eval.tasks import prompts, questions
+from mdlm_lm_eval.tasks.settings import read_settings
 
-DEFAULT_SETTINGS = {"fewshot_relevant": 10, "fewshot_distractors": 40, "fewshot_seed": questions.DEFAULT_SEED}
+from mdlm_lm_eval.options import OptionError
+from mdlm_lm_eval.values import must_be
 
 
 class FewShotTask(ConfigurableTask):
@@ -17,10 +18,10 @@ class FewShotTask(ConfigurableTask):
 
     A task's YAML says `rule`, `distractor`, `arrangement` (mixed or block), for a block its `position` (the number of
     distractors before it) and, where it is not `right`, the `question`'s place. What a user may change
-    (`DEFAULT_SETTINGS`) comes by `--metadata`.
+    (`settings.py`) comes by `--metadata`.
 
-    Raises ValueError for a setting that is unknown or not allowed, for `--num_fewshot`, and for a block position beyond
-    the last distractor.
+    Raises OptionError for a setting that is unknown or not allowed, for `--num_fewshot`, and for a block position
+    beyond the last distractor.
     """
 
     def __init__(self, config: dict[str, Any]) -> None:
@@ -34,9 +35,10 @@ class FewShotTask(ConfigurableTask):
         settings = read_settings(config["metadata"])
         n_relevant, n_distractors, self.seed = settings.values()
         if self.position > n_distractors:
-            raise ValueError(
-                f"fewshot_distractors={n_distractors} is not allowed for {config['task']}, whose block stands after "
-                f"{self.position} distractors; allowed are whole numbers from {self.position}"
+            raise must_be(
+                "fewshot_distractors",
+                f"at least {self.position} for {config['task']}, whose block stands after so many",
+                n_distractors,
             )
         self.before, self.after = self._examples(n_relevant, n_distractors)
         super().__init__(config=config)
@@ -96,9 +98,9 @@ class FewShotTask(ConfigurableTask):
         if not apply_chat_template or chat_template is None:
             return prompts.plain_text([system_instruction, *texts] if system_instruction else texts)
         if not fewshot_as_multiturn:
-            raise ValueError(
-                f"fewshot_as_multiturn=False is not allowed for {self.config.task}, whose examples are a user and an "
-                "assistant message each; allowed is True"
+            raise OptionError(
+                f"fewshot_as_multiturn must be true for {self.config.task}, whose examples are a user and an assistant "
+                "message each"
             )
         messages = prompts.chat_messages(texts)
         if system_instruction:
@@ -114,26 +116,9 @@ class FewShotTask(ConfigurableTask):
     def set_config(self, key: str, value: Any, update: bool = False) -> None:
         """Refuses `--num_fewshot`, which would say nothing of how many examples are relevant ones."""
         if key == "num_fewshot" and (value or self.config.num_fewshot):
-            raise ValueError(
-                f"num_fewshot={value} is not allowed for {self.config.task}; allowed are "
-                "--metadata fewshot_relevant=... fewshot_distractors=..."
+            relevant, distractors = ("0", "0") if value == 0 else ("...", "...")
+            raise OptionError(
+                f"num_fewshot={value} does not say which examples {self.config.task} shall have; use "
+                f"--metadata fewshot_relevant={relevant} fewshot_distractors={distractors}"
             )
         super().set_config(key, value, update)
-
-
-def read_settings(metadata: Mapping[str, Any]) -> dict[str, int]:
-    """The suite's settings, in the order of `DEFAULT_SETTINGS`, among all that lm-eval puts into a task's metadata."""
-    for name, value in metadata.items():
-        if name.startswith("fewshot_") and name not in DEFAULT_SETTINGS:
-            nearest = difflib.get_close_matches(name, DEFAULT_SETTINGS, n=1, cutoff=0.0)[0]
-            raise ValueError(
-                f"{name}={value!r} is not a setting of the few-shot tasks (nearest: {nearest}); allowed are "
-                f"{', '.join(DEFAULT_SETTINGS)}"
-            )
-    return {name: _whole_number(name, metadata.get(name, default)) for name, default in DEFAULT_SETTINGS.items()}
-
-
-def _whole_number(name: str, value: object) -> int:
-    if isinstance(value, bool) or not str(value).isdecimal():
-        raise ValueError(f"{name}={value!r} is not allowed; allowed are whole numbers from 0")
-    return int(str(value))

@@ -111,6 +111,6 @@ def test_bad_input_ends_with_one_sentence(
     done = run(checkpoint, task_folder, *(argument.replace("CHECKPOINT", str(checkpoint)) for argument in arguments))
     last = (done.stdout + done.stderr).strip().splitlines()[-1]
     assert done.returncode == 1
-    assert last.startswith("error: ")
+    assert last.startswith("lm_eval: ")
     assert "Traceback" not in done.stderr
     assert named in last

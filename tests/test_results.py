@@ -22,7 +22,7 @@ from mdlm_lm_eval.results.names import adapter_name, model_name, recorded_name
 from mdlm_lm_eval.results.privacy import published, published_command
 from mdlm_lm_eval.results.sentences import one_line
 from mdlm_lm_eval.results.statistics import McNemar, mcnemar, paired_bootstrap, paired_interval, t_interval
-from mdlm_lm_eval.results.tracker import check_saved, raise_if_unsaved, save_whole
+from mdlm_lm_eval.results.tracker import check_saved, save_whole, saved_files
 
 
 def test_nothing_heavy_is_imported() -> None:
@@ -249,7 +249,7 @@ def results_of(**arguments: Any) -> dict[str, Any]:
 
 def test_what_lm_eval_writes_is_clean_and_lies_under_the_models_name(tracker: Any, tmp_path: Path) -> None:
     tracker.save_results_aggregated(results=results_of(token="hf_x", pretrained="/home/me/m", n_masks=5))
-    raise_if_unsaved()
+    saved_files()
     (path,) = (tmp_path / "out" / "built-in").glob("results_*.json")
     content = json.loads(path.read_text())
     assert content["config"]["model_args"] == {"pretrained": "m", "n_masks": 5}
@@ -261,14 +261,14 @@ def test_a_result_that_was_not_written_ends_in_a_sentence(tracker: Any, tmp_path
     (tmp_path / "out").touch()
     tracker.save_results_aggregated(results=results_of())
     with pytest.raises(OptionError, match=r"out: the results could not be written whole \(cannot be read: "):
-        raise_if_unsaved()
-    raise_if_unsaved()
+        saved_files()
+    saved_files()
 
 
 def test_samples_that_are_cut_off_are_said(tracker: Any, tmp_path: Path) -> None:
     tracker.save_results_aggregated(results=results_of())
     tracker.save_results_samples(task_name="t", samples=[])
-    raise_if_unsaved()
+    saved_files()
     with pytest.raises(OptionError, match="the samples of t are cut off"):
         check_saved(tracker, {"t": 3})
 

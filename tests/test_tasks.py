@@ -11,6 +11,7 @@ from lm_eval.tasks import TaskManager
 from mdlm_lm_eval.tasks import generate, prompts, questions
 
 from mdlm_lm_eval import tasks_path
+from mdlm_lm_eval.options import OptionError
 
 POSITIONS = (0, 10, 20, 30, 40)
 FOLDERS = ("context", "slot", "position", "locality")
@@ -195,29 +196,38 @@ def test_settings_change_the_examples() -> None:
         (
             "mdlm_verb_smallest",
             {"fewshot_relevnt": 5},
-            r"fewshot_relevnt=5 .*nearest: fewshot_relevant\).*fewshot_seed",
+            r"unknown setting of the few-shot tasks fewshot_relevnt=5; did you mean fewshot_relevant",
         ),
-        ("mdlm_verb_smallest", {"fewshot_relevant": -1}, r"fewshot_relevant=-1 is not allowed; allowed are whole"),
-        ("mdlm_verb_smallest", {"fewshot_seed": "x"}, r"fewshot_seed='x' is not allowed; allowed are whole numbers"),
-        ("mdlm_verb_smallest_pos40", {"fewshot_distractors": 30}, r"fewshot_distractors=30 .*whole numbers from 40"),
+        (
+            "mdlm_verb_smallest",
+            {"fewshot_relevant": -1},
+            r"fewshot_relevant must be a whole number from 0 up to 10000, not -1",
+        ),
+        ("mdlm_verb_smallest", {"fewshot_seed": "x"}, r"fewshot_seed must be a whole number from 0 up to \d+, not x"),
+        (
+            "mdlm_verb_smallest_pos40",
+            {"fewshot_distractors": 30},
+            r"fewshot_distractors must be at least 40 .*, not 30",
+        ),
     ],
 )
 def test_wrong_settings_are_refused(name: str, metadata: dict[str, object], sentence: str) -> None:
-    with pytest.raises(ValueError, match=sentence):
+    with pytest.raises(OptionError, match=sentence):
         load(name, **metadata)
 
 
 @pytest.mark.parametrize("n", [0, 5, 50])
 def test_num_fewshot_is_refused_before_the_model_runs(n: int) -> None:
     lm = AlwaysA()
-    with pytest.raises(ValueError, match=rf"num_fewshot={n} is not allowed .* fewshot_relevant="):
+    wanted = "fewshot_relevant=0 fewshot_distractors=0" if n == 0 else "fewshot_relevant="
+    with pytest.raises(OptionError, match=rf"num_fewshot={n} does not say .* --metadata {wanted}"):
         evaluate(lm, "mdlm_verb_smallest", num_fewshot=n)
     assert lm.n_requests == 0
 
 
 def test_single_turn_chat_is_refused() -> None:
     task = load("mdlm_verb_smallest")
-    with pytest.raises(ValueError, match="fewshot_as_multiturn=False is not allowed"):
+    with pytest.raises(OptionError, match="fewshot_as_multiturn must be true"):
         task.build_all_requests(limit=1, apply_chat_template=True, chat_template=fake_template)
 
 

@@ -16,6 +16,7 @@ from lm_eval.tasks._yaml_loader import _import_func_in_yml, load_yaml
 from sklearn.neighbors import KNeighborsClassifier
 
 from mdlm_lm_eval import tasks_path
+from mdlm_lm_eval.options import OptionError
 
 FOLDER = tasks_path() / "classification"
 DATA_SETS = ("nonlinear", "swiss_roll", "moons", "circles")
@@ -140,7 +141,9 @@ def test_groups_hold_every_task_once_and_name_its_settings() -> None:
 
 @pytest.mark.parametrize("n", [-1, 101])
 def test_wrong_shot_counts_are_refused(n: int) -> None:
-    with pytest.raises(ValueError, match=rf"num_fewshot={n} is not allowed .*moons_random; .* from 0 to 100"):
+    with pytest.raises(
+        OptionError, match=rf"num_fewshot of .*moons_random must be a whole number from 0 up to 100, not {n}"
+    ):
         load("mdlm_classification_moons_random").set_config("num_fewshot", n)
 
 

@@ -1,15 +1,18 @@
 """The command `mdlm-leaderboard`."""
 
 import argparse
-import os
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from mdlm_lm_eval import __version__
+from mdlm_lm_eval.ending import ending_well, importing
+
 if TYPE_CHECKING:
     from mdlm_leaderboard.rows import Board, Refused
 
+_COMMAND = "mdlm-leaderboard"
 _EXAMPLE = """examples:
   mdlm-leaderboard build results/ --output site/
   mdlm-leaderboard validate results/my-model/results_2026-01-31T12-00-00.json
@@ -19,28 +22,23 @@ _EXAMPLE = """examples:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command and returns its exit status."""
-    options = _parser().parse_args(arguments)
-    try:
+    with ending_well(_COMMAND, after_stop="what was there before is as it was"):
+        options = _parser().parse_args(arguments)
         if options.command == "validate":
             return _validate(options.files)
         if options.command == "compare":
             return _compare(options.first, options.second)
         return _build(options.results, options.output, strict=options.strict)
-    except KeyboardInterrupt:
-        _say("mdlm-leaderboard: stopped; what was there before is as it was")
-        return 130
-    except BrokenPipeError:  # the reader of stdout, such as head, had enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="mdlm-leaderboard",
+        prog=_COMMAND,
         description="Tables, figures and a static page from the result files of lm-eval.",
         epilog=_EXAMPLE,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    parser.add_argument("--version", action="version", version=f"{_COMMAND} {__version__}")
     commands = parser.add_subparsers(dest="command", required=True)
     builder = commands.add_parser(
         "build",
@@ -74,8 +72,9 @@ def _parser() -> argparse.ArgumentParser:
 
 def _build(results: Path, output: Path, *, strict: bool) -> int:
     # Here and below, what the command needs is imported where it is needed: `--help` needs none of it.
-    from mdlm_leaderboard.build import LeaderboardError, build
-    from mdlm_lm_eval.options import OptionError
+    with importing(_COMMAND):
+        from mdlm_leaderboard.build import LeaderboardError, build
+        from mdlm_lm_eval.options import OptionError
 
     try:
         board = build(results, output)

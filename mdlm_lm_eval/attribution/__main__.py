@@ -10,14 +10,16 @@ a figure. The same command continues a killed one.
 """
 
 import argparse
-import sys
 from pathlib import Path
 from typing import Any
 
+from mdlm_lm_eval import __version__
 from mdlm_lm_eval.command_line import NamedValues
+from mdlm_lm_eval.ending import ending_well, importing
 from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.values import must_be, parse_whole
 
+COMMAND = "mdlm-attribution"
 OPEN_ENDED, FIXED_SLOT = "mdlm_context", "mdlm_slot"
 # The paper's (section 4.3).
 QUESTIONS, REORDERINGS, TABLE_MASKS = 20, 30, 50
@@ -26,18 +28,15 @@ CONFIDENCE_MASKS = "1,2,10,50,100,200"
 
 def main() -> None:
     """The command line."""
-    try:
+    with ending_well(COMMAND, after_stop="the same command goes on after the last task that it finished"):
         given = _parser().parse_args()
         given.run(given)
-    except OptionError as error:
-        sys.exit(f"mdlm-attribution: {error}")
-    except KeyboardInterrupt:
-        sys.exit("mdlm-attribution: stopped; the same command goes on after the last task that it finished")
 
 
 def _parser() -> argparse.ArgumentParser:
     style: dict[str, Any] = {"formatter_class": argparse.RawDescriptionHelpFormatter, "allow_abbrev": False}
-    parser = argparse.ArgumentParser(prog="mdlm-attribution", description=__doc__, **style)
+    parser = argparse.ArgumentParser(prog=COMMAND, description=__doc__, **style)
+    parser.add_argument("--version", action="version", version=f"{COMMAND} {__version__}")
     commands = parser.add_subparsers(required=True, metavar="ANALYSIS")
 
     groups = commands.add_parser(
@@ -120,8 +119,9 @@ def _add_model_options(parser: argparse.ArgumentParser, *, default_tasks: str, d
 def _run_groups(given: argparse.Namespace) -> None:
     default = None if given.model == "hf" else TABLE_MASKS
     options = _options("attribution_groups", given, OPEN_ENDED, _whole("n_masks", given.n_masks, default))
-    from mdlm_lm_eval.attribution.output import over_tasks
-    from mdlm_lm_eval.attribution.runner import group_rows, run
+    with importing(COMMAND):
+        from mdlm_lm_eval.attribution.output import over_tasks
+        from mdlm_lm_eval.attribution.runner import group_rows, run
 
     report = run(options, group_rows)
     groups = over_tasks(report.rows, "gradient", ["group"])
@@ -134,9 +134,10 @@ def _run_groups(given: argparse.Namespace) -> None:
 def _run_examples(given: argparse.Namespace) -> None:
     tasks = OPEN_ENDED if given.model == "hf" else FIXED_SLOT
     options = _options("attribution_examples", given, tasks, _whole("n_masks", given.n_masks, None))
-    from mdlm_lm_eval.attribution.figures import draw_examples
-    from mdlm_lm_eval.attribution.output import over_tasks
-    from mdlm_lm_eval.attribution.runner import example_rows, run
+    with importing(COMMAND):
+        from mdlm_lm_eval.attribution.figures import draw_examples
+        from mdlm_lm_eval.attribution.output import over_tasks
+        from mdlm_lm_eval.attribution.runner import example_rows, run
 
     report = run(options, example_rows)
     places = over_tasks(report.rows, "gradient", ["place"])
@@ -158,9 +159,10 @@ def _run_confidence(given: argparse.Namespace) -> None:
         raise OptionError("model must be mdlm, not hf: autoregressive models have no masks")
     counts = sorted({parse_whole("n_masks", count.strip(), least=1) for count in given.n_masks.split(",")})
     options = _options("confidence", given, OPEN_ENDED, *counts)
-    from mdlm_lm_eval.attribution.figures import draw_confidence
-    from mdlm_lm_eval.attribution.output import over_tasks
-    from mdlm_lm_eval.attribution.runner import confidence_rows, run
+    with importing(COMMAND):
+        from mdlm_lm_eval.attribution.figures import draw_confidence
+        from mdlm_lm_eval.attribution.output import over_tasks
+        from mdlm_lm_eval.attribution.runner import confidence_rows, run
 
     report = run(options, confidence_rows)
     values = ("confidence", "entropy", "correct")
@@ -176,9 +178,10 @@ def _run_confidence(given: argparse.Namespace) -> None:
 
 
 def _run_shots_against_masks(given: argparse.Namespace) -> None:
-    from mdlm_lm_eval.attribution.figures import draw_shots_against_masks
-    from mdlm_lm_eval.attribution.output import Report
-    from mdlm_lm_eval.attribution.shots_against_masks import correlations, gains_and_losses, read_scores
+    with importing(COMMAND):
+        from mdlm_lm_eval.attribution.figures import draw_shots_against_masks
+        from mdlm_lm_eval.attribution.output import Report
+        from mdlm_lm_eval.attribution.shots_against_masks import correlations, gains_and_losses, read_scores
 
     shots, masks = _few_and_many("shots", given.shots), _few_and_many("masks", given.masks)
     rows = gains_and_losses(read_scores(given.results), shots=shots, masks=masks)

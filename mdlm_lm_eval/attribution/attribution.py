@@ -86,7 +86,11 @@ def attribute(
         norms = gradient_norms(gradient)
         largest = norms.amax(dim=1, keepdim=True)
         if not bool(torch.isfinite(norms).all() & (largest > 0).all()):
-            raise OptionError(f"dtype={denoiser.dtype} gives gradients that are not finite or vanish; try float32")
+            damaged = part[int((~torch.isfinite(norms).all(1) | (largest[:, 0] <= 0)).nonzero()[0])]
+            raise OptionError(
+                f"row {damaged}: gradients in dtype={denoiser.dtype} are not finite or vanish; try float32, and if "
+                "that does not help, the model's weights are damaged"
+            )
         shares = (norms / largest).cpu()
         values.extend(share[: len(row.token_ids)] for share, row in zip(shares, rows, strict=True))
         tokens.extend(predicted.tolist())

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from mdlm_lm_eval.attribution.prompts import Prompt, padded
 from mdlm_lm_eval.batching import Batches
-from mdlm_lm_eval.denoiser import Denoiser
+from mdlm_lm_eval.denoiser import Denoiser, NonFiniteLogitsError
 
 
 @dataclass(frozen=True)
@@ -42,13 +42,19 @@ def predict(
     *,
     advance: Callable[[int], object] = lambda _: None,
 ) -> list[Prediction]:
-    """One prediction a prompt, in one forward pass each. `advance(n)` tells of n prompts done."""
+    """One prediction a prompt, in one forward pass each. `advance(n)` tells of n prompts done.
+
+    Raises NonFiniteLogitsError where a prompt's logits are NaN or infinite.
+    """
     predictions: list[Prediction] = []
 
     def run(part: list[int], _batch_size: int) -> None:
         rows = [prompts[n] for n in part]
         input_ids, attention_mask, at = padded(rows, denoiser)
         logits = denoiser.logits(input_ids, attention_mask, at.flatten().nonzero().squeeze(1))
+        for row, finite in enumerate(logits.isfinite().all(-1).tolist()):
+            if not finite:
+                raise NonFiniteLogitsError(part[row])
         columns = (values.tolist() for values in confidence_and_entropy(logits, denoiser.mask_token_id))
         predictions.extend(Prediction(*row) for row in zip(*columns, strict=True))
         advance(len(part))

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
+from transformers.utils import CONFIG_NAME
 
 from mdlm_lm_eval import families
 from mdlm_lm_eval.attribution.options import AUTOREGRESSIVE, AnalysisOptions
@@ -12,6 +13,8 @@ from mdlm_lm_eval.context import context_length
 from mdlm_lm_eval.default_model import default_model_path
 from mdlm_lm_eval.denoiser import Denoiser
 from mdlm_lm_eval.devices import best_device
+from mdlm_lm_eval.families.loading.errors import refusing
+from mdlm_lm_eval.families.loading.hub import check_source
 from mdlm_lm_eval.loading import load_denoiser
 from mdlm_lm_eval.model_arguments import (
     BITSANDBYTES_NAMES,
@@ -20,7 +23,6 @@ from mdlm_lm_eval.model_arguments import (
     check_loading,
 )
 from mdlm_lm_eval.options import MODEL_NAMES, ModelOptions, OptionError, unknown_option
-from mdlm_lm_eval.results.sentences import one_line
 
 WHERE_NAMES = frozenset({"revision", "subfolder", "trust_remote_code"})
 OWN_NAMES = WHERE_NAMES | {"pretrained", "peft", "dtype", "add_bos_token", "mask_token_id", "shift_logits"}
@@ -55,11 +57,10 @@ def read_encoding(options: AnalysisOptions) -> PromptEncoding:
     pretrained = pretrained_path(arguments)
     where = {name: arguments[name] for name in WHERE_NAMES & arguments.keys()}
     if options.model == AUTOREGRESSIVE:
-        try:
+        check_source("pretrained", pretrained, CONFIG_NAME)
+        with refusing(f"pretrained={pretrained} cannot be read"):
             config = AutoConfig.from_pretrained(pretrained, **where)
             tokenizer = AutoTokenizer.from_pretrained(pretrained, **where)
-        except (OSError, ValueError) as error:
-            raise OptionError(f"pretrained={pretrained} cannot be read: {one_line(error)}") from error
         if config.to_dict().get("is_causal") is False:
             raise OptionError(f"pretrained={pretrained} is no autoregressive model; use --model mdlm for it")
         mask_token_id = None
@@ -88,10 +89,8 @@ def load_model(options: AnalysisOptions, encoding: PromptEncoding) -> Denoiser:
     loading.setdefault("device_map", {"": options.device or best_device()})
     dtype = arguments.get("dtype", "auto")
     if options.model == AUTOREGRESSIVE:
-        try:
+        with refusing(f"pretrained={pretrained} cannot be read"):
             model: Any = AutoModelForCausalLM.from_pretrained(pretrained, dtype=dtype, **loading)
-        except (OSError, ValueError) as error:
-            raise OptionError(f"pretrained={pretrained} cannot be read: {one_line(error)}") from error
         if peft is not None:
             model = families.load_adapter(model, peft, revision=loading.get("revision"))
         denoiser = Denoiser(

@@ -11,6 +11,7 @@ from mdlm_lm_eval.attribution.models import PromptEncoding
 from mdlm_lm_eval.attribution.tasks import examples_of
 from mdlm_lm_eval.canvas import build_canvas, build_infill_canvas
 from mdlm_lm_eval.denoiser import Denoiser
+from mdlm_lm_eval.families.loading.errors import refusing
 from mdlm_lm_eval.options import DecodingOptions, OptionError
 from mdlm_lm_eval.tasks import prompts
 from mdlm_lm_eval.text import SLOT_MARKER
@@ -43,15 +44,16 @@ def build_prompt(
     name, tokenizer = task.config.task, encoding.tokenizer
     if apply_chat_template and not tokenizer.chat_template:
         raise OptionError("apply_chat_template needs a chat template, which the checkpoint's tokenizer has not")
-    text = task.fewshot_context(
-        document,
-        0,
-        apply_chat_template=apply_chat_template,
-        fewshot_as_multiturn=True,
-        chat_template=lambda messages, add_generation_prompt: tokenizer.apply_chat_template(
-            messages, tokenize=False, continue_final_message=True
-        ),
-    )
+    with refusing("--apply_chat_template cannot be used with this model's tokenizer"):
+        text = task.fewshot_context(
+            document,
+            0,
+            apply_chat_template=apply_chat_template,
+            fewshot_as_multiturn=True,
+            chat_template=lambda messages, add_generation_prompt: tokenizer.apply_chat_template(
+                messages, tokenize=False, continue_final_message=True
+            ),
+        )
     if task.is_fixed_slot:
         if encoding.mask_token_id is None:
             raise OptionError(f"tasks={name} is not for model=hf: its prompts hold a mask")

@@ -21,7 +21,7 @@ from mdlm_lm_eval.attribution.output import Report, Row
 from mdlm_lm_eval.attribution.prompts import Prompt, build_prompt
 from mdlm_lm_eval.attribution.tasks import examples_of, load_tasks, relevant_examples, reorder_examples
 from mdlm_lm_eval.batching import Batches
-from mdlm_lm_eval.denoiser import Denoiser
+from mdlm_lm_eval.denoiser import Denoiser, NonFiniteLogitsError
 from mdlm_lm_eval.devices import check_device
 from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.results.suite import suite_info
@@ -87,7 +87,10 @@ def run(options: AnalysisOptions, rows_of: Callable[[Session, Any], list[Row]]) 
     with tqdm(total=sum(passes.values()), initial=done, desc=options.analysis, unit="question") as bar:
         session = Session(options, encoding, denoiser, Batches(options.batch_size.partition(":")[0], largest), bar)
         for name, task in to_do.items():
-            report.add(name, rows_of(session, task))
+            try:
+                report.add(name, rows_of(session, task))
+            except (NonFiniteLogitsError, OptionError) as error:
+                raise OptionError(f"{name}: {error}") from error
     return report
 
 

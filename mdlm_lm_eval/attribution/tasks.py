@@ -11,6 +11,7 @@ from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.results.sentences import one_line
 from mdlm_lm_eval.results.suite import suite_info
 from mdlm_lm_eval.tasks import questions
+from mdlm_lm_eval.tasks.settings import check_metadata
 
 
 def load_tasks(names: Sequence[str], metadata: Mapping[str, Any]) -> dict[str, Any]:
@@ -20,6 +21,7 @@ def load_tasks(names: Sequence[str], metadata: Mapping[str, Any]) -> dict[str, A
             raise OptionError(
                 f"tasks={name}: must be one of the few-shot suite's tasks and groups, such as mdlm_context"
             )
+    check_metadata(names, metadata)
     # lm-eval's own thousands of task files would take long to index and hold no task of the suite.
     manager = TaskManager(include_path=str(tasks_path()), include_defaults=False, metadata=dict(metadata))
     try:

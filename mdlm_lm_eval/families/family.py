@@ -9,13 +9,14 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PretrainedConfig
 
 from mdlm_lm_eval.families.attention import FULL_ATTENTION, AttentionPattern
 from mdlm_lm_eval.options import OptionError
+from mdlm_lm_eval.values import parse_flag
 
 NativeConfig = Callable[[dict[str, Any]], PretrainedConfig]
 
 
 def shift_of_config(config: PretrainedConfig) -> bool:
     """What the checkpoint's config says under `shift_logits`; without it, logits are not shifted."""
-    return bool(config.to_dict().get("shift_logits", False))
+    return parse_flag("shift_logits", config.to_dict().get("shift_logits") or False)
 
 
 def full_attention(_config: PretrainedConfig, _block_length: int | None) -> AttentionPattern:

@@ -75,7 +75,7 @@ def family_of(config: PretrainedConfig) -> Family:
     """The family of a config in transformers' terms. Raises OptionError where it names one that is unknown."""
     name = config.to_dict().get("diffusion_family")  # where the class of transformers does not tell
     if name is not None:
-        if name not in all_families():
+        if str(name) not in all_families():
             raise OptionError(f"diffusion_family={name!r} in config.json must be one of {family_names()}")
         return all_families()[name]
     native = (family for family in all_families().values() if family.native_config is None)

@@ -5,13 +5,14 @@
 prints whether that works here. It also lets `lm_eval` end with one sentence where an option is bad.
 
 `mdlm_lm_eval_hook.pth` calls `arm` when an interpreter starts, so this module may import nothing but `sys`. What `arm`
-leaves behind is one entry in `sys.meta_path` that waits for three of lm-eval's modules and acts once each has run.
+leaves behind is one entry in `sys.meta_path` that waits for some of lm-eval's modules and acts once each has run.
 """
 
 import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from argparse import Namespace
     from collections.abc import Callable, Sequence
     from importlib.machinery import ModuleSpec
     from types import ModuleType
@@ -79,22 +80,50 @@ def add_tasks(task_manager_module: "ModuleType") -> None:
 
 
 def end_with_one_sentence(lm_eval_cli: "ModuleType") -> None:
-    """Lets the `lm_eval` command end on an OptionError with its message and exit status 1, without a traceback."""
-    from functools import wraps
+    """Lets the `lm_eval` command check what it is given, and end with one sentence where that cannot be used."""
+    from functools import partial, wraps
 
     command = lm_eval_cli.HarnessCLI
     execute = command.execute
 
     @wraps(execute)
-    def without_traceback(self: object, *arguments: object) -> None:
-        from mdlm_lm_eval.options import OptionError
+    def without_traceback(self: object, given: "Namespace") -> None:
+        from mdlm_lm_eval.plugin.command import run
 
-        try:
-            execute(self, *arguments)
-        except OptionError as error:
-            sys.exit(f"error: {error}")
+        run(partial(execute, self, given), given)
 
     command.execute = without_traceback
+
+
+def refuse_settings(evaluate_config: "ModuleType") -> None:
+    """Turns what lm-eval says of wrong settings and unknown tasks into OptionErrors, for our model."""
+    from functools import wraps
+
+    config = evaluate_config.EvaluatorConfig
+
+    def refusing(method: "Callable[..., object]") -> "Callable[..., object]":
+        @wraps(method)
+        def refused(*arguments: object, **named: object) -> object:
+            from mdlm_lm_eval.values import OptionError
+
+            try:
+                return method(*arguments, **named)
+            except (ValueError, TypeError, OSError) as error:
+                if getattr(arguments[0], "model", None) != MODEL_NAME:
+                    raise
+                raise OptionError(str(error)) from error
+
+        return refused
+
+    config.process_tasks = refusing(config.process_tasks)
+    config.from_cli = staticmethod(refusing(config.from_cli))
+
+
+def check_results(evaluation_tracker: "ModuleType") -> None:
+    """Lets lm-eval's writer of results name and clean them, and notice where they could not be written whole."""
+    from mdlm_lm_eval.results.tracker import save_whole
+
+    save_whole(evaluation_tracker)
 
 
 class AfterImport:
@@ -137,5 +166,7 @@ def arm() -> None:
             "lm_eval.models": register_model,
             "lm_eval.tasks.manager": add_tasks,
             "lm_eval._cli": end_with_one_sentence,
+            "lm_eval.config.evaluate_config": refuse_settings,
+            "lm_eval.loggers.evaluation_tracker": check_results,
         }
         sys.meta_path.insert(0, AfterImport(actions))

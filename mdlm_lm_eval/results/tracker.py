@@ -10,24 +10,28 @@ from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.results.files import UnusableFile, read_json
 from mdlm_lm_eval.results.privacy import published
 
+_saved: list[Path] = []
 _unsaved: list[str] = []
 
 
 def save_whole(evaluation_tracker: ModuleType) -> None:
     """Lets `EvaluationTracker` of lm-eval's module clean and name what it writes of `--model mdlm`, and check it.
 
-    What could not be written whole is told by `raise_if_unsaved`, when the scores have been shown.
+    What was written, and what could not be, is told by `saved_files`, when the scores have been shown.
     """
     tracker = vars(evaluation_tracker)["EvaluationTracker"]
     tracker.save_results_aggregated = _cleaned_and_checked(tracker.save_results_aggregated)
     tracker.save_results_samples = _checked(tracker.save_results_samples)
 
 
-def raise_if_unsaved() -> None:
-    """Raises OptionError naming what could not be written since the last call."""
-    unsaved, _unsaved[:] = "; ".join(_unsaved), []
+def saved_files() -> list[Path]:
+    """What was written since the last call. Raises OptionError naming what could not be."""
+    saved, unsaved = list(_saved), "; ".join(_unsaved)
+    _saved.clear()
+    _unsaved.clear()
     if unsaved:
         raise OptionError(unsaved)
+    return saved
 
 
 def clean_results(results: dict[str, Any]) -> None:
@@ -37,18 +41,21 @@ def clean_results(results: dict[str, Any]) -> None:
         config |= {name: published(config[name]) for name in ("dataset_path", "dataset_kwargs") if name in config}
 
 
-def check_saved(tracker: Any, samples: dict[str, int] | None = None) -> None:
-    """Raises OptionError unless a tracker's result file, or those of `samples` (task -> how many), are whole."""
+def check_saved(tracker: Any, samples: dict[str, int] | None = None) -> list[Path]:
+    """A tracker's result file, or those of `samples` (task -> how many). Raises OptionError unless they are whole."""
     path = Path(tracker.output_path)
     folder = path.parent if path.suffix == ".json" else path / str(tracker.general_config_tracker.model_name_sanitized)
     date_id = vars(tracker).get("date_id", "")  # set when the first file is about to be written
     try:
         if samples is None:
-            read_json(next(folder.glob(f"*_{date_id}.json"), folder))
-        for task, n in (samples or {}).items():
+            result = next(folder.glob(f"*_{date_id}.json"), folder)
+            read_json(result)
+            return [result]
+        for task, n in samples.items():
             with open(folder / f"samples_{task}_{date_id}.jsonl", encoding="utf-8") as lines:
                 if sum(line.endswith("\n") for line in lines) != n:
                     raise UnusableFile(f"the samples of {task} are cut off")
+        return [folder / f"samples_{task}_{date_id}.jsonl" for task in samples]
     except (UnusableFile, OSError) as error:
         raise OptionError(f"--output_path {path}: the results could not be written whole ({error})") from error
 
@@ -82,6 +89,6 @@ def _checked(save: Callable[..., None]) -> Callable[..., None]:
 def _note(tracker: Any, samples: dict[str, int] | None = None) -> None:
     try:
         if tracker.output_path:
-            check_saved(tracker, samples)
+            _saved.extend(check_saved(tracker, samples))
     except OptionError as error:
         _unsaved.append(str(error))

@@ -16,6 +16,7 @@ from typing import Any
 
 import yaml
 
+from mdlm_lm_eval import __version__
 from mdlm_lm_eval.command_line import NamedValues
 from mdlm_lm_eval.options import (
     DecodingOptions,
@@ -71,6 +72,7 @@ def _parser() -> argparse.ArgumentParser:
         "--config", metavar="NAME", help=f"a YAML of these settings: a file, or one of {', '.join(_packaged())}"
     )
     parser.add_argument("--output_path", metavar="FOLDER", help="where results go")
+    parser.add_argument("--version", action="version", version=f"mdlm-sweep {__version__}")
     axes = parser.add_argument_group("axes of the grid: one value, or several with commas between them")
     axes.add_argument("--tasks", help="tasks and groups, each a cell of its own; * stands for anything")
     axes.add_argument("--peft", help="adapters; none is the model without one")

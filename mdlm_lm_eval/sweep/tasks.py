@@ -13,6 +13,7 @@ from mdlm_lm_eval import tasks_path
 from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.results.sentences import one_line
 from mdlm_lm_eval.sweep.plan import AUTOREGRESSIVE, Cell, Sweep
+from mdlm_lm_eval.tasks.settings import check_metadata
 
 
 class Tasks:
@@ -43,8 +44,11 @@ class Tasks:
         """What lm-eval evaluates for a cell. Raises OptionError where the task has no use for the cell's settings."""
         key = repr((cell.task, cell.metadata, cell.num_fewshot))
         if key not in self.loaded:
+            check_metadata([cell.task], cell.metadata)
             try:
                 found = self.manager(cell).load([cell.task])
+            except OptionError:
+                raise
             except (OSError, LookupError, TypeError, ValueError) as error:
                 raise OptionError(f"{cell.task} cannot be loaded: {one_line(error)}") from error
             if self.sweep.model == AUTOREGRESSIVE and any(map(_has_slots, found["tasks"].values())):

@@ -5,6 +5,8 @@ from typing import Any
 
 from lm_eval.api.task import ConfigurableTask
 
+from mdlm_lm_eval.values import parse_whole
+
 ORDERS = ("random", "nearest_first", "nearest_last")
 
 
@@ -14,7 +16,7 @@ class ClassificationTask(ConfigurableTask):
     They are the same for all test points. A task's YAML says their `example_order`: random (the same for all), or by
     Euclidean distance to the test point, nearest_first (distance up) or nearest_last (distance down).
 
-    Raises ValueError for an unknown order and for more shots than there are training points of a seed.
+    Raises ValueError for an unknown order, and OptionError for more shots than there are training points of a seed.
     """
 
     def __init__(self, config: dict[str, Any]) -> None:
@@ -53,9 +55,6 @@ class ClassificationTask(ConfigurableTask):
     def set_config(self, key: str, value: Any, update: bool = False) -> None:
         """Refuses a `--num_fewshot` beyond the training points of a seed."""
         n_available = min(map(len, self.training_points.values()))
-        if key == "num_fewshot" and not 0 <= value <= n_available:
-            raise ValueError(
-                f"num_fewshot={value} is not allowed for {self.config.task}; allowed are whole numbers from 0 to "
-                f"{n_available}"
-            )
+        if key == "num_fewshot":
+            parse_whole(f"num_fewshot of {self.config.task}", value, most=n_available)
         super().set_config(key, value, update)

@@ -1,20 +1,22 @@
 """PEFT adapters, also those trained on the module names of a family's remote code."""
 
+import math
 import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import torch
 from peft import LoraConfig, PeftConfig, PeftModel
 from peft.mapping import PEFT_TYPE_TO_PREFIX_MAPPING
-from peft.utils import SAFETENSORS_WEIGHTS_NAME, WEIGHTS_NAME, load_peft_weights, set_peft_model_state_dict
+from peft.utils import CONFIG_NAME, SAFETENSORS_WEIGHTS_NAME, WEIGHTS_NAME, load_peft_weights, set_peft_model_state_dict
 from peft.utils.other import get_pattern_key
 from peft.utils.transformers_weight_conversion import convert_peft_config_for_transformers
-from safetensors import SafetensorError
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from mdlm_lm_eval.families.loading.config import check_path, one_line
+from mdlm_lm_eval.families.loading.errors import refusing
+from mdlm_lm_eval.families.loading.hub import check_source
 from mdlm_lm_eval.families.registry import family_of
 from mdlm_lm_eval.options import OptionError
 
@@ -32,22 +34,20 @@ def load_adapter(model: PreTrainedModel, peft: str, *, revision: str | None = "m
     if Path(peft).is_dir() and not any((Path(peft) / name).exists() for name in WEIGHT_FILES):
         raise OptionError(f"peft={peft}: the folder holds no {WEIGHT_FILES[0]}")
     config = load_adapter_config(peft, revision=revision)
-    try:
+    with refusing(f"peft={peft}: the adapter's weights cannot be read"):
         weights = load_peft_weights(peft, device="cpu", revision=revision or "main")
-    except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
-        raise OptionError(f"peft={peft}: the adapter cannot be read: {one_line(error)}") from error
+        if damaged := [name for name, weight in weights.items() if not torch.isfinite(weight).all()]:
+            raise ValueError(f"{len(damaged)} of them are not finite (NaN or infinity), the first is {damaged[0]}")
     parts = [
         (name.removeprefix(PREFIX), *part) for name in weights for part in _native_parts(name, weights[name], model)
     ]
     if any(name != new_name for name, new_name, _ in parts):
         config, weights = _with_native_names(peft, config, parts)
     config.inference_mode = True
-    try:
+    with refusing(f"peft={peft}: the adapter does not fit this model"):
         convert_peft_config_for_transformers(config, model, None)
         adapted = PeftModel(model, config)
         result = set_peft_model_state_dict(adapted, weights)
-    except (ValueError, RuntimeError, KeyError) as error:
-        raise OptionError(f"peft={peft}: the adapter does not fit this model: {one_line(error)}") from error
     prefix = PEFT_TYPE_TO_PREFIX_MAPPING[config.peft_type]
     missing = [name for name in result.missing_keys if prefix in name]
     # With the embeddings, PEFT saves a module that is trained whole a second time.
@@ -63,11 +63,18 @@ def load_adapter(model: PreTrainedModel, peft: str, *, revision: str | None = "m
 
 def load_adapter_config(peft: str, *, revision: str | None = "main") -> PeftConfig:
     """What the adapter says of itself, without its weights. Raises OptionError where it cannot be read."""
-    check_path("peft", peft)
-    try:
-        return PeftConfig.from_pretrained(peft, revision=revision or "main")
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise OptionError(f"peft={peft}: the adapter cannot be read: {one_line(error)}") from error
+    check_source("peft", peft, CONFIG_NAME, revision=revision or "main")
+    with refusing(f"peft={peft}: the adapter cannot be read"):
+        config = PeftConfig.from_pretrained(peft, revision=revision or "main")
+        if config.is_prompt_learning:
+            raise ValueError(f"{config.peft_type} adds tokens of its own; it must be one that adapts weights, as LORA")
+        if isinstance(config, LoraConfig) and not all(map(math.isfinite, _scales(config))):
+            raise ValueError("lora_alpha must be a finite number")
+    return config
+
+
+def _scales(config: LoraConfig) -> list[float]:
+    return [config.lora_alpha, *(config.alpha_pattern or {}).values()]
 
 
 def _is_copy(name: str, weights: dict[str, Tensor]) -> bool:

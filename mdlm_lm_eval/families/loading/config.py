@@ -1,16 +1,23 @@
 """A checkpoint's config in transformers' terms, and the family that it belongs to."""
 
 from dataclasses import asdict
-from pathlib import Path
-from textwrap import shorten
+from typing import Any
 
+import torch
 from transformers import AutoConfig, PretrainedConfig, PreTrainedTokenizerBase, __version__
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+from transformers.quantizers.auto import AutoQuantizationConfig
+from transformers.utils import CONFIG_NAME
 
 from mdlm_lm_eval.default_model import model_path
 from mdlm_lm_eval.families.attention import AttentionPattern
+from mdlm_lm_eval.families.loading.errors import reason, refusing, remote_code_sentence
+from mdlm_lm_eval.families.loading.hub import check_source
 from mdlm_lm_eval.families.registry import all_families, family_names, family_of, published_family
 from mdlm_lm_eval.options import DecodingOptions, OptionError
+from mdlm_lm_eval.values import must_be, shown
+
+_SIZES = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "max_position_embeddings")
 
 
 def load_config(
@@ -27,15 +34,16 @@ def load_config(
     """
     revision, subfolder = revision or "main", subfolder or ""
     pretrained = model_path(pretrained)
-    check_path("pretrained", pretrained)
-    try:
+    check_source("pretrained", pretrained, CONFIG_NAME, revision=revision, subfolder=subfolder)
+    with refusing(f"pretrained={pretrained}: cannot read its config.json"):
         published, _ = PretrainedConfig.get_config_dict(pretrained, revision=revision, subfolder=subfolder)
-    except (OSError, ValueError) as error:
-        raise OptionError(f"pretrained={pretrained}: cannot read its config.json: {one_line(error)}") from error
+        if not isinstance(published, dict):
+            raise TypeError("it holds no settings")
     if not published:
         raise OptionError(f"pretrained={pretrained}: there is no config.json, so this is no checkpoint of transformers")
+    _check_published(published, pretrained)
     model_type = published.get("model_type")
-    named = all_families().get(published.get("diffusion_family", ""))
+    named = all_families().get(str(published.get("diffusion_family")))
     family = named if named and model_type in named.model_types else published_family(model_type, pretrained)
     if family is not None and family.native_config is not None:
         try:
@@ -47,10 +55,11 @@ def load_config(
         except ImportError as error:
             raise OptionError(
                 f"pretrained={pretrained}: the family {family.name} needs a newer transformers than {__version__}: "
-                f"{one_line(error)}"
+                f"{reason(error)}"
             ) from error
-        except (TypeError, ValueError) as error:
-            raise OptionError(f"pretrained={pretrained}: cannot use its config.json: {one_line(error)}") from error
+        except Exception as error:
+            raise OptionError(f"pretrained={pretrained}: cannot use its config.json: {reason(error)}") from error
+        check_sizes(config, pretrained)
         config.name_or_path = pretrained
         # transformers' class tells neither that attention is bidirectional nor whose checkpoint it was.
         config.is_causal, config.diffusion_family = False, family.name
@@ -64,7 +73,7 @@ def load_config(
             raise OptionError(remote_code_sentence(pretrained, error)) from error
         config.diffusion_family = "remote"
         return config
-    if model_type not in CONFIG_MAPPING:
+    if not isinstance(model_type, str) or model_type not in CONFIG_MAPPING:
         if family is not None:
             raise OptionError(
                 f"pretrained={pretrained}: the family {family.name} needs a newer transformers than {__version__}"
@@ -73,10 +82,9 @@ def load_config(
             f"pretrained={pretrained}: model_type={model_type!r} is not known; the family must be one of "
             f"{family_names()}; remote needs trust_remote_code=true, mask_token_id and shift_logits"
         )
-    try:
+    with refusing(f"pretrained={pretrained}: cannot use its config.json"):
         config = AutoConfig.from_pretrained(pretrained, revision=revision, subfolder=subfolder)
-    except (TypeError, ValueError) as error:
-        raise OptionError(f"pretrained={pretrained}: cannot use its config.json: {one_line(error)}") from error
+    check_sizes(config, pretrained)
     check_config(config, pretrained)
     return config
 
@@ -88,11 +96,24 @@ def check_config(config: PretrainedConfig, pretrained: str = "a model object") -
         raise OptionError(f"pretrained={pretrained}: {complaint}")
 
 
-def check_path(option: str, name: str) -> None:
-    """Raises OptionError for what reads as a folder's path, as no hub id does, and is not there."""
-    path = Path(name)
-    if not path.exists() and (path.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1):
-        raise OptionError(f"{option}={name}: there is no such folder")
+def _check_published(published: dict[str, Any], pretrained: str) -> None:
+    """Raises OptionError for a dtype and a quantisation that cannot be."""
+    dtype = published.get("dtype", published.get("torch_dtype"))
+    if dtype is not None and not isinstance(vars(torch).get(str(dtype).removeprefix("torch.")), torch.dtype):
+        raise OptionError(f"pretrained={pretrained}: dtype in its config.json names no type of torch: {shown(dtype)}")
+    quantisation = published.get("quantization_config")
+    if quantisation is not None:
+        with refusing(f"pretrained={pretrained}: quantization_config={shown(quantisation)} in its config.json"):
+            AutoQuantizationConfig.from_dict(quantisation)
+
+
+def check_sizes(config: PretrainedConfig, pretrained: str) -> None:
+    """Raises OptionError for sizes that no model can have."""
+    text = config.get_text_config()
+    for name in _SIZES:
+        size = getattr(text, name, 1)  # families call some of them otherwise, which the config itself translates
+        if isinstance(size, int) and size < 1:
+            raise OptionError(f"pretrained={pretrained}: {must_be(name, 'a whole number from 1', size)}")
 
 
 def attention_of(
@@ -132,21 +153,8 @@ def resolve_mask_token_id(
             "mask_token_id is not set and neither the checkpoint's config nor its tokenizer names a mask token; "
             f"it must be an id from 0 to {vocab_size - 1}"
         )
-    if not isinstance(mask_token_id, int) or not 0 <= mask_token_id < vocab_size:
+    if not isinstance(mask_token_id, int) or isinstance(mask_token_id, bool) or not 0 <= mask_token_id < vocab_size:
         raise OptionError(
             f"mask_token_id={mask_token_id} is no token of the vocabulary; it must be an id from 0 to {vocab_size - 1}"
         )
     return int(mask_token_id)
-
-
-def remote_code_sentence(pretrained: str, error: Exception) -> str:
-    """What to say where a checkpoint's own code fails."""
-    return (
-        f"pretrained={pretrained}: its own code does not run with the installed packages: "
-        f"{type(error).__name__}: {one_line(error)}"
-    )
-
-
-def one_line(error: Exception) -> str:
-    """The beginning of an exception's message, for messages of one sentence."""
-    return shorten(str(error) or type(error).__name__, 300, placeholder=" ...")

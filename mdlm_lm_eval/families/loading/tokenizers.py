@@ -6,9 +6,10 @@ from transformers import AutoTokenizer, PretrainedConfig, PreTrainedTokenizerBas
 from transformers.models.auto.tokenization_auto import get_tokenizer_config
 
 from mdlm_lm_eval.default_model import BUILT_IN, model_path
-from mdlm_lm_eval.families.loading.config import load_config, one_line
+from mdlm_lm_eval.families.loading.config import load_config
+from mdlm_lm_eval.families.loading.errors import refusing
 from mdlm_lm_eval.families.registry import all_families, family_of
-from mdlm_lm_eval.options import OptionError
+from mdlm_lm_eval.values import parse_whole
 
 
 def load_tokenizer(
@@ -32,14 +33,12 @@ def load_tokenizer(
     if config is None:
         config = load_config(pretrained, trust_remote_code=trust_remote_code, **where)
     bos: dict[str, Any] = {} if add_bos_token is None else {"add_bos_token": add_bos_token}
-    try:
+    with refusing(f"tokenizer of {pretrained} cannot be loaded"):
         published = get_tokenizer_config(pretrained, **where).get("tokenizer_class")
         tokenizer_class = family_of(config).tokenizer_class(published)
         if tokenizer_class is AutoTokenizer:
             bos |= {"use_fast": bool(use_fast_tokenizer), "trust_remote_code": bool(trust_remote_code)}
         tokenizer = tokenizer_class.from_pretrained(pretrained, **where, **bos)
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise OptionError(f"tokenizer of {pretrained} cannot be loaded: {one_line(error)}") from error
     settings = config.to_dict()
     if tokenizer.mask_token_id is None:
         name = _name_of(tokenizer, settings.get("mask_token_id"))
@@ -66,15 +65,17 @@ def end_of_turn_ids(tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
 
 
 def eos_ids(tokenizer: PreTrainedTokenizerBase, generation_eos: int | list[int] | None) -> frozenset[int]:
-    """Ids of EOS, by tokenizer and generation config, that are no ends of turn."""
+    """Ids of EOS, by tokenizer and generation config, that are no ends of turn. Raises OptionError."""
     ids = set() if tokenizer.eos_token_id is None else {tokenizer.eos_token_id}
     if generation_eos is not None:
-        ids.update([generation_eos] if isinstance(generation_eos, int) else generation_eos)
+        ids.update(generation_eos if isinstance(generation_eos, list) else [generation_eos])
+    for id in ids:
+        parse_whole("eos_token_id of generation_config.json", id)
     return frozenset(ids) - end_of_turn_ids(tokenizer)
 
 
 def _name_of(tokenizer: PreTrainedTokenizerBase, token_id: int | None) -> str | None:
     # Embeddings have more rows than the tokenizer has names (LLaDA Base), so an id may have none.
-    if token_id is None or not 0 <= token_id < len(tokenizer):
+    if not isinstance(token_id, int) or not 0 <= token_id < len(tokenizer):
         return None
     return tokenizer.convert_ids_to_tokens(token_id)

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import torch
@@ -9,13 +10,14 @@ from safetensors import SafetensorError, safe_open
 from transformers import PretrainedConfig, PreTrainedModel
 from transformers.conversion_mapping import register_checkpoint_conversion_mapping
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
-from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, cached_file
+from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, WEIGHTS_INDEX_NAME, cached_file
 
 from mdlm_lm_eval.default_model import model_path
 from mdlm_lm_eval.families.family import Family
-from mdlm_lm_eval.families.loading.config import one_line, remote_code_sentence
+from mdlm_lm_eval.families.loading.errors import reason, remote_code_sentence
 from mdlm_lm_eval.families.registry import family_of
 from mdlm_lm_eval.options import OptionError
+from mdlm_lm_eval.results.files import UnusableFile, read_json
 
 NAMES_SHOWN = 5
 
@@ -40,6 +42,7 @@ def load_model(
         from_pretrained_kwargs["key_mapping"] = dict(family.weight_names)
     if from_pretrained_kwargs.get("tp_plan") is not None:
         family.refuse("tp_plan", from_pretrained_kwargs["tp_plan"])
+    _check_shards(pretrained, subfolder or "")
     try:
         model, info = _loader(family, config).from_pretrained(
             pretrained,
@@ -52,8 +55,8 @@ def load_model(
             output_loading_info=True,
             **from_pretrained_kwargs,
         )
-    except (OSError, SafetensorError) as error:
-        raise OptionError(f"pretrained={pretrained}: its weights cannot be read: {one_line(error)}") from error
+    except (OSError, SafetensorError, UnpicklingError) as error:
+        raise OptionError(f"pretrained={pretrained}: its weights cannot be read: {reason(error)}") from error
     except Exception as error:
         if family.remote_code:
             raise OptionError(remote_code_sentence(pretrained, error)) from error
@@ -62,10 +65,8 @@ def load_model(
             found = _weight_names(pretrained, revision or "main", subfolder or "")
             _refuse(pretrained, "missing", family.expert_weight_names(config) - found)
             raise OptionError(f"pretrained={pretrained}: its expert weights differ in shape") from error
-        if not isinstance(error, (ImportError, TypeError, ValueError)):
-            raise
-        # What is not installed, and values that transformers does not know.
-        raise OptionError(f"pretrained={pretrained}: it cannot be loaded as asked for: {one_line(error)}") from error
+        # What is not installed, and values in config.json that transformers does not know.
+        raise OptionError(f"pretrained={pretrained}: it cannot be loaded as asked for: {reason(error)}") from error
     unexpected = {
         name for name in info["unexpected_keys"] if not any(unused in name for unused in family.unused_weights)
     }
@@ -111,6 +112,25 @@ def _loader(family: Family, config: PretrainedConfig) -> Any:
     name = f"{native.__name__}_{family.name}"
     register_checkpoint_conversion_mapping(name, conversions, overwrite=True)
     return type(name, (native,), {})
+
+
+def _check_shards(pretrained: str, subfolder: str) -> None:
+    """Raises OptionError where a folder's index of weights names files that do not lie in that folder."""
+    folder = Path(pretrained) / subfolder
+    if (folder / SAFE_WEIGHTS_NAME).exists():
+        return  # the index is not read
+    for path in filter(Path.is_file, (folder / SAFE_WEIGHTS_INDEX_NAME, folder / WEIGHTS_INDEX_NAME)):
+        try:
+            shards = set(read_json(path)["weight_map"].values())
+        except (UnusableFile, LookupError, TypeError, AttributeError) as error:
+            raise OptionError(
+                f"pretrained={pretrained}: {path.name} is no index of weights: {reason(error)}"
+            ) from error
+        for shard in shards:
+            if Path(str(shard)).name != shard or not (folder / shard).is_file():
+                raise OptionError(
+                    f"pretrained={pretrained}: {path.name} names {shard}, which is no file in that folder"
+                )
 
 
 def _weight_names(pretrained: str, revision: str, subfolder: str) -> set[str]:

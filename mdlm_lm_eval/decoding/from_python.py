@@ -1,0 +1,110 @@
+"""Decoding of prompts, as token ids or as texts, for use from Python."""
+
+import hashlib
+from collections import Counter
+from collections.abc import Collection, Sequence
+from typing import Any, overload
+
+from transformers import PreTrainedTokenizerBase
+
+from mdlm_lm_eval.canvas import build_canvas
+from mdlm_lm_eval.decoding.blocks import attention_in_effect
+from mdlm_lm_eval.decoding.loop import decode_canvases
+from mdlm_lm_eval.denoiser import Denoiser
+from mdlm_lm_eval.families import end_of_turn_ids, eos_ids
+from mdlm_lm_eval.options import DecodingOptions, OptionError
+from mdlm_lm_eval.text import Ending, encode_without_masks
+
+
+@overload
+def decode(
+    denoiser: Denoiser,
+    prompts: Sequence[list[int]],
+    options: DecodingOptions,
+    *,
+    max_gen_toks: int | None = None,
+    stop_ids: Collection[int] = (),
+) -> list[list[int]]: ...
+
+
+@overload
+def decode(
+    denoiser: Denoiser,
+    prompts: Sequence[str],
+    options: DecodingOptions,
+    *,
+    tokenizer: PreTrainedTokenizerBase,
+    max_gen_toks: int | None = None,
+    stop_ids: Collection[int] = (),
+) -> list[str]: ...
+
+
+def decode(
+    denoiser: Denoiser,
+    prompts: Sequence[Any],
+    options: DecodingOptions,
+    *,
+    tokenizer: PreTrainedTokenizerBase | None = None,
+    max_gen_toks: int | None = None,
+    stop_ids: Collection[int] = (),
+) -> list[list[int]] | list[str]:
+    """What follows every prompt, decoded as one batch: the whole canvas, or its first `max_gen_toks` tokens.
+
+    Prompts are lists of token ids, and so are the answers; with a `tokenizer` (`load_tokenizer`) both are texts. A row
+    ends with its first token of `stop_ids`, a text before its first end token too. Equal prompts are repetitions and
+    draw different random numbers. Raises OptionError for prompts of another kind, for a canvas that does not fit, and
+    for fillers without a tokenizer.
+    """
+    if tokenizer is None:
+        return _decode_ids(denoiser, _checked_ids(prompts), options, [], max_gen_toks, stop_ids)
+    if isinstance(prompts, str) or not all(isinstance(prompt, str) for prompt in prompts):
+        raise OptionError("prompts must be a list of texts where a tokenizer is given")
+
+    def encode(piece: str, first: bool) -> list[int]:
+        return tokenizer.encode(piece, add_special_tokens=first)
+
+    ids = [encode_without_masks(tokenizer, prompt, denoiser.mask_token_id, encode) for prompt in prompts]
+    end_ids = eos_ids(tokenizer, None) | end_of_turn_ids(tokenizer)
+    fillers = encode(options.filler, False) * options.n_fillers
+    rows = _decode_ids(denoiser, ids, options, fillers, max_gen_toks, {*stop_ids, *end_ids})
+    ending = Ending(tokenizer, end_ids, until=(), think_end_token=None)
+    return [ending.text(row) for row in rows]
+
+
+def _checked_ids(prompts: Sequence[Any]) -> Sequence[list[int]]:
+    if not all(isinstance(prompt, list) and all(isinstance(id, int) for id in prompt) for prompt in prompts):
+        raise OptionError(
+            "prompts must be a list of lists of token ids, or of texts with tokenizer=load_tokenizer(...)"
+        )
+    return prompts
+
+
+def _decode_ids(
+    denoiser: Denoiser,
+    prompts: Sequence[list[int]],
+    options: DecodingOptions,
+    filler_ids: list[int],
+    max_gen_toks: int | None,
+    stop_ids: Collection[int],
+) -> list[list[int]]:
+    if len(filler_ids) < options.n_fillers:
+        raise OptionError(f"n_fillers={options.n_fillers} is not allowed without a tokenizer; allowed is 0")
+    attention = attention_in_effect(denoiser.attention, options)
+    repetitions: Counter[tuple[int, ...]] = Counter()
+    canvases = []
+    for prompt in prompts:
+        key = f"{options.seed} {repetitions[tuple(prompt)]} {prompt}"
+        repetitions[tuple(prompt)] += 1
+        canvas, _ = build_canvas(
+            prompt,
+            options,
+            mask_token_id=denoiser.mask_token_id,
+            max_length=denoiser.max_length,
+            request_gen_toks=max_gen_toks,
+            filler_ids=filler_ids,
+            seed=int.from_bytes(hashlib.sha256(key.encode()).digest()[:8], "big") >> 1,
+            attention=attention,
+        )
+        canvases.append(canvas)
+    completions = decode_canvases(denoiser, canvases, options, eos_ids=stop_ids)
+    return [completion.token_ids for completion in completions]

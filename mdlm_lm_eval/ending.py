@@ -1,0 +1,43 @@
+"""How every command ends: with one sentence where something is wrong, and without a traceback where it is stopped."""
+
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from mdlm_lm_eval.values import OptionError
+
+_STOPPED, _NOBODY_READS = 130, 141  # as a shell counts SIGINT and SIGPIPE
+
+
+@contextmanager
+def ending_well(command: str, *, after_stop: str) -> Iterator[None]:
+    """The whole of a command. `after_stop` says what to do after Ctrl-C: "the same command goes on"."""
+    try:
+        yield
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Nobody reads on; what is left would fail once more when Python ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(_NOBODY_READS)
+    except (OptionError, OSError) as error:
+        sys.exit(f"{command}: {error}")
+    except KeyboardInterrupt:
+        sys.stderr.write(f"\n{command}: stopped; {after_stop}\n")
+        sys.exit(_STOPPED)
+
+
+@contextmanager
+def importing(command: str) -> Iterator[None]:
+    """Around imports of heavy packages, which fail in ways of their own where Ctrl-C interrupts them."""
+
+    def stop_at_once(*_: object) -> None:
+        os.write(2, f"\n{command}: stopped; it had not begun\n".encode())
+        os._exit(_STOPPED)
+
+    before = signal.signal(signal.SIGINT, stop_at_once)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)

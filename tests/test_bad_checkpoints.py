@@ -1,0 +1,240 @@
+"""A checkpoint or adapter whose files are wrong ends the run in one sentence that names it and says what is wrong.
+
+A new bad checkpoint is a row of one of these tables.
+"""
+
+import json
+import pickle
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from peft import LoraConfig, get_peft_model
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM
+
+from mdlm_lm_eval.lm import MDLM
+from mdlm_lm_eval.options import OptionError
+
+# What stands in config.json in place of the right value.
+CONFIG_VALUES = [
+    ("vocab_size", "abc", "'vocab_size' expected int, got str"),
+    ("vocab_size", None, "'vocab_size' expected int, got NoneType"),
+    ("vocab_size", 10**13, "cannot be loaded as asked for"),
+    ("vocab_size", -5, "vocab_size must be a whole number from 1, not -5"),
+    ("hidden_size", "x", "'hidden_size' expected int, got str"),
+    ("hidden_size", 0, "hidden_size must be a whole number from 1, not 0"),
+    ("num_attention_heads", 0, "ZeroDivisionError"),
+    ("num_attention_heads", 7, "not a multiple of the number of attention heads (7)"),
+    ("num_hidden_layers", "four", "'num_hidden_layers' expected int, got str"),
+    ("max_position_embeddings", "x", "'max_position_embeddings' expected int, got str"),
+    ("max_position_embeddings", None, "'max_position_embeddings' expected int, got NoneType"),
+    ("max_position_embeddings", -3, "max_position_embeddings must be a whole number from 1, not -3"),
+    ("model_type", ["llama"], "model_type=['llama'] is not known"),
+    ("model_type", 5, "model_type=5 is not known"),
+    ("model_type", "foo", "model_type='foo' is not known"),
+    ("hidden_act", "foo", "foo"),
+    ("hidden_act", 5, "hidden_act"),
+    ("rms_norm_eps", "x", "'rms_norm_eps' expected float, got str"),
+    ("rope_parameters", 5, "'rope_parameters'"),
+    ("rope_parameters", {"rope_type": "foo"}, "foo"),
+    ("pad_token_id", 100_000, "Padding_idx must be within num_embeddings"),
+    ("pad_token_id", "x", "pad_token_id"),
+    ("eos_token_id", "x", "'eos_token_id'"),
+    ("eos_token_id", [1, "a"], "'eos_token_id'"),
+    ("mask_token_id", "x", "mask_token_id=x is no token of the vocabulary"),
+    ("mask_token_id", True, "mask_token_id=True is no token of the vocabulary"),
+    ("mask_token_id", 10**6, "mask_token_id=1000000 is no token of the vocabulary"),
+    ("dtype", "foo", "dtype in its config.json names no type of torch: foo"),
+    ("dtype", 5, "dtype in its config.json names no type of torch: 5"),
+    ("tie_word_embeddings", "x", "'tie_word_embeddings' expected bool, got str"),
+    ("quantization_config", 5, "quantization_config"),
+    ("quantization_config", {"quant_method": "foo"}, "foo"),
+    ("diffusion_family", "foo", "diffusion_family='foo' in config.json must be one of"),
+    ("diffusion_family", ["llada"], "diffusion_family=['llada'] in config.json must be one of"),
+    ("is_causal", True, "is_causal"),
+    ("shift_logits", "maybe", "shift_logits must be true or false, not maybe"),
+]
+
+# The whole of config.json.
+CONFIG_FILES = ["5", "null", '"text"', "[" * 100_000, "[]", "{", "", "\x00\x01", '{"model_type": "llama"']
+
+# Whole files beside it. A folder of None is one that is taken away.
+FILES: list[tuple[dict[str, str | None], str]] = [
+    ({"tokenizer_config.json": "[]"}, "tokenizer of"),
+    ({"tokenizer_config.json": "5"}, "tokenizer of"),
+    ({"tokenizer_config.json": '{"tokenizer_class": 5}'}, "tokenizer of"),
+    ({"tokenizer_config.json": '{"tokenizer_class": "Foo"}'}, "prefix_token_id is not set"),
+    ({"tokenizer_config.json": "[" * 100_000}, "tokenizer of"),
+    ({"tokenizer.json": "{}"}, "tokenizer of"),
+    ({"tokenizer.json": "[" * 100_000}, "tokenizer of"),
+    ({"tokenizer.json": None, "tokenizer_config.json": None}, "tokenizer of"),
+    ({"generation_config.json": "[]"}, "cannot be loaded as asked for"),
+    ({"generation_config.json": '{"eos_token_id": "x"}'}, "generation_config.json"),
+    ({"model.safetensors": None}, "its weights cannot be read"),
+    ({"model.safetensors": ""}, "its weights cannot be read"),
+    ({"model.safetensors": "not weights at all"}, "its weights cannot be read"),
+]
+
+# `model.safetensors.index.json` of a checkpoint in shards.
+INDEXES = [
+    "5",
+    "[]",
+    "{",
+    '{"weight_map": 5}',
+    '{"weight_map": {}}',
+    '{"weight_map": {"model.embed_tokens.weight": "shard.safetensors"}}',
+    '{"metadata": {}, "weight_map": {"model.embed_tokens.weight": 5}}',
+    '{"metadata": {}, "weight_map": {"model.embed_tokens.weight": "../other/model.safetensors"}}',
+    '{"metadata": {}, "weight_map": {"model.embed_tokens.weight": "/etc/passwd"}}',
+    '{"metadata": {}, "weight_map": {"model.embed_tokens.weight": "missing.safetensors"}}',
+]
+
+ADAPTER_VALUES = [
+    ("r", None),
+    ("r", "two"),
+    ("r", 0),
+    ("r", -1),
+    ("r", 2.5),
+    ("lora_alpha", float("nan")),
+    ("lora_alpha", "x"),
+    ("lora_alpha", None),
+    ("lora_dropout", "x"),
+    ("lora_dropout", 5),
+    ("target_modules", "("),
+    ("target_modules", 5),
+    ("target_modules", ["nothing_of_this"]),
+    ("target_modules", None),
+    ("modules_to_save", 5),
+    ("rank_pattern", 5),
+    ("bias", "foo"),
+    ("peft_type", "PROMPT_TUNING"),
+    ("peft_type", "FOO"),
+    ("peft_type", 5),
+]
+ADAPTER_FILES = ["5", "null", "[]", "{", "", "[" * 100_000, "{}", '"text"']
+
+
+class Evil:
+    """Code that runs where a pickle is read without care."""
+
+    def __reduce__(self) -> tuple[Callable[[str], object], tuple[str]]:
+        return eval, ("__import__('builtins').__dict__.__setitem__('mdlm_was_here', True)",)
+
+
+def refusal(**arguments: Any) -> str:
+    """The sentence that loading ends with."""
+    with pytest.raises(OptionError) as error:
+        MDLM.create_from_arg_obj(arguments, {"device": "cpu", "batch_size": 1})
+    sentence = str(error.value)
+    assert "\n" not in sentence
+    assert len(sentence) < 1500
+    return sentence
+
+
+@pytest.fixture
+def broken(checkpoint: Path, tmp_path: Path) -> Path:
+    """A copy of a good checkpoint, to be broken."""
+    return shutil.copytree(checkpoint, tmp_path / "broken")
+
+
+@pytest.fixture(scope="session")
+def good_adapter(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A LoRA adapter that fits the checkpoint."""
+    folder = tmp_path_factory.mktemp("adapter")
+    model = AutoModelForCausalLM.from_pretrained(checkpoint)
+    get_peft_model(model, LoraConfig(r=2, target_modules=["q_proj"])).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def adapter(good_adapter: Path, tmp_path: Path) -> Path:
+    """A copy of it, to be broken."""
+    return shutil.copytree(good_adapter, tmp_path / "adapter")
+
+
+def set_in(path: Path, **values: Any) -> None:
+    path.write_text(json.dumps(json.loads(path.read_text()) | values))
+
+
+@pytest.mark.parametrize(("name", "value", "said"), CONFIG_VALUES)
+def test_values_in_config_json(broken: Path, name: str, value: Any, said: str) -> None:
+    set_in(broken / "config.json", **{name: value})
+    sentence = refusal(pretrained=str(broken))
+    assert said in sentence
+
+
+@pytest.mark.parametrize("text", CONFIG_FILES)
+def test_config_json(broken: Path, text: str) -> None:
+    (broken / "config.json").write_text(text)
+    assert refusal(pretrained=str(broken)).startswith(f"pretrained={broken}: cannot read its config.json")
+
+
+@pytest.mark.parametrize(("files", "said"), FILES)
+def test_files_of_a_checkpoint(broken: Path, files: dict[str, str | None], said: str) -> None:
+    for name, text in files.items():
+        (broken / name).unlink(missing_ok=True)
+        if text is not None:
+            (broken / name).write_text(text)
+    assert said in refusal(pretrained=str(broken))
+
+
+@pytest.mark.parametrize("index", INDEXES)
+def test_indexes_of_shards(broken: Path, index: str) -> None:
+    shutil.copytree(broken, broken.parent / "other")
+    (broken / "model.safetensors").rename(broken / "shard.safetensors")
+    (broken / "model.safetensors.index.json").write_text(index)
+    assert refusal(pretrained=str(broken)).startswith(f"pretrained={broken}: ")
+
+
+@pytest.mark.parametrize("what", [Evil(), {"weight": Evil()}, 5, [1]])
+def test_pickled_weights_run_no_code(broken: Path, what: Any) -> None:
+    (broken / "model.safetensors").unlink()
+    torch.save(what, broken / "pytorch_model.bin")
+    sentence = refusal(pretrained=str(broken))
+    assert sentence.startswith(f"pretrained={broken}: ")
+    assert "weights_only" not in sentence
+    assert "mdlm_was_here" not in vars(__import__("builtins"))
+
+
+def test_plain_pickles_run_no_code(broken: Path) -> None:
+    (broken / "model.safetensors").unlink()
+    (broken / "pytorch_model.bin").write_bytes(pickle.dumps(Evil()))
+    assert refusal(pretrained=str(broken)).endswith("could run code; convert them to safetensors")
+    assert "mdlm_was_here" not in vars(__import__("builtins"))
+
+
+@pytest.mark.parametrize(("name", "value"), ADAPTER_VALUES)
+def test_values_in_an_adapters_config(checkpoint: Path, adapter: Path, name: str, value: Any) -> None:
+    set_in(adapter / "adapter_config.json", **{name: value})
+    assert refusal(pretrained=str(checkpoint), peft=str(adapter)).startswith(f"peft={adapter}: ")
+
+
+@pytest.mark.parametrize("text", ADAPTER_FILES)
+def test_config_of_an_adapter(checkpoint: Path, adapter: Path, text: str) -> None:
+    (adapter / "adapter_config.json").write_text(text)
+    assert refusal(pretrained=str(checkpoint), peft=str(adapter)).startswith(f"peft={adapter}: ")
+
+
+@pytest.mark.parametrize("what", [Evil(), {"weight": Evil()}, 5])
+def test_pickled_adapters_run_no_code(checkpoint: Path, adapter: Path, what: Any) -> None:
+    (adapter / "adapter_model.safetensors").unlink()
+    torch.save(what, adapter / "adapter_model.bin")
+    sentence = refusal(pretrained=str(checkpoint), peft=str(adapter))
+    assert sentence.startswith(f"peft={adapter}: ")
+    assert "weights_only" not in sentence
+    assert "mdlm_was_here" not in vars(__import__("builtins"))
+
+
+def test_modules_that_an_adapter_says_are_saved_and_are_not(checkpoint: Path, adapter: Path) -> None:
+    set_in(adapter / "adapter_config.json", modules_to_save=["lm_head"])
+    assert refusal(pretrained=str(checkpoint), peft=str(adapter)).startswith(f"peft={adapter}: ")
+
+
+def test_weights_that_are_not_finite(checkpoint: Path, adapter: Path) -> None:
+    path = adapter / "adapter_model.safetensors"
+    save_file({name: torch.full_like(weight, torch.nan) for name, weight in load_file(path).items()}, path)
+    assert "not finite" in refusal(pretrained=str(checkpoint), peft=str(adapter))

@@ -1,0 +1,126 @@
+"""`lm_eval` ends in one sentence where what it was given cannot be used, and says what it wrote where it can.
+
+A new bad command is a row of this table. All run in this process, without lm-eval's thousands of tasks.
+"""
+
+import json
+import shutil
+import sqlite3
+import sys
+from pathlib import Path
+
+import lm_eval.tasks
+import pytest
+import torch
+from lm_eval.__main__ import cli_evaluate
+from safetensors.torch import load_file, save_file
+
+from mdlm_lm_eval import tasks_path
+
+SUITE = "mdlm_verb_smallest"
+COMMANDS = [
+    (
+        "--tasks {suite} --metadata fewshot_relevant=-1",
+        "fewshot_relevant must be a whole number from 0 up to 10000, not -1",
+    ),
+    (
+        "--tasks {suite} --metadata fewshot_relevant=abc",
+        "fewshot_relevant must be a whole number from 0 up to 10000, not abc",
+    ),
+    (
+        "--tasks {suite} --metadata fewshot_relevant=nan",
+        "fewshot_relevant must be a whole number from 0 up to 10000, not nan",
+    ),
+    (
+        "--tasks {suite} --metadata fewshot_relevant=10000000",
+        "fewshot_relevant must be a whole number from 0 up to 10000",
+    ),
+    ("--tasks {suite} --metadata fewshot_seed=abc", "fewshot_seed must be a whole number from 0 up to "),
+    ("--tasks {suite} --metadata fewshot_distractors=1.5", "fewshot_distractors must be a whole number from 0 up to"),
+    ("--tasks {suite} --metadata fewshot_relevent=3", "fewshot_relevent=3; did you mean fewshot_relevant?"),
+    ("--tasks {suite} --metadata foo=1", "unknown setting of the few-shot tasks foo=1; the options are fewshot_"),
+    ("--tasks {suite} --num_fewshot 5", "use --metadata fewshot_relevant=... fewshot_distractors=..."),
+    ("--tasks {suite} --num_fewshot 0", "use --metadata fewshot_relevant=0 fewshot_distractors=0"),
+    ("--tasks {suite} --num_fewshot -1", "--num_fewshot must be a whole number from 0, not -1"),
+    ("--tasks {suite} --limit -1", "--limit must be a number above 0, not -1"),
+    ("--tasks {suite} --limit nan", "--limit must be a number above 0, not nan"),
+    ("--tasks {suite} --limit 0", "--limit must be a number above 0, not 0"),
+    ("--tasks {suite} --limit inf", "--limit must be a number above 0, not inf"),
+    ("--tasks {suite} --seed -1", "--seed must be a whole number from 0 up to 4294967295, not -1"),
+    ("--tasks nosuchtask", "Tasks not found: nosuchtask"),
+    ("--tasks /etc/passwd", "Tasks not found: /etc/passwd"),
+    ("--tasks EMPTY", "--tasks is not set; name at least one, such as mdlm_context"),
+    ("--tasks {suite} --output_path EMPTY", "--output_path is not set; name a folder, such as results"),
+    ("--tasks {suite} --output_path /proc/x", "--output_path /proc/x cannot be written: "),
+    ("--tasks {suite} --output_path /etc/passwd", "--output_path /etc/passwd cannot be written: "),
+    ("--tasks {suite} --output_path /etc/passwd/x", "--output_path /etc/passwd/x cannot be written: "),
+    ("--tasks {suite} --output_path {long}", "cannot be written: File name too long"),
+    ("--tasks {suite} --use_cache {folder}/garbage", "garbage_rank0.db is no request cache: file is not a database"),
+    (
+        "--tasks {suite} --use_cache {folder}/folder",
+        "folder_rank0.db is no request cache: unable to open database file",
+    ),
+    ("--tasks {suite} --use_cache /proc/nope/x", "--use_cache /proc/nope cannot be written: "),
+    ("--tasks {suite} --use_cache {folder}/other", "other_rank0.db was not filled by --model mdlm"),
+    ("--tasks {suite} --model_args pretrained={folder}/no_template --apply_chat_template", "--apply_chat_template"),
+    ("--tasks {suite} --model_args pretrained={folder}/constant --apply_chat_template", "--apply_chat_template"),
+    ("--tasks {suite} --model_args pretrained={folder}/unclosed --apply_chat_template", "--apply_chat_template"),
+    ("--tasks {suite} --model_args pretrained={folder}/raises --apply_chat_template", "--apply_chat_template"),
+    ("--tasks {suite} --model_args pretrained={folder}/damaged", f"not finite (NaN or infinity) for the task {SUITE}"),
+    ("--tasks tiny_choice --model_args pretrained={folder}/damaged", "not finite (NaN or infinity) for the task tiny_"),
+    ("--tasks {suite} --model_args pretrained={long}", "File name too long"),
+]
+TEMPLATES = {"no_template": None, "constant": "hello", "unclosed": "{% for m in messages %}", "raises": "{{ 1 / 0 }}"}
+
+
+@pytest.fixture(scope="module")
+def folder(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Broken checkpoints and request caches."""
+    folder = tmp_path_factory.mktemp("bad")
+    for name, template in TEMPLATES.items():
+        shutil.copytree(checkpoint, folder / name)
+        (folder / name / "chat_template.jinja").unlink()
+        settings = json.loads((folder / name / "tokenizer_config.json").read_text())
+        settings |= {} if template is None else {"chat_template": template}
+        (folder / name / "tokenizer_config.json").write_text(json.dumps(settings))
+    shutil.copytree(checkpoint, folder / "damaged")
+    weights = load_file(checkpoint / "model.safetensors")
+    weights["model.norm.weight"] = torch.full_like(weights["model.norm.weight"], torch.nan)
+    save_file(weights, folder / "damaged" / "model.safetensors", {"format": "pt"})
+    (folder / "garbage_rank0.db").write_text("no database at all " * 100)
+    (folder / "folder_rank0.db").mkdir()
+    with sqlite3.connect(folder / "other_rank0.db") as connection:
+        connection.execute("CREATE TABLE unnamed (key TEXT PRIMARY KEY, value BLOB)")
+        connection.execute("INSERT INTO unnamed VALUES ('key', x'80049504000000000000008c015894')")
+    return folder
+
+
+def run(monkeypatch: pytest.MonkeyPatch, checkpoint: Path, task_folder: Path, words: list[str]) -> None:
+    """Runs `lm_eval --model mdlm`, on two questions and the tiny model where the words say nothing else."""
+    manager = lm_eval.tasks.TaskManager
+    folders = [tasks_path(), task_folder]
+    monkeypatch.setattr(
+        lm_eval.tasks,
+        "TaskManager",
+        lambda include_path, metadata: manager(include_path=folders, include_defaults=False, metadata=metadata),
+    )
+    command = ["lm_eval", "--model", "mdlm", "--device", "cpu", *words]
+    command += [] if "--limit" in words else ["--limit", "2"]
+    command += [] if "--model_args" in words else ["--model_args", f"pretrained={checkpoint}"]
+    monkeypatch.setattr(sys, "argv", command)
+    cli_evaluate()
+
+
+@pytest.mark.parametrize(("words", "sentence"), COMMANDS)
+def test_bad_commands(
+    words: str, sentence: str, folder: Path, checkpoint: Path, task_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = [
+        "" if word == "EMPTY" else word.format(suite=SUITE, folder=folder, long="x" * 300) for word in words.split()
+    ]
+    with pytest.raises(SystemExit) as ended:
+        run(monkeypatch, checkpoint, task_folder, given)
+    said = str(ended.value.code)
+    assert said.startswith("lm_eval: ")
+    assert sentence in said
+    assert "\n" not in said

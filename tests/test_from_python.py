@@ -1,0 +1,45 @@
+"""The package's public names, as README shows them."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from mdlm_lm_eval import DecodingOptions, decode, load_denoiser, load_tokenizer
+from mdlm_lm_eval.options import OptionError
+
+README = Path(__file__).parent.parent / "README.md"
+
+
+def test_readmes_example_runs_as_it_stands() -> None:
+    (example,) = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
+    names: dict[str, object] = {}
+    exec(example, names)
+    answers = names["answers"]
+    assert isinstance(answers, list)
+    assert answers[0][:1] in ("A", "B", "C")
+
+
+@pytest.mark.parametrize(
+    ("prompts", "has_tokenizer", "sentence"),
+    [
+        (["text"], False, "prompts must be a list of lists of token ids, or of texts with tokenizer=load_tokenizer"),
+        ("text", False, "prompts must be a list of lists of token ids"),
+        ([["a"]], False, "prompts must be a list of lists of token ids"),
+        ("text", True, "prompts must be a list of texts where a tokenizer is given"),
+        ([[1, 2]], True, "prompts must be a list of texts where a tokenizer is given"),
+    ],
+)
+def test_prompts_of_another_kind(checkpoint: Path, prompts: list[str], has_tokenizer: bool, sentence: str) -> None:
+    tokenizer = {"tokenizer": load_tokenizer(str(checkpoint))} if has_tokenizer else {}
+    with pytest.raises(OptionError, match=sentence):
+        decode(load_denoiser(str(checkpoint)), prompts, DecodingOptions(n_masks=2), **tokenizer)
+
+
+def test_texts_are_decoded_as_their_tokens_are(checkpoint: Path) -> None:
+    denoiser, tokenizer = load_denoiser(str(checkpoint)), load_tokenizer(str(checkpoint))
+    options = DecodingOptions(n_masks=4)
+    (ids,) = decode(denoiser, [tokenizer.encode("red is")], options, stop_ids=[tokenizer.eos_token_id])
+    (text,) = decode(denoiser, ["red is"], options, tokenizer=tokenizer)
+    assert text == tokenizer.decode(ids, skip_special_tokens=True)
+    assert decode(denoiser, ["red is"], DecodingOptions(n_masks=4, n_fillers=3), tokenizer=tokenizer) != []
