@@ -34,8 +34,8 @@ class CellEvaluator:
         self._loaded_adapter: str | None = None
 
     def shares_weights(self, cell: Cell) -> bool:
-        """Whether the cell needs the adapter that is loaded now."""
-        return cell.peft == self._loaded_adapter
+        """Whether the cell needs the adapter that is loaded now, if any model is."""
+        return self._lm is None or cell.peft == self._loaded_adapter
 
     def evaluate(self, cell: Cell, settings: dict[str, Any]) -> tuple[str, Write] | None:
         """A cell's first score and what writes its files; None in processes that only help another (`torchrun`)."""

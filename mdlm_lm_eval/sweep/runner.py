@@ -39,14 +39,19 @@ class SweepRun:
         self._ranks = _Ranks()
         self._claim: Claim | None = None
 
+    def start(self) -> None:
+        """Looks at what has been done before. Raises OptionError where results cannot be written."""
+        with self.evaluator.timed("for the tasks"):
+            # Of the processes of one `torchrun`, the first alone claims and writes.
+            self.board = Board(self.sweep, self.tasks, self.output) if self._ranks.is_first else None
+
     def run(self) -> None:
         """Computes every cell that nobody has done, and returns when all are done or have failed.
 
         Raises OptionError where results cannot be written or the model cannot be loaded.
         """
-        with self.evaluator.timed("for the tasks"):
-            # Of the processes of one `torchrun`, the first alone claims and writes.
-            self.board = Board(self.sweep, self.tasks, self.output) if self._ranks.is_first else None
+        if self.board is None:
+            self.start()
         if self.board is not None:
             announce(self.board)
         with progress_bar(self.board) as bar:
