@@ -4,6 +4,7 @@ import json
 import os
 import random
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -32,11 +33,13 @@ n, folder = int(sys.argv[1]), sys.argv[2]
 sys.argv = ["mdlm-sweep", *sys.argv[3:]]
 for number in range(n):
     if (child := os.fork()) == 0:
-        os.dup2(os.open(f"{folder}/{number}.log", os.O_WRONLY | os.O_CREAT), 2)
+        log = os.open(f"{folder}/{number}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        os.dup2(log, 1)
+        os.dup2(log, 2)
         try:
             main()
         except SystemExit as end:
-            sys.stderr.flush()
+            sys.stdout.flush()
             os._exit(int(bool(end.code)))
     print(child, flush=True)
 codes = [os.waitstatus_to_exitcode(os.waitpid(-1, 0)[1]) for _ in range(n)]
@@ -178,12 +181,16 @@ def test_items_are_done_once_by_two_that_take_turns(tmp_path: Path) -> None:
     second = workers[1].take()
     assert second is not None
     assert (first[0], second[0]) == (0, 1)
-    assert workers[1].take(lambda n: n == 4)[0] == 4  # type: ignore[index]
-    done.append(first[0])
-    first[1].release()
-    second[1].release()  # undone
-    done.extend(n for n, _ in workers[0] if n != 4)
+    preferred = workers[1].take(lambda n: n == 4)
+    assert preferred is not None
+    assert preferred[0] == 4
+    assert workers[0].holders() == []
+    done += [first[0], preferred[0]]
+    for _, held in (first, second, preferred):
+        held.release()  # the second's is not done
+    done.extend(n for n, _ in workers[0])
     assert sorted(done) == [0, 1, 2, 3, 4, 5]
+    assert workers[1].wait() is None
 
 
 def test_a_claim_of_a_dead_host_is_taken_after_the_lease_by_the_own_clock(
@@ -241,7 +248,10 @@ def test_two_launchers_of_torchrun_give_the_same_scores(
         tmp_path / "out", checkpoint, task_folder, f"--n_masks={N_MASKS[:3]}", "--limit=4"
     )
     run_here(tmp_path / "one", checkpoint, task_folder, n_masks=N_MASKS[:3], limit=4)
-    rendezvous = ["--nnodes=2", "--nproc-per-node=1", "--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:29811"]
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        endpoint = f"127.0.0.1:{free.getsockname()[1]}"
+    rendezvous = ["--nnodes=2", "--nproc-per-node=1", "--rdzv-backend=c10d", f"--rdzv-endpoint={endpoint}"]
     launch = [python, "-m", "torch.distributed.run", *rendezvous, "-m", "mdlm_lm_eval.sweep", *arguments]
     nodes = [subprocess.Popen(launch, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True) for _ in range(2)]
     errors = [node.communicate()[1] for node in nodes]

@@ -12,7 +12,7 @@ from accelerate import PartialState
 from accelerate.utils import broadcast_object_list
 from tqdm import tqdm
 
-from mdlm_lm_eval.devices import share_cpu_among_processes
+from mdlm_lm_eval.devices import best_device, share_cpu_among_processes
 from mdlm_lm_eval.results.locks import Claim
 from mdlm_lm_eval.sweep.board import Board
 from mdlm_lm_eval.sweep.evaluator import CellEvaluator
@@ -118,7 +118,7 @@ class _Ranks:
         if not self.several:
             return cell
         share_cpu_among_processes()
-        PartialState(timeout=timedelta(weeks=52))
+        PartialState(cpu=best_device() == "cpu", timeout=timedelta(weeks=52))
         return broadcast_object_list([cell])[0]
 
 
