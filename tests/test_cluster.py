@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from mdlm_lm_eval.attribution.output import Report
 from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.results import locks
 from mdlm_lm_eval.results.locks import Claim, claim
@@ -168,6 +169,24 @@ def test_status_says_who_runs_what_and_what_is_missing(tmp_path: Path, checkpoin
     assert lines[3] == f"missing: {checkpoint.name}/tiny_generate,n_masks=1"
     with pytest.raises(OptionError, match="no sweep has begun there"):
         status_of(tmp_path / "other")
+
+
+def test_processes_share_the_tasks_of_an_analysis(tmp_path: Path) -> None:
+    """Two reports on one folder, of which one adds the tasks that the other has not."""
+    first, second = (Report(tmp_path, "confidence", {"limit": 1}) for _ in range(2))
+    shared = [Shared(["a", "b", "c"], report.task_path, report.has) for report in (first, second)]
+    taken = shared[0].take()
+    assert taken is not None
+    for task, _ in [shared[1].take(), shared[1].take()]:  # type: ignore[misc]
+        second.add(task, [{"task": task, "value": 1}])
+    assert shared[1].take() is None
+    first.add(taken[0], [{"task": taken[0], "value": 2}])
+    taken[1].release()
+    assert shared[0].wait() is shared[1].wait() is None
+    for report in (first, second):
+        report.sort(["a", "b", "c"])
+        assert [row["task"] for row in report.rows] == report.finished == ["a", "b", "c"]
+    assert (first.own, second.own) == (["a"], ["b", "c"])
 
 
 # Claims themselves
