@@ -17,6 +17,7 @@ from collections import Counter
 from pathlib import Path
 
 from mdlm_lm_eval.results.files import UnusableFile, read_json, whole_folder
+from mdlm_lm_eval.results.locks import clear_claims
 from mdlm_lm_eval.results.sharing import Shared
 
 
@@ -33,6 +34,7 @@ def main() -> None:
         output, logs = Path(folder) / "results", Path(folder) / "logs"
         output.mkdir()
         logs.mkdir()
+        codes: Counter[int] = Counter()
         started = time.monotonic()
         processes = [_start(output, logs, given.cells) for _ in range(given.processes)]
         for process, share in zip(
@@ -41,7 +43,9 @@ def main() -> None:
             while len(os.listdir(output)) < 0.9 * share * given.cells:
                 time.sleep(0.05)
             os.kill(process, signal.SIGKILL)
-        codes = Counter(os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) for process in processes)
+            codes[os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])] += 1
+            processes.remove(process)
+        codes.update(os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) for process in processes)
         seconds = time.monotonic() - started
         _report(output, logs, given.cells, codes, seconds)
 
@@ -74,6 +78,7 @@ def _report(output: Path, logs: Path, cells: int, codes: Counter[int], seconds: 
     lines = [line for log in logs.iterdir() for line in log.read_text().splitlines()]
     computed = Counter(int(line) for line in lines if line.isdigit())
     cpu = sum(float(line.split()[1]) for line in lines if line.startswith("cpu"))
+    clear_claims(output)  # as a sweep does at its end
     lost = [cell for cell in range(cells) if not _is_done(output, cell)]
     left = [path.name for path in output.iterdir() if path.name.startswith(".")]
     print(f"{cells} cells, exit codes {dict(codes)}, {seconds:.1f} s, {1000 * seconds / cells:.2f} ms a cell")

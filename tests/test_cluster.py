@@ -229,6 +229,17 @@ def test_a_claim_of_a_dead_host_is_taken_after_the_lease_by_the_own_clock(
     assert not list(tmp_path.iterdir())
 
 
+def test_a_claim_that_outlived_its_process_is_cleared(tmp_path: Path) -> None:
+    code = "import os, sys\nfrom pathlib import Path\nfrom mdlm_lm_eval.results.locks import Claim\n"
+    code += "for name in sys.argv[1:]:\n    held = Claim(Path(name))\n    held.take()\nos._exit(0)\n"
+    finished, free = tmp_path / "finished", tmp_path / "free"
+    subprocess.run([sys.executable, "-c", code, str(finished)], check=True)
+    finished.mkdir()
+    with claim(free):
+        locks.clear_claims(tmp_path)
+        assert {path.name for path in tmp_path.iterdir()} == {"finished", ".free.claim"}
+
+
 def test_a_claim_without_a_name_does_not_last_forever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(locks, "LEASE_SECONDS", 0.2)
     (tmp_path / ".cell.claim").touch()
@@ -258,6 +269,17 @@ def test_where_cells_run_is_checked_first(
     with pytest.raises(SystemExit) as ended:
         main()
     assert str(ended.value.code).startswith(f"mdlm-sweep: {sentence}")
+
+
+def test_without_ray_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from mdlm_lm_eval.sweep import __main__ as command_line
+
+    monkeypatch.setattr(command_line, "find_spec", lambda name: None)
+    words = ["mdlm-sweep", f"--output_path={tmp_path}", "--tasks=mdlm_context", "--executor=ray"]
+    monkeypatch.setattr(sys, "argv", words)
+    with pytest.raises(SystemExit) as ended:
+        command_line.main()
+    assert ended.value.code == "mdlm-sweep: --executor ray needs Ray: pip install 'mdlm-lm-eval[ray]'"
 
 
 def test_two_launchers_of_torchrun_give_the_same_scores(

@@ -76,6 +76,28 @@ def test_nodes_with_other_packages_are_named(
         run.run()
 
 
+def test_ctrl_c_leaves_no_worker_and_no_claim(
+    cluster: str, tmp_path: Path, checkpoint: Path, task_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = RaySweep(sweep(checkpoint, task_folder, n_masks=[3, 4]), tmp_path, RayOptions(cluster, workers=1))
+
+    def interrupt(self: RaySweep) -> None:
+        deal_out(self)
+        if self._running():
+            raise KeyboardInterrupt
+
+    deal_out = RaySweep._deal_out
+    monkeypatch.setattr(ray_cluster, "_ENVIRONMENT", ())
+    monkeypatch.setattr(RaySweep, "_deal_out", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        run.run()
+    assert not list(tmp_path.rglob(".*.claim"))
+    ray.init(address=cluster, log_to_driver=False)
+    states = {actor["State"] for actor in ray._private.state.actors().values()}
+    ray.shutdown()
+    assert states <= {"DEAD"}
+
+
 def test_an_address_where_no_cluster_answers() -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))

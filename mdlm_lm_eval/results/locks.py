@@ -94,6 +94,15 @@ def claim(path: Path, *, wait: float = 0.0) -> Iterator[Claim]:
         held.release()
 
 
+def clear_claims(folder: Path) -> None:
+    """Removes the claims that dead processes left beside what they had finished in `folder`."""
+    for marker in folder.glob(".*.claim"):
+        path = marker.with_name(marker.name[1:].removesuffix(".claim"))
+        left = Claim(path)
+        if path.exists() and left.take():
+            left.release()
+
+
 def this_process() -> str:
     """As `Claim.holder` names it to others."""
     return f"process {os.getpid()} on {platform.node()}"

@@ -14,7 +14,7 @@ from typing import Any
 from mdlm_lm_eval import families
 from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.results.files import check_writable, whole_folder
-from mdlm_lm_eval.results.locks import Claim
+from mdlm_lm_eval.results.locks import Claim, clear_claims
 from mdlm_lm_eval.results.sentences import one_line
 from mdlm_lm_eval.results.sharing import Shared
 from mdlm_lm_eval.sweep import results as files
@@ -76,6 +76,11 @@ class Board:
         sentence = self.failures[self.name(cell)] = f"{kind}{one_line(error)}"
         write_failure(failed_file(self.folder(cell)), sentence)
         return sentence
+
+    def clear_claims(self) -> None:
+        """Removes what processes left that died right after they had finished a cell."""
+        for folder in {self.folder(cell).parent for cell in self.sweep.cells}:
+            clear_claims(folder)
 
     def counts(self) -> str:
         """Who did how many cells."""

@@ -72,6 +72,7 @@ class RaySweep:
             self._start_worker = self._workers_starter()
             with progress_bar(self.board) as bar:
                 self._compute(bar)
+            self.board.clear_claims()
         finally:
             for job in self._jobs.values():
                 if job.claim is not None:

@@ -67,6 +67,8 @@ class SweepRun:
                     if self._claim is not None:
                         self._claim.release()
                 show_progress(bar, self.board)
+        if self.board is not None:
+            self.board.clear_claims()
 
     @property
     def failures(self) -> list[str]:
