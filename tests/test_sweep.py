@@ -136,11 +136,11 @@ def test_nothing_loads_where_all_is_done(tmp_path: Path, checkpoint: Path, task_
 
 def test_results_of_other_settings_or_weights_stay(tmp_path: Path, checkpoint: Path, task_folder: Path) -> None:
     adapter(checkpoint, tmp_path / "adapter", seed=1)
-    settings: dict[str, Any] = {"n_masks": 4, "limit": 1, "peft": str(tmp_path / "adapter")}
+    settings: dict[str, Any] = {"n_masks": 4, "limit": 2, "peft": str(tmp_path / "adapter")}
     run_here(tmp_path / "out", checkpoint, task_folder, **settings)
     before = stored(tmp_path / "out")
     for changes, message in (
-        ({"limit": 2}, "(limit was 1 and is 2); move it"),
+        ({"limit": 1}, "(limit was 2 and is 1); move it"),
         ({"model_args": {"pretrained": str(checkpoint), "dtype": "float64"}}, "(model_args was"),
         ({"system_instruction": "Think."}, "(system_instruction was None and is Think.)"),
     ):

@@ -6,7 +6,7 @@
     mdlm-attribution shots-against-masks results --output_path analyses
 
 Without pretrained in --model_args it is the built-in model. Each writes CSV, JSON and, where there is a curve to show,
-a figure. The same command continues a killed one.
+a figure. The same command continues a killed one, and several at once share the tasks.
 """
 
 import argparse
@@ -235,7 +235,8 @@ def _band(row: dict[str, Any], digits: int = 3) -> str:
 
 def _say_where(report: Any, *, figure: bool = False) -> None:
     suffixes = (".csv", ".json", ".png", ".svg") if figure else (".csv", ".json")
-    print(f"written: {', '.join(str(report.path(suffix)) for suffix in suffixes)}")
+    tasks = f" ({len(report.own)} of {len(report.finished)} tasks by this process)" if report.finished else ""
+    print(f"written: {', '.join(str(report.path(suffix)) for suffix in suffixes)}{tasks}")
 
 
 if __name__ == "__main__":

@@ -15,10 +15,12 @@ from typing import Any
 
 from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.results.files import UnusableFile, check_writable, read_json, write_whole
+from mdlm_lm_eval.results.locks import claim
 from mdlm_lm_eval.results.privacy import published, published_command
 from mdlm_lm_eval.results.statistics import t_interval
 
 Row = dict[str, Any]
+_SECONDS_TO_ADD = 600.0  # others hold the file for as long as it takes to write it
 
 
 def over_tasks(rows: Sequence[Row], value: str, by: Sequence[str]) -> list[Row]:
@@ -39,6 +41,7 @@ def over_tasks(rows: Sequence[Row], value: str, by: Sequence[str]) -> list[Row]:
 class Report:
     """One analysis on disk, in `{folder}/{name}.json` and `.csv`, rewritten as its rows come in.
 
+    Several processes may work on one; `own` are the tasks that this one has added.
     Raises OptionError where the folder holds the same analysis of other settings.
     """
 
@@ -48,8 +51,8 @@ class Report:
         self.settings: dict[str, Any] = published(json.loads(json.dumps(settings)))
         self.rows: list[Row] = []
         self.finished: list[str] = []  # tasks whose rows are there
-        if self.path(".json").exists():
-            self._continue()
+        self.own: list[str] = []
+        self._continue()
 
     def path(self, suffix: str) -> Path:
         """Of one of the analysis' files."""
@@ -59,11 +62,29 @@ class Report:
         """Raises OptionError where there can be none, so that no work is done in vain."""
         check_writable(self.folder, "--output_path")
 
+    def has(self, task: str) -> bool:
+        """Whether a task's rows are there, from whatever process."""
+        if task not in self.finished:
+            self._continue()
+        return task in self.finished
+
+    def task_path(self, task: str) -> Path:
+        """What a process claims to work on a task."""
+        return self.folder / f"{self.name}.{task}"
+
     def add(self, task: str, rows: Sequence[Row]) -> None:
-        """Keeps a task's rows on disk, for a run that is killed before its end."""
-        self.rows += rows
-        self.finished.append(task)
-        self._write({})
+        """Keeps a task's rows on disk, beside those of other processes and for a run that is killed before its end."""
+        with claim(self.path(".json"), wait=_SECONDS_TO_ADD):
+            self._continue()
+            self.rows += rows
+            self.finished.append(task)
+            self._write({})
+        self.own.append(task)
+
+    def sort(self, tasks: Sequence[str]) -> None:
+        """Puts rows into the order of `tasks`, whoever added them when."""
+        self.finished.sort(key=tasks.index)
+        self.rows.sort(key=lambda row: tasks.index(row["task"]))
 
     def write(self, summary: Mapping[str, Any]) -> None:
         """The finished analysis."""
@@ -75,7 +96,10 @@ class Report:
         write_whole(self.path(".csv"), table.getvalue())
 
     def _continue(self) -> None:
+        """Reads what is there."""
         path = self.path(".json")
+        if not path.exists():
+            return
         try:
             stored = read_json(path)
             settings, self.rows, self.finished = dict(stored["settings"]), stored["rows"], stored["finished_tasks"]

@@ -24,6 +24,7 @@ from mdlm_lm_eval.batching import Batches
 from mdlm_lm_eval.denoiser import Denoiser, NonFiniteLogitsError
 from mdlm_lm_eval.devices import check_device
 from mdlm_lm_eval.options import OptionError
+from mdlm_lm_eval.results.sharing import Shared
 from mdlm_lm_eval.results.suite import suite_info
 
 # `batch_size=auto` starts here and halves when memory runs out; a CPU swaps long before it says so.
@@ -62,6 +63,8 @@ class Session:
 def run(options: AnalysisOptions, rows_of: Callable[[Session, Any], list[Row]]) -> Report:
     """The report with the rows of every task; the caller writes its summary.
 
+    Processes that run the same analysis into the same folder share its tasks.
+
     Raises OptionError before the weights are read for what tasks, tokenizer and the files on disk decide.
     """
     check_model_arguments(options.model_args)
@@ -86,11 +89,12 @@ def run(options: AnalysisOptions, rows_of: Callable[[Session, Any], list[Row]]) 
     done = sum(passes[name] for name in report.finished)
     with tqdm(total=sum(passes.values()), initial=done, desc=options.analysis, unit="question") as bar:
         session = Session(options, encoding, denoiser, Batches(options.batch_size.partition(":")[0], largest), bar)
-        for name, task in to_do.items():
+        for name, _ in Shared(to_do, report.task_path, report.has):
             try:
-                report.add(name, rows_of(session, task))
+                report.add(name, rows_of(session, to_do[name]))
             except (NonFiniteLogitsError, OptionError) as error:
                 raise OptionError(f"{name}: {error}") from error
+    report.sort(list(tasks))
     return report
 
 

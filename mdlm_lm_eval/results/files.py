@@ -81,11 +81,20 @@ def scratch_folder(path: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def whole_folder(path: Path) -> Iterator[Path]:
-    """A new folder that becomes `path`, where nothing may lie, if the block ends well."""
+def whole_folder(path: Path, *, replaced: bool = False) -> Iterator[Path]:
+    """A new folder that becomes `path` if the block ends well.
+
+    Nothing may lie there, unless it is to be `replaced`; then a process that is killed at that very moment leaves
+    neither of the two.
+    """
     with scratch_folder(path) as scratch:
         yield scratch
-        os.replace(scratch, path)
+        if replaced:
+            with scratch_folder(path.with_name(f"{path.name}.old")) as old:
+                os.replace(path, old)
+                os.replace(scratch, path)
+        else:
+            os.replace(scratch, path)
 
 
 def check_writable(folder: Path, option: str) -> None:

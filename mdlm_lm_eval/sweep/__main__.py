@@ -5,12 +5,15 @@
     mdlm-sweep --config e09 --peft none,out/adapter --output_path results
 
 Every cell of the grid is written as an ordinary lm-eval result file as soon as it is done. The same command continues
-a killed sweep. docs/sweeps.md says more.
+a killed sweep; started several times at once, on one machine or many, it shares the work. docs/sweeps.md says more.
 """
 
 import argparse
 import os
+import signal
 import sys
+from dataclasses import fields
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +31,8 @@ from mdlm_lm_eval.options import (
     unknown_option,
 )
 from mdlm_lm_eval.results.sentences import one_line
+from mdlm_lm_eval.sweep.ray_options import EXECUTORS, RayOptions
+from mdlm_lm_eval.values import must_be
 
 RECIPES = Path(__file__).parent / "recipes"
 _LARGEST_FILE = 1_000_000  # bytes
@@ -38,25 +43,69 @@ def main() -> None:
     # lm-eval shows a bar for every task whose prompts it builds; those of cells and of requests are shown all the same.
     os.environ.setdefault("TQDM_DISABLE", "1")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    signal.signal(signal.SIGTERM, _stop)  # as schedulers stop a job; claims are given back
     try:
         settings = _settings()
-        output = settings.pop("output_path", None)
-        if not output:
-            raise OptionError("--output_path is not set; name a folder, such as results")
-        # Heavy imports wait until the command line is known to be right.
-        from mdlm_lm_eval.sweep.plan import plan
-        from mdlm_lm_eval.sweep.runner import SweepRun
+        if status := settings.pop("status", None):
+            from mdlm_lm_eval.sweep.status import status_of
 
-        run = SweepRun(plan(settings), Path(output))
-        run.run()
+            print(status_of(Path(status)))
+            return
+        failures = _run(settings)
     except OptionError as error:
         sys.exit(f"mdlm-sweep: {error}")
     except KeyboardInterrupt:
         sys.exit("mdlm-sweep: stopped; the same command goes on")
-    print(f"mdlm-sweep: {run.summary()}", file=sys.stderr)
+    sys.exit(1 if failures else 0)
+
+
+def _run(settings: dict[str, Any]) -> list[str]:
+    """Runs a sweep and says what came out; returns the failures."""
+    output = settings.pop("output_path", None)
+    if not output:
+        raise OptionError("--output_path is not set; name a folder, such as results")
+    if "://" in str(output):
+        raise OptionError(f"--output_path {output}: must be a folder on a disk; copy the results from there")
+    executor, on_ray = _executor(settings)
+    # Heavy imports wait until the command line is known to be right.
+    from mdlm_lm_eval.sweep.plan import plan
+
+    sweep = plan(settings)
+    if executor == "ray":
+        if find_spec("ray") is None:
+            raise OptionError("--executor ray needs Ray: pip install 'mdlm-lm-eval[ray]'")
+        from mdlm_lm_eval.sweep.ray_executor import RaySweep
+
+        run: Any = RaySweep(sweep, Path(output), on_ray)
+    else:
+        from mdlm_lm_eval.sweep.runner import SweepRun
+
+        run = SweepRun(sweep, Path(output))
+    run.run()
+    if run.board is None:
+        return []  # the first process of a `torchrun` says it all
+    report = run.report()
+    print(report.table())
     for failure in run.failures:
         print(f"mdlm-sweep: failed: {failure}", file=sys.stderr)
-    sys.exit(1 if run.failures else 0)
+    print(f"mdlm-sweep: next: {report.next_command()}", file=sys.stderr)
+    print(f"mdlm-sweep: {report.summary()}", file=sys.stderr)
+    return list(run.failures)
+
+
+def _executor(settings: dict[str, Any]) -> tuple[str, RayOptions]:
+    """Takes what says where cells run out of the settings."""
+    executor = str(settings.pop("executor", EXECUTORS[0]))
+    if executor not in EXECUTORS:
+        raise must_be("executor", f"one of {', '.join(EXECUTORS)}", executor)
+    given = {field.name: settings.pop(field.name) for field in fields(RayOptions) if field.name in settings}
+    if given and executor != "ray":
+        raise OptionError(f"--{next(iter(given))} is for --executor ray")
+    return executor, RayOptions.parse(given)
+
+
+def _stop(number: int, frame: object) -> None:
+    raise KeyboardInterrupt
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -73,6 +122,12 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--output_path", metavar="FOLDER", help="where results go")
     parser.add_argument("--version", action="version", version=f"mdlm-sweep {__version__}")
+    parser.add_argument("--status", metavar="FOLDER", help="say what is done, running, failed and missing there")
+    where = parser.add_argument_group("where cells run; docs/cluster.md says more")
+    where.add_argument("--executor", help="here (default), in this process; ray, on a Ray cluster")
+    where.add_argument("--address", help="of the Ray cluster: auto, or HOST:PORT; one is started here without it")
+    where.add_argument("--workers", help="how many at once; one a GPU, or a node without")
+    where.add_argument("--gpus_per_worker", help="1; 0 where the cluster has none")
     axes = parser.add_argument_group("axes of the grid: one value, or several with commas between them")
     axes.add_argument("--tasks", help="tasks and groups, each a cell of its own; * stands for anything")
     axes.add_argument("--peft", help="adapters; none is the model without one")

@@ -2,17 +2,17 @@
 
 import json
 import shlex
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path, PurePath
 from typing import Any
 
 import lm_eval
 from lm_eval.loggers import EvaluationTracker
 
-from mdlm_lm_eval import families, tasks_path
+from mdlm_lm_eval import tasks_path
 from mdlm_lm_eval.default_model import default_model_path
 from mdlm_lm_eval.options import OptionError
-from mdlm_lm_eval.results.files import UnusableFile, read_json, whole_folder
+from mdlm_lm_eval.results.files import UnusableFile, read_json
 from mdlm_lm_eval.results.privacy import published, published_command
 from mdlm_lm_eval.results.suite import suite_info
 from mdlm_lm_eval.results.tracker import check_saved, clean_results
@@ -27,10 +27,12 @@ def cell_folder(sweep: Sweep, cell: Cell, output: Path) -> Path:
     return output / sweep.model_folder(cell.peft) / cell.name
 
 
-def cell_settings(sweep: Sweep, cell: Cell, task_names: Iterable[str]) -> dict[str, Any]:
+def cell_settings(
+    sweep: Sweep, cell: Cell, task_names: Iterable[str], digest: Callable[[str], str | None]
+) -> dict[str, Any]:
     """Everything that decides a cell's scores, except the versions of code, which lm-eval records itself.
 
-    Without secrets and paths: the digests of the weights tell two folders of one name apart.
+    Without secrets and paths: the `digest`s of the weights tell two folders of one name apart.
     """
     settings = {
         "model": sweep.model,
@@ -44,29 +46,31 @@ def cell_settings(sweep: Sweep, cell: Cell, task_names: Iterable[str]) -> dict[s
         "system_instruction": sweep.system_instruction,
         "log_samples": sweep.log_samples,
         "task_suite": suite_info(task_names),
-        "weights": families.files_digest(str(sweep.model_args.get("pretrained", default_model_path()))),
-        "adapter_weights": None if cell.peft is None else families.files_digest(cell.peft),
+        "weights": digest(str(sweep.model_args.get("pretrained", default_model_path()))),
+        "adapter_weights": None if cell.peft is None else digest(cell.peft),
     }
     return published(json.loads(json.dumps(settings, default=str)))  # as the file will have it
 
 
 def is_finished(folder: Path, settings: dict[str, Any]) -> bool:
-    """Whether a cell's result lies there. Raises OptionError where something else lies in its place."""
-    if not folder.exists():
-        return False
+    """Whether a cell's result lies there. One of fewer questions does not count: the cell's own replaces it.
+
+    Raises OptionError where something else lies in its place.
+    """
     path = folder / RESULT_FILE
     try:
         stored = published(read_json(path)["config"]["mdlm_sweep"]["settings"])
-        differences = [
-            f"{name} was {stored.get(name)} and is {settings.get(name)}"
-            for name in settings | stored
-            if stored.get(name) != settings.get(name)
-        ]
+        different = [name for name in settings | stored if stored.get(name) != settings.get(name)]
     except (UnusableFile, LookupError, TypeError, AttributeError) as error:
+        if not folder.exists():
+            return False
         raise OptionError(
             f"{folder} is in the way and holds no result of a sweep; move it, or name another --output_path"
         ) from error
-    if differences:
+    if different == ["limit"] and is_enlarged(stored["limit"], settings["limit"]):
+        return False
+    if different:
+        differences = [f"{name} was {stored.get(name)} and is {settings.get(name)}" for name in different]
         raise OptionError(
             f"{path} is in the way, a result of other settings ({'; '.join(differences)}); move it, or name another "
             "--output_path"
@@ -74,21 +78,43 @@ def is_finished(folder: Path, settings: dict[str, Any]) -> bool:
     return True
 
 
+def is_enlarged(before: float | None, now: float | None) -> bool:
+    """Whether a limit covers more questions than one before: two numbers of them, or two shares, or now all."""
+    if before is None or now is None:
+        return before is not None
+    return before < now and (before < 1) == (now < 1)
+
+
 def write_cell(folder: Path, results: dict[str, Any], tracker: EvaluationTracker) -> None:
-    """Writes a cell's result and, where there are any, its samples, through lm-eval's own tracker.
+    """Writes a cell's result and, where there are any, its samples into an empty folder, by lm-eval's own tracker.
 
     Raises OSError or OptionError where they cannot be written.
     """
     samples = results.pop("samples", None) or {}
-    with whole_folder(folder) as unfinished:
-        tracker.output_path = str(unfinished / "results.json")
-        tracker.save_results_aggregated(results=results, samples=samples)
-        check_saved(tracker)
-        for task, of_task in samples.items():
-            tracker.save_results_samples(task_name=task, samples=of_task)
-            check_saved(tracker, {task: len(of_task)})
-        for path in list(unfinished.iterdir()):
-            path.rename(path.with_name(path.name.replace(tracker.date_id, "cell")))
+    tracker.output_path = str(folder / "results.json")
+    tracker.save_results_aggregated(results=results, samples=samples)
+    check_saved(tracker)
+    for task, of_task in samples.items():
+        tracker.save_results_samples(task_name=task, samples=of_task)
+        check_saved(tracker, {task: len(of_task)})
+    for path in list(folder.iterdir()):
+        path.rename(path.with_name(path.name.replace(tracker.date_id, "cell")))
+
+
+def read_score(folder: Path) -> tuple[str, int] | None:
+    """A finished cell's first score, as `acc 0.512`, and its number of questions; None where nothing can be read."""
+    try:
+        result = read_json(folder / RESULT_FILE)
+        return first_score(result), sum(n["effective"] for n in result["n-samples"].values())
+    except (UnusableFile, LookupError, TypeError, AttributeError):
+        return None
+
+
+def first_score(results: dict[str, Any]) -> str:
+    """Of lm-eval's results, of the group where there is one."""
+    values = next(iter((results.get("groups") or results["results"]).values()))
+    scores = [f"{key} {value:.4g}" for key, value in values.items() if "," in key and isinstance(value, float)]
+    return scores[0].replace(",none", "") if scores else "no score"
 
 
 def record_cell(sweep: Sweep, cell: Cell, settings: dict[str, Any], results: dict[str, Any]) -> None:
