@@ -54,6 +54,8 @@ def main() -> None:
         failures = _run(settings)
     except OptionError as error:
         sys.exit(f"mdlm-sweep: {error}")
+    except OSError as error:  # such as a disk that is full, or not there any more
+        sys.exit(f"mdlm-sweep: {one_line(error)}")
     except KeyboardInterrupt:
         sys.exit("mdlm-sweep: stopped; the same command goes on")
     sys.exit(1 if failures else 0)

@@ -27,6 +27,7 @@ AUTOREGRESSIVE = "hf"
 MODELS = ("mdlm", AUTOREGRESSIVE)
 DEFAULT_SEEDS = (0, 1234, 1234, 1234)  # lm-eval's, of Python, numpy, torch and few-shot samples
 LARGEST_SEED = 2**32 - 1  # numpy's
+_LONGEST_NAME = 255 - len("..old.unfinished")  # bytes that a disk takes, less what is put around a name
 # `seed` is lm-eval's own, which the options' default to.
 OPTION_NAMES = (DECODING_NAMES | LIKELIHOOD_NAMES | {"cache_audit"}) - {"seed"}
 # In the order in which folders name them.
@@ -196,6 +197,12 @@ def _check_folders(sweep: Sweep) -> None:
     folders = Counter(f"{sweep.model_folder(cell.peft)}/{cell.name}" for cell in sweep.cells)
     if repeated := [name for name, count in folders.items() if count > 1]:
         raise OptionError(f"two cells would lie in the folder {repeated[0]}; give their adapters or values other names")
+    longest = max((part for name in folders for part in name.split("/")), key=lambda part: len(part.encode()))
+    if len(longest.encode()) > _LONGEST_NAME:
+        raise OptionError(
+            f"the settings make a folder name of {len(longest.encode())} bytes, {longest[:60]}...; at most "
+            f"{_LONGEST_NAME} are possible: shorten values such as filler"
+        )
 
 
 def _option(name: str, value: object) -> Any:

@@ -15,7 +15,7 @@ from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.results.sentences import one_line
 from mdlm_lm_eval.sweep.ray_options import RayOptions
 
-_SECONDS_TO_CONNECT = 15.0
+_SECONDS_TO_CONNECT = 8.0  # to reach the address, and again for Ray to answer there
 _SECONDS_FOR_A_NODE = 120.0  # to start a process that lists its packages
 _PACKAGES = ("mdlm-lm-eval", "lm-eval", "torch", "transformers", "peft", "datasets")
 # What every worker has from here; nothing secret, as a cluster shows it to all its users.

@@ -52,7 +52,8 @@ class Status:
         kinds = {"done": self.done, "running": self.running, "failed": self.failed, "missing": self.missing}
         counts = [f"{len(cells)} {kind}" for kind, cells in kinds.items()]
         counts += [f"{len(self.other)} of other settings"] if self.other else []
-        yield f"{sum(map(len, kinds.values())) + len(self.other)} cells: {', '.join(counts)}"
+        n = sum(map(len, kinds.values())) + len(self.other)
+        yield f"{n} cell{'' if n == 1 else 's'}: {', '.join(counts)}"
         yield from _some([f"running: {name}: {holder}" for name, holder in self.running.items()])
         yield from _some([f"failed: {name}: {sentence}" for name, sentence in self.failed.items()])
         yield from _some([f"of other settings: {name}" for name in self.other])
