@@ -31,6 +31,7 @@ from mdlm_lm_eval.request_cache import RequestCache, claim_cache
 from mdlm_lm_eval.requests import GenerationSettings, RequestSeeds, parse_gen_kwargs
 from mdlm_lm_eval.results.audit import Answer, audited_request, chosen_for_audit
 from mdlm_lm_eval.results.cost import TaskCost
+from mdlm_lm_eval.step_bar import StepBar
 from mdlm_lm_eval.text import Ending, encode_infill
 from mdlm_lm_eval.values import shown
 
@@ -87,11 +88,12 @@ class MDLM(DiffusionHFLM):
         generations = self._prepare(requests)
         strings = self._cached_samples(generations)
         audited = self._chosen_for_audit(generations)
-        bar = self._progress(len(requests), "generate_until requests", disable_tqdm)
-        bar.update(len(strings))
+        steps = [generation.canvas.steps for generation in generations]
+        bar = StepBar(steps, disable=disable_tqdm or self.rank != 0)
+        bar.finish(strings)
 
         def run(batch: list[int], batch_size: int) -> None:
-            answers = self._generate([generations[n] for n in batch])
+            answers = self._generate([generations[n] for n in batch], bar.advance)
             self._audit({n: answer for n, answer in zip(batch, answers, strict=True) if n in audited}, generations)
             for n, (string, _) in zip(batch, answers, strict=True):
                 strings[n] = string
@@ -99,7 +101,7 @@ class MDLM(DiffusionHFLM):
                 seed = generation.canvas.seed if generation.sampled else None
                 self.request_cache.add("generate_until", generation.instance.args, string, seed=seed)
             self.request_cache.save(self.record)
-            bar.update(len(batch))
+            bar.finish(batch)
 
         for group in self._groups(generations):
             self.batches.run([n for n in group if n not in strings], run)
@@ -165,9 +167,9 @@ class MDLM(DiffusionHFLM):
             group.sort(key=lambda n: (-len(generations[n].canvas.token_ids), generations[n].canvas.token_ids))
         return list(groups.values())
 
-    def _generate(self, batch: Sequence[Generation]) -> list[Answer]:
+    def _generate(self, batch: Sequence[Generation], advance: Callable[[int], None]) -> list[Answer]:
         passes = self.denoiser.forward_passes
-        completions, usage = self._decode_measured(batch)
+        completions, usage = self._decode_measured(batch, advance)
         self.record.add_forward_passes(
             (generation.instance.task_name for generation in batch), self.denoiser.forward_passes - passes
         )
@@ -189,10 +191,12 @@ class MDLM(DiffusionHFLM):
             for generation, completion in zip(batch, completions, strict=True)
         ]
 
-    def _decode_measured(self, batch: Sequence[Generation]) -> tuple[list[Completion], Usage]:
+    def _decode_measured(
+        self, batch: Sequence[Generation], advance: Callable[[int], object] = lambda _: None
+    ) -> tuple[list[Completion], Usage]:
         instances = [generation.instance for generation in batch]
         with measured(self.device) as usage, self._autocast(), _naming_requests(instances):
-            completions = self._decode(batch)
+            completions = self._decode(batch, advance)
         return completions, usage
 
     def _block_facts(self, generation: Generation) -> dict[str, int]:
@@ -246,7 +250,9 @@ class MDLM(DiffusionHFLM):
             audit.requests.append(audited_request(generation.instance.doc_id, cached, exact))
             self._add_cost(audit.exact_cost, completion, usage, len(batch))
 
-    def _decode(self, batch: Sequence[Generation]) -> list[Completion]:
+    def _decode(
+        self, batch: Sequence[Generation], advance: Callable[[int], object] = lambda _: None
+    ) -> list[Completion]:
         generate = families.family_of(self.config).generate
         canvases = [generation.canvas for generation in batch]
         options = batch[0].settings.options
@@ -258,6 +264,7 @@ class MDLM(DiffusionHFLM):
                 eos_ids=self.eos_ids,
                 end_of_turn_ids=self.end_of_turn_ids,
                 is_decided=batch[0].ending.is_decided,
+                advance=advance,
             )
         decoded = []
         for canvas in canvases:

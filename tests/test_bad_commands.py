@@ -16,6 +16,8 @@ from lm_eval.__main__ import cli_evaluate
 from safetensors.torch import load_file, save_file
 
 from mdlm_lm_eval import tasks_path
+from mdlm_lm_eval.lm import MDLM
+from mdlm_lm_eval.request_cache import RequestCache
 
 SUITE = "mdlm_verb_smallest"
 COMMANDS = [
@@ -124,3 +126,62 @@ def test_bad_commands(
     assert said.startswith("lm_eval: ")
     assert sentence in said
     assert "\n" not in said
+
+
+def test_results_of_the_built_in_model_lie_under_its_name(
+    checkpoint: Path,
+    task_folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    words = ["--tasks", "tiny_generate", "--output_path", str(tmp_path), "--model_args", "n_masks=1", "--log_samples"]
+    run(monkeypatch, checkpoint, task_folder, words)
+    (results,) = (tmp_path / "built-in").glob("results_*.json")
+    (samples,) = (tmp_path / "built-in").glob("samples_tiny_generate_*.jsonl")
+    assert capsys.readouterr().out.splitlines()[-2:] == [f"written: {results}", f"written: {samples}"]
+
+
+def test_a_result_that_is_cut_off_is_said(
+    checkpoint: Path, task_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = Path.write_text
+
+    def write_half(path: Path, text: str, **named: str) -> int:
+        return write(path, text[: len(text) // 2] if path.name.startswith("results_") else text, **named)
+
+    monkeypatch.setattr(Path, "write_text", write_half)
+    with pytest.raises(SystemExit) as ended:
+        run(monkeypatch, checkpoint, task_folder, ["--tasks", "tiny_generate", "--output_path", str(tmp_path)])
+    assert str(ended.value.code).startswith(
+        f"lm_eval: --output_path {tmp_path}: the results could not be written whole"
+    )
+
+
+def test_a_full_disk_is_said(
+    checkpoint: Path, task_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(self: RequestCache, record: object) -> None:
+        raise sqlite3.OperationalError("database or disk is full")
+
+    monkeypatch.setattr(RequestCache, "save", full)
+    with pytest.raises(SystemExit) as ended:
+        run(monkeypatch, checkpoint, task_folder, ["--tasks", "tiny_generate", "--use_cache", str(tmp_path / "c")])
+    assert ended.value.code == "lm_eval: --use_cache: database or disk is full"
+
+
+def test_ctrl_c_prints_no_traceback(
+    checkpoint: Path,
+    task_folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def stop(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(MDLM, "generate_until", stop)
+    with pytest.raises(SystemExit) as ended:
+        run(monkeypatch, checkpoint, task_folder, ["--tasks", "tiny_generate"])
+    assert ended.value.code == 130
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last == "lm_eval: stopped; with --use_cache the same command goes on"

@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 
 from mdlm_lm_eval import DecodingOptions, decode, load_denoiser, load_tokenizer
+from mdlm_lm_eval.canvas import build_canvas
+from mdlm_lm_eval.decoding import decode_canvases
 from mdlm_lm_eval.options import OptionError
 
 README = Path(__file__).parent.parent / "README.md"
@@ -43,3 +45,27 @@ def test_texts_are_decoded_as_their_tokens_are(checkpoint: Path) -> None:
     (text,) = decode(denoiser, ["red is"], options, tokenizer=tokenizer)
     assert text == tokenizer.decode(ids, skip_special_tokens=True)
     assert decode(denoiser, ["red is"], DecodingOptions(n_masks=4, n_fillers=3), tokenizer=tokenizer) != []
+
+
+def test_the_bar_counts_denoising_steps() -> None:
+    from mdlm_lm_eval.step_bar import StepBar
+
+    bar = StepBar([4, 4, 2], disable=False)
+    counted = []
+    for _ in range(4):
+        bar.advance(2)
+        counted.append(bar._bar.n)
+    bar.finish([0])  # memory ran out, and one row alone was decoded anew
+    counted.append(bar._bar.n)
+    bar.finish([1, 2])
+    assert [*counted, bar._bar.n] == [2, 4, 6, 8, 4, 10]
+    bar.close()
+
+
+def test_every_step_is_told(checkpoint: Path) -> None:
+    steps: list[int] = []
+    denoiser = load_denoiser(str(checkpoint))
+    options = DecodingOptions(n_masks=6, steps=3, early_exit=False)
+    canvases = [build_canvas([5, 6], options, mask_token_id=2, max_length=64)[0]] * 2
+    decode_canvases(denoiser, canvases, options, advance=steps.append)
+    assert steps == [2, 2, 2]

@@ -196,8 +196,13 @@ class BlockDecoder(ABC):
             row.fill(filled, row.edits(columns, tokens[n], sure[n]))
 
 
-def decode_blocks(decoder: BlockDecoder, *, is_decided: Callable[[list[int]], bool] | None = None) -> list[Completion]:
-    """Decodes all rows; what `decode_canvases` says of stop tokens, early exit and errors holds here.
+def decode_blocks(
+    decoder: BlockDecoder,
+    *,
+    is_decided: Callable[[list[int]], bool] | None = None,
+    advance: Callable[[int], object] = lambda _: None,
+) -> list[Completion]:
+    """Decodes all rows; what `decode_canvases` says of stop tokens, early exit, progress and errors holds here.
 
     A model that edits may change a token until the token's block is done: early exit waits for that.
     """
@@ -216,5 +221,7 @@ def decode_blocks(decoder: BlockDecoder, *, is_decided: Callable[[list[int]], bo
         if len(kept) < len(decoder.rows):
             decoder.keep(kept)
         if decoder.rows:
+            steps = sum(row.cost.steps for row in decoder.rows)
             decoder.run_pass()
+            advance(sum(row.cost.steps for row in decoder.rows) - steps)
     return [completions[index] for index in range(n_rows)]

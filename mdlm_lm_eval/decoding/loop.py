@@ -107,13 +107,15 @@ def decode_canvases(
     eos_ids: Collection[int] = (),
     end_of_turn_ids: Collection[int] = (),
     is_decided: Callable[[list[int]], bool] | None = None,
+    advance: Callable[[int], object] = lambda _: None,
 ) -> list[Completion]:
     """Decodes a batch: the tokens of each canvas's first `n_returned` slots, up to an EOS or end of turn inclusive.
 
     Nothing in a row depends on the others. `is_decided` tells of tokens unmasked from the left, without a gap, whether
     the caller needs no more: an unmasked token never changes, so with `early_exit` such a row leaves the batch (its
     result may then end there). The mask token is never emitted. `suppress_eos` bans `eos_ids` and leaves ends of turn
-    possible, as LLaDA's `logits_eos_inf` does. Raises NonFiniteLogitsError where a row's logits are NaN or infinite.
+    possible, as LLaDA's `logits_eos_inf` does. `advance(n)` tells that n rows took a step. Raises
+    NonFiniteLogitsError where a row's logits are NaN or infinite.
     """
     if not canvases:
         return []
@@ -123,12 +125,14 @@ def decode_canvases(
     check_decoding(options, attention, edits=denoiser.edits)
     if attention.is_block_causal:
         decoder = CausalDecoder(denoiser, canvases, attention, options, banned, end_ids)
-        return decode_blocks(decoder, is_decided=is_decided)
+        return decode_blocks(decoder, is_decided=is_decided, advance=advance)
     if options.cache in ("prefix", "dual"):
         if not denoiser.keeps_keys_and_values:
             raise must_be("cache", "none for an encoder, which keeps no keys and values", options.cache)
         return decode_blocks(
-            ApproximateDecoder(denoiser, canvases, attention, options, banned, end_ids), is_decided=is_decided
+            ApproximateDecoder(denoiser, canvases, attention, options, banned, end_ids),
+            is_decided=is_decided,
+            advance=advance,
         )
     batch = CanvasBatch(denoiser, canvases, options)
     completions: dict[int, Completion] = {}
@@ -138,6 +142,7 @@ def decode_canvases(
     while batch.indices:
         _denoise(denoiser, batch, options, step, banned, end_ids)
         step += 1
+        advance(len(batch.indices))
         finished = [len(plan) <= step for plan in batch.plans]
         look = options.early_exit and step % look_every == 0
         if options.is_parallel:

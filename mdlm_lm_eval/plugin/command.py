@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,10 @@ def run(execute: Callable[[], None], given: argparse.Namespace) -> None:
         raise SystemExit(f"lm_eval: {error}") from None
     with ending_well("lm_eval", after_stop="with --use_cache the same command goes on"):
         check(settings)
-        execute()
+        try:
+            execute()
+        except sqlite3.Error as error:
+            raise OptionError(f"--use_cache: {error}") from error
         for path in saved_files():
             print(f"written: {path}")
 
