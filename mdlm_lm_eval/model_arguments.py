@@ -14,6 +14,7 @@ from mdlm_lm_eval.options import (
     DECODING_NAMES,
     LIKELIHOOD_NAMES,
     MODEL_NAMES,
+    PARALLEL_RULES,
     DecodingOptions,
     LikelihoodOptions,
     ModelOptions,
@@ -102,6 +103,8 @@ class ModelArguments:
             del taken["block_length"]  # such a canvas is one block
         if "steps" in self.explicit:
             taken.pop("steps_per_block", None)
+        if self.explicit & set(PARALLEL_RULES):
+            taken = {name: value for name, value in taken.items() if name not in PARALLEL_RULES}
         return replace(self, decoding=self.decoding.override(taken), from_family=frozenset(taken))
 
 

@@ -45,14 +45,14 @@ class RecordingDenoiser(Denoiser):
 
     def __init__(self, model: nn.Module, *, shift: bool = False) -> None:
         super().__init__(model, mask_token_id=MASK, pad_token_id=PAD, shift=shift)
-        self.canvases: list[torch.Tensor] = []
+        self.inputs: list[torch.Tensor] = []
         self.projected_rows: list[int] = []
         model.get_output_embeddings().register_forward_hook(
             lambda _module, inputs, _output: self.projected_rows.append(inputs[0].shape[:-1].numel())
         )
 
     def logits(self, input_ids, attention_mask, positions, **rest):
-        self.canvases.append(input_ids.clone())
+        self.inputs.append(input_ids.clone())
         return super().logits(input_ids, attention_mask, positions, **rest)
 
 
@@ -255,11 +255,11 @@ def test_early_exit_changes_no_text_and_saves_passes(denoiser: RecordingDenoiser
     def run(**more: object) -> tuple[list[list[int]], int]:
         options = DecodingOptions().override(changes | {"n_masks": 16} | more)
         canvases = [canvas(options, 3 + n, 6, seed=n) for n in range(8)]
-        rows = sum(map(len, denoiser.canvases))
+        rows = sum(map(len, denoiser.inputs))
         tokens = decode_canvases(
             denoiser, canvases, options, eos_ids=[EOS], is_decided=lambda prefix: not stops.isdisjoint(prefix)
         )
-        return [text(row) for row in tokens], sum(map(len, denoiser.canvases)) - rows
+        return [text(row) for row in tokens], sum(map(len, denoiser.inputs)) - rows
 
     with_exit, rows_with = run()
     without, rows_without = run(early_exit=False)
@@ -302,7 +302,7 @@ def test_later_steps_project_the_remaining_masks_of_the_block_only(denoiser: Rec
 def test_unmasked_tokens_never_change_and_blocks_are_filled_in_turn(denoiser: RecordingDenoiser) -> None:
     options = DecodingOptions(steps=6, block_length=6, early_exit=False)
     (tokens,) = decode_canvases(denoiser, [canvas(options)], options)
-    states = [ids[0, 7:] for ids in denoiser.canvases] + [torch.tensor(tokens)]
+    states = [ids[0, 7:] for ids in denoiser.inputs] + [torch.tensor(tokens)]
     for before, after in itertools.pairwise(states):
         kept = before != MASK
         assert torch.equal(before[kept], after[kept])
