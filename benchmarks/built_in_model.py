@@ -1,6 +1,6 @@
-"""Measures the built-in model on the suite and writes the README's tables.
+"""Measures the built-in model on the suite and writes the tables of docs/built_in_model.md.
 
-    python benchmarks/built_in_model.py --limit 50 --slow_limit 5 --readme README.md
+    python benchmarks/built_in_model.py --limit 50 --slow_limit 5 --readme docs/built_in_model.md
 
 Every cell is an ordinary run of lm-eval over one loaded model; its result goes to `--output` as JSON, and a cell that
 lies there already is not run again.
