@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from mdlm_lm_eval.loading import load_denoiser
     from mdlm_lm_eval.options import DecodingOptions, LikelihoodOptions
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "MDLM",
