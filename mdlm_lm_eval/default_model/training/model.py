@@ -11,8 +11,8 @@ from transformers.masking_utils import sdpa_mask
 from mdlm_lm_eval.default_model.training.batches import Batch
 
 
-def build_model(tokenizer: PreTrainedTokenizerFast, seed: int) -> LlamaForCausalLM:
-    """A small Llama with bidirectional attention and random weights."""
+def build_model(tokenizer: PreTrainedTokenizerFast, block_length: int | None, seed: int) -> LlamaForCausalLM:
+    """A small Llama with random weights, whose attention is bidirectional, everywhere or within blocks."""
     config = LlamaConfig(
         vocab_size=len(tokenizer),
         hidden_size=128,
@@ -30,6 +30,8 @@ def build_model(tokenizer: PreTrainedTokenizerFast, seed: int) -> LlamaForCausal
     )
     config.is_causal = False
     config.mask_token_id = tokenizer.mask_token_id
+    if block_length is not None:
+        config.block_length = block_length
     torch.manual_seed(seed)
     return LlamaForCausalLM(config)
 
@@ -54,41 +56,33 @@ AttentionInterface.register("float32_sdpa", _float32_sdpa)
 AttentionMaskInterface.register("float32_sdpa", sdpa_mask)
 
 
-def block_causal_mask(length: int, block_length: int, start: torch.Tensor) -> torch.Tensor:
-    """[B, 1, T, T], True where a query sees a key: its own block and those before. Block edges lie at `start` [B]."""
-    block = _blocks(length, block_length, start)
-    return (block[:, None, :] <= block[:, :, None])[:, None]
+def block_causal_mask(length: int, block_length: int) -> torch.Tensor:
+    """[1, 1, T, T], True where a query sees a key: its own block and those before."""
+    block = torch.arange(length) // block_length
+    return (block <= block[:, None])[None, None]
 
 
-def _blocks(length: int, block_length: int, start: torch.Tensor) -> torch.Tensor:
-    """The block of each position, [B, T]; `start` [B] is a position at which one begins."""
-    return (torch.arange(length) - start[:, None]).div(block_length, rounding_mode="floor")
-
-
-def _clean_and_noisy_mask(length: int, block_length: int, start: torch.Tensor) -> torch.Tensor:
-    """[B, 1, 2 T, 2 T] over clean copies followed by noisy ones (block diffusion, arXiv 2503.09573, section 3).
+def _clean_and_noisy_mask(length: int, block_length: int) -> torch.Tensor:
+    """[1, 1, 2 T, 2 T] over a clean copy followed by a noisy one (block diffusion, arXiv 2503.09573, section 3).
 
     Clean tokens see clean ones block-causally; a noisy one sees the clean blocks before its own and its own noisy block.
     """
-    block = _blocks(length, block_length, start)
-    query, key = block[:, :, None], block[:, None, :]
-    clean = torch.cat([key <= query, torch.zeros_like(key == query)], dim=2)
-    noisy = torch.cat([key < query, key == query], dim=2)
-    return torch.cat([clean, noisy], dim=1)[:, None]
+    block = torch.arange(length) // block_length
+    before, same = block < block[:, None], block == block[:, None]
+    clean = torch.cat([before | same, torch.zeros_like(same)], dim=1)
+    noisy = torch.cat([before, same], dim=1)
+    return torch.cat([clean, noisy])[None, None]
 
 
-def logits_at_masks(
-    model: LlamaForCausalLM, batch: Batch, block_length: int | None, generator: torch.Generator
-) -> torch.Tensor:
-    """Logits [N, V] of a batch's masked tokens, under full attention or in blocks, the first of which begins anywhere."""
-    n, length = batch.noisy.shape
+def logits_at_masks(model: LlamaForCausalLM, batch: Batch, block_length: int | None) -> torch.Tensor:
+    """Logits [N, V] of a batch's masked tokens, under full attention or in blocks."""
+    length = batch.noisy.shape[1]
     inputs = {"input_ids": batch.noisy}
     if block_length is not None:
-        start = torch.randint(block_length, (n,), generator=generator)
         inputs = {
             "input_ids": torch.cat([batch.clean, batch.noisy], dim=1),
             "position_ids": torch.arange(length).repeat(2)[None],
-            "attention_mask": _clean_and_noisy_mask(length, block_length, start),
+            "attention_mask": _clean_and_noisy_mask(length, block_length),
         }
     with torch.autocast("cpu", torch.bfloat16):
         hidden = model.model(**inputs).last_hidden_state[:, -length:]  # [B, T, H]

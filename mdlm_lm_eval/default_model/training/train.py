@@ -49,7 +49,7 @@ class TrainingOptions:
     plain_steps: int = 450
     walks: float = 0.8
     evaluate_every: int = 50
-    validation_questions: int = 480
+    validation_questions: int = 240
 
 
 class Training:
@@ -59,7 +59,7 @@ class Training:
         self.options, self.output = options, output
         tokenizer = save_tokenizer(output)
         self.noiser = Noiser(tokenizer)
-        self.model = build_model(tokenizer, options.seed)
+        self.model = build_model(tokenizer, options.block_length, options.seed)
         self.rng = Random(options.seed)
         self.generator = torch.Generator().manual_seed(options.seed)
         self.started = time.time()
@@ -75,7 +75,7 @@ class Training:
         ]
 
     def step(self, batch: Batch) -> None:
-        logits = logits_at_masks(self.model, batch, self.options.block_length, self.generator)
+        logits = logits_at_masks(self.model, batch, self.options.block_length)
         masked_loss(logits, batch).backward()
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         for optimiser, warmup in zip(self.optimisers, self.warmups, strict=True):
@@ -127,7 +127,7 @@ class Training:
             letters = [self.noiser.ids[letter] for letter in questions.LETTERS]
             is_answer &= torch.isin(clean, torch.tensor(letters))
         batch = self.noiser.answers_masked(clean, is_answer, 0.1, self.generator)
-        logits = logits_at_masks(self.model, batch, self.options.block_length, self.generator)
+        logits = logits_at_masks(self.model, batch, self.options.block_length)
         return (logits.argmax(-1) == clean[batch.weights > 0]).float().mean().item()
 
     def run_plain(self) -> None:

@@ -39,10 +39,7 @@ def validation_prompts(noiser: Noiser, n_questions: int, seed: int) -> tuple[tor
 def accuracies(
     model: LlamaForCausalLM, noiser: Noiser, block_length: int | None, n_questions: int, seed: int = 0
 ) -> dict[str, float]:
-    """Percent of the answers right in one step: with masks appended, and in a fixed slot with dots behind it.
-
-    In blocks, one begins at the answer.
-    """
+    """Percent of the answers right in one step: with masks appended, and in a fixed slot with dots behind it."""
     prompts, answers = validation_prompts(noiser, n_questions, seed)
     mask, closing, dot = noiser.mask_id, noiser.ids["]."], noiser.ids["."]
     endings = {f"{n} masks": [mask] * n for n in MASKS} | {f"{n} dots": [mask, closing, *[dot] * n] for n in DOTS}
@@ -55,7 +52,7 @@ def _accuracy(
     at = prompts.shape[1]
     mask = None
     if block_length is not None:
-        mask = block_causal_mask(at + len(ending), block_length, start=torch.tensor([at]))
+        mask = block_causal_mask(at + len(ending), block_length)
     n_right = 0
     for start in range(0, len(prompts), _BATCH_SIZE):
         rows = prompts[start : start + _BATCH_SIZE]
