@@ -20,9 +20,14 @@ def files() -> dict[str, str]:
             for distractor in DISTRACTOR_RULES:
                 name = f"mdlm_{rule}_{distractor}{suffix}"
                 members.append(name)
-                texts[f"{folder}/{name}.yaml"] = "\n".join(
-                    [f"include: ../{base}", f"task: {name}", f"rule: {rule}", f"distractor: {distractor}", *lines, ""]
+                head = (
+                    f"include: ../{base}",
+                    f"task: {name}",
+                    f"task_alias: {name.removeprefix('mdlm_')}",
+                    f"tag: mdlm_{rule}",
                 )
+                own = (f"rule: {rule}", f"distractor: {distractor}", *lines)
+                texts[f"{folder}/{name}.yaml"] = "\n".join([*head, *own, ""])
         texts[f"{folder}/{group}.yaml"] = _group(group, members)
     texts["position/mdlm_position.yaml"] = _group("mdlm_position", [f"mdlm_position_pos{p}" for p in POSITIONS])
     texts["locality/mdlm_locality.yaml"] = _group(

@@ -1,7 +1,6 @@
 """Questions of the few-shot suite: three options, one of which a rule selects (paper, appendix C.3).
 
-The questions of a task are drawn one after another, each so that spelling alone tells the right option of none of them:
-see `Balance`.
+The questions of a task are drawn one after another, so that over all of them spelling tells nothing: see `Balance`.
 
 Plain Python without lm-eval, so that the training corpus of the built-in model can keep away from the test questions.
 """
@@ -21,7 +20,7 @@ LETTERS = ("A", "B", "C")
 LARGEST_NUMBER = 1000
 N_TEST_QUESTIONS = 1000
 DEFAULT_SEED = 1
-N_CANDIDATES = 12
+N_CANDIDATES = 8
 
 #: Relevant rule -> the categories from which its wrong options come (paper, appendix C.3).
 WRONG_CATEGORIES: dict[str, tuple[str, ...]] = {

@@ -101,7 +101,7 @@ def test_checkpoints_of_the_same_name_are_told_apart_by_their_folders(tmp_path: 
     [
         ({"limit": 50}, "--limit 50 leaves out questions"),
         ({"version": "0.9"}, "suite version 0.9 is not known here; suite version 0.9 is not 1.0"),
-        ({"version": "2.0"}, "suite version 2.0 is not known here; suite version 2.0 is not 1.0"),
+        ({"version": "3.0"}, "suite version 3.0 is not known here; suite version 3.0 is not 1.0"),
         ({"relevant": 5}, "5 relevant and 40 distractor examples are not the standard 10 and 40"),
         ({"distractors": 0}, "10 relevant and 0 distractor examples are not the standard 10 and 40"),
     ],
@@ -112,6 +112,11 @@ def test_other_settings_share_no_section_with_the_standard_one(
     board = board_of(tmp_path, apart=suite_file(n_masks=50, **changes), standard=suite_file(n_masks=50))
     assert [section.why_apart for section in board.sections[:-1]] == ["", why]
     assert all(len(section.rows) == 1 for section in board.sections[:-1])
+
+
+def test_results_of_an_older_suite_stand_apart_below_those_of_the_newer(tmp_path: Path) -> None:
+    board = board_of(tmp_path, older=suite_file(version="1.0"), newer=suite_file(version="2.0"))
+    assert [section.why_apart for section in board.sections[:-1]] == ["", "suite version 1.0 is not 2.0"]
 
 
 def test_another_state_of_the_suite_and_chat_templates_stand_apart(tmp_path: Path) -> None:

@@ -227,7 +227,7 @@ def test_results_of_the_built_in_model_name_no_folder_of_this_machine(tmp_path: 
         assert result["n-shot"]["mdlm_verb_smallest"] == 1 + n
         metadata = result["configs"]["mdlm_verb_smallest"]["metadata"]
         assert metadata["config_source"] == "mdlm_lm_eval/tasks/context/mdlm_verb_smallest.yaml"
-        assert result["config"]["mdlm_sweep"]["settings"]["task_suite"]["version"] == "1.0"
+        assert result["config"]["mdlm_sweep"]["settings"]["task_suite"]["version"] == "2.0"
 
 
 def test_the_command_refuses_in_one_sentence(tmp_path: Path, checkpoint: Path, task_folder: Path) -> None:

@@ -20,7 +20,7 @@ generate = importlib.import_module("mdlm_tasks.generate")
 
 POSITIONS = (0, 10, 20, 30, 40)
 FOLDERS = ("context", "slot", "position", "locality")
-PROMPTS_SHA256 = "bac6dcd805585b0d0cc61e36adb07b860313411df5fd1293cb04819fe818d0ac"
+PROMPTS_SHA256 = "af14024876598392639044ddbb81291d98b2e5257c3fbd9757ca2747f090b76d"
 
 
 def suite(metadata: dict[str, object] | None = None) -> TaskManager:
@@ -73,10 +73,10 @@ def evaluate(lm: LM, name: str, **arguments: Any) -> dict[str, Any]:
 
 def test_plain_prompt_character_for_character() -> None:
     few = {"fewshot_relevant": 1, "fewshot_distractors": 2}
-    one = "Options: (A) 105, (B) 778, (C) 931\nAnswer:[C].\n\n"
-    two = "Options: (A) 752, (B) 480, (C) 310\nAnswer:[A].\n\n"
-    word = "Options: (A) Jonathan, (B) Zambia, (C) Nicole\nAnswer:[B].\n\n"
-    asked = "Options: (A) Aaron, (B) Peru, (C) Julian\nAnswer:["
+    one = "Options: (A) 572, (B) 467, (C) 928\nAnswer:[C].\n\n"
+    two = "Options: (A) 105, (B) 931, (C) 778\nAnswer:[B].\n\n"
+    word = "Options: (A) Cambodia, (B) Edith, (C) Amanda\nAnswer:[A].\n\n"
+    asked = "Options: (A) Anthony, (B) Bolivia, (C) Isabella\nAnswer:["
     slot = asked + "<|mask|>].\n\n"
     assert prompt("mdlm_country_largest_pos0", **few) == word + two + one + asked
     assert prompt("mdlm_country_largest_right_pos0", **few) + "\n\n" == word + two + one + slot
@@ -187,7 +187,7 @@ def test_settings_change_the_examples() -> None:
     assert not set(other.split("\n\n")) & set(many)
     task = load("mdlm_colour_largest", fewshot_relevant=5)
     assert task.dump_config()["metadata"].items() >= {
-        ("version", "1.0"),
+        ("version", "2.0"),
         ("fewshot_relevant", 5),
         ("fewshot_distractors", 40),
         ("fewshot_seed", 1),
@@ -233,7 +233,7 @@ def test_scores_and_their_mean() -> None:
     assert results["results"]["mdlm_verb_smallest"]["exact_match,none"] == 0.334
     assert results["groups"]["mdlm_context"]["exact_match,none"] == pytest.approx(0.334)
     assert 0.003 < results["groups"]["mdlm_context"]["exact_match_stderr,none"] < 0.004
-    assert results["versions"]["mdlm_verb_smallest"] == results["versions"]["mdlm_context"] == "1.0"
+    assert results["versions"]["mdlm_verb_smallest"] == results["versions"]["mdlm_context"] == "2.0"
     assert results["n-shot"]["mdlm_verb_smallest"] == 50
 
 
@@ -270,6 +270,15 @@ def test_one_task_of_every_family_loads() -> None:
         for p in POSITIONS:
             task = load(f"mdlm_object_largest_{place}_pos{p}")
             assert (task.question_place, task.position) == (place, p)
+
+
+def test_tags_and_short_names() -> None:
+    index = DEFAULT_SUITE.task_index
+    tagged = index["mdlm_animal"].tags
+    assert len(tagged) == 44
+    assert {index[name].cfg["rule"] for name in tagged} == {"animal"}
+    results = evaluate(AlwaysA(), "mdlm_animal_largest_pos10", limit=1)
+    assert results["results"]["mdlm_animal_largest_pos10"]["alias"] == "animal_largest_pos10"
 
 
 def test_committed_files_are_the_generated_ones() -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 # The leaderboard imports nothing of the other packages; a test compares these with the tasks folder.
 RULES = ("country", "capitalised", "verb", "adjective", "animal", "colour", "emotion", "object")
 DISTRACTORS = ("smallest", "largest")
-KNOWN_VERSIONS = ("1.0",)
+KNOWN_VERSIONS = ("2.0", "1.0")
 STANDARD_RELEVANT, STANDARD_DISTRACTORS, STANDARD_SEED = 10, 40, 1
 QUESTIONS_PER_TASK = 1000
 
