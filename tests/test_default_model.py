@@ -8,7 +8,7 @@ import torch
 from transformers import AutoConfig, AutoTokenizer
 
 from mdlm_lm_eval.default_model import default_model_path
-from mdlm_lm_eval.default_model.training import corpus
+from mdlm_lm_eval.default_model.training import corpus, walks
 from mdlm_lm_eval.default_model.training.batches import Noiser
 from mdlm_lm_eval.default_model.training.curriculum import STAGES, draw_document
 from mdlm_lm_eval.default_model.training.model import block_causal_mask, build_model, logits_at_masks
@@ -40,8 +40,6 @@ def test_no_test_question_is_in_the_training_data() -> None:
     for stage in STAGES:
         for _ in range(500):
             seen |= questions_of(draw_document(stage, rng))
-    for _ in range(500):
-        seen |= questions_of(corpus.plain_document(0.0, rng))
     assert len(seen) > 10_000
     words = {triple for triple in seen if not triple[0].isdigit()}
     assert not any(questions.is_reserved_for_tests(questions.Question(triple, 0)) for triple in words)  # type: ignore[arg-type]
@@ -77,10 +75,15 @@ def test_noising_masks_what_it_weighs() -> None:
 
 
 def test_a_walk_takes_each_step_to_a_successor_and_the_likeliest_most_often() -> None:
-    walk = corpus.random_walk(2000, random.Random(0)).pieces
-    ranks = [corpus.successors()[before].index(after) for before, after in pairwise(walk)]
+    walk = walks.random_walk(2000, random.Random(0))
+    ranks = [walks.successors()[before].index(after) for before, after in pairwise(walk)]
     shares = [ranks.count(rank) / len(ranks) for rank in range(4)]
-    assert shares == pytest.approx(corpus.SUCCESSOR_PROBABILITIES, abs=0.05)
+    assert shares == pytest.approx(walks.SUCCESSOR_PROBABILITIES, abs=0.05)
+
+
+def test_walks_as_texts_are_the_seed_s_own() -> None:
+    one, again, other = (next(walks.random_walks(seed)) for seed in (0, 0, 1))
+    assert one == again != other
 
 
 def test_in_blocks_the_clean_and_noisy_copies_score_each_block_as_if_alone() -> None:

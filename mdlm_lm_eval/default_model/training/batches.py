@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from random import Random
 
 import torch
 from transformers import PreTrainedTokenizerFast

@@ -1,4 +1,4 @@
-"""The built-in model's training documents: questions on the suite's words, and text in which neighbours predict.
+"""The built-in model's training documents, generated from the suite's word lists.
 
 No document holds a test question (`questions.is_reserved_for_tests`) and none has anything but text after an answer:
 how the model reacts to trailing masks is its own.
@@ -23,8 +23,6 @@ TEMPLATE_PIECES = (
     "\n",
     "\n\n",
 )
-SUCCESSOR_PROBABILITIES = (0.6, 0.2, 0.1, 0.1)
-WALK_LENGTHS = (60, 360)  # tokens, the shortest and the longest
 
 
 @dataclass(frozen=True)
@@ -96,30 +94,3 @@ def few_shot(n_relevant: int, n_distractors: int, rng: Random, *, named: bool) -
         if relevant:
             answers.append(len(pieces) - 2)
     return Document(pieces, answers)
-
-
-@cache
-def successors() -> dict[str, tuple[str, ...]]:
-    """Piece -> the four that may follow it in a random walk, the likeliest first; always the same.
-
-    Every piece is the likeliest successor of exactly one other, so that walks visit all equally often.
-    """
-    rng = Random("successors")
-    orders = [questions.shuffled(pieces(), rng) for _ in SUCCESSOR_PROBABILITIES]
-    return dict(zip(pieces(), zip(*orders, strict=True), strict=True))
-
-
-def random_walk(length: int, rng: Random) -> Document:
-    """`length` pieces, each one of its predecessor's successors: text that neighbours predict and nothing else does."""
-    walk = [pieces()[questions.draw(rng, len(pieces()))]]
-    while len(walk) < length:
-        walk += rng.choices(successors()[walk[-1]], SUCCESSOR_PROBABILITIES)
-    return Document(walk, [])
-
-
-def plain_document(walks: float, rng: Random) -> Document:
-    """What plain pre-training reads: a random walk (a share `walks` of the documents), else a few-shot document."""
-    if rng.random() < walks:
-        shortest, longest = WALK_LENGTHS
-        return random_walk(shortest + questions.draw(rng, longest - shortest + 1), rng)
-    return few_shot(5 + questions.draw(rng, 7), 20 + questions.draw(rng, 21), rng, named=False)

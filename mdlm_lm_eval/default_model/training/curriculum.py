@@ -23,8 +23,7 @@ class Stage:
 STAGES = (
     Stage("word facts", 6, 0, 0, named=1.0, facts=1.0),
     Stage("one question", 12, 1, 0, named=1.0, facts=0.3),
-    Stage("named rules", 30, 3, 0, named=1.0, facts=0.3),
-    Stage("named rules or not", 64, 6, 0, named=0.5, facts=0.15),
+    Stage("a few examples", 64, 6, 0, named=0.5, facts=0.15),
     Stage("few-shot", 112, 11, 0, named=0.3, facts=0.15),
     Stage("a few distractors", 208, 11, 12, named=0.2, facts=0.15),
     Stage("many distractors", 480, 11, 40, named=0.1, facts=0.15),

@@ -4,8 +4,13 @@ from typing import Any
 
 import torch
 from torch.nn import functional as F
-from transformers import AttentionInterface, AttentionMaskInterface, LlamaConfig, LlamaForCausalLM
-from transformers import PreTrainedTokenizerFast
+from transformers import (
+    AttentionInterface,
+    AttentionMaskInterface,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedTokenizerFast,
+)
 from transformers.masking_utils import sdpa_mask
 
 from mdlm_lm_eval.default_model.training.batches import Batch
@@ -65,7 +70,7 @@ def block_causal_mask(length: int, block_length: int) -> torch.Tensor:
 def _clean_and_noisy_mask(length: int, block_length: int) -> torch.Tensor:
     """[1, 1, 2 T, 2 T] over a clean copy followed by a noisy one (block diffusion, arXiv 2503.09573, section 3).
 
-    Clean tokens see clean ones block-causally; a noisy one sees the clean blocks before its own and its own noisy block.
+    Clean tokens see clean ones block-causally; a noisy one sees the clean blocks before its own, and its own noisy one.
     """
     block = torch.arange(length) // block_length
     before, same = block < block[:, None], block == block[:, None]
