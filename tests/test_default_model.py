@@ -1,13 +1,17 @@
 """The built-in model: what it was trained on and what lies in the package."""
 
 import random
+from itertools import pairwise
 
+import pytest
+import torch
 from transformers import AutoConfig, AutoTokenizer
 
 from mdlm_lm_eval.default_model import default_model_path
-from mdlm_lm_eval.default_model.training import corpus
+from mdlm_lm_eval.default_model.training import corpus, walks
 from mdlm_lm_eval.default_model.training.batches import Noiser
 from mdlm_lm_eval.default_model.training.curriculum import STAGES, draw_document
+from mdlm_lm_eval.default_model.training.model import block_causal_mask, build_model, logits_at_masks
 from mdlm_lm_eval.default_model.training.suite import questions
 from mdlm_lm_eval.default_model.training.tokenizer import build_tokenizer
 
@@ -53,19 +57,52 @@ def test_a_question_is_nine_tokens_and_every_text_survives_the_tokenizer() -> No
         assert tokenizer.decode(tokenizer(string)["input_ids"]) == string
 
 
-def test_noising_masks_what_it_predicts() -> None:
-    import torch
-
+def test_noising_masks_what_it_weighs() -> None:
     noiser = Noiser(build_tokenizer())
     rng, generator = random.Random(0), torch.Generator().manual_seed(0)
-    packed = [noiser.pack(lambda: draw_document(STAGES[-1], rng), rng, 480) for _ in range(8)]
-    ids = torch.tensor([row for row, _ in packed])
-    batch = noiser.everything_masked(ids, generator)
-    assert (batch.input_ids[batch.at] == noiser.mask_id).all()
-    assert (batch.input_ids[~batch.at] == ids[~batch.at]).all()
-    assert (batch.targets == ids[batch.at]).all()
-    # E[sum of 1/t over the masked] / tokens = 1, whatever t is drawn
-    assert 0.5 < batch.weights.sum().item() < 1.5
+    clean, is_answer = noiser.windows(lambda: draw_document(STAGES[-1], rng), 8, 480)
+    for batch in (
+        noiser.everything_masked(clean, generator),
+        noiser.answers_masked(clean, is_answer, 0.7, generator),
+    ):
+        masked = batch.weights > 0
+        assert (batch.noisy[masked] == noiser.mask_id).all()
+        assert (batch.noisy[~masked] == clean[~masked]).all()
+        # E[sum of 1/t over the masked] / tokens = 1, whatever t is drawn
+        assert 0.5 < batch.weights.sum().item() < 1.5
+    assert masked.any(dim=1).all()
+    assert (is_answer | ~masked).all()
+
+
+def test_a_walk_takes_each_step_to_a_successor_and_the_likeliest_most_often() -> None:
+    walk = walks.random_walk(2000, random.Random(0))
+    ranks = [walks.successors()[before].index(after) for before, after in pairwise(walk)]
+    shares = [ranks.count(rank) / len(ranks) for rank in range(4)]
+    assert shares == pytest.approx(walks.SUCCESSOR_PROBABILITIES, abs=0.05)
+
+
+def test_walks_as_texts_are_the_seed_s_own() -> None:
+    one, again, other = (next(walks.random_walks(seed)) for seed in (0, 0, 1))
+    assert one == again != other
+
+
+def test_in_blocks_the_clean_and_noisy_copies_score_each_block_as_if_alone() -> None:
+    """Block diffusion's one pass over both copies equals a pass per block: clean blocks before it, the noisy one."""
+    tokenizer = build_tokenizer()
+    noiser, block_length = Noiser(tokenizer), 8
+    model = build_model(tokenizer, block_length, seed=0)
+    clean = torch.randint(300, 900, (1, 30), generator=torch.Generator().manual_seed(1))
+    batch = noiser.everything_masked(clean, torch.Generator().manual_seed(2))
+    with torch.no_grad():
+        logits = logits_at_masks(model, batch, block_length)
+        expected = []
+        for first in range(0, 30, block_length):
+            end = min(first + block_length, 30)
+            canvas = torch.cat([clean[:, :first], batch.noisy[:, first:end]], dim=1)
+            with torch.autocast("cpu", torch.bfloat16):
+                alone = model(input_ids=canvas, attention_mask=block_causal_mask(end, block_length)).logits[:, first:]
+            expected.append(alone[batch.weights[:, first:end] > 0].float())
+    torch.testing.assert_close(logits, torch.cat(expected), atol=2e-2, rtol=0)
 
 
 def test_what_lies_in_the_package() -> None:

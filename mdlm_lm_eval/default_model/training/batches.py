@@ -1,23 +1,21 @@
-"""Rows of token ids and what of them is masked: the two objectives of the training."""
+"""Windows of token ids and what of them is masked: the two objectives of the training."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from random import Random
 
 import torch
 from transformers import PreTrainedTokenizerFast
 
-from mdlm_lm_eval.default_model.training.corpus import Document, word_fact
+from mdlm_lm_eval.default_model.training.corpus import Document
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Noised rows and what to predict in them."""
+    """Windows before and after masking, and how much each masked token counts; all [B, T]."""
 
-    input_ids: torch.Tensor  # [B, T], masks where noised
-    at: torch.Tensor  # [B, T] bool, the masked positions
-    targets: torch.Tensor  # [N], the true ids at `at`, row by row
-    weights: torch.Tensor  # [N], of each target's cross-entropy in the loss
+    clean: torch.Tensor
+    noisy: torch.Tensor
+    weights: torch.Tensor  # of each token's cross-entropy in the loss, 0 where it is not masked
 
 
 class Noiser:
@@ -27,49 +25,45 @@ class Noiser:
         self.ids: dict[str, int] = tokenizer.get_vocab()
         self.mask_id, self.eos_id = self.ids[tokenizer.mask_token], self.ids[tokenizer.eos_token]
 
-    def pack(self, draw: Callable[[], Document], rng: Random, length: int) -> tuple[list[int], list[bool]]:
-        """A window of `length` tokens: one document, then (short ones) word facts or further documents, EOS between.
+    def windows(self, draw: Callable[[], Document], n: int, length: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """`n` windows of drawn documents, EOS after each, the last cut off: ids and is-an-answer, both [n, length]."""
+        packed = [self._window(draw, length) for _ in range(n)]
+        return torch.tensor([ids for ids, _ in packed]), torch.tensor([is_answer for _, is_answer in packed])
 
-        Returns its ids and which of them are answers.
-        """
+    def _window(self, draw: Callable[[], Document], length: int) -> tuple[list[int], list[bool]]:
         ids: list[int] = []
-        is_answer: list[bool] = []
-        document = draw()
-        while True:
-            ids += [self.ids[piece] for piece in document.pieces] + [self.eos_id]
-            flags = [False] * (len(document.pieces) + 1)
-            for index in document.answers:
-                flags[index] = True
-            is_answer += flags
-            if len(ids) >= length:
-                return ids[:length], is_answer[:length]
-            document = word_fact(rng) if length - len(ids) < 40 else draw()
+        answers: set[int] = set()
+        while len(ids) < length:
+            document = draw()
+            answers.update(len(ids) + index for index in document.answers)
+            ids += [*(self.ids[piece] for piece in document.pieces), self.eos_id]
+        return ids[:length], [index in answers for index in range(length)]
 
-    def answers_masked(self, ids: torch.Tensor, is_answer: torch.Tensor, generator: torch.Generator) -> Batch:
-        """Masks 10 to 70% of the answers of each row ([B, T]), at least one in a batch; mean cross-entropy."""
-        ratio = 0.1 + 0.6 * torch.rand(len(ids), 1, generator=generator)
-        at = is_answer & (torch.rand(ids.shape, generator=generator) < ratio)
-        n = int(at.sum())
-        return Batch(ids.masked_fill(at, self.mask_id), at, ids[at], torch.full((n,), 1.0 / max(n, 1)))
+    def answers_masked(
+        self, clean: torch.Tensor, is_answer: torch.Tensor, most: float, generator: torch.Generator
+    ) -> Batch:
+        """Masks 10% to `most` of the answers of each window, at least one; mean cross-entropy over all of them."""
+        ratio = 0.1 + (most - 0.1) * torch.rand(len(clean), 1, generator=generator)
+        draws = torch.rand(clean.shape, generator=generator).masked_fill(~is_answer, 2.0)
+        masked = is_answer & ((draws < ratio) | (draws == draws.min(1, keepdim=True).values))
+        return Batch(clean, clean.masked_fill(masked, self.mask_id), masked / masked.sum().clamp_min(1))
 
-    def everything_masked(self, ids: torch.Tensor, generator: torch.Generator) -> Batch:
-        """Masked diffusion: t ~ U(0,1) a row, every token masked with probability t, weight 1/t (LLaDA, eq. 3).
+    def everything_masked(self, clean: torch.Tensor, generator: torch.Generator) -> Batch:
+        """Masked diffusion: t ~ U(0,1) a window, every token masked with probability t, weight 1/t (LLaDA, eq. 3).
 
-        t is stratified over the rows of a batch, which changes the variance of the loss and not its mean.
+        t is stratified over the windows of a batch, which changes the variance of the loss and not its mean.
         """
-        rows = len(ids)
-        t = (torch.randperm(rows, generator=generator)[:, None] + torch.rand(rows, 1, generator=generator)) / rows
+        n = len(clean)
+        t = (torch.randperm(n, generator=generator)[:, None] + torch.rand(n, 1, generator=generator)) / n
         t = t.clamp_min(1e-3)
-        at = torch.rand(ids.shape, generator=generator) < t
-        weights = (1.0 / t).expand_as(ids)[at] / ids.numel()
-        return Batch(ids.masked_fill(at, self.mask_id), at, ids[at], weights)
+        masked = torch.rand(clean.shape, generator=generator) < t
+        return Batch(clean, clean.masked_fill(masked, self.mask_id), masked / t / clean.numel())
 
 
 def concatenate(first: Batch, second: Batch) -> Batch:
-    """Both batches' rows (of one length) as one; losses add."""
+    """Both batches' windows (of one length) as one; losses add."""
     return Batch(
-        torch.cat([first.input_ids, second.input_ids]),
-        torch.cat([first.at, second.at]),
-        torch.cat([first.targets, second.targets]),
+        torch.cat([first.clean, second.clean]),
+        torch.cat([first.noisy, second.noisy]),
         torch.cat([first.weights, second.weights]),
     )

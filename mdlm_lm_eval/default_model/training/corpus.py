@@ -5,6 +5,7 @@ how the model reacts to trailing masks is its own.
 """
 
 from dataclasses import dataclass
+from functools import cache
 from random import Random
 
 from mdlm_lm_eval.default_model.training.suite import questions
@@ -30,6 +31,14 @@ class Document:
 
     pieces: list[str]
     answers: list[int]
+
+
+@cache
+def pieces() -> tuple[str, ...]:
+    """Every text that is one token: fixed pieces of the prompts, rules' names, letters, words and numbers."""
+    words = [word for category in questions.load_words().values() for word in category]
+    numbers = [str(number) for number in range(1, questions.LARGEST_NUMBER + 1)]
+    return tuple(dict.fromkeys([*TEMPLATE_PIECES, *RULE_NAMES, *questions.LETTERS, *words, *numbers]))
 
 
 def training_question(right: str, wrong: tuple[str, ...], rng: Random) -> questions.Question:

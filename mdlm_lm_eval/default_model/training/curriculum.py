@@ -1,4 +1,4 @@
-"""The curriculum: from questions under a named rule to few-shot documents with many distractors."""
+"""The curriculum: from what category a word is of to few-shot documents with many distractors."""
 
 from dataclasses import dataclass
 from random import Random
@@ -16,21 +16,25 @@ class Stage:
     length: int
     max_relevant: int
     max_distractors: int
-    named: float
+    named: float  # share of the few-shot documents that begin with their rule's name
+    facts: float  # share of word facts among the documents
 
 
 STAGES = (
-    Stage("named rules", 64, 6, 0, 1.0),
-    Stage("few-shot", 112, 11, 0, 0.4),
-    Stage("a few distractors", 208, 11, 12, 0.3),
-    Stage("many distractors", 480, 11, 40, 0.2),
+    Stage("word facts", 6, 0, 0, named=1.0, facts=1.0),
+    Stage("one question", 12, 1, 0, named=1.0, facts=0.3),
+    Stage("a few examples", 64, 6, 0, named=0.5, facts=0.15),
+    Stage("few-shot", 112, 11, 0, named=0.3, facts=0.15),
+    Stage("a few distractors", 208, 11, 12, named=0.2, facts=0.15),
+    Stage("many distractors", 480, 11, 40, named=0.1, facts=0.15),
 )
 
 
 def draw_document(stage: Stage, rng: Random) -> Document:
     """A document of the stage: mostly few-shot ones, some word facts."""
-    if rng.random() < 0.15:
+    if rng.random() < stage.facts:
         return corpus.word_fact(rng)
-    n_relevant = min(stage.max_relevant, 3 + questions.draw(rng, stage.max_relevant - 2))
+    fewest = min(3, stage.max_relevant)
+    n_relevant = fewest + questions.draw(rng, stage.max_relevant - fewest + 1)
     n_distractors = questions.draw(rng, stage.max_distractors + 1)
     return corpus.few_shot(n_relevant, n_distractors, rng, named=rng.random() < stage.named)

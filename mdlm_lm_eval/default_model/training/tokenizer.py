@@ -6,8 +6,7 @@ from tokenizers import Regex, Tokenizer, decoders, pre_tokenizers
 from tokenizers.models import Unigram
 from transformers import PreTrainedTokenizerFast
 
-from mdlm_lm_eval.default_model.training.corpus import RULE_NAMES, TEMPLATE_PIECES
-from mdlm_lm_eval.default_model.training.suite import questions
+from mdlm_lm_eval.default_model.training import corpus
 
 MASK, EOS, PAD = "<|mask|>", "<|endoftext|>", "<|pad|>"
 
@@ -17,10 +16,8 @@ def build_tokenizer() -> PreTrainedTokenizerFast:
 
     Anything else falls back to single characters and bytes: every string can be encoded, and decodes to itself.
     """
-    words = [word for category in questions.load_words().values() for word in category]
-    numbers = [str(number) for number in range(1, questions.LARGEST_NUMBER + 1)]
     characters = [chr(code) for code in range(32, 127)] + ["\n"]
-    pieces = list(dict.fromkeys([*TEMPLATE_PIECES, *RULE_NAMES, *questions.LETTERS, *words, *numbers, *characters]))
+    pieces = list(dict.fromkeys([*corpus.pieces(), *characters]))
     unknown = "<0x00>"  # bytes stand for what is not a piece, so the unknown token itself is never used
     byte_pieces = [f"<0x{byte:02X}>" for byte in range(256)]
     vocabulary = [(piece, -20.0) for piece in byte_pieces] + [(piece, -1.0) for piece in pieces]

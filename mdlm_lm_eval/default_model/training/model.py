@@ -1,0 +1,101 @@
+"""The built-in model's network and its loss, under full and under block-causal attention."""
+
+from typing import Any
+
+import torch
+from torch.nn import functional as F
+from transformers import (
+    AttentionInterface,
+    AttentionMaskInterface,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedTokenizerFast,
+)
+from transformers.masking_utils import sdpa_mask
+
+from mdlm_lm_eval.default_model.training.batches import Batch
+
+
+def build_model(tokenizer: PreTrainedTokenizerFast, block_length: int | None, seed: int) -> LlamaForCausalLM:
+    """A small Llama with random weights, whose attention is bidirectional, everywhere or within blocks."""
+    config = LlamaConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=128,
+        num_hidden_layers=4,
+        num_attention_heads=4,
+        num_key_value_heads=4,
+        intermediate_size=256,
+        max_position_embeddings=2048,
+        tie_word_embeddings=True,
+        bos_token_id=None,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+        use_cache=False,
+        attn_implementation="float32_sdpa",
+    )
+    config.is_causal = False
+    config.mask_token_id = tokenizer.mask_token_id
+    if block_length is not None:
+        config.block_length = block_length
+    torch.manual_seed(seed)
+    return LlamaForCausalLM(config)
+
+
+def _float32_sdpa(
+    module: torch.nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    scaling: float | None = None,
+    **_: Any,
+) -> tuple[torch.Tensor, None]:
+    """[B, heads, T, D] thrice -> [B, T, heads, D]. On CPUs the backward pass in bfloat16 takes four times as long."""
+    with torch.autocast(query.device.type, enabled=False):
+        query, key, value = query.float(), key.float(), value.float()
+        output = F.scaled_dot_product_attention(query, key, value, attn_mask=attention_mask, scale=scaling)
+    return output.transpose(1, 2).contiguous(), None
+
+
+AttentionInterface.register("float32_sdpa", _float32_sdpa)
+AttentionMaskInterface.register("float32_sdpa", sdpa_mask)
+
+
+def block_causal_mask(length: int, block_length: int) -> torch.Tensor:
+    """[1, 1, T, T], True where a query sees a key: its own block and those before."""
+    block = torch.arange(length) // block_length
+    return (block <= block[:, None])[None, None]
+
+
+def _clean_and_noisy_mask(length: int, block_length: int) -> torch.Tensor:
+    """[1, 1, 2 T, 2 T] over a clean copy followed by a noisy one (block diffusion, arXiv 2503.09573, section 3).
+
+    Clean tokens see clean ones block-causally; a noisy one sees the clean blocks before its own, and its own noisy one.
+    """
+    block = torch.arange(length) // block_length
+    before, same = block < block[:, None], block == block[:, None]
+    clean = torch.cat([before | same, torch.zeros_like(same)], dim=1)
+    noisy = torch.cat([before, same], dim=1)
+    return torch.cat([clean, noisy])[None, None]
+
+
+def logits_at_masks(model: LlamaForCausalLM, batch: Batch, block_length: int | None) -> torch.Tensor:
+    """Logits [N, V] of a batch's masked tokens, under full attention or in blocks."""
+    length = batch.noisy.shape[1]
+    inputs = {"input_ids": batch.noisy}
+    if block_length is not None:
+        inputs = {
+            "input_ids": torch.cat([batch.clean, batch.noisy], dim=1),
+            "position_ids": torch.arange(length).repeat(2)[None],
+            "attention_mask": _clean_and_noisy_mask(length, block_length),
+        }
+    with torch.autocast("cpu", torch.bfloat16):
+        hidden = model.model(**inputs).last_hidden_state[:, -length:]  # [B, T, H]
+        return model.lm_head(hidden[batch.weights > 0]).float()
+
+
+def masked_loss(logits: torch.Tensor, batch: Batch) -> torch.Tensor:
+    """Weighted cross-entropy of a batch's masked tokens, given their logits [N, V]."""
+    masked = batch.weights > 0
+    losses = F.cross_entropy(logits, batch.clean[masked], reduction="none")  # [N]
+    return (losses * batch.weights[masked]).sum()
