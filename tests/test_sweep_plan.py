@@ -159,3 +159,10 @@ def test_packaged_sweeps_parse() -> None:
     for path in paths:
         assert path.read_text().startswith("# Figure")
         assert plan(yaml.safe_load(path.read_text())).cells
+
+
+def test_the_recipe_for_speed_audits_cached_cells_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["mdlm-sweep", "--config", "fast", "--tasks", "t"])
+    cells = plan(_settings()).cells
+    assert len(cells) == 30
+    assert all(("cache_audit" in cell.options) == (cell.options["cache"] != "none") for cell in cells)

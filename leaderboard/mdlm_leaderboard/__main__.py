@@ -2,9 +2,9 @@
 
 import argparse
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mdlm_lm_eval import __version__
 from mdlm_lm_eval.ending import ending_well, importing
@@ -28,6 +28,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return _validate(options.files)
         if options.command == "compare":
             return _compare(options.first, options.second)
+        if options.command == "audit":
+            return _audit(options.file, options.include_path)
         return _build(options.results, options.output, strict=options.strict)
 
 
@@ -67,6 +69,15 @@ def _parser() -> argparse.ArgumentParser:
     )
     comparer.add_argument("first", type=Path, metavar="A", help="an lm-eval result file")
     comparer.add_argument("second", type=Path, metavar="B", help="another of the same tasks")
+    auditor = commands.add_parser(
+        "audit",
+        help="the score with a cache and without, on the questions that cache_audit decoded exactly too",
+        epilog="example:\n  mdlm-leaderboard audit results/built-in/results_2026-01-31T12-00-00.json\n\n"
+        "The files of lm_eval's --log_samples must lie beside the results.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    auditor.add_argument("file", type=Path, metavar="FILE", help="an lm-eval result file of a run with cache_audit")
+    auditor.add_argument("--include_path", help="folder of tasks that are not lm-eval's or the suite's")
     return parser
 
 
@@ -125,6 +136,24 @@ def _compare(first: Path, second: Path) -> int:
         _say(f"mdlm-leaderboard: {error}")
         return 1
     print("\n\n".join(as_text(comparison) for comparison in comparisons))
+    return 0
+
+
+def _audit(file: Path, include_path: str | None) -> int:
+    # Imported here, as lm-eval takes longer to load than `--help` takes.
+    from lm_eval.tasks import TaskManager
+
+    from mdlm_leaderboard.audit import as_text, audit_scores
+    from mdlm_lm_eval.results.files import UnusableFile
+
+    def load_task(name: str, metadata: Mapping[str, Any]) -> Any:
+        return TaskManager(include_path=include_path, metadata=dict(metadata)).load([name])["tasks"][name]
+
+    try:
+        print(as_text(audit_scores(file, load_task)))
+    except UnusableFile as error:
+        _say(f"mdlm-leaderboard: {error}")
+        return 1
     return 0
 
 

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from mdlm_lm_eval.results.files import UnusableFile, read_bytes
 from mdlm_lm_eval.results.result_file import is_number
@@ -21,12 +22,19 @@ def samples_path(result: Path, task: str) -> Path | None:
     return path if path.exists() else None
 
 
+def read_samples(path: Path) -> list[dict[str, Any]]:
+    """The lines of a file of samples. Raises UnusableFile."""
+    try:
+        return [dict(json.loads(line)) for line in read_bytes(path, at_most=_MOST_BYTES).splitlines()]
+    except (ValueError, TypeError, RecursionError) as error:
+        raise UnusableFile(f"holds no samples of lm-eval in {path.name!r} ({one_line(error)})") from error
+
+
 def read_scores(path: Path) -> Mapping[str, Mapping[Question, float]]:
     """Metric (`metric,filter`) -> question -> score. Raises UnusableFile."""
     scores: dict[str, dict[Question, float]] = {}
-    lines = read_bytes(path, at_most=_MOST_BYTES).splitlines()
     try:
-        for sample in map(json.loads, lines):
+        for sample in read_samples(path):
             question = int(sample["doc_id"]), str(sample["doc_hash"])
             for metric in sample["metrics"]:
                 if is_number(value := sample.get(metric)):

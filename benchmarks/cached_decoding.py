@@ -1,0 +1,106 @@
+"""What approximate caches and parallel rules cost in accuracy and bring in speed: the table of docs/fast_decoding.md.
+
+    python benchmarks/cached_decoding.py
+
+Few-shot documents of the built-in model's own corpus, one rule each, with the answers of their last questions masked:
+the model fills in one word an answer, in blocks. Every way of decoding runs on the same documents.
+"""
+
+import argparse
+import time
+from pathlib import Path
+from random import Random
+
+from mdlm_lm_eval.canvas import build_infill_canvas
+from mdlm_lm_eval.decoding import decode_canvases
+from mdlm_lm_eval.decoding.completion import Completion
+from mdlm_lm_eval.default_model.training.corpus import few_shot
+from mdlm_lm_eval.lm import MDLM
+from mdlm_lm_eval.options import DecodingOptions
+from mdlm_lm_eval.results.markdown import markdown_table, replace_table
+from mdlm_lm_eval.results.statistics import t_interval
+from mdlm_lm_eval.text import SLOT_MARKER
+
+PAGE = Path(__file__).parents[1] / "docs" / "fast_decoding.md"
+CACHES = ("none", "prefix", "dual")
+RULES: dict[str, dict[str, float]] = {
+    "one token a step": {},
+    "threshold 0.9": {"confidence_threshold": 0.9},
+    "factor 1": {"parallel_factor": 1.0},
+}
+HEADER = ("cache", "rule", "accuracy (%)", "same answers as cache=none", "tokens per pass", "layer tokens", "seconds")
+
+
+def documents(lm: MDLM, count: int, shown: int, asked: int) -> list[tuple[list[list[int]], list[int]]]:
+    """Segments of text between the masked answers, and the tokens that belong there."""
+    rng = Random(0)
+    found: list[tuple[list[list[int]], list[int]]] = []
+    while len(found) < count:
+        document = few_shot(shown + asked, 0, rng, named=False)
+        pieces = list(document.pieces)
+        for n in document.answers[shown:]:
+            pieces[n] = SLOT_MARKER
+        segments = lm._encode_slots("".join(pieces))
+        whole = lm.tok_encode("".join(document.pieces))
+        if sum(map(len, segments)) + asked != len(whole):
+            continue  # an answer of several tokens
+        slots = [sum(map(len, segments[: n + 1])) + n for n in range(asked)]
+        found.append((segments, [whole[slot] for slot in slots]))
+    return found
+
+
+def decode(
+    lm: MDLM, segments: list[list[list[int]]], options: DecodingOptions, batch_size: int
+) -> tuple[list[Completion], float]:
+    """The answers to all documents, and the seconds that they took."""
+    canvases = [
+        build_infill_canvas(of, options, mask_token_id=lm.mask_token_id, max_length=lm.max_length)[0] for of in segments
+    ]
+    started = time.perf_counter()
+    completions: list[Completion] = []
+    for start in range(0, len(canvases), batch_size):
+        completions += decode_canvases(lm.denoiser, canvases[start : start + batch_size], options)
+    return completions, time.perf_counter() - started
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--pretrained", help="another model than the built-in one")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--documents", type=int, default=100)
+    parser.add_argument("--shown", type=int, default=8, help="answered questions before the masked answers")
+    parser.add_argument("--asked", type=int, default=16, help="masked answers of a document")
+    parser.add_argument("--block_length", type=int, default=8)
+    parser.add_argument("--batch_size", type=int, default=8)
+    parser.add_argument("--write", action="store_true", help="put the table into docs/fast_decoding.md")
+    arguments = parser.parse_args()
+
+    model = {"pretrained": arguments.pretrained} if arguments.pretrained else {}
+    lm = MDLM(**model, device=arguments.device, batch_size=arguments.batch_size)
+    asked = documents(lm, arguments.documents, arguments.shown, arguments.asked)
+    segments = [one for one, _ in asked]
+    rows = []
+    for rule, settings in RULES.items():
+        exact: list[list[int]] = []
+        for cache in CACHES:
+            options = DecodingOptions().override({"block_length": arguments.block_length, "cache": cache, **settings})
+            completions, seconds = decode(lm, segments, options, arguments.batch_size)
+            answers = [completion.token_ids for completion in completions]
+            exact = exact or answers
+            right = [
+                sum(one == other for one, other in zip(answer, truth, strict=True)) / len(truth)
+                for answer, (_, truth) in zip(answers, asked, strict=True)
+            ]
+            accuracy = t_interval(right).scaled(100)
+            same = sum(one == other for one, other in zip(answers, exact, strict=True))
+            passes = sum(completion.cost.forward_passes for completion in completions)
+            row = [cache, rule, f"{accuracy.mean:.1f} ± {accuracy.half_width or 0:.1f}", f"{same} of {len(answers)}"]
+            row += [f"{sum(map(len, answers)) / passes:.2f}", f"{sum(c.cost.tokens for c in completions):,}"]
+            rows.append([*row, f"{seconds:.1f}"])
+            print(" | ".join(rows[-1]), flush=True)
+    if arguments.write:
+        replace_table(PAGE, "cached decoding", markdown_table(HEADER, rows))
+
+
+if __name__ == "__main__":
+    main()

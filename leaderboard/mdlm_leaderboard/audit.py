@@ -1,0 +1,94 @@
+"""`mdlm-leaderboard audit`: what a cache does to the score, on the questions that `cache_audit` decoded exactly too."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lm_eval.api.instance import Instance
+
+from mdlm_lm_eval.results.files import UnusableFile, read_json
+from mdlm_lm_eval.results.markdown import markdown_table
+from mdlm_lm_eval.results.result_file import is_number, unusable_if_different
+from mdlm_lm_eval.results.samples import read_samples, samples_path
+
+
+@dataclass(frozen=True)
+class AuditScore:
+    """One metric (`metric,filter`) of one task, over its audited questions: as decoded with the cache, and exactly."""
+
+    task: str
+    metric: str
+    n_questions: int
+    n_same: int
+    cached: float
+    exact: float
+
+
+def audit_scores(path: Path, load_task: Callable[[str, Mapping[str, Any]], Any]) -> list[AuditScore]:
+    """Scores the exact answers of a result file by its tasks' own filters and metrics, the others by its samples.
+
+    `load_task` makes lm-eval's task from its name and metadata. Raises UnusableFile where the file holds no audit, or
+    no samples lie beside it (lm_eval --log_samples).
+    """
+    content = read_json(path)
+    with unusable_if_different():
+        tasks = content["config"].get("mdlm", {}).get("tasks", {})
+        audits = {name: facts["audit"] for name, facts in tasks.items() if "audit" in facts}
+        if not audits:
+            raise UnusableFile(f"{str(path)!r} holds no audit; run lm_eval with cache_audit among the model arguments")
+        return [
+            score
+            for name, audit in audits.items()
+            for score in _of_task(path, name, content["configs"][name].get("metadata") or {}, audit, load_task)
+        ]
+
+
+def as_text(scores: list[AuditScore]) -> str:
+    """A table, in percent."""
+    lines = [
+        [one.task, one.metric.removesuffix(",none"), f"{one.n_same} of {one.n_questions}"]
+        + [f"{100 * value:.1f}" for value in (one.cached, one.exact)]
+        + [f"{100 * (one.cached - one.exact):+.1f}"]
+        for one in scores
+    ]
+    return markdown_table(["task", "metric", "same strings", "with cache", "exact", "difference (points)"], lines)
+
+
+def _of_task(
+    path: Path, name: str, metadata: Mapping[str, Any], audit: Mapping[str, Any], load_task: Callable[..., Any]
+) -> list[AuditScore]:
+    samples = samples_path(path, name)
+    if samples is None:
+        raise UnusableFile(f"no samples of {name} lie beside {str(path)!r}; run lm_eval with --log_samples")
+    exact = {one["doc_id"]: one.get("exact") for one in audit["exact_answers"]}
+    task = None
+    cached_scores: dict[str, list[float]] = {}
+    exact_scores: dict[str, list[float]] = {}
+    for sample in read_samples(samples):
+        if sample["doc_id"] not in exact:
+            continue
+        found: Mapping[str, Any] = sample
+        answer = exact[sample["doc_id"]]
+        if answer is not None:
+            task = task or load_task(name, metadata)
+            found = _score(task, sample, answer)
+        for metric in sample["metrics"]:
+            if is_number(sample[metric]) and is_number(found[metric]):
+                key = f"{metric},{sample['filter']}"
+                cached_scores.setdefault(key, []).append(float(sample[metric]))
+                exact_scores.setdefault(key, []).append(float(found[metric]))
+    n_same = sum(answer is None for answer in exact.values())
+    return [
+        AuditScore(name, key, len(of), n_same, sum(of) / len(of), sum(exact_scores[key]) / len(of))
+        for key, of in cached_scores.items()
+    ]
+
+
+def _score(task: Any, sample: Mapping[str, Any], answer: str) -> Mapping[str, Any]:
+    """The metrics of another answer to a sample's question."""
+    instance = Instance("generate_until", sample["doc"], ("", {}), 0, metadata=(None, sample["doc_id"], 1))
+    instance.resps = [answer] * len(sample["resps"][0])
+    task._instances = [instance]
+    task.apply_filters()
+    return dict(task.process_results(sample["doc"], [instance.filtered_resps[sample["filter"]]]))
