@@ -37,7 +37,8 @@ def read_scores(path: Path) -> Mapping[str, Mapping[Question, float]]:
         for sample in read_samples(path):
             question = int(sample["doc_id"]), str(sample["doc_hash"])
             for metric in sample["metrics"]:
-                if is_number(value := sample.get(metric)):
+                value: Any = sample.get(metric)
+                if is_number(value):
                     scores.setdefault(f"{metric},{sample['filter']}", {})[question] = float(value)
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise UnusableFile(f"holds no samples of lm-eval in {path.name!r} ({one_line(error)})") from error
