@@ -2,12 +2,13 @@
 
 import random
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 import torch
 from transformers import AutoConfig, AutoTokenizer
 
-from mdlm_lm_eval.default_model import default_model_path
+import mdlm_lm_eval
 from mdlm_lm_eval.default_model.training import corpus, walks
 from mdlm_lm_eval.default_model.training.batches import Noiser
 from mdlm_lm_eval.default_model.training.curriculum import STAGES, draw_document
@@ -105,12 +106,14 @@ def test_in_blocks_the_clean_and_noisy_copies_score_each_block_as_if_alone() -> 
     torch.testing.assert_close(logits, torch.cat(expected), atol=2e-2, rtol=0)
 
 
-def test_what_lies_in_the_package() -> None:
-    folder = default_model_path()
-    assert (folder / "model.safetensors").stat().st_size <= 20 * 1024 * 1024
+@pytest.mark.parametrize(("name", "block_length"), [("default_model", None), ("default_model_block", 8)])
+def test_what_lies_in_the_package(name: str, block_length: int | None) -> None:
+    folder = Path(mdlm_lm_eval.__file__).parent / name
+    assert (folder / "model.safetensors").stat().st_size <= 15 * 1024 * 1024
     config = AutoConfig.from_pretrained(folder)
     tokenizer = AutoTokenizer.from_pretrained(folder)
     assert config.is_causal is False
+    assert config.to_dict().get("block_length") == block_length
     assert config.mask_token_id == tokenizer.mask_token_id
     assert config.vocab_size == len(tokenizer)
     assert tokenizer.get_vocab() == build_tokenizer().get_vocab()
