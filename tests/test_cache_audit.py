@@ -10,6 +10,7 @@ from lm_eval.loggers import EvaluationTracker
 from lm_eval.tasks import TaskManager
 
 from mdlm_leaderboard.audit import AuditScore, as_text, audit_scores
+from mdlm_lm_eval.families.attention import AttentionPattern
 from mdlm_lm_eval.lm import MDLM
 from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.results.audit import Answer, AuditedRequest, audited_request, chosen_for_audit
@@ -18,6 +19,7 @@ from mdlm_lm_eval.results.files import UnusableFile
 from mdlm_lm_eval.results.privacy import published
 from mdlm_lm_eval.results.record import RunRecord, merged
 from tests.conftest import tiny_model, tiny_tokenizer
+from tests.test_lm import generation
 
 REQUESTS = [("a", seed) for seed in range(300)] + [("b", seed) for seed in range(300, 310)]
 
@@ -84,6 +86,14 @@ def test_a_models_words_are_published_as_they_are() -> None:
     assert published(answers) == answers
 
 
+def test_block_causal_models_record_their_blocks() -> None:
+    lm = MDLM(tiny_model(), tokenizer=tiny_tokenizer(), device="cpu")
+    lm.denoiser.attention = AttentionPattern(4, "row_start")
+    lm.generate_until([generation("6 text", max_gen_toks=6)], disable_tqdm=True)
+    facts = lm.get_model_info()["mdlm"]["tasks"]["task"]
+    assert (facts["block_length"], facts["masks_in_block"]) == ([4, 4], [2, 2])
+
+
 def test_sampled_requests_are_not_audited() -> None:
     lm = MDLM(
         tiny_model(),
@@ -94,8 +104,6 @@ def test_sampled_requests_are_not_audited() -> None:
         cache_audit=1,
         temperature=1.0,
     )
-    from tests.test_lm import generation
-
     with pytest.raises(OptionError, match="cache_audit=1 does not work with temperature=1"):
         lm.generate_until([generation("a", max_gen_toks=8)], disable_tqdm=True)
     assert lm.denoiser.forward_passes == 0
