@@ -12,7 +12,10 @@ from typing import Any
 import pytest
 from lm_eval._cli.utils import key_val_to_dict
 
+from mdlm_lm_eval import __version__
 from mdlm_lm_eval.canvas import build_canvas
+from mdlm_lm_eval.families import load_adapter_config, load_config
+from mdlm_lm_eval.families.loading import hub
 from mdlm_lm_eval.lm import MDLM
 from mdlm_lm_eval.options import DecodingOptions, OptionError
 from mdlm_lm_eval.requests import parse_gen_kwargs
@@ -158,6 +161,26 @@ COMMAND_LINES = [
         "trust_remote_code must be true or false, not no",
     ),
     ("mdlm-attribution", ["groups", "--model_args", '{"dtype": "float7"}'], "dtype must be one of auto, float32"),
+    (
+        "mdlm-attribution",
+        ["groups", "--tasks=mdlm_verb_smallest", "--device=meta"],
+        "device=meta is not on this machine",
+    ),
+    (
+        "mdlm-attribution",
+        ["groups", "--tasks=mdlm_verb_smallest", "--metadata", "foo=1"],
+        "unknown setting of the few-shot tasks foo=1; the options are fewshot_",
+    ),
+    (
+        "mdlm-attribution",
+        ["groups", "--tasks=mdlm_verb_smallest", "--metadata", "fewshot_relevant=-1"],
+        "fewshot_relevant must be a whole number from 0 up to 10000, not -1",
+    ),
+    ("mdlm-attribution", ["groups", "--n_masks=1", f"--output_path={'x' * 300}"], "File name too long"),
+    ("mdlm-attribution", ["groups", "--n_masks=1", "--output_path=/proc/x"], "cannot be written: "),
+    ("mdlm-attribution", ["groups", "--n_masks=1", "--output_path=/etc/passwd"], "cannot be written: "),
+    ("mdlm-attribution", ["shots-against-masks", "/nowhere/results"], "/nowhere/results"),
+    ("mdlm-attribution", ["groups", "--model_args", "pretrained=/nowhere"], "there is no such folder"),
 ]
 MODULES = {"mdlm-sweep": "mdlm_lm_eval.sweep.__main__", "mdlm-attribution": "mdlm_lm_eval.attribution.__main__"}
 
@@ -239,3 +262,56 @@ def test_batch_size_and_device_may_stand_among_the_model_arguments(checkpoint: P
     of_string = MDLM.create_from_arg_string(f"pretrained={checkpoint},batch_size=4,device=cpu", from_command_line)
     for lm in (of_object, of_string):
         assert (lm.batches.size, lm.device.type) == (4, "cpu")
+
+
+# What may lie where `mdlm-attribution groups` writes its result.
+IN_THE_WAY = [b"\xff\xfe", b"5", b"[" * 100_000, b'{"settings": 5}', b"", None]
+
+
+@pytest.mark.parametrize("content", IN_THE_WAY)
+def test_what_is_in_the_way_of_an_analysis(
+    content: bytes | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "attribution_groups.json"
+    path.mkdir() if content is None else path.write_bytes(content)
+    words = ["groups", "--tasks=mdlm_verb_smallest", "--n_masks=1", f"--output_path={tmp_path}"]
+    ending = run_command("mdlm-attribution", words, monkeypatch)
+    assert ending.startswith(f"mdlm-attribution: {path} is in the way: ")
+
+
+# Files that `mdlm-attribution shots-against-masks` is given.
+RESULT_FILES = [b"\xff\xfe", b"5", b"[" * 100_000, b'{"results": 5}', b"", b"{}"]
+
+
+@pytest.mark.parametrize("content", RESULT_FILES)
+def test_result_files_of_an_analysis(content: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "results_1.json").write_bytes(content)
+    words = ["shots-against-masks", str(tmp_path / "results_1.json"), f"--output_path={tmp_path / 'out'}"]
+    ending = run_command("mdlm-attribution", words, monkeypatch)
+    assert ending.startswith("mdlm-attribution: ")
+    assert "\n" not in ending
+    assert not (tmp_path / "out").exists()
+
+
+def test_versions_of_all_commands(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    modules = {**MODULES, "mdlm-leaderboard": "mdlm_leaderboard.__main__"}
+    for name, module in modules.items():
+        monkeypatch.setattr(sys, "argv", [name, "--version"])
+        with pytest.raises(SystemExit) as ended:
+            import_module(module).main()
+        assert ended.value.code == 0
+        assert capsys.readouterr().out == f"{name} {__version__}\n"
+
+
+def test_a_hub_id_without_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_network() -> None:
+        raise ConnectionError("Name or service not known")
+
+    monkeypatch.setattr(hub, "get_session", no_network)
+    monkeypatch.setattr(hub.constants, "HF_HUB_OFFLINE", False)
+    hub._use_cache_alone_without_network.cache_clear()
+    for load, option in ((load_config, "pretrained"), (load_adapter_config, "peft")):
+        with pytest.raises(
+            OptionError, match=f"^{option}=nobody/nothing: .* the hub cannot be reached .* folders work"
+        ):
+            load("nobody/nothing")
