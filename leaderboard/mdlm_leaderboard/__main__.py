@@ -30,7 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return _compare(options.first, options.second)
         if options.command == "audit":
             return _audit(options.file, options.include_path)
-        return _build(options.results, options.output, strict=options.strict)
+        return _build(options.results, options.output, options.readme_figures, strict=options.strict)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -45,12 +45,15 @@ def _parser() -> argparse.ArgumentParser:
     builder = commands.add_parser(
         "build",
         help="build the leaderboard from a folder of result files",
-        epilog="example:\n  mdlm-leaderboard build results/ --output site/",
+        epilog="example:\n  mdlm-leaderboard build results/ --output site/ --readme_figures docs/figures",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     builder.add_argument("results", type=Path, help="folder that is searched for lm-eval's result files (*.json)")
     builder.add_argument(
         "--output", type=Path, required=True, help="folder for LEADERBOARD.md, CSV, JSON, figures, page"
+    )
+    builder.add_argument(
+        "--readme_figures", type=Path, help="folder for a copy of the headline's figure, light and dark (*.svg)"
     )
     builder.add_argument("--strict", action="store_true", help="exit with 1 where any file or score is not used")
     validator = commands.add_parser(
@@ -81,14 +84,14 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _build(results: Path, output: Path, *, strict: bool) -> int:
+def _build(results: Path, output: Path, readme_figures: Path | None, *, strict: bool) -> int:
     # Here and below, what the command needs is imported where it is needed: `--help` needs none of it.
     with importing(_COMMAND):
         from mdlm_leaderboard.build import LeaderboardError, build
         from mdlm_lm_eval.options import OptionError
 
     try:
-        board = build(results, output)
+        board = build(results, output, readme_figures)
     except (LeaderboardError, OptionError, OSError) as error:
         _say_refused(error.refused if isinstance(error, LeaderboardError) else ())
         _say(f"mdlm-leaderboard: {error}")

@@ -46,16 +46,19 @@ def read_board(results: Path, *, leave_out: Path | None = None) -> Board:
     return assemble(collected, published_rows())
 
 
-def build(results: Path, output: Path) -> Board:
+def build(results: Path, output: Path, readme_figures: Path | None = None) -> Board:
     """Writes tables, figures and page of `results` into `output`, whose old content stays until all is made.
 
-    Files of others in `output` are left alone. Raises LeaderboardError where nothing can be built.
+    Files of others in `output` are left alone. `readme_figures` is a folder for a copy of the headline's figure. Raises LeaderboardError where nothing can be built.
     """
     if output.exists() and not output.is_dir():
         raise LeaderboardError(f"--output {str(output)!r} is a file; it must be a folder, or not exist yet")
     board = read_board(results, leave_out=output.resolve())
     with scratch_folder(output.absolute()) as made:
-        _write_all(board, made)
+        headline = _write_all(board, made)
+        if readme_figures:
+            for figure in headline:
+                write_whole(readme_figures / figure.name, figure.read_text(encoding="utf-8"))
         _move(made, output)
     return board
 
@@ -78,9 +81,10 @@ def _read(results: Path, path: Path) -> FileScores | Refused:
         return Refused(name, str(error))
 
 
-def _write_all(board: Board, folder: Path) -> None:
+def _write_all(board: Board, folder: Path) -> list[Path]:
+    """Writes everything and returns the files of the headline's figure."""
     # Imported here, as matplotlib and Jinja2 take longer to load than `--help` and `validate` take.
-    from mdlm_leaderboard.figures import draw_figures
+    from mdlm_leaderboard.figures import draw_figures, write_headline
     from mdlm_leaderboard.page import write_page
 
     (folder / "LEADERBOARD.md").write_text(leaderboard_markdown(board), encoding="utf-8")
@@ -88,6 +92,7 @@ def _write_all(board: Board, folder: Path) -> None:
     (folder / "leaderboard.json").write_text(leaderboard_json(board), encoding="utf-8")
     draw_figures(board, folder)
     write_page(board, folder)
+    return write_headline(board, folder / "figures")
 
 
 def _move(made: Path, output: Path) -> None:

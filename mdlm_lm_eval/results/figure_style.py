@@ -1,5 +1,7 @@
 """How figures look, those of the leaderboard and of the analyses: colours, markers, sizes, and how they are saved."""
 
+import colorsys
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,11 +15,14 @@ from matplotlib.figure import Figure
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#444444")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 COLUMN_WIDTH = 3.3  # inches, of one column of a paper
+PAPER, DARK_PAPER = "#ffffff", "#16181b"  # what figures are drawn on, in light and in dark mode
 
 # Any keys: matplotlib 3.11 types each name, earlier releases do not.
 SETTINGS: dict[Any, Any] = {
     "font.family": "DejaVu Sans",  # comes with matplotlib
     "font.size": 7,
+    # Named, as SVGs leave out the colour of what is black, and `on_dark` could not turn it round.
+    **dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"), "#1a1a1a"),
     "axes.titlesize": 7,
     "axes.labelsize": 7.5,
     "figure.labelsize": 7.5,
@@ -64,3 +69,16 @@ def save_figure(figure: Figure, path: Path) -> list[Path]:
     for file, metadata in zip(files, _METADATA.values(), strict=True):
         figure.savefig(file, metadata=metadata)
     return files
+
+
+def on_dark(svg: str) -> str:
+    """An SVG that matplotlib drew on white, for dark mode: the same hues, lighter, and greys turned round."""
+    return re.sub(r"(?<=: )#[0-9a-f]{6}\b", lambda found: _lit(found[0]), svg)
+
+
+def _lit(colour: str) -> str:
+    if colour == PAPER:
+        return DARK_PAPER
+    hue, lightness, saturation = colorsys.rgb_to_hls(*(int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)))
+    lightness = 0.9 - 0.75 * lightness if saturation < 0.1 else 0.48 + 0.35 * lightness
+    return "#" + "".join(f"{round(255 * part):02x}" for part in colorsys.hls_to_rgb(hue, lightness, saturation))

@@ -14,7 +14,7 @@ from mdlm_leaderboard.figures.legend import looks_of, n_columns
 from mdlm_leaderboard.figures.plan import Figure, figures_of, model_order
 from mdlm_leaderboard.figures.style import CHANCE, clipped, short_names
 from mdlm_leaderboard.rows import NO_MASKS, Board, Curve
-from mdlm_lm_eval.results.figure_style import COLUMN_WIDTH, figure_style, save_figure
+from mdlm_lm_eval.results.figure_style import COLUMN_WIDTH, figure_style, on_dark, save_figure
 
 _LOG_TICKS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000)
 _TITLE_LENGTH = 26  # characters across half a column
@@ -23,12 +23,16 @@ _LEAST_SPAN = 10  # percentage points: less would blow up noise
 
 @figure_style()
 def draw_figures(board: Board, output: Path) -> list[Path]:
-    """Writes every figure of the board below `output` as SVG and PNG, and returns the files."""
+    """Writes every figure of the board below `output` as SVG, PNG and dark SVG, and returns the files."""
     models = model_order(board)
     names = short_names(models)
     paths: list[Path] = []
     for figure in figures_of(board):
-        paths += save_figure(_drawn(figure, models, names), output / figure.stem)
+        light, png = save_figure(_drawn(figure, models, names), output / figure.stem)
+        dark = output / f"{figure.dark_stem}.svg"
+        dark.parent.mkdir(exist_ok=True)
+        dark.write_text(on_dark(light.read_text(encoding="utf-8")), encoding="utf-8")
+        paths += [light, png, dark]
     return paths
 
 

@@ -27,6 +27,12 @@ class Figure:
     panels: tuple[Panel, ...]
 
     @property
+    def dark_stem(self) -> str:
+        """The file for dark mode."""
+        folder, _, name = self.stem.rpartition("/")
+        return f"{folder}/dark/{name}"
+
+    @property
     def title(self) -> str:
         """The caption's first sentence, without its stop."""
         return self.kind.caption.partition(". ")[0]

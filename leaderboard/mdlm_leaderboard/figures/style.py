@@ -20,7 +20,7 @@ def model_style(model_index: int, variant: int, n_variants: int) -> dict[str, An
 def variant_style(colour: str, variant: int, n_variants: int) -> dict[str, Any]:
     """The `variant`th of `n_variants` in shades of `colour` and dashes."""
     share = 0.5 * variant / max(n_variants - 1, 1)
-    return {"color": _darker(colour, share), "linestyle": _DASHES[variant % len(_DASHES)]}
+    return {"color": darker(colour, share), "linestyle": _DASHES[variant % len(_DASHES)]}
 
 
 def short_names(models: Sequence[str]) -> dict[str, str]:
@@ -38,5 +38,6 @@ def clipped(text: str, length: int) -> str:
     return f"{line[: length - end - 1]}…{line[-end:]}"
 
 
-def _darker(colour: str, share: float) -> str:
+def darker(colour: str, share: float) -> str:
+    """`colour` with `share` of it taken away."""
     return "#" + "".join(f"{round(int(colour[i : i + 2], 16) * (1 - share)):02x}" for i in (1, 3, 5))

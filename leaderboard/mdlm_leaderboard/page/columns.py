@@ -1,29 +1,36 @@
-"""The columns of a section's table, and what stands in their cells."""
+"""The columns of a section's table, and what stands in their cells.
 
-from collections.abc import Callable, Iterator, Sequence
+One ± has one meaning in a table: in the ranked ones it is that of differences, so accuracies stand there without; with
+theirs they stand in the tables of a row's details.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from mdlm_leaderboard.experiments import EXPERIMENTS, Experiment, Summary, summary_of
-from mdlm_leaderboard.rows import Estimate, LeaderboardRow, Series
+from mdlm_leaderboard.rows import NO_MASKS, Estimate, LeaderboardRow, Series
 from mdlm_lm_eval.results.statistics import Interval
 
-# Groups of columns that are not shown at first.
-_SERIES_TO_ASK_FOR = ("left", "middle")
+OVERVIEW = "overview"
+# The experiments whose summaries everybody sees; those of others stand with their points.
+_RANKED = ("masks", "positions")
 
 
 @dataclass(frozen=True)
 class TableCell:
-    """`text` is shown, `band` after it, and `value` sorts; the text "–" stands for no value."""
+    """`text` is shown, `band` and `note` after it, and `value` sorts; the text "–" stands for no value."""
 
     text: str
     band: str = ""
     value: float | None = None
+    note: str = ""
 
 
 @dataclass(frozen=True)
 class Column:
-    """`head` is short; `explanation` says it in words, "" where the head does."""
+    """`head` is short; `explanation` says it in words, "" where the head does. `name` stands in links."""
 
+    name: str
     head: str
     explanation: str
     is_number: bool
@@ -37,14 +44,45 @@ class ColumnGroup:
     name: str
     head: str
     columns: tuple[Column, ...]
-    is_shown: bool = True
+
+
+def overview(rows: Sequence[LeaderboardRow]) -> ColumnGroup:
+    """What ranks models: the columns that everybody sees, those of them in which any of the rows has a value."""
+    columns = [
+        Column("accuracy", "accuracy", "in percent, at its best mask count", True, _at_best),
+        *(
+            Column(summary.name, summary.head, summary.words, True, _summary(experiment, summary))
+            for experiment in EXPERIMENTS
+            if experiment.name in _RANKED
+            for summary in experiment.summaries
+        ),
+        Column("tokens_per_pass", "tokens/pass", "the most tokens per forward pass that are recorded", True, _speed),
+    ]
+    return ColumnGroup(OVERVIEW, "", _used(columns, rows))
 
 
 def column_groups(rows: Sequence[LeaderboardRow]) -> list[ColumnGroup]:
-    """The columns in which any of the rows has a value: those of every experiment, then the source."""
-    groups = [group for experiment in EXPERIMENTS if experiment.is_wide for group in _groups(experiment, rows)]
-    source = Column("source", "", False, lambda row: TableCell(row.citation or "–"))
-    return [*groups, *([ColumnGroup("source", "", (source,))] if any(row.citation for row in rows) else [])]
+    """The columns on demand in which any of the rows has a value: those of every experiment."""
+    return [group for experiment in EXPERIMENTS if experiment.is_wide for group in _groups(experiment, rows)]
+
+
+def ranked(rows: Iterable[LeaderboardRow]) -> list[LeaderboardRow]:
+    """Of the largest accuracy at the best mask count first; those without one come last, in their order."""
+    return sorted(rows, key=lambda row: -(_at_best(row).value or 0.0))
+
+
+def _at_best(row: LeaderboardRow) -> TableCell:
+    curve = row.curve("masks")
+    if not curve:
+        return TableCell("–")
+    n = max(curve, key=lambda x: curve[x].mean)
+    note = "no masks" if n == NO_MASKS else f"at {n} mask{'s' if n > 1 else ''}"
+    return TableCell(percent(curve[n].mean), value=curve[n].mean, note=note)
+
+
+def _speed(row: LeaderboardRow) -> TableCell:
+    recorded = [float(x) for curve in row.series("tokens_per_forward").values() for x in curve]
+    return TableCell(f"{max(recorded):.2f}", value=max(recorded)) if recorded else TableCell("–")
 
 
 def percent(share: float) -> str:
@@ -64,27 +102,36 @@ def _groups(experiment: Experiment, rows: Sequence[LeaderboardRow]) -> Iterator[
     measured = {series for row in rows for series in experiment.curves(row)}
     stated = {summary.series for summary in experiment.summaries for row in rows if summary.name in row.stated}
     for series in sorted(measured | stated, key=str, reverse=True):  # of the question's places, the right one first
-        columns = [*_points(experiment, series, rows), *_summaries(experiment, series)]
-        used = tuple(column for column in columns if any(column.cell(row).text != "–" for row in rows))
-        if used:
-            words = [experiment.title.partition(" (")[0], *([experiment.series_words(series)] if series else [])]
-            name = "-".join([experiment.name, *([str(series)] if series else [])])
-            yield ColumnGroup(name, ", ".join(words), used, series not in _SERIES_TO_ASK_FOR)
+        words = [experiment.title.partition(" (")[0], *([experiment.series_words(series)] if series else [])]
+        name = "-".join([experiment.name, *([str(series)] if series else [])])
+        columns = [*_points(experiment, series, rows, name)]
+        if experiment.name not in _RANKED:
+            columns += _summaries(experiment, series)
+        if used := _used(columns, rows):
+            yield ColumnGroup(name, ", ".join(words), used)
 
 
-def _points(experiment: Experiment, series: Series, rows: Sequence[LeaderboardRow]) -> Iterator[Column]:
-    for x in sorted({x for row in rows for x in row.curve(experiment.name, series)}):
-        yield Column(*experiment.head(x), True, _point(experiment, series, x))
+def _used(columns: Iterable[Column], rows: Sequence[LeaderboardRow]) -> tuple[Column, ...]:
+    return tuple(column for column in columns if any(column.cell(row).text != "–" for row in rows))
+
+
+def _points(experiment: Experiment, series: Series, rows: Sequence[LeaderboardRow], group: str) -> Iterator[Column]:
+    for n, x in enumerate(sorted({x for row in rows for x in row.curve(experiment.name, series)})):
+        yield Column(f"{group}-{n}", *experiment.head(x), True, _point(experiment, series, x))
 
 
 def _point(experiment: Experiment, series: Series, x: object) -> Callable[[LeaderboardRow], TableCell]:
-    return lambda row: cell_of(row.curve(experiment.name, series).get(x))
+    def cell(row: LeaderboardRow) -> TableCell:
+        estimate = row.curve(experiment.name, series).get(x)
+        return TableCell(percent(estimate.mean), value=estimate.mean) if estimate else TableCell("–")
+
+    return cell
 
 
 def _summaries(experiment: Experiment, series: Series) -> Iterator[Column]:
     for summary in experiment.summaries:
         if summary.series == series:
-            yield Column(summary.head, summary.words, True, _summary(experiment, summary))
+            yield Column(summary.name, summary.head, summary.words, True, _summary(experiment, summary))
 
 
 def _summary(experiment: Experiment, summary: Summary) -> Callable[[LeaderboardRow], TableCell]:
@@ -109,16 +156,16 @@ class CurveTable:
 
 
 def curve_tables(row: LeaderboardRow) -> list[CurveTable]:
-    """Of every experiment that has curves, those over two points or more."""
+    """Of every experiment that has curves, those over two points or more; of benchmarks each."""
     tables = []
     for experiment in EXPERIMENTS:
         curves = experiment.curves(row)
         xs = sorted({x for curve in curves.values() for x in curve})
-        if len(xs) > 1 and experiment.name != "benchmarks":
+        if len(xs) > (experiment.name != "benchmarks"):
             lines = tuple(
                 (experiment.series_words(series) if series else "", tuple(cell_of(curve.get(x)) for x in xs))
                 for series, curve in curves.items()
             )
-            heads = tuple(experiment.head(x)[0] for x in xs)
+            heads = tuple(str(x) if isinstance(x, str) else experiment.head(x)[0] for x in xs)
             tables.append(CurveTable(experiment.title.partition(" (")[0], experiment.x_label, heads, lines))
     return tables

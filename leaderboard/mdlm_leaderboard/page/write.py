@@ -2,18 +2,39 @@
 
 import base64
 import hashlib
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from importlib.resources import files
 from itertools import groupby
 from pathlib import Path
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
+from scipy.special import stdtrit
 
-from mdlm_leaderboard.figures import Figure, figures_of
-from mdlm_leaderboard.page.columns import ColumnGroup, column_groups, curve_tables
+from mdlm_leaderboard.figures import Figure, figures_of, headline_of
+from mdlm_leaderboard.page.columns import ColumnGroup, column_groups, curve_tables, overview, ranked
+from mdlm_leaderboard.page.per_task import compared_numbers, heat_map, task_names_of
 from mdlm_leaderboard.page.provenance import provenance_of
-from mdlm_leaderboard.rows import Board, LeaderboardRow
+from mdlm_leaderboard.rows import Board, LeaderboardRow, Section
+
+
+@dataclass(frozen=True)
+class ShownSection:
+    """A section as it stands on the page. Those behind the switch are `is_apart`; `sources` are those of its rows."""
+
+    section: Section
+    rows: Sequence[LeaderboardRow]
+    groups: Sequence[ColumnGroup]
+    is_published: bool
+    is_apart: bool
+    sources: tuple[str, ...]
+    ranks: Mapping[str, int]
+
+    def rank(self, row: LeaderboardRow) -> int | None:
+        """From 1; None where nothing measured ranks the row."""
+        return self.ranks.get(row.id)
 
 
 def write_page(board: Board, output: Path) -> Path:
@@ -31,18 +52,26 @@ def write_page(board: Board, output: Path) -> Path:
         keep_trailing_newline=True,
     )
     style, script = (files(__package__).joinpath(name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
-    sections = [(section, column_groups(section.rows)) for section in board.sections]
-    groups = _by_name(group for _, of_section in sections for group in of_section if group.head)
-    style += "".join(f".off-{name} .g-{name} {{ display: none; }}\n" for name in groups)
+    sections = [_shown(section, is_first=n == 0) for n, section in enumerate(board.sections)]
+    groups = {group.name: group for shown in sections for group in shown.groups}
+    style += "".join(f"body:not(.on-{name}) .g-{name} {{ display: none; }}\n" for name in groups)
+    tasks = task_names_of(board.rows)
     html = environment.get_template("page.html.jinja").render(
         board=board,
+        headline=headline_of(board),
         sections=sections,
+        overview=overview(board.rows),
+        heat_map=heat_map(sections[0].rows),
+        tasks=tasks,
+        t_quantile=float(stdtrit(len(tasks) - 1, 0.975)) if len(tasks) > 1 else 0.0,
         figures=[(shown[0].section, shown) for shown in _by_folder(figures_of(board))],
         filters=_filters(board.rows),
         groups=groups,
         newest=max((run.date for row in board.rows for run in row.runs), default=""),
+        compared_numbers=compared_numbers,
         curve_tables=curve_tables,
         provenance_of=provenance_of,
+        weights_url=weights_url,
         style=Markup(style),  # ours, from this folder
         script=Markup(script),
         style_hash=_hash(style),
@@ -51,6 +80,25 @@ def write_page(board: Board, output: Path) -> Path:
     path = output / "index.html"
     path.write_text(html, encoding="utf-8")
     return path
+
+
+def weights_url(model: str) -> str:
+    """Where the weights of a hub id lie, "" for any other name."""
+    return f"https://huggingface.co/{model}" if re.fullmatch(r"[A-Za-z0-9][\w.-]*/[\w.-]+", model, re.ASCII) else ""
+
+
+def _shown(section: Section, *, is_first: bool) -> ShownSection:
+    is_published = all(row.origin == "published" for row in section.rows)
+    rows = section.rows if is_published else ranked(section.rows)
+    return ShownSection(
+        section,
+        rows,
+        column_groups(section.rows),
+        is_published,
+        is_apart=bool(section.why_apart) and not is_first and not is_published,
+        sources=tuple(dict.fromkeys(row.citation for row in section.rows if row.citation)),
+        ranks={row.id: n for n, row in enumerate(rows, start=1) if row.curve("masks")},
+    )
 
 
 def _by_folder(figures: Iterable[Figure]) -> list[list[Figure]]:
@@ -63,17 +111,12 @@ def _filters(rows: Iterable[LeaderboardRow]) -> dict[str, list[str]]:
     rows = list(rows)
     choices: dict[str, list[str]] = {
         "family": sorted({row.family for row in rows}),
-        "origin": sorted({row.origin for row in rows}),
         "adapter": sorted({"with" if row.adapter else "without" for row in rows}),
         "steps": sorted({row.steps for row in rows}, key=lambda steps: (len(steps), steps)),
         "unmasking": sorted({row.unmasking for row in rows}),
     }
     named = {name: [value for value in values if value] for name, values in choices.items()}
     return {name: values for name, values in named.items() if len(values) > 1}
-
-
-def _by_name(groups: Iterable[ColumnGroup]) -> dict[str, ColumnGroup]:
-    return {group.name: group for group in groups}
 
 
 def _hash(text: str) -> str:
