@@ -24,7 +24,17 @@ MODELS = {
     "llada-1.5": "GSAI-ML/LLaDA-1.5",
     "dream-7b-base": "Dream-org/Dream-v0-Base-7B",
     "dream-7b-instruct": "Dream-org/Dream-v0-Instruct-7B",
+    "llada2.0-mini": "inclusionAI/LLaDA2.0-mini",
+    "llada2.0-flash": "inclusionAI/LLaDA2.0-flash",
+    "llada2.1-mini": "inclusionAI/LLaDA2.1-mini",
+    "llada2.1-flash": "inclusionAI/LLaDA2.1-flash",
+    "sdar-1.7b-chat": "JetLM/SDAR-1.7B-Chat",
+    "sdar-8b-chat": "JetLM/SDAR-8B-Chat",
+    "fast-dllm-v2-7b": "Efficient-Large-Model/Fast_dLLM_v2_7B",
+    "fast-dllm-v2-1.5b": "Efficient-Large-Model/Fast_dLLM_v2_1.5B",
 }
+# Families whose attention is block-causal, by the beginning of their presets' names.
+BLOCK_FAMILIES = {"llada2.0": "llada2", "llada2.1": "llada21", "sdar": "sdar", "fast-dllm-v2": "fast_dllm_v2"}
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +56,28 @@ def test_the_options_of_a_preset_are_valid_and_explicit(name: str) -> None:
     assert preset.items() <= options.items()
 
 
-@pytest.mark.parametrize("name", preset_names())
+def block_family(preset: str) -> str | None:
+    return next((family for start, family in BLOCK_FAMILIES.items() if preset.startswith(start)), None)
+
+
+@pytest.mark.parametrize("name", [name for name in preset_names() if block_family(name)])
+def test_a_preset_of_a_block_diffusion_model_runs(name: str) -> None:
+    """Scaled down to eight masks in blocks of four; the family's own defaults stand where the preset says nothing."""
+    preset = load_preset(name)
+    model = tiny_model()
+    model.config.diffusion_family, model.config.block_length = block_family(name), 4
+    scale = {"n_masks": 8, "block_length": 4}
+    scale |= {"steps_per_block": 4} if "steps_per_block" in preset else {}
+    scale |= {"small_block_length": 2} if "small_block_length" in preset else {}
+    lm = MDLM(model, tokenizer=tiny_tokenizer(), preset=name, early_exit=False, **scale)
+    request = Instance("generate_until", {}, ("question", {"until": []}), 0, metadata=("write", 0, 1))
+    assert len(lm.generate_until([request], disable_tqdm=True)) == 1
+    recorded = lm.get_model_info()["mdlm"]
+    assert recorded["preset"] == name
+    assert (preset | scale).items() <= recorded["decoding"].items()
+
+
+@pytest.mark.parametrize("name", [name for name in preset_names() if not block_family(name)])
 def test_a_preset_runs(name: str) -> None:
     """Scaled down to eight masks: the settings stand in the way of none of the model's methods."""
     preset = load_preset(name)
