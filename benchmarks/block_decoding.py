@@ -130,7 +130,9 @@ def compare(arguments: argparse.Namespace) -> list[list[str]]:
             our = timed(lambda a=attention, c=cache, n=n_tokens: ours(a, c, n), n_tokens, n_masks)
             agree = sum(a == b for a, b in zip(our.token_ids[:plain_passes], plain.token_ids, strict=False))
             times = [f"{our.wall:.1f}", f"{our.cpu:.1f}", f"{plain.wall / our.wall:.1f}", f"{plain.cpu / our.cpu:.1f}"]
-            rows.append([name, f"ours, cache={cache}", f"{n_tokens} of {n_masks}", *times, f"{agree} of {plain_passes}"])
+            rows.append(
+                [name, f"ours, cache={cache}", f"{n_tokens} of {n_masks}", *times, f"{agree} of {plain_passes}"]
+            )
             print(rows[-1], flush=True)
     return rows
 
