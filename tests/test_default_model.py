@@ -19,7 +19,7 @@ from mdlm_lm_eval.default_model.training.tokenizer import build_tokenizer
 
 def questions_of(document: corpus.Document) -> set[tuple[str, ...]]:
     """The option triples of a document's questions."""
-    triples = set()
+    triples: set[tuple[str, ...]] = set()
     for index, piece in enumerate(document.pieces):
         if piece.endswith("Options: (A) "):
             triples.add((document.pieces[index + 1], document.pieces[index + 3], document.pieces[index + 5]))
