@@ -1,4 +1,8 @@
-"""Examples for the built-in model, generated from the suite's words but different in form from its tasks."""
+"""Examples for the built-in model, generated from the suite's words.
+
+Random walks have nothing of the suite's tasks, as the paper trains on other text than it measures; named rules are
+questions in another form.
+"""
 
 from collections.abc import Callable, Iterator
 from random import Random
@@ -8,6 +12,7 @@ from transformers import PreTrainedTokenizerBase
 from mdlm_finetune.arguments import FinetuneArguments
 from mdlm_finetune.collator import Example
 from mdlm_lm_eval.default_model.training import corpus
+from mdlm_lm_eval.default_model.training.walks import random_walks
 from mdlm_lm_eval.options import OptionError
 
 HELD_OUT_RULES = ("animal", "emotion")  # no question is asked under them, so that the suite has tasks unseen here
@@ -42,7 +47,10 @@ def _named_rule_among_others(rng: Random) -> corpus.Document:
 
 
 # By the name that `dataset_name` gives (GENERATED in recipe.py): seed -> endless (prompt, answer).
-GENERATORS: dict[str, Callable[[int], Iterator[tuple[str, str]]]] = {"named_rules": named_rules}
+GENERATORS: dict[str, Callable[[int], Iterator[tuple[str, str]]]] = {
+    "random_walks": random_walks,
+    "named_rules": named_rules,
+}
 
 
 def generated_examples(arguments: FinetuneArguments, tokenizer: PreTrainedTokenizerBase) -> list[Example]:

@@ -15,7 +15,10 @@ from mdlm_lm_eval.results.names import BUILT_IN
 from mdlm_lm_eval.results.sentences import one_line
 
 RECIPES = Path(__file__).parent / "recipes"
-GENERATED = ("named_rules",)  # what `dataset_name` may be beside the hub's; their code is in generated.py
+GENERATED = (
+    "random_walks",
+    "named_rules",
+)  # what `dataset_name` may be beside the hub's; their code is in generated.py
 
 # What keys and flags were called before; a value here is a sentence's end.
 RENAMED = {
