@@ -81,14 +81,13 @@ def page(browser: webdriver.Chrome, site: str) -> Iterator[webdriver.Chrome]:
 
 def shown(page: webdriver.Chrome) -> list[str]:
     """The ids of the rows that can be seen, in their order."""
-    return [
-        row.get_attribute("id") or "" for row in page.find_elements(By.CSS_SELECTOR, ".entry") if row.is_displayed()
-    ]
+    visible = "return [...document.querySelectorAll('.entry')].filter((e) => e.checkVisibility()).map((e) => e.id)"
+    return list(page.execute_script(visible))
 
 
 def head(page: webdriver.Chrome, text: str) -> webdriver.remote.webelement.WebElement:
     """The head of the first table's column that starts with `text`."""
-    heads = page.find_element(By.TAG_NAME, "table").find_elements(By.CSS_SELECTOR, "th[data-sort]")
+    heads = page.find_element(By.CSS_SELECTOR, ".section table").find_elements(By.CSS_SELECTOR, "th[data-sort]")
     return next(one for one in heads if (one.get_attribute("textContent") or "").split()[0] == text)
 
 
