@@ -1,6 +1,7 @@
 """Which figures a board has, and what is drawn in them."""
 
 import os
+import re
 import subprocess
 import sys
 import warnings
@@ -10,7 +11,8 @@ from xml.etree import ElementTree
 import pytest
 from PIL import Image
 
-from mdlm_leaderboard.figures import draw_figures, figures_of
+from mdlm_leaderboard.build import read_board
+from mdlm_leaderboard.figures import draw_figures, figures_of, headline_of, write_headline
 from mdlm_leaderboard.figures.plan import MAX_MODELS, Figure, model_order
 from mdlm_leaderboard.figures.style import clipped
 from mdlm_leaderboard.rows import Board, Section
@@ -185,7 +187,7 @@ def test_any_name_is_drawn_as_text(name: str, tmp_path: Path) -> None:
 
 def test_a_point_without_a_band_is_drawn(tmp_path: Path) -> None:
     bare = type(estimate(0.5))(0.5, None, None, 1, 10)
-    assert len(draw_figures(board_of(row("m", is_full=False, masks={1: bare, 200: bare})), tmp_path)) == 2
+    assert len(draw_figures(board_of(row("m", is_full=False, masks={1: bare, 200: bare})), tmp_path)) == 3
 
 
 def test_long_names_keep_what_they_begin_and_end_with() -> None:
@@ -203,3 +205,27 @@ def test_models_without_masks_are_levels_and_said_to_be(drawn: Path) -> None:
 def test_the_legend_names_an_adapter_also_where_it_stands_alone(tmp_path: Path) -> None:
     draw_figures(board_of(row("m", is_full=False, adapter="ma-ce-tv")), tmp_path)
     assert "<!-- ma-ce-tv -->" in (tmp_path / "figures/masks-adapters.svg").read_text(encoding="utf-8")
+
+
+def test_the_headline_is_of_the_largest_drop_that_an_adapter_mends() -> None:
+    ma, ce = (row(BASE, id=name, drop=drop, adapter=name) for name, drop in (("MA (CE + TV)", 0.03), ("A", 0.01)))
+    found = headline_of(board_of(row("other", drop=0.5), row(BASE, drop=0.2), ma, ce))
+    assert found.before and found.after
+    assert (found.before.model, found.after.adapter) == (BASE, "MA (CE + TV)")
+    assert found.sentence == (
+        "Appended masks cost LLaDA-8B-Base 17.4 points of accuracy; after mask-agnostic fine-tuning 2.6."
+    )
+    assert headline_of(board_of(row("m"))).sentence == "Appended masks cost m 17.4 points of accuracy."
+    assert "23 to 23 points" in headline_of(board_of(published_row())).sentence
+
+
+def test_the_readmes_figure_is_the_one_that_the_command_writes(tmp_path: Path) -> None:
+    """`mdlm-leaderboard build leaderboard/results --output site --readme_figures docs/figures` writes it."""
+    for path in write_headline(read_board(ROOT / "leaderboard/results"), tmp_path):
+        new, committed = (file.read_text(encoding="utf-8") for file in (path, ROOT / "docs/figures" / path.name))
+        texts, others = (re.findall("<!-- .* -->", svg) for svg in (new, committed))
+        assert texts == others, path.name
+        version, other = (re.search("Matplotlib v[^,]*", svg) for svg in (new, committed))
+        assert version and other
+        if version[0] == other[0]:  # another release may place things elsewhere
+            assert new == committed, path.name

@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 from mdlm_leaderboard.experiments import EXPERIMENTS, SUMMARIES, Experiment, Summary, summary_of
+from mdlm_leaderboard.page.columns import at_best, ranked
 from mdlm_leaderboard.rows import Board, Estimate, LeaderboardRow, Section
 from mdlm_leaderboard.speed import speed_points
 from mdlm_lm_eval.results.markdown import markdown_table
@@ -12,11 +13,11 @@ from mdlm_lm_eval.results.statistics import Interval
 
 _INTRODUCTION = """# Leaderboard
 
-Accuracy in percent, mean over the 16 few-shot tasks; ± is half its 95% interval over tasks (Student's t); chance is
-33.3. "Drop" is the largest minus the smallest accuracy over the mask counts in percentage points, "degradation" that in
-percent of the largest, the "locality gap" the best minus the worst block position with the question on the right; their
-± is that of the differences task by task. Scores share a table only where suite version, examples and `--limit` are the
-same, and a column only where the mask count is. Written by `mdlm-leaderboard build`.
+Accuracy in percent is the mean over the 16 few-shot tasks; chance is 33.3. Models are ranked by it at the mask count
+where it is largest. "Drop" is the largest minus the smallest accuracy over the mask counts in percentage points,
+"degradation" that in percent of the largest, the "locality gap" the best minus the worst block position with the
+question on the right. Scores share a table only where suite version, examples and `--limit` are the same, and a column
+only where the mask count is. Written by `mdlm-leaderboard build`.
 """
 _ABOUT_SPEED = """Tokens of answers (up to the end of text) per forward pass of their rows, and seconds per request.
 "Frontier": nothing of that model on the benchmark is both faster and better, by tokens, or by seconds on the same
@@ -24,6 +25,9 @@ machine; approximate answers (`cache=prefix`, `cache=dual`) have a frontier of t
 accuracy over its tokens per pass (arXiv 2601.07568), "–" where its fastest point is more than 5 points below its
 slowest.
 """
+_OF_DIFFERENCES = "± is half the 95% interval of the difference, task by task (Student's t)."
+_OVER_TASKS = "± is half the 95% interval over tasks (Student's t)."
+_OVER_QUESTIONS = "± is 1.96 standard errors over questions."
 _WHO = ("model", "adapter", "steps", "unmasking", "other settings")
 
 
@@ -53,14 +57,31 @@ def _on_one_line(text: str) -> str:
 
 def _measured(section: Section) -> list[str]:
     parts = []
+    if table := _ranking(section.rows):
+        parts += ["### Ranking\n", _OF_DIFFERENCES + "\n", table + "\n"]
     for experiment in EXPERIMENTS:
-        if experiment.speed is None:
-            make = _benchmark_table if experiment.name == "benchmarks" else _curve_table
-            if table := make(section.rows, experiment):
-                parts += [f"### {experiment.title}\n", table + "\n"]
+        if experiment.speed is not None:
+            continue
+        is_benchmark = experiment.name == "benchmarks"
+        make = _benchmark_table if is_benchmark else _curve_table
+        if table := make(section.rows, experiment):
+            said = _OVER_QUESTIONS if is_benchmark else _OVER_TASKS
+            parts += [f"### {experiment.title}\n", said + "\n", table + "\n"]
     if table := _speed_table(section.rows):
         parts += ["### Accuracy against speed\n", _ABOUT_SPEED, table + "\n"]
     return [*parts, "### Commands\n", _commands(section.rows)]
+
+
+def _ranking(rows: Sequence[LeaderboardRow]) -> str:
+    """The page's ranked table, with the summaries of all experiments."""
+    measured = [row for row in ranked(rows) if any(summary_of(row, *one) for one in SUMMARIES) or row.curve("masks")]
+    used = [one for one in SUMMARIES if any(summary_of(row, *one) for row in measured)]
+    best = [at_best(row) for row in measured]
+    lines = [
+        [*_who(row), f"{cell.text} {cell.note}".strip(), *(_interval(summary_of(row, *one)) for one in used)]
+        for row, cell in zip(measured, best, strict=True)
+    ]
+    return markdown_table([*_WHO, "accuracy", *(_summary_head(one) for _, one in used)], lines) if lines else ""
 
 
 def _published(rows: Sequence[LeaderboardRow]) -> list[str]:
@@ -75,7 +96,7 @@ def _who(row: LeaderboardRow) -> list[str]:
 
 
 def _curve_table(rows: Iterable[LeaderboardRow], experiment: Experiment) -> str:
-    """A line for every row and series, the summaries of a series in its line."""
+    """A line for every row and series."""
     found = [(row, series, curve) for row in rows for series, curve in experiment.curves(row).items()]
     if not found:
         return ""
@@ -85,17 +106,12 @@ def _curve_table(rows: Iterable[LeaderboardRow], experiment: Experiment) -> str:
             *_who(row),
             *([escape(experiment.series_words(series))] if experiment.series_head else []),
             *(_percent(curve[x]) if x in curve else "–" for x in xs),
-            *(
-                _interval(summary_of(row, experiment, one) if one.series == series else None)
-                for one in experiment.summaries
-            ),
         ]
         for row, series, curve in found
     ]
     heads = [
         *([experiment.series_head] if experiment.series_head else []),
         *(experiment.head(x)[1] for x in xs),
-        *map(_summary_head, experiment.summaries),
     ]
     return markdown_table([*_WHO, *heads], lines)
 

@@ -49,7 +49,7 @@ class ColumnGroup:
 def overview(rows: Sequence[LeaderboardRow]) -> ColumnGroup:
     """What ranks models: the columns that everybody sees, those of them in which any of the rows has a value."""
     columns = [
-        Column("accuracy", "accuracy", "in percent, at its best mask count", True, _at_best),
+        Column("accuracy", "accuracy", "in percent, at its best mask count", True, at_best),
         *(
             Column(summary.name, summary.head, summary.words, True, _summary(experiment, summary))
             for experiment in EXPERIMENTS
@@ -68,10 +68,11 @@ def column_groups(rows: Sequence[LeaderboardRow]) -> list[ColumnGroup]:
 
 def ranked(rows: Iterable[LeaderboardRow]) -> list[LeaderboardRow]:
     """Of the largest accuracy at the best mask count first; those without one come last, in their order."""
-    return sorted(rows, key=lambda row: -(_at_best(row).value or 0.0))
+    return sorted(rows, key=lambda row: -(at_best(row).value or 0.0))
 
 
-def _at_best(row: LeaderboardRow) -> TableCell:
+def at_best(row: LeaderboardRow) -> TableCell:
+    """The largest accuracy over the mask counts, and at how many it is."""
     curve = row.curve("masks")
     if not curve:
         return TableCell("–")
