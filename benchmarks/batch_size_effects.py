@@ -4,8 +4,8 @@
     python benchmarks/batch_size_effects.py --tasks 'mdlm_*_largest' --limit 50 --batch_sizes 1 16
 
 A forward pass of another shape adds its numbers in another order. What that changes is of the size of the type's
-precision: a near tie falls the other way, and with many steps the tokens after it follow. Every row is compared with the
-first batch size in the same type; a question is a task's, asked once.
+precision: a near tie falls the other way, and with many steps the tokens after it follow. Every row is compared with
+the first batch size in the same type; a question is a task's, asked once.
 """
 
 import argparse

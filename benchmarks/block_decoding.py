@@ -8,9 +8,9 @@ block-causally, and its reference runs the canvas up to the block's end in every
 the other has full attention, and its reference runs the whole canvas in every pass (LLaDA's published `generate`).
 
 The references, and ours without a cache, are slow. With `--plain_blocks` they decode only the first blocks, and their
-time is scaled to all of them by the number of passes; a later block of a block-causal model takes longer than an early one, so that its scaled
-time is too short. CPU time is that of this process, and on a busy machine says more than the clock; it is the time of
-one core where OMP_NUM_THREADS=1.
+time is scaled to all of them by the number of passes; a later block of a block-causal model takes longer than an early
+one, so that its scaled time is too short. CPU time is that of this process, and on a busy machine says more than the
+clock; it is the time of one core where OMP_NUM_THREADS=1.
 """
 
 import argparse
@@ -133,9 +133,7 @@ def compare(arguments: argparse.Namespace) -> list[list[str]]:
         plain_passes = min(n_masks, (arguments.plain_blocks or n_masks) * length - known)
 
         def plain_run(score: Score = score, from_prompt_end: bool = not attention.is_block_causal) -> list[int]:
-            return plain_loop(
-                score, prompt, n_masks, length, arguments.plain_blocks, from_prompt_end=from_prompt_end
-            )
+            return plain_loop(score, prompt, n_masks, length, arguments.plain_blocks, from_prompt_end=from_prompt_end)
 
         plain = timed(plain_run, plain_passes, n_masks)
         rows.append([name, "published loop", f"{plain.passes} of {n_masks}", f"{plain.wall:.1f}", f"{plain.cpu:.1f}"])
@@ -145,7 +143,9 @@ def compare(arguments: argparse.Namespace) -> list[list[str]]:
             our = timed(lambda a=attention, c=cache, n=n_tokens: ours(a, c, n), n_tokens, n_masks)
             agree = sum(a == b for a, b in zip(our.token_ids[:plain_passes], plain.token_ids, strict=False))
             times = [f"{our.wall:.1f}", f"{our.cpu:.1f}", f"{plain.wall / our.wall:.1f}", f"{plain.cpu / our.cpu:.1f}"]
-            rows.append([name, f"ours, cache={cache}", f"{n_tokens} of {n_masks}", *times, f"{agree} of {plain_passes}"])
+            rows.append(
+                [name, f"ours, cache={cache}", f"{n_tokens} of {n_masks}", *times, f"{agree} of {plain_passes}"]
+            )
             print(rows[-1], flush=True)
     return rows
 

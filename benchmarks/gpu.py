@@ -5,9 +5,10 @@
         --block_length 8 --context_tokens 8 --mc_num 8
 
 Times are seconds of one question: the plain loop (as the families' own scripts: one request at a time, logits of the
-whole canvas) answers one question, ours all of them as one batch. The suite
-is run twice, the first time to warm the device up. The share of the device's rate is the work's floating-point operations in the time, by those that a large matrix
-multiplication does; with caches, attention to remembered tokens is not counted. Memory comes on top of the weights.
+whole canvas) answers one question, ours all of them as one batch, and exact generation two. The suite is run twice, the
+first time to warm the device up. The share of the device's rate is the work's floating-point operations in the time, by
+those that a large matrix multiplication does; with caches, attention to remembered tokens is not counted. Memory comes
+on top of the weights.
 
 Random weights are never sure of a token: `confidence_threshold` then fills one token a step, and its row shows what
 asking for it costs, not what it saves. The table is written after every row, so that a run that is cut short leaves
@@ -40,7 +41,16 @@ from mdlm_lm_eval import DecodingOptions, Denoiser, LikelihoodOptions, decode
 from mdlm_lm_eval.likelihood import LikelihoodRequest, score
 from mdlm_lm_eval.results.markdown import markdown_table, replace_table
 
-HEADER = ("workload", "decoding", "s a question", "faster", "of the matmul rate", "passes", "memory, GiB", "same answers")
+HEADER = (
+    "workload",
+    "decoding",
+    "s a question",
+    "faster",
+    "of the matmul rate",
+    "passes",
+    "memory, GiB",
+    "same answers",
+)
 Run = Callable[[], list[Any]]
 
 
@@ -111,8 +121,8 @@ class Benchmark:
         name = torch.cuda.get_device_name() if device.type == "cuda" else f"CPU, {torch.get_num_threads()} threads"
         return (
             f"{self.arguments.model}, V={self.arguments.vocab_size}, {self.arguments.dtype}, {name}, "
-            f"torch {torch.__version__}, {time.strftime('%Y-%m-%d')}; matrix multiplication: {self.rate / 1e12:.3g} TFLOP/s; "
-            f"{self.arguments.questions} questions a batch."
+            f"torch {torch.__version__}, {time.strftime('%Y-%m-%d')}; matrix multiplication: "
+            f"{self.rate / 1e12:.3g} TFLOP/s; {self.arguments.questions} questions a batch."
         )
 
     def suite(self) -> None:

@@ -1,4 +1,4 @@
-"""benchmarks/gpu.py on a tiny shape on the CPU: every row is there, and exact decoding gives the plain loop's tokens."""
+"""benchmarks/gpu.py on a tiny shape on the CPU: every row is there, and exact decoding equals the plain loop."""
 
 import subprocess
 import sys
