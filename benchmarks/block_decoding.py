@@ -8,9 +8,9 @@ block-causally, and its reference runs the canvas up to the block's end in every
 the other has full attention, and its reference runs the whole canvas in every pass (LLaDA's published `generate`).
 
 The references, and ours without a cache, are slow. With `--plain_blocks` they decode only the first blocks, and their
-time is scaled to all of them by the number of passes; a later block of a block-causal model takes longer than an early one, so that its scaled
-time is too short. CPU time is that of this process, and on a busy machine says more than the clock; it is the time of
-one core where OMP_NUM_THREADS=1.
+time is scaled to all of them by the number of passes; a later block of a block-causal model takes longer than an early
+one, so that its scaled time is too short. CPU time is that of this process, and on a busy machine says more than the
+clock; it is the time of one core where OMP_NUM_THREADS=1.
 """
 
 import argparse
@@ -45,15 +45,25 @@ class Timing:
 Score = Callable[[Tensor, int], Tensor]  # canvas [1, T] and the end of the current block -> logits [1, stop, V]
 
 
-def plain_loop(score: Score, prompt: list[int], n_masks: int, block_length: int, n_blocks: int) -> list[int]:
-    """The first `n_blocks` blocks, one token a pass, the surest first (LLaDA's and LLaDA2's `generate`, greedy).
+def plain_loop(
+    score: Score,
+    prompt: list[int],
+    n_masks: int,
+    block_length: int,
+    n_blocks: int | None = None,
+    *,
+    from_prompt_end: bool = False,
+    device: torch.device | str = "cpu",
+) -> list[int]:
+    """All blocks or the first `n_blocks`, one token a pass, the surest first (the published `generate`s, greedy).
 
-    Blocks are counted from the first token of the prompt, which may end inside one.
+    Blocks are counted from the prompt's end (LLaDA), or from its first token (LLaDA2): then it may end inside one.
     """
-    canvas = torch.tensor([prompt + [MASK_TOKEN_ID] * n_masks])  # [1, T]
-    first = len(prompt) // block_length
-    for block in range(first, first + n_blocks):
-        start, stop = block * block_length, min((block + 1) * block_length, canvas.shape[1])
+    canvas = torch.tensor([prompt + [MASK_TOKEN_ID] * n_masks], device=device)  # [1, T]
+    begin = 0 if not from_prompt_end else len(prompt) % block_length
+    starts = range(begin + (len(prompt) - begin) // block_length * block_length, canvas.shape[1], block_length)
+    for start in starts[:n_blocks]:
+        stop = min(start + block_length, canvas.shape[1])
         while (masked := canvas[:, start:stop] == MASK_TOKEN_ID).any():
             logits = score(canvas, stop)  # [1, at least stop, V]
             logits[..., MASK_TOKEN_ID] = -torch.inf
@@ -95,10 +105,6 @@ def compare(arguments: argparse.Namespace) -> list[list[str]]:
     rng = Random(0)
     prompt = [rng.randrange(1, arguments.vocab_size) for _ in range(arguments.prompt_tokens)]
     n_masks, length = arguments.n_masks, arguments.block_length
-    n_blocks = -(-(len(prompt) + n_masks) // length) - len(prompt) // length
-    plain_blocks = min(arguments.plain_blocks or n_blocks, n_blocks)
-    # Blocks may be filled by the prompt's last tokens or be cut off by the canvas's end.
-    plain_passes = min(n_masks, (len(prompt) // length + plain_blocks) * length - len(prompt))
     causal = AttentionPattern(length)
     positions = torch.arange(len(prompt) + n_masks)[None]  # [1, T]
     mask = block_causal_mask(causal.block_of(positions))  # [1, 1, T, T]
@@ -122,7 +128,14 @@ def compare(arguments: argparse.Namespace) -> list[list[str]]:
     ):
         if arguments.only not in name:
             continue
-        plain = timed(lambda s=score: plain_loop(s, prompt, n_masks, length, plain_blocks), plain_passes, n_masks)
+        # A block-causal model's first block begins with the prompt's last tokens.
+        known = len(prompt) % length if attention.is_block_causal else 0
+        plain_passes = min(n_masks, (arguments.plain_blocks or n_masks) * length - known)
+
+        def plain_run(score: Score = score, from_prompt_end: bool = not attention.is_block_causal) -> list[int]:
+            return plain_loop(score, prompt, n_masks, length, arguments.plain_blocks, from_prompt_end=from_prompt_end)
+
+        plain = timed(plain_run, plain_passes, n_masks)
         rows.append([name, "published loop", f"{plain.passes} of {n_masks}", f"{plain.wall:.1f}", f"{plain.cpu:.1f}"])
         rows[-1] += ["1", "1", ""]
         for cache in caches:
