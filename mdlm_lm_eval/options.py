@@ -118,7 +118,11 @@ class DecodingOptions(Options):
     )
     confidence_threshold: float | None = field(
         default=None,
-        metadata=option("instead of a schedule: every token that sure, at least one a step", above=0, most=1),
+        metadata=option(
+            "instead of a schedule: every token at least that sure (block diffusion: surer), one a step or more",
+            above=0,
+            most=1,
+        ),
     )
     parallel_factor: float | None = field(
         default=None, metadata=option("instead of a schedule: Fast-dLLM's factor rule", above=0, most=1000)

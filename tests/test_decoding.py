@@ -11,7 +11,8 @@ from torch import nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from mdlm_lm_eval.canvas import Canvas, build_canvas, build_infill_canvas
-from mdlm_lm_eval.decoding import decode, loop, rules
+from mdlm_lm_eval.decoding import decode, rules
+from mdlm_lm_eval.decoding import decode_canvases as completions_of
 from mdlm_lm_eval.decoding.proposals import propose
 from mdlm_lm_eval.decoding.rules import register_unmasking, unmasking_names, unmasking_rule
 from mdlm_lm_eval.decoding.schedules import unmask_counts
@@ -37,7 +38,7 @@ VARIANTS = [
 
 def decode_canvases(*arguments, **settings) -> list[list[int]]:
     """The tokens alone."""
-    return [completion.token_ids for completion in loop.decode_canvases(*arguments, **settings)]
+    return [completion.token_ids for completion in completions_of(*arguments, **settings)]
 
 
 class RecordingDenoiser(Denoiser):

@@ -345,11 +345,11 @@ def test_automatic_batch_size_halves_when_memory_runs_out(checkpoint: Path, monk
     sizes = []
     generate = lm._generate
 
-    def small_memory(batch: list[Any]) -> list[str]:
+    def small_memory(batch: list[Any], advance: Any) -> list[Any]:
         sizes.append(len(batch))
         if len(batch) > 4:
             raise torch.cuda.OutOfMemoryError("CUDA out of memory.")
-        return generate(batch)
+        return generate(batch, advance)
 
     monkeypatch.setattr(lm, "_generate", small_memory)
     requests = [generation(str(n), max_gen_toks=1) for n in range(10)]

@@ -7,12 +7,12 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from mdlm_lm_eval.decoding.canvases import decode_canvases
     from mdlm_lm_eval.decoding.from_python import decode
-    from mdlm_lm_eval.decoding.loop import decode_canvases
 
 __all__ = ["decode", "decode_canvases"]
 
-_WHERE = {"decode": "from_python", "decode_canvases": "loop"}
+_WHERE = {"decode": "from_python", "decode_canvases": "canvases"}
 
 
 def __getattr__(name: str) -> object:

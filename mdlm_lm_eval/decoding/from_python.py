@@ -9,7 +9,7 @@ from transformers import PreTrainedTokenizerBase
 
 from mdlm_lm_eval.canvas import build_canvas
 from mdlm_lm_eval.decoding.blocks import attention_in_effect
-from mdlm_lm_eval.decoding.loop import decode_canvases
+from mdlm_lm_eval.decoding.canvases import decode_canvases
 from mdlm_lm_eval.denoiser import Denoiser
 from mdlm_lm_eval.families import end_of_turn_ids, eos_ids
 from mdlm_lm_eval.options import DecodingOptions, OptionError

@@ -1,4 +1,4 @@
-"""Reverse diffusion over one padded batch of canvases."""
+"""Reverse diffusion in which every step sees the whole canvas: exact, for models with full attention."""
 
 from collections.abc import Callable, Collection, Sequence
 
@@ -6,18 +6,13 @@ import torch
 from torch import Tensor
 
 from mdlm_lm_eval.canvas import Canvas, pad_canvases
-from mdlm_lm_eval.decoding.approximate import ApproximateDecoder
-from mdlm_lm_eval.decoding.block_loop import decode_blocks
-from mdlm_lm_eval.decoding.blocks import attention_in_effect
-from mdlm_lm_eval.decoding.causal import CausalDecoder
 from mdlm_lm_eval.decoding.completion import Completion, Cost, until_end
 from mdlm_lm_eval.decoding.proposals import propose
-from mdlm_lm_eval.decoding.requirements import check_decoding
 from mdlm_lm_eval.decoding.rules import unmasking_rule
 from mdlm_lm_eval.decoding.schedules import least_counts, unmask_counts
 from mdlm_lm_eval.decoding.selection import select
 from mdlm_lm_eval.denoiser import Denoiser, NonFiniteLogitsError
-from mdlm_lm_eval.options import DecodingOptions, must_be
+from mdlm_lm_eval.options import DecodingOptions
 
 # On an accelerator, asking which rows are decided waits for the device.
 _STEPS_BETWEEN_LOOKS = 4
@@ -99,48 +94,24 @@ class CanvasBatch:
         ]
 
 
-def decode_canvases(
+def decode_whole(
     denoiser: Denoiser,
     canvases: Sequence[Canvas],
     options: DecodingOptions,
     *,
-    eos_ids: Collection[int] = (),
-    end_of_turn_ids: Collection[int] = (),
-    is_decided: Callable[[list[int]], bool] | None = None,
-    advance: Callable[[int], object] = lambda _: None,
+    banned_ids: Collection[int],
+    end_ids: Collection[int],
+    is_decided: Callable[[list[int]], bool] | None,
+    advance: Callable[[int], object],
 ) -> list[Completion]:
-    """Decodes a batch: the tokens of each canvas's first `n_returned` slots, up to an EOS or end of turn inclusive.
-
-    Nothing in a row depends on the others. `is_decided` tells of tokens unmasked from the left, without a gap, whether
-    the caller needs no more: an unmasked token never changes, so with `early_exit` such a row leaves the batch (its
-    result may then end there). The mask token is never emitted. `suppress_eos` bans `eos_ids` and leaves ends of turn
-    possible, as LLaDA's `logits_eos_inf` does. `advance(n)` tells that n rows took a step. Raises
-    NonFiniteLogitsError where a row's logits are NaN or infinite.
-    """
-    if not canvases:
-        return []
-    end_ids = {*eos_ids, *end_of_turn_ids}
-    banned = {denoiser.mask_token_id, *(eos_ids if options.suppress_eos else ())}
-    attention = attention_in_effect(denoiser.attention, options)
-    check_decoding(options, attention, edits=denoiser.edits)
-    if attention.is_block_causal:
-        decoder = CausalDecoder(denoiser, canvases, attention, options, banned, end_ids)
-        return decode_blocks(decoder, is_decided=is_decided, advance=advance)
-    if options.cache in ("prefix", "dual"):
-        if not denoiser.keeps_keys_and_values:
-            raise must_be("cache", "none for an encoder, which keeps no keys and values", options.cache)
-        return decode_blocks(
-            ApproximateDecoder(denoiser, canvases, attention, options, banned, end_ids),
-            is_decided=is_decided,
-            advance=advance,
-        )
+    """Decodes a batch whose every step sees the whole canvas; see `decode_canvases`."""
     batch = CanvasBatch(denoiser, canvases, options)
     completions: dict[int, Completion] = {}
     canvases_per_row = 2 if options.cfg_scale > 0.0 else 1
     look_every = 1 if denoiser.device.type == "cpu" else _STEPS_BETWEEN_LOOKS
     step = 0
     while batch.indices:
-        _denoise(denoiser, batch, options, step, banned, end_ids)
+        _denoise(denoiser, batch, options, step, banned_ids, end_ids)
         step += 1
         advance(len(batch.indices))
         finished = [len(plan) <= step for plan in batch.plans]

@@ -21,7 +21,7 @@ def _check_editing(options: DecodingOptions, edits: bool) -> None:
 
 
 def _check_block_causal(options: DecodingOptions, block_length: int) -> None:
-    if options.cache in ("prefix", "dual"):
+    if options.is_approximate:
         raise must_be(
             "cache", "auto or none for a block diffusion model, whose remembered blocks are exact", options.cache
         )
@@ -36,7 +36,7 @@ def _check_full_attention(options: DecodingOptions) -> None:
     n_masks, length = options.n_masks, options.block_length
     if isinstance(n_masks, int) and length is not None and length > n_masks:
         raise must_be("block_length", f"at most n_masks={n_masks}", length)
-    if options.cache not in ("prefix", "dual"):
+    if not options.is_approximate:
         return
     if length is None:
         raise OptionError(f"cache={options.cache} needs block_length: what it remembers is renewed at every block")
