@@ -181,7 +181,8 @@ def test_the_address_holds_what_is_shown_and_brings_it_back(page: webdriver.Chro
 def test_what_is_shown_is_downloaded(page: webdriver.Chrome) -> None:
     page.execute_script(
         "HTMLAnchorElement.prototype.click = () => {};"
-        "URL.createObjectURL = (blob) => { blob.text().then((text) => { window.made = text; }); return 'about:blank'; };"
+        "URL.createObjectURL = (blob) =>"
+        " { blob.text().then((text) => { window.made = text; }); return 'about:blank'; };"
     )
     page.find_element(By.NAME, "text").send_keys("instruct")
     page.find_element(By.ID, "download").click()
@@ -312,7 +313,10 @@ def test_the_page_follows_the_readers_colour_scheme(page: webdriver.Chrome, sche
         assert page.execute_script(colours)[0] == light, "paper is white"
         assert not page.find_element(By.CSS_SELECTOR, ".filters").is_displayed()
         assert not page.find_element(By.CSS_SELECTOR, ".toggle").is_displayed()
-        cut = "return [...document.querySelectorAll('.table')].filter((t) => getComputedStyle(t).overflowX !== 'visible').length"
+        cut = (
+            "return [...document.querySelectorAll('.table')]"
+            ".filter((table) => getComputedStyle(table).overflowX !== 'visible').length"
+        )
         assert page.execute_script(cut) == 0
     finally:
         page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "", "features": []})

@@ -210,7 +210,8 @@ def test_the_legend_names_an_adapter_also_where_it_stands_alone(tmp_path: Path) 
 def test_the_headline_is_of_the_largest_drop_that_an_adapter_mends() -> None:
     ma, ce = (row(BASE, id=name, drop=drop, adapter=name) for name, drop in (("MA (CE + TV)", 0.03), ("A", 0.01)))
     found = headline_of(board_of(row("other", drop=0.5), row(BASE, drop=0.2), ma, ce))
-    assert found.before and found.after
+    assert found.before
+    assert found.after
     assert (found.before.model, found.after.adapter) == (BASE, "MA (CE + TV)")
     assert found.sentence == (
         "Appended masks cost LLaDA-8B-Base 17.4 points of accuracy; after mask-agnostic fine-tuning 2.6."
@@ -226,6 +227,7 @@ def test_the_readmes_figure_is_the_one_that_the_command_writes(tmp_path: Path) -
         texts, others = (re.findall("<!-- .* -->", svg) for svg in (new, committed))
         assert texts == others, path.name
         version, other = (re.search("Matplotlib v[^,]*", svg) for svg in (new, committed))
-        assert version and other
+        assert version
+        assert other
         if version[0] == other[0]:  # another release may place things elsewhere
             assert new == committed, path.name

@@ -49,7 +49,8 @@ def read_board(results: Path, *, leave_out: Path | None = None) -> Board:
 def build(results: Path, output: Path, readme_figures: Path | None = None) -> Board:
     """Writes tables, figures and page of `results` into `output`, whose old content stays until all is made.
 
-    Files of others in `output` are left alone. `readme_figures` is a folder for a copy of the headline's figure. Raises LeaderboardError where nothing can be built.
+    Files of others in `output` are left alone. `readme_figures` is a folder for a copy of the headline's figure.
+    Raises LeaderboardError where nothing can be built.
     """
     if output.exists() and not output.is_dir():
         raise LeaderboardError(f"--output {str(output)!r} is a file; it must be a folder, or not exist yet")

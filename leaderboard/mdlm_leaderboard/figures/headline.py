@@ -114,6 +114,7 @@ def _drawn(headline: Headline, *, is_narrow: bool) -> Canvas:
     both = bool(headline.before and headline.published)
     size = (3.6, 5.2 if both else 2.8) if is_narrow else (7.4 if both else 4.4, 3.0)
     canvas = Canvas(figsize=size, layout="constrained")
+    title_size = 7.5 if is_narrow else 9
     shape, ratios = ((2, 1), {}) if is_narrow else ((1, 2), {"width_ratios": (3, 2)})
     axes = list(canvas.subplots(*shape, **ratios).flat) if both else [canvas.subplots()]
     canvas.get_layout_engine().set(w_pad=0.08, h_pad=0.08)  # type: ignore[union-attr]
@@ -121,14 +122,14 @@ def _drawn(headline: Headline, *, is_narrow: bool) -> Canvas:
     best = 100.0
     if headline.before:
         best = 100 * max(estimate.mean for estimate in _curve(headline.before).values())
-        _draw_measured(axes[0], [row for row in (headline.before, headline.after) if row])
+        _draw_measured(axes[0], [row for row in (headline.before, headline.after) if row], title_size)
     if headline.published:
-        _draw_published(axes[-1], headline.published)
+        _draw_published(axes[-1], headline.published, title_size)
         axes[-1].set_ylim(_LOWEST - best, _LOWEST - best + span)  # a point is as high as in the other panel
     return canvas
 
 
-def _draw_measured(axes: Axes, rows: Sequence[LeaderboardRow]) -> None:
+def _draw_measured(axes: Axes, rows: Sequence[LeaderboardRow], title_size: float) -> None:
     """Each line's band is that of the difference from its own best mask count, task by task."""
     highest = max(rows, key=lambda row: _curve(row)[min(_curve(row))].mean)
     for row, colour in zip(rows, (_BEFORE, _AFTER), strict=False):
@@ -164,13 +165,13 @@ def _draw_measured(axes: Axes, rows: Sequence[LeaderboardRow]) -> None:
     axes.set_xlabel("number of appended masks")
     axes.set_ylabel("accuracy (%)")
     found = f"{lost(rows[0]):.1f} points" + (f"; after fine-tuning {lost(rows[1]):.1f}" if len(rows) > 1 else "")
-    axes.set_title(f"Masks cost {found}", loc="left", fontsize=9, fontweight="bold")
+    axes.set_title(f"Masks cost {found}", loc="left", fontsize=title_size, fontweight="bold")
 
 
-def _draw_published(axes: Axes, rows: Sequence[LeaderboardRow]) -> None:
+def _draw_published(axes: Axes, rows: Sequence[LeaderboardRow], title_size: float) -> None:
     """Two end points a line: the paper's text states no other."""
     drops = [-row.stated["drop_points"] for row in rows]
-    for row, down, y in zip(rows, drops, _spread(drops, gap=11), strict=True):
+    for row, down, y in zip(rows, drops, _spread(drops, gap=15), strict=True):
         axes.plot([0, 1], [0, down], color=_STATED, marker="o", markerfacecolor="none", linestyle=(0, (4, 2)))
         axes.annotate(
             f"{row.model.rpartition('/')[2]}\n−{-down:g} points",
@@ -186,7 +187,7 @@ def _draw_published(axes: Axes, rows: Sequence[LeaderboardRow]) -> None:
     axes.set_yticks(range(-60, 1, 10))
     axes.set_xlabel("mask count (only these two ends are stated)")
     axes.set_ylabel("points from its best")
-    axes.set_title("Published (arXiv 2511.21338)", loc="left", fontsize=9, fontweight="bold")
+    axes.set_title("Published (arXiv 2511.21338)", loc="left", fontsize=title_size, fontweight="bold")
 
 
 def _below_best(curve: Curve, x: int) -> Interval:
