@@ -106,7 +106,7 @@ def compare(arguments: argparse.Namespace) -> list[list[str]]:
     prompt = [rng.randrange(1, arguments.vocab_size) for _ in range(arguments.prompt_tokens)]
     n_masks, length = arguments.n_masks, arguments.block_length
     causal = AttentionPattern(length)
-    positions = torch.arange(len(prompt) + n_masks)[None]  # [1, T]
+    positions = torch.arange(len(prompt) + n_masks + length)[None]  # [1, T]
     mask = block_causal_mask(causal.block_of(positions))  # [1, 1, T, T]
 
     def score_so_far(canvas: Tensor, stop: int) -> Tensor:
@@ -128,24 +128,27 @@ def compare(arguments: argparse.Namespace) -> list[list[str]]:
     ):
         if arguments.only not in name:
             continue
-        # A block-causal model's first block begins with the prompt's last tokens.
+        # A block-causal model's blocks begin with the prompt's last tokens, and its last one is filled to its end.
         known = len(prompt) % length if attention.is_block_causal else 0
-        plain_passes = min(n_masks, (arguments.plain_blocks or n_masks) * length - known)
+        behind = -(len(prompt) + n_masks) % length if attention.is_block_causal else 0
+        n_filled = n_masks + behind
+        plain_passes = min(n_filled, (arguments.plain_blocks or n_filled) * length - known)
 
-        def plain_run(score: Score = score, from_prompt_end: bool = not attention.is_block_causal) -> list[int]:
-            return plain_loop(score, prompt, n_masks, length, arguments.plain_blocks, from_prompt_end=from_prompt_end)
+        def plain_run(
+            score: Score = score, n_filled: int = n_filled, from_prompt_end: bool = attention is FULL_ATTENTION
+        ) -> list[int]:
+            return plain_loop(score, prompt, n_filled, length, arguments.plain_blocks, from_prompt_end=from_prompt_end)
 
-        plain = timed(plain_run, plain_passes, n_masks)
-        rows.append([name, "published loop", f"{plain.passes} of {n_masks}", f"{plain.wall:.1f}", f"{plain.cpu:.1f}"])
+        plain = timed(plain_run, plain_passes, n_filled)
+        rows.append([name, "published loop", f"{plain.passes} of {n_filled}", f"{plain.wall:.1f}", f"{plain.cpu:.1f}"])
         rows[-1] += ["1", "1", ""]
         for cache in caches:
             n_tokens = plain_passes if cache == "none" else n_masks  # without a cache, ours is as slow
             our = timed(lambda a=attention, c=cache, n=n_tokens: ours(a, c, n), n_tokens, n_masks)
-            agree = sum(a == b for a, b in zip(our.token_ids[:plain_passes], plain.token_ids, strict=False))
+            compared = min(plain_passes, n_masks)
+            agree = sum(a == b for a, b in zip(our.token_ids[:compared], plain.token_ids, strict=False))
             times = [f"{our.wall:.1f}", f"{our.cpu:.1f}", f"{plain.wall / our.wall:.1f}", f"{plain.cpu / our.cpu:.1f}"]
-            rows.append(
-                [name, f"ours, cache={cache}", f"{n_tokens} of {n_masks}", *times, f"{agree} of {plain_passes}"]
-            )
+            rows.append([name, f"ours, cache={cache}", f"{n_tokens} of {n_masks}", *times, f"{agree} of {compared}"])
             print(rows[-1], flush=True)
     return rows
 
