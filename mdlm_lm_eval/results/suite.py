@@ -23,6 +23,7 @@ _SOURCES = (
     "few_shot.py",
     "prompts.py",
     "questions.py",
+    "settings.py",
     "_suite_yaml",
     "_open_ended_yaml",
     "_fixed_slot_yaml",
