@@ -7,6 +7,7 @@ from pathlib import Path
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import FixedLocator, NullLocator
 
 from mdlm_leaderboard.experiments import drop
@@ -113,11 +114,10 @@ def _short(model: str) -> str:
 def _drawn(headline: Headline, *, is_narrow: bool) -> Canvas:
     both = bool(headline.before and headline.published)
     size = (3.6, 5.2 if both else 2.8) if is_narrow else (7.4 if both else 4.4, 3.0)
-    canvas = Canvas(figsize=size, layout="constrained")
+    canvas = Canvas(figsize=size, layout=ConstrainedLayoutEngine(w_pad=0.08, h_pad=0.08))
     title_size = 7.5 if is_narrow else 9
-    shape, ratios = ((2, 1), {}) if is_narrow else ((1, 2), {"width_ratios": (3, 2)})
-    axes = list(canvas.subplots(*shape, **ratios).flat) if both else [canvas.subplots()]
-    canvas.get_layout_engine().set(w_pad=0.08, h_pad=0.08)  # type: ignore[union-attr]
+    shape, ratios = ((2, 1), None) if is_narrow else ((1, 2), (3, 2))
+    axes = list(canvas.subplots(*shape, width_ratios=ratios).flat) if both else [canvas.subplots()]
     span = _HIGHEST - _LOWEST
     best = 100.0
     if headline.before:
@@ -144,14 +144,13 @@ def _draw_measured(axes: Axes, rows: Sequence[LeaderboardRow], title_size: float
         name = clipped(f"after {row.adapter}" if row.adapter else _short(row.model), _LABEL_LENGTH)
         is_highest = row is highest
         anchor = max(means) if is_highest else min(means[: len(means) // 2 + 1])
-        place = {"va": "bottom"} if is_highest else {"va": "top"}
         axes.annotate(
             f"{name}: −{lost(row):.1f} points",
             (xs[0], anchor),
             (0, 7 if is_highest else -10),
             textcoords="offset points",
             color=darker(colour, 0.25),
-            **place,
+            va="bottom" if is_highest else "top",
         )
     counts = sorted({x for row in rows for x in _curve(row)})
     axes.set_xscale("log")
