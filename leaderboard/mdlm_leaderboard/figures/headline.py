@@ -116,12 +116,8 @@ def _drawn(headline: Headline, *, is_narrow: bool) -> Canvas:
     size = (3.6, 5.2 if both else 2.8) if is_narrow else (7.4 if both else 4.4, 3.0)
     canvas = Canvas(figsize=size, layout=ConstrainedLayoutEngine(w_pad=0.08, h_pad=0.08))
     title_size = 7.5 if is_narrow else 9
-    if not both:
-        axes = [canvas.subplots()]
-    elif is_narrow:
-        axes = list(canvas.subplots(2, 1, squeeze=False).flat)
-    else:
-        axes = list(canvas.subplots(1, 2, squeeze=False, width_ratios=(3, 2)).flat)
+    shape, ratios = ((2, 1), None) if is_narrow else ((1, 2), (3, 2))
+    axes = list(canvas.subplots(*shape, width_ratios=ratios).flat) if both else [canvas.subplots()]
     span = _HIGHEST - _LOWEST
     best = 100.0
     if headline.before:
