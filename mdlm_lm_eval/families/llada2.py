@@ -133,7 +133,7 @@ def llada2(name: str, published_as: str | None, decoding_defaults: Mapping[str, 
     )
 
 
-# `generate`'s defaults and the model card of LLaDA2.0; the card of 2.1.
+# The defaults of each release's `generate`; where no name tells them apart, 2.0's, and editing can be asked for.
 register_family(llada2("llada2", None, {"steps_per_block": 32, "confidence_threshold": 0.95}))
 register_family(
     llada2(
