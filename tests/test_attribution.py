@@ -156,7 +156,7 @@ def test_weights_get_no_gradient_and_no_hook_stays() -> None:
 def test_gradients_that_vanish_are_an_error() -> None:
     denoiser = MODELS["shifted"]()
     nn.init.zeros_(denoiser.model.get_output_embeddings().weight)
-    with pytest.raises(OptionError, match=r"dtype=torch.float64 gives gradients that are not finite or vanish"):
+    with pytest.raises(OptionError, match=r"gradients in dtype=torch.float64 are not finite or vanish"):
         attribute(denoiser, [prompt(denoiser, 9, 2)], Batches("1", 1))
 
 

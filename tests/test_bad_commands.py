@@ -70,7 +70,7 @@ COMMANDS = [
     ("--tasks {suite} --model_args pretrained={folder}/raises --apply_chat_template", "--apply_chat_template"),
     ("--tasks {suite} --model_args pretrained={folder}/damaged", f"not finite (NaN or infinity) for the task {SUITE}"),
     ("--tasks tiny_choice --model_args pretrained={folder}/damaged", "not finite (NaN or infinity) for the task tiny_"),
-    ("--tasks {suite} --model_args pretrained={long}", "File name too long"),
+    ("--tasks {suite} --model_args pretrained={long}", "pretrained=xxx"),
 ]
 TEMPLATES = {"no_template": None, "constant": "hello", "unclosed": "{% for m in messages %}", "raises": "{{ 1 / 0 }}"}
 

@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from mdlm_lm_eval.decoding import rules
 from mdlm_lm_eval.decoding.rules import register_unmasking
 from mdlm_lm_eval.denoiser import Denoiser
 from mdlm_lm_eval.families import load_config, load_model
@@ -191,7 +192,8 @@ def test_batches_change_nothing_and_choices_share_a_pass(policy: str) -> None:
         assert rows_together < denoiser.rows == sum(len(request.continuation_ids) for request in requests)
 
 
-def test_random_order_has_no_likelihood() -> None:
+def test_random_order_has_no_likelihood(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rules, "_registered", dict(rules._registered))
     with pytest.raises(OptionError, match=r"^unmasking=random has no likelihood=duel: .*use confidence"):
         LikelihoodOptions(likelihood="duel", unmasking="random")
     assert LikelihoodOptions(likelihood="mc", unmasking="random").likelihood == "mc"

@@ -153,9 +153,9 @@ def script(lm: MDLM, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     """Makes the model certain of `text`, and then of exclamation marks, on every canvas of 64 masks."""
     spoken = torch.tensor(lm.tokenizer.encode(text.ljust(64, "!"), add_special_tokens=False))
 
-    def logits(input_ids: Tensor, attention_mask: Tensor | None, at: Tensor, **_: Any) -> Tensor:
+    def logits(input_ids: Tensor, attention_mask: Tensor | None, positions: Tensor, **_: Any) -> Tensor:
         lm.denoiser.forward_passes += 1
-        rows, columns = at.nonzero(as_tuple=True)
+        rows, columns = positions // input_ids.shape[1], positions % input_ids.shape[1]  # [N] each
         lengths = (torch.ones_like(input_ids) if attention_mask is None else attention_mask).sum(1)  # [B]
         slots = columns - (lengths[rows] - 64)
         return 20.0 * torch.nn.functional.one_hot(spoken[slots], lm.denoiser.vocab_size).float()  # [N, V]
