@@ -5,6 +5,9 @@ import os
 import shutil
 from pathlib import Path
 
+# Several processes test at a time (`-n auto`), and start others; more threads than cores are slower by far.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 import pytest
 import torch
 import yaml
