@@ -36,7 +36,7 @@ class DiffusionHFLM(HFLM):
     _model: Any  # set by HFLM
     peft: str | None
 
-    def __init__(self, pretrained: str | PreTrainedModel = BUILT_IN, **arguments: Any) -> None:
+    def __init__(self, pretrained: str | PreTrainedModel | None = BUILT_IN, **arguments: Any) -> None:
         # lm-eval seeds torch with --seed right before it builds the model.
         split = split_model_arguments(arguments, default_seed=torch.initial_seed() % 2**63)
         self._take(split)
@@ -52,6 +52,8 @@ class DiffusionHFLM(HFLM):
         self.custom_prefix_token_id = loading.get("prefix_token_id")
         self._quantization_config = loading.pop("quantization_config", None)  # HFLM passes the config's own beside it
         share_cpu_among_processes()
+        if pretrained is None:  # what lm-eval makes of `pretrained=None`
+            raise OptionError("pretrained must be a hub id, a folder or built-in, not none")
         if isinstance(pretrained, str):
             pretrained = model_path(pretrained)
         else:

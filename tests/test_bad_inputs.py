@@ -32,6 +32,7 @@ MODEL_ARGUMENTS = [
     ("mask_ratio=0.2,n_masks=4", "mask_ratio=0.2 and n_masks=4 exclude each other"),
     ("mask_ratio=1e308", "mask_ratio must be none or a number above 0 up to 1000, not 1e+308"),
     ("block_length=9,n_masks=8", "block_length must be at most n_masks=8, not 9"),
+    ("pretrained=None", "pretrained must be a hub id, a folder or built-in, not none"),
     ("temperature=1e308", "temperature must be 0 or a number from 1e-06 up to 1000, not 1e+308"),
     ("temperature=1e-320", "temperature must be 0 or a number from 1e-06 up to 1000, not 1e-320"),
     ("temperature=nan", "temperature must be 0 or a number from 1e-06 up to 1000, not nan"),
@@ -129,6 +130,7 @@ SWEEP_FILES = [
     ("tasks: t\nn_masks: [[1]]", "n_masks must be a value or a list of values, not [[1]]"),
     (f"tasks: {'[' * 3000}", "cannot be read: "),
     (f"tasks: {'x' * 1_000_001}", "too large to be settings"),
+    ("status: 5", "status must be the name of a folder, not 5"),
     ("- tasks", "must hold settings, a line each"),
     ("tasks: [", "cannot be read: "),
 ]

@@ -48,12 +48,12 @@ def _parser() -> argparse.ArgumentParser:
         epilog="example:\n  mdlm-leaderboard build results/ --output site/ --readme_figures docs/figures",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    builder.add_argument("results", type=Path, help="folder that is searched for lm-eval's result files (*.json)")
+    builder.add_argument("results", type=_folder, help="folder that is searched for lm-eval's result files (*.json)")
     builder.add_argument(
-        "--output", type=Path, required=True, help="folder for LEADERBOARD.md, CSV, JSON, figures, page"
+        "--output", type=_folder, required=True, help="folder for LEADERBOARD.md, CSV, JSON, figures, page"
     )
     builder.add_argument(
-        "--readme_figures", type=Path, help="folder for a copy of the headline's figure, light and dark (*.svg)"
+        "--readme_figures", type=_folder, help="folder for a copy of the headline's figure, light and dark (*.svg)"
     )
     builder.add_argument("--strict", action="store_true", help="exit with 1 where any file or score is not used")
     validator = commands.add_parser(
@@ -82,6 +82,13 @@ def _parser() -> argparse.ArgumentParser:
     auditor.add_argument("file", type=Path, metavar="FILE", help="an lm-eval result file of a run with cache_audit")
     auditor.add_argument("--include_path", help="folder of tasks that are not lm-eval's or the suite's")
     return parser
+
+
+def _folder(name: str) -> Path:
+    """A folder's path as typed; an empty one would be the folder where the command runs."""
+    if not name:
+        raise argparse.ArgumentTypeError("must be the name of a folder, not empty")
+    return Path(name)
 
 
 def _build(results: Path, output: Path, readme_figures: Path | None, *, strict: bool) -> int:

@@ -46,6 +46,9 @@ def main() -> None:
     signal.signal(signal.SIGTERM, _stop)  # as schedulers stop a job; claims are given back
     try:
         settings = _settings()
+        for name in ("status", "output_path"):
+            if not isinstance(settings.get(name, ""), str):
+                raise OptionError(f"{name} must be the name of a folder, not {settings[name]}")
         if status := settings.pop("status", None):
             from mdlm_lm_eval.sweep.status import status_of
 
