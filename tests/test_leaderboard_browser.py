@@ -269,10 +269,17 @@ def test_every_figure_is_shown(page: webdriver.Chrome, scheme: str) -> None:
     page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
     try:
         loaded = page.execute_async_script(
-            "const done = arguments[0]; const images = [...document.images];"
+            "const done = arguments[1]; const images = [...document.images];"
             "images.forEach((image) => image.loading = 'eager');"
-            "Promise.all(images.map((image) => image.decode())).then("
-            "() => done(images.map((image) => [image.naturalWidth, image.currentSrc])), (e) => done([[0, String(e)]]));"
+            # A browser exchanges the sources some time after the scheme.
+            "const exchanged = () => images.every((image) => /figures.*dark/.test(image.currentSrc) === dark);"
+            "const when = (left) => new Promise((then) => exchanged() || !left ? then() : "
+            "setTimeout(() => when(left - 1).then(then), 50));"
+            "const dark = arguments[0] === 'dark';"
+            "when(100).then(() => Promise.all(images.map((image) => image.decode())).then("
+            "() => done(images.map((image) => [image.naturalWidth, image.currentSrc])), "
+            "(e) => done([[0, String(e)]])));",
+            scheme,
         )
     finally:
         page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
