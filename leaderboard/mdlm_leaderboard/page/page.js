@@ -163,6 +163,9 @@ addEventListener("DOMContentLoaded", () => {
   const signed = (value) => `${value < 0 ? "−" : "+"}${Math.abs(value).toFixed(1)}`;
   const mean = (values) => values.reduce((sum, value) => sum + value, 0) / values.length;
 
+  const inWords = (body) =>
+    [body.dataset.called, body.querySelector(".decoding").textContent].filter(Boolean).join(", ");
+
   function compare() {
     for (const pick of picks) {
       pick.checked = chosen.includes(pick.value);
@@ -175,18 +178,21 @@ addEventListener("DOMContentLoaded", () => {
     const published = isSame && !("tasks" in first.dataset && "tasks" in second.dataset);
     compared.querySelector("caption").textContent = isSame
       ? published
-        ? "Without accuracies task by task: no difference is computed."
+        ? "One of the two has no accuracies task by task, so that no difference has a ±."
         : "± is half the 95% interval of a difference, task by task."
       : "The two rows answer other questions, as their tables say: no difference is computed.";
     compared.querySelector("thead").replaceChildren(
-      line(["measure", first.dataset.called, second.dataset.called, "difference"], "head"),
+      line(["measure", ...[first, second].map(inWords), "difference"], "head"),
     );
     const lines = [];
     const heads = [...first.closest("table").querySelectorAll("th[data-sort].g-overview")];
     for (const head of heads) {
       const column = heads.indexOf(head) + 2;
-      const cells = [first, second].map((body) => body.rows[0].cells[column].textContent.trim());
-      if (cells.some((text) => text !== "–")) lines.push(line([head.textContent.split(" ")[0], ...cells, "–"]));
+      const cells = [first, second].map((body) => body.rows[0].cells[column]);
+      const texts = cells.map((cell) => cell.textContent.trim());
+      const [a, b] = cells.map((cell) => Number(cell.firstChild.textContent));
+      if (texts.every((text) => text === "–")) continue;
+      lines.push(line([head.querySelector("button").firstChild.textContent, ...texts, isSame && !isNaN(b - a) ? signed(b - a) : "–"]));
     }
     const [one, other] = [first, second].map((body) => JSON.parse(body.dataset.tasks ?? "{}"));
     const counts = Object.keys(one).filter((n) => n in other);
