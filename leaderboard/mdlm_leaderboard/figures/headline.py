@@ -5,7 +5,6 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
@@ -13,19 +12,18 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import FixedLocator, NullLocator
 
 from mdlm_leaderboard.experiments import drop
-from mdlm_leaderboard.figures.panels import ONE_STEP, with_masks
+from mdlm_leaderboard.figures.panels import ONE_STEP, adapter_of, over_seeds, with_masks
 from mdlm_leaderboard.figures.style import CHANCE, clipped, darker
-from mdlm_leaderboard.rows import Board, Curve, Estimate, LeaderboardRow
+from mdlm_leaderboard.rows import Board, Curve, LeaderboardRow
 from mdlm_lm_eval.results.figure_style import COLOURS, figure_style, on_dark
 from mdlm_lm_eval.results.names import BUILT_IN
 from mdlm_lm_eval.results.statistics import Interval, paired_interval
 
 _PUBLISHED = re.compile(r"LLaDA-8B-(Base|Instruct)")
 _MASK_AGNOSTIC = re.compile(r"\b(MA|TV)\b", re.IGNORECASE)  # in names such as "MA (CE + TV), seed 0"
-_SEED = re.compile(r", seed \d+$")
 _BEFORE, _AFTER, _STATED = COLOURS[1], COLOURS[0], "#5f5f5f"
 _LOWEST, _HIGHEST = 25, 102  # percent: from below chance, so that its line shows, to above all points
-_ROOM = 8  # percentage points below the lowest point, for its label
+_ROOM = 14  # percentage points below the lowest point, for its label
 _LABEL_LENGTH = 22
 _LABEL_GAP = 15  # percentage points between the middles of two labels
 _TICK_GAP = 0.31  # of counts of masks, in decades: more than from 100 to 200
@@ -41,8 +39,7 @@ class MaskLine:
     @property
     def curve(self) -> Curve:
         """Over the mask counts that all seeds have."""
-        shared = sorted(set.intersection(*(set(seed) for seed in self.seeds)))
-        return {n: _mean([seed[n] for seed in self.seeds]) for n in shared}
+        return over_seeds(self.seeds)
 
     @property
     def lost(self) -> float:
@@ -61,15 +58,17 @@ class MaskLine:
     def label(self) -> str:
         """For the line's end."""
         seeds = f", {len(self.seeds)} seeds" if len(self.seeds) > 1 else ""
-        return f"{clipped(self.name, _LABEL_LENGTH)}\n{f'−{self.lost:.1f} points' if self.loses else 'no clear drop'}{seeds}"
+        points = f"−{self.lost:.1f} points" if self.loses else "no clear drop"
+        return f"{clipped(self.name, _LABEL_LENGTH)}\n{points}{seeds}"
 
     def band(self, n: int) -> tuple[float, float] | None:
         """In percent: from the lowest to the highest seed; of one, that of the difference from its best count."""
         if len(self.seeds) > 1:
-            return 100 * min(seed[n].mean for seed in self.seeds), 100 * max(seed[n].mean for seed in self.seeds)
-        best = max(estimate.mean for estimate in self.curve.values())
-        below = _below_best(self.curve, n)
-        return None if below.low is None or below.high is None else (100 * (best - below.high), 100 * (best - below.low))
+            low, high = self.curve[n].low, self.curve[n].high
+        else:
+            best, below = max(estimate.mean for estimate in self.curve.values()), _below_best(self.curve, n)
+            low, high = (None if end is None else best - end for end in (below.high, below.low))
+        return None if low is None or high is None else (100 * low, 100 * high)
 
 
 @dataclass(frozen=True)
@@ -89,7 +88,7 @@ class Headline:
         if self.before is None:
             return ()
         before = MaskLine(_short(self.before.model), (_curve(self.before),))
-        after = MaskLine(f"after {_adapter(self.after[0])}", tuple(map(_curve, self.after))) if self.after else None
+        after = MaskLine(f"after {adapter_of(self.after[0])}", tuple(map(_curve, self.after))) if self.after else None
         return (before, after) if after else (before,)
 
     @property
@@ -103,12 +102,13 @@ class Headline:
         if not before.loses:
             if not self.published:
                 return f"Appended masks cost {model} no accuracy that can be measured."
-            return f"Appended masks cost LLaDA-8B {self._stated} points of accuracy, as published; {model} shows no clear loss."
+            others = f"Appended masks cost LLaDA-8B {self._stated} points of accuracy, as published"
+            return f"{others}; {model} shows no clear loss."
         cost = f"Appended masks cost {model} {before.lost:.1f} points of accuracy"
         if not fine_tuned:
             return f"{cost}."
-        is_agnostic = _MASK_AGNOSTIC.search(_adapter(self.after[0]))
-        how = "after mask-agnostic fine-tuning" if is_agnostic else f"after fine-tuning ({_adapter(self.after[0])})"
+        is_agnostic = _MASK_AGNOSTIC.search(adapter_of(self.after[0]))
+        how = "after mask-agnostic fine-tuning" if is_agnostic else f"after fine-tuning ({adapter_of(self.after[0])})"
         return f"{cost}; {how} {f'{fine_tuned[0].lost:.1f}' if fine_tuned[0].loses else 'none'}."
 
     @property
@@ -116,7 +116,9 @@ class Headline:
         """What the measured bands are, "" where nothing is measured."""
         if not self.lines:
             return ""
-        seeds = " A line of several seeds is their mean, its band from the lowest to the highest." * (len(self.after) > 1)
+        seeds = " A line of several seeds is their mean, its band from the lowest to the highest." * (
+            len(self.after) > 1
+        )
         return f"Bands are 95% intervals of the difference from the line's best, on the same questions.{seeds}"
 
     @property
@@ -159,7 +161,7 @@ def headline_of(board: Board) -> Headline:
     adapted = _adapted(before, rows) if before else []
     agnostic = [row for row in adapted if _MASK_AGNOSTIC.search(row.adapter or "")]
     chosen = next(iter([*agnostic, *adapted]), None)
-    after = tuple(row for row in adapted if chosen and _adapter(row) == _adapter(chosen))
+    after = tuple(row for row in adapted if chosen and adapter_of(row) == adapter_of(chosen))
     stated = (row for row in board.rows if _PUBLISHED.search(row.model) and "drop_points" in row.stated)
     return Headline(before, after, tuple(row for row in stated if not row.adapter))
 
@@ -188,24 +190,9 @@ def _curve(row: LeaderboardRow) -> Curve:
     return with_masks(row.curve("masks"))
 
 
-def _mean(seeds: Sequence[Estimate]) -> Estimate:
-    """Over seeds, task by task where all answered the same ones."""
-    if len(seeds) == 1:
-        return seeds[0]
-    tasks = seeds[0].by_task if all(one.by_task.keys() == seeds[0].by_task.keys() for one in seeds) else {}
-    by_task = {task: fmean(one.by_task[task] for one in seeds) for task in tasks}
-    n_questions = sum(one.n_questions for one in seeds)
-    return Estimate(fmean(one.mean for one in seeds), None, None, seeds[0].n_tasks, n_questions, by_task)
-
-
 def _adapted(row: LeaderboardRow, rows: Sequence[LeaderboardRow]) -> list[LeaderboardRow]:
     own = [one for one in rows if one.adapter and (one.model, one.other) == (row.model, row.other)]
     return sorted(own, key=lambda one: one.adapter or "")
-
-
-def _adapter(row: LeaderboardRow) -> str:
-    """Its name without the seed."""
-    return _SEED.sub("", row.adapter or "")
 
 
 def _short(model: str) -> str:
@@ -302,4 +289,6 @@ def _spread(heights: Sequence[float]) -> list[float]:
         return list(heights)
     middle = sum(heights) / 2
     up = heights[0] > heights[1]
-    return [middle + _LABEL_GAP / 2, middle - _LABEL_GAP / 2] if up else [middle - _LABEL_GAP / 2, middle + _LABEL_GAP / 2]
+    return (
+        [middle + _LABEL_GAP / 2, middle - _LABEL_GAP / 2] if up else [middle - _LABEL_GAP / 2, middle + _LABEL_GAP / 2]
+    )

@@ -40,19 +40,21 @@ class Figure:
 
     @property
     def finding(self) -> str:
-        """By how much accuracy varies along the lines, in one sentence; "" of one that has no range."""
-        names = short_names(list(dict.fromkeys(line.model for panel in self.panels for line in panel.lines)))
+        """By how much accuracy varies along the lines, in one sentence; "" of lines over speed, or without a range."""
+        lines = [(panel, line) for panel in self.panels for line in panel.lines]
+        names = short_names(list(dict.fromkeys(line.model for _, line in lines)))
+        told = [(names[line.model], line.kind, panel.detail) for panel, line in lines]
+        varied = [n for n in range(3) if len({parts[n] for parts in told}) > 1] or [0]
         ranges = sorted(
-            (interval.mean, ", ".join(filter(None, (names[line.model], line.kind, panel.detail))))
-            for panel in self.panels
-            for line in panel.lines
+            (interval.mean, ", ".join(parts[n] for n in varied if parts[n]))
+            for parts, (_, line) in zip(told, lines, strict=True)
             if (interval := drop(line.curve))
         )
-        if not ranges:
+        if not ranges or self.kind.experiment.speed:
             return ""
         (least, steadiest), (most, least_steady) = ranges[0], ranges[-1]
-        between = f" to {most:.1f} ({least_steady})" if len(ranges) > 1 else ""
-        return f"Between best and worst: {least:.1f} points ({steadiest}){between}."
+        between = f" to {most:.1f} for {least_steady}" if len(ranges) > 1 else ""
+        return f"Between best and worst: {least:.1f} points for {steadiest}{between}."
 
     @property
     def described(self) -> str:

@@ -157,7 +157,7 @@ addEventListener("DOMContentLoaded", () => {
     const mean = differences.reduce((sum, value) => sum + value, 0) / n;
     const variance = differences.reduce((sum, value) => sum + (value - mean) ** 2, 0) / (n - 1);
     const half = Number(document.body.dataset.tQuantile) * Math.sqrt(variance / n);
-    return n > 1 ? `${signed(mean)} ±${half.toFixed(1)}` : signed(mean);
+    return n > 1 ? `${signed(mean)}\u00a0±${half.toFixed(1)}` : signed(mean);
   }
 
   const signed = (value) => `${value < 0 ? "−" : "+"}${Math.abs(value).toFixed(1)}`;
@@ -179,7 +179,7 @@ addEventListener("DOMContentLoaded", () => {
     compared.querySelector("caption").textContent = isSame
       ? published
         ? "One of the two has no accuracies task by task, so that no difference has a ±."
-        : "± is half the 95% interval of a difference, task by task."
+        : "± is half the 95% interval of a difference, task by task. A task's accuracy is its mean over the mask counts."
       : "The two rows answer other questions, as their tables say: no difference is computed.";
     compared.querySelector("thead").replaceChildren(
       line(["measure", ...[first, second].map(inWords), "difference"], "head"),
@@ -209,8 +209,7 @@ addEventListener("DOMContentLoaded", () => {
     if (counts.length) {
       document.body.dataset.taskNames.split(",").forEach((task, k) => {
         const [a, b] = [one, other].map((numbers) => mean(counts.map((n) => numbers[n][k])));
-        const name = `${task.replaceAll("_", " ")}, mean over mask counts`;
-        lines.push(line([name, a.toFixed(1), b.toFixed(1), isSame ? signed(b - a) : "–"]));
+        lines.push(line([task.replaceAll("_", " "), a.toFixed(1), b.toFixed(1), isSame ? signed(b - a) : "–"]));
       });
     }
     compared.querySelector("tbody").replaceChildren(...lines);
