@@ -163,9 +163,6 @@ addEventListener("DOMContentLoaded", () => {
   const signed = (value) => `${value < 0 ? "−" : "+"}${Math.abs(value).toFixed(1)}`;
   const mean = (values) => values.reduce((sum, value) => sum + value, 0) / values.length;
 
-  const inWords = (body) =>
-    [body.dataset.called, body.querySelector(".decoding").textContent].filter(Boolean).join(", ");
-
   function compare() {
     for (const pick of picks) {
       pick.checked = chosen.includes(pick.value);
@@ -182,7 +179,7 @@ addEventListener("DOMContentLoaded", () => {
         : "± is half the 95% interval of a difference, task by task. A task's accuracy is its mean over the mask counts."
       : "The two rows answer other questions, as their tables say: no difference is computed.";
     compared.querySelector("thead").replaceChildren(
-      line(["measure", ...[first, second].map(inWords), "difference"], "head"),
+      line(["measure", first.dataset.called, second.dataset.called, "difference"], "head"),
     );
     const lines = [];
     const heads = [...first.closest("table").querySelectorAll("th[data-sort].g-overview")];
