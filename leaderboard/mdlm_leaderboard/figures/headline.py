@@ -161,7 +161,7 @@ def headline_of(board: Board) -> Headline:
     adapted = _adapted(before, rows) if before else []
     agnostic = [row for row in adapted if _MASK_AGNOSTIC.search(row.adapter or "")]
     chosen = next(iter([*agnostic, *adapted]), None)
-    after = tuple(row for row in adapted if chosen and adapter_of(row) == adapter_of(chosen))
+    after = tuple(row for row in adapted if chosen and _seeds_of(row) == _seeds_of(chosen))
     stated = (row for row in board.rows if _PUBLISHED.search(row.model) and "drop_points" in row.stated)
     return Headline(before, after, tuple(row for row in stated if not row.adapter))
 
@@ -195,6 +195,11 @@ def _adapted(row: LeaderboardRow, rows: Sequence[LeaderboardRow]) -> list[Leader
     return sorted(own, key=lambda one: one.adapter or "")
 
 
+def _seeds_of(row: LeaderboardRow) -> tuple[str, set[int]]:
+    """What rows share that are seeds of one line."""
+    return adapter_of(row), set(_curve(row))
+
+
 def _short(model: str) -> str:
     return "built-in model" if model == BUILT_IN else model.rpartition("/")[2]
 
@@ -211,7 +216,7 @@ def _drawn(headline: Headline, *, is_narrow: bool) -> Canvas:
     shape, ratios = ((2, 1), None) if is_narrow else ((1, 2), (3, 2))
     axes = list(canvas.subplots(*shape, width_ratios=ratios).flat) if both else [canvas.subplots()]
     measured = [100 * estimate.mean for line in headline.lines for estimate in line.curve.values()]
-    best = 100 * max(e.mean for e in headline.lines[0].curve.values()) if headline.lines else _HIGHEST
+    best = 100 * max(e.mean for e in headline.lines[0].curve.values()) if headline.lines else _HIGHEST - 5
     stated = [best - row.stated["drop_points"] for row in headline.published]
     lowest = min(_LOWEST, *(lowest - _ROOM for lowest in measured + stated))
     if headline.lines:
