@@ -194,9 +194,9 @@ def test_what_is_shown_is_downloaded(page: webdriver.Chrome) -> None:
     assert names[:4] == ["table", "rank", "model", "accuracy"]
     rows = [dict(zip(names, line, strict=True)) for line in lines]
     assert [one["model"].split("/")[-1] for one in rows] == [
-        "LLaDA-8B-Instruct",
-        "LLaDA-8B-Instruct + ma-ce-tv",
-        "LLaDA-8B-Instruct",
+        "LLaDA-8B-Instruct, 40 steps, random, bfloat16",
+        "LLaDA-8B-Instruct + ma-ce-tv, 1 step, bfloat16",
+        "LLaDA-8B-Instruct, 1 step, bfloat16",
     ]
     assert rows[2]["drop_points"] == "23.5"
     assert float(rows[2]["drop_points ±"]) > 0
@@ -211,7 +211,9 @@ def test_two_rows_are_compared_on_the_same_questions(page: webdriver.Chrome) -> 
     assert compared.is_displayed()
     lines = [line.text for line in compared.find_elements(By.CSS_SELECTOR, "tbody tr")]
     assert "accuracy, 200 masks 70.0 89.0 +19.0 ±0.2" in lines
-    assert len([line for line in lines if "mean over mask counts" in line]) == 16
+    assert len([line for line in lines if line.split()[1] in ("smallest", "largest")]) == 16
+    assert any(line.startswith("drop 17.4 ±") and line.endswith(" −14.8") for line in lines), "drops differ too"
+    assert "LLaDA-8B-Base, 1 step, bfloat16" in compared.find_element(By.TAG_NAME, "thead").text
     assert not page.find_element(By.CSS_SELECTOR, "#base-ce .pick input").is_enabled()
     tick(page, "#base-ma .pick input")
     tick(page, "[name=apart]")

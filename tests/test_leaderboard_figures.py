@@ -15,7 +15,7 @@ from mdlm_leaderboard.build import read_board
 from mdlm_leaderboard.figures import draw_figures, figures_of, headline_of, write_headline
 from mdlm_leaderboard.figures.plan import MAX_MODELS, Figure, model_order
 from mdlm_leaderboard.figures.style import clipped
-from mdlm_leaderboard.rows import Board, Section
+from mdlm_leaderboard.rows import Board, Estimate, Section
 from mdlm_lm_eval.results.figure_style import COLOURS, COLUMN_WIDTH, SETTINGS
 from mdlm_lm_eval.results.suite import current_version
 from tests.leaderboard_boards import estimate, falling, published_row, row, sample_board
@@ -211,13 +211,47 @@ def test_the_headline_is_of_the_largest_drop_that_an_adapter_mends() -> None:
     ma, ce = (row(BASE, id=name, drop=drop, adapter=name) for name, drop in (("MA (CE + TV)", 0.03), ("A", 0.01)))
     found = headline_of(board_of(row("other", drop=0.5), row(BASE, drop=0.2), ma, ce))
     assert found.before
-    assert found.after
-    assert (found.before.model, found.after.adapter) == (BASE, "MA (CE + TV)")
+    assert (found.before.model, [one.adapter for one in found.after]) == (BASE, ["MA (CE + TV)"])
     assert found.sentence == (
         "Appended masks cost LLaDA-8B-Base 17.4 points of accuracy; after mask-agnostic fine-tuning 2.6."
     )
     assert headline_of(board_of(row("m"))).sentence == "Appended masks cost m 17.4 points of accuracy."
-    assert "23 to 23 points" in headline_of(board_of(published_row())).sentence
+    assert ": 23 points of LLaDA-8B's accuracy, as published" in headline_of(board_of(published_row())).sentence
+
+
+def test_the_headline_has_one_line_for_the_seeds_of_an_adapter() -> None:
+    starts = (0.7, 0.8, 0.9)
+    seeds = [
+        row(BASE, id=f"ma-{seed}", start=start, drop=0.05, adapter=f"MA (CE + TV), seed {seed}")
+        for seed, start in enumerate(starts)
+    ]
+    found = headline_of(board_of(row(BASE), *seeds, row(BASE, id="ce", adapter="CE, seed 0")))
+    assert [one.id for one in found.after] == ["ma-0", "ma-1", "ma-2"]
+    _, after = found.lines
+    assert after.label == "after MA (CE + TV)\n−4.3 points, 3 seeds"
+    assert after.curve[200].mean == pytest.approx(0.75)
+    assert after.band(200) == pytest.approx((65, 85))
+    assert found.sentence.endswith("; after mask-agnostic fine-tuning 4.3.")
+
+
+@pytest.mark.parametrize("masks", [falling(0.9, -0.2), {1: estimate(0.9), 200: estimate(0.9)}], ids=["rise", "level"])
+def test_where_masks_cost_nothing_the_headline_says_so(masks: dict[int, Estimate]) -> None:
+    level = row("built-in", is_full=False, masks=masks)
+    assert headline_of(board_of(level)).sentence == (
+        "Appended masks cost the built-in model no accuracy that can be measured."
+    )
+    found = headline_of(board_of(level, published_row()))
+    assert found.sentence == (
+        "Appended masks cost LLaDA-8B 23 points of accuracy, as published; the built-in model shows no clear loss."
+    )
+    assert found.title == "Measured: no clear drop"
+
+
+def test_a_figures_finding_is_the_range_of_its_lines() -> None:
+    one = figure(board_of(row("o/m", is_full=False, masks={1: estimate(0.8), 200: estimate(0.5)})), "masks")
+    assert one.finding == "Between best and worst: 30.0 points for m."
+    found = figure(sample_board(), "masks").finding
+    assert found == "Between best and worst: 6.1 points for Dream-v0-Base-7B to 23.5 for LLaDA-8B-Instruct."
 
 
 def test_the_readmes_figure_is_the_one_that_the_command_writes(tmp_path: Path) -> None:

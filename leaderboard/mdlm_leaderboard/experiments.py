@@ -175,7 +175,7 @@ EXPERIMENTS = (
         x_scale="log",
         summaries=(
             Summary("drop_points", "drop", _DROP, drop),
-            Summary("degradation_percent", "degr.", "degradation: the drop in percent of the largest", degradation),
+            Summary("degradation_percent", "degradation", "the drop in percent of the largest accuracy", degradation),
         ),
         figure="Accuracy by the number of appended masks. Mixed examples, open-ended prompts, one step.",
         paper=4,
@@ -190,7 +190,7 @@ EXPERIMENTS = (
         series_words=lambda place: f"question {place}",
         summaries=(
             Summary(
-                "locality_gap_points", "gap", "locality gap: best minus worst position, in points", drop, "right"
+                "locality_gap_points", "locality gap", "best minus worst position, in percentage points", drop, "right"
             ),
         ),
     ),

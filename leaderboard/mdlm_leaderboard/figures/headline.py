@@ -1,5 +1,6 @@
 """What the board says in one sentence and one figure: what appended masks cost, before and after fine-tuning."""
 
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,69 +12,158 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import FixedLocator, NullLocator
 
 from mdlm_leaderboard.experiments import drop
-from mdlm_leaderboard.figures.panels import ONE_STEP, with_masks
+from mdlm_leaderboard.figures.panels import ONE_STEP, adapter_of, over_seeds, with_masks
 from mdlm_leaderboard.figures.style import CHANCE, clipped, darker
 from mdlm_leaderboard.rows import Board, Curve, LeaderboardRow
 from mdlm_lm_eval.results.figure_style import COLOURS, figure_style, on_dark
+from mdlm_lm_eval.results.names import BUILT_IN
 from mdlm_lm_eval.results.statistics import Interval, paired_interval
 
 _PUBLISHED = re.compile(r"LLaDA-8B-(Base|Instruct)")
 _MASK_AGNOSTIC = re.compile(r"\b(MA|TV)\b", re.IGNORECASE)  # in names such as "MA (CE + TV), seed 0"
 _BEFORE, _AFTER, _STATED = COLOURS[1], COLOURS[0], "#5f5f5f"
-_LOWEST = 25  # percent: below chance, so that its line shows
-_HIGHEST = 108  # percent: room for a name above a line
-_LABEL_LENGTH = 32
+_LOWEST, _HIGHEST = 25, 102  # percent: from below chance, so that its line shows, to above all points
+_ROOM = 14  # percentage points below the lowest point, for its label
+_LABEL_LENGTH = 22
+_LABEL_GAP = 15  # percentage points between the middles of two labels
+_TICK_GAP = 0.31  # of counts of masks, in decades: more than from 100 to 200
+
+
+@dataclass(frozen=True)
+class MaskLine:
+    """Accuracy against masks of one checkpoint, or of one adapter's `seeds`, whose mean the line then is."""
+
+    name: str
+    seeds: tuple[Curve, ...]
+
+    @property
+    def curve(self) -> Curve:
+        """Over the mask counts that all seeds have."""
+        return over_seeds(self.seeds)
+
+    @property
+    def lost(self) -> float:
+        """The drop over the mask counts in points."""
+        interval = drop(self.curve)
+        return interval.mean if interval else 0.0
+
+    @property
+    def loses(self) -> bool:
+        """Whether the drop is clear of its band, and comes with more masks rather than with fewer."""
+        curve, interval = self.curve, drop(self.curve)
+        best, worst = (pick(curve, key=lambda n: curve[n].mean) for pick in (max, min))
+        return interval is not None and best < worst and (interval.low is None or interval.low > 0)
+
+    @property
+    def label(self) -> str:
+        """For the line's end."""
+        seeds = f", {len(self.seeds)} seeds" if len(self.seeds) > 1 else ""
+        points = f"−{self.lost:.1f} points" if self.loses else "no clear drop"
+        return f"{clipped(self.name, _LABEL_LENGTH)}\n{points}{seeds}"
+
+    def band(self, n: int) -> tuple[float, float] | None:
+        """In percent: from the lowest to the highest seed; of one, that of the difference from its best count."""
+        if len(self.seeds) > 1:
+            low, high = self.curve[n].low, self.curve[n].high
+        else:
+            best, below = max(estimate.mean for estimate in self.curve.values()), _below_best(self.curve, n)
+            low, high = (None if end is None else best - end for end in (below.high, below.low))
+        return None if low is None or high is None else (100 * low, 100 * high)
 
 
 @dataclass(frozen=True)
 class Headline:
     """A model of the first table in one step, without and with an adapter, and what a paper states of others.
 
-    `before` is None where no model was measured at two mask counts, `after` where none of its adapters was.
+    `before` is None where no model was measured at two mask counts; `after` are the seeds of one of its adapters.
     """
 
     before: LeaderboardRow | None
-    after: LeaderboardRow | None
+    after: tuple[LeaderboardRow, ...]
     published: tuple[LeaderboardRow, ...]
+
+    @property
+    def lines(self) -> tuple[MaskLine, ...]:
+        """What is drawn as measured: before, then after."""
+        if self.before is None:
+            return ()
+        before = MaskLine(_short(self.before.model), (_curve(self.before),))
+        after = MaskLine(f"after {adapter_of(self.after[0])}", tuple(map(_curve, self.after))) if self.after else None
+        return (before, after) if after else (before,)
 
     @property
     def sentence(self) -> str:
         """The finding with its numbers."""
         if self.before is None:
-            drops = sorted(row.stated["drop_points"] for row in self.published)
-            said = f": {drops[0]:g} to {drops[-1]:g} points of LLaDA-8B's accuracy, as published" if drops else ""
+            said = f": {self._stated} points of LLaDA-8B's accuracy, as published" if self.published else ""
             return f"Appended masks distract diffusion language models{said}."
-        cost = f"Appended masks cost {_short(self.before.model)} {lost(self.before):.1f} points of accuracy"
-        if self.after is None:
+        model = _called(self.before.model)
+        before, *fine_tuned = self.lines
+        if not before.loses:
+            if not self.published:
+                return f"Appended masks cost {model} no accuracy that can be measured."
+            others = f"Appended masks cost LLaDA-8B {self._stated} points of accuracy, as published"
+            return f"{others}; {model} shows no clear loss."
+        cost = f"Appended masks cost {model} {before.lost:.1f} points of accuracy"
+        if not fine_tuned:
             return f"{cost}."
-        is_agnostic = _MASK_AGNOSTIC.search(self.after.adapter or "")
-        after = "after mask-agnostic fine-tuning" if is_agnostic else f"with {self.after.adapter}"
-        return f"{cost}; {after} {lost(self.after):.1f}."
+        is_agnostic = _MASK_AGNOSTIC.search(adapter_of(self.after[0]))
+        how = "after mask-agnostic fine-tuning" if is_agnostic else f"after fine-tuning ({adapter_of(self.after[0])})"
+        return f"{cost}; {how} {f'{fine_tuned[0].lost:.1f}' if fine_tuned[0].loses else 'none'}."
+
+    @property
+    def bands(self) -> str:
+        """What the measured bands are, "" where nothing is measured."""
+        if not self.lines:
+            return ""
+        seeds = " A line of several seeds is their mean, its band from the lowest to the highest." * (
+            len(self.after) > 1
+        )
+        return f"Bands are 95% intervals of the difference from the line's best, on the same questions.{seeds}"
+
+    @property
+    def title(self) -> str:
+        """Of the measured panel."""
+        before, *fine_tuned = self.lines
+        if not before.loses:
+            return "Measured: no clear drop"
+        after = f"; fine-tuned {f'{fine_tuned[0].lost:.1f}' if fine_tuned[0].loses else 'none'}" if fine_tuned else ""
+        return f"Measured: {before.lost:.1f} points lost{after}"
+
+    @property
+    def published_title(self) -> str:
+        """Of the other panel."""
+        return f"Published: {self._stated} points lost"
 
     @property
     def described(self) -> str:
         """The figure in words, for those who cannot see it."""
         lines = [
-            f"{_short(row.model)}{f' with {row.adapter}' if row.adapter else ''}: "
-            + ", ".join(f"{100 * estimate.mean:.1f}% at {n}" for n, estimate in sorted(_curve(row).items()))
-            for row in (self.before, self.after)
-            if row
+            f"{line.name}: " + ", ".join(f"{100 * estimate.mean:.1f}% at {n}" for n, estimate in line.curve.items())
+            for line in self.lines
         ]
         lines += [f"{row.model}, published: a drop of {row.stated['drop_points']:g} points" for row in self.published]
         return "Accuracy against the number of appended masks. " + "; ".join(lines) + "."
 
+    @property
+    def _stated(self) -> str:
+        drops = sorted({row.stated["drop_points"] for row in self.published})
+        return " to ".join(f"{points:g}" for points in drops[:1] + drops[1:][-1:])
+
 
 def headline_of(board: Board) -> Headline:
     """Of the first table's models, those with an adapter first, the one of the largest drop; of its adapters a
-    mask-agnostic one, in the order of their names.
+    mask-agnostic one, in the order of their names, in all its seeds.
     """
     rows = [row for row in board.sections[0].rows if row.steps in ONE_STEP and len(_curve(row)) > 1]
     plain = [row for row in rows if row.adapter is None]
-    before = max(plain, key=lambda row: (bool(_adapted(row, rows)), lost(row)), default=None)
+    before = max(plain, key=lambda row: (bool(_adapted(row, rows)), _lost(row)), default=None)
     adapted = _adapted(before, rows) if before else []
     agnostic = [row for row in adapted if _MASK_AGNOSTIC.search(row.adapter or "")]
+    chosen = next(iter([*agnostic, *adapted]), None)
+    after = tuple(row for row in adapted if chosen and _seeds_of(row) == _seeds_of(chosen))
     stated = (row for row in board.rows if _PUBLISHED.search(row.model) and "drop_points" in row.stated)
-    return Headline(before, next(iter([*agnostic, *adapted]), None), tuple(row for row in stated if not row.adapter))
+    return Headline(before, after, tuple(row for row in stated if not row.adapter))
 
 
 def write_headline(board: Board, folder: Path) -> list[Path]:
@@ -83,7 +173,7 @@ def write_headline(board: Board, folder: Path) -> list[Path]:
     paths = []
     for name, is_narrow in (("masks", False), ("masks-narrow", True)):
         light, dark = (folder / f"{name}-{mode}.svg" for mode in ("light", "dark"))
-        with figure_style(font_size=8, axes_labelsize=8, xtick_labelsize=8, ytick_labelsize=8):
+        with figure_style(font_size=8, axes_titlesize=9, axes_labelsize=8, xtick_labelsize=8, ytick_labelsize=8):
             # Only the date would change from one run to the next. The version of matplotlib stays: another may place
             # things elsewhere.
             _drawn(headline, is_narrow=is_narrow).savefig(light, metadata={"Date": None}, transparent=True)
@@ -92,10 +182,8 @@ def write_headline(board: Board, folder: Path) -> list[Path]:
     return paths
 
 
-def lost(row: LeaderboardRow) -> float:
-    """The drop over the mask counts in points."""
-    interval = drop(_curve(row))
-    return interval.mean if interval else 0.0
+def _lost(row: LeaderboardRow) -> float:
+    return MaskLine("", (_curve(row),)).lost
 
 
 def _curve(row: LeaderboardRow) -> Curve:
@@ -107,86 +195,89 @@ def _adapted(row: LeaderboardRow, rows: Sequence[LeaderboardRow]) -> list[Leader
     return sorted(own, key=lambda one: one.adapter or "")
 
 
+def _seeds_of(row: LeaderboardRow) -> tuple[str, set[int]]:
+    """What rows share that are seeds of one line."""
+    return adapter_of(row), set(_curve(row))
+
+
 def _short(model: str) -> str:
-    return "the built-in model" if model == "built-in" else model.rpartition("/")[2]
+    return "built-in model" if model == BUILT_IN else model.rpartition("/")[2]
+
+
+def _called(model: str) -> str:
+    """In a sentence."""
+    return f"the {_short(model)}" if model == BUILT_IN else _short(model)
 
 
 def _drawn(headline: Headline, *, is_narrow: bool) -> Canvas:
     both = bool(headline.before and headline.published)
-    size = (3.6, 5.2 if both else 2.8) if is_narrow else (7.4 if both else 4.4, 3.0)
+    size = (3.6, 4.8 if both else 2.6) if is_narrow else (7.4 if both else 4.4, 2.8)
     canvas = Canvas(figsize=size, layout=ConstrainedLayoutEngine(w_pad=0.08, h_pad=0.08))
-    title_size = 7.5 if is_narrow else 9
     shape, ratios = ((2, 1), None) if is_narrow else ((1, 2), (3, 2))
     axes = list(canvas.subplots(*shape, width_ratios=ratios).flat) if both else [canvas.subplots()]
-    span = _HIGHEST - _LOWEST
-    best = 100.0
-    if headline.before:
-        best = 100 * max(estimate.mean for estimate in _curve(headline.before).values())
-        _draw_measured(axes[0], [row for row in (headline.before, headline.after) if row], title_size)
+    measured = [100 * estimate.mean for line in headline.lines for estimate in line.curve.values()]
+    best = 100 * max(e.mean for e in headline.lines[0].curve.values()) if headline.lines else _HIGHEST - 5
+    stated = [best - row.stated["drop_points"] for row in headline.published]
+    lowest = min(_LOWEST, *(lowest - _ROOM for lowest in measured + stated))
+    if headline.lines:
+        _draw_measured(axes[0], headline, lowest)
     if headline.published:
-        _draw_published(axes[-1], headline.published, title_size)
-        axes[-1].set_ylim(_LOWEST - best, _LOWEST - best + span)  # a point is as high as in the other panel
+        _draw_published(axes[-1], headline)
+        axes[-1].set_ylim(lowest - best, _HIGHEST - best)  # a point is as high as in the other panel
     return canvas
 
 
-def _draw_measured(axes: Axes, rows: Sequence[LeaderboardRow], title_size: float) -> None:
-    """Each line's band is that of the difference from its own best mask count, task by task."""
-    highest = max(rows, key=lambda row: _curve(row)[min(_curve(row))].mean)
-    for row, colour in zip(rows, (_BEFORE, _AFTER), strict=False):
-        curve = _curve(row)
-        xs = sorted(curve)
-        bands = [(x, band) for x in xs if (band := _below_best(curve, x)).low is not None]
-        means = [100 * curve[x].mean for x in xs]
-        best = max(means)
-        lows, highs = ([best - 100 * getattr(band, end) for _, band in bands] for end in ("high", "low"))
-        axes.fill_between([x for x, _ in bands], lows, highs, color=colour, alpha=0.2, linewidth=0)
-        axes.plot(xs, means, color=colour, marker="o", linewidth=1.8)
-        name = clipped(f"after {row.adapter}" if row.adapter else _short(row.model), _LABEL_LENGTH)
-        is_highest = row is highest
-        anchor = max(means) if is_highest else min(means[: len(means) // 2 + 1])
-        axes.annotate(
-            f"{name}: −{lost(row):.1f} points",
-            (xs[0], anchor),
-            (0, 7 if is_highest else -10),
-            textcoords="offset points",
-            color=darker(colour, 0.25),
-            va="bottom" if is_highest else "top",
-        )
-    counts = sorted({x for row in rows for x in _curve(row)})
+def _draw_measured(axes: Axes, headline: Headline, lowest: float) -> None:
+    counts = sorted({n for line in headline.lines for n in line.curve})
+    for line, colour in zip(headline.lines, (_BEFORE, _AFTER), strict=False):
+        bands = [(n, *band) for n in line.curve if (band := line.band(n))]
+        across, lows, highs = ([part[k] for part in bands] for k in range(3))
+        axes.fill_between(across, lows, highs, color=colour, alpha=0.2, linewidth=0)
+        means = [100 * estimate.mean for estimate in line.curve.values()]
+        axes.plot(list(line.curve), means, color=colour, marker="o", linewidth=1.8)
+    ends = [100 * line.curve[max(line.curve)].mean for line in headline.lines]
+    for line, colour, y in zip(headline.lines, (_BEFORE, _AFTER), _spread(ends), strict=False):
+        _label(axes, line.label, (counts[-1], y), darker(colour, 0.25))
     axes.set_xscale("log")
-    axes.xaxis.set_major_locator(FixedLocator(counts))
+    axes.xaxis.set_major_locator(FixedLocator(_ticks(counts)))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
-    axes.set_ylim(_LOWEST, _HIGHEST)
-    axes.set_yticks(range(30, 101, 10))
+    axes.set_yticks(range(0, 101, 10))
+    axes.set_ylim(lowest, _HIGHEST)
     axes.axhline(CHANCE, color="#767676", linewidth=0.9, linestyle=(0, (1, 2)))
     axes.annotate("chance", (counts[0], CHANCE), (0, 2), textcoords="offset points", color="#595959")
     axes.set_xlabel("number of appended masks")
     axes.set_ylabel("accuracy (%)")
-    found = f"{lost(rows[0]):.1f} points" + (f"; after fine-tuning {lost(rows[1]):.1f}" if len(rows) > 1 else "")
-    axes.set_title(f"Masks cost {found}", loc="left", fontsize=title_size, fontweight="bold")
+    axes.set_title(headline.title, loc="left", fontweight="bold")
 
 
-def _draw_published(axes: Axes, rows: Sequence[LeaderboardRow], title_size: float) -> None:
+def _draw_published(axes: Axes, headline: Headline) -> None:
     """Two end points a line: the paper's text states no other."""
-    drops = [-row.stated["drop_points"] for row in rows]
-    for row, down, y in zip(rows, drops, _spread(drops, gap=15), strict=True):
+    drops = [-row.stated["drop_points"] for row in headline.published]
+    for row, down, y in zip(headline.published, drops, _spread(drops), strict=True):
         axes.plot([0, 1], [0, down], color=_STATED, marker="o", markerfacecolor="none", linestyle=(0, (4, 2)))
-        axes.annotate(
-            f"{row.model.rpartition('/')[2]}\n−{-down:g} points",
-            (1, y),
-            (7, 0),
-            textcoords="offset points",
-            color=darker(_STATED, 0.25),
-            va="center",
-            annotation_clip=False,
-        )
+        _label(axes, f"{_short(row.model)}\n−{-down:g} points", (1, y), darker(_STATED, 0.25))
     axes.set_xlim(-0.15, 1.1)
-    axes.set_xticks([0, 1], ["at its best", "at its worst"])
-    axes.set_yticks(range(-60, 1, 10))
-    axes.set_xlabel("mask count (only these two ends are stated)")
+    axes.set_xticks([0, 1], ["best", "worst"])
+    axes.set_yticks(range(-100, 1, 10))
+    axes.set_xlabel("number of appended masks")
     axes.set_ylabel("points from its best")
-    axes.set_title("Published (arXiv 2511.21338)", loc="left", fontsize=title_size, fontweight="bold")
+    axes.set_title(headline.published_title, loc="left", fontweight="bold")
+
+
+def _label(axes: Axes, text: str, at: tuple[float, float], colour: str) -> None:
+    """To the right of a line's end."""
+    axes.annotate(text, at, (8, 0), textcoords="offset points", color=colour, va="center", annotation_clip=False)
+
+
+def _ticks(counts: Sequence[int]) -> list[int]:
+    """The first, the last, and those between whose numbers would touch no other."""
+    first, *others = counts
+    kept = [first]
+    for n in others[:-1]:
+        if min(math.log10(n / kept[-1]), math.log10(counts[-1] / n)) > _TICK_GAP:
+            kept.append(n)
+    return [*kept, *others[-1:]]
 
 
 def _below_best(curve: Curve, x: int) -> Interval:
@@ -197,10 +288,12 @@ def _below_best(curve: Curve, x: int) -> Interval:
     return paired_interval(curve[x].by_task, best.by_task)
 
 
-def _spread(heights: Sequence[float], *, gap: float) -> list[float]:
-    """At most two heights, moved apart where they are nearer than `gap`."""
-    if len(heights) < 2 or abs(heights[0] - heights[1]) >= gap:
+def _spread(heights: Sequence[float]) -> list[float]:
+    """At most two heights, moved apart where their labels would touch."""
+    if len(heights) < 2 or abs(heights[0] - heights[1]) >= _LABEL_GAP:
         return list(heights)
     middle = sum(heights) / 2
     up = heights[0] > heights[1]
-    return [middle + gap / 2, middle - gap / 2] if up else [middle - gap / 2, middle + gap / 2]
+    return (
+        [middle + _LABEL_GAP / 2, middle - _LABEL_GAP / 2] if up else [middle - _LABEL_GAP / 2, middle + _LABEL_GAP / 2]
+    )

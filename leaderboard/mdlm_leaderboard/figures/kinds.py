@@ -11,16 +11,18 @@ from mdlm_leaderboard.figures.panels import (
     ONE_STEP,
     Line,
     Panel,
+    adapter_of,
     base,
     by_model,
     decoding,
     limited,
     of_models,
     one_panel,
+    over_seeds,
     panel_by_masks,
     with_masks,
 )
-from mdlm_leaderboard.rows import LeaderboardRow
+from mdlm_leaderboard.rows import Curve, LeaderboardRow
 
 _ABOUT_SPEED = " Each line is one way of decoding at several paces; its band is over questions."
 _QUESTIONS = ("left", "middle", "right")
@@ -134,14 +136,17 @@ def _position_by_masks(rows: Sequence[LeaderboardRow]) -> list[Panel]:
     9,
     "masks",
     "Accuracy by the number of appended masks, with and without adapters. Mixed examples, open-ended prompts, "
-    "one step.",
+    "one step; of several seeds the mean, with a band from the lowest to the highest.",
 )
 def _masks_adapters(rows: Sequence[LeaderboardRow]) -> list[Panel]:
     panels = []
     measured = [row for row in rows if row.steps in ONE_STEP and row.curve("masks")]
     for model, other, own in by_model(measured):
         if any(row.adapter for row in own):
-            lines = [Line(model, row.adapter or "no adapter", row.other, row.curve("masks")) for row in own]
+            seeds: dict[tuple[str, str], list[Curve]] = {}
+            for row in own:
+                seeds.setdefault((adapter_of(row) or "no adapter", row.other), []).append(row.curve("masks"))
+            lines = [Line(model, *kind, over_seeds(curves)) for kind, curves in seeds.items()]
             panels.append(Panel(model, other, limited(lines)))
     return panels
 
@@ -163,17 +168,29 @@ def _position_by_masks_adapters(rows: Sequence[LeaderboardRow]) -> list[Panel]:
 
 
 def _speed(experiment: Experiment) -> Panels:
-    """A panel for each benchmark, exact and approximate answers apart, a line for each way of decoding."""
+    """A panel for each benchmark, exact and approximate answers apart, a line for each way of decoding.
+
+    What all ways share is not named, nor are a benchmark's conditions where its task alone tells it apart.
+    """
 
     def panels(rows: Sequence[LeaderboardRow]) -> list[Panel]:
+        found = [
+            (row, curve, speed)
+            for row in rows
+            for curve in experiment.curves(row).values()
+            if (speed := next(iter(curve.values())).speed)
+        ]
+        methods = {speed.method: speed.method.split(", ") for _, _, speed in found}
+        shared = set.intersection(*map(set, methods.values())) if len(methods) > 1 else set()
+        tasks = {speed.benchmark: speed.benchmark.partition(" (")[0] for _, _, speed in found}
+        is_enough = len(set(tasks.values())) == len(tasks)
         lines: dict[str, list[Line]] = {}
-        for row in rows:
-            for curve in experiment.curves(row).values():
-                speed = next(iter(curve.values())).speed
-                assert speed is not None
-                detail = f"{speed.benchmark}, {'exact' if speed.is_exact else 'approximate'}"
-                kind = ", ".join(filter(None, (row.adapter, speed.method)))
-                lines.setdefault(detail, []).append(of_models(row, curve, kind))
+        for row, curve, speed in found:
+            task = tasks[speed.benchmark] if is_enough else speed.benchmark
+            detail = f"{task}, {'exact' if speed.is_exact else 'approximate'}"
+            own = [part for part in methods[speed.method] if part not in shared]
+            kind = ", ".join([*filter(None, [row.adapter]), *own])
+            lines.setdefault(detail, []).append(of_models(row, curve, kind))
         return [Panel("", detail, limited(of_panel)) for detail, of_panel in lines.items()]
 
     return panels

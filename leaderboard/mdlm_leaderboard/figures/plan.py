@@ -5,9 +5,10 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from mdlm_leaderboard.experiments import EXPERIMENTS
+from mdlm_leaderboard.experiments import EXPERIMENTS, drop
 from mdlm_leaderboard.figures.kinds import KINDS, FigureKind
 from mdlm_leaderboard.figures.panels import MAX_PANELS, Panel
+from mdlm_leaderboard.figures.style import short_names
 from mdlm_leaderboard.rows import Board, Curve, LeaderboardRow
 
 # As many colours as can be told apart on white, by colour-blind readers too.
@@ -36,6 +37,24 @@ class Figure:
     def title(self) -> str:
         """The caption's first sentence, without its stop."""
         return self.kind.caption.partition(". ")[0]
+
+    @property
+    def finding(self) -> str:
+        """By how much accuracy varies along the lines, in one sentence; "" of lines over speed, or without a range."""
+        lines = [(panel, line) for panel in self.panels for line in panel.lines]
+        names = short_names(list(dict.fromkeys(line.model for _, line in lines)))
+        told = [(names[line.model], line.kind, panel.detail) for panel, line in lines]
+        varied = [n for n in range(3) if len({parts[n] for parts in told}) > 1] or [0]
+        ranges = sorted(
+            (interval.mean, ", ".join(parts[n] for n in varied if parts[n]))
+            for parts, (_, line) in zip(told, lines, strict=True)
+            if (interval := drop(line.curve))
+        )
+        if not ranges or self.kind.experiment.speed:
+            return ""
+        (least, steadiest), (most, least_steady) = ranges[0], ranges[-1]
+        between = f" to {most:.1f} for {least_steady}" if len(ranges) > 1 else ""
+        return f"Between best and worst: {least:.1f} points for {steadiest}{between}."
 
     @property
     def described(self) -> str:

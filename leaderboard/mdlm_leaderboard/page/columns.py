@@ -56,7 +56,7 @@ def overview(rows: Sequence[LeaderboardRow]) -> ColumnGroup:
             if experiment.name in _RANKED
             for summary in experiment.summaries
         ),
-        Column("tokens_per_pass", "tokens/pass", "the most tokens per forward pass that are recorded", True, _speed),
+        Column("tokens_per_pass", "tokens per pass", "the most tokens per forward pass on record", True, _speed),
     ]
     return ColumnGroup(OVERVIEW, "", _used(columns, rows))
 

@@ -157,7 +157,7 @@ addEventListener("DOMContentLoaded", () => {
     const mean = differences.reduce((sum, value) => sum + value, 0) / n;
     const variance = differences.reduce((sum, value) => sum + (value - mean) ** 2, 0) / (n - 1);
     const half = Number(document.body.dataset.tQuantile) * Math.sqrt(variance / n);
-    return n > 1 ? `${signed(mean)} ±${half.toFixed(1)}` : signed(mean);
+    return n > 1 ? `${signed(mean)}\u00a0±${half.toFixed(1)}` : signed(mean);
   }
 
   const signed = (value) => `${value < 0 ? "−" : "+"}${Math.abs(value).toFixed(1)}`;
@@ -175,8 +175,8 @@ addEventListener("DOMContentLoaded", () => {
     const published = isSame && !("tasks" in first.dataset && "tasks" in second.dataset);
     compared.querySelector("caption").textContent = isSame
       ? published
-        ? "Without accuracies task by task: no difference is computed."
-        : "± is half the 95% interval of a difference, task by task."
+        ? "One of the two has no accuracies task by task, so that no difference has a ±."
+        : "± is half the 95% interval of a difference, task by task. A task's accuracy is its mean over the mask counts."
       : "The two rows answer other questions, as their tables say: no difference is computed.";
     compared.querySelector("thead").replaceChildren(
       line(["measure", first.dataset.called, second.dataset.called, "difference"], "head"),
@@ -185,8 +185,11 @@ addEventListener("DOMContentLoaded", () => {
     const heads = [...first.closest("table").querySelectorAll("th[data-sort].g-overview")];
     for (const head of heads) {
       const column = heads.indexOf(head) + 2;
-      const cells = [first, second].map((body) => body.rows[0].cells[column].textContent.trim());
-      if (cells.some((text) => text !== "–")) lines.push(line([head.textContent.split(" ")[0], ...cells, "–"]));
+      const cells = [first, second].map((body) => body.rows[0].cells[column]);
+      const texts = cells.map((cell) => cell.textContent.trim());
+      const [a, b] = cells.map((cell) => Number(cell.firstChild.textContent));
+      if (texts.every((text) => text === "–")) continue;
+      lines.push(line([head.querySelector("button").firstChild.textContent, ...texts, isSame && !isNaN(b - a) ? signed(b - a) : "–"]));
     }
     const [one, other] = [first, second].map((body) => JSON.parse(body.dataset.tasks ?? "{}"));
     const counts = Object.keys(one).filter((n) => n in other);
@@ -203,8 +206,7 @@ addEventListener("DOMContentLoaded", () => {
     if (counts.length) {
       document.body.dataset.taskNames.split(",").forEach((task, k) => {
         const [a, b] = [one, other].map((numbers) => mean(counts.map((n) => numbers[n][k])));
-        const name = `${task.replaceAll("_", " ")}, mean over mask counts`;
-        lines.push(line([name, a.toFixed(1), b.toFixed(1), isSame ? signed(b - a) : "–"]));
+        lines.push(line([task.replaceAll("_", " "), a.toFixed(1), b.toFixed(1), isSame ? signed(b - a) : "–"]));
       });
     }
     compared.querySelector("tbody").replaceChildren(...lines);

@@ -72,6 +72,7 @@ def write_page(board: Board, output: Path) -> Path:
         curve_tables=curve_tables,
         provenance_of=provenance_of,
         weights_url=weights_url,
+        decoding_of=decoding_of,
         style=Markup(style),  # ours, from this folder
         script=Markup(script),
         style_hash=_hash(style),
@@ -85,6 +86,13 @@ def write_page(board: Board, output: Path) -> Path:
 def weights_url(model: str) -> str:
     """Where the weights of a hub id lie, "" for any other name."""
     return f"https://huggingface.co/{model}" if re.fullmatch(r"[A-Za-z0-9][\w.-]*/[\w.-]+", model, re.ASCII) else ""
+
+
+def decoding_of(row: LeaderboardRow) -> str:
+    """How a row was decoded, and every other setting that tells it from others, in words."""
+    steps = row.steps + (f" step{'' if row.steps == '1' else 's'}" if row.steps[:1].isdecimal() else "")
+    unmasking = "" if row.unmasking == "none" else row.unmasking
+    return ", ".join(filter(None, [steps, unmasking, row.other]))
 
 
 def _shown(section: Section, *, is_first: bool) -> ShownSection:
