@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass, replace
 
+from mdlm_lm_eval.tasks.settings import DEFAULT_SETTINGS
+
 from mdlm_leaderboard.checkpoint import Checkpoint, autoregressive_kinds, checkpoint_of
 from mdlm_leaderboard.decoding import Decoding, benchmark_decoding, method_and_pace, options_of, suite_decoding
 from mdlm_leaderboard.experiments import BY_NAME, EXPERIMENTS, SuiteRun
@@ -10,7 +12,7 @@ from mdlm_leaderboard.runs import machine_of, run_of
 from mdlm_lm_eval.options import APPROXIMATE_CACHES
 from mdlm_lm_eval.results.files import UnusableFile
 from mdlm_lm_eval.results.result_file import ResultFile, TaskResult, leaves, unusable_if_different
-from mdlm_lm_eval.results.suite import STANDARD_SETTINGS, SuiteTask, suite_task
+from mdlm_lm_eval.results.suite import SuiteTask, suite_task
 
 
 @dataclass(frozen=True)
@@ -97,7 +99,7 @@ def _suite_scores(file: ResultFile, result: TaskResult, task: SuiteTask, checkpo
         raise UnusableFile(f"runs {result.name!r}, whose slots need masks, with --model {file.model_kind!r}")
     if file.mdlm is not None and not {"masks", "steps"} <= result.effective.keys():
         raise UnusableFile(f"states no mask count for {result.name!r}")
-    settings = {name: _metadata(result, name) for name in STANDARD_SETTINGS}
+    settings = {name: _metadata(result, name) for name in DEFAULT_SETTINGS}
     setting = Setting(result.version, file.suite_hash, **settings, limit=file.limit, chat_template=file.chat_template)
     decoding = suite_decoding(file, result, task)
     options = options_of(file, result) if file.mdlm else {}
@@ -112,8 +114,8 @@ def _suite_scores(file: ResultFile, result: TaskResult, task: SuiteTask, checkpo
     )
     places = []
     for experiment in EXPERIMENTS:
-        standard = {experiment.beyond: STANDARD_SETTINGS[experiment.beyond]} if experiment.beyond else {}
-        row = (checkpoint, decoding, replace(setting, **standard))  # type: ignore[arg-type]
+        standard = {experiment.beyond: DEFAULT_SETTINGS[experiment.beyond]} if experiment.beyond else {}
+        row = (checkpoint, decoding, replace(setting, **standard))
         places += [Place(*row, experiment.name, series, x) for series, x in experiment.places(run)]
     return [TaskScore(place, task.task, mean, None, result.n_questions) for place in places]
 
