@@ -381,7 +381,6 @@ class MDLM(DiffusionHFLM):
                     options,
                     batch_size=batch_size,
                     max_length=self.max_length,
-                    progress=False,
                 )
             used = self.denoiser.forward_passes - passes
             self.record.add_forward_passes((instances[n].task_name for n in chunk), used)
