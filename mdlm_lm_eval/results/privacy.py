@@ -1,5 +1,6 @@
 """What must not be published, out of what is: secrets, and folders of the user's machine."""
 
+import json
 import re
 import shlex
 from collections.abc import Mapping
@@ -66,8 +67,6 @@ def last_part(path: str) -> str:
 
 def _published_word(word: str) -> str:
     if word.startswith("{"):
-        import json
-
         try:
             return json.dumps(published(json.loads(word)))
         except (ValueError, RecursionError):
