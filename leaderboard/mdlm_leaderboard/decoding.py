@@ -5,12 +5,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from mdlm_leaderboard.rows import AUTOREGRESSIVE
-from mdlm_lm_eval.options import PARALLEL_RULES, decoding_defaults, likelihood_defaults, silent_names
+from mdlm_lm_eval.options import PARALLEL_RULES, DecodingOptions, LikelihoodOptions, defaults_of, silent_names
 from mdlm_lm_eval.results.result_file import ResultFile, TaskResult
 from mdlm_lm_eval.results.suite import SuiteTask
 
-DECODING_DEFAULTS: Mapping[str, Any] = decoding_defaults()
-LIKELIHOOD_DEFAULTS: Mapping[str, Any] = likelihood_defaults()
+DECODING_DEFAULTS, LIKELIHOOD_DEFAULTS = defaults_of(DecodingOptions), defaults_of(LikelihoodOptions)
 
 # Options that tell no rows apart by themselves: they change no score, or are columns, axes or facts of their own. Every
 # other option that a file records does, whether this version knows it or not.
