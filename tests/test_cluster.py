@@ -22,7 +22,8 @@ from mdlm_lm_eval.sweep.plan import plan
 from mdlm_lm_eval.sweep.results import is_enlarged
 from mdlm_lm_eval.sweep.runner import SweepRun
 from mdlm_lm_eval.sweep.status import status_of
-from tests.test_sweep import ENVIRONMENT, command, run_here, stored
+from tests.commands import ENVIRONMENT
+from tests.test_sweep import command, run_here, stored
 
 N_MASKS = "3,4,5,6,7,8"
 # Starts processes that each run the command as if it were typed; they share the imports, which take most of the time.
