@@ -6,40 +6,19 @@ import random
 
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
 
 from mdlm_lm_eval.denoiser import Denoiser
 from mdlm_lm_eval.likelihood import LikelihoodRequest, rolling_windows, score, truncated_tokens
 from mdlm_lm_eval.likelihood.masks import monte_carlo_corruptions
 from mdlm_lm_eval.options import LikelihoodOptions, OptionError
+from tests.conftest import CountingDenoiser, random_llama
 
 MASK, PAD, VOCABULARY = 49, 48, 50
 
 
-class CountingDenoiser(Denoiser):
-    """Also counts the rows of all forward passes."""
-
-    rows = 0
-
-    def logits(self, input_ids, attention_mask, positions, **guidance):
-        self.rows += len(input_ids)
-        return super().logits(input_ids, attention_mask, positions, **guidance)
-
-
 @pytest.fixture
 def denoiser() -> CountingDenoiser:
-    torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=VOCABULARY,
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        max_position_embeddings=128,
-        initializer_range=0.3,
-        is_causal=False,
-    )
-    return CountingDenoiser(LlamaForCausalLM(config).eval(), mask_token_id=MASK, pad_token_id=PAD, shift=False)
+    return CountingDenoiser(random_llama(VOCABULARY), mask_token_id=MASK, pad_token_id=PAD)
 
 
 def log_probs(denoiser: Denoiser, token_ids: list[int]) -> torch.Tensor:

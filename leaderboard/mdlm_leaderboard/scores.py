@@ -150,11 +150,10 @@ def _benchmark_scores(
         if not 0 <= mean <= 1 or not result.higher_is_better.get(metric.partition(",")[0], True):
             unfit.append(f"{metric!r} of {result.name!r} is no accuracy from 0 to 1")
             continue
-        column = f"{result.name} v{result.version} ({metric.removesuffix(',none')}; {result.shots}-shot{chat}; {how})"
-        place = Place(checkpoint, Decoding("", "", ""), setting, "benchmarks", "", column)
-        benchmark = f"{result.name} v{result.version} ({metric.removesuffix(',none')}; {result.shots}-shot{chat})"
-        score = TaskScore(place, result.name, mean, result.standard_errors.get(metric), result.n_questions)
-        scores.append(replace(score, speed=_speed(file, result, benchmark)))
+        what = f"{result.name} v{result.version} ({metric.removesuffix(',none')}; {result.shots}-shot{chat}"
+        place = Place(checkpoint, Decoding("", "", ""), setting, "benchmarks", "", f"{what}; {how})")
+        error, speed = result.standard_errors.get(metric), _speed(file, result, f"{what})")
+        scores.append(TaskScore(place, result.name, mean, error, result.n_questions, speed))
     return scores, unfit
 
 
