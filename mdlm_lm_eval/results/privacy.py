@@ -3,6 +3,7 @@
 import json
 import re
 import shlex
+import sys
 from collections.abc import Mapping
 from pathlib import PurePosixPath
 from typing import Any
@@ -53,6 +54,11 @@ def published_command(command: str) -> str:
     except ValueError:  # a quote that does not end
         return published_text(command)
     return shlex.join(_published_word(word) for word in words)
+
+
+def typed_command(name: str) -> str:
+    """The command line of this process, whose program is called `name`, as it may be published."""
+    return published_command(shlex.join([name, *sys.argv[1:]]))
 
 
 def is_secret(name: object) -> bool:
