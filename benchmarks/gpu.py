@@ -32,10 +32,10 @@ from speed import (
     matmul_rate,
     plain_decode,
     plain_log_likelihood,
+    random_model,
     take_turn,
 )
 from torch import Tensor
-from transformers import LlamaConfig, LlamaForCausalLM
 
 from mdlm_lm_eval import DecodingOptions, Denoiser, LikelihoodOptions, decode
 from mdlm_lm_eval.likelihood import LikelihoodRequest, score
@@ -54,30 +54,13 @@ HEADER = (
 Run = Callable[[], list[Any]]
 
 
-def random_model(arguments: argparse.Namespace) -> LlamaForCausalLM:
-    """A Llama with random weights, made on the device."""
-    shape = SHAPES[arguments.model]
-    torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=arguments.vocab_size,
-        hidden_size=shape.hidden_size,
-        intermediate_size=shape.intermediate_size,
-        num_hidden_layers=shape.layers,
-        num_attention_heads=shape.heads,
-        max_position_embeddings=4096,
-        is_causal=False,
-        use_cache=False,
-    )
-    with torch.device(arguments.device):
-        return LlamaForCausalLM._from_config(config, dtype=getattr(torch, arguments.dtype)).eval()
-
-
 class Benchmark:
     """The rows of the table, measured one after the other."""
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         self.arguments = arguments
-        self.model = random_model(arguments)
+        self.shape = SHAPES[arguments.model]
+        self.model = random_model(self.shape, arguments)
         self.denoiser = Denoiser(self.model, mask_token_id=MASK_TOKEN_ID, pad_token_id=1)
         self.rate = matmul_rate(self.model.device, self.model.dtype)
         self.rng = Random(0)
@@ -94,7 +77,7 @@ class Benchmark:
             plain = plain or turn
             n_plain = next(iter(sides.values()))[1]
             seconds = turn.seconds / n_questions
-            flops = turn.work.flops(SHAPES[self.arguments.model], self.arguments.vocab_size)
+            flops = turn.work.flops(self.shape, self.arguments.vocab_size)
             self.rows.append(
                 [
                     workload,

@@ -88,6 +88,23 @@ class Turn:
 SHAPES = {"tiny": Shape(64, 128, 2, 2), "llada-8b": Shape(4096, 12288, 32, 32)}
 
 
+def random_model(shape: Shape, arguments: argparse.Namespace) -> LlamaForCausalLM:
+    """A Llama with random weights, made on the device, whose masks are bidirectional."""
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=arguments.vocab_size,
+        hidden_size=shape.hidden_size,
+        intermediate_size=shape.intermediate_size,
+        num_hidden_layers=shape.layers,
+        num_attention_heads=shape.heads,
+        max_position_embeddings=4096,
+        is_causal=False,
+        use_cache=False,
+    )
+    with torch.device(arguments.device):
+        return LlamaForCausalLM._from_config(config, dtype=getattr(torch, arguments.dtype)).eval()
+
+
 # The plain loop
 
 
@@ -295,22 +312,10 @@ def main() -> None:
     parser.add_argument("--only", default="", help="only workloads whose name holds this")
     arguments = parser.parse_args()
 
-    device, dtype = torch.device(arguments.device), getattr(torch, arguments.dtype)
     shape = SHAPES[arguments.model]
     shape = replace(shape, layers=arguments.layers or shape.layers)
-    torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=arguments.vocab_size,
-        hidden_size=shape.hidden_size,
-        intermediate_size=shape.intermediate_size,
-        num_hidden_layers=shape.layers,
-        num_attention_heads=shape.heads,
-        max_position_embeddings=4096,
-        is_causal=False,
-        use_cache=False,
-    )
-    with device:
-        model = LlamaForCausalLM._from_config(config, dtype=dtype).eval()
+    model = random_model(shape, arguments)
+    device, dtype = model.device, model.dtype
     rate, bandwidth = matmul_rate(device, dtype), copy_rate(device)
     print(
         f"{arguments.model}, V={arguments.vocab_size}, {arguments.dtype}, {device}, {torch.get_num_threads()} threads"

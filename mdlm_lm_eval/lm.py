@@ -250,9 +250,7 @@ class MDLM(DiffusionHFLM):
             audit.requests.append(audited_request(generation.instance.doc_id, cached, exact))
             self._add_cost(audit.exact_cost, completion, usage, len(batch))
 
-    def _decode(
-        self, batch: Sequence[Generation], advance: Callable[[int], object] = lambda _: None
-    ) -> list[Completion]:
+    def _decode(self, batch: Sequence[Generation], advance: Callable[[int], object]) -> list[Completion]:
         generate = families.family_of(self.config).generate
         canvases = [generation.canvas for generation in batch]
         options = batch[0].settings.options
@@ -365,7 +363,7 @@ class MDLM(DiffusionHFLM):
         families.family_of(self.config).refuse("likelihood", options.likelihood)
         truncated = [truncated_tokens(request, options, self.max_length) for request in prepared]
         self._warn_of_truncation(truncated)
-        bar = self._progress(len(prepared), what, disable_tqdm)
+        bar = tqdm(total=len(prepared), desc=f"Running {what}", disable=disable_tqdm or self.rank != 0)
 
         def length_and_context(n: int) -> tuple[int, list[int]]:
             request = prepared[n]
@@ -381,7 +379,6 @@ class MDLM(DiffusionHFLM):
                     options,
                     batch_size=batch_size,
                     max_length=self.max_length,
-                    progress=False,
                 )
             used = self.denoiser.forward_passes - passes
             self.record.add_forward_passes((instances[n].task_name for n in chunk), used)
@@ -428,9 +425,6 @@ class MDLM(DiffusionHFLM):
                 len(truncated),
                 self.max_length,
             )
-
-    def _progress(self, total: int, what: str, disable: bool) -> "tqdm[Any]":
-        return tqdm(total=total, desc=f"Running {what}", disable=disable or self.rank != 0)
 
     # What the results file and the request cache keep
 

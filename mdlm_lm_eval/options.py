@@ -6,17 +6,17 @@ Validation, `mdlm-sweep --help` and its axes, docs/options.md, README's table an
 declarations. Nothing heavy is imported here, so that every command can parse its arguments at once.
 """
 
-import difflib
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields, replace
 from types import NoneType
 from typing import Any, Literal, Self, get_args
 
 from mdlm_lm_eval.decoding.rules import unmasking_names
-from mdlm_lm_eval.values import OptionError, must_be, number_of, parse_flag, shown, whole_of
+from mdlm_lm_eval.values import OptionError, did_you_mean, must_be, number_of, parse_flag, shown, whole_of
 
 Auto = Literal["auto"]
 LARGEST_SEED = 2**63 - 1
+LARGEST_NUMPY_SEED = 2**32 - 1
 
 
 @dataclass(frozen=True)
@@ -286,25 +286,18 @@ def about(declared: Field[Any]) -> Option:
     return declared.metadata["option"]
 
 
-def decoding_defaults() -> dict[str, object]:
-    """Name -> default of every decoding option."""
-    return {declared.name: declared.default for declared in options_of(DecodingOptions)}
-
-
-def likelihood_defaults() -> dict[str, object]:
-    """Name -> default of every likelihood option."""
-    return {declared.name: declared.default for declared in options_of(LikelihoodOptions)}
+def defaults_of(kind: type[Options]) -> dict[str, Any]:
+    """Name -> default of every option of a class."""
+    return {declared.name: declared.default for declared in options_of(kind)}
 
 
 def silent_names() -> frozenset[str]:
     """Options of which no value changes a score."""
-    kinds = (DecodingOptions, LikelihoodOptions, ModelOptions)
-    return frozenset(each.name for kind in kinds for each in options_of(kind) if about(each).silent)
+    return frozenset(each.name for kind in OPTION_KINDS for each in options_of(kind) if about(each).silent)
 
 
-DECODING_NAMES = frozenset(decoding_defaults())
-LIKELIHOOD_NAMES = frozenset(likelihood_defaults())
-MODEL_NAMES = frozenset(each.name for each in options_of(ModelOptions))
+OPTION_KINDS = (DecodingOptions, LikelihoodOptions, ModelOptions)
+DECODING_NAMES, LIKELIHOOD_NAMES, MODEL_NAMES = (frozenset(defaults_of(kind)) for kind in OPTION_KINDS)
 
 
 def requirement(declared: Field[Any]) -> str:
@@ -338,9 +331,8 @@ def unknown_option(
 ) -> OptionError:
     """The error about a name that is no option: the nearest that is, or all `listed` ones where none is near."""
     names = sorted(known)
-    elsewhere = [ours for ours in _names_elsewhere(str(name)) if ours in names]
-    nearest = elsewhere or difflib.get_close_matches(str(name), names, n=1, cutoff=0.5)
-    hint = f"did you mean {nearest[0]}?" if nearest else f"the options are {', '.join(sorted(listed) or names)}"
+    ours = next((ours for ours in _names_elsewhere(str(name)) if ours in names), str(name))
+    hint = did_you_mean(ours, names) or f"the options are {', '.join(sorted(listed) or names)}"
     return OptionError(f"unknown {what} {shown(name)}={shown(value)}; {hint}")
 
 

@@ -107,8 +107,12 @@ class RequestSeeds:
         key = f"{document!r} {request}"
         repetition = self.seen[key]
         self.seen[key] += 1
-        digest = hashlib.sha256(f"{repetition} {request}".encode()).digest()
-        return int.from_bytes(digest[:8], "big") >> 1
+        return seed_of(f"{repetition} {request}")
+
+
+def seed_of(text: str) -> int:
+    """A seed below 2^63 that a text tells."""
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
 
 
 def _sampling(gen_kwargs: Mapping[str, Any], explicit: frozenset[str]) -> dict[str, Any]:

@@ -1,6 +1,8 @@
 """Reads values as they are typed, and says in one sentence what a value must be."""
 
+import difflib
 import re
+from collections.abc import Iterable
 
 _LARGEST = 2**64
 _NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
@@ -24,6 +26,12 @@ def shown(value: object) -> str:
         return str(int(value))
     text = value if isinstance(value, str) and value.isprintable() and value.strip() == value != "" else repr(value)
     return text if len(text) <= 100 else f"{text[:100]}..."
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str | None:
+    """The question about a name that nobody knows, None where none that is known is near."""
+    nearest = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
+    return f"did you mean {nearest[0]}?" if nearest else None
 
 
 def parse_flag(name: str, value: object) -> bool:

@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 # Several processes test at a time (`-n auto`), and start others; more threads than cores are slower by far.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -13,6 +14,8 @@ import torch
 import yaml
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+from mdlm_lm_eval.denoiser import Denoiser
 
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
@@ -39,24 +42,35 @@ def tiny_tokenizer() -> PreTrainedTokenizerFast:
     )
 
 
-def tiny_model() -> LlamaForCausalLM:
+def random_llama(vocab_size: int, *, seed: int = 0, **changes: Any) -> LlamaForCausalLM:
     """Two layers, float32, seeded; logits spread enough that decoding depends on the context."""
-    torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=259,
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        max_position_embeddings=256,
-        initializer_range=0.3,
-        pad_token_id=0,
-        bos_token_id=None,
-        eos_token_id=1,
-        is_causal=False,
-        mask_token_id=2,
-    )
-    return LlamaForCausalLM(config).eval()
+    sizes: dict[str, Any] = {
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "max_position_embeddings": 128,
+        "initializer_range": 0.3,
+        "is_causal": False,
+    }
+    torch.manual_seed(seed)
+    return LlamaForCausalLM(LlamaConfig(vocab_size=vocab_size, **sizes | changes)).eval()
+
+
+def tiny_model() -> LlamaForCausalLM:
+    """A random Llama for the tiny tokenizer."""
+    ids = {"pad_token_id": 0, "bos_token_id": None, "eos_token_id": 1, "mask_token_id": 2}
+    return random_llama(259, num_attention_heads=2, max_position_embeddings=256, **ids)
+
+
+class CountingDenoiser(Denoiser):
+    """Also counts the rows of all forward passes."""
+
+    rows = 0
+
+    def logits(self, input_ids: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        self.rows += len(input_ids)
+        return super().logits(input_ids, *args, **kwargs)
 
 
 @pytest.fixture(scope="session")

@@ -2,7 +2,6 @@
 
 import csv
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -15,10 +14,10 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from mdlm_lm_eval.attribution.__main__ import main
 from mdlm_lm_eval.attribution.output import Report, over_tasks
 from mdlm_lm_eval.options import OptionError
+from tests.commands import ENVIRONMENT
 from tests.conftest import tiny_tokenizer
 from tests.test_attribution_shots_against_masks import DISTRACTED, FEW, MANY, result_file, write
 
-ENVIRONMENT = os.environ | {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
 TASKS = "mdlm_animal_smallest,mdlm_verb_largest"
 FEW_EXAMPLES = ("--metadata", "fewshot_relevant=2", "fewshot_distractors=3")
 

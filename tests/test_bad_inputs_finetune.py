@@ -14,8 +14,8 @@ import pytest
 
 from mdlm_finetune import instructions
 from mdlm_finetune.__main__ import main
+from tests.commands import ENVIRONMENT
 
-ENVIRONMENT = os.environ | {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
 FILES = {
     "data.jsonl": '{"prompt": "one", "response": "two"}\n' * 8,
     "user_only.jsonl": '{"messages": [{"role": "user"}]}\n',

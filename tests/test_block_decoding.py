@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import BertConfig, BertForMaskedLM, LlamaConfig, LlamaForCausalLM
+from transformers import BertConfig, BertForMaskedLM
 
 from mdlm_lm_eval.canvas import Canvas, build_canvas, build_infill_canvas
 from mdlm_lm_eval.decoding import decode, decode_canvases
@@ -15,6 +15,7 @@ from mdlm_lm_eval.decoding.selection import accepted_by_entropy, accepted_by_fac
 from mdlm_lm_eval.denoiser import Denoiser
 from mdlm_lm_eval.families.attention import FULL_ATTENTION, AttentionPattern
 from mdlm_lm_eval.options import DecodingOptions, OptionError
+from tests.conftest import random_llama
 
 MASK, PAD, EOS, VOCABULARY = 49, 48, 47, 50
 FROM_START, FROM_PROMPT = AttentionPattern(4), AttentionPattern(4, "prompt_end")
@@ -22,19 +23,7 @@ FROM_START, FROM_PROMPT = AttentionPattern(4), AttentionPattern(4, "prompt_end")
 
 def model(attention: AttentionPattern = FULL_ATTENTION, **facts: Any) -> Denoiser:
     """Two layers with peaked logits, so that thresholds bite and answers depend on what was filled in before."""
-    torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=VOCABULARY,
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=128,
-        initializer_range=0.3,
-        is_causal=False,
-    )
-    llama = LlamaForCausalLM(config).eval()
+    llama = random_llama(VOCABULARY, num_key_value_heads=2)
     return Denoiser(llama, mask_token_id=MASK, pad_token_id=PAD, attention=attention, **facts)
 
 

@@ -1,7 +1,6 @@
 """The command line: results file, error messages, two processes."""
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -9,18 +8,11 @@ from typing import Any
 
 import pytest
 
-ENVIRONMENT = os.environ | {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
-ENVIRONMENT |= {"CUDA_VISIBLE_DEVICES": ""}  # so that no command needs --device, as users leave it out
-# lm-eval without its thousands of tasks, whose index takes seconds to build.
-RUN = (
-    "import functools, lm_eval.tasks as tasks; "
-    "tasks.TaskManager = functools.partial(tasks.TaskManager, include_defaults=False); "
-    "from lm_eval.__main__ import cli_evaluate; cli_evaluate()"
-)
+from tests.commands import ENVIRONMENT, LM_EVAL
 
 
 def run(checkpoint: Path, task_folder: Path, *arguments: str, tasks: str = "tiny_generate") -> Any:
-    command = [sys.executable, "-c", RUN, "--model", "mdlm", "--include_path", str(task_folder), "--tasks", tasks]
+    command = [sys.executable, "-c", LM_EVAL, "--model", "mdlm", "--include_path", str(task_folder), "--tasks", tasks]
     return subprocess.run([*command, *arguments], capture_output=True, text=True, env=ENVIRONMENT, check=False)
 
 
@@ -62,7 +54,7 @@ def test_two_processes_give_the_same_answers(
     checkpoint: Path, task_folder: Path, one_process: Path, tmp_path: Path
 ) -> None:
     script = tmp_path / "run.py"
-    script.write_text(RUN)
+    script.write_text(LM_EVAL)
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(script)]
     done = subprocess.run(
         [

@@ -22,7 +22,8 @@ from mdlm_lm_eval.sweep.plan import plan
 from mdlm_lm_eval.sweep.results import is_enlarged
 from mdlm_lm_eval.sweep.runner import SweepRun
 from mdlm_lm_eval.sweep.status import status_of
-from tests.test_sweep import ENVIRONMENT, command, run_here, stored
+from tests.commands import ENVIRONMENT
+from tests.test_sweep import command, run_here, stored
 
 N_MASKS = "3,4,5,6,7,8"
 # Starts processes that each run the command as if it were typed; they share the imports, which take most of the time.
@@ -117,8 +118,8 @@ def test_a_failing_cell_is_tried_once_by_all_together_and_again_by_the_next_comm
         run.evaluator.evaluate = lambda *cell, evaluate=evaluate: (evaluated.append(cell), evaluate(*cell))[1]  # type: ignore[method-assign]
         run.run()
     assert len(evaluated) == 2
-    assert first.summary().startswith("1 of 2 cells are done")
-    assert ": 1 by others" in second.summary()
+    assert first.report().summary().startswith("1 of 2 cells are done")
+    assert ": 1 by others" in second.report().summary()
     assert "4 masks and 500 filler tokens" in first.failures[0]
     assert second.failures[0].startswith(f"{first.failures[0]} (process {os.getpid()} on ")
     status = status_of(tmp_path)
@@ -133,7 +134,7 @@ def test_enlarging_the_limit_replaces_results(tmp_path: Path, checkpoint: Path, 
     for limit in (1, 2):
         run = run_here(tmp_path, checkpoint, task_folder, n_masks=4, limit=limit)
         assert not run.failures
-        assert "1 by this process" in run.summary()
+        assert "1 by this process" in run.report().summary()
         (result,) = stored(tmp_path).values()
         assert result["config"]["limit"] == limit
         assert run.report().table().splitlines()[-1].endswith(f"| {limit} |")

@@ -53,7 +53,7 @@ def test_the_same_files_as_here_also_when_a_worker_is_killed(
     run.run()
     assert not run.failures
     assert len(killed) == 1
-    assert run.summary().startswith("4 of 4 cells are done")
+    assert run.report().summary().startswith("4 of 4 cells are done")
     assert not ray.is_initialized()
     run_here(tmp_path / "here", checkpoint, task_folder, n_masks=n_masks, limit=1)
     assert stored(tmp_path / "ray") == stored(tmp_path / "here")

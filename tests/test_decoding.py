@@ -8,7 +8,6 @@ import sys
 import pytest
 import torch
 from torch import nn
-from transformers import LlamaConfig, LlamaForCausalLM
 
 from mdlm_lm_eval.canvas import Canvas, build_canvas, build_infill_canvas
 from mdlm_lm_eval.decoding import decode, rules
@@ -18,6 +17,7 @@ from mdlm_lm_eval.decoding.rules import register_unmasking, unmasking_names, unm
 from mdlm_lm_eval.decoding.schedules import unmask_counts
 from mdlm_lm_eval.denoiser import Denoiser, NonFiniteLogitsError
 from mdlm_lm_eval.options import DecodingOptions, OptionError
+from tests.conftest import random_llama
 
 MASK, PAD, EOS, VOCABULARY = 49, 48, 47, 50
 VARIANTS = [
@@ -59,18 +59,7 @@ class RecordingDenoiser(Denoiser):
 
 @pytest.fixture
 def denoiser() -> RecordingDenoiser:
-    torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=VOCABULARY,
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        max_position_embeddings=128,
-        initializer_range=0.3,
-        is_causal=False,
-    )
-    return RecordingDenoiser(LlamaForCausalLM(config).eval())
+    return RecordingDenoiser(random_llama(VOCABULARY))
 
 
 def canvas(options: DecodingOptions, prompt_length: int = 7, gen_toks: int = 12, seed: int = 0) -> Canvas:

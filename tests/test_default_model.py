@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from mdlm_lm_eval.tasks import questions
 from transformers import AutoConfig, AutoTokenizer
 
 import mdlm_lm_eval
@@ -13,7 +14,6 @@ from mdlm_lm_eval.default_model.training import corpus, walks
 from mdlm_lm_eval.default_model.training.batches import Noiser
 from mdlm_lm_eval.default_model.training.curriculum import STAGES, draw_document
 from mdlm_lm_eval.default_model.training.model import block_causal_mask, build_model, logits_at_masks
-from mdlm_lm_eval.default_model.training.suite import questions
 from mdlm_lm_eval.default_model.training.tokenizer import build_tokenizer
 
 

@@ -1,7 +1,6 @@
 """The command: killed and resumed, two processes, bad input."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -12,7 +11,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-ENVIRONMENT = os.environ | {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+from tests.commands import ENVIRONMENT
+
 SMALL = [
     "--per_device_train_batch_size=2",
     "--max_train_samples=64",

@@ -6,40 +6,19 @@ import random
 
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
 
 from mdlm_lm_eval.denoiser import Denoiser
 from mdlm_lm_eval.likelihood import LikelihoodRequest, rolling_windows, score, truncated_tokens
 from mdlm_lm_eval.likelihood.masks import monte_carlo_corruptions
 from mdlm_lm_eval.options import LikelihoodOptions, OptionError
+from tests.conftest import CountingDenoiser, random_llama
 
 MASK, PAD, VOCABULARY = 49, 48, 50
 
 
-class CountingDenoiser(Denoiser):
-    """Also counts the rows of all forward passes."""
-
-    rows = 0
-
-    def logits(self, input_ids, attention_mask, positions, **guidance):
-        self.rows += len(input_ids)
-        return super().logits(input_ids, attention_mask, positions, **guidance)
-
-
 @pytest.fixture
 def denoiser() -> CountingDenoiser:
-    torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=VOCABULARY,
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        max_position_embeddings=128,
-        initializer_range=0.3,
-        is_causal=False,
-    )
-    return CountingDenoiser(LlamaForCausalLM(config).eval(), mask_token_id=MASK, pad_token_id=PAD, shift=False)
+    return CountingDenoiser(random_llama(VOCABULARY), mask_token_id=MASK, pad_token_id=PAD)
 
 
 def log_probs(denoiser: Denoiser, token_ids: list[int]) -> torch.Tensor:
@@ -106,13 +85,14 @@ def test_monte_carlo_is_unbiased(denoiser, mc_num):
 @pytest.mark.parametrize(("n", "samples"), [(5, 3), (5, 9), (9, 32), (40, 16)])
 def test_every_mask_size_and_position_has_the_weight_of_the_uniform_draw(n, samples):
     """E[sum of weights over samples with k masked] = 1 / k for every k, and alike for every position."""
-    by_size, by_position, seeds = torch.zeros(n + 1), torch.zeros(n), 3000
+    by_size, by_position, seeds = [0.0] * (n + 1), [0.0] * n, 3000
     for seed in range(seeds):
         for corruption in monte_carlo_corruptions(n, samples, torch.Generator().manual_seed(seed)):
             by_size[len(corruption.masked)] += corruption.weight * len(corruption.masked) / seeds
-            by_position[list(corruption.scored)] += corruption.weight / seeds
-    assert torch.allclose(by_size[1:], torch.ones(n), atol=0.25)
-    assert torch.allclose(by_position, torch.ones(n), atol=0.1)
+            for position in corruption.scored:
+                by_position[position] += corruption.weight / seeds
+    assert by_size[1:] == pytest.approx([1.0] * n, abs=0.25)
+    assert by_position == pytest.approx([1.0] * n, abs=0.1)
 
 
 @pytest.mark.parametrize(("n", "samples"), [(1, 1), (7, 128), (9, 9), (12, 64), (30, 8)])

@@ -11,7 +11,7 @@ import pytest
 import torch
 from lm_eval.api.instance import Instance
 from torch import Tensor
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import LlamaForCausalLM
 
 from mdlm_lm_eval import families
 from mdlm_lm_eval.denoiser import Denoiser
@@ -19,6 +19,7 @@ from mdlm_lm_eval.families.attention import FULL_ATTENTION, AttentionPattern
 from mdlm_lm_eval.likelihood import LikelihoodRequest, duel, rolling_windows, score
 from mdlm_lm_eval.lm import MDLM
 from mdlm_lm_eval.options import LikelihoodOptions, OptionError
+from tests.conftest import random_llama
 
 MASK, VOCABULARY, MAX_LENGTH = 12, 13, 64
 # blocks counted from, shifted logits, block length
@@ -27,18 +28,13 @@ PATTERNS = [("row_start", False, 3), ("row_start", True, 4), ("prompt_end", Fals
 
 @pytest.fixture(scope="module")
 def model() -> LlamaForCausalLM:
-    torch.manual_seed(3)
-    config = LlamaConfig(
-        vocab_size=VOCABULARY,
-        hidden_size=16,
-        intermediate_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        max_position_embeddings=MAX_LENGTH,
-        initializer_range=0.5,
-        is_causal=False,
-    )
-    return LlamaForCausalLM(config).eval()
+    sizes = {
+        "hidden_size": 16,
+        "intermediate_size": 32,
+        "num_attention_heads": 2,
+        "max_position_embeddings": MAX_LENGTH,
+    }
+    return random_llama(VOCABULARY, seed=3, initializer_range=0.5, **sizes)
 
 
 def blockwise(model: Any, blocks_from: Any, shift: bool, length: int | None) -> Denoiser:

@@ -11,7 +11,6 @@ import torch
 from lm_eval.api.instance import Instance
 from safetensors.torch import load_file
 from torch import Tensor
-from transformers import LlamaConfig, LlamaForCausalLM
 
 from mdlm_lm_eval.decoding import rules
 from mdlm_lm_eval.decoding.rules import register_unmasking
@@ -20,20 +19,11 @@ from mdlm_lm_eval.families import load_config, load_model
 from mdlm_lm_eval.likelihood import LikelihoodRequest, duel, rolling_windows, score
 from mdlm_lm_eval.lm import MDLM
 from mdlm_lm_eval.options import LikelihoodOptions, OptionError
+from tests.conftest import CountingDenoiser, random_llama
 
 POLICIES = ("confidence", "margin", "entropy", "left_to_right")
 FOLDER = Path(__file__).parent / "golden"
 TOKENS, MASK = 4, 4
-
-
-class CountingDenoiser(Denoiser):
-    """Also counts the rows of all forward passes."""
-
-    rows = 0
-
-    def logits(self, input_ids: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-        self.rows += len(input_ids)
-        return super().logits(input_ids, *args, **kwargs)
 
 
 class AllTokensDenoiser(Denoiser):
@@ -46,18 +36,9 @@ class AllTokensDenoiser(Denoiser):
 
 def toy(kind: type[Denoiser] = CountingDenoiser) -> Any:
     """Four tokens and the mask, peaked enough that thresholds are reached."""
-    torch.manual_seed(3)
-    config = LlamaConfig(
-        vocab_size=TOKENS + 1,
-        hidden_size=16,
-        intermediate_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        max_position_embeddings=64,
-        initializer_range=0.5,
-        is_causal=False,
-    )
-    return kind(LlamaForCausalLM(config).eval(), mask_token_id=MASK, pad_token_id=0)
+    sizes = {"hidden_size": 16, "intermediate_size": 32, "num_attention_heads": 2, "max_position_embeddings": 64}
+    model = random_llama(TOKENS + 1, seed=3, initializer_range=0.5, **sizes)
+    return kind(model, mask_token_id=MASK, pad_token_id=0)
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,7 @@ from mdlm_lm_eval.options import (
     OptionError,
     Options,
     about,
-    decoding_defaults,
+    defaults_of,
     options_of,
     requirement,
     silent_names,
@@ -114,7 +114,7 @@ def test_every_option_is_declared_whole(kind: type[Options]) -> None:
 
 def test_only_what_changes_no_score_is_silent() -> None:
     assert silent_names() == {"early_exit", "compile"}
-    assert decoding_defaults().keys() & LIKELIHOOD_NAMES == {
+    assert defaults_of(DecodingOptions).keys() & LIKELIHOOD_NAMES == {
         "n_masks",
         "unmasking",
         "confidence_threshold",

@@ -9,9 +9,14 @@ import pytest
 
 import mdlm_lm_eval
 from mdlm_lm_eval import plugin
+from tests.commands import WITHOUT_ITS_TASKS
 
 REPOSITORY = Path(__file__).parent.parent
 HOOK = (REPOSITORY / "mdlm_lm_eval_hook.pth").read_text()
+UNHOOKED = (
+    "import sys; from mdlm_lm_eval import plugin\n"
+    "sys.meta_path[:] = [f for f in sys.meta_path if not isinstance(f, plugin.AfterImport)]\n"
+)
 
 
 def python(code: str, *flags: str) -> subprocess.CompletedProcess[str]:
@@ -58,25 +63,19 @@ def test_diagnosis_names_what_works_and_what_does_not() -> None:
     )
     assert (works.returncode, works.stderr) == (0, "")
     assert "start-up hook:    armed" in works.stdout
-    unhooked = (
-        "import sys; from mdlm_lm_eval import plugin\n"
-        "sys.meta_path[:] = [f for f in sys.meta_path if not isinstance(f, plugin.AfterImport)]\n"
-        "import runpy; runpy.run_module('mdlm_lm_eval.plugin', run_name='__main__')"
-    )
-    broken = python(unhooked)
+    diagnose = "import runpy; runpy.run_module('mdlm_lm_eval.plugin', run_name='__main__')"
+    broken = python(UNHOOKED + WITHOUT_ITS_TASKS + diagnose)
     assert broken.returncode == 1
     assert "--model mdlm:     not found" in broken.stdout
     assert "run python -m mdlm_lm_eval in place of lm_eval" in broken.stdout
 
 
 def test_the_command_works_without_the_hook() -> None:
-    unhooked = (
-        "import sys; from mdlm_lm_eval import plugin\n"
-        "sys.meta_path[:] = [f for f in sys.meta_path if not isinstance(f, plugin.AfterImport)]\n"
+    code = (
         "sys.argv = 'lm_eval run --model mdlm --model_args n_masks=0 --tasks mdlm_verb_smallest'.split()\n"
         "import runpy; runpy.run_module('mdlm_lm_eval', run_name='__main__')"
     )
-    assert "n_masks must be auto or a whole number from 1, not 0" in python(unhooked).stderr.splitlines()[-1]
+    assert "n_masks must be auto or a whole number from 1, not 0" in python(UNHOOKED + code).stderr.splitlines()[-1]
 
 
 def test_an_installation_adds_no_generic_name_to_the_environment() -> None:

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 import scipy.stats
+from mdlm_lm_eval.tasks.questions import N_TEST_QUESTIONS
+from mdlm_lm_eval.tasks.settings import DEFAULT_SETTINGS
 
 from mdlm_lm_eval import tasks_path
 from mdlm_lm_eval.default_model import default_model_path
@@ -304,11 +306,12 @@ def test_the_second_to_claim_a_cell_hears_who_holds_it(tmp_path: Path) -> None:
 def test_the_suite_is_that_of_the_tasks_folder() -> None:
     from lm_eval.tasks import TaskManager
 
-    task = TaskManager(include_path=str(tasks_path())).load_task_or_group("mdlm_verb_smallest")["mdlm_verb_smallest"]
+    manager = TaskManager(include_path=str(tasks_path()), include_defaults=False)
+    task = manager.load(["mdlm_verb_smallest"])["tasks"]["mdlm_verb_smallest"]
     recorded = task.config.metadata
-    assert {name: recorded[name] for name in suite.STANDARD_SETTINGS} == suite.STANDARD_SETTINGS
+    assert {name: recorded[name] for name in DEFAULT_SETTINGS} == DEFAULT_SETTINGS
     assert recorded["version"] == suite.current_version()
-    assert len(task.test_docs()) == suite.QUESTIONS_PER_TASK
+    assert len(task.test_docs()) == N_TEST_QUESTIONS
     assert len(suite.task_names()) == 16
     for folder in ("context", "slot", "position", "locality"):
         for path in (tasks_path() / folder).glob("mdlm_*_*est*.yaml"):

@@ -4,13 +4,11 @@ import hashlib
 import json
 import math
 import re
-import subprocess
-import sys
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import pytest
+from lm_eval import simple_evaluate
 from lm_eval.tasks import TaskManager
 from lm_eval.tasks._yaml_loader import _import_func_in_yml, load_yaml
 from sklearn.neighbors import KNeighborsClassifier
@@ -153,13 +151,17 @@ def test_wrong_orders_are_refused() -> None:
         config["class"](config=config)
 
 
-def test_the_command_writes_a_result(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "lm_eval", "--model", "mdlm", "--model_args", "n_masks=10", "--device", "cpu"]
-    command += ["--tasks", "mdlm_classification_random", "--limit", "2", "--num_fewshot", "4"]
-    done = subprocess.run([*command, "--output_path", str(tmp_path)], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    (path,) = tmp_path.rglob("results*.json")
-    results = json.loads(path.read_text())
+def test_lm_eval_has_results_of_a_group() -> None:
+    results = simple_evaluate(
+        model="mdlm",
+        model_args={"n_masks": 10},
+        tasks=["mdlm_classification_random"],
+        task_manager=MANAGER,
+        num_fewshot=4,
+        limit=2,
+        device="cpu",
+        bootstrap_iters=0,
+    )
     task = "mdlm_classification_nonlinear_random"
     assert results["n-shot"][task] == 4
     assert results["config"]["mdlm"]["tasks"][task]["masks"] == [10, 10]

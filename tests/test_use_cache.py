@@ -18,8 +18,9 @@ from lm_eval.tasks import TaskManager
 from mdlm_lm_eval.lm import MDLM
 from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.request_cache import SAMPLE_PREFIX
+from tests.commands import ENVIRONMENT, LM_EVAL
 from tests.conftest import tiny_tokenizer
-from tests.test_cli import ENVIRONMENT, RUN, result_file
+from tests.test_cli import result_file
 
 
 def generation(text: str, doc: int = 0, **gen_kwargs: Any) -> Instance:
@@ -167,7 +168,7 @@ def test_a_killed_run_resumes_to_the_results_of_an_undisturbed_one(
     expected = {sample["doc_id"]: sample["resps"] for sample in undisturbed["samples"]["tiny_many"]}
 
     command = [
-        *(sys.executable, "-c", RUN, "--model", "mdlm", "--device", "cpu", "--batch_size", "1"),
+        *(sys.executable, "-c", LM_EVAL, "--model", "mdlm", "--device", "cpu", "--batch_size", "1"),
         *("--model_args", ",".join(f"{name}={value}" for name, value in model_args.items())),
         *("--include_path", str(many_requests), "--tasks", "tiny_many", "--log_samples"),
         *("--use_cache", str(tmp_path / "cache"), "--output_path", str(tmp_path / "out")),

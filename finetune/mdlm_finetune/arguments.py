@@ -23,7 +23,7 @@ from mdlm_finetune.recipe import (
     unknown_key,
 )
 from mdlm_lm_eval.default_model import default_model_path
-from mdlm_lm_eval.options import OptionError
+from mdlm_lm_eval.options import LARGEST_NUMPY_SEED, OptionError
 from mdlm_lm_eval.results.names import BUILT_IN
 from mdlm_lm_eval.results.sentences import one_line
 from mdlm_lm_eval.values import must_be, number_of, shown, whole_of
@@ -41,8 +41,8 @@ _BOUNDS = {
     "lora_r": (1, 10**5),
     "lora_alpha": (1, 10**5),
     "lora_dropout": (0, 0.99),
-    "seed": (0, 2**32 - 1),
-    "data_seed": (0, 2**32 - 1),
+    "seed": (0, LARGEST_NUMPY_SEED),
+    "data_seed": (0, LARGEST_NUMPY_SEED),
     "evaluation_limit": (0, 10**7),
     "weight_decay": (0, 100),
     "max_grad_norm": (0, 10**9),

@@ -4,13 +4,14 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from mdlm_lm_eval.tasks.settings import DEFAULT_SETTINGS
+
 from mdlm_leaderboard.checkpoint import Checkpoint
 from mdlm_leaderboard.collect import Collected
 from mdlm_leaderboard.experiments import speed_curves
 from mdlm_leaderboard.rows import NO_MASKS, Board, Estimate, LeaderboardRow, Run, Section, Series
 from mdlm_leaderboard.scores import Place
 from mdlm_leaderboard.sections import RowKey, row_order, sections_of
-from mdlm_lm_eval.results.suite import STANDARD_SETTINGS
 
 _PUBLISHED_TITLE = "Published"
 
@@ -48,7 +49,7 @@ def _without_repeats(drafts: Mapping[RowKey, _RowDraft]) -> dict[RowKey, _RowDra
     return {
         key: draft
         for key, draft in drafts.items()
-        if key[2].fewshot_distractors in (None, STANDARD_SETTINGS["fewshot_distractors"])
+        if key[2].fewshot_distractors in (None, DEFAULT_SETTINGS["fewshot_distractors"])
         or any(place.experiment != "masks" or place.x not in (NO_MASKS, 2) for place in draft.estimates)
     }
 

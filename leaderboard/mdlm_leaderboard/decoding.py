@@ -5,12 +5,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from mdlm_leaderboard.rows import AUTOREGRESSIVE
-from mdlm_lm_eval.options import PARALLEL_RULES, decoding_defaults, likelihood_defaults, silent_names
+from mdlm_lm_eval.options import PARALLEL_RULES, DecodingOptions, LikelihoodOptions, defaults_of, silent_names
 from mdlm_lm_eval.results.result_file import ResultFile, TaskResult
 from mdlm_lm_eval.results.suite import SuiteTask
 
-DECODING_DEFAULTS: Mapping[str, Any] = decoding_defaults()
-LIKELIHOOD_DEFAULTS: Mapping[str, Any] = likelihood_defaults()
+DECODING_DEFAULTS, LIKELIHOOD_DEFAULTS = defaults_of(DecodingOptions), defaults_of(LikelihoodOptions)
 
 # Options that tell no rows apart by themselves: they change no score, or are columns, axes or facts of their own. Every
 # other option that a file records does, whether this version knows it or not.
@@ -68,11 +67,7 @@ def benchmark_decoding(file: ResultFile, result: TaskResult, *, is_autoregressiv
         facts = [AUTOREGRESSIVE if is_autoregressive else _NOT_STATED, _sampling_of_others(result)]
     elif result.output_type == "generate_until":
         options = options_of(file, result)
-        ratio = options["mask_ratio"]
-        facts = [f"n_masks={_range(result.effective['masks'])}" if ratio is None else f"mask_ratio={ratio}"]
-        facts.append(f"steps={_range(result.effective['steps'])}")
-        if options["unmasking"] != DECODING_DEFAULTS["unmasking"]:
-            facts.append(f"unmasking={options['unmasking']}")
+        facts = [_masks(options, result), f"steps={_range(result.effective['steps'])}", *_unmasking(options)]
         if int(options["n_fillers"]):
             facts.append(f"{options['n_fillers']} fillers {options['filler']!r}")
         facts += _deviations(options)
@@ -97,11 +92,7 @@ def method_and_pace(file: ResultFile, result: TaskResult) -> tuple[str, str]:
     elif options["steps"] != "auto" or options["steps_per_block"] is not None:
         pace += [f"{name}={options[name]}" for name in ("steps", "steps_per_block") if options[name] is not None]
     rest = options | {name: DECODING_DEFAULTS[name] for name in _PACE_NAMES}
-    ratio = options["mask_ratio"]
-    facts = [f"n_masks={_range(result.effective['masks'])}" if ratio is None else f"mask_ratio={ratio}"]
-    if options["unmasking"] != DECODING_DEFAULTS["unmasking"]:
-        facts.append(f"unmasking={options['unmasking']}")
-    facts += _deviations(rest)
+    facts = [_masks(options, result), *_unmasking(options), *_deviations(rest)]
     return ", ".join([*facts, f"by {' and '.join(rules) or 'steps'}"]), ", ".join(pace)
 
 
@@ -117,6 +108,16 @@ def options_of(file: ResultFile, result: TaskResult) -> dict[str, Any]:
     if str(generation.get("do_sample", "")).lower() == "false" and "temperature" not in explicit:
         options["temperature"] = 0.0
     return options
+
+
+def _masks(options: Mapping[str, Any], result: TaskResult) -> str:
+    ratio = options["mask_ratio"]
+    return f"n_masks={_range(result.effective['masks'])}" if ratio is None else f"mask_ratio={ratio}"
+
+
+def _unmasking(options: Mapping[str, Any]) -> list[str]:
+    rule = options["unmasking"]
+    return [] if rule == DECODING_DEFAULTS["unmasking"] else [f"unmasking={rule}"]
 
 
 def _deviations(options: Mapping[str, Any]) -> list[str]:

@@ -5,16 +5,16 @@ from importlib.resources import files
 from typing import Any
 
 import yaml
+from mdlm_lm_eval.tasks.settings import DEFAULT_SETTINGS
 
 from mdlm_leaderboard.experiments import SUMMARIES
 from mdlm_leaderboard.rows import LeaderboardRow, Setting
-from mdlm_lm_eval.results.suite import STANDARD_SETTINGS
 
 # The paper's own questions: version and hash of our suite say nothing of them.
 _SETTING = Setting(
     suite_version="of the paper",
     suite_hash=None,
-    **STANDARD_SETTINGS | {"fewshot_seed": None},
+    **DEFAULT_SETTINGS | {"fewshot_seed": None},
     limit=None,
     chat_template=False,
 )

@@ -4,9 +4,11 @@ import shlex
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from mdlm_lm_eval.tasks.settings import DEFAULT_SETTINGS
+
 from mdlm_leaderboard.rows import Run
 from mdlm_lm_eval.results.result_file import ResultFile, is_number, leaves
-from mdlm_lm_eval.results.suite import STANDARD_SETTINGS, suite_task
+from mdlm_lm_eval.results.suite import suite_task
 
 _DEFAULT_SEEDS = {"random_seed": 0, "numpy_seed": 1234, "torch_seed": 1234, "fewshot_seed": 1234}
 
@@ -72,7 +74,7 @@ def _shots(file: ResultFile) -> list[str]:
         return ["--num_fewshot", str(shots.pop())] if len(shots) == 1 else []
     changed = [
         f"{name}={suites[0].metadata[name]}"
-        for name, standard in STANDARD_SETTINGS.items()
+        for name, standard in DEFAULT_SETTINGS.items()
         if suites[0].metadata.get(name, standard) != standard
     ]
     return ["--metadata", *changed] if changed else []

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass, replace
 
+from mdlm_lm_eval.tasks.settings import DEFAULT_SETTINGS
+
 from mdlm_leaderboard.checkpoint import Checkpoint, autoregressive_kinds, checkpoint_of
 from mdlm_leaderboard.decoding import Decoding, benchmark_decoding, method_and_pace, options_of, suite_decoding
 from mdlm_leaderboard.experiments import BY_NAME, EXPERIMENTS, SuiteRun
@@ -10,7 +12,7 @@ from mdlm_leaderboard.runs import machine_of, run_of
 from mdlm_lm_eval.options import APPROXIMATE_CACHES
 from mdlm_lm_eval.results.files import UnusableFile
 from mdlm_lm_eval.results.result_file import ResultFile, TaskResult, leaves, unusable_if_different
-from mdlm_lm_eval.results.suite import STANDARD_SETTINGS, SuiteTask, suite_task
+from mdlm_lm_eval.results.suite import SuiteTask, suite_task
 
 
 @dataclass(frozen=True)
@@ -97,7 +99,7 @@ def _suite_scores(file: ResultFile, result: TaskResult, task: SuiteTask, checkpo
         raise UnusableFile(f"runs {result.name!r}, whose slots need masks, with --model {file.model_kind!r}")
     if file.mdlm is not None and not {"masks", "steps"} <= result.effective.keys():
         raise UnusableFile(f"states no mask count for {result.name!r}")
-    settings = {name: _metadata(result, name) for name in STANDARD_SETTINGS}
+    settings = {name: _metadata(result, name) for name in DEFAULT_SETTINGS}
     setting = Setting(result.version, file.suite_hash, **settings, limit=file.limit, chat_template=file.chat_template)
     decoding = suite_decoding(file, result, task)
     options = options_of(file, result) if file.mdlm else {}
@@ -112,8 +114,8 @@ def _suite_scores(file: ResultFile, result: TaskResult, task: SuiteTask, checkpo
     )
     places = []
     for experiment in EXPERIMENTS:
-        standard = {experiment.beyond: STANDARD_SETTINGS[experiment.beyond]} if experiment.beyond else {}
-        row = (checkpoint, decoding, replace(setting, **standard))  # type: ignore[arg-type]
+        standard = {experiment.beyond: DEFAULT_SETTINGS[experiment.beyond]} if experiment.beyond else {}
+        row = (checkpoint, decoding, replace(setting, **standard))
         places += [Place(*row, experiment.name, series, x) for series, x in experiment.places(run)]
     return [TaskScore(place, task.task, mean, None, result.n_questions) for place in places]
 
@@ -148,11 +150,10 @@ def _benchmark_scores(
         if not 0 <= mean <= 1 or not result.higher_is_better.get(metric.partition(",")[0], True):
             unfit.append(f"{metric!r} of {result.name!r} is no accuracy from 0 to 1")
             continue
-        column = f"{result.name} v{result.version} ({metric.removesuffix(',none')}; {result.shots}-shot{chat}; {how})"
-        place = Place(checkpoint, Decoding("", "", ""), setting, "benchmarks", "", column)
-        benchmark = f"{result.name} v{result.version} ({metric.removesuffix(',none')}; {result.shots}-shot{chat})"
-        score = TaskScore(place, result.name, mean, result.standard_errors.get(metric), result.n_questions)
-        scores.append(replace(score, speed=_speed(file, result, benchmark)))
+        what = f"{result.name} v{result.version} ({metric.removesuffix(',none')}; {result.shots}-shot{chat}"
+        place = Place(checkpoint, Decoding("", "", ""), setting, "benchmarks", "", f"{what}; {how})")
+        error, speed = result.standard_errors.get(metric), _speed(file, result, f"{what})")
+        scores.append(TaskScore(place, result.name, mean, error, result.n_questions, speed))
     return scores, unfit
 
 

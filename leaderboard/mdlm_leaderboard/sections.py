@@ -4,10 +4,12 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
+from mdlm_lm_eval.tasks.settings import DEFAULT_SETTINGS
+
 from mdlm_leaderboard.checkpoint import Checkpoint
 from mdlm_leaderboard.decoding import Decoding
 from mdlm_leaderboard.rows import Setting
-from mdlm_lm_eval.results.suite import STANDARD_SETTINGS, current_version
+from mdlm_lm_eval.results.suite import current_version
 
 RowKey = tuple[Checkpoint, Decoding, Setting]
 
@@ -36,10 +38,10 @@ def _distance(setting: Setting) -> tuple[Any, ...]:
         setting.suite_version != current_version(),
         setting.limit is not None,
         -(setting.limit or 0),
-        *(vars(setting)[name] != standard for name, standard in STANDARD_SETTINGS.items()),
+        *(vars(setting)[name] != standard for name, standard in DEFAULT_SETTINGS.items()),
         version,
         setting.chat_template,
-        *(vars(setting)[name] or 0 for name in STANDARD_SETTINGS),
+        *(vars(setting)[name] or 0 for name in DEFAULT_SETTINGS),
     )
 
 
@@ -75,7 +77,7 @@ def _title(setting: Setting, states_masks: bool) -> str:
     facts = []
     if setting.suite_version is not None:
         facts.append(f"{setting.fewshot_relevant} relevant and {setting.fewshot_distractors} distractor examples")
-        if setting.fewshot_seed != STANDARD_SETTINGS["fewshot_seed"]:
+        if setting.fewshot_seed != DEFAULT_SETTINGS["fewshot_seed"]:
             facts.append(f"seed {setting.fewshot_seed}")
         if setting.chat_template:
             facts.append("chat template")
@@ -100,13 +102,13 @@ def _why_apart(setting: Setting, main: Setting, *, states_masks: bool) -> str:
                 f"differ from those of the main table ({(main.suite_hash or 'unknown')[:12]})"
             )
         examples = (setting.fewshot_relevant, setting.fewshot_distractors)
-        standard = (STANDARD_SETTINGS["fewshot_relevant"], STANDARD_SETTINGS["fewshot_distractors"])
+        standard = (DEFAULT_SETTINGS["fewshot_relevant"], DEFAULT_SETTINGS["fewshot_distractors"])
         if examples != standard:
             reasons.append(
                 f"{examples[0]} relevant and {examples[1]} distractor examples are not the standard {standard[0]} and "
                 f"{standard[1]}"
             )
-        if setting.fewshot_seed != STANDARD_SETTINGS["fewshot_seed"]:
+        if setting.fewshot_seed != DEFAULT_SETTINGS["fewshot_seed"]:
             reasons.append(f"fewshot_seed={setting.fewshot_seed} draws other questions")
         if setting.chat_template and not main.chat_template:
             reasons.append("prompts follow the models' chat templates")

@@ -4,13 +4,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from statistics import fmean
 
+from mdlm_lm_eval.tasks.questions import N_TEST_QUESTIONS
+
 from mdlm_leaderboard.checkpoint import checkpoint_of
 from mdlm_leaderboard.collect import TOLERANCE
 from mdlm_leaderboard.scores import file_scores
 from mdlm_lm_eval.results.files import UnusableFile, read_json
 from mdlm_lm_eval.results.privacy import published
 from mdlm_lm_eval.results.result_file import ResultFile, TaskResult, read_result_file
-from mdlm_lm_eval.results.suite import QUESTIONS_PER_TASK, current_version, suite_task, task_names
+from mdlm_lm_eval.results.suite import current_version, suite_task, task_names
 
 # What `--model mdlm` records, without which nobody could run it again.
 _RECORDED = ("decoding", "likelihood", "family", "pretrained", "package_version", "device", "task_suite")
@@ -67,8 +69,8 @@ def _group_problems(group: str, results: dict[str, TaskResult]) -> Iterator[str]
     for result in results.values():
         if result.version != current_version():
             yield f"{result.name} is of suite version {result.version!r}; it must be {current_version()}"
-        if result.n_original != QUESTIONS_PER_TASK:
-            yield f"{result.name} has {result.n_original} questions; it must have {QUESTIONS_PER_TASK}"
+        if result.n_original != N_TEST_QUESTIONS:
+            yield f"{result.name} has {result.n_original} questions; it must have {N_TEST_QUESTIONS}"
         right = result.metrics["exact_match,none"] * result.n_questions
         if abs(right - round(right)) > 1e-6:
             yield (

@@ -8,8 +8,7 @@ from typing import Any
 from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.values import check_batch_size
 
-MASKED_DIFFUSION, AUTOREGRESSIVE = "mdlm", "hf"
-MODELS = (MASKED_DIFFUSION, AUTOREGRESSIVE)
+AUTOREGRESSIVE = "hf"
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,6 @@ import csv
 import io
 import json
 import platform
-import shlex
-import sys
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
@@ -14,9 +12,9 @@ from statistics import fmean
 from typing import Any
 
 from mdlm_lm_eval.options import OptionError
-from mdlm_lm_eval.results.files import UnusableFile, check_writable, read_json, write_whole
+from mdlm_lm_eval.results.files import UnusableFile, read_json, write_whole
 from mdlm_lm_eval.results.locks import claim
-from mdlm_lm_eval.results.privacy import published, published_command
+from mdlm_lm_eval.results.privacy import published, typed_command
 from mdlm_lm_eval.results.statistics import t_interval
 
 Row = dict[str, Any]
@@ -57,10 +55,6 @@ class Report:
     def path(self, suffix: str) -> Path:
         """Of one of the analysis' files."""
         return self.folder / f"{self.name}{suffix}"
-
-    def make_folder(self) -> None:
-        """Raises OptionError where there can be none, so that no work is done in vain."""
-        check_writable(self.folder, "--output_path")
 
     def has(self, task: str) -> bool:
         """Whether a task's rows are there, from whatever process."""
@@ -115,7 +109,7 @@ class Report:
     def _write(self, summary: Mapping[str, Any]) -> None:
         content = {
             "analysis": self.name,
-            "command": _command(),
+            "command": typed_command("mdlm-attribution"),
             "settings": self.settings,
             "versions": _versions(),
             "finished_tasks": self.finished,
@@ -123,10 +117,6 @@ class Report:
             "rows": self.rows,
         }
         write_whole(self.path(".json"), json.dumps(content, indent=1) + "\n")
-
-
-def _command() -> str:
-    return published_command(shlex.join(["mdlm-attribution", *sys.argv[1:]]))
 
 
 def _versions() -> dict[str, str]:

@@ -24,6 +24,7 @@ from mdlm_lm_eval.batching import Batches
 from mdlm_lm_eval.denoiser import Denoiser, NonFiniteLogitsError
 from mdlm_lm_eval.devices import check_device
 from mdlm_lm_eval.options import OptionError
+from mdlm_lm_eval.results.files import check_writable
 from mdlm_lm_eval.results.sharing import Shared
 from mdlm_lm_eval.results.suite import suite_info
 
@@ -81,7 +82,7 @@ def run(options: AnalysisOptions, rows_of: Callable[[Session, Any], list[Row]]) 
             build_prompt(task, first, encoding, n_masks, apply_chat_template=options.apply_chat_template)
     if not to_do:
         return report
-    report.make_folder()
+    check_writable(options.output_path, "--output_path")
     denoiser = load_model(options, encoding)
     largest = LARGEST_BATCH_ON_CPU if denoiser.device.type == "cpu" else LARGEST_BATCH
     per_task = len(options.n_masks) * options.reorderings

@@ -213,9 +213,10 @@ def decode_blocks(
         for n, row in enumerate(decoder.rows):
             while row.phase is Phase.STORE and not row.is_over(end_ids) and not decoder.needs_storing(row):
                 row.next_block()
+            returned = row.returned()
             is_final = row.phase is Phase.STORE or options.editing_threshold is None
-            if row.is_over(end_ids) or (options.early_exit and is_final and row.is_decided(end_ids, is_decided)):
-                completions[row.index] = row.completion(end_ids)
+            if row.is_over(end_ids) or (options.early_exit and is_final and returned.is_decided(end_ids, is_decided)):
+                completions[row.index] = returned.completion(end_ids, row.cost)
             else:
                 kept.append(n)
         if len(kept) < len(decoder.rows):

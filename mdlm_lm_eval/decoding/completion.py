@@ -1,7 +1,8 @@
 """What decoding one canvas gave, and what it cost."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 
 @dataclass(frozen=True)
@@ -39,9 +40,29 @@ class Completion:
     n_written: int
 
 
-def until_end(token_ids: Sequence[int], end_ids: Collection[int]) -> list[int]:
-    """The tokens up to the first of `end_ids`, inclusive."""
-    for index, token in enumerate(token_ids):
-        if token in end_ids:
-            return list(token_ids[: index + 1])
-    return list(token_ids)
+@dataclass(frozen=True)
+class ReturnedSlots:
+    """The tokens of a canvas's returned slots so far, masks where they still are."""
+
+    token_ids: list[int]
+    mask_token_id: int
+
+    @cached_property
+    def written(self) -> list[int]:
+        """Those that hold a token, from the left without a gap."""
+        ids, mask = self.token_ids, self.mask_token_id
+        return ids[: ids.index(mask)] if mask in ids else ids
+
+    def is_decided(self, end_ids: Collection[int], is_decided: Callable[[list[int]], bool] | None) -> bool:
+        """Whether nothing that is still to be decoded can change the returned text."""
+        return (
+            len(self.written) == len(self.token_ids)
+            or any(token in end_ids for token in self.written)
+            or (bool(self.written) and is_decided is not None and is_decided(self.written))
+        )
+
+    def completion(self, end_ids: Collection[int], cost: Cost) -> Completion:
+        """What comes back."""
+        stop = next((n for n, token in enumerate(self.written, start=1) if token in end_ids), len(self.written))
+        n_written = len(self.token_ids) - self.token_ids.count(self.mask_token_id)
+        return Completion(self.written[:stop], cost, n_written)

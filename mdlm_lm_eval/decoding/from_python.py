@@ -1,6 +1,5 @@
 """Decoding of prompts, as token ids or as texts, for use from Python."""
 
-import hashlib
 from collections import Counter
 from collections.abc import Collection, Sequence
 from typing import Any, overload
@@ -13,6 +12,7 @@ from mdlm_lm_eval.decoding.canvases import decode_canvases
 from mdlm_lm_eval.denoiser import Denoiser
 from mdlm_lm_eval.families import end_of_turn_ids, eos_ids
 from mdlm_lm_eval.options import DecodingOptions, OptionError
+from mdlm_lm_eval.requests import seed_of
 from mdlm_lm_eval.text import Ending, encode_without_masks
 
 
@@ -102,7 +102,7 @@ def _decode_ids(
             max_length=denoiser.max_length,
             request_gen_toks=max_gen_toks,
             filler_ids=filler_ids,
-            seed=int.from_bytes(hashlib.sha256(key.encode()).digest()[:8], "big") >> 1,
+            seed=seed_of(key),
             attention=attention,
         )
         canvases.append(canvas)

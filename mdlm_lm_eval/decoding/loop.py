@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from mdlm_lm_eval.canvas import Canvas, pad_canvases
-from mdlm_lm_eval.decoding.completion import Completion, Cost, until_end
+from mdlm_lm_eval.decoding.completion import Completion, Cost, ReturnedSlots
 from mdlm_lm_eval.decoding.proposals import propose
 from mdlm_lm_eval.decoding.rules import unmasking_rule
 from mdlm_lm_eval.decoding.schedules import least_counts, unmask_counts
@@ -85,11 +85,11 @@ class CanvasBatch:
         """Which rows have no mask left to decode."""
         return (~((self.input_ids == mask_token_id) & (self.slot_number >= 0)).any(1)).tolist()
 
-    def slot_tokens(self) -> list[list[int]]:
-        """The tokens of the slots that are returned, masks where they still are."""
+    def returned(self, mask_token_id: int) -> list[ReturnedSlots]:
+        """What comes back for each row, so far."""
         ids = self.input_ids.tolist()
         return [
-            [row[slot] for slot in canvas.slots[: canvas.n_returned]]
+            ReturnedSlots([row[slot] for slot in canvas.slots[: canvas.n_returned]], mask_token_id)
             for row, canvas in zip(ids, self.canvases, strict=True)
         ]
 
@@ -123,18 +123,11 @@ def decode_whole(
             continue
         batch.check_finite()
         kept = []
-        for row, tokens in enumerate(batch.slot_tokens()):
-            prefix = tokens[: tokens.index(denoiser.mask_token_id)] if denoiser.mask_token_id in tokens else tokens
-            decided = options.early_exit and (
-                len(prefix) == len(tokens)
-                or any(token in end_ids for token in prefix)
-                or (bool(prefix) and is_decided is not None and is_decided(prefix))
-            )
-            if finished[row] or decided:
+        for row, returned in enumerate(batch.returned(denoiser.mask_token_id)):
+            if finished[row] or (options.early_exit and returned.is_decided(end_ids, is_decided)):
                 length = canvases_per_row * len(batch.canvases[row].token_ids)
                 cost = Cost(forward_passes=step, steps=step, tokens=step * length)
-                n_written = len(tokens) - tokens.count(denoiser.mask_token_id)
-                completions[batch.indices[row]] = Completion(until_end(prefix, end_ids), cost, n_written)
+                completions[batch.indices[row]] = returned.completion(end_ids, cost)
             else:
                 kept.append(row)
         if len(kept) < len(batch.indices):

@@ -1,13 +1,13 @@
 """How far the decoding of one canvas has come, block by block. No tensor algebra."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from enum import Enum
 
 import torch
 
 from mdlm_lm_eval.canvas import Canvas
 from mdlm_lm_eval.decoding.blocks import Block
-from mdlm_lm_eval.decoding.completion import Completion, Cost, until_end
+from mdlm_lm_eval.decoding.completion import Cost, ReturnedSlots
 from mdlm_lm_eval.decoding.rules import unmasking_rule
 from mdlm_lm_eval.options import DecodingOptions
 
@@ -121,25 +121,7 @@ class CanvasProgress:
         is_last = self.number == len(self.blocks) - 1
         return is_last or any(self.token_ids[slot] in end_ids for slot in self.block.slots)
 
-    def returned(self) -> list[int]:
-        """The returned tokens so far, from the left without a gap."""
-        tokens = self._in_returned_slots()
-        return tokens[: tokens.index(self.mask_token_id)] if self.mask_token_id in tokens else tokens
-
-    def is_decided(self, end_ids: Collection[int], is_decided: Callable[[list[int]], bool] | None) -> bool:
-        """Whether nothing that is still to be decoded can change the returned text."""
-        tokens = self.returned()
-        return (
-            len(tokens) == self.canvas.n_returned
-            or any(token in end_ids for token in tokens)
-            or (bool(tokens) and is_decided is not None and is_decided(tokens))
-        )
-
-    def completion(self, end_ids: Collection[int]) -> Completion:
-        """What comes back."""
-        tokens = self._in_returned_slots()
-        n_written = len(tokens) - tokens.count(self.mask_token_id)
-        return Completion(until_end(self.returned(), end_ids), self.cost, n_written)
-
-    def _in_returned_slots(self) -> list[int]:
-        return [self.token_ids[slot] for slot in self.canvas.slots[: self.canvas.n_returned]]
+    def returned(self) -> ReturnedSlots:
+        """What comes back, so far."""
+        slots = self.canvas.slots[: self.canvas.n_returned]
+        return ReturnedSlots([self.token_ids[slot] for slot in slots], self.mask_token_id)

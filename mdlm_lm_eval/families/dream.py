@@ -5,9 +5,9 @@ After Dream's published modelling code (Ye et al., 2025, arXiv:2508.15487).
 
 from typing import Any
 
-from transformers import AutoTokenizer, PretrainedConfig, Qwen2Config, Qwen2Tokenizer
+from transformers import AutoTokenizer, Qwen2Config, Qwen2Tokenizer
 
-from mdlm_lm_eval.families.family import Family
+from mdlm_lm_eval.families.family import Family, shifted
 from mdlm_lm_eval.families.loading.published import same_keys
 from mdlm_lm_eval.families.registry import register_family
 
@@ -22,18 +22,13 @@ def tokenizer_class(class_name: str | None) -> Any:
     return Qwen2Tokenizer if class_name == "DreamTokenizer" else AutoTokenizer
 
 
-def shift(_config: PretrainedConfig) -> bool:
-    """The output at a position predicts the next token, as in the autoregressive model that Dream began as."""
-    return True
-
-
 register_family(
     Family(
         name="dream",
         model_types=("Dream",),
         native_config=native_config,
         tokenizer_class=tokenizer_class,
-        shift=shift,
+        shift=shifted,
         end_of_turn=("<|im_end|>",),
     )
 )

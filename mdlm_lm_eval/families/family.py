@@ -19,6 +19,11 @@ def shift_of_config(config: PretrainedConfig) -> bool:
     return parse_flag("shift_logits", config.to_dict().get("shift_logits") or False)
 
 
+def shifted(_config: PretrainedConfig) -> bool:
+    """The output at a position predicts the next token, as in the autoregressive model that the family began as."""
+    return True
+
+
 def full_attention(_config: PretrainedConfig, _block_length: int | None) -> AttentionPattern:
     """Every position sees the whole canvas, whatever blocks it is decoded in."""
     return FULL_ATTENTION

@@ -9,10 +9,9 @@ from typing import Any
 
 from transformers import PretrainedConfig
 
-from mdlm_lm_eval.families.attention import AttentionPattern
 from mdlm_lm_eval.families.family import Family
 from mdlm_lm_eval.families.loading.experts import expert_weight_names
-from mdlm_lm_eval.families.loading.published import block_length_of, require
+from mdlm_lm_eval.families.loading.published import blocks_from_row_start, require
 from mdlm_lm_eval.families.loading.tokenizers import tokenizer_of_file
 from mdlm_lm_eval.families.registry import register_family
 from mdlm_lm_eval.options import OptionError
@@ -106,11 +105,6 @@ def weight_conversions() -> list[Any]:
     return [WeightConverter("attention.query_key_value", projections, operations=[Split(dim=0)])]
 
 
-def attention(config: PretrainedConfig, block_length: int | None) -> AttentionPattern:
-    """Blocks from the row's first token."""
-    return AttentionPattern(block_length_of(config, block_length))
-
-
 def llada2(name: str, published_as: str | None, decoding_defaults: Mapping[str, object]) -> Family:
     """One of the two releases."""
     return Family(
@@ -123,7 +117,7 @@ def llada2(name: str, published_as: str | None, decoding_defaults: Mapping[str, 
         expert_weight_names=expert_weight_names,
         tokenizer_class=tokenizer_of_file,
         end_of_turn=("<|role_end|>",),
-        attention=attention,
+        attention=blocks_from_row_start,
         edits=True,
         decoding_defaults=decoding_defaults,
         refusals={

@@ -8,12 +8,11 @@ import re
 from pathlib import PurePath
 from typing import Any
 
-from transformers import PretrainedConfig, Qwen3Config, Qwen3MoeConfig
+from transformers import Qwen3Config, Qwen3MoeConfig
 
-from mdlm_lm_eval.families.attention import AttentionPattern
 from mdlm_lm_eval.families.family import Family
 from mdlm_lm_eval.families.loading.experts import expert_weight_names
-from mdlm_lm_eval.families.loading.published import block_length_of, require, same_keys
+from mdlm_lm_eval.families.loading.published import blocks_from_row_start, require, same_keys
 from mdlm_lm_eval.families.registry import register_family
 
 BLOCK_LENGTH = 4  # of the checkpoints whose name says none
@@ -49,17 +48,12 @@ def tokens_and_blocks(published: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def attention(config: PretrainedConfig, block_length: int | None) -> AttentionPattern:
-    """Blocks from the row's first token."""
-    return AttentionPattern(block_length_of(config, block_length))
-
-
 register_family(
     Family(
         name="sdar",
         model_types=("sdar",),
         native_config=dense_config,
-        attention=attention,
+        attention=blocks_from_row_start,
         end_of_turn=("<|im_end|>",),
     )
 )
@@ -69,7 +63,7 @@ register_family(
         model_types=("sdar_moe",),
         native_config=sparse_config,
         expert_weight_names=expert_weight_names,
-        attention=attention,
+        attention=blocks_from_row_start,
         end_of_turn=("<|im_end|>",),
     )
 )

@@ -9,8 +9,6 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from tqdm import tqdm
-
 from mdlm_lm_eval.denoiser import Denoiser
 from mdlm_lm_eval.families.attention import AttentionPattern
 from mdlm_lm_eval.likelihood.canvases import LikelihoodRequest, answer_length, answer_tokens, chunks
@@ -31,7 +29,6 @@ _BETWEEN_SEEDS = 0x9E3779B97F4A7C15
 class ContextRow:
     """Requests with one context: their blocks' trajectories, and the finished tokens that these stand behind."""
 
-    request_indices: list[int]
     trajectories: list[Trajectory]
     finished: list[Column]
     left: dict[tuple[int, int], tuple[int, int]]  # (owner, start of a block) -> token id and block before it
@@ -81,7 +78,6 @@ def score_blocks(
     greedy: LikelihoodOptions,
     *,
     batch_size: int,
-    bar: "tqdm[object]",
 ) -> tuple[list[float], list[list[Trajectory]]]:
     """Estimates from `corruptions_of` the part of a request in one block, and the trajectories of all requests' blocks.
 
@@ -112,7 +108,6 @@ def score_blocks(
             for number, (row, _) in enumerate(batch if walks else []):
                 going = [t for t in row.trajectories if t.masked and t.index not in stopped]
                 windows += _step_windows(number, row, going, denoiser.mask_token_id)
-        bar.update(sum(len(row.request_indices) for row, _ in batch))
     return log_likelihoods, trajectories
 
 
@@ -128,7 +123,7 @@ def _context_rows(
         row: ContextRow | None = None
         for index in same_context:
             if row is None:
-                row = ContextRow([], [], [], {})
+                row = ContextRow([], [], {})
             _add_request(row, index, requests[index], options, denoiser)
             if len(row.finished) - len(requests[index].context_ids) > _FINISHED_TOKENS:
                 yield row
@@ -158,7 +153,6 @@ def _add_request(
         if trajectory.start > 0:
             before = trajectory.start - 1
             row.left[_owner(trajectory), trajectory.start] = tokens[before], attention.block_of(before, context)
-    row.request_indices.append(index)
     row.trajectories += trajectories
 
 

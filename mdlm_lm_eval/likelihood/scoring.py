@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 import torch
-from tqdm import tqdm
 
 from mdlm_lm_eval.decoding.rules import unmasking_rule
 from mdlm_lm_eval.denoiser import Denoiser
@@ -49,7 +48,6 @@ def score(
     *,
     batch_size: int,
     max_length: int,
-    progress: bool = False,
     corruptions_of: Callable[[LikelihoodRequest, LikelihoodOptions], list[Corruption]] = corruptions_of,
 ) -> list[tuple[float, bool]]:
     """(log p(continuation | context) in nats, whether greedy decoding gives the continuation) for every request.
@@ -68,23 +66,21 @@ def score(
     token that differs. Without `check_greedy` the flag is False.
     """
     if options.likelihood == "duel":
-        ends = duel(denoiser, requests, options, batch_size=batch_size, max_length=max_length, progress=progress)
+        ends = duel(denoiser, requests, options, batch_size=batch_size, max_length=max_length)
         return [(sum(end.log_probs), options.check_greedy and end.is_greedy) for end in ends]
     greedy = replace(options, likelihood="duel", unmasking="confidence", confidence_threshold=None)
     if denoiser.attention.is_block_causal:
         fitted = [truncate(request, options, max_length) for request in requests]
-        with tqdm(total=len(requests), desc="Likelihood requests", disable=not progress) as bar:
-            log_likelihoods, blocks = score_blocks(
-                denoiser, fitted, options, lambda r: corruptions_of(r, options), greedy, batch_size=batch_size, bar=bar
-            )
+        log_likelihoods, blocks = score_blocks(
+            denoiser, fitted, options, lambda r: corruptions_of(r, options), greedy, batch_size=batch_size
+        )
         flags = [options.check_greedy and all(block.is_greedy for block in of_request) for of_request in blocks]
         return list(zip(log_likelihoods, flags, strict=True))
     trajectories = [_start(index, request, options, max_length) for index, request in enumerate(requests)]
     log_likelihoods = [0.0] * len(requests)
-    with tqdm(total=len(requests), desc="Likelihood requests", disable=not progress) as bar:
-        canvases = _corrupted(trajectories, lambda r: corruptions_of(r, options), options, denoiser.mask_token_id, bar)
-        for batch in chunks(canvases, batch_size):
-            read(denoiser, batch, log_likelihoods, greedy)
+    canvases = _corrupted(trajectories, lambda r: corruptions_of(r, options), options, denoiser.mask_token_id)
+    for batch in chunks(canvases, batch_size):
+        read(denoiser, batch, log_likelihoods, greedy)
     if not options.check_greedy:
         return [(log_likelihood, False) for log_likelihood in log_likelihoods]
     for group in chunks(sorted(trajectories, key=_shape), _TRAJECTORIES_PER_GROUP):
@@ -100,7 +96,6 @@ def duel(
     *,
     batch_size: int,
     max_length: int,
-    progress: bool = False,
 ) -> list[Trajectory]:
     """The decoder's whole trajectory to each continuation; its `log_probs` sum to log p(continuation | context).
 
@@ -109,15 +104,13 @@ def duel(
     if unmasking_rule(options.unmasking).is_random:
         raise without_duel(options.unmasking)
     trajectories = [_start(index, request, options, max_length) for index, request in enumerate(requests)]
-    with tqdm(total=len(requests), desc="Likelihood requests", disable=not progress) as bar:
-        if denoiser.attention.is_block_causal:
-            fitted = [trajectory.request for trajectory in trajectories]
-            _, blocks = score_blocks(denoiser, fitted, options, None, options, batch_size=batch_size, bar=bar)
-            return [_joined(whole, of_request) for whole, of_request in zip(trajectories, blocks, strict=True)]
-        for group in chunks(sorted(trajectories, key=_shape), _TRAJECTORIES_PER_GROUP):
-            while going := [trajectory for trajectory in group if trajectory.masked]:
-                _step(denoiser, going, options, batch_size)
-                bar.update(sum(not trajectory.masked for trajectory in going))
+    if denoiser.attention.is_block_causal:
+        fitted = [trajectory.request for trajectory in trajectories]
+        _, blocks = score_blocks(denoiser, fitted, options, None, options, batch_size=batch_size)
+        return [_joined(whole, of_request) for whole, of_request in zip(trajectories, blocks, strict=True)]
+    for group in chunks(sorted(trajectories, key=_shape), _TRAJECTORIES_PER_GROUP):
+        while going := [trajectory for trajectory in group if trajectory.masked]:
+            _step(denoiser, going, options, batch_size)
     return trajectories
 
 
@@ -164,7 +157,6 @@ def _corrupted(
     corruptions_of: Callable[[LikelihoodRequest], list[Corruption]],
     options: LikelihoodOptions,
     mask_token_id: int,
-    bar: "tqdm[object]",
 ) -> Iterator[LikelihoodCanvas]:
     """Canvases of all corruptions, longest first; equal ones of requests with the same context are one.
 
@@ -184,7 +176,6 @@ def _corrupted(
                     key = tuple(canvas.token_ids[canvas.context_length :])
                     canvases.setdefault(key, canvas).trajectories.append(trajectory)
             yield from canvases.values()
-            bar.update(len(group))
 
 
 def _canvas(trajectory: Trajectory, masked: Sequence[int], mask_token_id: int) -> LikelihoodCanvas:

@@ -78,9 +78,8 @@ class FinishedBlocks:
                 )
             for position in window.positions():
                 offset = window.context_length + position
-                is_shifted = (
-                    self.denoiser.shift and window.start + offset > 0
-                )  # a text's first token has its own output
+                # A text's first token has its own output.
+                is_shifted = self.denoiser.shift and window.start + offset > 0
                 rows.append(window.row)
                 outputs.append(len(columns) + offset - int(is_shifted))
             columns += [
@@ -89,12 +88,10 @@ class FinishedBlocks:
             ]
         width = max(map(len, of_windows))
         finished = [[*row, *[pad] * (self.length - len(row))] for row in self.rows]
-        keys = self._table(
-            [
-                [*row, *columns, *[pad] * (width - len(columns))]
-                for row, columns in zip(finished, of_windows, strict=True)
-            ]
-        )  # [R, T + W, 6]
+        table = [
+            [*row, *columns, *[pad] * (width - len(columns))] for row, columns in zip(finished, of_windows, strict=True)
+        ]
+        keys = torch.tensor(table).to(self.denoiser.device)  # [R, T + W, 6]
         start = self.length if self.is_remembered else 0
         queries = keys[:, start:]
         self.is_remembered = self.cache is not None
@@ -112,9 +109,6 @@ class FinishedBlocks:
             cfg_scale=cfg_scale,
             prompt_mask=queries[..., 5].bool(),
         )
-
-    def _table(self, rows: list[list[Column]]) -> Tensor:
-        return torch.tensor(rows).to(self.denoiser.device)
 
 
 def _sees(queries: Tensor, keys: Tensor) -> Tensor:

@@ -8,14 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from mdlm_lm_eval.ending import ending_well
-from mdlm_lm_eval.options import OptionError
+from mdlm_lm_eval.options import LARGEST_NUMPY_SEED, OptionError
 from mdlm_lm_eval.plugin import MODEL_NAME
 from mdlm_lm_eval.results.files import check_writable
 from mdlm_lm_eval.results.tracker import saved_files
 from mdlm_lm_eval.tasks.settings import check_metadata
 from mdlm_lm_eval.values import number_of, parse_whole, shown
-
-_LARGEST_SEED = 2**32 - 1  # of numpy's
 
 
 def run(execute: Callable[[], None], given: argparse.Namespace) -> None:
@@ -49,7 +47,7 @@ def check(settings: dict[str, Any]) -> None:
         raise OptionError(f"--limit must be a number above 0, not {shown(limit)}")
     for seed in settings.get("seed") or ():
         if seed is not None:
-            parse_whole("--seed", seed, most=_LARGEST_SEED)
+            parse_whole("--seed", seed, most=LARGEST_NUMPY_SEED)
     if settings.get("num_fewshot") is not None:
         parse_whole("--num_fewshot", settings["num_fewshot"])
     output = settings.get("output_path")

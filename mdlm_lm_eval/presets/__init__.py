@@ -4,12 +4,11 @@ A preset is a YAML file <model>/<benchmark>.yaml of decoding or likelihood optio
 source and command of each.
 """
 
-import difflib
 from pathlib import Path
 
 import yaml
 
-from mdlm_lm_eval.options import OptionError
+from mdlm_lm_eval.values import OptionError, did_you_mean
 
 _FOLDER = Path(__file__).parent
 
@@ -23,8 +22,7 @@ def load_preset(name: str) -> dict[str, object]:
     """The options of a preset by name. Raises OptionError for an unknown one, naming the nearest."""
     names = preset_names()
     if name not in names:
-        nearest = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
-        hint = f"did you mean {nearest[0]}? " if nearest else ""
-        raise OptionError(f"unknown preset={name!r}; {hint}`python -m mdlm_lm_eval.presets` lists them all")
+        hint = f"{did_you_mean(name, names) or ''} `python -m mdlm_lm_eval.presets` lists them all".strip()
+        raise OptionError(f"unknown preset={name!r}; {hint}")
     options: dict[str, object] = yaml.safe_load((_FOLDER / f"{name}.yaml").read_text(encoding="utf-8"))
     return options

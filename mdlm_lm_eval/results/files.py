@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.results.sentences import one_line
+from mdlm_lm_eval.values import OptionError
 
 _MOST_BYTES = 64 * 2**20  # a result file of lm-eval takes some 100 kB
 

@@ -1,7 +1,9 @@
 """What must not be published, out of what is: secrets, and folders of the user's machine."""
 
+import json
 import re
 import shlex
+import sys
 from collections.abc import Mapping
 from pathlib import PurePosixPath
 from typing import Any
@@ -54,6 +56,11 @@ def published_command(command: str) -> str:
     return shlex.join(_published_word(word) for word in words)
 
 
+def typed_command(name: str) -> str:
+    """The command line of this process, whose program is called `name`, as it may be published."""
+    return published_command(shlex.join([name, *sys.argv[1:]]))
+
+
 def is_secret(name: object) -> bool:
     """Whether an argument of this name may not be published; `mask_token_id` and the like may."""
     return _SECRET.fullmatch(str(name)) is not None
@@ -66,8 +73,6 @@ def last_part(path: str) -> str:
 
 def _published_word(word: str) -> str:
     if word.startswith("{"):
-        import json
-
         try:
             return json.dumps(published(json.loads(word)))
         except (ValueError, RecursionError):

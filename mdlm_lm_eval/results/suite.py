@@ -1,4 +1,4 @@
-"""What there is to know of the few-shot suite without building it: versions, task names, standard settings."""
+"""What there is to know of the few-shot suite without building it: versions and task names."""
 
 import hashlib
 import re
@@ -10,11 +10,6 @@ from pathlib import Path
 import yaml
 
 from mdlm_lm_eval import tasks_path
-
-# Settings of `--metadata` with their defaults, and the questions of a task: as the task code in tasks/ has them, which
-# only lm-eval can load. A test compares them.
-STANDARD_SETTINGS = {"fewshot_relevant": 10, "fewshot_distractors": 40, "fewshot_seed": 1}
-QUESTIONS_PER_TASK = 1000
 
 # The suite within the tasks folder; what else lies there has versions of its own.
 _TASK_FOLDERS = ("context", "slot", "position", "locality")

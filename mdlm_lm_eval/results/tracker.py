@@ -6,9 +6,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.results.files import UnusableFile, read_json
 from mdlm_lm_eval.results.privacy import published
+from mdlm_lm_eval.values import OptionError
 
 _saved: list[Path] = []
 _unsaved: list[str] = []

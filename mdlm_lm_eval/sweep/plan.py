@@ -13,10 +13,9 @@ from lm_eval.utils import handle_arg_string
 from mdlm_lm_eval.model_arguments import ModelArguments, check_loading, split_model_arguments
 from mdlm_lm_eval.options import (
     DECODING_NAMES,
+    LARGEST_NUMPY_SEED,
     LIKELIHOOD_NAMES,
-    DecodingOptions,
-    LikelihoodOptions,
-    ModelOptions,
+    OPTION_KINDS,
     OptionError,
     options_of,
     unknown_option,
@@ -26,13 +25,11 @@ from mdlm_lm_eval.values import check_batch_size, must_be, number_of, parse_flag
 AUTOREGRESSIVE = "hf"
 MODELS = ("mdlm", AUTOREGRESSIVE)
 DEFAULT_SEEDS = (0, 1234, 1234, 1234)  # lm-eval's, of Python, numpy, torch and few-shot samples
-LARGEST_SEED = 2**32 - 1  # numpy's
 _LONGEST_NAME = 255 - len("..old.unfinished")  # bytes that a disk takes, less what is put around a name
 # `seed` is lm-eval's own, which the options' default to.
 OPTION_NAMES = (DECODING_NAMES | LIKELIHOOD_NAMES | {"cache_audit"}) - {"seed"}
 # In the order in which folders name them.
-_KINDS = (DecodingOptions, LikelihoodOptions, ModelOptions)
-_OPTIONS = dict.fromkeys(each.name for kind in _KINDS for each in options_of(kind))
+_OPTIONS = dict.fromkeys(each.name for kind in OPTION_KINDS for each in options_of(kind))
 AXIS_NAMES = OPTION_NAMES | {"peft", "tasks", "metadata", "num_fewshot", "seed"}
 
 
@@ -174,7 +171,9 @@ def _cells(settings: Mapping[str, Any], model: str) -> list[Cell]:
     metadata = {str(name): [_typed(value) for value in _values(name, of_tasks)] for name in of_tasks}
     adapters = [None if str(peft).lower() == "none" else str(peft) for peft in _values("peft", settings)]
     shots: list[int | None] = [parse_whole("num_fewshot", value) for value in _values("num_fewshot", settings)]
-    seeds: list[int | None] = [parse_whole("seed", value, most=LARGEST_SEED) for value in _values("seed", settings)]
+    seeds: list[int | None] = [
+        parse_whole("seed", value, most=LARGEST_NUMPY_SEED) for value in _values("seed", settings)
+    ]
     return [
         Cell(
             peft=peft,
@@ -206,7 +205,7 @@ def _check_folders(sweep: Sweep) -> None:
 
 
 def _option(name: str, value: object) -> Any:
-    kind = next(kind for kind in _KINDS if name in {each.name for each in options_of(kind)})
+    kind = next(kind for kind in OPTION_KINDS if name in {each.name for each in options_of(kind)})
     return vars(kind().override({name: value}))[name]
 
 

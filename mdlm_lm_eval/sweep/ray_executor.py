@@ -90,10 +90,6 @@ class RaySweep:
         """What was found."""
         return SweepReport(self.board, self.seconds)
 
-    def summary(self) -> str:
-        """How many cells there are, and who did them."""
-        return self.report().summary()
-
     def _workers_starter(self) -> Callable[[], None]:
         """What starts a worker; the first ones have been started."""
         resources, workers = worker_resources(self.options)

@@ -80,10 +80,6 @@ class SweepRun:
         assert self.board is not None
         return SweepReport(self.board, self.evaluator.seconds)
 
-    def summary(self) -> str:
-        """How many cells there are, who did them, and where the time went."""
-        return self.report().summary()
-
     def _next_cell(self) -> Cell | None:
         """A cell for all processes of this run, which the first of them claims; None when all cells are done."""
         taken = None

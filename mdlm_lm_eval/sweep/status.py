@@ -2,8 +2,6 @@
 
 import hashlib
 import json
-import shlex
-import sys
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -13,7 +11,7 @@ from typing import Any
 from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.results.files import UnusableFile, read_json, write_whole
 from mdlm_lm_eval.results.locks import LEASE_SECONDS, Claim
-from mdlm_lm_eval.results.privacy import published, published_command
+from mdlm_lm_eval.results.privacy import published, typed_command
 from mdlm_lm_eval.sweep.failures import failed_file, read_failure
 from mdlm_lm_eval.sweep.results import RESULT_FILE
 
@@ -28,7 +26,7 @@ def write_plan(output: Path, cells: Mapping[Path, dict[str, Any] | str]) -> None
     """
     by_folder = {folder.relative_to(output).as_posix(): settings for folder, settings in cells.items()}
     content = {
-        "command": published_command(shlex.join(["mdlm-sweep", *sys.argv[1:]])),
+        "command": typed_command("mdlm-sweep"),
         "cells": {name: _digest(settings) for name, settings in by_folder.items() if not isinstance(settings, str)},
         "refused": {name: sentence for name, sentence in by_folder.items() if isinstance(sentence, str)},
     }

@@ -1,6 +1,5 @@
 """lm-eval's task objects, each loaded once for all cells that share it."""
 
-import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -14,6 +13,7 @@ from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.results.sentences import one_line
 from mdlm_lm_eval.sweep.plan import AUTOREGRESSIVE, Cell, Sweep
 from mdlm_lm_eval.tasks.settings import check_metadata
+from mdlm_lm_eval.values import did_you_mean
 
 
 class Tasks:
@@ -34,8 +34,7 @@ class Tasks:
         names = {pattern: manager.match_tasks([pattern]) for pattern in self.patterns}
         for pattern, matches in names.items():
             if not matches:
-                nearest = difflib.get_close_matches(pattern, manager.all_tasks, n=1, cutoff=0.5)
-                hint = f"did you mean {nearest[0]}?" if nearest else "`lm_eval ls tasks` lists them all"
+                hint = did_you_mean(pattern, manager.all_tasks) or "`lm_eval ls tasks` lists them all"
                 raise OptionError(f"tasks={pattern}: lm-eval knows no such task or group; {hint}")
         expanded = [replace(cell, task=name) for cell in cells for name in names[cell.task]]
         return list({repr(cell): cell for cell in expanded}.values())

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 from random import Random
 
-from mdlm_lm_eval.default_model.training.suite import questions
+from mdlm_lm_eval.tasks import questions
 
 RULE_NAMES = (*questions.load_words(), *questions.DISTRACTOR_RULES)
 TEMPLATE_PIECES = (

@@ -5,7 +5,7 @@ from random import Random
 
 from mdlm_lm_eval.default_model.training import corpus
 from mdlm_lm_eval.default_model.training.corpus import Document
-from mdlm_lm_eval.default_model.training.suite import questions
+from mdlm_lm_eval.tasks import questions
 
 
 @dataclass(frozen=True)

@@ -25,9 +25,9 @@ from mdlm_lm_eval.default_model.training.batches import Batch, Noiser, concatena
 from mdlm_lm_eval.default_model.training.corpus import Document
 from mdlm_lm_eval.default_model.training.curriculum import STAGES, Stage, draw_document
 from mdlm_lm_eval.default_model.training.model import build_model, logits_at_masks, masked_loss
-from mdlm_lm_eval.default_model.training.suite import questions
 from mdlm_lm_eval.default_model.training.tokenizer import save_tokenizer
 from mdlm_lm_eval.default_model.training.validation import accuracies
+from mdlm_lm_eval.tasks import questions
 
 log = logging.getLogger("train")
 

@@ -8,7 +8,7 @@ from transformers import LlamaForCausalLM
 from mdlm_lm_eval.default_model.training import corpus
 from mdlm_lm_eval.default_model.training.batches import Noiser
 from mdlm_lm_eval.default_model.training.model import block_causal_mask
-from mdlm_lm_eval.default_model.training.suite import questions
+from mdlm_lm_eval.tasks import questions
 
 MASKS = (2, 200)
 DOTS = (0, 200)

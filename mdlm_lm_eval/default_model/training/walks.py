@@ -5,7 +5,7 @@ from functools import cache
 from random import Random
 
 from mdlm_lm_eval.default_model.training import corpus
-from mdlm_lm_eval.default_model.training.suite import questions
+from mdlm_lm_eval.tasks import questions
 
 SUCCESSOR_PROBABILITIES = (0.6, 0.2, 0.1, 0.1)
 PROMPT_LENGTHS = (100, 300)  # tokens, the shortest and the longest

@@ -1,6 +1,5 @@
 """A checkpoint's config in transformers' terms, and the family that it belongs to."""
 
-from dataclasses import asdict
 from typing import Any
 
 import torch
@@ -14,7 +13,7 @@ from mdlm_lm_eval.families.attention import AttentionPattern
 from mdlm_lm_eval.families.loading.errors import reason, refusing, remote_code_sentence
 from mdlm_lm_eval.families.loading.hub import check_source
 from mdlm_lm_eval.families.registry import all_families, family_names, family_of, published_family
-from mdlm_lm_eval.options import DecodingOptions, OptionError
+from mdlm_lm_eval.options import DecodingOptions, OptionError, defaults_of
 from mdlm_lm_eval.values import must_be, shown
 
 _SIZES = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "max_position_embeddings")
@@ -134,8 +133,8 @@ def attention_of(
 def check_options(config: PretrainedConfig, options: DecodingOptions) -> None:
     """Raises OptionError for an option that is set and that the family cannot do."""
     family = family_of(config)
-    for name, default in asdict(DecodingOptions()).items():
-        value = asdict(options)[name]
+    for name, default in defaults_of(DecodingOptions).items():
+        value = getattr(options, name)
         if value != default and (name, value) != ("cache", "none"):  # which asks for nothing
             family.refuse(name, value)
 

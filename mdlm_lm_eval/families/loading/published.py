@@ -4,6 +4,7 @@ from typing import Any, TypeVar
 
 from transformers import PretrainedConfig
 
+from mdlm_lm_eval.families.attention import AttentionPattern
 from mdlm_lm_eval.options import OptionError
 
 ConfigClass = TypeVar("ConfigClass", bound=PretrainedConfig)
@@ -20,6 +21,11 @@ def same_keys(config_class: type[ConfigClass], published: dict[str, Any], **sett
 def block_length_of(config: PretrainedConfig, argument: int | None) -> int:
     """Tokens of a block: the option `block_length`, else what the config says."""
     return config.to_dict()["block_length"] if argument is None else argument
+
+
+def blocks_from_row_start(config: PretrainedConfig, argument: int | None) -> AttentionPattern:
+    """Attention in blocks that are counted from a row's first token."""
+    return AttentionPattern(block_length_of(config, argument))
 
 
 def require(family: str, published: dict[str, Any], settings: dict[str, tuple[object, ...]]) -> None:
