@@ -13,6 +13,7 @@ from mdlm_finetune.arguments import read_arguments
 from mdlm_leaderboard.__main__ import _parser as leaderboard_parser
 from mdlm_lm_eval.attribution.__main__ import _parser as attribution_parser
 from mdlm_lm_eval.model_arguments import split_model_arguments
+from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.sweep import __main__ as sweep
 from mdlm_lm_eval.sweep.plan import plan
 
@@ -78,5 +79,5 @@ def test_a_command_is_understood(command: str, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_an_option_that_does_not_exist_is_noticed() -> None:
-    with pytest.raises(Exception, match="n_mask"):
+    with pytest.raises(OptionError, match="n_masks"):
         lm_eval(shlex.split("--model mdlm --model_args n_mask=2 --tasks mdlm_context"))
