@@ -104,6 +104,8 @@ def run(command: str, folder: Path, at_most: float) -> list[str]:
         end, output = f"exit status {done.returncode}", done.stdout if done.returncode == 0 else done.stderr
     except subprocess.TimeoutExpired:
         end, output = "stopped before its end", ""
+    for path, shown in ((folder, "."), (ROOT, "REPOSITORY"), (sys.prefix, "ENVIRONMENT")):
+        output = output.replace(str(path), shown)
     last = [line for line in output.splitlines() if line.strip()][-5:]
     return [*last, f"({end} after {time.monotonic() - begin:.0f} s, {time.strftime('%Y-%m-%d')})"]
 
