@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from mdlm_lm_eval.results.sentences import one_line
 from mdlm_lm_eval.values import OptionError
 
 _STOPPED, _NOBODY_READS = 130, 141  # as a shell counts SIGINT and SIGPIPE
@@ -21,8 +22,10 @@ def ending_well(command: str, *, after_stop: str) -> Iterator[None]:
         # Nobody reads on; what is left would fail once more when Python ends.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(_NOBODY_READS)
-    except (OptionError, OSError) as error:
+    except OptionError as error:
         sys.exit(f"{command}: {error}")
+    except OSError as error:  # such as a disk that is full, or not there any more
+        sys.exit(f"{command}: {one_line(error)}")
     except KeyboardInterrupt:
         sys.stderr.write(f"\n{command}: stopped; {after_stop}\n")
         sys.exit(_STOPPED)

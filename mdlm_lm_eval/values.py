@@ -47,10 +47,15 @@ def check_batch_size(size: object) -> None:
         raise must_be("batch_size", "auto or a whole number from 1 up to 999999999", size)
 
 
+def spells_number(text: str) -> bool:
+    """Whether a text is a number in plain digits, unlike nan, 0x10 and 1_000."""
+    return len(text) <= _LONGEST_NUMBER and _NUMBER.fullmatch(text) is not None
+
+
 def number_of(value: object) -> int | float | None:
-    """The number that a value is or spells; None where it is none, such as nan, 0x10 and 1_000."""
+    """The number that a value is or spells; None where it is none."""
     if isinstance(value, str):
-        if len(value) > _LONGEST_NUMBER or not _NUMBER.fullmatch(value):
+        if not spells_number(value):
             return None
         value = float(value) if set(value) & set(".eE") else int(value)
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)

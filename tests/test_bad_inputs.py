@@ -69,9 +69,9 @@ MODEL_ARGUMENTS = [
         "mixed_precision_dtype=bfloat1",
         "mixed_precision_dtype must be one of auto, float32, bfloat16, float16, not bfloat1",
     ),
-    ("max_length=long", "max_length must be a whole number from 1, not long"),
-    ("max_length=0", "max_length must be a whole number from 1, not 0"),
-    ("max_length=1000000000", "max_length must be a whole number from 1 up to 256, not 1000000000"),
+    ("max_length=long", "max_length must be a whole number from 2, not long"),
+    ("max_length=1", "max_length must be a whole number from 2, not 1"),
+    ("max_length=1000000000", "max_length must be a whole number from 2 up to 256, not 1000000000"),
     ("prefix_token_id=abc", "prefix_token_id must be a whole number from 0, not abc"),
     ("prefix_token_id=999999", "prefix_token_id must be a whole number from 0 up to "),
     ("batch_size=0", "batch_size must be auto or a whole number from 1 up to 999999999, not 0"),
@@ -149,6 +149,12 @@ COMMAND_LINES = [
     ),
     ("mdlm-sweep", ["--config", "x" * 300], "cannot be read: "),
     ("mdlm-sweep", ["--tasks=t", "--output_path="], "--output_path is not set; name a folder"),
+    ("mdlm-sweep", ["--tasks=t", "--include_path=/nowhere"], "include_path must be a folder with tasks, not /nowhere"),
+    (
+        "mdlm-sweep",
+        ["--tasks=mdlm_verb_smallest", "--metadata", "fewshot_relevant=５"],
+        "fewshot_relevant must be a whole number from 0 up to 10000, not ５",
+    ),
     ("mdlm-attribution", ["groups", "--tasks=,"], "tasks is not set; name at least one"),
     (
         "mdlm-attribution",
@@ -249,7 +255,10 @@ def test_command_lines(
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("words", [["--model_args", "{bad"], ["--model_args", "[" * 5000], ["--n_masks", "--steps"]])
+WORDS = [["{bad"], ["[" * 5000], ["mc_num=0x10"], ["mc_num=１"]]
+
+
+@pytest.mark.parametrize("words", [["--n_masks", "--steps"], *(["--model_args", *words] for words in WORDS)])
 def test_words_that_the_parser_refuses(
     words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

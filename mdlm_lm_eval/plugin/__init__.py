@@ -84,7 +84,13 @@ def end_with_one_sentence(lm_eval_cli: "ModuleType") -> None:
     from functools import partial, wraps
 
     command = lm_eval_cli.HarnessCLI
-    execute = command.execute
+    read, execute = command.parse_args, command.execute
+
+    @wraps(read)
+    def read_strictly(self: object) -> "Namespace":
+        from mdlm_lm_eval.plugin.command import parse
+
+        return parse(partial(read, self), sys.argv[1:])
 
     @wraps(execute)
     def without_traceback(self: object, given: "Namespace") -> None:
@@ -92,7 +98,7 @@ def end_with_one_sentence(lm_eval_cli: "ModuleType") -> None:
 
         run(partial(execute, self, given), given)
 
-    command.execute = without_traceback
+    command.parse_args, command.execute = read_strictly, without_traceback
 
 
 def refuse_settings(evaluate_config: "ModuleType") -> None:

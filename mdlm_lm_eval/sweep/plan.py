@@ -8,8 +8,6 @@ from dataclasses import dataclass, fields
 from pathlib import Path, PurePath
 from typing import Any
 
-from lm_eval.utils import handle_arg_string
-
 from mdlm_lm_eval.model_arguments import ModelArguments, check_loading, split_model_arguments
 from mdlm_lm_eval.options import (
     DECODING_NAMES,
@@ -132,6 +130,8 @@ def plan(settings: Mapping[str, Any]) -> Sweep:
     for name in ("device", "include_path", "system_instruction"):
         if not isinstance(given.get(name, ""), str):
             raise must_be(name, "a text", given[name])
+    if "include_path" in given and not Path(given["include_path"]).is_dir():
+        raise must_be("include_path", "a folder with tasks", given["include_path"])
     check_batch_size(given.get("batch_size"))
     given["batch_size"] = str(given.get("batch_size", Sweep.batch_size))
     sweep = Sweep(**(given | {"model": model, "model_args": model_args, "cells": tuple(cells.values())}))
@@ -211,8 +211,13 @@ def _option(name: str, value: object) -> Any:
 
 
 def _typed(value: Any) -> Any:
-    """A text as lm-eval's command line takes it; a file has types of its own."""
-    return handle_arg_string(value) if isinstance(value, str) else value
+    """A text as what it spells; a file has types of its own."""
+    if not isinstance(value, str):
+        return value
+    if value.lower() in ("true", "false"):
+        return parse_flag("", value)
+    number = number_of(value)
+    return value if number is None else number
 
 
 def _values(name: str, settings: Mapping[str, Any]) -> list[Any]:
