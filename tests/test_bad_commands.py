@@ -56,7 +56,7 @@ COMMANDS = [
     ("--tasks {suite} --model_args n_masks=１０", "n_masks must be typed in plain digits, not １０"),
     ("--tasks {suite} --gen_kwargs steps=1_0", "steps must be typed in plain digits, not 1_0"),
     ("--tasks {suite} --metadata fewshot_relevant=0x5", "fewshot_relevant must be typed in plain digits, not 0x5"),
-    ("--tasks {folder}", "holds no task"),
+    ("--tasks {folder}", "No tasks found; --tasks must name tasks, or a folder that holds some (*.yaml)"),
     ("--tasks nosuchtask", "Tasks not found: nosuchtask"),
     ("--tasks /etc/passwd", "Tasks not found: /etc/passwd"),
     ("--tasks EMPTY", "--tasks is not set; name at least one, such as mdlm_context"),
