@@ -41,6 +41,14 @@ def parse_whole(name: str, value: object, *, least: int = 0, most: int | None = 
     return number
 
 
+def parse_limit(name: str, value: object) -> float:
+    """Questions a task, or their share below 1. Raises OptionError for anything else."""
+    limit = number_of(value)
+    if limit is None or limit <= 0 or (limit > 1 and limit != int(limit)):
+        raise must_be(name, "a whole number from 1, or a share below 1", value)
+    return int(limit) if limit == int(limit) else limit
+
+
 def check_batch_size(size: object) -> None:
     """Raises OptionError for anything but what lm-eval's `--batch_size` takes."""
     if size is not None and not re.fullmatch(r"auto(:[0-9]+(\.[0-9]+)?)?|0*[1-9][0-9]{0,8}", str(size)):

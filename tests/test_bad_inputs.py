@@ -101,6 +101,8 @@ REQUESTS = [
     ({"n_masks": "0x10"}, "n_masks must be auto or a whole number from 1, not 0x10"),
     ({"n_masks": "９"}, "n_masks must be auto or a whole number from 1, not ９"),
     ({"n_masks": 10**400}, "n_masks must be auto or a whole number from 1, not 1000000"),
+    ({"do_sample": False, "temperature": "abc"}, "temperature must be 0 or a number from 1e-06 up to 1000, not abc"),
+    ({"do_sample": False, "top_p": 2}, "top_p must be none or a number above 0 up to 1, not 2"),
     ({"temperature": [0.5]}, "temperature must be 0 or a number from 1e-06 up to 1000, not [0.5]"),
 ]
 
@@ -125,8 +127,8 @@ SWEEP_FILES = [
         "tasks: t\nseed: 99999999999999999999",
         "seed must be a whole number from 0 up to 4294967295, not 99999999999999999999",
     ),
-    ("tasks: t\nlimit: -1", "limit must be a number above 0, not -1"),
-    ("tasks: t\nlimit: .nan", "limit must be a number above 0, not nan"),
+    ("tasks: t\nlimit: -1", "limit must be a whole number from 1, or a share below 1, not -1"),
+    ("tasks: t\nlimit: .nan", "limit must be a whole number from 1, or a share below 1, not nan"),
     ("tasks: t\nn_masks: [[1]]", "n_masks must be a value or a list of values, not [[1]]"),
     (f"tasks: {'[' * 3000}", "cannot be read: "),
     (f"tasks: {'x' * 1_000_001}", "too large to be settings"),
@@ -150,10 +152,12 @@ COMMAND_LINES = [
     ("mdlm-sweep", ["--config", "x" * 300], "cannot be read: "),
     ("mdlm-sweep", ["--tasks=t", "--output_path="], "--output_path is not set; name a folder"),
     ("mdlm-sweep", ["--tasks=t", "--include_path=/nowhere"], "include_path must be a folder with tasks, not /nowhere"),
+    ("mdlm-sweep", ["--tasks=t", "--include_path="], "include_path must be a folder with tasks, not ''"),
+    ("mdlm-attribution", ["groups", "--n_masks=1", "--output_path=s3://a/b"], "must be a folder on a disk"),
     (
-        "mdlm-sweep",
-        ["--tasks=mdlm_verb_smallest", "--metadata", "fewshot_relevant=５"],
-        "fewshot_relevant must be a whole number from 0 up to 10000, not ５",
+        "mdlm-attribution",
+        ["examples", "--reorderings=99999999999"],
+        "reorderings must be a whole number from 1 up to 100000, not 99999999999",
     ),
     ("mdlm-attribution", ["groups", "--tasks=,"], "tasks is not set; name at least one"),
     (

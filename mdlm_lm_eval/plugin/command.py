@@ -11,11 +11,11 @@ from mdlm_lm_eval.command_line import check_numbers
 from mdlm_lm_eval.ending import ending_well
 from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.plugin import MODEL_NAME
-from mdlm_lm_eval.results.files import check_writable
+from mdlm_lm_eval.results.files import check_include_path, check_writable
 from mdlm_lm_eval.results.sentences import one_line
 from mdlm_lm_eval.results.tracker import saved_files
 from mdlm_lm_eval.tasks.settings import check_metadata
-from mdlm_lm_eval.values import number_of, parse_whole, shown
+from mdlm_lm_eval.values import parse_limit, parse_whole
 
 _LARGEST_SEED = 2**32 - 1  # of numpy's
 _NAMED_VALUES = ("model_args", "gen_kwargs", "metadata")
@@ -74,9 +74,10 @@ def check(settings: dict[str, Any]) -> None:
     """Raises OptionError for what lm-eval itself would notice late, in a traceback, or not at all."""
     if settings.get("tasks") is not None and not any(settings["tasks"]):
         raise OptionError("--tasks is not set; name at least one, such as mdlm_context")
-    limit = settings.get("limit")
-    if limit is not None and (number_of(limit) is None or limit <= 0):
-        raise OptionError(f"--limit must be a number above 0, not {shown(limit)}")
+    if settings.get("limit") is not None:
+        parse_limit("--limit", settings["limit"])
+    if settings.get("include_path") is not None:
+        check_include_path(settings["include_path"])
     for seed in settings.get("seed") or ():
         if seed is not None:
             parse_whole("--seed", seed, most=_LARGEST_SEED)

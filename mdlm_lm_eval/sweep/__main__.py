@@ -65,8 +65,6 @@ def _run(settings: dict[str, Any]) -> list[str]:
     output = settings.pop("output_path", None)
     if not output:
         raise OptionError("--output_path is not set; name a folder, such as results")
-    if "://" in str(output):
-        raise OptionError(f"--output_path {output}: must be a folder on a disk; copy the results from there")
     executor, on_ray = _executor(settings)
     # Heavy imports wait until the command line is known to be right.
     with importing(COMMAND):
