@@ -1,9 +1,13 @@
 """What our commands take from lm-eval's command line, without importing the rest of lm-eval."""
 
 import argparse
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from lm_eval._cli.utils import MergeDictAction
+from lm_eval._cli.utils import MergeDictAction, split_top_level
+
+from mdlm_lm_eval.values import must_be, spells_number
 
 
 class NamedValues(MergeDictAction):
@@ -15,5 +19,16 @@ class NamedValues(MergeDictAction):
         """Ends the command with one sentence where JSON cannot be read."""
         try:
             super().__call__(parser, namespace, values, option_string)
+            check_numbers(values, getattr(namespace, self.dest))
         except (ValueError, RecursionError) as error:
             parser.error(f"argument {option_string}: {error}")
+
+
+def check_numbers(typed: Sequence[str], read: Mapping[str, object]) -> None:
+    """Raises OptionError where lm-eval took 0x10, 1_0 or digits of another script for a number."""
+    for pair in (pair for text in typed for pair in split_top_level(text)):
+        name, _, text = pair.partition("=")
+        number = read.get(name)
+        is_number = isinstance(number, (int, float)) and not isinstance(number, bool) and math.isfinite(number)
+        if is_number and not spells_number(text.strip()):
+            raise must_be(name, "typed in plain digits", text)

@@ -241,7 +241,7 @@ class DiffusionHFLM(HFLM):
                 "prefix_token_id", self.custom_prefix_token_id, most=self.config.get_text_config().vocab_size - 1
             )
         if self._max_length is not None and resolve_max_length(self.config, self.tokenizer, default=0):
-            parse_whole("max_length", self._max_length, least=1, most=self._context_length)
+            parse_whole("max_length", self._max_length, least=2, most=self._context_length)
         families.check_options(self.config, self.decoding)
         check_decoding(self.decoding, self._attention, edits=family.edits)
         n_masks = self.decoding.n_masks

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from mdlm_lm_eval.results.sentences import one_line
 from mdlm_lm_eval.values import OptionError
 
 _STOPPED, _NOBODY_READS = 130, 141  # as a shell counts SIGINT and SIGPIPE
@@ -22,7 +23,9 @@ def ending_well(command: str, *, after_stop: str) -> Iterator[None]:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(_NOBODY_READS)
     except (OptionError, OSError) as error:
-        sys.exit(f"{command}: {error}")
+        _end_progress_bars()
+        # Our sentences are whole; the system's are those of a disk that is full, or not there any more.
+        sys.exit(f"{command}: {error if isinstance(error, OptionError) else one_line(error)}")
     except KeyboardInterrupt:
         sys.stderr.write(f"\n{command}: stopped; {after_stop}\n")
         sys.exit(_STOPPED)
@@ -41,3 +44,11 @@ def importing(command: str) -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+def _end_progress_bars() -> None:
+    """Puts the cursor on a line of its own. Bars would else be drawn once more behind the sentence, as Python ends."""
+    from tqdm import tqdm
+
+    for bar in list(tqdm._instances):
+        bar.close()

@@ -69,7 +69,7 @@ _FLAGS = {
     for name, parameter in (*_LM_EVALS.items(), *_BITSANDBYTES.items())
     if isinstance(parameter.default, bool) or parameter.annotation == "bool | None"
 } | {"force_download", "local_files_only", "low_cpu_mem_usage", "offload_buffers", "use_safetensors"}
-_WHOLE_NUMBERS = {"max_batch_size": 1, "max_length": 1, "prefix_token_id": 0}  # and the smallest
+_WHOLE_NUMBERS = {"max_batch_size": 1, "max_length": 2, "prefix_token_id": 0}  # and the smallest
 # `revision=1234567` and a folder `5` arrive as numbers.
 _TEXTS = ("peft", "revision", "subfolder", "variant")
 _MAPPINGS = ("max_memory", "proxies", "quantization_config")

@@ -368,4 +368,4 @@ def _in_bounds(number: float, known: Option) -> bool:
 def _names_elsewhere(name: str) -> list[str]:
     """Our names of an option of LLaDA's or Dream's scripts."""
     declared = (*options_of(DecodingOptions), *options_of(LikelihoodOptions))
-    return [each.name for each in declared if name in (about(each).llada, about(each).dream)]
+    return [each.name for each in declared if name and name in (about(each).llada, about(each).dream)]

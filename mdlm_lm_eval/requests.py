@@ -120,6 +120,7 @@ def _sampling(gen_kwargs: Mapping[str, Any], explicit: frozenset[str]) -> dict[s
     top_k = number_of(given.get("top_k"))
     if top_k is not None and top_k <= 0:
         del given["top_k"]  # the autoregressive way of saying "all tokens"
+    DecodingOptions().override(given)  # do_sample=false leaves them out, whatever they are
     if gen_kwargs.get("do_sample") is not None:
         if not parse_flag("do_sample", gen_kwargs["do_sample"]):
             given["temperature"] = 0.0

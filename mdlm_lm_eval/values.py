@@ -49,16 +49,29 @@ def parse_whole(name: str, value: object, *, least: int = 0, most: int | None = 
     return number
 
 
+def parse_limit(name: str, value: object) -> float:
+    """Questions a task, or their share below 1. Raises OptionError for anything else."""
+    limit = number_of(value)
+    if limit is None or limit <= 0 or (limit > 1 and limit != int(limit)):
+        raise must_be(name, "a whole number from 1, or a share below 1", value)
+    return int(limit) if limit == int(limit) else limit
+
+
 def check_batch_size(size: object) -> None:
     """Raises OptionError for anything but what lm-eval's `--batch_size` takes."""
     if size is not None and not re.fullmatch(r"auto(:[0-9]+(\.[0-9]+)?)?|0*[1-9][0-9]{0,8}", str(size)):
         raise must_be("batch_size", "auto or a whole number from 1 up to 999999999", size)
 
 
+def spells_number(text: str) -> bool:
+    """Whether a text is a number in plain digits, unlike nan, 0x10 and 1_000."""
+    return len(text) <= _LONGEST_NUMBER and _NUMBER.fullmatch(text) is not None
+
+
 def number_of(value: object) -> int | float | None:
-    """The number that a value is or spells; None where it is none, such as nan, 0x10 and 1_000."""
+    """The number that a value is or spells; None where it is none."""
     if isinstance(value, str):
-        if len(value) > _LONGEST_NUMBER or not _NUMBER.fullmatch(value):
+        if not spells_number(value):
             return None
         value = float(value) if set(value) & set(".eE") else int(value)
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)

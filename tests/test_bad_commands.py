@@ -44,15 +44,27 @@ COMMANDS = [
     ("--tasks {suite} --num_fewshot 5", "use --metadata fewshot_relevant=... fewshot_distractors=..."),
     ("--tasks {suite} --num_fewshot 0", "use --metadata fewshot_relevant=0 fewshot_distractors=0"),
     ("--tasks {suite} --num_fewshot -1", "--num_fewshot must be a whole number from 0, not -1"),
-    ("--tasks {suite} --limit -1", "--limit must be a number above 0, not -1"),
-    ("--tasks {suite} --limit nan", "--limit must be a number above 0, not nan"),
-    ("--tasks {suite} --limit 0", "--limit must be a number above 0, not 0"),
-    ("--tasks {suite} --limit inf", "--limit must be a number above 0, not inf"),
+    ("--tasks {suite} --limit -1", "--limit must be a whole number from 1, or a share below 1, not -1"),
+    ("--tasks {suite} --limit nan", "--limit must be a whole number from 1, or a share below 1, not nan"),
+    ("--tasks {suite} --limit 0", "--limit must be a whole number from 1, or a share below 1, not 0"),
+    ("--tasks {suite} --limit inf", "--limit must be a whole number from 1, or a share below 1, not inf"),
+    ("--tasks {suite} --limit 1.5", "--limit must be a whole number from 1, or a share below 1, not 1.5"),
+    ("--tasks {suite} --include_path /nowhere", "include_path must be a folder with tasks, not /nowhere"),
+    ("--tasks {suite} --output_path s3://a/b", "--output_path s3:/a/b: must be a folder on a disk"),
     ("--tasks {suite} --seed -1", "--seed must be a whole number from 0 up to 4294967295, not -1"),
+    ("--tasks {suite} --model_args quantization_config={{}}", "Invalid JSON: quantization_config={}. Hint: "),
+    ("--tasks {suite} --metadata {{", "Invalid JSON: {. Hint: Use double quotes for JSON strings."),
+    ("--tasks {suite} --gen_kwargs {deep}", "recursion"),
+    ("--tasks {suite} --model_args n_masks=0x10", "n_masks must be typed in plain digits, not 0x10"),
+    ("--tasks {suite} --model_args n_masks=１０", "n_masks must be typed in plain digits, not １０"),
+    ("--tasks {suite} --gen_kwargs steps=1_0", "steps must be typed in plain digits, not 1_0"),
+    ("--tasks {suite} --metadata fewshot_relevant=0x5", "fewshot_relevant must be typed in plain digits, not 0x5"),
+    ("--tasks {folder}", "No tasks found; --tasks must name tasks, or a folder that holds some (*.yaml)"),
     ("--tasks nosuchtask", "Tasks not found: nosuchtask"),
     ("--tasks /etc/passwd", "Tasks not found: /etc/passwd"),
     ("--tasks EMPTY", "--tasks is not set; name at least one, such as mdlm_context"),
     ("--tasks {suite} --output_path EMPTY", "--output_path is not set; name a folder, such as results"),
+    ("--tasks {suite} --use_cache EMPTY", "--use_cache is not set; name a file, such as cache/model"),
     ("--tasks {suite} --output_path /proc/x", "--output_path /proc/x cannot be written: "),
     ("--tasks {suite} --output_path /etc/passwd", "--output_path /etc/passwd cannot be written: "),
     ("--tasks {suite} --output_path /etc/passwd/x", "--output_path /etc/passwd/x cannot be written: "),
@@ -118,7 +130,8 @@ def test_bad_commands(
     words: str, sentence: str, folder: Path, checkpoint: Path, task_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given = [
-        "" if word == "EMPTY" else word.format(suite=SUITE, folder=folder, long="x" * 300) for word in words.split()
+        "" if word == "EMPTY" else word.format(suite=SUITE, folder=folder, long="x" * 300, deep="[" * 100_000)
+        for word in words.split()
     ]
     with pytest.raises(SystemExit) as ended:
         run(monkeypatch, checkpoint, task_folder, given)

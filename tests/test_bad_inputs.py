@@ -69,9 +69,9 @@ MODEL_ARGUMENTS = [
         "mixed_precision_dtype=bfloat1",
         "mixed_precision_dtype must be one of auto, float32, bfloat16, float16, not bfloat1",
     ),
-    ("max_length=long", "max_length must be a whole number from 1, not long"),
-    ("max_length=0", "max_length must be a whole number from 1, not 0"),
-    ("max_length=1000000000", "max_length must be a whole number from 1 up to 256, not 1000000000"),
+    ("max_length=long", "max_length must be a whole number from 2, not long"),
+    ("max_length=1", "max_length must be a whole number from 2, not 1"),
+    ("max_length=1000000000", "max_length must be a whole number from 2 up to 256, not 1000000000"),
     ("prefix_token_id=abc", "prefix_token_id must be a whole number from 0, not abc"),
     ("prefix_token_id=999999", "prefix_token_id must be a whole number from 0 up to "),
     ("batch_size=0", "batch_size must be auto or a whole number from 1 up to 999999999, not 0"),
@@ -101,6 +101,8 @@ REQUESTS = [
     ({"n_masks": "0x10"}, "n_masks must be auto or a whole number from 1, not 0x10"),
     ({"n_masks": "９"}, "n_masks must be auto or a whole number from 1, not ９"),
     ({"n_masks": 10**400}, "n_masks must be auto or a whole number from 1, not 1000000"),
+    ({"do_sample": False, "temperature": "abc"}, "temperature must be 0 or a number from 1e-06 up to 1000, not abc"),
+    ({"do_sample": False, "top_p": 2}, "top_p must be none or a number above 0 up to 1, not 2"),
     ({"temperature": [0.5]}, "temperature must be 0 or a number from 1e-06 up to 1000, not [0.5]"),
 ]
 
@@ -125,8 +127,8 @@ SWEEP_FILES = [
         "tasks: t\nseed: 99999999999999999999",
         "seed must be a whole number from 0 up to 4294967295, not 99999999999999999999",
     ),
-    ("tasks: t\nlimit: -1", "limit must be a number above 0, not -1"),
-    ("tasks: t\nlimit: .nan", "limit must be a number above 0, not nan"),
+    ("tasks: t\nlimit: -1", "limit must be a whole number from 1, or a share below 1, not -1"),
+    ("tasks: t\nlimit: .nan", "limit must be a whole number from 1, or a share below 1, not nan"),
     ("tasks: t\nn_masks: [[1]]", "n_masks must be a value or a list of values, not [[1]]"),
     (f"tasks: {'[' * 3000}", "cannot be read: "),
     (f"tasks: {'x' * 1_000_001}", "too large to be settings"),
@@ -149,6 +151,14 @@ COMMAND_LINES = [
     ),
     ("mdlm-sweep", ["--config", "x" * 300], "cannot be read: "),
     ("mdlm-sweep", ["--tasks=t", "--output_path="], "--output_path is not set; name a folder"),
+    ("mdlm-sweep", ["--tasks=t", "--include_path=/nowhere"], "include_path must be a folder with tasks, not /nowhere"),
+    ("mdlm-sweep", ["--tasks=t", "--include_path="], "include_path must be a folder with tasks, not ''"),
+    ("mdlm-attribution", ["groups", "--n_masks=1", "--output_path=s3://a/b"], "must be a folder on a disk"),
+    (
+        "mdlm-attribution",
+        ["examples", "--reorderings=99999999999"],
+        "reorderings must be a whole number from 1 up to 100000, not 99999999999",
+    ),
     ("mdlm-attribution", ["groups", "--tasks=,"], "tasks is not set; name at least one"),
     (
         "mdlm-attribution",
@@ -249,7 +259,10 @@ def test_command_lines(
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("words", [["--model_args", "{bad"], ["--model_args", "[" * 5000], ["--n_masks", "--steps"]])
+WORDS = [["{bad"], ["[" * 5000], ["mc_num=0x10"], ["mc_num=１"]]
+
+
+@pytest.mark.parametrize("words", [["--n_masks", "--steps"], *(["--model_args", *words] for words in WORDS)])
 def test_words_that_the_parser_refuses(
     words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -107,6 +107,7 @@ def refusal(given: list[str], monkeypatch: pytest.MonkeyPatch) -> str:
         ("--resume_from_checkpoint=x", "resume_from_checkpoint must be left out; --resume"),
         ("--fp16=true", "fp16 must be left out without a GPU"),
         ("--num_train_epochs=2", "num_train_epochs must be left out; max_steps says how long"),
+        ("--label_smoothing_factor=2", "label_smoothing_factor must be left out; the objective has a loss of its own"),
         ("--dtype=int8", "dtype invalid choice: 'int8'"),
         ("--lr_scheduler_type=steep", "steep"),
         ("--eval_strategy=steps", "eval_strategy"),
@@ -174,6 +175,21 @@ def test_is_refused(given: str, message: str, here: Path, monkeypatch: pytest.Mo
     assert [path for path in left if path.suffix != ".claim"] == []
 
 
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ("--dataloader_persistent_workers=true", "persistent_workers option needs num_workers > 0"),
+        ("--neftune_noise_alpha=-1", "uniform_ expects"),
+        ('--gradient_checkpointing=true --gradient_checkpointing_kwargs={"a":1}', "[Uu]nexpected keyword"),
+    ],
+)
+def test_what_only_the_trainer_refuses(given: str, message: str, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sentence = refusal(words(*given.split()), monkeypatch)
+    assert sentence.startswith("mdlm-finetune: the first step failed with these arguments: ")
+    assert re.search(message, sentence)
+    assert not (here / "out" / "a").exists()
+
+
 def test_neither_data_nor_output(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "train_file or dataset_name must be given" in refusal(["--output_dir=out"], monkeypatch)
     assert "output_dir must be the name" in refusal(["--dataset_name=named_rules"], monkeypatch)
@@ -229,9 +245,7 @@ def test_ctrl_c_while_importing(here: Path) -> None:
         process.send_signal(signal.SIGINT)
         seen += process.stderr.read()
     assert process.returncode == 130
-    assert seen.splitlines()[-1] == (
-        "mdlm-finetune: stopped; --resume goes on with a training, --evaluate scores an adapter"
-    )
+    assert seen.splitlines()[-1] == "mdlm-finetune: stopped; it had not begun"
     assert "Traceback" not in seen
 
 

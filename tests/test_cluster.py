@@ -257,7 +257,7 @@ def test_a_claim_without_a_name_does_not_last_forever(tmp_path: Path, monkeypatc
         (["--workers=2"], "--workers is for --executor ray"),
         (["--executor=ray", "--workers=0"], "workers must be a whole number from 1, not 0"),
         (["--executor=ray", "--gpus_per_worker=1.5"], "gpus_per_worker must be a whole number from 0, or a share"),
-        (["--output_path=s3://bucket/results"], "--output_path s3://bucket/results: must be a folder on a disk"),
+        (["--output_path=s3://bucket/results"], "--output_path s3:/bucket/results: must be a folder on a disk"),
     ],
 )
 def test_where_cells_run_is_checked_first(

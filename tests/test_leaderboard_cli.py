@@ -149,7 +149,7 @@ def test_files_that_would_hang_or_drown_a_build_are_named_and_the_rest_is_built(
     said = "\n".join(line for line in done.stderr.splitlines() if line.startswith("not used"))
     assert "'fifo.json': is no regular file" in said
     assert "'zero.json': is no regular file" in said
-    assert "'hash.json': records task_suite.sha256=['a']; it must be text" in said
+    assert "'hash.json': records task_suite.sha256=['a']; it must be 64 hexadecimal digits" in said
     assert "'deep.json': is no whole JSON file" in said
     assert len(said.splitlines()) == 5
 

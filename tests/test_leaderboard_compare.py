@@ -80,6 +80,14 @@ def test_what_asks_other_questions_is_not_compared(tmp_path: Path, second: Any, 
     assert reason in str(error.value)
 
 
+@pytest.mark.parametrize("wrong", [None, True, 5, ["a"]])
+def test_settings_that_are_none_are_refused(tmp_path: Path, wrong: Any) -> None:
+    second = suite_file()
+    second["config"]["mdlm"]["decoding"] = wrong
+    with pytest.raises(UnusableFile, match="differs from the result files of lm-eval"):
+        compare(write(tmp_path / "a", suite_file()), write(tmp_path / "b", second))
+
+
 def test_samples_of_other_questions_are_not_compared(tmp_path: Path) -> None:
     first = write(tmp_path / "a", gsm8k_file(), {"gsm8k": [1, 0, 1]})
     second = write(tmp_path / "b", gsm8k_file(), {"gsm8k": [1, 0]})

@@ -5,66 +5,45 @@ lm_eval --model mdlm --model_args peft=out/adapter,n_masks=200 --tasks mdlm_cont
 """
 
 import os
-import signal
 import sys
 
-_STOPPED = "\nmdlm-finetune: stopped; --resume goes on with a training, --evaluate scores an adapter\n"
+from mdlm_finetune.recipe import help_text
+from mdlm_lm_eval import __version__
+from mdlm_lm_eval.ending import ending_well, importing
+from mdlm_lm_eval.options import OptionError
+
+COMMAND = "mdlm-finetune"
 
 
 def main() -> None:
     """The command line."""
-    # An import that is interrupted may fail in ways of its own, and has nothing to clean up.
-    signal.signal(signal.SIGINT, _stop_at_once)
-    from mdlm_finetune.recipe import help_text
-    from mdlm_lm_eval import __version__
-    from mdlm_lm_eval.options import OptionError
-
     words = sys.argv[1:]
-    try:
+    with ending_well(COMMAND, after_stop="--resume goes on with a training, --evaluate scores an adapter"):
         if not words or {"-h", "--help"} & set(words):
             print(help_text(__doc__))
         elif "--version" in words:
-            print(f"mdlm-finetune {__version__}")
+            print(f"{COMMAND} {__version__}")
         else:
             _run(words)
-        sys.stdout.flush()
-    except BrokenPipeError:
-        # Nobody reads on; what is left would fail once more when Python ends.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(141)
-    except (OptionError, OSError) as error:
-        sys.exit(f"mdlm-finetune: {error}")
-    except KeyboardInterrupt:
-        sys.stderr.write(_STOPPED)
-        sys.exit(130)
-    finally:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
-def _stop_at_once(*_: object) -> None:
-    os.write(2, _STOPPED.encode())
-    os._exit(130)
 
 
 def _run(words: list[str]) -> None:
     """Raises OptionError for whatever the user can mend."""
-    # Heavy imports wait until help is not all that is wanted.
-    import subprocess
-    import warnings
+    with importing(COMMAND):
+        import subprocess
+        import warnings
 
-    import torch
+        import torch
 
-    from mdlm_finetune.arguments import long_help, read_arguments
-    from mdlm_finetune.evaluation import evaluate, shown_command
-    from mdlm_finetune.folders import check_adapter, check_merged, merged_folder, writing
-    from mdlm_finetune.merge import write_merged
-    from mdlm_finetune.model_card import fill_in_scores
-    from mdlm_finetune.run import finetune
-    from mdlm_lm_eval.options import OptionError
-    from mdlm_lm_eval.results.locks import Claimed
-    from mdlm_lm_eval.results.sentences import one_line
+        from mdlm_finetune.arguments import long_help, read_arguments
+        from mdlm_finetune.evaluation import evaluate, shown_command
+        from mdlm_finetune.folders import check_adapter, check_merged, merged_folder, writing
+        from mdlm_finetune.merge import write_merged
+        from mdlm_finetune.model_card import fill_in_scores
+        from mdlm_finetune.run import finetune
+        from mdlm_lm_eval.results.locks import Claimed
+        from mdlm_lm_eval.results.sentences import one_line
 
-    signal.signal(signal.SIGINT, signal.default_int_handler)
     # peft's own call, and the name of checkpointing that transformers 5.0 knows.
     warnings.filterwarnings("ignore", "`is_gradient_checkpointing` is deprecated", FutureWarning)
     warnings.filterwarnings("ignore", "`gradient_checkpointing", FutureWarning)

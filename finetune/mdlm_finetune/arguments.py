@@ -50,6 +50,13 @@ _BOUNDS = {
     "warmup_steps": (0, 10**7),
 }
 
+# Arguments of the Trainer that this training has no use for, and why.
+_LEFT_OUT = {
+    "num_train_epochs": "max_steps says how long the training is",
+    "resume_from_checkpoint": "--resume goes on from the last one",
+    "label_smoothing_factor": "the objective has a loss of its own",
+}
+
 _LONGEST_NAME = 200  # bytes; file systems take 255, and what lies beside the folder has longer names
 
 
@@ -72,10 +79,9 @@ class FinetuneArguments(Recipe, TrainingArguments):
         dtypes = get_args(get_type_hints(Recipe)["dtype"])
         if self.dtype not in dtypes:
             raise must_be("dtype", f"one of {', '.join(dtypes)}", self.dtype)
-        if self.num_train_epochs != TrainingArguments.num_train_epochs:
-            raise OptionError("num_train_epochs must be left out; max_steps says how long the training is")
-        if self.resume_from_checkpoint is not None:
-            raise OptionError("resume_from_checkpoint must be left out; --resume goes on from the last one")
+        for name, instead in _LEFT_OUT.items():
+            if getattr(self, name) != getattr(TrainingArguments, name):
+                raise OptionError(f"{name} must be left out; {instead}")
         if (self.train_file is None) == (self.dataset_name is None):
             raise OptionError("train_file or dataset_name must be given, and not both")
         if "://" in (data := str(self.train_file or self.dataset_name)):

@@ -4,10 +4,12 @@ import copy
 import re
 import shutil
 import sys
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
 from functools import partial
 
+import torch
 from accelerate import PartialState
 from peft import LoraConfig, get_peft_model
 from transformers import PretrainedConfig, PreTrainedTokenizerBase, set_seed
@@ -63,7 +65,8 @@ def finetune(arguments: FinetuneArguments, objective: Objective, actions: Action
             if is_main:
                 begin(arguments, recipe, **choices)
             PartialState().wait_for_everyone()
-            trainer.train(resume_from_checkpoint=last_checkpoint(arguments))
+            with _until_the_first_step(trainer):
+                trainer.train(resume_from_checkpoint=last_checkpoint(arguments))
             _write_adapter(trainer, arguments, objective)
             if actions.merge and is_main:
                 write_merged(arguments)
@@ -92,8 +95,19 @@ def _trainer(arguments: FinetuneArguments, objective: Objective) -> DiffusionTra
     collator = Collator(objective, denoiser.mask_token_id, eos_token_id, arguments.max_length, arguments.seed)
     try:
         return DiffusionTrainer(denoiser, at_checkpoints, examples, collator)
-    except (ValueError, RuntimeError, ImportError, OSError) as error:
+    except (ValueError, TypeError, RuntimeError, ImportError, OSError) as error:
         raise OptionError(one_line(error)) from error
+
+
+@contextmanager
+def _until_the_first_step(trainer: DiffusionTrainer) -> Iterator[None]:
+    """Turns what the Trainer and torch refuse, most of it only while they run, into one sentence."""
+    try:
+        yield
+    except (ValueError, TypeError, RuntimeError) as error:
+        if trainer.state.global_step > 0 or isinstance(error, torch.OutOfMemoryError):
+            raise
+        raise OptionError(f"the first step failed with these arguments: {one_line(error)}") from error
 
 
 def _target_modules(targets: list[str]) -> str | list[str]:

@@ -8,7 +8,7 @@ from mdlm_leaderboard.checkpoint import checkpoint_of
 from mdlm_leaderboard.decoding import DECODING_DEFAULTS
 from mdlm_lm_eval.results.files import UnusableFile
 from mdlm_lm_eval.results.markdown import markdown_table
-from mdlm_lm_eval.results.result_file import ResultFile, read_result_file
+from mdlm_lm_eval.results.result_file import ResultFile, read_result_file, unusable_if_different
 from mdlm_lm_eval.results.samples import Question, read_scores, samples_path
 from mdlm_lm_eval.results.statistics import Interval, McNemar, mcnemar, paired_bootstrap, paired_interval
 
@@ -33,6 +33,7 @@ class Comparison:
     answers: McNemar | None
 
 
+@unusable_if_different()
 def compare(first: Path, second: Path) -> list[Comparison]:
     """One comparison for every metric that both files have. Raises UnusableFile where they cannot be compared."""
     files = [_read(path) for path in (first, second)]

@@ -16,13 +16,14 @@ from typing import Any
 from mdlm_lm_eval import __version__
 from mdlm_lm_eval.command_line import NamedValues
 from mdlm_lm_eval.ending import ending_well, importing
-from mdlm_lm_eval.options import OptionError
+from mdlm_lm_eval.options import LARGEST_SEED, OptionError
 from mdlm_lm_eval.values import must_be, parse_whole
 
 COMMAND = "mdlm-attribution"
 OPEN_ENDED, FIXED_SLOT = "mdlm_context", "mdlm_slot"
 # The paper's (section 4.3).
 QUESTIONS, REORDERINGS, TABLE_MASKS = 20, 30, 50
+MOST_REORDERINGS = 100_000
 CONFIDENCE_MASKS = "1,2,10,50,100,200"
 
 
@@ -213,8 +214,8 @@ def _options(analysis: str, given: argparse.Namespace, default_tasks: str, *n_ma
         device=given.device,
         apply_chat_template=given.apply_chat_template,
         output_path=given.output_path,
-        reorderings=parse_whole("reorderings", given.reorderings, least=1) if reordered else 1,
-        seed=parse_whole("seed", given.seed) if reordered else 0,
+        reorderings=parse_whole("reorderings", given.reorderings, least=1, most=MOST_REORDERINGS) if reordered else 1,
+        seed=parse_whole("seed", given.seed, most=LARGEST_SEED) if reordered else 0,
     )
 
 

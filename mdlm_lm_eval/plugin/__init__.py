@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from importlib.machinery import ModuleSpec
     from types import ModuleType
+    from typing import Any
 
 MODEL_NAME = "mdlm"
 MODEL_TARGET = "mdlm_lm_eval.lm:MDLM"
@@ -84,7 +85,13 @@ def end_with_one_sentence(lm_eval_cli: "ModuleType") -> None:
     from functools import partial, wraps
 
     command = lm_eval_cli.HarnessCLI
-    execute = command.execute
+    read, execute = command.parse_args, command.execute
+
+    @wraps(read)
+    def read_strictly(self: object) -> "Namespace":
+        from mdlm_lm_eval.plugin.command import parse
+
+        return parse(partial(read, self), sys.argv[1:])
 
     @wraps(execute)
     def without_traceback(self: object, given: "Namespace") -> None:
@@ -92,7 +99,7 @@ def end_with_one_sentence(lm_eval_cli: "ModuleType") -> None:
 
         run(partial(execute, self, given), given)
 
-    command.execute = without_traceback
+    command.parse_args, command.execute = read_strictly, without_traceback
 
 
 def refuse_settings(evaluate_config: "ModuleType") -> None:
@@ -115,7 +122,15 @@ def refuse_settings(evaluate_config: "ModuleType") -> None:
 
         return refused
 
-    config.process_tasks = refusing(config.process_tasks)
+    process_tasks = config.process_tasks
+
+    def process(self: "Any", *arguments: object, **named: object) -> object:
+        manager = process_tasks(self, *arguments, **named)
+        if not self.tasks:  # lm-eval itself says so once the model is loaded
+            raise ValueError("No tasks found; --tasks must name tasks, or a folder that holds some (*.yaml)")
+        return manager
+
+    config.process_tasks = refusing(wraps(process_tasks)(process))
     config.from_cli = staticmethod(refusing(config.from_cli))
 
 

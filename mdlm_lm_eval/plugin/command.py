@@ -3,17 +3,48 @@
 import argparse
 import os
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from mdlm_lm_eval.command_line import check_numbers
 from mdlm_lm_eval.ending import ending_well
 from mdlm_lm_eval.options import LARGEST_NUMPY_SEED, OptionError
 from mdlm_lm_eval.plugin import MODEL_NAME
-from mdlm_lm_eval.results.files import check_writable
+from mdlm_lm_eval.results.files import check_include_path, check_writable
+from mdlm_lm_eval.results.sentences import one_line
 from mdlm_lm_eval.results.tracker import saved_files
 from mdlm_lm_eval.tasks.settings import check_metadata
-from mdlm_lm_eval.values import number_of, parse_whole, shown
+from mdlm_lm_eval.values import parse_limit, parse_whole
+
+_NAMED_VALUES = ("model_args", "gen_kwargs", "metadata")
+
+
+def parse(read: Callable[[], argparse.Namespace], words: Sequence[str]) -> argparse.Namespace:
+    """What lm-eval reads from `words`. Ends in one sentence where it cannot, and where it takes no number for one."""
+    typed = _typed(words)
+    is_ours = typed.model == MODEL_NAME or any(task.startswith(f"{MODEL_NAME}_") for task in typed.tasks)
+    try:
+        given = read()
+        if is_ours:
+            for option in _NAMED_VALUES:
+                check_numbers(getattr(typed, option), vars(given).get(option) or {})
+    except (ValueError, RecursionError) as error:
+        if not is_ours:
+            raise
+        raise SystemExit(f"lm_eval: {one_line(error)}") from None
+    return given
+
+
+def _typed(words: Sequence[str]) -> argparse.Namespace:
+    """Model, tasks and named values as they were typed; lm-eval keeps what it makes of them."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--model", "-M", nargs="?")
+    parser.add_argument("--tasks", "-t", nargs="*", action="extend", default=[])
+    parser.add_argument("--model_args", "-a", nargs="*", action="extend", default=[])
+    for option in _NAMED_VALUES[1:]:
+        parser.add_argument(f"--{option}", nargs="*", action="extend", default=[])
+    return parser.parse_known_args(words)[0]
 
 
 def run(execute: Callable[[], None], given: argparse.Namespace) -> None:
@@ -42,18 +73,20 @@ def check(settings: dict[str, Any]) -> None:
     """Raises OptionError for what lm-eval itself would notice late, in a traceback, or not at all."""
     if settings.get("tasks") is not None and not any(settings["tasks"]):
         raise OptionError("--tasks is not set; name at least one, such as mdlm_context")
-    limit = settings.get("limit")
-    if limit is not None and (number_of(limit) is None or limit <= 0):
-        raise OptionError(f"--limit must be a number above 0, not {shown(limit)}")
+    if settings.get("limit") is not None:
+        parse_limit("--limit", settings["limit"])
+    if settings.get("include_path") is not None:
+        check_include_path(settings["include_path"])
     for seed in settings.get("seed") or ():
         if seed is not None:
             parse_whole("--seed", seed, most=LARGEST_NUMPY_SEED)
     if settings.get("num_fewshot") is not None:
         parse_whole("--num_fewshot", settings["num_fewshot"])
     output = settings.get("output_path")
+    for name, example in (("output_path", "a folder, such as results"), ("use_cache", "a file, such as cache/model")):
+        if settings.get(name) == "":
+            raise OptionError(f"--{name} is not set; name {example}")
     if output is not None:
-        if not output:
-            raise OptionError("--output_path is not set; name a folder, such as results")
         check_writable(Path(output).parent if output.endswith(".json") else Path(output), "--output_path")
     if settings.get("use_cache") is not None:
         from mdlm_lm_eval.request_cache import check_cache_file

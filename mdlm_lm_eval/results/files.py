@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from mdlm_lm_eval.results.sentences import one_line
-from mdlm_lm_eval.values import OptionError
+from mdlm_lm_eval.values import OptionError, must_be
 
 _MOST_BYTES = 64 * 2**20  # a result file of lm-eval takes some 100 kB
 
@@ -99,6 +99,8 @@ def whole_folder(path: Path, *, replaced: bool = False) -> Iterator[Path]:
 
 def check_writable(folder: Path, option: str) -> None:
     """Makes `folder`, which the option `option` names. Raises OptionError where nothing can be written into it."""
+    if folder.parts and folder.parts[0].endswith(":"):  # of s3://bucket/folder
+        raise OptionError(f"{option} {folder}: must be a folder on a disk; copy the results from there")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder):
@@ -106,6 +108,12 @@ def check_writable(folder: Path, option: str) -> None:
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else one_line(error)
         raise OptionError(f"{option} {folder} cannot be written: {reason}") from error
+
+
+def check_include_path(folder: str) -> None:
+    """Raises OptionError where lm-eval would look for tasks in vain."""
+    if not folder or not Path(folder).is_dir():
+        raise must_be("include_path", "a folder with tasks", folder)
 
 
 def _without_surrogates(value: Any) -> Any:

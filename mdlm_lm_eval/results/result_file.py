@@ -2,6 +2,7 @@
 
 import math
 import os
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -11,11 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 from mdlm_lm_eval.results.files import UnusableFile, read_json
 from mdlm_lm_eval.results.privacy import published, published_command, published_text
+from mdlm_lm_eval.values import shown
 
 if TYPE_CHECKING:
     from lm_eval.result_schema import EvalResults
 
 READABLE_LM_EVAL = "0.4"
+_SHA256 = re.compile("[0-9a-f]{64}")
 
 
 @dataclass(frozen=True)
@@ -135,8 +138,8 @@ def _parse(content: "EvalResults", name: str) -> ResultFile:
     if not tasks:
         raise UnusableFile("holds no task")
     suite_hash = ((mdlm or {}).get("task_suite") or {}).get("sha256")
-    if not isinstance(suite_hash, str | None):
-        raise UnusableFile(f"records task_suite.sha256={suite_hash!r}; it must be text")
+    if suite_hash is not None and not _SHA256.fullmatch(str(suite_hash)):
+        raise UnusableFile(f"records task_suite.sha256={shown(suite_hash)}; it must be 64 hexadecimal digits")
     return ResultFile(
         path=name,
         model_kind=str(config["model"]),

@@ -21,6 +21,7 @@ import yaml
 
 from mdlm_lm_eval import __version__
 from mdlm_lm_eval.command_line import NamedValues
+from mdlm_lm_eval.ending import ending_well, importing
 from mdlm_lm_eval.options import (
     DecodingOptions,
     LikelihoodOptions,
@@ -34,6 +35,7 @@ from mdlm_lm_eval.results.sentences import one_line
 from mdlm_lm_eval.sweep.ray_options import EXECUTORS, RayOptions
 from mdlm_lm_eval.values import must_be
 
+COMMAND = "mdlm-sweep"
 RECIPES = Path(__file__).parent / "recipes"
 _LARGEST_FILE = 1_000_000  # bytes
 
@@ -44,7 +46,7 @@ def main() -> None:
     os.environ.setdefault("TQDM_DISABLE", "1")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     signal.signal(signal.SIGTERM, _stop)  # as schedulers stop a job; claims are given back
-    try:
+    with ending_well(COMMAND, after_stop="the same command goes on"):
         settings = _settings()
         for name in ("status", "output_path"):
             if not isinstance(settings.get(name, ""), str):
@@ -55,12 +57,6 @@ def main() -> None:
             print(status_of(Path(status)))
             return
         failures = _run(settings)
-    except OptionError as error:
-        sys.exit(f"mdlm-sweep: {error}")
-    except OSError as error:  # such as a disk that is full, or not there any more
-        sys.exit(f"mdlm-sweep: {one_line(error)}")
-    except KeyboardInterrupt:
-        sys.exit("mdlm-sweep: stopped; the same command goes on")
     sys.exit(1 if failures else 0)
 
 
@@ -69,11 +65,10 @@ def _run(settings: dict[str, Any]) -> list[str]:
     output = settings.pop("output_path", None)
     if not output:
         raise OptionError("--output_path is not set; name a folder, such as results")
-    if "://" in str(output):
-        raise OptionError(f"--output_path {output}: must be a folder on a disk; copy the results from there")
     executor, on_ray = _executor(settings)
     # Heavy imports wait until the command line is known to be right.
-    from mdlm_lm_eval.sweep.plan import plan
+    with importing(COMMAND):
+        from mdlm_lm_eval.sweep.plan import plan
 
     sweep = plan(settings)
     if executor == "ray":
@@ -92,9 +87,9 @@ def _run(settings: dict[str, Any]) -> list[str]:
     report = run.report()
     print(report.table())
     for failure in run.failures:
-        print(f"mdlm-sweep: failed: {failure}", file=sys.stderr)
-    print(f"mdlm-sweep: next: {report.next_command()}", file=sys.stderr)
-    print(f"mdlm-sweep: {report.summary()}", file=sys.stderr)
+        print(f"{COMMAND}: failed: {failure}", file=sys.stderr)
+    print(f"{COMMAND}: next: {report.next_command()}", file=sys.stderr)
+    print(f"{COMMAND}: {report.summary()}", file=sys.stderr)
     return list(run.failures)
 
 
@@ -115,7 +110,7 @@ def _stop(number: int, frame: object) -> None:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="mdlm-sweep",
+        prog=COMMAND,
         usage="mdlm-sweep [--config NAME] --tasks NAME,NAME [--OPTION VALUE,VALUE ...] --output_path FOLDER",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -126,7 +121,7 @@ def _parser() -> argparse.ArgumentParser:
         "--config", metavar="NAME", help=f"a YAML of these settings: a file, or one of {', '.join(_packaged())}"
     )
     parser.add_argument("--output_path", metavar="FOLDER", help="where results go")
-    parser.add_argument("--version", action="version", version=f"mdlm-sweep {__version__}")
+    parser.add_argument("--version", action="version", version=f"{COMMAND} {__version__}")
     parser.add_argument("--status", metavar="FOLDER", help="say what is done, running, failed and missing there")
     where = parser.add_argument_group("where cells run; docs/cluster.md says more")
     where.add_argument("--executor", help="here (default), in this process; ray, on a Ray cluster")

@@ -8,8 +8,6 @@ from dataclasses import dataclass, fields
 from pathlib import Path, PurePath
 from typing import Any
 
-from lm_eval.utils import handle_arg_string
-
 from mdlm_lm_eval.model_arguments import ModelArguments, check_loading, split_model_arguments
 from mdlm_lm_eval.options import (
     DECODING_NAMES,
@@ -20,7 +18,8 @@ from mdlm_lm_eval.options import (
     options_of,
     unknown_option,
 )
-from mdlm_lm_eval.values import check_batch_size, must_be, number_of, parse_flag, parse_whole
+from mdlm_lm_eval.results.files import check_include_path
+from mdlm_lm_eval.values import check_batch_size, must_be, number_of, parse_flag, parse_limit, parse_whole
 
 AUTOREGRESSIVE = "hf"
 MODELS = ("mdlm", AUTOREGRESSIVE)
@@ -123,12 +122,14 @@ def plan(settings: Mapping[str, Any]) -> Sweep:
         cells |= {repr(cell): cell for cell in _cells(axes, model)}
     given: dict[str, Any] = {name: common[name] for name in COMMON_NAMES if common.get(name) is not None}
     if "limit" in given:
-        given["limit"] = _limit(given["limit"])
+        given["limit"] = parse_limit("limit", given["limit"])
     for name in ("log_samples", "confirm_run_unsafe_code"):
         given[name] = parse_flag(name, given.get(name, False))
     for name in ("device", "include_path", "system_instruction"):
         if not isinstance(given.get(name, ""), str):
             raise must_be(name, "a text", given[name])
+    if "include_path" in given:
+        check_include_path(given["include_path"])
     check_batch_size(given.get("batch_size"))
     given["batch_size"] = str(given.get("batch_size", Sweep.batch_size))
     sweep = Sweep(**(given | {"model": model, "model_args": model_args, "cells": tuple(cells.values())}))
@@ -210,8 +211,13 @@ def _option(name: str, value: object) -> Any:
 
 
 def _typed(value: Any) -> Any:
-    """A text as lm-eval's command line takes it; a file has types of its own."""
-    return handle_arg_string(value) if isinstance(value, str) else value
+    """A text as what it spells; a file has types of its own."""
+    if not isinstance(value, str):
+        return value
+    if value.lower() in ("true", "false"):
+        return parse_flag("", value)
+    number = number_of(value)
+    return value if number is None else number
 
 
 def _values(name: str, settings: Mapping[str, Any]) -> list[Any]:
@@ -230,14 +236,6 @@ def _mapping(name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise must_be(name, "names with a value each", value)
     return dict(value)
-
-
-def _limit(value: object) -> float:
-    """Questions a task, or their share below 1."""
-    limit = number_of(value)
-    if limit is None or limit <= 0:
-        raise must_be("limit", "a number above 0", value)
-    return int(limit) if limit == int(limit) else limit
 
 
 def _checkpoint_name(name: str) -> str:

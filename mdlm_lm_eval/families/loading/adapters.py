@@ -19,6 +19,7 @@ from mdlm_lm_eval.families.loading.errors import refusing
 from mdlm_lm_eval.families.loading.hub import check_source
 from mdlm_lm_eval.families.registry import family_of
 from mdlm_lm_eval.options import OptionError
+from mdlm_lm_eval.values import shown
 
 WEIGHT_FILES = (SAFETENSORS_WEIGHTS_NAME, WEIGHTS_NAME)
 PREFIX = "base_model.model."
@@ -46,6 +47,7 @@ def load_adapter(model: PreTrainedModel, peft: str, *, revision: str | None = "m
     config.inference_mode = True
     with refusing(f"peft={peft}: the adapter does not fit this model"):
         convert_peft_config_for_transformers(config, model, None)
+        _check_size(config, weights, model)
         adapted = PeftModel(model, config)
         result = set_peft_model_state_dict(adapted, weights)
     prefix = PEFT_TYPE_TO_PREFIX_MAPPING[config.peft_type]
@@ -75,6 +77,18 @@ def load_adapter_config(peft: str, *, revision: str | None = "main") -> PeftConf
 
 def _scales(config: LoraConfig) -> list[float]:
     return [config.lora_alpha, *(config.alpha_pattern or {}).values()]
+
+
+def _check_size(config: PeftConfig, weights: dict[str, Tensor], model: PreTrainedModel) -> None:
+    """Raises ValueError for what PEFT would build whatever its size, or overlook."""
+    for name in config.modules_to_save or ():
+        if not any(module.endswith(name) for module, _ in model.named_modules()):
+            raise ValueError(f"modules_to_save names {shown(name)}, and no module is named so")
+    if isinstance(config, LoraConfig):
+        widest = max(max(weight.shape, default=0) for weight in weights.values())
+        for rank in (config.r, *(config.rank_pattern or {}).values()):
+            if rank > widest:
+                raise ValueError(f"r={shown(rank)} is larger than {widest}, the largest width of its weights")
 
 
 def _is_copy(name: str, weights: dict[str, Tensor]) -> bool:

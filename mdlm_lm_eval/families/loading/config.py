@@ -17,6 +17,7 @@ from mdlm_lm_eval.options import DecodingOptions, OptionError, defaults_of
 from mdlm_lm_eval.values import must_be, shown
 
 _SIZES = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "max_position_embeddings")
+_LARGEST_SIZE = 2**31 - 1
 
 
 def load_config(
@@ -111,8 +112,9 @@ def check_sizes(config: PretrainedConfig, pretrained: str) -> None:
     text = config.get_text_config()
     for name in _SIZES:
         size = getattr(text, name, 1)  # families call some of them otherwise, which the config itself translates
-        if isinstance(size, int) and size < 1:
-            raise OptionError(f"pretrained={pretrained}: {must_be(name, 'a whole number from 1', size)}")
+        if isinstance(size, int) and not 1 <= size <= _LARGEST_SIZE:
+            what = f"a whole number from 1 up to {_LARGEST_SIZE}"
+            raise OptionError(f"pretrained={pretrained}: {must_be(name, what, size)}")
 
 
 def attention_of(
