@@ -32,7 +32,7 @@ FILES = {
     "deep.yaml": "a: " + "[" * 20_000 + "]" * 20_000,
     "list.yaml": "- a\n",
     "tab.yaml": "a:\n\t- b: [\n",
-    "inner.yaml": "output_dir: out\nlora_target_modules: [{a: b}]\ndataset_name: named_rules\n",
+    "inner.yaml": "output_dir: out\nlora_target_modules: [{a: b}]\ndataset_name: number_questions\n",
     "accelerate.json": "{",
 }
 
@@ -128,9 +128,9 @@ def refusal(given: list[str], monkeypatch: pytest.MonkeyPatch) -> str:
         ("--set steps=3", "set is now a flag of its own for each key"),
         ("steps=3", "steps=3 is not understood; flags are --KEY VALUE"),
         # data
-        ("--dataset_name=named_rules --apply_chat_template=true", "apply_chat_template must be left out for"),
+        ("--dataset_name=number_questions --apply_chat_template=true", "apply_chat_template must be left out for"),
         (
-            "--train_file=data.jsonl --dataset_name=named_rules",
+            "--train_file=data.jsonl --dataset_name=number_questions",
             "train_file or dataset_name must be given, and not both",
         ),
         ("--train_file=s3://x/y.jsonl", "must be a file on this machine, or .*, not s3://x/y.jsonl"),
@@ -157,7 +157,7 @@ def refusal(given: list[str], monkeypatch: pytest.MonkeyPatch) -> str:
         ("--config=list.yaml", "config=list.yaml: must hold keys and values"),
         ("--config=tab.yaml", "config=tab.yaml: cannot be read"),
         ("--config=latin.yaml", "config=latin.yaml: cannot be read"),
-        ("--config=inner.yaml --dataset_name=named_rules --lora_r=4", "lora_target_modules="),
+        ("--config=inner.yaml --dataset_name=number_questions --lora_r=4", "lora_target_modules="),
         # places
         ("--output_dir=", "output_dir must be the name of a folder, .*not ''"),
         ("--output_dir=a/..", "output_dir must be the name of a folder, .*not a/.."),
@@ -192,7 +192,7 @@ def test_what_only_the_trainer_refuses(given: str, message: str, here: Path, mon
 
 def test_neither_data_nor_output(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "train_file or dataset_name must be given" in refusal(["--output_dir=out"], monkeypatch)
-    assert "output_dir must be the name" in refusal(["--dataset_name=named_rules"], monkeypatch)
+    assert "output_dir must be the name" in refusal(["--dataset_name=number_questions"], monkeypatch)
 
 
 def test_a_line_that_is_too_long(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from transformers import AutoConfig, AutoTokenizer
 import mdlm_lm_eval
 from mdlm_lm_eval.default_model.training import corpus, walks
 from mdlm_lm_eval.default_model.training.batches import Noiser
-from mdlm_lm_eval.default_model.training.curriculum import STAGES, draw_document
+from mdlm_lm_eval.default_model.training.curriculum import STAGES, draw_document, draw_from
 from mdlm_lm_eval.default_model.training.model import block_causal_mask, build_model, logits_at_masks
 from mdlm_lm_eval.default_model.training.tokenizer import build_tokenizer
 
@@ -40,7 +40,7 @@ def test_no_test_question_is_in_the_training_data() -> None:
     seen: set[tuple[str, ...]] = set()
     for stage in STAGES:
         for _ in range(500):
-            seen |= questions_of(draw_document(stage, rng))
+            seen |= questions_of(draw_from(stage, rng))
     assert len(seen) > 10_000
     words = {triple for triple in seen if not triple[0].isdigit()}
     assert not any(questions.is_reserved_for_tests(questions.Question(triple, 0)) for triple in words)  # type: ignore[arg-type]
@@ -61,7 +61,7 @@ def test_a_question_is_nine_tokens_and_every_text_survives_the_tokenizer() -> No
 def test_noising_masks_what_it_weighs() -> None:
     noiser = Noiser(build_tokenizer())
     rng, generator = random.Random(0), torch.Generator().manual_seed(0)
-    clean, is_answer = noiser.windows(lambda: draw_document(STAGES[-1], rng), 8, 480)
+    clean, is_answer = noiser.windows(lambda: draw_document(STAGES, rng), 8, 480)
     for batch in (
         noiser.everything_masked(clean, generator),
         noiser.answers_masked(clean, is_answer, 0.7, generator),
@@ -76,15 +76,23 @@ def test_noising_masks_what_it_weighs() -> None:
 
 
 def test_a_walk_takes_each_step_to_a_successor_and_the_likeliest_most_often() -> None:
-    walk = walks.random_walk(2000, random.Random(0))
-    ranks = [walks.successors()[before].index(after) for before, after in pairwise(walk)]
+    rng = random.Random(0)
+    steps = [step for _ in range(10) for step in pairwise(walks.random_walk(rng).pieces)]
+    ranks = [walks.successors()[before].index(after) for before, after in steps]
     shares = [ranks.count(rank) / len(ranks) for rank in range(4)]
     assert shares == pytest.approx(walks.SUCCESSOR_PROBABILITIES, abs=0.05)
 
 
-def test_walks_as_texts_are_the_seed_s_own() -> None:
-    one, again, other = (next(walks.random_walks(seed)) for seed in (0, 0, 1))
-    assert one == again != other
+def test_only_the_last_answer_of_number_questions_is_masked() -> None:
+    noiser = Noiser(build_tokenizer())
+    rng, generator = random.Random(0), torch.Generator().manual_seed(0)
+    weights = torch.zeros(20 * 9 + 1)
+    for _ in range(50):
+        batch = noiser.answer_masked([corpus.number_questions(20, rng) for _ in range(8)], generator)
+        assert ((batch.noisy == noiser.mask_id) == (batch.weights > 0)).all()
+        weights += batch.weights.sum(0)
+    assert (weights[:-3] == 0).all()
+    assert weights.sum().item() / 50 == pytest.approx(1.0, abs=0.15)  # E[1/t over the masked] / tokens
 
 
 def test_in_blocks_the_clean_and_noisy_copies_score_each_block_as_if_alone() -> None:

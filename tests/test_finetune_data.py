@@ -10,7 +10,7 @@ import pandas
 import pytest
 
 from mdlm_finetune.arguments import FinetuneArguments, read_arguments
-from mdlm_finetune.generated import GENERATORS, HELD_OUT_RULES, generated_examples, named_rules
+from mdlm_finetune.generated import GENERATORS, generated_examples, number_questions
 from mdlm_finetune.instructions import conversation, instruction_examples
 from mdlm_finetune.objective import Objective
 from mdlm_finetune.objectives.mask_agnostic import MaskAgnostic
@@ -190,17 +190,18 @@ def test_a_templated_answer_ends_with_its_turn(tmp_path: Path) -> None:
         instruction_examples(arguments, MaskAgnostic(), tokenizer)
 
 
-def test_generated_data_repeats_by_seed_and_names_its_rules() -> None:
-    texts = list(islice(named_rules(1), 200))
-    assert texts == list(islice(named_rules(1), 200))
-    assert all(prompt.startswith("Rule: ") or prompt.endswith(" is: ") for prompt, _ in texts)
-    assert all(answer for _, answer in texts)
-    rules = {prompt.split()[1] for prompt, _ in texts if prompt.startswith("Rule: ")}
-    assert len(rules) > 8
-    assert not rules & set(HELD_OUT_RULES)
-    with pytest.raises(OptionError, match="max_length=4 is too short for named_rules"):
+def test_generated_data_repeats_by_seed_and_asks_for_numbers() -> None:
+    texts = list(islice(number_questions(1), 50))
+    assert texts == list(islice(number_questions(1), 50)) != list(islice(number_questions(2), 50))
+    for prompt, answer in texts:
+        assert prompt.endswith("Answer:[")
+        assert answer in ("A].", "B].", "C].")
+        options = re.findall(r"\([ABC]\) (\w+)", prompt)
+        assert all(option.isdigit() for option in options)
+        assert 15 <= len(options) / 3 <= 50
+    with pytest.raises(OptionError, match="max_length=4 is too short for number_questions"):
         generated_examples(
-            FinetuneArguments(output_dir="out", dataset_name="named_rules", max_length=4), tiny_tokenizer()
+            FinetuneArguments(output_dir="out", dataset_name="number_questions", max_length=4), tiny_tokenizer()
         )
 
 

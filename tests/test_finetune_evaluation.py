@@ -24,7 +24,7 @@ def test_the_sweep_is_of_the_same_model(tmp_path: Path) -> None:
     arguments = sweep_arguments(given)
     assert "--model_args=pretrained=org/m,dtype=bfloat16,attn_implementation=eager" in arguments
     assert "--apply_chat_template" in arguments
-    plain = sweep_arguments(FinetuneArguments(output_dir="out/a", dataset_name="named_rules"))
+    plain = sweep_arguments(FinetuneArguments(output_dir="out/a", dataset_name="number_questions"))
     assert not [argument for argument in plain if argument.startswith(("--model_args", "--apply_chat_template"))]
     write_card(tmp_path, given, MaskAgnostic(), [])
     assert "n_masks=200 --tasks mdlm_context --apply_chat_template\n" in (tmp_path / "README.md").read_text()
@@ -35,7 +35,7 @@ def test_another_limit_has_results_of_its_own(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(evaluation.subprocess, "run", lambda command, **_: ran.append(command))
     for limit in (5, 50):
         arguments = FinetuneArguments(
-            output_dir=str(tmp_path / "a"), dataset_name="named_rules", evaluation_limit=limit
+            output_dir=str(tmp_path / "a"), dataset_name="number_questions", evaluation_limit=limit
         )
         assert evaluate(arguments) == []
     places = [next(word for word in command if word.startswith("--output_path=")) for command in ran]

@@ -13,7 +13,7 @@ from mdlm_lm_eval.options import OptionError
 
 @pytest.fixture
 def arguments(tmp_path: Path) -> FinetuneArguments:
-    return FinetuneArguments(output_dir=str(tmp_path / "adapter"), dataset_name="named_rules")
+    return FinetuneArguments(output_dir=str(tmp_path / "adapter"), dataset_name="number_questions")
 
 
 def check(arguments: FinetuneArguments, *, resume: bool = False, overwrite: bool = False, merge: bool = False) -> None:
@@ -40,7 +40,7 @@ def test_a_slash_at_the_end_changes_nothing(arguments: FinetuneArguments) -> Non
     assert checkpoint_folder(arguments).parent == arguments.folder.parent
     for output in ("", " ", ".", "/", "a/.."):
         with pytest.raises(OptionError, match="output_dir must be the name of a folder"):
-            FinetuneArguments(output_dir=output, dataset_name="named_rules")
+            FinetuneArguments(output_dir=output, dataset_name="number_questions")
 
 
 def test_a_killed_run_that_overwrites_is_resumed(arguments: FinetuneArguments) -> None:
@@ -103,4 +103,4 @@ def test_only_adapters_and_models_are_replaced(arguments: FinetuneArguments, mak
 def test_a_place_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(OptionError, match=r"output_dir \S+file cannot be written"):
-        check(FinetuneArguments(output_dir=str(tmp_path / "file" / "adapter"), dataset_name="named_rules"))
+        check(FinetuneArguments(output_dir=str(tmp_path / "file" / "adapter"), dataset_name="number_questions"))

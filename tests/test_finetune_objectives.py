@@ -49,7 +49,7 @@ def test_sft_loss_is_llada_s() -> None:
 def test_sft_trains_and_a_batch_without_a_mask_teaches_nothing(tmp_path: Path) -> None:
     args = FinetuneArguments(
         output_dir=str(tmp_path),
-        dataset_name="named_rules",
+        dataset_name="number_questions",
         max_steps=20,
         per_device_train_batch_size=8,
         gradient_accumulation_steps=1,
@@ -85,7 +85,7 @@ def test_another_objective_is_one_file(tmp_path: Path, monkeypatch: pytest.Monke
     (package / "entry_points.txt").write_text("[mdlm_finetune.objectives]\nhalved = my_objective\n")
     monkeypatch.syspath_prepend(tmp_path)
     assert objective_names() == ["halved", "mask_agnostic", "sft"]
-    words = ["--objective", "halved", "--by", "4", "--output_dir=out", "--dataset_name=named_rules"]
+    words = ["--objective", "halved", "--by", "4", "--output_dir=out", "--dataset_name=number_questions"]
     objective = read_arguments(words)[1]
     batch = COLLATOR(EXAMPLES, 0)
     logits = torch.randn(len(batch.targets), 100)

@@ -15,16 +15,13 @@ from mdlm_lm_eval.results.names import BUILT_IN
 from mdlm_lm_eval.results.sentences import one_line
 
 RECIPES = Path(__file__).parent / "recipes"
-GENERATED = (
-    "random_walks",
-    "named_rules",
-)  # what `dataset_name` may be beside the hub's; their code is in generated.py
+GENERATED = ("number_questions",)  # what `dataset_name` may be beside the hub's; their code is in generated.py
 
 # What keys and flags were called before; a value here is a sentence's end.
 RENAMED = {
     "output": "output_dir",
     "pretrained": "model_name_or_path",
-    "data": "train_file or dataset_name (generated is named_rules)",
+    "data": "train_file or dataset_name (generated is number_questions)",
     "data_config": "dataset_config",
     "split": "dataset_train_split",
     "chat_template": "apply_chat_template",

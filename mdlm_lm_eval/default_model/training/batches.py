@@ -48,6 +48,17 @@ class Noiser:
         masked = is_answer & ((draws < ratio) | (draws == draws.min(1, keepdim=True).values))
         return Batch(clean, clean.masked_fill(masked, self.mask_id), masked / masked.sum().clamp_min(1))
 
+    def answer_masked(self, documents: list[Document], generator: torch.Generator) -> Batch:
+        """Documents of one length, EOS after each. Each token from the first answer on is masked with probability t.
+
+        t ~ U(0,1) a document, weight 1/t, the mean over documents (LLaDA, equation 5).
+        """
+        clean, _ = self.windows(iter(documents).__next__, len(documents), len(documents[0].pieces) + 1)
+        is_answer = torch.arange(clean.shape[1]) >= torch.tensor([[one.answers[0]] for one in documents])
+        t = torch.rand(len(clean), 1, generator=generator).clamp_min(1e-3)
+        masked = is_answer & (torch.rand(clean.shape, generator=generator) < t)
+        return Batch(clean, clean.masked_fill(masked, self.mask_id), masked / t / is_answer.sum())
+
     def everything_masked(self, clean: torch.Tensor, generator: torch.Generator) -> Batch:
         """Masked diffusion: t ~ U(0,1) a window, every token masked with probability t, weight 1/t (LLaDA, eq. 3).
 

@@ -1,7 +1,6 @@
 """The built-in model's training documents, generated from the suite's word lists.
 
-No document holds a test question (`questions.is_reserved_for_tests`) and none has anything but text after an answer:
-how the model reacts to trailing masks is its own.
+No document holds a test question (`questions.is_reserved_for_tests`).
 """
 
 from dataclasses import dataclass
@@ -94,3 +93,12 @@ def few_shot(n_relevant: int, n_distractors: int, rng: Random, *, named: bool) -
         if relevant:
             answers.append(len(pieces) - 2)
     return Document(pieces, answers)
+
+
+def number_questions(n: int, rng: Random) -> Document:
+    """`n` answered questions of one number rule; the last answer is the one that the others determine."""
+    rule = questions.DISTRACTOR_RULES[questions.draw(rng, 2)]
+    pieces: list[str] = []
+    for _ in range(n):
+        pieces += question_pieces(training_question(rule, (), rng), first=not pieces)
+    return Document(pieces, [len(pieces) - 2])

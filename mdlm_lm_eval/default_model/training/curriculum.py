@@ -1,4 +1,4 @@
-"""The curriculum: from what category a word is of to few-shot documents with many distractors."""
+"""The curriculum: from what category a word is of to few-shot documents with distractors, in two parts."""
 
 from dataclasses import dataclass
 from random import Random
@@ -20,17 +20,27 @@ class Stage:
     facts: float  # share of word facts among the documents
 
 
-STAGES = (
+WORDS = (
     Stage("word facts", 6, 0, 0, named=1.0, facts=1.0),
     Stage("one question", 12, 1, 0, named=1.0, facts=0.3),
     Stage("a few examples", 64, 6, 0, named=0.5, facts=0.15),
+)
+FEW_SHOT = (
     Stage("few-shot", 112, 11, 0, named=0.3, facts=0.15),
     Stage("a few distractors", 208, 11, 12, named=0.2, facts=0.15),
-    Stage("many distractors", 480, 11, 40, named=0.1, facts=0.15),
 )
+STAGES = (*WORDS, *FEW_SHOT)
 
 
-def draw_document(stage: Stage, rng: Random) -> Document:
+def draw_document(stages: tuple[Stage, ...], rng: Random) -> Document:
+    """A document of the last of these stages, one in four of an earlier one."""
+    *earlier, stage = stages
+    if earlier and rng.random() < 0.25:
+        stage = earlier[questions.draw(rng, len(earlier))]
+    return draw_from(stage, rng)
+
+
+def draw_from(stage: Stage, rng: Random) -> Document:
     """A document of the stage: mostly few-shot ones, some word facts."""
     if rng.random() < stage.facts:
         return corpus.word_fact(rng)
