@@ -82,10 +82,10 @@ def check(settings: dict[str, Any]) -> None:
             parse_whole("--seed", seed, most=LARGEST_NUMPY_SEED)
     if settings.get("num_fewshot") is not None:
         parse_whole("--num_fewshot", settings["num_fewshot"])
-    output = settings.get("output_path")
     for name, example in (("output_path", "a folder, such as results"), ("use_cache", "a file, such as cache/model")):
         if settings.get(name) == "":
             raise OptionError(f"--{name} is not set; name {example}")
+    output = settings.get("output_path")
     if output is not None:
         check_writable(Path(output).parent if output.endswith(".json") else Path(output), "--output_path")
     if settings.get("use_cache") is not None:
