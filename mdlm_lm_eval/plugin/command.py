@@ -23,7 +23,8 @@ _NAMED_VALUES = ("model_args", "gen_kwargs", "metadata")
 def parse(read: Callable[[], argparse.Namespace], words: Sequence[str]) -> argparse.Namespace:
     """What lm-eval reads from `words`. Ends in one sentence where it cannot, and where it takes no number for one."""
     typed = _typed(words)
-    is_ours = typed.model == MODEL_NAME or any(task.startswith(f"{MODEL_NAME}_") for task in typed.tasks)
+    tasks = (task for word in typed.tasks for task in word.split(","))
+    is_ours = typed.model == MODEL_NAME or any(task.startswith("mdlm_") for task in tasks)
     try:
         given = read()
         if is_ours:
