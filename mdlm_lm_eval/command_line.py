@@ -29,6 +29,7 @@ def check_numbers(typed: Sequence[str], read: Mapping[str, object]) -> None:
     for pair in (pair for text in typed for pair in split_top_level(text)):
         name, _, text = pair.partition("=")
         number = read.get(name)
-        is_number = isinstance(number, (int, float)) and not isinstance(number, bool) and math.isfinite(number)
+        # Of nan and inf the option itself says more.
+        is_number = isinstance(number, (int, float)) and not isinstance(number, bool) and abs(number) < math.inf
         if is_number and not spells_number(text.strip()):
             raise must_be(name, "typed in plain digits", text)

@@ -119,7 +119,7 @@ class DecodingOptions(Options):
     confidence_threshold: float | None = field(
         default=None,
         metadata=option(
-            "instead of a schedule: every token at least that sure (block diffusion: surer), one a step or more",
+            "instead of a schedule: every mask at least that sure (block diffusion: surer), and always one",
             above=0,
             most=1,
         ),

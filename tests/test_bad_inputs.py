@@ -139,6 +139,7 @@ SWEEP_FILES = [
 
 COMMAND_LINES = [
     ("mdlm-sweep", ["--tasks=t", "--n_masks=0x10"], "n_masks must be auto or a whole number from 1, not 0x10"),
+    ("mdlm-sweep", ["--tasks=t", f"--model_args=n_masks={'1' * 400}"], "n_masks must be auto or a whole number from 1"),
     ("mdlm-sweep", ["--tasks=t", "--n_masks=４"], "n_masks must be auto or a whole number from 1, not ４"),
     ("mdlm-sweep", ["--tasks=t", "--n_masks="], "n_masks has no value; give at least one"),
     ("mdlm-sweep", ["--tasks=t", "--early_exit", "--schedule", "drem"], "schedule must be one of linear, dream, "),

@@ -10,11 +10,11 @@ import pandas
 import pytest
 
 from mdlm_finetune.arguments import FinetuneArguments, read_arguments
-from mdlm_finetune.generated import GENERATORS, generated_examples, number_questions
+from mdlm_finetune.generated import generated_examples, number_questions
 from mdlm_finetune.instructions import conversation, instruction_examples
 from mdlm_finetune.objective import Objective
 from mdlm_finetune.objectives.mask_agnostic import MaskAgnostic
-from mdlm_finetune.recipe import GENERATED, RENAMED, packaged
+from mdlm_finetune.recipe import RENAMED, packaged
 from mdlm_lm_eval.options import OptionError
 from tests.conftest import tiny_tokenizer
 
@@ -203,7 +203,3 @@ def test_generated_data_repeats_by_seed_and_asks_for_numbers() -> None:
         generated_examples(
             FinetuneArguments(output_dir="out", dataset_name="number_questions", max_length=4), tiny_tokenizer()
         )
-
-
-def test_generators_are_the_names_that_help_shows() -> None:
-    assert set(GENERATORS) == set(GENERATED)

@@ -110,7 +110,7 @@ class FinetuneArguments(Recipe, TrainingArguments):
 
     @property
     def is_generated(self) -> bool:
-        return self.dataset_name in GENERATED
+        return self.dataset_name == GENERATED
 
     @property
     def checkpoint(self) -> str:

@@ -1,9 +1,10 @@
-"""Examples for the built-in model, generated, as the paper trains on other text than it measures.
+"""Generated examples for the built-in model.
 
-Number questions stand among the suite's prompts as distractors; the suite never asks one.
+Number questions stand in the suite's prompts as distractors, and the suite never asks one: the paper, too, trains on
+other text than it measures.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from random import Random
 
 from transformers import PreTrainedTokenizerBase
@@ -24,16 +25,12 @@ def number_questions(seed: int) -> Iterator[tuple[str, str]]:
         yield "".join(prompt), letter + closing
 
 
-# By the name that `dataset_name` gives (GENERATED in recipe.py): seed -> endless (prompt, answer).
-GENERATORS: dict[str, Callable[[int], Iterator[tuple[str, str]]]] = {"number_questions": number_questions}
-
-
 def generated_examples(arguments: FinetuneArguments, tokenizer: PreTrainedTokenizerBase) -> list[Example]:
     """Generated texts in tokens, as many as the run uses, EOS after each answer.
 
     Raises OptionError where one is too long for `max_length`.
     """
-    texts = GENERATORS[str(arguments.dataset_name)](arguments.seed)
+    texts = number_questions(arguments.seed)
     examples = []
     for id, (prompt, answer) in zip(range(arguments.usable_samples), texts, strict=False):
         prompt_ids = tokenizer(prompt)["input_ids"]

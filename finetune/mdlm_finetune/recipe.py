@@ -15,13 +15,13 @@ from mdlm_lm_eval.results.names import BUILT_IN
 from mdlm_lm_eval.results.sentences import one_line
 
 RECIPES = Path(__file__).parent / "recipes"
-GENERATED = ("number_questions",)  # what `dataset_name` may be beside the hub's; their code is in generated.py
+GENERATED = "number_questions"  # what `dataset_name` may be beside the hub's data sets; made in generated.py
 
 # What keys and flags were called before; a value here is a sentence's end.
 RENAMED = {
     "output": "output_dir",
     "pretrained": "model_name_or_path",
-    "data": "train_file or dataset_name (generated is number_questions)",
+    "data": f"train_file or dataset_name (generated is {GENERATED})",
     "data_config": "dataset_config",
     "split": "dataset_train_split",
     "chat_template": "apply_chat_template",
@@ -50,7 +50,7 @@ class Recipe:
     objective: str = _option("mask_agnostic", f"one of {', '.join(objective_names())}")
     model_name_or_path: str = _option(BUILT_IN, "built-in, a hub id or a folder, of any family of --model mdlm")
     train_file: str | None = _option(None, "a .jsonl, .json or .parquet file to train on")
-    dataset_name: str | None = _option(None, f"or a data set on the hub, or generated: {', '.join(GENERATED)}")
+    dataset_name: str | None = _option(None, f"or a data set on the hub, or {GENERATED}, which is generated")
     dataset_config: str | None = _option(None, "of a hub data set that has several")
     dataset_train_split: str = _option("train", "of a hub data set")
     apply_chat_template: bool = _option(False, "the tokenizer's, for instruct models")

@@ -42,7 +42,7 @@ from mdlm_lm_eval.results.locks import claim
 from mdlm_lm_eval.results.sentences import one_line
 from mdlm_lm_eval.values import must_be
 
-BUILT_IN = "mdlm-lm-eval built-in model"  # in an adapter's config
+_BUILT_IN_BASE = "mdlm-lm-eval built-in model"  # in an adapter's config
 
 
 def finetune(arguments: FinetuneArguments, objective: Objective, actions: Actions | None = None) -> DiffusionTrainer:
@@ -145,7 +145,7 @@ def _adapt(denoiser: Denoiser, lora: LoraConfig, arguments: FinetuneArguments) -
     set_seed(arguments.seed)  # of LoRA's random half
     denoiser.model = get_peft_model(denoiser.model, lora)
     # Left to itself, peft names the folder of the built-in model on this machine.
-    base = BUILT_IN if arguments.is_built_in else arguments.model_name_or_path
+    base = _BUILT_IN_BASE if arguments.is_built_in else arguments.model_name_or_path
     denoiser.model.peft_config["default"].base_model_name_or_path = base
     # Left to itself, peft reads the base checkpoint's config with transformers' class, which family configs are not.
     denoiser.model.save_pretrained = partial(denoiser.model.save_pretrained, save_embedding_layers=False)

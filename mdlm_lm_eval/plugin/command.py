@@ -23,7 +23,8 @@ _NAMED_VALUES = ("model_args", "gen_kwargs", "metadata")
 def parse(read: Callable[[], argparse.Namespace], words: Sequence[str]) -> argparse.Namespace:
     """What lm-eval reads from `words`. Ends in one sentence where it cannot, and where it takes no number for one."""
     typed = _typed(words)
-    is_ours = typed.model == MODEL_NAME or any(task.startswith(f"{MODEL_NAME}_") for task in typed.tasks)
+    tasks = (task for word in typed.tasks for task in word.split(","))
+    is_ours = typed.model == MODEL_NAME or any(task.startswith("mdlm_") for task in tasks)
     try:
         given = read()
         if is_ours:
@@ -82,10 +83,10 @@ def check(settings: dict[str, Any]) -> None:
             parse_whole("--seed", seed, most=LARGEST_NUMPY_SEED)
     if settings.get("num_fewshot") is not None:
         parse_whole("--num_fewshot", settings["num_fewshot"])
-    output = settings.get("output_path")
     for name, example in (("output_path", "a folder, such as results"), ("use_cache", "a file, such as cache/model")):
         if settings.get(name) == "":
             raise OptionError(f"--{name} is not set; name {example}")
+    output = settings.get("output_path")
     if output is not None:
         check_writable(Path(output).parent if output.endswith(".json") else Path(output), "--output_path")
     if settings.get("use_cache") is not None:

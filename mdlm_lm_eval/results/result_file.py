@@ -138,7 +138,7 @@ def _parse(content: "EvalResults", name: str) -> ResultFile:
     if not tasks:
         raise UnusableFile("holds no task")
     suite_hash = ((mdlm or {}).get("task_suite") or {}).get("sha256")
-    if suite_hash is not None and not _SHA256.fullmatch(str(suite_hash)):
+    if suite_hash is not None and not (isinstance(suite_hash, str) and _SHA256.fullmatch(suite_hash)):
         raise UnusableFile(f"records task_suite.sha256={shown(suite_hash)}; it must be 64 hexadecimal digits")
     return ResultFile(
         path=name,

@@ -215,7 +215,7 @@ def _typed(value: Any) -> Any:
     if not isinstance(value, str):
         return value
     if value.lower() in ("true", "false"):
-        return parse_flag("", value)
+        return value.lower() == "true"
     number = number_of(value)
     return value if number is None else number
 

@@ -116,10 +116,10 @@ class Headline:
         """What the measured bands are, "" where nothing is measured."""
         if not self.lines:
             return ""
-        seeds = " A line of several seeds is their mean, its band from the lowest to the highest." * (
-            len(self.after) > 1
-        )
-        return f"Bands are 95% intervals of the difference from the line's best, on the same questions.{seeds}"
+        bands = "Bands are 95% intervals of the difference from the line's best, on the same questions."
+        if len(self.after) > 1:
+            bands += " A line of several seeds is their mean, its band from the lowest to the highest."
+        return bands
 
     @property
     def title(self) -> str:
@@ -293,7 +293,5 @@ def _spread(heights: Sequence[float]) -> list[float]:
     if len(heights) < 2 or abs(heights[0] - heights[1]) >= _LABEL_GAP:
         return list(heights)
     middle = sum(heights) / 2
-    up = heights[0] > heights[1]
-    return (
-        [middle + _LABEL_GAP / 2, middle - _LABEL_GAP / 2] if up else [middle - _LABEL_GAP / 2, middle + _LABEL_GAP / 2]
-    )
+    aside = _LABEL_GAP / 2 if heights[0] > heights[1] else -_LABEL_GAP / 2
+    return [middle + aside, middle - aside]

@@ -85,7 +85,7 @@ def _check_size(config: PeftConfig, weights: dict[str, Tensor], model: PreTraine
         if not any(module.endswith(name) for module, _ in model.named_modules()):
             raise ValueError(f"modules_to_save names {shown(name)}, and no module is named so")
     if isinstance(config, LoraConfig):
-        widest = max(max(weight.shape, default=0) for weight in weights.values())
+        widest = max((max(weight.shape, default=0) for weight in weights.values()), default=0)
         for rank in (config.r, *(config.rank_pattern or {}).values()):
             if rank > widest:
                 raise ValueError(f"r={shown(rank)} is larger than {widest}, the largest width of its weights")
