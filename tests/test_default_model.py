@@ -88,7 +88,7 @@ def test_only_the_last_answer_of_number_questions_is_masked() -> None:
     rng, generator = random.Random(0), torch.Generator().manual_seed(0)
     weights = torch.zeros(20 * 9 + 1)
     for _ in range(50):
-        batch = noiser.answer_masked([corpus.number_questions(20, rng) for _ in range(8)], generator)
+        batch = noiser.response_masked([corpus.number_questions(20, rng) for _ in range(8)], generator)
         assert ((batch.noisy == noiser.mask_id) == (batch.weights > 0)).all()
         weights += batch.weights.sum(0)
     assert (weights[:-3] == 0).all()

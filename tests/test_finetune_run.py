@@ -28,7 +28,7 @@ Settings = tuple[FinetuneArguments, Objective, Actions]
 
 
 def settings(output: Path, *changes: str) -> Settings:
-    small = ["max_steps=2", "per_device_train_batch_size=1", "max_train_samples=4", "max_length=2000", "lora_r=4"]
+    small = ["max_steps=2", "per_device_train_batch_size=1", "max_train_samples=4", "max_length=2600", "lora_r=4"]
     flags = [f"--{change}" for change in (*small, "disable_tqdm=true", f"output_dir={output}", *changes)]
     return read_arguments(["--config=built-in-ce-tv", *(word for flag in flags for word in flag.split())])
 
@@ -38,7 +38,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """With room for the generated texts, of which each character is a token here."""
     folder = tmp_path_factory.mktemp("checkpoint")
     model = tiny_model()
-    model.config.max_position_embeddings = 2048
+    model.config.max_position_embeddings = 2600
     model.save_pretrained(folder)
     tiny_tokenizer().save_pretrained(folder)
     return folder
@@ -59,7 +59,7 @@ def test_an_adapter_with_a_card(tmp_path: Path, checkpoint: Path) -> None:
     assert f"base_model: {checkpoint.name}\n" in card
     assert str(tmp_path) not in card
     assert ModelCard.load(adapter / "README.md").data.model_name == "MA (CE + TV), seed 0"
-    assert "learning_rate: 0.0005\n" in card
+    assert "learning_rate: 0.001\n" in card
     assert "Not evaluated yet" in card
     scores = [Score(adapted, n, accuracy, 16, 800) for adapted, n, accuracy in
               ((False, 1, 0.8), (False, 200, 0.6), (True, 1, 0.9), (True, 200, 0.9))]  # fmt: skip
@@ -111,7 +111,7 @@ def test_lora_target_modules(targets: str, adapted: set[str], tmp_path: Path, ch
         ("lora_target_modules=nothing_here", "lora_target_modules=nothing_here: "),
         ("lora_target_modules q_proj r_proj", "no module is named r_proj"),
         ("lora_target_modules=(", r"lora_target_modules=\(: "),
-        ("max_length=5000", "max_length must be at most 2048, the context of"),
+        ("max_length=5000", "max_length must be at most 2600, the context of"),
         ("eval_strategy=steps", "eval_strategy"),
     ],
 )
@@ -132,7 +132,7 @@ def test_a_tokenizer_without_eos_is_refused(tmp_path: Path, checkpoint: Path) ->
 
 
 def test_the_built_in_model_is_named_without_its_folder(tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:
-    finetune(*settings(tmp_path / "adapter", "max_steps=1", "lora_target_modules=q_proj"))
+    finetune(*settings(tmp_path / "adapter", "max_steps=1", "max_length=1024", "lora_target_modules=q_proj"))
     config = json.loads((tmp_path / "adapter" / "adapter_config.json").read_text())
     assert config["base_model_name_or_path"] == "mdlm-lm-eval built-in model"
     assert not [warning for warning in recwarn if "renamed" in str(warning.message)]

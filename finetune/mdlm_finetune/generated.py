@@ -14,14 +14,12 @@ from mdlm_finetune.collator import Example
 from mdlm_lm_eval.default_model.training import corpus
 from mdlm_lm_eval.options import OptionError
 
-N_QUESTIONS = (15, 50)  # of a document, the fewest and the most
-
 
 def number_questions(seed: int) -> Iterator[tuple[str, str]]:
     """(prompt, answer), endless: answered questions for the largest number, or the smallest, and one to answer."""
     rng = Random(seed)
     while True:
-        *prompt, letter, closing = corpus.number_questions(rng.randint(*N_QUESTIONS), rng).pieces
+        *prompt, letter, closing = corpus.number_questions(rng.randint(*corpus.N_NUMBER_QUESTIONS), rng).pieces
         yield "".join(prompt), letter + closing
 
 

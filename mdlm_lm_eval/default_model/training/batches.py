@@ -1,4 +1,4 @@
-"""Windows of token ids and what of them is masked: the two objectives of the training."""
+"""Windows of token ids and what of them is masked: the three objectives of the training."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -48,10 +48,10 @@ class Noiser:
         masked = is_answer & ((draws < ratio) | (draws == draws.min(1, keepdim=True).values))
         return Batch(clean, clean.masked_fill(masked, self.mask_id), masked / masked.sum().clamp_min(1))
 
-    def answer_masked(self, documents: list[Document], generator: torch.Generator) -> Batch:
+    def response_masked(self, documents: list[Document], generator: torch.Generator) -> Batch:
         """Documents of one length, EOS after each. Each token from the first answer on is masked with probability t.
 
-        t ~ U(0,1) a document, weight 1/t, the mean over documents (LLaDA, equation 5).
+        t ~ U(0,1) a document, weight 1/t, the mean over all those tokens (LLaDA, equation 5).
         """
         clean, _ = self.windows(iter(documents).__next__, len(documents), len(documents[0].pieces) + 1)
         is_answer = torch.arange(clean.shape[1]) >= torch.tensor([[one.answers[0]] for one in documents])

@@ -10,6 +10,7 @@ from random import Random
 from mdlm_lm_eval.tasks import questions
 
 RULE_NAMES = (*questions.load_words(), *questions.DISTRACTOR_RULES)
+N_NUMBER_QUESTIONS = (15, 50)  # of a document of them alone, the fewest and the most
 TEMPLATE_PIECES = (
     "Options: (A) ",
     "\n\nOptions: (A) ",

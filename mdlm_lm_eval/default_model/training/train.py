@@ -60,8 +60,11 @@ class TrainingOptions:
     validation_questions: int = 960
 
 
-class Curriculum:
-    """The model, its optimisers, the running average of its weights, and random states of one part."""
+class CurriculumTraining:
+    """Part 1 or 2: the model, its optimisers, the running average of its weights, and random states.
+
+    Both parts begin with the same random state.
+    """
 
     def __init__(self, model: LlamaForCausalLM, noiser: Noiser, options: TrainingOptions, log_file: Path) -> None:
         self.model, self.noiser, self.options, self.log_file = model, noiser, options, log_file
@@ -150,15 +153,16 @@ def loss(model: LlamaForCausalLM, batches: list[Batch], options: TrainingOptions
 
 
 def fine_tune(model: LlamaForCausalLM, noiser: Noiser, options: TrainingOptions) -> None:
-    """Part 3: the last answers of documents of 15 to 50 number questions, their prompts visible."""
+    """Part 3: the last answers of documents of number questions, their prompts visible."""
     rng = Random(f"number questions {options.seed}")
     generator = torch.Generator().manual_seed(rng.getrandbits(32))
     optimiser = torch.optim.AdamW(model.parameters(), lr=options.sft_rate, weight_decay=0.0)
     schedule = LinearLR(optimiser, 1.0, 0.0, total_iters=options.sft_steps)
     for _ in range(options.sft_steps):
-        n_questions = 15 + questions.draw(rng, 36)
+        fewest, most = corpus.N_NUMBER_QUESTIONS
+        n_questions = fewest + questions.draw(rng, most - fewest + 1)
         documents = [corpus.number_questions(n_questions, rng) for _ in range(options.sft_batch)]
-        loss(model, [noiser.answer_masked(documents, generator)], options).backward()
+        loss(model, [noiser.response_masked(documents, generator)], options).backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimiser.step()
         schedule.step()
@@ -188,7 +192,7 @@ def main() -> None:
     model = build_model(tokenizer, options.block_length, options.seed)
     log.info("%.2f M parameters, %s", model.num_parameters() / 1e6, options)
     for part, stages in enumerate((WORDS, FEW_SHOT), start=1):
-        model = Curriculum(model, noiser, options, log_file).run(stages)
+        model = CurriculumTraining(model, noiser, options, log_file).run(stages)
         measured = accuracies(model, noiser, options.block_length, options.validation_questions)
         report(log_file, part=part, **measured)
     fine_tune(model, noiser, options)
