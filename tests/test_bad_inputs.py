@@ -87,6 +87,10 @@ MODEL_ARGUMENTS = [
     ("device=cuda:77", "device=cuda:77 is not on this machine; it must be "),
     ("tp_plan=foo", "tp_plan must be one of auto, not foo"),
     ("quantization_config=foo", "quantization_config must be names with a value each, in JSON, not foo"),
+    ("peft=", "peft must be a text of at least one character, not ''"),
+    ("revision=", "revision must be a text of at least one character, not ''"),
+    ("chat_template_args=foo", "chat_template_args must be names with a value each, in JSON, not foo"),
+    ("device_mesh=foo", "device_mesh must be a DeviceMesh of torch, from Python, not foo"),
     ("preset=5", "unknown preset='5'"),
 ]
 
