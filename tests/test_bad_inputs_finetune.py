@@ -157,7 +157,7 @@ def refusal(given: list[str], monkeypatch: pytest.MonkeyPatch) -> str:
         ("--train_file=not_parquet.parquet", "train_file=not_parquet.parquet: cannot be read"),
         # recipes
         ("--config=built-in-cetv", "config=built-in-cetv: must be a file or one of built-in-ce"),
-        ("--config=.", "config=.: is no regular file"),
+        ("--config=.", "config=.: cannot be read"),
         ("--config=zero.jsonl", "config=zero.jsonl: is no regular file"),
         ("--config=pipe.jsonl", "config=pipe.jsonl: is no regular file"),
         ("--config=large.yaml", r"config=large.yaml: has \d+ MiB; at most 1 are read"),
