@@ -154,7 +154,10 @@ def changed(content: dict[str, Any], **changes: Any) -> dict[str, Any]:
             suite_file(temperature="NaN"),
             "records what cannot be: temperature must be 0 or a number from 1e-06 up to 1000",
         ),
-        (suite_file(n_fillers=-1), "records what cannot be: n_fillers must be a whole number from 0 up to 1000000, not -1"),
+        (
+            suite_file(n_fillers=-1),
+            "records what cannot be: n_fillers must be a whole number from 0 up to 1000000, not -1",
+        ),
         (suite_file(accuracy=float("nan")), "has no number as exact_match of 'mdlm_country_smallest'"),
         (suite_file(accuracy=1.2), "has exact_match=1.3 for 'mdlm_country_smallest'; it must be a number from 0 to 1"),
     ],
