@@ -170,6 +170,7 @@ COMMAND_LINES = [
         "reorderings must be a whole number from 1 up to 100000, not 99999999999",
     ),
     ("mdlm-attribution", ["groups", "--tasks=,"], "tasks is not set; name at least one"),
+    ("mdlm-attribution", ["groups", "--tasks="], "tasks is not set; name at least one"),
     (
         "mdlm-attribution",
         ["examples", "--tasks=mdlm_verb_smallest_slot", "--metadata", "fewshot_relevant=0", "fewshot_distractors=0"],
