@@ -72,7 +72,7 @@ _FLAGS = {
 _WHOLE_NUMBERS = {"max_batch_size": 1, "max_length": 2, "prefix_token_id": 0}  # and the smallest
 # `revision=1234567` and a folder `5` arrive as numbers.
 _TEXTS = ("peft", "revision", "subfolder", "variant")
-_MAPPINGS = ("max_memory", "proxies", "quantization_config")
+_MAPPINGS = ("chat_template_args", "max_memory", "proxies", "quantization_config")
 _DTYPES = ("dtype", "mixed_precision_dtype", "softmax_dtype")
 
 
@@ -152,6 +152,10 @@ def check_loading(arguments: Mapping[str, Any]) -> dict[str, Any]:
         name: parse_whole(name, arguments[name], least=least) for name, least in _WHOLE_NUMBERS.items() if name in given
     }
     checked |= {name: str(arguments[name]) for name in _TEXTS if name in given}
+    for name in _TEXTS:
+        # A variable that a script did not set; lm-eval takes it for no adapter. Its own default for a subfolder is "".
+        if name != "subfolder" and checked.get(name) == "":
+            raise must_be(name, "a text of at least one character", "")
     for name in _DTYPES:
         dtype = arguments.get(name)
         if (
@@ -163,6 +167,8 @@ def check_loading(arguments: Mapping[str, Any]) -> dict[str, Any]:
     for name in _MAPPINGS:
         if isinstance(arguments.get(name), (str, int, float)):
             raise must_be(name, "names with a value each, in JSON", arguments[name])
+    if isinstance(arguments.get("device_mesh"), (str, int, float)):
+        raise must_be("device_mesh", "a DeviceMesh of torch, from Python", arguments["device_mesh"])
     for name, choices in (("backend", ("default", "causal")), ("tp_plan", ("auto",))):
         if isinstance(arguments.get(name), (str, int, float)) and arguments[name] not in choices:
             raise must_be(name, f"one of {', '.join(choices)}", arguments[name])

@@ -1,6 +1,7 @@
 """Keeps lm-eval's `--use_cache` honest: a cache file answers only for the model and the options that filled it, every
 repetition of a sampled request with its own answer, and tells what its answers took."""
 
+import os
 import sqlite3
 from collections.abc import MutableMapping
 from contextlib import closing
@@ -68,7 +69,7 @@ def check_cache_file(path: str) -> None:
     """Raises OptionError where nothing can be kept at `path`, or something else is."""
     check_writable(Path(path).parent, "--use_cache")
     try:
-        if Path(path).exists():
+        if os.path.lexists(path):  # a link that leads nowhere, too
             with closing(sqlite3.connect(path)) as connection:
                 connection.execute("PRAGMA schema_version")
     except sqlite3.Error as error:

@@ -4,6 +4,7 @@ A new bad checkpoint is a row of one of these tables.
 """
 
 import json
+import os
 import pickle
 import shutil
 from collections.abc import Callable
@@ -29,6 +30,8 @@ CONFIG_VALUES = [
     ("hidden_size", 0, "hidden_size must be a whole number from 1 up to 2147483647, not 0"),
     ("num_attention_heads", 0, "ZeroDivisionError"),
     ("num_attention_heads", 7, "not a multiple of the number of attention heads (7)"),
+    ("num_hidden_layers", 10**6, "num_hidden_layers must be a whole number from 1 up to 10000, not 1000000"),
+    ("text_config", 5, "text_config must be settings, not 5"),
     ("num_hidden_layers", "four", "'num_hidden_layers' expected int, got str"),
     ("max_position_embeddings", "x", "'max_position_embeddings' expected int, got str"),
     ("max_position_embeddings", None, "'max_position_embeddings' expected int, got NoneType"),
@@ -73,6 +76,7 @@ FILES: list[tuple[dict[str, str | None], str]] = [
     ({"tokenizer.json": "{}"}, "tokenizer of"),
     ({"tokenizer.json": "[" * 100_000}, "tokenizer of"),
     ({"tokenizer.json": None, "tokenizer_config.json": None}, "tokenizer of"),
+    ({"generation_config.json": "{"}, "generation_config.json is no whole JSON file"),
     ({"generation_config.json": "[]"}, "cannot be loaded as asked for"),
     ({"generation_config.json": '{"eos_token_id": "x"}'}, "generation_config.json"),
     ({"model.safetensors": None}, "its weights cannot be read"),
@@ -103,6 +107,7 @@ ADAPTER_VALUES = [
     ("r", 10_000_000),
     ("rank_pattern", {"q_proj": 10_000_000}),
     ("lora_alpha", float("nan")),
+    ("lora_alpha", 0),
     ("lora_alpha", "x"),
     ("lora_alpha", None),
     ("lora_dropout", "x"),
@@ -236,6 +241,12 @@ def test_pickled_adapters_run_no_code(checkpoint: Path, adapter: Path, what: Any
 def test_modules_that_an_adapter_says_are_saved_and_are_not(checkpoint: Path, adapter: Path) -> None:
     set_in(adapter / "adapter_config.json", modules_to_save=["lm_head"])
     assert refusal(pretrained=str(checkpoint), peft=str(adapter)).startswith(f"peft={adapter}: ")
+
+
+def test_a_pipe_in_place_of_an_adapters_weights(checkpoint: Path, adapter: Path) -> None:
+    (adapter / "adapter_model.safetensors").unlink()
+    os.mkfifo(adapter / "adapter_model.safetensors")
+    assert refusal(pretrained=str(checkpoint), peft=str(adapter)).endswith("holds no adapter_model.safetensors")
 
 
 def test_weights_that_are_not_finite(checkpoint: Path, adapter: Path) -> None:

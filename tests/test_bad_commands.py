@@ -64,6 +64,9 @@ COMMANDS = [
     ("--tasks /etc/passwd", "Tasks not found: /etc/passwd"),
     ("--tasks EMPTY", "--tasks is not set; name at least one, such as mdlm_context"),
     ("--tasks {suite} --output_path EMPTY", "--output_path is not set; name a folder, such as results"),
+    ("--tasks {suite} --device EMPTY", "--device is not set; name one, such as cuda:0"),
+    ("--tasks {suite} --output_path {long}.json", "--output_path must be a file's name of at most 200 bytes, not xxx"),
+    ("--tasks {suite} --use_cache {folder}/loop", "loop_rank0.db is no request cache: unable to open database file"),
     ("--tasks {suite} --use_cache EMPTY", "--use_cache is not set; name a file, such as cache/model"),
     ("--tasks {suite} --output_path /proc/x", "--output_path /proc/x cannot be written: "),
     ("--tasks {suite} --output_path /etc/passwd", "--output_path /etc/passwd cannot be written: "),
@@ -103,6 +106,7 @@ def folder(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     save_file(weights, folder / "damaged" / "model.safetensors", {"format": "pt"})
     (folder / "garbage_rank0.db").write_text("no database at all " * 100)
     (folder / "folder_rank0.db").mkdir()
+    (folder / "loop_rank0.db").symlink_to("loop_rank0.db")
     with sqlite3.connect(folder / "other_rank0.db") as connection:
         connection.execute("CREATE TABLE unnamed (key TEXT PRIMARY KEY, value BLOB)")
         connection.execute("INSERT INTO unnamed VALUES ('key', x'80049504000000000000008c015894')")

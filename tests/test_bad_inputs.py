@@ -87,6 +87,10 @@ MODEL_ARGUMENTS = [
     ("device=cuda:77", "device=cuda:77 is not on this machine; it must be "),
     ("tp_plan=foo", "tp_plan must be one of auto, not foo"),
     ("quantization_config=foo", "quantization_config must be names with a value each, in JSON, not foo"),
+    ("peft=", "peft must be a text of at least one character, not ''"),
+    ("revision=", "revision must be a text of at least one character, not ''"),
+    ("chat_template_args=foo", "chat_template_args must be names with a value each, in JSON, not foo"),
+    ("device_mesh=foo", "device_mesh must be a DeviceMesh of torch, from Python, not foo"),
     ("preset=5", "unknown preset='5'"),
 ]
 
@@ -115,6 +119,7 @@ SWEEP_FILES = [
     ("tasks: t\n1: 2", "unknown option 1=2; the options are"),
     ("tasks: t\n~: 2", "unknown option none=2; the options are"),
     ("tasks: t\ninclude_path: 5", "include_path must be a text, not 5"),
+    ("tasks: t\napply_chat_template: 5", "apply_chat_template must be true, false or a template's name, not 5"),
     ("tasks: t\ndevice: [cpu]", "device must be a text, not ['cpu']"),
     ("tasks: t\nmodel_args: 5", "model_args must be names with a value each, not 5"),
     ("tasks: t\nmodel_args: {trust_remote_code: off-ish}", "trust_remote_code must be true or false, not off-ish"),
@@ -130,6 +135,10 @@ SWEEP_FILES = [
     ("tasks: t\nlimit: -1", "limit must be a whole number from 1, or a share below 1, not -1"),
     ("tasks: t\nlimit: .nan", "limit must be a whole number from 1, or a share below 1, not nan"),
     ("tasks: t\nn_masks: [[1]]", "n_masks must be a value or a list of values, not [[1]]"),
+    (
+        "tasks: t\nmetadata: {fewshot_seed: [" + "1, " * 1000 + "1], fewshot_relevant: [" + "1, " * 1000 + "1]}",
+        "the grid has 1002001 cells; at most 100000 are possible",
+    ),
     (f"tasks: {'[' * 3000}", "cannot be read: "),
     (f"tasks: {'x' * 1_000_001}", "too large to be settings"),
     ("status: 5", "status must be the name of a folder, not 5"),
@@ -151,6 +160,7 @@ COMMAND_LINES = [
         "trust_remote_code must be true or false, not no",
     ),
     ("mdlm-sweep", ["--config", "x" * 300], "cannot be read: "),
+    ("mdlm-sweep", ["--tasks=t", "--device="], "device is not set; name one, such as cuda:0"),
     ("mdlm-sweep", ["--tasks=t", "--output_path="], "--output_path is not set; name a folder"),
     ("mdlm-sweep", ["--tasks=t", "--include_path=/nowhere"], "include_path must be a folder with tasks, not /nowhere"),
     ("mdlm-sweep", ["--tasks=t", "--include_path="], "include_path must be a folder with tasks, not ''"),
@@ -161,6 +171,7 @@ COMMAND_LINES = [
         "reorderings must be a whole number from 1 up to 100000, not 99999999999",
     ),
     ("mdlm-attribution", ["groups", "--tasks=,"], "tasks is not set; name at least one"),
+    ("mdlm-attribution", ["groups", "--tasks="], "tasks is not set; name at least one"),
     (
         "mdlm-attribution",
         ["examples", "--tasks=mdlm_verb_smallest_slot", "--metadata", "fewshot_relevant=0", "fewshot_distractors=0"],

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from mdlm_leaderboard import build
+from mdlm_leaderboard.__main__ import main
 from mdlm_leaderboard.rows import Board
 from tests.leaderboard_files import suite_file, write
 
@@ -188,3 +189,11 @@ def test_a_reader_that_had_enough_sees_no_traceback(tmp_path: Path) -> None:
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1] / "leaderboard")},
     )
     assert (done.stdout, done.stderr) == ("good.json: ok\n", "")
+
+
+@pytest.mark.parametrize("output", ["", "/", "s3://bucket/site"])
+def test_an_output_that_is_no_folder_on_a_disk(output: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["build", "results", "--output", output])
+    assert ended.value.code == 2
+    assert "argument --output: must be " in capsys.readouterr().err

@@ -146,6 +146,18 @@ def changed(content: dict[str, Any], **changes: Any) -> dict[str, Any]:
         (changed(suite_file(), **{"n-shot": 3}), "differs from the result files of lm-eval 0.4"),
         (changed(suite_file(), versions={}), "differs from the result files of lm-eval 0.4"),
         (changed(suite_file(), configs={}), "holds no task"),
+        (suite_file(filler="\x1b[2J"), "holds '\\x1b[2J'; control characters are not shown"),
+        (suite_file(filler="x" * 2000), "records filler=xxx"),
+        (suite_file(unmasking="a\x00b"), "holds 'a\\x00b'; control characters"),
+        (suite_file(model_args={"pretrained": "a\x1b[31m"}), "holds 'a\\x1b[31m'; control characters"),
+        (
+            suite_file(temperature="NaN"),
+            "records what cannot be: temperature must be 0 or a number from 1e-06 up to 1000",
+        ),
+        (
+            suite_file(n_fillers=-1),
+            "records what cannot be: n_fillers must be a whole number from 0 up to 1000000, not -1",
+        ),
         (suite_file(accuracy=float("nan")), "has no number as exact_match of 'mdlm_country_smallest'"),
         (suite_file(accuracy=1.2), "has exact_match=1.3 for 'mdlm_country_smallest'; it must be a number from 0 to 1"),
     ],

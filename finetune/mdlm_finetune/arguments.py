@@ -45,6 +45,8 @@ _BOUNDS = {
     "data_seed": (0, LARGEST_NUMPY_SEED),
     "evaluation_limit": (0, 10**7),
     "weight_decay": (0, 100),
+    "adam_beta1": (0, 0.9999999),
+    "adam_beta2": (0, 0.9999999),
     "max_grad_norm": (0, 10**9),
     "dataloader_num_workers": (0, 1000),
     "warmup_steps": (0, 10**7),
@@ -69,7 +71,10 @@ class FinetuneArguments(Recipe, TrainingArguments):
         if Path(output).name in ("", "..") or len(Path(output).name.encode()) > _LONGEST_NAME:
             raise must_be("output_dir", f"the name of a folder, of at most {_LONGEST_NAME} bytes", output)
         # Other folders' names begin with it, so that no slash may stand at its end.
-        self.output_dir = str(Path(output).expanduser())
+        try:
+            self.output_dir = str(Path(output).expanduser())
+        except RuntimeError as error:
+            raise must_be("output_dir", "in the folder of a user of this machine", output) from error
         for name, (least, most) in _BOUNDS.items():
             value = getattr(self, name)
             if value is not None and not least <= value <= most:
@@ -84,7 +89,8 @@ class FinetuneArguments(Recipe, TrainingArguments):
                 raise OptionError(f"{name} must be left out; {instead}")
         if (self.train_file is None) == (self.dataset_name is None):
             raise OptionError("train_file or dataset_name must be given, and not both")
-        if "://" in (data := str(self.train_file or self.dataset_name)):
+        data = str(self.dataset_name if self.train_file is None else self.train_file)
+        if not data or "://" in data:
             raise must_be("train_file or dataset_name", "a file on this machine, or a data set's name on the hub", data)
         if self.is_generated and self.apply_chat_template:
             raise OptionError(f"apply_chat_template must be left out for dataset_name={self.dataset_name}")
@@ -165,7 +171,8 @@ def read_arguments(words: Sequence[str]) -> tuple[FinetuneArguments, Objective, 
     for name, other in (("train_file", "dataset_name"), ("dataset_name", "train_file")):
         if take_flag(words, name)[0] is not None:
             settings.pop(other, None)  # one of them replaces the recipe's
-    objective = objective_class(take_flag(words, "objective")[0] or str(settings.get("objective", Recipe.objective)))
+    named = take_flag(words, "objective")[0]
+    objective = objective_class(str(settings.get("objective", Recipe.objective)) if named is None else named)
     known = {each.name for group in (FinetuneArguments, objective) for each in fields(group) if each.init}
     parser = _Parser(FinetuneArguments, objective, Actions)
     words = [*as_flags(settings, known), *words]

@@ -11,10 +11,12 @@ import yaml
 
 from mdlm_finetune.objectives import objective_names
 from mdlm_lm_eval.options import OptionError, unknown_option
+from mdlm_lm_eval.results.files import UnusableFile, read_bytes
 from mdlm_lm_eval.results.names import BUILT_IN
 from mdlm_lm_eval.results.sentences import one_line
 
 RECIPES = Path(__file__).parent / "recipes"
+_MOST_BYTES = 2**20
 GENERATED = "number_questions"  # what `dataset_name` may be beside the hub's data sets; made in generated.py
 
 # What keys and flags were called before; a value here is a sentence's end.
@@ -122,9 +124,13 @@ def read_recipe(config: str) -> dict[str, Any]:
     """The keys and values of a recipe: one of ours by name, or a file. Raises OptionError for what is no recipe."""
     path = RECIPES / f"{config}.yaml" if config in packaged() else Path(config)
     try:
-        settings = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise OptionError(f"config={config}: must be a file or one of {', '.join(packaged())}") from error
+        if not path.exists():
+            raise OptionError(f"config={config}: must be a file or one of {', '.join(packaged())}")
+        settings = yaml.safe_load(read_bytes(path, at_most=_MOST_BYTES).decode())
+    except OptionError:
+        raise
+    except UnusableFile as error:
+        raise OptionError(f"config={config}: {error}") from error
     except (OSError, ValueError, yaml.YAMLError, RecursionError) as error:
         raise OptionError(f"config={config}: cannot be read: {one_line(error)}") from error
     if not isinstance(settings, dict):
@@ -154,7 +160,7 @@ def unknown_key(name: str, value: object, known: Iterable[str]) -> OptionError:
 
 def _typed(value: Any) -> str:
     """As on a command line."""
-    return value if isinstance(value, str) else json.dumps(value)
+    return value if isinstance(value, str) else json.dumps(value, default=str)  # YAML has dates
 
 
 def take_flag(words: Sequence[str], name: str) -> tuple[str | None, list[str]]:

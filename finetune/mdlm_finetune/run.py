@@ -104,7 +104,7 @@ def _until_the_first_step(trainer: DiffusionTrainer) -> Iterator[None]:
     """Turns what the Trainer and torch refuse, most of it only while they run, into one sentence."""
     try:
         yield
-    except (ValueError, TypeError, RuntimeError) as error:
+    except (ValueError, TypeError, RuntimeError, ImportError) as error:
         if trainer.state.global_step > 0 or isinstance(error, torch.OutOfMemoryError):
             raise
         raise OptionError(f"the first step failed with these arguments: {one_line(error)}") from error

@@ -88,6 +88,8 @@ def _folder(name: str) -> Path:
     """A folder's path as typed; an empty one would be the folder where the command runs."""
     if not name:
         raise argparse.ArgumentTypeError("must be the name of a folder, not empty")
+    if "://" in name or not Path(name).resolve().name:
+        raise argparse.ArgumentTypeError(f"must be a folder on a disk, and not all of it, not {name}")
     return Path(name)
 
 

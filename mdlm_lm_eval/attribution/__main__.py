@@ -206,7 +206,7 @@ def _options(analysis: str, given: argparse.Namespace, default_tasks: str, *n_ma
         analysis=analysis,
         model=given.model,
         model_args=given.model_args,
-        tasks=tuple(task for task in (given.tasks or default_tasks).split(",") if task),
+        tasks=tuple(task for task in (default_tasks if given.tasks is None else given.tasks).split(",") if task),
         metadata=given.metadata,
         n_masks=n_masks,
         limit=_whole("limit", given.limit, None),

@@ -15,8 +15,9 @@ from mdlm_lm_eval.results.files import check_include_path, check_writable
 from mdlm_lm_eval.results.sentences import one_line
 from mdlm_lm_eval.results.tracker import saved_files
 from mdlm_lm_eval.tasks.settings import check_metadata
-from mdlm_lm_eval.values import parse_limit, parse_whole
+from mdlm_lm_eval.values import must_be, parse_limit, parse_whole
 
+_LONGEST_NAME = 200  # bytes; disks take 255, and lm-eval puts the date into the name
 _NAMED_VALUES = ("model_args", "gen_kwargs", "metadata")
 
 
@@ -83,11 +84,17 @@ def check(settings: dict[str, Any]) -> None:
             parse_whole("--seed", seed, most=LARGEST_NUMPY_SEED)
     if settings.get("num_fewshot") is not None:
         parse_whole("--num_fewshot", settings["num_fewshot"])
-    for name, example in (("output_path", "a folder, such as results"), ("use_cache", "a file, such as cache/model")):
+    for name, example in (
+        ("output_path", "a folder, such as results"),
+        ("use_cache", "a file, such as cache/model"),
+        ("device", "one, such as cuda:0"),
+    ):
         if settings.get(name) == "":
             raise OptionError(f"--{name} is not set; name {example}")
     output = settings.get("output_path")
     if output is not None:
+        if output.endswith(".json") and len(Path(output).name.encode()) > _LONGEST_NAME:
+            raise must_be("--output_path", f"a file's name of at most {_LONGEST_NAME} bytes", Path(output).name)
         check_writable(Path(output).parent if output.endswith(".json") else Path(output), "--output_path")
     if settings.get("use_cache") is not None:
         from mdlm_lm_eval.request_cache import check_cache_file

@@ -3,6 +3,7 @@
 import math
 import os
 import re
+import unicodedata
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -10,15 +11,17 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mdlm_lm_eval.options import DecodingOptions, about, options_of
 from mdlm_lm_eval.results.files import UnusableFile, read_json
 from mdlm_lm_eval.results.privacy import published, published_command, published_text
-from mdlm_lm_eval.values import shown
+from mdlm_lm_eval.values import OptionError, shown
 
 if TYPE_CHECKING:
     from lm_eval.result_schema import EvalResults
 
 READABLE_LM_EVAL = "0.4"
 _SHA256 = re.compile("[0-9a-f]{64}")
+_LONGEST_OPTION = 1000  # characters, of which a board's tables and headings are made
 
 
 @dataclass(frozen=True)
@@ -133,6 +136,10 @@ def _parse(content: "EvalResults", name: str) -> ResultFile:
     mdlm, sweep = config.get("mdlm"), dict(config.get("mdlm_sweep") or {})
     if isinstance(sweep.get("command"), str):
         sweep["command"] = published_command(raw["mdlm_sweep"]["command"])
+    _check_decoding((mdlm or {}).get("decoding") or {})
+    # Of what a task recorded only numbers are shown; a model's own words are there, too.
+    _check_texts([config | {"mdlm": {key: value for key, value in (mdlm or {}).items() if key != "tasks"}}])
+    _check_texts([content.get(name) for name in ("system_instruction", "transformers_version", "pretty_env_info")])
     groups = {group: tuple(members) for group, members in content.get("group_subtasks", {}).items() if len(members) > 0}
     tasks = {task: _task(content, task, mdlm or {}) for task in content["configs"]}
     if not tasks:
@@ -164,6 +171,31 @@ def _parse(content: "EvalResults", name: str) -> ResultFile:
         group_results={group: _group(content, group, groups, tasks) for group in content.get("groups", {})},
         groups=groups,
     )
+
+
+def _check_decoding(recorded: Mapping[str, Any]) -> None:
+    """Raises UnusableFile for values that no run can have had. Rules may be another package's, which is not here."""
+    for declared in options_of(DecodingOptions):
+        if declared.name in recorded and about(declared).choices is None:
+            try:
+                DecodingOptions().override({declared.name: recorded[declared.name]})
+            except OptionError as error:
+                raise UnusableFile(f"records what cannot be: {error}") from error
+    for name, value in recorded.items():
+        if len(f"{name}={value}") > _LONGEST_OPTION:
+            raise UnusableFile(f"records {shown(name)}={shown(value)}; at most {_LONGEST_OPTION} characters are shown")
+
+
+def _check_texts(value: object) -> None:
+    """Raises UnusableFile where any text has control characters, beside those of lines."""
+    if isinstance(value, str):
+        if any(unicodedata.category(each) == "Cc" and each not in "\n\r\t" for each in value):
+            raise UnusableFile(f"holds {shown(value)}; control characters are not shown")
+    elif isinstance(value, Mapping):
+        _check_texts([*value.keys(), *value.values()])
+    elif isinstance(value, list):
+        for inner in value:
+            _check_texts(inner)
 
 
 def _task(content: Mapping[str, Any], name: str, mdlm: Mapping[str, Any]) -> TaskResult:

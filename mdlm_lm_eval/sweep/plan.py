@@ -1,6 +1,7 @@
 """What a sweep runs: grids of settings, spelled out into cells before anything is loaded."""
 
 import itertools
+import math
 import re
 from collections import Counter
 from collections.abc import Mapping
@@ -24,6 +25,7 @@ from mdlm_lm_eval.values import check_batch_size, must_be, number_of, parse_flag
 AUTOREGRESSIVE = "hf"
 MODELS = ("mdlm", AUTOREGRESSIVE)
 DEFAULT_SEEDS = (0, 1234, 1234, 1234)  # lm-eval's, of Python, numpy, torch and few-shot samples
+_MOST_CELLS = 100_000
 _LONGEST_NAME = 255 - len("..old.unfinished")  # bytes that a disk takes, less what is put around a name
 # `seed` is lm-eval's own, which the options' default to.
 OPTION_NAMES = (DECODING_NAMES | LIKELIHOOD_NAMES | {"cache_audit"}) - {"seed"}
@@ -128,6 +130,10 @@ def plan(settings: Mapping[str, Any]) -> Sweep:
     for name in ("device", "include_path", "system_instruction"):
         if not isinstance(given.get(name, ""), str):
             raise must_be(name, "a text", given[name])
+    if not isinstance(given.get("apply_chat_template", False), (bool, str)):
+        raise must_be("apply_chat_template", "true, false or a template's name", given["apply_chat_template"])
+    if given.get("device") == "":
+        raise OptionError("device is not set; name one, such as cuda:0")
     if "include_path" in given:
         check_include_path(given["include_path"])
     check_batch_size(given.get("batch_size"))
@@ -175,6 +181,11 @@ def _cells(settings: Mapping[str, Any], model: str) -> list[Cell]:
     seeds: list[int | None] = [
         parse_whole("seed", value, most=LARGEST_NUMPY_SEED) for value in _values("seed", settings)
     ]
+    n_cells = math.prod(
+        max(len(values), 1) for values in (adapters, tasks, shots, seeds, *metadata.values(), *options.values())
+    )
+    if n_cells > _MOST_CELLS:
+        raise OptionError(f"the grid has {n_cells} cells; at most {_MOST_CELLS} are possible")
     return [
         Cell(
             peft=peft,

@@ -32,7 +32,7 @@ def load_adapter(model: PreTrainedModel, peft: str, *, revision: str | None = "m
 
     Raises OptionError where the adapter cannot be read or was made for another model.
     """
-    if Path(peft).is_dir() and not any((Path(peft) / name).exists() for name in WEIGHT_FILES):
+    if Path(peft).is_dir() and not any((Path(peft) / name).is_file() for name in WEIGHT_FILES):
         raise OptionError(f"peft={peft}: the folder holds no {WEIGHT_FILES[0]}")
     config = load_adapter_config(peft, revision=revision)
     with refusing(f"peft={peft}: the adapter's weights cannot be read"):
@@ -70,8 +70,8 @@ def load_adapter_config(peft: str, *, revision: str | None = "main") -> PeftConf
         config = PeftConfig.from_pretrained(peft, revision=revision or "main")
         if config.is_prompt_learning:
             raise ValueError(f"{config.peft_type} adds tokens of its own; it must be one that adapts weights, as LORA")
-        if isinstance(config, LoraConfig) and not all(map(math.isfinite, _scales(config))):
-            raise ValueError("lora_alpha must be a finite number")
+        if isinstance(config, LoraConfig) and not all(math.isfinite(scale) and scale for scale in _scales(config)):
+            raise ValueError("lora_alpha must be a finite number, and not 0, which is the model without the adapter")
     return config
 
 

@@ -16,8 +16,15 @@ from mdlm_lm_eval.families.registry import all_families, family_names, family_of
 from mdlm_lm_eval.options import DecodingOptions, OptionError, defaults_of
 from mdlm_lm_eval.values import must_be, shown
 
-_SIZES = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "max_position_embeddings")
 _LARGEST_SIZE = 2**31 - 1
+# Name -> the largest. A model of a million layers is built for hours before any weight is found to be missing.
+_SIZES = {
+    "vocab_size": _LARGEST_SIZE,
+    "hidden_size": _LARGEST_SIZE,
+    "num_hidden_layers": 10_000,
+    "num_attention_heads": _LARGEST_SIZE,
+    "max_position_embeddings": _LARGEST_SIZE,
+}
 
 
 def load_config(
@@ -110,10 +117,12 @@ def _check_published(published: dict[str, Any], pretrained: str) -> None:
 def check_sizes(config: PretrainedConfig, pretrained: str) -> None:
     """Raises OptionError for sizes that no model can have."""
     text = config.get_text_config()
-    for name in _SIZES:
+    if not isinstance(text, PretrainedConfig):
+        raise OptionError(f"pretrained={pretrained}: {must_be('text_config', 'settings', text)}")
+    for name, largest in _SIZES.items():
         size = getattr(text, name, 1)  # families call some of them otherwise, which the config itself translates
-        if isinstance(size, int) and not 1 <= size <= _LARGEST_SIZE:
-            what = f"a whole number from 1 up to {_LARGEST_SIZE}"
+        if isinstance(size, int) and not 1 <= size <= largest:
+            what = f"a whole number from 1 up to {largest}"
             raise OptionError(f"pretrained={pretrained}: {must_be(name, what, size)}")
 
 

@@ -10,7 +10,13 @@ from safetensors import SafetensorError, safe_open
 from transformers import PretrainedConfig, PreTrainedModel
 from transformers.conversion_mapping import register_checkpoint_conversion_mapping
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
-from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, WEIGHTS_INDEX_NAME, cached_file
+from transformers.utils import (
+    GENERATION_CONFIG_NAME,
+    SAFE_WEIGHTS_INDEX_NAME,
+    SAFE_WEIGHTS_NAME,
+    WEIGHTS_INDEX_NAME,
+    cached_file,
+)
 
 from mdlm_lm_eval.default_model import model_path
 from mdlm_lm_eval.families.family import Family
@@ -43,6 +49,7 @@ def load_model(
     if from_pretrained_kwargs.get("tp_plan") is not None:
         family.refuse("tp_plan", from_pretrained_kwargs["tp_plan"])
     _check_shards(pretrained, subfolder or "")
+    _check_generation_config(pretrained, subfolder or "")
     try:
         model, info = _loader(family, config).from_pretrained(
             pretrained,
@@ -131,6 +138,16 @@ def _check_shards(pretrained: str, subfolder: str) -> None:
                 raise OptionError(
                     f"pretrained={pretrained}: {path.name} names {shard}, which is no file in that folder"
                 )
+
+
+def _check_generation_config(pretrained: str, subfolder: str) -> None:
+    """Raises OptionError where it is no JSON: transformers would go on without, and so without its ends of text."""
+    path = Path(pretrained) / subfolder / GENERATION_CONFIG_NAME
+    if path.is_file():
+        try:
+            read_json(path)
+        except UnusableFile as error:
+            raise OptionError(f"pretrained={pretrained}: {path.name} {error}") from error
 
 
 def _weight_names(pretrained: str, revision: str, subfolder: str) -> set[str]:
