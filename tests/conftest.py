@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from mdlm_lm_eval.denoiser import Denoiser
 
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
+# A shell starts background jobs with Ctrl-C ignored, and the commands that tests interrupt would inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 SPECIAL_TOKENS = ("<|pad|>", "<|eos|>", "<|mask|>")
 CHAT_TEMPLATE = (

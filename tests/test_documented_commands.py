@@ -27,7 +27,8 @@ COMMANDS = sorted(run_commands.all_commands())
 
 
 def test_every_command_is_in_the_report() -> None:
-    not_run = re.findall(r"^\| `(.*)` \| .* \| .* \|$", run_commands.REPORT.read_text(encoding="utf-8"), re.MULTILINE)
+    table = run_commands.REPORT.read_text(encoding="utf-8").partition("\n## Not run\n")[2]
+    not_run = re.findall(r"^\| `(.*)` \| .* \| .* \|$", table, re.MULTILINE)
     assert sorted([*run_commands.read_report(), *not_run]) == COMMANDS, "run `python docs/run_commands.py`"
 
 
