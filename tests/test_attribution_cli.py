@@ -172,7 +172,7 @@ def test_shots_against_masks_from_files(tmp_path: Path, monkeypatch: pytest.Monk
         ),
         (["groups", "--device=abacus"], "device=abacus is not on this machine; it must be"),
         (["groups", "--model_args=pretrained=/nowhere/at/all"], "pretrained=/nowhere/at/all"),
-        (["examples", "--reorderings=0"], "reorderings must be a whole number from 1, not 0"),
+        (["examples", "--reorderings=0"], "reorderings must be a whole number from 1 up to 100000, not 0"),
         (["examples", "--tasks=mdlm_context"], "needs n_masks, as its prompts hold no mask"),
         (["confidence", "--model=hf"], "model must be mdlm, not hf: autoregressive models have no masks"),
         (["confidence", "--n_masks=1,,2"], "n_masks must be a whole number from 1, not ''"),

@@ -57,7 +57,7 @@ def generation(text: str, document: int = 0, **gen_kwargs: object) -> Instance:
 def test_it_is_transformers_own_generation_under_a_seed(lm: MDLM) -> None:
     (prepared,) = lm._prepare([generation("abc")])
     passes = lm.denoiser.forward_passes
-    (completion,) = lm._decode([prepared])
+    (completion,), _ = lm._decode_measured([prepared])
     torch.manual_seed(prepared.canvas.seed)
     expected = lm.model.generate(
         torch.tensor([lm.tok_encode("abc")]),
