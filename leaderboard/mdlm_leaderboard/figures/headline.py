@@ -56,6 +56,11 @@ class MaskLine:
         return between is not None and is_worse and (between.low is None or between.low > 0)
 
     @property
+    def loss_in_words(self) -> str:
+        """In points, "none" where none is clear."""
+        return f"{self.lost:.1f}" if self.loses else "none"
+
+    @property
     def label(self) -> str:
         """For the line's end."""
         seeds = f", {len(self.seeds)} seeds" if len(self.seeds) > 1 else ""
@@ -110,7 +115,7 @@ class Headline:
             return f"{cost}."
         is_agnostic = _MASK_AGNOSTIC.search(adapter_of(self.after[0]))
         how = "after mask-agnostic fine-tuning" if is_agnostic else f"after fine-tuning ({adapter_of(self.after[0])})"
-        return f"{cost}; {how} {f'{fine_tuned[0].lost:.1f}' if fine_tuned[0].loses else 'none'}."
+        return f"{cost}; {how} {fine_tuned[0].loss_in_words}."
 
     @property
     def bands(self) -> str:
@@ -128,7 +133,7 @@ class Headline:
         before, *fine_tuned = self.lines
         if not before.loses:
             return "Measured: no clear drop"
-        after = f"; fine-tuned {f'{fine_tuned[0].lost:.1f}' if fine_tuned[0].loses else 'none'}" if fine_tuned else ""
+        after = f"; fine-tuned {fine_tuned[0].loss_in_words}" if fine_tuned else ""
         return f"Measured: {before.lost:.1f} points lost{after}"
 
     @property
