@@ -23,7 +23,7 @@ from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.request_cache import RequestCache
 from mdlm_lm_eval.results.record import RunRecord
 from mdlm_lm_eval.text import encode_without_masks
-from mdlm_lm_eval.values import parse_whole
+from mdlm_lm_eval.values import parse_whole, shown
 
 
 class DiffusionHFLM(HFLM):
@@ -295,9 +295,20 @@ class DiffusionHFLM(HFLM):
         return ids[-left_truncate_len:] if left_truncate_len else ids
 
     def chat_template(self, chat_template: bool | str = False) -> str | None:
-        """The tokenizer's template, or the one of a name. Raises OptionError, before prompts are built, without one."""
+        """The tokenizer's template, or the one of a name, which prompts have from now on.
+
+        Raises OptionError, before prompts are built, without one.
+        """
+        named = chat_template if isinstance(chat_template, str) else None
+        if named is not None and isinstance(self.tokenizer.chat_template, str):
+            raise OptionError(
+                f"--apply_chat_template {shown(named)}: this model's tokenizer has one template, without a name; "
+                "leave the name out"
+            )
         with refusing("--apply_chat_template cannot be used with this model's tokenizer"):
             found: str | None = super().chat_template(chat_template)
+        if named is not None:  # else lm-eval shows that template, and builds prompts with the one named default
+            self.chat_template_args = {**self.chat_template_args, "chat_template": named}
         if chat_template:
             self.apply_chat_template([{"role": "user", "content": "a"}])
         return found

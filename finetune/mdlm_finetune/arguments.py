@@ -103,6 +103,9 @@ class FinetuneArguments(Recipe, TrainingArguments):
             super().__post_init__()
         except (TypeError, ValueError, ImportError, OSError, NotImplementedError) as error:
             raise OptionError(one_line(error)) from error
+        for name in (each.name for each in fields(self) if each.name.endswith("_kwargs")):
+            if isinstance(getattr(self, name), str):  # the Trainer would go on without them
+                raise must_be(name, "names with a value each, in JSON", getattr(self, name))
         if self.n_gpu > 1:
             # The Trainer would copy the model in threads, whose copies lack what the Denoiser registers.
             raise OptionError(
