@@ -122,7 +122,10 @@ def refusal(given: list[str], monkeypatch: pytest.MonkeyPatch) -> str:
         ("--accelerator_config=accelerate.json", "Expecting property name"),
         ("--accelerator_config=absent.json", "absent.json"),
         ("--lr_scheduler_kwargs={", "Expecting property name"),
-        ("--gradient_checkpointing_kwargs=5", "gradient_checkpointing_kwargs must be names with a value each, .* not 5"),
+        (
+            "--gradient_checkpointing_kwargs=5",
+            "gradient_checkpointing_kwargs must be names with a value each, .* not 5",
+        ),
         ("--lr_scheduler_kwargs=[1]", r"lr_scheduler_kwargs must be names with a value each, in JSON, not \[1\]"),
         ("--alpha=0", "alpha must be a number above 0, not 0"),
         ("--alpha=nan", "alpha must be a number, not nan"),

@@ -36,7 +36,10 @@ def read_settings(
     )
     if path is None:
         return None
-    settings = read_json(Path(path))
+    try:
+        settings = read_json(Path(path))
+    except UnusableFile as error:
+        raise UnusableFile(f"{file} {error}") from error
     if not isinstance(settings, dict):
         raise UnusableFile(f"{file} must hold names with a value each, not {shown(settings)}")
     for name in settings.keys() & types.keys():
@@ -55,5 +58,5 @@ def _in_words(annotation: Any) -> str | None:
         return f"one of {', '.join(map(str, get_args(annotation)))}"
     if kind in _WORDS:
         return _WORDS[kind]
-    parts = [_in_words(part) for part in get_args(annotation)]
+    parts = [_in_words(part) for part in get_args(annotation) if not (part is int and float in get_args(annotation))]
     return None if None in parts or not parts else " or ".join(part for part in parts if part)

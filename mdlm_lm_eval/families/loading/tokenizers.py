@@ -11,6 +11,7 @@ from mdlm_lm_eval.families.loading.errors import refusing
 from mdlm_lm_eval.families.loading.settings import read_settings
 from mdlm_lm_eval.families.registry import all_families, family_of
 from mdlm_lm_eval.values import parse_whole
+
 # Of keys of tokenizer_config.json, which transformers takes as they come.
 _TYPES: dict[str, Any] = {
     **{f"{name}_token": str | dict | None for name in ("bos", "cls", "eos", "mask", "pad", "sep", "unk")},
