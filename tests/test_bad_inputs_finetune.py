@@ -235,7 +235,7 @@ class Slipped(MaskAgnostic):
 def test_errors_of_an_objectives_own_code_keep_their_traceback(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mdlm_finetune.objectives._registered", {"slipped": Slipped})
     monkeypatch.setattr(sys, "argv", ["mdlm-finetune", *words("--objective=slipped")])
-    with pytest.raises(ValueError, match="^a slip$"):
+    with pytest.raises(ValueError, match=r"^a slip$"):
         main()
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 import torch
-from peft import LoraConfig, PeftConfig, PeftModel
+from peft import LoraConfig, PeftConfig, PeftModel, PeftType
 from peft.mapping import PEFT_TYPE_TO_CONFIG_MAPPING, PEFT_TYPE_TO_PREFIX_MAPPING
 from peft.utils import CONFIG_NAME, SAFETENSORS_WEIGHTS_NAME, WEIGHTS_NAME, load_peft_weights, set_peft_model_state_dict
 from peft.utils.other import get_pattern_key
@@ -82,7 +82,9 @@ def load_adapter_config(peft: str, *, revision: str | None = "main") -> PeftConf
             raise ValueError(f"peft_type={shown(settings.get('peft_type'))} in {CONFIG_NAME} is not known to PEFT")
         config = PeftConfig.from_pretrained(peft, revision=revision or "main")
         if config.is_prompt_learning:
-            raise ValueError(f"{config.peft_type} adds tokens of its own; it must be one that adapts weights, as LORA")
+            raise ValueError(
+                f"{PeftType(config.peft_type).value} adds tokens of its own; it must be one that adapts weights, as LORA"
+            )
         if isinstance(config, LoraConfig) and not all(math.isfinite(scale) and scale for scale in _scales(config)):
             raise ValueError("lora_alpha must be a finite number, and not 0, which is the model without the adapter")
     return config
