@@ -82,9 +82,8 @@ def load_adapter_config(peft: str, *, revision: str | None = "main") -> PeftConf
             raise ValueError(f"peft_type={shown(settings.get('peft_type'))} in {CONFIG_NAME} is not known to PEFT")
         config = PeftConfig.from_pretrained(peft, revision=revision or "main")
         if config.is_prompt_learning:
-            raise ValueError(
-                f"{PeftType(config.peft_type).value} adds tokens of its own; it must be one that adapts weights, as LORA"
-            )
+            kind = PeftType(config.peft_type).value
+            raise ValueError(f"{kind} adds tokens of its own; it must be one that adapts weights, as LORA")
         if isinstance(config, LoraConfig) and not all(math.isfinite(scale) and scale for scale in _scales(config)):
             raise ValueError("lora_alpha must be a finite number, and not 0, which is the model without the adapter")
     return config
