@@ -59,4 +59,4 @@ def _in_words(annotation: Any) -> str | None:
     if kind in _WORDS:
         return _WORDS[kind]
     parts = [_in_words(part) for part in get_args(annotation) if not (part is int and float in get_args(annotation))]
-    return None if None in parts or not parts else " or ".join(part for part in parts if part)
+    return None if None in parts or not parts else " or ".join(sorted(part for part in parts if part))
