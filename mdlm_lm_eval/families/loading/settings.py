@@ -42,10 +42,10 @@ def read_settings(
         raise UnusableFile(f"{file} {error}") from error
     if not isinstance(settings, dict):
         raise UnusableFile(f"{file} must hold names with a value each, not {shown(settings)}")
-    for name in settings.keys() & types.keys():
-        if (what := _in_words(types[name])) is not None:
+    for name, annotation in types.items():
+        if name in settings and (what := _in_words(annotation)) is not None:
             try:
-                type_validator(name, settings[name], types[name])
+                type_validator(name, settings[name], annotation)
             except TypeError as error:
                 raise UnusableFile(str(must_be(f"{name} in {file}", what, settings[name]))) from error
     return settings
