@@ -33,6 +33,7 @@ class DiffusionHFLM(HFLM):
 
     _model: Any  # set by HFLM
     peft: str | None
+    chat_template_args: dict[str, Any]
 
     def __init__(self, pretrained: str | PreTrainedModel | None = BUILT_IN, **arguments: Any) -> None:
         # lm-eval seeds torch with --seed right before it builds the model.
