@@ -6,24 +6,22 @@ from typing import Any, Literal
 import torch
 from accelerate import PartialState
 from lm_eval.models.huggingface import HFLM
-from lm_eval.models.utils import resolve_max_length
 from lm_eval.models.utils_hf import get_dtype
 from lm_eval.utils import simple_parse_args_string
 from transformers import PretrainedConfig, PreTrainedModel
 
 from mdlm_lm_eval import families
-from mdlm_lm_eval.context import context_length
-from mdlm_lm_eval.decoding.requirements import check_decoding
 from mdlm_lm_eval.default_model import BUILT_IN, model_path
 from mdlm_lm_eval.denoiser import Denoiser
 from mdlm_lm_eval.devices import share_cpu_among_processes, usable_device
 from mdlm_lm_eval.families.loading.errors import refusing
+from mdlm_lm_eval.fitting import fit, prefix_token_id
 from mdlm_lm_eval.model_arguments import LOADING_NAMES, ModelArguments, bitsandbytes_arguments, split_model_arguments
 from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.request_cache import RequestCache
 from mdlm_lm_eval.results.record import RunRecord
 from mdlm_lm_eval.text import encode_without_masks
-from mdlm_lm_eval.values import parse_whole
+from mdlm_lm_eval.values import shown
 
 
 class DiffusionHFLM(HFLM):
@@ -35,20 +33,18 @@ class DiffusionHFLM(HFLM):
 
     _model: Any  # set by HFLM
     peft: str | None
+    chat_template_args: dict[str, Any]
 
     def __init__(self, pretrained: str | PreTrainedModel | None = BUILT_IN, **arguments: Any) -> None:
         # lm-eval seeds torch with --seed right before it builds the model.
         split = split_model_arguments(arguments, default_seed=torch.initial_seed() % 2**63)
         self._take(split)
         self.compiled = split.compile
-        self._mask_token_id_argument, self._shift_logits_argument = split.mask_token_id, split.shift_logits
         self.record = RunRecord()
         self.records = [self.record]  # of all processes
         self.request_cache = RequestCache(None)
         loading = split.loading | {"device": usable_device(split.loading.get("device"))}
-        self._attn_implementation = loading.get("attn_implementation")
-        # HFLM sets these after loading; canvas and texts are checked against them before.
-        self._max_length = loading.get("max_length")
+        # HFLM sets it after loading; texts are encoded with it before.
         self.custom_prefix_token_id = loading.get("prefix_token_id")
         self._quantization_config = loading.pop("quantization_config", None)  # HFLM passes the config's own beside it
         share_cpu_among_processes()
@@ -228,54 +224,20 @@ class DiffusionHFLM(HFLM):
 
     def _check_before_loading(self) -> None:
         """What config and tokenizer decide. Raises OptionError."""
-        self.mask_token_id = families.resolve_mask_token_id(self.config, self.tokenizer, self._mask_token_id_argument)
-        argument = self._shift_logits_argument
-        family = families.family_of(self.config)
-        self._take(self._arguments.with_family_defaults(family.decoding_defaults))
-        self._shift_logits = family.shift(self.config) if argument is None else argument
-        self._attention = families.attention_of(self.config, self.decoding.block_length, self._attn_implementation)
-        self._context_length = context_length(self.config, self.tokenizer)
-        _ = self.prefix_token_id
-        if self.custom_prefix_token_id is not None:
-            parse_whole(
-                "prefix_token_id", self.custom_prefix_token_id, most=self.config.get_text_config().vocab_size - 1
-            )
-        if self._max_length is not None and resolve_max_length(self.config, self.tokenizer, default=0):
-            parse_whole("max_length", self._max_length, least=2, most=self._context_length)
-        families.check_options(self.config, self.decoding)
-        check_decoding(self.decoding, self._attention, edits=family.edits)
-        n_masks = self.decoding.n_masks
-        if isinstance(n_masks, int) and n_masks >= self.max_length:
-            raise OptionError(
-                f"n_masks={n_masks} does not fit into the model's context of {self.max_length} tokens together with a "
-                f"prompt; it must be auto or a whole number from 1 to {self.max_length - 1}"
-            )
+        fitted = fit(self._arguments, self.config, self.tokenizer)
+        self._take(fitted.arguments)
+        self.mask_token_id, self._shift_logits = fitted.mask_token_id, fitted.shift_logits
+        self._attention, self._canvas_length = fitted.attention, fitted.max_length
 
     @property
     def max_length(self) -> int:
         """Tokens that fit on a canvas."""
-        return self._max_length or self._context_length
+        return self._canvas_length
 
     @property
     def prefix_token_id(self) -> int:
-        """Stands before a text that has no context: `prefix_token_id`, or the tokenizer's BOS, EOS or [CLS].
-
-        Raises OptionError where there is none.
-        """
-        tokenizer = self.tokenizer
-        candidates = (
-            self.custom_prefix_token_id,
-            tokenizer.bos_token_id,
-            tokenizer.eos_token_id,
-            tokenizer.cls_token_id,
-        )
-        found = next((candidate for candidate in candidates if candidate is not None), None)
-        if found is None:
-            raise OptionError(
-                "prefix_token_id is not set and the tokenizer names no token that texts begin with (BOS, EOS, [CLS]); "
-                "it must be the id of one of its tokens"
-            )
-        return found
+        """Stands before a text that has no context. Raises OptionError where there is none."""
+        return prefix_token_id(self.tokenizer, self.custom_prefix_token_id)
 
     def tok_encode(
         self,
@@ -295,9 +257,20 @@ class DiffusionHFLM(HFLM):
         return ids[-left_truncate_len:] if left_truncate_len else ids
 
     def chat_template(self, chat_template: bool | str = False) -> str | None:
-        """The tokenizer's template, or the one of a name. Raises OptionError, before prompts are built, without one."""
+        """The tokenizer's template, or the one of a name, which prompts have from now on.
+
+        Raises OptionError, before prompts are built, without one.
+        """
+        named = chat_template if isinstance(chat_template, str) else None
+        if named is not None and isinstance(self.tokenizer.chat_template, str):
+            raise OptionError(
+                f"--apply_chat_template {shown(named)}: this model's tokenizer has one template, without a name; "
+                "leave the name out"
+            )
         with refusing("--apply_chat_template cannot be used with this model's tokenizer"):
             found: str | None = super().chat_template(chat_template)
+        if named is not None:  # else lm-eval shows that template, and builds prompts with the one named default
+            self.chat_template_args = {**self.chat_template_args, "chat_template": named}
         if chat_template:
             self.apply_chat_template([{"role": "user", "content": "a"}])
         return found

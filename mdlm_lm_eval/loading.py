@@ -50,12 +50,13 @@ def load_denoiser(
     model: Any = families.load_model(pretrained, config, dtype=dtype, **where, **from_pretrained_kwargs)
     if peft is not None:
         model = families.load_adapter(model, peft, revision=revision)
-    # Padding is never attended to, so any id does where the checkpoint names none.
+    # Padding is never attended to, so any id does where the checkpoint names none, or one without an embedding, as -1.
     pad_token_id = settings.get("pad_token_id")
+    has_pad = isinstance(pad_token_id, int) and 0 <= pad_token_id < config.get_text_config().vocab_size
     return Denoiser(
         model,
         mask_token_id=mask_token_id,
-        pad_token_id=mask_token_id if pad_token_id is None else pad_token_id,
+        pad_token_id=pad_token_id if has_pad else mask_token_id,
         shift=shift,
         attention=attention,
         edits=family.edits,

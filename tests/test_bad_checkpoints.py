@@ -28,7 +28,7 @@ CONFIG_VALUES = [
     ("vocab_size", -5, "vocab_size must be a whole number from 1 up to 2147483647, not -5"),
     ("hidden_size", "x", "'hidden_size' expected int, got str"),
     ("hidden_size", 0, "hidden_size must be a whole number from 1 up to 2147483647, not 0"),
-    ("num_attention_heads", 0, "ZeroDivisionError"),
+    ("num_attention_heads", 0, "num_attention_heads must be a whole number from 1 up to 2147483647, not 0"),
     ("num_attention_heads", 7, "not a multiple of the number of attention heads (7)"),
     ("num_hidden_layers", 10**6, "num_hidden_layers must be a whole number from 1 up to 10000, not 1000000"),
     ("text_config", 5, "text_config must be settings, not 5"),
@@ -45,7 +45,8 @@ CONFIG_VALUES = [
     ("rms_norm_eps", "x", "'rms_norm_eps' expected float, got str"),
     ("rope_parameters", 5, "'rope_parameters'"),
     ("rope_parameters", {"rope_type": "foo"}, "foo"),
-    ("pad_token_id", 100_000, "Padding_idx must be within num_embeddings"),
+    ("pad_token_id", 100_000, "pad_token_id must be an id below vocab_size="),
+    ("pad_token_id", -100_000, "pad_token_id must be an id below vocab_size="),
     ("pad_token_id", "x", "pad_token_id"),
     ("eos_token_id", "x", "'eos_token_id'"),
     ("eos_token_id", [1, "a"], "'eos_token_id'"),
@@ -68,9 +69,13 @@ CONFIG_FILES = ["5", "null", '"text"', "[" * 100_000, "[]", "{", "", "\x00\x01",
 
 # Whole files beside it. A folder of None is one that is taken away.
 FILES: list[tuple[dict[str, str | None], str]] = [
-    ({"tokenizer_config.json": "[]"}, "tokenizer of"),
-    ({"tokenizer_config.json": "5"}, "tokenizer of"),
-    ({"tokenizer_config.json": '{"tokenizer_class": 5}'}, "tokenizer of"),
+    ({"tokenizer_config.json": "[]"}, "tokenizer_config.json must hold names with a value each, not []"),
+    ({"tokenizer_config.json": "5"}, "tokenizer_config.json must hold names with a value each, not 5"),
+    ({"tokenizer_config.json": '{"tokenizer_class": 5}'}, "tokenizer_class in tokenizer_config.json must be a text or"),
+    ({"tokenizer_config.json": '{"mask_token": 5}'}, "mask_token in tokenizer_config.json must be a text or "),
+    ({"tokenizer_config.json": '{"added_tokens_decoder": 5}'}, "must be names with a value each or null, not 5"),
+    ({"tokenizer_config.json": '{"model_max_length": "x"}'}, "must be a number or null, not x"),
+    ({"tokenizer_config.json": '{"extra_special_tokens": 5}'}, "must be a list or names with a value each or null"),
     ({"tokenizer_config.json": '{"tokenizer_class": "Foo"}'}, "prefix_token_id is not set"),
     ({"tokenizer_config.json": "[" * 100_000}, "tokenizer of"),
     ({"tokenizer.json": "{}"}, "tokenizer of"),
@@ -98,31 +103,37 @@ INDEXES = [
     '{"metadata": {}, "weight_map": {"model.embed_tokens.weight": "missing.safetensors"}}',
 ]
 
+CANNOT, MISFIT = "the adapter cannot be read: ", "the adapter does not fit this model: "
 ADAPTER_VALUES = [
-    ("r", None),
-    ("r", "two"),
-    ("r", 0),
-    ("r", -1),
-    ("r", 2.5),
-    ("r", 10_000_000),
-    ("rank_pattern", {"q_proj": 10_000_000}),
-    ("lora_alpha", float("nan")),
-    ("lora_alpha", 0),
-    ("lora_alpha", "x"),
-    ("lora_alpha", None),
-    ("lora_dropout", "x"),
-    ("lora_dropout", 5),
-    ("target_modules", "("),
-    ("target_modules", 5),
-    ("target_modules", ["nothing_of_this"]),
-    ("target_modules", None),
-    ("modules_to_save", 5),
-    ("modules_to_save", ["nope"]),
-    ("rank_pattern", 5),
-    ("bias", "foo"),
-    ("peft_type", "PROMPT_TUNING"),
-    ("peft_type", "FOO"),
-    ("peft_type", 5),
+    ("r", None, CANNOT + "r in adapter_config.json must be a whole number, not none"),
+    ("r", "two", CANNOT + "r in adapter_config.json must be a whole number, not two"),
+    ("r", True, CANNOT + "r in adapter_config.json must be a whole number, not true"),
+    ("r", 2.5, CANNOT + "r in adapter_config.json must be a whole number, not 2.5"),
+    ("r", 0, "the adapter "),
+    ("r", -1, "the adapter "),
+    ("r", 10_000_000, MISFIT + "r=10000000 is larger than "),
+    ("rank_pattern", {"q_proj": 10_000_000}, MISFIT + "r=10000000 is larger than "),
+    ("rank_pattern", {"q_proj": "x"}, CANNOT + "rank_pattern in adapter_config.json must be names with a value each"),
+    ("rank_pattern", 5, CANNOT + "rank_pattern in adapter_config.json must be names with a value each or null, not 5"),
+    ("alpha_pattern", {"q_proj": "x"}, CANNOT + "alpha_pattern in adapter_config.json must be names with a value each"),
+    ("lora_alpha", float("nan"), CANNOT + "lora_alpha in adapter_config.json must be a number, not "),
+    ("lora_alpha", 0, CANNOT + "lora_alpha must be a finite number, and not 0"),
+    ("lora_alpha", "x", CANNOT + "lora_alpha in adapter_config.json must be a number, not x"),
+    ("lora_alpha", None, CANNOT + "lora_alpha in adapter_config.json must be a number, not none"),
+    ("lora_dropout", "x", CANNOT + "lora_dropout in adapter_config.json must be a number, not x"),
+    ("lora_dropout", 5, MISFIT),
+    ("target_modules", "(", MISFIT),
+    ("target_modules", 5, CANNOT + "target_modules in adapter_config.json must be a list or a text or null, not 5"),
+    ("target_modules", ["nothing_of_this"], MISFIT),
+    ("target_modules", None, MISFIT),
+    ("modules_to_save", 5, CANNOT + "modules_to_save in adapter_config.json must be a list or null, not 5"),
+    ("modules_to_save", ["nope"], MISFIT + "modules_to_save names nope, and no module is named so"),
+    ("fan_in_fan_out", "x", CANNOT + "fan_in_fan_out in adapter_config.json must be true or false, not x"),
+    ("use_dora", "x", CANNOT + "use_dora in adapter_config.json must be true or false, not x"),
+    ("bias", "foo", CANNOT + "bias in adapter_config.json must be one of none, all, lora_only, not foo"),
+    ("peft_type", "PROMPT_TUNING", CANNOT + "PROMPT_TUNING adds tokens of its own"),
+    ("peft_type", "FOO", CANNOT + "peft_type=FOO in adapter_config.json is not known to PEFT"),
+    ("peft_type", 5, CANNOT + "peft_type=5 in adapter_config.json is not known to PEFT"),
 ]
 ADAPTER_FILES = ["5", "null", "[]", "{", "", "[" * 100_000, "{}", '"text"']
 
@@ -216,10 +227,10 @@ def test_plain_pickles_run_no_code(broken: Path) -> None:
     assert "mdlm_was_here" not in vars(__import__("builtins"))
 
 
-@pytest.mark.parametrize(("name", "value"), ADAPTER_VALUES)
-def test_values_in_an_adapters_config(checkpoint: Path, adapter: Path, name: str, value: Any) -> None:
+@pytest.mark.parametrize(("name", "value", "said"), ADAPTER_VALUES)
+def test_values_in_an_adapters_config(checkpoint: Path, adapter: Path, name: str, value: Any, said: str) -> None:
     set_in(adapter / "adapter_config.json", **{name: value})
-    assert refusal(pretrained=str(checkpoint), peft=str(adapter)).startswith(f"peft={adapter}: ")
+    assert refusal(pretrained=str(checkpoint), peft=str(adapter)).startswith(f"peft={adapter}: {said}")
 
 
 @pytest.mark.parametrize("text", ADAPTER_FILES)

@@ -52,6 +52,8 @@ COMMANDS = [
     ("--tasks {suite} --include_path /nowhere", "include_path must be a folder with tasks, not /nowhere"),
     ("--tasks {suite} --output_path s3://a/b", "--output_path s3:/a/b: must be a folder on a disk"),
     ("--tasks {suite} --seed -1", "--seed must be a whole number from 0 up to 4294967295, not -1"),
+    ("--tasks {suite} --seed abc", "--seed must be a whole number from 0 up to 4294967295, not abc"),
+    ("--tasks {suite} --seed 1,2", "--seed must be one number, or three or four with commas between them, not 1,2"),
     ("--tasks {suite} --model_args quantization_config={{}}", "Invalid JSON: quantization_config={}. Hint: "),
     ("--tasks {suite} --metadata {{", "Invalid JSON: {. Hint: Use double quotes for JSON strings."),
     ("--tasks {suite} --gen_kwargs {deep}", "recursion"),
@@ -83,11 +85,23 @@ COMMANDS = [
     ("--tasks {suite} --model_args pretrained={folder}/constant --apply_chat_template", "--apply_chat_template"),
     ("--tasks {suite} --model_args pretrained={folder}/unclosed --apply_chat_template", "--apply_chat_template"),
     ("--tasks {suite} --model_args pretrained={folder}/raises --apply_chat_template", "--apply_chat_template"),
+    (
+        "--tasks {suite} --model_args pretrained={folder}/one_template --apply_chat_template nosuch",
+        "--apply_chat_template nosuch: this model's tokenizer has one template, without a name; leave the name out",
+    ),
+    ("--tasks {suite} --model_args pretrained={folder}/two --apply_chat_template nosuch", "['default', 'plain']"),
     ("--tasks {suite} --model_args pretrained={folder}/damaged", f"not finite (NaN or infinity) for the task {SUITE}"),
     ("--tasks tiny_choice --model_args pretrained={folder}/damaged", "not finite (NaN or infinity) for the task tiny_"),
     ("--tasks {suite} --model_args pretrained={long}", "pretrained=xxx"),
 ]
-TEMPLATES = {"no_template": None, "constant": "hello", "unclosed": "{% for m in messages %}", "raises": "{{ 1 / 0 }}"}
+TEMPLATES = {
+    "no_template": None,
+    "constant": "hello",
+    "unclosed": "{% for m in messages %}",
+    "raises": "{{ 1 / 0 }}",
+    "one_template": "{{ messages[0].content }}",
+    "two": [{"name": "default", "template": "of default"}, {"name": "plain", "template": "{{ messages[0].content }}"}],
+}
 
 
 @pytest.fixture(scope="module")

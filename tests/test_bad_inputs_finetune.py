@@ -8,12 +8,17 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from torch import Tensor
 
 from mdlm_finetune import instructions
 from mdlm_finetune.__main__ import main
+from mdlm_finetune.objective import NoisedBatch
+from mdlm_finetune.objectives.mask_agnostic import MaskAgnostic
 from tests.commands import ENVIRONMENT
 
 FILES = {
@@ -117,6 +122,11 @@ def refusal(given: list[str], monkeypatch: pytest.MonkeyPatch) -> str:
         ("--accelerator_config=accelerate.json", "Expecting property name"),
         ("--accelerator_config=absent.json", "absent.json"),
         ("--lr_scheduler_kwargs={", "Expecting property name"),
+        (
+            "--gradient_checkpointing_kwargs=5",
+            "gradient_checkpointing_kwargs must be names with a value each, .* not 5",
+        ),
+        ("--lr_scheduler_kwargs=[1]", r"lr_scheduler_kwargs must be names with a value each, in JSON, not \[1\]"),
         ("--alpha=0", "alpha must be a number above 0, not 0"),
         ("--alpha=nan", "alpha must be a number, not nan"),
         ("--beta=-1", "beta must be a number from 0, not -1"),
@@ -194,6 +204,7 @@ def test_is_refused(given: str, message: str, here: Path, monkeypatch: pytest.Mo
         ("--dataloader_persistent_workers=true", "persistent_workers option needs num_workers > 0"),
         ("--neftune_noise_alpha=-1", "uniform_ expects"),
         ("--use_liger_kernel=true", "liger"),
+        ("--optim_args=foo", "not enough values to unpack"),
         ('--gradient_checkpointing=true --gradient_checkpointing_kwargs={"a":1}', "[Uu]nexpected keyword"),
     ],
 )
@@ -201,7 +212,31 @@ def test_what_only_the_trainer_refuses(given: str, message: str, here: Path, mon
     sentence = refusal(words(*given.split()), monkeypatch)
     assert sentence.startswith("mdlm-finetune: the first step failed with these arguments: ")
     assert re.search(message, sentence)
-    assert not (here / "out" / "a").exists()
+    assert not list((here / "out").iterdir())
+
+
+def test_what_the_trainer_refuses_replaces_nothing(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = [here / "out" / "a" / "adapter_config.json", here / "out" / "a.checkpoints" / "checkpoint-1" / "state"]
+    for file in files:
+        file.parent.mkdir(parents=True)
+        file.write_text("{}")
+    refusal(words("--overwrite", "--optim_args=foo"), monkeypatch)
+    assert [path for path in sorted((here / "out").rglob("*")) if path.is_file()] == files
+
+
+@dataclass(frozen=True)
+class Slipped(MaskAgnostic):
+    """An objective with a slip in it."""
+
+    def loss(self, logits: Tensor, batch: NoisedBatch) -> Mapping[str, Tensor]:
+        raise ValueError("a slip")
+
+
+def test_errors_of_an_objectives_own_code_keep_their_traceback(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mdlm_finetune.objectives._registered", {"slipped": Slipped})
+    monkeypatch.setattr(sys, "argv", ["mdlm-finetune", *words("--objective=slipped")])
+    with pytest.raises(ValueError, match=r"^a slip$"):
+        main()
 
 
 def test_neither_data_nor_output(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:

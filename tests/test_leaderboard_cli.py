@@ -169,7 +169,9 @@ def test_nothing_secret_and_no_folder_of_the_machine_is_published(tmp_path: Path
         "settings": {},
     }
     plain = suite_file(model_args=arguments, adapter="/home/somebody/out/adapter")
-    write(tmp_path / "results", swept=swept, plain=plain, text=suite_file(n_masks=9) | {"config": swept["config"]})
+    named = suite_file(n_masks=5, model_args={"pretrained": arguments["token"]})
+    text = suite_file(n_masks=9) | {"config": swept["config"]}
+    write(tmp_path / "results", swept=swept, plain=plain, named=named, text=text)
     done = run("build", "results", "--output", "site", cwd=tmp_path)
     assert done.returncode == 0
     published = "".join((tmp_path / "site" / name).read_text() for name in TABLES)

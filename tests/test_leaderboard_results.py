@@ -132,6 +132,10 @@ def changed(content: dict[str, Any], **changes: Any) -> dict[str, Any]:
     return content | changes
 
 
+def with_config(content: dict[str, Any], **changes: Any) -> dict[str, Any]:
+    return content | {"config": content["config"] | changes}
+
+
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
@@ -142,6 +146,7 @@ def changed(content: dict[str, Any], **changes: Any) -> dict[str, Any]:
         ({"results": {"mmlu": 0.5}}, "is no result file of lm-eval"),
         (changed(suite_file(), lm_eval_version="0.3.0"), "was written by lm-eval 0.3.0; it must be 0.4"),
         (changed(suite_file(), lm_eval_version="0.40.1"), "was written by lm-eval 0.40.1; it must be 0.4"),
+        (changed(suite_file(), lm_eval_version="0.4./home/me"), "was written by lm-eval 0.4./home/me; it must be 0.4"),
         (changed(suite_file(), lm_eval_version=None), "names no lm_eval_version"),
         (changed(suite_file(), **{"n-shot": 3}), "differs from the result files of lm-eval 0.4"),
         (changed(suite_file(), versions={}), "differs from the result files of lm-eval 0.4"),
@@ -150,6 +155,11 @@ def changed(content: dict[str, Any], **changes: Any) -> dict[str, Any]:
         (suite_file(filler="x" * 2000), "records filler=xxx"),
         (suite_file(unmasking="a\x00b"), "holds 'a\\x00b'; control characters"),
         (suite_file(model_args={"pretrained": "a\x1b[31m"}), "holds 'a\\x1b[31m'; control characters"),
+        (suite_file(model_args={"pretrained": "a\u202eb"}), "holds 'a\\u202eb'; control characters"),
+        (suite_file(model_args={"pretrained": ["a"]}), "names a model ['a']; it must be a text"),
+        (suite_file(model_args={"pretrained": 5}), "names a model 5; it must be a text"),
+        (with_config(suite_file(), model=["mdlm"]), "has model=['mdlm']; it must be a name"),
+        (with_config(suite_file(), model=5), "has model=5; it must be a name"),
         (
             suite_file(temperature="NaN"),
             "records what cannot be: temperature must be 0 or a number from 1e-06 up to 1000",

@@ -390,3 +390,12 @@ def test_a_run_records_what_its_scores_depend_on(checkpoint: Path, task_folder: 
     }
     assert info["tasks"]["tiny_choice"]["masks"] == [6, 6]
     assert 0 < info["tasks"]["tiny_generate"]["forward_passes"] < info["forward_passes"]
+
+
+def test_prompts_have_the_named_chat_template(checkpoint: Path) -> None:
+    lm = MDLM(str(checkpoint), device="cpu")
+    lm.tokenizer.chat_template = {"default": "of default", "plain": "{{ messages[0].content }}!"}
+    turns = [{"role": "user", "content": "a"}]
+    assert lm.apply_chat_template(turns) == "of default"
+    assert lm.chat_template("plain") == "{{ messages[0].content }}!"
+    assert lm.apply_chat_template(turns) == "a!"

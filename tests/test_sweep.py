@@ -1,6 +1,7 @@
 """Sweeps at work: what they write, skip, refuse and survive."""
 
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -177,6 +178,41 @@ def test_what_cannot_be_written_or_loaded_is_said_at_once(tmp_path: Path, checkp
     assert (tmp_path / "file").read_text() == "mine"
     with pytest.raises(OptionError, match="there is no such folder"):
         run_here(tmp_path / "out", tmp_path / "none", task_folder, n_masks=4)
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"tasks": "mdlm_verb_smallest", "metadata": {"foo": 1}}, "unknown setting of the few-shot tasks foo=1"),
+        ({"tasks": "mdlm_verb_smallest", "metadata": {"fewshot_relevant": "abc"}}, "fewshot_relevant must be a whole"),
+        ({"peft": "/nowhere/adapter"}, "peft=/nowhere/adapter: there is no such folder"),
+        ({"n_masks": 3, "block_length": 5}, "block_length must be at most n_masks=3, not 5"),
+        ({"n_masks": 100_000}, "n_masks=100000 does not fit into the model's context of 256 tokens"),
+        ({"n_masks": [1000, 2000]}, "none of the 2 cells can be computed, the first because: n_masks=1000 does not"),
+        ({"model_args": {"pretrained": "CHECKPOINT", "max_length": 10**9}}, "max_length must be a whole number from 2"),
+        ({"model_args": {"pretrained": "CHECKPOINT", "mask_token_id": 10**6}}, "mask_token_id=1000000 is no token"),
+        ({"device": "meta"}, "device=meta is not on this machine"),
+    ],
+)
+def test_what_no_cell_can_do_is_said_before_loading(
+    tmp_path: Path, checkpoint: Path, task_folder: Path, settings: dict[str, Any], sentence: str
+) -> None:
+    weightless = shutil.copytree(checkpoint, tmp_path / "model", ignore=lambda *_: ["model.safetensors"])
+    (weightless / "model.safetensors").write_text("not weights at all")
+    if "model_args" in settings:
+        settings = settings | {"model_args": settings["model_args"] | {"pretrained": str(weightless)}}
+    with pytest.raises(OptionError) as error:
+        run_here(tmp_path / "out", weightless, task_folder, **settings)
+    assert str(error.value).startswith(sentence)
+    assert not list((tmp_path / "out").rglob("*.plan"))
+
+
+def test_a_plan_whose_model_cannot_be_loaded_is_taken_back(tmp_path: Path, checkpoint: Path, task_folder: Path) -> None:
+    damaged = shutil.copytree(checkpoint, tmp_path / "model", ignore=lambda *_: ["model.safetensors"])
+    (damaged / "model.safetensors").write_text("not weights at all")
+    with pytest.raises(OptionError, match="its weights cannot be read"):
+        run_here(tmp_path / "out", damaged, task_folder, n_masks=4)
+    assert not [path for path in (tmp_path / "out").rglob("*") if path.is_file()]
 
 
 def test_failing_cells_leave_the_others(tmp_path: Path, checkpoint: Path, task_folder: Path) -> None:

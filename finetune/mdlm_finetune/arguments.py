@@ -94,6 +94,10 @@ class FinetuneArguments(Recipe, TrainingArguments):
             raise must_be("train_file or dataset_name", "a file on this machine, or a data set's name on the hub", data)
         if self.is_generated and self.apply_chat_template:
             raise OptionError(f"apply_chat_template must be left out for dataset_name={self.dataset_name}")
+        for name in (each.name for each in fields(self) if each.name.endswith("_kwargs")):
+            value = getattr(self, name)
+            if isinstance(value, str) and not value.startswith("{"):  # the Trainer would go on without them
+                raise must_be(name, "names with a value each, in JSON", value)
         # Else transformers refuses bf16 on machines without a GPU.
         self.use_cpu: bool = self.use_cpu or not torch.accelerator.is_available()
         if self.fp16 and self.use_cpu:

@@ -57,6 +57,16 @@ def writing(arguments: FinetuneArguments) -> Iterator[None]:
         raise OptionError(f"output_dir={arguments.folder} cannot be written: {why}") from error
 
 
+@contextmanager
+def leaving_no_empty_folder(arguments: FinetuneArguments) -> Iterator[None]:
+    """Removes the checkpoint folder, which the Trainer makes at once, where nothing came to lie in it."""
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            checkpoint_folder(arguments).rmdir()
+
+
 def check_folders(
     arguments: FinetuneArguments, recipe: dict[str, Any], *, resume: bool, overwrite: bool, merge: bool
 ) -> None:

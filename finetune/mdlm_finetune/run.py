@@ -4,15 +4,16 @@ import copy
 import re
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
 from functools import partial
+from traceback import walk_tb
 
 import torch
 from accelerate import PartialState
 from peft import LoraConfig, get_peft_model
-from transformers import PretrainedConfig, PreTrainedTokenizerBase, set_seed
+from transformers import PretrainedConfig, PreTrainedTokenizerBase, TrainerCallback, set_seed
 
 from mdlm_finetune.arguments import FinetuneArguments
 from mdlm_finetune.collator import Collator, Example
@@ -22,6 +23,7 @@ from mdlm_finetune.folders import (
     checkpoint_folder,
     evaluation_folder,
     last_checkpoint,
+    leaving_no_empty_folder,
     writing,
 )
 from mdlm_finetune.generated import generated_examples
@@ -58,15 +60,19 @@ def finetune(arguments: FinetuneArguments, objective: Objective, actions: Action
     if is_main:
         choices = {"overwrite": actions.overwrite, "merge": actions.merge}
         check_folders(arguments, recipe, resume=actions.resume, **choices)
-    with claim(arguments.folder) if is_main else nullcontext():
+
+    def take_folders() -> None:
+        if is_main:
+            begin(arguments, recipe, **choices)
+        PartialState().wait_for_everyone()
+
+    with claim(arguments.folder) if is_main else nullcontext(), leaving_no_empty_folder(arguments):
         PartialState().wait_for_everyone()
         trainer = _trainer(arguments, objective)
+        trainer.add_callback(_AfterTheFirstStep(take_folders))
         with writing(arguments):
-            if is_main:
-                begin(arguments, recipe, **choices)
-            PartialState().wait_for_everyone()
-            with _until_the_first_step(trainer):
-                trainer.train(resume_from_checkpoint=last_checkpoint(arguments))
+            with _until_the_first_step(trainer, objective):
+                trainer.train(resume_from_checkpoint=None if actions.overwrite else last_checkpoint(arguments))
             _write_adapter(trainer, arguments, objective)
             if actions.merge and is_main:
                 write_merged(arguments)
@@ -99,13 +105,30 @@ def _trainer(arguments: FinetuneArguments, objective: Objective) -> DiffusionTra
         raise OptionError(one_line(error)) from error
 
 
+class _AfterTheFirstStep(TrainerCallback):
+    """Calls `act` once a step has worked: a run that is refused before leaves everything as it was."""
+
+    def __init__(self, act: Callable[[], None]) -> None:
+        self._act: Callable[[], None] | None = act
+
+    def on_optimizer_step(self, *_: object, **__: object) -> None:
+        if self._act is not None:
+            self._act()
+            self._act = None
+
+
 @contextmanager
-def _until_the_first_step(trainer: DiffusionTrainer) -> Iterator[None]:
-    """Turns what the Trainer and torch refuse, most of it only while they run, into one sentence."""
+def _until_the_first_step(trainer: DiffusionTrainer, objective: Objective) -> Iterator[None]:
+    """Turns what the Trainer and torch refuse, most of it only while they run, into one sentence.
+
+    Whatever the objective's own code raises keeps its traceback.
+    """
     try:
         yield
     except (ValueError, TypeError, RuntimeError, ImportError) as error:
-        if trainer.state.global_step > 0 or isinstance(error, torch.OutOfMemoryError):
+        modules = {frame.f_globals.get("__name__") for frame, _ in walk_tb(error.__traceback__)}
+        is_objectives = type(objective).__module__ in modules
+        if trainer.state.global_step > 0 or is_objectives or isinstance(error, torch.OutOfMemoryError):
             raise
         raise OptionError(f"the first step failed with these arguments: {one_line(error)}") from error
 

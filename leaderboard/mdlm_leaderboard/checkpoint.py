@@ -8,6 +8,7 @@ from mdlm_leaderboard.decoding import DECODING_DEFAULTS, LIKELIHOOD_DEFAULTS
 from mdlm_leaderboard.rows import AUTOREGRESSIVE
 from mdlm_lm_eval.options import silent_names
 from mdlm_lm_eval.results.names import BUILT_IN, is_public, recorded_name
+from mdlm_lm_eval.results.privacy import published_text
 from mdlm_lm_eval.results.result_file import ResultFile
 
 MDLM = "mdlm"
@@ -84,7 +85,7 @@ def autoregressive_kinds() -> frozenset[str]:
 def checkpoint_of(file: ResultFile) -> Checkpoint:
     """The checkpoint that a result file names."""
     mdlm, arguments = file.mdlm or {}, file.model_args
-    model, adapter = map(recorded_name, file.folders)
+    model, adapter = (published_text(recorded_name(name)) for name in file.folders)
     if not model:
         model = BUILT_IN if file.model_kind == MDLM else file.model_kind
     revision = mdlm.get("revision") or arguments.get("revision")

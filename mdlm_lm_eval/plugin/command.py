@@ -27,6 +27,8 @@ def parse(read: Callable[[], argparse.Namespace], words: Sequence[str]) -> argpa
     tasks = (task for word in typed.tasks for task in word.split(","))
     is_ours = typed.model == MODEL_NAME or any(task.startswith("mdlm_") for task in tasks)
     try:
+        if is_ours and typed.seed is not None:
+            _check_seeds(typed.seed)
         given = read()
         if is_ours:
             for option in _NAMED_VALUES:
@@ -42,11 +44,22 @@ def _typed(words: Sequence[str]) -> argparse.Namespace:
     """Model, tasks and named values as they were typed; lm-eval keeps what it makes of them."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--model", "-M", nargs="?")
+    parser.add_argument("--seed", nargs="?")
     parser.add_argument("--tasks", "-t", nargs="*", action="extend", default=[])
     parser.add_argument("--model_args", "-a", nargs="*", action="extend", default=[])
     for option in _NAMED_VALUES[1:]:
         parser.add_argument(f"--{option}", nargs="*", action="extend", default=[])
     return parser.parse_known_args(words)[0]
+
+
+def _check_seeds(typed: str) -> None:
+    """Raises OptionError for what lm-eval's parser takes for no seeds, or in other digits."""
+    seeds = [seed.strip() for seed in typed.split(",")]
+    if len(seeds) not in (1, 3, 4):
+        raise must_be("--seed", "one number, or three or four with commas between them", typed)
+    for seed in seeds:
+        if seed.lower() != "none":
+            parse_whole("--seed", seed, most=LARGEST_NUMPY_SEED)
 
 
 def run(execute: Callable[[], None], given: argparse.Namespace) -> None:

@@ -3,7 +3,6 @@
 import math
 import os
 import re
-import unicodedata
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,6 +20,9 @@ if TYPE_CHECKING:
 
 READABLE_LM_EVAL = "0.4"
 _SHA256 = re.compile("[0-9a-f]{64}")
+_READABLE_VERSION = re.compile(rf"{re.escape(READABLE_LM_EVAL)}(\.[\w.+-]*)?")
+# Control characters beside those of lines, and those that turn the direction of what stands around them.
+_UNSHOWN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 _LONGEST_OPTION = 1000  # characters, of which a board's tables and headings are made
 
 
@@ -126,8 +128,8 @@ def _check_version(content: Mapping[str, Any]) -> None:
     version = content.get("lm_eval_version")
     if not isinstance(version, str):
         raise UnusableFile(f"names no lm_eval_version; it must be a result file of lm-eval {READABLE_LM_EVAL}")
-    if version.split(".")[:2] != READABLE_LM_EVAL.split("."):
-        raise UnusableFile(f"was written by lm-eval {version[:40]}; it must be {READABLE_LM_EVAL}")
+    if not _READABLE_VERSION.fullmatch(version):
+        raise UnusableFile(f"was written by lm-eval {shown(version[:40])}; it must be {READABLE_LM_EVAL}")
 
 
 def _parse(content: "EvalResults", name: str) -> ResultFile:
@@ -140,6 +142,9 @@ def _parse(content: "EvalResults", name: str) -> ResultFile:
     # Of what a task recorded only numbers are shown; a model's own words are there, too.
     _check_texts([config | {"mdlm": {key: value for key, value in (mdlm or {}).items() if key != "tasks"}}])
     _check_texts([content.get(name) for name in ("system_instruction", "transformers_version", "pretty_env_info")])
+    _check_texts([content["results"], content.get("group_subtasks")])  # for the names in them
+    if not isinstance(config["model"], str):
+        raise UnusableFile(f"has model={shown(config['model'])}; it must be a name")
     groups = {group: tuple(members) for group, members in content.get("group_subtasks", {}).items() if len(members) > 0}
     tasks = {task: _task(content, task, mdlm or {}) for task in content["configs"]}
     if not tasks:
@@ -149,7 +154,7 @@ def _parse(content: "EvalResults", name: str) -> ResultFile:
         raise UnusableFile(f"records task_suite.sha256={shown(suite_hash)}; it must be 64 hexadecimal digits")
     return ResultFile(
         path=name,
-        model_kind=str(config["model"]),
+        model_kind=config["model"],
         model_args=_arguments(config.get("model_args")),
         gen_kwargs=_arguments(config.get("gen_kwargs")),
         mdlm={key: value for key, value in mdlm.items() if key != "tasks"} if mdlm else None,
@@ -187,9 +192,9 @@ def _check_decoding(recorded: Mapping[str, Any]) -> None:
 
 
 def _check_texts(value: object) -> None:
-    """Raises UnusableFile where any text has control characters, beside those of lines."""
+    """Raises UnusableFile where any text has characters that are not shown."""
     if isinstance(value, str):
-        if any(unicodedata.category(each) == "Cc" and each not in "\n\r\t" for each in value):
+        if _UNSHOWN.search(value):
             raise UnusableFile(f"holds {shown(value)}; control characters are not shown")
     elif isinstance(value, Mapping):
         _check_texts([*value.keys(), *value.values()])
@@ -279,7 +284,11 @@ def _given_names(config: Mapping[str, Any]) -> tuple[str, str]:
     mdlm, arguments = config.get("mdlm") or {}, _arguments(config.get("model_args"))
     keys = ("pretrained", "model", "path", "engine")
     model = mdlm.get("pretrained") or next((arguments[key] for key in keys if key in arguments), None)
-    return str(model or ""), str(mdlm.get("adapter") or arguments.get("peft") or "")
+    names = model or "", mdlm.get("adapter") or arguments.get("peft") or ""
+    for name in names:
+        if not isinstance(name, str):
+            raise UnusableFile(f"names a model {shown(name)}; it must be a text")
+    return names
 
 
 def _limit(limit: object) -> float | None:
@@ -300,7 +309,7 @@ def _versions(content: Mapping[str, Any], mdlm: Mapping[str, Any]) -> dict[str, 
         "torch": facts.get("PyTorch version"),
         "python": facts.get("Python version", "").split(" ")[0],
     }
-    return {name: str(version) for name, version in found.items() if version}
+    return {name: published_text(str(version)) for name, version in found.items() if version}
 
 
 def _date(date: object) -> str:

@@ -7,11 +7,14 @@ OUTPUT/.sweeps/DIGEST.plan    what a sweep is made of, for `--status`
 """
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from mdlm_lm_eval import families
+from mdlm_lm_eval.default_model import BUILT_IN
+from mdlm_lm_eval.fitting import fit
 from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.results.files import check_writable, whole_folder
 from mdlm_lm_eval.results.locks import Claim, clear_claims
@@ -19,7 +22,7 @@ from mdlm_lm_eval.results.sentences import one_line
 from mdlm_lm_eval.results.sharing import Shared
 from mdlm_lm_eval.sweep import results as files
 from mdlm_lm_eval.sweep.failures import failed_file, read_failure, write_failure
-from mdlm_lm_eval.sweep.plan import Cell, Sweep
+from mdlm_lm_eval.sweep.plan import AUTOREGRESSIVE, Cell, Sweep
 from mdlm_lm_eval.sweep.status import write_plan
 from mdlm_lm_eval.sweep.tasks import Tasks
 
@@ -29,6 +32,9 @@ class Board:
 
     failures: one sentence for every cell that cannot be done, by the cell's name, whoever tried.
     before, own: how many cells were done before, and by this process.
+
+    Raises OptionError, and leaves nothing behind, where the model's config or tokenizer cannot be read, or no cell can
+    be computed.
     """
 
     def __init__(self, sweep: Sweep, tasks: Tasks, output: Path) -> None:
@@ -39,9 +45,12 @@ class Board:
         self._failed_before: dict[str, str | None] = {}  # the attempts of earlier runs at the cells to do, by name
         check_writable(output, "--output_path")
         to_do = list(self._to_do(tasks))
+        if self.failures and not self.settings:
+            first, n = next(iter(self.failures.values())), len(self.failures)
+            raise OptionError(first if n == 1 else f"none of the {n} cells can be computed, the first because: {first}")
         self.shared = Shared(to_do, self.folder, self._is_settled)
         planned: dict[str, dict[str, Any] | str] = {**self.settings, **self.failures}
-        write_plan(output, {self.folder(cell): planned[self.name(cell)] for cell in sweep.cells})
+        self._own_plan = write_plan(output, {self.folder(cell): planned[self.name(cell)] for cell in sweep.cells})
 
     @property
     def n_done(self) -> int:
@@ -77,6 +86,13 @@ class Board:
         write_failure(failed_file(self.folder(cell)), sentence)
         return sentence
 
+    def withdraw(self) -> None:
+        """Takes the plan back where this process made it, as nothing could begin."""
+        if self._own_plan is not None:
+            self._own_plan.unlink(missing_ok=True)
+            with suppress(OSError):
+                self._own_plan.parent.rmdir()
+
     def clear_claims(self) -> None:
         """Removes what processes left that died right after they had finished a cell."""
         for folder in {self.folder(cell).parent for cell in self.sweep.cells}:
@@ -92,10 +108,12 @@ class Board:
         """Cells without a result."""
         unreadable = _unreadable_adapters({cell.peft for cell in self.sweep.cells if cell.peft is not None})
         digest = cache(families.files_digest)
+        check = _fit_check(self.sweep)
         for cell in self.sweep.cells:
             try:
                 if cell.peft in unreadable:
                     raise OptionError(unreadable[cell.peft])
+                check(cell)
                 settings = files.cell_settings(self.sweep, cell, tasks.names(cell), digest)
                 self.settings[self.name(cell)] = settings
                 if files.is_finished(self.folder(cell), settings):
@@ -120,6 +138,19 @@ class Board:
             return False
         self.failures[self.name(cell)] = f"{failure['sentence']} ({failure['by']})"
         return True
+
+
+def _fit_check(sweep: Sweep) -> Callable[[Cell], object]:
+    """What raises OptionError for a cell that the model cannot do, as config and tokenizer say."""
+    if sweep.model == AUTOREGRESSIVE:
+        return lambda _: None
+    given = sweep.model_args
+    where = {name: given[name] for name in ("revision", "subfolder", "trust_remote_code") if name in given}
+    config = families.load_config(given.get("pretrained", BUILT_IN), **where)
+    more = {name: given[name] for name in ("use_fast_tokenizer", "add_bos_token") if name in given}
+    source = given.get("tokenizer") or given.get("pretrained", BUILT_IN)
+    tokenizer = families.load_tokenizer(source, config=config, **where, **more)
+    return lambda cell: fit(sweep.parsed_arguments(cell), config, tokenizer)
 
 
 def _unreadable_adapters(names: Iterable[str]) -> dict[str, str]:

@@ -152,6 +152,7 @@ class RaySweep:
             self._replace(job, error)
         except RayTaskError as error:
             if job.cell is None:
+                self.board.withdraw()
                 raise OptionError(str(error.cause)) from error
             self._idle.append(job.worker)
             self._fail(job.cell, error.cause if isinstance(error.cause, Exception) else error)

@@ -12,7 +12,8 @@ from accelerate import PartialState
 from accelerate.utils import broadcast_object_list
 from tqdm import tqdm
 
-from mdlm_lm_eval.devices import best_device, share_cpu_among_processes
+from mdlm_lm_eval.devices import best_device, share_cpu_among_processes, usable_device
+from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.results.locks import Claim
 from mdlm_lm_eval.sweep.board import Board
 from mdlm_lm_eval.sweep.evaluator import CellEvaluator
@@ -43,6 +44,7 @@ class SweepRun:
         """Looks at what has been done before. Raises OptionError where results cannot be written."""
         with self.evaluator.timed("for the tasks"):
             # Of the processes of one `torchrun`, the first alone claims and writes.
+            usable_device(self.sweep.device)
             self.board = Board(self.sweep, self.tasks, self.output) if self._ranks.is_first else None
 
     def run(self) -> None:
@@ -63,6 +65,10 @@ class SweepRun:
                         self.evaluator.load_model(cell.peft)
                         first = False
                     self._run_cell(cell)
+                except OptionError:
+                    if self.board is not None:
+                        self.board.withdraw()
+                    raise
                 finally:
                     if self._claim is not None:
                         self._claim.release()

@@ -19,10 +19,10 @@ _PLANS = ".sweeps"
 _MOST_LINES = 40  # of each kind
 
 
-def write_plan(output: Path, cells: Mapping[Path, dict[str, Any] | str]) -> None:
+def write_plan(output: Path, cells: Mapping[Path, dict[str, Any] | str]) -> Path | None:
     """Keeps what a sweep is made of: of each cell's folder its settings, or why it cannot be done.
 
-    The same cells have one plan, whatever their number of questions.
+    The same cells have one plan, whatever their number of questions. Returns its path where there was none.
     """
     by_folder = {folder.relative_to(output).as_posix(): settings for folder, settings in cells.items()}
     content = {
@@ -30,7 +30,10 @@ def write_plan(output: Path, cells: Mapping[Path, dict[str, Any] | str]) -> None
         "cells": {name: _digest(settings) for name, settings in by_folder.items() if not isinstance(settings, str)},
         "refused": {name: sentence for name, sentence in by_folder.items() if isinstance(sentence, str)},
     }
-    write_whole(output / _PLANS / f"{_digest(sorted(by_folder))}.plan", json.dumps(content, indent=1) + "\n")
+    path = output / _PLANS / f"{_digest(sorted(by_folder))}.plan"
+    is_new = not path.exists()
+    write_whole(path, json.dumps(content, indent=1) + "\n")
+    return path if is_new else None
 
 
 @dataclass

@@ -4,11 +4,11 @@ import math
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import torch
-from peft import LoraConfig, PeftConfig, PeftModel
-from peft.mapping import PEFT_TYPE_TO_PREFIX_MAPPING
+from peft import LoraConfig, PeftConfig, PeftModel, PeftType
+from peft.mapping import PEFT_TYPE_TO_CONFIG_MAPPING, PEFT_TYPE_TO_PREFIX_MAPPING
 from peft.utils import CONFIG_NAME, SAFETENSORS_WEIGHTS_NAME, WEIGHTS_NAME, load_peft_weights, set_peft_model_state_dict
 from peft.utils.other import get_pattern_key
 from peft.utils.transformers_weight_conversion import convert_peft_config_for_transformers
@@ -17,6 +17,7 @@ from transformers import PreTrainedModel
 
 from mdlm_lm_eval.families.loading.errors import refusing
 from mdlm_lm_eval.families.loading.hub import check_source
+from mdlm_lm_eval.families.loading.settings import read_settings
 from mdlm_lm_eval.families.registry import family_of
 from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.values import shown
@@ -25,6 +26,15 @@ WEIGHT_FILES = (SAFETENSORS_WEIGHTS_NAME, WEIGHTS_NAME)
 PREFIX = "base_model.model."
 WHOLE_MODULE_COPY = re.compile(r"\.(modules_to_save|original_module)(\.default)?(?=\.)")
 LORA_PARAMETER = re.compile(r"\.lora_(A|B|embedding_A|embedding_B|magnitude_vector)(\.|$)")
+# PEFT's own annotations, beside those that are narrower than what it takes, or wider.
+_LORA_TYPES = get_type_hints(LoraConfig) | {
+    "lora_alpha": float | int,
+    "lora_dropout": float | int,
+    "init_lora_weights": bool | str,
+    "rank_pattern": dict[str, int] | None,
+    "alpha_pattern": dict[str, float | int] | None,
+    "layer_replication": list[list[int]] | None,
+}
 
 
 def load_adapter(model: PreTrainedModel, peft: str, *, revision: str | None = "main") -> PeftModel:
@@ -67,9 +77,13 @@ def load_adapter_config(peft: str, *, revision: str | None = "main") -> PeftConf
     """What the adapter says of itself, without its weights. Raises OptionError where it cannot be read."""
     check_source("peft", peft, CONFIG_NAME, revision=revision or "main")
     with refusing(f"peft={peft}: the adapter cannot be read"):
+        settings = read_settings(peft, CONFIG_NAME, _LORA_TYPES, revision=revision or "main")
+        if settings is not None and settings.get("peft_type") not in list(PEFT_TYPE_TO_CONFIG_MAPPING):
+            raise ValueError(f"peft_type={shown(settings.get('peft_type'))} in {CONFIG_NAME} is not known to PEFT")
         config = PeftConfig.from_pretrained(peft, revision=revision or "main")
         if config.is_prompt_learning:
-            raise ValueError(f"{config.peft_type} adds tokens of its own; it must be one that adapts weights, as LORA")
+            kind = PeftType(config.peft_type).value
+            raise ValueError(f"{kind} adds tokens of its own; it must be one that adapts weights, as LORA")
         if isinstance(config, LoraConfig) and not all(math.isfinite(scale) and scale for scale in _scales(config)):
             raise ValueError("lora_alpha must be a finite number, and not 0, which is the model without the adapter")
     return config

@@ -1,5 +1,6 @@
 """A checkpoint's config in transformers' terms, and the family that it belongs to."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -104,7 +105,8 @@ def check_config(config: PretrainedConfig, pretrained: str = "a model object") -
 
 
 def _check_published(published: dict[str, Any], pretrained: str) -> None:
-    """Raises OptionError for a dtype and a quantisation that cannot be."""
+    """Raises OptionError for sizes, a dtype and a quantisation that cannot be."""
+    _check_size_values(published, pretrained)  # before a config class divides by them
     dtype = published.get("dtype", published.get("torch_dtype"))
     if dtype is not None and not isinstance(vars(torch).get(str(dtype).removeprefix("torch.")), torch.dtype):
         raise OptionError(f"pretrained={pretrained}: dtype in its config.json names no type of torch: {shown(dtype)}")
@@ -119,8 +121,18 @@ def check_sizes(config: PretrainedConfig, pretrained: str) -> None:
     text = config.get_text_config()
     if not isinstance(text, PretrainedConfig):
         raise OptionError(f"pretrained={pretrained}: {must_be('text_config', 'settings', text)}")
+    # Families call some of them otherwise, which the config itself translates.
+    _check_size_values({name: getattr(text, name, 1) for name in _SIZES}, pretrained)
+    vocab_size, pad_token_id = getattr(text, "vocab_size", _LARGEST_SIZE), getattr(text, "pad_token_id", None)
+    # -1 stands in real configs for none; torch counts it from the end.
+    if isinstance(pad_token_id, int) and not -vocab_size <= pad_token_id < vocab_size:
+        what = f"an id below vocab_size={vocab_size}"
+        raise OptionError(f"pretrained={pretrained}: {must_be('pad_token_id', what, pad_token_id)}")
+
+
+def _check_size_values(sizes: Mapping[str, Any], pretrained: str) -> None:
     for name, largest in _SIZES.items():
-        size = getattr(text, name, 1)  # families call some of them otherwise, which the config itself translates
+        size = sizes.get(name)
         if isinstance(size, int) and not 1 <= size <= largest:
             what = f"a whole number from 1 up to {largest}"
             raise OptionError(f"pretrained={pretrained}: {must_be(name, what, size)}")

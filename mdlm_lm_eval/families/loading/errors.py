@@ -4,6 +4,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pickle import UnpicklingError
 
+from huggingface_hub.errors import StrictDataclassFieldValidationError
+
 from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.results.sentences import one_line
 
@@ -26,6 +28,8 @@ def reason(error: Exception) -> str:
     """Why, on one line."""
     if isinstance(error, UnpicklingError):  # its own message tells how to let the file run code
         return "they hold more than tensors, and reading them could run code; convert them to safetensors"
+    if isinstance(error, StrictDataclassFieldValidationError) and error.__cause__ is not None:
+        return one_line(error.__cause__)  # "Field 'vocab_size' expected int, got str (value: 'x')"
     return one_line(error) if isinstance(error, _SPEAKING) else f"{type(error).__name__}: {one_line(error)}"
 
 

@@ -3,13 +3,25 @@
 from typing import Any
 
 from transformers import AutoTokenizer, PretrainedConfig, PreTrainedTokenizerBase, PreTrainedTokenizerFast
-from transformers.models.auto.tokenization_auto import get_tokenizer_config
+from transformers.tokenization_utils_base import TOKENIZER_CONFIG_FILE
 
 from mdlm_lm_eval.default_model import BUILT_IN, model_path
 from mdlm_lm_eval.families.loading.config import load_config
 from mdlm_lm_eval.families.loading.errors import refusing
+from mdlm_lm_eval.families.loading.settings import read_settings
 from mdlm_lm_eval.families.registry import all_families, family_of
 from mdlm_lm_eval.values import parse_whole
+
+# Of keys of tokenizer_config.json, which transformers takes as they come.
+_TYPES: dict[str, Any] = {
+    **{f"{name}_token": str | dict | None for name in ("bos", "cls", "eos", "mask", "pad", "sep", "unk")},
+    "tokenizer_class": str | None,
+    "added_tokens_decoder": dict[str, dict] | None,
+    "additional_special_tokens": list | None,
+    "extra_special_tokens": dict | list | None,
+    "model_max_length": int | float | None,
+    "chat_template": str | list | dict | None,
+}
 
 
 def load_tokenizer(
@@ -34,8 +46,8 @@ def load_tokenizer(
         config = load_config(pretrained, trust_remote_code=trust_remote_code, **where)
     bos: dict[str, Any] = {} if add_bos_token is None else {"add_bos_token": add_bos_token}
     with refusing(f"tokenizer of {pretrained} cannot be loaded"):
-        published = get_tokenizer_config(pretrained, **where).get("tokenizer_class")
-        tokenizer_class = family_of(config).tokenizer_class(published)
+        published = read_settings(pretrained, TOKENIZER_CONFIG_FILE, _TYPES, **where) or {}
+        tokenizer_class = family_of(config).tokenizer_class(published.get("tokenizer_class"))
         if tokenizer_class is AutoTokenizer:
             bos |= {"use_fast": bool(use_fast_tokenizer), "trust_remote_code": bool(trust_remote_code)}
         tokenizer = tokenizer_class.from_pretrained(pretrained, **where, **bos)
