@@ -210,16 +210,16 @@ def test_two_rows_are_compared_on_the_same_questions(page: webdriver.Chrome) -> 
     tick(page, "#base-ma .pick input")
     assert compared.is_displayed()
     lines = [line.text for line in compared.find_elements(By.CSS_SELECTOR, "tbody tr")]
-    assert "accuracy, 200 masks 70.0 89.0 +19.0 ±0.2" in lines
+    assert "accuracy (%), 200 masks 70.0 89.0 +19.0 ±0.2" in lines
     assert len([line for line in lines if line.split()[1] in ("smallest", "largest")]) == 16
-    assert any(line.startswith("drop 17.4 ±") and line.endswith(" −14.8") for line in lines), "drops differ too"
+    assert any(line.startswith("drop (points) 17.4 ±") and line.endswith(" −14.8") for line in lines), "drops differ too"
     assert "LLaDA-8B-Base, 1 step, bfloat16" in compared.find_element(By.TAG_NAME, "thead").text
     assert not page.find_element(By.CSS_SELECTOR, "#base-ce .pick input").is_enabled()
     tick(page, "#base-ma .pick input")
     tick(page, "[name=apart]")
     tick(page, "#dream-limit .pick input")
     assert "answer other questions" in compared.text
-    assert "±" not in compared.find_element(By.TAG_NAME, "tbody").text.split("accuracy, 1 mask")[1]
+    assert "±" not in compared.find_element(By.TAG_NAME, "tbody").text.split("accuracy (%), 1 mask")[1]
 
 
 def test_a_row_opens_by_keyboard_to_curves_command_settings_and_versions(page: webdriver.Chrome) -> None:

@@ -214,7 +214,7 @@ addEventListener("DOMContentLoaded", () => {
     compared.querySelector("caption").textContent = isSame
       ? published
         ? "One of the two has no accuracies task by task, so that no difference has a ±."
-        : "± is half the 95% interval of a difference, task by task. A task's accuracy is its mean over the mask counts."
+        : "± is half the 95% interval of a difference, task by task. A task's accuracy (%) is its mean over the mask counts."
       : "The two rows answer other questions, as their tables say: no difference is computed.";
     compared.querySelector("thead").replaceChildren(
       line(["measure", first.dataset.called, second.dataset.called, "difference"], "head"),
@@ -234,7 +234,7 @@ addEventListener("DOMContentLoaded", () => {
     for (const n of counts) {
       lines.push(
         line([
-          `accuracy, ${n} mask${n === "1" ? "" : "s"}`,
+          `accuracy (%), ${n} mask${n === "1" ? "" : "s"}`,
           mean(one[n]).toFixed(1),
           mean(other[n]).toFixed(1),
           isSame ? difference(one[n], other[n]) : "–",
