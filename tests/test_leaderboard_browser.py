@@ -212,7 +212,9 @@ def test_two_rows_are_compared_on_the_same_questions(page: webdriver.Chrome) -> 
     lines = [line.text for line in compared.find_elements(By.CSS_SELECTOR, "tbody tr")]
     assert "accuracy (%), 200 masks 70.0 89.0 +19.0 ±0.2" in lines
     assert len([line for line in lines if line.split()[1] in ("smallest", "largest")]) == 16
-    assert any(line.startswith("drop (points) 17.4 ±") and line.endswith(" −14.8") for line in lines), "drops differ too"
+    assert any(line.startswith("drop (points) 17.4 ±") and line.endswith(" −14.8") for line in lines), (
+        "drops differ too"
+    )
     assert "LLaDA-8B-Base, 1 step, bfloat16" in compared.find_element(By.TAG_NAME, "thead").text
     assert not page.find_element(By.CSS_SELECTOR, "#base-ce .pick input").is_enabled()
     tick(page, "#base-ma .pick input")

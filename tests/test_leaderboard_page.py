@@ -89,9 +89,7 @@ def test_every_row_has_its_numbers_command_settings_and_versions(tmp_path: Path)
             for name, value in {**made.settings, **made.versions}.items():
                 assert f"{name}\n{value}" in page.text or f"{name}{value}" in page.text or f"{name} {value}" in text
     assert "87.4 ±3.0" in text  # LLaDA-8B-Base at one mask
-    assert (
-        f"Few-shot suite {current_version()}, --limit 50 Set apart: --limit 50 leaves out questions. ±" in text
-    )
+    assert f"Few-shot suite {current_version()}, --limit 50 Set apart: --limit 50 leaves out questions. ±" in text
     assert "broken.json: is no JSON: it ends in the middle" in text
 
 
