@@ -2,10 +2,11 @@
 
 from collections.abc import Callable
 from functools import wraps
-from pathlib import Path
+from pathlib import Path, PurePath
 from types import ModuleType
 from typing import Any
 
+from mdlm_lm_eval import tasks_path
 from mdlm_lm_eval.results.files import UnusableFile, read_json
 from mdlm_lm_eval.results.privacy import published
 from mdlm_lm_eval.values import OptionError
@@ -39,6 +40,9 @@ def clean_results(results: dict[str, Any]) -> None:
     results["config"] = published(results["config"])
     for config in results.get("configs", {}).values():
         config |= {name: published(config[name]) for name in ("dataset_path", "dataset_kwargs") if name in config}
+        metadata = config.get("metadata") or {}
+        if source := metadata.get("config_source"):
+            config["metadata"] = metadata | {"config_source": _within_package(source)}
 
 
 def check_saved(tracker: Any, samples: dict[str, int] | None = None) -> list[Path]:
@@ -58,6 +62,17 @@ def check_saved(tracker: Any, samples: dict[str, int] | None = None) -> list[Pat
         return [folder / f"samples_{task}_{date_id}.jsonl" for task in samples]
     except (UnusableFile, OSError) as error:
         raise OptionError(f"--output_path {path}: the results could not be written whole ({error})") from error
+
+
+def _within_package(source: str) -> str:
+    """A task's YAML within the package that has it; of any other folder the bare name."""
+    import lm_eval
+
+    path = PurePath(source)
+    for folder, package in ((tasks_path(), "mdlm_lm_eval"), (Path(lm_eval.__file__).parent / "tasks", "lm_eval")):
+        if path.is_relative_to(folder):
+            return f"{package}/tasks/{path.relative_to(folder).as_posix()}"
+    return path.name if path.is_absolute() else source
 
 
 def _cleaned_and_checked(save: Callable[..., None]) -> Callable[..., None]:

@@ -3,13 +3,11 @@
 import json
 import shlex
 from collections.abc import Callable, Iterable
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import Any
 
-import lm_eval
 from lm_eval.loggers import EvaluationTracker
 
-from mdlm_lm_eval import tasks_path
 from mdlm_lm_eval.default_model import default_model_path
 from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.results.files import UnusableFile, read_json
@@ -122,10 +120,6 @@ def record_cell(sweep: Sweep, cell: Cell, settings: dict[str, Any], results: dic
     results["config"]["model"] = sweep.model
     clean_results(results)
     results["config"]["mdlm_sweep"] = {"settings": settings, "command": published_command(command(sweep, cell))}
-    for config in results["configs"].values():
-        source = config.get("metadata", {}).get("config_source")
-        if source is not None:
-            config["metadata"]["config_source"] = _without_machine(source)
 
 
 def command(sweep: Sweep, cell: Cell) -> str:
@@ -160,12 +154,3 @@ def _pairs(arguments: dict[str, Any]) -> str:
     if any(isinstance(value, (dict, list)) or set(str(value)) & set(",={") for value in arguments.values()):
         return json.dumps(arguments)
     return ",".join(f"{name}={value}" for name, value in arguments.items())
-
-
-def _without_machine(source: str) -> str:
-    """A task's YAML within the package that has it; of any other folder the bare name."""
-    path = PurePath(source)
-    for folder, package in ((tasks_path(), "mdlm_lm_eval"), (Path(lm_eval.__file__).parent / "tasks", "lm_eval")):
-        if path.is_relative_to(folder):
-            return f"{package}/tasks/{path.relative_to(folder).as_posix()}"
-    return path.name
