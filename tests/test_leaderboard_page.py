@@ -89,9 +89,7 @@ def test_every_row_has_its_numbers_command_settings_and_versions(tmp_path: Path)
             for name, value in {**made.settings, **made.versions}.items():
                 assert f"{name}\n{value}" in page.text or f"{name}{value}" in page.text or f"{name} {value}" in text
     assert "87.4 ±3.0" in text  # LLaDA-8B-Base at one mask
-    assert (
-        f"Few-shot suite {current_version()}, --limit 50 Set apart: --limit 50 leaves out questions. Accuracy" in text
-    )
+    assert f"Few-shot suite {current_version()}, --limit 50 Set apart: --limit 50 leaves out questions. ±" in text
     assert "broken.json: is no JSON: it ends in the middle" in text
 
 
@@ -223,9 +221,9 @@ def test_a_board_without_curves_refused_files_or_choices_has_a_page(tmp_path: Pa
 
 
 def test_columns_are_those_with_a_value() -> None:
-    assert heads(overview([row("m", is_full=False)])) == ["accuracy", "drop", "degradation"]
-    assert heads(overview([row("m")])) == ["accuracy", "drop", "degradation", "locality gap"]
-    assert heads(overview([published_row()])) == ["drop"]
+    assert heads(overview([row("m", is_full=False)])) == ["accuracy (%)", "drop (points)", "degradation (%)"]
+    assert heads(overview([row("m")])) == ["accuracy (%)", "drop (points)", "degradation (%)", "locality gap (points)"]
+    assert heads(overview([published_row()])) == ["drop (points)"]
     fast = row("m", is_full=False)
     fast = replace(
         fast, curves={**fast.curves, "tokens_per_forward": {"gsm8k": {1.5: estimate(0.6), 4.0: estimate(0.5)}}}
@@ -235,9 +233,9 @@ def test_columns_are_those_with_a_value() -> None:
     assert [(group.name, heads(group)) for group in groups] == [("masks", ["1", "2", "10", "50", "100", "200"])]
     full = {group.name: heads(group) for group in column_groups([row("m")])}
     assert full["positions-right"] == full["positions-left"] == ["0", "10", "20", "30", "40"]
-    assert full["dots"] == ["0", "50", "100", "200", "drop"]
+    assert full["dots"] == ["0", "50", "100", "200", "drop (points)"]
     assert full["benchmarks"] == ["gsm8k v3.0"]
-    assert {group.name: heads(group) for group in column_groups([published_row()])} == {"dots": ["drop"]}
+    assert {group.name: heads(group) for group in column_groups([published_row()])} == {"dots": ["drop (points)"]}
 
 
 def heads(group: ColumnGroup) -> list[str]:

@@ -174,8 +174,10 @@ EXPERIMENTS = (
         places=_masks,
         x_scale="log",
         summaries=(
-            Summary("drop_points", "drop", _DROP, drop),
-            Summary("degradation_percent", "degradation", "the drop in percent of the largest accuracy", degradation),
+            Summary("drop_points", "drop (points)", _DROP, drop),
+            Summary(
+                "degradation_percent", "degradation (%)", "the drop in percent of the largest accuracy", degradation
+            ),
         ),
         figure="Accuracy by the number of appended masks. Mixed examples, open-ended prompts, one step.",
         paper=4,
@@ -190,7 +192,11 @@ EXPERIMENTS = (
         series_words=lambda place: f"question {place}",
         summaries=(
             Summary(
-                "locality_gap_points", "locality gap", "best minus worst position, in percentage points", drop, "right"
+                "locality_gap_points",
+                "locality gap (points)",
+                "best minus worst position, in percentage points",
+                drop,
+                "right",
             ),
         ),
     ),
@@ -210,7 +216,7 @@ EXPERIMENTS = (
         x_label="number of appended masks or dots",
         head=lambda n: (str(n), f"{n} dots"),
         places=_dots,
-        summaries=(Summary("dots_drop_points", "drop", _DROP, drop),),
+        summaries=(Summary("dots_drop_points", "drop (points)", _DROP, drop),),
     ),
     Experiment(
         name="distractors",

@@ -227,6 +227,8 @@ def _drawn(headline: Headline, *, is_narrow: bool) -> Canvas:
     lowest = min(_LOWEST, *(lowest - _ROOM for lowest in measured + stated))
     if headline.lines:
         _draw_measured(axes[0], headline, lowest)
+        if is_narrow:
+            axes[0].set_title(headline.title.replace("; ", ";\n"), loc="left", fontweight="bold")
     if headline.published:
         _draw_published(axes[-1], headline)
         axes[-1].set_ylim(lowest - best, _HIGHEST - best)  # a point is as high as in the other panel

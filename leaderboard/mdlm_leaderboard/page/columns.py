@@ -39,17 +39,21 @@ class Column:
 
 @dataclass(frozen=True)
 class ColumnGroup:
-    """Neighbouring columns below one head, "" where none is needed; readers switch groups on and off by name."""
+    """Neighbouring columns below one head, "" where none is needed; readers switch groups on and off by name.
+
+    `has_points` where some are accuracies at one point each, and not all are summaries.
+    """
 
     name: str
     head: str
     columns: tuple[Column, ...]
+    has_points: bool = False
 
 
 def overview(rows: Sequence[LeaderboardRow]) -> ColumnGroup:
     """What ranks models: the columns that everybody sees, those of them in which any of the rows has a value."""
     columns = [
-        Column("accuracy", "accuracy", "in percent, at its best mask count", True, at_best),
+        Column("accuracy", "accuracy (%)", "at its best mask count", True, at_best),
         *(
             Column(summary.name, summary.head, summary.words, True, _summary(experiment, summary))
             for experiment in EXPERIMENTS
@@ -105,11 +109,10 @@ def _groups(experiment: Experiment, rows: Sequence[LeaderboardRow]) -> Iterator[
     for series in sorted(measured | stated, key=str, reverse=True):  # of the question's places, the right one first
         words = [experiment.title.partition(" (")[0], *([experiment.series_words(series)] if series else [])]
         name = "-".join([experiment.name, *([str(series)] if series else [])])
-        columns = [*_points(experiment, series, rows, name)]
-        if experiment.name not in _RANKED:
-            columns += _summaries(experiment, series)
-        if used := _used(columns, rows):
-            yield ColumnGroup(name, ", ".join(words), used)
+        points = list(_points(experiment, series, rows, name))
+        summaries = [] if experiment.name in _RANKED else list(_summaries(experiment, series))
+        if used := _used([*points, *summaries], rows):
+            yield ColumnGroup(name, ", ".join(words), used, has_points=bool(points))
 
 
 def _used(columns: Iterable[Column], rows: Sequence[LeaderboardRow]) -> tuple[Column, ...]:

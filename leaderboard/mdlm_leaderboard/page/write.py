@@ -14,7 +14,7 @@ from markupsafe import Markup
 from scipy.special import stdtrit
 
 from mdlm_leaderboard.figures import Figure, figures_of, headline_of
-from mdlm_leaderboard.page.columns import ColumnGroup, column_groups, curve_tables, overview, ranked
+from mdlm_leaderboard.page.columns import Column, ColumnGroup, column_groups, curve_tables, overview, ranked
 from mdlm_leaderboard.page.per_task import compared_numbers, heat_map, task_names_of
 from mdlm_leaderboard.page.provenance import provenance_of
 from mdlm_leaderboard.rows import Board, LeaderboardRow, Section
@@ -22,7 +22,10 @@ from mdlm_leaderboard.rows import Board, LeaderboardRow, Section
 
 @dataclass(frozen=True)
 class ShownSection:
-    """A section as it stands on the page. Those behind the switch are `is_apart`; `sources` are those of its rows."""
+    """A section as it stands on the page. Those behind the switch are `is_apart`; `sources` are those of its rows.
+
+    `unused` are the columns of the overview in which none of its rows has a value.
+    """
 
     section: Section
     rows: Sequence[LeaderboardRow]
@@ -31,6 +34,7 @@ class ShownSection:
     is_apart: bool
     sources: tuple[str, ...]
     ranks: Mapping[str, int]
+    unused: Sequence[Column]
 
     def rank(self, row: LeaderboardRow) -> int | None:
         """From 1; None where nothing measured ranks the row."""
@@ -52,7 +56,8 @@ def write_page(board: Board, output: Path) -> Path:
         keep_trailing_newline=True,
     )
     style, script = (files(__package__).joinpath(name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
-    sections = [_shown(section, is_first=n == 0) for n, section in enumerate(board.sections)]
+    columns = overview(board.rows)
+    sections = [_shown(section, columns, is_first=n == 0) for n, section in enumerate(board.sections)]
     groups = {group.name: group for shown in sections for group in shown.groups}
     style += "".join(f"body:not(.on-{name}) .g-{name} {{ display: none; }}\n" for name in groups)
     tasks = task_names_of(board.rows)
@@ -60,7 +65,7 @@ def write_page(board: Board, output: Path) -> Path:
         board=board,
         headline=headline_of(board),
         sections=sections,
-        overview=overview(board.rows),
+        overview=columns,
         heat_map=heat_map(sections[0].rows),
         tasks=tasks,
         t_quantile=float(stdtrit(len(tasks) - 1, 0.975)) if len(tasks) > 1 else 0.0,
@@ -95,7 +100,7 @@ def decoding_of(row: LeaderboardRow) -> str:
     return ", ".join(filter(None, [steps, unmasking, row.other]))
 
 
-def _shown(section: Section, *, is_first: bool) -> ShownSection:
+def _shown(section: Section, columns: ColumnGroup, *, is_first: bool) -> ShownSection:
     is_published = all(row.origin == "published" for row in section.rows)
     rows = section.rows if is_published else ranked(section.rows)
     return ShownSection(
@@ -106,6 +111,7 @@ def _shown(section: Section, *, is_first: bool) -> ShownSection:
         is_apart=bool(section.why_apart) and not is_first and not is_published,
         sources=tuple(dict.fromkeys(row.citation for row in section.rows if row.citation)),
         ranks={row.id: n for n, row in enumerate(rows, start=1) if row.curve("masks")},
+        unused=[column for column in columns.columns if all(column.cell(row).text == "–" for row in rows)],
     )
 
 
