@@ -21,7 +21,7 @@ class Canvas:
     slots: tuple[int, ...]  # positions of the masks that are decoded, ascending
     n_returned: int  # the tokens of the first `n_returned` slots come back
     block_lengths: tuple[int, ...]  # slots of each block; blocks are decoded one after the other
-    block_steps: tuple[int, ...]  # denoising steps in effect of each block; the most that `confidence_threshold` takes
+    block_steps: tuple[int, ...]  # denoising steps in effect of each block; the most that a parallel rule takes
     seed: int  # of this request and repetition
     prompt_length: int  # tokens of context, for classifier-free guidance; slots may stand among them
 
@@ -171,7 +171,9 @@ def _planned(
         length = min(options.block_length or len(slots), len(slots))
         full, rest = divmod(len(slots), length)
         block_lengths = (length,) * full + ((rest,) if rest else ())
-    if options.steps_per_block is not None:
+    if options.is_parallel and not attention.is_block_causal:
+        block_steps = list(block_lengths)  # Fast-dLLM's rules: one mask a step at least, whatever `steps` is
+    elif options.steps_per_block is not None:
         block_steps = [min(options.steps_per_block, length) for length in block_lengths]
     else:
         block_steps = share_steps(min(steps, len(slots)), block_lengths)

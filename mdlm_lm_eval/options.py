@@ -231,7 +231,11 @@ class LikelihoodOptions(Options):
     tokens_per_step: int = field(default=1, metadata=option("of likelihood=duel: how many masks a step fills", least=1))
     confidence_threshold: float | None = field(
         default=None,
-        metadata=option("of likelihood=duel: a step also fills every mask that sure", above=0, most=1),
+        metadata=option(
+            "of likelihood=duel: a step also fills every mask at least that sure (block diffusion: surer)",
+            above=0,
+            most=1,
+        ),
     )
     cfg_scale: float = field(default=0.0, metadata=option("classifier-free guidance", least=0, most=1000, llada="cfg"))
     check_greedy: bool = field(

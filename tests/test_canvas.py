@@ -35,6 +35,8 @@ def build(prompt_length: int = 10, gen_toks: int | None = None, max_length: int 
         (1, {"mask_ratio": 0.25}, 3, 1, 1),
         (1, {"mask_ratio": 0.01}, 1, 1, 1),
         (1, {"n_masks": 20, "confidence_threshold": 0.9}, 20, 1, 20),
+        (1, {"n_masks": 20, "confidence_threshold": 0.9, "steps": 4}, 20, 1, 20),
+        (1, {"n_masks": 20, "parallel_factor": 1, "steps_per_block": 1}, 20, 1, 20),
     ],
 )
 def test_masks_returned_tokens_and_steps(

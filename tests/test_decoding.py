@@ -323,7 +323,7 @@ def test_a_threshold_takes_all_confident_tokens_and_at_least_one(denoiser: Recor
     assert passes(1e-9) == 1
     assert passes(1e-9, block_length=4) == 3
     assert 1 < passes(0.3) < 12
-    assert passes(1.0, steps=3) == 3
+    assert passes(1.0, steps=3) == passes(1.0, steps_per_block=1) == 12  # no schedule, no quota
 
 
 def test_samples_differ_by_seed_and_repeat_with_it(denoiser: RecordingDenoiser) -> None:

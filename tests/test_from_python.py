@@ -7,7 +7,7 @@ import pytest
 
 from mdlm_lm_eval import DecodingOptions, decode, load_denoiser, load_tokenizer
 from mdlm_lm_eval.canvas import build_canvas
-from mdlm_lm_eval.decoding import decode_canvases
+from mdlm_lm_eval.decoding import decode_canvases, from_python
 from mdlm_lm_eval.options import OptionError
 
 README = Path(__file__).parent.parent / "README.md"
@@ -45,6 +45,16 @@ def test_texts_are_decoded_as_their_tokens_are(checkpoint: Path) -> None:
     (text,) = decode(denoiser, ["red is"], options, tokenizer=tokenizer)
     assert text == tokenizer.decode(ids, skip_special_tokens=True)
     assert decode(denoiser, ["red is"], DecodingOptions(n_masks=4, n_fillers=3), tokenizer=tokenizer) != []
+
+
+def test_suppress_eos_leaves_ends_of_turn_possible_as_in_lm_eval(
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    denoiser, tokenizer = load_denoiser(str(checkpoint)), load_tokenizer(str(checkpoint))
+    options = DecodingOptions(n_masks=4, suppress_eos=True)
+    ((first, *_),) = decode(denoiser, [tokenizer.encode("red is")], options, stop_ids=[tokenizer.eos_token_id])
+    monkeypatch.setattr(from_python, "end_of_turn_ids", lambda _: frozenset({first}))
+    assert decode(denoiser, ["red is"], options, tokenizer=tokenizer) == [""]
 
 
 def test_the_bar_counts_denoising_steps() -> None:

@@ -1,6 +1,7 @@
 """Fast-dLLM's samplers for LLaDA and Dream: approximate caches and parallel rules, token for token."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ import pytest
 from safetensors.torch import load_file
 
 from mdlm_lm_eval.canvas import build_canvas
-from mdlm_lm_eval.decoding import decode_canvases
+from mdlm_lm_eval.decoding import decode, decode_canvases
 from mdlm_lm_eval.loading import load_denoiser
 from mdlm_lm_eval.options import DecodingOptions
 
@@ -60,3 +61,21 @@ def test_every_setting_matches_in_a_batch_of_unequal_prompts_and_alone(name: str
         if k % 7 == 0:
             assert [decode_canvases(denoiser, [row], options)[0] for row in canvases] == together, setting
     assert n_checked == n_settings
+
+
+@pytest.mark.parametrize("name", ["fast_dllm_llada", "fast_dllm_dream"])
+def test_parallel_rules_have_no_quota_of_steps(name: str) -> None:
+    """Fast-dLLM's own commands set one step a block beside a threshold (`steps=$((length / block_length))`)."""
+    denoiser = load_denoiser(str(GOLDEN / name), dtype="float32")
+    tensors = load_file(GOLDEN / name / "golden.safetensors")
+    prompts = [tensors[f"generate.prompt.{row}"].tolist() for row in range(3)]
+    n_checked = 0
+    for k, setting in enumerate(json.loads((GOLDEN / name / "golden.json").read_text())["generate"]):
+        options = options_of(setting)
+        if options is None or not options.is_parallel or options.block_length is None:
+            continue
+        assert isinstance(options.n_masks, int)
+        few = replace(options, steps=options.n_masks // options.block_length)
+        n_checked += 1
+        assert decode(denoiser, prompts, few) == tensors[f"generate.{k}.completions"].tolist(), setting
+    assert n_checked > 10

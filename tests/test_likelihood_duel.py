@@ -12,13 +12,13 @@ from lm_eval.api.instance import Instance
 from safetensors.torch import load_file
 from torch import Tensor
 
-from mdlm_lm_eval.decoding import rules
+from mdlm_lm_eval.decoding import decode, rules
 from mdlm_lm_eval.decoding.rules import register_unmasking
 from mdlm_lm_eval.denoiser import Denoiser
 from mdlm_lm_eval.families import load_config, load_model
 from mdlm_lm_eval.likelihood import LikelihoodRequest, duel, rolling_windows, score
 from mdlm_lm_eval.lm import MDLM
-from mdlm_lm_eval.options import LikelihoodOptions, OptionError
+from mdlm_lm_eval.options import DecodingOptions, LikelihoodOptions, OptionError
 from tests.conftest import CountingDenoiser, random_llama
 
 POLICIES = ("confidence", "margin", "entropy", "left_to_right")
@@ -98,6 +98,20 @@ def test_probabilities_of_all_strings_sum_to_one(policy: str, tokens_per_step: i
     assert denoiser.rows <= sum(TOKENS ** min(4, step * tokens_per_step) for step in range(steps)) + 4**3 * (
         threshold is not None
     )
+
+
+def test_a_threshold_is_reached_by_what_equals_it_as_in_decoding() -> None:
+    denoiser = toy()
+    with torch.no_grad():
+        logits = denoiser.model(torch.tensor([[1, 3, MASK, MASK]])).logits[0, 2:, :TOKENS]
+    least = logits.softmax(-1).max(-1).values.min()
+    for threshold, passes in ((least.item(), 1), (torch.nextafter(least, torch.tensor(1.0)).item(), 2)):
+        before = denoiser.forward_passes
+        options = LikelihoodOptions(likelihood="duel", confidence_threshold=threshold)
+        score(denoiser, [LikelihoodRequest([1, 3], [0, 2])], options, batch_size=1, max_length=64)
+        assert denoiser.forward_passes - before == passes
+        decode(denoiser, [[1, 3]], DecodingOptions(n_masks=2, confidence_threshold=threshold))
+        assert denoiser.forward_passes - before == 2 * passes
 
 
 @pytest.mark.parametrize("policy", POLICIES)

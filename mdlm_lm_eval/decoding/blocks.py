@@ -63,7 +63,7 @@ def cached_blocks(canvas: Canvas, options: DecodingOptions, *, first_alone: bool
                 "logits are shifted: the first step fills one token; take more steps"
             )
         if options.is_parallel:
-            counts = least_counts(length, steps, options.schedule)
+            counts = [1] * steps
         elif first_alone and length > 1:
             counts = unmask_counts_after_one(length, steps, options.schedule)
         else:

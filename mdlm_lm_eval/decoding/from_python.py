@@ -56,7 +56,7 @@ def decode(
     for fillers without a tokenizer.
     """
     if tokenizer is None:
-        return _decode_ids(denoiser, _checked_ids(prompts), options, [], max_gen_toks, stop_ids)
+        return _decode_ids(denoiser, _checked_ids(prompts), options, [], max_gen_toks, stop_ids, ())
     if isinstance(prompts, str) or not all(isinstance(prompt, str) for prompt in prompts):
         raise OptionError("prompts must be a list of texts where a tokenizer is given")
 
@@ -64,10 +64,10 @@ def decode(
         return tokenizer.encode(piece, add_special_tokens=first)
 
     ids = [encode_without_masks(tokenizer, prompt, denoiser.mask_token_id, encode) for prompt in prompts]
-    end_ids = eos_ids(tokenizer, None) | end_of_turn_ids(tokenizer)
+    eos, end_of_turn = eos_ids(tokenizer, None), end_of_turn_ids(tokenizer)
     fillers = encode(options.filler, False) * options.n_fillers
-    rows = _decode_ids(denoiser, ids, options, fillers, max_gen_toks, {*stop_ids, *end_ids})
-    ending = Ending(tokenizer, end_ids, until=(), think_end_token=None)
+    rows = _decode_ids(denoiser, ids, options, fillers, max_gen_toks, {*stop_ids, *eos}, end_of_turn)
+    ending = Ending(tokenizer, eos | end_of_turn, until=(), think_end_token=None)
     return [ending.text(row) for row in rows]
 
 
@@ -86,6 +86,7 @@ def _decode_ids(
     filler_ids: list[int],
     max_gen_toks: int | None,
     stop_ids: Collection[int],
+    end_of_turn: Collection[int],
 ) -> list[list[int]]:
     if len(filler_ids) < options.n_fillers:
         raise OptionError(f"n_fillers={options.n_fillers} is not allowed without a tokenizer; allowed is 0")
@@ -106,5 +107,5 @@ def _decode_ids(
             attention=attention,
         )
         canvases.append(canvas)
-    completions = decode_canvases(denoiser, canvases, options, eos_ids=stop_ids)
+    completions = decode_canvases(denoiser, canvases, options, eos_ids=stop_ids, end_of_turn_ids=end_of_turn)
     return [completion.token_ids for completion in completions]

@@ -9,7 +9,7 @@ from mdlm_lm_eval.canvas import Canvas, pad_canvases
 from mdlm_lm_eval.decoding.completion import Completion, Cost, ReturnedSlots
 from mdlm_lm_eval.decoding.proposals import propose
 from mdlm_lm_eval.decoding.rules import unmasking_rule
-from mdlm_lm_eval.decoding.schedules import least_counts, unmask_counts
+from mdlm_lm_eval.decoding.schedules import unmask_counts
 from mdlm_lm_eval.decoding.selection import select
 from mdlm_lm_eval.denoiser import Denoiser, NonFiniteLogitsError
 from mdlm_lm_eval.options import DecodingOptions
@@ -148,7 +148,7 @@ def _plan(canvas: Canvas, options: DecodingOptions) -> list[tuple[int, int]]:
         if options.early_exit and start >= canvas.n_returned:
             break
         if options.is_parallel:
-            plan += [(count, length) for count in least_counts(length, steps, options.schedule) if count]
+            plan += [(1, length)] * steps
         elif steps == 1 and options.early_exit:
             # All of the block at once: what is not returned need not be predicted.
             returned = min(length, canvas.n_returned - start)

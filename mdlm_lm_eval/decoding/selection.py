@@ -24,14 +24,19 @@ def select(
     lowest = -torch.inf
     rank = torch.argsort(priority.masked_fill(~candidates, lowest), dim=1, descending=True, stable=True).argsort(1)
     chosen = rank < counts[:, None]
-    if options.confidence_threshold is not None:
-        threshold = options.confidence_threshold
-        chosen = chosen | (confidence > threshold if strict else confidence >= threshold)
+    chosen = chosen | sure_enough(confidence, options.confidence_threshold, strict=strict)
     if options.parallel_factor is not None:
         chosen = chosen | accepted_by_factor(candidates, confidence, options.parallel_factor)
     if options.entropy_bound is not None:
         chosen = chosen | accepted_by_entropy(candidates, priority, entropy, options.entropy_bound)
     return chosen & candidates
+
+
+def sure_enough(confidence: Tensor, threshold: float | None, *, strict: bool) -> Tensor:
+    """Where `confidence` reaches the threshold, or exceeds it where `strict`; nowhere without one."""
+    if threshold is None:
+        return torch.zeros_like(confidence, dtype=torch.bool)
+    return confidence > threshold if strict else confidence >= threshold
 
 
 def accepted_by_factor(candidates: Tensor, confidence: Tensor, factor: float) -> Tensor:

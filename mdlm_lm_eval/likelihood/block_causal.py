@@ -102,7 +102,8 @@ def score_blocks(
         finished = FinishedBlocks(denoiser, [row.finished for row, _ in batch], widest)
         while windows:
             for part in chunks(windows, most_windows):
-                take(part, finished.logits(part, options.cfg_scale), log_likelihoods, greedy, denoiser.mask_token_id)
+                logits = finished.logits(part, options.cfg_scale)
+                take(part, logits, log_likelihoods, greedy, denoiser.mask_token_id, strict=True)
             stopped = set() if corruptions_of is None else {t.index for t in of_batch if not t.is_greedy}
             windows = []
             for number, (row, _) in enumerate(batch if walks else []):

@@ -38,7 +38,7 @@ def read(
 ) -> None:
     """One forward pass under full attention; see `take`."""
     logits = _masked_logits(denoiser, canvases, options.cfg_scale)
-    take(canvases, logits, log_likelihoods, options, denoiser.mask_token_id)
+    take(canvases, logits, log_likelihoods, options, denoiser.mask_token_id, strict=False)
 
 
 def take(
@@ -47,11 +47,13 @@ def take(
     log_likelihoods: list[float],
     options: LikelihoodOptions,
     mask_token_id: int,
+    *,
+    strict: bool,
 ) -> None:
     """Adds what the corruptions contribute, and takes the trajectories one step further.
 
-    `logits` [N, V] are those at the canvases' `positions`, canvas by canvas; they may be overwritten. Raises
-    NonFiniteLogitsError.
+    `logits` [N, V] are those at the canvases' `positions`, canvas by canvas; they may be overwritten. `strict`
+    is that of `unmask`. Raises NonFiniteLogitsError.
     """
     rows: list[dict[int, int]] = []  # of each canvas: continuation position -> row of `logits`
     start = 0
@@ -67,7 +69,7 @@ def take(
             for canvas, of_canvas in zip(canvases, rows, strict=True)
             for trajectory in canvas.trajectories
         ]
-        unmask(trajectories, of_masks, logits, options, mask_token_id)
+        unmask(trajectories, of_masks, logits, options, mask_token_id, strict=strict)
 
 
 def _masked_logits(denoiser: Denoiser, canvases: Sequence[LikelihoodCanvas], cfg_scale: float) -> Tensor:

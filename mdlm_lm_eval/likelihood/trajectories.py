@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from mdlm_lm_eval.decoding.proposals import propose
+from mdlm_lm_eval.decoding.selection import sure_enough
 from mdlm_lm_eval.denoiser import NonFiniteLogitsError
 from mdlm_lm_eval.likelihood.canvases import LikelihoodRequest
 from mdlm_lm_eval.options import DecodingOptions, LikelihoodOptions
@@ -54,12 +55,14 @@ def unmask(
     logits: Tensor,
     options: LikelihoodOptions,
     mask_token_id: int,
+    *,
+    strict: bool,
 ) -> None:
     """One denoising step: the masks that the unmasking rule names are filled.
 
-    It names `tokens_per_step` masks a trajectory, and every one more that is surer than `confidence_threshold`. `rows`
-    says for each trajectory which of `logits` [N, V] are those of its masks; `logits` may be overwritten. Raises
-    NonFiniteLogitsError.
+    It names `tokens_per_step` masks a trajectory, and every one more whose confidence reaches `confidence_threshold`,
+    or exceeds it where `strict`, as in decoding. `rows` says for each trajectory which of `logits` [N, V] are those of
+    its masks; `logits` may be overwritten. Raises NonFiniteLogitsError.
     """
     alike: dict[tuple[int, ...], list[Trajectory]] = {}  # same canvas, same masks: one choice for all
     for trajectory, of_trajectory in zip(trajectories, rows, strict=True):
@@ -79,6 +82,7 @@ def unmask(
         random_numbers=undrawn,
     )
     tokens: list[int] = proposals.tokens.tolist()
+    sure = sure_enough(proposals.confidence, options.confidence_threshold, strict=strict).tolist()
     confidence: list[float] = proposals.confidence.tolist()
     priority: list[float] = proposals.priority.tolist()
 
@@ -93,7 +97,7 @@ def unmask(
         if same[0].first_alone and not same[0].order:
             first_to_last = [start]
         for rank, row in enumerate(first_to_last):
-            if rank < options.tokens_per_step or _is_sure(confidence[row], options.confidence_threshold):
+            if rank < options.tokens_per_step or sure[row]:
                 filled += [(trajectory, masked[row - start], len(chosen)) for trajectory in same]
                 chosen.append(row)
         start = end
@@ -107,7 +111,3 @@ def unmask(
         trajectory.order.append(position)
         trajectory.log_probs.append(log_prob)
         trajectory.is_greedy &= tokens[chosen[index]] == target
-
-
-def _is_sure(confidence: float, threshold: float | None) -> bool:
-    return threshold is not None and confidence > threshold
