@@ -119,7 +119,7 @@ class DecodingOptions(Options):
     confidence_threshold: float | None = field(
         default=None,
         metadata=option(
-            "instead of a schedule: every mask at least that sure (block diffusion: surer), and always one",
+            "instead of a schedule: every mask whose confidence reaches this (block diffusion: exceeds it), at least one a step",
             above=0,
             most=1,
         ),
@@ -232,7 +232,7 @@ class LikelihoodOptions(Options):
     confidence_threshold: float | None = field(
         default=None,
         metadata=option(
-            "of likelihood=duel: a step also fills every mask at least that sure (block diffusion: surer)",
+            "of likelihood=duel: a step also fills every mask whose confidence reaches this (block diffusion: exceeds it)",
             above=0,
             most=1,
         ),

@@ -18,7 +18,7 @@ COMMAND = "mdlm-finetune"
 def main() -> None:
     """The command line."""
     words = sys.argv[1:]
-    with ending_well(COMMAND, after_stop="--resume goes on with a training, --evaluate scores an adapter"):
+    with ending_well(COMMAND, after_stop="--resume goes on with a training, --evaluate with its scores"):
         if not words or {"-h", "--help"} & set(words):
             print(help_text(__doc__))
         elif "--version" in words:

@@ -58,6 +58,11 @@ def evaluate(arguments: FinetuneArguments) -> list[Score]:
     distributed = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
     environment = {name: value for name, value in os.environ.items() if name not in distributed}
     command = [sys.executable, "-m", "mdlm_lm_eval.sweep", *sweep_arguments(arguments)]
+    print(
+        f"scores before and after at {len(N_MASKS)} mask counts, {arguments.evaluation_limit} questions a task "
+        "(--evaluation_limit 0 leaves them out, --evaluate makes them later)",
+        flush=True,
+    )
     subprocess.run(command, check=True, env=environment)
     return [_score(path) for path in sorted(_results(arguments).rglob("results_*.json"))]
 

@@ -77,7 +77,11 @@ def check_folders(
     output, checkpoints = arguments.folder, checkpoint_folder(arguments)
     check_writable(output.parent, "output_dir")
     if output.exists() and not overwrite:
-        raise OptionError(f"output_dir={output} exists already; name another folder, or replace it with --overwrite")
+        is_adapter = (output / CONFIG_NAME).is_file()
+        score = ", score the adapter in it with --evaluate" if is_adapter else ""
+        raise OptionError(
+            f"output_dir={output} exists already; name another folder{score}, or replace it with --overwrite"
+        )
     if output.exists() and not (output / CONFIG_NAME).is_file():
         raise OptionError(f"output_dir={output} cannot be replaced: it holds no {CONFIG_NAME}, so it is no adapter")
     if merge:
