@@ -119,7 +119,8 @@ class DecodingOptions(Options):
     confidence_threshold: float | None = field(
         default=None,
         metadata=option(
-            "instead of a schedule: every mask whose confidence reaches this (block diffusion: exceeds it), at least one a step",
+            "instead of a schedule: every mask whose confidence reaches this (block diffusion: exceeds it), one a step "
+            "at least",
             above=0,
             most=1,
         ),
@@ -232,7 +233,8 @@ class LikelihoodOptions(Options):
     confidence_threshold: float | None = field(
         default=None,
         metadata=option(
-            "of likelihood=duel: a step also fills every mask whose confidence reaches this (block diffusion: exceeds it)",
+            "of likelihood=duel: a step also fills every mask whose confidence reaches this (block diffusion: exceeds "
+            "it)",
             above=0,
             most=1,
         ),
