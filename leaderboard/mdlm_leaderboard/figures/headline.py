@@ -54,7 +54,7 @@ class MaskLine:
         """Whether most masks serve clearly worse than fewest: two counts that no look at the scores has picked."""
         fewest, most = min(self.curve), max(self.curve)
         between = drop({n: self.curve[n] for n in (fewest, most)})
-        is_worse = self.curve[most].mean < self.curve[fewest].mean
+        is_worse = self.curve[most].mean < self.curve[fewest].mean and round(self.lost, 1) > 0
         return between is not None and is_worse and (between.low is None or between.low > 0)
 
     @property
