@@ -128,7 +128,7 @@ def test_a_column_sorts_both_ways_and_says_so(page: webdriver.Chrome) -> None:
 
 def test_search_and_choices_filter_rows(page: webdriver.Chrome) -> None:
     count = page.find_element(By.ID, "count")
-    assert count.text == "11 of 12 rows; 1 of part of the questions is hidden"
+    assert count.text == "11 of 12 rows; 1 row of part of the questions is hidden"
     search = page.find_element(By.NAME, "text")
     search.send_keys("INSTRUCT ma-ce")
     assert shown(page) == ["instruct-ma"]

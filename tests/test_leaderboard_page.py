@@ -28,7 +28,7 @@ from mdlm_leaderboard.page.columns import (
 )
 from mdlm_leaderboard.page.per_task import compared_numbers, heat_map
 from mdlm_leaderboard.page.provenance import provenance_of
-from mdlm_leaderboard.page.seeds import folded
+from mdlm_leaderboard.page.seeds import folded, seeds_of
 from mdlm_leaderboard.page.write import weights_url
 from mdlm_leaderboard.rows import Board, LeaderboardRow, Refused, Section
 from mdlm_lm_eval.results.statistics import t_interval
@@ -239,7 +239,7 @@ def test_seeds_of_one_recipe_are_one_row_their_mean() -> None:
     mean, *rest = folded([seed(0), other, seed(1), row("n"), seed(2)])
     assert [one.id for one in rest] == ["ce", "n"]
     assert (mean.id, mean.adapter) == ("seed-0", "MA (CE), mean of 3 seeds")
-    assert [one.id for one in mean.seeds] == ["seed-0", "seed-1", "seed-2"]
+    assert [one.id for one in seeds_of(mean)] == ["seed-0", "seed-1", "seed-2"]
     at_most = mean.curve("masks")[200]
     assert at_most.mean == pytest.approx(0.7)
     assert at_most.by_task[TASKS[0]] == pytest.approx(
@@ -263,8 +263,8 @@ def test_a_row_of_seeds_opens_to_each_of_them(tmp_path: Path) -> None:
     assert sorted(filter(None, bodies)) == ["n", "seed-0"]
     text = " ".join(page.text.split())
     assert "m + MA (CE), mean of 2 seeds" in text
-    assert "MA (CE), seed 0 Masks appended: accuracy (%)" in text
-    assert "MA (CE), seed 1 Masks appended: accuracy (%)" in text
+    assert "MA (CE), seed 0: Masks appended: accuracy (%)" in text
+    assert "MA (CE), seed 1: Masks appended: accuracy (%)" in text
 
 
 def test_the_page_says_which_rows_are_hidden(tmp_path: Path) -> None:

@@ -83,8 +83,7 @@ class LeaderboardRow:
     """All scores of one model, adapter, way of decoding and setting.
 
     `curves` are experiment -> series -> x -> accuracy, as the table in `experiments` says. `stated` are the summaries
-    that a paper's text states of a row whose accuracies it only plots, by their names in that table. `seeds` are the
-    rows whose mean this row is, none of a row as it was measured.
+    that a paper's text states of a row whose accuracies it only plots, by their names in that table.
     """
 
     id: str
@@ -100,7 +99,6 @@ class LeaderboardRow:
     curves: Mapping[str, Mapping[Series, Curve]] = field(default_factory=dict)
     stated: Mapping[str, float] = field(default_factory=dict)
     runs: tuple[Run, ...] = ()
-    seeds: tuple["LeaderboardRow", ...] = ()
 
     def series(self, experiment: str) -> Mapping[Series, Curve]:
         """The curves of an experiment, none where it was not measured."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from mdlm_leaderboard.experiments import EXPERIMENTS, Experiment, Summary, summary_of
 from mdlm_leaderboard.figures.panels import with_masks
-from mdlm_leaderboard.page.seeds import folded
+from mdlm_leaderboard.page.seeds import folded, seeds_of
 from mdlm_leaderboard.rows import NO_MASKS, Curve, Estimate, LeaderboardRow, Series
 from mdlm_lm_eval.results.statistics import Interval
 
@@ -121,7 +121,7 @@ def _at(curve: Curve, pick: Callable[..., int]) -> TableCell:
 
 
 def _speed(row: LeaderboardRow) -> TableCell:
-    curves = [curve for one in row.seeds or (row,) for curve in one.series("tokens_per_forward").values()]
+    curves = [curve for one in seeds_of(row) or (row,) for curve in one.series("tokens_per_forward").values()]
     recorded = [float(x) for curve in curves for x in curve]
     return TableCell(f"{max(recorded):.2f}", value=max(recorded)) if recorded else TableCell("–")
 

@@ -164,7 +164,8 @@ addEventListener("DOMContentLoaded", () => {
       section.querySelector(".table").hidden = isEmpty;
       section.querySelector(".none").hidden = !isEmpty;
     }
-    const why = hidden ? `; ${hidden} of ${count.dataset.hidden} ${hidden === 1 ? "is" : "are"} hidden` : "";
+    const [rows, are] = hidden === 1 ? ["row", "is"] : ["rows", "are"];
+    const why = hidden ? `; ${hidden} ${rows} of ${count.dataset.hidden} ${are} hidden` : "";
     count.textContent = `${shown} of ${entries.length} rows${why}`;
     showFirst();
   }

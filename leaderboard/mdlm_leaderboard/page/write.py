@@ -26,6 +26,7 @@ from mdlm_leaderboard.page.columns import (
 )
 from mdlm_leaderboard.page.per_task import compared_numbers, heat_map, task_names_of
 from mdlm_leaderboard.page.provenance import provenance_of
+from mdlm_leaderboard.page.seeds import seeds_of
 from mdlm_leaderboard.rows import Board, LeaderboardRow, Section
 
 
@@ -87,6 +88,7 @@ def write_page(board: Board, output: Path) -> Path:
         compared_numbers=compared_numbers,
         curve_tables=curve_tables,
         provenance_of=provenance_of,
+        seeds_of=seeds_of,
         weights_url=weights_url,
         decoding_of=decoding_of,
         style=Markup(style),  # ours, from this folder
