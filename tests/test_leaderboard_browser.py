@@ -194,8 +194,8 @@ def test_what_is_shown_is_downloaded(page: webdriver.Chrome) -> None:
     assert names[:4] == ["table", "rank", "model", "best"]
     rows = [dict(zip(names, line, strict=True)) for line in lines]
     assert [one["model"].split("/")[-1] for one in rows] == [
-        "LLaDA-8B-Instruct, 40 steps, random, bfloat16",
         "LLaDA-8B-Instruct + ma-ce-tv, 1 step, bfloat16",
+        "LLaDA-8B-Instruct, 40 steps, random, bfloat16",
         "LLaDA-8B-Instruct, 1 step, bfloat16",
     ]
     assert rows[2]["drop_points"] == "23.5"

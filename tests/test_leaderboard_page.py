@@ -331,7 +331,7 @@ def test_bands_in_a_ranked_table_are_those_of_differences() -> None:
         ("22.5", "0.3", ""),
         ("25.0", "0.3", ""),
     ]
-    assert [cell.value for cell in cells] == pytest.approx([0.9, 22.5, 25.0])
+    assert [cell.value for cell in cells] == pytest.approx([0.9, 0.675, 22.5, 25.0])
     points = [column.cell(one) for column in column_groups([one])[0].columns]
     assert [(cell.text, cell.band) for cell in points] == [("90.0", ""), ("67.5", "")]
     other = row("n", is_full=False, masks={50: estimate(0.5)})

@@ -239,7 +239,7 @@ def _drawn(headline: Headline, *, is_narrow: bool) -> Canvas:
     stated = [best - row.stated["drop_points"] for row in headline.published]
     lowest = min(_LOWEST, *(lowest - _ROOM for lowest in measured + stated))
     tops = [y + _height(label) / 2 for label, y in _labels(headline)]
-    highest = max(_MARGIN + best, *(_MARGIN + y for y in measured), *tops)
+    highest = max([*tops, *(_MARGIN + y for y in [best, *measured])])
     if headline.lines:
         _draw_measured(axes[0], headline, (lowest, highest))
         if is_narrow:
