@@ -14,6 +14,7 @@ from mdlm_leaderboard.__main__ import main
 from mdlm_leaderboard.rows import Board
 from tests.leaderboard_files import suite_file, write
 
+RESULTS = Path(__file__).parents[1] / "leaderboard" / "results"
 TABLES = ("LEADERBOARD.md", "leaderboard.csv", "leaderboard.json")
 
 
@@ -126,6 +127,34 @@ def test_validate_names_every_file_and_its_problems(tmp_path: Path) -> None:
         f"{str(tmp_path / 'no.json')!r}: cannot be read: No such file or directory",
     ]
     assert run("validate", tmp_path / "good.json").returncode == 0
+
+
+def test_validate_takes_folders_as_build_does(tmp_path: Path) -> None:
+    write(tmp_path / "model" / "a", cell=suite_file(n_masks=2))
+    write(tmp_path / "model" / "b", cell=suite_file(n_masks=200, limit=10))
+    (tmp_path / "model" / "b" / "samples_mdlm_context.jsonl").touch()
+    (tmp_path / "empty").mkdir()
+    done = run("validate", "model", "empty", "missing", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (1, "model/a/cell.json: ok\n")
+    assert done.stderr.splitlines() == [
+        "'model/b/cell.json': --limit 10 leaves out questions; a submission answers all",
+        "'empty': holds no *.json file; it must be a folder of lm-eval's result files",
+        "'missing': cannot be read: No such file or directory",
+    ]
+    assert run("validate", "model/a", cwd=tmp_path).returncode == 0
+
+
+@pytest.mark.parametrize(
+    "folder", sorted(path for path in RESULTS.iterdir() if path.is_dir()), ids=lambda path: path.name
+)
+def test_the_folder_of_a_real_sweep_is_valid_where_it_answers_all_questions(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = main(["validate", str(folder)])
+    said, problems = capsys.readouterr()
+    assert len(said.splitlines()) + len(problems.splitlines()) == len(list(folder.rglob("*.json"))) > 0
+    assert all("--limit" in problem for problem in problems.splitlines())
+    assert code == bool(problems)
 
 
 @pytest.mark.parametrize("words", [(), ("build",), ("validate",)])

@@ -42,7 +42,7 @@ def test_what_every_task_loses_alike_has_a_narrow_band(tmp_path: Path) -> None:
     assert (found.first, found.second) == ("built-in, n_masks=1", "built-in, n_masks=200")
     assert sentence(found) == (
         "built-in, n_masks=200 is 20.0 points below built-in, n_masks=1 on 16 tasks (exact_match, 16000 questions); "
-        "the 95% interval of the difference is -20.00 to -20.00 over tasks."
+        "the 95% interval is 20.0 to 20.0 over tasks."
     )
 
 
@@ -61,6 +61,7 @@ def test_a_standard_benchmark_is_compared_by_its_samples(tmp_path: Path) -> None
     first_name, second_name = "organisation/model, before", "organisation/model, after"
     text = sentence(replace(found, first=first_name, second=second_name))
     assert text.startswith(f"{second_name} is 4.5 points above {first_name} on gsm8k (exact_match,strict-match, 1319 ")
+    assert "; the 95% interval is 3.1 to 6.0 over questions; " in text
     assert text.endswith(
         f"80 questions are right with {second_name} alone, 20 with {first_name} alone (McNemar, p < 0.001)."
     )

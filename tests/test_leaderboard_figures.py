@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -19,6 +20,7 @@ from mdlm_leaderboard.rows import Board, Estimate, Section
 from mdlm_lm_eval.results.figure_style import COLOURS, COLUMN_WIDTH, SETTINGS
 from mdlm_lm_eval.results.suite import current_version
 from tests.leaderboard_boards import estimate, falling, published_row, row, sample_board
+from tests.leaderboard_files import TASKS
 
 ROOT = Path(__file__).parents[1]
 ALL = (
@@ -228,10 +230,57 @@ def test_the_headline_has_one_line_for_the_seeds_of_an_adapter() -> None:
     found = headline_of(board_of(row(BASE), *seeds, row(BASE, id="ce", adapter="CE, seed 0")))
     assert [one.id for one in found.after] == ["ma-0", "ma-1", "ma-2"]
     _, after = found.lines
-    assert after.label == "after MA (CE + TV)\n−4.3 points, 3 seeds"
+    assert after.label == "after mask-agnostic\nfine-tuning (3 seeds)\nlost: 4.3"
     assert after.curve[200].mean == pytest.approx(0.75)
     assert after.band(200) == pytest.approx((65, 85))
-    assert found.sentence.endswith("; after mask-agnostic fine-tuning 4.3.")
+    assert found.sentence.endswith("; after mask-agnostic fine-tuning 4.3 (mean of 3 seeds).")
+
+
+def with_noise(mean: float, lost: float, noise: float) -> Estimate:
+    """`lost` below `mean` over 16 tasks, of which one half loses `noise` more and the other as much less."""
+    by_task = {task: mean - lost + noise * (-1) ** n for n, task in enumerate(TASKS)}
+    return replace(estimate(mean - lost), by_task=by_task)
+
+
+@pytest.mark.parametrize(
+    ("lost", "noise", "words"),
+    [
+        ((0, 0, 0), 0, "none"),
+        ((0, 0.0004, 0.0002), 0, "none"),
+        ((0, 0.005, 0.01), 0.05, "1.0, within chance"),
+        ((0, 0.005, 0.01), 0, "1.0"),
+        ((0, -0.02, -0.1), 0.01, "no clear loss"),
+        ((0, -0.005, -0.01), 0.05, "1.0, within chance"),
+        ((0, 0.1, 0.002), 0.01, "no clear loss"),
+    ],
+    ids=["level", "rounded", "noise", "clear", "rise", "noisy-rise", "dip"],
+)
+def test_what_is_left_after_fine_tuning_is_said_as_it_is(
+    lost: tuple[float, ...], noise: float, words: str, tmp_path: Path
+) -> None:
+    masks = {n: with_noise(0.8, points, noise * (n > 2)) for n, points in zip((2, 50, 200), lost, strict=True)}
+    board = board_of(row(BASE), row(BASE, id="ma", adapter="MA (CE)", is_full=False, masks=masks))
+    found = headline_of(board)
+    assert found.lines[1].loss_in_words == words
+    assert found.sentence == (
+        f"Appended masks cost LLaDA-8B-Base 17.4 points of accuracy; after mask-agnostic fine-tuning {words}."
+    )
+    drawn = " ".join(texts(write_headline(board, tmp_path)[0]))
+    assert f"after mask-agnostic fine-tuning lost: {words}" in drawn
+    assert f"Measured: 17.4 points lost; fine-tuned {words}" in drawn
+
+
+def test_the_published_panel_says_at_which_mask_counts_its_ends_are(tmp_path: Path) -> None:
+    drawn = texts(write_headline(board_of(row(BASE, start=0.7), published_row()), tmp_path)[0])
+    assert {"at its best", "mask count", "at its worst"} <= set(drawn)
+    assert drawn.count("number of appended masks") == 1, "of the measured panel alone"
+    assert "70" in drawn
+    assert "80" not in drawn, "the axis ends where the points do"
+
+
+def texts(svg: Path) -> list[str]:
+    """What is written in a figure: matplotlib draws text as outlines, and leaves it in a comment beside them."""
+    return re.findall("<!-- (.*) -->", svg.read_text(encoding="utf-8"))
 
 
 @pytest.mark.parametrize("masks", [falling(0.9, -0.2), {1: estimate(0.9), 200: estimate(0.9)}], ids=["rise", "level"])

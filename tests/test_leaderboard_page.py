@@ -9,18 +9,32 @@ from dataclasses import replace
 from html.parser import HTMLParser
 from importlib.resources import files
 from pathlib import Path
+from statistics import fmean
+from typing import Any
 
 import pytest
 
 from mdlm_leaderboard.figures import figures_of
 from mdlm_leaderboard.page import write_page
-from mdlm_leaderboard.page.columns import ColumnGroup, column_groups, curve_tables, overview, ranked
+from mdlm_leaderboard.page.columns import (
+    ColumnGroup,
+    at_worst,
+    column_groups,
+    curve_tables,
+    overview,
+    ranked,
+    ranked_by,
+    shared_counts,
+)
 from mdlm_leaderboard.page.per_task import compared_numbers, heat_map
 from mdlm_leaderboard.page.provenance import provenance_of
+from mdlm_leaderboard.page.seeds import folded, seeds_of
 from mdlm_leaderboard.page.write import weights_url
-from mdlm_leaderboard.rows import Board, Refused, Section
+from mdlm_leaderboard.rows import Board, LeaderboardRow, Refused, Section
+from mdlm_lm_eval.results.statistics import t_interval
 from mdlm_lm_eval.results.suite import current_version
-from tests.leaderboard_boards import estimate, published_row, row, run, sample_board
+from tests.leaderboard_boards import MASKS, estimate, published_row, row, run, sample_board
+from tests.leaderboard_files import TASKS
 
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\"'&{{ 7 * 7 }}"
 VOID = {"meta", "link", "input", "img", "br", "wbr", "source"}
@@ -89,7 +103,8 @@ def test_every_row_has_its_numbers_command_settings_and_versions(tmp_path: Path)
             for name, value in {**made.settings, **made.versions}.items():
                 assert f"{name}\n{value}" in page.text or f"{name}{value}" in page.text or f"{name} {value}" in text
     assert "87.4 ±3.0" in text  # LLaDA-8B-Base at one mask
-    assert f"Few-shot suite {current_version()}, --limit 50 Set apart: --limit 50 leaves out questions. ±" in text
+    head = f"Few-shot suite {current_version()}, --limit 50 Set apart: --limit 50 leaves out questions. Ranked by the "
+    assert head in text
     assert "broken.json: is no JSON: it ends in the middle" in text
 
 
@@ -194,9 +209,73 @@ def test_hub_ids_lead_to_their_weights(model: str, url: str) -> None:
     assert weights_url(model) == url
 
 
-def test_rows_are_ranked_by_accuracy_at_their_best_mask_count() -> None:
-    rows = [row("low", start=0.5), published_row(), row("high", start=0.9)]
-    assert [one.model for one in ranked(rows)] == ["high", "low", "LLaDA-8B-Base"]
+def masked(name: str, **accuracies: float) -> LeaderboardRow:
+    """With an accuracy for each mask count, such as n2=0.8."""
+    return row(name, is_full=False, masks={int(n[1:]): estimate(mean) for n, mean in accuracies.items()})
+
+
+def test_rows_are_ranked_by_their_worst_accuracy_over_the_mask_counts_that_all_have() -> None:
+    falls, holds = masked("falls", n2=0.9, n200=0.5), masked("holds", n2=0.8, n200=0.7)
+    assert [one.model for one in ranked([falls, published_row(), holds])] == ["holds", "falls", "LLaDA-8B-Base"]
+    assert ranked_by(shared_counts([falls, published_row(), holds])) == (
+        "Ranked by the worst accuracy over the mask counts that all rows with masks share: 2, 200."
+    )
+    rows = [falls, holds, masked("at two", n2=0.85, n50=0.1), masked("without", n0=0.82)]
+    assert [one.model for one in ranked(rows)] == ["falls", "at two", "without", "holds"], "of 2 masks, which all have"
+    assert shared_counts(rows) == (2,)
+    assert (at_worst(falls, (2,)).note, at_worst(falls, (2, 200)).note) == ("at 2 masks", "at 200 masks")
+    assert (at_worst(rows[3], (2,)).text, at_worst(rows[3], (2,)).note) == ("82.0", "no masks")
+    apart = [masked("a", n2=0.7, n10=0.5), masked("b", n50=0.6)]
+    assert [one.model for one in ranked(apart)] == ["b", "a"]
+    assert "each row's own mask counts" in ranked_by(shared_counts(apart))
+
+
+def seed(n: int, **changes: Any) -> LeaderboardRow:
+    return row("m", id=f"seed-{n}", adapter=f"MA (CE), seed {n}", start=0.7 + n / 10, drop=n / 10, **changes)
+
+
+def test_seeds_of_one_recipe_are_one_row_their_mean() -> None:
+    other = row("m", id="ce", adapter="CE, seed 0")
+    mean, *rest = folded([seed(0), other, seed(1), row("n"), seed(2)])
+    assert [one.id for one in rest] == ["ce", "n"]
+    assert (mean.id, mean.adapter) == ("seed-0", "MA (CE), mean of 3 seeds")
+    assert [one.id for one in seeds_of(mean)] == ["seed-0", "seed-1", "seed-2"]
+    at_most = mean.curve("masks")[200]
+    assert at_most.mean == pytest.approx(0.7)
+    assert at_most.by_task[TASKS[0]] == pytest.approx(
+        fmean(seed(n).curve("masks")[200].by_task[TASKS[0]] for n in range(3))
+    )
+    band = t_interval(list(at_most.by_task.values()))
+    assert (at_most.low, at_most.high) == (band.low, band.high)
+    assert len(mean.runs) == 3 * len(seed(0).runs)
+    assert mean.curves.keys() == seed(0).curves.keys()
+
+
+def test_rows_that_differ_in_more_than_the_seed_are_not_one() -> None:
+    fewer = seed(1, masks={2: estimate(0.5)})
+    rows = [seed(0), fewer, seed(2, steps="40"), seed(3, other="float32"), row("m", adapter="MA (CE)")]
+    assert folded(rows) == rows
+
+
+def test_a_row_of_seeds_opens_to_each_of_them(tmp_path: Path) -> None:
+    page = page_of(Board((Section("Suite", "", (seed(0), seed(1), row("n"))),), ()), tmp_path)
+    bodies = [body["id"] for body in page.named("tbody") if "entry" in (body.get("class") or "")]
+    assert sorted(filter(None, bodies)) == ["n", "seed-0"]
+    text = " ".join(page.text.split())
+    assert "m + MA (CE), mean of 2 seeds" in text
+    assert "MA (CE), seed 0: Masks appended: accuracy (%)" in text
+    assert "MA (CE), seed 1: Masks appended: accuracy (%)" in text
+
+
+def test_the_page_says_which_rows_are_hidden(tmp_path: Path) -> None:
+    page = page_of(sample_board(), tmp_path)
+    assert [output["data-hidden"] for output in page.named("output")] == ["part of the questions"]
+    assert "Also rows of part of the questions" in page.text
+    main, limited, published = sample_board().sections
+    old = Section("Few-shot suite 1.0", "suite version 1.0 asks other questions", (row("old"),))
+    page = page_of(Board((main, limited, old, published), ()), tmp_path)
+    assert "Also rows of part of the questions, other suite versions or settings" in page.text
+    assert page_of(Board((main, published), ()), tmp_path).named("output")[0]["data-hidden"] == ""
 
 
 def test_the_heat_map_has_what_each_task_loses() -> None:
@@ -221,14 +300,15 @@ def test_a_board_without_curves_refused_files_or_choices_has_a_page(tmp_path: Pa
 
 
 def test_columns_are_those_with_a_value() -> None:
-    assert heads(overview([row("m", is_full=False)])) == ["accuracy (%)", "drop (points)", "degradation (%)"]
-    assert heads(overview([row("m")])) == ["accuracy (%)", "drop (points)", "degradation (%)", "locality gap (points)"]
-    assert heads(overview([published_row()])) == ["drop (points)"]
+    few = ["best accuracy (%)", "worst accuracy (%)", "drop (points)", "degradation (%)"]
+    assert heads(overview([row("m", is_full=False)], MASKS)) == few
+    assert heads(overview([row("m")], MASKS)) == [*few, "locality gap (points)"]
+    assert heads(overview([published_row()], ())) == ["drop (points)"]
     fast = row("m", is_full=False)
     fast = replace(
         fast, curves={**fast.curves, "tokens_per_forward": {"gsm8k": {1.5: estimate(0.6), 4.0: estimate(0.5)}}}
     )
-    assert overview([fast]).columns[-1].cell(fast).text == "4.00"
+    assert overview([fast], MASKS).columns[-1].cell(fast).text == "4.00"
     groups = column_groups([row("m", is_full=False)])
     assert [(group.name, heads(group)) for group in groups] == [("masks", ["1", "2", "10", "50", "100", "200"])]
     full = {group.name: heads(group) for group in column_groups([row("m")])}
@@ -244,13 +324,14 @@ def heads(group: ColumnGroup) -> list[str]:
 
 def test_bands_in_a_ranked_table_are_those_of_differences() -> None:
     one = row("m", is_full=False, masks={2: estimate(0.9, 0.031), 200: estimate(0.675)})
-    cells = [column.cell(one) for column in overview([one]).columns]
+    cells = [column.cell(one) for column in overview([one], (2, 200)).columns]
     assert [(cell.text, cell.band, cell.note) for cell in cells] == [
         ("90.0", "", "at 2 masks"),
+        ("67.5", "", "at 200 masks"),
         ("22.5", "0.3", ""),
         ("25.0", "0.3", ""),
     ]
-    assert [cell.value for cell in cells] == pytest.approx([0.9, 22.5, 25.0])
+    assert [cell.value for cell in cells] == pytest.approx([0.9, 0.675, 22.5, 25.0])
     points = [column.cell(one) for column in column_groups([one])[0].columns]
     assert [(cell.text, cell.band) for cell in points] == [("90.0", ""), ("67.5", "")]
     other = row("n", is_full=False, masks={50: estimate(0.5)})

@@ -215,8 +215,11 @@ def test_tasks_of_one_cell_may_come_from_several_files_but_must_be_whole(tmp_pat
     assert (row.curve("masks")[50].n_tasks, len(row.runs)) == (16, 2)
     board = board_of(tmp_path / "half", first=first, other=suite_file(n_masks=2))
     assert [list(row.curve("masks")) for row in measured(board)] == [[2]]
+    first["configs"] = dict(list(first["configs"].items())[:1])
+    (alone,) = board_of(tmp_path / "one", first=first, other=suite_file(n_masks=2)).refused
+    assert alone.reason.startswith("only 1 of mdlm_context's 16 tasks was run with 50 masks of 'built-in', steps 1; ")
     assert [one.reason for one in board.refused] == [
-        "holds 8 of the 16 tasks of Masks appended (`mdlm_context`), 50 masks of 'built-in', steps 1; all must be there"
+        "only 8 of mdlm_context's 16 tasks were run with 50 masks of 'built-in', steps 1; the leaderboard needs all 16"
     ]
 
 

@@ -132,6 +132,20 @@ def test_nothing_loads_where_all_is_done(tmp_path: Path, checkpoint: Path, task_
     assert "loading" not in again.summary()
 
 
+def test_what_to_type_next_fits_what_was_run(tmp_path: Path, long_checkpoint: Path, task_folder: Path) -> None:
+    def next_command(**settings: Any) -> str:
+        return run_here(tmp_path, long_checkpoint, task_folder, limit=1, **settings).report().next_command()
+
+    one = "mdlm_country_smallest"
+    assert next_command() == f"mdlm-leaderboard build {tmp_path} --output site", "of a task outside the suite"
+    assert next_command(tasks=one, n_masks=2) == ""
+    files = [tmp_path / long_checkpoint.name / f"{one},n_masks={n}" / "results_cell.json" for n in (2, 4)]
+    assert next_command(tasks=[one, "mdlm_verb_largest"], n_masks=[2, 4]) == (
+        f"mdlm-leaderboard compare {files[0]} {files[1]}"
+    )
+    assert next_command(tasks=["mdlm_context", one], n_masks=2).startswith("mdlm-leaderboard build ")
+
+
 def test_results_of_other_settings_or_weights_stay(tmp_path: Path, checkpoint: Path, task_folder: Path) -> None:
     adapter(checkpoint, tmp_path / "adapter", seed=1)
     settings: dict[str, Any] = {"n_masks": 4, "limit": 2, "peft": str(tmp_path / "adapter")}

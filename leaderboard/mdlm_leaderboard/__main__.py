@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 _COMMAND = "mdlm-leaderboard"
 _EXAMPLE = """examples:
   mdlm-leaderboard build results/ --output site/
-  mdlm-leaderboard validate results/my-model/results_2026-01-31T12-00-00.json
+  mdlm-leaderboard validate results/my-model
   mdlm-leaderboard compare before/results_2026-01-31T12-00-00.json after/results_2026-02-01T12-00-00.json
 """
 
@@ -25,7 +25,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with ending_well(_COMMAND, after_stop="what was there before is as it was"):
         options = _parser().parse_args(arguments)
         if options.command == "validate":
-            return _validate(options.files)
+            return _validate(options.paths)
         if options.command == "compare":
             return _compare(options.first, options.second)
         if options.command == "audit":
@@ -59,10 +59,12 @@ def _parser() -> argparse.ArgumentParser:
     validator = commands.add_parser(
         "validate",
         help="check result files before they are submitted",
-        epilog="example:\n  mdlm-leaderboard validate results/my-model/results_2026-01-31T12-00-00.json",
+        epilog="example:\n  mdlm-leaderboard validate results/my-model",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    validator.add_argument("files", type=Path, nargs="+", metavar="FILE", help="an lm-eval result file")
+    validator.add_argument(
+        "paths", type=Path, nargs="+", metavar="PATH", help="a folder, with every result file below it, or a file"
+    )
     comparer = commands.add_parser(
         "compare",
         help="the difference between two result files on the same questions, with its 95%% interval",
@@ -124,18 +126,27 @@ def _say_set_apart(board: "Board") -> None:
             _say(f"set apart: {section.title!r} ({rows}): {section.why_apart}")
 
 
-def _validate(files: Sequence[Path]) -> int:
-    from mdlm_leaderboard.validate import problems_of
+def _validate(paths: Iterable[Path]) -> int:
+    from mdlm_leaderboard.validate import files_of, problems_of
 
     wrong = 0
-    for file in files:
-        problems = problems_of(file)
-        wrong += bool(problems)
-        for problem in problems:
-            _say(f"{str(file)!r}: {problem}")
-        if not problems:
-            print(f"{file}: ok")
+    for path in paths:
+        files = files_of(path)
+        wrong += not files
+        if not files:
+            _say(f"{str(path)!r}: holds no *.json file; it must be a folder of lm-eval's result files")
+        for file in files:
+            wrong += not _is_valid(file, problems_of(file))
     return int(wrong > 0)
+
+
+def _is_valid(file: Path, problems: Sequence[str]) -> bool:
+    """Says what is wrong with a file, or that nothing is."""
+    for problem in problems:
+        _say(f"{str(file)!r}: {problem}")
+    if not problems:
+        print(f"{file}: ok")
+    return not problems
 
 
 def _compare(first: Path, second: Path) -> int:

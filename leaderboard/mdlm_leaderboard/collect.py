@@ -55,8 +55,13 @@ def collect(outcomes: Iterable[FileScores | Refused]) -> Collected:
     for place in [place for place, tasks in places.items() if _is_of_suite(place) and tasks.keys() != task_names()]:
         tasks = places.pop(place)
         if not place.is_repeated:
-            reason = f"holds {len(tasks)} of the {len(task_names())} tasks of {place}; all must be there"
-            refused.append(Refused(next(iter(tasks.values())).run.path, reason))
+            found_one = next(iter(tasks.values()))
+            were = "was" if len(tasks) == 1 else "were"
+            reason = (
+                f"only {len(tasks)} of {found_one.score.group}'s {len(task_names())} tasks {were} run with "
+                f"{place.point}; the leaderboard needs all {len(task_names())}"
+            )
+            refused.append(Refused(found_one.run.path, reason))
     return Collected(
         estimates={place: _estimate(place, [one.score for one in tasks.values()]) for place, tasks in places.items()},
         runs={place: _unique_runs(tasks.values()) for place, tasks in places.items()},

@@ -70,9 +70,9 @@ def sentence(comparison: Comparison) -> str:
     than = f"{abs(points):.1f} points {'above' if points > 0 else 'below'}" if points else "level with"
     tasks = next(iter(comparison.by_task)) if n_tasks == 1 else f"{n_tasks} tasks"
     parts = [f"{second} is {than} {first} on {tasks} ({comparison.metric}, {comparison.n_questions} questions)"]
-    bands = [_band(over, "over tasks")] if n_tasks > 1 else []
-    bands += [_band(comparison.over_questions, "over questions")] if comparison.over_questions else []
-    parts += [f"the 95% interval of the difference is {' and '.join(bands)}"] if bands else []
+    bands = [_band(over, "over tasks", points)] if n_tasks > 1 else []
+    bands += [_band(comparison.over_questions, "over questions", points)] if comparison.over_questions else []
+    parts += [f"the 95% interval is {' and '.join(bands)}"] if bands else []
     if answers := comparison.answers:
         parts.append(
             f"{answers.only_second} questions are right with {second} alone, {answers.only_first} with {first} alone "
@@ -81,10 +81,12 @@ def sentence(comparison: Comparison) -> str:
     return "; ".join(parts) + "."
 
 
-def _band(interval: Interval, over: str) -> str:
+def _band(interval: Interval, over: str, points: float) -> str:
+    """In points above, or below where the sentence says so."""
     assert interval.low is not None
     assert interval.high is not None
-    return f"{100 * interval.low:+.2f} to {100 * interval.high:+.2f} {over}"
+    low, high = sorted(100 * end if points >= 0 else -100 * end for end in (interval.low, interval.high))
+    return f"{low:.1f} to {high:.1f} {over}"
 
 
 def _read(path: Path) -> ResultFile:

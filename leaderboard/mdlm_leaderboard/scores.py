@@ -27,11 +27,16 @@ class Place:
     x: int | str
 
     def __str__(self) -> str:
+        return f"{BY_NAME[self.experiment].title}, {self.point}"
+
+    @property
+    def point(self) -> str:
+        """The point of the curve, and whose it is."""
         experiment = BY_NAME[self.experiment]
         series = [experiment.series_words(self.series)] if experiment.series_head else []
         point = f"{self.x!r}" if isinstance(self.x, str) else experiment.head(self.x)[1]
         steps = f", steps {self.decoding.steps}" if self.decoding.steps else ""
-        return f"{', '.join([experiment.title, *series, point])} of {self.checkpoint}{steps}"
+        return f"{', '.join([*series, point])} of {self.checkpoint}{steps}"
 
     @property
     def is_repeated(self) -> bool:
@@ -41,13 +46,14 @@ class Place:
 
 @dataclass(frozen=True)
 class TaskScore:
-    """What one file says of one place; the suite's places take the scores of all 16 tasks."""
+    """What one file says of one place; the suite's places take the scores of all 16 tasks of a `group`."""
 
     place: Place
     task: str
     mean: float
     standard_error: float | None
     n_questions: int
+    group: str = ""
     speed: Speed | None = None
 
 
@@ -117,7 +123,7 @@ def _suite_scores(file: ResultFile, result: TaskResult, task: SuiteTask, checkpo
         standard = {experiment.beyond: DEFAULT_SETTINGS[experiment.beyond]} if experiment.beyond else {}
         row = (checkpoint, decoding, replace(setting, **standard))
         places += [Place(*row, experiment.name, series, x) for series, x in experiment.places(run)]
-    return [TaskScore(place, task.task, mean, None, result.n_questions) for place in places]
+    return [TaskScore(place, task.task, mean, None, result.n_questions, task.group) for place in places]
 
 
 def _metadata(result: TaskResult, name: str) -> int:
@@ -153,7 +159,7 @@ def _benchmark_scores(
         what = f"{result.name} v{result.version} ({metric.removesuffix(',none')}; {result.shots}-shot{chat}"
         place = Place(checkpoint, Decoding("", "", ""), setting, "benchmarks", "", f"{what}; {how})")
         error, speed = result.standard_errors.get(metric), _speed(file, result, f"{what})")
-        scores.append(TaskScore(place, result.name, mean, error, result.n_questions, speed))
+        scores.append(TaskScore(place, result.name, mean, error, result.n_questions, speed=speed))
     return scores, unfit
 
 

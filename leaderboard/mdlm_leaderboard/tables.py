@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 from mdlm_leaderboard.experiments import EXPERIMENTS, SUMMARIES, Experiment, Summary, summary_of
-from mdlm_leaderboard.page.columns import at_best, ranked
+from mdlm_leaderboard.page.columns import at_best, at_worst, ranked, ranked_by, shared_counts
 from mdlm_leaderboard.rows import Board, Estimate, LeaderboardRow, Section
 from mdlm_leaderboard.speed import speed_points
 from mdlm_lm_eval.results.markdown import markdown_table
@@ -13,11 +13,11 @@ from mdlm_lm_eval.results.statistics import Interval
 
 _INTRODUCTION = """# Leaderboard
 
-Accuracy in percent is the mean over the 16 few-shot tasks; chance is 33.3. Models are ranked by it at the mask count
-where it is largest. "Drop" is the largest minus the smallest accuracy over the mask counts in percentage points,
-"degradation" that in percent of the largest, the "locality gap" the best minus the worst block position with the
-question on the right. Scores share a table only where suite version, examples and `--limit` are the same, and a column
-only where the mask count is. Written by `mdlm-leaderboard build`.
+Accuracy in percent is the mean over the 16 few-shot tasks; chance is 33.3. "Best" and "worst" are over the mask counts;
+"drop" is the largest minus the smallest in percentage points, "degradation" that in percent of the largest, the
+"locality gap" the best minus the worst block position with the question on the right. Scores share a table only where
+suite version, examples and `--limit` are the same, and a column only where the mask count is. Written by
+`mdlm-leaderboard build`.
 """
 _ABOUT_SPEED = """Tokens of answers (up to the end of text) per forward pass of their rows, and seconds per request.
 "Frontier": nothing of that model on the benchmark is both faster and better, by tokens, or by seconds on the same
@@ -58,7 +58,8 @@ def _on_one_line(text: str) -> str:
 def _measured(section: Section) -> list[str]:
     parts = []
     if table := _ranking(section.rows):
-        parts += ["### Ranking\n", _OF_DIFFERENCES + "\n", table + "\n"]
+        counts = shared_counts(section.rows)
+        parts += ["### Ranking\n", f"{ranked_by(counts)} {_OF_DIFFERENCES}\n", table + "\n"]
     for experiment in EXPERIMENTS:
         if experiment.speed is not None:
             continue
@@ -76,12 +77,20 @@ def _ranking(rows: Sequence[LeaderboardRow]) -> str:
     """The page's ranked table, with the summaries of all experiments."""
     measured = [row for row in ranked(rows) if any(summary_of(row, *one) for one in SUMMARIES) or row.curve("masks")]
     used = [one for one in SUMMARIES if any(summary_of(row, *one) for row in measured)]
-    best = [at_best(row) for row in measured]
+    counts = shared_counts(rows)
     lines = [
-        [*_who(row), f"{cell.text} {cell.note}".strip(), *(_interval(summary_of(row, *one)) for one in used)]
-        for row, cell in zip(measured, best, strict=True)
+        [
+            *_who(row),
+            *(f"{cell.text} {cell.note}".strip() for cell in (at_best(row), at_worst(row, counts))),
+            *(_interval(summary_of(row, *one)) for one in used),
+        ]
+        for row in measured
     ]
-    return markdown_table([*_WHO, "accuracy", *(_summary_head(one) for _, one in used)], lines) if lines else ""
+    return (
+        markdown_table([*_WHO, "best accuracy", "worst accuracy", *(_summary_head(one) for _, one in used)], lines)
+        if lines
+        else ""
+    )
 
 
 def _published(rows: Sequence[LeaderboardRow]) -> list[str]:

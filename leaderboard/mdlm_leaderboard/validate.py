@@ -11,11 +11,16 @@ from mdlm_leaderboard.collect import TOLERANCE
 from mdlm_leaderboard.scores import file_scores
 from mdlm_lm_eval.results.files import UnusableFile, read_json
 from mdlm_lm_eval.results.privacy import published
-from mdlm_lm_eval.results.result_file import ResultFile, TaskResult, read_result_file
+from mdlm_lm_eval.results.result_file import ResultFile, TaskResult, find_result_files, read_result_file
 from mdlm_lm_eval.results.suite import current_version, suite_task, task_names
 
 # What `--model mdlm` records, without which nobody could run it again.
 _RECORDED = ("decoding", "likelihood", "family", "pretrained", "package_version", "device", "task_suite")
+
+
+def files_of(path: Path) -> list[Path]:
+    """Every `*.json` file below a folder; of anything else, itself."""
+    return find_result_files(path) if path.is_dir() else [path]
 
 
 def problems_of(path: Path) -> list[str]:

@@ -88,7 +88,8 @@ def _run(settings: dict[str, Any]) -> list[str]:
     print(report.table())
     for failure in run.failures:
         print(f"{COMMAND}: failed: {failure}", file=sys.stderr)
-    print(f"{COMMAND}: next: {report.next_command()}", file=sys.stderr)
+    if command := report.next_command():
+        print(f"{COMMAND}: next: {command}", file=sys.stderr)
     print(f"{COMMAND}: {report.summary()}", file=sys.stderr)
     return list(run.failures)
 

@@ -5,6 +5,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from textwrap import wrap
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
@@ -22,10 +23,11 @@ from mdlm_lm_eval.results.statistics import Interval, paired_interval
 _PUBLISHED = re.compile(r"LLaDA-8B-(Base|Instruct)")
 _MASK_AGNOSTIC = re.compile(r"\b(MA|TV)\b", re.IGNORECASE)  # in names such as "MA (CE + TV), seed 0"
 _BEFORE, _AFTER, _STATED = COLOURS[1], COLOURS[0], "#5f5f5f"
-_LOWEST, _HIGHEST = 25, 102  # percent: from below chance, so that its line shows, to above all points
+_LOWEST = 25  # percent: below chance, so that its line shows
 _ROOM = 14  # percentage points below the lowest point, for its label
-_LABEL_LENGTH = 22
-_LABEL_GAP = 15  # percentage points between the middles of two labels
+_MARGIN = 4  # percentage points above the highest point
+_LABEL_LENGTH = 24
+_LINE_HEIGHT = 5.5  # percentage points of a label's line
 _TICK_GAP = 0.31  # of counts of masks, in decades: more than from 100 to 200
 
 
@@ -52,20 +54,26 @@ class MaskLine:
         """Whether most masks serve clearly worse than fewest: two counts that no look at the scores has picked."""
         fewest, most = min(self.curve), max(self.curve)
         between = drop({n: self.curve[n] for n in (fewest, most)})
-        is_worse = self.curve[most].mean < self.curve[fewest].mean
+        is_worse = self.curve[most].mean < self.curve[fewest].mean and round(self.lost, 1) > 0
         return between is not None and is_worse and (between.low is None or between.low > 0)
 
     @property
     def loss_in_words(self) -> str:
-        """In points, "none" where none is clear."""
-        return f"{self.lost:.1f}" if self.loses else "none"
+        """In points, and whether chance alone makes as many; no number where accuracy differs but does not fall."""
+        if self.loses:
+            return f"{self.lost:.1f}"
+        if round(self.lost, 1) == 0:
+            return "none"
+        over = drop(self.curve)
+        is_within_chance = over is not None and over.low is not None and over.low <= 0
+        return f"{self.lost:.1f}, within chance" if is_within_chance else "no clear loss"
 
     @property
     def label(self) -> str:
         """For the line's end."""
-        seeds = f", {len(self.seeds)} seeds" if len(self.seeds) > 1 else ""
-        points = f"−{self.lost:.1f} points" if self.loses else "no clear drop"
-        return f"{clipped(self.name, _LABEL_LENGTH)}\n{points}{seeds}"
+        seeds = f" ({len(self.seeds)} seeds)" if len(self.seeds) > 1 else ""
+        parts = (clipped(self.name, 2 * _LABEL_LENGTH) + seeds, f"lost: {self.loss_in_words}")
+        return "\n".join(line for part in parts for line in wrap(part, _LABEL_LENGTH))
 
     def band(self, n: int) -> tuple[float, float] | None:
         """In percent: from the lowest to the highest seed; of one, that of the difference from its best count."""
@@ -94,7 +102,7 @@ class Headline:
         if self.before is None:
             return ()
         before = MaskLine(_short(self.before.model), (_curve(self.before),))
-        after = MaskLine(f"after {adapter_of(self.after[0])}", tuple(map(_curve, self.after))) if self.after else None
+        after = MaskLine(self._fine_tuned, tuple(map(_curve, self.after))) if self.after else None
         return (before, after) if after else (before,)
 
     @property
@@ -113,9 +121,8 @@ class Headline:
         cost = f"Appended masks cost {model} {before.lost:.1f} points of accuracy"
         if not fine_tuned:
             return f"{cost}."
-        is_agnostic = _MASK_AGNOSTIC.search(adapter_of(self.after[0]))
-        how = "after mask-agnostic fine-tuning" if is_agnostic else f"after fine-tuning ({adapter_of(self.after[0])})"
-        return f"{cost}; {how} {fine_tuned[0].loss_in_words}."
+        seeds = f" (mean of {len(self.after)} seeds)" if len(self.after) > 1 else ""
+        return f"{cost}; {self._fine_tuned} {fine_tuned[0].loss_in_words}{seeds}."
 
     @property
     def bands(self) -> str:
@@ -150,6 +157,12 @@ class Headline:
         ]
         lines += [f"{row.model}, published: a drop of {row.stated['drop_points']:g} points" for row in self.published]
         return "Accuracy against the number of appended masks. " + "; ".join(lines) + "."
+
+    @property
+    def _fine_tuned(self) -> str:
+        adapter = adapter_of(self.after[0])
+        is_agnostic = _MASK_AGNOSTIC.search(adapter)
+        return "after mask-agnostic fine-tuning" if is_agnostic else f"after fine-tuning ({adapter})"
 
     @property
     def _stated(self) -> str:
@@ -222,20 +235,22 @@ def _drawn(headline: Headline, *, is_narrow: bool) -> Canvas:
     shape, ratios = ((2, 1), None) if is_narrow else ((1, 2), (3, 2))
     axes = list(canvas.subplots(*shape, width_ratios=ratios).flat) if both else [canvas.subplots()]
     measured = [100 * estimate.mean for line in headline.lines for estimate in line.curve.values()]
-    best = 100 * max(e.mean for e in headline.lines[0].curve.values()) if headline.lines else _HIGHEST - 5
+    best = 100 * max(e.mean for e in headline.lines[0].curve.values()) if headline.lines else 100
     stated = [best - row.stated["drop_points"] for row in headline.published]
     lowest = min(_LOWEST, *(lowest - _ROOM for lowest in measured + stated))
+    tops = [y + _height(label) / 2 for label, y in _labels(headline)]
+    highest = max([*tops, *(_MARGIN + y for y in [best, *measured])])
     if headline.lines:
-        _draw_measured(axes[0], headline, lowest)
+        _draw_measured(axes[0], headline, (lowest, highest))
         if is_narrow:
             axes[0].set_title(headline.title.replace("; ", ";\n"), loc="left", fontweight="bold")
     if headline.published:
         _draw_published(axes[-1], headline)
-        axes[-1].set_ylim(lowest - best, _HIGHEST - best)  # a point is as high as in the other panel
+        axes[-1].set_ylim(lowest - best, highest - best)  # a point is as high as in the other panel
     return canvas
 
 
-def _draw_measured(axes: Axes, headline: Headline, lowest: float) -> None:
+def _draw_measured(axes: Axes, headline: Headline, limits: tuple[float, float]) -> None:
     counts = sorted({n for line in headline.lines for n in line.curve})
     for line, colour in zip(headline.lines, (_BEFORE, _AFTER), strict=False):
         bands = [(n, *band) for n in line.curve if (band := line.band(n))]
@@ -243,17 +258,16 @@ def _draw_measured(axes: Axes, headline: Headline, lowest: float) -> None:
         axes.fill_between(across, lows, highs, color=colour, alpha=0.2, linewidth=0)
         means = [100 * estimate.mean for estimate in line.curve.values()]
         axes.plot(list(line.curve), means, color=colour, marker="o", linewidth=1.8)
-    ends = [100 * line.curve[max(line.curve)].mean for line in headline.lines]
-    for line, colour, y in zip(headline.lines, (_BEFORE, _AFTER), _spread(ends), strict=False):
-        _label(axes, line.label, (counts[-1], y), darker(colour, 0.25))
+    for (label, y), colour in zip(_labels(headline), (_BEFORE, _AFTER), strict=False):
+        _label(axes, label, (counts[-1], y), darker(colour, 0.25))
     axes.set_xscale("log")
     axes.xaxis.set_major_locator(FixedLocator(_ticks(counts)))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
     axes.set_yticks(range(0, 101, 10))
-    axes.set_ylim(lowest, _HIGHEST)
+    axes.set_ylim(*limits)
     axes.axhline(CHANCE, color="#767676", linewidth=0.9, linestyle=(0, (1, 2)))
-    axes.annotate("chance", (counts[0], CHANCE), (0, 2), textcoords="offset points", color="#595959")
+    axes.annotate("guessing", (counts[0], CHANCE), (0, 2), textcoords="offset points", color="#595959")
     axes.set_xlabel("number of appended masks")
     axes.set_ylabel("accuracy (%)")
     axes.set_title(headline.title, loc="left", fontweight="bold")
@@ -262,13 +276,13 @@ def _draw_measured(axes: Axes, headline: Headline, lowest: float) -> None:
 def _draw_published(axes: Axes, headline: Headline) -> None:
     """Two end points a line: the paper's text states no other."""
     drops = [-row.stated["drop_points"] for row in headline.published]
-    for row, down, y in zip(headline.published, drops, _spread(drops), strict=True):
+    labels = [f"{_short(row.model)}\nlost: {row.stated['drop_points']:g}" for row in headline.published]
+    for down, (label, y) in zip(drops, _spread(labels, drops), strict=True):
         axes.plot([0, 1], [0, down], color=_STATED, marker="o", markerfacecolor="none", linestyle=(0, (4, 2)))
-        _label(axes, f"{_short(row.model)}\n−{-down:g} points", (1, y), darker(_STATED, 0.25))
-    axes.set_xlim(-0.15, 1.1)
-    axes.set_xticks([0, 1], ["best", "worst"])
+        _label(axes, label, (1, y), darker(_STATED, 0.25))
+    axes.set_xlim(-0.25, 1.1)
+    axes.set_xticks([0, 1], ["at its best\nmask count", "at its worst"])
     axes.set_yticks(range(-100, 1, 10))
-    axes.set_xlabel("number of appended masks")
     axes.set_ylabel("points from its best")
     axes.set_title(headline.published_title, loc="left", fontweight="bold")
 
@@ -296,10 +310,21 @@ def _below_best(curve: Curve, x: int) -> Interval:
     return paired_interval(curve[x].by_task, best.by_task)
 
 
-def _spread(heights: Sequence[float]) -> list[float]:
-    """At most two heights, moved apart where their labels would touch."""
-    if len(heights) < 2 or abs(heights[0] - heights[1]) >= _LABEL_GAP:
-        return list(heights)
-    middle = sum(heights) / 2
-    aside = _LABEL_GAP / 2 if heights[0] > heights[1] else -_LABEL_GAP / 2
-    return [middle + aside, middle - aside]
+def _labels(headline: Headline) -> list[tuple[str, float]]:
+    """Of the measured lines, each with the height of its middle in percent."""
+    ends = [100 * line.curve[max(line.curve)].mean for line in headline.lines]
+    return _spread([line.label for line in headline.lines], ends)
+
+
+def _height(label: str) -> float:
+    """In percentage points."""
+    return _LINE_HEIGHT * (label.count("\n") + 1)
+
+
+def _spread(labels: Sequence[str], heights: Sequence[float]) -> list[tuple[str, float]]:
+    """At most two labels at heights that are moved apart where the labels would touch."""
+    gap = sum(map(_height, labels)) / 2 + _LINE_HEIGHT / 4
+    if len(heights) == 2 and abs(heights[0] - heights[1]) < gap:
+        middle, aside = sum(heights) / 2, gap / 2 if heights[0] > heights[1] else -gap / 2
+        heights = [middle + aside, middle - aside]
+    return list(zip(labels, heights, strict=True))

@@ -8,8 +8,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from mdlm_leaderboard.experiments import EXPERIMENTS, Experiment, Summary, summary_of
-from mdlm_leaderboard.rows import NO_MASKS, Estimate, LeaderboardRow, Series
+from mdlm_leaderboard.figures.panels import with_masks
+from mdlm_leaderboard.page.seeds import folded, seeds_of
+from mdlm_leaderboard.rows import NO_MASKS, Curve, Estimate, LeaderboardRow, Series
 from mdlm_lm_eval.results.statistics import Interval
+
+Counts = tuple[int, ...]
 
 OVERVIEW = "overview"
 # The experiments whose summaries everybody sees; those of others stand with their points.
@@ -50,10 +54,14 @@ class ColumnGroup:
     has_points: bool = False
 
 
-def overview(rows: Sequence[LeaderboardRow]) -> ColumnGroup:
-    """What ranks models: the columns that everybody sees, those of them in which any of the rows has a value."""
+def overview(rows: Sequence[LeaderboardRow], counts: Counts) -> ColumnGroup:
+    """What ranks models: the columns that everybody sees, those of them in which any of the rows has a value.
+
+    `counts` are the mask counts by which the rows of a table are ranked.
+    """
     columns = [
-        Column("accuracy", "accuracy (%)", "at its best mask count", True, at_best),
+        Column("best", "best accuracy (%)", "at the mask count where it is largest", True, at_best),
+        Column("worst", "worst accuracy (%)", "by which rows are ranked", True, lambda row: at_worst(row, counts)),
         *(
             Column(summary.name, summary.head, summary.words, True, _summary(experiment, summary))
             for experiment in EXPERIMENTS
@@ -71,22 +79,50 @@ def column_groups(rows: Sequence[LeaderboardRow]) -> list[ColumnGroup]:
 
 
 def ranked(rows: Iterable[LeaderboardRow]) -> list[LeaderboardRow]:
-    """Of the largest accuracy at the best mask count first; those without one come last, in their order."""
-    return sorted(rows, key=lambda row: -(at_best(row).value or 0.0))
+    """Seeds of one recipe as one row, the largest accuracy at its worst first; those without one come last."""
+    rows = folded(rows)
+    counts = shared_counts(rows)
+    return sorted(rows, key=lambda row: -(at_worst(row, counts).value or 0.0))
+
+
+def shared_counts(rows: Iterable[LeaderboardRow]) -> Counts:
+    """The mask counts that all rows with masks have."""
+    measured = [set(curve) for row in rows if (curve := with_masks(row.curve("masks")))]
+    return tuple(sorted(set.intersection(*measured))) if measured else ()
+
+
+def ranked_by(counts: Counts) -> str:
+    """What ranks the rows of a table, in a sentence."""
+    over = (
+        f"the mask counts that all rows with masks share: {', '.join(map(str, counts))}"
+        if counts
+        else "each row's own mask counts, as none is common to all"
+    )
+    return f"Ranked by the worst accuracy over {over}."
 
 
 def at_best(row: LeaderboardRow) -> TableCell:
     """The largest accuracy over the mask counts, and at how many it is."""
+    return _at(row.curve("masks"), max)
+
+
+def at_worst(row: LeaderboardRow, counts: Counts) -> TableCell:
+    """The smallest over `counts`; over its own where it has none of them, as models without masks have."""
     curve = row.curve("masks")
+    return _at({n: curve[n] for n in counts if n in curve} or curve, min)
+
+
+def _at(curve: Curve, pick: Callable[..., int]) -> TableCell:
     if not curve:
         return TableCell("–")
-    n = max(curve, key=lambda x: curve[x].mean)
+    n = pick(curve, key=lambda x: curve[x].mean)
     note = "no masks" if n == NO_MASKS else f"at {n} mask{'s' if n > 1 else ''}"
     return TableCell(percent(curve[n].mean), value=curve[n].mean, note=note)
 
 
 def _speed(row: LeaderboardRow) -> TableCell:
-    recorded = [float(x) for curve in row.series("tokens_per_forward").values() for x in curve]
+    curves = [curve for one in seeds_of(row) or (row,) for curve in one.series("tokens_per_forward").values()]
+    recorded = [float(x) for curve in curves for x in curve]
     return TableCell(f"{max(recorded):.2f}", value=max(recorded)) if recorded else TableCell("–")
 
 

@@ -151,18 +151,22 @@ addEventListener("DOMContentLoaded", () => {
     const showsApart = Boolean(form.elements.apart?.checked);
     document.body.classList.toggle("shows-apart", showsApart);
     let shown = 0;
+    let hidden = 0;
     for (const { body, text, apart } of entries) {
       const fits =
         words.every((word) => text.includes(word)) && wanted.every(({ name, value }) => body.dataset[name] === value);
       body.hidden = !fits;
       shown += fits && (showsApart || !apart);
+      hidden += fits && apart && !showsApart;
     }
     for (const section of document.querySelectorAll(".section")) {
       const isEmpty = !section.querySelector(".entry:not([hidden])");
       section.querySelector(".table").hidden = isEmpty;
       section.querySelector(".none").hidden = !isEmpty;
     }
-    count.textContent = `${shown} of ${entries.length} rows`;
+    const [rows, are] = hidden === 1 ? ["row", "is"] : ["rows", "are"];
+    const why = hidden ? `; ${hidden} ${rows} of ${count.dataset.hidden} ${are} hidden` : "";
+    count.textContent = `${shown} of ${entries.length} rows${why}`;
     showFirst();
   }
 

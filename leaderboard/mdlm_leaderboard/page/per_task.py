@@ -62,6 +62,8 @@ def _cells(row: LeaderboardRow, tasks: Iterable[str]) -> tuple[HeatCell, ...]:
     return tuple(
         HeatCell("–", 0)
         if points is None
-        else HeatCell(f"{points:.1f}".replace("-", "−"), min(max(round(points / _POINTS_PER_SHADE), 0), _SHADES))
+        else HeatCell(
+            f"{round(points, 1) + 0.0:.1f}".replace("-", "−"), min(max(round(points / _POINTS_PER_SHADE), 0), _SHADES)
+        )
         for points in lost
     )

@@ -14,9 +14,19 @@ from markupsafe import Markup
 from scipy.special import stdtrit
 
 from mdlm_leaderboard.figures import Figure, figures_of, headline_of
-from mdlm_leaderboard.page.columns import Column, ColumnGroup, column_groups, curve_tables, overview, ranked
+from mdlm_leaderboard.page.columns import (
+    Column,
+    ColumnGroup,
+    column_groups,
+    curve_tables,
+    overview,
+    ranked,
+    ranked_by,
+    shared_counts,
+)
 from mdlm_leaderboard.page.per_task import compared_numbers, heat_map, task_names_of
 from mdlm_leaderboard.page.provenance import provenance_of
+from mdlm_leaderboard.page.seeds import seeds_of
 from mdlm_leaderboard.rows import Board, LeaderboardRow, Section
 
 
@@ -24,16 +34,19 @@ from mdlm_leaderboard.rows import Board, LeaderboardRow, Section
 class ShownSection:
     """A section as it stands on the page. Those behind the switch are `is_apart`; `sources` are those of its rows.
 
-    `unused` are the columns of the overview in which none of its rows has a value.
+    `ranked_by` says what orders its rows, "" where nothing does; `unused` are the columns of the overview in which none
+    of its rows has a value.
     """
 
     section: Section
     rows: Sequence[LeaderboardRow]
+    overview: ColumnGroup
     groups: Sequence[ColumnGroup]
     is_published: bool
     is_apart: bool
     sources: tuple[str, ...]
     ranks: Mapping[str, int]
+    ranked_by: str
     unused: Sequence[Column]
 
     def rank(self, row: LeaderboardRow) -> int | None:
@@ -56,8 +69,7 @@ def write_page(board: Board, output: Path) -> Path:
         keep_trailing_newline=True,
     )
     style, script = (files(__package__).joinpath(name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
-    columns = overview(board.rows)
-    sections = [_shown(section, columns, is_first=n == 0) for n, section in enumerate(board.sections)]
+    sections = [_shown(section, board, is_first=n == 0) for n, section in enumerate(board.sections)]
     groups = {group.name: group for shown in sections for group in shown.groups}
     style += "".join(f"body:not(.on-{name}) .g-{name} {{ display: none; }}\n" for name in groups)
     tasks = task_names_of(board.rows)
@@ -65,7 +77,7 @@ def write_page(board: Board, output: Path) -> Path:
         board=board,
         headline=headline_of(board),
         sections=sections,
-        overview=columns,
+        hidden=_hidden(sections),
         heat_map=heat_map(sections[0].rows),
         tasks=tasks,
         t_quantile=float(stdtrit(len(tasks) - 1, 0.975)) if len(tasks) > 1 else 0.0,
@@ -76,6 +88,7 @@ def write_page(board: Board, output: Path) -> Path:
         compared_numbers=compared_numbers,
         curve_tables=curve_tables,
         provenance_of=provenance_of,
+        seeds_of=seeds_of,
         weights_url=weights_url,
         decoding_of=decoding_of,
         style=Markup(style),  # ours, from this folder
@@ -100,19 +113,32 @@ def decoding_of(row: LeaderboardRow) -> str:
     return ", ".join(filter(None, [steps, unmasking, row.other]))
 
 
-def _shown(section: Section, columns: ColumnGroup, *, is_first: bool) -> ShownSection:
+def _shown(section: Section, board: Board, *, is_first: bool) -> ShownSection:
     is_published = all(row.origin == "published" for row in section.rows)
     rows = section.rows if is_published else ranked(section.rows)
+    counts = shared_counts(rows)
+    columns = overview(board.rows, counts)
+    ranks = {row.id: n for n, row in enumerate(rows, start=1) if row.curve("masks")}
     return ShownSection(
         section,
         rows,
-        column_groups(section.rows),
+        columns,
+        column_groups(rows),
         is_published,
         is_apart=bool(section.why_apart) and not is_first and not is_published,
         sources=tuple(dict.fromkeys(row.citation for row in section.rows if row.citation)),
-        ranks={row.id: n for n, row in enumerate(rows, start=1) if row.curve("masks")},
+        ranks=ranks,
+        ranked_by=ranked_by(counts) if ranks else "",
         unused=[column for column in columns.columns if all(column.cell(row).text == "–" for row in rows)],
     )
+
+
+def _hidden(sections: Iterable[ShownSection]) -> str:
+    """What the rows behind the switch are of, "" where there are none."""
+    apart = [shown.section.rows[0].setting for shown in sections if shown.is_apart]
+    kinds = {"part of the questions": [one for one in apart if one.limit is not None]}
+    kinds["other suite versions or settings"] = [one for one in apart if one.limit is None]
+    return ", ".join(kind for kind, settings in kinds.items() if settings)
 
 
 def _by_folder(figures: Iterable[Figure]) -> list[list[Figure]]:

@@ -1,0 +1,60 @@
+"""Rows that are seeds of one recipe, as one row: their mean."""
+
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from mdlm_leaderboard.figures.panels import adapter_of, over_seeds
+from mdlm_leaderboard.rows import Curve, LeaderboardRow, Series
+from mdlm_lm_eval.results.statistics import t_interval
+
+
+@dataclass(frozen=True)
+class MeanRow(LeaderboardRow):
+    """The mean of `seeds`."""
+
+    seeds: tuple[LeaderboardRow, ...] = ()
+
+
+def seeds_of(row: LeaderboardRow) -> tuple[LeaderboardRow, ...]:
+    """The rows whose mean a row is, none of one as it was measured."""
+    return row.seeds if isinstance(row, MeanRow) else ()
+
+
+def folded(rows: Iterable[LeaderboardRow]) -> list[LeaderboardRow]:
+    """Those that differ in their adapter's seed alone as one row, their mean; others as they are."""
+    recipes: dict[Hashable, list[LeaderboardRow]] = {}
+    for row in rows:
+        recipes.setdefault(_recipe(row), []).append(row)
+    return [_mean_row(seeds) if len(seeds) > 1 else seeds[0] for seeds in recipes.values()]
+
+
+def _recipe(row: LeaderboardRow) -> Hashable:
+    """What seeds of one recipe share, mask counts included; a row whose adapter names no seed shares it with none."""
+    recipe = adapter_of(row)
+    if recipe == (row.adapter or ""):
+        return row.id
+    return row.model, recipe, row.steps, row.unmasking, row.other, frozenset(row.curve("masks"))
+
+
+def _mean_row(seeds: Sequence[LeaderboardRow]) -> MeanRow:
+    """With the points that all seeds have, and the runs of all."""
+    curves: dict[str, dict[Series, Curve]] = {}
+    for experiment, of_first in seeds[0].curves.items():
+        for series in of_first:
+            if curve := _mean_curve([seed.curve(experiment, series) for seed in seeds]):
+                curves.setdefault(experiment, {})[series] = curve
+    changes = {
+        "adapter": f"{adapter_of(seeds[0])}, mean of {len(seeds)} seeds",
+        "curves": curves,
+        "runs": tuple(run for seed in seeds for run in seed.runs),
+    }
+    return MeanRow(**{**vars(seeds[0]), **changes}, seeds=tuple(seeds))
+
+
+def _mean_curve(curves: Sequence[Curve]) -> Curve:
+    """With bands over tasks, as those of a single seed are; none where there is one task, such as a benchmark."""
+    mean = {}
+    for x, estimate in over_seeds(curves).items():
+        band = t_interval(list(estimate.by_task.values()) or [estimate.mean])
+        mean[x] = replace(estimate, low=band.low, high=band.high)
+    return mean
