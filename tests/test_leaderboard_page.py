@@ -252,9 +252,13 @@ def test_seeds_of_one_recipe_are_one_row_their_mean() -> None:
 
 
 def test_rows_that_differ_in_more_than_the_seed_are_not_one() -> None:
-    fewer = seed(1, masks={2: estimate(0.5)})
-    rows = [seed(0), fewer, seed(2, steps="40"), seed(3, other="float32"), row("m", adapter="MA (CE)")]
+    rows = [seed(0), seed(1, masks={3: estimate(0.5)}), seed(2, steps="40"), seed(3, other="float32"), row("m", adapter="MA (CE)")]
     assert folded(rows) == rows
+
+
+def test_seeds_are_one_row_over_the_mask_counts_that_all_have() -> None:
+    (mean,) = folded([seed(0), seed(1, masks={2: estimate(0.5), 50: estimate(0.5)})])
+    assert sorted(mean.curve("masks")) == sorted(set(seed(0).curve("masks")) & {2, 50})
 
 
 def test_a_row_of_seeds_opens_to_each_of_them(tmp_path: Path) -> None:

@@ -12,10 +12,9 @@ from matplotlib.figure import Figure as Canvas
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import FixedLocator, NullLocator
 
-from mdlm_leaderboard.experiments import drop
 from mdlm_leaderboard.figures.panels import ONE_STEP, adapter_of, over_seeds, with_masks
 from mdlm_leaderboard.figures.style import CHANCE, clipped, darker
-from mdlm_leaderboard.rows import Board, Curve, LeaderboardRow
+from mdlm_leaderboard.rows import Board, Curve, Estimate, LeaderboardRow
 from mdlm_lm_eval.results.figure_style import COLOURS, figure_style, on_dark
 from mdlm_lm_eval.results.names import BUILT_IN
 from mdlm_lm_eval.results.statistics import Interval, paired_interval
@@ -37,6 +36,9 @@ class MaskLine:
 
     name: str
     seeds: tuple[Curve, ...]
+    ends: tuple[
+        int, int
+    ]  # the fewest and the most masks between which a loss is stated: no look at the scores picks them
 
     @property
     def curve(self) -> Curve:
@@ -44,29 +46,22 @@ class MaskLine:
         return over_seeds(self.seeds)
 
     @property
-    def lost(self) -> float:
-        """The drop over the mask counts in points."""
-        interval = drop(self.curve)
-        return interval.mean if interval else 0.0
+    def lost(self) -> Interval:
+        """Accuracy at the fewest masks minus that at the most, in points, paired by task."""
+        fewest, most = (self.curve[n] for n in self.ends)
+        return _difference(most, fewest).scaled(100)
 
     @property
     def loses(self) -> bool:
-        """Whether most masks serve clearly worse than fewest: two counts that no look at the scores has picked."""
-        fewest, most = min(self.curve), max(self.curve)
-        between = drop({n: self.curve[n] for n in (fewest, most)})
-        is_worse = self.curve[most].mean < self.curve[fewest].mean and round(self.lost, 1) > 0
-        return between is not None and is_worse and (between.low is None or between.low > 0)
+        """Whether most masks serve clearly worse than fewest."""
+        return round(self.lost.mean, 1) > 0 and (self.lost.low is None or self.lost.low > 0)
 
     @property
     def loss_in_words(self) -> str:
-        """In points, and whether chance alone makes as many; no number where accuracy differs but does not fall."""
-        if self.loses:
-            return f"{self.lost:.1f}"
-        if round(self.lost, 1) == 0:
+        """In points, and whether chance alone makes as many."""
+        if round(self.lost.mean, 1) <= 0:
             return "none"
-        over = drop(self.curve)
-        is_within_chance = over is not None and over.low is not None and over.low <= 0
-        return f"{self.lost:.1f}, within chance" if is_within_chance else "no clear loss"
+        return f"{self.lost.mean:.1f}" if self.loses else f"{self.lost.mean:.1f}, within chance"
 
     @property
     def label(self) -> str:
@@ -80,8 +75,9 @@ class MaskLine:
         if len(self.seeds) > 1:
             low, high = self.curve[n].low, self.curve[n].high
         else:
-            best, below = max(estimate.mean for estimate in self.curve.values()), _below_best(self.curve, n)
-            low, high = (None if end is None else best - end for end in (below.high, below.low))
+            best = max(self.curve.values(), key=lambda estimate: estimate.mean)
+            below = _difference(self.curve[n], best)
+            low, high = (None if end is None else best.mean - end for end in (below.high, below.low))
         return None if low is None or high is None else (100 * low, 100 * high)
 
 
@@ -101,9 +97,11 @@ class Headline:
         """What is drawn as measured: before, then after."""
         if self.before is None:
             return ()
-        before = MaskLine(_short(self.before.model), (_curve(self.before),))
-        after = MaskLine(self._fine_tuned, tuple(map(_curve, self.after))) if self.after else None
-        return (before, after) if after else (before,)
+        curves = tuple(map(_curve, self.after))
+        counts = _shared(_curve(self.before), *curves)
+        ends = min(counts), max(counts)
+        before = MaskLine(_short(self.before.model), (_curve(self.before),), ends)
+        return (before, MaskLine(self._fine_tuned, curves, ends)) if curves else (before,)
 
     @property
     def sentence(self) -> str:
@@ -118,7 +116,7 @@ class Headline:
                 return f"Appended masks cost {model} no accuracy that can be measured."
             others = f"Appended masks cost LLaDA-8B {self._stated} points of accuracy, as published"
             return f"{others}; {model} shows no clear loss."
-        cost = f"Appended masks cost {model} {before.lost:.1f} points of accuracy"
+        cost = f"Appended masks cost {model} {before.lost.mean:.1f} points of accuracy"
         if not fine_tuned:
             return f"{cost}."
         seeds = f" (mean of {len(self.after)} seeds)" if len(self.after) > 1 else ""
@@ -129,7 +127,8 @@ class Headline:
         """What the measured bands are, "" where nothing is measured."""
         if not self.lines:
             return ""
-        bands = "Bands are 95% intervals of the difference from the line's best, on the same questions."
+        bands = "Lost: from {} to {} masks. ".format(*self.lines[0].ends)
+        bands += "Bands are 95% intervals of the difference from the line's best, on the same questions."
         if len(self.after) > 1:
             bands += " A line of several seeds is their mean, its band from the lowest to the highest."
         return bands
@@ -141,7 +140,7 @@ class Headline:
         if not before.loses:
             return "Measured: no clear drop"
         after = f"; fine-tuned {fine_tuned[0].loss_in_words}" if fine_tuned else ""
-        return f"Measured: {before.lost:.1f} points lost{after}"
+        return f"Measured: {before.lost.mean:.1f} points lost{after}"
 
     @property
     def published_title(self) -> str:
@@ -180,7 +179,9 @@ def headline_of(board: Board) -> Headline:
     adapted = _adapted(before, rows) if before else []
     agnostic = [row for row in adapted if _MASK_AGNOSTIC.search(row.adapter or "")]
     chosen = next(iter([*agnostic, *adapted]), None)
-    after = tuple(row for row in adapted if chosen and _seeds_of(row) == _seeds_of(chosen))
+    after = tuple(row for row in adapted if chosen and adapter_of(row) == adapter_of(chosen))
+    if before and chosen and len(_shared(*map(_curve, (before, *after)))) < 2:
+        after = (chosen,)
     stated = (row for row in board.rows if _PUBLISHED.search(row.model) and "drop_points" in row.stated)
     return Headline(before, after, tuple(row for row in stated if not row.adapter))
 
@@ -202,7 +203,13 @@ def write_headline(board: Board, folder: Path) -> list[Path]:
 
 
 def _lost(row: LeaderboardRow) -> float:
-    return MaskLine("", (_curve(row),)).lost
+    curve = _curve(row)
+    return MaskLine("", (curve,), (min(curve), max(curve))).lost.mean
+
+
+def _shared(*curves: Curve) -> set[int]:
+    """Mask counts that all have."""
+    return set.intersection(*map(set, curves))
 
 
 def _curve(row: LeaderboardRow) -> Curve:
@@ -210,13 +217,14 @@ def _curve(row: LeaderboardRow) -> Curve:
 
 
 def _adapted(row: LeaderboardRow, rows: Sequence[LeaderboardRow]) -> list[LeaderboardRow]:
-    own = [one for one in rows if one.adapter and (one.model, one.other) == (row.model, row.other)]
+    own = [
+        one
+        for one in rows
+        if one.adapter
+        and (one.model, one.other) == (row.model, row.other)
+        and len(_shared(_curve(one), _curve(row))) > 1
+    ]
     return sorted(own, key=lambda one: one.adapter or "")
-
-
-def _seeds_of(row: LeaderboardRow) -> tuple[str, set[int]]:
-    """What rows share that are seeds of one line."""
-    return adapter_of(row), set(_curve(row))
 
 
 def _short(model: str) -> str:
@@ -302,12 +310,11 @@ def _ticks(counts: Sequence[int]) -> list[int]:
     return [*kept, *others[-1:]]
 
 
-def _below_best(curve: Curve, x: int) -> Interval:
-    """How far the accuracy at x is below the best of the curve, on the same questions."""
-    best = max(curve.values(), key=lambda estimate: estimate.mean)
-    if not best.by_task or best.by_task.keys() != curve[x].by_task.keys():
-        return Interval(best.mean - curve[x].mean, None, None, 0)
-    return paired_interval(curve[x].by_task, best.by_task)
+def _difference(first: Estimate, second: Estimate) -> Interval:
+    """`second - first` of two accuracies, on the same questions where both say what each task has."""
+    if not first.by_task or first.by_task.keys() != second.by_task.keys():
+        return Interval(second.mean - first.mean, None, None, 0)
+    return paired_interval(first.by_task, second.by_task)
 
 
 def _labels(headline: Headline) -> list[tuple[str, float]]:

@@ -25,15 +25,25 @@ def folded(rows: Iterable[LeaderboardRow]) -> list[LeaderboardRow]:
     recipes: dict[Hashable, list[LeaderboardRow]] = {}
     for row in rows:
         recipes.setdefault(_recipe(row), []).append(row)
-    return [_mean_row(seeds) if len(seeds) > 1 else seeds[0] for seeds in recipes.values()]
+    return [
+        row
+        for seeds in recipes.values()
+        for row in ([_mean_row(seeds)] if len(seeds) > 1 and _have_shared_counts(seeds) else seeds)
+    ]
+
+
+def _have_shared_counts(seeds: Sequence[LeaderboardRow]) -> bool:
+    """Whether there is a mask count that all were measured at, or none of any."""
+    counts = [set(seed.curve("masks")) for seed in seeds]
+    return bool(set.intersection(*counts)) or not any(counts)
 
 
 def _recipe(row: LeaderboardRow) -> Hashable:
-    """What seeds of one recipe share, mask counts included; a row whose adapter names no seed shares it with none."""
+    """What seeds of one recipe share; a row whose adapter names no seed shares it with none."""
     recipe = adapter_of(row)
     if recipe == (row.adapter or ""):
         return row.id
-    return row.model, recipe, row.steps, row.unmasking, row.other, frozenset(row.curve("masks"))
+    return row.model, recipe, row.steps, row.unmasking, row.other
 
 
 def _mean_row(seeds: Sequence[LeaderboardRow]) -> MeanRow:
