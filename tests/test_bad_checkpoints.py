@@ -17,6 +17,8 @@ from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
+from mdlm_lm_eval.default_model import default_model_path
+from mdlm_lm_eval.families import files_digest
 from mdlm_lm_eval.lm import MDLM
 from mdlm_lm_eval.options import OptionError
 
@@ -264,3 +266,29 @@ def test_weights_that_are_not_finite(checkpoint: Path, adapter: Path) -> None:
     path = adapter / "adapter_model.safetensors"
     save_file({name: torch.full_like(weight, torch.nan) for name, weight in load_file(path).items()}, path)
     assert "not finite" in refusal(pretrained=str(checkpoint), peft=str(adapter))
+
+
+@pytest.mark.parametrize("name", ["tokenizer_config.json", "generation_config.json"])
+@pytest.mark.parametrize("what", ["pipe", "folder", "dead link"])
+def test_what_is_no_file_is_not_overlooked(broken: Path, name: str, what: str) -> None:
+    (broken / name).unlink(missing_ok=True)
+    {
+        "pipe": lambda: os.mkfifo(broken / name),
+        "folder": lambda: (broken / name).mkdir(),
+        "dead link": lambda: (broken / name).symlink_to("nowhere"),
+    }[what]()
+    assert f"{name} " in refusal(pretrained=str(broken))
+
+
+def test_only_files_are_weights(broken: Path) -> None:
+    before = files_digest(str(broken))
+    os.mkfifo(broken / "other.safetensors")
+    (broken / "more.safetensors").mkdir()
+    assert files_digest(str(broken)) == before
+
+
+def test_an_adapter_around_a_tied_output_head(tmp_path: Path) -> None:
+    model = AutoModelForCausalLM.from_pretrained(default_model_path())
+    get_peft_model(model, LoraConfig(r=2, target_modules=["lm_head"])).save_pretrained(tmp_path)
+    lm = MDLM(peft=str(tmp_path), device="cpu", batch_size=1)
+    assert lm.model.get_output_embeddings().weight.data_ptr() == lm.model.get_input_embeddings().weight.data_ptr()

@@ -1,6 +1,7 @@
 """Weights into transformers' own classes, streamed and renamed by transformers."""
 
 import json
+import os
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
@@ -24,6 +25,7 @@ from mdlm_lm_eval.families.loading.errors import reason, remote_code_sentence
 from mdlm_lm_eval.families.registry import family_of
 from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.results.files import UnusableFile, read_json
+from mdlm_lm_eval.values import shown
 
 NAMES_SHOWN = 5
 
@@ -143,9 +145,11 @@ def _check_shards(pretrained: str, subfolder: str) -> None:
 def _check_generation_config(pretrained: str, subfolder: str) -> None:
     """Raises OptionError where it is no JSON: transformers would go on without, and so without its ends of text."""
     path = Path(pretrained) / subfolder / GENERATION_CONFIG_NAME
-    if path.is_file():
+    if os.path.lexists(path):  # a link that leads nowhere, too
         try:
-            read_json(path)
+            content = read_json(path)
+            if not isinstance(content, dict):
+                raise UnusableFile(f"must hold names with a value each, not {shown(content)}")
         except UnusableFile as error:
             raise OptionError(f"pretrained={pretrained}: {path.name} {error}") from error
 
