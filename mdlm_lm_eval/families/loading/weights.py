@@ -2,6 +2,7 @@
 
 import json
 import os
+from contextlib import suppress
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
@@ -28,6 +29,8 @@ from mdlm_lm_eval.results.files import UnusableFile, read_json
 from mdlm_lm_eval.values import shown
 
 NAMES_SHOWN = 5
+# As safetensors calls them.
+_NO_FLOATS = ("BOOL", "I8", "I16", "I32", "I64", "U8", "U16", "U32", "U64", "C64")
 
 
 def load_model(
@@ -52,6 +55,8 @@ def load_model(
         family.refuse("tp_plan", from_pretrained_kwargs["tp_plan"])
     _check_shards(pretrained, subfolder or "")
     _check_generation_config(pretrained, subfolder or "")
+    if getattr(config, "quantization_config", None) is None:
+        _check_dtypes(pretrained, subfolder or "")
     try:
         model, info = _loader(family, config).from_pretrained(
             pretrained,
@@ -140,6 +145,19 @@ def _check_shards(pretrained: str, subfolder: str) -> None:
                 raise OptionError(
                     f"pretrained={pretrained}: {path.name} names {shard}, which is no file in that folder"
                 )
+
+
+def _check_dtypes(pretrained: str, subfolder: str) -> None:
+    """Raises OptionError where weights in a folder are whole numbers, to which transformers would cut what they were."""
+    for path in filter(Path.is_file, (Path(pretrained) / subfolder).glob("*.safetensors")):
+        with suppress(SafetensorError), safe_open(path, framework="pt") as weights:  # a damaged file is told when read
+            for name in weights.keys():  # noqa: SIM118  (no mapping)
+                dtype = weights.get_slice(name).get_dtype()
+                if name.endswith(".weight") and dtype in _NO_FLOATS:
+                    raise OptionError(
+                        f"pretrained={pretrained}: {name} has the type {dtype} and config.json names no "
+                        "quantization_config; weights must be floating-point numbers"
+                    )
 
 
 def _check_generation_config(pretrained: str, subfolder: str) -> None:
