@@ -148,7 +148,7 @@ def _check_shards(pretrained: str, subfolder: str) -> None:
 
 
 def _check_dtypes(pretrained: str, subfolder: str) -> None:
-    """Raises OptionError where weights in a folder are whole numbers, to which transformers would cut what they were."""
+    """Raises OptionError where weights in a folder are whole numbers, which transformers would take as they are."""
     for path in filter(Path.is_file, (Path(pretrained) / subfolder).glob("*.safetensors")):
         with suppress(SafetensorError), safe_open(path, framework="pt") as weights:  # a damaged file is told when read
             for name in weights.keys():  # noqa: SIM118  (no mapping)
