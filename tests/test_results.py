@@ -246,7 +246,8 @@ def tracker(tmp_path: Path) -> Any:
 
 def results_of(**arguments: Any) -> dict[str, Any]:
     mdlm = {"pretrained": "built-in", "adapter": None}
-    return {"config": {"model_args": arguments, "mdlm": mdlm}, "configs": {"t": {"dataset_path": "/home/me/data"}}}
+    task = {"dataset_path": "/home/me/data", "metadata": {**arguments, "config_source": "/home/me/t.yaml"}}
+    return {"config": {"model_args": arguments, "mdlm": mdlm}, "configs": {"t": task}}
 
 
 def test_what_lm_eval_writes_is_clean_and_lies_under_the_models_name(tracker: Any, tmp_path: Path) -> None:
@@ -256,6 +257,8 @@ def test_what_lm_eval_writes_is_clean_and_lies_under_the_models_name(tracker: An
     content = json.loads(path.read_text())
     assert content["config"]["model_args"] == {"pretrained": "m", "n_masks": 5}
     assert content["configs"]["t"]["dataset_path"] == "data"
+    # lm-eval puts the model arguments there, too.
+    assert content["configs"]["t"]["metadata"] == {"pretrained": "m", "n_masks": 5, "config_source": "t.yaml"}
     assert content["model_name"] == "built-in"
 
 

@@ -214,7 +214,7 @@ def _task(content: Mapping[str, Any], name: str, mdlm: Mapping[str, Any]) -> Tas
         n_original=int(counts["original"]),
         output_type=str(config.get("output_type", "")),
         generation=dict(config.get("generation_kwargs") or {}),
-        metadata=dict(config.get("metadata") or {}),
+        metadata=published(dict(config.get("metadata") or {})),
         effective={key: (int(value[0]), int(value[1])) for key, value in effective.items() if isinstance(value, list)},
         cost=_cost(effective),
         unsafe_code=bool(config.get("unsafe_code")),

@@ -40,9 +40,12 @@ def clean_results(results: dict[str, Any]) -> None:
     results["config"] = published(results["config"])
     for config in results.get("configs", {}).values():
         config |= {name: published(config[name]) for name in ("dataset_path", "dataset_kwargs") if name in config}
+        # lm-eval puts all model arguments into it, tokens included.
         metadata = config.get("metadata") or {}
         if source := metadata.get("config_source"):
-            config["metadata"] = metadata | {"config_source": _within_package(source)}
+            metadata = metadata | {"config_source": _within_package(source)}
+        if metadata:
+            config["metadata"] = published(metadata)
 
 
 def check_saved(tracker: Any, samples: dict[str, int] | None = None) -> list[Path]:
