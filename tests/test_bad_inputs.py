@@ -94,6 +94,7 @@ MODEL_ARGUMENTS = [
     ("device_mesh=foo", "device_mesh must be a DeviceMesh of torch, from Python, not foo"),
     ("preset=5", "unknown preset='5'"),
     ("tokenizer=", "tokenizer must be a text of at least one character, not ''"),
+    ("pretrained=/etc/passwd", "pretrained=/etc/passwd: must be a folder, and is a file"),
     ("tokenizer=/nowhere", "tokenizer=/nowhere: there is no such folder"),
     ("tokenizer=5", "tokenizer of 5 cannot be loaded: "),
     ("self=5", "unknown model argument self=5; did you mean seed?"),

@@ -85,6 +85,7 @@ def refusal(given: list[str], monkeypatch: pytest.MonkeyPatch) -> str:
         ("--lora_r=100000", "lora_r must be at most 32, the width of the model, not 100000"),
         ("--lora_r=1000000000", "lora_r must be a number from 1 up to 100000, not 1000000000"),
         ("--lora_r=-1", "lora_r must be a number from 1 up to 100000, not -1"),
+        ("--learning_rate=1e30", "learning_rate must be a number below 18446744073709551616, not 1e30"),
         ("--lora_dropout=2", "lora_dropout must be a number from 0 up to 0.99, not 2"),
         ("--lora_target_modules=(", r"lora_target_modules=\(: "),
         (

@@ -8,7 +8,7 @@ from typing import Any
 
 from mdlm_lm_eval import tasks_path
 from mdlm_lm_eval.results.files import UnusableFile, read_json
-from mdlm_lm_eval.results.privacy import published
+from mdlm_lm_eval.results.privacy import published, published_text
 from mdlm_lm_eval.values import OptionError
 
 _saved: list[Path] = []
@@ -89,6 +89,8 @@ def _cleaned_and_checked(save: Callable[..., None]) -> Callable[..., None]:
             names = self.general_config_tracker
             names.model_name = "+".join(filter(None, (mdlm["pretrained"], mdlm["adapter"])))
             names.model_name_sanitized = sanitize_model_name(names.model_name)
+            if names.system_instruction:
+                names.system_instruction = published_text(names.system_instruction)
         save(self, results=results, samples=samples)
         _note(self)
 
