@@ -86,3 +86,11 @@ def test_implausible_numbers_are_named(tmp_path: Path) -> None:
     )
     assert found[1].startswith(f"mdlm_context reports 0.95, its tasks' mean is {mean:.6f}")
     assert len(found) == 2
+
+
+def test_a_tasks_metadata_is_looked_at_too(tmp_path: Path) -> None:
+    content = suite_file()
+    content["configs"]["mdlm_verb_smallest"]["metadata"]["token"] = "hf_x"
+    assert problems(tmp_path, content) == [
+        "holds a secret or a folder of your machine in the metadata of 'mdlm_verb_smallest'"
+    ]
