@@ -294,6 +294,14 @@ def test_words_that_the_parser_refuses(
     assert capsys.readouterr().err.splitlines()[-1].startswith(f"mdlm-sweep: error: argument {words[0]}: ")
 
 
+@pytest.mark.parametrize("words", [["groups"], ["shots-against-masks", "results"]])
+def test_an_analysis_wants_a_folder(
+    words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_command("mdlm-attribution", [*words, "--output_path="], monkeypatch) == "2"
+    assert "argument --output_path: must be the name of a folder, not empty" in capsys.readouterr().err
+
+
 def test_batch_size_and_device_may_stand_among_the_model_arguments(checkpoint: Path) -> None:
     from_command_line = {"batch_size": 1, "max_batch_size": None, "device": "cuda:0"}
     arguments = {"pretrained": str(checkpoint), "batch_size": 4, "device": "cpu"}
