@@ -91,6 +91,7 @@ def test_implausible_numbers_are_named(tmp_path: Path) -> None:
 def test_a_tasks_metadata_is_looked_at_too(tmp_path: Path) -> None:
     content = suite_file()
     content["configs"]["mdlm_verb_smallest"]["metadata"]["token"] = "hf_x"
+    content["configs"]["mdlm_emotion_largest"]["metadata"]["config_source"] = "/usr/lib/lm_eval/tasks/a.yaml"
     assert problems(tmp_path, content) == [
         "holds a secret or a folder of your machine in the metadata of 'mdlm_verb_smallest'"
     ]
