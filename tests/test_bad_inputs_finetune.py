@@ -100,7 +100,7 @@ def refusal(given: list[str], monkeypatch: pytest.MonkeyPatch) -> str:
         ("--max_steps", "max_steps expected one argument"),
         ("--max_length=1000000000", "max_length must be a number from 2 up to"),
         ("--max_length=5000", "max_length must be at most 256, the context of model, not 5000"),
-        ("--seed=99999999999999999999999", "seed must be a whole number, not 9+"),
+        ("--seed=99999999999999999999999", "seed must be a whole number below 18446744073709551616, not 9+"),
         ("--learning_rate=1e-400", "learning_rate must be a number above 0, not 0"),
         ("--learning_rate=-1", "learning_rate must be a number above 0, not -1"),
         ("--weight_decay=nan", "weight_decay must be a number, not nan"),
