@@ -4,6 +4,7 @@ import json
 import os
 import re
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -257,6 +258,25 @@ def test_a_broken_recipe_of_the_run_to_resume(here: Path, monkeypatch: pytest.Mo
     (here / "out" / "a.checkpoints" / "checkpoint-1").mkdir(parents=True)
     (here / "out" / "a.checkpoints" / "recipe.yaml").write_text(FILES["tab.yaml"])
     assert "recipe.yaml cannot be read, so that it cannot" in refusal(words("--resume"), monkeypatch)
+
+
+def test_damaged_checkpoints(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = words("--max_steps=2", "--save_steps=1")
+    monkeypatch.setattr(sys, "argv", ["mdlm-finetune", *given])
+    main()
+    shutil.rmtree(here / "out" / "a")
+    shutil.rmtree(here / "out" / "a.checkpoints" / "checkpoint-2")
+    checkpoint = here / "out" / "a.checkpoints" / "checkpoint-1"
+    for name in ("optimizer.pt", "scheduler.pt", "rng_state.pth", "adapter_model.safetensors"):
+        whole = (checkpoint / name).read_bytes()
+        for damaged in (b"", b"garbage"):
+            (checkpoint / name).write_bytes(damaged)
+            sentence = refusal([*given, "--resume"], monkeypatch)
+            assert re.search("checkpoint-1 cannot be continued: .*; remove it, or begin anew", sentence), (
+                name,
+                sentence,
+            )
+        (checkpoint / name).write_bytes(whole)
 
 
 def test_flags_without_a_value_are_true(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -93,7 +93,7 @@ def check_folders(
             f"{checkpoints / RECIPE} cannot be read, so that it cannot be continued: {one_line(error)}"
         ) from error
     before, now = _what_is_learned(stored), _what_is_learned(recipe)
-    for name in sorted(before.keys() | now.keys()):
+    for name in sorted(before.keys() | now.keys(), key=str):
         if now.get(name) != before.get(name):
             raise OptionError(
                 f"{name}={now.get(name, 'its default')} is not allowed with --resume: {checkpoints} holds a run with "
@@ -146,4 +146,4 @@ def last_checkpoint(arguments: FinetuneArguments) -> str | None:
 
 def _what_is_learned(recipe: dict[str, Any]) -> dict[str, Any]:
     """The settings that decide the weights."""
-    return {name: value for name, value in recipe.items() if not name.startswith(FREE_ON_RESUMING)}
+    return {name: value for name, value in recipe.items() if not str(name).startswith(FREE_ON_RESUMING)}
