@@ -95,3 +95,9 @@ def test_a_tasks_metadata_is_looked_at_too(tmp_path: Path) -> None:
     assert problems(tmp_path, content) == [
         "holds a secret or a folder of your machine in the metadata of 'mdlm_verb_smallest'"
     ]
+
+
+def test_an_option_has_one_value(tmp_path: Path) -> None:
+    content = suite_file()
+    content["config"]["mdlm"]["likelihood"]["mc_num"] = [128]
+    assert problems(tmp_path, content) == ["records likelihood options that cannot be: mc_num=[128]"]
