@@ -33,13 +33,13 @@ def usable_device(device: str | None) -> str:
     return device
 
 
-def check_device(device: str | None) -> None:
+def check_device(device: str | torch.device | None) -> None:
     """Raises OptionError for a device that this machine does not have."""
     try:
         found = torch.empty(0, device=device).device
         # torch knows a device without memory, and takes cpu:99 for cpu.
-        is_here = found.type != "meta" and (found.type != "cpu" or device in (None, "cpu", "cpu:0"))
-    except (RuntimeError, AssertionError):
+        is_here = found.type != "meta" and (found.type != "cpu" or str(device) in ("None", "cpu", "cpu:0"))
+    except (RuntimeError, AssertionError, TypeError):
         is_here = False
     if not is_here:
         devices = " or ".join(sorted({best_device(), "cpu"}))

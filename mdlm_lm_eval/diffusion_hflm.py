@@ -16,12 +16,19 @@ from mdlm_lm_eval.denoiser import Denoiser
 from mdlm_lm_eval.devices import share_cpu_among_processes, usable_device
 from mdlm_lm_eval.families.loading.errors import refusing
 from mdlm_lm_eval.fitting import fit, prefix_token_id
-from mdlm_lm_eval.model_arguments import LOADING_NAMES, ModelArguments, bitsandbytes_arguments, split_model_arguments
-from mdlm_lm_eval.options import OptionError
+from mdlm_lm_eval.model_arguments import (
+    KNOWN_NAMES,
+    LOADING_NAMES,
+    OWN_NAMES,
+    ModelArguments,
+    bitsandbytes_arguments,
+    split_model_arguments,
+)
+from mdlm_lm_eval.options import OptionError, unknown_option
 from mdlm_lm_eval.request_cache import RequestCache
 from mdlm_lm_eval.results.record import RunRecord
 from mdlm_lm_eval.text import encode_without_masks
-from mdlm_lm_eval.values import shown
+from mdlm_lm_eval.values import must_be, shown
 
 
 class DiffusionHFLM(HFLM):
@@ -48,8 +55,8 @@ class DiffusionHFLM(HFLM):
         self.custom_prefix_token_id = loading.get("prefix_token_id")
         self._quantization_config = loading.pop("quantization_config", None)  # HFLM passes the config's own beside it
         share_cpu_among_processes()
-        if pretrained is None:  # what lm-eval makes of `pretrained=None`
-            raise OptionError("pretrained must be a hub id, a folder or built-in, not none")
+        if pretrained is None or isinstance(pretrained, (dict, list)):  # lm-eval reads JSON, and the word None
+            raise must_be("pretrained", "a hub id, a folder or built-in", "none" if pretrained is None else pretrained)
         if isinstance(pretrained, str):
             pretrained = model_path(pretrained)
         else:
@@ -85,6 +92,8 @@ class DiffusionHFLM(HFLM):
         given = {name: value for name, value in (additional_config or {}).items() if value is not None} | arg_dict
         if isinstance(given.get("pretrained"), (int, float)):
             given["pretrained"] = str(given["pretrained"])  # lm-eval reads a folder named 5 as a number
+        if "self" in given:  # no argument's name, but Python's own
+            raise unknown_option("model argument", "self", given["self"], KNOWN_NAMES, listed=OWN_NAMES)
         return cls(**given)
 
     @classmethod
@@ -262,10 +271,10 @@ class DiffusionHFLM(HFLM):
         Raises OptionError, before prompts are built, without one.
         """
         named = chat_template if isinstance(chat_template, str) else None
-        if named is not None and isinstance(self.tokenizer.chat_template, str):
+        if named is not None and not isinstance(self.tokenizer.chat_template, dict):
+            has = "no template" if self.tokenizer.chat_template is None else "one template, without a name"
             raise OptionError(
-                f"--apply_chat_template {shown(named)}: this model's tokenizer has one template, without a name; "
-                "leave the name out"
+                f"--apply_chat_template {shown(named)}: this model's tokenizer has {has}; leave the name out"
             )
         with refusing("--apply_chat_template cannot be used with this model's tokenizer"):
             found: str | None = super().chat_template(chat_template)

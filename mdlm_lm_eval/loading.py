@@ -7,6 +7,8 @@ import torch
 from mdlm_lm_eval import families
 from mdlm_lm_eval.default_model import BUILT_IN
 from mdlm_lm_eval.denoiser import Denoiser
+from mdlm_lm_eval.devices import check_device
+from mdlm_lm_eval.values import parse_flag, parse_whole
 
 
 def load_denoiser(
@@ -33,8 +35,14 @@ def load_denoiser(
     where: dict[str, Any] = {
         "revision": revision,
         "subfolder": subfolder,
-        "trust_remote_code": trust_remote_code,
+        "trust_remote_code": parse_flag("trust_remote_code", trust_remote_code),
     }
+    if shift_logits is not None:
+        shift_logits = parse_flag("shift_logits", shift_logits)
+    if block_length is not None:
+        block_length = parse_whole("block_length", block_length, least=1)
+    if device is not None:
+        check_device(device)
     config = families.load_config(pretrained, **where)
     settings = config.to_dict()
     tokenizer = None

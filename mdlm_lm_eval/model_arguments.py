@@ -151,8 +151,13 @@ def check_loading(arguments: Mapping[str, Any]) -> dict[str, Any]:
     checked |= {
         name: parse_whole(name, arguments[name], least=least) for name, least in _WHOLE_NUMBERS.items() if name in given
     }
+    for name in given & {*_TEXTS, "tokenizer"}:
+        if isinstance(arguments[name], (dict, list, bool)):
+            raise must_be(name, "a text", arguments[name])
     checked |= {name: str(arguments[name]) for name in _TEXTS if name in given}
-    for name in _TEXTS:
+    if isinstance(arguments.get("tokenizer"), (int, float)):
+        checked["tokenizer"] = str(arguments["tokenizer"])
+    for name in (*_TEXTS, "tokenizer"):
         # A variable that a script did not set; lm-eval takes it for no adapter. Its own default for a subfolder is "".
         if name != "subfolder" and checked.get(name) == "":
             raise must_be(name, "a text of at least one character", "")

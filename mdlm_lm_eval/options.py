@@ -352,7 +352,7 @@ def _parse(declared: Field[Any], value: object) -> Any:
         return parse_flag(declared.name, value)
     if str in kinds:
         fits = str(value) in known.choices() if known.choices is not None else str(value) != ""
-        if value is None or not fits:
+        if value is None or not fits or isinstance(value, (dict, list)):
             raise must_be(declared.name, requirement(declared), value)
         return str(value)
     if Auto in kinds and value == "auto":

@@ -14,10 +14,12 @@ from sqlitedict import SqliteDict
 from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.results.files import check_writable
 from mdlm_lm_eval.results.record import RunRecord
+from mdlm_lm_eval.values import must_be
 
 FINGERPRINT_KEY = "mdlm_lm_eval.fingerprint"
 RECORD_KEY = "mdlm_lm_eval.record"
 SAMPLE_PREFIX = "mdlm_lm_eval.sample "
+_LONGEST_NAME = 200  # bytes; disks take 255, and sqlite writes files whose names are longer beside it
 
 
 class RequestCache:
@@ -68,6 +70,11 @@ def _sample_key(arguments: tuple[Any, ...], seed: int) -> str:
 def check_cache_file(path: str) -> None:
     """Raises OptionError where nothing can be kept at `path`, or something else is."""
     check_writable(Path(path).parent, "--use_cache")
+    name = Path(path).name
+    if len(name.encode()) > _LONGEST_NAME:
+        raise must_be("--use_cache", f"a file's name of at most {_LONGEST_NAME} bytes", name)
+    if Path(path).is_char_device():  # sqlite takes /dev/null for an empty file
+        raise OptionError(f"--use_cache: {path} is a device; name another file")
     try:
         if os.path.lexists(path):  # a link that leads nowhere, too
             with closing(sqlite3.connect(path)) as connection:

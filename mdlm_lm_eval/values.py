@@ -4,7 +4,7 @@ import difflib
 import re
 from collections.abc import Iterable
 
-_LARGEST = 2**64
+LARGEST = 2**64  # and no option's value reaches it
 _NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
 _LONGEST_NUMBER = 400  # characters
 
@@ -22,7 +22,7 @@ def shown(value: object) -> str:
     """A value as it was typed, cut short where it is long."""
     if value is None or isinstance(value, bool):
         return str(value).lower()
-    if isinstance(value, float) and value.is_integer() and abs(value) < _LARGEST:
+    if isinstance(value, float) and value.is_integer() and abs(value) < LARGEST:
         return str(int(value))
     text = value if isinstance(value, str) and value.isprintable() and value.strip() == value != "" else repr(value)
     return text if len(text) <= 100 else f"{text[:100]}..."
@@ -75,7 +75,7 @@ def number_of(value: object) -> int | float | None:
             return None
         value = float(value) if set(value) & set(".eE") else int(value)
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return value if is_number and abs(value) < _LARGEST else None  # type: ignore[arg-type,return-value]
+    return value if is_number and abs(value) < LARGEST else None  # type: ignore[arg-type,return-value]
 
 
 def whole_of(value: object) -> int | None:

@@ -17,11 +17,14 @@ from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
+from mdlm_lm_eval.default_model import default_model_path
+from mdlm_lm_eval.families import files_digest
 from mdlm_lm_eval.lm import MDLM
 from mdlm_lm_eval.options import OptionError
 
 # What stands in config.json in place of the right value.
 CONFIG_VALUES = [
+    ("output_hidden_states", "x", "output_hidden_states must be true or false, not x"),
     ("vocab_size", "abc", "'vocab_size' expected int, got str"),
     ("vocab_size", None, "'vocab_size' expected int, got NoneType"),
     ("vocab_size", 10**13, "vocab_size must be a whole number from 1 up to 2147483647, not 10000000000000"),
@@ -82,7 +85,7 @@ FILES: list[tuple[dict[str, str | None], str]] = [
     ({"tokenizer.json": "[" * 100_000}, "tokenizer of"),
     ({"tokenizer.json": None, "tokenizer_config.json": None}, "tokenizer of"),
     ({"generation_config.json": "{"}, "generation_config.json is no whole JSON file"),
-    ({"generation_config.json": "[]"}, "cannot be loaded as asked for"),
+    ({"generation_config.json": "[]"}, "generation_config.json must hold names with a value each"),
     ({"generation_config.json": '{"eos_token_id": "x"}'}, "generation_config.json"),
     ({"model.safetensors": None}, "its weights cannot be read"),
     ({"model.safetensors": ""}, "its weights cannot be read"),
@@ -264,3 +267,37 @@ def test_weights_that_are_not_finite(checkpoint: Path, adapter: Path) -> None:
     path = adapter / "adapter_model.safetensors"
     save_file({name: torch.full_like(weight, torch.nan) for name, weight in load_file(path).items()}, path)
     assert "not finite" in refusal(pretrained=str(checkpoint), peft=str(adapter))
+
+
+@pytest.mark.parametrize("name", ["tokenizer_config.json", "generation_config.json"])
+@pytest.mark.parametrize("what", ["pipe", "folder", "dead link"])
+def test_what_is_no_file_is_not_overlooked(broken: Path, name: str, what: str) -> None:
+    (broken / name).unlink(missing_ok=True)
+    {
+        "pipe": lambda: os.mkfifo(broken / name),
+        "folder": lambda: (broken / name).mkdir(),
+        "dead link": lambda: (broken / name).symlink_to("nowhere"),
+    }[what]()
+    assert f"{name} " in refusal(pretrained=str(broken))
+
+
+def test_only_files_are_weights(broken: Path) -> None:
+    before = files_digest(str(broken))
+    os.mkfifo(broken / "other.safetensors")
+    (broken / "more.safetensors").mkdir()
+    assert files_digest(str(broken)) == before
+
+
+def test_an_adapter_around_a_tied_output_head(tmp_path: Path) -> None:
+    model = AutoModelForCausalLM.from_pretrained(default_model_path())
+    get_peft_model(model, LoraConfig(r=2, target_modules=["lm_head"])).save_pretrained(tmp_path)
+    lm = MDLM(peft=str(tmp_path), device="cpu", batch_size=1)
+    assert lm.model.get_output_embeddings().weight.data_ptr() == lm.model.get_input_embeddings().weight.data_ptr()
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.bool])
+def test_weights_that_are_whole_numbers(broken: Path, dtype: torch.dtype) -> None:
+    path = broken / "model.safetensors"
+    weights = load_file(path)
+    save_file(weights | {"model.norm.weight": weights["model.norm.weight"].to(dtype)}, path, {"format": "pt"})
+    assert "weights must be floating-point numbers" in refusal(pretrained=str(broken))

@@ -4,6 +4,7 @@ A new bad command is a row of this table. All run in this process, without lm-ev
 """
 
 import json
+import os
 import shutil
 import sqlite3
 import sys
@@ -79,6 +80,10 @@ COMMANDS = [
         "--tasks {suite} --use_cache {folder}/folder",
         "folder_rank0.db is no request cache: unable to open database file",
     ),
+    ("--tasks {suite} --use_cache {folder}/device", "device_rank0.db is a device; name another file"),
+    ("--tasks {suite} --use_cache {folder}/{long}", "--use_cache must be a file's name of at most 200 bytes, not xxx"),
+    ("--tasks {suite} --batch_size EMPTY", "--batch_size is not set; name auto or a number"),
+    ("--tasks {suite} --verbosity foo", "--verbosity must be one of DEBUG, INFO, WARNING, ERROR, CRITICAL, not FOO"),
     ("--tasks {suite} --use_cache /proc/nope/x", "--use_cache /proc/nope cannot be written: "),
     ("--tasks {suite} --use_cache {folder}/other", "other_rank0.db was not filled by --model mdlm"),
     ("--tasks {suite} --model_args pretrained={folder}/no_template --apply_chat_template", "--apply_chat_template"),
@@ -88,6 +93,10 @@ COMMANDS = [
     (
         "--tasks {suite} --model_args pretrained={folder}/one_template --apply_chat_template nosuch",
         "--apply_chat_template nosuch: this model's tokenizer has one template, without a name; leave the name out",
+    ),
+    (
+        "--tasks {suite} --model_args pretrained={folder}/no_template --apply_chat_template nosuch",
+        "--apply_chat_template nosuch: this model's tokenizer has no template; leave the name out",
     ),
     ("--tasks {suite} --model_args pretrained={folder}/two --apply_chat_template nosuch", "['default', 'plain']"),
     ("--tasks {suite} --model_args pretrained={folder}/damaged", f"not finite (NaN or infinity) for the task {SUITE}"),
@@ -121,6 +130,7 @@ def folder(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "garbage_rank0.db").write_text("no database at all " * 100)
     (folder / "folder_rank0.db").mkdir()
     (folder / "loop_rank0.db").symlink_to("loop_rank0.db")
+    (folder / "device_rank0.db").symlink_to(os.devnull)
     with sqlite3.connect(folder / "other_rank0.db") as connection:
         connection.execute("CREATE TABLE unnamed (key TEXT PRIMARY KEY, value BLOB)")
         connection.execute("INSERT INTO unnamed VALUES ('key', x'80049504000000000000008c015894')")

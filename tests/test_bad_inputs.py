@@ -3,6 +3,7 @@
 A new bad input is a row of one of these tables.
 """
 
+import json
 import shutil
 import sys
 from importlib import import_module
@@ -92,6 +93,16 @@ MODEL_ARGUMENTS = [
     ("chat_template_args=foo", "chat_template_args must be names with a value each, in JSON, not foo"),
     ("device_mesh=foo", "device_mesh must be a DeviceMesh of torch, from Python, not foo"),
     ("preset=5", "unknown preset='5'"),
+    ("tokenizer=", "tokenizer must be a text of at least one character, not ''"),
+    ("pretrained=/etc/passwd", "pretrained=/etc/passwd: must be a folder, and is a file"),
+    ("tokenizer=/nowhere", "tokenizer=/nowhere: there is no such folder"),
+    ("tokenizer=5", "tokenizer of 5 cannot be loaded: "),
+    ("self=5", "unknown model argument self=5; did you mean seed?"),
+    ('{"tokenizer": {}}', "tokenizer must be a text, not {}"),
+    ('{"peft": ["a"]}', "peft must be a text, not ['a']"),
+    ('{"pretrained": ["a"]}', "pretrained must be a hub id, a folder or built-in, not ['a']"),
+    ('{"device": ["cpu"]}', "device=['cpu'] is not on this machine; it must be "),
+    ('{"filler": ["a"]}', "filler must be a text of at least one character, not ['a']"),
 ]
 
 # `--gen_kwargs` and what task files hold.
@@ -112,6 +123,7 @@ REQUESTS = [
 
 # The settings of `mdlm-sweep --config FILE`, as YAML.
 SWEEP_FILES = [
+    ("tasks: t\ngrids: []", "grids must be a list of settings, not []"),
     ("tasks: 5", "tasks must be names of tasks, not 5"),
     ("tasks: {a: b}", "tasks must be a value or a list of values, not {'a': 'b'}"),
     ("tasks: [[a, b]]", "tasks must be a value or a list of values, not [['a', 'b']]"),
@@ -147,6 +159,7 @@ SWEEP_FILES = [
 ]
 
 COMMAND_LINES = [
+    ("mdlm-sweep", ["--tasks=t", "--status="], "--status is not set; name a sweep's --output_path"),
     ("mdlm-sweep", ["--tasks=t", "--n_masks=0x10"], "n_masks must be auto or a whole number from 1, not 0x10"),
     ("mdlm-sweep", ["--tasks=t", f"--model_args=n_masks={'1' * 400}"], "n_masks must be auto or a whole number from 1"),
     ("mdlm-sweep", ["--tasks=t", "--n_masks=４"], "n_masks must be auto or a whole number from 1, not ４"),
@@ -227,10 +240,9 @@ def run_command(name: str, words: list[str], monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.mark.parametrize(("typed", "sentence"), MODEL_ARGUMENTS)
 def test_model_arguments(weightless: Path, typed: str, sentence: str) -> None:
+    given = json.loads(typed) if typed.startswith("{") else key_val_to_dict(typed)
     with pytest.raises(OptionError) as error:
-        MDLM.create_from_arg_obj(
-            {"pretrained": str(weightless), **key_val_to_dict(typed)}, {"device": "cpu", "batch_size": 1}
-        )
+        MDLM.create_from_arg_obj({"pretrained": str(weightless), **given}, {"device": "cpu", "batch_size": 1})
     assert str(error.value).startswith(sentence)
     assert "\n" not in str(error.value)
 
@@ -280,6 +292,14 @@ def test_words_that_the_parser_refuses(
 ) -> None:
     assert run_command("mdlm-sweep", ["--tasks=t", "--output_path=out", *words], monkeypatch) == "2"
     assert capsys.readouterr().err.splitlines()[-1].startswith(f"mdlm-sweep: error: argument {words[0]}: ")
+
+
+@pytest.mark.parametrize("words", [["groups"], ["shots-against-masks", "results"]])
+def test_an_analysis_wants_a_folder(
+    words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_command("mdlm-attribution", [*words, "--output_path="], monkeypatch) == "2"
+    assert "argument --output_path: must be the name of a folder, not empty" in capsys.readouterr().err
 
 
 def test_batch_size_and_device_may_stand_among_the_model_arguments(checkpoint: Path) -> None:

@@ -4,6 +4,7 @@ import json
 import os
 import re
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -37,6 +38,7 @@ FILES = {
     "deep.yaml": "a: " + "[" * 20_000 + "]" * 20_000,
     "date.yaml": "lora_dropout: 2026-01-31\n",
     "list.yaml": "- a\n",
+    "ring.yaml": "report_to: &a [*a]\n",
     "large.yaml": "#" * 2 * 2**20,
     "tab.yaml": "a:\n\t- b: [\n",
     "inner.yaml": "output_dir: out\nlora_target_modules: [{a: b}]\ndataset_name: number_questions\n",
@@ -84,6 +86,7 @@ def refusal(given: list[str], monkeypatch: pytest.MonkeyPatch) -> str:
         ("--lora_r=100000", "lora_r must be at most 32, the width of the model, not 100000"),
         ("--lora_r=1000000000", "lora_r must be a number from 1 up to 100000, not 1000000000"),
         ("--lora_r=-1", "lora_r must be a number from 1 up to 100000, not -1"),
+        ("--learning_rate=1e30", "learning_rate must be a number below 18446744073709551616, not 1e30"),
         ("--lora_dropout=2", "lora_dropout must be a number from 0 up to 0.99, not 2"),
         ("--lora_target_modules=(", r"lora_target_modules=\(: "),
         (
@@ -98,7 +101,7 @@ def refusal(given: list[str], monkeypatch: pytest.MonkeyPatch) -> str:
         ("--max_steps", "max_steps expected one argument"),
         ("--max_length=1000000000", "max_length must be a number from 2 up to"),
         ("--max_length=5000", "max_length must be at most 256, the context of model, not 5000"),
-        ("--seed=99999999999999999999999", "seed must be a whole number, not 9+"),
+        ("--seed=99999999999999999999999", "seed must be a whole number below 18446744073709551616, not 9+"),
         ("--learning_rate=1e-400", "learning_rate must be a number above 0, not 0"),
         ("--learning_rate=-1", "learning_rate must be a number above 0, not -1"),
         ("--weight_decay=nan", "weight_decay must be a number, not nan"),
@@ -174,6 +177,7 @@ def refusal(given: list[str], monkeypatch: pytest.MonkeyPatch) -> str:
         ("--config=deep.yaml", "config=deep.yaml: cannot be read"),
         ("--config=date.yaml", "lora_dropout must be a number, not .*2026-01-31"),
         ("--config=list.yaml", "config=list.yaml: must hold keys and values"),
+        ("--config=ring.yaml", r"report_to must be a value, or a list of values, not \[\[...\]\]"),
         ("--config=tab.yaml", "config=tab.yaml: cannot be read"),
         ("--config=latin.yaml", "config=latin.yaml: cannot be read"),
         ("--config=inner.yaml --dataset_name=number_questions --lora_r=4", "lora_target_modules="),
@@ -254,6 +258,25 @@ def test_a_broken_recipe_of_the_run_to_resume(here: Path, monkeypatch: pytest.Mo
     (here / "out" / "a.checkpoints" / "checkpoint-1").mkdir(parents=True)
     (here / "out" / "a.checkpoints" / "recipe.yaml").write_text(FILES["tab.yaml"])
     assert "recipe.yaml cannot be read, so that it cannot" in refusal(words("--resume"), monkeypatch)
+
+
+def test_damaged_checkpoints(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = words("--max_steps=2", "--save_steps=1")
+    monkeypatch.setattr(sys, "argv", ["mdlm-finetune", *given])
+    main()
+    shutil.rmtree(here / "out" / "a")
+    shutil.rmtree(here / "out" / "a.checkpoints" / "checkpoint-2")
+    checkpoint = here / "out" / "a.checkpoints" / "checkpoint-1"
+    for name in ("optimizer.pt", "scheduler.pt", "rng_state.pth", "adapter_model.safetensors"):
+        whole = (checkpoint / name).read_bytes()
+        for damaged in (b"", b"garbage"):
+            (checkpoint / name).write_bytes(damaged)
+            sentence = refusal([*given, "--resume"], monkeypatch)
+            assert re.search("checkpoint-1 cannot be continued: .*; remove it, or begin anew", sentence), (
+                name,
+                sentence,
+            )
+        (checkpoint / name).write_bytes(whole)
 
 
 def test_flags_without_a_value_are_true(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:

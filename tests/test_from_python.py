@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,9 +27,12 @@ def test_readmes_example_runs_as_it_stands() -> None:
     ("prompts", "has_tokenizer", "sentence"),
     [
         (["text"], False, "prompts must be a list of lists of token ids, or of texts with tokenizer=load_tokenizer"),
-        ("text", False, "prompts must be a list of lists of token ids"),
+        ("text", False, "prompts must be a list of lists of token ids, or a list of texts with a tokenizer"),
+        ("text", True, "prompts must be a list of lists of token ids, or a list of texts with a tokenizer"),
+        ([[True]], False, "prompts must be a list of lists of token ids"),
+        ([[-1]], False, "prompts must be a list of lists of token ids"),
+        ([[1], [10**6]], False, "prompts must be token ids from 0 to [0-9]*, not 1000000"),
         ([["a"]], False, "prompts must be a list of lists of token ids"),
-        ("text", True, "prompts must be a list of texts where a tokenizer is given"),
         ([[1, 2]], True, "prompts must be a list of texts where a tokenizer is given"),
     ],
 )
@@ -36,6 +40,41 @@ def test_prompts_of_another_kind(checkpoint: Path, prompts: list[str], has_token
     tokenizer = {"tokenizer": load_tokenizer(str(checkpoint))} if has_tokenizer else {}
     with pytest.raises(OptionError, match=sentence):
         decode(load_denoiser(str(checkpoint)), prompts, DecodingOptions(n_masks=2), **tokenizer)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ({"max_gen_toks": 0}, "max_gen_toks must be a whole number from 1, not 0"),
+        ({"max_gen_toks": 1.5}, "max_gen_toks must be a whole number from 1, not 1.5"),
+        ({"stop_ids": ["a"]}, r"stop_ids must be token ids, not \['a'\]"),
+        ({"stop_ids": [-1]}, r"stop_ids must be token ids, not \[-1\]"),
+        ({"tokenizer": "built-in"}, r"tokenizer must be what load_tokenizer\(...\) returns, not built-in"),
+        ({"options": {"n_masks": 2}}, r"options must be DecodingOptions\(...\), not {'n_masks': 2}"),
+    ],
+)
+def test_other_arguments(checkpoint: Path, arguments: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(OptionError, match=sentence):
+        decode(load_denoiser(str(checkpoint)), [[1]], **{"options": DecodingOptions(n_masks=2), **arguments})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ({"shift_logits": "x"}, "shift_logits must be true or false, not x"),
+        ({"trust_remote_code": "maybe"}, "trust_remote_code must be true or false, not maybe"),
+        ({"block_length": 0}, "block_length must be a whole number from 1, not 0"),
+        ({"device": "meta"}, "device=meta is not on this machine; it must be "),
+    ],
+)
+def test_arguments_of_loading(checkpoint: Path, arguments: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(OptionError, match=sentence):
+        load_denoiser(str(checkpoint), **arguments)
+
+
+def test_prompts_may_come_one_by_one(checkpoint: Path) -> None:
+    denoiser, options = load_denoiser(str(checkpoint)), DecodingOptions(n_masks=2)
+    assert decode(denoiser, ([1, id] for id in (3, 4)), options) == decode(denoiser, [[1, 3], [1, 4]], options)
 
 
 def test_texts_are_decoded_as_their_tokens_are(checkpoint: Path) -> None:

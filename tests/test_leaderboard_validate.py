@@ -86,3 +86,18 @@ def test_implausible_numbers_are_named(tmp_path: Path) -> None:
     )
     assert found[1].startswith(f"mdlm_context reports 0.95, its tasks' mean is {mean:.6f}")
     assert len(found) == 2
+
+
+def test_a_tasks_metadata_is_looked_at_too(tmp_path: Path) -> None:
+    content = suite_file()
+    content["configs"]["mdlm_verb_smallest"]["metadata"]["token"] = "hf_x"
+    content["configs"]["mdlm_emotion_largest"]["metadata"]["config_source"] = "/usr/lib/lm_eval/tasks/a.yaml"
+    assert problems(tmp_path, content) == [
+        "holds a secret or a folder of your machine in the metadata of 'mdlm_verb_smallest'"
+    ]
+
+
+def test_an_option_has_one_value(tmp_path: Path) -> None:
+    content = suite_file()
+    content["config"]["mdlm"]["likelihood"]["mc_num"] = [128]
+    assert problems(tmp_path, content) == ["records likelihood options that cannot be: mc_num=[128]"]

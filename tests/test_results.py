@@ -246,17 +246,22 @@ def tracker(tmp_path: Path) -> Any:
 
 def results_of(**arguments: Any) -> dict[str, Any]:
     mdlm = {"pretrained": "built-in", "adapter": None}
-    return {"config": {"model_args": arguments, "mdlm": mdlm}, "configs": {"t": {"dataset_path": "/home/me/data"}}}
+    task = {"dataset_path": "/home/me/data", "metadata": {**arguments, "config_source": "/home/me/t.yaml"}}
+    return {"config": {"model_args": arguments, "mdlm": mdlm}, "configs": {"t": task}}
 
 
 def test_what_lm_eval_writes_is_clean_and_lies_under_the_models_name(tracker: Any, tmp_path: Path) -> None:
+    tracker.general_config_tracker.system_instruction = "answer as in /home/me/notes"
     tracker.save_results_aggregated(results=results_of(token="hf_x", pretrained="/home/me/m", n_masks=5))
     saved_files()
     (path,) = (tmp_path / "out" / "built-in").glob("results_*.json")
     content = json.loads(path.read_text())
     assert content["config"]["model_args"] == {"pretrained": "m", "n_masks": 5}
     assert content["configs"]["t"]["dataset_path"] == "data"
+    # lm-eval puts the model arguments there, too.
+    assert content["configs"]["t"]["metadata"] == {"pretrained": "m", "n_masks": 5, "config_source": "t.yaml"}
     assert content["model_name"] == "built-in"
+    assert content["system_instruction"] == "answer as in notes"
 
 
 def test_a_result_that_was_not_written_ends_in_a_sentence(tracker: Any, tmp_path: Path) -> None:

@@ -257,7 +257,9 @@ def test_autoregressive_models_take_part(tmp_path: Path, checkpoint: Path, task_
     said = list(answers(tmp_path / "out").values())
     assert len(said) == 2
     assert said[0] != said[1]
-    assert {result["config"]["model"] for result in stored(tmp_path / "out").values()} == {"hf"}
+    results = stored(tmp_path / "out").values()
+    assert {result["config"]["model"] for result in results} == {"hf"}
+    assert not any(str(folder) in json.dumps(result) for result in results for folder in (checkpoint, tmp_path))
 
 
 def test_results_of_the_built_in_model_name_no_folder_of_this_machine(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from mdlm_lm_eval.default_model import default_model_path
 from mdlm_lm_eval.options import LARGEST_NUMPY_SEED, OptionError
 from mdlm_lm_eval.results.names import BUILT_IN
 from mdlm_lm_eval.results.sentences import one_line
-from mdlm_lm_eval.values import must_be, number_of, shown, whole_of
+from mdlm_lm_eval.values import LARGEST, must_be, number_of, shown, spells_number, whole_of
 
 # Name -> least and most. The most are sizes that no run reaches and no machine holds.
 _BOUNDS = {
@@ -148,6 +148,8 @@ class FinetuneArguments(Recipe, TrainingArguments):
 
 def _number(read: Callable[[object], float | None], what: str, text: str) -> float:
     value = read(text)
+    if value is None and spells_number(text) and abs(float(text)) >= LARGEST:
+        what = f"{what} below {LARGEST}"
     if value is None:
         raise ArgumentTypeError(f"must be {what}, not {shown(text)}")
     return value

@@ -13,7 +13,7 @@ from transformers.trainer import TRAINER_STATE_NAME
 
 from mdlm_finetune.arguments import FinetuneArguments
 from mdlm_lm_eval.options import OptionError
-from mdlm_lm_eval.results.files import UnusableFile, check_writable, read_json, write_whole
+from mdlm_lm_eval.results.files import UnusableFile, check_writable, read_bytes, read_json, write_whole
 from mdlm_lm_eval.results.sentences import one_line
 
 RECIPE = "recipe.yaml"  # in the checkpoint folder, for resuming
@@ -91,13 +91,13 @@ def check_folders(
     if not resume:
         raise OptionError(f"{checkpoints} holds another run; continue it with --resume, or replace it with --overwrite")
     try:
-        stored = dict(yaml.safe_load((checkpoints / RECIPE).read_text(encoding="utf-8")))
-    except (OSError, TypeError, ValueError, yaml.YAMLError) as error:
+        stored = dict(yaml.safe_load(read_bytes(checkpoints / RECIPE).decode()))
+    except (OSError, TypeError, ValueError, RecursionError, yaml.YAMLError) as error:
         raise OptionError(
             f"{checkpoints / RECIPE} cannot be read, so that it cannot be continued: {one_line(error)}"
         ) from error
     before, now = _what_is_learned(stored), _what_is_learned(recipe)
-    for name in sorted(before.keys() | now.keys()):
+    for name in sorted(before.keys() | now.keys(), key=str):
         if now.get(name) != before.get(name):
             raise OptionError(
                 f"{name}={now.get(name, 'its default')} is not allowed with --resume: {checkpoints} holds a run with "
@@ -141,12 +141,13 @@ def last_checkpoint(arguments: FinetuneArguments) -> str | None:
     """
     by_step = {}
     for state in checkpoint_folder(arguments).glob(f"{CHECKPOINTS}/{TRAINER_STATE_NAME}"):
-        with suppress(UnusableFile):
-            by_step[read_json(state)["global_step"]] = state.parent
-    newest = max((step for step in by_step if step < arguments.max_steps), default=None)
+        if all(path.is_file() or path.is_dir() for path in state.parent.iterdir()):  # a pipe would be waited for
+            with suppress(UnusableFile, LookupError, TypeError):
+                by_step[read_json(state)["global_step"]] = state.parent
+    newest = max((step for step in by_step if isinstance(step, int) and step < arguments.max_steps), default=None)
     return None if newest is None else str(by_step[newest])
 
 
 def _what_is_learned(recipe: dict[str, Any]) -> dict[str, Any]:
     """The settings that decide the weights."""
-    return {name: value for name, value in recipe.items() if not name.startswith(FREE_ON_RESUMING)}
+    return {name: value for name, value in recipe.items() if not str(name).startswith(FREE_ON_RESUMING)}

@@ -14,6 +14,7 @@ from mdlm_lm_eval.options import OptionError, unknown_option
 from mdlm_lm_eval.results.files import UnusableFile, read_bytes
 from mdlm_lm_eval.results.names import BUILT_IN
 from mdlm_lm_eval.results.sentences import one_line
+from mdlm_lm_eval.values import must_be
 
 RECIPES = Path(__file__).parent / "recipes"
 _MOST_BYTES = 2**20
@@ -145,9 +146,9 @@ def as_flags(settings: Mapping[Any, Any], known: Iterable[str]) -> list[str]:
         if name not in known:
             raise unknown_key(str(name), value, known)
         if isinstance(value, list):
-            flags += [f"--{name}", *map(_typed, value)] if value else []
+            flags += [f"--{name}", *(_typed(name, each) for each in value)] if value else []
         elif value is not None:
-            flags.append(f"--{name}={_typed(value)}")
+            flags.append(f"--{name}={_typed(name, value)}")
     return flags
 
 
@@ -158,9 +159,12 @@ def unknown_key(name: str, value: object, known: Iterable[str]) -> OptionError:
     return unknown_option("key", name, value, known, listed=[each.name for each in fields(Recipe)])
 
 
-def _typed(value: Any) -> str:
+def _typed(name: str, value: Any) -> str:
     """As on a command line."""
-    return value if isinstance(value, str) else json.dumps(value, default=str)  # YAML has dates
+    try:
+        return value if isinstance(value, str) else json.dumps(value, default=str)  # YAML has dates
+    except (ValueError, RecursionError) as error:  # and values that hold themselves
+        raise must_be(name, "a value, or a list of values", value) from error
 
 
 def take_flag(words: Sequence[str], name: str) -> tuple[str | None, list[str]]:

@@ -37,6 +37,7 @@ from mdlm_lm_eval import families
 from mdlm_lm_eval.context import context_length
 from mdlm_lm_eval.denoiser import Denoiser
 from mdlm_lm_eval.devices import share_cpu_among_processes
+from mdlm_lm_eval.families.loading.errors import reason
 from mdlm_lm_eval.loading import load_denoiser
 from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.results.files import whole_folder
@@ -69,10 +70,12 @@ def finetune(arguments: FinetuneArguments, objective: Objective, actions: Action
     with claim(arguments.folder) if is_main else nullcontext(), leaving_no_empty_folder(arguments):
         PartialState().wait_for_everyone()
         trainer = _trainer(arguments, objective)
-        trainer.add_callback(_AfterTheFirstStep(take_folders))
+        first_step = _AfterTheFirstStep(take_folders)
+        trainer.add_callback(first_step)
+        checkpoint = None if actions.overwrite else last_checkpoint(arguments)
         with writing(arguments):
-            with _until_the_first_step(trainer, objective):
-                trainer.train(resume_from_checkpoint=None if actions.overwrite else last_checkpoint(arguments))
+            with _until(first_step, objective, checkpoint):
+                trainer.train(resume_from_checkpoint=checkpoint)
             _write_adapter(trainer, arguments, objective)
             if actions.merge and is_main:
                 write_merged(arguments)
@@ -109,26 +112,33 @@ class _AfterTheFirstStep(TrainerCallback):
     """Calls `act` once a step has worked: a run that is refused before leaves everything as it was."""
 
     def __init__(self, act: Callable[[], None]) -> None:
-        self._act: Callable[[], None] | None = act
+        self._act = act
+        self.is_done = False
 
     def on_optimizer_step(self, *_: object, **__: object) -> None:
-        if self._act is not None:
+        if not self.is_done:
             self._act()
-            self._act = None
+            self.is_done = True
 
 
 @contextmanager
-def _until_the_first_step(trainer: DiffusionTrainer, objective: Objective) -> Iterator[None]:
+def _until(first_step: _AfterTheFirstStep, objective: Objective, checkpoint: str | None) -> Iterator[None]:
     """Turns what the Trainer and torch refuse, most of it only while they run, into one sentence.
 
-    Whatever the objective's own code raises keeps its traceback.
+    So does what they cannot read of `checkpoint`. Whatever the objective's own code raises keeps its traceback.
     """
     try:
         yield
-    except (ValueError, TypeError, RuntimeError, ImportError) as error:
+    except Exception as error:  # whatever a damaged file makes them raise
         modules = {frame.f_globals.get("__name__") for frame, _ in walk_tb(error.__traceback__)}
         is_objectives = type(objective).__module__ in modules
-        if trainer.state.global_step > 0 or is_objectives or isinstance(error, torch.OutOfMemoryError):
+        if first_step.is_done or is_objectives or isinstance(error, torch.OutOfMemoryError | OptionError):
+            raise
+        if checkpoint is not None:
+            raise OptionError(
+                f"{checkpoint} cannot be continued: {reason(error)}; remove it, or begin anew with --overwrite"
+            ) from error
+        if not isinstance(error, ValueError | TypeError | RuntimeError | ImportError):
             raise
         raise OptionError(f"the first step failed with these arguments: {one_line(error)}") from error
 

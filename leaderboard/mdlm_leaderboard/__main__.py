@@ -105,7 +105,9 @@ def _build(results: Path, output: Path, readme_figures: Path | None, *, strict: 
         board = build(results, output, readme_figures)
     except (LeaderboardError, OptionError, OSError) as error:
         _say_refused(error.refused if isinstance(error, LeaderboardError) else ())
-        _say(f"mdlm-leaderboard: {error}")
+        # A full disk names no file.
+        where = f"--output {output} cannot be written: " if isinstance(error, OSError) and not error.filename else ""
+        _say(f"mdlm-leaderboard: {where}{error}")
         return 1
     _say_refused(board.refused)
     _say_set_apart(board)

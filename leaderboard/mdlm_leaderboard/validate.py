@@ -30,12 +30,17 @@ def problems_of(path: Path) -> list[str]:
         left_out = file_scores(file).left_out
     except UnusableFile as error:
         return [str(error)]
-    config = read_json(path)["config"]
-    private = [name for name, value in config.items() if published({name: value}) != {name: value}]
+    content = read_json(path)
+    recorded = content["config"].items()
+    private = [repr(name) for name, value in recorded if published({name: value}) != {name: value}]
+    for task, config in content["configs"].items():
+        # lm-eval puts all model arguments there, too, and where it is installed, which nothing can be done about.
+        metadata = dict(config.get("metadata") or {}, config_source="")
+        private += [f"the metadata of {task!r}"] * (published(metadata) != metadata)
     return [
         *left_out,
         *_problems(file),
-        *(f"holds a secret or a folder of your machine in {name!r}" for name in private),
+        *(f"holds a secret or a folder of your machine in {where}" for where in private),
     ]
 
 

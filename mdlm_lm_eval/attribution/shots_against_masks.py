@@ -44,7 +44,9 @@ def read_scores(paths: Iterable[Path]) -> list[Score]:
             raise OptionError(f"{path}: no such file or folder")
         for file in find_result_files(path) if path.is_dir() else [path]:
             try:
-                scores += _scores_of(read_result_file(file, file.name))
+                # Those of a sweep all have one name.
+                name = file.relative_to(path).as_posix() if path.is_dir() else file.name
+                scores += _scores_of(read_result_file(file, name))
             except UnusableFile as error:
                 print(f"left out {file}: {error}", file=sys.stderr)
     return scores

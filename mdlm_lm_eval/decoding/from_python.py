@@ -14,6 +14,7 @@ from mdlm_lm_eval.families import end_of_turn_ids, eos_ids
 from mdlm_lm_eval.options import DecodingOptions, OptionError
 from mdlm_lm_eval.requests import seed_of
 from mdlm_lm_eval.text import Ending, encode_without_masks
+from mdlm_lm_eval.values import must_be, parse_whole
 
 
 @overload
@@ -53,11 +54,18 @@ def decode(
     Prompts are lists of token ids, and so are the answers; with a `tokenizer` (`load_tokenizer`) both are texts. A row
     ends with its first token of `stop_ids`, a text before its first end token too. Equal prompts are repetitions and
     draw different random numbers. Raises OptionError for prompts of another kind, for a canvas that does not fit, and
-    for fillers without a tokenizer.
+    for fillers without a tokenizer; NonFiniteLogitsError where a row's logits are NaN or infinite.
     """
+    _check(options, max_gen_toks, stop_ids)
+    if isinstance(prompts, str):
+        raise OptionError("prompts must be a list of lists of token ids, or a list of texts with a tokenizer")
+    prompts = list(prompts)  # each is read twice
     if tokenizer is None:
-        return _decode_ids(denoiser, _checked_ids(prompts), options, [], max_gen_toks, stop_ids, ())
-    if isinstance(prompts, str) or not all(isinstance(prompt, str) for prompt in prompts):
+        _check_ids(prompts, denoiser.vocab_size)
+        return _decode_ids(denoiser, prompts, options, [], max_gen_toks, stop_ids, ())
+    if not isinstance(tokenizer, PreTrainedTokenizerBase):
+        raise must_be("tokenizer", "what load_tokenizer(...) returns", tokenizer)
+    if not all(isinstance(prompt, str) for prompt in prompts):
         raise OptionError("prompts must be a list of texts where a tokenizer is given")
 
     def encode(piece: str, first: bool) -> list[int]:
@@ -71,12 +79,27 @@ def decode(
     return [ending.text(row) for row in rows]
 
 
-def _checked_ids(prompts: Sequence[Any]) -> Sequence[list[int]]:
-    if not all(isinstance(prompt, list) and all(isinstance(id, int) for id in prompt) for prompt in prompts):
+def _check(options: object, max_gen_toks: object, stop_ids: Collection[object]) -> None:
+    if not isinstance(options, DecodingOptions):
+        raise must_be("options", "DecodingOptions(...)", options)
+    if max_gen_toks is not None:
+        parse_whole("max_gen_toks", max_gen_toks, least=1)
+    if not all(map(_is_id, stop_ids)):
+        raise must_be("stop_ids", "token ids", stop_ids)
+
+
+def _check_ids(prompts: Sequence[object], vocab_size: int) -> None:
+    if not all(isinstance(prompt, list) and all(map(_is_id, prompt)) for prompt in prompts):
         raise OptionError(
             "prompts must be a list of lists of token ids, or of texts with tokenizer=load_tokenizer(...)"
         )
-    return prompts
+    for id in (id for prompt in prompts for id in prompt):  # type: ignore[attr-defined]
+        if id >= vocab_size:
+            raise must_be("prompts", f"token ids from 0 to {vocab_size - 1}", id)
+
+
+def _is_id(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
 def _decode_ids(

@@ -18,6 +18,7 @@ from mdlm_lm_eval.tasks.settings import check_metadata
 from mdlm_lm_eval.values import must_be, parse_limit, parse_whole
 
 _LONGEST_NAME = 200  # bytes; disks take 255, and lm-eval puts the date into the name
+_LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 _NAMED_VALUES = ("model_args", "gen_kwargs", "metadata")
 
 
@@ -101,9 +102,12 @@ def check(settings: dict[str, Any]) -> None:
         ("output_path", "a folder, such as results"),
         ("use_cache", "a file, such as cache/model"),
         ("device", "one, such as cuda:0"),
+        ("batch_size", "auto or a number"),
     ):
         if settings.get(name) == "":
             raise OptionError(f"--{name} is not set; name {example}")
+    if settings.get("verbosity") is not None and settings["verbosity"] not in _LOG_LEVELS:
+        raise must_be("--verbosity", f"one of {', '.join(_LOG_LEVELS)}", settings["verbosity"])
     output = settings.get("output_path")
     if output is not None:
         if output.endswith(".json") and len(Path(output).name.encode()) > _LONGEST_NAME:

@@ -139,6 +139,9 @@ def _parse(content: "EvalResults", name: str) -> ResultFile:
     if isinstance(sweep.get("command"), str):
         sweep["command"] = published_command(raw["mdlm_sweep"]["command"])
     _check_decoding((mdlm or {}).get("decoding") or {})
+    for name, value in ((mdlm or {}).get("likelihood") or {}).items():
+        if isinstance(value, Mapping | list):
+            raise UnusableFile(f"records likelihood options that cannot be: {name}={shown(value)}")
     # Of what a task recorded only numbers are shown; a model's own words are there, too.
     _check_texts([config | {"mdlm": {key: value for key, value in (mdlm or {}).items() if key != "tasks"}}])
     _check_texts([content.get(name) for name in ("system_instruction", "transformers_version", "pretty_env_info")])
@@ -214,7 +217,7 @@ def _task(content: Mapping[str, Any], name: str, mdlm: Mapping[str, Any]) -> Tas
         n_original=int(counts["original"]),
         output_type=str(config.get("output_type", "")),
         generation=dict(config.get("generation_kwargs") or {}),
-        metadata=dict(config.get("metadata") or {}),
+        metadata=published(dict(config.get("metadata") or {})),
         effective={key: (int(value[0]), int(value[1])) for key, value in effective.items() if isinstance(value, list)},
         cost=_cost(effective),
         unsafe_code=bool(config.get("unsafe_code")),

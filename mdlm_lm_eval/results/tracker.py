@@ -8,7 +8,7 @@ from typing import Any
 
 from mdlm_lm_eval import tasks_path
 from mdlm_lm_eval.results.files import UnusableFile, read_json
-from mdlm_lm_eval.results.privacy import published
+from mdlm_lm_eval.results.privacy import published, published_text
 from mdlm_lm_eval.values import OptionError
 
 _saved: list[Path] = []
@@ -40,9 +40,12 @@ def clean_results(results: dict[str, Any]) -> None:
     results["config"] = published(results["config"])
     for config in results.get("configs", {}).values():
         config |= {name: published(config[name]) for name in ("dataset_path", "dataset_kwargs") if name in config}
+        # lm-eval puts all model arguments into it, tokens included.
         metadata = config.get("metadata") or {}
         if source := metadata.get("config_source"):
-            config["metadata"] = metadata | {"config_source": _within_package(source)}
+            metadata = metadata | {"config_source": _within_package(source)}
+        if metadata:
+            config["metadata"] = published(metadata)
 
 
 def check_saved(tracker: Any, samples: dict[str, int] | None = None) -> list[Path]:
@@ -86,6 +89,8 @@ def _cleaned_and_checked(save: Callable[..., None]) -> Callable[..., None]:
             names = self.general_config_tracker
             names.model_name = "+".join(filter(None, (mdlm["pretrained"], mdlm["adapter"])))
             names.model_name_sanitized = sanitize_model_name(names.model_name)
+            if names.system_instruction:
+                names.system_instruction = published_text(names.system_instruction)
         save(self, results=results, samples=samples)
         _note(self)
 

@@ -51,10 +51,12 @@ def main() -> None:
         for name in ("status", "output_path"):
             if not isinstance(settings.get(name, ""), str):
                 raise OptionError(f"{name} must be the name of a folder, not {settings[name]}")
-        if status := settings.pop("status", None):
+        if "status" in settings:
+            if not settings["status"]:
+                raise OptionError("--status is not set; name a sweep's --output_path")
             from mdlm_lm_eval.sweep.status import status_of
 
-            print(status_of(Path(status)))
+            print(status_of(Path(settings["status"])))
             return
         failures = _run(settings)
     sys.exit(1 if failures else 0)

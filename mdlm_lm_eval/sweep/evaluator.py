@@ -10,11 +10,12 @@ from lm_eval import simple_evaluate
 from lm_eval.api.model import LM
 from lm_eval.api.registry import get_model
 from lm_eval.loggers import EvaluationTracker
-from lm_eval.utils import set_torch_seed
+from lm_eval.utils import sanitize_model_name, set_torch_seed
 
 from mdlm_lm_eval.devices import best_device
 from mdlm_lm_eval.lm import MDLM
 from mdlm_lm_eval.options import OptionError
+from mdlm_lm_eval.results.privacy import published_text
 from mdlm_lm_eval.results.sentences import one_line
 from mdlm_lm_eval.sweep import results as files
 from mdlm_lm_eval.sweep.plan import Cell, Sweep
@@ -70,6 +71,9 @@ class CellEvaluator:
         tracked.model_source = self.sweep.model
         if not arguments.keys() & {"pretrained", "peft"}:
             tracked.model_name = tracked.model_name_sanitized = self.sweep.model_folder(None)
+        else:
+            tracked.model_name = published_text(str(tracked.model_name))
+            tracked.model_name_sanitized = sanitize_model_name(tracked.model_name)
         files.record_cell(self.sweep, cell, settings, results)
         return files.first_score(results), lambda folder: files.write_cell(folder, results, tracker)
 

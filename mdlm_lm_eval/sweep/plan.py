@@ -105,8 +105,8 @@ def plan(settings: Mapping[str, Any]) -> Sweep:
     name that is no option and for any value of any cell that cannot be used.
     """
     common = {name: value for name, value in settings.items() if name != "grids"}
-    grids = settings.get("grids") or [{}]
-    if not isinstance(grids, list) or not all(isinstance(grid, dict) for grid in grids):
+    grids = settings.get("grids", [{}])
+    if not isinstance(grids, list) or not grids or not all(isinstance(grid, dict) for grid in grids):
         raise must_be("grids", "a list of settings", grids)
     for name, value in [*common.items(), *(item for grid in grids for item in grid.items())]:
         if name not in AXIS_NAMES | COMMON_NAMES:

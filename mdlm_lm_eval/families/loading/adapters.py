@@ -59,6 +59,8 @@ def load_adapter(model: PreTrainedModel, peft: str, *, revision: str | None = "m
         convert_peft_config_for_transformers(config, model, None)
         _check_size(config, weights, model)
         adapted = PeftModel(model, config)
+        # lm-eval ties the weights of every model anew, which an adapter around a tied output head forbids.
+        vars(adapted)["tie_weights"] = lambda *_, **__: None
         result = set_peft_model_state_dict(adapted, weights)
     prefix = PEFT_TYPE_TO_PREFIX_MAPPING[config.peft_type]
     missing = [name for name in result.missing_keys if prefix in name]

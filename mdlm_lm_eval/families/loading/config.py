@@ -1,6 +1,7 @@
 """A checkpoint's config in transformers' terms, and the family that it belongs to."""
 
 from collections.abc import Mapping
+from types import NoneType
 from typing import Any
 
 import torch
@@ -26,6 +27,10 @@ _SIZES = {
     "num_attention_heads": _LARGEST_SIZE,
     "max_position_embeddings": _LARGEST_SIZE,
 }
+
+
+# What a model would stumble over only while it runs.
+_FLAGS = ("output_attentions", "output_hidden_states", "return_dict")
 
 
 def load_config(
@@ -105,8 +110,11 @@ def check_config(config: PretrainedConfig, pretrained: str = "a model object") -
 
 
 def _check_published(published: dict[str, Any], pretrained: str) -> None:
-    """Raises OptionError for sizes, a dtype and a quantisation that cannot be."""
+    """Raises OptionError for sizes, flags, a dtype and a quantisation that cannot be."""
     _check_size_values(published, pretrained)  # before a config class divides by them
+    for name in _FLAGS:
+        if not isinstance(published.get(name), (bool, NoneType)):
+            raise OptionError(f"pretrained={pretrained}: {must_be(name, 'true or false', published[name])}")
     dtype = published.get("dtype", published.get("torch_dtype"))
     if dtype is not None and not isinstance(vars(torch).get(str(dtype).removeprefix("torch.")), torch.dtype):
         raise OptionError(f"pretrained={pretrained}: dtype in its config.json names no type of torch: {shown(dtype)}")

@@ -15,7 +15,7 @@ def files_digest(checkpoint: str) -> str | None:
     None for a hub id, which its revision names.
     """
     folder = Path(model_path(checkpoint))
-    paths = sorted(path for pattern in _WEIGHTS for path in folder.glob(pattern))
+    paths = sorted(path for pattern in _WEIGHTS for path in folder.glob(pattern) if path.is_file())
     if not paths:
         return None
     digest = hashlib.sha256()

@@ -19,10 +19,9 @@ def check_source(option: str, name: str, file: str, *, revision: str = "main", s
 
     `file` is the first that is read of it.
     """
+    check_folder(option, name)
     if os.path.exists(name):
         return
-    if Path(name).is_absolute() or name.startswith((".", "~")) or name.count("/") > 1:
-        raise OptionError(f"{option}={name}: there is no such folder")
     _use_cache_alone_without_network()
     if not constants.HF_HUB_OFFLINE:
         return
@@ -35,6 +34,15 @@ def check_source(option: str, name: str, file: str, *, revision: str = "main", s
             f"{option}={name}: there is no such folder, its {file} is not in the hub's cache here, and the hub cannot "
             "be reached or HF_HUB_OFFLINE=1 is set; models in the cache and folders work without it"
         )
+
+
+def check_folder(option: str, name: str) -> None:
+    """Raises OptionError where `name` reads as a folder's path and there is none, or is a file's."""
+    if os.path.isfile(name):
+        raise OptionError(f"{option}={name}: must be a folder, and is a file")
+    is_path = Path(name).is_absolute() or name.startswith((".", "~")) or name.count("/") > 1
+    if is_path and not os.path.exists(name):
+        raise OptionError(f"{option}={name}: there is no such folder")
 
 
 @cache

@@ -1,5 +1,6 @@
 """JSON files of settings beside a checkpoint's weights, checked for the types that their keys have."""
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from types import NoneType
@@ -31,6 +32,9 @@ def read_settings(
     `types` are annotations of keys; one that holds more than JSON can is not checked. Raises UnusableFile where a key's
     value is of another type.
     """
+    local = Path(source) / subfolder / file
+    if os.path.lexists(local) and not local.is_file():
+        raise UnusableFile(f"{file} is no regular file")  # transformers would go on without
     path = cached_file(
         source, file, revision=revision, subfolder=subfolder, _raise_exceptions_for_missing_entries=False
     )

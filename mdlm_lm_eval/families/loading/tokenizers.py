@@ -8,6 +8,7 @@ from transformers.tokenization_utils_base import TOKENIZER_CONFIG_FILE
 from mdlm_lm_eval.default_model import BUILT_IN, model_path
 from mdlm_lm_eval.families.loading.config import load_config
 from mdlm_lm_eval.families.loading.errors import refusing
+from mdlm_lm_eval.families.loading.hub import check_folder
 from mdlm_lm_eval.families.loading.settings import read_settings
 from mdlm_lm_eval.families.registry import all_families, family_of
 from mdlm_lm_eval.values import parse_whole
@@ -44,6 +45,7 @@ def load_tokenizer(
     pretrained = model_path(pretrained)
     if config is None:
         config = load_config(pretrained, trust_remote_code=trust_remote_code, **where)
+    check_folder("tokenizer", pretrained)
     bos: dict[str, Any] = {} if add_bos_token is None else {"add_bos_token": add_bos_token}
     with refusing(f"tokenizer of {pretrained} cannot be loaded"):
         published = read_settings(pretrained, TOKENIZER_CONFIG_FILE, _TYPES, **where) or {}

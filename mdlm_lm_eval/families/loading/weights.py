@@ -1,6 +1,8 @@
 """Weights into transformers' own classes, streamed and renamed by transformers."""
 
 import json
+import os
+from contextlib import suppress
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
@@ -24,8 +26,11 @@ from mdlm_lm_eval.families.loading.errors import reason, remote_code_sentence
 from mdlm_lm_eval.families.registry import family_of
 from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.results.files import UnusableFile, read_json
+from mdlm_lm_eval.values import shown
 
 NAMES_SHOWN = 5
+# As safetensors calls them.
+_NO_FLOATS = ("BOOL", "I8", "I16", "I32", "I64", "U8", "U16", "U32", "U64", "C64")
 
 
 def load_model(
@@ -50,6 +55,8 @@ def load_model(
         family.refuse("tp_plan", from_pretrained_kwargs["tp_plan"])
     _check_shards(pretrained, subfolder or "")
     _check_generation_config(pretrained, subfolder or "")
+    if getattr(config, "quantization_config", None) is None:
+        _check_dtypes(pretrained, subfolder or "")
     try:
         model, info = _loader(family, config).from_pretrained(
             pretrained,
@@ -140,12 +147,27 @@ def _check_shards(pretrained: str, subfolder: str) -> None:
                 )
 
 
+def _check_dtypes(pretrained: str, subfolder: str) -> None:
+    """Raises OptionError where weights in a folder are whole numbers, which transformers would take as they are."""
+    for path in filter(Path.is_file, (Path(pretrained) / subfolder).glob("*.safetensors")):
+        with suppress(SafetensorError), safe_open(path, framework="pt") as weights:  # a damaged file is told when read
+            for name in weights.keys():  # noqa: SIM118  (no mapping)
+                dtype = weights.get_slice(name).get_dtype()
+                if name.endswith(".weight") and dtype in _NO_FLOATS:
+                    raise OptionError(
+                        f"pretrained={pretrained}: {name} has the type {dtype} and config.json names no "
+                        "quantization_config; weights must be floating-point numbers"
+                    )
+
+
 def _check_generation_config(pretrained: str, subfolder: str) -> None:
     """Raises OptionError where it is no JSON: transformers would go on without, and so without its ends of text."""
     path = Path(pretrained) / subfolder / GENERATION_CONFIG_NAME
-    if path.is_file():
+    if os.path.lexists(path):  # a link that leads nowhere, too
         try:
-            read_json(path)
+            content = read_json(path)
+            if not isinstance(content, dict):
+                raise UnusableFile(f"must hold names with a value each, not {shown(content)}")
         except UnusableFile as error:
             raise OptionError(f"pretrained={pretrained}: {path.name} {error}") from error
 
