@@ -252,7 +252,13 @@ def test_seeds_of_one_recipe_are_one_row_their_mean() -> None:
 
 
 def test_rows_that_differ_in_more_than_the_seed_are_not_one() -> None:
-    rows = [seed(0), seed(1, masks={3: estimate(0.5)}), seed(2, steps="40"), seed(3, other="float32"), row("m", adapter="MA (CE)")]
+    rows = [
+        seed(0),
+        seed(1, masks={3: estimate(0.5)}),
+        seed(2, steps="40"),
+        seed(3, other="float32"),
+        row("m", adapter="MA (CE)"),
+    ]
     assert folded(rows) == rows
 
 
