@@ -131,6 +131,8 @@ SWEEP_FILES = [
     ("tasks: t\nn_masks: 0x10", "the number in line 2 must be typed in plain digits, not 0x10"),
     ("tasks: t\nn_masks: [1, 1_0]", "the number in line 2 must be typed in plain digits, not 1_0"),
     ("tasks: t\nn_masks: 12:30", "the number in line 2 must be typed in plain digits, not 12:30"),
+    ("tasks: t\ntasks: u", "tasks stands there 2 times; give it once"),
+    ("tasks: t\ngrids: [{n_masks: 1, n_masks: 2}]", "n_masks stands there 2 times; give it once"),
     ("tasks: t\nlimit: 010\n1: 2", "unknown option 1=2"),
     ("tasks: t\n1: 2", "unknown option 1=2; the options are"),
     ("tasks: t\n~: 2", "unknown option none=2; the options are"),
