@@ -170,6 +170,7 @@ def test_killed_before_the_adapter_was_written(tmp_path: Path, checkpoint: Path,
     )
     finetune(*given)
     adapter.rename(tmp_path / "undisturbed")
+    assert not list(tmp_path.rglob("training_args.bin"))  # a pickle that holds hub_token
     finetune(*given[:2], Actions(resume=True))
     undisturbed, resumed = (load_file(tmp_path / n / "adapter_model.safetensors") for n in ("undisturbed", "adapter"))
     for name, weight in undisturbed.items():

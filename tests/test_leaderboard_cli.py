@@ -228,3 +228,10 @@ def test_an_output_that_is_no_folder_on_a_disk(output: str, capsys: pytest.Captu
         main(["build", "results", "--output", output])
     assert ended.value.code == 2
     assert "argument --output: must be " in capsys.readouterr().err
+
+
+def test_an_output_that_cannot_be_made_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(tmp_path / "results", results_1=suite_file())
+    (tmp_path / "file").touch()
+    assert main(["build", str(tmp_path / "results"), "--output", str(tmp_path / "file" / "site")]) == 1
+    assert f"--output {tmp_path / 'file' / 'site'} cannot be written: Not a directory\n" in capsys.readouterr().err

@@ -15,6 +15,7 @@ from mdlm_lm_eval.results.files import UnusableFile, read_bytes
 from mdlm_lm_eval.results.names import BUILT_IN
 from mdlm_lm_eval.results.sentences import one_line
 from mdlm_lm_eval.values import must_be
+from mdlm_lm_eval.yaml_settings import read_yaml
 
 RECIPES = Path(__file__).parent / "recipes"
 _MOST_BYTES = 2**20
@@ -126,11 +127,9 @@ def read_recipe(config: str) -> dict[str, Any]:
     path = RECIPES / f"{config}.yaml" if config in packaged() else Path(config)
     try:
         if not path.exists():
-            raise OptionError(f"config={config}: must be a file or one of {', '.join(packaged())}")
-        settings = yaml.safe_load(read_bytes(path, at_most=_MOST_BYTES).decode())
-    except OptionError:
-        raise
-    except UnusableFile as error:
+            raise OptionError(f"must be a file or one of {', '.join(packaged())}")
+        settings = read_yaml(read_bytes(path, at_most=_MOST_BYTES).decode())
+    except (OptionError, UnusableFile) as error:
         raise OptionError(f"config={config}: {error}") from error
     except (OSError, ValueError, yaml.YAMLError, RecursionError) as error:
         raise OptionError(f"config={config}: cannot be read: {one_line(error)}") from error

@@ -201,6 +201,5 @@ def _write_adapter(trainer: DiffusionTrainer, arguments: FinetuneArguments, obje
         # Sharded training gathers the weights here, so every process takes part; the first one writes.
         trainer.save_model(str(folder))
         if is_main:
-            (folder / "training_args.bin").unlink(missing_ok=True)  # a pickle, with paths of this machine
             write_card(folder, arguments, objective, trainer.state.log_history)
             shutil.rmtree(evaluation_folder(arguments), ignore_errors=True)  # another adapter's

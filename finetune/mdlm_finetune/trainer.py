@@ -3,12 +3,14 @@
 import copy
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 from transformers import Trainer, TrainingArguments
+from transformers.trainer import TRAINING_ARGS_NAME
 
 from mdlm_finetune.collator import Collator, Example, MaskAgnosticCollator
 from mdlm_finetune.loss import Divergence, Weighting
@@ -110,6 +112,11 @@ class DiffusionTrainer(Trainer):
             self._through_wrapper = copy.copy(self.denoiser)
             self._through_wrapper.model = _Wrapped(model, inner)
         return self._through_wrapper
+
+    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
+        """Without a pickle of all arguments, which holds `hub_token` and paths of this machine."""
+        super().save_model(output_dir, _internal_call)
+        Path(output_dir or self.args.output_dir or ".", TRAINING_ARGS_NAME).unlink(missing_ok=True)
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
         """Adds the objective's terms, averaged over the passes since the last log."""

@@ -105,15 +105,18 @@ def _build(results: Path, output: Path, readme_figures: Path | None, *, strict: 
         board = build(results, output, readme_figures)
     except (LeaderboardError, OptionError, OSError) as error:
         _say_refused(error.refused if isinstance(error, LeaderboardError) else ())
-        # A full disk names no file.
-        where = f"--output {output} cannot be written: " if isinstance(error, OSError) and not error.filename else ""
-        _say(f"mdlm-leaderboard: {where}{error}")
+        _say(f"mdlm-leaderboard: {_not_written(output, error) if isinstance(error, OSError) else error}")
         return 1
     _say_refused(board.refused)
     _say_set_apart(board)
     measured = sum(row.origin == "measured" for row in board.rows)
     print(f"{measured} measured and {len(board.rows) - measured} published rows in {output / 'LEADERBOARD.md'}")
     return int(strict and bool(board.refused))
+
+
+def _not_written(output: Path, error: OSError) -> str:
+    # What the system says may name a file that is ours alone.
+    return f"--output {output} cannot be written: {error.strerror or error}"
 
 
 def _say_refused(refused: "Iterable[Refused]") -> None:

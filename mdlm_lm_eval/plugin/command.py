@@ -26,10 +26,14 @@ def parse(read: Callable[[], argparse.Namespace], words: Sequence[str]) -> argpa
     """What lm-eval reads from `words`. Ends in one sentence where it cannot, and where it takes no number for one."""
     typed = _typed(words)
     tasks = (task for word in typed.tasks for task in word.split(","))
-    is_ours = typed.model == MODEL_NAME or any(task.startswith("mdlm_") for task in tasks)
+    is_ours = (typed.model or "").lower() == MODEL_NAME or any(task.startswith("mdlm_") for task in tasks)
     try:
+        if is_ours and typed.model and typed.model.lower() == MODEL_NAME != typed.model:
+            raise must_be("--model", f"typed {MODEL_NAME}", typed.model)
         if is_ours and typed.seed is not None:
             _check_seeds(typed.seed)
+        if is_ours and typed.limit is not None:
+            parse_limit("--limit", typed.limit)
         given = read()
         if is_ours:
             for option in _NAMED_VALUES:
@@ -46,6 +50,7 @@ def _typed(words: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--model", "-M", nargs="?")
     parser.add_argument("--seed", nargs="?")
+    parser.add_argument("--limit", "-L", nargs="?")
     parser.add_argument("--tasks", "-t", nargs="*", action="extend", default=[])
     parser.add_argument("--model_args", "-a", nargs="*", action="extend", default=[])
     for option in _NAMED_VALUES[1:]:

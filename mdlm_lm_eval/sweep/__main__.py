@@ -34,6 +34,7 @@ from mdlm_lm_eval.options import (
 from mdlm_lm_eval.results.sentences import one_line
 from mdlm_lm_eval.sweep.ray_options import EXECUTORS, RayOptions
 from mdlm_lm_eval.values import must_be
+from mdlm_lm_eval.yaml_settings import read_yaml
 
 COMMAND = "mdlm-sweep"
 RECIPES = Path(__file__).parent / "recipes"
@@ -188,10 +189,10 @@ def _read(config: str) -> dict[str, Any]:
     try:
         path = Path(config) if Path(config).is_file() else _recipe(config)
         if path.stat().st_size > _LARGEST_FILE:
-            raise OptionError(f"--config {config}: too large to be settings")
-        settings = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except OptionError:
-        raise
+            raise OptionError("too large to be settings")
+        settings = read_yaml(path.read_text(encoding="utf-8"))
+    except OptionError as error:
+        raise OptionError(f"--config {config}: {error}") from None
     except (OSError, ValueError, TypeError, RecursionError, yaml.YAMLError) as error:
         raise OptionError(f"--config {config}: cannot be read: {one_line(error)}") from error
     if not isinstance(settings, dict):
@@ -205,9 +206,9 @@ def _read(config: str) -> dict[str, Any]:
 def _recipe(name: str) -> Path:
     matches = [packaged for packaged in _packaged() if packaged.startswith(name)]
     if not matches:
-        raise OptionError(f"--config {name}: no such file; packaged are {', '.join(_packaged())}")
+        raise OptionError(f"no such file; packaged are {', '.join(_packaged())}")
     if len(matches) > 1:
-        raise OptionError(f"--config {name}: several begin so: {', '.join(matches)}")
+        raise OptionError(f"several begin so: {', '.join(matches)}")
     return RECIPES / f"{matches[0]}.yaml"
 
 

@@ -185,6 +185,7 @@ def resolve_mask_token_id(
         )
     if not isinstance(mask_token_id, int) or isinstance(mask_token_id, bool) or not 0 <= mask_token_id < vocab_size:
         raise OptionError(
-            f"mask_token_id={mask_token_id} is no token of the vocabulary; it must be an id from 0 to {vocab_size - 1}"
+            f"mask_token_id={mask_token_id!r} is no token of the vocabulary; it must be an id from 0 to "
+            f"{vocab_size - 1}"
         )
     return int(mask_token_id)

@@ -1,5 +1,6 @@
 """JSON files of settings beside a checkpoint's weights, checked for the types that their keys have."""
 
+import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -51,7 +52,7 @@ def read_settings(
             try:
                 type_validator(name, settings[name], annotation)
             except TypeError as error:
-                raise UnusableFile(str(must_be(f"{name} in {file}", what, settings[name]))) from error
+                raise UnusableFile(str(must_be(f"{name} in {file}", what, json.dumps(settings[name])))) from error
     return settings
 
 
