@@ -1,5 +1,6 @@
 """A sweep on a Ray cluster of two nodes, both on this machine."""
 
+import shutil
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -108,8 +109,14 @@ def test_an_address_where_no_cluster_answers() -> None:
         ray_cluster.connect("nowhere")
 
 
-def test_a_model_that_cannot_be_loaded_ends_the_sweep(cluster: str, tmp_path: Path, task_folder: Path) -> None:
-    run = RaySweep(sweep(tmp_path / "none", task_folder), tmp_path / "out", RayOptions(cluster, workers=1))
-    with pytest.raises(OptionError, match="there is no such folder"):
+def test_a_model_that_cannot_be_loaded_ends_the_sweep(
+    cluster: str, tmp_path: Path, checkpoint: Path, task_folder: Path
+) -> None:
+    broken = tmp_path / "broken"
+    shutil.copytree(checkpoint, broken)
+    (broken / "model.safetensors").write_bytes(b"no weights")
+    run = RaySweep(sweep(broken, task_folder), tmp_path / "out", RayOptions(cluster, workers=1))
+    with pytest.raises(OptionError, match="model.safetensors"):
         run.run()
+    assert not (tmp_path / "out" / ".sweeps").exists()
     assert not ray.is_initialized()

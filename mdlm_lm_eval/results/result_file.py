@@ -139,9 +139,9 @@ def _parse(content: "EvalResults", name: str) -> ResultFile:
     if isinstance(sweep.get("command"), str):
         sweep["command"] = published_command(raw["mdlm_sweep"]["command"])
     _check_decoding((mdlm or {}).get("decoding") or {})
-    for name, value in ((mdlm or {}).get("likelihood") or {}).items():
+    for option, value in ((mdlm or {}).get("likelihood") or {}).items():
         if isinstance(value, Mapping | list):
-            raise UnusableFile(f"records likelihood options that cannot be: {name}={shown(value)}")
+            raise UnusableFile(f"records likelihood options that cannot be: {option}={shown(value)}")
     # Of what a task recorded only numbers are shown; a model's own words are there, too.
     _check_texts([config | {"mdlm": {key: value for key, value in (mdlm or {}).items() if key != "tasks"}}])
     _check_texts([content.get(name) for name in ("system_instruction", "transformers_version", "pretty_env_info")])
