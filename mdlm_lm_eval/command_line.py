@@ -7,7 +7,7 @@ from typing import Any
 
 from lm_eval._cli.utils import MergeDictAction, split_top_level
 
-from mdlm_lm_eval.values import must_be, spells_number
+from mdlm_lm_eval.values import OptionError, must_be, shown, spells_number
 
 
 class NamedValues(MergeDictAction):
@@ -25,7 +25,12 @@ class NamedValues(MergeDictAction):
 
 
 def check_numbers(typed: Sequence[str], read: Mapping[str, object]) -> None:
-    """Raises OptionError where lm-eval took 0x10, 1_0 or digits of another script for a number."""
+    """Raises OptionError where lm-eval took 0x10, 1_0 or digits of another script for a number, or the last of two."""
+    for text in typed:
+        names = [pair.partition("=")[0].strip() for pair in split_top_level(text)]
+        twice = next((name for name in names if names.count(name) > 1 and name), None)
+        if twice and not text.lstrip().startswith("{"):
+            raise OptionError(f"{twice} stands there twice in {shown(text)}; give it once")
     for pair in (pair for text in typed for pair in split_top_level(text)):
         name, _, text = pair.partition("=")
         number = read.get(name)

@@ -50,6 +50,7 @@ COMMANDS = [
     ("--tasks {suite} --limit 0", "--limit must be a whole number from 1, or a share below 1, not 0"),
     ("--tasks {suite} --limit inf", "--limit must be a whole number from 1, or a share below 1, not inf"),
     ("--tasks {suite} --limit 1.5", "--limit must be a whole number from 1, or a share below 1, not 1.5"),
+    ("--tasks {suite} --metadata fewshot_seed=1,fewshot_seed=2", "fewshot_seed stands there twice in fewshot_seed=1,"),
     ("--tasks {suite} --limit 1_0", "--limit must be a whole number from 1, or a share below 1, not 1_0"),
     ("--tasks {suite} --limit １", "--limit must be a whole number from 1, or a share below 1, not １"),
     ("--tasks {suite} --model MDLM", "--model must be typed mdlm, not MDLM"),

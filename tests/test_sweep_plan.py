@@ -142,6 +142,10 @@ def test_bad_settings_are_refused_before_anything_loads(settings: dict[str, Any]
         (["--config=e0"], "--config e0: several begin so"),
         (["--tasks=mdlm_context", "more"], "more is not understood"),
         (["--metadata", "fewshot_seed"], "--metadata fewshot_seed: must be name=value"),
+        (
+            ["--metadata", "fewshot_seed=1", "fewshot_seed=2"],
+            "--metadata fewshot_seed=2: fewshot_seed stands there twice; give it once",
+        ),
         (["--tasks=mdlm_context", "--n_mask", "1,2"], "unknown option n_mask=1,2; did you mean n_masks?"),
     ],
 )

@@ -222,6 +222,8 @@ def _named(option: str, pairs: list[str]) -> dict[str, str]:
         name, equals, value = pair.partition("=")
         if not equals:
             raise OptionError(f"{option} {pair}: must be name=value")
+        if name in named:
+            raise OptionError(f"{option} {pair}: {name} stands there twice; give it once")
         named[name] = value
     return named
 
