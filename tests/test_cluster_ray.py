@@ -116,7 +116,7 @@ def test_a_model_that_cannot_be_loaded_ends_the_sweep(
     shutil.copytree(checkpoint, broken)
     (broken / "model.safetensors").write_bytes(b"no weights")
     run = RaySweep(sweep(broken, task_folder), tmp_path / "out", RayOptions(cluster, workers=1))
-    with pytest.raises(OptionError, match="model.safetensors"):
+    with pytest.raises(OptionError, match="broken: its weights cannot be read"):
         run.run()
     assert not (tmp_path / "out" / ".sweeps").exists()
     assert not ray.is_initialized()
