@@ -12,14 +12,12 @@ from lm_eval.api.model import hash_args
 from sqlitedict import SqliteDict
 
 from mdlm_lm_eval.options import OptionError
-from mdlm_lm_eval.results.files import check_writable
+from mdlm_lm_eval.results.files import check_file_name, check_writable
 from mdlm_lm_eval.results.record import RunRecord
-from mdlm_lm_eval.values import must_be
 
 FINGERPRINT_KEY = "mdlm_lm_eval.fingerprint"
 RECORD_KEY = "mdlm_lm_eval.record"
 SAMPLE_PREFIX = "mdlm_lm_eval.sample "
-_LONGEST_NAME = 200  # bytes; disks take 255, and sqlite writes files whose names are longer beside it
 
 
 class RequestCache:
@@ -70,9 +68,7 @@ def _sample_key(arguments: tuple[Any, ...], seed: int) -> str:
 def check_cache_file(path: str) -> None:
     """Raises OptionError where nothing can be kept at `path`, or something else is."""
     check_writable(Path(path).parent, "--use_cache")
-    name = Path(path).name
-    if len(name.encode()) > _LONGEST_NAME:
-        raise must_be("--use_cache", f"a file's name of at most {_LONGEST_NAME} bytes", name)
+    check_file_name(path, "--use_cache")
     if Path(path).is_char_device():  # sqlite takes /dev/null for an empty file
         raise OptionError(f"--use_cache: {path} is a device; name another file")
     try:

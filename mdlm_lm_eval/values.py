@@ -2,7 +2,9 @@
 
 import difflib
 import re
+from argparse import ArgumentTypeError
 from collections.abc import Iterable
+from pathlib import Path
 
 LARGEST = 2**64  # and no option's value reaches it
 _NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
@@ -82,3 +84,10 @@ def whole_of(value: object) -> int | None:
     """The same of whole numbers, which lm-eval hands on as floats where a sign or an exponent was typed."""
     number = number_of(value)
     return int(number) if number is not None and number == int(number) else None
+
+
+def typed_folder(name: str) -> Path:
+    """A folder's path, as argparse's `type`; an empty one would be the folder where the command runs."""
+    if not name:
+        raise ArgumentTypeError("must be the name of a folder, not empty")
+    return Path(name)

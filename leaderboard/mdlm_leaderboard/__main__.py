@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from mdlm_lm_eval import __version__
 from mdlm_lm_eval.ending import ending_well, importing
+from mdlm_lm_eval.values import typed_folder
 
 if TYPE_CHECKING:
     from mdlm_leaderboard.rows import Board, Refused
@@ -87,12 +88,11 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _folder(name: str) -> Path:
-    """A folder's path as typed; an empty one would be the folder where the command runs."""
-    if not name:
-        raise argparse.ArgumentTypeError("must be the name of a folder, not empty")
-    if "://" in name or not Path(name).resolve().name:
+    """A folder that may be replaced."""
+    folder = typed_folder(name)
+    if "://" in name or not folder.resolve().name:
         raise argparse.ArgumentTypeError(f"must be a folder on a disk, and not all of it, not {name}")
-    return Path(name)
+    return folder
 
 
 def _build(results: Path, output: Path, readme_figures: Path | None, *, strict: bool) -> int:

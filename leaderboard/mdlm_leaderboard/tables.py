@@ -57,8 +57,8 @@ def _on_one_line(text: str) -> str:
 
 def _measured(section: Section) -> list[str]:
     parts = []
-    if table := _ranking(section.rows):
-        counts = shared_counts(section.rows)
+    counts = shared_counts(section.rows)
+    if table := _ranking(section.rows, counts):
         parts += ["### Ranking\n", f"{ranked_by(counts)} {_OF_DIFFERENCES}\n", table + "\n"]
     for experiment in EXPERIMENTS:
         if experiment.speed is not None:
@@ -73,11 +73,10 @@ def _measured(section: Section) -> list[str]:
     return [*parts, "### Commands\n", _commands(section.rows)]
 
 
-def _ranking(rows: Sequence[LeaderboardRow]) -> str:
+def _ranking(rows: Sequence[LeaderboardRow], counts: tuple[int, ...]) -> str:
     """The page's ranked table, with the summaries of all experiments."""
     measured = [row for row in ranked(rows) if any(summary_of(row, *one) for one in SUMMARIES) or row.curve("masks")]
     used = [one for one in SUMMARIES if any(summary_of(row, *one) for row in measured)]
-    counts = shared_counts(rows)
     lines = [
         [
             *_who(row),

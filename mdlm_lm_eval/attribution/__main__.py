@@ -17,7 +17,7 @@ from mdlm_lm_eval import __version__
 from mdlm_lm_eval.command_line import NamedValues
 from mdlm_lm_eval.ending import ending_well, importing
 from mdlm_lm_eval.options import LARGEST_SEED, OptionError
-from mdlm_lm_eval.values import must_be, parse_whole
+from mdlm_lm_eval.values import must_be, parse_whole, typed_folder
 
 COMMAND = "mdlm-attribution"
 OPEN_ENDED, FIXED_SLOT = "mdlm_context", "mdlm_slot"
@@ -25,13 +25,6 @@ OPEN_ENDED, FIXED_SLOT = "mdlm_context", "mdlm_slot"
 QUESTIONS, REORDERINGS, TABLE_MASKS = 20, 30, 50
 MOST_REORDERINGS = 100_000
 CONFIDENCE_MASKS = "1,2,10,50,100,200"
-
-
-def _folder(name: str) -> Path:
-    """A folder's path as typed; an empty one would be the folder where the command runs."""
-    if not name:
-        raise argparse.ArgumentTypeError("must be the name of a folder, not empty")
-    return Path(name)
 
 
 def main() -> None:
@@ -93,7 +86,7 @@ def _parser() -> argparse.ArgumentParser:
     shots.add_argument("results", nargs="+", type=Path, help="result files of lm_eval or mdlm-sweep, or their folders")
     shots.add_argument("--shots", default="5,25", help="few and many shots; 5,25")
     shots.add_argument("--masks", default="1,200", help="few and many masks; 1,200")
-    shots.add_argument("--output_path", type=_folder, required=True, metavar="FOLDER")
+    shots.add_argument("--output_path", type=typed_folder, required=True, metavar="FOLDER")
     shots.set_defaults(run=_run_shots_against_masks)
     return parser
 
@@ -121,7 +114,7 @@ def _add_model_options(parser: argparse.ArgumentParser, *, default_tasks: str, d
     parser.add_argument("--apply_chat_template", action="store_true", help="for instruct models")
     parser.add_argument("--batch_size", default="auto", help="auto")
     parser.add_argument("--device", help="the machine's accelerator, else cpu")
-    parser.add_argument("--output_path", type=_folder, required=True, metavar="FOLDER")
+    parser.add_argument("--output_path", type=typed_folder, required=True, metavar="FOLDER")
 
 
 def _run_groups(given: argparse.Namespace) -> None:

@@ -11,13 +11,12 @@ from mdlm_lm_eval.command_line import check_numbers
 from mdlm_lm_eval.ending import ending_well
 from mdlm_lm_eval.options import LARGEST_NUMPY_SEED, OptionError
 from mdlm_lm_eval.plugin import MODEL_NAME
-from mdlm_lm_eval.results.files import check_include_path, check_writable
+from mdlm_lm_eval.results.files import check_file_name, check_include_path, check_writable
 from mdlm_lm_eval.results.sentences import one_line
 from mdlm_lm_eval.results.tracker import saved_files
 from mdlm_lm_eval.tasks.settings import check_metadata
 from mdlm_lm_eval.values import must_be, parse_limit, parse_whole
 
-_LONGEST_NAME = 200  # bytes; disks take 255, and lm-eval puts the date into the name
 _LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 _NAMED_VALUES = ("model_args", "gen_kwargs", "metadata")
 
@@ -115,8 +114,8 @@ def check(settings: dict[str, Any]) -> None:
         raise must_be("--verbosity", f"one of {', '.join(_LOG_LEVELS)}", settings["verbosity"])
     output = settings.get("output_path")
     if output is not None:
-        if output.endswith(".json") and len(Path(output).name.encode()) > _LONGEST_NAME:
-            raise must_be("--output_path", f"a file's name of at most {_LONGEST_NAME} bytes", Path(output).name)
+        if output.endswith(".json"):
+            check_file_name(output, "--output_path")
         check_writable(Path(output).parent if output.endswith(".json") else Path(output), "--output_path")
     if settings.get("use_cache") is not None:
         from mdlm_lm_eval.request_cache import check_cache_file

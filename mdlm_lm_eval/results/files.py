@@ -15,6 +15,7 @@ from mdlm_lm_eval.results.sentences import one_line
 from mdlm_lm_eval.values import OptionError, must_be
 
 _MOST_BYTES = 64 * 2**20  # a result file of lm-eval takes some 100 kB
+_LONGEST_NAME = 200  # bytes; disks take 255, and lm-eval puts the date into a name, sqlite a longer one beside it
 
 
 # Halves of characters, which JSON can hold and no other file can.
@@ -108,6 +109,13 @@ def check_writable(folder: Path, option: str) -> None:
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else one_line(error)
         raise OptionError(f"{option} {folder} cannot be written: {reason}") from error
+
+
+def check_file_name(path: str, option: str) -> None:
+    """Raises OptionError where a file that the option `option` names has too long a name."""
+    name = Path(path).name
+    if len(name.encode()) > _LONGEST_NAME:
+        raise must_be(option, f"a file's name of at most {_LONGEST_NAME} bytes", name)
 
 
 def check_include_path(folder: str) -> None:

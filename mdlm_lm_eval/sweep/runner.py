@@ -43,8 +43,8 @@ class SweepRun:
     def start(self) -> None:
         """Looks at what has been done before. Raises OptionError where results cannot be written."""
         with self.evaluator.timed("for the tasks"):
-            # Of the processes of one `torchrun`, the first alone claims and writes.
             usable_device(self.sweep.device)
+            # Of the processes of one `torchrun`, the first alone claims and writes.
             self.board = Board(self.sweep, self.tasks, self.output) if self._ranks.is_first else None
 
     def run(self) -> None:
@@ -61,14 +61,9 @@ class SweepRun:
             while (cell := self._next_cell()) is not None:
                 try:
                     if first:
-                        # What keeps the model from loading keeps all cells from it, so it ends the run.
-                        self.evaluator.load_model(cell.peft)
+                        self._load_model(cell)
                         first = False
                     self._run_cell(cell)
-                except OptionError:
-                    if self.board is not None:
-                        self.board.withdraw()
-                    raise
                 finally:
                     if self._claim is not None:
                         self._claim.release()
@@ -93,6 +88,15 @@ class SweepRun:
             taken = self.board.shared.wait(self.evaluator.shares_weights, _say_who_is_waited_for)
         self._claim = taken[1] if taken else None
         return self._ranks.told(taken[0] if taken else None)
+
+    def _load_model(self, cell: Cell) -> None:
+        """What keeps the model from loading keeps all cells from it, so it ends the run."""
+        try:
+            self.evaluator.load_model(cell.peft)
+        except OptionError:
+            if self.board is not None:
+                self.board.withdraw()
+            raise
 
     def _run_cell(self, cell: Cell) -> None:
         started = time.perf_counter()

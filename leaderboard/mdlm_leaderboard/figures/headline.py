@@ -12,7 +12,7 @@ from matplotlib.figure import Figure as Canvas
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import FixedLocator, NullLocator
 
-from mdlm_leaderboard.figures.panels import ONE_STEP, adapter_of, over_seeds, with_masks
+from mdlm_leaderboard.figures.panels import ONE_STEP, adapter_of, over_seeds, shared_points, with_masks
 from mdlm_leaderboard.figures.style import CHANCE, clipped, darker
 from mdlm_leaderboard.rows import Board, Curve, Estimate, LeaderboardRow
 from mdlm_lm_eval.results.figure_style import COLOURS, figure_style, on_dark
@@ -98,8 +98,8 @@ class Headline:
         if self.before is None:
             return ()
         curves = tuple(map(_curve, self.after))
-        counts = _shared(_curve(self.before), *curves)
-        ends = min(counts), max(counts)
+        counts = shared_points([_curve(self.before), *curves])
+        ends = counts[0], counts[-1]
         before = MaskLine(_short(self.before.model), (_curve(self.before),), ends)
         return (before, MaskLine(self._fine_tuned, curves, ends)) if curves else (before,)
 
@@ -180,7 +180,7 @@ def headline_of(board: Board) -> Headline:
     agnostic = [row for row in adapted if _MASK_AGNOSTIC.search(row.adapter or "")]
     chosen = next(iter([*agnostic, *adapted]), None)
     after = tuple(row for row in adapted if chosen and adapter_of(row) == adapter_of(chosen))
-    if before and chosen and len(_shared(*map(_curve, (before, *after)))) < 2:
+    if before and chosen and len(shared_points(map(_curve, (before, *after)))) < 2:
         after = (chosen,)
     stated = (row for row in board.rows if _PUBLISHED.search(row.model) and "drop_points" in row.stated)
     return Headline(before, after, tuple(row for row in stated if not row.adapter))
@@ -207,11 +207,6 @@ def _lost(row: LeaderboardRow) -> float:
     return MaskLine("", (curve,), (min(curve), max(curve))).lost.mean
 
 
-def _shared(*curves: Curve) -> set[int]:
-    """Mask counts that all have."""
-    return set.intersection(*map(set, curves))
-
-
 def _curve(row: LeaderboardRow) -> Curve:
     return with_masks(row.curve("masks"))
 
@@ -222,7 +217,7 @@ def _adapted(row: LeaderboardRow, rows: Sequence[LeaderboardRow]) -> list[Leader
         for one in rows
         if one.adapter
         and (one.model, one.other) == (row.model, row.other)
-        and len(_shared(_curve(one), _curve(row))) > 1
+        and len(shared_points(map(_curve, (one, row)))) > 1
     ]
     return sorted(own, key=lambda one: one.adapter or "")
 

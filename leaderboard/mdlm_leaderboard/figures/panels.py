@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import fmean
+from typing import Any
 
 from mdlm_leaderboard.experiments import BY_NAME
 from mdlm_leaderboard.rows import AUTOREGRESSIVE, NO_MASKS, Curve, Estimate, LeaderboardRow
@@ -52,8 +53,13 @@ def over_seeds(curves: Sequence[Curve]) -> Curve:
     """The mean curve, where all have a point, with a band from the lowest to the highest; of one curve, itself."""
     if len(curves) == 1:
         return curves[0]
-    shared = sorted(set.intersection(*(set(curve) for curve in curves)))
-    return {x: _over_seeds([curve[x] for curve in curves]) for x in shared}
+    return {x: _over_seeds([curve[x] for curve in curves]) for x in shared_points(curves)}
+
+
+def shared_points(curves: Iterable[Curve]) -> list[Any]:
+    """The points that all have, in order; none of no curve."""
+    points = [set(curve) for curve in curves]
+    return sorted(set.intersection(*points)) if points else []
 
 
 def _over_seeds(seeds: Sequence[Estimate]) -> Estimate:

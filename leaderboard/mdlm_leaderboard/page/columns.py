@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from mdlm_leaderboard.experiments import EXPERIMENTS, Experiment, Summary, summary_of
-from mdlm_leaderboard.figures.panels import with_masks
+from mdlm_leaderboard.figures.panels import shared_points, with_masks
 from mdlm_leaderboard.page.seeds import folded, seeds_of
 from mdlm_leaderboard.rows import NO_MASKS, Curve, Estimate, LeaderboardRow, Series
 from mdlm_lm_eval.results.statistics import Interval
@@ -87,8 +87,7 @@ def ranked(rows: Iterable[LeaderboardRow]) -> list[LeaderboardRow]:
 
 def shared_counts(rows: Iterable[LeaderboardRow]) -> Counts:
     """The mask counts that all rows with masks have."""
-    measured = [set(curve) for row in rows if (curve := with_masks(row.curve("masks")))]
-    return tuple(sorted(set.intersection(*measured))) if measured else ()
+    return tuple(shared_points(curve for row in rows if (curve := with_masks(row.curve("masks")))))
 
 
 def ranked_by(counts: Counts) -> str:

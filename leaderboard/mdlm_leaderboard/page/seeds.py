@@ -3,7 +3,7 @@
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from mdlm_leaderboard.figures.panels import adapter_of, over_seeds
+from mdlm_leaderboard.figures.panels import adapter_of, over_seeds, shared_points
 from mdlm_leaderboard.rows import Curve, LeaderboardRow, Series
 from mdlm_lm_eval.results.statistics import t_interval
 
@@ -34,8 +34,8 @@ def folded(rows: Iterable[LeaderboardRow]) -> list[LeaderboardRow]:
 
 def _have_shared_counts(seeds: Sequence[LeaderboardRow]) -> bool:
     """Whether there is a mask count that all were measured at, or none of any."""
-    counts = [set(seed.curve("masks")) for seed in seeds]
-    return bool(set.intersection(*counts)) or not any(counts)
+    curves = [seed.curve("masks") for seed in seeds]
+    return bool(shared_points(curves)) or not any(curves)
 
 
 def _recipe(row: LeaderboardRow) -> Hashable:
