@@ -66,6 +66,8 @@ CONFIG_VALUES = [
     ("diffusion_family", ["llada"], "diffusion_family=['llada'] in config.json must be one of"),
     ("is_causal", True, "is_causal"),
     ("shift_logits", "maybe", "shift_logits must be true or false, not maybe"),
+    ("block_length", "abc", 'block_length in config.json must be a whole number from 1, not "abc"'),
+    ("block_length", -3, "block_length in config.json must be a whole number from 1, not -3"),
 ]
 
 # The whole of config.json.

@@ -220,10 +220,7 @@ def test_sdars_mixture_of_experts(tmp_path: Path) -> None:
         ("llada2", {"num_shared_experts": 0}),
         ("llada2", {"n_group": 5}),
         ("sdar", {"use_sliding_window": True}),
-        ("sdar", {"block_size": 0}),
         ("a2d_bd3lm", {"use_sliding_window": True}),
-        ("fast_dllm_v2", {"bd_size": "32"}),
-        ("fast_dllm_v2", {"bd_size": None}),
     ],
 )
 def test_a_setting_without_equivalent_is_refused_before_weights_are_read(
@@ -231,9 +228,7 @@ def test_a_setting_without_equivalent_is_refused_before_weights_are_read(
 ) -> None:
     checkpoint = copy_of(folder, tmp_path / folder, **setting)
     (checkpoint / "model.safetensors").unlink()
-    name = {"block_size": "block_length", "n_group": "n_group=5"}.get(next(iter(setting)), next(iter(setting)))
-    if setting == {"bd_size": "32"}:
-        name = "block_length='32' must be a whole number"
+    name = {"n_group": "n_group=5"}.get(next(iter(setting)), next(iter(setting)))
     with pytest.raises(OptionError, match=name):
         load(checkpoint)
 
@@ -242,6 +237,24 @@ def test_a_class_that_the_installed_transformers_lacks(monkeypatch: pytest.Monke
     monkeypatch.delattr("transformers.core_model_loading.Split")
     with pytest.raises(OptionError, match="the family llada2 needs a newer transformers than"):
         load("llada2")
+
+
+@pytest.mark.parametrize(
+    ("folder", "key", "value", "said"),
+    [
+        ("sdar", "block_size", 0, "0"),
+        ("fast_dllm_v2", "bd_size", "32", '"32"'),
+        ("fast_dllm_v2", "bd_size", None, "null"),
+        ("a2d_bd3lm", "block_length", 2.5, "2.5"),
+        ("llada2", "block_length", True, "true"),
+    ],
+)
+def test_a_block_length_in_config_json_is_a_whole_number(
+    folder: str, key: str, value: object, said: str, tmp_path: Path
+) -> None:
+    checkpoint = copy_of(folder, tmp_path / folder, **{key: value})
+    with pytest.raises(OptionError, match=f"{key} in config.json must be a whole number from 1, not {said}$"):
+        load(checkpoint)
 
 
 @pytest.mark.parametrize("block_length", [0, -4, 2.5])

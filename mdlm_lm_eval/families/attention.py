@@ -3,8 +3,6 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from mdlm_lm_eval.options import OptionError
-
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -13,8 +11,6 @@ if TYPE_CHECKING:
 class AttentionPattern:
     """`full` attention, or `block_causal`: a position sees its own block and those before it.
 
-    Raises OptionError for a block length that is no whole number from 1.
-
     block_length: tokens of a block; None for full attention.
     blocks_from: where blocks are counted from: the first token of a row (LLaDA2.x, SDAR, Fast-dLLM v2), or the end of
         its prompt, so that the prompt's first block is the short one (A2D).
@@ -22,10 +18,6 @@ class AttentionPattern:
 
     block_length: int | None = None
     blocks_from: Literal["row_start", "prompt_end"] = "row_start"
-
-    def __post_init__(self) -> None:
-        if self.block_length is not None and (type(self.block_length) is not int or self.block_length < 1):
-            raise OptionError(f"block_length={self.block_length!r} must be a whole number from 1")
 
     @property
     def is_block_causal(self) -> bool:

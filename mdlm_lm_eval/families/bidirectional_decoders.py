@@ -8,6 +8,7 @@ from transformers import PretrainedConfig
 from mdlm_lm_eval.families.attention import FULL_ATTENTION, AttentionPattern
 from mdlm_lm_eval.families.family import Family, no_weights
 from mdlm_lm_eval.families.loading.experts import expert_weight_names
+from mdlm_lm_eval.families.loading.published import blocks_from_row_start
 from mdlm_lm_eval.families.registry import register_family
 
 # Those whose masks become bidirectional with is_causal=False in the config.
@@ -28,8 +29,8 @@ def check(config: PretrainedConfig) -> str | None:
 
 def attention(config: PretrainedConfig, block_length: int | None) -> AttentionPattern:
     """Full, or in blocks where the config says so; the option only says in which blocks full attention is decoded."""
-    in_config = config.to_dict().get("block_length")
-    return FULL_ATTENTION if in_config is None else AttentionPattern(block_length or in_config)
+    is_full = config.to_dict().get("block_length") is None
+    return FULL_ATTENTION if is_full else blocks_from_row_start(config, block_length)
 
 
 for _name in (*DENSE, *SPARSE):

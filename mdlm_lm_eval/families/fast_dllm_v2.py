@@ -8,7 +8,12 @@ from typing import Any
 from transformers import Qwen2Config
 
 from mdlm_lm_eval.families.family import Family, shifted
-from mdlm_lm_eval.families.loading.published import blocks_from_row_start, require, same_keys
+from mdlm_lm_eval.families.loading.published import (
+    blocks_from_row_start,
+    published_block_length,
+    require,
+    same_keys,
+)
 from mdlm_lm_eval.families.registry import register_family
 
 
@@ -20,7 +25,7 @@ def native_config(published: dict[str, Any]) -> Qwen2Config:
         published,
         architectures=["Qwen2ForCausalLM"],
         mask_token_id=published.get("mask_token_id", 151665),
-        block_length=published["bd_size"],
+        block_length=published_block_length(published, "bd_size"),
     )
 
 

@@ -12,7 +12,12 @@ from transformers import Qwen3Config, Qwen3MoeConfig
 
 from mdlm_lm_eval.families.family import Family
 from mdlm_lm_eval.families.loading.experts import expert_weight_names
-from mdlm_lm_eval.families.loading.published import blocks_from_row_start, require, same_keys
+from mdlm_lm_eval.families.loading.published import (
+    blocks_from_row_start,
+    published_block_length,
+    require,
+    same_keys,
+)
 from mdlm_lm_eval.families.registry import register_family
 
 BLOCK_LENGTH = 4  # of the checkpoints whose name says none
@@ -41,10 +46,10 @@ def sparse_config(published: dict[str, Any]) -> Qwen3MoeConfig:
 def tokens_and_blocks(published: dict[str, Any]) -> dict[str, Any]:
     """Mask token and block length, which stands in the name (`SDAR-8B-Chat-b8`), in some configs, or nowhere."""
     in_name = re.search(r"-b(\d+)$", PurePath(published["name_or_path"]).name)
-    in_config = published.get("block_length", published.get("block_size", BLOCK_LENGTH))
+    key = "block_length" if "block_length" in published else "block_size"
     return {
         "mask_token_id": published.get("mask_token_id", MASK_TOKEN_ID),
-        "block_length": int(in_name[1]) if in_name else in_config,
+        "block_length": int(in_name[1]) if in_name else published_block_length(published, key, BLOCK_LENGTH),
     }
 
 

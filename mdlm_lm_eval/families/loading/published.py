@@ -1,11 +1,13 @@
 """Published configs whose keys are those of a class of transformers already."""
 
+import json
 from typing import Any, TypeVar
 
 from transformers import PretrainedConfig
 
 from mdlm_lm_eval.families.attention import AttentionPattern
 from mdlm_lm_eval.options import OptionError
+from mdlm_lm_eval.values import must_be
 
 ConfigClass = TypeVar("ConfigClass", bound=PretrainedConfig)
 # What belongs to the checkpoint's own code, or to the machine that it was trained on.
@@ -18,9 +20,17 @@ def same_keys(config_class: type[ConfigClass], published: dict[str, Any], **sett
     return config_class(**kept | settings)
 
 
+def published_block_length(published: dict[str, Any], key: str, default: int | None = None) -> int:
+    """Tokens of a block, as `key` says. Raises OptionError for what is no whole number from 1."""
+    length = published.get(key, default)
+    if type(length) is not int or length < 1:
+        raise must_be(f"{key} in config.json", "a whole number from 1", json.dumps(length))
+    return length
+
+
 def block_length_of(config: PretrainedConfig, argument: int | None) -> int:
     """Tokens of a block: the option `block_length`, else what the config says."""
-    return config.to_dict()["block_length"] if argument is None else argument
+    return published_block_length(config.to_dict(), "block_length") if argument is None else argument
 
 
 def blocks_from_row_start(config: PretrainedConfig, argument: int | None) -> AttentionPattern:
