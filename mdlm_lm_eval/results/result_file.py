@@ -1,5 +1,6 @@
 """lm-eval's result files: where they lie, and what is kept of one. Everybody who reads one reads it here."""
 
+import json
 import math
 import os
 import re
@@ -10,10 +11,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mdlm_lm_eval.options import DecodingOptions, about, options_of
+from mdlm_lm_eval.options import DecodingOptions, about, options_of, requirement
 from mdlm_lm_eval.results.files import UnusableFile, read_json
 from mdlm_lm_eval.results.privacy import published, published_command, published_text
-from mdlm_lm_eval.values import OptionError, shown
+from mdlm_lm_eval.values import OptionError, must_be, shown
 
 if TYPE_CHECKING:
     from lm_eval.result_schema import EvalResults
@@ -184,11 +185,15 @@ def _parse(content: "EvalResults", name: str) -> ResultFile:
 def _check_decoding(recorded: Mapping[str, Any]) -> None:
     """Raises UnusableFile for values that no run can have had. Rules may be another package's, which is not here."""
     for declared in options_of(DecodingOptions):
-        if declared.name in recorded and about(declared).choices is None:
-            try:
-                DecodingOptions().override({declared.name: recorded[declared.name]})
-            except OptionError as error:
-                raise UnusableFile(f"records what cannot be: {error}") from error
+        name, value = declared.name, recorded.get(declared.name, declared.default)
+        try:
+            if about(declared).choices is not None:
+                if not isinstance(value, str):
+                    raise must_be(name, "a text", json.dumps(value))
+            elif vars(DecodingOptions().override({name: value}))[name] != value:  # text, as typed
+                raise must_be(name, requirement(declared), json.dumps(value))
+        except OptionError as error:
+            raise UnusableFile(f"records what cannot be: {error}") from error
     for name, value in recorded.items():
         if len(f"{name}={value}") > _LONGEST_OPTION:
             raise UnusableFile(f"records {shown(name)}={shown(value)}; at most {_LONGEST_OPTION} characters are shown")
