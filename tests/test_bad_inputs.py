@@ -95,6 +95,8 @@ MODEL_ARGUMENTS = [
     ("preset=5", "unknown preset='5'"),
     ("tokenizer=", "tokenizer must be a text of at least one character, not ''"),
     ("pretrained=/etc/passwd", "pretrained=/etc/passwd: must be a folder, and is a file"),
+    ("pretrained=built-in/", "pretrained=built-in/: there is no such folder"),
+    ("tokenizer=built-in-block/", "tokenizer=built-in-block/: there is no such folder"),
     ("tokenizer=/nowhere", "tokenizer=/nowhere: there is no such folder"),
     ("tokenizer=5", "tokenizer of 5 cannot be loaded: "),
     ("self=5", "unknown model argument self=5; did you mean seed?"),

@@ -40,7 +40,7 @@ def check_folder(option: str, name: str) -> None:
     """Raises OptionError where `name` reads as a folder's path and there is none, or is a file's."""
     if os.path.isfile(name):
         raise OptionError(f"{option}={name}: must be a folder, and is a file")
-    is_path = Path(name).is_absolute() or name.startswith((".", "~")) or name.count("/") > 1
+    is_path = Path(name).is_absolute() or name.startswith((".", "~")) or name.endswith("/") or name.count("/") > 1
     if is_path and not os.path.exists(name):
         raise OptionError(f"{option}={name}: there is no such folder")
 
