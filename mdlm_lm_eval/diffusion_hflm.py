@@ -55,8 +55,9 @@ class DiffusionHFLM(HFLM):
         self.custom_prefix_token_id = loading.get("prefix_token_id")
         self._quantization_config = loading.pop("quantization_config", None)  # HFLM passes the config's own beside it
         share_cpu_among_processes()
-        if pretrained is None or isinstance(pretrained, (dict, list)):  # lm-eval reads JSON, and the word None
-            raise must_be("pretrained", "a hub id, a folder or built-in", "none" if pretrained is None else pretrained)
+        if not isinstance(pretrained, (str, torch.nn.Module)):  # lm-eval reads JSON, and the word None
+            what = "a text (a hub id, a folder or built-in) or a model object"
+            raise must_be("pretrained", what, "none" if pretrained is None else pretrained)
         if isinstance(pretrained, str):
             pretrained = model_path(pretrained)
         else:

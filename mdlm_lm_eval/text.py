@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from lm_eval.models.utils import postprocess_generated_text
 from transformers import PreTrainedTokenizerBase
 
+from mdlm_lm_eval.values import OptionError
+
 SLOT_MARKER = "<|mask|>"
 # What a decoder writes for the first bytes of a character whose other bytes are still to come.
 _INCOMPLETE_CHARACTER = "\ufffd"
@@ -17,8 +19,9 @@ def encode_without_masks(
     """Token ids of `text` in which the mask token's own string stands as ordinary text.
 
     `encode(text, first)` tokenises a piece; `first` says whether it begins the text and may get the tokenizer's own
-    special tokens.
+    special tokens. Raises OptionError for half of a surrogate pair, which no tokenizer takes.
     """
+    _check_characters(text)
     mask_string = tokenizer.convert_ids_to_tokens(mask_token_id)
     if mask_string is None or mask_string not in text:
         return encode(text, True)
@@ -39,8 +42,9 @@ def encode_infill(
     """The text between slot markers, one list of token ids a segment (one more than there are slots).
 
     The text is tokenised in one go wherever the marker can stand for the mask token, so that a slot changes nothing
-    about how its neighbours are split. `encode` is as in `encode_without_masks` but keeps mask tokens.
+    about how its neighbours are split. `encode` is as in `encode_without_masks` but keeps mask tokens. Raises as that.
     """
+    _check_characters(text)
     mask_string = tokenizer.convert_ids_to_tokens(mask_token_id)
     if mask_string == SLOT_MARKER or mask_string not in text:
         ids = encode(text.replace(SLOT_MARKER, mask_string), True)
@@ -50,6 +54,13 @@ def encode_infill(
     for segment in rest:
         segments.append(encode_without_masks(tokenizer, segment, mask_token_id, lambda piece, _: encode(piece, False)))
     return segments
+
+
+def _check_characters(text: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise OptionError(f"a text must hold whole characters, not half of one: {text[error.start]!r}") from error
 
 
 def _split(ids: list[int], separator: int) -> Iterator[list[int]]:

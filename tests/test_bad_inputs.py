@@ -33,7 +33,7 @@ MODEL_ARGUMENTS = [
     ("mask_ratio=0.2,n_masks=4", "mask_ratio=0.2 and n_masks=4 exclude each other"),
     ("mask_ratio=1e308", "mask_ratio must be none or a number above 0 up to 1000, not 1e+308"),
     ("block_length=9,n_masks=8", "block_length must be at most n_masks=8, not 9"),
-    ("pretrained=None", "pretrained must be a hub id, a folder or built-in, not none"),
+    ("pretrained=None", "pretrained must be a text (a hub id, a folder or built-in) or a model object, not none"),
     ("temperature=1e308", "temperature must be 0 or a number from 1e-06 up to 1000, not 1e+308"),
     ("temperature=1e-320", "temperature must be 0 or a number from 1e-06 up to 1000, not 1e-320"),
     ("temperature=nan", "temperature must be 0 or a number from 1e-06 up to 1000, not nan"),
@@ -102,7 +102,10 @@ MODEL_ARGUMENTS = [
     ("self=5", "unknown model argument self=5; did you mean seed?"),
     ('{"tokenizer": {}}', "tokenizer must be a text, not {}"),
     ('{"peft": ["a"]}', "peft must be a text, not ['a']"),
-    ('{"pretrained": ["a"]}', "pretrained must be a hub id, a folder or built-in, not ['a']"),
+    (
+        '{"pretrained": ["a"]}',
+        "pretrained must be a text (a hub id, a folder or built-in) or a model object, not ['a']",
+    ),
     ('{"device": ["cpu"]}', "device=['cpu'] is not on this machine; it must be "),
     ('{"filler": ["a"]}', "filler must be a text of at least one character, not ['a']"),
 ]

@@ -34,6 +34,7 @@ def test_readmes_example_runs_as_it_stands() -> None:
         ([[1], [10**6]], False, "prompts must be token ids from 0 to [0-9]*, not 1000000"),
         ([["a"]], False, "prompts must be a list of lists of token ids"),
         ([[1, 2]], True, "prompts must be a list of texts where a tokenizer is given"),
+        (["a \ud800"], True, r"a text must hold whole characters, not half of one: '\\ud800'"),
     ],
 )
 def test_prompts_of_another_kind(checkpoint: Path, prompts: list[str], has_tokenizer: bool, sentence: str) -> None:

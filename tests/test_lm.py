@@ -282,6 +282,22 @@ def test_integer_think_end_token() -> None:
 # Likelihood
 
 
+@pytest.mark.parametrize(
+    ("kind", "arguments"),
+    [
+        ("generate_until", ("a \ud800", {"max_gen_toks": 1})),
+        ("generate_until", ("a <|mask|> \ud800", {"infill": True})),
+        ("loglikelihood", ("a", "\ud800")),
+        ("loglikelihood", ("\udc00", "a")),
+        ("loglikelihood_rolling", ("\ud800",)),
+    ],
+)
+def test_half_a_character_in_a_request_is_refused(lm: MDLM, kind: str, arguments: tuple[Any, ...]) -> None:
+    request = Instance(kind, {}, arguments, 0, metadata=("task", 0, 1))  # type: ignore[arg-type]
+    with pytest.raises(OptionError, match=r"a text must hold whole characters, not half of one: '\\ud[8c]00'"):
+        getattr(lm, kind)([request])
+
+
 def test_loglikelihood_of_a_one_token_choice_is_exact(lm: MDLM) -> None:
     (one,) = lm.loglikelihood([choice("context", "a")], disable_tqdm=True)
     input_ids = torch.tensor([[*lm.tok_encode("context"), MASK]])

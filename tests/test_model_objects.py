@@ -1,5 +1,6 @@
 """A model object as `pretrained`, from Python."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -28,6 +29,12 @@ def test_arguments_of_loading_are_refused(arguments: dict[str, Any]) -> None:
     (name,) = arguments
     with pytest.raises(OptionError, match=f"{name}=.* does not work with a model object"):
         MDLM(tiny_model(), tokenizer=tiny_tokenizer(), **arguments)
+
+
+@pytest.mark.parametrize("wrong", [object(), Path("folder"), 5, True])
+def test_what_is_no_model(wrong: Any) -> None:
+    with pytest.raises(OptionError, match=r"pretrained must be a text .* or a model object, not "):
+        MDLM(wrong)
 
 
 def test_an_autoregressive_model_is_refused() -> None:
