@@ -1,7 +1,6 @@
 """Weights into transformers' own classes, streamed and renamed by transformers."""
 
 import json
-import os
 from contextlib import suppress
 from pathlib import Path
 from pickle import UnpicklingError
@@ -22,11 +21,11 @@ from transformers.utils import (
 
 from mdlm_lm_eval.default_model import model_path
 from mdlm_lm_eval.families.family import Family
-from mdlm_lm_eval.families.loading.errors import reason, remote_code_sentence
+from mdlm_lm_eval.families.loading.errors import reason, refusing, remote_code_sentence
+from mdlm_lm_eval.families.loading.settings import read_settings
 from mdlm_lm_eval.families.registry import family_of
 from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.results.files import UnusableFile, read_json
-from mdlm_lm_eval.values import shown
 
 NAMES_SHOWN = 5
 # As safetensors calls them.
@@ -54,7 +53,8 @@ def load_model(
     if from_pretrained_kwargs.get("tp_plan") is not None:
         family.refuse("tp_plan", from_pretrained_kwargs["tp_plan"])
     _check_shards(pretrained, subfolder or "")
-    _check_generation_config(pretrained, subfolder or "")
+    with refusing(f"pretrained={pretrained}"):  # transformers would go on without it, and so without its ends of text
+        read_settings(pretrained, GENERATION_CONFIG_NAME, {}, revision=revision or "main", subfolder=subfolder or "")
     if getattr(config, "quantization_config", None) is None:
         _check_dtypes(pretrained, subfolder or "")
     try:
@@ -158,18 +158,6 @@ def _check_dtypes(pretrained: str, subfolder: str) -> None:
                         f"pretrained={pretrained}: {name} has the type {dtype} and config.json names no "
                         "quantization_config; weights must be floating-point numbers"
                     )
-
-
-def _check_generation_config(pretrained: str, subfolder: str) -> None:
-    """Raises OptionError where it is no JSON: transformers would go on without, and so without its ends of text."""
-    path = Path(pretrained) / subfolder / GENERATION_CONFIG_NAME
-    if os.path.lexists(path):  # a link that leads nowhere, too
-        try:
-            content = read_json(path)
-            if not isinstance(content, dict):
-                raise UnusableFile(f"must hold names with a value each, not {shown(content)}")
-        except UnusableFile as error:
-            raise OptionError(f"pretrained={pretrained}: {path.name} {error}") from error
 
 
 def _weight_names(pretrained: str, revision: str, subfolder: str) -> set[str]:
