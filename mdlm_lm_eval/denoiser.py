@@ -95,10 +95,8 @@ class Denoiser:
         masked (LLaDA, appendix on classifier-free guidance). Without `gradient` nothing is kept for a backward pass.
         """
         if cfg_scale > 0.0:
-            if prompt_mask is None:
-                raise ValueError("cfg_scale needs prompt_mask, the positions that the unconditional canvas masks")
             positions = torch.cat([positions, positions + input_ids.numel()])
-            input_ids = torch.cat([input_ids, input_ids.masked_fill(prompt_mask, self.mask_token_id)])
+            input_ids = self._and_unconditional(input_ids, prompt_mask)
             attention_mask = None if attention_mask is None else attention_mask.repeat(2, 1)
             prompt_lengths = None if prompt_lengths is None else prompt_lengths.repeat(2)
         with torch.set_grad_enabled(gradient):
@@ -109,6 +107,12 @@ class Denoiser:
             if cfg_scale > 0.0:
                 logits = _guided(logits, cfg_scale)
         return logits
+
+    def _and_unconditional(self, input_ids: Tensor, prompt_mask: Tensor | None) -> Tensor:
+        """Canvases [B, T] and the same with their prompts masked, [2 B, T]."""
+        if prompt_mask is None:
+            raise ValueError("cfg_scale needs prompt_mask, the positions that the unconditional canvas masks")
+        return torch.cat([input_ids, input_ids.masked_fill(prompt_mask, self.mask_token_id)])
 
     def _full_attention(self, input_ids: Tensor, attention_mask: Tensor | None, positions: Tensor) -> Tensor:
         length = input_ids.shape[1]
@@ -166,9 +170,7 @@ class Denoiser:
         """
         position_ids = columns if position_ids is None else position_ids
         if cfg_scale > 0.0:
-            if prompt_mask is None:
-                raise ValueError("cfg_scale needs prompt_mask, the positions that the unconditional canvas masks")
-            input_ids = torch.cat([input_ids, input_ids.masked_fill(prompt_mask, self.mask_token_id)])
+            input_ids = self._and_unconditional(input_ids, prompt_mask)
             position_ids = position_ids.repeat(2, 1)
             rows, offsets = torch.cat([rows, rows + len(columns)]), offsets.repeat(2)
             columns, sees = columns.repeat(2, 1), sees.repeat(2, 1, 1)

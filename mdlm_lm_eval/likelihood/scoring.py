@@ -81,12 +81,9 @@ def score(
     canvases = _corrupted(trajectories, lambda r: corruptions_of(r, options), options, denoiser.mask_token_id)
     for batch in chunks(canvases, batch_size):
         read(denoiser, batch, log_likelihoods, greedy)
-    if not options.check_greedy:
-        return [(log_likelihood, False) for log_likelihood in log_likelihoods]
-    for group in chunks(sorted(trajectories, key=_shape), _TRAJECTORIES_PER_GROUP):
-        while going := [trajectory for trajectory in group if trajectory.masked and trajectory.is_greedy]:
-            _step(denoiser, going, greedy, batch_size)
-    return [(log_likelihoods[t.index], t.is_greedy) for t in trajectories]
+    if options.check_greedy:
+        _walk(denoiser, trajectories, greedy, batch_size, while_greedy=True)
+    return [(log_likelihoods[t.index], options.check_greedy and t.is_greedy) for t in trajectories]
 
 
 def duel(
@@ -108,9 +105,7 @@ def duel(
         fitted = [trajectory.request for trajectory in trajectories]
         _, blocks = score_blocks(denoiser, fitted, options, None, options, batch_size=batch_size)
         return [_joined(whole, of_request) for whole, of_request in zip(trajectories, blocks, strict=True)]
-    for group in chunks(sorted(trajectories, key=_shape), _TRAJECTORIES_PER_GROUP):
-        while going := [trajectory for trajectory in group if trajectory.masked]:
-            _step(denoiser, going, options, batch_size)
+    _walk(denoiser, trajectories, options, batch_size)
     return trajectories
 
 
@@ -139,6 +134,20 @@ def _shape(trajectory: Trajectory) -> tuple[int, int, list[int]]:
     """Sorts the longest canvases to the front, and requests with the same context together."""
     context = trajectory.request.context_ids
     return -len(context) - trajectory.answer_length, trajectory.answer_length, context
+
+
+def _walk(
+    denoiser: Denoiser,
+    trajectories: Sequence[Trajectory],
+    options: LikelihoodOptions,
+    batch_size: int,
+    *,
+    while_greedy: bool = False,
+) -> None:
+    """Takes every trajectory to its end, or only as long as it is greedy."""
+    for group in chunks(sorted(trajectories, key=_shape), _TRAJECTORIES_PER_GROUP):
+        while going := [one for one in group if one.masked and (one.is_greedy or not while_greedy)]:
+            _step(denoiser, going, options, batch_size)
 
 
 def _step(denoiser: Denoiser, going: list[Trajectory], options: LikelihoodOptions, batch_size: int) -> None:
