@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from mdlm_leaderboard.__main__ import main
-from mdlm_leaderboard.compare import compare, sentence
+from mdlm_leaderboard.compare import as_text, compare, sentence
 from mdlm_lm_eval.results.files import UnusableFile
 from tests.leaderboard_files import gsm8k_file, suite_file
 
@@ -67,11 +67,39 @@ def test_a_standard_benchmark_is_compared_by_its_samples(tmp_path: Path) -> None
     )
 
 
+def with_metadata(**metadata: int) -> Any:
+    file = suite_file()
+    for config in file["configs"].values():
+        config["metadata"] |= metadata
+    return file
+
+
+def test_scores_that_are_no_shares_are_told_in_their_own_unit(tmp_path: Path) -> None:
+    def perplexity(score: float) -> Any:
+        file = gsm8k_file(score=score)
+        file["higher_is_better"] = {"gsm8k": {"exact_match": False}}
+        return file
+
+    (found,) = compare(write(tmp_path / "a", perplexity(25.3)), write(tmp_path / "b", perplexity(31.42)))
+    assert " is 6.12 above " in sentence(found)
+    assert "| gsm8k | 25.3 | 31.42 | +6.12 |" in as_text(found)
+
+
+def test_an_interval_that_holds_zero_is_within_chance(tmp_path: Path) -> None:
+    first = write(tmp_path / "a", gsm8k_file(score=0.5), {"gsm8k": [1, 0, 1, 0]})
+    second = write(tmp_path / "b", gsm8k_file(score=0.75), {"gsm8k": [1, 0, 1, 1]})
+    (found,) = compare(first, second)
+    assert "; the 95% interval is 0.0 to 75.0 over questions (within chance); 1 question is right with " in sentence(
+        found
+    )
+
+
 @pytest.mark.parametrize(
     ("second", "reason"),
     [
         (gsm8k_file(), "have no task in common"),
         (suite_file(version="99.0"), "the version of mdlm_country_smallest differs: "),
+        (with_metadata(fewshot_seed=5), "the fewshot_seed of mdlm_country_smallest differs: 1 and 5; "),
         (suite_file(limit=10), "the number of questions of mdlm_country_smallest differs: 1000 and 10; "),
     ],
 )

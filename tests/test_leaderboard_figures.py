@@ -215,9 +215,9 @@ def test_the_headline_is_of_the_largest_drop_that_an_adapter_mends() -> None:
     assert found.before
     assert (found.before.model, [one.adapter for one in found.after]) == (BASE, ["MA (CE + TV)"])
     assert found.sentence == (
-        "Appended masks cost LLaDA-8B-Base 17.4 points of accuracy; after mask-agnostic fine-tuning 2.6."
+        "Appended masks cost LLaDA-8B-Base 15.9 ± 0.2 points of accuracy; after mask-agnostic fine-tuning 2.4 ± 0.0."
     )
-    assert headline_of(board_of(row("m"))).sentence == "Appended masks cost m 17.4 points of accuracy."
+    assert headline_of(board_of(row("m"))).sentence == "Appended masks cost m 15.9 ± 0.2 points of accuracy."
     assert ": 23 points of LLaDA-8B's accuracy, as published" in headline_of(board_of(published_row())).sentence
 
 
@@ -230,10 +230,10 @@ def test_the_headline_has_one_line_for_the_seeds_of_an_adapter() -> None:
     found = headline_of(board_of(row(BASE), *seeds, row(BASE, id="ce", adapter="CE, seed 0")))
     assert [one.id for one in found.after] == ["ma-0", "ma-1", "ma-2"]
     _, after = found.lines
-    assert after.label == "after mask-agnostic\nfine-tuning (3 seeds)\nlost: 4.3"
+    assert after.label == "after mask-agnostic\nfine-tuning (3 seeds)\nlost: 4.0 ± 0.0"
     assert after.curve[200].mean == pytest.approx(0.75)
     assert after.band(200) == pytest.approx((65, 85))
-    assert found.sentence.endswith("; after mask-agnostic fine-tuning 4.3 (mean of 3 seeds).")
+    assert found.sentence.endswith("; after mask-agnostic fine-tuning 4.0 ± 0.0 (mean of 3 seeds).")
 
 
 def test_a_loss_is_between_mask_counts_that_both_lines_have() -> None:
@@ -245,7 +245,8 @@ def test_a_loss_is_between_mask_counts_that_both_lines_have() -> None:
     ]
     found = headline_of(board_of(row("m", is_full=False, masks=plain), *tuned))
     assert found.sentence == (
-        "Appended masks cost m 15.0 points of accuracy; after mask-agnostic fine-tuning 1.0 (mean of 2 seeds)."
+        "Appended masks cost m 15.0 ± 0.2 points of accuracy; "
+        "after mask-agnostic fine-tuning 1.0 ± 0.0 (mean of 2 seeds)."
     )
     assert found.bands.startswith("Lost: from 2 to 200 masks. ")
     assert list(found.lines[1].curve) == [2, 200]
@@ -262,10 +263,10 @@ def with_noise(mean: float, lost: float, noise: float) -> Estimate:
     [
         ((0, 0, 0), 0, "none"),
         ((0, 0.0004, 0.0002), 0, "none"),
-        ((0, 0.005, 0.01), 0.05, "1.0, within chance"),
-        ((0, 0.005, 0.01), 0, "1.0"),
+        ((0, 0.005, 0.01), 0.05, "1.0 ± 2.8, within chance"),
+        ((0, 0.005, 0.01), 0, "1.0 ± 0.0"),
         ((0, -0.02, -0.1), 0.01, "none"),
-        ((0, 0.1, 0.002), 0.01, "0.2, within chance"),
+        ((0, 0.1, 0.002), 0.01, "0.2 ± 0.6, within chance"),
     ],
     ids=["level", "rounded", "noise", "clear", "rise", "dip"],
 )
@@ -275,13 +276,14 @@ def test_what_is_left_after_fine_tuning_is_said_as_it_is(
     masks = {n: with_noise(0.8, points, noise * (n > 2)) for n, points in zip((2, 50, 200), lost, strict=True)}
     board = board_of(row(BASE), row(BASE, id="ma", adapter="MA (CE)", is_full=False, masks=masks))
     found = headline_of(board)
-    assert found.lines[1].loss_in_words == words
+    loss = words.removesuffix(", within chance")
+    assert found.lines[1].loss_in_words == loss
     assert found.sentence == (
-        f"Appended masks cost LLaDA-8B-Base 15.9 points of accuracy; after mask-agnostic fine-tuning {words}."
+        f"Appended masks cost LLaDA-8B-Base 15.9 ± 0.2 points of accuracy; after mask-agnostic fine-tuning {words}."
     )
     drawn = " ".join(texts(write_headline(board, tmp_path)[0]))
-    assert f"after mask-agnostic fine-tuning lost: {words}" in drawn
-    assert f"Measured: 15.9 points lost; fine-tuned {words}" in drawn
+    assert f"after mask-agnostic fine-tuning lost: {loss}" in drawn
+    assert f"Measured: 15.9 ± 0.2 points lost; fine-tuned {loss}" in drawn
 
 
 def test_the_published_panel_says_at_which_mask_counts_its_ends_are(tmp_path: Path) -> None:

@@ -15,8 +15,9 @@ from mdlm_lm_eval.results.statistics import Interval, McNemar, mcnemar, paired_b
 
 @dataclass(frozen=True)
 class Comparison:
-    """One metric of two runs, in shares. All intervals are of `second - first` on the same tasks or questions.
+    """One metric of two runs. All intervals are of `second - first` on the same tasks or questions.
 
+    is_accuracy: whether scores are shares from 0 to 1, whose differences are told in percentage points.
     by_task: task -> both scores.
     over_tasks: mean over tasks with the t interval of the differences per task.
     over_questions: the same mean with the paired bootstrap's interval within tasks, None without samples.
@@ -26,11 +27,16 @@ class Comparison:
     first: str
     second: str
     metric: str
+    is_accuracy: bool
     by_task: Mapping[str, tuple[float, float]]
     n_questions: int
     over_tasks: Interval
     over_questions: Interval | None
     answers: McNemar | None
+
+    def shown(self, score: float) -> str:
+        """In percent where it is an accuracy."""
+        return f"{100 * score:.1f}" if self.is_accuracy else f"{score:.4g}"
 
 
 @unusable_if_different()
@@ -44,6 +50,7 @@ def compare(first: Path, second: Path) -> list[Comparison]:
     for name in shared:
         _check_same(f"version of {name}", *(file.tasks[name].version for file in files))
         _check_same(f"number of questions of {name}", *(file.tasks[name].n_questions for file in files))
+        _check_same(f"fewshot_seed of {name}", *(file.tasks[name].metadata.get("fewshot_seed") for file in files))
     samples = {name: _samples(first, second, name) for name in shared}
     labels = _labels(*files)
     metrics = dict.fromkeys(
@@ -54,11 +61,12 @@ def compare(first: Path, second: Path) -> list[Comparison]:
 
 def as_text(comparison: Comparison) -> str:
     """The sentence to quote, then a table of the tasks."""
+    shown = comparison.shown
     rows = [
-        [task, *(f"{100 * score:.1f}" for score in pair), f"{100 * (pair[1] - pair[0]):+.1f}"]
+        [task, shown(pair[0]), shown(pair[1]), f"{'+' if pair[1] >= pair[0] else ''}{shown(pair[1] - pair[0])}"]
         for task, pair in comparison.by_task.items()
     ]
-    header = [comparison.metric, "A", "B", "B - A (points)"]
+    header = [comparison.metric, "A", "B", f"B - A{' (points)' if comparison.is_accuracy else ''}"]
     names = f"A: {comparison.first}\nB: {comparison.second}"
     return f"{names}\n\n{sentence(comparison)}\n\n{markdown_table(header, rows)}"
 
@@ -66,27 +74,31 @@ def as_text(comparison: Comparison) -> str:
 def sentence(comparison: Comparison) -> str:
     """What a reader can quote: the difference in points, both intervals, and the test on the answers."""
     first, second, over = comparison.first, comparison.second, comparison.over_tasks
-    points, n_tasks = 100 * over.mean, len(comparison.by_task)
-    than = f"{abs(points):.1f} points {'above' if points > 0 else 'below'}" if points else "level with"
+    n_tasks, unit = len(comparison.by_task), " points" if comparison.is_accuracy else ""
+    above = "above" if over.mean > 0 else "below"
+    than = f"{comparison.shown(abs(over.mean))}{unit} {above}" if over.mean else "level with"
     tasks = next(iter(comparison.by_task)) if n_tasks == 1 else f"{n_tasks} tasks"
     parts = [f"{second} is {than} {first} on {tasks} ({comparison.metric}, {comparison.n_questions} questions)"]
-    bands = [_band(over, "over tasks", points)] if n_tasks > 1 else []
-    bands += [_band(comparison.over_questions, "over questions", points)] if comparison.over_questions else []
+    intervals = [(over, "over tasks")] if n_tasks > 1 else []
+    intervals += [(comparison.over_questions, "over questions")] if comparison.over_questions else []
+    bands = [_band(comparison, interval, what) for interval, what in intervals]
     parts += [f"the 95% interval is {' and '.join(bands)}"] if bands else []
     if answers := comparison.answers:
+        questions = f"{answers.only_second} question{' is' if answers.only_second == 1 else 's are'}"
         parts.append(
-            f"{answers.only_second} questions are right with {second} alone, {answers.only_first} with {first} alone "
+            f"{questions} right with {second} alone, {answers.only_first} with {first} alone "
             f"(McNemar, {'p < 0.001' if answers.p < 0.001 else f'p = {answers.p:.3f}'})"
         )
     return "; ".join(parts) + "."
 
 
-def _band(interval: Interval, over: str, points: float) -> str:
-    """In points above, or below where the sentence says so."""
+def _band(comparison: Comparison, interval: Interval, over: str) -> str:
+    """Above, or below where the sentence says so."""
     assert interval.low is not None
     assert interval.high is not None
-    low, high = sorted(100 * end if points >= 0 else -100 * end for end in (interval.low, interval.high))
-    return f"{low:.1f} to {high:.1f} {over}"
+    low, high = sorted(end if comparison.over_tasks.mean >= 0 else -end for end in (interval.low, interval.high))
+    chance = " (within chance)" if low <= 0 <= high else ""
+    return f"{comparison.shown(low)} to {comparison.shown(high)} {over}{chance}"
 
 
 def _read(path: Path) -> ResultFile:
@@ -139,6 +151,7 @@ def _comparison(
     return Comparison(
         *labels,
         metric=metric.removesuffix(",none"),
+        is_accuracy=all(file.tasks[name].is_accuracy(metric) for file in files for name in names),
         by_task={name: (first[name], second[name]) for name in names},
         n_questions=sum(files[0].tasks[name].n_questions for name in names),
         over_tasks=paired_interval({name: first[name] for name in names}, {name: second[name] for name in names}),

@@ -153,7 +153,7 @@ def _benchmark_scores(
     how = benchmark_decoding(file, result, is_autoregressive=file.model_kind in autoregressive_kinds())
     scores, unfit = [], []
     for metric, mean in result.metrics.items():
-        if not 0 <= mean <= 1 or not result.higher_is_better.get(metric.partition(",")[0], True):
+        if not result.is_accuracy(metric):
             unfit.append(f"{metric!r} of {result.name!r} is no accuracy from 0 to 1")
             continue
         what = f"{result.name} v{result.version} ({metric.removesuffix(',none')}; {result.shots}-shot{chat}"

@@ -50,6 +50,10 @@ class TaskResult:
     cost: Mapping[str, float]
     unsafe_code: bool
 
+    def is_accuracy(self, metric: str) -> bool:
+        """Whether this score is a share from 0 to 1 of which more is better."""
+        return 0 <= self.metrics[metric] <= 1 and self.higher_is_better.get(metric.partition(",")[0], True)
+
 
 @dataclass(frozen=True)
 class ResultFile:

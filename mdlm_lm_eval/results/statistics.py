@@ -22,6 +22,11 @@ class Interval:
         """What stands after ±."""
         return None if self.low is None or self.high is None else (self.high - self.low) / 2
 
+    @property
+    def in_words(self) -> str:
+        """Such as "13.3 ± 6.3", or the mean alone."""
+        return f"{self.mean:.1f}" if self.half_width is None else f"{self.mean:.1f} ± {self.half_width:.1f}"
+
     def scaled(self, factor: float) -> "Interval":
         """In other units, such as percentage points."""
         low, high = (None if end is None else factor * end for end in (self.low, self.high))

@@ -22,6 +22,7 @@ from mdlm_lm_eval.results.statistics import Interval, paired_interval
 _PUBLISHED = re.compile(r"LLaDA-8B-(Base|Instruct)")
 _MASK_AGNOSTIC = re.compile(r"\b(MA|TV)\b", re.IGNORECASE)  # in names such as "MA (CE + TV), seed 0"
 _BEFORE, _AFTER, _STATED = COLOURS[1], COLOURS[0], "#5f5f5f"
+_ANSWER_TOKENS = 2  # of the suite: the option's letter and "]." (as in the paper: masks beyond them are extra)
 _LOWEST = 25  # percent: below chance, so that its line shows
 _ROOM = 14  # percentage points below the lowest point, for its label
 _MARGIN = 4  # percentage points above the highest point
@@ -36,9 +37,7 @@ class MaskLine:
 
     name: str
     seeds: tuple[Curve, ...]
-    ends: tuple[
-        int, int
-    ]  # the fewest and the most masks between which a loss is stated: no look at the scores picks them
+    ends: tuple[int, int]  # the masks between which a loss is stated: no look at the scores picks them
 
     @property
     def curve(self) -> Curve:
@@ -58,10 +57,13 @@ class MaskLine:
 
     @property
     def loss_in_words(self) -> str:
-        """In points, and whether chance alone makes as many."""
-        if round(self.lost.mean, 1) <= 0:
-            return "none"
-        return f"{self.lost.mean:.1f}" if self.loses else f"{self.lost.mean:.1f}, within chance"
+        """In points, with half the paired interval."""
+        return self.lost.in_words if round(self.lost.mean, 1) > 0 else "none"
+
+    @property
+    def is_within_chance(self) -> bool:
+        """Whether it loses, but no more than chance alone may make."""
+        return round(self.lost.mean, 1) > 0 and not self.loses
 
     @property
     def label(self) -> str:
@@ -98,8 +100,7 @@ class Headline:
         if self.before is None:
             return ()
         curves = tuple(map(_curve, self.after))
-        counts = shared_points([_curve(self.before), *curves])
-        ends = counts[0], counts[-1]
+        ends = _ends(shared_points([_curve(self.before), *curves]))
         before = MaskLine(_short(self.before.model), (_curve(self.before),), ends)
         return (before, MaskLine(self._fine_tuned, curves, ends)) if curves else (before,)
 
@@ -116,11 +117,12 @@ class Headline:
                 return f"Appended masks cost {model} no accuracy that can be measured."
             others = f"Appended masks cost LLaDA-8B {self._stated} points of accuracy, as published"
             return f"{others}; {model} shows no clear loss."
-        cost = f"Appended masks cost {model} {before.lost.mean:.1f} points of accuracy"
+        cost = f"Appended masks cost {model} {before.loss_in_words} points of accuracy"
         if not fine_tuned:
             return f"{cost}."
+        chance = ", within chance" if fine_tuned[0].is_within_chance else ""
         seeds = f" (mean of {len(self.after)} seeds)" if len(self.after) > 1 else ""
-        return f"{cost}; {self._fine_tuned} {fine_tuned[0].loss_in_words}{seeds}."
+        return f"{cost}; {self._fine_tuned} {fine_tuned[0].loss_in_words}{chance}{seeds}."
 
     @property
     def bands(self) -> str:
@@ -128,7 +130,9 @@ class Headline:
         if not self.lines:
             return ""
         bands = "Lost: from {} to {} masks. ".format(*self.lines[0].ends)
-        bands += "Bands are 95% intervals of the difference from the line's best, on the same questions."
+        bands += (
+            "Bands and ± are 95% intervals of differences on the same questions, bands of that from the line's best."
+        )
         if len(self.after) > 1:
             bands += " A line of several seeds is their mean, its band from the lowest to the highest."
         return bands
@@ -140,7 +144,7 @@ class Headline:
         if not before.loses:
             return "Measured: no clear drop"
         after = f"; fine-tuned {fine_tuned[0].loss_in_words}" if fine_tuned else ""
-        return f"Measured: {before.lost.mean:.1f} points lost{after}"
+        return f"Measured: {before.loss_in_words} points lost{after}"
 
     @property
     def published_title(self) -> str:
@@ -204,7 +208,12 @@ def write_headline(board: Board, folder: Path) -> list[Path]:
 
 def _lost(row: LeaderboardRow) -> float:
     curve = _curve(row)
-    return MaskLine("", (curve,), (min(curve), max(curve))).lost.mean
+    return MaskLine("", (curve,), _ends(sorted(curve))).lost.mean
+
+
+def _ends(counts: Sequence[int]) -> tuple[int, int]:
+    """Of counts in order: the fewest that hold the whole answer, and the most."""
+    return next((n for n in counts[:-1] if n >= _ANSWER_TOKENS), counts[0]), counts[-1]
 
 
 def _curve(row: LeaderboardRow) -> Curve:
