@@ -1,5 +1,6 @@
 """The built-in model: what it was trained on and what lies in the package."""
 
+import hashlib
 import random
 from itertools import pairwise
 from pathlib import Path
@@ -10,11 +11,18 @@ from mdlm_lm_eval.tasks import questions
 from transformers import AutoConfig, AutoTokenizer
 
 import mdlm_lm_eval
+from mdlm_lm_eval.default_model import default_model_path
 from mdlm_lm_eval.default_model.training import corpus, walks
 from mdlm_lm_eval.default_model.training.batches import Noiser
 from mdlm_lm_eval.default_model.training.curriculum import STAGES, draw_document, draw_from
 from mdlm_lm_eval.default_model.training.model import block_causal_mask, build_model, logits_at_masks
 from mdlm_lm_eval.default_model.training.tokenizer import build_tokenizer
+
+
+def test_the_card_names_the_weights_that_lie_beside_it() -> None:
+    folder = default_model_path()
+    digest = hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()
+    assert digest in (folder / "README.md").read_text(encoding="utf-8")
 
 
 def questions_of(document: corpus.Document) -> set[tuple[str, ...]]:
