@@ -177,7 +177,4 @@ def _percent(estimate: Estimate) -> str:
 
 
 def _interval(interval: Interval | None) -> str:
-    if interval is None:
-        return "–"
-    band = "" if interval.half_width is None else f" ± {interval.half_width:.1f}"
-    return f"{interval.mean:.1f}{band}"
+    return "–" if interval is None else f"{interval:.1f}"

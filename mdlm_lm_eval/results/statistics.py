@@ -22,6 +22,11 @@ class Interval:
         """What stands after ±."""
         return None if self.low is None or self.high is None else (self.high - self.low) / 2
 
+    def __format__(self, spec: str) -> str:
+        """`12.3 ± 1.1` for the spec `.1f`; without ± where the ends are None. A sign stands before the mean only."""
+        band = "" if self.half_width is None else f" ± {self.half_width:{spec.lstrip('+')}}"
+        return f"{self.mean:{spec}}{band}"
+
     def scaled(self, factor: float) -> "Interval":
         """In other units, such as percentage points."""
         low, high = (None if end is None else factor * end for end in (self.low, self.high))
@@ -53,6 +58,15 @@ def paired_interval(first: Mapping[str, float], second: Mapping[str, float]) -> 
     Raises KeyError where their tasks differ.
     """
     return t_interval([second[task] - first[task] for task in {**first, **second}])
+
+
+def paired_drop(scores: Iterable[Mapping[str, float]]) -> Interval:
+    """Largest minus smallest mean of the same tasks' scores in several settings, as `paired_interval`.
+
+    Raises KeyError where their tasks differ, and IndexError without scores.
+    """
+    ordered = sorted(scores, key=lambda by_task: fmean(by_task.values()))
+    return paired_interval(ordered[0], ordered[-1])
 
 
 def mcnemar(pairs: Iterable[tuple[float, float]]) -> McNemar:
