@@ -298,6 +298,9 @@ def test_the_heat_map_has_what_each_task_loses() -> None:
     assert {(cell.text, cell.shade) for cell in cells} == {("19.4", 4), ("19.8", 4), ("20.2", 4), ("20.6", 4)}
     assert heat_map([published_row()]) is None
     assert json.loads(compared_numbers(one))["200"][:2] == [61.8, 60.6]
+    autoregressive = row("ar", is_full=False, masks={0: estimate(0.5)})
+    assert heat_map([autoregressive]) is None
+    assert json.loads(compared_numbers(autoregressive))["0"][:2] == [51.5, 50.5]
 
 
 def test_a_board_without_curves_refused_files_or_choices_has_a_page(tmp_path: Path) -> None:
