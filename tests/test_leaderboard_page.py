@@ -361,9 +361,17 @@ def test_all_numbers_of_a_row_stand_with_its_details() -> None:
         ("Number of distractor examples", ["n = 2", "n = 20%"]),
         ("Standard benchmarks", [""]),
     ]
-    assert found[1].heads == ("0", "10", "20", "30", "40")
-    assert [cell.text for cell in found[1].lines[2][1]] == ["77.5", "81.2", "85.0", "88.8", "92.5"]
+    assert found[1].heads == ("0", "10", "20", "30", "40", "best minus worst")
+    assert [cell.text for cell in found[1].lines[2][1]] == ["77.5", "81.2", "85.0", "88.8", "92.5", "15.0"]
     assert found[1].lines[2][1][0].band == "3.0"
+    gaps = [cells[-1] for _, cells in found[2].lines]
+    assert [(gap.text, gap.band) for gap in gaps] == [
+        ("10.2", "0.1"),
+        ("15.0", "0.2"),
+        ("20.0", "0.2"),
+        ("30.0", "0.4"),
+    ]
+    assert len(found[-1].heads) == 1, "benchmarks have no gap"
     assert curve_tables(row("m", is_full=False, masks={1: estimate(0.5)})) == []
 
 
