@@ -69,7 +69,7 @@ def test_an_adapter_with_a_card(tmp_path: Path, checkpoint: Path) -> None:
         card = (adapter / "README.md").read_text()
         # Drops of 20, 30 and 10 points in the tasks, gains of 30, 40 and 20 at 200 masks: t(2) * 10 / sqrt(3) = 24.8.
         assert "| before | 80.0 | 60.0 | 20.0 ± 24.8 |\n| after | 90.0 | 90.0 | 0.0 ± 0.0 |\n" in card
-        assert "| gain | +10.0 ± 0.0 | +30.0 ± 24.8 |  |\n" in card
+        assert "| gain | 10.0 ± 0.0 | 30.0 ± 24.8 |  |\n" in card
         assert "150 questions over 3 tasks" in card
         assert "Not evaluated yet" not in card
         assert card.count("## Training") == 1

@@ -60,8 +60,7 @@ def test_a_drop_is_between_the_best_and_the_worst_setting() -> None:
     best, middle, worst = {"a": 0.7, "b": 0.9}, {"a": 0.5, "b": 0.9}, {"a": 0.4, "b": 0.8}
     found = paired_drop([middle, best, worst])
     assert found == paired_interval(worst, best)
-    assert f"{found.scaled(100):+.1f}" == "+20.0 ± 127.1"
-    assert f"{t_interval([0.5]):.1f}" == "0.5"
+    assert found.scaled(100).in_words == "20.0 ± 127.1"
 
 
 @pytest.mark.parametrize(("only_first", "only_second"), [(0, 0), (3, 12), (40, 60), (7, 7)])

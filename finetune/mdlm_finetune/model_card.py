@@ -90,12 +90,11 @@ def fill_in_scores(adapter: Path, scores: Sequence[Score], command: str) -> None
         [
             label,
             *(f"{100 * fmean(by_task[n].values()):.1f}" for n in counts),
-            f"{paired_drop(by_task.values()).scaled(100):.1f}",
+            paired_drop(by_task.values()).scaled(100).in_words,
         ]
         for label, by_task in (("before", before), ("after", after))
     ]
-    gains = [paired_interval(before[n], after[n]).scaled(100) for n in counts]
-    rows.append(["gain", *(f"{gain:+.1f}" for gain in gains), ""])
+    rows.append(["gain", *(paired_interval(before[n], after[n]).scaled(100).in_words for n in counts), ""])
     lines += [markdown_table(["n_masks", *map(str, counts), "drop"], rows), "", f"Made by `{command}`.", "", ""]
     card.text = before_part + "\n".join(lines) + "## Training" + after_part
     card.data.eval_results = [

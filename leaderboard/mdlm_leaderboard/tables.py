@@ -177,4 +177,4 @@ def _percent(estimate: Estimate) -> str:
 
 
 def _interval(interval: Interval | None) -> str:
-    return "–" if interval is None else f"{interval:.1f}"
+    return "–" if interval is None else interval.in_words

@@ -22,10 +22,10 @@ class Interval:
         """What stands after ±."""
         return None if self.low is None or self.high is None else (self.high - self.low) / 2
 
-    def __format__(self, spec: str) -> str:
-        """`12.3 ± 1.1` for the spec `.1f`; without ± where the ends are None. A sign stands before the mean only."""
-        band = "" if self.half_width is None else f" ± {self.half_width:{spec.lstrip('+')}}"
-        return f"{self.mean:{spec}}{band}"
+    @property
+    def in_words(self) -> str:
+        """Such as "13.3 ± 6.3", or the mean alone."""
+        return f"{self.mean:.1f}" if self.half_width is None else f"{self.mean:.1f} ± {self.half_width:.1f}"
 
     def scaled(self, factor: float) -> "Interval":
         """In other units, such as percentage points."""
