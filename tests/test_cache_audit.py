@@ -18,6 +18,7 @@ from mdlm_lm_eval.results.cost import TaskCost
 from mdlm_lm_eval.results.files import UnusableFile
 from mdlm_lm_eval.results.privacy import published
 from mdlm_lm_eval.results.record import RunRecord, merged
+from mdlm_lm_eval.results.statistics import paired_bootstrap
 from tests.conftest import tiny_model, tiny_tokenizer
 from tests.test_lm import generation
 
@@ -156,8 +157,11 @@ def test_an_audited_run_says_what_its_cache_does_to_the_score(
     one["exact"] = str(one["doc_id"] % 2)
     path.write_text(json.dumps(content))
     scores = audit_scores(path, lambda name, metadata: manager.load([name])["tasks"][name])
-    assert scores == [AuditScore("tiny_generate", "exact_match,none", 5, audit["same_strings"], 0.0, 0.2)]
-    assert as_text(scores).endswith(f"| tiny_generate | exact_match | {5 - len(differing)} of 5 | 0.0 | 20.0 | -20.0 |")
+    difference = paired_bootstrap({"tiny_generate": [(1.0, 0.0)] + [(0.0, 0.0)] * 4})
+    same = audit["same_strings"]
+    assert scores == [AuditScore("tiny_generate", "exact_match,none", 5, same, 0.0, 0.2, difference)]
+    line = f"| tiny_generate | exact_match | {5 - len(differing)} of 5 | 0.0 | 20.0 | -20.0 | -60.0 to 0.0 |"
+    assert as_text(scores).endswith(line)
     (exact_path,) = (tmp_path / "none").rglob("results_*.json")
     with pytest.raises(UnusableFile, match="holds no audit"):
         audit_scores(exact_path, lambda name, metadata: None)

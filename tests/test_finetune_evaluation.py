@@ -1,7 +1,9 @@
 """The scores of an adapter's card, and what is refused before they are made."""
 
+import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,6 +13,7 @@ from mdlm_finetune.arguments import FinetuneArguments
 from mdlm_finetune.evaluation import evaluate, sweep_arguments
 from mdlm_finetune.model_card import write_card
 from mdlm_finetune.objectives.mask_agnostic import MaskAgnostic
+from tests.leaderboard_files import suite_file
 
 
 def test_the_sweep_is_of_the_same_model(tmp_path: Path) -> None:
@@ -40,6 +43,23 @@ def test_another_limit_has_results_of_its_own(tmp_path: Path, monkeypatch: pytes
         assert evaluate(arguments) == []
     places = [next(word for word in command if word.startswith("--output_path=")) for command in ran]
     assert places == [f"--output_path={tmp_path}/a.evaluation/limit{limit}" for limit in (5, 50)]
+
+
+def test_scores_are_kept_by_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    arguments = FinetuneArguments(output_dir=str(tmp_path / "a"), dataset_name="number_questions", evaluation_limit=50)
+    folder = tmp_path / "a.evaluation" / "limit50"
+
+    def sweep(command: list[str], **_: Any) -> None:
+        folder.mkdir(parents=True)
+        for n, adapter in ((50, None), (200, "/home/someone/a")):
+            content = suite_file(n_masks=n, accuracy=0.6, adapter=adapter, limit=50)
+            (folder / f"results_{n}.json").write_text(json.dumps(content))
+
+    monkeypatch.setattr(evaluation.subprocess, "run", sweep)
+    after, before = sorted(evaluate(arguments), key=lambda score: -score.n_masks)
+    assert (before.adapted, before.n_masks, after.adapted, after.n_masks) == (False, 50, True, 200)
+    assert sorted(before.by_task.values()) == pytest.approx([0.5, *[0.6] * 14, 0.7])
+    assert (before.accuracy, before.n_questions) == (pytest.approx(0.6), 800)
 
 
 @pytest.mark.parametrize(

@@ -61,12 +61,16 @@ def test_an_adapter_with_a_card(tmp_path: Path, checkpoint: Path) -> None:
     assert ModelCard.load(adapter / "README.md").data.model_name == "MA (CE + TV), seed 0"
     assert "learning_rate: 0.001\n" in card
     assert "Not evaluated yet" in card
-    scores = [Score(adapted, n, accuracy, 16, 800) for adapted, n, accuracy in
-              ((False, 1, 0.8), (False, 200, 0.6), (True, 1, 0.9), (True, 200, 0.9))]  # fmt: skip
+    scores = [Score(adapted, n, {"a": a, "b": b, "c": c}, 150) for adapted, n, a, b, c in (
+        (False, 1, 0.7, 0.8, 0.9), (False, 200, 0.5, 0.5, 0.8),
+        (True, 1, 0.8, 0.9, 1.0), (True, 200, 0.8, 0.9, 1.0))]  # fmt: skip
     fill_in_scores(adapter, scores, "mdlm-sweep ...")
     for _ in range(2):
         card = (adapter / "README.md").read_text()
-        assert "| before | 80.0 | 60.0 | 25.0 |\n| after | 90.0 | 90.0 | 0.0 |" in card
+        # Drops of 20, 30 and 10 points in the tasks, gains of 30, 40 and 20 at 200 masks: t(2) * 10 / sqrt(3) = 24.8.
+        assert "| before | 80.0 | 60.0 | 20.0 ± 24.8 |\n| after | 90.0 | 90.0 | 0.0 ± 0.0 |\n" in card
+        assert "| gain | 10.0 ± 0.0 | 30.0 ± 24.8 |  |\n" in card
+        assert "150 questions over 3 tasks" in card
         assert "Not evaluated yet" not in card
         assert card.count("## Training") == 1
         data = ModelCard.load(adapter / "README.md").data

@@ -298,6 +298,9 @@ def test_the_heat_map_has_what_each_task_loses() -> None:
     assert {(cell.text, cell.shade) for cell in cells} == {("19.4", 4), ("19.8", 4), ("20.2", 4), ("20.6", 4)}
     assert heat_map([published_row()]) is None
     assert json.loads(compared_numbers(one))["200"][:2] == [61.8, 60.6]
+    autoregressive = row("ar", is_full=False, masks={0: estimate(0.5)})
+    assert heat_map([autoregressive]) is None
+    assert json.loads(compared_numbers(autoregressive))["0"][:2] == [51.5, 50.5]
 
 
 def test_a_board_without_curves_refused_files_or_choices_has_a_page(tmp_path: Path) -> None:
@@ -358,9 +361,17 @@ def test_all_numbers_of_a_row_stand_with_its_details() -> None:
         ("Number of distractor examples", ["n = 2", "n = 20%"]),
         ("Standard benchmarks", [""]),
     ]
-    assert found[1].heads == ("0", "10", "20", "30", "40")
-    assert [cell.text for cell in found[1].lines[2][1]] == ["77.5", "81.2", "85.0", "88.8", "92.5"]
+    assert found[1].heads == ("0", "10", "20", "30", "40", "best minus worst")
+    assert [cell.text for cell in found[1].lines[2][1]] == ["77.5", "81.2", "85.0", "88.8", "92.5", "15.0"]
     assert found[1].lines[2][1][0].band == "3.0"
+    gaps = [cells[-1] for _, cells in found[2].lines]
+    assert [(gap.text, gap.band) for gap in gaps] == [
+        ("10.2", "0.1"),
+        ("15.0", "0.2"),
+        ("20.0", "0.2"),
+        ("30.0", "0.4"),
+    ]
+    assert len(found[-1].heads) == 1, "benchmarks have no gap"
     assert curve_tables(row("m", is_full=False, masks={1: estimate(0.5)})) == []
 
 

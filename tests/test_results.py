@@ -23,7 +23,7 @@ from mdlm_lm_eval.results.markdown import markdown_table
 from mdlm_lm_eval.results.names import adapter_name, model_name, recorded_name
 from mdlm_lm_eval.results.privacy import published, published_command
 from mdlm_lm_eval.results.sentences import one_line
-from mdlm_lm_eval.results.statistics import McNemar, mcnemar, paired_bootstrap, paired_interval, t_interval
+from mdlm_lm_eval.results.statistics import McNemar, mcnemar, paired_bootstrap, paired_drop, paired_interval, t_interval
 from mdlm_lm_eval.results.tracker import check_saved, save_whole, saved_files
 
 
@@ -54,6 +54,13 @@ def test_what_all_tasks_share_does_not_widen_a_paired_interval() -> None:
     assert (shifted.mean, shifted.low, shifted.high) == pytest.approx((0.05, 0.05, 0.05))
     with pytest.raises(KeyError):
         paired_interval(first, {"a": 0.5})
+
+
+def test_a_drop_is_between_the_best_and_the_worst_setting() -> None:
+    best, middle, worst = {"a": 0.7, "b": 0.9}, {"a": 0.5, "b": 0.9}, {"a": 0.4, "b": 0.8}
+    found = paired_drop([middle, best, worst])
+    assert found == paired_interval(worst, best)
+    assert found.scaled(100).in_words == "20.0 ± 127.1"
 
 
 @pytest.mark.parametrize(("only_first", "only_second"), [(0, 0), (3, 12), (40, 60), (7, 7)])

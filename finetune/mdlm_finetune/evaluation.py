@@ -4,6 +4,7 @@ import os
 import shlex
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -18,13 +19,17 @@ N_MASKS = (1, 2, 10, 50, 100, 200)
 
 @dataclass(frozen=True)
 class Score:
-    """Mean accuracy over the tasks of `mdlm_context`, 0 to 1, of one mask count."""
+    """Accuracy on each task of `mdlm_context`, 0 to 1, at one mask count."""
 
     adapted: bool
     n_masks: int
-    accuracy: float
-    n_tasks: int
+    by_task: Mapping[str, float]
     n_questions: int
+
+    @property
+    def accuracy(self) -> float:
+        """Mean over the tasks."""
+        return fmean(self.by_task.values())
 
 
 def sweep_arguments(arguments: FinetuneArguments) -> list[str]:
@@ -74,11 +79,10 @@ def _results(arguments: FinetuneArguments) -> Path:
 
 def _score(path: Path) -> Score:
     result = read_result_file(path)
-    settings, tasks = result.mdlm or {}, [result.tasks[name] for name in result.groups["mdlm_context"]]
+    settings, tasks = result.mdlm or {}, {name: result.tasks[name] for name in result.groups["mdlm_context"]}
     return Score(
         adapted=settings["adapter"] is not None,
         n_masks=settings["decoding"]["n_masks"],
-        accuracy=fmean(task.metrics["exact_match,none"] for task in tasks),
-        n_tasks=len(tasks),
-        n_questions=sum(task.n_questions for task in tasks),
+        by_task={name: task.metrics["exact_match,none"] for name, task in tasks.items()},
+        n_questions=sum(task.n_questions for task in tasks.values()),
     )

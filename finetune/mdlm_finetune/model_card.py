@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import yaml
@@ -16,6 +17,7 @@ from mdlm_lm_eval.results.files import write_whole
 from mdlm_lm_eval.results.markdown import markdown_table
 from mdlm_lm_eval.results.names import BUILT_IN, model_name
 from mdlm_lm_eval.results.privacy import published
+from mdlm_lm_eval.results.statistics import paired_drop, paired_interval
 
 _PACKAGES = ("mdlm-lm-eval", "torch", "transformers", "peft")
 _EVALUATION = "## Before and after"
@@ -71,22 +73,29 @@ def fill_in_scores(adapter: Path, scores: Sequence[Score], command: str) -> None
     card = ModelCard.load(adapter / "README.md")
     before_part, _, rest = card.text.partition(_EVALUATION)
     _, _, after_part = rest.partition("## Training")
-    counts = sorted({score.n_masks for score in scores})
+    before, after = (
+        {score.n_masks: score.by_task for score in scores if score.adapted == adapted} for adapted in (False, True)
+    )
+    counts = sorted(before)
     lines = [
         _EVALUATION,
         "",
         f"Accuracy in percent on `mdlm_context`, one denoising step, {scores[0].n_questions} questions over "
-        f"{scores[0].n_tasks} tasks; degradation is (max - min) / max over the mask counts, in percent.",
+        f"{len(scores[0].by_task)} tasks. The drop is the largest minus the smallest over the mask counts, "
+        "the gain after minus before, in points; ± is half the 95% interval over the tasks (Student's t) of that "
+        "difference on the same questions.",
         "",
     ]
-    rows = []
-    for label, adapted in (("before", False), ("after", True)):
-        accuracy = {score.n_masks: score.accuracy for score in scores if score.adapted == adapted}
-        best = max(accuracy.values())
-        degradation = (best - min(accuracy.values())) / best if best > 0.0 else 0.0
-        cells = [f"{100 * accuracy[n]:.1f}" for n in counts] + [f"{100 * degradation:.1f}"]
-        rows.append([label, *cells])
-    lines += [markdown_table(["n_masks", *map(str, counts), "degradation"], rows), "", f"Made by `{command}`.", "", ""]
+    rows = [
+        [
+            label,
+            *(f"{100 * fmean(by_task[n].values()):.1f}" for n in counts),
+            paired_drop(by_task.values()).scaled(100).in_words,
+        ]
+        for label, by_task in (("before", before), ("after", after))
+    ]
+    rows.append(["gain", *(paired_interval(before[n], after[n]).scaled(100).in_words for n in counts), ""])
+    lines += [markdown_table(["n_masks", *map(str, counts), "drop"], rows), "", f"Made by `{command}`.", "", ""]
     card.text = before_part + "\n".join(lines) + "## Training" + after_part
     card.data.eval_results = [
         EvalResult(

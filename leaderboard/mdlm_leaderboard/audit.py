@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from lm_eval.api.instance import Instance
@@ -11,11 +12,15 @@ from mdlm_lm_eval.results.files import UnusableFile, read_json
 from mdlm_lm_eval.results.markdown import markdown_table
 from mdlm_lm_eval.results.result_file import is_number, unusable_if_different
 from mdlm_lm_eval.results.samples import read_samples, samples_path
+from mdlm_lm_eval.results.statistics import Interval, paired_bootstrap
 
 
 @dataclass(frozen=True)
 class AuditScore:
-    """One metric (`metric,filter`) of one task, over its audited questions: as decoded with the cache, and exactly."""
+    """One metric (`metric,filter`) of one task, over its audited questions: as decoded with the cache, and exactly.
+
+    `difference` is `cached - exact`, with the paired bootstrap's interval over the questions.
+    """
 
     task: str
     metric: str
@@ -23,6 +28,7 @@ class AuditScore:
     n_same: int
     cached: float
     exact: float
+    difference: Interval
 
 
 def audit_scores(path: Path, load_task: Callable[[str, Mapping[str, Any]], Any]) -> list[AuditScore]:
@@ -49,10 +55,15 @@ def as_text(scores: list[AuditScore]) -> str:
     lines = [
         [one.task, one.metric.removesuffix(",none"), f"{one.n_same} of {one.n_questions}"]
         + [f"{100 * value:.1f}" for value in (one.cached, one.exact)]
-        + [f"{100 * (one.cached - one.exact):+.1f}"]
+        + [f"{100 * one.difference.mean:+.1f}", _ends(one.difference.scaled(100))]
         for one in scores
     ]
-    return markdown_table(["task", "metric", "same strings", "with cache", "exact", "difference (points)"], lines)
+    heads = ["task", "metric", "same strings", "with cache", "exact", "difference (points)", "95% interval"]
+    return markdown_table(heads, lines)
+
+
+def _ends(interval: Interval) -> str:
+    return " to ".join(f"{end:.1f}" for end in (interval.low, interval.high) if end is not None)
 
 
 def _of_task(
@@ -63,8 +74,7 @@ def _of_task(
         raise UnusableFile(f"no samples of {name} lie beside {str(path)!r}; run lm_eval with --log_samples")
     exact = {one["doc_id"]: one.get("exact") for one in audit["exact_answers"]}
     task = None
-    cached_scores: dict[str, list[float]] = {}
-    exact_scores: dict[str, list[float]] = {}
+    pairs: dict[str, list[tuple[float, float]]] = {}  # exact and with the cache
     for sample in read_samples(samples):
         if sample["doc_id"] not in exact:
             continue
@@ -75,13 +85,20 @@ def _of_task(
             found = _score(task, sample, answer)
         for metric in sample["metrics"]:
             if is_number(sample[metric]) and is_number(found[metric]):
-                key = f"{metric},{sample['filter']}"
-                cached_scores.setdefault(key, []).append(float(sample[metric]))
-                exact_scores.setdefault(key, []).append(float(found[metric]))
+                of_metric = pairs.setdefault(f"{metric},{sample['filter']}", [])
+                of_metric.append((float(found[metric]), float(sample[metric])))
     n_same = sum(answer is None for answer in exact.values())
     return [
-        AuditScore(name, key, len(of), n_same, sum(of) / len(of), sum(exact_scores[key]) / len(of))
-        for key, of in cached_scores.items()
+        AuditScore(
+            task=name,
+            metric=metric,
+            n_questions=len(of_metric),
+            n_same=n_same,
+            cached=fmean(with_cache for _, with_cache in of_metric),
+            exact=fmean(exactly for exactly, _ in of_metric),
+            difference=paired_bootstrap({name: of_metric}),
+        )
+        for metric, of_metric in pairs.items()
     ]
 
 

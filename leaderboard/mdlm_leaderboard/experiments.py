@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from mdlm_leaderboard.rows import AUTOREGRESSIVE, NO_MASKS, Curve, Estimate, LeaderboardRow, Series, Speed
 from mdlm_lm_eval.results.files import UnusableFile
-from mdlm_lm_eval.results.statistics import Interval, paired_interval
+from mdlm_lm_eval.results.statistics import Interval, paired_drop
 from mdlm_lm_eval.results.suite import SuiteTask
 
 
@@ -101,10 +101,11 @@ def drop(curve: Curve) -> Interval | None:
     """Largest minus smallest accuracy, in percentage points, paired by task; None below two points."""
     if len(curve) < 2:
         return None
-    best, worst = (pick(curve.values(), key=lambda estimate: estimate.mean) for pick in (max, min))
-    if best.by_task.keys() != worst.by_task.keys() or not best.by_task:
-        return Interval(100 * (best.mean - worst.mean), None, None, 0)
-    return paired_interval(worst.by_task, best.by_task).scaled(100)
+    scores = [estimate.by_task for estimate in curve.values()]
+    if not scores[0] or any(by_task.keys() != scores[0].keys() for by_task in scores):
+        means = [estimate.mean for estimate in curve.values()]
+        return Interval(100 * (max(means) - min(means)), None, None, 0)
+    return paired_drop(scores).scaled(100)
 
 
 def degradation(curve: Curve) -> Interval | None:

@@ -60,6 +60,15 @@ def paired_interval(first: Mapping[str, float], second: Mapping[str, float]) -> 
     return t_interval([second[task] - first[task] for task in {**first, **second}])
 
 
+def paired_drop(scores: Iterable[Mapping[str, float]]) -> Interval:
+    """Largest minus smallest mean of the same tasks' scores in several settings, as `paired_interval`.
+
+    Raises KeyError where their tasks differ, and IndexError without scores.
+    """
+    ordered = sorted(scores, key=lambda by_task: fmean(by_task.values()))
+    return paired_interval(ordered[0], ordered[-1])
+
+
 def mcnemar(pairs: Iterable[tuple[float, float]]) -> McNemar:
     """The exact test on pairs of right (1) and wrong (0) answers to the same questions."""
     from scipy.special import bdtr

@@ -7,7 +7,7 @@ theirs they stand in the tables of a row's details.
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from mdlm_leaderboard.experiments import EXPERIMENTS, Experiment, Summary, summary_of
+from mdlm_leaderboard.experiments import EXPERIMENTS, Experiment, Summary, drop, summary_of
 from mdlm_leaderboard.figures.panels import shared_points, with_masks
 from mdlm_leaderboard.page.seeds import folded, seeds_of
 from mdlm_leaderboard.rows import NO_MASKS, Curve, Estimate, LeaderboardRow, Series
@@ -186,7 +186,10 @@ def _interval(interval: Interval | None) -> TableCell:
 
 @dataclass(frozen=True)
 class CurveTable:
-    """A row's numbers in one experiment. `lines` have the series in words and a cell for each of `heads`."""
+    """A row's numbers in one experiment. `lines` have the series in words and a cell for each of `heads`.
+
+    Of experiments over tasks, the last cell is the curve's largest minus its smallest accuracy, paired by task.
+    """
 
     title: str
     x_label: str
@@ -201,10 +204,13 @@ def curve_tables(row: LeaderboardRow) -> list[CurveTable]:
         curves = experiment.curves(row)
         xs = sorted({x for curve in curves.values() for x in curve})
         if len(xs) > (experiment.name != "benchmarks"):
-            lines = tuple(
-                (experiment.series_words(series) if series else "", tuple(cell_of(curve.get(x)) for x in xs))
-                for series, curve in curves.items()
-            )
-            heads = tuple(str(x) if isinstance(x, str) else experiment.head(x)[0] for x in xs)
-            tables.append(CurveTable(experiment.title.partition(" (")[0], experiment.x_label, heads, lines))
+            words = [experiment.series_words(series) if series else "" for series in curves]
+            heads = [str(x) if isinstance(x, str) else experiment.head(x)[0] for x in xs]
+            cells = [[cell_of(curve.get(x)) for x in xs] for curve in curves.values()]
+            gaps = [_interval(drop(curve)) for curve in curves.values()]
+            if any(gap.band for gap in gaps):
+                heads.append("best minus worst")
+                cells = [[*line, gap] for line, gap in zip(cells, gaps, strict=True)]
+            lines = tuple(zip(words, map(tuple, cells), strict=True))
+            tables.append(CurveTable(experiment.title.partition(" (")[0], experiment.x_label, tuple(heads), lines))
     return tables

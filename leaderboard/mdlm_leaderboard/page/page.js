@@ -202,6 +202,14 @@ addEventListener("DOMContentLoaded", () => {
     return n > 1 ? `${signed(mean)}\u00a0±${half.toFixed(1)}` : signed(mean);
   }
 
+  // What the columns of that name show, task by task: of a row's accuracies by mask count and its table's shared counts.
+  function byTask(numbers, shared) {
+    const counts = Object.keys(numbers).sort((a, b) => mean(numbers[b]) - mean(numbers[a]));
+    const [best, lowest] = [counts.at(0), counts.at(-1)].map((n) => numbers[n]);
+    const worst = numbers[counts.findLast((n) => shared.includes(n))] ?? lowest;
+    return { best, worst, drop_points: best?.map((value, k) => value - lowest[k]) };
+  }
+
   const signed = (value) => `${value < 0 ? "−" : "+"}${Math.abs(value).toFixed(1)}`;
   const mean = (values) => values.reduce((sum, value) => sum + value, 0) / values.length;
 
@@ -217,23 +225,25 @@ addEventListener("DOMContentLoaded", () => {
     const published = isSame && !("tasks" in first.dataset && "tasks" in second.dataset);
     compared.querySelector("caption").textContent = isSame
       ? published
-        ? "One of the two has no accuracies task by task, so that no difference has a ±."
+        ? "One of the two has no accuracies task by task: no difference is computed."
         : "± is half the 95% interval of a difference, task by task. A task's accuracy (%) is its mean over the mask counts."
       : "The two rows answer other questions, as their tables say: no difference is computed.";
     compared.querySelector("thead").replaceChildren(
       line(["measure", first.dataset.called, second.dataset.called, "difference"], "head"),
     );
     const lines = [];
+    const [one, other] = [first, second].map((body) => JSON.parse(body.dataset.tasks ?? "{}"));
+    const [ofOne, ofOther] = [one, other].map((numbers) => byTask(numbers, first.closest("table").dataset.counts.split(",")));
     const heads = [...first.closest("table").querySelectorAll("th[data-sort].g-overview")];
     for (const head of heads) {
       const column = heads.indexOf(head) + 2;
       const cells = [first, second].map((body) => body.rows[0].cells[column]);
       const texts = cells.map((cell) => cell.textContent.trim());
-      const [a, b] = cells.map((cell) => Number(cell.firstChild.textContent));
       if (texts.every((text) => text === "–")) continue;
-      lines.push(line([head.querySelector("button").firstChild.textContent, ...texts, isSame && !isNaN(b - a) ? signed(b - a) : "–"]));
+      const [a, b] = [ofOne, ofOther].map((numbers) => numbers[head.dataset.name]);
+      const isShown = isSame && a && b && !texts.includes("–");
+      lines.push(line([head.querySelector("button").firstChild.textContent, ...texts, isShown ? difference(a, b) : "–"]));
     }
-    const [one, other] = [first, second].map((body) => JSON.parse(body.dataset.tasks ?? "{}"));
     const counts = Object.keys(one).filter((n) => n in other);
     for (const n of counts) {
       lines.push(

@@ -4,7 +4,6 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from mdlm_leaderboard.figures.panels import with_masks
 from mdlm_leaderboard.rows import LeaderboardRow
 
 _MOST_ROWS = 20
@@ -50,8 +49,7 @@ def task_names_of(rows: Iterable[LeaderboardRow]) -> list[str]:
 
 
 def _by_masks(row: LeaderboardRow) -> dict[int, dict[str, float]]:
-    curve = with_masks(row.curve("masks"))
-    return {n: dict(estimate.by_task) for n, estimate in curve.items() if estimate.by_task}
+    return {n: dict(estimate.by_task) for n, estimate in row.curve("masks").items() if estimate.by_task}
 
 
 def _cells(row: LeaderboardRow, tasks: Iterable[str]) -> tuple[HeatCell, ...]:

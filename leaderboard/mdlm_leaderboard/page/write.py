@@ -17,6 +17,7 @@ from mdlm_leaderboard.figures import Figure, figures_of, headline_of
 from mdlm_leaderboard.page.columns import (
     Column,
     ColumnGroup,
+    Counts,
     column_groups,
     curve_tables,
     overview,
@@ -34,8 +35,8 @@ from mdlm_leaderboard.rows import Board, LeaderboardRow, Section
 class ShownSection:
     """A section as it stands on the page. Those behind the switch are `is_apart`; `sources` are those of its rows.
 
-    `ranked_by` says what orders its rows, "" where nothing does; `unused` are the columns of the overview in which none
-    of its rows has a value.
+    `counts` are the mask counts that its rows share, `ranked_by` says what orders them, "" where nothing does; `unused`
+    are the columns of the overview in which none of its rows has a value.
     """
 
     section: Section
@@ -46,6 +47,7 @@ class ShownSection:
     is_apart: bool
     sources: tuple[str, ...]
     ranks: Mapping[str, int]
+    counts: Counts
     ranked_by: str
     unused: Sequence[Column]
 
@@ -128,6 +130,7 @@ def _shown(section: Section, board: Board, *, is_first: bool) -> ShownSection:
         is_apart=bool(section.why_apart) and not is_first and not is_published,
         sources=tuple(dict.fromkeys(row.citation for row in section.rows if row.citation)),
         ranks=ranks,
+        counts=counts,
         ranked_by=ranked_by(counts) if ranks else "",
         unused=[column for column in columns.columns if all(column.cell(row).text == "–" for row in rows)],
     )
