@@ -314,9 +314,9 @@ def test_where_masks_cost_nothing_the_headline_says_so(masks: dict[int, Estimate
 
 def test_a_figures_finding_is_the_range_of_its_lines() -> None:
     one = figure(board_of(row("o/m", is_full=False, masks={1: estimate(0.8), 200: estimate(0.5)})), "masks")
-    assert one.finding == "Between best and worst: 30.0 points for m."
+    assert one.finding == "Between best and worst: 30.0 ± 0.4 points for m."
     found = figure(sample_board(), "masks").finding
-    assert found == "Between best and worst: 6.1 points for Dream-v0-Base-7B to 23.5 for LLaDA-8B-Instruct."
+    assert found == "Between best and worst: 6.1 ± 0.1 points for Dream-v0-Base-7B to 23.5 ± 0.3 for LLaDA-8B-Instruct."
 
 
 def test_the_readmes_figure_is_the_one_that_the_command_writes(tmp_path: Path) -> None:

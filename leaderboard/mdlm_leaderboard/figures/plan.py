@@ -46,15 +46,15 @@ class Figure:
         told = [(names[line.model], line.kind, panel.detail) for panel, line in lines]
         varied = [n for n in range(3) if len({parts[n] for parts in told}) > 1] or [0]
         ranges = sorted(
-            (interval.mean, ", ".join(parts[n] for n in varied if parts[n]))
+            (interval.mean, interval.in_words, ", ".join(parts[n] for n in varied if parts[n]))
             for parts, (_, line) in zip(told, lines, strict=True)
             if (interval := drop(line.curve))
         )
         if not ranges or self.kind.experiment.speed:
             return ""
-        (least, steadiest), (most, least_steady) = ranges[0], ranges[-1]
-        between = f" to {most:.1f} for {least_steady}" if len(ranges) > 1 else ""
-        return f"Between best and worst: {least:.1f} points for {steadiest}{between}."
+        (_, least, steadiest), (_, most, least_steady) = ranges[0], ranges[-1]
+        between = f" to {most} for {least_steady}" if len(ranges) > 1 else ""
+        return f"Between best and worst: {least} points for {steadiest}{between}."
 
     @property
     def described(self) -> str:
