@@ -131,7 +131,7 @@ class Headline:
             return ""
         bands = "Lost: from {} to {} masks. ".format(*self.lines[0].ends)
         bands += (
-            "Bands and ± are 95% intervals of differences on the same questions, bands of that from the line's best."
+            "± and bands are 95% intervals of differences on the same questions, a band's from the line's best point."
         )
         if len(self.after) > 1:
             bands += " A line of several seeds is their mean, its band from the lowest to the highest."
