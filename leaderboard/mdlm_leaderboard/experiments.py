@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from mdlm_leaderboard.rows import AUTOREGRESSIVE, NO_MASKS, Curve, Estimate, LeaderboardRow, Series, Speed
 from mdlm_lm_eval.results.files import UnusableFile
-from mdlm_lm_eval.results.statistics import Interval, paired_drop
+from mdlm_lm_eval.results.statistics import Interval, paired_interval
 from mdlm_lm_eval.results.suite import SuiteTask
 
 
@@ -97,15 +97,19 @@ def speed_curves(estimates: Iterable[Estimate]) -> dict[str, dict[Series, dict[A
     return curves
 
 
+def difference(first: Estimate, second: Estimate) -> Interval:
+    """`second - first` of two accuracies, on the same questions where both say what each task has."""
+    if not first.by_task or first.by_task.keys() != second.by_task.keys():
+        return Interval(second.mean - first.mean, None, None, 0)
+    return paired_interval(first.by_task, second.by_task)
+
+
 def drop(curve: Curve) -> Interval | None:
     """Largest minus smallest accuracy, in percentage points, paired by task; None below two points."""
     if len(curve) < 2:
         return None
-    scores = [estimate.by_task for estimate in curve.values()]
-    if not scores[0] or any(by_task.keys() != scores[0].keys() for by_task in scores):
-        means = [estimate.mean for estimate in curve.values()]
-        return Interval(100 * (max(means) - min(means)), None, None, 0)
-    return paired_drop(scores).scaled(100)
+    worst, best = (pick(curve.values(), key=lambda estimate: estimate.mean) for pick in (min, max))
+    return difference(worst, best).scaled(100)
 
 
 def degradation(curve: Curve) -> Interval | None:

@@ -12,12 +12,13 @@ from matplotlib.figure import Figure as Canvas
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import FixedLocator, NullLocator
 
+from mdlm_leaderboard.experiments import difference
 from mdlm_leaderboard.figures.panels import ONE_STEP, adapter_of, over_seeds, shared_points, with_masks
 from mdlm_leaderboard.figures.style import CHANCE, clipped, darker
-from mdlm_leaderboard.rows import Board, Curve, Estimate, LeaderboardRow
+from mdlm_leaderboard.rows import Board, Curve, LeaderboardRow
 from mdlm_lm_eval.results.figure_style import COLOURS, figure_style, on_dark
 from mdlm_lm_eval.results.names import BUILT_IN
-from mdlm_lm_eval.results.statistics import Interval, paired_interval
+from mdlm_lm_eval.results.statistics import Interval
 
 _PUBLISHED = re.compile(r"LLaDA-8B-(Base|Instruct)")
 _MASK_AGNOSTIC = re.compile(r"\b(MA|TV)\b", re.IGNORECASE)  # in names such as "MA (CE + TV), seed 0"
@@ -48,7 +49,7 @@ class MaskLine:
     def lost(self) -> Interval:
         """Accuracy at the fewest masks minus that at the most, in points, paired by task."""
         fewest, most = (self.curve[n] for n in self.ends)
-        return _difference(most, fewest).scaled(100)
+        return difference(most, fewest).scaled(100)
 
     @property
     def loses(self) -> bool:
@@ -78,7 +79,7 @@ class MaskLine:
             low, high = self.curve[n].low, self.curve[n].high
         else:
             best = max(self.curve.values(), key=lambda estimate: estimate.mean)
-            below = _difference(self.curve[n], best)
+            below = difference(self.curve[n], best)
             low, high = (None if end is None else best.mean - end for end in (below.high, below.low))
         return None if low is None or high is None else (100 * low, 100 * high)
 
@@ -312,13 +313,6 @@ def _ticks(counts: Sequence[int]) -> list[int]:
         if min(math.log10(n / kept[-1]), math.log10(counts[-1] / n)) > _TICK_GAP:
             kept.append(n)
     return [*kept, *others[-1:]]
-
-
-def _difference(first: Estimate, second: Estimate) -> Interval:
-    """`second - first` of two accuracies, on the same questions where both say what each task has."""
-    if not first.by_task or first.by_task.keys() != second.by_task.keys():
-        return Interval(second.mean - first.mean, None, None, 0)
-    return paired_interval(first.by_task, second.by_task)
 
 
 def _labels(headline: Headline) -> list[tuple[str, float]]:
