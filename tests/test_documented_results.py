@@ -1,0 +1,132 @@
+"""The figures of the docs about the built-in model and its adapters are those of the committed result files.
+
+A failing test shows the lines that the document should hold.
+"""
+
+from collections.abc import Iterable, Mapping
+from functools import cache
+from pathlib import Path
+
+from mdlm_leaderboard.build import read_board
+from mdlm_leaderboard.experiments import difference
+from mdlm_leaderboard.page.seeds import folded, seeds_of
+from mdlm_leaderboard.rows import Curve, Estimate, LeaderboardRow
+from mdlm_lm_eval.results.statistics import Interval, paired_interval
+
+ROOT = Path(__file__).parents[1]
+MASKS = (1, 2, 10, 50, 100, 200)
+CE_TV, CE, SFT = (f"{recipe}, mean of 3 seeds" for recipe in ("MA (CE + TV)", "MA (CE only)", "SFT"))
+RECIPES = {"built-in-ce-tv": CE_TV, "built-in-ce": CE, "built-in-sft": SFT}
+
+
+@cache
+def rows(limit: int | None) -> tuple[LeaderboardRow, ...]:
+    board = read_board(ROOT / "leaderboard/results")
+    return tuple(folded(row for row in board.rows if row.origin == "measured" and row.setting.limit == limit))
+
+
+def row(
+    adapter: str | None = None, steps: int = 1, limit: int | None = None, model: str = "built-in"
+) -> LeaderboardRow:
+    (found,) = (one for one in rows(limit) if (one.model, one.adapter, one.steps) == (model, adapter, str(steps)))
+    return found
+
+
+def masks(adapter: str | None = None, steps: int = 1, limit: int | None = None) -> Curve:
+    return row(adapter, steps, limit).curve("masks")
+
+
+def percent(estimate: Estimate) -> str:
+    return f"{100 * estimate.mean:.1f}"
+
+
+def words(first: Estimate, second: Estimate) -> str:
+    """`second - first` in points with its band."""
+    return difference(first, second).scaled(100).in_words
+
+
+def lost(curve: Curve, few: int = 2, many: int = 200) -> str:
+    return words(curve[many], curve[few])
+
+
+def lost_by_task(curve: Curve, few: int = 2, many: int = 200) -> Mapping[str, float]:
+    return {task: curve[few].by_task[task] - curve[many].by_task[task] for task in curve[many].by_task}
+
+
+def lost_more(first: str | None, second: str | None) -> Interval:
+    """Points by which `second` loses more than `first`."""
+    return paired_interval(lost_by_task(masks(first)), lost_by_task(masks(second))).scaled(100)
+
+
+def line(*cells: str) -> str:
+    return f"| {' | '.join(cells)} |".replace("|  |", "| |").replace("|  |", "| |")
+
+
+def missing(document: str, expected: Iterable[str]) -> list[str]:
+    """What the document does not hold, whatever its line breaks."""
+    text = " ".join((ROOT / document).read_text(encoding="utf-8").split())
+    return [sentence for sentence in expected if sentence not in text]
+
+
+def test_fine_tuning_table() -> None:
+    before = masks()
+    expected = [line("before", *(percent(before[n]) for n in MASKS), lost(before))]
+    for recipe, adapter in RECIPES.items():
+        after = masks(adapter)
+        accuracies = [percent(after[n]) if n in after else "" for n in MASKS]
+        gains = [words(before[n], after[n]) if n in after else "" for n in MASKS]
+        expected += [line(f"`{recipe}`, mean of 3 seeds", *accuracies, lost(after)), line("... gain", *gains, "")]
+    assert missing("finetune/README.md", expected) == []
+
+
+def test_fine_tuning_by_seed() -> None:
+    expected = []
+    for recipe, adapter in RECIPES.items():
+        curves = [seed.curve("masks") for seed in seeds_of(row(adapter))]
+        few, many = (", ".join(percent(curve[n]) for curve in curves) for n in (2, 200))
+        expected.append(line(f"`{recipe}`", few, many, ", ".join(map(lost, curves))))
+    assert missing("finetune/README.md", expected) == []
+
+
+def test_fine_tuning_in_words() -> None:
+    before, ce_tv, ce, sft = (masks(adapter) for adapter in (None, CE_TV, CE, SFT))
+    lost_by = [f"{100 * (curve[2].mean - curve[200].mean):.1f}" for curve in (before, ce_tv, ce, sft)]
+    expected = [
+        f"Masks cost it {lost_by[0]} points. The mask-agnostic loss (CE + TV) leaves {lost_by[1]} of them",
+        f"CE only {lost_by[2]}, and plain fine-tuning (`sft`) of as many steps on the same text {lost_by[3]}.",
+        f"Masks cost CE + TV {lost_more(CE_TV, SFT).in_words} points less than plain fine-tuning, and "
+        f"{lost_more(CE_TV, CE).in_words} less than CE only.",
+        f"{words(ce_tv[2], before[2])} points at n_masks=2",
+        f"by {words(ce_tv[1], ce[1])} points with 1 mask and {words(ce_tv[200], ce[200])} (within chance) with 200",
+        f"({words(ce[2], sft[2])} above) and {words(sft[200], ce[200])} below it at 200",
+    ]
+    assert missing("finetune/README.md", expected) == []
+
+
+def test_documented_curves_of_the_built_in_model() -> None:
+    head = line("n_masks", *map(str, MASKS), "from 2 to 200")
+    expected = [
+        f"{head} |---|---|---|---|---|---|---|---| {line('accuracy', *(percent(curve[n]) for n in MASKS), lost(curve))}"
+        for curve in (masks(), masks(CE_TV))
+    ]
+    assert missing("docs/built_in_model.md", [one.removesuffix(" |") for one in expected]) == []
+
+
+def test_card_of_the_built_in_model() -> None:
+    by_masks, by_dots = masks(), row().curve("dots")
+    figures = [
+        *(percent(by_masks[2]), percent(by_masks[200]), lost(by_masks)),
+        *(percent(by_dots[0]), percent(by_dots[200]), words(by_dots[200], by_dots[0])),
+    ]
+    by_task = lost_by_task(by_masks)
+    capitalised, country = (
+        50 * (by_task[f"{category}_largest"] + by_task[f"{category}_smallest"])
+        for category in ("capitalised", "country")
+    )
+    most_by_dots = 100 * lost_by_task(by_dots, few=0)["animal_largest"]
+    expected = [
+        line("the suite, 16,000 questions", *figures),
+        f"masks cost it {capitalised:.0f} points on `capitalised` and {country:.0f} on `country`, "
+        f"dots {most_by_dots:.0f} on `animal_largest`.",
+    ]
+    assert missing("mdlm_lm_eval/default_model/README.md", expected) == []
