@@ -9,6 +9,7 @@ from pathlib import Path
 
 from mdlm_leaderboard.build import read_board
 from mdlm_leaderboard.experiments import difference
+from mdlm_leaderboard.figures.panels import over_seeds
 from mdlm_leaderboard.page.seeds import folded, seeds_of
 from mdlm_leaderboard.rows import Curve, Estimate, LeaderboardRow
 from mdlm_lm_eval.results.statistics import Interval, paired_interval
@@ -16,6 +17,7 @@ from mdlm_lm_eval.results.statistics import Interval, paired_interval
 ROOT = Path(__file__).parents[1]
 MASKS = (1, 2, 10, 50, 100, 200)
 CE_TV, CE, SFT = (f"{recipe}, mean of 3 seeds" for recipe in ("MA (CE + TV)", "MA (CE only)", "SFT"))
+TWO_STEPS = "MA (CE + TV), mean of 2 seeds"
 RECIPES = {"built-in-ce-tv": CE_TV, "built-in-ce": CE, "built-in-sft": SFT}
 
 
@@ -103,13 +105,51 @@ def test_fine_tuning_in_words() -> None:
     assert missing("finetune/README.md", expected) == []
 
 
-def test_documented_curves_of_the_built_in_model() -> None:
-    head = line("n_masks", *map(str, MASKS), "from 2 to 200")
+def test_fine_tuning_with_dots_and_steps() -> None:
+    before, ce_tv, ce = (row(adapter).curve("dots") for adapter in (None, CE_TV, CE))
     expected = [
-        f"{head} |---|---|---|---|---|---|---|---| {line('accuracy', *(percent(curve[n]) for n in MASKS), lost(curve))}"
+        f"before {percent(before[0])} to {percent(before[200])}, {words(before[200], before[0])} lost;",
+        f"CE + TV {percent(ce_tv[0])} to {percent(ce_tv[200])}, {words(ce_tv[200], ce_tv[0])} lost,",
+        f"CE only {percent(ce[0])} to {percent(ce[200])}, {words(ce[200], ce[0])} lost,",
+        f"CE + TV {words(before[0], ce_tv[0])} points without dots and {words(before[200], ce_tv[200])} with 200, "
+        f"CE only {words(before[0], ce[0])} and {words(before[200], ce[200])};",
+        f"masks cost the model before {lost(masks(steps=2))} points, "
+        f"CE + TV (seeds 0 and 1) {lost(masks(TWO_STEPS, steps=2))}.",
+    ]
+    assert missing("finetune/README.md", expected) == []
+
+
+def test_page_of_the_built_in_model() -> None:
+    head = f"{line('n_masks', *map(str, MASKS), 'from 2 to 200')} |---|---|---|---|---|---|---|---| "
+    expected = [
+        head + line("accuracy", *(percent(curve[n]) for n in MASKS), f"{lost(curve)} lost")
         for curve in (masks(), masks(CE_TV))
     ]
-    assert missing("docs/built_in_model.md", [one.removesuffix(" |") for one in expected]) == []
+    dots = row().curve("dots")
+    expected.append(line("accuracy", percent(dots[0]), percent(dots[200]), words(dots[200], dots[0])))
+    positions = row().series("positions_by_masks")
+    for n in (2, 200):
+        expected.append(line(f"{n} masks", *(percent(positions[n][place]) for place in sorted(positions[n]))))
+    expected.append(
+        f"it gains {words(positions[2][0], positions[2][40])} points with 2 masks "
+        f"and loses {words(positions[200][40], positions[200][0])} with 200"
+    )
+    same_seeds = over_seeds([seed.curve("masks") for seed in seeds_of(row(CE_TV))[:2]])
+    for name, curve in (
+        ("one step", masks()),
+        ("two steps", masks(steps=2)),
+        ("CE + TV, seeds 0 and 1: one step", same_seeds),
+        ("CE + TV, seeds 0 and 1: two steps", masks(TWO_STEPS, steps=2)),
+    ):
+        expected.append(line(name, percent(curve[2]), percent(curve[200]), lost(curve)))
+    many = masks(steps=40, limit=100)
+    expected.append(
+        f"In 40 steps (1,600 questions) it is at {percent(many[50])} with 50 masks and {percent(many[200])} with 200, "
+        f"{lost(many, few=50)} lost."
+    )
+    block = row(limit=50, model="built-in-block").curve("masks")
+    expected.append(line("accuracy", percent(block[7]), percent(block[207])))
+    assert missing("docs/built_in_model.md", expected) == []
 
 
 def test_card_of_the_built_in_model() -> None:
