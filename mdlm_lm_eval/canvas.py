@@ -150,7 +150,8 @@ def _wanted_steps(options: DecodingOptions, n_returned: int, n_slots: int, *, al
     """Denoising steps that are asked for over the whole canvas."""
     if isinstance(options.steps, int):
         return options.steps
-    return n_slots if all_returned or options.is_parallel else n_returned
+    # One token takes one step, also where a block model's last block holds more masks than were asked for.
+    return n_slots if options.is_parallel or (all_returned and n_returned > 1) else n_returned
 
 
 def _planned(

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from mdlm_lm_eval.canvas import Canvas, build_canvas, build_infill_canvas, pad_canvases, share_steps
+from mdlm_lm_eval.families.attention import AttentionPattern
 from mdlm_lm_eval.options import DecodingOptions, OptionError
 
 MASK = 99
@@ -80,6 +81,22 @@ def test_fillers_follow_the_masks() -> None:
         [1, 2], DecodingOptions(n_masks=2), mask_token_id=MASK, max_length=10, filler_ids=[7, 7, 7]
     )
     assert list(canvas.token_ids) == [1, 2, MASK, MASK, 7, 7, 7]
+
+
+@pytest.mark.parametrize(("n_masks", "steps"), [(1, [1]), (2, [1]), (9, [1, 1])])
+def test_one_returned_token_takes_one_step_a_block_however_many_masks_fill_the_last_one(
+    n_masks: int, steps: list[int]
+) -> None:
+    canvas, _ = build_canvas(
+        list(range(8)),
+        DecodingOptions(n_masks=n_masks),
+        mask_token_id=MASK,
+        max_length=100,
+        request_gen_toks=1,
+        attention=AttentionPattern(8),
+    )
+    assert (canvas.n_returned, list(canvas.block_steps)) == (1, steps)
+    assert canvas.block_lengths == (8,) * len(steps)
 
 
 def test_long_prompts_lose_tokens_on_the_left_and_never_the_canvas() -> None:
