@@ -67,6 +67,15 @@ def test_a_standard_benchmark_is_compared_by_its_samples(tmp_path: Path) -> None
     )
 
 
+def test_the_names_say_in_what_two_runs_of_one_model_differ(tmp_path: Path) -> None:
+    first, second = suite_file(), suite_file(model_args={"load_in_4bit": True})
+    first["config"]["mdlm"]["weights"], second["config"]["mdlm"]["weights"] = "a" * 64, "b" * 64
+    second["config"]["model_dtype"] = "torch.bfloat16"
+    (found,) = compare(write(tmp_path / "a", first), write(tmp_path / "b", second))
+    assert found.first == "built-in (aaaaaaa), float32"
+    assert found.second == "built-in (bbbbbbb), bfloat16, load_in_4bit=True"
+
+
 def with_metadata(**metadata: int) -> Any:
     file = suite_file()
     for config in file["configs"].values():

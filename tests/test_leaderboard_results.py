@@ -108,6 +108,42 @@ def test_a_benchmark_column_names_what_its_score_depends_on(tmp_path: Path, cont
     assert (score.mean, score.standard_error, score.n_questions) == (0.5, 0.01, 1319)
 
 
+@pytest.mark.parametrize(
+    ("output_type", "likelihood", "fact"),
+    [
+        ("multiple_choice", {"check_greedy": False}, ""),
+        ("loglikelihood", {"check_greedy": False}, ", check_greedy=False"),
+        ("multiple_choice", {"seed": 2}, ", seed=2"),
+        ("multiple_choice", {"likelihood": "duel", "seed": 2}, ", likelihood=duel"),
+    ],
+)
+def test_a_likelihood_column_names_what_changes_its_scores(
+    tmp_path: Path, output_type: str, likelihood: dict[str, Any], fact: str
+) -> None:
+    content = gsm8k_file(model="mdlm", output_type=output_type)
+    content["config"]["mdlm"]["likelihood"] |= likelihood
+    (score,) = file_scores(read(tmp_path, content)).scores
+    assert str(score.place.x).endswith(f"n_masks=the continuation, mc_num=128{fact})")
+
+
+def test_a_generation_column_names_where_the_user_cut_answers(tmp_path: Path) -> None:
+    content = gsm8k_file(model="mdlm")
+    content["configs"]["gsm8k"]["generation_kwargs"] = {"max_gen_toks": 64}
+    content["config"]["mdlm"]["decoding"]["n_masks"] = 256
+    (score,) = file_scores(read(tmp_path, content)).scores
+    assert str(score.place.x).endswith("n_masks=256, steps=256)")
+    content["config"]["gen_kwargs"] = {"max_gen_toks": 64}
+    (score,) = file_scores(read(tmp_path, content)).scores
+    assert str(score.place.x).endswith("n_masks=256, steps=256, max_gen_toks=64)")
+
+
+def test_a_benchmark_column_says_how_many_prompts_lost_their_beginning(tmp_path: Path) -> None:
+    content = gsm8k_file(model="mdlm")
+    content["config"]["mdlm"]["tasks"]["gsm8k"]["truncated_prompts"] = 12
+    (score,) = file_scores(read(tmp_path, content)).scores
+    assert str(score.place.x).endswith("steps=256, 12 prompts cut off)")
+
+
 def test_a_group_stands_for_its_tasks(tmp_path: Path) -> None:
     content = gsm8k_file()
     content["groups"] = {"maths": {"alias": "maths", "exact_match,none": 0.4}}
@@ -208,6 +244,20 @@ def test_refuses_answers_to_some_questions_without_a_limit(tmp_path: Path) -> No
     content = suite_file()
     content["n-samples"]["mdlm_verb_largest"]["effective"] = 3
     assert refusal(tmp_path, content) == "answers 3 of 1000 questions of 'mdlm_verb_largest' without a --limit"
+
+
+def test_scores_of_prompts_without_their_beginning_are_left_out(tmp_path: Path) -> None:
+    content = suite_file(n_masks=200)
+    tasks = content["config"]["mdlm"]["tasks"]
+    for name in ("mdlm_country_smallest", "mdlm_verb_largest"):
+        tasks[name]["truncated_prompts"] = 7
+    found = file_scores(read(tmp_path, content))
+    assert len(found.scores) == 14
+    (reason,) = found.left_out
+    assert reason.startswith(
+        "cut off the first examples of prompts that do not fit into the model's context (7 of 1000"
+    )
+    assert "2 tasks in all" in reason
 
 
 def test_finds_json_files_in_all_folders_but_the_output(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import yaml
 from mdlm_leaderboard.build import LeaderboardError, read_board
 from mdlm_leaderboard.experiments import SUMMARIES, summary_of
 from mdlm_leaderboard.published import published_rows
-from mdlm_leaderboard.rows import AUTOREGRESSIVE, NO_MASKS, Board, LeaderboardRow
+from mdlm_leaderboard.rows import NO_MASKS, Board, LeaderboardRow
 from mdlm_lm_eval.results.suite import current_version
 from tests.leaderboard_files import gsm8k_file, suite_file, write
 
@@ -168,16 +168,53 @@ def test_an_autoregressive_model_has_no_mask_count_and_shares_the_table(tmp_path
 def test_the_curve_over_distractor_examples_is_in_the_row_of_the_standard_setting(tmp_path: Path) -> None:
     contents = {f"two{n}": suite_file(n_masks=2, distractors=n) for n in (0, 10, 40)}
     contents |= {f"share{n}": suite_file(n_masks=None, mask_ratio=0.2, distractors=n) for n in (0, 10)}
-    contents["hf"] = suite_file(model="hf", model_args={"pretrained": "gpt2"}, distractors=0)
     board = board_of(tmp_path, **contents)
-    ours, hf = measured(board)
+    (ours,) = measured(board)
     assert {masks: list(curve) for masks, curve in ours.series("distractors").items()} == {
         "2": [0, 10, 40],
         "20%": [0, 10],
     }
-    assert {masks: list(curve) for masks, curve in hf.series("distractors").items()} == {AUTOREGRESSIVE: [0]}
     assert list(ours.curve("masks")) == [2]
     assert len(board.sections) == 2
+
+
+def test_one_number_of_distractor_examples_is_a_row_of_its_setting(tmp_path: Path) -> None:
+    contents = {
+        "two": suite_file(n_masks=2, distractors=10, accuracy=0.8),
+        "few": suite_file(n_masks=2, distractors=0, relevant=5, accuracy=0.7),
+        "many": suite_file(n_masks=2, distractors=0, relevant=25, accuracy=0.6),
+        "hf": suite_file(model="hf", model_args={"pretrained": "gpt2"}, distractors=0, accuracy=0.5),
+    }
+    found = {
+        (row.setting.fewshot_relevant, row.setting.fewshot_distractors): (row.curves.keys(), row.curve("masks"))
+        for row in measured(board_of(tmp_path, **contents))
+    }
+    assert {setting: [round(point.mean, 4) for point in curve.values()] for setting, (_, curve) in found.items()} == {
+        (10, 10): [0.8],
+        (5, 0): [0.7],
+        (25, 0): [0.6],
+        (10, 0): [0.5],
+    }
+    assert {name for names, _ in found.values() for name in names} == {"masks"}
+
+
+def block_file(n_masks: int, *, filled: tuple[int, int], **changes: Any) -> dict[str, Any]:
+    """Of a model with blocks of 8, whose prompts differ in length: `filled` to the end of the last block."""
+    content = suite_file(n_masks=n_masks, **changes)
+    for record in content["config"]["mdlm"]["tasks"].values():
+        record |= {"masks": list(filled), "steps": [-(-filled[0] // 8), -(-filled[1] // 8)]}
+        record |= {"block_length": [8, 8], "masks_in_block": [1, 8]}
+    return content
+
+
+@pytest.mark.parametrize("steps", [1, "auto"])
+def test_masks_of_a_block_diffusion_model_are_those_asked_for(tmp_path: Path, steps: int | str) -> None:
+    few, many = block_file(2, filled=(2, 9), steps=steps), block_file(200, filled=(200, 207), steps=steps)
+    board = board_of(tmp_path, few=few, many=many)
+    (row,) = measured(board)
+    assert board.refused == ()
+    assert list(row.curve("masks")) == [2, 200]
+    assert (row.steps, row.other) == ("1", "block_length=8, float32")
 
 
 def test_a_sweep_over_masks_with_fewer_distractors_keeps_its_own_section(tmp_path: Path) -> None:
@@ -279,7 +316,7 @@ def test_the_results_of_the_built_in_model_are_all_used() -> None:
     masks: dict[str, set[int]] = {}
     for row in measured(board):
         masks.setdefault(row.model, set()).update(row.curve("masks"))
-    assert masks == {"built-in": {1, 2, 10, 50, 100, 200}, "built-in-block": {7, 207}}
+    assert masks == {"built-in": {1, 2, 10, 50, 100, 200}, "built-in-block": {2, 200}}
     text = "".join(path.read_text() for path in (Path(__file__).parents[1] / "leaderboard" / "results").rglob("*.json"))
     assert not {folder for folder in ("/home/", "/root/", "/tmp/", "/Users/") if folder in text}
 

@@ -97,6 +97,10 @@ def test_a_tasks_metadata_is_looked_at_too(tmp_path: Path) -> None:
     ]
 
 
+def test_a_limit_that_leaves_out_nothing_is_none(tmp_path: Path) -> None:
+    assert problems(tmp_path, suite_file(limit=1000)) == []
+
+
 def test_an_option_has_one_value(tmp_path: Path) -> None:
     content = suite_file()
     content["config"]["mdlm"]["likelihood"]["mc_num"] = [128]

@@ -1,15 +1,16 @@
 """Puts collected scores into rows, and rows into the sections of a board."""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from mdlm_lm_eval.tasks.settings import DEFAULT_SETTINGS
 
-from mdlm_leaderboard.checkpoint import Checkpoint
+from mdlm_leaderboard.checkpoint import Checkpoint, names_of
 from mdlm_leaderboard.collect import Collected
-from mdlm_leaderboard.experiments import speed_curves
-from mdlm_leaderboard.rows import NO_MASKS, Board, Estimate, LeaderboardRow, Run, Section, Series
+from mdlm_leaderboard.experiments import DISTRACTOR_SERIES, speed_curves
+from mdlm_leaderboard.rows import Board, Estimate, LeaderboardRow, Run, Section, Series
 from mdlm_leaderboard.scores import Place
 from mdlm_leaderboard.sections import RowKey, row_order, sections_of
 
@@ -27,12 +28,12 @@ class _RowDraft:
 def assemble(collected: Collected, published: Sequence[LeaderboardRow]) -> Board:
     """The board: the main table, what is set apart from it, and the published rows."""
     drafts: dict[RowKey, _RowDraft] = {}
-    for place, estimate in collected.estimates.items():
-        draft = drafts.setdefault((place.checkpoint, place.decoding, place.setting), _RowDraft())
-        draft.estimates[place] = estimate
+    for place in _without_repeats(collected.estimates):
+        draft = drafts.setdefault(_key(place), _RowDraft())
+        draft.estimates[place] = collected.estimates[place]
         draft.runs |= {run.path: run for run in collected.runs[place]}
-    drafts = _with_benchmarks(_without_repeats(drafts))
-    names = _names(checkpoint for checkpoint, _, _ in drafts)
+    drafts = _with_benchmarks(drafts)
+    names = names_of(checkpoint for checkpoint, _, _ in drafts)
     taken = {row.id: 1 for row in published}
     built = [
         Section(title, why, tuple(_row(key, drafts[key], *names[key[0]], taken) for key in keys))
@@ -44,14 +45,33 @@ def assemble(collected: Collected, published: Sequence[LeaderboardRow]) -> Board
     return Board(tuple(built), collected.refused)
 
 
-def _without_repeats(drafts: Mapping[RowKey, _RowDraft]) -> dict[RowKey, _RowDraft]:
-    """Leaves out rows of fewer or more distractor examples that say only what the curve over those (E5) shows."""
-    return {
-        key: draft
-        for key, draft in drafts.items()
-        if key[2].fewshot_distractors in (None, DEFAULT_SETTINGS["fewshot_distractors"])
-        or any(place.experiment != "masks" or place.x not in (NO_MASKS, 2) for place in draft.estimates)
-    }
+def _without_repeats(places: Collection[Place]) -> list[Place]:
+    """Leaves out curves over distractor examples (E5) of one point, which the row of that setting says already, and
+    rows of fewer or more distractor examples that say only what the other curves over them show.
+    """
+    points = Counter(_curve(place) for place in places if place.experiment == "distractors")
+    curves = {curve for curve, n in points.items() if n > 1 or curve.series not in DISTRACTOR_SERIES.values()}
+    kept = [place for place in places if place.experiment != "distractors" or _curve(place) in curves]
+    rows = {_key(place) for place in kept if not _is_repeat(place, curves)}
+    return [place for place in kept if _key(place) in rows]
+
+
+def _is_repeat(place: Place, curves: Collection[Place]) -> bool:
+    if place.experiment != "masks" or place.x not in DISTRACTOR_SERIES:
+        return False
+    if place.setting.fewshot_distractors in (None, DEFAULT_SETTINGS["fewshot_distractors"]):
+        return False
+    setting = replace(place.setting, fewshot_distractors=DEFAULT_SETTINGS["fewshot_distractors"])
+    series = DISTRACTOR_SERIES[place.x]
+    return _curve(replace(place, setting=setting, experiment="distractors", series=series)) in curves
+
+
+def _curve(place: Place) -> Place:
+    return replace(place, x=0)
+
+
+def _key(place: Place) -> RowKey:
+    return place.checkpoint, place.decoding, place.setting
 
 
 def _with_benchmarks(drafts: Mapping[RowKey, _RowDraft]) -> dict[RowKey, _RowDraft]:
@@ -68,20 +88,6 @@ def _with_benchmarks(drafts: Mapping[RowKey, _RowDraft]) -> dict[RowKey, _RowDra
         joined[home].estimates |= draft.estimates
         joined[home].runs |= draft.runs
     return joined
-
-
-def _names(checkpoints: Iterable[Checkpoint]) -> dict[Checkpoint, tuple[str, str | None]]:
-    """Model and adapter as they are shown: where two of other weights have one name, with the weights' digest."""
-    checkpoints = set(checkpoints)
-    identities: dict[tuple[str, str | None], set[str]] = {}
-    for one in checkpoints:
-        identities.setdefault((one.model, one.adapter), set()).add(one.identity)
-    names: dict[Checkpoint, tuple[str, str | None]] = {}
-    for one in checkpoints:
-        several = len(identities[one.model, one.adapter]) > 1
-        digest = f" ({one.identity.rpartition('+')[2][:7]})" if several and one.identity else ""
-        names[one] = (one.model, one.adapter + digest) if one.adapter else (one.model + digest, None)
-    return names
 
 
 def _row(key: RowKey, draft: _RowDraft, model: str, adapter: str | None, taken: dict[str, int]) -> LeaderboardRow:

@@ -1,6 +1,7 @@
 """Which checkpoint a result file measured."""
 
 import hashlib
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 
@@ -103,6 +104,20 @@ def checkpoint_of(file: ResultFile) -> Checkpoint:
         states_masks=is_autoregressive or bool(mdlm),
         identity=_identity(file),
     )
+
+
+def names_of(checkpoints: Iterable[Checkpoint]) -> dict[Checkpoint, tuple[str, str | None]]:
+    """Model and adapter as they are shown: where two of other weights have one name, with the weights' digest."""
+    checkpoints = set(checkpoints)
+    identities: dict[tuple[str, str | None], set[str]] = {}
+    for one in checkpoints:
+        identities.setdefault((one.model, one.adapter), set()).add(one.identity)
+    names: dict[Checkpoint, tuple[str, str | None]] = {}
+    for one in checkpoints:
+        several = len(identities[one.model, one.adapter]) > 1
+        digest = f" ({one.identity.rpartition('+')[2][:7]})" if several and one.identity else ""
+        names[one] = (one.model, one.adapter + digest) if one.adapter else (one.model + digest, None)
+    return names
 
 
 def _identity(file: ResultFile) -> str:

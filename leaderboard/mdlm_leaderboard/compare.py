@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from mdlm_leaderboard.checkpoint import checkpoint_of
+from mdlm_leaderboard.checkpoint import checkpoint_of, names_of
 from mdlm_leaderboard.decoding import DECODING_DEFAULTS
 from mdlm_lm_eval.results.files import UnusableFile
 from mdlm_lm_eval.results.markdown import markdown_table
@@ -164,10 +164,15 @@ def _labels(first: ResultFile, second: ResultFile) -> tuple[str, str]:
     """Model and adapter, and the settings in which the two runs differ."""
     settings = [_settings(file) for file in (first, second)]
     different = [name for name in {**settings[0], **settings[1]} if settings[0].get(name) != settings[1].get(name)]
-    labels = [
-        ", ".join([str(checkpoint_of(file)).replace("'", ""), *(f"{name}={of.get(name)}" for name in different)])
-        for file, of in zip((first, second), settings, strict=True)
-    ]
+    checkpoints = checkpoint_of(first), checkpoint_of(second)
+    is_loaded_alike = checkpoints[0].loading == checkpoints[1].loading
+    names = names_of(checkpoints)
+    labels = []
+    for checkpoint, of in zip(checkpoints, settings, strict=True):
+        model, adapter = names[checkpoint]
+        facts = [] if is_loaded_alike else [checkpoint.loading]
+        facts += [f"{name}={of.get(name)}" for name in different]
+        labels.append(", ".join([model + (f" with {adapter}" if adapter else ""), *filter(None, facts)]))
     return labels[0], labels[1]
 
 
@@ -176,4 +181,5 @@ def _settings(file: ResultFile) -> dict[str, object]:
     task = next(iter(file.tasks.values()))
     given |= {name: task.generation[name] for name in task.generation.keys() & DECODING_DEFAULTS.keys()}
     given |= {name: value for name, value in task.metadata.items() if name.startswith("fewshot_")}
+    given["prompts cut off"] = sum(task.truncated_prompts for task in file.tasks.values())
     return given | {"shots": task.shots, "chat template": file.chat_template, "model": file.model_kind}

@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from mdlm_leaderboard.rows import AUTOREGRESSIVE
+from mdlm_leaderboard.rows import AUTOREGRESSIVE, NO_MASKS
 from mdlm_lm_eval.options import PARALLEL_RULES, DecodingOptions, LikelihoodOptions, defaults_of, silent_names
 from mdlm_lm_eval.results.result_file import ResultFile, TaskResult
 from mdlm_lm_eval.results.suite import SuiteTask
@@ -15,7 +15,7 @@ DECODING_DEFAULTS, LIKELIHOOD_DEFAULTS = defaults_of(DecodingOptions), defaults_
 # other option that a file records does, whether this version knows it or not.
 _SILENT = silent_names() | {"max_gen_toks", "n_masks", "mask_ratio", "n_fillers", "filler", "seed"}
 _COLUMNS = frozenset({"steps", "unmasking"})
-_SILENT_IN_LIKELIHOOD = silent_names() | {"n_masks", "mc_num", "check_greedy", "seed"}
+_SILENT_IN_LIKELIHOOD = silent_names() | {"n_masks", "mc_num", "seed"}
 # Of these a request's YAML holds only where the user was silent (mdlm_lm_eval.requests).
 _SAMPLING_NAMES = frozenset({"temperature", "top_p", "top_k", "max_gen_toks"})
 # What sets the pace of a way of decoding: the points of one curve of accuracy against speed.
@@ -41,6 +41,8 @@ def suite_decoding(file: ResultFile, result: TaskResult, task: SuiteTask) -> Dec
     steps = _suite_steps(options, result, task)
     if steps == "1":
         options["unmasking"] = "none"
+    if is_block_diffusion(result):
+        options["block_length"] = result.effective["block_length"][1]
     facts = _deviations(options)
     masks = result.effective["masks"][1]
     if not task.is_open_ended and masks > 1:
@@ -56,9 +58,33 @@ def _suite_steps(options: Mapping[str, Any], result: TaskResult, task: SuiteTask
     """The number asked for; where none was, or where it may not count, the number taken."""
     if any(options.get(name) is not None for name in PARALLEL_RULES):
         return "by confidence"
+    if is_block_diffusion(result):
+        return _steps_of_a_block(options, result)
     taken = result.effective["steps"][1]
     is_one = taken == 1 and not task.is_open_ended
     return str(taken if options["steps"] == "auto" or options["block_length"] or is_one else options["steps"])
+
+
+def _steps_of_a_block(options: Mapping[str, Any], result: TaskResult) -> str:
+    """Of a block diffusion model, whose steps over all blocks grow with the masks that it does not see."""
+    if options["steps_per_block"] is not None:
+        return f"{options['steps_per_block']} a block"
+    return str(result.effective["returned_tokens"][1] if options["steps"] == "auto" else options["steps"])
+
+
+def is_block_diffusion(result: TaskResult) -> bool:
+    """Whether the model saw its answers block by block."""
+    return "masks_in_block" in result.effective
+
+
+def asked_masks(file: ResultFile, result: TaskResult) -> tuple[int, int]:
+    """The fewest and the most masks that were asked for; what fills a block diffusion model's last block is no part."""
+    if file.mdlm is None:
+        return NO_MASKS, NO_MASKS
+    if not is_block_diffusion(result):
+        return result.effective["masks"]
+    n_masks = options_of(file, result)["n_masks"]
+    return result.effective["returned_tokens"] if n_masks == "auto" else (int(n_masks), int(n_masks))
 
 
 def benchmark_decoding(file: ResultFile, result: TaskResult, *, is_autoregressive: bool) -> str:
@@ -70,12 +96,23 @@ def benchmark_decoding(file: ResultFile, result: TaskResult, *, is_autoregressiv
         facts = [_masks(options, result), f"steps={_range(result.effective['steps'])}", *_unmasking(options)]
         if int(options["n_fillers"]):
             facts.append(f"{options['n_fillers']} fillers {options['filler']!r}")
+        if options["n_masks"] != "auto" and "max_gen_toks" in {
+            *file.mdlm.get("explicit_options", ()),
+            *file.gen_kwargs,
+        }:
+            facts.append(f"max_gen_toks={options['max_gen_toks']}")
         facts += _deviations(options)
     else:
         likelihood = {**LIKELIHOOD_DEFAULTS, **file.mdlm["likelihood"]}
         masks = likelihood["n_masks"]
         facts = [f"n_masks={'the continuation' if masks == 'auto' else masks}", f"mc_num={likelihood['mc_num']}"]
-        facts += _changed(likelihood, LIKELIHOOD_DEFAULTS, _SILENT_IN_LIKELIHOOD)
+        # Whether greedy decoding gives the continuation is a score where there is one continuation only.
+        silent = _SILENT_IN_LIKELIHOOD | ({"check_greedy"} if result.output_type == "multiple_choice" else set())
+        facts += _changed(likelihood, LIKELIHOOD_DEFAULTS, silent)
+        if likelihood["likelihood"] in ("auto", "mc"):
+            facts += _seed(likelihood)
+    if result.truncated_prompts:
+        facts.append(f"{result.truncated_prompts} prompts cut off")
     return ", ".join(filter(None, facts))
 
 
@@ -124,7 +161,11 @@ def _deviations(options: Mapping[str, Any]) -> list[str]:
     """What is not the default; the seed too, where anything is drawn."""
     facts = _changed(options, DECODING_DEFAULTS, _SILENT | _COLUMNS)
     draws = float(options["temperature"] or 0) > 0 or options["unmasking"] == "random"
-    return [*facts, f"seed={options['seed']}"] if draws and str(options["seed"]) != _DEFAULT_SEED else facts
+    return facts + _seed(options) if draws else facts
+
+
+def _seed(options: Mapping[str, Any]) -> list[str]:
+    return [] if str(options["seed"]) == _DEFAULT_SEED else [f"seed={options['seed']}"]
 
 
 def _changed(options: Mapping[str, Any], defaults: Mapping[str, Any], silent: Collection[str]) -> list[str]:

@@ -3,7 +3,7 @@
 A new column of the leaderboard is a new entry of `EXPERIMENTS`: tables, exports, page and figures follow from it.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -76,14 +76,6 @@ class Experiment:
     paper: int = 0
     speed: Callable[[Speed], float] | None = None
 
-    def curves(self, row: LeaderboardRow) -> Mapping[Series, Curve]:
-        """A row's curves of this experiment, but those over another setting that say what other curves say already."""
-        return {
-            series: curve
-            for series, curve in row.series(self.name).items()
-            if not self.beyond or len(curve) > 1 or "%" in str(series)
-        }
-
 
 def speed_curves(estimates: Iterable[Estimate]) -> dict[str, dict[Series, dict[Any, Estimate]]]:
     """The curves of a row's benchmarks over their speed: experiment -> benchmark and method -> x -> accuracy."""
@@ -147,8 +139,12 @@ def _distractors(run: SuiteRun) -> Iterable[tuple[Series, int]]:
         return []
     if run.mask_ratio is not None:
         return [(f"{100 * run.mask_ratio:g}%", run.distractors)]
-    masks = {NO_MASKS: AUTOREGRESSIVE, 2: "2"}.get(run.n_masks)
+    masks = DISTRACTOR_SERIES.get(run.n_masks)
     return [(masks, run.distractors)] if masks else []
+
+
+# Mask counts that have a curve over the number of distractor examples (E5), and its series.
+DISTRACTOR_SERIES = {NO_MASKS: AUTOREGRESSIVE, 2: "2"}
 
 
 def _masks_head(n: int) -> tuple[str, str]:

@@ -60,7 +60,7 @@ def _row(row: LeaderboardRow) -> dict[str, Any]:
 def _numbers(row: LeaderboardRow) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     for experiment in EXPERIMENTS:
-        for series, curve in experiment.curves(row).items():
+        for series, curve in row.series(experiment.name).items():
             for x, estimate in curve.items():
                 numbers = {"value": estimate.mean, "low": estimate.low, "high": estimate.high}
                 numbers |= {"n_tasks": estimate.n_tasks, "n_questions": estimate.n_questions}

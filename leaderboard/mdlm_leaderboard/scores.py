@@ -5,9 +5,16 @@ from dataclasses import dataclass, replace
 from mdlm_lm_eval.tasks.settings import DEFAULT_SETTINGS
 
 from mdlm_leaderboard.checkpoint import Checkpoint, autoregressive_kinds, checkpoint_of
-from mdlm_leaderboard.decoding import Decoding, benchmark_decoding, method_and_pace, options_of, suite_decoding
+from mdlm_leaderboard.decoding import (
+    Decoding,
+    asked_masks,
+    benchmark_decoding,
+    method_and_pace,
+    options_of,
+    suite_decoding,
+)
 from mdlm_leaderboard.experiments import BY_NAME, EXPERIMENTS, SuiteRun
-from mdlm_leaderboard.rows import NO_MASKS, Run, Series, Setting, Speed
+from mdlm_leaderboard.rows import Run, Series, Setting, Speed
 from mdlm_leaderboard.runs import machine_of, run_of
 from mdlm_lm_eval.options import APPROXIMATE_CACHES
 from mdlm_lm_eval.results.files import UnusableFile
@@ -87,6 +94,13 @@ def _file_scores(file: ResultFile) -> FileScores:
             f"states no mask count for its few-shot tasks (--model {file.model_kind!r}); run them with --model mdlm"
         )
         suite_results = {}
+    if cut := [name for name in suite_results if file.tasks[name].truncated_prompts]:
+        left_out.append(
+            f"cut off the first examples of prompts that do not fit into the model's context "
+            f"({file.tasks[cut[0]].truncated_prompts} of {file.tasks[cut[0]].n_questions} of {cut[0]!r}, "
+            f"{len(cut)} tasks in all); ask for fewer masks or fewer examples"
+        )
+        suite_results = {name: task for name, task in suite_results.items() if name not in cut}
     for name, task in suite_results.items():
         scores += _suite_scores(file, file.tasks[name], task, checkpoint)
     for result in _benchmarks(file):
@@ -113,7 +127,7 @@ def _suite_scores(file: ResultFile, result: TaskResult, task: SuiteTask, checkpo
     run = SuiteRun(
         name=result.name,
         task=task,
-        masks=result.effective.get("masks", (NO_MASKS, NO_MASKS)),
+        masks=asked_masks(file, result),
         mask_ratio=None if ratio is None else float(ratio),
         fillers=int(options.get("n_fillers", 0)),
         distractors=settings["fewshot_distractors"],

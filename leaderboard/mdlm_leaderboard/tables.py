@@ -105,7 +105,7 @@ def _who(row: LeaderboardRow) -> list[str]:
 
 def _curve_table(rows: Iterable[LeaderboardRow], experiment: Experiment) -> str:
     """A line for every row and series."""
-    found = [(row, series, curve) for row in rows for series, curve in experiment.curves(row).items()]
+    found = [(row, series, curve) for row in rows for series, curve in row.series(experiment.name).items()]
     if not found:
         return ""
     xs = sorted({x for _, _, curve in found for x in curve})

@@ -4,7 +4,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -33,6 +33,7 @@ class TaskResult:
 
     `generation` is the task's generation_kwargs, with the run's own; `effective` the ranges that `--model mdlm`
     recorded, such as masks -> (200, 200), `cost` what its answers took (results/cost.py), empty where nobody counted.
+    `truncated_prompts` of its prompts did not fit into the model's context and lost their beginning.
     """
 
     name: str
@@ -48,6 +49,7 @@ class TaskResult:
     metadata: Mapping[str, Any]
     effective: Mapping[str, tuple[int, int]]
     cost: Mapping[str, float]
+    truncated_prompts: int
     unsafe_code: bool
 
     def is_accuracy(self, metric: str) -> bool:
@@ -172,7 +174,7 @@ def _parse(content: "EvalResults", name: str) -> ResultFile:
             for key in ("batch_size", "device", "random_seed", "numpy_seed", "torch_seed", "fewshot_seed")
         },
         dtype=str(config.get("model_dtype", "")).removeprefix("torch."),
-        limit=_limit(config.get("limit")),
+        limit=_limit(config.get("limit"), tasks.values()),
         chat_template=bool(content.get("chat_template")),
         fewshot_as_multiturn=bool(content.get("fewshot_as_multiturn")),
         system_instruction=published_text(str(content.get("system_instruction") or "")) or None,
@@ -229,6 +231,7 @@ def _task(content: Mapping[str, Any], name: str, mdlm: Mapping[str, Any]) -> Tas
         metadata=published(dict(config.get("metadata") or {})),
         effective={key: (int(value[0]), int(value[1])) for key, value in effective.items() if isinstance(value, list)},
         cost=_cost(effective),
+        truncated_prompts=int(effective.get("truncated_prompts", 0)),
         unsafe_code=bool(config.get("unsafe_code")),
         **_metrics(content["results"][name], content.get("higher_is_better", {}).get(name, {})),
     )
@@ -252,6 +255,7 @@ def _group(
         metadata={},
         effective=_widest([task.effective for task in members]),
         cost=_sum_of_costs([task.cost for task in members]),
+        truncated_prompts=sum(task.truncated_prompts for task in members),
         unsafe_code=False,
         **_metrics(content["groups"][name], members[0].higher_is_better),
     )
@@ -303,11 +307,14 @@ def _given_names(config: Mapping[str, Any]) -> tuple[str, str]:
     return names
 
 
-def _limit(limit: object) -> float | None:
+def _limit(limit: object, tasks: Iterable[TaskResult]) -> float | None:
+    """None where all questions were asked, whatever limit was given."""
     if limit is None:
         return None
     if not is_number(limit):
         raise UnusableFile(f"has limit={limit!r}; it must be a number or null")
+    if all(task.n_questions == task.n_original for task in tasks):
+        return None
     return float(limit)  # type: ignore[arg-type]
 
 

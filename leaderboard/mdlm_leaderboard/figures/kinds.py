@@ -57,7 +57,7 @@ def _plain(experiment: Experiment) -> Panels:
     return lambda rows: one_panel(
         of_models(row, curve, experiment.series_words(series) if series else "")
         for row in base(rows)
-        for series, curve in experiment.curves(row).items()
+        for series, curve in row.series(experiment.name).items()
     )
 
 
@@ -177,7 +177,7 @@ def _speed(experiment: Experiment) -> Panels:
         found = [
             (row, curve, speed)
             for row in rows
-            for curve in experiment.curves(row).values()
+            for curve in row.series(experiment.name).values()
             if (speed := next(iter(curve.values())).speed)
         ]
         methods = {speed.method: speed.method.split(", ") for _, _, speed in found}

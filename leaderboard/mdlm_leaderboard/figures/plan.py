@@ -89,7 +89,7 @@ def figures_of(board: Board) -> list[Figure]:
 
 def _curves(row: LeaderboardRow) -> Iterable[Curve]:
     drawn = (experiment for experiment in EXPERIMENTS if experiment.name != "benchmarks")
-    return (curve for experiment in drawn for curve in experiment.curves(row).values())
+    return (curve for experiment in drawn for curve in row.series(experiment.name).values())
 
 
 def _slug(title: str) -> str:

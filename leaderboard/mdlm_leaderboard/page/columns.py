@@ -139,7 +139,7 @@ def cell_of(estimate: Estimate | None) -> TableCell:
 
 
 def _groups(experiment: Experiment, rows: Sequence[LeaderboardRow]) -> Iterator[ColumnGroup]:
-    measured = {series for row in rows for series in experiment.curves(row)}
+    measured = {series for row in rows for series in row.series(experiment.name)}
     stated = {summary.series for summary in experiment.summaries for row in rows if summary.name in row.stated}
     for series in sorted(measured | stated, key=str, reverse=True):  # of the question's places, the right one first
         words = [experiment.title.partition(" (")[0], *([experiment.series_words(series)] if series else [])]
@@ -201,7 +201,7 @@ def curve_tables(row: LeaderboardRow) -> list[CurveTable]:
     """Of every experiment that has curves, those over two points or more; of benchmarks each."""
     tables = []
     for experiment in EXPERIMENTS:
-        curves = experiment.curves(row)
+        curves = row.series(experiment.name)
         xs = sorted({x for curve in curves.values() for x in curve})
         if len(xs) > (experiment.name != "benchmarks"):
             words = [experiment.series_words(series) if series else "" for series in curves]
