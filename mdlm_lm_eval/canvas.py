@@ -68,9 +68,11 @@ def build_canvas(
     explicit = options.n_masks if isinstance(options.n_masks, int) else None
     wanted = request_gen_toks or options.max_gen_toks or explicit or DEFAULT_MAX_GEN_TOKS
     if options.mask_ratio is not None:
-        # Rounded first: 0.1 * 30 is a little more than 3 in binary.
-        n_masks = max(1, math.ceil(round(options.mask_ratio * len(prompt_ids), 6)))
+        n_kept = _kept_beside_masks(options.mask_ratio, len(prompt_ids), max_length - len(filler_ids))
+        prompt_ids, n_cut = prompt_ids[-n_kept:], len(prompt_ids) - n_kept
+        n_masks = _masks_of(options.mask_ratio, n_kept)
     else:
+        n_cut = 0
         n_masks = explicit or wanted
     room = max_length - n_masks - len(filler_ids)
     if room < 1:
@@ -87,7 +89,7 @@ def build_canvas(
     n_returned = min(n_masks, wanted)
     steps = _wanted_steps(options, n_returned, len(slots), all_returned=n_returned == n_masks)
     canvas = _planned(token_ids, slots, n_returned, steps, options, seed, len(prompt), attention)
-    return canvas, len(prompt_ids) - len(prompt)
+    return canvas, n_cut + len(prompt_ids) - len(prompt)
 
 
 def build_infill_canvas(
@@ -144,6 +146,19 @@ def pad_canvases(
     rows = [[*canvas.token_ids, *[pad_token_id] * (length - len(canvas.token_ids))] for canvas in canvases]
     attended = [[1] * len(canvas.token_ids) + [0] * (length - len(canvas.token_ids)) for canvas in canvases]
     return torch.tensor(rows).to(device), torch.tensor(attended).to(device)
+
+
+def _masks_of(ratio: float, n_tokens: int) -> int:
+    """Rounded up, and at least one."""
+    return max(1, math.ceil(round(ratio * n_tokens, 6)))  # 0.1 * 30 is a little more than 3 in binary
+
+
+def _kept_beside_masks(ratio: float, n_tokens: int, room: int) -> int:
+    """The most tokens of a prompt, at least one, that fit into so much room together with their share of masks."""
+    n_kept = min(n_tokens, max(1, int(room / (1 + ratio)) + 1))
+    while n_kept > 1 and n_kept + _masks_of(ratio, n_kept) > room:
+        n_kept -= 1
+    return n_kept
 
 
 def _wanted_steps(options: DecodingOptions, n_returned: int, n_slots: int, *, all_returned: bool) -> int:

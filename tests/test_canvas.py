@@ -1,5 +1,7 @@
 """Canvas: lengths, steps, blocks, truncation, infill slots."""
 
+import math
+
 import pytest
 import torch
 
@@ -51,6 +53,23 @@ def test_masks_returned_tokens_and_steps(
 
 def test_a_ratio_that_binary_fractions_overshoot_is_not_rounded_up() -> None:
     assert len(build(prompt_length=30, gen_toks=1, mask_ratio=0.1).slots) == 3
+
+
+@pytest.mark.parametrize("ratio", [0.05, 0.2, 1.0, 3.0])
+def test_a_ratio_is_of_the_tokens_that_stay(ratio: float) -> None:
+    for prompt_length in (0, 1, 79, 80, 83, 84, 95, 1000):
+        prompt = list(range(prompt_length))
+        options = DecodingOptions(mask_ratio=ratio)
+        canvas, cut = build_canvas(
+            prompt, options, mask_token_id=-1, max_length=100, request_gen_toks=1, filler_ids=[-2] * 3
+        )
+        kept = canvas.prompt_length
+        assert kept + cut == prompt_length
+        assert list(canvas.token_ids[:kept]) == prompt[cut:]
+        assert len(canvas.slots) == max(1, math.ceil(round(ratio * kept, 6)))
+        more = kept + 1 + max(1, math.ceil(round(ratio * (kept + 1), 6)))
+        assert len(canvas.token_ids) <= 100
+        assert cut == 0 or more + 3 > 100
 
 
 @pytest.mark.parametrize(
