@@ -8,11 +8,18 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import BertConfig, BertForMaskedLM, LlamaConfig, LlamaForCausalLM
+from transformers import BertConfig, BertForMaskedLM, LlamaConfig, LlamaForCausalLM, MistralConfig, PretrainedConfig
 
-from mdlm_lm_eval.families import family_of, load_config, load_tokenizer, resolve_mask_token_id
+from mdlm_lm_eval.families import (
+    attention_of,
+    check_options,
+    family_of,
+    load_config,
+    load_tokenizer,
+    resolve_mask_token_id,
+)
 from mdlm_lm_eval.loading import load_denoiser
-from mdlm_lm_eval.options import OptionError
+from mdlm_lm_eval.options import DecodingOptions, OptionError
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -207,3 +214,19 @@ def test_llada_tokenizer_learns_its_mask_token_where_the_id_has_a_name(tmp_path:
     assert resolve_mask_token_id(config, loaded, None) == 159
     assert loaded("w3 w4")["input_ids"] == [3, 4]
     assert loaded.pad_token_id == 158
+
+
+def test_a_sliding_window_is_refused_where_masks_say_who_sees_what(tmp_path: Path) -> None:
+    def loaded(**settings: object) -> PretrainedConfig:
+        MistralConfig(max_position_embeddings=64, is_causal=False, **settings).save_pretrained(tmp_path)
+        return load_config(str(tmp_path))
+
+    cached = DecodingOptions(cache="dual", block_length=4)
+    check_options(loaded(sliding_window=8), DecodingOptions(block_length=4))
+    check_options(loaded(sliding_window=None), cached)
+    check_options(loaded(sliding_window=64), cached)
+    with pytest.raises(OptionError, match=r"^cache=dual does not work with the checkpoint's sliding_window=8; allowed"):
+        check_options(loaded(sliding_window=8), cached)
+    assert attention_of(loaded(sliding_window=None, block_length=4), None).block_length == 4
+    with pytest.raises(OptionError, match=r"^block_length=4 does not work with the checkpoint's sliding_window=8"):
+        attention_of(loaded(sliding_window=8, block_length=4), None)

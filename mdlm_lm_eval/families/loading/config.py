@@ -158,7 +158,21 @@ def attention_of(
     implementation = attn_implementation or config._attn_implementation
     if pattern.is_block_causal and implementation not in (None, "sdpa", "eager"):
         raise OptionError(f"attn_implementation={implementation} must be sdpa or eager, which can mask by blocks")
+    if pattern.is_block_causal:
+        _check_sees_all(config, f"block_length={pattern.block_length}")
     return pattern
+
+
+def _check_sees_all(config: PretrainedConfig, option: str) -> None:
+    """Raises OptionError for a sliding window, of which the masks of passes over parts of a canvas know nothing."""
+    settings = config.to_dict()
+    window, longest = settings.get("sliding_window"), settings.get("max_position_embeddings")
+    if window is None or not settings.get("use_sliding_window", True) or (longest is not None and window >= longest):
+        return
+    raise OptionError(
+        f"{option} does not work with the checkpoint's sliding_window={window}; allowed are models whose positions see "
+        "the whole canvas"
+    )
 
 
 def check_options(config: PretrainedConfig, options: DecodingOptions) -> None:
@@ -168,6 +182,8 @@ def check_options(config: PretrainedConfig, options: DecodingOptions) -> None:
         value = getattr(options, name)
         if value != default and (name, value) != ("cache", "none"):  # which asks for nothing
             family.refuse(name, value)
+    if options.is_approximate:
+        _check_sees_all(config, f"cache={options.cache}")
 
 
 def resolve_mask_token_id(
