@@ -42,6 +42,7 @@ class CanvasLayer(CacheLayerMixin):
     def keep(self, rows: Tensor) -> None:
         """Drops all other rows."""
         if self.is_initialized:
+            rows = rows.to(self.keys.device)  # layers may lie on several
             self.keys, self.values = self.keys[rows], self.values[rows]
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:

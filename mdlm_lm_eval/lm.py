@@ -18,7 +18,7 @@ from mdlm_lm_eval import families
 from mdlm_lm_eval.batching import Batches
 from mdlm_lm_eval.canvas import Canvas, build_canvas, build_infill_canvas
 from mdlm_lm_eval.decoding import decode_canvases
-from mdlm_lm_eval.decoding.blocks import attention_in_effect
+from mdlm_lm_eval.decoding.blocks import attention_in_effect, cached_blocks
 from mdlm_lm_eval.decoding.completion import Completion, Cost
 from mdlm_lm_eval.decoding.requirements import check_decoding
 from mdlm_lm_eval.denoiser import NonFiniteLogitsError
@@ -54,6 +54,11 @@ class Generation:
     fillers: int
     ending: Ending
     sampled: bool  # whether repetitions differ
+
+    @property
+    def has_own_key(self) -> bool:
+        """Whether lm-eval's `--use_cache` would give all repetitions one answer, or, as `do_sample` is set, none."""
+        return self.sampled or bool(self.instance.args[1].get("do_sample"))
 
     def without_cache(self) -> "Generation":
         """The same, decoded exactly."""
@@ -98,7 +103,7 @@ class MDLM(DiffusionHFLM):
             for n, (string, _) in zip(batch, answers, strict=True):
                 strings[n] = string
                 generation = generations[n]
-                seed = generation.canvas.seed if generation.sampled else None
+                seed = generation.canvas.seed if generation.has_own_key else None
                 self.request_cache.add("generate_until", generation.instance.args, string, seed=seed)
             self.request_cache.save(self.record)
             bar.finish(batch)
@@ -138,15 +143,17 @@ class MDLM(DiffusionHFLM):
             seed=seed,
             attention=attention,
         )
+        if settings.options.is_approximate:
+            cached_blocks(canvas, settings.options, first_alone=self.denoiser.shift)
         ending = Ending(self.tokenizer, self.eos_ids | self.end_of_turn_ids, settings.until, self.think_end_token)
         sampled = settings.sampled or family.generate is not None
         return Generation(instance, settings, canvas, truncated, len(fillers), ending, sampled)
 
     def _cached_samples(self, generations: Sequence[Generation]) -> dict[int, str]:
-        """Answers to sampled requests that a run before this one finished. lm-eval looks for the others itself."""
+        """Answers with a key of their own that a run before this one finished. lm-eval looks for the others itself."""
         found = {}
         for n, generation in enumerate(generations):
-            if generation.sampled:
+            if generation.has_own_key:
                 string = self.request_cache.sample(generation.instance.args, generation.canvas.seed)
                 if string is not None:
                     found[n] = string

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from mdlm_lm_eval.decoding.rules import unmasking_rule
 from mdlm_lm_eval.options import DECODING_NAMES, DecodingOptions, unknown_option
 from mdlm_lm_eval.values import must_be, number_of, parse_flag, parse_whole
 
@@ -56,7 +57,7 @@ class GenerationSettings:
     @property
     def sampled(self) -> bool:
         """Whether repetitions of the request differ."""
-        return self.options.temperature > 0.0 or self.options.unmasking == "random"
+        return self.options.temperature > 0.0 or unmasking_rule(self.options.unmasking).is_random
 
 
 def parse_gen_kwargs(

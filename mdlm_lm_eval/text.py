@@ -46,7 +46,7 @@ def encode_infill(
     """
     _check_characters(text)
     mask_string = tokenizer.convert_ids_to_tokens(mask_token_id)
-    if mask_string == SLOT_MARKER or mask_string not in text:
+    if mask_string is not None and (mask_string == SLOT_MARKER or mask_string not in text):
         ids = encode(text.replace(SLOT_MARKER, mask_string), True)
         return list(_split(ids, mask_token_id))
     first, *rest = text.split(SLOT_MARKER)

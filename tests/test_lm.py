@@ -223,6 +223,25 @@ def test_infill_with_a_mask_token_of_another_name() -> None:
     assert tokenizer.decode(literal[0]) == "<|mdm_mask|> "
 
 
+def test_infill_with_a_mask_token_without_a_name() -> None:
+    tokenizer = tiny_tokenizer()
+
+    def encode(piece: str, first: bool) -> list[int]:
+        return tokenizer.encode(piece, add_special_tokens=False)
+
+    assert encode_infill(tokenizer, "one <|mask|> two", len(tokenizer), encode) == [
+        encode("one ", True),
+        encode(" two", False),
+    ]
+
+
+def test_too_few_steps_for_a_shifted_models_cache_are_refused_before_the_first_pass(checkpoint: Path) -> None:
+    lm = MDLM(str(checkpoint), device="cpu", shift_logits=True, n_masks=8, block_length=4, cache="dual")
+    with pytest.raises(OptionError, match="one step a block of 4 tokens"):
+        lm.generate_until([generation("one", max_gen_toks=8), generation("two", max_gen_toks=1)])
+    assert lm.denoiser.forward_passes == 0
+
+
 @pytest.mark.parametrize(
     ("text", "until", "think_end", "expected"),
     [

@@ -15,8 +15,12 @@ from lm_eval.api.instance import Instance
 from lm_eval.api.model import CachingLM
 from lm_eval.tasks import TaskManager
 
+from mdlm_lm_eval.decoding import rules
+from mdlm_lm_eval.decoding.requirements import check_decoding
+from mdlm_lm_eval.decoding.rules import register_unmasking
+from mdlm_lm_eval.families.attention import FULL_ATTENTION
 from mdlm_lm_eval.lm import MDLM
-from mdlm_lm_eval.options import OptionError
+from mdlm_lm_eval.options import DecodingOptions, OptionError
 from mdlm_lm_eval.request_cache import SAMPLE_PREFIX
 from tests.commands import ENVIRONMENT, LM_EVAL
 from tests.conftest import tiny_tokenizer
@@ -88,6 +92,38 @@ def test_repetitions_keep_answers_of_their_own(checkpoint: Path, tmp_path: Path,
     resumed = MDLM(str(checkpoint), device="cpu", **settings)
     assert CachingLM(resumed, path).generate_until(requests) == first
     assert resumed.denoiser.forward_passes == 0
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_task_that_samples_is_resumed_at_any_temperature(
+    checkpoint: Path, tmp_path: Path, temperature: float
+) -> None:
+    path = str(tmp_path / "cache.db")
+    requests = [generation("same", max_gen_toks=4, do_sample=True)] * 3
+    first = CachingLM(MDLM(str(checkpoint), device="cpu", temperature=temperature), path).generate_until(requests)
+    resumed = MDLM(str(checkpoint), device="cpu", temperature=temperature)
+    assert CachingLM(resumed, path).generate_until(requests) == first
+    assert resumed.denoiser.forward_passes == 0
+    assert resumed.record.tasks["task"].requests == 3
+
+
+def test_another_packages_random_rule_keeps_repetitions_apart(checkpoint: Path, tmp_path: Path) -> None:
+    register_unmasking("drawn_here", is_random=True)(lambda candidates: candidates.random_numbers)
+    try:
+        requests = [generation("same", max_gen_toks=8)] * 4
+        settings: dict[str, Any] = {"unmasking": "drawn_here", "steps": 4}
+        path = str(tmp_path / "cache.db")
+        first = CachingLM(MDLM(str(checkpoint), device="cpu", **settings), path).generate_until(requests)
+        assert len(set(first)) > 1
+        assert CachingLM(MDLM(str(checkpoint), device="cpu", **settings), path).generate_until(requests) == first
+        with pytest.raises(OptionError, match="unmasking"):
+            check_decoding(
+                DecodingOptions(unmasking="drawn_here", cache="dual", block_length=4, n_masks=8),
+                FULL_ATTENTION,
+                edits=False,
+            )
+    finally:
+        del rules._registered["drawn_here"]
 
 
 class Interrupted(Exception):

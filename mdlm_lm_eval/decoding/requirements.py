@@ -1,5 +1,6 @@
 """Which decoding options a model can serve; everything else is refused before anything expensive starts."""
 
+from mdlm_lm_eval.decoding.rules import unmasking_rule
 from mdlm_lm_eval.families.attention import AttentionPattern
 from mdlm_lm_eval.options import DecodingOptions, OptionError, must_be
 
@@ -42,5 +43,5 @@ def _check_full_attention(options: DecodingOptions) -> None:
         raise OptionError(f"cache={options.cache} needs block_length: what it remembers is renewed at every block")
     if options.cfg_scale > 0.0:
         raise must_be("cfg_scale", f"0 with cache={options.cache}", options.cfg_scale)
-    if options.unmasking == "random":
+    if unmasking_rule(options.unmasking).is_random:
         raise must_be("unmasking", f"an order that asks the model with cache={options.cache}", options.unmasking)
