@@ -19,6 +19,7 @@ from mdlm_lm_eval.results import locks
 from mdlm_lm_eval.results.locks import Claim, claim
 from mdlm_lm_eval.results.sharing import Shared
 from mdlm_lm_eval.sweep.plan import plan
+from mdlm_lm_eval.sweep.ranks import Ranks
 from mdlm_lm_eval.sweep.results import is_enlarged
 from mdlm_lm_eval.sweep.runner import SweepRun
 from mdlm_lm_eval.sweep.status import status_of
@@ -281,6 +282,39 @@ def test_without_ray_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.Monk
     with pytest.raises(SystemExit) as ended:
         command_line.main()
     assert ended.value.code == "mdlm-sweep: --executor ray needs Ray: pip install 'mdlm-lm-eval[ray]'"
+
+
+def test_a_process_that_fails_alone_ends_the_run(tmp_path: Path) -> None:
+    script = tmp_path / "ranks.py"
+    script.write_text(
+        "import torch.distributed\n"
+        "from mdlm_lm_eval.sweep.ranks import Ranks\n"
+        "ranks = Ranks()\n"
+        "ranks.told(None)\n"
+        "ranks.settle(ValueError('of both'))\n"
+        "ranks.told(None)\n"
+        "ranks.settle(None)\n"
+        "ranks.told(None)\n"
+        "print('third cell')\n"
+        "if ranks.is_first:\n"
+        "    torch.distributed.barrier()\n"
+        "else:\n"
+        "    ranks.settle(ValueError('of one'), seconds=1)\n"
+    )
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(script)]
+    done = subprocess.run(launch, env=ENVIRONMENT, capture_output=True, text=True, check=False)
+    assert done.returncode != 0
+    assert done.stdout.count("third cell") == 2
+    assert "process 1 of 2 failed alone (ValueError: of one), and the others wait for it" in done.stderr
+
+
+def test_fewer_questions_than_processes_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "8")
+    ranks = Ranks()
+    for limit in (None, 0.5, 8):
+        ranks.check_limit(limit)
+    with pytest.raises(OptionError, match=r"^--limit 4 leaves some of 8 processes without a question"):
+        ranks.check_limit(4)
 
 
 def test_two_launchers_of_torchrun_give_the_same_scores(

@@ -1,23 +1,20 @@
 """A sweep in this process, beside any others that work on the same output."""
 
-import os
 import sys
 import time
 from collections.abc import Iterable
 from dataclasses import replace
-from datetime import timedelta
 from pathlib import Path
 
-from accelerate import PartialState
-from accelerate.utils import broadcast_object_list
 from tqdm import tqdm
 
-from mdlm_lm_eval.devices import best_device, share_cpu_among_processes, usable_device
+from mdlm_lm_eval.devices import usable_device
 from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.results.locks import Claim
 from mdlm_lm_eval.sweep.board import Board
 from mdlm_lm_eval.sweep.evaluator import CellEvaluator
 from mdlm_lm_eval.sweep.plan import Cell, Sweep
+from mdlm_lm_eval.sweep.ranks import Ranks
 from mdlm_lm_eval.sweep.report import SweepReport
 from mdlm_lm_eval.sweep.tasks import Tasks
 
@@ -37,13 +34,14 @@ class SweepRun:
         self.output = output
         self.evaluator = CellEvaluator(self.sweep, self.tasks)
         self.board: Board | None = None
-        self._ranks = _Ranks()
+        self._ranks = Ranks()
         self._claim: Claim | None = None
 
     def start(self) -> None:
         """Looks at what has been done before. Raises OptionError where results cannot be written."""
         with self.evaluator.timed("for the tasks"):
             usable_device(self.sweep.device)
+            self._ranks.check_limit(self.sweep.limit)
             # Of the processes of one `torchrun`, the first alone claims and writes.
             self.board = Board(self.sweep, self.tasks, self.output) if self._ranks.is_first else None
 
@@ -103,6 +101,7 @@ class SweepRun:
         board, claim = self.board, self._claim
         try:
             found = self.evaluator.evaluate(cell, board.settings[board.name(cell)] if board else {})
+            self._ranks.settle(None)
             if found is None or board is None or claim is None:
                 return  # the first process has the scores
             scores, write = found
@@ -110,24 +109,9 @@ class SweepRun:
                 board.finish(cell, claim, write)
             say(f"{board.name(cell)}: {scores} ({time.perf_counter() - started:.0f} s)")
         except Exception as error:  # whatever it was, other cells may do
+            self._ranks.settle(error)
             if board is not None:
                 say(f"failed: {board.name(cell)}: {board.fail(cell, error)}")
-
-
-class _Ranks:
-    """The processes that one launcher (`torchrun`) started to compute each cell together."""
-
-    def __init__(self) -> None:
-        self.several = int(os.environ.get("WORLD_SIZE", "1")) > 1
-        self.is_first = os.environ.get("RANK", "0") == "0"
-
-    def told(self, cell: Cell | None) -> Cell | None:
-        """What the first process says to all; they wait for it as long as it takes."""
-        if not self.several:
-            return cell
-        share_cpu_among_processes()
-        PartialState(cpu=best_device() == "cpu", timeout=timedelta(weeks=52))
-        return broadcast_object_list([cell])[0]
 
 
 def announce(board: Board) -> None:
