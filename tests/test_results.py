@@ -22,6 +22,7 @@ from mdlm_lm_eval.results.locks import Claimed, claim
 from mdlm_lm_eval.results.markdown import markdown_table
 from mdlm_lm_eval.results.names import adapter_name, model_name, recorded_name
 from mdlm_lm_eval.results.privacy import published, published_command
+from mdlm_lm_eval.results.samples import samples_path
 from mdlm_lm_eval.results.sentences import one_line
 from mdlm_lm_eval.results.statistics import McNemar, mcnemar, paired_bootstrap, paired_drop, paired_interval, t_interval
 from mdlm_lm_eval.results.tracker import check_saved, save_whole, saved_files
@@ -285,6 +286,16 @@ def test_samples_that_are_cut_off_are_said(tracker: Any, tmp_path: Path) -> None
     saved_files()
     with pytest.raises(OptionError, match="the samples of t are cut off"):
         check_saved(tracker, {"t": 3})
+
+
+def test_samples_lie_beside_a_file_of_any_name(tracker: Any, tmp_path: Path) -> None:
+    tracker.output_path = str(tmp_path / "out" / "my_run.json")
+    tracker.save_results_aggregated(results=results_of())
+    tracker.save_results_samples(task_name="t", samples=[])
+    result, samples = dict.fromkeys(saved_files())  # the hook may have wrapped lm-eval's writer, too
+    assert result.name.startswith("my_run_2")
+    assert samples_path(result, "t") == samples
+    assert samples_path(result, "u") is None
 
 
 # Claims

@@ -17,7 +17,7 @@ Question = tuple[int, str]
 
 def samples_path(result: Path, task: str) -> Path | None:
     """The samples of a task beside a result file, None where there are none."""
-    _, _, date = result.stem.partition("_")
+    date = result.stem.rpartition("_")[2]  # has no underscore, and the name that was asked for may have some
     path = result.with_name(f"samples_{task}_{date}.jsonl")
     return path if path.exists() else None
 
