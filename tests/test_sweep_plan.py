@@ -125,6 +125,8 @@ def test_model_arguments_are_typed_as_for_lm_eval(typed: list[str], monkeypatch:
         ({"grids": [{"limit": 5}]}, "limit stands in grids and is the same in all cells"),
         ({"model_args": {"pretraned": "x"}}, "did you mean pretrained?"),
         ({"model_args": {"n_masks": 5}, "n_masks": [1, 2]}, "n_masks is both in model_args (5) and an axis"),
+        ({"model_args": {"seed": 5}, "seed": [1, 2]}, "seed is both in model_args (5) and an axis"),
+        ({"model_args": {"seed": 5}, "grids": [{"seed": 1}]}, "seed is both in model_args (5) and an axis"),
         ({"filler": ["x" * 250]}, "the settings make a folder name of 270 bytes, mdlm_context,filler=xxx"),
         ({"peft": "/here/final,/there/final"}, "two cells would lie in the folder built-in+final/mdlm_context"),
     ],

@@ -116,7 +116,7 @@ def plan(settings: Mapping[str, Any]) -> Sweep:
     model = str(common.get("model", "mdlm"))
     if model not in MODELS:
         raise must_be("model", f"one of {', '.join(MODELS)} in a sweep", model)
-    model_args, fixed_axes = _model_arguments(common)
+    model_args, fixed_axes = _model_arguments(settings)
     cells: dict[str, Cell] = {}
     for grid in grids:
         axes = {**fixed_axes, **common, **grid}
@@ -148,14 +148,14 @@ def plan(settings: Mapping[str, Any]) -> Sweep:
 def _model_arguments(settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Model arguments for loading, and those that are axes of one value."""
     given = {name: _typed(value) for name, value in _mapping("model_args", settings).items()}
+    grids: list[Mapping[str, Any]] = settings.get("grids") or []
+    for name, value in given.items():
+        if name in AXIS_NAMES and (name in settings or any(name in grid for grid in grids)):
+            raise OptionError(f"{name} is both in model_args ({value}) and an axis; name it once")
     axes = {name: given.pop(name) for name in list(given) if name in OPTION_NAMES | {"peft"}}
     given = check_loading(given)
     if "pretrained" in given:
         given["pretrained"] = str(given["pretrained"])
-    grids: list[Mapping[str, Any]] = settings.get("grids") or []
-    for name, value in axes.items():
-        if name in settings or any(name in grid for grid in grids):
-            raise OptionError(f"{name} is both in model_args ({value}) and an axis; name it once")
     return given, {name: [value] for name, value in axes.items()}
 
 
