@@ -170,6 +170,38 @@ def test_results_of_other_settings_or_weights_stay(tmp_path: Path, checkpoint: P
     assert stored(tmp_path / "out") == before
 
 
+def test_results_of_a_task_that_was_changed_stay(tmp_path: Path, checkpoint: Path, task_folder: Path) -> None:
+    mine = shutil.copytree(task_folder, tmp_path / "mine")
+    task = mine / "tiny_generate.yaml"
+    (mine / "part.yaml").write_text("doc_to_text: !function texts.of\nmetadata: {version: 1.0}\n")
+    (mine / "texts.py").write_text("def of(doc):\n    return doc['q']\n")
+    text = "include: part.yaml\n" + task.read_text().replace("doc_to_text: '{{q}}'\n", "")
+    task.write_text(text)
+    run_here(tmp_path / "out", checkpoint, mine, n_masks=4, limit=1)
+    before = stored(tmp_path / "out")
+    moved = shutil.copytree(mine, tmp_path / "moved")
+    (moved / "another.yaml").write_text(text.replace("tiny_generate", "another"))
+    (moved / "another.py").touch()
+    assert "1 before" in run_here(tmp_path / "out", checkpoint, moved, n_masks=4, limit=1).report().summary()
+    for name, old, new in (
+        ("tiny_generate.yaml", "max_gen_toks: 4", "max_gen_toks: 3"),
+        ("part.yaml", "1.0", "2.0"),
+        ("texts.py", "['q']", "['q'].upper()"),
+    ):
+        changed = shutil.copytree(mine, tmp_path / f"changed {name}")
+        (changed / name).write_text((changed / name).read_text().replace(old, new))
+        (sentence,) = run_here(tmp_path / "out", checkpoint, changed, n_masks=4, limit=1).failures
+        assert "is in the way, a result of other settings (tasks was {'tiny_generate': {'version': 1.0, " in sentence
+    assert stored(tmp_path / "out") == before
+    # As it was made before settings named tasks.
+    (result,) = (tmp_path / "out").rglob("results_cell.json")
+    content = json.loads(result.read_text())
+    del content["config"]["mdlm_sweep"]["settings"]["tasks"]
+    result.write_text(json.dumps(content))
+    (sentence,) = run_here(tmp_path / "out", checkpoint, mine, n_masks=4, limit=1).failures
+    assert "(tasks was {'tiny_generate': {'version': 1.0}} and is " in sentence
+
+
 def test_adapters_share_the_weights_and_leave_no_trace(tmp_path: Path, checkpoint: Path, task_folder: Path) -> None:
     one, two = (str(adapter(checkpoint, tmp_path / name, seed)) for name, seed in (("one", 1), ("two", 2)))
     common: dict[str, Any] = {"n_masks": 6, "log_samples": True}

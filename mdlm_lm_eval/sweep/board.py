@@ -114,7 +114,7 @@ class Board:
                 if cell.peft in unreadable:
                     raise OptionError(unreadable[cell.peft])
                 check(cell)
-                settings = files.cell_settings(self.sweep, cell, tasks.names(cell), digest)
+                settings = files.cell_settings(self.sweep, cell, tasks, digest)
                 self.settings[self.name(cell)] = settings
                 if files.is_finished(self.folder(cell), settings):
                     self.before += 1

@@ -2,7 +2,7 @@
 
 import json
 import shlex
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +12,10 @@ from mdlm_lm_eval.default_model import default_model_path
 from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.results.files import UnusableFile, read_json
 from mdlm_lm_eval.results.privacy import published, published_command
-from mdlm_lm_eval.results.suite import suite_info
+from mdlm_lm_eval.results.suite import suite_info, suite_task
 from mdlm_lm_eval.results.tracker import check_saved, clean_results
 from mdlm_lm_eval.sweep.plan import Cell, Sweep
+from mdlm_lm_eval.sweep.tasks import Tasks
 
 # lm-eval's readers look for results_*.json; a cell has one result, so no date in the name.
 RESULT_FILE = "results_cell.json"
@@ -25,13 +26,13 @@ def cell_folder(sweep: Sweep, cell: Cell, output: Path) -> Path:
     return output / sweep.model_folder(cell.peft) / cell.name
 
 
-def cell_settings(
-    sweep: Sweep, cell: Cell, task_names: Iterable[str], digest: Callable[[str], str | None]
-) -> dict[str, Any]:
+def cell_settings(sweep: Sweep, cell: Cell, tasks: Tasks, digest: Callable[[str], str | None]) -> dict[str, Any]:
     """Everything that decides a cell's scores, except the versions of code, which lm-eval records itself.
 
-    Without secrets and paths: the `digest`s of the weights tell two folders of one name apart.
+    Without secrets and paths: the `digest`s of the weights tell two folders of one name apart. What tasks outside the
+    suite are is named only where there are such.
     """
+    states = tasks.states(cell)
     settings = {
         "model": sweep.model,
         "model_args": sweep.model_arguments(cell),
@@ -43,11 +44,22 @@ def cell_settings(
         "apply_chat_template": sweep.apply_chat_template,
         "system_instruction": sweep.system_instruction,
         "log_samples": sweep.log_samples,
-        "task_suite": suite_info(task_names),
+        "task_suite": suite_info(tasks.names(cell)),
+        **({"tasks": states} if states else {}),
         "weights": digest(str(sweep.model_args.get("pretrained", default_model_path()))),
         "adapter_weights": None if cell.peft is None else digest(cell.peft),
     }
     return published(json.loads(json.dumps(settings, default=str)))  # as the file will have it
+
+
+def recorded_settings(result: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings that a cell's result was made with.
+
+    Of tasks outside the suite, those of 0.2.0's development name the versions elsewhere, and no digest.
+    """
+    settings: dict[str, Any] = published(result["config"]["mdlm_sweep"]["settings"])
+    states = {name: {"version": result["versions"][name]} for name in result["configs"] if not suite_task(name)}
+    return {"tasks": states} | settings if states else settings
 
 
 def is_finished(folder: Path, settings: dict[str, Any]) -> bool:
@@ -57,7 +69,7 @@ def is_finished(folder: Path, settings: dict[str, Any]) -> bool:
     """
     path = folder / RESULT_FILE
     try:
-        stored = published(read_json(path)["config"]["mdlm_sweep"]["settings"])
+        stored = recorded_settings(read_json(path))
         different = [name for name in settings | stored if stored.get(name) != settings.get(name)]
     except (UnusableFile, LookupError, TypeError, AttributeError) as error:
         if not folder.exists():

@@ -11,9 +11,9 @@ from typing import Any
 from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.results.files import UnusableFile, read_json, write_whole
 from mdlm_lm_eval.results.locks import LEASE_SECONDS, Claim
-from mdlm_lm_eval.results.privacy import published, typed_command
+from mdlm_lm_eval.results.privacy import typed_command
 from mdlm_lm_eval.sweep.failures import failed_file, read_failure
-from mdlm_lm_eval.sweep.results import RESULT_FILE
+from mdlm_lm_eval.sweep.results import RESULT_FILE, recorded_settings
 
 _PLANS = ".sweeps"
 _MOST_LINES = 40  # of each kind
@@ -91,7 +91,7 @@ def _status(output: Path, plan: Path) -> Status:
 def _found(folder: Path) -> str | None:
     """The digest of the settings of the result that lies there."""
     try:
-        return _digest(published(read_json(folder / RESULT_FILE)["config"]["mdlm_sweep"]["settings"]))
+        return _digest(recorded_settings(read_json(folder / RESULT_FILE)))
     except (UnusableFile, LookupError, TypeError):
         return "unreadable" if folder.exists() else None
 

@@ -1,7 +1,10 @@
 """lm-eval's task objects, each loaded once for all cells that share it."""
 
+import hashlib
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from lm_eval.api.group import Group
@@ -11,6 +14,7 @@ from lm_eval.tasks import TaskManager
 from mdlm_lm_eval import tasks_path
 from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.results.sentences import one_line
+from mdlm_lm_eval.results.suite import content_hash, suite_task
 from mdlm_lm_eval.sweep.plan import AUTOREGRESSIVE, Cell, Sweep
 from mdlm_lm_eval.tasks.settings import check_metadata
 from mdlm_lm_eval.values import did_you_mean
@@ -63,6 +67,22 @@ class Tasks:
             names += [task.task_name for task in part.get_all_tasks()] if isinstance(part, Group) else [part.task_name]
         return names
 
+    def states(self, cell: Cell) -> dict[str, dict[str, Any]]:
+        """What tells a cell's tasks from former states of theirs: versions, and digests of what the user wrote.
+
+        Tasks of the suite are left out, which has a digest of its own (`suite_info`).
+        """
+        states: dict[str, dict[str, Any]] = {}
+        for part in self.load(cell):
+            groups = [part, *part.get_all_groups()] if isinstance(part, Group) else []
+            tasks = part.get_all_tasks() if isinstance(part, Group) else [part]
+            states |= {task.task_name: {"version": task.VERSION} for task in tasks if not suite_task(task.task_name)}
+            for name in [*(group.name for group in groups), *(task.task_name for task in tasks)]:
+                entry = self.manager(cell).task_index.get(name)
+                if entry is not None and entry.yaml_path is not None and self._is_users(entry.yaml_path):
+                    states.setdefault(name, {})["sha256"] = _digest(entry.yaml_path, entry.cfg)
+        return states
+
     def manager(self, cell: Cell) -> TaskManager:
         """The task manager of a cell's metadata."""
         return self._manager(cell.metadata)
@@ -75,6 +95,9 @@ class Tasks:
             self.managers[key] = self._new_manager(metadata)
         return self.managers[key]
 
+    def _is_users(self, path: Path) -> bool:
+        return self.sweep.include_path is not None and path.is_relative_to(self.sweep.include_path)
+
     def _new_manager(self, metadata: Mapping[str, Any]) -> TaskManager:
         users = [self.sweep.include_path] if self.sweep.include_path else []
         suite = TaskManager(include_path=[tasks_path(), *users], include_defaults=False, metadata=dict(metadata))
@@ -85,3 +108,13 @@ class Tasks:
 
 def _has_slots(task: Task) -> bool:
     return bool((task.get_config("generation_kwargs") or {}).get("infill"))
+
+
+def _digest(path: Path, content: object) -> str:
+    """Of a YAML as lm-eval reads it, with all that it includes, and of the Python files beside it that it names."""
+    folder = path.resolve().parent
+    text = repr(content)  # functions are paths in it: FOLDER/utils.doc_to_text
+    names = re.findall(rf"{re.escape(str(folder))}/([\w./]+)\.\w+", text)
+    modules = {f"{name.replace('.', '/')}.py" for name in names}
+    parts = text.replace(f"{folder}/", ""), content_hash(folder, modules)
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()
