@@ -99,6 +99,63 @@ def test_files_that_disagree_are_both_named(tmp_path: Path) -> None:
         gains_and_losses(read_scores([tmp_path]), shots=SHOTS, masks=MASKS)
 
 
+def of_suite(shots: int, n_masks: int, accuracies: tuple[float, ...], **changes: Any) -> dict[str, Any]:
+    """A file of the suite's tasks with all examples relevant; `changes` are the suite's settings."""
+    content = result_file(shots, n_masks, accuracies)
+    settings = {"fewshot_relevant": shots, "fewshot_distractors": 0, "fewshot_seed": 1} | changes
+    content["configs"] = {task: {"metadata": settings} for task in TASKS}
+    content["config"]["mdlm"]["task_suite"] = {"sha256": "0" * 64}
+    return content
+
+
+def changed(content: dict[str, Any], where: str, value: Any) -> dict[str, Any]:
+    """With another value at a path such as `config mdlm weights`."""
+    *folders, last = where.split()
+    inner = content
+    for name in folders:
+        inner = inner[name]
+    inner[last] = value
+    return content
+
+
+@pytest.mark.parametrize(
+    ("other", "said"),
+    [
+        (changed(of_suite(5, 1, FEW), "versions", dict.fromkeys(TASKS, "2")), "version of t0: 2 and 1"),
+        (
+            changed(of_suite(5, 1, FEW), "config mdlm task_suite sha256", "1" * 64),
+            f"hash of the suite of t0: {'1' * 64} and {'0' * 64}",
+        ),
+        (of_suite(5, 1, FEW, fewshot_seed=2), "fewshot_seed of t0: 2 and 1"),
+        (changed(of_suite(5, 1, FEW), "chat_template", "{{messages}}"), "chat template: True and False"),
+        (changed(of_suite(5, 1, FEW), "config mdlm weights", "abc"), "weights: abc and None"),
+        (changed(of_suite(5, 1, FEW), "config fewshot_seed", 7), "lm_eval's few-shot seed: 7 and None"),
+        (changed(of_suite(5, 1, FEW), "config mdlm decoding seed", 7), "seed: 7 and None"),
+        (
+            of_suite(25, 1, MANY, fewshot_relevant=5, fewshot_distractors=20),
+            "fewshot_relevant of t0 at 25 shots: 5 and 25",
+        ),
+    ],
+)
+def test_what_was_made_under_other_conditions_does_not_mix(other: Any, said: str, tmp_path: Path) -> None:
+    files = {"few": of_suite(5, 1, FEW), "many": of_suite(25, 1, MANY), "masked": of_suite(25, 200, DISTRACTED)}
+    assert len(gains_and_losses(read_scores([write(tmp_path / "a", **files)]), shots=SHOTS, masks=MASKS)) == 4
+    # Even where the accuracies agree, and as what a row needs.
+    name = "many" if other["n-shot"]["t0"] == 25 else "few"
+    replaced = write(tmp_path / "b", **files | {name: other})
+    beside = write(tmp_path / "c", **files, beside=other)
+    for folder in (replaced, beside):
+        with pytest.raises(OptionError) as error:
+            gains_and_losses(read_scores([folder]), shots=SHOTS, masks=MASKS)
+        assert f".json, both of some/model, do not compare ({said}); leave one of them out" in str(error.value)
+
+
+def test_other_conditions_of_what_no_row_needs_are_no_matter(tmp_path: Path) -> None:
+    files = {"few": of_suite(5, 1, FEW), "many": of_suite(25, 1, MANY), "masked": of_suite(25, 200, DISTRACTED)}
+    write(tmp_path, **files, of_no_use=of_suite(50, 1, MANY, fewshot_seed=2))
+    assert len(gains_and_losses(read_scores([tmp_path]), shots=SHOTS, masks=MASKS)) == 4
+
+
 def test_different_numbers_of_questions_do_not_mix(tmp_path: Path) -> None:
     write(tmp_path, **complete() | {"many": result_file(25, 1, MANY, questions=7)})
     with pytest.raises(OptionError, match="scored on 100, 7 and 100 questions"):

@@ -6,23 +6,33 @@ say.
 """
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import StatisticsError, correlation
+from typing import Any
 
 from mdlm_lm_eval.attribution.output import Row
 from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.results.files import UnusableFile
 from mdlm_lm_eval.results.names import recorded_name
-from mdlm_lm_eval.results.result_file import ResultFile, find_result_files, read_result_file, unusable_if_different
+from mdlm_lm_eval.results.result_file import (
+    ResultFile,
+    TaskResult,
+    find_result_files,
+    read_result_file,
+    unusable_if_different,
+)
 
 METRIC = "exact_match,none"
 
 
 @dataclass(frozen=True)
 class Score:
-    """Accuracy of one task under one setting, and where it was read."""
+    """Accuracy of one task under one setting, and where it was read.
+
+    `conditions` have names, each of which has one value in all scores of a model that are compared.
+    """
 
     model: str
     task: str
@@ -31,6 +41,7 @@ class Score:
     questions: int
     accuracy: float
     file: str
+    conditions: Mapping[str, Any]
 
 
 def read_scores(paths: Iterable[Path]) -> list[Score]:
@@ -55,11 +66,15 @@ def read_scores(paths: Iterable[Path]) -> list[Score]:
 def gains_and_losses(scores: Sequence[Score], *, shots: tuple[int, int], masks: tuple[int, int]) -> list[Row]:
     """One row for each model and task of which all three accuracies are there.
 
-    `shots` and `masks` are (few, many). Raises OptionError where two files disagree on an accuracy, or the three of a
-    task were taken on different numbers of questions.
+    `shots` and `masks` are (few, many). Raises OptionError where two files were made under different conditions or
+    disagree on an accuracy, or the three of a task were taken on different numbers of questions.
     """
+    (few_shots, many_shots), (few_masks, many_masks) = shots, masks
+    needed = {(few_shots, few_masks), (many_shots, few_masks), (many_shots, many_masks)}
+    compared = [score for score in scores if (score.shots, score.n_masks) in needed]
+    _check_conditions(compared)
     cells: dict[tuple[str, str, int, int], Score] = {}
-    for score in scores:
+    for score in compared:
         key = score.model, score.task, score.shots, score.n_masks
         known = cells.setdefault(key, score)
         if known.accuracy != score.accuracy:
@@ -67,9 +82,8 @@ def gains_and_losses(scores: Sequence[Score], *, shots: tuple[int, int], masks: 
                 f"{known.file} and {score.file} disagree on {score.task} of {score.model} at {score.shots} shots and "
                 f"{score.n_masks} masks: {known.accuracy:.4f} and {score.accuracy:.4f}; leave one of them out"
             )
-    (few_shots, many_shots), (few_masks, many_masks) = shots, masks
     rows = []
-    for model, task in sorted({(score.model, score.task) for score in scores}):
+    for model, task in sorted({(score.model, score.task) for score in compared}):
         wanted = [(few_shots, few_masks), (many_shots, few_masks), (many_shots, many_masks)]
         found = [cells.get((model, task, *setting)) for setting in wanted]
         few, many, distracted = found
@@ -114,15 +128,53 @@ def correlations(rows: Sequence[Row]) -> list[Row]:
     return summary
 
 
+def _check_conditions(scores: Sequence[Score]) -> None:
+    """Raises OptionError where two scores of one model do not compare."""
+    known: dict[tuple[str, str], Score] = {}
+    for score in scores:
+        for name, value in score.conditions.items():
+            first = known.setdefault((score.model, name), score)
+            if first.conditions[name] != value:
+                raise OptionError(
+                    f"{first.file} and {score.file}, both of {score.model}, do not compare ({name}: "
+                    f"{first.conditions[name]} and {value}); leave one of them out"
+                )
+
+
 def _scores_of(file: ResultFile) -> list[Score]:
     with unusable_if_different():
-        model = _model(file)
+        model, conditions = _model(file), _conditions(file)
     scores = []
     for task, result in file.tasks.items():
         few, many = result.effective.get("masks", (0, 1))
         if METRIC in result.metrics and few == many:  # a share of the prompt is no mask count
-            scores.append(Score(model, task, result.shots, few, result.n_questions, result.metrics[METRIC], file.path))
+            accuracy, of_task = result.metrics[METRIC], conditions | _conditions_of_task(file, result)
+            scores.append(Score(model, task, result.shots, few, result.n_questions, accuracy, file.path, of_task))
     return scores
+
+
+def _conditions(file: ResultFile) -> dict[str, Any]:
+    """What a run's scores depend on beside what `_model` names. How many questions there were is compared by itself."""
+    recorded = file.mdlm or {}
+    return {
+        "weights": recorded.get("weights"),
+        "adapter weights": recorded.get("adapter_weights"),
+        "chat template": file.chat_template,
+        "system_instruction": file.system_instruction,
+        "seed": recorded["decoding"].get("seed"),
+        "lm_eval's few-shot seed": file.run_options["fewshot_seed"],
+    }
+
+
+def _conditions_of_task(file: ResultFile, result: TaskResult) -> dict[str, Any]:
+    settings = result.metadata
+    conditions: dict[str, Any] = {f"version of {result.name}": result.version}
+    if "fewshot_seed" in settings:  # a task of the suite, of which one number of shots can be several mixtures
+        conditions[f"hash of the suite of {result.name}"] = file.suite_hash
+        conditions[f"fewshot_seed of {result.name}"] = settings["fewshot_seed"]
+        for name in ("fewshot_relevant", "fewshot_distractors"):
+            conditions[f"{name} of {result.name} at {result.shots} shots"] = settings[name]
+    return conditions
 
 
 def _model(file: ResultFile) -> str:
