@@ -84,6 +84,27 @@ def test_a_resumed_run_learns_the_same(arguments: FinetuneArguments) -> None:
         check(arguments, resume=True)
 
 
+def test_a_resumed_run_has_as_many_processes_and_the_same_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = tmp_path / "data.jsonl"
+    data.write_text("{}")
+    arguments = FinetuneArguments(output_dir=str(tmp_path / "adapter"), train_file=str(data))
+    begin(arguments, arguments.changed() | arguments.circumstances(), overwrite=False, merge=False)
+    checkpoint(arguments, 5)
+
+    def resume() -> None:
+        recipe = arguments.changed() | arguments.circumstances()
+        check_folders(arguments, recipe, resume=True, overwrite=False, merge=False)
+
+    resume()
+    data.write_text("{ }")
+    with pytest.raises(OptionError, match=r"train_file_sha256=\w{64} is not allowed with --resume"):
+        resume()
+    data.write_text("{}")
+    monkeypatch.setattr(FinetuneArguments, "world_size", 2)
+    with pytest.raises(OptionError, match=r"processes=2 is not allowed with --resume: .* holds a run with processes=1"):
+        resume()
+
+
 @pytest.mark.parametrize("make", [Path.touch, Path.mkdir])
 def test_only_adapters_and_models_are_replaced(arguments: FinetuneArguments, make: Callable[[Path], None]) -> None:
     merged = merged_folder(arguments)

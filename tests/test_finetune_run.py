@@ -174,6 +174,11 @@ def test_killed_before_the_adapter_was_written(tmp_path: Path, checkpoint: Path,
     )
     finetune(*given)
     adapter.rename(tmp_path / "undisturbed")
+    text = prompts.read_text()
+    prompts.write_text(text.replace("two", "three"))
+    with pytest.raises(OptionError, match=r"train_file_sha256=\w+ is not allowed with --resume"):
+        finetune(*given[:2], Actions(resume=True))
+    prompts.write_text(text)
     assert not list(tmp_path.rglob("training_args.bin"))  # a pickle that holds hub_token
     finetune(*given[:2], Actions(resume=True))
     undisturbed, resumed = (load_file(tmp_path / n / "adapter_model.safetensors") for n in ("undisturbed", "adapter"))

@@ -1,8 +1,10 @@
 """The command's arguments: ours, the objective's and transformers' own, read by its HfArgumentParser."""
 
+import hashlib
 import re
 from argparse import ArgumentTypeError
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
@@ -144,6 +146,15 @@ class FinetuneArguments(Recipe, TrainingArguments):
         before, now = default.to_dict(), self.to_dict()
         data = ("train_file", "dataset_name")
         return {key: now[key] for key in now if now[key] != before[key] or (key in data and now[key] is not None)}
+
+    def circumstances(self) -> dict[str, Any]:
+        """What decides the weights beside the keys: how many processes share a batch, and what the data file holds."""
+        found: dict[str, Any] = {"processes": self.world_size}
+        # What is no file, or cannot be read, is said where its rows are read.
+        if self.train_file is not None and Path(self.train_file).is_file():
+            with suppress(OSError), open(self.train_file, "rb") as file:
+                found["train_file_sha256"] = hashlib.file_digest(file, "sha256").hexdigest()
+        return found
 
 
 def _number(read: Callable[[object], float | None], what: str, text: str) -> float:

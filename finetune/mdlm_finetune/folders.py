@@ -72,7 +72,7 @@ def check_folders(
 ) -> None:
     """Raises OptionError where what the run would write is another run's, is no run's, or cannot be written.
 
-    `recipe` is everything that the run was given.
+    `recipe` is everything that the run was given, and the circumstances that decide its weights, too.
     """
     output, checkpoints = arguments.folder, checkpoint_folder(arguments)
     check_writable(output.parent, "output_dir")

@@ -45,6 +45,7 @@ def write_card(
     model = "peft=DIR" if arguments.is_built_in else f"pretrained={base},peft=DIR"
     template = " --apply_chat_template" if arguments.apply_chat_template else ""
     recipe = published(arguments.changed() | asdict(objective))
+    started = f", run by {arguments.world_size} processes" if arguments.world_size > 1 else ""  # each has a batch
     text = f"""# {name}
 
 A LoRA adapter of {"the built-in model of mdlm-lm-eval" if arguments.is_built_in else f"`{base}`"}. DIR is this folder:
@@ -58,7 +59,7 @@ A LoRA adapter of {"the built-in model of mdlm-lm-eval" if arguments.is_built_in
 
 Loss: {objective.in_words}. Data: {_data_in_words(arguments)}.
 {_log_in_words(log)}
-The recipe, as a file for `mdlm-finetune --config`:
+The recipe, as a file for `mdlm-finetune --config`{started}:
 
 ```yaml
 {yaml.safe_dump(recipe, sort_keys=False)}```

@@ -56,7 +56,7 @@ def finetune(arguments: FinetuneArguments, objective: Objective, actions: Action
     """
     actions = actions or Actions()
     share_cpu_among_processes()
-    recipe = arguments.changed() | asdict(objective)
+    recipe = arguments.changed() | asdict(objective) | arguments.circumstances()
     is_main = arguments.process_index == 0
     if is_main:
         choices = {"overwrite": actions.overwrite, "merge": actions.merge}
