@@ -21,6 +21,7 @@ from mdlm_lm_eval.attribution.prompts import Prompt
 from mdlm_lm_eval.batching import Batches
 from mdlm_lm_eval.default_model import default_model_path
 from mdlm_lm_eval.denoiser import Denoiser
+from mdlm_lm_eval.families.attention import AttentionPattern
 from mdlm_lm_eval.options import OptionError
 from tests.conftest import tiny_model
 
@@ -70,11 +71,11 @@ def denoiser(request: pytest.FixtureRequest) -> Denoiser:
     return MODELS[request.param]()
 
 
-def canvas(denoiser: Denoiser, length: int, n_masks: int) -> tuple[Tensor, Tensor, Tensor]:
-    """A prompt of mixed tokens with masks behind it, and where its answer goes, [1, T] each."""
+def canvas(denoiser: Denoiser, length: int, n_masks: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """A prompt of mixed tokens with masks behind it, and where its answer goes, [1, T] each; its length, [1]."""
     ids = torch.tensor([[(7 * n + length) % 250 + 3 for n in range(length)] + [denoiser.mask_token_id] * n_masks])
     answer = torch.arange(length + n_masks)[None] == length
-    return ids, torch.ones_like(ids), answer
+    return ids, torch.ones_like(ids), answer, torch.tensor([length])
 
 
 def answer_logit(denoiser: Denoiser, embeddings: Tensor, position: int, token: int) -> Tensor:
@@ -94,8 +95,8 @@ def slopes(denoiser: Denoiser, embeddings: Tensor, directions: Tensor, position:
 
 def test_the_gradient_agrees_with_finite_differences(denoiser: Denoiser) -> None:
     length = 20
-    ids, attended, answer = canvas(denoiser, length, 5)
-    gradient, predicted = embedding_gradient(denoiser, ids, attended, answer, excluded_token_id=denoiser.mask_token_id)
+    ids, *others = canvas(denoiser, length, 5)
+    gradient, predicted = embedding_gradient(denoiser, ids, *others, excluded_token_id=denoiser.mask_token_id)
     norms = gradient_norms(gradient)[0]
     embeddings = denoiser.model.get_input_embeddings()(ids).detach()
     token = int(predicted)
@@ -110,26 +111,26 @@ def test_the_gradient_agrees_with_finite_differences(denoiser: Denoiser) -> None
 
 def test_the_predicted_token_is_the_likeliest_that_is_allowed() -> None:
     denoiser = MODELS["shifted"]()
-    ids, attended, answer = canvas(denoiser, 12, 2)
+    ids, attended, answer, lengths = canvas(denoiser, 12, 2)
     ranked = denoiser.logits(ids, attended, answer.flatten().nonzero().squeeze(1))[0].argsort(descending=True)
     for excluded, expected in ((None, ranked[0]), (int(ranked[0]), ranked[1])):
-        _, predicted = embedding_gradient(denoiser, ids, attended, answer, excluded_token_id=excluded)
+        _, predicted = embedding_gradient(denoiser, ids, attended, answer, lengths, excluded_token_id=excluded)
         assert int(predicted) == int(expected)
 
 
 def test_an_autoregressive_answer_does_not_depend_on_what_keeps_its_place() -> None:
     denoiser = MODELS["autoregressive"]()
-    ids, attended, answer = canvas(denoiser, 12, 1)
-    gradient, predicted = embedding_gradient(denoiser, ids, attended, answer)
+    ids, *others = canvas(denoiser, 12, 1)
+    gradient, predicted = embedding_gradient(denoiser, ids, *others)
     assert int(predicted) == int(denoiser.model(input_ids=ids[:, :-1]).logits[0, -1].argmax())
     assert gradient[0, -1].abs().max() == 0
     assert gradient[0, :-1].abs().amax(-1).min() > 0
 
 
 def prompt(denoiser: Denoiser, length: int, n_masks: int) -> Prompt:
-    ids, _, _ = canvas(denoiser, length, n_masks)
+    ids, *_ = canvas(denoiser, length, n_masks)
     masks = list(range(length, length + n_masks))
-    return Prompt(ids[0].tolist(), length, masks, list(range(length)), [range(2), range(3, 7)], "A")
+    return Prompt(ids[0].tolist(), length, masks, list(range(length)), [range(2), range(3, 7)], "A", length)
 
 
 def test_neighbours_in_the_batch_and_padding_change_nothing() -> None:
@@ -144,6 +145,14 @@ def test_neighbours_in_the_batch_and_padding_change_nothing() -> None:
         assert len(values) == len(of_prompt.token_ids)
         assert float(values.max()) == 1.0
         torch.testing.assert_close(values, expected, rtol=1e-9, atol=1e-12)
+
+
+def test_nothing_behind_the_answers_block_acts_on_it() -> None:
+    attention = AttentionPattern(4, blocks_from="prompt_end")
+    denoiser = Denoiser(tiny_model().double(), mask_token_id=MASK, pad_token_id=PAD, attention=attention)
+    together, _ = attribute(denoiser, [prompt(denoiser, 9, 6), prompt(denoiser, 20, 6)], Batches("2", 2))
+    for values, length in zip(together, (9, 20), strict=True):
+        assert [n for n, value in enumerate(values.tolist()) if value > 0] == list(range(length + 4))
 
 
 def test_weights_get_no_gradient_and_no_hook_stays() -> None:
@@ -162,15 +171,15 @@ def test_gradients_that_vanish_are_an_error() -> None:
 
 def test_groups_are_masks_the_last_50_others_and_all_others() -> None:
     values = torch.cat([torch.full((10,), 0.1), torch.full((50,), 0.4), torch.full((3,), 1.0)]).double()
-    of_masks = Prompt([9] * 63, 60, [60, 61, 62], list(range(60)), [], "A")
+    of_masks = Prompt([9] * 63, 60, [60, 61, 62], list(range(60)), [], "A", 60)
     assert group_means(values, of_masks) == pytest.approx(
         {"masks": 1.0, "last 50 non-masks": 0.4, "all non-masks": 0.35}
     )
-    of_none = Prompt([9] * 63, 62, [], list(range(62)), [], "A")
+    of_none = Prompt([9] * 63, 62, [], list(range(62)), [], "A", 62)
     assert group_means(values, of_none).keys() == {"last 50 non-masks", "all non-masks"}
 
 
 def test_an_example_gets_the_mean_over_its_tokens() -> None:
     values = torch.tensor([0.2, 0.4, 9.0, 0.1, 0.2, 0.3, 0.4, 1.0])
-    of_two = Prompt([9] * 8, 7, [7], list(range(7)), [range(2), range(3, 7)], "A")
+    of_two = Prompt([9] * 8, 7, [7], list(range(7)), [range(2), range(3, 7)], "A", 7)
     assert example_means(values, of_two) == pytest.approx([0.3, 0.25])

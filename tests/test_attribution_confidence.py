@@ -1,6 +1,7 @@
 """Confidence and entropy at the answer mask."""
 
 import math
+from typing import Literal
 
 import pytest
 import torch
@@ -8,7 +9,11 @@ import torch
 from mdlm_lm_eval.attribution.confidence import confidence_and_entropy, predict
 from mdlm_lm_eval.attribution.prompts import Prompt
 from mdlm_lm_eval.batching import Batches
+from mdlm_lm_eval.canvas import build_canvas
+from mdlm_lm_eval.decoding.canvases import decode_canvases
 from mdlm_lm_eval.denoiser import Denoiser
+from mdlm_lm_eval.families.attention import AttentionPattern
+from mdlm_lm_eval.options import DecodingOptions
 from tests.conftest import tiny_model
 
 MASK = 2
@@ -42,7 +47,7 @@ def test_predictions_are_those_of_the_model_in_any_batch(shift: bool) -> None:
     prompts = []
     for length, n_masks in ((12, 1), (7, 9)):
         ids = [n % 250 + 3 for n in range(length)] + [MASK] * n_masks
-        prompts.append(Prompt(ids, length, list(range(length, len(ids))), list(range(length)), [], "A"))
+        prompts.append(Prompt(ids, length, list(range(length, len(ids))), list(range(length)), [], "A", length))
     predictions = predict(denoiser, prompts, Batches("2", 2))
     for prompt, prediction in zip(prompts, predictions, strict=True):
         with torch.no_grad():
@@ -52,3 +57,22 @@ def test_predictions_are_those_of_the_model_in_any_batch(shift: bool) -> None:
         assert prediction.token_id == allowed[int(probabilities.argmax())]
         assert prediction.confidence == pytest.approx(float(probabilities.max()), rel=1e-9)
         assert prediction.entropy == pytest.approx(float(-(probabilities * probabilities.log()).sum()), rel=1e-9)
+
+
+@pytest.mark.parametrize("blocks_from", ["row_start", "prompt_end"])
+def test_predictions_of_block_diffusion_are_what_decoding_writes_first(
+    blocks_from: Literal["row_start", "prompt_end"],
+) -> None:
+    attention = AttentionPattern(4, blocks_from)
+    denoiser = Denoiser(tiny_model().double(), mask_token_id=MASK, pad_token_id=0, attention=attention)
+    options = DecodingOptions(n_masks=6, steps_per_block=1)
+    prompts, canvases = [], []
+    for length in (9, 14):
+        ids = [n % 250 + 3 for n in range(length)]
+        canvas, _ = build_canvas(ids, options, mask_token_id=MASK, max_length=256, attention=attention)
+        slots = list(canvas.slots)
+        prompts.append(Prompt(list(canvas.token_ids), slots[0], slots, list(range(length)), [], "A", length))
+        canvases.append(canvas)
+    predictions = predict(denoiser, prompts, Batches("2", 2))
+    written = decode_canvases(denoiser, canvases, options)
+    assert [prediction.token_id for prediction in predictions] == [answer.token_ids[0] for answer in written]

@@ -1,10 +1,13 @@
 """The prompts that analyses look at are those that lm-eval scores, and every position is told apart."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
+from lm_eval.api.instance import Instance
 
-from mdlm_lm_eval.attribution.models import PromptEncoding
+from mdlm_lm_eval.attribution.models import PromptEncoding, read_encoding
+from mdlm_lm_eval.attribution.options import AnalysisOptions
 from mdlm_lm_eval.attribution.prompts import Prompt, build_prompt
 from mdlm_lm_eval.attribution.tasks import examples_of, load_tasks, relevant_examples, reorder_examples
 from mdlm_lm_eval.lm import MDLM
@@ -51,6 +54,24 @@ def test_open_ended_tokens_are_the_lms_own(tasks: dict[str, Any], built_in: MDLM
     assert prompt.masks == [len(of_lm), len(of_lm) + 1, len(of_lm) + 2]
     assert prompt.answer_at == len(of_lm)
     assert prompt.others == list(range(len(of_lm)))
+
+
+@pytest.mark.parametrize(("name", "n_masks"), [(OPEN, 1), (SLOT, None)])
+def test_block_diffusion_canvases_are_the_lms_own(
+    name: str, n_masks: int | None, tasks: dict[str, Any], tmp_path: Path
+) -> None:
+    lm = MDLM("built-in-block", device="cpu", n_masks="auto" if n_masks is None else n_masks)
+    task = tasks[name]
+    arguments = task.fewshot_context(task.test_docs()[0], 0), task.config.generation_kwargs
+    (generation,) = lm._prepare([Instance("generate_until", {}, arguments, 0, (name, 0, 1))])
+    encoding = read_encoding(
+        AnalysisOptions("", "mdlm", {"pretrained": "built-in-block"}, (name,), {}, (), 1, "1", None, False, tmp_path)
+    )
+    prompt = first(task, encoding, n_masks)
+    assert (prompt.token_ids, prompt.masks) == (list(generation.canvas.token_ids), list(generation.canvas.slots))
+    assert prompt.length == generation.canvas.prompt_length
+    if name == OPEN:
+        assert len(prompt.token_ids) % 8 == 0, "masks to the end of the block"
 
 
 @pytest.mark.parametrize("name", [SLOT, LEFT])

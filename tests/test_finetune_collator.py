@@ -21,6 +21,7 @@ def test_views_differ_only_in_their_tails() -> None:
         assert counts[0] != counts[1]
         attended = views.attention_mask[[row, row + 4]].sum(1)
         assert attended.tolist() == [n_text + max(counts)] * 2
+    assert views.prompt_lengths.tolist() == [len(example.prompt_ids) for example in EXAMPLES] * 2
 
 
 def test_targets_are_the_tokens_under_the_masks() -> None:

@@ -14,6 +14,7 @@ from mdlm_finetune.objectives.mask_agnostic import MaskAgnostic
 from mdlm_finetune.objectives.sft import Sft
 from mdlm_finetune.trainer import predictions
 from mdlm_lm_eval.denoiser import Denoiser
+from mdlm_lm_eval.families.attention import AttentionPattern
 from mdlm_lm_eval.options import OptionError
 from tests.conftest import tiny_model
 
@@ -70,6 +71,18 @@ def test_sft_trains_and_a_batch_without_a_mask_teaches_nothing(tmp_path: Path) -
     loss.backward()
     assert float(loss) == 0.0
     assert all(float(p.grad.abs().sum()) == 0.0 for p in denoiser.model.parameters() if p.grad is not None)
+
+
+def test_a_block_diffusion_model_sees_its_blocks() -> None:
+    attention = AttentionPattern(4, blocks_from="prompt_end")
+    denoiser = Denoiser(tiny_model(), mask_token_id=2, pad_token_id=0, attention=attention)
+    batch = COLLATOR(EXAMPLES, 0)
+    changed = replace(batch, input_ids=batch.input_ids.clone())
+    changed.input_ids[:, 3 + 4 :] = 9  # behind the answer's first block
+    in_first = batch.positions % 34 < 3 + 4
+    one, other = predictions(denoiser, batch), predictions(denoiser, changed)
+    torch.testing.assert_close(one[in_first], other[in_first])
+    assert not torch.allclose(one[~in_first], other[~in_first])
 
 
 README = Path(__file__).parents[1] / "finetune" / "README.md"

@@ -47,6 +47,7 @@ class Collator:
         return NoisedBatch(
             input_ids=torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=self.eos_token_id),
             attention_mask=(torch.arange(longest) < lengths[:, None]).long(),
+            prompt_lengths=torch.tensor([len(example.prompt_ids) for example in examples] * n_views),
             positions=torch.cat([row * longest + where for row, where in enumerate(masked * n_views)]),
             targets=torch.cat([text[where] for text, where in zip(texts, masked, strict=True)]),
             example=torch.cat([torch.full_like(where, index) for index, where in enumerate(masked)]),

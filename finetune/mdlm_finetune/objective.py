@@ -39,6 +39,7 @@ class NoisedBatch:
 
     input_ids: Tensor  # [V B, T]
     attention_mask: Tensor  # [V B, T]
+    prompt_lengths: Tensor  # [V B], from whose end some block diffusion models count blocks
     positions: Tensor  # [V N], the masked text as indices into V B T, view after view
     targets: Tensor  # [N], the tokens under the masks of one view
     example: Tensor  # [N], whose they are: 0 .. B - 1

@@ -49,7 +49,9 @@ class _Wrapped(nn.Module):
 
 def predictions(denoiser: Denoiser, batch: NoisedBatch) -> Tensor:
     """Logits [V N, vocabulary] at the batch's positions, kept for a backward pass."""
-    return denoiser.logits(batch.input_ids, batch.attention_mask, batch.positions, gradient=True)
+    return denoiser.logits(
+        batch.input_ids, batch.attention_mask, batch.positions, prompt_lengths=batch.prompt_lengths, gradient=True
+    )
 
 
 class DiffusionTrainer(Trainer):

@@ -29,14 +29,16 @@ def embedding_gradient(
     input_ids: Tensor,
     attention_mask: Tensor,
     answer: Tensor,
+    prompt_lengths: Tensor,
     *,
     excluded_token_id: int | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Gradient [B, T, H] of the predicted tokens' logits, and those tokens [B], of canvases padded on the right.
 
-    `input_ids`, `attention_mask` and `answer` are [B, T]; `answer` is true where a row's token is predicted. The
-    predicted token is the likeliest one other than `excluded_token_id` (decoding never emits the mask token). Rows do
-    not act on each other, so the gradient of the summed logits is that of each. No gradient of a weight is computed.
+    `input_ids`, `attention_mask` and `answer` are [B, T]; `answer` is true where a row's token is predicted.
+    `prompt_lengths` is [B]. The predicted token is the likeliest one other than `excluded_token_id` (decoding never
+    emits the mask token). Rows do not act on each other, so the gradient of the summed logits is that of each. No
+    gradient of a weight is computed.
     """
     embeddings: list[Tensor] = []  # [B, T, H], the leaf of the backward pass
 
@@ -47,7 +49,9 @@ def embedding_gradient(
     handle = denoiser.model.get_input_embeddings().register_forward_hook(keep_embeddings)
     try:
         positions = answer.flatten().nonzero().squeeze(1)  # [B]
-        logits = denoiser.logits(input_ids, attention_mask, positions, gradient=True)  # [B, V]
+        logits = denoiser.logits(
+            input_ids, attention_mask, positions, prompt_lengths=prompt_lengths, gradient=True
+        )  # [B, V]
     finally:
         handle.remove()
     allowed = logits.detach().clone()

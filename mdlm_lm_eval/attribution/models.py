@@ -13,6 +13,7 @@ from mdlm_lm_eval.context import context_length
 from mdlm_lm_eval.default_model import default_model_path
 from mdlm_lm_eval.denoiser import Denoiser
 from mdlm_lm_eval.devices import best_device
+from mdlm_lm_eval.families.attention import FULL_ATTENTION, AttentionPattern
 from mdlm_lm_eval.families.loading.errors import refusing
 from mdlm_lm_eval.families.loading.hub import check_source
 from mdlm_lm_eval.loading import load_denoiser
@@ -32,13 +33,15 @@ OWN_NAMES = WHERE_NAMES | {"pretrained", "peft", "dtype", "add_bos_token", "mask
 class PromptEncoding:
     """What of a checkpoint decides its input tokens, readable without its weights.
 
-    `mask_token_id` is None for autoregressive models; `max_length` is in tokens.
+    `mask_token_id` is None for autoregressive models; `max_length` is in tokens. `attention` decides how many masks a
+    canvas of a block diffusion model has.
     """
 
     tokenizer: PreTrainedTokenizerBase
     mask_token_id: int | None
     pad_token_id: int
     max_length: int
+    attention: AttentionPattern = FULL_ATTENTION
 
 
 def check_model_arguments(arguments: Mapping[str, Any]) -> None:
@@ -63,18 +66,19 @@ def read_encoding(options: AnalysisOptions) -> PromptEncoding:
             tokenizer = AutoTokenizer.from_pretrained(pretrained, **where)
         if config.to_dict().get("is_causal") is False:
             raise OptionError(f"pretrained={pretrained} is no autoregressive model; use --model mdlm for it")
-        mask_token_id = None
+        mask_token_id, attention = None, FULL_ATTENTION
     else:
         config = families.load_config(pretrained, **where)
         tokenizer = families.load_tokenizer(
             pretrained, config=config, add_bos_token=arguments.get("add_bos_token"), **where
         )
         mask_token_id = families.resolve_mask_token_id(config, tokenizer, arguments.get("mask_token_id"))
+        attention = families.attention_of(config, None, arguments.get("attn_implementation"))
     if not tokenizer.is_fast:
         raise OptionError(f"pretrained={pretrained}: its tokenizer does not tell where in the text a token stands")
     # Padding is never attended to, so any id does where the tokenizer names none.
     pad_token_id = 0 if tokenizer.pad_token_id is None else tokenizer.pad_token_id
-    return PromptEncoding(tokenizer, mask_token_id, pad_token_id, context_length(config, tokenizer))
+    return PromptEncoding(tokenizer, mask_token_id, pad_token_id, context_length(config, tokenizer), attention)
 
 
 def load_model(options: AnalysisOptions, encoding: PromptEncoding) -> Denoiser:

@@ -31,6 +31,7 @@ class Prompt:
     others: list[int]  # all that are no masks
     examples: list[range]  # of each in-context example, in the order of the prompt
     answer: str  # the right letter
+    length: int  # tokens of context, as lm-eval's canvas has it: some models count blocks from its end
 
 
 def build_prompt(
@@ -65,7 +66,7 @@ def build_prompt(
         while offsets[-1][0] == offsets[-1][1]:  # what the tokenizer closes a text with, such as BERT's [SEP]
             ids.pop()
             offsets.pop()
-    token_ids, masks = _with_masks(ids, n_masks, encoding, name)
+    token_ids, masks, length = _with_masks(ids, n_masks, encoding, name)
     answer_at = masks[0] if masks else len(ids)
     masked = set(masks)
     return Prompt(
@@ -75,16 +76,19 @@ def build_prompt(
         others=[n for n in range(len(token_ids)) if n not in masked and (masks or n != answer_at)],
         examples=[_tokens_within(span, offsets) for span in _example_spans(task, text)],
         answer=document["answer"],
+        length=length,
     )
 
 
-def padded(prompts: Sequence[Prompt], denoiser: Denoiser) -> tuple[Tensor, Tensor, Tensor]:
-    """Token ids, attention mask and the answers' positions (bool), [B, T] each, padded on the right."""
+def padded(prompts: Sequence[Prompt], denoiser: Denoiser) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Token ids, attention mask and the answers' positions (bool), [B, T] each, padded on the right; lengths [B]."""
     rows = [torch.tensor(prompt.token_ids) for prompt in prompts]
     ids = nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=denoiser.pad_token_id)
     attended = nn.utils.rnn.pad_sequence([torch.ones_like(row) for row in rows], batch_first=True)
     answer = torch.arange(ids.shape[1]) == torch.tensor([[prompt.answer_at] for prompt in prompts])
-    return ids.to(denoiser.device), attended.to(denoiser.device), answer.to(denoiser.device)
+    lengths = torch.tensor([prompt.length for prompt in prompts])
+    device = denoiser.device
+    return ids.to(device), attended.to(device), answer.to(device), lengths.to(device)
 
 
 def _tokenized(text: str, encoding: PromptEncoding) -> tuple[list[int], list[tuple[int, int]]]:
@@ -101,30 +105,35 @@ def _tokenized(text: str, encoding: PromptEncoding) -> tuple[list[int], list[tup
 
 def _with_masks(
     ids: list[int], n_masks: int | None, encoding: PromptEncoding, name: str
-) -> tuple[list[int], list[int]]:
-    """The canvas and the positions of its masks; a token that keeps the answer's place for autoregressive models."""
+) -> tuple[list[int], list[int], int]:
+    """The canvas, the positions of its masks and its prompt's length.
+
+    For autoregressive models, a token that keeps the answer's place follows the prompt.
+    """
     mask_token_id = encoding.mask_token_id
     if mask_token_id is None:
-        token_ids, masks, cut = [*ids, encoding.pad_token_id], [], max(0, len(ids) + 1 - encoding.max_length)
+        token_ids, masks, length = [*ids, encoding.pad_token_id], [], len(ids)
+        cut = max(0, len(ids) + 1 - encoding.max_length)
     else:
         options = DecodingOptions(n_masks="auto" if n_masks is None else n_masks)
         limits: dict[str, Any] = {
             "mask_token_id": mask_token_id,
             "max_length": encoding.max_length,
             "request_gen_toks": 1,
+            "attention": encoding.attention,
         }
         if mask_token_id in ids:
             slot = ids.index(mask_token_id)
             canvas, cut = build_infill_canvas([ids[:slot], ids[slot + 1 :]], options, **limits)
         else:
             canvas, cut = build_canvas(ids, options, **limits)
-        token_ids, masks = list(canvas.token_ids), list(canvas.slots)
+        token_ids, masks, length = list(canvas.token_ids), list(canvas.slots), canvas.prompt_length
     if cut:
         raise OptionError(
             f"{name} with n_masks={n_masks} takes {len(ids) + (n_masks or 1)} tokens, but the model's context has "
             f"{encoding.max_length}; append fewer masks, or show fewer examples by --metadata"
         )
-    return token_ids, masks
+    return token_ids, masks, length
 
 
 def _example_spans(task: Any, text: str) -> list[tuple[int, int]]:

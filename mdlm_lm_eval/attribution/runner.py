@@ -165,7 +165,8 @@ def confidence_rows(session: Session, task: Any) -> list[Row]:
                 {
                     "task": task.config.task,
                     "question": question,
-                    "n_masks": len(prompt.masks),
+                    # As asked for: a block diffusion model gets more, to the end of each question's last block.
+                    "n_masks": n_masks,
                     "predicted": token,
                     "answer": prompt.answer,
                     "correct": int(token == prompt.answer),
