@@ -52,6 +52,16 @@ def complete(**mdlm: Any) -> dict[str, Any]:
     }
 
 
+def test_a_block_diffusion_model_has_the_masks_that_were_asked_for(tmp_path: Path) -> None:
+    files = complete()
+    for content in files.values():
+        for record in content["config"]["mdlm"]["tasks"].values():
+            asked = record["masks"][0]
+            record |= {"masks": [asked, asked + 7], "masks_in_block": [1, 8], "returned_tokens": [1, 1]}
+    rows = gains_and_losses(read_scores([write(tmp_path, **files)]), shots=SHOTS, masks=MASKS)
+    assert [row["task"] for row in rows] == list(TASKS)
+
+
 def test_one_row_a_task_and_pearsons_r(tmp_path: Path) -> None:
     write(tmp_path / "a" / "b", **complete(), of_no_use=result_file(5, 200, FEW))
     rows = gains_and_losses(read_scores([tmp_path]), shots=SHOTS, masks=MASKS)

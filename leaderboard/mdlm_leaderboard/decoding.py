@@ -4,8 +4,9 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from mdlm_leaderboard.rows import AUTOREGRESSIVE, NO_MASKS
+from mdlm_leaderboard.rows import AUTOREGRESSIVE
 from mdlm_lm_eval.options import PARALLEL_RULES, DecodingOptions, LikelihoodOptions, defaults_of, silent_names
+from mdlm_lm_eval.results.asked import is_block_diffusion, options_of
 from mdlm_lm_eval.results.result_file import ResultFile, TaskResult
 from mdlm_lm_eval.results.suite import SuiteTask
 
@@ -16,8 +17,6 @@ DECODING_DEFAULTS, LIKELIHOOD_DEFAULTS = defaults_of(DecodingOptions), defaults_
 _SILENT = silent_names() | {"max_gen_toks", "n_masks", "mask_ratio", "n_fillers", "filler", "seed"}
 _COLUMNS = frozenset({"steps", "unmasking"})
 _SILENT_IN_LIKELIHOOD = silent_names() | {"n_masks", "mc_num", "seed"}
-# Of these a request's YAML holds only where the user was silent (mdlm_lm_eval.requests).
-_SAMPLING_NAMES = frozenset({"temperature", "top_p", "top_k", "max_gen_toks"})
 # What sets the pace of a way of decoding: the points of one curve of accuracy against speed.
 _PACE_NAMES = ("steps", "steps_per_block", *PARALLEL_RULES)
 _DEFAULT_SEED = "1234"  # lm-eval's own
@@ -72,21 +71,6 @@ def _steps_of_a_block(options: Mapping[str, Any], result: TaskResult) -> str:
     return str(result.effective["returned_tokens"][1] if options["steps"] == "auto" else options["steps"])
 
 
-def is_block_diffusion(result: TaskResult) -> bool:
-    """Whether the model saw its answers block by block."""
-    return "masks_in_block" in result.effective
-
-
-def asked_masks(file: ResultFile, result: TaskResult) -> tuple[int, int]:
-    """The fewest and the most masks that were asked for; what fills a block diffusion model's last block is no part."""
-    if file.mdlm is None:
-        return NO_MASKS, NO_MASKS
-    if not is_block_diffusion(result):
-        return result.effective["masks"]
-    n_masks = options_of(file, result)["n_masks"]
-    return result.effective["returned_tokens"] if n_masks == "auto" else (int(n_masks), int(n_masks))
-
-
 def benchmark_decoding(file: ResultFile, result: TaskResult, *, is_autoregressive: bool) -> str:
     """How a standard benchmark was scored, as the last words of its column."""
     if file.mdlm is None:
@@ -131,20 +115,6 @@ def method_and_pace(file: ResultFile, result: TaskResult) -> tuple[str, str]:
     rest = options | {name: DECODING_DEFAULTS[name] for name in _PACE_NAMES}
     facts = [_masks(options, result), *_unmasking(options), *_deviations(rest)]
     return ", ".join([*facts, f"by {' and '.join(rules) or 'steps'}"]), ", ".join(pace)
-
-
-def options_of(file: ResultFile, result: TaskResult) -> dict[str, Any]:
-    """The decoding options of a task: a request's own win, sampling keys of its YAML only over what nobody set."""
-    assert file.mdlm is not None
-    options = {**DECODING_DEFAULTS, **file.mdlm["decoding"]}
-    explicit = set(file.mdlm.get("explicit_options", ()))
-    generation = result.generation
-    for name in options.keys() & generation.keys():
-        if name not in _SAMPLING_NAMES or (name not in explicit and generation[name] is not None):
-            options[name] = generation[name]
-    if str(generation.get("do_sample", "")).lower() == "false" and "temperature" not in explicit:
-        options["temperature"] = 0.0
-    return options
 
 
 def _masks(options: Mapping[str, Any], result: TaskResult) -> str:

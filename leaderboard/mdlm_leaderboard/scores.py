@@ -5,18 +5,12 @@ from dataclasses import dataclass, replace
 from mdlm_lm_eval.tasks.settings import DEFAULT_SETTINGS
 
 from mdlm_leaderboard.checkpoint import Checkpoint, autoregressive_kinds, checkpoint_of
-from mdlm_leaderboard.decoding import (
-    Decoding,
-    asked_masks,
-    benchmark_decoding,
-    method_and_pace,
-    options_of,
-    suite_decoding,
-)
+from mdlm_leaderboard.decoding import Decoding, benchmark_decoding, method_and_pace, suite_decoding
 from mdlm_leaderboard.experiments import BY_NAME, EXPERIMENTS, SuiteRun
-from mdlm_leaderboard.rows import Run, Series, Setting, Speed
+from mdlm_leaderboard.rows import NO_MASKS, Run, Series, Setting, Speed
 from mdlm_leaderboard.runs import machine_of, run_of
 from mdlm_lm_eval.options import APPROXIMATE_CACHES
+from mdlm_lm_eval.results.asked import asked_masks, options_of
 from mdlm_lm_eval.results.files import UnusableFile
 from mdlm_lm_eval.results.result_file import ResultFile, TaskResult, leaves, unusable_if_different
 from mdlm_lm_eval.results.suite import SuiteTask, suite_task
@@ -127,7 +121,7 @@ def _suite_scores(file: ResultFile, result: TaskResult, task: SuiteTask, checkpo
     run = SuiteRun(
         name=result.name,
         task=task,
-        masks=asked_masks(file, result),
+        masks=asked_masks(file, result) if file.mdlm else (NO_MASKS, NO_MASKS),
         mask_ratio=None if ratio is None else float(ratio),
         fillers=int(options.get("n_fillers", 0)),
         distractors=settings["fewshot_distractors"],

@@ -14,6 +14,7 @@ from typing import Any
 
 from mdlm_lm_eval.attribution.output import Row
 from mdlm_lm_eval.options import OptionError
+from mdlm_lm_eval.results.asked import asked_masks
 from mdlm_lm_eval.results.files import UnusableFile
 from mdlm_lm_eval.results.names import recorded_name
 from mdlm_lm_eval.results.result_file import (
@@ -146,7 +147,7 @@ def _scores_of(file: ResultFile) -> list[Score]:
         model, conditions = _model(file), _conditions(file)
     scores = []
     for task, result in file.tasks.items():
-        few, many = result.effective.get("masks", (0, 1))
+        few, many = asked_masks(file, result) if "masks" in result.effective else (0, 1)
         if METRIC in result.metrics and few == many:  # a share of the prompt is no mask count
             accuracy, of_task = result.metrics[METRIC], conditions | _conditions_of_task(file, result)
             scores.append(Score(model, task, result.shots, few, result.n_questions, accuracy, file.path, of_task))

@@ -1,0 +1,36 @@
+"""What the tasks of a result file were asked for."""
+
+from typing import Any
+
+from mdlm_lm_eval.options import DecodingOptions, defaults_of
+from mdlm_lm_eval.results.result_file import ResultFile, TaskResult
+
+# Of these a request's YAML holds only where the user was silent (mdlm_lm_eval.requests).
+_SAMPLING_NAMES = frozenset({"temperature", "top_p", "top_k", "max_gen_toks"})
+
+
+def options_of(file: ResultFile, result: TaskResult) -> dict[str, Any]:
+    """The decoding options of a task: a request's own win, sampling keys of its YAML only over what nobody set."""
+    assert file.mdlm is not None
+    options = {**defaults_of(DecodingOptions), **file.mdlm["decoding"]}
+    explicit = set(file.mdlm.get("explicit_options", ()))
+    generation = result.generation
+    for name in options.keys() & generation.keys():
+        if name not in _SAMPLING_NAMES or (name not in explicit and generation[name] is not None):
+            options[name] = generation[name]
+    if str(generation.get("do_sample", "")).lower() == "false" and "temperature" not in explicit:
+        options["temperature"] = 0.0
+    return options
+
+
+def is_block_diffusion(result: TaskResult) -> bool:
+    """Whether the model saw its answers block by block."""
+    return "masks_in_block" in result.effective
+
+
+def asked_masks(file: ResultFile, result: TaskResult) -> tuple[int, int]:
+    """The fewest and the most masks that were asked for; what fills a block diffusion model's last block is no part."""
+    if not is_block_diffusion(result):
+        return result.effective["masks"]
+    n_masks = options_of(file, result)["n_masks"]
+    return result.effective["returned_tokens"] if n_masks == "auto" else (int(n_masks), int(n_masks))
