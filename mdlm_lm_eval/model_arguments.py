@@ -61,6 +61,9 @@ UNSUPPORTED = {
     "gguf_file": "convert the weights to safetensors first",
 }
 
+# Without one of them, transformers takes a BitsAndBytesConfig for one of 4 bits.
+_BITSANDBYTES_FLAGS = ("load_in_4bit", "load_in_8bit")
+
 KNOWN_NAMES = (OWN_NAMES | HFLM_NAMES | BITSANDBYTES_NAMES | FROM_PRETRAINED_NAMES) - UNSUPPORTED.keys()
 
 # lm-eval and transformers take any text for true.
@@ -178,13 +181,30 @@ def check_loading(arguments: Mapping[str, Any]) -> dict[str, Any]:
         if isinstance(arguments.get(name), (str, int, float)) and arguments[name] not in choices:
             raise must_be(name, f"one of {', '.join(choices)}", arguments[name])
     check_batch_size(arguments.get("batch_size"))
+    _check_quantisation(checked)
     return checked
+
+
+def _check_quantisation(loading: Mapping[str, Any]) -> None:
+    """Raises OptionError for two quantisations at once, and for options of one that is not asked for."""
+    flags = [name for name in _BITSANDBYTES_FLAGS if loading.get(name)]
+    if len(flags) > 1:
+        raise OptionError(f"{' and '.join(f'{name}=true' for name in flags)} exclude each other")
+    if flags and loading.get("quantization_config") is not None:
+        raise OptionError(
+            f"{flags[0]}=true and quantization_config={shown(loading['quantization_config'])} exclude each other"
+        )
+    asked = [name for name in sorted(BITSANDBYTES_NAMES & loading.keys()) if loading[name] not in (None, False)]
+    if asked and not flags:
+        raise OptionError(
+            f"{asked[0]}={shown(loading[asked[0]])} needs {' or '.join(f'{flag}=true' for flag in _BITSANDBYTES_FLAGS)}"
+        )
 
 
 def bitsandbytes_arguments(loading: dict[str, Any]) -> dict[str, Any]:
     """`loading` with `load_in_4bit` and its kin, which transformers 5 no longer takes, as a quantisation config."""
-    quantisation = {name: value for name, value in loading.items() if name in BITSANDBYTES_NAMES}
-    if not quantisation:
-        return loading
+    quantisation = {name: loading[name] for name in BITSANDBYTES_NAMES & loading.keys() if loading[name] is not None}
     rest = {name: value for name, value in loading.items() if name not in BITSANDBYTES_NAMES}
+    if not any(quantisation.get(name) for name in _BITSANDBYTES_FLAGS):
+        return rest
     return rest | {"quantization_config": BitsAndBytesConfig(**quantisation)}

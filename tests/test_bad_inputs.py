@@ -88,6 +88,16 @@ MODEL_ARGUMENTS = [
     ("device=cuda:77", "device=cuda:77 is not on this machine; it must be "),
     ("tp_plan=foo", "tp_plan must be one of auto, not foo"),
     ("quantization_config=foo", "quantization_config must be names with a value each, in JSON, not foo"),
+    ("bnb_4bit_compute_dtype=bfloat16", "bnb_4bit_compute_dtype=bfloat16 needs load_in_4bit=true or load_in_8bit=true"),
+    (
+        "load_in_4bit=false,bnb_4bit_quant_type=nf4",
+        "bnb_4bit_quant_type=nf4 needs load_in_4bit=true or load_in_8bit=true",
+    ),
+    ("load_in_4bit=true,load_in_8bit=true", "load_in_4bit=true and load_in_8bit=true exclude each other"),
+    (
+        '{"load_in_4bit": true, "quantization_config": {"quant_method": "hqq"}}',
+        "load_in_4bit=true and quantization_config={'quant_method': 'hqq'} exclude each other",
+    ),
     ("peft=", "peft must be a text of at least one character, not ''"),
     ("revision=", "revision must be a text of at least one character, not ''"),
     ("chat_template_args=foo", "chat_template_args must be names with a value each, in JSON, not foo"),

@@ -8,10 +8,11 @@ from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
 import pytest
+import torch
 
 from mdlm_lm_eval import families
 from mdlm_lm_eval.lm import MDLM
-from mdlm_lm_eval.model_arguments import split_model_arguments
+from mdlm_lm_eval.model_arguments import bitsandbytes_arguments, split_model_arguments
 from mdlm_lm_eval.options import (
     LIKELIHOOD_NAMES,
     DecodingOptions,
@@ -174,6 +175,17 @@ def test_lm_evals_arguments_arrive_typed() -> None:
         "batch_size": 4,
         "dtype": "bfloat16",
     }
+
+
+def test_a_model_is_quantised_only_where_a_flag_says_so(checkpoint: Path) -> None:
+    off = {"load_in_4bit": "false", "load_in_8bit": "false", "bnb_4bit_use_double_quant": "false"}
+    loading = split_model_arguments(off, default_seed=0).loading
+    assert bitsandbytes_arguments(loading | {"dtype": "auto"}) == {"dtype": "auto"}
+    lm = MDLM(str(checkpoint), device="cpu", **off)
+    assert "quantization_config" not in lm.model.config.to_dict()
+    on = {"load_in_4bit": "true", "bnb_4bit_compute_dtype": "bfloat16", "bnb_4bit_quant_type": None}
+    made = bitsandbytes_arguments(split_model_arguments(on, default_seed=0).loading)["quantization_config"]
+    assert (made.load_in_4bit, made.bnb_4bit_compute_dtype) == (True, torch.bfloat16)
 
 
 def test_nothing_heavy_is_imported_for_options_and_help() -> None:
