@@ -47,6 +47,7 @@ class DiffusionHFLM(HFLM):
         split = split_model_arguments(arguments, default_seed=torch.initial_seed() % 2**63)
         self._take(split)
         self.compiled = split.compile
+        self.subfolder = split.loading.get("subfolder") or ""
         self.record = RunRecord()
         self.records = [self.record]  # of all processes
         self.request_cache = RequestCache(None)

@@ -27,7 +27,7 @@ def provenance(lm: DiffusionHFLM, batch_size: int | None) -> dict[str, Any]:
         "package_version": __version__,
         "family": families.family_of(lm.config).name,
         "pretrained": model_name(pretrained),
-        "weights": families.files_digest(pretrained) if pretrained else None,
+        "weights": families.files_digest(pretrained, lm.subfolder) if pretrained else None,
         "revision": lm.revision,
         "adapter": lm.peft and adapter_name(lm.peft),
         "adapter_weights": lm.peft and families.files_digest(lm.peft),

@@ -26,7 +26,7 @@ def cell_folder(sweep: Sweep, cell: Cell, output: Path) -> Path:
     return output / sweep.model_folder(cell.peft) / cell.name
 
 
-def cell_settings(sweep: Sweep, cell: Cell, tasks: Tasks, digest: Callable[[str], str | None]) -> dict[str, Any]:
+def cell_settings(sweep: Sweep, cell: Cell, tasks: Tasks, digest: Callable[..., str | None]) -> dict[str, Any]:
     """Everything that decides a cell's scores, except the versions of code, which lm-eval records itself.
 
     Without secrets and paths: the `digest`s of the weights tell two folders of one name apart. What tasks outside the
@@ -46,7 +46,9 @@ def cell_settings(sweep: Sweep, cell: Cell, tasks: Tasks, digest: Callable[[str]
         "log_samples": sweep.log_samples,
         "task_suite": suite_info(tasks.names(cell)),
         **({"tasks": states} if states else {}),
-        "weights": digest(str(sweep.model_args.get("pretrained", default_model_path()))),
+        "weights": digest(
+            str(sweep.model_args.get("pretrained", default_model_path())), sweep.model_args.get("subfolder") or ""
+        ),
         "adapter_weights": None if cell.peft is None else digest(cell.peft),
     }
     return published(json.loads(json.dumps(settings, default=str)))  # as the file will have it

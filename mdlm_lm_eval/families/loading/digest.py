@@ -9,12 +9,12 @@ _WEIGHTS = ("*.safetensors", "*.bin")
 _DIGESTED_BYTES = 2**20
 
 
-def files_digest(checkpoint: str) -> str | None:
+def files_digest(checkpoint: str, subfolder: str = "") -> str | None:
     """Digest of the weights in a folder: names, sizes, and each file's first and last MiB, which any training changes.
 
-    None for a hub id, which its revision names.
+    `subfolder` is the one that is loaded, if any. None for a hub id, which its revision names.
     """
-    folder = Path(model_path(checkpoint))
+    folder = Path(model_path(checkpoint), subfolder)
     paths = sorted(path for pattern in _WEIGHTS for path in folder.glob(pattern) if path.is_file())
     if not paths:
         return None
