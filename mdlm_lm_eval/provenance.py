@@ -1,10 +1,13 @@
 """Where scores come from: what the results file says of a model and its settings, and what tells two of them apart."""
 
 import hashlib
+import json
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
 import torch
+from peft import PeftModel
 from torch.distributed.tensor import DTensor
 from transformers import PreTrainedTokenizerBase
 
@@ -16,6 +19,8 @@ from mdlm_lm_eval.results.record import merged
 from mdlm_lm_eval.results.suite import suite_info
 
 _VALUES_PER_PARAMETER = 16
+# Settings that say where a model came from, or what its weights say better.
+_SILENT_SETTINGS = {"_name_or_path", "base_model_name_or_path", "transformers_version", "dtype"}
 
 
 def provenance(lm: DiffusionHFLM, batch_size: int | None) -> dict[str, Any]:
@@ -59,6 +64,11 @@ def fingerprint(lm: DiffusionHFLM) -> dict[str, Any]:
         **settings,
         "package_version": __version__,
         "weights": weights_digest(lm.model),
+        "config": settings_digest(lm.model.config.to_dict()),
+        "adapter": settings_digest(lm.model.active_peft_config.to_dict()) if isinstance(lm.model, PeftModel) else None,
+        "attention": lm.denoiser.attention,
+        "eos_ids": sorted(lm.eos_ids),
+        "end_of_turn_ids": sorted(lm.end_of_turn_ids),
         "vocabulary": vocabulary_digest(lm.tokenizer),
     }
 
@@ -84,12 +94,27 @@ def vocabulary_digest(tokenizer: PreTrainedTokenizerBase) -> str:
 
 
 def weights_digest(model: torch.nn.Module) -> str:
-    """Digest of every parameter's name, shape, type and first values: cheap, and different after any training."""
+    """Digest of the name, shape, type and first values of every weight: cheap, and different after any training.
+
+    Weights are the parameters and the buffers that are saved with them, such as those of a GPTQ or AWQ checkpoint.
+    """
     digest = hashlib.sha256()
-    for name, parameter in model.named_parameters():
+    saved = model.state_dict(keep_vars=True).keys()
+    buffers = [(name, buffer) for name, buffer in model.named_buffers() if name in saved]
+    for name, parameter in (*model.named_parameters(), *buffers):
         digest.update(f"{name} {tuple(parameter.shape)} {parameter.dtype}".encode())
         local = parameter.to_local() if isinstance(parameter, DTensor) else parameter
         if not local.is_meta:  # weights offloaded to disk
             first = local.detach().flatten()[:_VALUES_PER_PARAMETER].float().cpu()
             digest.update(first.numpy().tobytes())
     return digest.hexdigest()
+
+
+def settings_digest(settings: Mapping[str, Any]) -> str:
+    """Digest of the config of a model or an adapter: what its weights do not tell, such as rope and lora_alpha."""
+    told = {name: value for name, value in settings.items() if name not in _SILENT_SETTINGS}
+    return hashlib.sha256(json.dumps(told, sort_keys=True, default=_as_json).encode()).hexdigest()
+
+
+def _as_json(value: object) -> object:
+    return sorted(value) if isinstance(value, set) else str(value)

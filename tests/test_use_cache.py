@@ -10,20 +10,25 @@ from typing import Any
 
 import lm_eval
 import pytest
+import torch
 import yaml
 from lm_eval.api.instance import Instance
 from lm_eval.api.model import CachingLM
 from lm_eval.tasks import TaskManager
+from peft import LoraConfig, get_peft_model
+from transformers import LlamaForCausalLM
 
 from mdlm_lm_eval.decoding import rules
 from mdlm_lm_eval.decoding.requirements import check_decoding
 from mdlm_lm_eval.decoding.rules import register_unmasking
+from mdlm_lm_eval.families import AttentionPattern
 from mdlm_lm_eval.families.attention import FULL_ATTENTION
 from mdlm_lm_eval.lm import MDLM
 from mdlm_lm_eval.options import DecodingOptions, OptionError
-from mdlm_lm_eval.request_cache import SAMPLE_PREFIX
+from mdlm_lm_eval.provenance import fingerprint
+from mdlm_lm_eval.request_cache import FINGERPRINT_KEY, SAMPLE_PREFIX, claim_cache
 from tests.commands import ENVIRONMENT, LM_EVAL
-from tests.conftest import tiny_tokenizer
+from tests.conftest import tiny_model, tiny_tokenizer
 from tests.test_cli import result_file
 
 
@@ -53,6 +58,45 @@ def test_a_cache_answers_only_for_the_same_model_and_options(checkpoint: Path, t
     other.add_tokens(["new"])
     with pytest.raises(OptionError, match="vocabulary was"):
         CachingLM(MDLM(str(checkpoint), tokenizer=other, device="cpu", n_masks=2), path)
+
+
+def test_a_fingerprint_tells_what_parameters_do_not() -> None:
+    def adapted(**settings: Any) -> LlamaForCausalLM:
+        return get_peft_model(tiny_model(), LoraConfig(r=2, target_modules=["q_proj", "v_proj"], **settings))
+
+    lm = MDLM(tiny_model(), tokenizer=tiny_tokenizer())
+    seen = [fingerprint(lm)]
+
+    def changed() -> set[str]:
+        before, now = seen[-1], fingerprint(lm)
+        seen.append(now)
+        return {name for name in now if now[name] != before[name]}
+
+    lm.model.model.register_buffer("computed", torch.ones(3), persistent=False)
+    assert changed() == set()
+    lm.model.model.register_buffer("packed", torch.ones(3))
+    assert changed() == {"weights"}
+    lm.model.model.packed += 1
+    assert changed() == {"weights"}
+    lm.model.config.name_or_path = "another/folder"
+    assert changed() == set()
+    lm.model.config.rope_parameters["rope_theta"] = 1.0
+    assert changed() == {"config"}
+    lm.denoiser.attention = AttentionPattern(8)
+    assert changed() == {"attention"}
+    lm.eos_ids, lm.end_of_turn_ids = frozenset({5}), frozenset({6})
+    assert changed() == {"eos_ids", "end_of_turn_ids"}
+    lm._model = adapted(lora_alpha=8)
+    changed()
+    lm._model = adapted(lora_alpha=16)
+    assert "adapter" in changed()
+    lm._model = adapted(lora_alpha=16, use_rslora=True)
+    assert "adapter" in changed()
+
+
+def test_a_cache_from_before_the_fingerprint_told_more_is_refused() -> None:
+    with pytest.raises(OptionError, match=r"attention was not set and is .*name a new path"):
+        claim_cache({FINGERPRINT_KEY: {"weights": "'a'"}}, {"weights": "a", "attention": "full"}, path="cache.db")
 
 
 def test_a_cache_of_another_model_class_is_refused(checkpoint: Path, tmp_path: Path) -> None:
