@@ -29,9 +29,11 @@ def fit(arguments: ModelArguments, config: PretrainedConfig, tokenizer: PreTrain
     """Raises OptionError for what this model cannot do."""
     loading, family = arguments.loading, families.family_of(config)
     mask_token_id = families.resolve_mask_token_id(config, tokenizer, arguments.mask_token_id)
-    arguments = arguments.with_family_defaults(family.decoding_defaults)
-    decoding = arguments.decoding
-    attention = families.attention_of(config, decoding.block_length, loading.get("attn_implementation"))
+    merged = arguments.with_family_defaults(family.decoding_defaults, full_attention=False)
+    attention = families.attention_of(config, merged.decoding.block_length, loading.get("attn_implementation"))
+    if not attention.is_block_causal:
+        merged = arguments.with_family_defaults(family.decoding_defaults, full_attention=True)
+    arguments, decoding = merged, merged.decoding
     context = context_length(config, tokenizer)
     given = loading.get("prefix_token_id")
     prefix_token_id(tokenizer, given)

@@ -123,7 +123,7 @@ class MDLM(DiffusionHFLM):
 
     def _prepare_one(self, instance: Instance, seeds: RequestSeeds) -> Generation:
         text, gen_kwargs = instance.args
-        settings = parse_gen_kwargs(gen_kwargs, self.decoding, self.explicit)
+        settings = parse_gen_kwargs(gen_kwargs, self.decoding, self.explicit, self._arguments.typed)
         family = families.family_of(self.config)
         families.check_options(self.config, settings.options)
         attention = attention_in_effect(self.denoiser.attention, settings.options)

@@ -14,13 +14,13 @@ from mdlm_lm_eval.options import (
     DECODING_NAMES,
     LIKELIHOOD_NAMES,
     MODEL_NAMES,
-    PARALLEL_RULES,
     DecodingOptions,
     LikelihoodOptions,
     ModelOptions,
     OptionError,
     unknown_option,
 )
+from mdlm_lm_eval.precedence import over
 from mdlm_lm_eval.presets import load_preset
 from mdlm_lm_eval.values import check_batch_size, must_be, parse_flag, parse_whole, shown
 
@@ -83,13 +83,14 @@ _DTYPES = ("dtype", "mixed_precision_dtype", "softmax_dtype")
 class ModelArguments:
     """Validated model arguments.
 
-    `explicit` names the decoding and likelihood options that the user set, by name or by `preset`; `from_family` those
-    decoding options that stand at what the model family's authors publish.
+    `explicit` names the decoding and likelihood options that the user set, by name or by `preset`, `typed` the decoding
+    options that he set by name; `from_family` those that stand at what the model family's authors publish.
     """
 
     decoding: DecodingOptions
     likelihood: LikelihoodOptions
     explicit: frozenset[str]
+    typed: frozenset[str]
     loading: dict[str, Any]
     preset: str | None
     mask_token_id: int | None
@@ -98,17 +99,21 @@ class ModelArguments:
     cache_audit: float | None
     from_family: frozenset[str] = frozenset()
 
-    def with_family_defaults(self, defaults: Mapping[str, object]) -> "ModelArguments":
-        """These arguments with what a family's authors publish for every decoding option that nobody set."""
-        taken = {name: value for name, value in defaults.items() if name not in self.explicit}
-        block_length, n_masks = taken.get("block_length"), self.decoding.n_masks
-        if isinstance(block_length, int) and isinstance(n_masks, int) and block_length > n_masks:
-            del taken["block_length"]  # such a canvas is one block
-        if "steps" in self.explicit:
-            taken.pop("steps_per_block", None)
-        if self.explicit & set(PARALLEL_RULES):
-            taken = {name: value for name, value in taken.items() if name not in PARALLEL_RULES}
-        return replace(self, decoding=self.decoding.override(taken), from_family=frozenset(taken))
+    def with_family_defaults(self, defaults: Mapping[str, object], *, full_attention: bool) -> "ModelArguments":
+        """These arguments with what a family's authors publish for every decoding option that nobody set.
+
+        `full_attention` is the model's; only now is known which lengths of the preset go with what the user typed.
+        """
+        given = {name: getattr(self.decoding, name) for name in self.explicit & DECODING_NAMES}
+        typed = {name: value for name, value in given.items() if name in self.typed}
+        explicit = over(given, typed, full_attention=full_attention)
+        decoding = over(defaults, explicit, full_attention=full_attention)
+        return replace(
+            self,
+            decoding=DecodingOptions(seed=self.decoding.seed).override(decoding),
+            explicit=frozenset(explicit) | self.explicit & LIKELIHOOD_NAMES,
+            from_family=frozenset(decoding) - frozenset(explicit),
+        )
 
 
 def split_model_arguments(arguments: Mapping[str, Any], *, default_seed: int) -> ModelArguments:
@@ -122,20 +127,26 @@ def split_model_arguments(arguments: Mapping[str, Any], *, default_seed: int) ->
         if name not in KNOWN_NAMES | UNSUPPORTED.keys():
             raise unknown_option("model argument", name, value, KNOWN_NAMES, listed=OWN_NAMES)
     own = ModelOptions().override({name: value for name, value in arguments.items() if name in MODEL_NAMES})
-    if own.preset is not None:
-        arguments = {**load_preset(own.preset), **arguments}
+    preset = {} if own.preset is None else load_preset(own.preset)
+    decoding = over(_decoding(preset), _decoding(arguments), full_attention=False)
+    typed = frozenset(_decoding(arguments))
+    arguments = {**preset, **arguments}
     _check_audit(own.cache_audit, str(arguments.get("cache", "auto")))
     seed = {"seed": default_seed}
-    decoding = {name: value for name, value in arguments.items() if name in DECODING_NAMES}
     likelihood = {name: value for name, value in arguments.items() if name in LIKELIHOOD_NAMES}
     loading = {name: value for name, value in arguments.items() if name not in OWN_NAMES | UNSUPPORTED.keys()}
     return ModelArguments(
         decoding=DecodingOptions().override(seed | decoding),
         likelihood=LikelihoodOptions().override(seed | likelihood),
         explicit=frozenset(decoding) | frozenset(likelihood),
+        typed=typed,
         loading=check_loading(loading),
         **vars(own),
     )
+
+
+def _decoding(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in arguments.items() if name in DECODING_NAMES}
 
 
 def _check_audit(cache_audit: float | None, cache: str) -> None:

@@ -68,6 +68,8 @@ class Options:
 APPROXIMATE_CACHES = ("prefix", "dual")
 # Options that let a step fill more masks than its schedule says.
 PARALLEL_RULES = ("confidence_threshold", "parallel_factor", "entropy_bound")
+# Of each of these, one option at most can be set.
+EXCLUSIVE_NAMES = (("mask_ratio", "n_masks"), ("steps_per_block", "steps"), PARALLEL_RULES)
 
 
 @dataclass(frozen=True)
@@ -188,15 +190,12 @@ class DecodingOptions(Options):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.mask_ratio is not None and self.n_masks != "auto":
-            raise OptionError(f"mask_ratio={self.mask_ratio} and n_masks={self.n_masks} exclude each other")
-        if self.steps_per_block is not None and self.steps != "auto":
-            raise OptionError(f"steps_per_block={self.steps_per_block} and steps={self.steps} exclude each other")
-        parallel = {name: getattr(self, name) for name in PARALLEL_RULES if getattr(self, name) is not None}
-        if len(parallel) > 1:
-            raise OptionError(
-                f"{' and '.join(f'{name}={value}' for name, value in parallel.items())} exclude each other"
-            )
+        for names in EXCLUSIVE_NAMES:
+            given = {name: getattr(self, name) for name in names if getattr(self, name) not in (None, "auto")}
+            if len(given) > 1:
+                raise OptionError(
+                    f"{' and '.join(f'{name}={value}' for name, value in given.items())} exclude each other"
+                )
 
     @property
     def is_approximate(self) -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 
 from mdlm_lm_eval.decoding.rules import unmasking_rule
 from mdlm_lm_eval.options import DECODING_NAMES, DecodingOptions, unknown_option
+from mdlm_lm_eval.precedence import over
 from mdlm_lm_eval.values import must_be, number_of, parse_flag, parse_whole
 
 # lm-eval's four names for the same limit, by its own priority.
@@ -61,9 +62,12 @@ class GenerationSettings:
 
 
 def parse_gen_kwargs(
-    gen_kwargs: Mapping[str, Any], options: DecodingOptions, explicit: frozenset[str]
+    gen_kwargs: Mapping[str, Any],
+    options: DecodingOptions,
+    explicit: frozenset[str],
+    typed: frozenset[str] = frozenset(),
 ) -> GenerationSettings:
-    """Merges a request's `gen_kwargs` into `options`, of which `explicit` were set by the user.
+    """Merges a request's `gen_kwargs` into `options`, of which the user set `explicit`, and typed `typed` himself.
 
     Diffusion options of the request win. Sampling keys, which task files written for autoregressive models carry
     anyway, win only over what the user did not set. Raises OptionError for an unknown key or a value that
@@ -81,7 +85,7 @@ def parse_gen_kwargs(
     }
     changes |= _sampling(gen_kwargs, explicit)
     return GenerationSettings(
-        options=options.override(changes) if changes else options,
+        options=_merged(options, changes, typed) if changes else options,
         until=_stop_strings(gen_kwargs.get("until")),
         max_gen_toks=_max_gen_toks(gen_kwargs),
         infill=parse_flag("infill", gen_kwargs.get("infill", False)),
@@ -114,6 +118,13 @@ class RequestSeeds:
 def seed_of(text: str) -> int:
     """A seed below 2^63 that a text tells."""
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
+
+
+def _merged(options: DecodingOptions, changes: dict[str, Any], typed: frozenset[str]) -> DecodingOptions:
+    below = {name: value for name, value in vars(options).items() if name not in typed}
+    above = {name: getattr(options, name) for name in typed} | changes
+    # A block diffusion model keeps the blocks that it was loaded with, whether they are named here or not.
+    return DecodingOptions().override(over(below, above, full_attention=True))
 
 
 def _sampling(gen_kwargs: Mapping[str, Any], explicit: frozenset[str]) -> dict[str, Any]:

@@ -150,7 +150,7 @@ def test_the_documentation_lists_the_options_as_they_are(tmp_path: Path) -> None
 def test_what_a_family_publishes_stands_below_what_the_user_and_the_preset_say() -> None:
     published = {"confidence_threshold": 0.95, "block_length": 32, "temperature": 0.5, "schedule": "bd3lm"}
     arguments = split_model_arguments({"preset": "llada-8b-instruct/gsm8k-blocks"}, default_seed=0)
-    merged = arguments.with_family_defaults(published)
+    merged = arguments.with_family_defaults(published, full_attention=True)
     assert (merged.decoding.block_length, merged.decoding.confidence_threshold, merged.decoding.schedule) == (
         8,
         0.95,
@@ -158,7 +158,7 @@ def test_what_a_family_publishes_stands_below_what_the_user_and_the_preset_say()
     )
     assert merged.from_family == published.keys() - arguments.explicit
     switched_off = split_model_arguments({"confidence_threshold": "none", "n_masks": 4}, default_seed=0)
-    merged = switched_off.with_family_defaults(published)
+    merged = switched_off.with_family_defaults(published, full_attention=True)
     assert (merged.decoding.confidence_threshold, merged.decoding.block_length) == (None, None)
     assert merged.from_family == {"temperature", "schedule"}
 
