@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from mdlm_lm_eval.decoding.rules import unmasking_rule
 from mdlm_lm_eval.options import APPROXIMATE_CACHES, EXCLUSIVE_NAMES, DecodingOptions
 
 _EXCLUSIVE = (*EXCLUSIVE_NAMES, ("cache", "cfg_scale"), ("cache", "unmasking"))
@@ -11,7 +12,7 @@ _NEEDS = {"max_post_steps": "editing_threshold", "cache": "block_length"}
 _IN_FORCE: dict[str, Callable[[Any], bool]] = {
     "cache": lambda value: value in APPROXIMATE_CACHES,
     "cfg_scale": lambda value: bool(value),
-    "unmasking": lambda value: value == "random",
+    "unmasking": lambda value: value is not None and unmasking_rule(value).is_random,
 }
 
 
