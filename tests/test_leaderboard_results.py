@@ -84,6 +84,14 @@ def test_gen_kwargs_win_over_model_arguments(tmp_path: Path) -> None:
     assert (place.x, place.decoding.steps, place.decoding.unmasking) == (10, "4", "random")
 
 
+def test_gen_kwargs_drop_what_they_exclude(tmp_path: Path) -> None:
+    content = gsm8k_file(model="mdlm")
+    content["config"]["mdlm"]["decoding"] |= {"steps_per_block": 32, "confidence_threshold": 0.95}
+    content["configs"]["gsm8k"]["generation_kwargs"] = {"steps": 64, "entropy_bound": 0.2}
+    (score,) = file_scores(read(tmp_path, content)).scores
+    assert str(score.place.x).endswith("n_masks=256, steps=256, entropy_bound=0.2)")
+
+
 def test_a_fixed_slot_alone_is_decoded_in_one_step_whatever_was_asked(tmp_path: Path) -> None:
     scores = file_scores(read(tmp_path, suite_file(variant="_slot", n_masks=None, steps=40, unmasking="random"))).scores
     assert (scores[0].place.decoding.steps, scores[0].place.decoding.unmasking) == ("1", "none")

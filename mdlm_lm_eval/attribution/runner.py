@@ -190,7 +190,9 @@ def _settings(options: AnalysisOptions, tasks: dict[str, Any]) -> dict[str, Any]
         "pretrained": options.model_args.get("pretrained", "built-in"),
         "model_args": {name: value for name, value in options.model_args.items() if name != "pretrained"},
         # A checkpoint or adapter that was trained on lies at the same place with other weights.
-        "weights": families.files_digest(pretrained_path(options.model_args)),
+        "weights": families.files_digest(
+            pretrained_path(options.model_args), options.model_args.get("subfolder") or ""
+        ),
         "adapter_weights": families.files_digest(str(adapter)) if (adapter := options.model_args.get("peft")) else None,
         "apply_chat_template": options.apply_chat_template,
         "tasks": sorted(tasks),

@@ -2,22 +2,32 @@
 
 from typing import Any
 
-from mdlm_lm_eval.options import DecodingOptions, defaults_of
+from mdlm_lm_eval import options as declared
+from mdlm_lm_eval.options import DecodingOptions
+from mdlm_lm_eval.precedence import over
 from mdlm_lm_eval.results.result_file import ResultFile, TaskResult
 
 # Of these a request's YAML holds only where the user was silent (mdlm_lm_eval.requests).
 _SAMPLING_NAMES = frozenset({"temperature", "top_p", "top_k", "max_gen_toks"})
+# Of the others, a value may be another package's, which is not here.
+_BOUNDED_NAMES = {each.name for each in declared.options_of(DecodingOptions) if declared.about(each).choices is None}
 
 
 def options_of(file: ResultFile, result: TaskResult) -> dict[str, Any]:
     """The decoding options of a task: a request's own win, sampling keys of its YAML only over what nobody set."""
     assert file.mdlm is not None
-    options = {**defaults_of(DecodingOptions), **file.mdlm["decoding"]}
+    defaults = declared.defaults_of(DecodingOptions)
+    options = {**defaults, **file.mdlm["decoding"]}
     explicit = set(file.mdlm.get("explicit_options", ()))
     generation = result.generation
-    for name in options.keys() & generation.keys():
-        if name not in _SAMPLING_NAMES or (name not in explicit and generation[name] is not None):
-            options[name] = generation[name]
+    own = {
+        name: generation[name]
+        for name in options.keys() & generation.keys()
+        if name not in _SAMPLING_NAMES or (name not in explicit and generation[name] is not None)
+    }
+    lower, higher = ({name: of[name] for name in of.keys() & _BOUNDED_NAMES} for of in (options, own))
+    kept = over(lower, higher, full_attention=not is_block_diffusion(result))
+    options |= own | {name: defaults[name] for name in lower.keys() - kept.keys()}
     if str(generation.get("do_sample", "")).lower() == "false" and "temperature" not in explicit:
         options["temperature"] = 0.0
     return options
