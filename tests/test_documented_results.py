@@ -125,9 +125,14 @@ def test_page_of_the_built_in_model() -> None:
     ]
     dots = row().curve("dots")
     expected.append(line("accuracy", percent(dots[0]), percent(dots[200]), words(dots[200], dots[0])))
-    positions = row().series("positions_by_masks")
-    for n in (2, 200):
-        expected.append(line(f"{n} masks", *(percent(positions[n][place]) for place in sorted(positions[n]))))
+    positions, tuned = (one.series("positions_by_masks") for one in (row(), seeds_of(row(CE_TV))[0]))
+    for name, curves in (("", positions), ("CE + TV, seed 0: ", tuned)):
+        for n in (2, 200):
+            expected.append(line(f"{name}{n} masks", *(percent(curves[n][place]) for place in sorted(curves[n]))))
+    expected.append(
+        f"CE + TV (seed 0) gains {words(positions[200][0], tuned[200][0])} points at the first "
+        f"and {words(positions[200][40], tuned[200][40])} at the last."
+    )
     expected.append(
         f"it gains {words(positions[2][0], positions[2][40])} points with 2 masks "
         f"and loses {words(positions[200][40], positions[200][0])} with 200"
