@@ -25,9 +25,11 @@ def options_of(file: ResultFile, result: TaskResult) -> dict[str, Any]:
         for name in options.keys() & generation.keys()
         if name not in _SAMPLING_NAMES or (name not in explicit and generation[name] is not None)
     }
-    lower, higher = ({name: of[name] for name in of.keys() & _BOUNDED_NAMES} for of in (options, own))
-    kept = over(lower, higher, full_attention=not is_block_diffusion(result))
-    options |= own | {name: defaults[name] for name in lower.keys() - kept.keys()}
+    dropped: set[str] = set()
+    if own.keys() - _SAMPLING_NAMES:  # those exclude nothing, and nearly every task has one
+        lower, higher = ({name: of[name] for name in of.keys() & _BOUNDED_NAMES} for of in (options, own))
+        dropped = lower.keys() - over(lower, higher, full_attention=not is_block_diffusion(result)).keys()
+    options |= own | {name: defaults[name] for name in dropped}
     if str(generation.get("do_sample", "")).lower() == "false" and "temperature" not in explicit:
         options["temperature"] = 0.0
     return options
