@@ -67,12 +67,12 @@ def build_canvas(
     """
     explicit = options.n_masks if isinstance(options.n_masks, int) else None
     wanted = request_gen_toks or options.max_gen_toks or explicit or DEFAULT_MAX_GEN_TOKS
+    n_tokens = len(prompt_ids)
     if options.mask_ratio is not None:
-        n_kept = _kept_beside_masks(options.mask_ratio, len(prompt_ids), max_length - len(filler_ids))
-        prompt_ids, n_cut = prompt_ids[-n_kept:], len(prompt_ids) - n_kept
+        n_kept = _kept_beside_masks(options.mask_ratio, n_tokens, max_length - len(filler_ids))
+        prompt_ids = prompt_ids[-n_kept:]
         n_masks = _masks_of(options.mask_ratio, n_kept)
     else:
-        n_cut = 0
         n_masks = explicit or wanted
     room = max_length - n_masks - len(filler_ids)
     if room < 1:
@@ -89,7 +89,7 @@ def build_canvas(
     n_returned = min(n_masks, wanted)
     steps = _wanted_steps(options, n_returned, len(slots), all_returned=n_returned == n_masks)
     canvas = _planned(token_ids, slots, n_returned, steps, options, seed, len(prompt), attention)
-    return canvas, n_cut + len(prompt_ids) - len(prompt)
+    return canvas, n_tokens - len(prompt)
 
 
 def build_infill_canvas(
