@@ -2,6 +2,7 @@
 
 import math
 import re
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -58,7 +59,9 @@ def load_adapter(model: PreTrainedModel, peft: str, *, revision: str | None = "m
     with refusing(f"peft={peft}: the adapter does not fit this model"):
         convert_peft_config_for_transformers(config, model, None)
         _check_size(config, weights, model)
-        adapted = PeftModel(model, config)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "`is_gradient_checkpointing` is deprecated", FutureWarning)  # peft's call
+            adapted = PeftModel(model, config)
         # lm-eval ties the weights of every model anew, which an adapter around a tied output head forbids.
         vars(adapted)["tie_weights"] = lambda *_, **__: None
         result = set_peft_model_state_dict(adapted, weights)
