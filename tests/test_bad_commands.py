@@ -13,7 +13,9 @@ from pathlib import Path
 import lm_eval.tasks
 import pytest
 import torch
+import yaml
 from lm_eval.__main__ import cli_evaluate
+from lm_eval.config.evaluate_config import EvaluatorConfig
 from safetensors.torch import load_file, save_file
 
 from mdlm_lm_eval import tasks_path
@@ -185,6 +187,53 @@ def test_results_of_the_built_in_model_lie_under_its_name(
     (results,) = (tmp_path / "built-in").glob("results_*.json")
     (samples,) = (tmp_path / "built-in").glob("samples_tiny_generate_*.jsonl")
     assert capsys.readouterr().out.splitlines()[-2:] == [f"written: {results}", f"written: {samples}"]
+
+
+def run_config(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, **settings: object) -> None:
+    """Runs `lm_eval run --config`, on a YAML of these settings."""
+    (tmp_path / "run.yaml").write_text(yaml.safe_dump({"model": "mdlm", "device": "cpu", "limit": 2} | settings))
+    monkeypatch.setattr(sys, "argv", ["lm_eval", "run", "--config", str(tmp_path / "run.yaml")])
+    cli_evaluate()
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"output_path": "/proc/x"}, "--output_path /proc/x cannot be written: "),
+        ({"limit": -1}, "--limit must be a whole number from 1, or a share below 1, not -1"),
+        ({"seed": "1,x"}, "--seed must be a whole number"),
+        ({"tasks": "mdlm_context", "metadata": {"fewshot_sed": 5}}, "did you mean fewshot_seed?"),
+    ],
+)
+def test_settings_in_a_yaml_are_checked_like_flags(
+    settings: dict[str, object], sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def load(*arguments: object) -> None:
+        raise AssertionError("tasks are looked for")
+
+    monkeypatch.setattr(EvaluatorConfig, "process_tasks", load)
+    with pytest.raises(SystemExit) as ended:
+        run_config(monkeypatch, tmp_path, **{"tasks": ["mdlm_verb_smallest"]} | settings)
+    assert sentence in str(ended.value.code)
+
+
+def test_results_of_a_yaml_are_named(
+    checkpoint: Path,
+    task_folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    manager = lm_eval.tasks.TaskManager
+    monkeypatch.setattr(
+        lm_eval.tasks,
+        "TaskManager",
+        lambda include_path, metadata: manager(include_path=task_folder, include_defaults=False, metadata=metadata),
+    )
+    model_args = {"pretrained": str(checkpoint), "n_masks": 1}
+    run_config(monkeypatch, tmp_path, tasks="tiny_generate", seed=1, model_args=model_args, output_path=str(tmp_path))
+    (results,) = tmp_path.glob("*/results_*.json")
+    assert capsys.readouterr().out.splitlines()[-1] == f"written: {results}"
 
 
 def test_a_result_that_is_cut_off_is_said(

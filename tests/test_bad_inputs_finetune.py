@@ -143,6 +143,7 @@ def refusal(given: list[str], monkeypatch: pytest.MonkeyPatch) -> str:
         ("--objective=dpo", "objective must be one of mask_agnostic, sft, not dpo"),
         ("--objective=sft", "unknown key beta"),
         ("--betta=1", "unknown key betta=1; did you mean beta"),
+        ("--betta 1", "unknown key betta=1; did you mean beta"),
         ("--set steps=3", "set is now a flag of its own for each key"),
         ("steps=3", "steps=3 is not understood; flags are --KEY VALUE"),
         # data

@@ -165,3 +165,8 @@ def test_an_audited_run_says_what_its_cache_does_to_the_score(
     (exact_path,) = (tmp_path / "none").rglob("results_*.json")
     with pytest.raises(UnusableFile, match="holds no audit"):
         audit_scores(exact_path, lambda name, metadata: None)
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UnusableFile, match=f"'{tmp_path}' cannot be read: Is a directory"):
+        audit_scores(tmp_path, lambda name, metadata: None)

@@ -275,7 +275,9 @@ def test_what_lm_eval_writes_is_clean_and_lies_under_the_models_name(tracker: An
 def test_a_result_that_was_not_written_ends_in_a_sentence(tracker: Any, tmp_path: Path) -> None:
     (tmp_path / "out").touch()
     tracker.save_results_aggregated(results=results_of())
-    with pytest.raises(OptionError, match=r"out: the results could not be written whole \(cannot be read: "):
+    with pytest.raises(
+        OptionError, match=r"out: the results could not be written whole; is the disk full\? \(cannot be read: "
+    ):
         saved_files()
     saved_files()
 

@@ -193,10 +193,12 @@ def read_arguments(words: Sequence[str]) -> tuple[FinetuneArguments, Objective, 
     known = {each.name for group in (FinetuneArguments, objective) for each in fields(group) if each.init}
     parser = _Parser(FinetuneArguments, objective, Actions)
     words = [*as_flags(settings, known), *words]
-    for word in parser.parse_known_args(words)[1]:
-        if not word.startswith("--"):
-            raise OptionError(f"{word} is not understood; flags are --KEY VALUE")
-        name, _, value = word.removeprefix("--").partition("=")
+    if unknown := parser.parse_known_args(words)[1]:
+        if not unknown[0].startswith("--"):
+            raise OptionError(f"{unknown[0]} is not understood; flags are --KEY VALUE")
+        name, has_value, value = unknown[0].removeprefix("--").partition("=")
+        if not has_value and len(unknown) > 1:
+            value = unknown[1]
         raise unknown_key(name, value, known | {each.name for each in fields(Actions)})
     arguments, chosen, actions = parser.parse_args_into_dataclasses(words, look_for_args_file=False)
     return arguments, chosen, actions

@@ -37,7 +37,10 @@ def audit_scores(path: Path, load_task: Callable[[str, Mapping[str, Any]], Any])
     `load_task` makes lm-eval's task from its name and metadata. Raises UnusableFile where the file holds no audit, or
     no samples lie beside it (lm_eval --log_samples).
     """
-    content = read_json(path)
+    try:
+        content = read_json(path)
+    except UnusableFile as error:
+        raise UnusableFile(f"{str(path)!r} {error}") from error
     with unusable_if_different():
         tasks = content["config"].get("mdlm", {}).get("tasks", {})
         audits = {name: facts["audit"] for name, facts in tasks.items() if "audit" in facts}

@@ -42,7 +42,7 @@ def _parser() -> argparse.ArgumentParser:
 
     groups = commands.add_parser(
         "groups",
-        help="gradient attribution to masks, last 50 and all other positions (table 1)",
+        help="gradient attribution to masks, the last 50 non-masks and all non-masks (table 1)",
         epilog="example:\n  mdlm-attribution groups --limit 20 --output_path analyses\n"
         "  mdlm-attribution groups --model hf --model_args pretrained=Qwen/Qwen2.5-7B,dtype=bfloat16 "
         "--output_path analyses/qwen",

@@ -100,7 +100,7 @@ def run(options: AnalysisOptions, rows_of: Callable[[Session, Any], list[Row]]) 
 
 
 def group_rows(session: Session, task: Any) -> list[Row]:
-    """Table 1: for each question, the mean normalised gradient norm of masks, last 50 and all other positions."""
+    """Table 1: for each question, the mean normalised gradient norm of masks, last 50 non-masks and all non-masks."""
     (n_masks,) = session.options.n_masks
     prompts = session.prompts(task, n_masks)
     values, tokens = session.attribute(prompts)

@@ -69,7 +69,7 @@ def _check_seeds(typed: str) -> None:
 
 def run(execute: Callable[[], None], given: argparse.Namespace) -> None:
     """`lm_eval` with these arguments. Ends in one sentence where what the user can mend is wrong."""
-    settings = vars(given)
+    settings = _settings(given)
     is_ours = settings.get("model") == MODEL_NAME
     try:
         check_metadata(settings.get("tasks") or (), settings.get("metadata") or {})
@@ -89,13 +89,32 @@ def run(execute: Callable[[], None], given: argparse.Namespace) -> None:
             print(f"written: {path}")
 
 
+def _settings(given: argparse.Namespace) -> dict[str, Any]:
+    """What the YAML of --config says and, winning over it, the command line; lm-eval says where a YAML is wrong."""
+    typed = {name: value for name, value in vars(given).items() if value is not None}
+    if "config" not in typed:
+        return typed
+    from lm_eval.config.evaluate_config import EvaluatorConfig
+
+    try:
+        settings = EvaluatorConfig.load_yaml_config(typed["config"]) | typed
+    except (ValueError, TypeError, OSError):
+        return typed
+    for name in ("tasks", "seed"):
+        if not isinstance(settings.get(name) or [], list):
+            settings[name] = str(settings[name]).split(",")
+    if not isinstance(settings.get("metadata"), dict):
+        settings["metadata"] = None  # a text, which lm-eval reads and the tasks check
+    return settings
+
+
 def check(settings: dict[str, Any]) -> None:
     """Raises OptionError for what lm-eval itself would notice late, in a traceback, or not at all."""
     if settings.get("tasks") is not None and not any(settings["tasks"]):
         raise OptionError("--tasks is not set; name at least one, such as mdlm_context")
     if settings.get("limit") is not None:
         parse_limit("--limit", settings["limit"])
-    if settings.get("include_path") is not None:
+    if isinstance(settings.get("include_path"), str):
         check_include_path(settings["include_path"])
     for seed in settings.get("seed") or ():
         if seed is not None:

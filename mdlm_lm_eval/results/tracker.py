@@ -64,7 +64,8 @@ def check_saved(tracker: Any, samples: dict[str, int] | None = None) -> list[Pat
                     raise UnusableFile(f"the samples of {task} are cut off")
         return [folder / f"samples_{task}_{date_id}.jsonl" for task in samples]
     except (UnusableFile, OSError) as error:
-        raise OptionError(f"--output_path {path}: the results could not be written whole ({error})") from error
+        sentence = f"--output_path {path}: the results could not be written whole; is the disk full? ({error})"
+        raise OptionError(sentence) from error
 
 
 def _within_package(source: str) -> str:
