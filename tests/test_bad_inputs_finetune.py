@@ -118,6 +118,7 @@ def refusal(given: list[str], monkeypatch: pytest.MonkeyPatch) -> str:
         ("--resume_from_checkpoint=x", "resume_from_checkpoint must be left out; --resume"),
         ("--fp16=true", "fp16 must be left out without a GPU"),
         ("--num_train_epochs=2", "num_train_epochs must be left out; max_steps says how long"),
+        ("--push_to_hub=true --hub_token=hf_x", "push_to_hub must be left out; hf upload REPOSITORY OUTPUT_DIR"),
         ("--label_smoothing_factor=2", "label_smoothing_factor must be left out; the objective has a loss of its own"),
         ("--dtype=int8", "dtype invalid choice: 'int8'"),
         ("--lr_scheduler_type=steep", "steep"),

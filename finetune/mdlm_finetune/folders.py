@@ -21,7 +21,7 @@ CHECKPOINTS = "checkpoint-*"
 # A resumed run may change what rules where and when something is written, not what is learned: beginnings of names.
 FREE_ON_RESUMING = (
     *("output_dir", "evaluation_limit", "license", "report_to", "run_name", "disable_tqdm"),
-    *("logging_", "log_", "save_", "hub_", "push_"),
+    *("logging_", "log_", "save_", "hub_"),
 )
 
 
