@@ -117,6 +117,7 @@ def refusal(given: list[str], monkeypatch: pytest.MonkeyPatch) -> str:
         ("--resume --overwrite", "--resume, --overwrite and --evaluate exclude one another"),
         ("--resume_from_checkpoint=x", "resume_from_checkpoint must be left out; --resume"),
         ("--fp16=true", "fp16 must be left out without a GPU"),
+        ("--save_only_model=true", "save_only_model must be left out; --resume goes on from checkpoints that hold"),
         ("--num_train_epochs=2", "num_train_epochs must be left out; max_steps says how long"),
         ("--push_to_hub=true --hub_token=hf_x", "push_to_hub must be left out; hf upload REPOSITORY OUTPUT_DIR"),
         ("--label_smoothing_factor=2", "label_smoothing_factor must be left out; the objective has a loss of its own"),

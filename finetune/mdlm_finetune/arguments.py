@@ -58,6 +58,7 @@ _BOUNDS = {
 _LEFT_OUT = {
     "num_train_epochs": "max_steps says how long the training is",
     "resume_from_checkpoint": "--resume goes on from the last one",
+    "save_only_model": "--resume goes on from checkpoints that hold the optimiser's state, too",
     "label_smoothing_factor": "the objective has a loss of its own",
     # The Trainer would upload its checkpoints with a pickle of all arguments, hub_token among them, and not our card.
     "push_to_hub": "hf upload REPOSITORY OUTPUT_DIR puts the adapter there with its card",
