@@ -169,6 +169,10 @@ def refusal(given: list[str], monkeypatch: pytest.MonkeyPatch) -> str:
         ("--train_file=deep.jsonl", "train_file=deep.jsonl: line 1 is nested too deeply"),
         ("--train_file=lines.json", "train_file=lines.json: line 1 is no JSON: Extra data"),
         ("--train_file=empty.jsonl", "holds no example to train on"),
+        (
+            "--dataloader_drop_last=true --per_device_train_batch_size=9",
+            "dataloader_drop_last=True leaves nothing of 8 examples: a pass takes 9",
+        ),
         ("--train_file=columns.jsonl", "row 0 counted from 0: the data has the columns text"),
         ("--train_file=not_parquet.parquet", "train_file=not_parquet.parquet: cannot be read"),
         # recipes

@@ -94,6 +94,11 @@ def _trainer(arguments: FinetuneArguments, objective: Objective) -> DiffusionTra
     )
     _check(arguments, config, tokenizer, lora)
     examples = _examples(arguments, objective, tokenizer)
+    a_pass = arguments.world_size * arguments.per_device_train_batch_size
+    if arguments.dataloader_drop_last and len(examples) < a_pass:
+        raise OptionError(
+            f"dataloader_drop_last=True leaves nothing of {len(examples)} examples: a pass takes {a_pass}"
+        )
     denoiser = load_denoiser(
         arguments.checkpoint, dtype=arguments.dtype, attn_implementation=arguments.attn_implementation
     )
