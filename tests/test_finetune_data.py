@@ -58,6 +58,12 @@ def test_recipe_and_flags(tmp_path: Path) -> None:
     assert again.changed() == arguments.changed()
 
 
+@pytest.mark.parametrize("flag", ["--train_file=mine.jsonl", "--train-file=mine.jsonl"])
+def test_a_flag_replaces_the_recipes_data(flag: str) -> None:
+    arguments, *_ = read_arguments(["--config=built-in-ce", flag])
+    assert (arguments.train_file, arguments.dataset_name) == ("mine.jsonl", None)
+
+
 def test_what_was_renamed_says_so(tmp_path: Path) -> None:
     recipe = tmp_path / "recipe.yaml"
     for name, now in RENAMED.items():
