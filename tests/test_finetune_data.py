@@ -8,6 +8,7 @@ from typing import Any
 
 import pandas
 import pytest
+from tokenizers.processors import TemplateProcessing
 
 from mdlm_finetune.arguments import FinetuneArguments, read_arguments
 from mdlm_finetune.generated import generated_examples, number_questions
@@ -94,6 +95,17 @@ def test_columns() -> None:
     assert conversation({"prompt": "q", "response": ""})[1] is None
     with pytest.raises(OptionError, match="the data has the columns text, label; allowed are messages; prompt, resp"):
         conversation({"text": "t", "label": 0})
+
+
+def test_a_closing_token_is_no_part_of_the_prompt(tmp_path: Path) -> None:
+    tokenizer = tiny_tokenizer()
+    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
+        single="<|pad|> $A <|eos|>", special_tokens=[("<|pad|>", 0), ("<|eos|>", 1)]
+    )
+    path = write_rows(tmp_path / "data.jsonl", [{"prompt": "q", "response": "a"}])
+    (example,), _ = instruction_examples(on(path), MaskAgnostic(), tokenizer)
+    assert tokenizer.decode(example.prompt_ids) == "<|pad|>q\n\n"
+    assert tokenizer.decode(example.answer_ids) == "a<|eos|>"
 
 
 def test_rows_that_cannot_be_used_are_counted(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
 from functools import partial
+from pathlib import Path
 from traceback import walk_tb
 
 import torch
