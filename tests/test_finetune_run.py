@@ -18,6 +18,7 @@ from mdlm_finetune.model_card import fill_in_scores
 from mdlm_finetune.objective import Objective
 from mdlm_finetune.recipe import Actions
 from mdlm_finetune.run import finetune
+from mdlm_finetune.trainer import DiffusionTrainer
 from mdlm_lm_eval.loading import load_denoiser
 from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.results.locks import Claimed, claim
@@ -167,7 +168,9 @@ def test_folders_of_another_run_are_refused(tmp_path: Path, checkpoint: Path) ->
     assert any(not torch.equal(before[name], after[name]) for name in before)
 
 
-def test_killed_before_the_adapter_was_written(tmp_path: Path, checkpoint: Path, prompts: Path) -> None:
+def test_killed_before_the_adapter_was_written(
+    tmp_path: Path, checkpoint: Path, prompts: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     adapter = tmp_path / "adapter"
     given = settings(
         adapter, f"model_name_or_path={checkpoint}", f"train_file={prompts}", "max_steps=3", "save_steps=2"
@@ -180,7 +183,10 @@ def test_killed_before_the_adapter_was_written(tmp_path: Path, checkpoint: Path,
         finetune(*given[:2], Actions(resume=True))
     prompts.write_text(text)
     assert not list(tmp_path.rglob("training_args.bin"))  # a pickle that holds hub_token
+    monkeypatch.setattr(DiffusionTrainer, "train", None)  # nothing is left to train
     finetune(*given[:2], Actions(resume=True))
+    cards = [(tmp_path / name / "README.md").read_text() for name in ("undisturbed", "adapter")]
+    assert cards[0] == cards[1]
     undisturbed, resumed = (load_file(tmp_path / n / "adapter_model.safetensors") for n in ("undisturbed", "adapter"))
     for name, weight in undisturbed.items():
         assert torch.equal(weight, resumed[name]), name
