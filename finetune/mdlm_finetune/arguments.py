@@ -75,9 +75,9 @@ class FinetuneArguments(Recipe, TrainingArguments):
         output = (self.output_dir or "").strip()
         if Path(output).name in ("", "..") or len(Path(output).name.encode()) > _LONGEST_NAME:
             raise must_be("output_dir", f"the name of a folder, of at most {_LONGEST_NAME} bytes", output)
-        for name, value in (("output_dir", output), ("model_name_or_path", self.model_name_or_path)):
-            if "," in value or value.lower() == "none":  # what commands read as two values, or as no adapter
-                raise must_be(name, "without a comma, and not none", value)
+        for name, path in (("output_dir", output), ("model_name_or_path", self.model_name_or_path)):
+            if "," in path or path.lower() == "none":  # what commands read as two values, or as no adapter
+                raise must_be(name, "without a comma, and not none", path)
         # Other folders' names begin with it, so that no slash may stand at its end.
         try:
             self.output_dir = str(Path(output).expanduser())

@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from textwrap import shorten
@@ -151,7 +151,9 @@ def instruction_examples(
         )
     special_tokens = [str(token) for token in tokenizer.added_tokens_decoder.values() if token.special]
     longest_text = arguments.max_length * max(map(len, tokenizer.get_vocab()))  # characters; more are surely too long
-    tokenize = _templated if arguments.apply_chat_template else partial(_plain, n_closing=len(closing_ids(tokenizer)))
+    tokenize: Callable[..., tuple[list[int], list[int]]] = (
+        _templated if arguments.apply_chat_template else partial(_plain, n_closing=len(closing_ids(tokenizer)))
+    )
     examples: list[Example] = []
     skipped: Counter[str] = Counter()
     too_long = f"longer than {arguments.max_length} tokens"
