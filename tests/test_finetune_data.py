@@ -108,6 +108,14 @@ def test_a_closing_token_is_no_part_of_the_prompt(tmp_path: Path) -> None:
     assert tokenizer.decode(example.answer_ids) == "a<|eos|>"
 
 
+def test_a_template_needs_a_prompt(tmp_path: Path) -> None:
+    path = write_rows(tmp_path / "data.jsonl", [{"messages": [{"role": "assistant", "content": "a"}]}])
+    with pytest.raises(
+        OptionError, match=r"row 0 counted from 0: .*this model's template refuses the messages: Cannot"
+    ):
+        read(path, apply_chat_template=True)
+
+
 def test_rows_that_cannot_be_used_are_counted(tmp_path: Path) -> None:
     rows = [
         *({"prompt": "x" * n, "response": "yes" if n else ""} for n in (5, 100, 0)),

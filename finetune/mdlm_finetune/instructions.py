@@ -208,7 +208,7 @@ def _templated(messages: list[Message], answer: str, tokenizer: PreTrainedTokeni
     try:
         before = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
         whole = tokenizer.apply_chat_template([*messages, {"role": "assistant", "content": answer}], tokenize=False)
-    except TemplateError as error:
+    except (TemplateError, ValueError) as error:  # as of a conversation without a prompt
         raise OptionError(f"apply_chat_template=True: this model's template refuses the messages: {error}") from error
     if not whole.startswith(before):
         raise OptionError(
