@@ -22,7 +22,7 @@ from mdlm_finetune.trainer import DiffusionTrainer
 from mdlm_lm_eval.loading import load_denoiser
 from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.results.locks import Claimed, claim
-from tests.conftest import tiny_model, tiny_tokenizer
+from tests.conftest import random_llama, tiny_model, tiny_tokenizer
 
 GOLDEN = Path(__file__).parent / "golden"
 Settings = tuple[FinetuneArguments, Objective, Actions]
@@ -97,6 +97,20 @@ def test_merged_is_the_adapted_model(family: str, tmp_path: Path, prompts: Path)
     )
     torch.testing.assert_close(merged, adapted, atol=1e-4, rtol=1e-4)
     assert not torch.allclose(base, adapted, atol=1e-3)
+
+
+@pytest.mark.parametrize("target", ["lm_head", "embed_tokens"])
+def test_merged_where_head_and_embedding_are_tied(target: str, tmp_path: Path, prompts: Path) -> None:
+    pretrained, adapter = tmp_path / "tied", tmp_path / "adapter"
+    random_llama(259, mask_token_id=2, tie_word_embeddings=True).save_pretrained(pretrained)
+    tiny_tokenizer().save_pretrained(pretrained)
+    changes = [f"model_name_or_path={pretrained}", f"train_file={prompts}", "max_length=64", "learning_rate=0.1"]
+    finetune(*settings(adapter, *changes, f"lora_target_modules={target}", "merge"))
+    adapted, merged = (
+        load_denoiser(str(folder), dtype="float32", peft=peft).model(torch.arange(10, 30)[None]).logits
+        for folder, peft in ((pretrained, str(adapter)), (f"{adapter}.merged", None))
+    )
+    torch.testing.assert_close(merged, adapted, atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.parametrize(
