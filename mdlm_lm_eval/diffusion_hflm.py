@@ -27,7 +27,7 @@ from mdlm_lm_eval.model_arguments import (
 from mdlm_lm_eval.options import OptionError, unknown_option
 from mdlm_lm_eval.request_cache import RequestCache
 from mdlm_lm_eval.results.record import RunRecord
-from mdlm_lm_eval.text import encode_without_masks
+from mdlm_lm_eval.text import closing_ids, encode_without_masks
 from mdlm_lm_eval.values import must_be, shown
 
 
@@ -294,10 +294,7 @@ class DiffusionHFLM(HFLM):
 
     @cached_property
     def _closing_ids(self) -> list[int]:
-        """What the tokenizer puts behind a text of its own accord, such as BERT's [SEP]."""
-        bare = self.tokenizer.encode("a", add_special_tokens=False)
-        closed = self.tokenizer.encode("a")
-        return closed[closed.index(bare[0]) + len(bare) :]
+        return closing_ids(self.tokenizer)
 
     def barrier(self) -> None:
         """Waits for all processes and shares their records.

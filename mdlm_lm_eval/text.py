@@ -13,6 +13,13 @@ SLOT_MARKER = "<|mask|>"
 _INCOMPLETE_CHARACTER = "\ufffd"
 
 
+def closing_ids(tokenizer: PreTrainedTokenizerBase) -> list[int]:
+    """What the tokenizer puts behind a text of its own accord, such as BERT's [SEP]."""
+    bare = tokenizer.encode("a", add_special_tokens=False)
+    closed = tokenizer.encode("a")
+    return closed[closed.index(bare[0]) + len(bare) :]
+
+
 def encode_without_masks(
     tokenizer: PreTrainedTokenizerBase, text: str, mask_token_id: int, encode: Callable[[str, bool], list[int]]
 ) -> list[int]:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pandas
 import pytest
+from tokenizers.processors import TemplateProcessing
 
 from mdlm_finetune.arguments import FinetuneArguments, read_arguments
 from mdlm_finetune.generated import generated_examples, number_questions
@@ -58,6 +59,12 @@ def test_recipe_and_flags(tmp_path: Path) -> None:
     assert again.changed() == arguments.changed()
 
 
+@pytest.mark.parametrize("flag", ["--train_file=mine.jsonl", "--train-file=mine.jsonl"])
+def test_a_flag_replaces_the_recipes_data(flag: str) -> None:
+    arguments, *_ = read_arguments(["--config=built-in-ce", flag])
+    assert (arguments.train_file, arguments.dataset_name) == ("mine.jsonl", None)
+
+
 def test_what_was_renamed_says_so(tmp_path: Path) -> None:
     recipe = tmp_path / "recipe.yaml"
     for name, now in RENAMED.items():
@@ -88,6 +95,25 @@ def test_columns() -> None:
     assert conversation({"prompt": "q", "response": ""})[1] is None
     with pytest.raises(OptionError, match="the data has the columns text, label; allowed are messages; prompt, resp"):
         conversation({"text": "t", "label": 0})
+
+
+def test_a_closing_token_is_no_part_of_the_prompt(tmp_path: Path) -> None:
+    tokenizer = tiny_tokenizer()
+    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
+        single="<|pad|> $A <|eos|>", special_tokens=[("<|pad|>", 0), ("<|eos|>", 1)]
+    )
+    path = write_rows(tmp_path / "data.jsonl", [{"prompt": "q", "response": "a"}])
+    (example,), _ = instruction_examples(on(path), MaskAgnostic(), tokenizer)
+    assert tokenizer.decode(example.prompt_ids) == "<|pad|>q\n\n"
+    assert tokenizer.decode(example.answer_ids) == "a<|eos|>"
+
+
+def test_a_template_needs_a_prompt(tmp_path: Path) -> None:
+    path = write_rows(tmp_path / "data.jsonl", [{"messages": [{"role": "assistant", "content": "a"}]}])
+    with pytest.raises(
+        OptionError, match=r"row 0 counted from 0: .*this model's template refuses the messages: Cannot"
+    ):
+        read(path, apply_chat_template=True)
 
 
 def test_rows_that_cannot_be_used_are_counted(tmp_path: Path) -> None:

@@ -18,10 +18,11 @@ from mdlm_finetune.model_card import fill_in_scores
 from mdlm_finetune.objective import Objective
 from mdlm_finetune.recipe import Actions
 from mdlm_finetune.run import finetune
+from mdlm_finetune.trainer import DiffusionTrainer
 from mdlm_lm_eval.loading import load_denoiser
 from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.results.locks import Claimed, claim
-from tests.conftest import tiny_model, tiny_tokenizer
+from tests.conftest import random_llama, tiny_model, tiny_tokenizer
 
 GOLDEN = Path(__file__).parent / "golden"
 Settings = tuple[FinetuneArguments, Objective, Actions]
@@ -98,6 +99,20 @@ def test_merged_is_the_adapted_model(family: str, tmp_path: Path, prompts: Path)
     assert not torch.allclose(base, adapted, atol=1e-3)
 
 
+@pytest.mark.parametrize("target", ["lm_head", "embed_tokens"])
+def test_merged_where_head_and_embedding_are_tied(target: str, tmp_path: Path, prompts: Path) -> None:
+    pretrained, adapter = tmp_path / "tied", tmp_path / "adapter"
+    random_llama(259, mask_token_id=2, tie_word_embeddings=True).save_pretrained(pretrained)
+    tiny_tokenizer().save_pretrained(pretrained)
+    changes = [f"model_name_or_path={pretrained}", f"train_file={prompts}", "max_length=64", "learning_rate=0.1"]
+    finetune(*settings(adapter, *changes, f"lora_target_modules={target}", "merge"))
+    adapted, merged = (
+        load_denoiser(str(folder), dtype="float32", peft=peft).model(torch.arange(10, 30)[None]).logits
+        for folder, peft in ((pretrained, str(adapter)), (f"{adapter}.merged", None))
+    )
+    torch.testing.assert_close(merged, adapted, atol=1e-4, rtol=1e-4)
+
+
 @pytest.mark.parametrize(
     ("targets", "adapted"),
     [("q_proj", {"q_proj"}), ("q_proj v_proj", {"q_proj", "v_proj"}), (r".*1\..*[kv]_proj", {"k_proj", "v_proj"})],
@@ -167,7 +182,9 @@ def test_folders_of_another_run_are_refused(tmp_path: Path, checkpoint: Path) ->
     assert any(not torch.equal(before[name], after[name]) for name in before)
 
 
-def test_killed_before_the_adapter_was_written(tmp_path: Path, checkpoint: Path, prompts: Path) -> None:
+def test_killed_before_the_adapter_was_written(
+    tmp_path: Path, checkpoint: Path, prompts: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     adapter = tmp_path / "adapter"
     given = settings(
         adapter, f"model_name_or_path={checkpoint}", f"train_file={prompts}", "max_steps=3", "save_steps=2"
@@ -180,7 +197,10 @@ def test_killed_before_the_adapter_was_written(tmp_path: Path, checkpoint: Path,
         finetune(*given[:2], Actions(resume=True))
     prompts.write_text(text)
     assert not list(tmp_path.rglob("training_args.bin"))  # a pickle that holds hub_token
+    monkeypatch.setattr(DiffusionTrainer, "train", None)  # nothing is left to train
     finetune(*given[:2], Actions(resume=True))
+    cards = [(tmp_path / name / "README.md").read_text() for name in ("undisturbed", "adapter")]
+    assert cards[0] == cards[1]
     undisturbed, resumed = (load_file(tmp_path / n / "adapter_model.safetensors") for n in ("undisturbed", "adapter"))
     for name, weight in undisturbed.items():
         assert torch.equal(weight, resumed[name]), name

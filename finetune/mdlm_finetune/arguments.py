@@ -58,7 +58,10 @@ _BOUNDS = {
 _LEFT_OUT = {
     "num_train_epochs": "max_steps says how long the training is",
     "resume_from_checkpoint": "--resume goes on from the last one",
+    "save_only_model": "--resume goes on from checkpoints that hold the optimiser's state, too",
     "label_smoothing_factor": "the objective has a loss of its own",
+    # The Trainer would upload its checkpoints with a pickle of all arguments, hub_token among them, and not our card.
+    "push_to_hub": "hf upload REPOSITORY OUTPUT_DIR puts the adapter there with its card",
 }
 
 _LONGEST_NAME = 200  # bytes; file systems take 255, and what lies beside the folder has longer names
@@ -72,6 +75,9 @@ class FinetuneArguments(Recipe, TrainingArguments):
         output = (self.output_dir or "").strip()
         if Path(output).name in ("", "..") or len(Path(output).name.encode()) > _LONGEST_NAME:
             raise must_be("output_dir", f"the name of a folder, of at most {_LONGEST_NAME} bytes", output)
+        for name, path in (("output_dir", output), ("model_name_or_path", self.model_name_or_path)):
+            if "," in path or path.lower() == "none":  # what commands read as two values, or as no adapter
+                raise must_be(name, "without a comma, and not none", path)
         # Other folders' names begin with it, so that no slash may stand at its end.
         try:
             self.output_dir = str(Path(output).expanduser())

@@ -21,7 +21,7 @@ CHECKPOINTS = "checkpoint-*"
 # A resumed run may change what rules where and when something is written, not what is learned: beginnings of names.
 FREE_ON_RESUMING = (
     *("output_dir", "evaluation_limit", "license", "report_to", "run_name", "disable_tqdm"),
-    *("logging_", "log_", "save_", "hub_", "push_"),
+    *("logging_", "log_", "save_", "hub_"),
 )
 
 
@@ -134,17 +134,13 @@ def begin(arguments: FinetuneArguments, recipe: dict[str, Any], *, overwrite: bo
 
 
 def last_checkpoint(arguments: FinetuneArguments) -> str | None:
-    """The newest checkpoint to go on from.
-
-    It is whole, with the Trainer's state, which is written last, and not of the last step: the Trainer would go on
-    from that with a step too many.
-    """
+    """The newest checkpoint to go on from: a whole one, with the Trainer's state, which is written last."""
     by_step = {}
     for state in checkpoint_folder(arguments).glob(f"{CHECKPOINTS}/{TRAINER_STATE_NAME}"):
         if all(path.is_file() or path.is_dir() for path in state.parent.iterdir()):  # a pipe would be waited for
             with suppress(UnusableFile, LookupError, TypeError):
                 by_step[read_json(state)["global_step"]] = state.parent
-    newest = max((step for step in by_step if isinstance(step, int) and step < arguments.max_steps), default=None)
+    newest = max((step for step in by_step if isinstance(step, int) and step <= arguments.max_steps), default=None)
     return None if newest is None else str(by_step[newest])
 
 

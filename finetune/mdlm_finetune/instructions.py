@@ -2,7 +2,8 @@
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from textwrap import shorten
 from typing import Any
@@ -19,6 +20,7 @@ from mdlm_finetune.objective import Objective
 from mdlm_lm_eval.families import end_of_turn_ids
 from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.results.sentences import one_line
+from mdlm_lm_eval.text import closing_ids
 
 LONGEST_LINE = 2**26  # characters
 COLUMNS = (
@@ -149,7 +151,9 @@ def instruction_examples(
         )
     special_tokens = [str(token) for token in tokenizer.added_tokens_decoder.values() if token.special]
     longest_text = arguments.max_length * max(map(len, tokenizer.get_vocab()))  # characters; more are surely too long
-    tokenize = _templated if arguments.apply_chat_template else _plain
+    tokenize: Callable[..., tuple[list[int], list[int]]] = (
+        _templated if arguments.apply_chat_template else partial(_plain, n_closing=len(closing_ids(tokenizer)))
+    )
     examples: list[Example] = []
     skipped: Counter[str] = Counter()
     too_long = f"longer than {arguments.max_length} tokens"
@@ -190,17 +194,21 @@ def instruction_examples(
     return examples, f"{len(examples)} examples; {sentence}"
 
 
-def _plain(messages: list[Message], answer: str, tokenizer: PreTrainedTokenizerBase) -> tuple[list[int], list[int]]:
+def _plain(
+    messages: list[Message], answer: str, tokenizer: PreTrainedTokenizerBase, n_closing: int
+) -> tuple[list[int], list[int]]:
+    """`n_closing`: tokens that the tokenizer puts behind a text, where the answer goes on instead, as in lm_eval."""
     prompt = "".join(message["content"] + TURN_SEPARATOR for message in messages)
     answer_ids: list[int] = tokenizer(answer, add_special_tokens=False)["input_ids"]
-    return tokenizer(prompt)["input_ids"], [*answer_ids, tokenizer.eos_token_id]
+    prompt_ids: list[int] = tokenizer(prompt)["input_ids"]
+    return prompt_ids[: len(prompt_ids) - n_closing], [*answer_ids, tokenizer.eos_token_id]
 
 
 def _templated(messages: list[Message], answer: str, tokenizer: PreTrainedTokenizerBase) -> tuple[list[int], list[int]]:
     try:
         before = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
         whole = tokenizer.apply_chat_template([*messages, {"role": "assistant", "content": answer}], tokenize=False)
-    except TemplateError as error:
+    except (TemplateError, ValueError) as error:  # as of a conversation without a prompt
         raise OptionError(f"apply_chat_template=True: this model's template refuses the messages: {error}") from error
     if not whole.startswith(before):
         raise OptionError(

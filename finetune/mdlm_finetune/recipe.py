@@ -167,9 +167,9 @@ def _typed(name: str, value: Any) -> str:
 
 
 def take_flag(words: Sequence[str], name: str) -> tuple[str | None, list[str]]:
-    """The last value of --name, and the other words."""
+    """The last value of --name, which may have hyphens as in HfArgumentParser, and the other words."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
-    parser.add_argument(f"--{name}")
+    parser.add_argument(f"--{name}", f"--{name.replace('_', '-')}")
     try:
         known, rest = parser.parse_known_args(words)
     except argparse.ArgumentError as error:

@@ -8,12 +8,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
 from functools import partial
+from pathlib import Path
 from traceback import walk_tb
 
 import torch
 from accelerate import PartialState
 from peft import LoraConfig, get_peft_model
-from transformers import PretrainedConfig, PreTrainedTokenizerBase, TrainerCallback, set_seed
+from peft.utils import load_peft_weights, set_peft_model_state_dict
+from transformers import PretrainedConfig, PreTrainedTokenizerBase, TrainerCallback, TrainerState, set_seed
+from transformers.trainer import TRAINER_STATE_NAME
 
 from mdlm_finetune.arguments import FinetuneArguments
 from mdlm_finetune.collator import Collator, Example
@@ -75,7 +78,7 @@ def finetune(arguments: FinetuneArguments, objective: Objective, actions: Action
         checkpoint = None if actions.overwrite else last_checkpoint(arguments)
         with writing(arguments):
             with _until(first_step, objective, checkpoint):
-                trainer.train(resume_from_checkpoint=checkpoint)
+                _train(trainer, checkpoint)
             _write_adapter(trainer, arguments, objective)
             if actions.merge and is_main:
                 write_merged(arguments)
@@ -94,6 +97,11 @@ def _trainer(arguments: FinetuneArguments, objective: Objective) -> DiffusionTra
     )
     _check(arguments, config, tokenizer, lora)
     examples = _examples(arguments, objective, tokenizer)
+    a_pass = arguments.world_size * arguments.per_device_train_batch_size
+    if arguments.dataloader_drop_last and len(examples) < a_pass:
+        raise OptionError(
+            f"dataloader_drop_last=True leaves nothing of {len(examples)} examples: a pass takes {a_pass}"
+        )
     denoiser = load_denoiser(
         arguments.checkpoint, dtype=arguments.dtype, attn_implementation=arguments.attn_implementation
     )
@@ -106,6 +114,17 @@ def _trainer(arguments: FinetuneArguments, objective: Objective) -> DiffusionTra
         return DiffusionTrainer(denoiser, at_checkpoints, examples, collator)
     except (ValueError, TypeError, RuntimeError, ImportError, OSError) as error:
         raise OptionError(one_line(error)) from error
+
+
+def _train(trainer: DiffusionTrainer, checkpoint: str | None) -> None:
+    """Trains, from `checkpoint` on where there is one. From one of the last step, the Trainer would make another."""
+    if checkpoint is not None:
+        state = TrainerState.load_from_json(str(Path(checkpoint, TRAINER_STATE_NAME)))
+        if state.global_step == trainer.args.max_steps:
+            set_peft_model_state_dict(trainer.model, load_peft_weights(checkpoint, device="cpu"))
+            trainer.state = state
+            return
+    trainer.train(resume_from_checkpoint=checkpoint)
 
 
 class _AfterTheFirstStep(TrainerCallback):
