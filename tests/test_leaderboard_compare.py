@@ -10,7 +10,7 @@ import pytest
 from mdlm_leaderboard.__main__ import main
 from mdlm_leaderboard.compare import as_text, compare, sentence
 from mdlm_lm_eval.results.files import UnusableFile
-from tests.leaderboard_files import gsm8k_file, suite_file
+from tests.leaderboard_files import gsm8k_file, lm_eval_file, suite_file
 
 
 def write(folder: Path, content: Any, answers: dict[str, list[int]] | None = None) -> Path:
@@ -74,6 +74,37 @@ def test_the_names_say_in_what_two_runs_of_one_model_differ(tmp_path: Path) -> N
     (found,) = compare(write(tmp_path / "a", first), write(tmp_path / "b", second))
     assert found.first == "built-in (aaaaaaa), float32"
     assert found.second == "built-in (bbbbbbb), bfloat16, load_in_4bit=True"
+
+
+def test_the_names_say_what_a_request_decides_over_the_model_arguments(tmp_path: Path) -> None:
+    first, second = suite_file(block_length=16), suite_file(block_length=16)
+    for config in second["configs"].values():
+        config["generation_kwargs"] |= {"temperature": 0.7, "do_sample": False, "n_masks": 8}
+    (found,) = compare(write(tmp_path / "a", first), write(tmp_path / "b", second))
+    # do_sample=false means temperature 0, and blocks longer than a request's masks fall away.
+    assert found.second.startswith("built-in, ")
+    assert {"n_masks=8", "block_length=None"} <= set(found.second.split(", "))
+    assert "temperature" not in found.second
+
+
+def test_the_names_say_in_what_any_shared_task_differs(tmp_path: Path) -> None:
+    names = ["arc", "boolq"]
+    first, second = (
+        lm_eval_file(
+            names,
+            metrics=dict.fromkeys(names, {"acc,none": 0.5}),
+            asked=10,
+            original=10,
+            version="1",
+            shots=0,
+            model="hf",
+            model_args={"pretrained": "organisation/model"},
+        )
+        for _ in range(2)
+    )
+    second["n-shot"]["boolq"] = 5
+    (found,) = compare(write(tmp_path / "a", first), write(tmp_path / "b", second))
+    assert (found.first, found.second) == ("organisation/model, shots=0", "organisation/model, shots=5")
 
 
 def with_metadata(**metadata: int) -> Any:

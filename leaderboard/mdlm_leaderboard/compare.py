@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mdlm_leaderboard.checkpoint import checkpoint_of, names_of
-from mdlm_leaderboard.decoding import DECODING_DEFAULTS
+from mdlm_lm_eval.results.asked import options_of
 from mdlm_lm_eval.results.files import UnusableFile
 from mdlm_lm_eval.results.markdown import markdown_table
-from mdlm_lm_eval.results.result_file import ResultFile, read_result_file, unusable_if_different
+from mdlm_lm_eval.results.result_file import ResultFile, TaskResult, read_result_file, unusable_if_different
 from mdlm_lm_eval.results.samples import Question, read_scores, samples_path
 from mdlm_lm_eval.results.statistics import Interval, McNemar, mcnemar, paired_bootstrap, paired_interval
 
@@ -52,7 +52,7 @@ def compare(first: Path, second: Path) -> list[Comparison]:
         _check_same(f"number of questions of {name}", *(file.tasks[name].n_questions for file in files))
         _check_same(f"fewshot_seed of {name}", *(file.tasks[name].metadata.get("fewshot_seed") for file in files))
     samples = {name: _samples(first, second, name) for name in shared}
-    labels = _labels(*files)
+    labels = _labels(*files, shared)
     metrics = dict.fromkeys(
         m for name in shared for m in files[0].tasks[name].metrics if m in files[1].tasks[name].metrics
     )
@@ -160,26 +160,33 @@ def _comparison(
     )
 
 
-def _labels(first: ResultFile, second: ResultFile) -> tuple[str, str]:
-    """Model and adapter, and the settings in which the two runs differ."""
-    settings = [_settings(file) for file in (first, second)]
-    different = [name for name in {**settings[0], **settings[1]} if settings[0].get(name) != settings[1].get(name)]
+def _labels(first: ResultFile, second: ResultFile, shared: list[str]) -> tuple[str, str]:
+    """Model and adapter, and the settings in which the two runs differ on any task."""
+    settings = [[_settings(file, file.tasks[name]) for name in shared] for file in (first, second)]
+    different: dict[str, list[int]] = {}  # option -> the tasks in which it differs
+    for n, (one, other) in enumerate(zip(*settings, strict=True)):
+        for option in {**one, **other}:
+            if one.get(option) != other.get(option):
+                different.setdefault(option, []).append(n)
     checkpoints = checkpoint_of(first), checkpoint_of(second)
     is_loaded_alike = checkpoints[0].loading == checkpoints[1].loading
     names = names_of(checkpoints)
+    cut = [sum(file.tasks[name].truncated_prompts for name in shared) for file in (first, second)]
     labels = []
-    for checkpoint, of in zip(checkpoints, settings, strict=True):
+    for checkpoint, of, n_cut in zip(checkpoints, settings, cut, strict=True):
         model, adapter = names[checkpoint]
         facts = [] if is_loaded_alike else [checkpoint.loading]
-        facts += [f"{name}={of.get(name)}" for name in different]
+        for option, tasks in different.items():
+            facts.append(f"{option}={' and '.join(dict.fromkeys(str(of[n].get(option)) for n in tasks))}")
+        facts += [f"prompts cut off={n_cut}"] if cut[0] != cut[1] else []
         labels.append(", ".join([model + (f" with {adapter}" if adapter else ""), *filter(None, facts)]))
     return labels[0], labels[1]
 
 
-def _settings(file: ResultFile) -> dict[str, object]:
-    given = {**(file.mdlm or {}).get("likelihood", {}), **(file.mdlm or {}).get("decoding", {}), **file.gen_kwargs}
-    task = next(iter(file.tasks.values()))
-    given |= {name: task.generation[name] for name in task.generation.keys() & DECODING_DEFAULTS.keys()}
-    given |= {name: value for name, value in task.metadata.items() if name.startswith("fewshot_")}
-    given["prompts cut off"] = sum(task.truncated_prompts for task in file.tasks.values())
-    return given | {"shots": task.shots, "chat template": file.chat_template, "model": file.model_kind}
+def _settings(file: ResultFile, result: TaskResult) -> dict[str, object]:
+    """What a task's score depends on beside the checkpoint."""
+    given = dict(result.generation)
+    if file.mdlm is not None:
+        given |= options_of(file, result) if result.output_type == "generate_until" else file.mdlm["likelihood"]
+    given |= {name: value for name, value in result.metadata.items() if name.startswith("fewshot_")}
+    return given | {"shots": result.shots, "chat template": file.chat_template, "model": file.model_kind}
