@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from mdlm_lm_eval.options import DecodingOptions, about, options_of, requirement
 from mdlm_lm_eval.results.files import UnusableFile, read_json
-from mdlm_lm_eval.results.privacy import published, published_command, published_text
+from mdlm_lm_eval.results.privacy import published, published_command, published_instruction, published_text
 from mdlm_lm_eval.values import OptionError, must_be, shown
 
 if TYPE_CHECKING:
@@ -177,7 +177,7 @@ def _parse(content: "EvalResults", name: str) -> ResultFile:
         limit=_limit(config.get("limit"), tasks.values()),
         chat_template=bool(content.get("chat_template")),
         fewshot_as_multiturn=bool(content.get("fewshot_as_multiturn")),
-        system_instruction=published_text(str(content.get("system_instruction") or "")) or None,
+        system_instruction=published_instruction(str(content.get("system_instruction") or "")) or None,
         versions=_versions(content, mdlm or {}),
         date=_date(content.get("date")),
         suite_hash=suite_hash,
