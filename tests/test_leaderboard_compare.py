@@ -107,6 +107,13 @@ def test_the_names_say_in_what_any_shared_task_differs(tmp_path: Path) -> None:
     assert (found.first, found.second) == ("organisation/model, shots=0", "organisation/model, shots=5")
 
 
+def test_files_without_a_common_metric_are_refused(tmp_path: Path) -> None:
+    second = gsm8k_file()
+    second["results"]["gsm8k"] = {"exact_match,flexible-extract": 0.5}
+    with pytest.raises(UnusableFile, match="have no metric in common on the same task"):
+        compare(write(tmp_path / "a", gsm8k_file()), write(tmp_path / "b", second))
+
+
 def with_metadata(**metadata: int) -> Any:
     file = suite_file()
     for config in file["configs"].values():

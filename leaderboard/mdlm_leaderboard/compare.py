@@ -56,6 +56,8 @@ def compare(first: Path, second: Path) -> list[Comparison]:
     metrics = dict.fromkeys(
         m for name in shared for m in files[0].tasks[name].metrics if m in files[1].tasks[name].metrics
     )
+    if not metrics:
+        raise UnusableFile(f"{str(first)!r} and {str(second)!r} have no metric in common on the same task")
     return [_comparison(labels, files, metric, shared, samples) for metric in metrics]
 
 
