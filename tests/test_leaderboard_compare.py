@@ -114,6 +114,15 @@ def test_files_without_a_common_metric_are_refused(tmp_path: Path) -> None:
         compare(write(tmp_path / "a", gsm8k_file()), write(tmp_path / "b", second))
 
 
+def test_the_names_say_how_the_examples_of_a_benchmark_were_drawn_and_shown(tmp_path: Path) -> None:
+    first, second = gsm8k_file(), gsm8k_file()
+    second["config"]["fewshot_seed"] = 7
+    first["chat_template"] = second["chat_template"] = "{{ messages }}"
+    first["fewshot_as_multiturn"], second["fewshot_as_multiturn"] = False, True
+    (found,) = compare(write(tmp_path / "a", first), write(tmp_path / "b", second))
+    assert found.second == "organisation/model, fewshot_seed=7, fewshot_as_multiturn=True"
+
+
 def with_metadata(**metadata: int) -> Any:
     file = suite_file()
     for config in file["configs"].values():

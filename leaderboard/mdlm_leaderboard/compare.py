@@ -190,5 +190,7 @@ def _settings(file: ResultFile, result: TaskResult) -> dict[str, object]:
     given = dict(result.generation)
     if file.mdlm is not None:
         given |= options_of(file, result) if result.output_type == "generate_until" else file.mdlm["likelihood"]
+    given["fewshot_seed"] = file.run_options["fewshot_seed"]  # of standard benchmarks; the suite has its own
+    given["fewshot_as_multiturn"] = file.chat_template and file.fewshot_as_multiturn
     given |= {name: value for name, value in result.metadata.items() if name.startswith("fewshot_")}
     return given | {"shots": result.shots, "chat template": file.chat_template, "model": file.model_kind}
