@@ -1,6 +1,7 @@
 """The difference between two result files, over tasks and over questions."""
 
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -107,13 +108,6 @@ def test_the_names_say_in_what_any_shared_task_differs(tmp_path: Path) -> None:
     assert (found.first, found.second) == ("organisation/model, shots=0", "organisation/model, shots=5")
 
 
-def test_files_without_a_common_metric_are_refused(tmp_path: Path) -> None:
-    second = gsm8k_file()
-    second["results"]["gsm8k"] = {"exact_match,flexible-extract": 0.5}
-    with pytest.raises(UnusableFile, match="have no metric in common on the same task"):
-        compare(write(tmp_path / "a", gsm8k_file()), write(tmp_path / "b", second))
-
-
 def test_the_names_say_how_the_examples_of_a_benchmark_were_drawn_and_shown(tmp_path: Path) -> None:
     first, second = gsm8k_file(), gsm8k_file()
     second["config"]["fewshot_seed"] = 7
@@ -121,6 +115,23 @@ def test_the_names_say_how_the_examples_of_a_benchmark_were_drawn_and_shown(tmp_
     first["fewshot_as_multiturn"], second["fewshot_as_multiturn"] = False, True
     (found,) = compare(write(tmp_path / "a", first), write(tmp_path / "b", second))
     assert found.second == "organisation/model, fewshot_seed=7, fewshot_as_multiturn=True"
+
+
+def test_a_perplexity_has_no_interval_over_its_log_likelihoods(tmp_path: Path) -> None:
+    paths = []
+    for name, answers in (("a", [-1, -2, -1, -2]), ("b", [-2, -2, -2, -2])):
+        score = math.exp(-sum(answers) / 4)
+        paths.append(write(tmp_path / name, gsm8k_file(score=score), {"gsm8k": answers}))
+    (found,) = compare(*paths)
+    assert found.over_questions is None
+    assert " over questions" not in sentence(found)
+
+
+def test_files_without_a_common_metric_are_refused(tmp_path: Path) -> None:
+    second = gsm8k_file()
+    second["results"]["gsm8k"] = {"exact_match,flexible-extract": 0.5}
+    with pytest.raises(UnusableFile, match="have no metric in common on the same task"):
+        compare(write(tmp_path / "a", gsm8k_file()), write(tmp_path / "b", second))
 
 
 def with_metadata(**metadata: int) -> Any:

@@ -1,8 +1,10 @@
 """`mdlm-leaderboard compare`: two result files of the same tasks, by question where their samples lie beside them."""
 
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 
 from mdlm_leaderboard.checkpoint import checkpoint_of, names_of
 from mdlm_lm_eval.results.asked import options_of
@@ -20,7 +22,8 @@ class Comparison:
     is_accuracy: whether scores are shares from 0 to 1, whose differences are told in percentage points.
     by_task: task -> both scores.
     over_tasks: mean over tasks with the t interval of the differences per task.
-    over_questions: the same mean with the paired bootstrap's interval within tasks, None without samples.
+    over_questions: the same mean with the paired bootstrap's interval within tasks, None without samples, and where a
+        score is no mean of theirs, such as a perplexity.
     answers: right answers that only one of them gives, None without samples or where scores are not right or wrong.
     """
 
@@ -145,7 +148,11 @@ def _comparison(
         for file in files
     )
     names = [name for name in first if name in second]
-    pairs = {name: samples[name][metric] for name in names if metric in samples[name]}
+    pairs = {
+        name: of_task
+        for name in names
+        if (of_task := samples[name].get(metric)) and _are_means((first[name], second[name]), of_task)
+    }
     is_whole = len(pairs) == len(names)
     is_right_or_wrong = is_whole and all(
         score in (0, 1) for of_task in pairs.values() for pair in of_task for score in pair
@@ -159,6 +166,13 @@ def _comparison(
         over_tasks=paired_interval({name: first[name] for name in names}, {name: second[name] for name in names}),
         over_questions=paired_bootstrap(pairs) if is_whole else None,
         answers=mcnemar(pair for of_task in pairs.values() for pair in of_task) if is_right_or_wrong else None,
+    )
+
+
+def _are_means(scores: tuple[float, float], pairs: Sequence[tuple[float, float]]) -> bool:
+    return all(
+        math.isclose(score, fmean(of), rel_tol=1e-6, abs_tol=1e-9)
+        for score, of in zip(scores, zip(*pairs, strict=True), strict=True)
     )
 
 
