@@ -2,6 +2,7 @@
 
 import hashlib
 import math
+import os
 from pathlib import Path
 from typing import Any
 
@@ -235,6 +236,13 @@ def test_two_files_that_disagree_are_both_named_and_neither_is_used(tmp_path: Pa
         "disagrees with 'b.json' on Masks appended (`mdlm_context`), 50 masks of 'built-in', steps 1 "
         "(0.9 against 0.8); neither is used"
     )
+
+
+def test_a_name_of_a_file_that_is_no_text_is_shown_as_far_as_it_is(tmp_path: Path) -> None:
+    write(tmp_path, a=suite_file())
+    (tmp_path / os.fsdecode(b"\xff.json")).write_text("{")
+    (refused,) = read_board(tmp_path).refused
+    assert refused.path == "?.json"
 
 
 def test_two_files_that_agree_count_once(tmp_path: Path) -> None:
