@@ -245,6 +245,15 @@ def test_a_name_of_a_file_that_is_no_text_is_shown_as_far_as_it_is(tmp_path: Pat
     assert refused.path == "?.json"
 
 
+def test_a_file_without_the_suites_hash_replaces_no_other_score(tmp_path: Path) -> None:
+    whole, other, bare = suite_file(n_masks=50, accuracy=0.8), suite_file(n_masks=2), suite_file(accuracy=0.5)
+    bare["config"]["mdlm"]["task_suite"] = {}
+    board = read_board(write(tmp_path, a=whole, b=bare, c=other))
+    assert list(board.rows[0].curve("masks")) == [2]
+    assert [one.path for one in board.refused] == ["a.json"]
+    assert "disagrees with 'b.json'" in board.refused[0].reason
+
+
 def test_two_files_that_agree_count_once(tmp_path: Path) -> None:
     board = board_of(tmp_path, a=suite_file(), b=suite_file())
     (row,) = measured(board)
