@@ -145,6 +145,14 @@ def test_a_generation_column_names_where_the_user_cut_answers(tmp_path: Path) ->
     assert str(score.place.x).endswith("n_masks=256, steps=256, max_gen_toks=64)")
 
 
+@pytest.mark.parametrize("masks", [[0, 0], [-5, -5], [3, 2], [10**400, 10**400]])
+def test_refuses_mask_counts_that_no_run_can_have_had(tmp_path: Path, masks: list[int]) -> None:
+    content = suite_file()
+    content["config"]["mdlm"]["tasks"]["mdlm_verb_largest"]["masks"] = masks
+    with pytest.raises(UnusableFile, match="records masks=.* for 'mdlm_verb_largest', which no run can have had"):
+        read(tmp_path, content)
+
+
 def test_a_benchmark_column_says_how_many_prompts_lost_their_beginning(tmp_path: Path) -> None:
     content = gsm8k_file(model="mdlm")
     content["config"]["mdlm"]["tasks"]["gsm8k"]["truncated_prompts"] = 12
