@@ -11,6 +11,7 @@ import yaml
 
 from mdlm_leaderboard.build import LeaderboardError, read_board
 from mdlm_leaderboard.experiments import SUMMARIES, summary_of
+from mdlm_leaderboard.page.columns import ranked
 from mdlm_leaderboard.published import published_rows
 from mdlm_leaderboard.rows import NO_MASKS, Board, LeaderboardRow
 from mdlm_lm_eval.results.suite import current_version
@@ -347,6 +348,21 @@ def test_adapters_of_one_name_and_other_weights_are_rows_of_their_own(tmp_path: 
     assert [(row.adapter, list(row.curve("masks"))) for row in rows] == [
         ("MA, seed 0 (aaaaaaa)", [10, 12]),
         ("MA, seed 0 (bbbbbbb)", [11]),
+    ]
+
+
+def test_seeds_over_other_weights_are_no_seeds_of_one_recipe(tmp_path: Path) -> None:
+    contents = {f"seed{n}": suite_file(adapter=f"MA, seed {n}") for n in (0, 1)}
+    for n, digest in enumerate(("a" * 64, "b" * 64)):
+        contents[f"seed{n}"]["config"]["mdlm"] |= {"weights": digest, "adapter_weights": str(n) * 64}
+        contents[f"plain{n}"] = suite_file()
+        contents[f"plain{n}"]["config"]["mdlm"]["weights"] = digest
+    board = board_of(tmp_path, **contents)
+    assert [(row.model, row.adapter) for row in ranked(board.sections[0].rows)] == [
+        ("built-in (aaaaaaa)", None),
+        ("built-in (bbbbbbb)", None),
+        ("built-in (aaaaaaa)", "MA, seed 0"),
+        ("built-in (bbbbbbb)", "MA, seed 1"),
     ]
 
 
