@@ -133,6 +133,8 @@ def test_an_adapter_is_called_what_its_card_says(tmp_path: Path, card: str, name
         ("cannot open /home/me/file.txt", "cannot open file.txt"),
         ({"steps": 4, "share": 0.5, "none": None}, {"steps": 4, "share": 0.5, "none": None}),
         ("n_masks=1,2,10", "n_masks=1,2,10"),
+        ({"filler": "/", "until": ["//", " / "]}, {"filler": "/", "until": ["//", " / "]}),
+        ("a // b", "a // b"),
         ({"system_instruction": "/no_think"}, {"system_instruction": "/no_think"}),
         ({"system_instruction": "Be brief. /no_think."}, {"system_instruction": "Be brief. /no_think."}),
         ({"system_instruction": "See /home/me/x /no_think"}, {"system_instruction": "See x /no_think"}),

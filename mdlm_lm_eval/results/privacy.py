@@ -15,8 +15,8 @@ _SECRET = re.compile(
 # Access tokens by their look, wherever they stand: of the Hugging Face Hub, of OpenAI, of GitHub.
 _TOKEN = re.compile(r"\b(?:hf_|sk-|gh[a-z]_|github_pat_)[\w-]{16,}")
 _USER_IN_URL = re.compile(r"(?<=://)[^/\s@]+@")
-_FOLDER = re.compile(r"(?:file:/+|~[\w.-]*/|/|[A-Za-z]:[\\/]|\\\\)[^\n{}<>]*")
-_FOLDER_IN_TEXT = re.compile(r"(?:(?<=[\s='\",(\[])|^)(?:file:/+|~[\w.-]*/|/|[A-Za-z]:[\\/])[^\s'\",)\]]+")
+_FOLDER = re.compile(r"(?=.*\w)(?:file:/+|~[\w.-]*/|/|[A-Za-z]:[\\/]|\\\\)[^\n{}<>]*")
+_FOLDER_IN_TEXT = re.compile(r"(?:(?<=[\s='\",(\[])|^)(?=\S*\w)(?:file:/+|~[\w.-]*/|/|[A-Za-z]:[\\/])[^\s'\",)\]]+")
 # What a model is told: there, a word such as /no_think is no path, unless one lies here.
 _INSTRUCTION = "system_instruction"
 _SWITCH = re.compile(r"(?<!\S)(/[\w-]+)(?=[.,;:!?]?(?:\s|$))")
