@@ -93,7 +93,7 @@ def test_the_names_say_in_what_any_shared_task_differs(tmp_path: Path) -> None:
     first, second = (
         lm_eval_file(
             names,
-            metrics=dict.fromkeys(names, {"acc,none": 0.5}),
+            metrics={name: {"acc,none": 0.5} for name in names},
             asked=10,
             original=10,
             version="1",

@@ -170,7 +170,7 @@ def test_a_benchmark_column_names_how_its_examples_were_drawn_and_shown(tmp_path
 def test_refuses_mask_counts_that_no_run_can_have_had(tmp_path: Path, masks: list[int]) -> None:
     content = suite_file()
     content["config"]["mdlm"]["tasks"]["mdlm_verb_largest"]["masks"] = masks
-    with pytest.raises(UnusableFile, match="records masks=.* for 'mdlm_verb_largest', which no run can have had"):
+    with pytest.raises(UnusableFile, match=r"records masks=.* for 'mdlm_verb_largest', which no run can have had"):
         read(tmp_path, content)
 
 

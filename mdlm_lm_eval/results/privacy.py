@@ -53,9 +53,7 @@ def published_text(text: str) -> str:
 def published_instruction(text: str) -> str:
     """The same for a system instruction, whose words such as `/no_think` are no paths unless one lies here."""
     parts = _SWITCH.split(text)  # every second one is such a word
-    return "".join(
-        part if n % 2 and not Path(part).exists() else published_text(part) for n, part in enumerate(parts)
-    )
+    return "".join(part if n % 2 and not Path(part).exists() else published_text(part) for n, part in enumerate(parts))
 
 
 def published_command(command: str) -> str:
