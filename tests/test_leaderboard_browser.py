@@ -269,6 +269,8 @@ def test_a_link_to_a_row_opens_it(page: webdriver.Chrome, site: str) -> None:
     assert page.find_element(By.ID, "base-ce-detail").is_displayed()
     page.get(f"{site}#dream-limit")
     assert page.find_element(By.ID, "dream-limit-detail").is_displayed(), "also behind the switch"
+    page.get(f"{site}#%")
+    assert shown(page), "a link that was cut off names no row"
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

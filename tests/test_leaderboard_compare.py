@@ -1,6 +1,7 @@
 """The difference between two result files, over tasks and over questions."""
 
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 from mdlm_leaderboard.__main__ import main
 from mdlm_leaderboard.compare import as_text, compare, sentence
 from mdlm_lm_eval.results.files import UnusableFile
-from tests.leaderboard_files import gsm8k_file, suite_file
+from tests.leaderboard_files import gsm8k_file, lm_eval_file, suite_file
 
 
 def write(folder: Path, content: Any, answers: dict[str, list[int]] | None = None) -> Path:
@@ -74,6 +75,63 @@ def test_the_names_say_in_what_two_runs_of_one_model_differ(tmp_path: Path) -> N
     (found,) = compare(write(tmp_path / "a", first), write(tmp_path / "b", second))
     assert found.first == "built-in (aaaaaaa), float32"
     assert found.second == "built-in (bbbbbbb), bfloat16, load_in_4bit=True"
+
+
+def test_the_names_say_what_a_request_decides_over_the_model_arguments(tmp_path: Path) -> None:
+    first, second = suite_file(block_length=16), suite_file(block_length=16)
+    for config in second["configs"].values():
+        config["generation_kwargs"] |= {"temperature": 0.7, "do_sample": False, "n_masks": 8}
+    (found,) = compare(write(tmp_path / "a", first), write(tmp_path / "b", second))
+    # do_sample=false means temperature 0, and blocks longer than a request's masks fall away.
+    assert found.second.startswith("built-in, ")
+    assert {"n_masks=8", "block_length=None"} <= set(found.second.split(", "))
+    assert "temperature" not in found.second
+
+
+def test_the_names_say_in_what_any_shared_task_differs(tmp_path: Path) -> None:
+    names = ["arc", "boolq"]
+    first, second = (
+        lm_eval_file(
+            names,
+            metrics={name: {"acc,none": 0.5} for name in names},
+            asked=10,
+            original=10,
+            version="1",
+            shots=0,
+            model="hf",
+            model_args={"pretrained": "organisation/model"},
+        )
+        for _ in range(2)
+    )
+    second["n-shot"]["boolq"] = 5
+    (found,) = compare(write(tmp_path / "a", first), write(tmp_path / "b", second))
+    assert (found.first, found.second) == ("organisation/model, shots=0", "organisation/model, shots=5")
+
+
+def test_the_names_say_how_the_examples_of_a_benchmark_were_drawn_and_shown(tmp_path: Path) -> None:
+    first, second = gsm8k_file(), gsm8k_file()
+    second["config"]["fewshot_seed"] = 7
+    first["chat_template"] = second["chat_template"] = "{{ messages }}"
+    first["fewshot_as_multiturn"], second["fewshot_as_multiturn"] = False, True
+    (found,) = compare(write(tmp_path / "a", first), write(tmp_path / "b", second))
+    assert found.second == "organisation/model, fewshot_seed=7, fewshot_as_multiturn=True"
+
+
+def test_a_perplexity_has_no_interval_over_its_log_likelihoods(tmp_path: Path) -> None:
+    paths = []
+    for name, answers in (("a", [-1, -2, -1, -2]), ("b", [-2, -2, -2, -2])):
+        score = math.exp(-sum(answers) / 4)
+        paths.append(write(tmp_path / name, gsm8k_file(score=score), {"gsm8k": answers}))
+    (found,) = compare(*paths)
+    assert found.over_questions is None
+    assert " over questions" not in sentence(found)
+
+
+def test_files_without_a_common_metric_are_refused(tmp_path: Path) -> None:
+    second = gsm8k_file()
+    second["results"]["gsm8k"] = {"exact_match,flexible-extract": 0.5}
+    with pytest.raises(UnusableFile, match="have no metric in common on the same task"):
+        compare(write(tmp_path / "a", gsm8k_file()), write(tmp_path / "b", second))
 
 
 def with_metadata(**metadata: int) -> Any:

@@ -145,6 +145,35 @@ def test_a_generation_column_names_where_the_user_cut_answers(tmp_path: Path) ->
     assert str(score.place.x).endswith("n_masks=256, steps=256, max_gen_toks=64)")
 
 
+@pytest.mark.parametrize("model", ["hf", "mdlm"])
+def test_a_generation_column_names_other_stop_strings(tmp_path: Path, model: str) -> None:
+    content = gsm8k_file(model=model)
+    content["config"]["gen_kwargs"] = {"until": ["Q:"], "do_sample": False}
+    (score,) = file_scores(read(tmp_path, content)).scores
+    assert str(score.place.x).endswith(", until=['Q:'])")
+
+
+def test_a_row_of_the_suite_names_how_many_tokens_the_user_asked_for(tmp_path: Path) -> None:
+    content = suite_file(steps=1)
+    content["config"]["gen_kwargs"] = {"max_gen_toks": 3}
+    assert file_scores(read(tmp_path, content)).scores[0].place.decoding.other == "max_gen_toks=3"
+
+
+def test_a_benchmark_column_names_how_its_examples_were_drawn_and_shown(tmp_path: Path) -> None:
+    content = gsm8k_file() | {"chat_template": "{{ messages }}", "fewshot_as_multiturn": False}
+    content["config"]["fewshot_seed"] = 7
+    (score,) = file_scores(read(tmp_path, content)).scores
+    assert "; 5-shot, fewshot_seed=7, chat template with the examples in one turn; " in str(score.place.x)
+
+
+@pytest.mark.parametrize("masks", [[0, 0], [-5, -5], [3, 2], [10**400, 10**400]])
+def test_refuses_mask_counts_that_no_run_can_have_had(tmp_path: Path, masks: list[int]) -> None:
+    content = suite_file()
+    content["config"]["mdlm"]["tasks"]["mdlm_verb_largest"]["masks"] = masks
+    with pytest.raises(UnusableFile, match=r"records masks=.* for 'mdlm_verb_largest', which no run can have had"):
+        read(tmp_path, content)
+
+
 def test_a_benchmark_column_says_how_many_prompts_lost_their_beginning(tmp_path: Path) -> None:
     content = gsm8k_file(model="mdlm")
     content["config"]["mdlm"]["tasks"]["gsm8k"]["truncated_prompts"] = 12

@@ -2,6 +2,7 @@
 
 import hashlib
 import math
+import os
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import yaml
 
 from mdlm_leaderboard.build import LeaderboardError, read_board
 from mdlm_leaderboard.experiments import SUMMARIES, summary_of
+from mdlm_leaderboard.page.columns import ranked
 from mdlm_leaderboard.published import published_rows
 from mdlm_leaderboard.rows import NO_MASKS, Board, LeaderboardRow
 from mdlm_lm_eval.results.suite import current_version
@@ -237,6 +239,22 @@ def test_two_files_that_disagree_are_both_named_and_neither_is_used(tmp_path: Pa
     )
 
 
+def test_a_name_of_a_file_that_is_no_text_is_shown_as_far_as_it_is(tmp_path: Path) -> None:
+    write(tmp_path, a=suite_file())
+    (tmp_path / os.fsdecode(b"\xff.json")).write_text("{")
+    (refused,) = read_board(tmp_path).refused
+    assert refused.path == "?.json"
+
+
+def test_a_file_without_the_suites_hash_replaces_no_other_score(tmp_path: Path) -> None:
+    whole, other, bare = suite_file(n_masks=50, accuracy=0.8), suite_file(n_masks=2), suite_file(accuracy=0.5)
+    bare["config"]["mdlm"]["task_suite"] = {}
+    board = read_board(write(tmp_path, a=whole, b=bare, c=other))
+    assert list(board.rows[0].curve("masks")) == [2]
+    assert [one.path for one in board.refused] == ["a.json"]
+    assert "disagrees with 'b.json'" in board.refused[0].reason
+
+
 def test_two_files_that_agree_count_once(tmp_path: Path) -> None:
     board = board_of(tmp_path, a=suite_file(), b=suite_file())
     (row,) = measured(board)
@@ -330,6 +348,21 @@ def test_adapters_of_one_name_and_other_weights_are_rows_of_their_own(tmp_path: 
     assert [(row.adapter, list(row.curve("masks"))) for row in rows] == [
         ("MA, seed 0 (aaaaaaa)", [10, 12]),
         ("MA, seed 0 (bbbbbbb)", [11]),
+    ]
+
+
+def test_seeds_over_other_weights_are_no_seeds_of_one_recipe(tmp_path: Path) -> None:
+    contents = {f"seed{n}": suite_file(adapter=f"MA, seed {n}") for n in (0, 1)}
+    for n, digest in enumerate(("a" * 64, "b" * 64)):
+        contents[f"seed{n}"]["config"]["mdlm"] |= {"weights": digest, "adapter_weights": str(n) * 64}
+        contents[f"plain{n}"] = suite_file()
+        contents[f"plain{n}"]["config"]["mdlm"]["weights"] = digest
+    board = board_of(tmp_path, **contents)
+    assert [(row.model, row.adapter) for row in ranked(board.sections[0].rows)] == [
+        ("built-in (aaaaaaa)", None),
+        ("built-in (bbbbbbb)", None),
+        ("built-in (aaaaaaa)", "MA, seed 0"),
+        ("built-in (bbbbbbb)", "MA, seed 1"),
     ]
 
 

@@ -52,6 +52,10 @@ def lacking(content: dict[str, Any], *keys: str) -> dict[str, Any]:
             lacking(suite_file(), "config", "mdlm", "tasks", "mdlm_verb_largest", "masks"),
             "states no mask count for 'mdlm_verb_largest'",
         ),
+        (
+            lacking(suite_file(), "config", "mdlm", "task_suite", "sha256"),
+            "does not record the suite's sha256 of --model mdlm",
+        ),
         (suite_file(model="hf"), "names no model; run it with --model_args pretrained=..."),
         (
             gsm8k_file(asked=10, limit=10),

@@ -133,6 +133,13 @@ def test_an_adapter_is_called_what_its_card_says(tmp_path: Path, card: str, name
         ("cannot open /home/me/file.txt", "cannot open file.txt"),
         ({"steps": 4, "share": 0.5, "none": None}, {"steps": 4, "share": 0.5, "none": None}),
         ("n_masks=1,2,10", "n_masks=1,2,10"),
+        ({"filler": "/", "until": ["//", " / "]}, {"filler": "/", "until": ["//", " / "]}),
+        ("a // b", "a // b"),
+        ({"system_instruction": "/no_think"}, {"system_instruction": "/no_think"}),
+        ({"system_instruction": "Be brief. /no_think."}, {"system_instruction": "Be brief. /no_think."}),
+        ({"system_instruction": "See /home/me/x /no_think"}, {"system_instruction": "See x /no_think"}),
+        ({"system_instruction": "/tmp"}, {"system_instruction": "tmp"}),
+        ({"pretrained": "/model"}, {"pretrained": "model"}),
     ],
 )  # fmt: skip
 def test_secrets_and_folders_are_not_published(given: Any, left: Any) -> None:
@@ -152,6 +159,11 @@ def test_secrets_and_folders_are_not_published(given: Any, left: Any) -> None:
         ),
         ("mdlm-sweep --output_path=/home/me/out --config e09", "mdlm-sweep --output_path=out --config e09"),
         ("mdlm-sweep 'unfinished /home/me/out", "mdlm-sweep 'unfinished out"),
+        (
+            "lm_eval --system_instruction /no_think --output_path /out",
+            "lm_eval --system_instruction /no_think --output_path out",
+        ),
+        ("lm_eval --system_instruction=/no_think", "lm_eval --system_instruction=/no_think"),
     ],
 )
 def test_a_recorded_command_names_neither(command: str, left: str) -> None:

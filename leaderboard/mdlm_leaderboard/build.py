@@ -75,7 +75,7 @@ def _no_garbage_collection() -> Iterator[None]:
 
 
 def _read(results: Path, path: Path) -> FileScores | Refused:
-    name = path.relative_to(results).as_posix()
+    name = path.relative_to(results).as_posix().encode("utf-8", "replace").decode("utf-8")  # no other can be written
     try:
         return file_scores(read_result_file(path, name))
     except UnusableFile as error:

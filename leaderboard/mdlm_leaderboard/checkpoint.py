@@ -60,8 +60,8 @@ _SILENT_ARGUMENTS = frozenset(
 class Checkpoint:
     """The model behind a score. `loading` is text such as `bfloat16`.
 
-    `identity` tells apart folders of one name: digests of their weights, or of the paths that old files have; "" where
-    the names alone do.
+    `identity`, of model and adapter, tells apart folders of one name: digests of their weights, or of the paths that
+    old files have; "" where the names alone do.
     """
 
     model: str
@@ -69,7 +69,7 @@ class Checkpoint:
     family: str
     loading: str
     states_masks: bool
-    identity: str
+    identity: tuple[str, str]
 
     def __str__(self) -> str:
         return repr(self.model) + (f" with {self.adapter!r}" if self.adapter else "")
@@ -109,22 +109,23 @@ def checkpoint_of(file: ResultFile) -> Checkpoint:
 def names_of(checkpoints: Iterable[Checkpoint]) -> dict[Checkpoint, tuple[str, str | None]]:
     """Model and adapter as they are shown: where two of other weights have one name, with the weights' digest."""
     checkpoints = set(checkpoints)
-    identities: dict[tuple[str, str | None], set[str]] = {}
+    weights: dict[tuple[str, ...], set[str]] = {}
     for one in checkpoints:
-        identities.setdefault((one.model, one.adapter), set()).add(one.identity)
+        weights.setdefault((one.model,), set()).add(one.identity[0])
+        weights.setdefault((one.model, one.adapter or ""), set()).add(one.identity[1])
     names: dict[Checkpoint, tuple[str, str | None]] = {}
     for one in checkpoints:
-        several = len(identities[one.model, one.adapter]) > 1
-        digest = f" ({one.identity.rpartition('+')[2][:7]})" if several and one.identity else ""
-        names[one] = (one.model, one.adapter + digest) if one.adapter else (one.model + digest, None)
+        several = len(weights[one.model,]) > 1, len(weights[one.model, one.adapter or ""]) > 1
+        digests = [f" ({of[:7]})" if are and of else "" for are, of in zip(several, one.identity, strict=True)]
+        names[one] = one.model + digests[0], one.adapter and one.adapter + digests[1]
     return names
 
 
-def _identity(file: ResultFile) -> str:
+def _identity(file: ResultFile) -> tuple[str, str]:
     digests = []
     for name, given in zip(("weights", "adapter_weights"), file.folders, strict=True):
         digest = (file.mdlm or {}).get(name) or (file.sweep.get("settings") or {}).get(name)
         if not digest and not is_public(given) and recorded_name(given) != BUILT_IN:
             digest = hashlib.sha256(given.encode()).hexdigest()
         digests.append(str(digest or ""))
-    return "+".join(digests).strip("+")
+    return digests[0], digests[1]

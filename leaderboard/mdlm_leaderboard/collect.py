@@ -32,6 +32,8 @@ class Collected:
 
 def collect(outcomes: Iterable[FileScores | Refused]) -> Collected:
     """Joins what files say of the same place. Of two that disagree neither is used, of two that agree the first is."""
+    outcomes = list(outcomes)
+    hashes = _hashes(score.place.setting for one in outcomes if isinstance(one, FileScores) for score in one.scores)
     found: dict[Place, dict[str, Found]] = {}
     disputes: dict[Place, dict[tuple[str, str], str]] = {}
     refused = []
@@ -40,7 +42,7 @@ def collect(outcomes: Iterable[FileScores | Refused]) -> Collected:
             refused.append(outcome)
             continue
         refused += [Refused(outcome.run.path, reason) for reason in outcome.left_out]
-        for score in outcome.scores:
+        for score in (replace(one, place=_with_hash(one.place, hashes)) for one in outcome.scores):
             tasks = found.setdefault(score.place, {})
             first = tasks.setdefault(score.task, Found(score, outcome.run))
             if not _agree(first.score, score):
@@ -51,9 +53,8 @@ def collect(outcomes: Iterable[FileScores | Refused]) -> Collected:
         for (one, other), difference in pairs.items():
             if not place.is_repeated:
                 refused.append(Refused(one, f"disagrees with {other!r} on {place} ({difference}); neither is used"))
-    places = _with_hashes(found)
-    for place in [place for place, tasks in places.items() if _is_of_suite(place) and tasks.keys() != task_names()]:
-        tasks = places.pop(place)
+    for place in [place for place, tasks in found.items() if _is_of_suite(place) and tasks.keys() != task_names()]:
+        tasks = found.pop(place)
         if not place.is_repeated:
             found_one = next(iter(tasks.values()))
             were = "was" if len(tasks) == 1 else "were"
@@ -63,8 +64,8 @@ def collect(outcomes: Iterable[FileScores | Refused]) -> Collected:
             )
             refused.append(Refused(found_one.run.path, reason))
     return Collected(
-        estimates={place: _estimate(place, [one.score for one in tasks.values()]) for place, tasks in places.items()},
-        runs={place: _unique_runs(tasks.values()) for place, tasks in places.items()},
+        estimates={place: _estimate(place, [one.score for one in tasks.values()]) for place, tasks in found.items()},
+        runs={place: _unique_runs(tasks.values()) for place, tasks in found.items()},
         refused=tuple(refused),
     )
 
@@ -77,19 +78,19 @@ def _is_of_suite(place: Place) -> bool:
     return place.experiment != "benchmarks"
 
 
-def _with_hashes(found: Mapping[Place, dict[str, Found]]) -> dict[Place, dict[str, Found]]:
-    """Gives scores of other models, which record no suite hash, that of the only suite state with their setting."""
+def _hashes(settings: Iterable[Setting]) -> dict[Setting, str]:
+    """Of settings without their suite hash, those with one state of the suite."""
     hashes: dict[Setting, set[str]] = {}
-    for place in found:
-        if place.setting.suite_hash:
-            hashes.setdefault(replace(place.setting, suite_hash=None), set()).add(place.setting.suite_hash)
-    places = {}
-    for place, tasks in found.items():
-        known = hashes.get(place.setting, set())
-        if len(known) == 1:
-            place = replace(place, setting=replace(place.setting, suite_hash=next(iter(known))))
-        places[place] = tasks
-    return places
+    for setting in set(settings):
+        if setting.suite_hash:
+            hashes.setdefault(replace(setting, suite_hash=None), set()).add(setting.suite_hash)
+    return {setting: next(iter(known)) for setting, known in hashes.items() if len(known) == 1}
+
+
+def _with_hash(place: Place, hashes: Mapping[Setting, str]) -> Place:
+    """Gives scores of other models, which record no suite hash, that of the only suite state with their setting."""
+    known = hashes.get(place.setting)
+    return replace(place, setting=replace(place.setting, suite_hash=known)) if known else place
 
 
 def _estimate(place: Place, scores: list[TaskScore]) -> Estimate:

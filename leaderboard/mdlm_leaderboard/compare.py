@@ -1,14 +1,16 @@
 """`mdlm-leaderboard compare`: two result files of the same tasks, by question where their samples lie beside them."""
 
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 
 from mdlm_leaderboard.checkpoint import checkpoint_of, names_of
-from mdlm_leaderboard.decoding import DECODING_DEFAULTS
+from mdlm_lm_eval.results.asked import options_of
 from mdlm_lm_eval.results.files import UnusableFile
 from mdlm_lm_eval.results.markdown import markdown_table
-from mdlm_lm_eval.results.result_file import ResultFile, read_result_file, unusable_if_different
+from mdlm_lm_eval.results.result_file import ResultFile, TaskResult, read_result_file, unusable_if_different
 from mdlm_lm_eval.results.samples import Question, read_scores, samples_path
 from mdlm_lm_eval.results.statistics import Interval, McNemar, mcnemar, paired_bootstrap, paired_interval
 
@@ -20,7 +22,8 @@ class Comparison:
     is_accuracy: whether scores are shares from 0 to 1, whose differences are told in percentage points.
     by_task: task -> both scores.
     over_tasks: mean over tasks with the t interval of the differences per task.
-    over_questions: the same mean with the paired bootstrap's interval within tasks, None without samples.
+    over_questions: the same mean with the paired bootstrap's interval within tasks, None without samples, and where a
+        score is no mean of theirs, such as a perplexity.
     answers: right answers that only one of them gives, None without samples or where scores are not right or wrong.
     """
 
@@ -52,10 +55,12 @@ def compare(first: Path, second: Path) -> list[Comparison]:
         _check_same(f"number of questions of {name}", *(file.tasks[name].n_questions for file in files))
         _check_same(f"fewshot_seed of {name}", *(file.tasks[name].metadata.get("fewshot_seed") for file in files))
     samples = {name: _samples(first, second, name) for name in shared}
-    labels = _labels(*files)
+    labels = _labels(*files, shared)
     metrics = dict.fromkeys(
         m for name in shared for m in files[0].tasks[name].metrics if m in files[1].tasks[name].metrics
     )
+    if not metrics:
+        raise UnusableFile(f"{str(first)!r} and {str(second)!r} have no metric in common on the same task")
     return [_comparison(labels, files, metric, shared, samples) for metric in metrics]
 
 
@@ -143,7 +148,11 @@ def _comparison(
         for file in files
     )
     names = [name for name in first if name in second]
-    pairs = {name: samples[name][metric] for name in names if metric in samples[name]}
+    pairs = {
+        name: of_task
+        for name in names
+        if (of_task := samples[name].get(metric)) and _are_means((first[name], second[name]), of_task)
+    }
     is_whole = len(pairs) == len(names)
     is_right_or_wrong = is_whole and all(
         score in (0, 1) for of_task in pairs.values() for pair in of_task for score in pair
@@ -160,26 +169,42 @@ def _comparison(
     )
 
 
-def _labels(first: ResultFile, second: ResultFile) -> tuple[str, str]:
-    """Model and adapter, and the settings in which the two runs differ."""
-    settings = [_settings(file) for file in (first, second)]
-    different = [name for name in {**settings[0], **settings[1]} if settings[0].get(name) != settings[1].get(name)]
+def _are_means(scores: tuple[float, float], pairs: Sequence[tuple[float, float]]) -> bool:
+    return all(
+        math.isclose(score, fmean(of), rel_tol=1e-6, abs_tol=1e-9)
+        for score, of in zip(scores, zip(*pairs, strict=True), strict=True)
+    )
+
+
+def _labels(first: ResultFile, second: ResultFile, shared: list[str]) -> tuple[str, str]:
+    """Model and adapter, and the settings in which the two runs differ on any task."""
+    settings = [[_settings(file, file.tasks[name]) for name in shared] for file in (first, second)]
+    different: dict[str, list[int]] = {}  # option -> the tasks in which it differs
+    for n, (one, other) in enumerate(zip(*settings, strict=True)):
+        for option in {**one, **other}:
+            if one.get(option) != other.get(option):
+                different.setdefault(option, []).append(n)
     checkpoints = checkpoint_of(first), checkpoint_of(second)
     is_loaded_alike = checkpoints[0].loading == checkpoints[1].loading
     names = names_of(checkpoints)
+    cut = [sum(file.tasks[name].truncated_prompts for name in shared) for file in (first, second)]
     labels = []
-    for checkpoint, of in zip(checkpoints, settings, strict=True):
+    for checkpoint, of, n_cut in zip(checkpoints, settings, cut, strict=True):
         model, adapter = names[checkpoint]
         facts = [] if is_loaded_alike else [checkpoint.loading]
-        facts += [f"{name}={of.get(name)}" for name in different]
+        for option, tasks in different.items():
+            facts.append(f"{option}={' and '.join(dict.fromkeys(str(of[n].get(option)) for n in tasks))}")
+        facts += [f"prompts cut off={n_cut}"] if cut[0] != cut[1] else []
         labels.append(", ".join([model + (f" with {adapter}" if adapter else ""), *filter(None, facts)]))
     return labels[0], labels[1]
 
 
-def _settings(file: ResultFile) -> dict[str, object]:
-    given = {**(file.mdlm or {}).get("likelihood", {}), **(file.mdlm or {}).get("decoding", {}), **file.gen_kwargs}
-    task = next(iter(file.tasks.values()))
-    given |= {name: task.generation[name] for name in task.generation.keys() & DECODING_DEFAULTS.keys()}
-    given |= {name: value for name, value in task.metadata.items() if name.startswith("fewshot_")}
-    given["prompts cut off"] = sum(task.truncated_prompts for task in file.tasks.values())
-    return given | {"shots": task.shots, "chat template": file.chat_template, "model": file.model_kind}
+def _settings(file: ResultFile, result: TaskResult) -> dict[str, object]:
+    """What a task's score depends on beside the checkpoint."""
+    given = dict(result.generation)
+    if file.mdlm is not None:
+        given |= options_of(file, result) if result.output_type == "generate_until" else file.mdlm["likelihood"]
+    given["fewshot_seed"] = file.run_options["fewshot_seed"]  # of standard benchmarks; the suite has its own
+    given["fewshot_as_multiturn"] = file.chat_template and file.fewshot_as_multiturn
+    given |= {name: value for name, value in result.metadata.items() if name.startswith("fewshot_")}
+    return given | {"shots": result.shots, "chat template": file.chat_template, "model": file.model_kind}

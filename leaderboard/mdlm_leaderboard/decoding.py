@@ -19,7 +19,7 @@ _COLUMNS = frozenset({"steps", "unmasking"})
 _SILENT_IN_LIKELIHOOD = silent_names() | {"n_masks", "mc_num", "seed"}
 # What sets the pace of a way of decoding: the points of one curve of accuracy against speed.
 _PACE_NAMES = ("steps", "steps_per_block", *PARALLEL_RULES)
-_DEFAULT_SEED = "1234"  # lm-eval's own
+DEFAULT_SEED = "1234"  # lm-eval's own
 _NOT_STATED = "mask count not stated"
 
 
@@ -35,14 +35,14 @@ class Decoding:
 def suite_decoding(file: ResultFile, result: TaskResult, task: SuiteTask) -> Decoding:
     """How a task of the suite was decoded. In one step no order is left to choose, so `unmasking` is then "none"."""
     if file.mdlm is None:
-        return Decoding(AUTOREGRESSIVE, "", _sampling_of_others(result))
+        return Decoding(AUTOREGRESSIVE, "", ", ".join(_sampling_of_others(file, result)))
     options = options_of(file, result)
     steps = _suite_steps(options, result, task)
     if steps == "1":
         options["unmasking"] = "none"
     if is_block_diffusion(result):
         options["block_length"] = result.effective["block_length"][1]
-    facts = _deviations(options)
+    facts = [*_deviations(options), *_typed(file, DECODING_DEFAULTS.keys() - {"max_gen_toks"})]
     masks = result.effective["masks"][1]
     if not task.is_open_ended and masks > 1:
         facts.append(f"{masks - 1} mask{'s' if masks > 2 else ''} after the text")
@@ -74,7 +74,7 @@ def _steps_of_a_block(options: Mapping[str, Any], result: TaskResult) -> str:
 def benchmark_decoding(file: ResultFile, result: TaskResult, *, is_autoregressive: bool) -> str:
     """How a standard benchmark was scored, as the last words of its column."""
     if file.mdlm is None:
-        facts = [AUTOREGRESSIVE if is_autoregressive else _NOT_STATED, _sampling_of_others(result)]
+        facts = [AUTOREGRESSIVE if is_autoregressive else _NOT_STATED, *_sampling_of_others(file, result)]
     elif result.output_type == "generate_until":
         options = options_of(file, result)
         facts = [_masks(options, result), f"steps={_range(result.effective['steps'])}", *_unmasking(options)]
@@ -85,7 +85,7 @@ def benchmark_decoding(file: ResultFile, result: TaskResult, *, is_autoregressiv
             *file.gen_kwargs,
         }:
             facts.append(f"max_gen_toks={options['max_gen_toks']}")
-        facts += _deviations(options)
+        facts += _deviations(options) + _typed(file, DECODING_DEFAULTS)
     else:
         likelihood = {**LIKELIHOOD_DEFAULTS, **file.mdlm["likelihood"]}
         masks = likelihood["n_masks"]
@@ -135,7 +135,7 @@ def _deviations(options: Mapping[str, Any]) -> list[str]:
 
 
 def _seed(options: Mapping[str, Any]) -> list[str]:
-    return [] if str(options["seed"]) == _DEFAULT_SEED else [f"seed={options['seed']}"]
+    return [] if str(options["seed"]) == DEFAULT_SEED else [f"seed={options['seed']}"]
 
 
 def _changed(options: Mapping[str, Any], defaults: Mapping[str, Any], silent: Collection[str]) -> list[str]:
@@ -151,10 +151,18 @@ def _same(value: Any, usual: Any) -> bool:
     return str(value).lower() == str(usual).lower() or (usual == 0.0 and not float(value or 0))
 
 
-def _sampling_of_others(result: TaskResult) -> str:
+def _sampling_of_others(file: ResultFile, result: TaskResult) -> list[str]:
     """Sampling settings of a model other than ours, which decodes greedily where they are silent."""
+    if result.output_type != "generate_until":
+        return []
     temperature = float(result.generation.get("temperature") or 0)
-    return f"temperature={temperature:g}" if temperature and result.generation.get("do_sample") else ""
+    sampling = [f"temperature={temperature:g}"] if temperature and result.generation.get("do_sample") else []
+    return sampling + _typed(file, ("temperature",))
+
+
+def _typed(file: ResultFile, shown: Collection[str]) -> list[str]:
+    """What the user asked of every request (`--gen_kwargs`), such as other stop strings, beside what is `shown`."""
+    return [f"{name}={value}" for name, value in file.gen_kwargs.items() if name not in {*shown, "do_sample"}]
 
 
 def _range(bounds: tuple[int, int]) -> str:

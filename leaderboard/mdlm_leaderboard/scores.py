@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from mdlm_lm_eval.tasks.settings import DEFAULT_SETTINGS
 
 from mdlm_leaderboard.checkpoint import Checkpoint, autoregressive_kinds, checkpoint_of
-from mdlm_leaderboard.decoding import Decoding, benchmark_decoding, method_and_pace, suite_decoding
+from mdlm_leaderboard.decoding import DEFAULT_SEED, Decoding, benchmark_decoding, method_and_pace, suite_decoding
 from mdlm_leaderboard.experiments import BY_NAME, EXPERIMENTS, SuiteRun
 from mdlm_leaderboard.rows import NO_MASKS, Run, Series, Setting, Speed
 from mdlm_leaderboard.runs import machine_of, run_of
@@ -157,14 +157,19 @@ def _benchmark_scores(
     if file.mdlm is not None and "masks" not in result.effective:
         return [], [f"states no mask count for {result.name!r}"]
     setting = Setting(None, None, None, None, None, file.limit, file.chat_template)
-    chat = ", chat template" if file.chat_template else ""
+    prompts = [f"{result.shots}-shot"]
+    if result.shots and str(file.run_options["fewshot_seed"]) not in ("None", DEFAULT_SEED):
+        prompts.append(f"fewshot_seed={file.run_options['fewshot_seed']}")
+    if file.chat_template:
+        in_one = " with the examples in one turn" if result.shots and not file.fewshot_as_multiturn else ""
+        prompts.append(f"chat template{in_one}")
     how = benchmark_decoding(file, result, is_autoregressive=file.model_kind in autoregressive_kinds())
     scores, unfit = [], []
     for metric, mean in result.metrics.items():
         if not result.is_accuracy(metric):
             unfit.append(f"{metric!r} of {result.name!r} is no accuracy from 0 to 1")
             continue
-        what = f"{result.name} v{result.version} ({metric.removesuffix(',none')}; {result.shots}-shot{chat}"
+        what = f"{result.name} v{result.version} ({metric.removesuffix(',none')}; {', '.join(prompts)}"
         place = Place(checkpoint, Decoding("", "", ""), setting, "benchmarks", "", f"{what}; {how})")
         error, speed = result.standard_errors.get(metric), _speed(file, result, f"{what})")
         scores.append(TaskScore(place, result.name, mean, error, result.n_questions, speed=speed))

@@ -69,6 +69,8 @@ def _settings_problems(file: ResultFile) -> Iterator[str]:
         for name in _RECORDED:
             if name not in file.mdlm:
                 yield f"does not record {name!r} of --model mdlm"
+        if file.suite_hash is None and any(map(suite_task, file.tasks)):
+            yield "does not record the suite's sha256 of --model mdlm"
     elif checkpoint_of(file).model == file.model_kind:
         yield "names no model; run it with --model_args pretrained=..."
 

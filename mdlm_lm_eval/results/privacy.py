@@ -5,7 +5,7 @@ import re
 import shlex
 import sys
 from collections.abc import Mapping
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 # Arguments that grant access, or say how the user's machine reaches the network.
@@ -15,8 +15,11 @@ _SECRET = re.compile(
 # Access tokens by their look, wherever they stand: of the Hugging Face Hub, of OpenAI, of GitHub.
 _TOKEN = re.compile(r"\b(?:hf_|sk-|gh[a-z]_|github_pat_)[\w-]{16,}")
 _USER_IN_URL = re.compile(r"(?<=://)[^/\s@]+@")
-_FOLDER = re.compile(r"(?:file:/+|~[\w.-]*/|/|[A-Za-z]:[\\/]|\\\\)[^\n{}<>]*")
-_FOLDER_IN_TEXT = re.compile(r"(?:(?<=[\s='\",(\[])|^)(?:file:/+|~[\w.-]*/|/|[A-Za-z]:[\\/])[^\s'\",)\]]+")
+_FOLDER = re.compile(r"(?=.*\w)(?:file:/+|~[\w.-]*/|/|[A-Za-z]:[\\/]|\\\\)[^\n{}<>]*")
+_FOLDER_IN_TEXT = re.compile(r"(?:(?<=[\s='\",(\[])|^)(?=\S*\w)(?:file:/+|~[\w.-]*/|/|[A-Za-z]:[\\/])[^\s'\",)\]]+")
+# What a model is told: there, a word such as /no_think is no path, unless one lies here.
+_INSTRUCTION = "system_instruction"
+_SWITCH = re.compile(r"(?<!\S)(/[\w-]+)(?=[.,;:!?]?(?:\s|$))")
 _MARK = "(removed)"
 # A model's words, which lm-eval's samples hold as they are, too.
 _WORD_FOR_WORD = frozenset({"exact_answers"})
@@ -26,7 +29,7 @@ def published(value: Any) -> Any:
     """A JSON value without secrets; of an absolute path only the last part is left."""
     if isinstance(value, Mapping):
         return {
-            name: inner if name in _WORD_FOR_WORD else published(inner)
+            name: inner if name in _WORD_FOR_WORD else _published_argument(name, inner)
             for name, inner in value.items()
             if not is_secret(name)
         }
@@ -47,13 +50,22 @@ def published_text(text: str) -> str:
     return _FOLDER_IN_TEXT.sub(lambda match: last_part(match[0]), text)
 
 
+def published_instruction(text: str) -> str:
+    """The same for a system instruction, whose words such as `/no_think` are no paths unless one lies here."""
+    parts = _SWITCH.split(text)  # every second one is such a word
+    return "".join(part if n % 2 and not Path(part).exists() else published_text(part) for n, part in enumerate(parts))
+
+
 def published_command(command: str) -> str:
     """The same for a shell command, word by word."""
     try:
         words = shlex.split(command)
     except ValueError:  # a quote that does not end
         return published_text(command)
-    return shlex.join(_published_word(word) for word in words)
+    return shlex.join(
+        _published_argument(before.removeprefix("--"), word) if before == f"--{_INSTRUCTION}" else _published_word(word)
+        for before, word in zip(["", *words], words, strict=False)
+    )
 
 
 def typed_command(name: str) -> str:
@@ -78,4 +90,10 @@ def _published_word(word: str) -> str:
         except (ValueError, RecursionError):
             pass
     option, equals, value = word.partition("=")
-    return f"{option}={published_text(value)}" if equals and option.startswith("--") else published_text(word)
+    if equals and option.startswith("--"):
+        return f"{option}={_published_argument(option.removeprefix('--'), value)}"
+    return published_text(word)
+
+
+def _published_argument(name: str, value: Any) -> Any:
+    return published_instruction(value) if name == _INSTRUCTION and isinstance(value, str) else published(value)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from mdlm_lm_eval.options import DecodingOptions, about, options_of, requirement
 from mdlm_lm_eval.results.files import UnusableFile, read_json
-from mdlm_lm_eval.results.privacy import published, published_command, published_text
+from mdlm_lm_eval.results.privacy import published, published_command, published_instruction, published_text
 from mdlm_lm_eval.values import OptionError, must_be, shown
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ _SHA256 = re.compile("[0-9a-f]{64}")
 _READABLE_VERSION = re.compile(rf"{re.escape(READABLE_LM_EVAL)}(\.[\w.+-]*)?")
 # Control characters beside those of lines, and those that turn the direction of what stands around them.
 _UNSHOWN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+_MOST = 10**9  # masks, steps or tokens of a request
 _LONGEST_OPTION = 1000  # characters, of which a board's tables and headings are made
 
 
@@ -177,7 +178,7 @@ def _parse(content: "EvalResults", name: str) -> ResultFile:
         limit=_limit(config.get("limit"), tasks.values()),
         chat_template=bool(content.get("chat_template")),
         fewshot_as_multiturn=bool(content.get("fewshot_as_multiturn")),
-        system_instruction=published_text(str(content.get("system_instruction") or "")) or None,
+        system_instruction=published_instruction(str(content.get("system_instruction") or "")) or None,
         versions=_versions(content, mdlm or {}),
         date=_date(content.get("date")),
         suite_hash=suite_hash,
@@ -229,12 +230,23 @@ def _task(content: Mapping[str, Any], name: str, mdlm: Mapping[str, Any]) -> Tas
         output_type=str(config.get("output_type", "")),
         generation=dict(config.get("generation_kwargs") or {}),
         metadata=published(dict(config.get("metadata") or {})),
-        effective={key: (int(value[0]), int(value[1])) for key, value in effective.items() if isinstance(value, list)},
+        effective={
+            key: _range(name, key, value, least=int(key == "masks" and config.get("output_type") == "generate_until"))
+            for key, value in effective.items()
+            if isinstance(value, list)
+        },
         cost=_cost(effective),
         truncated_prompts=int(effective.get("truncated_prompts", 0)),
         unsafe_code=bool(config.get("unsafe_code")),
         **_metrics(content["results"][name], content.get("higher_is_better", {}).get(name, {})),
     )
+
+
+def _range(task: str, name: str, bounds: list[Any], *, least: int) -> tuple[int, int]:
+    low, high = int(bounds[0]), int(bounds[1])
+    if not least <= low <= high <= _MOST:
+        raise UnusableFile(f"records {name}={shown(bounds)} for {task!r}, which no run can have had")
+    return low, high
 
 
 def _group(

@@ -8,7 +8,7 @@ from typing import Any
 
 from mdlm_lm_eval import tasks_path
 from mdlm_lm_eval.results.files import UnusableFile, read_json
-from mdlm_lm_eval.results.privacy import published, published_text
+from mdlm_lm_eval.results.privacy import published, published_instruction
 from mdlm_lm_eval.values import OptionError
 
 _saved: list[Path] = []
@@ -91,7 +91,7 @@ def _cleaned_and_checked(save: Callable[..., None]) -> Callable[..., None]:
             names.model_name = "+".join(filter(None, (mdlm["pretrained"], mdlm["adapter"])))
             names.model_name_sanitized = sanitize_model_name(names.model_name)
             if names.system_instruction:
-                names.system_instruction = published_text(names.system_instruction)
+                names.system_instruction = published_instruction(names.system_instruction)
         save(self, results=results, samples=samples)
         _note(self)
 

@@ -296,7 +296,7 @@ addEventListener("DOMContentLoaded", () => {
   function restore() {
     const hash = location.hash.slice(1);
     if (hash && !hash.includes("=")) {
-      const body = document.getElementById(decodeURIComponent(hash));
+      const body = document.getElementById(hash);
       if (body?.classList.contains("entry")) {
         if (body.closest(".apart")) form.elements.apart.checked = true;
         filter();
