@@ -55,7 +55,7 @@ def compare(first: Path, second: Path) -> list[Comparison]:
         _check_same(f"number of questions of {name}", *(file.tasks[name].n_questions for file in files))
         _check_same(f"fewshot_seed of {name}", *(file.tasks[name].metadata.get("fewshot_seed") for file in files))
     samples = {name: _samples(first, second, name) for name in shared}
-    labels = _labels(*files, shared)
+    labels = _labels(files[0], files[1], shared)
     metrics = dict.fromkeys(
         m for name in shared for m in files[0].tasks[name].metrics if m in files[1].tasks[name].metrics
     )
