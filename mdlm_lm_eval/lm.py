@@ -318,9 +318,9 @@ class MDLM(DiffusionHFLM):
         return [answers[n] for n in range(len(requests))]
 
     def _context_and_continuation(self, context: str, continuation: str) -> tuple[list[int], list[int]]:
-        if context:
+        if context.strip():
             return self._encode_pair(context, continuation)
-        ids = self.tok_encode(continuation, add_special_tokens=False)
+        ids = self.tok_encode(context + continuation, add_special_tokens=False)
         if ids[:1] == [self.prefix_token_id]:
             return ids[:1], ids[1:]
         return [self.prefix_token_id], ids
@@ -334,7 +334,7 @@ class MDLM(DiffusionHFLM):
         for n, instance in enumerate(requests):
             (text,) = instance.args
             of_text = rolling_windows(
-                self.tok_encode(text),
+                self._context_and_continuation("", text)[1],
                 max_length=self.max_length,
                 prefix_token_id=self.prefix_token_id,
                 n_masks=self.likelihood.n_masks,

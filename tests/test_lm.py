@@ -335,6 +335,12 @@ def test_loglikelihood_does_not_depend_on_neighbours(lm: MDLM) -> None:
         assert alone == (pytest.approx(value, abs=1e-4), greedy)
 
 
+def test_a_context_of_spaces_is_the_beginning_of_the_text(lm: MDLM) -> None:
+    pairs = [choice("\n", "abc"), choice("", "\nabc")]
+    (spaces, _), (nothing, _) = lm.loglikelihood(pairs, disable_tqdm=True)
+    assert spaces == pytest.approx(nothing, abs=1e-4)
+
+
 def test_rolling_is_the_sum_over_windows(lm: MDLM) -> None:
     request = Instance("loglikelihood_rolling", doc={}, arguments=("some text to score",), idx=0, metadata=("r", 0, 1))
     (bound,) = lm.loglikelihood_rolling([request], disable_tqdm=True)
