@@ -160,6 +160,9 @@ def test_do_sample() -> None:
     )
     assert parse_gen_kwargs({"do_sample": True}, DecodingOptions(), frozenset()).options.temperature == 1
     with pytest.raises(OptionError, match="do_sample must be true or false, not perhaps"):
+    greedy = {"do_sample": False, "top_k": 1, "top_p": 0.5}  # at top_k=1 every confidence would be 1
+    assert parse_gen_kwargs(greedy, DecodingOptions(), frozenset()).options == DecodingOptions()
+    assert parse_gen_kwargs(greedy, DecodingOptions(top_k=3), frozenset({"top_k"})).options == DecodingOptions(top_k=3)
         parse_gen_kwargs({"do_sample": "perhaps"}, DecodingOptions(), frozenset())
 
 
