@@ -94,8 +94,7 @@ class MDLM(DiffusionHFLM):
         strings = self._cached_samples(generations)
         audited = self._chosen_for_audit(generations)
         steps = [generation.canvas.steps for generation in generations]
-        bar = StepBar(steps, disable=disable_tqdm or self.rank != 0)
-        bar.finish(strings)
+        bar = StepBar(steps, finished=strings, disable=disable_tqdm or self.rank != 0)
 
         def run(batch: list[int], batch_size: int) -> None:
             answers = self._generate([generations[n] for n in batch], bar.advance)
