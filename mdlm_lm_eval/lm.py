@@ -2,7 +2,7 @@
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -98,7 +98,11 @@ class MDLM(DiffusionHFLM):
 
         def run(batch: list[int], batch_size: int) -> None:
             answers = self._generate([generations[n] for n in batch], bar.advance)
-            self._audit({n: answer for n, answer in zip(batch, answers, strict=True) if n in audited}, generations)
+            in_audit = [generations[n] for n in batch if n in audited]
+            # First: where memory runs out, nothing of the batch is recorded yet.
+            exact, usage = self._decode_measured([generation.without_cache() for generation in in_audit])
+            cached = [answer for n, answer in zip(batch, answers, strict=True) if n in audited]
+            self._audit(in_audit, cached, exact, usage)
             for n, (string, _) in zip(batch, answers, strict=True):
                 strings[n] = string
                 generation = generations[n]
@@ -244,13 +248,11 @@ class MDLM(DiffusionHFLM):
         )
         return {cached[n] for n in chosen}
 
-    def _audit(self, answers: Mapping[int, Answer], generations: Sequence[Generation]) -> None:
-        """Decodes these requests (index -> answer) without a cache, and records whether the answers agree."""
-        if not answers:
-            return
-        batch = [generations[n].without_cache() for n in answers]
-        completions, usage = self._decode_measured(batch)
-        for generation, cached, completion in zip(batch, answers.values(), completions, strict=True):
+    def _audit(
+        self, batch: Sequence[Generation], answers: Sequence[Answer], completions: Sequence[Completion], usage: Usage
+    ) -> None:
+        """Records whether these requests' answers agree with those that were decoded without a cache."""
+        for generation, cached, completion in zip(batch, answers, completions, strict=True):
             audit = self.record.task(generation.instance.task_name).audit
             exact = Answer(generation.ending.text(completion.token_ids), completion.token_ids)
             audit.requests.append(audited_request(generation.instance.doc_id, cached, exact))
@@ -258,6 +260,8 @@ class MDLM(DiffusionHFLM):
 
     def _decode(self, batch: Sequence[Generation], advance: Callable[[int], object]) -> list[Completion]:
         generate = families.family_of(self.config).generate
+        if not batch:
+            return []
         canvases = [generation.canvas for generation in batch]
         options = batch[0].settings.options
         if generate is None:
