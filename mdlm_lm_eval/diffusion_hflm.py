@@ -48,8 +48,7 @@ class DiffusionHFLM(HFLM):
         self._take(split)
         self.compiled = split.compile
         self.subfolder = split.loading.get("subfolder") or ""
-        self.record = RunRecord()
-        self.records = [self.record]  # of all processes
+        self.start_record()
         self.request_cache = RequestCache(None)
         loading = split.loading | {"device": usable_device(split.loading.get("device"))}
         # HFLM sets it after loading; texts are encoded with it before.
@@ -112,11 +111,16 @@ class DiffusionHFLM(HFLM):
         self._take(arguments)
         self._check_before_loading()
         self.denoiser.attention = self._attention
-        self.record = RunRecord()
-        self.records = [self.record]
+        self.start_record()
         self.denoiser.forward_passes = self.denoiser.canvases = 0
 
     def _take(self, arguments: ModelArguments) -> None:
+    def start_record(self) -> None:
+        """Forgets what was recorded so far."""
+        self.record = RunRecord()
+        self.records = [self.record]  # of all processes
+        self.is_told = False  # whether results hold what was recorded
+
         self._arguments = arguments
         self.decoding, self.likelihood, self.explicit = arguments.decoding, arguments.likelihood, arguments.explicit
         self.preset, self.from_family = arguments.preset, arguments.from_family

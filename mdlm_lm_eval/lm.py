@@ -90,6 +90,7 @@ class MDLM(DiffusionHFLM):
 
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
         """One string a request. Raises OptionError for any request's options before the first forward pass."""
+        self._leave_what_is_told()
         generations = self._prepare(requests)
         strings = self._cached_samples(generations)
         audited = self._chosen_for_audit(generations)
@@ -97,10 +98,10 @@ class MDLM(DiffusionHFLM):
         bar = StepBar(steps, finished=strings, disable=disable_tqdm or self.rank != 0)
 
         def run(batch: list[int], batch_size: int) -> None:
-            answers = self._generate([generations[n] for n in batch], bar.advance)
             in_audit = [generations[n] for n in batch if n in audited]
             # First: where memory runs out, nothing of the batch is recorded yet.
             exact, usage = self._decode_measured([generation.without_cache() for generation in in_audit])
+            answers = self._generate([generations[n] for n in batch], bar.advance)
             cached = [answer for n, answer in zip(batch, answers, strict=True) if n in audited]
             self._audit(in_audit, cached, exact, usage)
             for n, (string, _) in zip(batch, answers, strict=True):
@@ -259,9 +260,9 @@ class MDLM(DiffusionHFLM):
             self._add_cost(audit.exact_cost, completion, usage, len(batch))
 
     def _decode(self, batch: Sequence[Generation], advance: Callable[[int], object]) -> list[Completion]:
-        generate = families.family_of(self.config).generate
         if not batch:
             return []
+        generate = families.family_of(self.config).generate
         canvases = [generation.canvas for generation in batch]
         options = batch[0].settings.options
         if generate is None:
@@ -370,6 +371,7 @@ class MDLM(DiffusionHFLM):
         disable_tqdm: bool,
     ) -> None:
         """Scores requests, longest first and those with the same context together; `save(index, answer)` for each."""
+        self._leave_what_is_told()
         families.family_of(self.config).refuse("likelihood", options.likelihood)
         truncated = [truncated_tokens(request, options, self.max_length) for request in prepared]
         self._warn_of_truncation(truncated)
@@ -439,13 +441,22 @@ class MDLM(DiffusionHFLM):
     # What the results file and the request cache keep
 
     def get_model_info(self) -> dict[str, Any]:
-        """lm-eval's own facts about the model, and under `mdlm` everything that a score depends on."""
+        """lm-eval's own facts about the model, and under `mdlm` everything that a score depends on.
+
+        Requests that come after it are those of another evaluation, and begin a record of their own.
+        """
+        self.is_told = True
         return super().get_model_info() | {"mdlm": provenance(self, self.batches.size)}
+
+    def _leave_what_is_told(self) -> None:
+        if self.is_told:
+            self.start_record()
 
     def set_cache_hook(self, cache_hook: CacheHook) -> None:
         """Refuses, with an OptionError, a request cache that another model or other options filled."""
         if cache_hook.dbdict is not None:
             claim_cache(cache_hook.dbdict, fingerprint(self), path=cache_hook.dbdict.filename)
+        self._leave_what_is_told()
         self.request_cache = RequestCache(cache_hook.dbdict)
         self.record = self.request_cache.resume() or self.record
         self.records = [self.record]

@@ -437,6 +437,42 @@ def test_a_run_records_what_its_scores_depend_on(checkpoint: Path, task_folder: 
 
 
 def test_prompts_have_the_named_chat_template(checkpoint: Path) -> None:
+def test_evaluations_of_one_object_have_records_of_their_own(lm: MDLM, task_folder: Path) -> None:
+    manager = TaskManager(include_path=str(task_folder), include_defaults=False)
+    for n_masks in (4, 6):
+        results = lm_eval.simple_evaluate(
+            lm, tasks=["tiny_generate"], task_manager=manager, gen_kwargs={"n_masks": n_masks}, bootstrap_iters=0
+        )
+        told = results["config"]["mdlm"]
+        assert told["tasks"]["tiny_generate"]["masks"] == [n_masks, n_masks]
+        assert told["tasks"]["tiny_generate"]["requests"] == 5
+        assert told["forward_passes"] == told["tasks"]["tiny_generate"]["forward_passes"]
+
+
+def test_prompts_built_by_another_chat_template_are_not_reused(
+    task_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "requests").mkdir()
+    monkeypatch.setattr(lm_eval.caching.cache, "PATH", str(tmp_path / "requests"))
+    manager = TaskManager(include_path=str(task_folder), include_defaults=False)
+    prompts = []
+    for name in ("one", "two"):
+        lm = MDLM(tiny_model(), tokenizer=tiny_tokenizer())
+        lm.tokenizer.chat_template = {"one": "1 {{ messages[0].content }}", "two": "2 {{ messages[0].content }}"}
+        lm.chat_template(name)
+        results = lm_eval.simple_evaluate(
+            lm,
+            tasks=["tiny_generate"],
+            task_manager=manager,
+            apply_chat_template=name,
+            cache_requests=True,
+            bootstrap_iters=0,
+            limit=1,
+        )
+        prompts.append(results["samples"]["tiny_generate"][0]["arguments"][0][0])
+    assert prompts == ["1 red is", "2 red is"]
+
+
     lm = MDLM(str(checkpoint), device="cpu")
     lm.tokenizer.chat_template = {"default": "of default", "plain": "{{ messages[0].content }}!"}
     turns = [{"role": "user", "content": "a"}]
