@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import lm_eval
+import lm_eval.caching.cache
 import pytest
 import torch
 from lm_eval.api.instance import Instance
@@ -159,10 +160,10 @@ def test_do_sample() -> None:
         == 0
     )
     assert parse_gen_kwargs({"do_sample": True}, DecodingOptions(), frozenset()).options.temperature == 1
-    with pytest.raises(OptionError, match="do_sample must be true or false, not perhaps"):
     greedy = {"do_sample": False, "top_k": 1, "top_p": 0.5}  # at top_k=1 every confidence would be 1
     assert parse_gen_kwargs(greedy, DecodingOptions(), frozenset()).options == DecodingOptions()
     assert parse_gen_kwargs(greedy, DecodingOptions(top_k=3), frozenset({"top_k"})).options == DecodingOptions(top_k=3)
+    with pytest.raises(OptionError, match="do_sample must be true or false, not perhaps"):
         parse_gen_kwargs({"do_sample": "perhaps"}, DecodingOptions(), frozenset())
 
 
@@ -436,7 +437,6 @@ def test_a_run_records_what_its_scores_depend_on(checkpoint: Path, task_folder: 
     assert 0 < info["tasks"]["tiny_generate"]["forward_passes"] < info["forward_passes"]
 
 
-def test_prompts_have_the_named_chat_template(checkpoint: Path) -> None:
 def test_evaluations_of_one_object_have_records_of_their_own(lm: MDLM, task_folder: Path) -> None:
     manager = TaskManager(include_path=str(task_folder), include_defaults=False)
     for n_masks in (4, 6):
@@ -473,6 +473,7 @@ def test_prompts_built_by_another_chat_template_are_not_reused(
     assert prompts == ["1 red is", "2 red is"]
 
 
+def test_prompts_have_the_named_chat_template(checkpoint: Path) -> None:
     lm = MDLM(str(checkpoint), device="cpu")
     lm.tokenizer.chat_template = {"default": "of default", "plain": "{{ messages[0].content }}!"}
     turns = [{"role": "user", "content": "a"}]
