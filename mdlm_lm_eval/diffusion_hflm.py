@@ -1,5 +1,6 @@
 """HFLM with masked diffusion checkpoints: loads them bidirectional and shares the work among all processes."""
 
+import json
 from functools import cached_property
 from typing import Any, Literal
 
@@ -7,7 +8,7 @@ import torch
 from accelerate import PartialState
 from lm_eval.models.huggingface import HFLM
 from lm_eval.models.utils_hf import get_dtype
-from lm_eval.utils import simple_parse_args_string
+from lm_eval.utils import hash_string, simple_parse_args_string
 from transformers import PretrainedConfig, PreTrainedModel
 
 from mdlm_lm_eval import families
@@ -48,8 +49,7 @@ class DiffusionHFLM(HFLM):
         self._take(split)
         self.compiled = split.compile
         self.subfolder = split.loading.get("subfolder") or ""
-        self.record = RunRecord()
-        self.records = [self.record]  # of all processes
+        self.start_record()
         self.request_cache = RequestCache(None)
         loading = split.loading | {"device": usable_device(split.loading.get("device"))}
         # HFLM sets it after loading; texts are encoded with it before.
@@ -112,9 +112,14 @@ class DiffusionHFLM(HFLM):
         self._take(arguments)
         self._check_before_loading()
         self.denoiser.attention = self._attention
-        self.record = RunRecord()
-        self.records = [self.record]
+        self.start_record()
         self.denoiser.forward_passes = self.denoiser.canvases = 0
+
+    def start_record(self) -> None:
+        """Forgets what was recorded so far."""
+        self.record = RunRecord()
+        self.records = [self.record]  # of all processes
+        self.is_told = False  # whether results hold what was recorded
 
     def _take(self, arguments: ModelArguments) -> None:
         self._arguments = arguments
@@ -285,6 +290,13 @@ class DiffusionHFLM(HFLM):
         if chat_template:
             self.apply_chat_template([{"role": "user", "content": "a"}])
         return found
+
+    @property
+    def tokenizer_name(self) -> str:
+        """What `--cache_requests` knows built prompts by: the tokenizer, and how its chat template is used."""
+        name: str = super().tokenizer_name
+        how = json.dumps(self.chat_template_args, sort_keys=True, default=str)
+        return f"{name}-{hash_string(how)}" if self.chat_template_args else name
 
     def apply_chat_template(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
         """A conversation as text. Raises OptionError where the template fails."""

@@ -1,6 +1,7 @@
 """Model arguments on a certain model: what its config and tokenizer decide, before its weights are read."""
 
 from dataclasses import dataclass
+from typing import cast
 
 from lm_eval.models.utils import resolve_max_length
 from transformers import PretrainedConfig, PreTrainedTokenizerBase
@@ -29,10 +30,12 @@ def fit(arguments: ModelArguments, config: PretrainedConfig, tokenizer: PreTrain
     """Raises OptionError for what this model cannot do."""
     loading, family = arguments.loading, families.family_of(config)
     mask_token_id = families.resolve_mask_token_id(config, tokenizer, arguments.mask_token_id)
-    merged = arguments.with_family_defaults(family.decoding_defaults, full_attention=False)
+    defaults = dict(family.decoding_defaults)
+    merged = arguments.with_family_defaults(defaults, full_attention=False)
     attention = families.attention_of(config, merged.decoding.block_length, loading.get("attn_implementation"))
-    if not attention.is_block_causal:
-        merged = arguments.with_family_defaults(family.decoding_defaults, full_attention=True)
+    if attention.block_length is not None and attention.block_length % cast(int, defaults.get("small_block_length", 1)):
+        del defaults["small_block_length"]  # made for the blocks that are published
+    merged = arguments.with_family_defaults(defaults, full_attention=not attention.is_block_causal)
     arguments, decoding = merged, merged.decoding
     context = context_length(config, tokenizer)
     given = loading.get("prefix_token_id")

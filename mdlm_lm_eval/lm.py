@@ -2,7 +2,7 @@
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -90,16 +90,20 @@ class MDLM(DiffusionHFLM):
 
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
         """One string a request. Raises OptionError for any request's options before the first forward pass."""
+        self._leave_what_is_told()
         generations = self._prepare(requests)
         strings = self._cached_samples(generations)
         audited = self._chosen_for_audit(generations)
         steps = [generation.canvas.steps for generation in generations]
-        bar = StepBar(steps, disable=disable_tqdm or self.rank != 0)
-        bar.finish(strings)
+        bar = StepBar(steps, finished=strings, disable=disable_tqdm or self.rank != 0)
 
         def run(batch: list[int], batch_size: int) -> None:
+            in_audit = [generations[n] for n in batch if n in audited]
+            # First: where memory runs out, nothing of the batch is recorded yet.
+            exact, usage = self._decode_measured([generation.without_cache() for generation in in_audit])
             answers = self._generate([generations[n] for n in batch], bar.advance)
-            self._audit({n: answer for n, answer in zip(batch, answers, strict=True) if n in audited}, generations)
+            cached = [answer for n, answer in zip(batch, answers, strict=True) if n in audited]
+            self._audit(in_audit, cached, exact, usage)
             for n, (string, _) in zip(batch, answers, strict=True):
                 strings[n] = string
                 generation = generations[n]
@@ -245,19 +249,19 @@ class MDLM(DiffusionHFLM):
         )
         return {cached[n] for n in chosen}
 
-    def _audit(self, answers: Mapping[int, Answer], generations: Sequence[Generation]) -> None:
-        """Decodes these requests (index -> answer) without a cache, and records whether the answers agree."""
-        if not answers:
-            return
-        batch = [generations[n].without_cache() for n in answers]
-        completions, usage = self._decode_measured(batch)
-        for generation, cached, completion in zip(batch, answers.values(), completions, strict=True):
+    def _audit(
+        self, batch: Sequence[Generation], answers: Sequence[Answer], completions: Sequence[Completion], usage: Usage
+    ) -> None:
+        """Records whether these requests' answers agree with those that were decoded without a cache."""
+        for generation, cached, completion in zip(batch, answers, completions, strict=True):
             audit = self.record.task(generation.instance.task_name).audit
             exact = Answer(generation.ending.text(completion.token_ids), completion.token_ids)
             audit.requests.append(audited_request(generation.instance.doc_id, cached, exact))
             self._add_cost(audit.exact_cost, completion, usage, len(batch))
 
     def _decode(self, batch: Sequence[Generation], advance: Callable[[int], object]) -> list[Completion]:
+        if not batch:
+            return []
         generate = families.family_of(self.config).generate
         canvases = [generation.canvas for generation in batch]
         options = batch[0].settings.options
@@ -318,9 +322,9 @@ class MDLM(DiffusionHFLM):
         return [answers[n] for n in range(len(requests))]
 
     def _context_and_continuation(self, context: str, continuation: str) -> tuple[list[int], list[int]]:
-        if context:
+        if context.strip():
             return self._encode_pair(context, continuation)
-        ids = self.tok_encode(continuation, add_special_tokens=False)
+        ids = self.tok_encode(context + continuation, add_special_tokens=False)
         if ids[:1] == [self.prefix_token_id]:
             return ids[:1], ids[1:]
         return [self.prefix_token_id], ids
@@ -334,7 +338,7 @@ class MDLM(DiffusionHFLM):
         for n, instance in enumerate(requests):
             (text,) = instance.args
             of_text = rolling_windows(
-                self.tok_encode(text),
+                self._context_and_continuation("", text)[1],
                 max_length=self.max_length,
                 prefix_token_id=self.prefix_token_id,
                 n_masks=self.likelihood.n_masks,
@@ -367,6 +371,7 @@ class MDLM(DiffusionHFLM):
         disable_tqdm: bool,
     ) -> None:
         """Scores requests, longest first and those with the same context together; `save(index, answer)` for each."""
+        self._leave_what_is_told()
         families.family_of(self.config).refuse("likelihood", options.likelihood)
         truncated = [truncated_tokens(request, options, self.max_length) for request in prepared]
         self._warn_of_truncation(truncated)
@@ -436,13 +441,22 @@ class MDLM(DiffusionHFLM):
     # What the results file and the request cache keep
 
     def get_model_info(self) -> dict[str, Any]:
-        """lm-eval's own facts about the model, and under `mdlm` everything that a score depends on."""
+        """lm-eval's own facts about the model, and under `mdlm` everything that a score depends on.
+
+        Requests that come after it are those of another evaluation, and begin a record of their own.
+        """
+        self.is_told = True
         return super().get_model_info() | {"mdlm": provenance(self, self.batches.size)}
+
+    def _leave_what_is_told(self) -> None:
+        if self.is_told:
+            self.start_record()
 
     def set_cache_hook(self, cache_hook: CacheHook) -> None:
         """Refuses, with an OptionError, a request cache that another model or other options filled."""
         if cache_hook.dbdict is not None:
             claim_cache(cache_hook.dbdict, fingerprint(self), path=cache_hook.dbdict.filename)
+        self._leave_what_is_told()
         self.request_cache = RequestCache(cache_hook.dbdict)
         self.record = self.request_cache.resume() or self.record
         self.records = [self.record]

@@ -135,7 +135,7 @@ def _sampling(gen_kwargs: Mapping[str, Any], explicit: frozenset[str]) -> dict[s
     DecodingOptions().override(given)  # do_sample=false leaves them out, whatever they are
     if gen_kwargs.get("do_sample") is not None:
         if not parse_flag("do_sample", gen_kwargs["do_sample"]):
-            given["temperature"] = 0.0
+            given = {"temperature": 0.0}
         else:
             given.setdefault("temperature", 1.0)
     return {name: value for name, value in given.items() if name not in explicit}

@@ -6,6 +6,7 @@ from typing import Any
 
 import lm_eval
 import pytest
+import torch
 from lm_eval.loggers import EvaluationTracker
 from lm_eval.tasks import TaskManager
 
@@ -93,6 +94,22 @@ def test_block_causal_models_record_their_blocks() -> None:
     lm.generate_until([generation("6 text", max_gen_toks=6)], disable_tqdm=True)
     facts = lm.get_model_info()["mdlm"]["tasks"]["task"]
     assert (facts["block_length"], facts["masks_in_block"]) == ([4, 4], [2, 2])
+
+
+def test_an_audit_that_runs_out_of_memory_counts_nothing_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings: dict[str, Any] = {"cache": "dual", "block_length": 4, "cache_audit": 1.0, "batch_size": "auto"}
+    lm = MDLM(tiny_model(), tokenizer=tiny_tokenizer(), device="cpu", **settings)
+    decode = lm._decode
+
+    def small_memory(batch: Any, advance: Any) -> Any:
+        if len(batch) > 2 and batch[0].settings.options.cache == "none":
+            raise torch.cuda.OutOfMemoryError("CUDA out of memory.")
+        return decode(batch, advance)
+
+    monkeypatch.setattr(lm, "_decode", small_memory)
+    lm.generate_until([generation(f"text {n}", max_gen_toks=4) for n in range(6)], disable_tqdm=True)
+    facts = lm.get_model_info()["mdlm"]["tasks"]["task"]
+    assert (facts["requests"], facts["audit"]["requests"]) == (6, 6)
 
 
 def test_sampled_requests_are_not_audited() -> None:

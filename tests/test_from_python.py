@@ -112,6 +112,16 @@ def test_the_bar_counts_denoising_steps() -> None:
     bar.close()
 
 
+def test_the_bar_of_a_resumed_run_tells_the_speed_of_this_run() -> None:
+    from mdlm_lm_eval.step_bar import StepBar
+
+    bar = StepBar([4, 4, 2], finished=[0, 2], disable=False)
+    assert (bar._bar.initial, bar._bar.n) == (6, 6)
+    bar.finish([1])
+    assert bar._bar.n == 10
+    bar.close()
+
+
 def test_every_step_is_told(checkpoint: Path) -> None:
     steps: list[int] = []
     denoiser = load_denoiser(str(checkpoint))

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import lm_eval
+import lm_eval.caching.cache
 import pytest
 import torch
 from lm_eval.api.instance import Instance
@@ -159,6 +160,9 @@ def test_do_sample() -> None:
         == 0
     )
     assert parse_gen_kwargs({"do_sample": True}, DecodingOptions(), frozenset()).options.temperature == 1
+    greedy = {"do_sample": False, "top_k": 1, "top_p": 0.5}  # at top_k=1 every confidence would be 1
+    assert parse_gen_kwargs(greedy, DecodingOptions(), frozenset()).options == DecodingOptions()
+    assert parse_gen_kwargs(greedy, DecodingOptions(top_k=3), frozenset({"top_k"})).options == DecodingOptions(top_k=3)
     with pytest.raises(OptionError, match="do_sample must be true or false, not perhaps"):
         parse_gen_kwargs({"do_sample": "perhaps"}, DecodingOptions(), frozenset())
 
@@ -335,6 +339,12 @@ def test_loglikelihood_does_not_depend_on_neighbours(lm: MDLM) -> None:
         assert alone == (pytest.approx(value, abs=1e-4), greedy)
 
 
+def test_a_context_of_spaces_is_the_beginning_of_the_text(lm: MDLM) -> None:
+    pairs = [choice("\n", "abc"), choice("", "\nabc")]
+    (spaces, _), (nothing, _) = lm.loglikelihood(pairs, disable_tqdm=True)
+    assert spaces == pytest.approx(nothing, abs=1e-4)
+
+
 def test_rolling_is_the_sum_over_windows(lm: MDLM) -> None:
     request = Instance("loglikelihood_rolling", doc={}, arguments=("some text to score",), idx=0, metadata=("r", 0, 1))
     (bound,) = lm.loglikelihood_rolling([request], disable_tqdm=True)
@@ -425,6 +435,42 @@ def test_a_run_records_what_its_scores_depend_on(checkpoint: Path, task_folder: 
     }
     assert info["tasks"]["tiny_choice"]["masks"] == [6, 6]
     assert 0 < info["tasks"]["tiny_generate"]["forward_passes"] < info["forward_passes"]
+
+
+def test_evaluations_of_one_object_have_records_of_their_own(lm: MDLM, task_folder: Path) -> None:
+    manager = TaskManager(include_path=str(task_folder), include_defaults=False)
+    for n_masks in (4, 6):
+        results = lm_eval.simple_evaluate(
+            lm, tasks=["tiny_generate"], task_manager=manager, gen_kwargs={"n_masks": n_masks}, bootstrap_iters=0
+        )
+        told = results["config"]["mdlm"]
+        assert told["tasks"]["tiny_generate"]["masks"] == [n_masks, n_masks]
+        assert told["tasks"]["tiny_generate"]["requests"] == 5
+        assert told["forward_passes"] == told["tasks"]["tiny_generate"]["forward_passes"]
+
+
+def test_prompts_built_by_another_chat_template_are_not_reused(
+    task_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "requests").mkdir()
+    monkeypatch.setattr(lm_eval.caching.cache, "PATH", str(tmp_path / "requests"))
+    manager = TaskManager(include_path=str(task_folder), include_defaults=False)
+    prompts = []
+    for name in ("one", "two"):
+        lm = MDLM(tiny_model(), tokenizer=tiny_tokenizer())
+        lm.tokenizer.chat_template = {"one": "1 {{ messages[0].content }}", "two": "2 {{ messages[0].content }}"}
+        lm.chat_template(name)
+        results = lm_eval.simple_evaluate(
+            lm,
+            tasks=["tiny_generate"],
+            task_manager=manager,
+            apply_chat_template=name,
+            cache_requests=True,
+            bootstrap_iters=0,
+            limit=1,
+        )
+        prompts.append(results["samples"]["tiny_generate"][0]["arguments"][0][0])
+    assert prompts == ["1 red is", "2 red is"]
 
 
 def test_prompts_have_the_named_chat_template(checkpoint: Path) -> None:

@@ -54,6 +54,12 @@ def test_bert_answers_every_kind_of_request(bert: MDLM) -> None:
     assert bert.loglikelihood_rolling([request("loglikelihood_rolling", LONG)], disable_tqdm=True)[0] < 0
 
 
+def test_a_rolling_text_is_scored_without_the_token_that_begins_texts(bert: MDLM) -> None:
+    (rolling,) = bert.loglikelihood_rolling([request("loglikelihood_rolling", "w1 w2")], disable_tqdm=True)
+    ((without_context, _),) = bert.loglikelihood([request("loglikelihood", "", "w1 w2")], disable_tqdm=True)
+    assert rolling == pytest.approx(without_context, abs=1e-4)
+
+
 def test_robertas_positions_begin_behind_its_padding(tmp_path: Path) -> None:
     config = RobertaConfig(**SHAPE, intermediate_size=32, max_position_embeddings=34, pad_token_id=1)
     RobertaForMaskedLM(config).save_pretrained(tmp_path)

@@ -72,6 +72,17 @@ def test_so_does_a_request(
         assert (typed | stands).items() <= vars(options).items()
 
 
+@pytest.mark.parametrize("block_length", [4, 12])
+def test_parts_of_blocks_are_for_blocks_that_they_divide(block_length: int) -> None:
+    config = config_of("fast_dllm_v2")
+    config.block_length = block_length
+    arguments = fit(split_model_arguments({}, default_seed=0), config, tiny_tokenizer()).arguments
+    assert (arguments.decoding.small_block_length, arguments.from_family) == (None, {"confidence_threshold"})
+    typed = split_model_arguments({"small_block_length": 8}, default_seed=0)
+    with pytest.raises(OptionError, match=f"divisor of the model's block length {block_length}, not 8"):
+        fit(typed, config, tiny_tokenizer())
+
+
 def test_what_is_typed_twice_and_excludes_each_other_stays_an_error() -> None:
     typed = {"steps_per_block": 4, "preset": "llada2.0-mini/gsm8k"}
     model = MDLM(tiny_model(), tokenizer=tiny_tokenizer(), **typed)
