@@ -61,6 +61,14 @@ class GenerationSettings:
         return self.options.temperature > 0.0 or unmasking_rule(self.options.unmasking).is_random
 
 
+def check_names(gen_kwargs: Mapping[str, Any]) -> None:
+    """Raises OptionError for an unknown key."""
+    known = REQUEST_NAMES | DECODING_NAMES
+    for name, value in gen_kwargs.items():
+        if name not in known:
+            raise unknown_option("generation option", name, value, known, listed=DECODING_NAMES)
+
+
 def parse_gen_kwargs(
     gen_kwargs: Mapping[str, Any],
     options: DecodingOptions,
@@ -73,11 +81,7 @@ def parse_gen_kwargs(
     anyway, win only over what the user did not set. Raises OptionError for an unknown key or a value that
     cannot be used.
     """
-    for name, value in gen_kwargs.items():
-        if name not in REQUEST_NAMES | DECODING_NAMES:
-            raise unknown_option(
-                "generation option", name, value, REQUEST_NAMES | DECODING_NAMES, listed=DECODING_NAMES
-            )
+    check_names(gen_kwargs)
     changes = {
         name: value
         for name, value in gen_kwargs.items()

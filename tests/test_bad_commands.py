@@ -202,6 +202,7 @@ def run_config(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, **settings: obje
         ({"output_path": "/proc/x"}, "--output_path /proc/x cannot be written: "),
         ({"limit": -1}, "--limit must be a whole number from 1, or a share below 1, not -1"),
         ({"seed": "1,x"}, "--seed must be a whole number"),
+        ({"gen_kwargs": {"n_mask": 5}}, "unknown generation option n_mask=5; did you mean n_masks?"),
         ({"tasks": "mdlm_context", "metadata": {"fewshot_sed": 5}}, "did you mean fewshot_seed?"),
     ],
 )

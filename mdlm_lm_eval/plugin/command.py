@@ -103,8 +103,9 @@ def _settings(given: argparse.Namespace) -> dict[str, Any]:
     for name in ("tasks", "seed"):
         if not isinstance(settings.get(name) or [], list):
             settings[name] = str(settings[name]).split(",")
-    if not isinstance(settings.get("metadata"), dict):
-        settings["metadata"] = None  # a text, which lm-eval reads and the tasks check
+    for name in ("metadata", "gen_kwargs"):
+        if not isinstance(settings.get(name), dict):
+            settings[name] = None  # a text, which lm-eval reads and the tasks check
     return settings
 
 
@@ -121,6 +122,10 @@ def check(settings: dict[str, Any]) -> None:
             parse_whole("--seed", seed, most=LARGEST_NUMPY_SEED)
     if settings.get("num_fewshot") is not None:
         parse_whole("--num_fewshot", settings["num_fewshot"])
+    if settings.get("gen_kwargs"):
+        from mdlm_lm_eval.requests import check_names
+
+        check_names(settings["gen_kwargs"])
     for name, example in (
         ("output_path", "a folder, such as results"),
         ("use_cache", "a file, such as cache/model"),
