@@ -179,7 +179,7 @@ def test_shots_against_masks_from_files(tmp_path: Path, monkeypatch: pytest.Monk
         (["shots-against-masks", "/nowhere"], "/nowhere: no such file or folder"),
         (
             ["shots-against-masks", "/nowhere", "--shots=25,5"],
-            "shots must be two whole numbers, the smaller first, such as 1,200, not 25,5",
+            "shots must be two whole numbers with a comma between them, the smaller first, not 25,5",
         ),
     ],
 )

@@ -226,7 +226,7 @@ def _whole(name: str, value: str | int | None, default: int | None) -> int | Non
 def _few_and_many(name: str, text: str) -> tuple[int, int]:
     numbers = [parse_whole(name, part.strip()) for part in text.split(",")]
     if len(numbers) != 2 or numbers[0] >= numbers[1]:
-        raise must_be(name, "two whole numbers, the smaller first, such as 1,200", text)
+        raise must_be(name, "two whole numbers with a comma between them, the smaller first", text)
     return numbers[0], numbers[1]
 
 
