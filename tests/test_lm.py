@@ -185,9 +185,8 @@ def test_no_string_becomes_a_mask_token(lm: MDLM) -> None:
     ids = lm.tok_encode(text)
     assert MASK not in ids
     assert lm.tokenizer.decode(ids) == text
-    passes = lm.record.task("literal")
     lm.generate_until([generation(text, task="literal", max_gen_toks=3)], disable_tqdm=True)
-    assert passes.ranges["masks"] == (3, 3)
+    assert lm.record.task("literal").ranges["masks"] == (3, 3)
     context, continuation = lm._encode_pair(text, " <|mask|>")
     assert MASK not in context + continuation
 
@@ -438,6 +437,7 @@ def test_a_run_records_what_its_scores_depend_on(checkpoint: Path, task_folder: 
 
 
 def test_evaluations_of_one_object_have_records_of_their_own(lm: MDLM, task_folder: Path) -> None:
+    lm.start_record()
     manager = TaskManager(include_path=str(task_folder), include_defaults=False)
     for n_masks in (4, 6):
         results = lm_eval.simple_evaluate(
