@@ -8,7 +8,7 @@ from typing import Any
 
 from lm_eval.api.instance import Instance
 
-from mdlm_lm_eval.results.files import UnusableFile, read_json
+from mdlm_lm_eval.results.files import UnusableFile, naming, read_json
 from mdlm_lm_eval.results.markdown import markdown_table
 from mdlm_lm_eval.results.result_file import is_number, unusable_if_different
 from mdlm_lm_eval.results.samples import read_samples, samples_path
@@ -37,10 +37,8 @@ def audit_scores(path: Path, load_task: Callable[[str, Mapping[str, Any]], Any])
     `load_task` makes lm-eval's task from its name and metadata. Raises UnusableFile where the file holds no audit, or
     no samples lie beside it (lm_eval --log_samples).
     """
-    try:
+    with naming(path):
         content = read_json(path)
-    except UnusableFile as error:
-        raise UnusableFile(f"{str(path)!r} {error}") from error
     with unusable_if_different():
         tasks = content["config"].get("mdlm", {}).get("tasks", {})
         audits = {name: facts["audit"] for name, facts in tasks.items() if "audit" in facts}

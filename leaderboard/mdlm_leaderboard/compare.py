@@ -8,7 +8,7 @@ from statistics import fmean
 
 from mdlm_leaderboard.checkpoint import checkpoint_of, names_of
 from mdlm_lm_eval.results.asked import options_of
-from mdlm_lm_eval.results.files import UnusableFile
+from mdlm_lm_eval.results.files import UnusableFile, naming
 from mdlm_lm_eval.results.markdown import markdown_table
 from mdlm_lm_eval.results.result_file import ResultFile, TaskResult, read_result_file, unusable_if_different
 from mdlm_lm_eval.results.samples import Question, read_scores, samples_path
@@ -107,10 +107,8 @@ def _band(comparison: Comparison, interval: Interval, over: str) -> str:
 
 
 def _read(path: Path) -> ResultFile:
-    try:
+    with naming(path):
         return read_result_file(path)
-    except UnusableFile as error:
-        raise UnusableFile(f"{str(path)!r} {error}") from error
 
 
 def _check_same(what: str, *found: object) -> None:

@@ -105,7 +105,7 @@ def _settings(given: argparse.Namespace) -> dict[str, Any]:
             settings[name] = str(settings[name]).split(",")
     for name in ("metadata", "gen_kwargs"):
         if not isinstance(settings.get(name), dict):
-            settings[name] = None  # a text, which lm-eval reads and the tasks check
+            settings[name] = None  # a text, which lm-eval reads; tasks and model check it
     return settings
 
 

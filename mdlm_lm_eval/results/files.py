@@ -26,6 +26,15 @@ class UnusableFile(ValueError):
     """A file that cannot be used; the message is one sentence without the file's name."""
 
 
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Puts the file's name into an UnusableFile, for commands that read several."""
+    try:
+        yield
+    except UnusableFile as error:
+        raise UnusableFile(f"{str(path)!r} {error}") from error
+
+
 def read_bytes(path: Path, *, at_most: int = _MOST_BYTES) -> bytes:
     """A regular file of at most `at_most` bytes. Raises UnusableFile for anything else."""
     try:
