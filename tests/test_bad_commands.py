@@ -143,8 +143,8 @@ def folder(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def run(monkeypatch: pytest.MonkeyPatch, checkpoint: Path, task_folder: Path, words: list[str]) -> None:
-    """Runs `lm_eval --model mdlm`, on two questions and the tiny model where the words say nothing else."""
+def know_tasks_of(monkeypatch: pytest.MonkeyPatch, task_folder: Path) -> None:
+    """Lets lm-eval know the tasks of this package and of `task_folder`, without its own thousands."""
     manager = lm_eval.tasks.TaskManager
     folders = [tasks_path(), task_folder]
     monkeypatch.setattr(
@@ -152,6 +152,11 @@ def run(monkeypatch: pytest.MonkeyPatch, checkpoint: Path, task_folder: Path, wo
         "TaskManager",
         lambda include_path, metadata: manager(include_path=folders, include_defaults=False, metadata=metadata),
     )
+
+
+def run(monkeypatch: pytest.MonkeyPatch, checkpoint: Path, task_folder: Path, words: list[str]) -> None:
+    """Runs `lm_eval --model mdlm`, on two questions and the tiny model where the words say nothing else."""
+    know_tasks_of(monkeypatch, task_folder)
     command = ["lm_eval", "--model", "mdlm", "--device", "cpu", *words]
     command += [] if "--limit" in words else ["--limit", "2"]
     command += [] if "--model_args" in words else ["--model_args", f"pretrained={checkpoint}"]
@@ -225,12 +230,7 @@ def test_results_of_a_yaml_are_named(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    manager = lm_eval.tasks.TaskManager
-    monkeypatch.setattr(
-        lm_eval.tasks,
-        "TaskManager",
-        lambda include_path, metadata: manager(include_path=task_folder, include_defaults=False, metadata=metadata),
-    )
+    know_tasks_of(monkeypatch, task_folder)
     model_args = {"pretrained": str(checkpoint), "n_masks": 1}
     run_config(monkeypatch, tmp_path, tasks="tiny_generate", seed=1, model_args=model_args, output_path=str(tmp_path))
     (results,) = tmp_path.glob("*/results_*.json")
