@@ -63,7 +63,7 @@ def published_command(command: str) -> str:
     except ValueError:  # a quote that does not end
         return published_text(command)
     return shlex.join(
-        _published_argument(before.removeprefix("--"), word) if before == f"--{_INSTRUCTION}" else _published_word(word)
+        published_instruction(word) if before == f"--{_INSTRUCTION}" else _published_word(word)
         for before, word in zip(["", *words], words, strict=False)
     )
 
