@@ -178,7 +178,10 @@ class DecodingOptions(Options):
     )
     eos_last: bool = field(
         default=False,
-        metadata=option("fills in end-of-text and end-of-turn tokens last", llada="confidence_eos_eot_inf"),
+        metadata=option(
+            "fills in end-of-text and end-of-turn tokens last, where the model's confidence decides",
+            llada="confidence_eos_eot_inf",
+        ),
     )
     early_exit: bool = field(
         default=True,
