@@ -58,6 +58,14 @@ def lost_more(first: str | None, second: str | None) -> Interval:
     return paired_interval(lost_by_task(masks(first)), lost_by_task(masks(second))).scaled(100)
 
 
+def lost_more_by_seed(first: str, second: str) -> str:
+    seeds = zip(*(seeds_of(row(adapter)) for adapter in (first, second)), strict=True)
+    losses = (
+        tuple(curve[2].mean - curve[200].mean for curve in (seed.curve("masks") for seed in pair)) for pair in seeds
+    )
+    return ", ".join(f"{100 * (more - less):.1f}" for less, more in losses)
+
+
 def line(*cells: str) -> str:
     return f"| {' | '.join(cells)} |".replace("|  |", "| |").replace("|  |", "| |")
 
@@ -94,13 +102,17 @@ def test_fine_tuning_in_words() -> None:
     expected = [
         f"Masks cost it {lost_by[0]} points. The mask-agnostic loss (CE + TV) leaves {lost_by[1]} of them",
         f"CE only {lost_by[2]}, and plain fine-tuning (`sft`) of as many steps on the same text {lost_by[3]}.",
-        f"Masks cost CE + TV {lost_more(CE_TV, SFT).in_words} points less than plain fine-tuning, and "
-        f"{lost_more(CE_TV, CE).in_words} less than CE only.",
+        f"Masks cost CE + TV {lost_more(CE_TV, SFT).in_words} points less than plain fine-tuning "
+        f"({lost_more_by_seed(CE_TV, SFT)} by seed).",
+        f"{lost_more(CE_TV, CE).in_words} points less, but {lost_more_by_seed(CE_TV, CE)} by seed,",
         f"{words(ce_tv[2], before[2])} points at n_masks=2",
-        f"by {words(ce_tv[1], ce[1])} points with 1 mask and {words(ce_tv[200], ce[200])} (within chance) with 200",
+        f"by {words(ce_tv[1], ce[1])} points with 1 mask, {words(ce_tv[2], ce[2])} with 2 and "
+        f"{words(ce_tv[10], ce[10])} with 10; from 50 masks on that is within chance ({words(ce_tv[200], ce[200])} with 200).",
         f"({words(ce[2], sft[2])} above) and {words(sft[200], ce[200])} below it at 200",
     ]
     assert missing("finetune/README.md", expected) == []
+    above = {n: difference(ce_tv[n], ce[n]).low for n in MASKS}
+    assert [n for n, low in above.items() if low is not None and low > 0] == [1, 2, 10]
 
 
 def test_fine_tuning_with_dots_and_steps() -> None:
@@ -156,6 +168,18 @@ def test_page_of_the_built_in_model() -> None:
     assert missing("docs/built_in_model.md", expected) == []
 
 
+def test_readme_and_changelog() -> None:
+    before, after, dots = masks(), masks(CE_TV), row().curve("dots")
+    expected = [
+        f"of all 16,000 the model answers {100 * before[200].mean:.0f}% right with 200 masks, "
+        f"and {100 * before[2].mean:.0f}% with `n_masks=2`.",
+        f"an adapter that is at {100 * after[200].mean:.0f} and {100 * after[2].mean:.0f}%",
+    ]
+    assert missing("README.md", expected) == []
+    scores = f"({lost(before)} points from 2 to 200), dots less ({words(dots[200], dots[0])} from 0 to 200)"
+    assert missing("CHANGELOG.md", [scores]) == []
+
+
 def test_card_of_the_built_in_model() -> None:
     by_masks, by_dots = masks(), row().curve("dots")
     figures = [
@@ -167,10 +191,12 @@ def test_card_of_the_built_in_model() -> None:
         50 * (by_task[f"{category}_largest"] + by_task[f"{category}_smallest"])
         for category in ("capitalised", "country")
     )
+    twin = row(limit=50, model="built-in-block").curve("masks")
     most_by_dots = 100 * lost_by_task(by_dots, few=0)["animal_largest"]
     expected = [
         line("the suite, 16,000 questions", *figures),
         f"masks cost it {capitalised:.0f} points on `capitalised` and {country:.0f} on `country`, "
         f"dots {most_by_dots:.0f} on `animal_largest`.",
+        line("the suite, 800 questions", percent(twin[2]), percent(twin[200]), lost(twin), "", "", ""),
     ]
     assert missing("mdlm_lm_eval/default_model/README.md", expected) == []

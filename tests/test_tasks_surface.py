@@ -108,6 +108,23 @@ def test_the_readme_names_the_best_surface_rules() -> None:
         assert re.search(rf"\| {rule} \| .* \| {100 * accuracy:.1f}%: {re.escape(name)} \|\n", readme), (name, accuracy)
 
 
+def test_the_readme_says_what_several_endings_tell() -> None:
+    readme = (tasks_path() / "README.md").read_text(encoding="utf-8")
+    said = re.findall(r"^\| (\w+) \| ([a-z, -]+) \| (\d+ to \d+)% \|$", readme, re.MULTILINE)
+    assert [rule for rule, _, _ in said] == ["adjective", "emotion", "verb"]
+    for rule, affixes, accuracies in said:
+        begins, ends = (tuple(affix.strip("-") for affix in affixes.split(", ") if affix[at] == "-") for at in (-1, 0))
+        found = [with_one_of(begins, ends, rule, distractor) for distractor in questions.DISTRACTOR_RULES]
+        assert f"{min(found):.0%} to {max(found):.0%}".replace("%", "") == accuracies, rule
+
+
+def with_one_of(begins: tuple[str, ...], ends: tuple[str, ...], rule: str, distractor: str) -> float:
+    """Accuracy of taking an option with one of these beginnings or endings."""
+    tests = questions.test_questions(rule, distractor)
+    has = [[word.startswith(begins) or word.endswith(ends) for word in question.options] for question in tests]
+    return sum(share(row, of.answer, max(row)) for row, of in zip(has, tests, strict=True)) / len(tests)
+
+
 def test_a_rule_that_tells_is_found() -> None:
     long_is_right = [
         questions.Question(("cat", "dog", "elephant"), 2),
