@@ -145,7 +145,7 @@ def test_shots_against_masks_from_files(tmp_path: Path, monkeypatch: pytest.Monk
     assert len(table(tmp_path / "out" / "shots_against_masks.csv")) == 4
     content = json.loads((tmp_path / "out" / "shots_against_masks.json").read_text())
     assert content["settings"] == {"results": ["results"], "shots": [5, 25], "masks": [1, 200]}
-    assert content["summary"]["correlations"][0]["tasks"] == 4
+    assert content["summary"]["models"][0]["tasks"] == 4
     svg = (tmp_path / "out" / "shots_against_masks.svg").read_text()
     assert "loss from 1 to 200 masks (points)" in svg
 

@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy.stats
 
-from mdlm_lm_eval.attribution.shots_against_masks import correlations, gains_and_losses, read_scores
+from mdlm_lm_eval.attribution.shots_against_masks import gains_and_losses, over_tasks, read_scores
 from mdlm_lm_eval.options import OptionError
 
 SHOTS, MASKS = (5, 25), (1, 200)
@@ -69,9 +70,18 @@ def test_one_row_a_task_and_pearsons_r(tmp_path: Path) -> None:
     gains, losses = np.subtract(MANY, FEW), np.subtract(MANY, DISTRACTED)
     assert [row["gain"] for row in rows] == pytest.approx(gains)
     assert [row["loss"] for row in rows] == pytest.approx(losses)
-    (summary,) = correlations(rows)
+    (summary,) = over_tasks(rows)
     assert summary["pearson_r"] == pytest.approx(np.corrcoef(gains, losses)[0, 1])
     assert (summary["model"], summary["tasks"]) == ("some/model", 4)
+    for name, values in (("gain", gains), ("loss", losses)):
+        low, high = scipy.stats.t.interval(0.95, 3, loc=np.mean(values), scale=scipy.stats.sem(values))
+        assert (summary[name], summary[f"{name}_band"]) == pytest.approx((np.mean(values), (high - low) / 2))
+
+
+def test_a_single_task_has_no_band(tmp_path: Path) -> None:
+    rows = gains_and_losses(read_scores([write(tmp_path, **complete())]), shots=SHOTS, masks=MASKS)
+    (summary,) = over_tasks(rows[:1])
+    assert (summary["gain"], summary["gain_band"], summary["loss_band"]) == (pytest.approx(0.5), None, None)
 
 
 def test_models_adapters_and_decoding_settings_stay_apart(tmp_path: Path) -> None:
@@ -79,8 +89,19 @@ def test_models_adapters_and_decoding_settings_stay_apart(tmp_path: Path) -> Non
     write(tmp_path / "adapted", **complete(adapter="/me/out/adapter"))
     steps = {"explicit_options": ["n_masks", "steps"], "decoding": {"n_masks": 1, "steps": 40}}
     write(tmp_path / "steps", **complete(pretrained="/somewhere/model", **steps))
-    summary = correlations(gains_and_losses(read_scores([tmp_path]), shots=SHOTS, masks=MASKS))
+    summary = over_tasks(gains_and_losses(read_scores([tmp_path]), shots=SHOTS, masks=MASKS))
     assert [row["model"] for row in summary] == ["model steps=40", "some/model", "some/model+adapter"]
+
+
+def test_what_gen_kwargs_set_makes_a_model_of_its_own(tmp_path: Path) -> None:
+    files = complete()
+    files["distracted"]["config"]["gen_kwargs"] = {"steps": 40}
+    for config in files["distracted"]["configs"].values():
+        config["generation_kwargs"] = {"steps": 40}
+    scores = read_scores([write(tmp_path, **files)])
+    assert {score.model for score in scores} == {"some/model", "some/model steps=40"}
+    with pytest.raises(OptionError, match="no task has scores"):
+        gains_and_losses(scores, shots=SHOTS, masks=MASKS)
 
 
 def test_r_is_undefined_where_nothing_varies(tmp_path: Path) -> None:
@@ -88,8 +109,8 @@ def test_r_is_undefined_where_nothing_varies(tmp_path: Path) -> None:
     rows = gains_and_losses(
         read_scores([write(tmp_path, **complete() | {"distracted": same})]), shots=SHOTS, masks=MASKS
     )
-    assert correlations(rows)[0]["pearson_r"] is None
-    assert correlations(rows[:2])[0]["pearson_r"] is None
+    assert over_tasks(rows)[0]["pearson_r"] is None
+    assert over_tasks(rows[:2])[0]["pearson_r"] is None
 
 
 def test_other_files_are_named_and_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -139,6 +160,8 @@ def changed(content: dict[str, Any], where: str, value: Any) -> dict[str, Any]:
         (of_suite(5, 1, FEW, fewshot_seed=2), "fewshot_seed of t0: 2 and 1"),
         (changed(of_suite(5, 1, FEW), "chat_template", "{{messages}}"), "chat template: True and False"),
         (changed(of_suite(5, 1, FEW), "config mdlm weights", "abc"), "weights: abc and None"),
+        (changed(of_suite(5, 1, FEW), "config model_dtype", "torch.bfloat16"), "dtype: bfloat16 and "),
+        (changed(of_suite(5, 1, FEW), "config model_args", {"load_in_4bit": True}), "load_in_4bit: True and None"),
         (changed(of_suite(5, 1, FEW), "config fewshot_seed", 7), "lm_eval's few-shot seed: 7 and None"),
         (changed(of_suite(5, 1, FEW), "config mdlm decoding seed", 7), "seed: 7 and None"),
         (

@@ -182,19 +182,20 @@ def _run_shots_against_masks(given: argparse.Namespace) -> None:
     with importing(COMMAND):
         from mdlm_lm_eval.attribution.figures import draw_shots_against_masks
         from mdlm_lm_eval.attribution.output import Report
-        from mdlm_lm_eval.attribution.shots_against_masks import correlations, gains_and_losses, read_scores
+        from mdlm_lm_eval.attribution.shots_against_masks import gains_and_losses, over_tasks, read_scores
 
     shots, masks = _few_and_many("shots", given.shots), _few_and_many("masks", given.masks)
     rows = gains_and_losses(read_scores(given.results), shots=shots, masks=masks)
     settings = {"results": [str(path) for path in given.results], "shots": shots, "masks": masks}
     report = Report(given.output_path, "shots_against_masks", settings)
     report.rows = rows
-    summary = correlations(rows)
-    report.write({"correlations": summary})
+    summary = over_tasks(rows)
+    report.write({"models": summary})
     draw_shots_against_masks(rows, summary, report.path(""))
     for row in summary:
         r = "undefined" if row["pearson_r"] is None else f"{row['pearson_r']:.2f}"
-        print(f"{row['model']}: Pearson r {r} over {row['tasks']} tasks")
+        gain, loss = (f"{100 * row[name]:.1f}{_points(row[f'{name}_band'])}" for name in ("gain", "loss"))
+        print(f"{row['model']}: gain {gain} points, loss {loss}, Pearson r {r} over {row['tasks']} tasks")
     _say_where(report, figure=True)
 
 
@@ -228,6 +229,10 @@ def _few_and_many(name: str, text: str) -> tuple[int, int]:
     if len(numbers) != 2 or numbers[0] >= numbers[1]:
         raise must_be(name, "two whole numbers with a comma between them, the smaller first", text)
     return numbers[0], numbers[1]
+
+
+def _points(band: float | None) -> str:
+    return "" if band is None else f" ± {100 * band:.1f}"
 
 
 def _band(row: dict[str, Any], digits: int = 3) -> str:

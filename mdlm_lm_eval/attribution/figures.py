@@ -50,14 +50,14 @@ def draw_confidence(summary: Mapping[str, Sequence[Row]], path: Path, model: str
 
 
 @_styled
-def draw_shots_against_masks(points: Sequence[Row], correlations: Sequence[Row], path: Path) -> None:
-    """E12: one point a task, one colour a model."""
+def draw_shots_against_masks(points: Sequence[Row], models: Sequence[Row], path: Path) -> None:
+    """E12: one point a task, one colour a model, whose mean over tasks is a cross as wide and high as its 95% bands."""
     figure = Figure(figsize=(COLUMN_WIDTH, 3.0), layout="constrained")
     axes = figure.subplots()
-    for n, correlation in enumerate(correlations):
+    for n, model in enumerate(models):
         colour, marker = COLOURS[n % len(COLOURS)], MARKERS[n % len(MARKERS)]
-        chosen = [point for point in points if point["model"] == correlation["model"]]
-        r = "r undefined" if correlation["pearson_r"] is None else f"r = {correlation['pearson_r']:.2f}"
+        chosen = [point for point in points if point["model"] == model["model"]]
+        r = "r undefined" if model["pearson_r"] is None else f"r = {model['pearson_r']:.2f}"
         axes.scatter(
             [100 * point["gain"] for point in chosen],
             [100 * point["loss"] for point in chosen],
@@ -65,7 +65,13 @@ def draw_shots_against_masks(points: Sequence[Row], correlations: Sequence[Row],
             alpha=0.5,  # tasks that lie on each other look darker
             color=colour,
             marker=marker,
-            label=f"{correlation['model']}: {r}",
+            label=f"{model['model']}: {r}",
+        )
+        gain_band, loss_band = (
+            None if model[band] is None else 100 * model[band] for band in ("gain_band", "loss_band")
+        )
+        axes.errorbar(
+            100 * model["gain"], 100 * model["loss"], xerr=gain_band, yerr=loss_band, color=colour, linewidth=1
         )
     first = points[0]
     axes.axhline(0, color="0.8", linewidth=0.8, zorder=0)

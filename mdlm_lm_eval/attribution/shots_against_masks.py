@@ -14,7 +14,7 @@ from typing import Any
 
 from mdlm_lm_eval.attribution.output import Row
 from mdlm_lm_eval.options import OptionError
-from mdlm_lm_eval.results.asked import asked_masks
+from mdlm_lm_eval.results.asked import asked_masks, options_of
 from mdlm_lm_eval.results.files import UnusableFile
 from mdlm_lm_eval.results.names import recorded_name
 from mdlm_lm_eval.results.result_file import (
@@ -24,8 +24,10 @@ from mdlm_lm_eval.results.result_file import (
     read_result_file,
     unusable_if_different,
 )
+from mdlm_lm_eval.results.statistics import t_interval
 
 METRIC = "exact_match,none"
+_QUANTISATION = ("load_in_4bit", "load_in_8bit", "quantization_config")
 
 
 @dataclass(frozen=True)
@@ -116,8 +118,11 @@ def gains_and_losses(scores: Sequence[Score], *, shots: tuple[int, int], masks: 
     return rows
 
 
-def correlations(rows: Sequence[Row]) -> list[Row]:
-    """Pearson's r over tasks for each model; None for fewer than three tasks or where one side does not vary."""
+def over_tasks(rows: Sequence[Row]) -> list[Row]:
+    """Mean gain and loss of each model with the half width of their 95% t intervals over tasks, and Pearson's r.
+
+    A band is None for a single task, r for fewer than three tasks or where one side does not vary.
+    """
     summary = []
     for model in dict.fromkeys(row["model"] for row in rows):
         gains, losses = ([row[name] for row in rows if row["model"] == model] for name in ("gain", "loss"))
@@ -125,7 +130,18 @@ def correlations(rows: Sequence[Row]) -> list[Row]:
             r = correlation(gains, losses) if len(gains) > 2 else None
         except StatisticsError:
             r = None
-        summary.append({"model": model, "tasks": len(gains), "pearson_r": r})
+        gain, loss = t_interval(gains), t_interval(losses)
+        summary.append(
+            {
+                "model": model,
+                "tasks": len(gains),
+                "gain": gain.mean,
+                "gain_band": gain.half_width,
+                "loss": loss.mean,
+                "loss_band": loss.half_width,
+                "pearson_r": r,
+            }
+        )
     return summary
 
 
@@ -143,10 +159,14 @@ def _check_conditions(scores: Sequence[Score]) -> None:
 
 
 def _scores_of(file: ResultFile) -> list[Score]:
+    if file.mdlm is None:
+        raise UnusableFile("is no result of --model mdlm")
     with unusable_if_different():
-        model, conditions = _model(file), _conditions(file)
+        conditions = _conditions(file)
     scores = []
     for task, result in file.tasks.items():
+        with unusable_if_different():
+            model = _model(file, result)
         few, many = asked_masks(file, result) if "masks" in result.effective else (0, 1)
         if METRIC in result.metrics and few == many:  # a share of the prompt is no mask count
             accuracy, of_task = result.metrics[METRIC], conditions | _conditions_of_task(file, result)
@@ -158,6 +178,8 @@ def _conditions(file: ResultFile) -> dict[str, Any]:
     """What a run's scores depend on beside what `_model` names. How many questions there were is compared by itself."""
     recorded = file.mdlm or {}
     return {
+        "dtype": file.dtype,
+        **{name: file.model_args.get(name) for name in _QUANTISATION},
         "weights": recorded.get("weights"),
         "adapter weights": recorded.get("adapter_weights"),
         "chat template": file.chat_template,
@@ -178,12 +200,12 @@ def _conditions_of_task(file: ResultFile, result: TaskResult) -> dict[str, Any]:
     return conditions
 
 
-def _model(file: ResultFile) -> str:
-    """Checkpoint and adapter, and what of the decoding is not as it comes and is no mask count."""
-    if file.mdlm is None:
-        raise UnusableFile("is no result of --model mdlm")
-    explicit, decoding = sorted(set(file.mdlm["explicit_options"]) - {"n_masks"}), file.mdlm["decoding"]
-    settings = [f"{option}={decoding[option]}" for option in explicit if option in decoding]
+def _model(file: ResultFile, result: TaskResult) -> str:
+    """Checkpoint and adapter, and what of the decoding a user set and is no mask count."""
+    assert file.mdlm is not None
+    decoding = options_of(file, result)
+    given = decoding.keys() & {*file.mdlm["explicit_options"], *file.gen_kwargs} - {"n_masks"}
+    settings = [f"{option}={decoding[option]}" for option in sorted(given)]
     return " ".join(["+".join(recorded_name(name) for name in file.folders if name), *settings])
 
 
