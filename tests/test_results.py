@@ -164,6 +164,10 @@ def test_secrets_and_folders_are_not_published(given: Any, left: Any) -> None:
             "lm_eval --system_instruction /no_think --output_path out",
         ),
         ("lm_eval --system_instruction=/no_think", "lm_eval --system_instruction=/no_think"),
+        ("lm_eval --model_args token=abc pretrained=x", "lm_eval --model_args pretrained=x"),
+        ("lm_eval --system_instruction ''", "lm_eval --system_instruction ''"),
+        ("mdlm-sweep --peft=/home/me/a,~you/b", "mdlm-sweep --peft=a,b"),
+        ("mdlm-sweep --peft '/home/Smith, John/a,C:\\b'", "mdlm-sweep --peft a,b"),
     ],
 )
 def test_a_recorded_command_names_neither(command: str, left: str) -> None:

@@ -16,6 +16,8 @@ _SECRET = re.compile(
 _TOKEN = re.compile(r"\b(?:hf_|sk-|gh[a-z]_|github_pat_)[\w-]{16,}")
 _USER_IN_URL = re.compile(r"(?<=://)[^/\s@]+@")
 _FOLDER = re.compile(r"(?=.*\w)(?:file:/+|~[\w.-]*/|/|[A-Za-z]:[\\/]|\\\\)[^\n{}<>]*")
+# Between folders such as those of several adapters; a comma in a folder's own name is none.
+_NEXT_FOLDER = re.compile(r",(?=file:/|~|/|[A-Za-z]:[\\/]|\\\\)")
 _FOLDER_IN_TEXT = re.compile(r"(?:(?<=[\s='\",(\[])|^)(?=\S*\w)(?:file:/+|~[\w.-]*/|/|[A-Za-z]:[\\/])[^\s'\",)\]]+")
 # What a model is told: there, a word such as /no_think is no path, unless one lies here.
 _INSTRUCTION = "system_instruction"
@@ -41,7 +43,7 @@ def published(value: Any) -> Any:
 def published_text(text: str) -> str:
     """The same for a text: a value, a path, or `name=value,name=value`."""
     if _FOLDER.fullmatch(text):
-        return last_part(text)
+        return ",".join(map(last_part, _NEXT_FOLDER.split(text)))
     if "=" in text and "\n" not in text:
         pairs = [part.partition("=") for part in text.split(",")]
         kept = [pair for pair in pairs if not (pair[1] and is_secret(pair[0].strip()))]
@@ -62,10 +64,11 @@ def published_command(command: str) -> str:
         words = shlex.split(command)
     except ValueError:  # a quote that does not end
         return published_text(command)
-    return shlex.join(
+    left = (
         published_instruction(word) if before == f"--{_INSTRUCTION}" else _published_word(word)
         for before, word in zip(["", *words], words, strict=False)
     )
+    return shlex.join(new for new, word in zip(left, words, strict=True) if new or not word)
 
 
 def typed_command(name: str) -> str:
