@@ -107,7 +107,8 @@ def test_fine_tuning_in_words() -> None:
         f"{lost_more(CE_TV, CE).in_words} points less, but {lost_more_by_seed(CE_TV, CE)} by seed,",
         f"{words(ce_tv[2], before[2])} points at n_masks=2",
         f"by {words(ce_tv[1], ce[1])} points with 1 mask, {words(ce_tv[2], ce[2])} with 2 and "
-        f"{words(ce_tv[10], ce[10])} with 10; from 50 masks on that is within chance ({words(ce_tv[200], ce[200])} with 200).",
+        f"{words(ce_tv[10], ce[10])} with 10; from 50 masks on that is within chance "
+        f"({words(ce_tv[200], ce[200])} with 200).",
         f"({words(ce[2], sft[2])} above) and {words(sft[200], ce[200])} below it at 200",
     ]
     assert missing("finetune/README.md", expected) == []

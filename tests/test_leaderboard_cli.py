@@ -151,10 +151,10 @@ def test_the_folder_of_a_real_sweep_is_valid_where_it_answers_all_questions(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code = main(["validate", str(folder)])
-    said, problems = capsys.readouterr()
-    assert len(said.splitlines()) + len(problems.splitlines()) == len(list(folder.rglob("*.json"))) > 0
-    assert all("--limit" in problem for problem in problems.splitlines())
-    assert code == bool(problems)
+    said, problems = (text.splitlines() for text in capsys.readouterr())
+    assert len(said) + len(problems) == len(list(folder.rglob("*.json"))) > 0
+    assert bool(problems) == (folder.name == "subsets") == code
+    assert all("--limit" in problem for problem in problems)
 
 
 @pytest.mark.parametrize("words", [(), ("build",), ("validate",)])
