@@ -191,6 +191,15 @@ def test_processes_share_the_tasks_of_an_analysis(tmp_path: Path) -> None:
     assert (first.own, second.own) == (["a"], ["b", "c"])
 
 
+def test_a_process_that_lost_its_task_adds_no_rows(tmp_path: Path) -> None:
+    suspended, other = (Report(tmp_path, "confidence", {}) for _ in range(2))
+    other.add("a", [{"task": "a", "value": 1}])
+    suspended.add("a", [{"task": "a", "value": 1}])
+    for report in (other, suspended, Report(tmp_path, "confidence", {})):
+        assert (report.finished, report.rows) == (["a"], [{"task": "a", "value": 1}])
+    assert suspended.own == []
+
+
 # Claims themselves
 
 
