@@ -20,8 +20,10 @@ import pytest
 from mdlm_lm_eval.attribution.output import Report
 from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.results import locks
+from mdlm_lm_eval.results.files import whole_folder, write_whole
 from mdlm_lm_eval.results.locks import Claim, claim
 from mdlm_lm_eval.results.sharing import Shared
+from mdlm_lm_eval.sweep.failures import failed_file, read_failure, write_failure
 from mdlm_lm_eval.sweep.plan import plan
 from mdlm_lm_eval.sweep.ranks import Ranks
 from mdlm_lm_eval.sweep.results import is_enlarged
@@ -422,6 +424,21 @@ def test_a_suspended_process_notices_that_it_lost_its_claim(tmp_path: Path, monk
         assert suspended.stdout.readline() == "True\n"
     assert not waiting.lost
     waiting.release()
+
+
+def test_the_longest_name_of_a_cell_has_room_for_all_that_is_put_around_it(tmp_path: Path) -> None:
+    longest = {"tasks": "mdlm_context", "filler": "x" * (239 - len("mdlm_context,filler="))}
+    (cell,) = plan(longest).cells
+    with pytest.raises(OptionError, match=r"a folder name of 240 bytes, .*; at most 239 are possible"):
+        plan(longest | {"filler": f"{longest['filler']}x"})
+    folder = tmp_path / cell.name
+    write_failure(failed_file(folder), "a sentence")
+    assert read_failure(failed_file(folder))["sentence"] == "a sentence"
+    left_by_a_dead_process(folder)
+    with claim(folder):
+        for replaced in (False, True):
+            with whole_folder(folder, replaced=replaced) as unfinished:
+                write_whole(unfinished / "results.json", "{}")
 
 
 @pytest.mark.parametrize(
