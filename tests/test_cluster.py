@@ -1,5 +1,6 @@
 """Several processes on one output: each cell is computed once, whoever dies, and the files are those of one process."""
 
+import errno
 import json
 import os
 import random
@@ -8,7 +9,10 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,8 +20,10 @@ import pytest
 from mdlm_lm_eval.attribution.output import Report
 from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.results import locks
+from mdlm_lm_eval.results.files import whole_folder, write_whole
 from mdlm_lm_eval.results.locks import Claim, claim
 from mdlm_lm_eval.results.sharing import Shared
+from mdlm_lm_eval.sweep.failures import failed_file, read_failure, write_failure
 from mdlm_lm_eval.sweep.plan import plan
 from mdlm_lm_eval.sweep.ranks import Ranks
 from mdlm_lm_eval.sweep.results import is_enlarged
@@ -191,6 +197,15 @@ def test_processes_share_the_tasks_of_an_analysis(tmp_path: Path) -> None:
     assert (first.own, second.own) == (["a"], ["b", "c"])
 
 
+def test_a_process_that_lost_its_task_adds_no_rows(tmp_path: Path) -> None:
+    suspended, other = (Report(tmp_path, "confidence", {}) for _ in range(2))
+    other.add("a", [{"task": "a", "value": 1}])
+    suspended.add("a", [{"task": "a", "value": 1}])
+    for report in (other, suspended, Report(tmp_path, "confidence", {})):
+        assert (report.finished, report.rows) == (["a"], [{"task": "a", "value": 1}])
+    assert suspended.own == []
+
+
 # Claims themselves
 
 
@@ -249,6 +264,181 @@ def test_a_claim_without_a_name_does_not_last_forever(tmp_path: Path, monkeypatc
     while not waiting.take():
         time.sleep(0.01)
     waiting.release()
+
+
+# On disks that cannot exchange two files, with which filelock takes a claim over
+
+
+WITHOUT_EXCHANGE = """
+import errno, filelock._util
+filelock._util._rename_call = lambda: (lambda *_: errno.EINVAL, 2)
+"""
+HOLDER = """
+import sys
+from pathlib import Path
+from mdlm_lm_eval.results.locks import Claim
+held = [Claim(Path(name)) for name in sys.argv[1:]]
+print(*(claim.take() for claim in held), flush=True)
+while sys.stdin.readline():
+    print(*(claim.lost for claim in held), flush=True)
+"""
+# Each says which of the claims it got, all having tried each at the same moment.
+BREAKERS = """
+import multiprocessing, sys
+from pathlib import Path
+from mdlm_lm_eval.results.locks import Claim
+
+def work(paths, at_once, results):
+    claims = [Claim(Path(path)) for path in paths]
+    taken = []
+    for claim in claims:
+        at_once.wait()
+        taken.append(claim.take())
+        at_once.wait()
+    results.put([took * (2 if claim.lost else 1) for took, claim in zip(taken, claims)])
+    at_once.wait()
+
+context = multiprocessing.get_context("fork")
+at_once, results = context.Barrier(3, timeout=60), context.Queue()
+workers = [context.Process(target=work, args=(sys.argv[1:], at_once, results)) for _ in range(3)]
+for worker in workers:
+    worker.start()
+print([sum(of_one) for of_one in zip(*(results.get() for _ in workers))])
+"""
+
+
+@pytest.fixture
+def no_exchange(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("filelock._util._rename_call", lambda: (lambda *_: errno.EINVAL, 2))
+
+
+@contextmanager
+def holder(*paths: Path) -> Iterator[subprocess.Popen[str]]:
+    """A process that has claimed `paths`."""
+    words = [sys.executable, "-c", WITHOUT_EXCHANGE + HOLDER, *map(str, paths)]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline().split() == ["True"] * len(paths)
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def left_by_a_dead_process(*paths: Path) -> None:
+    with holder(*paths):
+        pass
+
+
+@pytest.mark.usefixtures("no_exchange")
+def test_the_claim_of_a_dead_process_is_taken_at_once(tmp_path: Path) -> None:
+    cell = tmp_path / "cell"
+    with holder(cell):
+        assert not Claim(cell).take()
+    taken = Claim(cell)
+    assert taken.take()
+    assert not taken.lost
+    assert [path.name for path in tmp_path.iterdir()] == [".cell.claim"]
+    taken.release()
+
+
+def test_of_processes_that_take_over_at_once_one_holds_it(tmp_path: Path) -> None:
+    cells = [tmp_path / str(n) for n in range(30)]
+    left_by_a_dead_process(*cells)
+    words = [sys.executable, "-c", WITHOUT_EXCHANGE + BREAKERS, *map(str, cells)]
+    assert json.loads(subprocess.run(words, check=True, capture_output=True, text=True).stdout) == [1] * len(cells)
+
+
+@pytest.mark.usefixtures("no_exchange")
+def test_who_is_slow_to_take_over_leaves_the_claim_of_the_faster(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cell = tmp_path / "cell"
+    left_by_a_dead_process(cell)
+    slow, fast = Claim(cell), Claim(cell)
+    is_dead = locks._is_dead
+
+    def take_it_meanwhile(owner: Any) -> bool:
+        monkeypatch.setattr(locks, "_is_dead", is_dead)
+        assert fast.take()
+        return True
+
+    monkeypatch.setattr(locks, "_is_dead", take_it_meanwhile)
+    assert not slow.take()
+    assert not fast.lost
+    fast.release()
+
+
+@pytest.mark.usefixtures("no_exchange")
+def test_a_process_that_dies_while_it_takes_over_keeps_nobody_from_it(tmp_path: Path) -> None:
+    cell = tmp_path / "cell"
+    left_by_a_dead_process(cell)
+    dying = (
+        "import os\nlooks = iter([Claim._look])\nClaim._look = lambda self: next(looks, lambda _: os._exit(9))(self)\n"
+    )
+    code = HOLDER.replace("held = ", f"{dying}held = ", 1)
+    words = [sys.executable, "-c", WITHOUT_EXCHANGE + code, str(cell)]
+    assert subprocess.run(words, check=False).returncode == 9
+    assert len(list(tmp_path.iterdir())) == 2  # the claim, and that it was about to be removed
+    taken = Claim(cell)
+    assert taken.take()
+    assert [path.name for path in tmp_path.iterdir()] == [".cell.claim"]
+    taken.release()
+
+
+@pytest.mark.usefixtures("no_exchange")
+def test_the_claim_of_another_machine_is_taken_once_it_is_renewed_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    marker, clock = tmp_path / ".cell.claim", SimpleNamespace(now=0.0)
+    clock.monotonic = lambda: clock.now
+    monkeypatch.setattr(locks, "time", clock)
+    with claim(tmp_path / "cell"):
+        text = marker.read_text()
+    marker.write_text(text.replace(locks.platform.node(), "another-host"))
+    waiting = Claim(tmp_path / "cell")
+    for seconds in range(100):  # it is renewed, by a clock of its own
+        os.utime(marker, (seconds, seconds))
+        clock.now += 0.9 * locks.LEASE_SECONDS
+        assert not waiting.take()
+    clock.now += 0.9 * locks.LEASE_SECONDS
+    assert not waiting.take()
+    clock.now += 0.2 * locks.LEASE_SECONDS
+    assert waiting.take()
+    waiting.release()
+
+
+@pytest.mark.usefixtures("no_exchange")
+def test_a_suspended_process_notices_that_it_lost_its_claim(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    waiting = Claim(tmp_path / "cell")
+    with holder(tmp_path / "cell") as suspended:
+        assert suspended.stdin is not None
+        assert suspended.stdout is not None
+        print(file=suspended.stdin, flush=True)
+        assert suspended.stdout.readline() == "False\n"
+        suspended.send_signal(signal.SIGSTOP)
+        monkeypatch.setattr(locks, "LEASE_SECONDS", 0.1)
+        assert waiting.take(wait=60)
+        suspended.send_signal(signal.SIGCONT)
+        print(file=suspended.stdin, flush=True)  # before it tries to renew
+        assert suspended.stdout.readline() == "True\n"
+    assert not waiting.lost
+    waiting.release()
+
+
+def test_the_longest_name_of_a_cell_has_room_for_all_that_is_put_around_it(tmp_path: Path) -> None:
+    longest = {"tasks": "mdlm_context", "filler": "x" * (239 - len("mdlm_context,filler="))}
+    (cell,) = plan(longest).cells
+    with pytest.raises(OptionError, match=r"a folder name of 240 bytes, .*; at most 239 are possible"):
+        plan(longest | {"filler": f"{longest['filler']}x"})
+    folder = tmp_path / cell.name
+    write_failure(failed_file(folder), "a sentence")
+    assert read_failure(failed_file(folder))["sentence"] == "a sentence"
+    left_by_a_dead_process(folder)
+    with claim(folder):
+        for replaced in (False, True):
+            with whole_folder(folder, replaced=replaced) as unfinished:
+                write_whole(unfinished / "results.json", "{}")
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,8 @@ import json
 import os
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -190,6 +192,18 @@ def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pyte
         write_whole(path, "two")
     assert path.read_text() == "one"
     assert [one.name for one in path.parent.iterdir()] == ["file.json"]
+
+
+def test_processes_of_one_id_write_the_same_file_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In containers every process may have the id 1; threads have the same id everywhere."""
+    both = threading.Barrier(2, timeout=60)
+    # Neither has moved its file when the other opens one.
+    monkeypatch.setattr(os, "fsync", lambda descriptor: both.wait())
+    path = tmp_path / "file.json"
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(write_whole, [path, path], ["one", "two"]))
+    assert path.read_text() in ("one", "two")
+    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_a_folder_appears_whole_and_removes_what_a_killed_process_left(tmp_path: Path) -> None:

@@ -70,6 +70,8 @@ class Report:
         """Keeps a task's rows on disk, beside those of other processes and for a run that is killed before its end."""
         with claim(self.path(".json"), wait=_SECONDS_TO_ADD):
             self._continue()
+            if task in self.finished:  # by another that took it over while this process was suspended
+                return
             self.rows += rows
             self.finished.append(task)
             self._write({})

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 from mdlm_lm_eval.results.sentences import one_line
 from mdlm_lm_eval.values import OptionError, must_be
@@ -63,7 +64,8 @@ def read_json(path: Path) -> Any:
 
 def write_whole(path: Path, text: str) -> None:
     """Writes `text`, or leaves what was there. Raises OptionError where it cannot be written."""
-    scratch = path.with_name(f".{path.name}.{os.getpid()}.part")
+    # Processes in containers have the same ids, and a long name has no room for more.
+    scratch = path.with_name(f".{uuid4().hex}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         try:

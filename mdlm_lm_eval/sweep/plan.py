@@ -26,7 +26,9 @@ AUTOREGRESSIVE = "hf"
 MODELS = ("mdlm", AUTOREGRESSIVE)
 DEFAULT_SEEDS = (0, 1234, 1234, 1234)  # lm-eval's, of Python, numpy, torch and few-shot samples
 _MOST_CELLS = 100_000
-_LONGEST_NAME = 255 - len("..old.unfinished")  # bytes that a disk takes, less what is put around a name
+# Bytes that a disk takes, less the most that is put around a name, by `whole_folder`. Scratch files have names of their
+# own, and `Claim` takes over itself where filelock cannot, which puts more than 50 bytes around a name.
+_LONGEST_NAME = 255 - len("..old.unfinished")
 # `seed` is lm-eval's own, which the options' default to.
 OPTION_NAMES = (DECODING_NAMES | LIKELIHOOD_NAMES | {"cache_audit"}) - {"seed"}
 # In the order in which folders name them.
