@@ -1,4 +1,4 @@
-"""What the cells of a sweep ask: the prompts of the `lm_eval` command that each records."""
+"""Which tasks a sweep finds, and what its cells ask: the prompts of the `lm_eval` command that each records."""
 
 import json
 import random
@@ -9,7 +9,12 @@ from typing import Any
 
 import pytest
 import yaml
+from lm_eval.tasks import TaskManager
 
+from mdlm_lm_eval import tasks_path
+from mdlm_lm_eval.sweep import tasks as sweep_tasks
+from mdlm_lm_eval.sweep.plan import plan
+from mdlm_lm_eval.sweep.tasks import Tasks
 from tests.commands import ENVIRONMENT, LM_EVAL
 from tests.test_sweep import execute, run_here, stored
 
@@ -100,3 +105,44 @@ def test_every_cell_asks_what_its_command_asks(
         run_here(output, checkpoint, drawing_tasks, **settings)
         (another,) = (output / path).parent.parent.glob("*n_masks=5*seed=7")
         assert prompts(another) != expected
+
+
+@pytest.mark.parametrize(
+    ("tasks", "expected", "is_indexed"),
+    [
+        ("mdlm_context", ["mdlm_context"], False),
+        ("mdlm_position_pos*", [f"mdlm_position_pos{position}" for position in (0, 10, 20, 30, 40)], False),
+        ("tiny_generate", ["tiny_generate"], False),
+        ("tiny_*", ["tiny_choice", "tiny_generate", "tiny_of_lm_eval", "tiny_sampled"], True),
+        ("my_group", ["my_group"], True),
+    ],
+)
+def test_lm_evals_own_tasks_are_known_where_they_may_be_meant(
+    tmp_path: Path,
+    task_folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    tasks: str,
+    expected: list[str],
+    is_indexed: bool,
+) -> None:
+    """Of lm-eval's own, which take seconds to index, a folder with one stands for all."""
+    mine, lm_evals = shutil.copytree(task_folder, tmp_path / "mine"), tmp_path / "lm_eval"
+    lm_evals.mkdir()
+    text = (mine / "tiny_choice.yaml").read_text().replace("task: tiny_choice", "task: tiny_of_lm_eval")
+    (lm_evals / "task.yaml").write_text(text)
+    (mine / "group.yaml").write_text(yaml.safe_dump({"group": "my_group", "task": ["tiny_choice", "tiny_of_lm_eval"]}))
+    indexed = []
+
+    def manager(include_path: Any, metadata: Any, include_defaults: bool = True) -> TaskManager:
+        folders = [lm_evals, tasks_path(), *include_path] if include_defaults else include_path
+        indexed.append(include_defaults)
+        return TaskManager(include_path=folders, include_defaults=False, metadata=metadata)
+
+    monkeypatch.setattr(sweep_tasks, "TaskManager", manager)
+    found = Tasks(plan({"tasks": tasks, "include_path": str(mine)}))
+    cells = found.expand(found.sweep.cells)
+    assert [cell.task for cell in cells] == expected
+    assert any(indexed) == is_indexed
+    if tasks == "my_group":
+        assert found.names(cells[0]) == ["tiny_choice", "tiny_of_lm_eval"]
+        assert set(found.states(cells[0])) == {"my_group", "tiny_choice", "tiny_of_lm_eval"}

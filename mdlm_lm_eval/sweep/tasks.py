@@ -133,10 +133,22 @@ class Tasks:
 
     def _new_manager(self, metadata: Mapping[str, Any]) -> TaskManager:
         users = [self.sweep.include_path] if self.sweep.include_path else []
-        suite = TaskManager(include_path=[tasks_path(), *users], include_defaults=False, metadata=dict(metadata))
-        if all(suite.match_tasks([pattern]) for pattern in self.patterns):
-            return suite  # lm-eval's own thousands of tasks take seconds to index
+        without = TaskManager(include_path=[tasks_path(), *users], include_defaults=False, metadata=dict(metadata))
+        if not any(_may_name_lm_evals(pattern, without) for pattern in self.patterns):
+            return without  # lm-eval's own thousands of tasks take seconds to index
         return TaskManager(include_path=users or None, metadata=dict(metadata))
+
+
+def _may_name_lm_evals(pattern: str, without: TaskManager) -> bool:
+    """Whether a name or pattern, or a group of the user's that it stands for, may hold tasks that come with lm-eval.
+
+    `without` is the index without those, none of which begins with `mdlm_`.
+    """
+    if pattern not in without.task_index and not pattern.startswith("mdlm_"):
+        return True
+    names = without.match_tasks([pattern])
+    groups = [without.task_index[name].yaml_path for name in names if name in without.all_groups]
+    return not names or not all(path.is_relative_to(tasks_path()) for path in groups)
 
 
 def _forget_task_files() -> None:
