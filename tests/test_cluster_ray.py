@@ -120,3 +120,25 @@ def test_a_model_that_cannot_be_loaded_ends_the_sweep(
         run.run()
     assert not (tmp_path / "out" / ".sweeps").exists()
     assert not ray.is_initialized()
+
+
+@pytest.mark.parametrize(
+    ("each", "one_gpu", "nodes_of_8_and_2"),
+    [(0.05, 20, 200), (0.1, 10, 100), (0.2, 5, 50), (0.25, 4, 40), (0.3, 3, 30), (0.7, 1, 10), (1.0, 1, 10)],
+)
+def test_shares_fill_each_gpu(
+    monkeypatch: pytest.MonkeyPatch, each: float, one_gpu: int, nodes_of_8_and_2: int
+) -> None:
+    assert n_workers(monkeypatch, each, 1) == one_gpu
+    assert n_workers(monkeypatch, each, 8, 2) == nodes_of_8_and_2
+
+
+def test_workers_of_several_gpus_stay_on_one_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert n_workers(monkeypatch, 2.0, 8, 3) == 5
+    assert n_workers(monkeypatch, 3.0, 8, 2) == 2
+
+
+def n_workers(monkeypatch: pytest.MonkeyPatch, each: float, *gpus: int) -> int:
+    nodes = [{"Alive": True, "Resources": {"GPU": float(n)}} for n in gpus]
+    monkeypatch.setattr(ray, "nodes", lambda: nodes)
+    return ray_cluster.worker_resources(RayOptions(gpus_per_worker=each))[1]

@@ -38,8 +38,8 @@ def command(output: Path, checkpoint: Path, task_folder: Path, *arguments: str) 
     return [*words, "--tasks=tiny_generate", *arguments]
 
 
-def execute(words: list[str]) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(words, env=ENVIRONMENT, capture_output=True, text=True)
+def execute(words: list[str], environment: dict[str, str] = ENVIRONMENT) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(words, env=environment, capture_output=True, text=True)
 
 
 def stored(output: Path) -> dict[str, Any]:

@@ -47,7 +47,7 @@ class CellEvaluator:
             results = simple_evaluate(
                 lm,
                 model_args=arguments,
-                tasks=self.tasks.load(cell),
+                tasks=self.tasks.to_evaluate(cell),
                 gen_kwargs={},
                 num_fewshot=cell.num_fewshot,
                 batch_size=self.sweep.batch_size,

@@ -85,10 +85,16 @@ def worker_resources(options: RayOptions) -> tuple[dict[str, Any], int]:
     if each > max(gpus):
         most = f"the most on one node of this cluster is {max(gpus):g}" if max(gpus) else "this cluster has no GPUs"
         raise OptionError(f"gpus_per_worker={each:g}: {most}")
-    fitting = sum(int(n // each) for n in gpus) if each else len(nodes)
+    fitting = sum(_fitting(n, each) for n in gpus) if each else len(nodes)
     environment = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
     resources = {"num_cpus": 1, "num_gpus": each, "runtime_env": {"env_vars": environment}}
     return resources, options.workers or fitting
+
+
+def _fitting(gpus: float, each: float) -> int:
+    """How many workers a node's GPUs hold. A share is of one GPU, and what several have left makes no further one."""
+    # `//` finds four times 0.2 in 1, as the float of 0.2 is a little more than that.
+    return int(gpus) * int(1 / each + 1e-9) if each < 1 else int(gpus // each)
 
 
 def _versions_here() -> dict[str, str | None]:

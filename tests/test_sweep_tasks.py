@@ -1,0 +1,148 @@
+"""Which tasks a sweep finds, and what its cells ask: the prompts of the `lm_eval` command that each records."""
+
+import json
+import random
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from lm_eval.tasks import TaskManager
+
+from mdlm_lm_eval import tasks_path
+from mdlm_lm_eval.sweep import tasks as sweep_tasks
+from mdlm_lm_eval.sweep.plan import plan
+from mdlm_lm_eval.sweep.tasks import Tasks
+from tests.commands import ENVIRONMENT, LM_EVAL
+from tests.test_sweep import execute, run_here, stored
+
+# As lm-eval's own tasks do it: GPQA's with examples have a generator of their module, the others use Python's.
+UTILS = """
+import random
+from lm_eval.api.filter import Filter
+from lm_eval.api.registry import register_filter
+
+rng = random.Random(42)
+
+@register_filter("as_it_is")
+class AsItIs(Filter):
+    def apply(self, resps, docs):
+        return [answers[0] for answers in resps]
+
+def reordered(dataset):
+    order = rng.sample(range(len(dataset)), len(dataset))
+    random.shuffle(order)
+    return dataset.select(order)
+
+def with_choices(dataset):
+    def add(doc):
+        choices = ["A", "B", "C", "D", "E"]
+        random.shuffle(choices)
+        return {"q": doc["q"] + "".join(choices)}
+    return dataset.map(add)
+"""
+
+
+@pytest.fixture
+def drawing_tasks(tmp_path: Path) -> Path:
+    """Tasks `reordered` and `with_choices`, which draw random numbers as they are loaded."""
+    folder = tmp_path / "drawing"
+    folder.mkdir()
+    (folder / "utils.py").write_text(UTILS)
+    data = folder / "docs.jsonl"
+    data.write_text("".join(json.dumps({"q": f"question {n} ", "a": str(n)}) + "\n" for n in range(9)))
+    config = {
+        "dataset_path": "json",
+        "dataset_kwargs": {"data_files": {"train": str(data), "test": str(data)}},
+        "test_split": "test",
+        "fewshot_split": "train",
+        "num_fewshot": 2,
+        "output_type": "generate_until",
+        "doc_to_text": "{{q}}",
+        "doc_to_target": "{{a}}",
+        "metric_list": [{"metric": "exact_match"}],
+        "filter_list": [{"name": "none", "filter": [{"function": "as_it_is"}]}],
+        "generation_kwargs": {"until": ["\n"], "max_gen_toks": 4, "do_sample": False},
+    }
+    for name in ("reordered", "with_choices"):
+        text = yaml.safe_dump({"task": name} | config) + f"process_docs: !function utils.{name}\n"
+        (folder / f"{name}.yaml").write_text(text)
+    return folder
+
+
+def prompts(folder: Path) -> list[tuple[Any, ...]]:
+    """Each question's documents, as asked and as scored, in lm-eval's order."""
+    (path,) = folder.rglob("samples_*.jsonl")
+    samples = sorted(map(json.loads, path.read_text().splitlines()), key=lambda sample: sample["doc_id"])
+    return [(sample["doc"], sample["arguments"]["gen_args_0"]["arg_0"]) for sample in samples]
+
+
+@pytest.mark.parametrize("task", ["reordered", "with_choices"])
+def test_every_cell_asks_what_its_command_asks(
+    tmp_path: Path, checkpoint: Path, drawing_tasks: Path, task: str
+) -> None:
+    random.seed(5)  # of whatever ran before
+    output = tmp_path / "out"
+    settings: dict[str, Any] = {"tasks": task, "n_masks": [4, 5, 6], "limit": 3, "log_samples": True}
+    assert not run_here(output, checkpoint, drawing_tasks, **settings).failures
+    ((path, result),) = [(path, result) for path, result in stored(output).items() if "n_masks=5" in path]
+    command = result["config"]["mdlm_sweep"]["command"].replace(checkpoint.name, str(checkpoint))
+    words = command.replace(f"--include_path {drawing_tasks.name}", f"--include_path {drawing_tasks}").split()[1:]
+    alone = [sys.executable, "-c", LM_EVAL, *words, "--log_samples", "--output_path", str(tmp_path / "alone")]
+    # What `datasets` keeps of one must not help the other.
+    done = execute(alone, ENVIRONMENT | {"HF_DATASETS_CACHE": str(tmp_path / "cache")})
+    assert done.returncode == 0, done.stderr[-2000:]
+    expected = prompts(tmp_path / "alone")
+    cells = sorted((output / path).parent.parent.glob(f"{task},*"))
+    assert [prompts(cell) for cell in cells] == [expected] * 3
+    shutil.rmtree((output / path).parent)
+    assert not run_here(output, checkpoint, drawing_tasks, **settings).failures
+    assert prompts((output / path).parent) == expected
+    settings["seed"] = 7
+    if task == "reordered":
+        run_here(output, checkpoint, drawing_tasks, **settings)
+        (another,) = (output / path).parent.parent.glob("*n_masks=5*seed=7")
+        assert prompts(another) != expected
+
+
+@pytest.mark.parametrize(
+    ("tasks", "expected", "is_indexed"),
+    [
+        ("mdlm_context", ["mdlm_context"], False),
+        ("mdlm_position_pos*", [f"mdlm_position_pos{position}" for position in (0, 10, 20, 30, 40)], False),
+        ("tiny_generate", ["tiny_generate"], False),
+        ("tiny_*", ["tiny_choice", "tiny_generate", "tiny_of_lm_eval", "tiny_sampled"], True),
+        ("my_group", ["my_group"], True),
+    ],
+)
+def test_lm_evals_own_tasks_are_known_where_they_may_be_meant(
+    tmp_path: Path,
+    task_folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    tasks: str,
+    expected: list[str],
+    is_indexed: bool,
+) -> None:
+    """Of lm-eval's own, which take seconds to index, a folder with one stands for all."""
+    mine, lm_evals = shutil.copytree(task_folder, tmp_path / "mine"), tmp_path / "lm_eval"
+    lm_evals.mkdir()
+    text = (mine / "tiny_choice.yaml").read_text().replace("task: tiny_choice", "task: tiny_of_lm_eval")
+    (lm_evals / "task.yaml").write_text(text)
+    (mine / "group.yaml").write_text(yaml.safe_dump({"group": "my_group", "task": ["tiny_choice", "tiny_of_lm_eval"]}))
+    indexed = []
+
+    def manager(include_path: Any, metadata: Any, include_defaults: bool = True) -> TaskManager:
+        folders = [lm_evals, tasks_path(), *include_path] if include_defaults else include_path
+        indexed.append(include_defaults)
+        return TaskManager(include_path=folders, include_defaults=False, metadata=metadata)
+
+    monkeypatch.setattr(sweep_tasks, "TaskManager", manager)
+    found = Tasks(plan({"tasks": tasks, "include_path": str(mine)}))
+    cells = found.expand(found.sweep.cells)
+    assert [cell.task for cell in cells] == expected
+    assert any(indexed) == is_indexed
+    if tasks == "my_group":
+        assert found.names(cells[0]) == ["tiny_choice", "tiny_of_lm_eval"]
+        assert set(found.states(cells[0])) == {"my_group", "tiny_choice", "tiny_of_lm_eval"}
