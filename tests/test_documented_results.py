@@ -138,18 +138,17 @@ def test_page_of_the_built_in_model() -> None:
     ]
     dots = row().curve("dots")
     expected.append(line("accuracy", percent(dots[0]), percent(dots[200]), words(dots[200], dots[0])))
-    positions, tuned = (row(adapter).series("positions_by_masks") for adapter in (None, CE_TV))
-    for name, curves in (("", positions), ("CE + TV: ", tuned)):
+    positions, ce_tv, ce = (row(adapter).series("positions_by_masks") for adapter in (None, CE_TV, CE))
+    for name, curves in (("", positions), ("CE + TV: ", ce_tv), ("CE only: ", ce)):
         for n in (2, 200):
-            expected.append(line(f"{name}{n} masks", *(percent(curves[n][place]) for place in sorted(curves[n]))))
-    expected.append(
-        f"CE + TV (mean of three seeds) gains {words(positions[200][0], tuned[200][0])} points at the first "
-        f"and {words(positions[200][40], tuned[200][40])} at the last."
-    )
-    expected.append(
-        f"it gains {words(positions[2][0], positions[2][40])} points with 2 masks "
-        f"and loses {words(positions[200][40], positions[200][0])} with 200"
-    )
+            curve = curves[n]
+            cells = (percent(curve[place]) for place in sorted(curve))
+            expected.append(line(f"{name}{n} masks", *cells, words(curve[0], curve[40])))
+    for name, curves in (("CE + TV", ce_tv), ("CE only", ce)):
+        first, last = (words(positions[200][place], curves[200][place]) for place in (0, 40))
+        expected.append(f"{name} {first} points at the first and {last} at the last")
+    first, last = (words(ce_tv[2][place], positions[2][place]) for place in (0, 40))
+    expected.append(f"With 2 masks CE + TV costs {first} points at the first and {last} at the last")
     for name, curve in (
         ("one step", masks()),
         ("two steps", masks(steps=2)),
