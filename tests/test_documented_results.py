@@ -53,17 +53,14 @@ def lost_by_task(curve: Curve, few: int = 2, many: int = 200) -> Mapping[str, fl
     return {task: curve[few].by_task[task] - curve[many].by_task[task] for task in curve[many].by_task}
 
 
-def lost_more(first: str | None, second: str | None) -> Interval:
+def lost_more(first: Curve, second: Curve) -> Interval:
     """Points by which `second` loses more than `first`."""
-    return paired_interval(lost_by_task(masks(first)), lost_by_task(masks(second))).scaled(100)
+    return paired_interval(lost_by_task(first), lost_by_task(second)).scaled(100)
 
 
 def lost_more_by_seed(first: str, second: str) -> str:
     seeds = zip(*(seeds_of(row(adapter)) for adapter in (first, second)), strict=True)
-    losses = (
-        tuple(curve[2].mean - curve[200].mean for curve in (seed.curve("masks") for seed in pair)) for pair in seeds
-    )
-    return ", ".join(f"{100 * (more - less):.1f}" for less, more in losses)
+    return ", ".join(f"{lost_more(less.curve('masks'), more.curve('masks')).mean:.1f}" for less, more in seeds)
 
 
 def line(*cells: str) -> str:
@@ -102,9 +99,9 @@ def test_fine_tuning_in_words() -> None:
     expected = [
         f"Masks cost it {lost_by[0]} points. The mask-agnostic loss (CE + TV) leaves {lost_by[1]} of them",
         f"CE only {lost_by[2]}, and plain fine-tuning (`sft`) of as many steps on the same text {lost_by[3]}.",
-        f"Masks cost CE + TV {lost_more(CE_TV, SFT).in_words} points less than plain fine-tuning "
+        f"Masks cost CE + TV {lost_more(ce_tv, sft).in_words} points less than plain fine-tuning "
         f"({lost_more_by_seed(CE_TV, SFT)} by seed).",
-        f"{lost_more(CE_TV, CE).in_words} points less, but {lost_more_by_seed(CE_TV, CE)} by seed,",
+        f"{lost_more(ce_tv, ce).in_words} points less, but {lost_more_by_seed(CE_TV, CE)} by seed,",
         f"{words(ce_tv[2], before[2])} points at n_masks=2",
         f"by {words(ce_tv[1], ce[1])} points with 1 mask, {words(ce_tv[2], ce[2])} with 2 and "
         f"{words(ce_tv[10], ce[10])} with 10; from 50 masks on that is within chance "
