@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -87,7 +87,7 @@ def parse_gen_kwargs(
         for name, value in gen_kwargs.items()
         if name in DECODING_NAMES and name not in (*SAMPLING_NAMES, *LENGTH_NAMES)
     }
-    changes |= _sampling(gen_kwargs, explicit)
+    changes |= sampling(gen_kwargs, explicit)
     return GenerationSettings(
         options=_merged(options, changes, typed) if changes else options,
         until=_stop_strings(gen_kwargs.get("until")),
@@ -95,6 +95,24 @@ def parse_gen_kwargs(
         infill=parse_flag("infill", gen_kwargs.get("infill", False)),
         ignored=MEANINGLESS_NAMES & gen_kwargs.keys(),
     )
+
+
+def sampling(gen_kwargs: Mapping[str, Any], explicit: Collection[str]) -> dict[str, Any]:
+    """The sampling options of a request, of those that the user did not set.
+
+    Raises OptionError for a value that cannot be used.
+    """
+    given = {name: gen_kwargs[name] for name in SAMPLING_NAMES if gen_kwargs.get(name) is not None}
+    top_k = number_of(given.get("top_k"))
+    if top_k is not None and top_k <= 0:
+        del given["top_k"]  # the autoregressive way of saying "all tokens"
+    DecodingOptions().override(given)  # do_sample=false leaves them out, whatever they are
+    if gen_kwargs.get("do_sample") is not None:
+        if not parse_flag("do_sample", gen_kwargs["do_sample"]):
+            given = {"temperature": 0.0}
+        else:
+            given.setdefault("temperature", 1.0)
+    return {name: value for name, value in given.items() if name not in explicit}
 
 
 class RequestSeeds:
@@ -129,20 +147,6 @@ def _merged(options: DecodingOptions, changes: dict[str, Any], typed: frozenset[
     above = {name: getattr(options, name) for name in typed} | changes
     # A block diffusion model keeps the blocks that it was loaded with, whether they are named here or not.
     return DecodingOptions().override(over(below, above, full_attention=True))
-
-
-def _sampling(gen_kwargs: Mapping[str, Any], explicit: frozenset[str]) -> dict[str, Any]:
-    given = {name: gen_kwargs[name] for name in SAMPLING_NAMES if gen_kwargs.get(name) is not None}
-    top_k = number_of(given.get("top_k"))
-    if top_k is not None and top_k <= 0:
-        del given["top_k"]  # the autoregressive way of saying "all tokens"
-    DecodingOptions().override(given)  # do_sample=false leaves them out, whatever they are
-    if gen_kwargs.get("do_sample") is not None:
-        if not parse_flag("do_sample", gen_kwargs["do_sample"]):
-            given = {"temperature": 0.0}
-        else:
-            given.setdefault("temperature", 1.0)
-    return {name: value for name, value in given.items() if name not in explicit}
 
 
 def _stop_strings(until: object) -> tuple[str, ...]:

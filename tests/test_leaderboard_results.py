@@ -10,6 +10,9 @@ import pytest
 
 from mdlm_leaderboard.runs import command
 from mdlm_leaderboard.scores import file_scores
+from mdlm_lm_eval.options import DecodingOptions
+from mdlm_lm_eval.requests import parse_gen_kwargs
+from mdlm_lm_eval.results.asked import options_of
 from mdlm_lm_eval.results.files import UnusableFile
 from mdlm_lm_eval.results.result_file import find_result_files, read_result_file
 from mdlm_lm_eval.results.suite import task_names
@@ -360,3 +363,26 @@ def test_an_autoregressive_model_cannot_fill_slots(tmp_path: Path) -> None:
     assert refusal(tmp_path, suite_file(model="hf", variant="_slot")) == (
         "runs 'mdlm_country_smallest_slot', whose slots need masks, with --model 'hf'"
     )
+
+
+def test_a_task_has_the_sampling_that_a_run_gives_its_requests(tmp_path: Path) -> None:
+    random = Random(0)
+    values: dict[str, list[Any]] = {
+        "do_sample": [None, True, False, "true", "false"],
+        "temperature": [None, 0.0, 0.7],
+        "top_p": [None, 0.5, 1.0],
+        "top_k": [None, -1, 0, 1, 5],
+    }
+    names = ("temperature", "top_p", "top_k")
+    for _ in range(40):
+        typed = {name: value for name in names if (value := random.choice(values[name])) not in (None, -1, 0)}
+        explicit = frozenset(name for name in typed if random.random() < 0.5)
+        request = {name: random.choice(choices) for name, choices in values.items() if random.random() < 0.7}
+        content = suite_file(**typed)
+        content["config"]["mdlm"]["explicit_options"] = sorted(explicit)
+        for config in content["configs"].values():
+            config["generation_kwargs"] = request
+        file = read(tmp_path, content)
+        seen = options_of(file, next(iter(file.tasks.values())))
+        run = parse_gen_kwargs(request, DecodingOptions(**typed), explicit, frozenset()).options
+        assert {name: seen[name] for name in names} == {name: getattr(run, name) for name in names}, (typed, request)

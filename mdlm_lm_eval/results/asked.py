@@ -5,33 +5,33 @@ from typing import Any
 from mdlm_lm_eval import options as declared
 from mdlm_lm_eval.options import DecodingOptions
 from mdlm_lm_eval.precedence import over
+from mdlm_lm_eval.requests import SAMPLING_NAMES, sampling
 from mdlm_lm_eval.results.result_file import ResultFile, TaskResult
 
-# Of these a request's YAML holds only where the user was silent (mdlm_lm_eval.requests).
-_SAMPLING_NAMES = frozenset({"temperature", "top_p", "top_k", "max_gen_toks"})
-# Of the others, a value may be another package's, which is not here.
+_ONLY_WHERE_SILENT = {*SAMPLING_NAMES, "max_gen_toks"}
+# An option's value may be another package's, which is not here.
 _BOUNDED_NAMES = {each.name for each in declared.options_of(DecodingOptions) if declared.about(each).choices is None}
 
 
 def options_of(file: ResultFile, result: TaskResult) -> dict[str, Any]:
-    """The decoding options of a task: a request's own win, sampling keys of its YAML only over what nobody set."""
+    """The decoding options of a task: a request's own win, sampling keys of its YAML only over what nobody set.
+
+    Raises OptionError for a sampling key that cannot be used.
+    """
     assert file.mdlm is not None
     defaults = declared.defaults_of(DecodingOptions)
     options = {**defaults, **file.mdlm["decoding"]}
     explicit = set(file.mdlm.get("explicit_options", ()))
     generation = result.generation
-    own = {
-        name: generation[name]
-        for name in options.keys() & generation.keys()
-        if name not in _SAMPLING_NAMES or (name not in explicit and generation[name] is not None)
-    }
+    own = {name: generation[name] for name in (options.keys() & generation.keys()) - _ONLY_WHERE_SILENT}
+    silent = sampling(generation, explicit)
+    if generation.get("max_gen_toks") is not None and "max_gen_toks" not in explicit:
+        silent["max_gen_toks"] = generation["max_gen_toks"]
     dropped: set[str] = set()
-    if own.keys() - _SAMPLING_NAMES:  # those exclude nothing, and nearly every task has one
-        lower, higher = ({name: of[name] for name in of.keys() & _BOUNDED_NAMES} for of in (options, own))
+    if own:  # what holds only where the user was silent excludes nothing, and nearly every task has some
+        lower, higher = ({name: of[name] for name in of.keys() & _BOUNDED_NAMES} for of in (options, own | silent))
         dropped = lower.keys() - over(lower, higher, full_attention=not is_block_diffusion(result)).keys()
-    options |= own | {name: defaults[name] for name in dropped}
-    if str(generation.get("do_sample", "")).lower() == "false" and "temperature" not in explicit:
-        options["temperature"] = 0.0
+    options |= {name: defaults[name] for name in dropped} | own | silent
     return options
 
 
