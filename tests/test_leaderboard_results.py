@@ -317,6 +317,9 @@ def test_the_command_can_be_pasted_into_a_shell(tmp_path: Path) -> None:
         *["--tasks", "mdlm_context", "--gen_kwargs", "steps=4", "--metadata", "fewshot_relevant=5"],
         *["--limit", "50", "--batch_size", "8"],
     ]
+    content["config"]["gen_kwargs"] = {"until": ["a", "b"], "temperature": 0.6}
+    words = shlex.split(command(read(tmp_path, content)))
+    assert json.loads(words[words.index("--gen_kwargs") + 1]) == content["config"]["gen_kwargs"]
 
 
 def test_the_command_of_a_benchmark_names_its_shots_and_its_seeds(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from transformers import (
     RobertaForMaskedLM,
 )
 
+from mdlm_lm_eval import DecodingOptions, decode
 from mdlm_lm_eval.lm import MDLM
 from mdlm_lm_eval.options import OptionError
 
@@ -69,6 +70,8 @@ def test_robertas_positions_begin_behind_its_padding(tmp_path: Path) -> None:
     lm.generate_until([request("generate_until", LONG, {"max_gen_toks": 3})], disable_tqdm=True)
     with pytest.raises(OptionError, match="n_masks=32 does not fit"):
         MDLM(str(tmp_path), n_masks=32)
+    (answer,) = decode(lm.denoiser, [[5] * 40], DecodingOptions(n_masks=2))
+    assert len(answer) == 2
 
 
 def test_a_tokenizer_that_begins_texts_with_nothing_needs_a_prefix(tmp_path: Path, bert: MDLM) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 from mdlm_lm_eval.tasks.settings import DEFAULT_SETTINGS
 
 from mdlm_leaderboard.rows import Run
+from mdlm_lm_eval.results.commands import typed_pairs
 from mdlm_lm_eval.results.result_file import ResultFile, is_number, leaves
 from mdlm_lm_eval.results.suite import suite_task
 
@@ -34,9 +35,11 @@ def command(file: ResultFile) -> str:
     if isinstance(file.sweep.get("command"), str):
         return str(file.sweep["command"])
     words = ["lm_eval", "--model", file.model_kind]
-    words += _pairs("--model_args", file.model_args)
+    if file.model_args:
+        words += ["--model_args", typed_pairs(file.model_args)]
     words += ["--tasks", ",".join(_asked_for(file))]
-    words += _pairs("--gen_kwargs", file.gen_kwargs)
+    if file.gen_kwargs:
+        words += ["--gen_kwargs", typed_pairs(file.gen_kwargs)]
     words += _shots(file)
     if file.limit is not None:
         words += ["--limit", f"{file.limit:g}"]
@@ -52,10 +55,6 @@ def command(file: ResultFile) -> str:
     if any(task.unsafe_code for task in file.tasks.values()):
         words.append("--confirm_run_unsafe_code")
     return shlex.join(words)
-
-
-def _pairs(option: str, arguments: Mapping[str, Any]) -> list[str]:
-    return [option, ",".join(f"{name}={value}" for name, value in arguments.items())] if arguments else []
 
 
 def _asked_for(file: ResultFile) -> Iterable[str]:

@@ -10,7 +10,7 @@ from mdlm_lm_eval.canvas import build_canvas
 from mdlm_lm_eval.decoding.blocks import attention_in_effect
 from mdlm_lm_eval.decoding.canvases import decode_canvases
 from mdlm_lm_eval.denoiser import Denoiser
-from mdlm_lm_eval.families import end_of_turn_ids, eos_ids
+from mdlm_lm_eval.families import end_of_turn_ids, eos_ids, reserved_positions
 from mdlm_lm_eval.options import DecodingOptions, OptionError
 from mdlm_lm_eval.requests import seed_of
 from mdlm_lm_eval.text import Ending, encode_without_masks
@@ -123,7 +123,7 @@ def _decode_ids(
             prompt,
             options,
             mask_token_id=denoiser.mask_token_id,
-            max_length=denoiser.max_length,
+            max_length=denoiser.max_length - reserved_positions(denoiser.model.config),
             request_gen_toks=max_gen_toks,
             filler_ids=filler_ids,
             seed=seed_of(key),

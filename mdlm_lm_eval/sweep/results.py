@@ -10,6 +10,7 @@ from lm_eval.loggers import EvaluationTracker
 
 from mdlm_lm_eval.default_model import default_model_path
 from mdlm_lm_eval.options import OptionError
+from mdlm_lm_eval.results.commands import typed_pairs
 from mdlm_lm_eval.results.files import UnusableFile, read_json
 from mdlm_lm_eval.results.privacy import published, published_command
 from mdlm_lm_eval.results.suite import suite_info, suite_task
@@ -140,7 +141,7 @@ def command(sweep: Sweep, cell: Cell) -> str:
     """The `lm_eval` command of the very same run."""
     words = ["lm_eval", "--model", sweep.model]
     if arguments := sweep.model_arguments(cell):
-        words += ["--model_args", _pairs(arguments)]
+        words += ["--model_args", typed_pairs(arguments)]
     words += ["--tasks", cell.task]
     if cell.metadata:
         words += ["--metadata", *(f"{name}={value}" for name, value in cell.metadata.items())]
@@ -161,10 +162,3 @@ def command(sweep: Sweep, cell: Cell) -> str:
     if sweep.confirm_run_unsafe_code:
         words.append("--confirm_run_unsafe_code")
     return shlex.join(words)
-
-
-def _pairs(arguments: dict[str, Any]) -> str:
-    """`name=value,name=value`, or JSON where a value would not survive that."""
-    if any(isinstance(value, (dict, list)) or set(str(value)) & set(",={") for value in arguments.values()):
-        return json.dumps(arguments)
-    return ",".join(f"{name}={value}" for name, value in arguments.items())
