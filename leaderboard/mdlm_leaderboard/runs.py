@@ -1,7 +1,7 @@
 """The run behind a result file: its settings, and its command in a form that can be pasted into a shell."""
 
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 from mdlm_lm_eval.tasks.settings import DEFAULT_SETTINGS
