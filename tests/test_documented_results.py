@@ -9,8 +9,8 @@ from pathlib import Path
 
 from mdlm_leaderboard.build import read_board
 from mdlm_leaderboard.experiments import difference
-from mdlm_leaderboard.page.seeds import folded, seeds_of
 from mdlm_leaderboard.rows import Curve, Estimate, LeaderboardRow
+from mdlm_leaderboard.seeds import folded, seeds_of
 from mdlm_lm_eval.results.statistics import Interval, paired_interval
 
 ROOT = Path(__file__).parents[1]

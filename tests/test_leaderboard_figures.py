@@ -13,9 +13,11 @@ import pytest
 from PIL import Image
 
 from mdlm_leaderboard.build import read_board
-from mdlm_leaderboard.figures import draw_figures, figures_of, headline_of, write_headline
+from mdlm_leaderboard.figures import draw_figures, figures_of, write_headline
+from mdlm_leaderboard.figures.headline import line_label
 from mdlm_leaderboard.figures.plan import MAX_MODELS, Figure, model_order
 from mdlm_leaderboard.figures.style import clipped
+from mdlm_leaderboard.headline import headline_of
 from mdlm_leaderboard.rows import Board, Estimate, Section
 from mdlm_lm_eval.results.figure_style import COLOURS, COLUMN_WIDTH, SETTINGS
 from mdlm_lm_eval.results.suite import current_version
@@ -230,7 +232,7 @@ def test_the_headline_has_one_line_for_the_seeds_of_an_adapter() -> None:
     found = headline_of(board_of(row(BASE), *seeds, row(BASE, id="ce", adapter="CE, seed 0")))
     assert [one.id for one in found.after] == ["ma-0", "ma-1", "ma-2"]
     _, after = found.lines
-    assert after.label == "after mask-agnostic\nfine-tuning (3 seeds)\nlost: 4.0 ± 0.0"
+    assert line_label(after) == "after mask-agnostic\nfine-tuning (3 seeds)\nlost: 4.0 ± 0.0"
     assert after.curve[200].mean == pytest.approx(0.75)
     assert after.band(200) == pytest.approx((65, 85))
     assert found.sentence.endswith("; after mask-agnostic fine-tuning 4.0 ± 0.0 (mean of 3 seeds).")

@@ -16,21 +16,14 @@ import pytest
 
 from mdlm_leaderboard.figures import figures_of
 from mdlm_leaderboard.page import write_page
-from mdlm_leaderboard.page.columns import (
-    ColumnGroup,
-    at_worst,
-    column_groups,
-    curve_tables,
-    overview,
-    ranked,
-    ranked_by,
-    shared_counts,
-)
+from mdlm_leaderboard.page.columns import ColumnGroup, column_groups, overview
+from mdlm_leaderboard.page.curve_tables import curve_tables
 from mdlm_leaderboard.page.per_task import compared_numbers, heat_map
 from mdlm_leaderboard.page.provenance import provenance_of
-from mdlm_leaderboard.page.seeds import folded, seeds_of
 from mdlm_leaderboard.page.write import weights_url
+from mdlm_leaderboard.ranking import at_worst, ranked, ranked_by, shared_counts
 from mdlm_leaderboard.rows import Board, LeaderboardRow, Refused, Section
+from mdlm_leaderboard.seeds import folded, seeds_of
 from mdlm_lm_eval.results.statistics import t_interval
 from mdlm_lm_eval.results.suite import current_version
 from tests.leaderboard_boards import MASKS, estimate, published_row, row, run, sample_board
@@ -326,9 +319,9 @@ def test_columns_are_those_with_a_value() -> None:
     assert [(group.name, heads(group)) for group in groups] == [("masks", ["1", "2", "10", "50", "100", "200"])]
     full = {group.name: heads(group) for group in column_groups([row("m")])}
     assert full["positions-right"] == full["positions-left"] == ["0", "10", "20", "30", "40"]
-    assert full["dots"] == ["0", "50", "100", "200", "drop (points)"]
+    assert full["dots"] == ["0", "50", "100", "200", "dots drop (points)"]
     assert full["benchmarks"] == ["gsm8k v3.0"]
-    assert {group.name: heads(group) for group in column_groups([published_row()])} == {"dots": ["drop (points)"]}
+    assert {group.name: heads(group) for group in column_groups([published_row()])} == {"dots": ["dots drop (points)"]}
 
 
 def heads(group: ColumnGroup) -> list[str]:

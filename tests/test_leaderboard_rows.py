@@ -11,8 +11,8 @@ import yaml
 
 from mdlm_leaderboard.build import LeaderboardError, read_board
 from mdlm_leaderboard.experiments import SUMMARIES, summary_of
-from mdlm_leaderboard.page.columns import ranked
 from mdlm_leaderboard.published import published_rows
+from mdlm_leaderboard.ranking import ranked
 from mdlm_leaderboard.rows import NO_MASKS, Board, LeaderboardRow
 from mdlm_lm_eval.results.suite import current_version
 from tests.leaderboard_files import gsm8k_file, suite_file, write

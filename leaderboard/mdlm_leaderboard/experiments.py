@@ -217,7 +217,7 @@ EXPERIMENTS = (
         x_label="number of appended masks or dots",
         head=lambda n: (str(n), f"{n} dots"),
         places=_dots,
-        summaries=(Summary("dots_drop_points", "drop (points)", _DROP, drop),),
+        summaries=(Summary("dots_drop_points", "dots drop (points)", _DROP, drop),),
     ),
     Experiment(
         name="distractors",

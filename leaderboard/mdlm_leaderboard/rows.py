@@ -7,6 +7,7 @@ from typing import Any, Literal
 # Stands for an autoregressive model where others have a number of masks, in curves and in series.
 NO_MASKS = 0
 AUTOREGRESSIVE = "autoregressive"
+ONE_STEP = ("1", AUTOREGRESSIVE)  # as `LeaderboardRow.steps` has it
 
 Series = str | int
 Curve = Mapping[Any, "Estimate"]

@@ -4,8 +4,8 @@ import html
 import re
 from collections.abc import Iterable, Sequence
 
-from mdlm_leaderboard.experiments import EXPERIMENTS, SUMMARIES, Experiment, Summary, summary_of
-from mdlm_leaderboard.page.columns import at_best, at_worst, ranked, ranked_by, shared_counts
+from mdlm_leaderboard.experiments import EXPERIMENTS, SUMMARIES, Experiment, summary_of
+from mdlm_leaderboard.ranking import at_best, at_worst, ranked, ranked_by, shared_counts
 from mdlm_leaderboard.rows import Board, Estimate, LeaderboardRow, Section
 from mdlm_leaderboard.speed import speed_points
 from mdlm_lm_eval.results.markdown import markdown_table
@@ -86,7 +86,7 @@ def _ranking(rows: Sequence[LeaderboardRow], counts: tuple[int, ...]) -> str:
         for row in measured
     ]
     return (
-        markdown_table([*_WHO, "best accuracy", "worst accuracy", *(_summary_head(one) for _, one in used)], lines)
+        markdown_table([*_WHO, "best accuracy", "worst accuracy", *(one.head for _, one in used)], lines)
         if lines
         else ""
     )
@@ -95,7 +95,7 @@ def _ranking(rows: Sequence[LeaderboardRow], counts: tuple[int, ...]) -> str:
 def _published(rows: Sequence[LeaderboardRow]) -> list[str]:
     stated = [(experiment, summary) for experiment, summary in SUMMARIES if any(summary.name in r.stated for r in rows)]
     lines = [[*_who(row), *(_interval(summary_of(row, *one)) for one in stated), escape(row.citation)] for row in rows]
-    heads = [f"{experiment.name}: {_summary_head(summary)}" for experiment, summary in stated]
+    heads = [f"{experiment.name}: {summary.head}" for experiment, summary in stated]
     return [markdown_table([*_WHO, *heads, "source"], lines) + "\n"]
 
 
@@ -166,10 +166,6 @@ def _commands(rows: Iterable[LeaderboardRow]) -> str:
         lines = [f"    {_on_one_line(run.command)}  # {_on_one_line(run.path)}" for run in row.runs]
         blocks.append("\n".join(lines) + "\n")
     return "\n".join(blocks)
-
-
-def _summary_head(summary: Summary) -> str:
-    return summary.name.replace("_points", " (points)").replace("_percent", " (%)").replace("_", " ")
 
 
 def _percent(estimate: Estimate) -> str:

@@ -57,8 +57,6 @@ def _problems(file: ResultFile) -> Iterator[str]:
     for result in file.tasks.values():
         if task := suite_task(result.name):
             by_group.setdefault(task.group, {})[task.task] = result
-        elif result.n_questions != result.n_original and file.limit is None:
-            yield f"{result.name!r} has {result.n_questions} of {result.n_original} questions"
     for group, results in by_group.items():
         yield from _group_problems(group, results)
     yield from _mean_problems(file, by_group)

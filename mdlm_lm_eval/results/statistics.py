@@ -42,13 +42,18 @@ class McNemar:
     p: float
 
 
+def t_quantile(n: int) -> float:
+    """What the standard error of `n` values, two or more, is multiplied by for half their 95% interval."""
+    from scipy.special import stdtrit
+
+    return float(stdtrit(n - 1, 0.975))
+
+
 def t_interval(values: Sequence[float]) -> Interval:
     """Mean of independent values, such as tasks, with Student's t interval of n - 1 degrees of freedom."""
     if len(values) < 2:
         return Interval(fmean(values), None, None, len(values))
-    from scipy.special import stdtrit
-
-    half = float(stdtrit(len(values) - 1, 0.975)) * stdev(values) / math.sqrt(len(values))
+    half = t_quantile(len(values)) * stdev(values) / math.sqrt(len(values))
     return Interval(fmean(values), fmean(values) - half, fmean(values) + half, len(values))
 
 
@@ -79,14 +84,14 @@ def mcnemar(pairs: Iterable[tuple[float, float]]) -> McNemar:
     return McNemar(only_first, only_second, min(1.0, 2 * float(bdtr(fewer, n, 0.5))) if n else 1.0)
 
 
-def paired_bootstrap(by_task: Mapping[str, Sequence[tuple[float, float]]], *, seed: int = 0) -> Interval:
+def paired_bootstrap(by_task: Mapping[str, Sequence[tuple[float, float]]]) -> Interval:
     """Mean over tasks of `second - first`, with the 95% interval over the questions within each task.
 
     Questions are drawn with replacement, task by task (percentile bootstrap, 10,000 samples).
     """
     import numpy as np
 
-    generator = np.random.default_rng(seed)
+    generator = np.random.default_rng(0)
     means, samples = [], np.zeros(_BOOTSTRAP_SAMPLES)
     for pairs in by_task.values():
         values, counts = np.unique([second - first for first, second in pairs], return_counts=True)

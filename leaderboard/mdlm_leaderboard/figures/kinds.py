@@ -8,24 +8,24 @@ from dataclasses import dataclass
 
 from mdlm_leaderboard.experiments import BY_NAME, EXPERIMENTS, Experiment
 from mdlm_leaderboard.figures.panels import (
-    ONE_STEP,
     Line,
     Panel,
-    adapter_of,
     base,
     by_model,
     decoding,
     limited,
     of_models,
     one_panel,
-    over_seeds,
     panel_by_masks,
-    with_masks,
 )
-from mdlm_leaderboard.rows import Curve, LeaderboardRow
+from mdlm_leaderboard.rows import ONE_STEP, Curve, LeaderboardRow
+from mdlm_leaderboard.seeds import adapter_of, over_seeds, with_masks
 
 _ABOUT_SPEED = " Each line is one way of decoding at several paces; its band is over questions."
 _QUESTIONS = ("left", "middle", "right")
+
+
+Panels = Callable[[Sequence[LeaderboardRow]], list[Panel]]
 
 
 @dataclass(frozen=True)
@@ -36,21 +36,7 @@ class FigureKind:
     paper: int
     caption: str
     experiment: Experiment
-    panels: Callable[[Sequence[LeaderboardRow]], list[Panel]]
-
-
-Panels = Callable[[Sequence[LeaderboardRow]], list[Panel]]
-KINDS: list[FigureKind] = []
-
-
-def _kind(name: str, paper: int, experiment: str, caption: str) -> Callable[[Panels], Panels]:
-    """Makes a kind of the decorated function, which gives the panels."""
-
-    def add(panels: Panels) -> Panels:
-        KINDS.append(FigureKind(name, paper, caption, BY_NAME[experiment], panels))
-        return panels
-
-    return add
+    panels: Panels
 
 
 def _plain(experiment: Experiment) -> Panels:
@@ -61,25 +47,10 @@ def _plain(experiment: Experiment) -> Panels:
     )
 
 
-KINDS += [FigureKind(one.name, one.paper, one.figure, one, _plain(one)) for one in EXPERIMENTS if one.figure]
-
-
-@_kind(
-    "position",
-    1,
-    "positions",
-    "Accuracy by the position of the relevant block. The question stands on the right, fixed-slot prompts.",
-)
 def _position(rows: Sequence[LeaderboardRow]) -> list[Panel]:
     return one_panel(of_models(row, row.curve("positions", "right")) for row in base(rows))
 
 
-@_kind(
-    "position-by-question",
-    2,
-    "positions",
-    "Accuracy by the positions of relevant block and question. Fixed-slot prompts.",
-)
 def _position_by_question(rows: Sequence[LeaderboardRow]) -> list[Panel]:
     panels = [
         Panel("", f"question {place}", limited(of_models(row, row.curve("positions", place)) for row in base(rows)))
@@ -88,13 +59,6 @@ def _position_by_question(rows: Sequence[LeaderboardRow]) -> list[Panel]:
     return panels if any(panel.lines for panel in panels[:2]) else []
 
 
-@_kind(
-    "dots",
-    6,
-    "dots",
-    "Accuracy by the number of appended dots or masks. Dots follow the closing bracket of fixed-slot prompts, masks "
-    "open-ended ones; one step.",
-)
 def _dots(rows: Sequence[LeaderboardRow]) -> list[Panel]:
     return one_panel(
         of_models(row, curve, kind)
@@ -104,12 +68,6 @@ def _dots(rows: Sequence[LeaderboardRow]) -> list[Panel]:
     )
 
 
-@_kind(
-    "unmasking",
-    7,
-    "masks",
-    "Accuracy by the number of appended masks and the order of unmasking. Mixed examples, open-ended prompts.",
-)
 def _unmasking(rows: Sequence[LeaderboardRow]) -> list[Panel]:
     panels = []
     measured = [row for row in rows if row.adapter is None and with_masks(row.curve("masks"))]
@@ -120,24 +78,11 @@ def _unmasking(rows: Sequence[LeaderboardRow]) -> list[Panel]:
     return panels
 
 
-@_kind(
-    "position-by-masks",
-    8,
-    "positions_by_masks",
-    "Accuracy by the position of the relevant block and the number n of appended masks. Open-ended prompts, one step.",
-)
 def _position_by_masks(rows: Sequence[LeaderboardRow]) -> list[Panel]:
     measured = [row for row in base(rows) if row.series("positions_by_masks")]
     return [panel_by_masks(row, other) for _, other, own in by_model(measured) for row in own]
 
 
-@_kind(
-    "masks-adapters",
-    9,
-    "masks",
-    "Accuracy by the number of appended masks, with and without adapters. Mixed examples, open-ended prompts, "
-    "one step; of several seeds the mean, with a band from the lowest to the highest.",
-)
 def _masks_adapters(rows: Sequence[LeaderboardRow]) -> list[Panel]:
     panels = []
     measured = [row for row in rows if row.steps in ONE_STEP and row.curve("masks")]
@@ -151,13 +96,6 @@ def _masks_adapters(rows: Sequence[LeaderboardRow]) -> list[Panel]:
     return panels
 
 
-@_kind(
-    "position-by-masks-adapters",
-    10,
-    "positions_by_masks",
-    "Accuracy by the position of the relevant block and the number n of appended masks, with adapters. "
-    "Open-ended prompts, one step.",
-)
 def _position_by_masks_adapters(rows: Sequence[LeaderboardRow]) -> list[Panel]:
     measured = [row for row in rows if row.adapter and row.steps in ONE_STEP and row.series("positions_by_masks")]
     return [
@@ -196,9 +134,66 @@ def _speed(experiment: Experiment) -> Panels:
     return panels
 
 
-KINDS += [
-    FigureKind(one.name.replace("_", "-"), 0, f"{one.title}.{_ABOUT_SPEED}", one, _speed(one))
-    for one in EXPERIMENTS
-    if one.speed
-]
-KINDS.sort(key=lambda kind: kind.paper or len(KINDS) + 2)  # those of no figure in the paper come last
+_KINDS = (
+    *(FigureKind(one.name, one.paper, one.figure, one, _plain(one)) for one in EXPERIMENTS if one.figure),
+    FigureKind(
+        "position",
+        1,
+        "Accuracy by the position of the relevant block. The question stands on the right, fixed-slot prompts.",
+        BY_NAME["positions"],
+        _position,
+    ),
+    FigureKind(
+        "position-by-question",
+        2,
+        "Accuracy by the positions of relevant block and question. Fixed-slot prompts.",
+        BY_NAME["positions"],
+        _position_by_question,
+    ),
+    FigureKind(
+        "dots",
+        6,
+        "Accuracy by the number of appended dots or masks. Dots follow the closing bracket of fixed-slot prompts, "
+        "masks open-ended ones; one step.",
+        BY_NAME["dots"],
+        _dots,
+    ),
+    FigureKind(
+        "unmasking",
+        7,
+        "Accuracy by the number of appended masks and the order of unmasking. Mixed examples, open-ended prompts.",
+        BY_NAME["masks"],
+        _unmasking,
+    ),
+    FigureKind(
+        "position-by-masks",
+        8,
+        "Accuracy by the position of the relevant block and the number n of appended masks. Open-ended prompts, "
+        "one step.",
+        BY_NAME["positions_by_masks"],
+        _position_by_masks,
+    ),
+    FigureKind(
+        "masks-adapters",
+        9,
+        "Accuracy by the number of appended masks, with and without adapters. Mixed examples, open-ended prompts, "
+        "one step; of several seeds the mean, with a band from the lowest to the highest.",
+        BY_NAME["masks"],
+        _masks_adapters,
+    ),
+    FigureKind(
+        "position-by-masks-adapters",
+        10,
+        "Accuracy by the position of the relevant block and the number n of appended masks, with adapters. "
+        "Open-ended prompts, one step.",
+        BY_NAME["positions_by_masks"],
+        _position_by_masks_adapters,
+    ),
+    *(
+        FigureKind(one.name.replace("_", "-"), 0, f"{one.title}.{_ABOUT_SPEED}", one, _speed(one))
+        for one in EXPERIMENTS
+        if one.speed
+    ),
+)
+# In the order of the paper's figures; those of none come last.
+KINDS = tuple(sorted(_KINDS, key=lambda kind: kind.paper or len(_KINDS) + 2))

@@ -1,18 +1,14 @@
 """The parts of a figure: lines in panels, and how rows become them."""
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from statistics import fmean
-from typing import Any
 
 from mdlm_leaderboard.experiments import BY_NAME
-from mdlm_leaderboard.rows import AUTOREGRESSIVE, NO_MASKS, Curve, Estimate, LeaderboardRow
+from mdlm_leaderboard.rows import AUTOREGRESSIVE, ONE_STEP, Curve, LeaderboardRow
 
 MAX_PANELS = 8
 MAX_LINES_PER_MODEL = 8
-ONE_STEP = ("1", AUTOREGRESSIVE)
 
 
 @dataclass(frozen=True)
@@ -37,37 +33,6 @@ class Panel:
 def base(rows: Iterable[LeaderboardRow]) -> list[LeaderboardRow]:
     """Models as they are, decoded in one step."""
     return [row for row in rows if row.adapter is None and row.steps in ONE_STEP]
-
-
-def with_masks(curve: Curve) -> Curve:
-    """Without the point of autoregressive models."""
-    return {n: estimate for n, estimate in curve.items() if n != NO_MASKS}
-
-
-def adapter_of(row: LeaderboardRow) -> str:
-    """Its adapter's name without the seed, "" of none."""
-    return re.sub(r", seed \d+$", "", row.adapter or "")
-
-
-def over_seeds(curves: Sequence[Curve]) -> Curve:
-    """The mean curve, where all have a point, with a band from the lowest to the highest; of one curve, itself."""
-    if len(curves) == 1:
-        return curves[0]
-    return {x: _over_seeds([curve[x] for curve in curves]) for x in shared_points(curves)}
-
-
-def shared_points(curves: Iterable[Curve]) -> list[Any]:
-    """The points that all have, in order; none of no curve."""
-    points = [set(curve) for curve in curves]
-    return sorted(set.intersection(*points)) if points else []
-
-
-def _over_seeds(seeds: Sequence[Estimate]) -> Estimate:
-    means = [one.mean for one in seeds]
-    tasks = seeds[0].by_task if all(one.by_task.keys() == seeds[0].by_task.keys() for one in seeds) else {}
-    by_task = {task: fmean(one.by_task[task] for one in seeds) for task in tasks}
-    n_questions = sum(one.n_questions for one in seeds)
-    return Estimate(fmean(means), min(means), max(means), seeds[0].n_tasks, n_questions, by_task)
 
 
 def by_model(rows: Sequence[LeaderboardRow]) -> Iterator[tuple[str, str, list[LeaderboardRow]]]:

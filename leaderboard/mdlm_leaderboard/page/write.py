@@ -11,24 +11,17 @@ from pathlib import Path
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
-from scipy.special import stdtrit
 
-from mdlm_leaderboard.figures import Figure, figures_of, headline_of
-from mdlm_leaderboard.page.columns import (
-    Column,
-    ColumnGroup,
-    Counts,
-    column_groups,
-    curve_tables,
-    overview,
-    ranked,
-    ranked_by,
-    shared_counts,
-)
+from mdlm_leaderboard.figures import Figure, figures_of
+from mdlm_leaderboard.headline import headline_of
+from mdlm_leaderboard.page.columns import Column, ColumnGroup, column_groups, overview
+from mdlm_leaderboard.page.curve_tables import curve_tables
 from mdlm_leaderboard.page.per_task import compared_numbers, heat_map, task_names_of
 from mdlm_leaderboard.page.provenance import provenance_of
-from mdlm_leaderboard.page.seeds import seeds_of
+from mdlm_leaderboard.ranking import Counts, ranked, ranked_by, shared_counts
 from mdlm_leaderboard.rows import Board, LeaderboardRow, Section
+from mdlm_leaderboard.seeds import seeds_of
+from mdlm_lm_eval.results.statistics import t_quantile
 
 
 @dataclass(frozen=True)
@@ -82,7 +75,7 @@ def write_page(board: Board, output: Path) -> Path:
         hidden=_hidden(sections),
         heat_map=heat_map(sections[0].rows),
         tasks=tasks,
-        t_quantile=float(stdtrit(len(tasks) - 1, 0.975)) if len(tasks) > 1 else 0.0,
+        t_quantile=t_quantile(len(tasks)) if len(tasks) > 1 else 0.0,
         figures=[(shown[0].section, shown) for shown in _by_folder(figures_of(board))],
         filters=_filters(board.rows),
         groups=groups,

@@ -1,10 +1,12 @@
-"""Rows that are seeds of one recipe, as one row: their mean."""
+"""Seeds of one recipe: their mean curve, and their rows as one row."""
 
+import re
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from statistics import fmean
+from typing import Any
 
-from mdlm_leaderboard.figures.panels import adapter_of, over_seeds, shared_points
-from mdlm_leaderboard.rows import Curve, LeaderboardRow, Series
+from mdlm_leaderboard.rows import NO_MASKS, Curve, Estimate, LeaderboardRow, Series
 from mdlm_lm_eval.results.statistics import t_interval
 
 
@@ -30,6 +32,29 @@ def folded(rows: Iterable[LeaderboardRow]) -> list[LeaderboardRow]:
         for seeds in recipes.values()
         for row in ([_mean_row(seeds)] if len(seeds) > 1 and _have_shared_counts(seeds) else seeds)
     ]
+
+
+def adapter_of(row: LeaderboardRow) -> str:
+    """Its adapter's name without the seed, "" of none."""
+    return re.sub(r", seed \d+$", "", row.adapter or "")
+
+
+def over_seeds(curves: Sequence[Curve]) -> Curve:
+    """The mean curve, where all have a point, with a band from the lowest to the highest; of one curve, itself."""
+    if len(curves) == 1:
+        return curves[0]
+    return {x: _over_seeds([curve[x] for curve in curves]) for x in shared_points(curves)}
+
+
+def shared_points(curves: Iterable[Curve]) -> list[Any]:
+    """The points that all have, in order; none of no curve."""
+    points = [set(curve) for curve in curves]
+    return sorted(set.intersection(*points)) if points else []
+
+
+def with_masks(curve: Curve) -> Curve:
+    """Without the point of autoregressive models."""
+    return {n: estimate for n, estimate in curve.items() if n != NO_MASKS}
 
 
 def _have_shared_counts(seeds: Sequence[LeaderboardRow]) -> bool:
@@ -68,3 +93,11 @@ def _mean_curve(curves: Sequence[Curve]) -> Curve:
         band = t_interval(list(estimate.by_task.values()) or [estimate.mean])
         mean[x] = replace(estimate, low=band.low, high=band.high)
     return mean
+
+
+def _over_seeds(seeds: Sequence[Estimate]) -> Estimate:
+    means = [one.mean for one in seeds]
+    tasks = seeds[0].by_task if all(one.by_task.keys() == seeds[0].by_task.keys() for one in seeds) else {}
+    by_task = {task: fmean(one.by_task[task] for one in seeds) for task in tasks}
+    n_questions = sum(one.n_questions for one in seeds)
+    return Estimate(fmean(means), min(means), max(means), seeds[0].n_tasks, n_questions, by_task)
