@@ -3,6 +3,9 @@
 from collections.abc import Callable, Sequence
 
 from accelerate import find_executable_batch_size
+from accelerate.utils.memory import should_reduce_batch_size
+
+from mdlm_lm_eval.options import OptionError
 
 
 class Batches:
@@ -25,6 +28,7 @@ class Batches:
         An index stands for `rows_of(index)` rows, and a part has one index at least.
 
         Parts that are done stay done when a later one runs out of memory; the smaller size is kept for the next call.
+        Raises OptionError where memory runs out at a size that was asked for, or at one.
         """
         left = list(indices)
 
@@ -36,11 +40,22 @@ class Batches:
                 del left[: len(part)]
 
         if self.automatic:
-            find_executable_batch_size(
-                run_left, starting_batch_size=self.size, reduce_batch_size_fn=lambda: self.size // 2
-            )()
-        else:
+            find_executable_batch_size(run_left, starting_batch_size=self.size, reduce_batch_size_fn=self._smaller)()
+            return
+        try:
             run_left(self.size)
+        except RuntimeError as error:
+            if not should_reduce_batch_size(error):
+                raise
+            raise OptionError(f"batch_size={self.size} does not fit into memory; use a smaller one, or auto") from error
+
+    def _smaller(self) -> int:
+        if self.size == 1:
+            raise OptionError(
+                "a single request does not fit into memory; use fewer masks (n_masks), dtype=bfloat16, or several GPUs "
+                "(parallelize=True)"
+            )
+        return self.size // 2
 
 
 def _leading(indices: list[int], rows_of: Callable[[int], int], most_rows: int) -> list[int]:

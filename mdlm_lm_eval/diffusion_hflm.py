@@ -50,7 +50,6 @@ class DiffusionHFLM(HFLM):
         self.compiled = split.compile
         self.subfolder = split.loading.get("subfolder") or ""
         self.start_record()
-        self.request_cache = RequestCache(None)
         loading = split.loading | {"device": usable_device(split.loading.get("device"))}
         # HFLM sets it after loading; texts are encoded with it before.
         self.custom_prefix_token_id = loading.get("prefix_token_id")
@@ -71,6 +70,11 @@ class DiffusionHFLM(HFLM):
             # HFLM takes the local process index, and only where there are several GPUs.
             processes = PartialState()
             self._rank, self._world_size = processes.process_index, processes.num_processes
+        self._given_template_args = self.chat_template_args
+        # Now, as somebody may train into these folders while the model is evaluated.
+        checkpoint = pretrained if isinstance(pretrained, str) else self.model.name_or_path
+        self.weights = families.files_digest(checkpoint, self.subfolder) if checkpoint else None
+        self.adapter_weights = self.peft and families.files_digest(self.peft)
         if self.compiled:
             families.compile_layers(self.model)
         self.denoiser = Denoiser(
@@ -116,7 +120,8 @@ class DiffusionHFLM(HFLM):
         self.denoiser.forward_passes = self.denoiser.canvases = 0
 
     def start_record(self) -> None:
-        """Forgets what was recorded so far."""
+        """Forgets what was recorded so far, and the request cache that it was kept in."""
+        self.request_cache = RequestCache(None)
         self.record = RunRecord()
         self.records = [self.record]  # of all processes
         self.is_told = False  # whether results hold what was recorded
@@ -135,6 +140,7 @@ class DiffusionHFLM(HFLM):
         self._model = base if peft is None else families.load_adapter(base, peft, revision=self.revision)
         self._model.eval()
         self.peft = peft
+        self.adapter_weights = peft and families.files_digest(peft)
         self.denoiser.model = self._model
 
     # Loading, called by HFLM.__init__ in this order
@@ -285,8 +291,8 @@ class DiffusionHFLM(HFLM):
             )
         with refusing("--apply_chat_template cannot be used with this model's tokenizer"):
             found: str | None = super().chat_template(chat_template)
-        if named is not None:  # else lm-eval shows that template, and builds prompts with the one named default
-            self.chat_template_args = {**self.chat_template_args, "chat_template": named}
+        # Without its name lm-eval shows that template, and builds prompts with the one named default.
+        self.chat_template_args = self._given_template_args | ({} if named is None else {"chat_template": named})
         if chat_template:
             self.apply_chat_template([{"role": "user", "content": "a"}])
         return found

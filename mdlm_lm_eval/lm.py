@@ -2,7 +2,7 @@
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -85,6 +85,13 @@ class MDLM(DiffusionHFLM):
     `DecodingOptions` and `LikelihoodOptions`, a `preset` of them, `mask_token_id`, `shift_logits`, and transformers'
     loading arguments.
     """
+
+    def check_task(self, output_type: str, gen_kwargs: Mapping[str, Any] | None) -> None:
+        """Raises OptionError where requests of a task would be refused, before any of another is run."""
+        if output_type == "generate_until":
+            parse_gen_kwargs(gen_kwargs or {}, self.decoding, self.explicit, self._arguments.typed)
+        else:
+            self._check_likelihood(rolling=output_type == "loglikelihood_rolling")
 
     # Generation
 
@@ -298,11 +305,14 @@ class MDLM(DiffusionHFLM):
 
     # Likelihood
 
+    def _check_likelihood(self, *, rolling: bool = False) -> None:
+        families.family_of(self.config).refuse("likelihood", self.likelihood.likelihood)
+        if self.enable_thinking and not rolling:
+            raise OptionError("enable_thinking=True is not allowed with likelihood tasks; allowed there is false")
+
     def loglikelihood(self, requests: list[Instance], disable_tqdm: bool = False) -> list[tuple[float, bool]]:
         """(log p(continuation | context) in nats, greedy flag) for every request."""
-        families.family_of(self.config).refuse("likelihood", self.likelihood.likelihood)
-        if self.enable_thinking:
-            raise OptionError("enable_thinking=True is not allowed with likelihood tasks; allowed there is false")
+        self._check_likelihood()
         seeds = RequestSeeds()
         prepared = []
         for instance in requests:
@@ -331,7 +341,7 @@ class MDLM(DiffusionHFLM):
 
     def loglikelihood_rolling(self, requests: list[Instance], disable_tqdm: bool = False) -> list[float]:
         """A lower bound of log p(text) in nats for every request: the sum over windows."""
-        families.family_of(self.config).refuse("likelihood", self.likelihood.likelihood)
+        self._check_likelihood(rolling=True)
         seeds = RequestSeeds()
         windows: list[LikelihoodRequest] = []
         owners: list[int] = []
@@ -372,7 +382,6 @@ class MDLM(DiffusionHFLM):
     ) -> None:
         """Scores requests, longest first and those with the same context together; `save(index, answer)` for each."""
         self._leave_what_is_told()
-        families.family_of(self.config).refuse("likelihood", options.likelihood)
         truncated = [truncated_tokens(request, options, self.max_length) for request in prepared]
         self._warn_of_truncation(truncated)
         bar = tqdm(total=len(prepared), desc=f"Running {what}", disable=disable_tqdm or self.rank != 0)

@@ -14,6 +14,7 @@ from transformers import PreTrainedTokenizerBase
 from mdlm_lm_eval import __version__, families
 from mdlm_lm_eval.devices import device_name
 from mdlm_lm_eval.diffusion_hflm import DiffusionHFLM
+from mdlm_lm_eval.requests import SAMPLING_NAMES
 from mdlm_lm_eval.results.names import adapter_name, model_name
 from mdlm_lm_eval.results.record import merged
 from mdlm_lm_eval.results.suite import suite_info
@@ -32,10 +33,10 @@ def provenance(lm: DiffusionHFLM, batch_size: int | None) -> dict[str, Any]:
         "package_version": __version__,
         "family": families.family_of(lm.config).name,
         "pretrained": model_name(pretrained),
-        "weights": families.files_digest(pretrained, lm.subfolder) if pretrained else None,
+        "weights": lm.weights,
         "revision": lm.revision,
         "adapter": lm.peft and adapter_name(lm.peft),
-        "adapter_weights": lm.peft and families.files_digest(lm.peft),
+        "adapter_weights": lm.adapter_weights,
         "device": str(lm.device),
         "device_name": device_name(lm.device),
         "torch": torch.__version__,
@@ -62,6 +63,7 @@ def fingerprint(lm: DiffusionHFLM) -> dict[str, Any]:
         **{f"decoding {name}": value for name, value in settings.pop("decoding").items()},
         **{f"likelihood {name}": value for name, value in settings.pop("likelihood").items()},
         **settings,
+        "set sampling options": sorted(lm.explicit.intersection(SAMPLING_NAMES)),  # over those of a task
         "package_version": __version__,
         "weights": weights_digest(lm.model),
         "config": settings_digest(lm.model.config.to_dict()),

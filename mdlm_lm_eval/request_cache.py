@@ -79,13 +79,18 @@ def check_cache_file(path: str) -> None:
         raise OptionError(f"--use_cache: {path} is no request cache: {error}; name another file") from error
 
 
+def _in_words(value: object) -> str:
+    """0 and 0.0 alike: which of them an option is depends on who said it."""
+    return repr(int(value) if isinstance(value, float) and value.is_integer() else value)
+
+
 def claim_cache(cache: MutableMapping[str, Any], fingerprint: dict[str, Any], *, path: str) -> None:
     """Marks an empty cache as filled by `fingerprint`; refuses one that something else filled.
 
     lm-eval's keys hold the prompt and the request's options alone, so such a cache would answer for n_masks=200 what it
     computed for n_masks=1. Raises OptionError naming what differs.
     """
-    wanted = {name: repr(value) for name, value in fingerprint.items()}
+    wanted = {name: _in_words(value) for name, value in fingerprint.items()}
     if len(cache) == 0:
         cache[FINGERPRINT_KEY] = wanted
         return

@@ -3,6 +3,7 @@
 import itertools
 import json
 import random
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -473,6 +474,30 @@ def test_prompts_built_by_another_chat_template_are_not_reused(
     assert prompts == ["1 red is", "2 red is"]
 
 
+def test_requests_built_for_other_settings_are_not_reused(
+    task_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "requests").mkdir()
+    monkeypatch.setattr(lm_eval.caching.cache, "PATH", str(tmp_path / "requests"))
+    manager = TaskManager(include_path=str(task_folder), include_defaults=False)
+    lm = MDLM(tiny_model(), tokenizer=tiny_tokenizer())
+
+    def asked(**settings: Any) -> list[Any]:
+        results = lm_eval.simple_evaluate(
+            lm, tasks=["tiny_generate"], task_manager=manager, cache_requests=True, bootstrap_iters=0, **settings
+        )
+        return [
+            (sample["doc_id"], sample["arguments"][0][1]["max_gen_toks"])
+            for sample in results["samples"]["tiny_generate"]
+        ]
+
+    for _ in range(2):
+        assert asked(limit=1) == [(0, 4)]
+        assert asked(limit=1, gen_kwargs={"max_gen_toks": 2}) == [(0, 2)]
+        assert asked(samples={"tiny_generate": [3]}) == [(3, 4)]
+    assert len(list((tmp_path / "requests").iterdir())) == 3
+
+
 def test_prompts_have_the_named_chat_template(checkpoint: Path) -> None:
     lm = MDLM(str(checkpoint), device="cpu")
     lm.tokenizer.chat_template = {"default": "of default", "plain": "{{ messages[0].content }}!"}
@@ -480,3 +505,39 @@ def test_prompts_have_the_named_chat_template(checkpoint: Path) -> None:
     assert lm.apply_chat_template(turns) == "of default"
     assert lm.chat_template("plain") == "{{ messages[0].content }}!"
     assert lm.apply_chat_template(turns) == "a!"
+    lm.chat_template(True)  # of a later evaluation
+    assert lm.apply_chat_template(turns) == "of default"
+
+
+def test_results_name_the_weights_that_were_loaded(checkpoint: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(checkpoint, tmp_path / "model")
+    lm = MDLM(str(folder), device="cpu")
+    digest = lm.get_model_info()["mdlm"]["weights"]
+    shutil.rmtree(folder)
+    assert digest is not None
+    assert lm.get_model_info()["mdlm"]["weights"] == digest
+
+
+@pytest.mark.parametrize(
+    ("batch_size", "said"), [(3, "batch_size=3 does not fit"), ("auto", "a single request does not")]
+)
+def test_where_nothing_fits_into_memory_a_sentence_says_so(
+    batch_size: int | str, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def out_of_memory(*_: object, **__: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
+
+    monkeypatch.setattr("mdlm_lm_eval.lm.decode_canvases", out_of_memory)
+    lm = MDLM(tiny_model(), tokenizer=tiny_tokenizer(), batch_size=batch_size)
+    with pytest.raises(OptionError, match=said):
+        lm.generate_until([generation(str(n), max_gen_toks=2) for n in range(5)], disable_tqdm=True)
+
+
+def test_a_task_that_would_be_refused_is_so_before_any_request_is_run(task_folder: Path) -> None:
+    lm = MDLM(tiny_model(), tokenizer=tiny_tokenizer(), n_masks=4)
+    manager = TaskManager(include_path=str(task_folder), include_defaults=False)
+    with pytest.raises(OptionError, match=r"tiny_generate: n_masks must be .* not many"):
+        lm_eval.simple_evaluate(
+            lm, tasks=["tiny_choice", "tiny_generate"], task_manager=manager, gen_kwargs={"n_masks": "many"}
+        )
+    assert lm.denoiser.forward_passes == 0

@@ -94,6 +94,32 @@ def test_a_fingerprint_tells_what_parameters_do_not() -> None:
     assert "adapter" in changed()
 
 
+def test_a_cache_knows_whether_a_tasks_sampling_counted(checkpoint: Path, tmp_path: Path) -> None:
+    requests = [generation("same", max_gen_toks=4, temperature=5.0)]
+    CachingLM(MDLM(str(checkpoint), device="cpu"), str(tmp_path / "of_task.db")).generate_until(requests)
+    with pytest.raises(OptionError, match=r"set sampling options was \[\] and is \['temperature'\]"):
+        CachingLM(MDLM(str(checkpoint), device="cpu", temperature=0.0), str(tmp_path / "of_task.db"))
+
+
+def test_numbers_that_are_equal_share_a_cache() -> None:
+    cache: dict[str, Any] = {}
+    claim_cache(cache, {"cfg_scale": 0, "seed": 2**62 + 1}, path="cache.db")
+    claim_cache(cache, {"cfg_scale": 0.0, "seed": 2**62 + 1}, path="cache.db")
+    with pytest.raises(OptionError, match="seed was 4611686018427387905 and is 4611686018427387904"):
+        claim_cache(cache, {"cfg_scale": 0.0, "seed": 2**62}, path="cache.db")
+
+
+def test_a_cache_is_left_with_the_evaluation_that_it_was_for(checkpoint: Path, tmp_path: Path) -> None:
+    requests = [generation("same", max_gen_toks=8, temperature=3.0, do_sample=True)]
+    lm = MDLM(str(checkpoint), device="cpu")
+    CachingLM(lm, str(tmp_path / "cache.db")).generate_until(requests)
+    lm.get_model_info()
+    lm.denoiser.forward_passes = 0
+    lm.generate_until(requests)
+    assert lm.denoiser.forward_passes > 0
+    assert lm.get_model_info()["mdlm"]["tasks"]["task"]["requests"] == 1
+
+
 def test_a_cache_from_before_the_fingerprint_told_more_is_refused() -> None:
     with pytest.raises(OptionError, match=r"attention was not set and is .*name a new path"):
         claim_cache({FINGERPRINT_KEY: {"weights": "'a'"}}, {"weights": "a", "attention": "full"}, path="cache.db")

@@ -80,6 +80,48 @@ def add_tasks(task_manager_module: "ModuleType") -> None:
     task_manager.__init__ = with_suite
 
 
+def know_built_requests(task_module: "ModuleType") -> None:
+    """Lets `--cache_requests` build requests anew where those it keeps were asked for in another way."""
+    from functools import wraps
+
+    task = task_module.Task
+    build = task.build_all_requests
+
+    @wraps(build)
+    def build_known(
+        self: "Any",
+        *,
+        samples: "Sequence[int] | None" = None,
+        cache_requests: bool = False,
+        tokenizer_name: str = "",
+        **named: object,
+    ) -> None:
+        if cache_requests:
+            from mdlm_lm_eval.plugin.built_requests import requests_digest
+
+            tokenizer_name += f"-{requests_digest(self, samples)}"  # the part of the cache's key that can be long
+        build(self, samples=samples, cache_requests=cache_requests, tokenizer_name=tokenizer_name, **named)
+
+    task.build_all_requests = build_known
+
+
+def look_at_tasks_first(evaluator: "ModuleType") -> None:
+    """Lets `--model mdlm` refuse a task before the requests of others are run."""
+    from functools import wraps
+
+    evaluate = evaluator.evaluate
+
+    @wraps(evaluate)
+    def looking_first(lm: object, task_dict: "Any", *arguments: object, **named: object) -> object:
+        if "mdlm_lm_eval.lm" in sys.modules:  # else it is another model
+            from mdlm_lm_eval.plugin.first_look import check_tasks
+
+            check_tasks(lm, task_dict)
+        return evaluate(lm, task_dict, *arguments, **named)
+
+    evaluator.evaluate = looking_first
+
+
 def end_with_one_sentence(lm_eval_cli: "ModuleType") -> None:
     """Lets the `lm_eval` command check what it is given, and end with one sentence where that cannot be used."""
     from functools import partial, wraps
@@ -180,6 +222,8 @@ def arm() -> None:
         actions = {
             "lm_eval.models": register_model,
             "lm_eval.tasks.manager": add_tasks,
+            "lm_eval.api.task": know_built_requests,
+            "lm_eval.evaluator": look_at_tasks_first,
             "lm_eval._cli": end_with_one_sentence,
             "lm_eval.config.evaluate_config": refuse_settings,
             "lm_eval.loggers.evaluation_tracker": check_results,
