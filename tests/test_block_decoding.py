@@ -10,7 +10,7 @@ from transformers import BertConfig, BertForMaskedLM
 from mdlm_lm_eval.canvas import Canvas, build_canvas, build_infill_canvas
 from mdlm_lm_eval.decoding import decode, decode_canvases
 from mdlm_lm_eval.decoding.approximate import ApproximateDecoder
-from mdlm_lm_eval.decoding.blocks import attention_in_effect
+from mdlm_lm_eval.decoding.blocks import attention_in_effect, causal_blocks
 from mdlm_lm_eval.decoding.selection import accepted_by_entropy, accepted_by_factor
 from mdlm_lm_eval.denoiser import Denoiser
 from mdlm_lm_eval.families.attention import FULL_ATTENTION, AttentionPattern
@@ -25,6 +25,14 @@ def model(attention: AttentionPattern = FULL_ATTENTION, **facts: Any) -> Denoise
     """Two layers with peaked logits, so that thresholds bite and answers depend on what was filled in before."""
     llama = random_llama(VOCABULARY, num_key_value_heads=2)
     return Denoiser(llama, mask_token_id=MASK, pad_token_id=PAD, attention=attention, **facts)
+
+
+def certain_model(attention: AttentionPattern, **facts: Any) -> Denoiser:
+    """Logits so far apart that every confidence is 1 exactly."""
+    denoiser = model(attention, **facts)
+    with torch.no_grad():
+        denoiser.model.lm_head.weight *= 1e4
+    return denoiser
 
 
 def canvas(denoiser: Denoiser, options: DecodingOptions, prompt_length: int, gen_toks: int, seed: int) -> Canvas:
@@ -144,6 +152,27 @@ def test_a_pass_runs_the_block_alone() -> None:
     assert (row.cost.forward_passes, row.cost.steps, row.cost.tokens) == (8, 6, 48)
 
 
+def test_guidance_costs_twice_the_positions() -> None:
+    denoiser = model(FROM_START)
+    options = DecodingOptions(n_masks=6)
+    plain, guided = (
+        decode_canvases(denoiser, [canvas(denoiser, each, 5, 6, 0)], each)[0].cost
+        for each in (options, options.override({"cfg_scale": 1.0}))
+    )
+    assert (guided.forward_passes, guided.tokens) == (plain.forward_passes, 2 * plain.tokens)
+
+
+def test_guidance_keeps_what_was_unmasked_among_the_text() -> None:
+    """One block over everything is full attention, which has a test of its own."""
+    options = DecodingOptions(cfg_scale=1.0)
+    text = [[1, 2], *([n] for n in range(3, 10)), [4]]
+    found = []
+    for denoiser in (model(AttentionPattern(32)), model()):
+        infill, _ = build_infill_canvas(text, options, mask_token_id=MASK, max_length=128, attention=denoiser.attention)
+        found.append(decode_canvases(denoiser, [infill], options)[0].token_ids)
+    assert found[0] == found[1]
+
+
 # Approximate caches
 
 
@@ -197,6 +226,8 @@ def test_the_factor_rule_takes_the_reference_s_run() -> None:
     # Row 0: 0.9; 0.8 >= 1 - 1 / 3; 0.2 < 1 - 1 / 4. Row 1: the first always.
     expected = [[True, False, True, False], [False, False, True, False], [True, True, False, False]]
     assert accepted_by_factor(candidates, confidence, 1.0).tolist() == expected
+    short = torch.tensor([[0.9, 0.6, 0.1, 0.1]])  # 1 - 1 / 2 <= 0.6 < 1 - 1 / 3
+    assert accepted_by_factor(torch.ones(1, 4, dtype=torch.bool), short, 1.0).tolist() == [[True, False, False, False]]
     three = torch.tensor([[0.9, 0.8, 0.1]])  # only the last fails, and is taken
     assert accepted_by_factor(torch.ones(1, 3, dtype=torch.bool), three, 1.0).all()
 
@@ -212,6 +243,8 @@ def test_the_entropy_rule_takes_a_mask_while_those_before_it_sum_to_no_more() ->
     assert accepted(0.0, -entropy) == [False, True, False, False]
     assert accepted(9.0, -entropy) == [True] * 4
     assert accepted(0.3, entropy) == [True, False, True, False]  # without the largest, which comes first here
+    certain = torch.tensor([[0.0, 0.0, 1.0, 2.0]])
+    assert accepted_by_entropy(everywhere, -certain, certain, 0.0).tolist() == [[True, True, True, False]]
 
 
 @pytest.mark.parametrize("rule", [{"parallel_factor": 1e-9}, {"entropy_bound": 0.0}, {"confidence_threshold": 1.0}])
@@ -223,6 +256,36 @@ def test_a_rule_that_accepts_nothing_fills_one_mask_a_step(rule: dict[str, float
     assert denoiser.forward_passes == (7 if "parallel_factor" in rule else 8)
     if "parallel_factor" not in rule:
         assert completions == decode(denoiser, [[1, 2, 3]], options)
+
+
+def test_a_threshold_is_reached_under_full_attention_and_exceeded_in_blocks() -> None:
+    """As in Fast-dLLM's samplers and in those of the block diffusion families."""
+    passes = []
+    for attention in (FULL_ATTENTION, AttentionPattern(16)):
+        denoiser = certain_model(attention)
+        decode(denoiser, [[1, 2, 3]], DecodingOptions(n_masks=8, confidence_threshold=1.0))
+        passes.append(denoiser.forward_passes)
+    assert passes == [1, 8]
+
+
+def test_an_edit_needs_more_confidence_than_its_threshold() -> None:
+    denoiser = certain_model(AttentionPattern(8), edits=True)
+    options = DecodingOptions(n_masks=13)
+    unedited, at_1, below_1 = (
+        decode(denoiser, [[1, 2, 3]], options.override({"editing_threshold": threshold}))
+        for threshold in (None, 1.0, 0.5)
+    )
+    assert unedited == at_1 != below_1
+
+
+def test_every_step_of_a_block_has_a_quota_under_a_parallel_rule() -> None:
+    """Dream's schedule would begin with one token less, and has steps without any where there are more of them."""
+    denoiser = model(AttentionPattern(8))
+    options = DecodingOptions(n_masks=8, schedule="dream", steps_per_block=4)
+    for changes, counts in (({}, (1, 2, 2, 3)), ({"confidence_threshold": 0.9}, (2, 2, 2, 2))):
+        each = options.override(changes)
+        (_, block) = causal_blocks(canvas(denoiser, each, 8, 8, 0), denoiser.attention, each)
+        assert block.counts == counts
 
 
 # What a model cannot serve

@@ -103,7 +103,11 @@ def test_an_implementation_that_takes_no_mask_is_refused(implementation: str, ch
         load("sdar", attn_implementation=implementation)
     with pytest.raises(OptionError, match=f"attn_implementation={implementation} must be sdpa or eager"):
         MDLM(str(GOLDEN / "sdar"), tokenizer=str(checkpoint), mask_token_id=MASK, attn_implementation=implementation)
-    load("sdar", attn_implementation="eager")
+    canvas = torch.randint(MASK, (1, 12), generator=torch.Generator().manual_seed(0))
+    eager, sdpa = (
+        load("sdar", attn_implementation=name).logits(canvas, None, torch.arange(12)) for name in ("eager", "sdpa")
+    )
+    torch.testing.assert_close(eager, sdpa, atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -130,6 +134,7 @@ def test_releases_differ_in_what_their_authors_publish() -> None:
 
 
 def test_the_block_length_stands_in_the_name_and_survives_saving(tmp_path: Path) -> None:
+    assert load(copy_of("sdar", tmp_path / "SDAR-1.7B-Chat", block_size=None)).attention.block_length == 4
     denoiser = load(copy_of("sdar", tmp_path / "SDAR-1.7B-Chat-b8"))
     assert denoiser.attention.block_length == 8
     denoiser.model.save_pretrained(tmp_path / "merged")

@@ -35,6 +35,7 @@ def build(prompt_length: int = 10, gen_toks: int | None = None, max_length: int 
         (None, {"max_gen_toks": 7}, 7, 7, 7),
         (3, {"max_gen_toks": 7}, 3, 3, 3),
         (4, {"steps": 100}, 4, 4, 4),
+        (4, {"steps_per_block": 9}, 4, 4, 4),
         (1, {"mask_ratio": 0.25}, 3, 1, 1),
         (1, {"mask_ratio": 0.01}, 1, 1, 1),
         (1, {"n_masks": 20, "confidence_threshold": 0.9}, 20, 1, 20),
@@ -118,6 +119,25 @@ def test_one_returned_token_takes_one_step_a_block_however_many_masks_fill_the_l
     assert canvas.block_lengths == (8,) * len(steps)
 
 
+def test_a_parallel_rule_of_a_block_diffusion_model_may_take_a_step_a_mask() -> None:
+    canvas, _ = build_canvas(
+        list(range(8)),
+        DecodingOptions(n_masks=9, confidence_threshold=0.9),
+        mask_token_id=MASK,
+        max_length=100,
+        request_gen_toks=1,
+        attention=AttentionPattern(8),
+    )
+    assert (canvas.n_returned, canvas.block_steps) == (1, (8, 8))
+
+
+def test_the_last_block_ends_with_the_models_context() -> None:
+    canvas, cut = build_canvas(
+        list(range(20)), DecodingOptions(n_masks=3), mask_token_id=MASK, max_length=10, attention=AttentionPattern(8)
+    )
+    assert (len(canvas.token_ids), canvas.slots, canvas.block_lengths, cut) == (10, (7, 8, 9), (1, 2), 13)
+
+
 def test_long_prompts_lose_tokens_on_the_left_and_never_the_canvas() -> None:
     canvas, cut = build_canvas(list(range(20)), DecodingOptions(n_masks=4), mask_token_id=MASK, max_length=10)
     assert cut == 14
@@ -141,6 +161,8 @@ def test_infill_cuts_text_but_never_a_slot() -> None:
     segments = [[1, 2, 3], [4, 5]]
     canvas, cut = build_infill_canvas(segments, DecodingOptions(), mask_token_id=MASK, max_length=4)
     assert (canvas.token_ids, canvas.slots, canvas.prompt_length, cut) == ((3, MASK, 4, 5), (1,), 4, 2)
+    canvas, cut = build_infill_canvas(segments, DecodingOptions(), mask_token_id=MASK, max_length=3)
+    assert (canvas.token_ids, canvas.slots, canvas.prompt_length, cut) == ((MASK, 4, 5), (0,), 3, 3)
     with pytest.raises(OptionError, match="would lose a slot"):
         build_infill_canvas(segments, DecodingOptions(), mask_token_id=MASK, max_length=2)
     with pytest.raises(OptionError, match="without a slot"):

@@ -1,6 +1,7 @@
 """Decoding: schedules, unmasking orders, sampling, and that a row depends on itself alone."""
 
 import itertools
+import math
 import random
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from torch import nn
 from mdlm_lm_eval.canvas import Canvas, build_canvas, build_infill_canvas
 from mdlm_lm_eval.decoding import decode, rules
 from mdlm_lm_eval.decoding import decode_canvases as completions_of
+from mdlm_lm_eval.decoding.completion import Cost, ReturnedSlots
 from mdlm_lm_eval.decoding.proposals import propose
 from mdlm_lm_eval.decoding.rules import register_unmasking, unmasking_names, unmasking_rule
 from mdlm_lm_eval.decoding.schedules import unmask_counts
@@ -83,6 +85,7 @@ def neighbours(options: DecodingOptions) -> list[Canvas]:
         (8, 8, "linear", [1] * 8),
         (16, 5, "dream", [3, 3, 3, 3, 4]),
         (8, 1, "dream", [8]),
+        (512, 2, "dream", [255, 257]),
         (16, 4, "cosine", [2, 3, 5, 6]),
         (4, 4, "cosine", [1, 1, 1, 1]),
     ],
@@ -154,6 +157,14 @@ def test_a_position_that_predicts_eos_comes_last_in_every_order_that_asks_the_mo
     last = proposal(rows, end_ids=[2], eos_last=True, unmasking=unmasking)
     assert last.tokens.tolist() == [2, 0]
     assert last.priority.argsort(descending=True).tolist() == [1, 0]
+
+
+@pytest.mark.parametrize("unmasking", ["margin", "entropy"])
+def test_margin_and_entropy_are_without_eos_where_it_comes_last(unmasking: str) -> None:
+    first, second = 0.40 / 0.75, 0.35 / 0.75
+    expected = first - second if unmasking == "margin" else first * math.log(first) + second * math.log(second)
+    last = proposal([[0.40, 0.35, 0.25]], end_ids=[2], eos_last=True, unmasking=unmasking)
+    assert last.priority.item() == pytest.approx(expected, abs=1e-6)
 
 
 @pytest.mark.parametrize("unmasking", ["random", "left_to_right"])
@@ -359,6 +370,19 @@ def test_guidance_keeps_what_was_unmasked_among_the_text(denoiser: RecordingDeno
     assert seen[3] == [MASK, MASK, first, MASK, MASK, MASK]
 
 
+def test_guidance_costs_twice_the_positions(denoiser: RecordingDenoiser) -> None:
+    for cfg_scale, tokens in ((0.0, 3 * 19), (1.0, 2 * 3 * 19)):
+        options = DecodingOptions(steps=3, cfg_scale=cfg_scale)
+        (completion,) = completions_of(denoiser, [canvas(options)], options)
+        assert completion.cost == Cost(forward_passes=3, steps=3, tokens=tokens)
+
+
+def test_tokens_behind_a_mask_are_written_and_do_not_come_back() -> None:
+    slots = ReturnedSlots([5, MASK, 7, EOS], MASK)
+    assert (slots.completion({EOS}, Cost()).token_ids, slots.completion({EOS}, Cost()).n_written) == ([5], 3)
+    assert not slots.is_decided({EOS}, None)
+
+
 def test_eos_ends_the_row_and_can_be_suppressed(denoiser: RecordingDenoiser) -> None:
     with torch.no_grad():
         denoiser.model.lm_head.weight[EOS] *= 20
@@ -418,6 +442,7 @@ def test_decode_returns_the_whole_canvas_by_default(denoiser: RecordingDenoiser)
     assert decode(denoiser, [[1, 2, 3]], options, stop_ids=[both[0][3]])[0][-1] == both[0][3]
     repeated = decode(denoiser, [[1, 2, 3]] * 3, DecodingOptions(n_masks=6, temperature=1.0))
     assert len(set(map(tuple, repeated))) > 1
+    assert decode(denoiser, [[1, 2, 3]] * 3, DecodingOptions(n_masks=6, temperature=1.0, seed=1)) != repeated
     assert decode(denoiser, [], options) == []
 
 

@@ -1,5 +1,7 @@
 """Denoiser: the chosen positions' logits, whatever the family, padding, adapter, shift or guidance."""
 
+from typing import Literal
+
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
@@ -16,6 +18,7 @@ from transformers import (
 )
 
 from mdlm_lm_eval.denoiser import Denoiser
+from mdlm_lm_eval.families.attention import AttentionPattern
 
 MASK, PAD, VOCABULARY = 49, 48, 50
 SIZES = {
@@ -101,6 +104,30 @@ def test_shifted_families_read_one_to_the_left_except_at_the_first_token(side: s
     first, second = plain_logits(model, row(9)), plain_logits(model, row(5))
     expected = torch.cat([first[:1], first[:-1], second[:1], second[:-1]])
     torch.testing.assert_close(actual, expected, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("shift", [False, True])
+@pytest.mark.parametrize("blocks_from", ["row_start", "prompt_end"])
+def test_padding_on_either_side_changes_nothing_in_blocks(
+    side: str, shift: bool, blocks_from: Literal["row_start", "prompt_end"]
+) -> None:
+    torch.manual_seed(0)
+    model = llama().eval()
+    attention = AttentionPattern(4, blocks_from)
+    denoiser = Denoiser(model, mask_token_id=MASK, pad_token_id=PAD, shift=shift, attention=attention)
+    input_ids, attention_mask, _ = padded(side)
+    real = attention_mask.flatten().nonzero().squeeze(1)
+    actual = denoiser.logits(input_ids, attention_mask, real, prompt_lengths=torch.tensor([6, 3]))
+    expected = []
+    for length, prompt_length in ((9, 6), (5, 3)):
+        before = -prompt_length % 4 if blocks_from == "prompt_end" else 0
+        block = (torch.arange(length) + before) // 4
+        with torch.no_grad():
+            sees = (block[None, :] <= block[:, None])[None, None]
+            logits = model(input_ids=torch.tensor([row(length)]), attention_mask=sees).logits[0]
+        expected.append(torch.cat([logits[:1], logits[:-1]]) if shift else logits)
+    torch.testing.assert_close(actual, torch.cat(expected), atol=1e-5, rtol=1e-5)
 
 
 def test_guidance_extrapolates_from_the_canvas_with_its_prompt_masked() -> None:

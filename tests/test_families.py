@@ -11,6 +11,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import BertConfig, BertForMaskedLM, LlamaConfig, LlamaForCausalLM, MistralConfig, PretrainedConfig
 
 from mdlm_lm_eval.families import (
+    all_families,
     attention_of,
     check_options,
     family_of,
@@ -48,6 +49,52 @@ def test_family_and_shift_survive_saving_the_config(family: str, shift: bool, tm
     config = load_config(str(tmp_path))
     assert (family_of(config).name, family_of(config).shift(config), config.is_causal) == (family, shift, False)
     assert (config.mask_token_id, config.eos_token_id, config.pad_token_id) == (159, 158, 158)
+
+
+@pytest.mark.parametrize(
+    ("model_type", "mask_token_id"),
+    [
+        ("llada", 126336),
+        ("lladamoe", 156895),
+        ("llada2_moe", 156895),
+        ("sdar", 151669),
+        ("sdar_moe", 151669),
+        ("Fast_dLLM_Qwen", 151665),
+    ],
+)
+def test_where_a_config_names_no_mask_token_it_is_the_one_of_the_published_code(
+    model_type: str, mask_token_id: int, tmp_path: Path
+) -> None:
+    """Another one would change every score and raise nothing."""
+    folder = {"lladamoe": "llada_moe", "llada2_moe": "llada2", "Fast_dLLM_Qwen": "fast_dllm_v2"}.get(model_type)
+    published = json.loads((GOLDEN / (folder or model_type.removesuffix("_moe")) / "config.json").read_text())
+    if model_type == "sdar_moe":
+        published |= {"norm_topk_prob": True}
+    published |= {"model_type": model_type, "vocab_size": 160_000, "embedding_size": 160_000}
+    published.pop("mask_token_id", None)
+    (tmp_path / "config.json").write_text(json.dumps(published))
+    assert load_config(str(tmp_path)).mask_token_id == mask_token_id
+
+
+def test_what_the_authors_of_a_family_publish_as_their_decoding() -> None:
+    families = all_families()
+    assert families["llada21"].decoding_defaults == {
+        "confidence_threshold": 0.95,
+        "editing_threshold": 0.9,
+        "max_post_steps": 16,
+    }
+    assert families["fast_dllm_v2"].decoding_defaults == {"small_block_length": 8, "confidence_threshold": 0.9}
+    for base in ("qwen3", "qwen2", "llama"):
+        assert families[f"a2d-{base}"].decoding_defaults == {"schedule": "bd3lm"}
+        assert families[f"a2d-{base}-mdlm"].decoding_defaults == {}
+    ends = {name: families[name].end_of_turn for name in ("llada", "dream", "llada2", "sdar", "a2d-llama")}
+    assert ends == {
+        "llada": ("<|eot_id|>",),
+        "dream": ("<|im_end|>",),
+        "llada2": ("<|role_end|>",),
+        "sdar": ("<|im_end|>",),
+        "a2d-llama": ("<|eot_id|>",),
+    }
 
 
 def test_sharded_weights(llada: Path) -> None:

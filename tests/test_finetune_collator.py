@@ -54,6 +54,8 @@ def test_an_example_is_noised_alike_in_any_batch() -> None:
     assert whole.input_ids[2, :n].tolist() == alone.input_ids[0].tolist()
     assert whole.input_ids[6, :n].tolist() == alone.input_ids[1].tolist()
     assert not torch.equal(COLLATOR(EXAMPLES, 8).mask_ratio, whole.mask_ratio)
+    reseeded = MaskAgnosticCollator(mask_token_id=2, eos_token_id=1, max_length=40, seed=1)
+    assert not torch.equal(reseeded(EXAMPLES, 7).mask_ratio, whole.mask_ratio)
 
 
 def test_curriculum_grows_with_passes_to_its_end() -> None:
@@ -63,6 +65,14 @@ def test_curriculum_grows_with_passes_to_its_end() -> None:
         30,
         30,
     ]
+
+
+def test_numbers_of_masks_are_drawn_from_0_to_the_curriculums_maximum() -> None:
+    collator = MaskAgnosticCollator(mask_token_id=2, eos_token_id=1, masks_end=3, curriculum_passes=0)
+    (example,) = EXAMPLES[:1]
+    n_text = len(example.prompt_ids) + len(example.answer_ids)
+    drawn = {int((row[n_text:] == 2).sum()) for n in range(40) for row in collator([example], n).input_ids}
+    assert drawn == {0, 1, 2, 3}
 
 
 def test_bad_settings_are_refused() -> None:

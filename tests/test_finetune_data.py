@@ -137,6 +137,14 @@ def test_rows_that_cannot_be_used_are_counted(tmp_path: Path) -> None:
         read(path, max_length=4)
 
 
+def test_an_example_leaves_room_for_a_mask(tmp_path: Path) -> None:
+    """A token a character, beside two that separate the turns and one that ends the answer."""
+    path = write_rows(tmp_path / "data.jsonl", [{"prompt": "x" * n, "response": "yes"} for n in (43, 44)])
+    texts, sentence = read(path, max_length=50)
+    assert [len(prompt) for prompt, _ in texts] == [43 + 2]
+    assert "1 longer than 50 tokens" in sentence
+
+
 @pytest.mark.parametrize(
     ("row", "message"),
     [

@@ -7,7 +7,14 @@ from pathlib import Path
 import pytest
 
 from mdlm_finetune.arguments import FinetuneArguments
-from mdlm_finetune.folders import begin, check_folders, checkpoint_folder, last_checkpoint, merged_folder
+from mdlm_finetune.folders import (
+    begin,
+    check_folders,
+    checkpoint_folder,
+    evaluation_folder,
+    last_checkpoint,
+    merged_folder,
+)
 from mdlm_lm_eval.options import OptionError
 
 
@@ -45,10 +52,12 @@ def test_a_slash_at_the_end_changes_nothing(arguments: FinetuneArguments) -> Non
 
 def test_a_killed_run_that_overwrites_is_resumed(arguments: FinetuneArguments) -> None:
     old, old_checkpoint = adapter(arguments), checkpoint(arguments, 7)
+    evaluation_folder(arguments).mkdir()
     check(arguments, overwrite=True)
     begin(arguments, arguments.changed(), overwrite=True, merge=False)
     assert not old.exists()
     assert not old_checkpoint.exists()
+    assert not evaluation_folder(arguments).exists()
     newest = checkpoint(arguments, 5)
     check(arguments, resume=True)
     begin(arguments, arguments.changed(), overwrite=False, merge=False)
@@ -69,6 +78,8 @@ def test_a_half_saved_checkpoint_is_passed_over(arguments: FinetuneArguments) ->
     (checkpoint(arguments, 95) / "trainer_state.json").write_text('{"global_st')
     newest = checkpoint_folder(arguments) / "checkpoint-90"
     assert last_checkpoint(arguments) == str(newest)
+    assert last_checkpoint(replace(arguments, max_steps=90)) == str(newest)
+    assert last_checkpoint(replace(arguments, max_steps=89)) == str(newest.with_name("checkpoint-5"))
 
 
 def test_a_resumed_run_learns_the_same(arguments: FinetuneArguments) -> None:
@@ -77,6 +88,8 @@ def test_a_resumed_run_learns_the_same(arguments: FinetuneArguments) -> None:
     check(replace(arguments, save_steps=7, logging_steps=1, report_to="tensorboard"), resume=True)
     with pytest.raises(OptionError, match=r"optim=sgd is not allowed with --resume.* optim=its default"):
         check(replace(arguments, optim="sgd"), resume=True)
+    with pytest.raises(OptionError, match=r"lora_r=8 is not allowed with --resume.* lora_r=its default"):
+        check(replace(arguments, lora_r=8), resume=True)
     with pytest.raises(OptionError, match="holds another run; continue it with --resume"):
         check(arguments)
     (checkpoint_folder(arguments) / "recipe.yaml").unlink()

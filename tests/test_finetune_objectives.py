@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -9,6 +10,7 @@ from torch.nn import functional as F
 
 from mdlm_finetune import Collator, DiffusionTrainer, Example, register_objective
 from mdlm_finetune.arguments import FinetuneArguments, read_arguments
+from mdlm_finetune.loss import mask_agnostic_loss
 from mdlm_finetune.objectives import _registered, objective_class, objective_names
 from mdlm_finetune.objectives.mask_agnostic import MaskAgnostic
 from mdlm_finetune.objectives.sft import Sft
@@ -71,6 +73,30 @@ def test_sft_trains_and_a_batch_without_a_mask_teaches_nothing(tmp_path: Path) -
     loss.backward()
     assert float(loss) == 0.0
     assert all(float(p.grad.abs().sum()) == 0.0 for p in denoiser.model.parameters() if p.grad is not None)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"divergence": "kl"}, {"divergence": "none"}, {"weighting": "none"}, {"alpha": 0.3, "beta": 4.0}],
+)
+def test_the_mask_agnostic_objective_compares_its_views_by_the_loss_that_it_names(changes: dict[str, Any]) -> None:
+    objective = MaskAgnostic(masks_end=8, **changes)
+    batch = Collator(objective, mask_token_id=2, eos_token_id=1, max_length=60)(EXAMPLES, 5)
+    n = len(batch.targets)
+    logits = torch.randn(2 * n, 100, generator=torch.Generator().manual_seed(0))
+    expected = mask_agnostic_loss(
+        logits[:n],
+        logits[n:],
+        batch.targets,
+        batch.example,
+        batch.mask_ratio,
+        **{"alpha": 0.1, "beta": 1.0, **changes},
+    )
+    assert objective.loss(logits, batch) == {
+        "loss": expected.total,
+        "cross_entropy": expected.cross_entropy,
+        "consistency": expected.consistency,
+    }
 
 
 def test_a_block_diffusion_model_sees_its_blocks() -> None:

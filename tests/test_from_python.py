@@ -84,7 +84,14 @@ def test_texts_are_decoded_as_their_tokens_are(checkpoint: Path) -> None:
     (ids,) = decode(denoiser, [tokenizer.encode("red is")], options, stop_ids=[tokenizer.eos_token_id])
     (text,) = decode(denoiser, ["red is"], options, tokenizer=tokenizer)
     assert text == tokenizer.decode(ids, skip_special_tokens=True)
-    assert decode(denoiser, ["red is"], DecodingOptions(n_masks=4, n_fillers=3), tokenizer=tokenizer) != []
+
+
+def test_fillers_stand_behind_the_masks(checkpoint: Path) -> None:
+    denoiser, tokenizer = load_denoiser(str(checkpoint)), load_tokenizer(str(checkpoint))
+    seen: list[list[int]] = []
+    denoiser.model.get_input_embeddings().register_forward_hook(lambda _, inputs, __: seen.extend(inputs[0].tolist()))
+    decode(denoiser, ["ab"], DecodingOptions(n_masks=2, n_fillers=3, filler="!?"), tokenizer=tokenizer)
+    assert seen[0] == [*tokenizer.encode("ab"), 2, 2, *tokenizer.encode("!?!?!?")]
 
 
 def test_suppress_eos_leaves_ends_of_turn_possible_as_in_lm_eval(

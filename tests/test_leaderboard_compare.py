@@ -11,7 +11,7 @@ import pytest
 from mdlm_leaderboard.__main__ import main
 from mdlm_leaderboard.compare import as_text, compare, sentence
 from mdlm_lm_eval.results.files import UnusableFile
-from tests.leaderboard_files import gsm8k_file, lm_eval_file, suite_file
+from tests.leaderboard_files import HASH, gsm8k_file, lm_eval_file, suite_file
 
 
 def write(folder: Path, content: Any, answers: dict[str, list[int]] | None = None) -> Path:
@@ -117,6 +117,15 @@ def test_the_names_say_how_the_examples_of_a_benchmark_were_drawn_and_shown(tmp_
     assert found.second == "organisation/model, fewshot_seed=7, fewshot_as_multiturn=True"
 
 
+def test_the_names_say_how_likelihoods_were_estimated_and_what_was_cut_off(tmp_path: Path) -> None:
+    first, second = (gsm8k_file(model="mdlm", output_type="multiple_choice") for _ in range(2))
+    second["config"]["mdlm"]["likelihood"]["mc_num"] = 32
+    second["config"]["mdlm"]["tasks"]["gsm8k"]["truncated_prompts"] = 12
+    (found,) = compare(write(tmp_path / "a", first), write(tmp_path / "b", second))
+    assert found.first == "organisation/model, mc_num=128, prompts cut off=0"
+    assert found.second == "organisation/model, mc_num=32, prompts cut off=12"
+
+
 def test_a_perplexity_has_no_interval_over_its_log_likelihoods(tmp_path: Path) -> None:
     paths = []
     for name, answers in (("a", [-1, -2, -1, -2]), ("b", [-2, -2, -2, -2])):
@@ -138,6 +147,12 @@ def with_metadata(**metadata: int) -> Any:
     file = suite_file()
     for config in file["configs"].values():
         config["metadata"] |= metadata
+    return file
+
+
+def with_hash(digest: str) -> Any:
+    file = suite_file()
+    file["config"]["mdlm"]["task_suite"]["sha256"] = digest
     return file
 
 
@@ -166,6 +181,7 @@ def test_an_interval_that_holds_zero_is_within_chance(tmp_path: Path) -> None:
     [
         (gsm8k_file(), "have no task in common"),
         (suite_file(version="99.0"), "the version of mdlm_country_smallest differs: "),
+        (with_hash("0" * 64), f"the state of the suite differs: {HASH} and {'0' * 64}; "),
         (with_metadata(fewshot_seed=5), "the fewshot_seed of mdlm_country_smallest differs: 1 and 5; "),
         (suite_file(limit=10), "the number of questions of mdlm_country_smallest differs: 1000 and 10; "),
     ],
@@ -189,6 +205,32 @@ def test_samples_of_other_questions_are_not_compared(tmp_path: Path) -> None:
     second = write(tmp_path / "b", gsm8k_file(), {"gsm8k": [1, 0]})
     with pytest.raises(UnusableFile, match="the samples of gsm8k are not of the same questions"):
         compare(first, second)
+    second = write(tmp_path / "b", gsm8k_file(), {"gsm8k": [1, 0, 1]})
+    samples = second.with_name("samples_gsm8k_2026-01-31T12-00-00.jsonl")
+    samples.write_text(samples.read_text().replace("hash 2", "hash of another document"))
+    with pytest.raises(UnusableFile, match="the samples of gsm8k are not of the same questions"):
+        compare(first, second)
+
+
+def test_an_interval_over_questions_needs_the_samples_of_all_tasks(tmp_path: Path) -> None:
+    names, right = ["arc", "boolq"], [1, 1, 0, 0]
+    content = lm_eval_file(
+        names,
+        metrics={name: {"acc,none": 0.5} for name in names},
+        asked=4,
+        original=4,
+        version="1",
+        shots=0,
+        model="hf",
+        model_args={"pretrained": "organisation/model"},
+    )
+    paths = [write(tmp_path / folder, content, {"arc": right}) for folder in "ab"]
+    (found,) = compare(*paths)
+    assert (found.over_questions, found.answers) == (None, None)
+    paths = [write(tmp_path / folder, content, dict.fromkeys(names, right)) for folder in "ab"]
+    (found,) = compare(*paths)
+    assert found.over_questions is not None
+    assert found.answers is not None
 
 
 def test_the_command_prints_a_sentence_and_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

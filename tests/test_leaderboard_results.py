@@ -69,6 +69,7 @@ def test_two_masks_are_also_a_point_of_the_curve_over_distractors_in_the_standar
         ({"steps": 4, "block_length": 8, "temperature": 0.5}, ("4", "confidence", "block_length=8, temperature=0.5")),
         ({"confidence_threshold": 0.9}, ("by confidence", "confidence", "confidence_threshold=0.9")),
         ({"n_fillers": 50}, ("1", "none", "50 fillers")),
+        ({"variant": "_slot", "n_masks": 5}, ("1", "none", "5 masks after the text")),
     ],
 )
 def test_decoding_that_changes_scores_tells_rows_apart(
@@ -85,6 +86,30 @@ def test_gen_kwargs_win_over_model_arguments(tmp_path: Path) -> None:
         content["config"]["mdlm"]["tasks"][name] |= {"masks": [10, 10], "steps": [4, 4]}
     place = file_scores(read(tmp_path, content)).scores[0].place
     assert (place.x, place.decoding.steps, place.decoding.unmasking) == (10, "4", "random")
+
+
+def test_sampling_keys_of_a_request_stand_where_nobody_set_them(tmp_path: Path) -> None:
+    content = gsm8k_file(model="mdlm")
+    content["configs"]["gsm8k"]["generation_kwargs"] = {"temperature": 0.7, "do_sample": True}
+    (score,) = file_scores(read(tmp_path, content)).scores
+    assert str(score.place.x).endswith(", steps=256, temperature=0.7)")
+    content["configs"]["gsm8k"]["generation_kwargs"]["do_sample"] = False
+    (score,) = file_scores(read(tmp_path, content)).scores
+    assert str(score.place.x).endswith(", steps=256)")
+    content["config"]["mdlm"] |= {"explicit_options": ["temperature"]}
+    content["config"]["mdlm"]["decoding"]["temperature"] = 0.2
+    (score,) = file_scores(read(tmp_path, content)).scores
+    assert str(score.place.x).endswith(", steps=256, temperature=0.2)")
+
+
+def test_an_autoregressive_model_samples_where_it_is_told_to(tmp_path: Path) -> None:
+    content = gsm8k_file()
+    content["configs"]["gsm8k"]["generation_kwargs"] = {"temperature": 0.7}
+    (score,) = file_scores(read(tmp_path, content)).scores
+    assert str(score.place.x).endswith("; autoregressive)")
+    content["configs"]["gsm8k"]["generation_kwargs"]["do_sample"] = True
+    (score,) = file_scores(read(tmp_path, content)).scores
+    assert str(score.place.x).endswith("; autoregressive, temperature=0.7)")
 
 
 def test_gen_kwargs_drop_what_they_exclude(tmp_path: Path) -> None:

@@ -140,6 +140,27 @@ def test_results_of_an_older_suite_stand_apart_below_those_of_the_newer(tmp_path
     ]
 
 
+def test_sections_begin_with_the_newest_suite_and_the_most_questions(tmp_path: Path) -> None:
+    versions = {f"v{n}": suite_file(version=version) for n, version in enumerate(("0.9", "1.0"))}
+    limits = {f"limit{n}": suite_file(limit=n) for n in (5, 50)}
+    board = board_of(tmp_path, **versions, **limits, standard=suite_file())
+    assert [
+        (section.rows[0].setting.suite_version, section.rows[0].setting.limit) for section in board.sections[:-1]
+    ] == [
+        (current_version(), None),
+        (current_version(), 50),
+        (current_version(), 5),
+        ("1.0", None),
+        ("0.9", None),
+    ]
+
+
+def test_benchmarks_with_and_without_a_chat_template_are_columns_of_one_row(tmp_path: Path) -> None:
+    plain, chat = gsm8k_file(model="mdlm"), gsm8k_file(model="mdlm") | {"chat_template": "{{ messages }}"}
+    (row,) = measured(board_of(tmp_path, plain=plain, chat=chat))
+    assert len(row.curve("benchmarks")) == 2
+
+
 def test_another_state_of_the_suite_and_chat_templates_stand_apart(tmp_path: Path) -> None:
     changed, chat = suite_file(), suite_file() | {"chat_template": "{{ messages }}"}
     changed["config"]["mdlm"]["task_suite"]["sha256"] = "0" * 64
@@ -200,7 +221,7 @@ def test_one_number_of_distractor_examples_is_a_row_of_its_setting(tmp_path: Pat
     assert {name for names, _ in found.values() for name in names} == {"masks"}
 
 
-def block_file(n_masks: int, *, filled: tuple[int, int], **changes: Any) -> dict[str, Any]:
+def block_file(n_masks: int | None, *, filled: tuple[int, int], **changes: Any) -> dict[str, Any]:
     """Of a model with blocks of 8, whose prompts differ in length: `filled` to the end of the last block."""
     content = suite_file(n_masks=n_masks, **changes)
     for record in content["config"]["mdlm"]["tasks"].values():
@@ -217,6 +238,28 @@ def test_masks_of_a_block_diffusion_model_are_those_asked_for(tmp_path: Path, st
     assert board.refused == ()
     assert list(row.curve("masks")) == [2, 200]
     assert (row.steps, row.other) == ("1", "block_length=8, float32")
+
+
+def test_without_a_number_of_masks_a_block_diffusion_model_has_those_of_its_answer(tmp_path: Path) -> None:
+    content = block_file(None, filled=(1, 8), steps_per_block=4)
+    (row,) = measured(board_of(tmp_path, auto=content))
+    assert (list(row.curve("masks")), row.steps) == ([1], "4 a block")
+
+
+def test_steps_are_in_the_order_of_numbers(tmp_path: Path) -> None:
+    board = board_of(tmp_path, **{f"steps{n}": suite_file(steps=n) for n in (10, 2, 40)})
+    assert [row.steps for row in measured(board)] == ["2", "10", "40"]
+
+
+def test_revisions_and_system_instructions_are_rows_of_their_own(tmp_path: Path) -> None:
+    revised, told = suite_file(), suite_file() | {"system_instruction": "Be brief."}
+    revised["config"]["mdlm"]["revision"] = "v2"
+    board = board_of(tmp_path, plain=suite_file(), revised=revised, told=told)
+    assert sorted(row.other for row in measured(board)) == [
+        "float32",
+        "float32, system instruction 'Be brief.'",
+        "revision v2, float32",
+    ]
 
 
 def test_a_sweep_over_masks_with_fewer_distractors_keeps_its_own_section(tmp_path: Path) -> None:

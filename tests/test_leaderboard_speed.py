@@ -74,6 +74,24 @@ def test_seconds_of_two_machines_are_not_compared(tmp_path: Path) -> None:
     }
 
 
+def test_exact_answers_do_not_take_approximate_ones_off_their_frontier(tmp_path: Path) -> None:
+    contents = {"exact": fast_file(0.9, 4, 1), "dual": fast_file(0.8, 2, 3, cache="dual")}
+    points = speed_points(board(tmp_path, **contents).rows)
+    assert {one.speed.is_exact: one.frontiers for one in points} == {
+        True: ("tokens", "seconds"),
+        False: ("tokens", "seconds"),
+    }
+
+
+def test_an_area_is_against_the_best_accuracy_on_the_same_benchmark(tmp_path: Path) -> None:
+    contents = {n: fast_file(score, n, 1, confidence_threshold=0.9 / n) for n, score in ((1, 0.8), (2, 0.79))}
+    other = fast_file(0.95, 1, 1)
+    other["n-shot"]["gsm8k"] = 8
+    points = speed_points(board(tmp_path, **{f"file{n}": content for n, content in contents.items()}, other=other).rows)
+    # Under weights against 80%: 80 + (80 + 79 exp(-3 / 80)) / 2.
+    assert [round(one.area or 0, 2) for one in points if "5-shot" in one.speed.benchmark] == [158.05, 158.05]
+
+
 def test_the_table_and_the_figures_keep_approximate_answers_apart(fast_board: Board) -> None:
     table = leaderboard_markdown(fast_board).partition("### Accuracy against speed")[2]
     (line,) = [line for line in table.splitlines() if "threshold=0.7" in line]

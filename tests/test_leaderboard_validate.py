@@ -35,6 +35,11 @@ def lacking(content: dict[str, Any], *keys: str) -> dict[str, Any]:
     return content
 
 
+def with_questions(content: dict[str, Any], task: str, n: int) -> dict[str, Any]:
+    content["n-samples"][task] = {"original": n, "effective": n}
+    return content
+
+
 @pytest.mark.parametrize(
     ("content", "problem"),
     [
@@ -55,6 +60,10 @@ def lacking(content: dict[str, Any], *keys: str) -> dict[str, Any]:
         (
             lacking(suite_file(), "config", "mdlm", "task_suite", "sha256"),
             "does not record the suite's sha256 of --model mdlm",
+        ),
+        (
+            with_questions(suite_file(), "mdlm_verb_largest", 500),
+            "mdlm_verb_largest has 500 questions; it must have 1000",
         ),
         (suite_file(model="hf"), "names no model; run it with --model_args pretrained=..."),
         (

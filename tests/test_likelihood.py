@@ -172,7 +172,8 @@ def test_greedy_flag_is_confidence_order_decoding(denoiser, likelihood, extra):
     results = score(
         denoiser,
         [LikelihoodRequest(context, continuation) for continuation in continuations],
-        LikelihoodOptions(likelihood=likelihood, n_masks=5 + extra if extra else "auto"),
+        # A threshold is an option of duel alone, which generation tasks beside these may set.
+        LikelihoodOptions(likelihood=likelihood, n_masks=5 + extra if extra else "auto", confidence_threshold=1e-9),
         batch_size=8,
         max_length=128,
     )

@@ -1,5 +1,6 @@
 """Likelihood under block-causal attention, against enumeration over all masks and decoding by definition."""
 
+import copy
 import itertools
 import math
 from dataclasses import replace
@@ -17,6 +18,7 @@ from mdlm_lm_eval import families
 from mdlm_lm_eval.denoiser import Denoiser
 from mdlm_lm_eval.families.attention import FULL_ATTENTION, AttentionPattern
 from mdlm_lm_eval.likelihood import LikelihoodRequest, duel, rolling_windows, score
+from mdlm_lm_eval.likelihood.block_causal import trajectories_of_blocks
 from mdlm_lm_eval.lm import MDLM
 from mdlm_lm_eval.options import LikelihoodOptions, OptionError
 from tests.conftest import random_llama
@@ -227,14 +229,15 @@ def test_monte_carlo_is_unbiased(model: Any) -> None:
     assert abs(estimates.mean() - expected) < 4 * estimates.std() / math.sqrt(len(asked)) + 1e-4
 
 
-def test_guidance_masks_the_context_before_the_block_too(model: Any) -> None:
-    context, scale = ids(5, 2), 1.5
-    for n_tokens in (1, 3):  # in the context's last block, and beyond it
-        request = LikelihoodRequest(context, ids(n_tokens, 4))
-        denoiser = blockwise(model, "row_start", False, 3)
-        conditional = ByDefinition(model, "row_start", False, 3, request)
+@pytest.mark.parametrize("shift", [False, True])
+def test_guidance_masks_the_context_before_the_block_too(model: Any, shift: bool) -> None:
+    scale = 1.5
+    for n_context, n_tokens in ((5, 1), (5, 3), (6, 2)):  # in the context's last block, beyond it, and right behind it
+        request = LikelihoodRequest(ids(n_context, 2), ids(n_tokens, 4))
+        denoiser = blockwise(model, "row_start", shift, 3)
+        conditional = ByDefinition(model, "row_start", shift, 3, request)
         unconditional = ByDefinition(
-            model, "row_start", False, 3, LikelihoodRequest([MASK] * 5, request.continuation_ids)
+            model, "row_start", shift, 3, LikelihoodRequest([MASK] * n_context, request.continuation_ids)
         )
         expected = 0.0
         for i in range(n_tokens):
@@ -243,6 +246,27 @@ def test_guidance_masks_the_context_before_the_block_too(model: Any) -> None:
         assert log_likelihoods(denoiser, [request], 4, likelihood="chain", cfg_scale=scale) == pytest.approx(
             [expected], abs=1e-4
         )
+
+
+def test_a_threshold_is_reached_under_full_attention_and_exceeded_in_blocks(model: Any) -> None:
+    certain = copy.deepcopy(model)
+    with torch.no_grad():
+        certain.lm_head.weight *= 1e4  # every confidence is 1 exactly
+    options = LikelihoodOptions(likelihood="duel", confidence_threshold=1.0)
+    passes = []
+    for attention in (FULL_ATTENTION, AttentionPattern(50)):
+        denoiser = Denoiser(certain, mask_token_id=MASK, pad_token_id=0, attention=attention)
+        score(denoiser, [LikelihoodRequest(ids(4, 1), ids(3, 2))], options, batch_size=1, max_length=MAX_LENGTH)
+        passes.append(denoiser.forward_passes)
+    assert passes == [1, 3]
+
+
+def test_blocks_draw_their_masks_from_seeds_of_their_own() -> None:
+    request = LikelihoodRequest(ids(4, 1), ids(12, 2), seed=7)
+    blocks = trajectories_of_blocks(0, request, 12, AttentionPattern(4), shift=False)
+    seeds = [block.request.seed for block in blocks]
+    assert seeds[0] == 7
+    assert len(set(seeds)) == len(seeds) == 3
 
 
 def test_choices_and_blocks_share_passes(model: Any) -> None:

@@ -19,10 +19,14 @@ from tokenizers.processors import TemplateProcessing
 from transformers import BertConfig, BertForMaskedLM, LlamaConfig, LlamaForCausalLM
 
 from mdlm_lm_eval import diffusion_hflm
+from mdlm_lm_eval.decoding.completion import Completion, Cost
+from mdlm_lm_eval.devices import Usage
+from mdlm_lm_eval.likelihood import rolling_windows, score
 from mdlm_lm_eval.lm import MDLM
 from mdlm_lm_eval.options import DecodingOptions, OptionError
 from mdlm_lm_eval.requests import RequestSeeds, parse_gen_kwargs
-from mdlm_lm_eval.text import Ending, _is_cut, encode_infill
+from mdlm_lm_eval.results.cost import TaskCost
+from mdlm_lm_eval.text import Ending, _is_cut, encode_infill, encode_without_masks
 from tests.conftest import tiny_model, tiny_tokenizer
 
 MASK = 2
@@ -164,8 +168,17 @@ def test_do_sample() -> None:
     greedy = {"do_sample": False, "top_k": 1, "top_p": 0.5}  # at top_k=1 every confidence would be 1
     assert parse_gen_kwargs(greedy, DecodingOptions(), frozenset()).options == DecodingOptions()
     assert parse_gen_kwargs(greedy, DecodingOptions(top_k=3), frozenset({"top_k"})).options == DecodingOptions(top_k=3)
+    all_tokens = parse_gen_kwargs({"do_sample": True, "top_k": 0}, DecodingOptions(), frozenset()).options
+    assert all_tokens == DecodingOptions(temperature=1.0)
     with pytest.raises(OptionError, match="do_sample must be true or false, not perhaps"):
         parse_gen_kwargs({"do_sample": "perhaps"}, DecodingOptions(), frozenset())
+
+
+def test_of_the_names_of_one_limit_lm_evals_first_counts() -> None:
+    limits = {"max_completion_tokens": 2, "max_tokens": 3, "max_new_tokens": 4, "max_gen_toks": 5}
+    for expected in (5, 4, 3, 2):
+        assert parse_gen_kwargs(limits, DecodingOptions(), frozenset()).max_gen_toks == expected
+        limits.popitem()
 
 
 def test_seeds_depend_on_content_and_repetition_only() -> None:
@@ -175,6 +188,7 @@ def test_seeds_depend_on_content_and_repetition_only() -> None:
     others.next(0, ("something else", {}), "doc")
     assert first != second
     assert others.next(0, arguments, "another document") == first
+    assert others.next(0, arguments, "a third document") == first
     assert others.next(1, arguments, "doc") != first
 
 
@@ -217,14 +231,23 @@ def test_infill_with_a_mask_token_of_another_name() -> None:
     mask = tokenizer.mask_token_id
 
     def encode(piece: str, first: bool) -> list[int]:
-        return tokenizer.encode(piece, add_special_tokens=False)
+        return [0] * first + tokenizer.encode(piece, add_special_tokens=False)
 
     plain = encode_infill(tokenizer, "one <|mask|> two", mask, encode)
     assert plain == [encode("one ", True), encode(" two", False)]
     literal = encode_infill(tokenizer, "<|mdm_mask|> <|mask|> two", mask, encode)
-    assert len(literal) == 2
     assert mask not in literal[0]
-    assert tokenizer.decode(literal[0]) == "<|mdm_mask|> "
+    assert tokenizer.decode(literal[0]) == "<|pad|><|mdm_mask|> "
+    assert literal[1:] == [encode(" two", False)]
+
+
+def test_a_tokenizer_that_cannot_split_its_special_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    tokenizer = tiny_tokenizer()
+    plain = tokenizer.encode
+    monkeypatch.setattr(tokenizer, "encode", lambda text, split_special_tokens=False, **rest: plain(text, **rest))
+    ids = encode_without_masks(tokenizer, "a <|mask|> b", MASK, lambda piece, first: plain(piece))
+    assert MASK not in ids
+    assert tokenizer.decode(ids) == "a <|mask|> b"
 
 
 def test_infill_with_a_mask_token_without_a_name() -> None:
@@ -299,7 +322,9 @@ def test_half_a_character_decides_nothing() -> None:
 def test_integer_think_end_token() -> None:
     tokenizer = tiny_tokenizer()
     (marker,) = tokenizer.encode("|")
-    assert Ending(tokenizer, {1}, ("!",), marker).text(tokenizer.encode("thought! | answer! more")) == "answer"
+    ending = Ending(tokenizer, {1}, ("!",), marker)
+    for thought in ("thought!", "thought! | and another"):
+        assert ending.text(tokenizer.encode(f"{thought} | answer! more")) == "answer"
 
 
 # Likelihood
@@ -345,10 +370,22 @@ def test_a_context_of_spaces_is_the_beginning_of_the_text(lm: MDLM) -> None:
     assert spaces == pytest.approx(nothing, abs=1e-4)
 
 
-def test_rolling_is_the_sum_over_windows(lm: MDLM) -> None:
-    request = Instance("loglikelihood_rolling", doc={}, arguments=("some text to score",), idx=0, metadata=("r", 0, 1))
-    (bound,) = lm.loglikelihood_rolling([request], disable_tqdm=True)
-    assert -18 * 20 < bound < 0
+def test_a_text_that_begins_with_the_prefix_token_has_it_once(lm: MDLM) -> None:
+    beginning = lm.tokenizer.decode([lm.prefix_token_id])
+    expected = [lm.prefix_token_id], lm.tok_encode("ab")
+    assert lm._context_and_continuation("", f"{beginning}ab") == lm._context_and_continuation("", "ab") == expected
+
+
+def test_rolling_is_the_sum_over_windows(checkpoint: Path) -> None:
+    lm = MDLM(str(checkpoint), device="cpu", batch_size=2, max_length=8, mc_num=4)
+    texts = ("some text to score", "another")
+    requests = [Instance("loglikelihood_rolling", {}, (text,), 0, metadata=("r", n, 1)) for n, text in enumerate(texts)]
+    for text, bound in zip(texts, lm.loglikelihood_rolling(requests, disable_tqdm=True), strict=True):
+        seed = RequestSeeds().next(lm.likelihood.seed, (text,), 0)
+        windows = rolling_windows(lm.tok_encode(text), max_length=8, prefix_token_id=lm.prefix_token_id, seed=seed)
+        answers = score(lm.denoiser, windows, lm.likelihood, batch_size=1, max_length=8)
+        assert len(windows) == {"another": 1}.get(text, 3)
+        assert bound == pytest.approx(sum(value for value, _ in answers), abs=1e-4)
 
 
 def test_a_broken_model_ends_the_run_and_names_the_request(checkpoint: Path) -> None:
@@ -435,6 +472,16 @@ def test_a_run_records_what_its_scores_depend_on(checkpoint: Path, task_folder: 
     }
     assert info["tasks"]["tiny_choice"]["masks"] == [6, 6]
     assert 0 < info["tasks"]["tiny_generate"]["forward_passes"] < info["forward_passes"]
+
+
+@pytest.mark.parametrize(("last", "n_answered"), [(1, 2), (70, 2), (71, 3)])
+def test_a_request_costs_its_share_of_the_batch_and_the_token_that_ends_it_is_no_answer(
+    lm: MDLM, monkeypatch: pytest.MonkeyPatch, last: int, n_answered: int
+) -> None:
+    monkeypatch.setattr(lm, "end_of_turn_ids", frozenset({70}))
+    cost = TaskCost()
+    lm._add_cost(cost, Completion([5, 6, last], Cost(3, 2, 30), 4), Usage(seconds=2.0, peak_memory_bytes=7), 8)
+    assert cost == TaskCost(3, 2, 30, written_tokens=4, answer_tokens=n_answered, seconds=0.25, peak_memory_bytes=7)
 
 
 def test_evaluations_of_one_object_have_records_of_their_own(lm: MDLM, task_folder: Path) -> None:

@@ -14,6 +14,7 @@ from mdlm_lm_eval.results.parallelism import Point, accuracy_under_parallelism, 
         ([(1, 80), (3, 82)], 82, 236.3554),
         ([(1, 80), (2, 74), (4, 76)], 80, 298.1207),
         ([(2, 70)], 70, 140),
+        ([(1, 80), (2, 75)], 80, 151.0886),  # five points less is not more than five
     ],
 )
 def test_accuracy_under_parallelism(points: list[Point], best: float, area: float) -> None:

@@ -42,6 +42,21 @@ def test_tasks_shots_and_seeds_are_axes() -> None:
     ]
 
 
+def test_a_seed_is_that_of_everything_and_lm_evals_own_stand_without_one() -> None:
+    planned = plan({"tasks": "mdlm_context", "seed": [7]})
+    assert planned.cells[0].seeds == (7, 7, 7, 7)
+    assert planned.parsed_arguments(planned.cells[0]).decoding.seed == 7
+    planned = plan({"tasks": "mdlm_context"})
+    assert planned.cells[0].seeds == (0, 1234, 1234, 1234)
+    assert planned.parsed_arguments(planned.cells[0]).decoding.seed == 1234
+
+
+def test_the_metadata_of_a_grid_wins_over_what_all_share() -> None:
+    metadata = {"fewshot_distractors": 10, "fewshot_relevant": 5}
+    settings = {"tasks": "t", "metadata": metadata, "grids": [{"metadata": {"fewshot_distractors": 0}}]}
+    assert names(settings) == ["t,fewshot_distractors=0,fewshot_relevant=5"]
+
+
 def test_adapters_are_an_axis_and_have_folders_of_their_own(tmp_path: Path) -> None:
     adapters = f"none,out/a/final,out/b/final,{tmp_path}/c"
     planned = plan({"tasks": ["mdlm_slot"], "peft": adapters, "model_args": {"pretrained": "org/model"}})
@@ -74,6 +89,7 @@ def test_the_recorded_command_says_everything() -> None:
             "n_masks": 200,
             "filler": [","],
             "metadata": {"fewshot_distractors": 10},
+            "num_fewshot": 2,
             "seed": 3,
             "limit": 5,
             "model_args": {"pretrained": "org/model"},
@@ -82,7 +98,7 @@ def test_the_recorded_command_says_everything() -> None:
     assert command(planned, planned.cells[0]) == (
         "lm_eval --model mdlm --model_args "
         """'{"pretrained": "org/model", "n_masks": 200, "filler": ","}' --tasks mdlm_context """
-        "--metadata fewshot_distractors=10 --limit 5 --batch_size 8 --seed 3"
+        "--metadata fewshot_distractors=10 --num_fewshot 2 --limit 5 --batch_size 8 --seed 3"
     )
 
 
