@@ -1,4 +1,4 @@
-"""Trains the built-in model, or its block-diffusion twin, from scratch on a CPU (needs torch 2.9 for Muon).
+"""Trains the built-in model, or its block-diffusion twin, from scratch on a CPU.
 
     export OMP_NUM_THREADS=1
     python -m mdlm_lm_eval.default_model.training.train --output out/default_model
