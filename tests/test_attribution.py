@@ -10,7 +10,7 @@ from transformers import BertConfig, BertForMaskedLM, LlamaConfig, LlamaForCausa
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
 from mdlm_lm_eval import load_denoiser
-from mdlm_lm_eval.attribution.attribution import (
+from mdlm_lm_eval.attribution.gradients import (
     attribute,
     embedding_gradient,
     example_means,
@@ -72,10 +72,9 @@ def denoiser(request: pytest.FixtureRequest) -> Denoiser:
 
 
 def canvas(denoiser: Denoiser, length: int, n_masks: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """A prompt of mixed tokens with masks behind it, and where its answer goes, [1, T] each; its length, [1]."""
+    """A prompt of mixed tokens with masks behind it, [1, T], what of it is real, its answer's place and its length."""
     ids = torch.tensor([[(7 * n + length) % 250 + 3 for n in range(length)] + [denoiser.mask_token_id] * n_masks])
-    answer = torch.arange(length + n_masks)[None] == length
-    return ids, torch.ones_like(ids), answer, torch.tensor([length])
+    return ids, torch.ones_like(ids), torch.tensor([length]), torch.tensor([length])
 
 
 def answer_logit(denoiser: Denoiser, embeddings: Tensor, position: int, token: int) -> Tensor:
@@ -112,7 +111,7 @@ def test_the_gradient_agrees_with_finite_differences(denoiser: Denoiser) -> None
 def test_the_predicted_token_is_the_likeliest_that_is_allowed() -> None:
     denoiser = MODELS["shifted"]()
     ids, attended, answer, lengths = canvas(denoiser, 12, 2)
-    ranked = denoiser.logits(ids, attended, answer.flatten().nonzero().squeeze(1))[0].argsort(descending=True)
+    ranked = denoiser.logits(ids, attended, answer)[0].argsort(descending=True)
     for excluded, expected in ((None, ranked[0]), (int(ranked[0]), ranked[1])):
         _, predicted = embedding_gradient(denoiser, ids, attended, answer, lengths, excluded_token_id=excluded)
         assert int(predicted) == int(expected)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from mdlm_lm_eval.attribution.shots_against_masks import gains_and_losses, over_tasks, read_scores
+from mdlm_lm_eval.attribution.shots_against_masks import by_model, gains_and_losses, read_scores
 from mdlm_lm_eval.options import OptionError
 
 SHOTS, MASKS = (5, 25), (1, 200)
@@ -70,7 +70,7 @@ def test_one_row_a_task_and_pearsons_r(tmp_path: Path) -> None:
     gains, losses = np.subtract(MANY, FEW), np.subtract(MANY, DISTRACTED)
     assert [row["gain"] for row in rows] == pytest.approx(gains)
     assert [row["loss"] for row in rows] == pytest.approx(losses)
-    (summary,) = over_tasks(rows)
+    (summary,) = by_model(rows)
     assert summary["pearson_r"] == pytest.approx(np.corrcoef(gains, losses)[0, 1])
     assert (summary["model"], summary["tasks"]) == ("some/model", 4)
     for name, values in (("gain", gains), ("loss", losses)):
@@ -80,7 +80,7 @@ def test_one_row_a_task_and_pearsons_r(tmp_path: Path) -> None:
 
 def test_a_single_task_has_no_band(tmp_path: Path) -> None:
     rows = gains_and_losses(read_scores([write(tmp_path, **complete())]), shots=SHOTS, masks=MASKS)
-    (summary,) = over_tasks(rows[:1])
+    (summary,) = by_model(rows[:1])
     assert (summary["gain"], summary["gain_band"], summary["loss_band"]) == (pytest.approx(0.5), None, None)
 
 
@@ -89,7 +89,7 @@ def test_models_adapters_and_decoding_settings_stay_apart(tmp_path: Path) -> Non
     write(tmp_path / "adapted", **complete(adapter="/me/out/adapter"))
     steps = {"explicit_options": ["n_masks", "steps"], "decoding": {"n_masks": 1, "steps": 40}}
     write(tmp_path / "steps", **complete(pretrained="/somewhere/model", **steps))
-    summary = over_tasks(gains_and_losses(read_scores([tmp_path]), shots=SHOTS, masks=MASKS))
+    summary = by_model(gains_and_losses(read_scores([tmp_path]), shots=SHOTS, masks=MASKS))
     assert [row["model"] for row in summary] == ["model steps=40", "some/model", "some/model+adapter"]
 
 
@@ -109,8 +109,8 @@ def test_r_is_undefined_where_nothing_varies(tmp_path: Path) -> None:
     rows = gains_and_losses(
         read_scores([write(tmp_path, **complete() | {"distracted": same})]), shots=SHOTS, masks=MASKS
     )
-    assert over_tasks(rows)[0]["pearson_r"] is None
-    assert over_tasks(rows[:2])[0]["pearson_r"] is None
+    assert by_model(rows)[0]["pearson_r"] is None
+    assert by_model(rows[:2])[0]["pearson_r"] is None
 
 
 def test_other_files_are_named_and_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -128,13 +128,18 @@ def _run_groups(given: argparse.Namespace) -> None:
     groups = over_tasks(report.rows, "gradient", ["group"])
     report.write({"groups": groups})
     for row in groups:
-        print(f"{row['group']}: {row['gradient']:.3f}{_band(row)}")
+        print(f"{row['group']}: {row['gradient']:.3f}{_band(row['band'])}")
     _say_where(report)
 
 
 def _run_examples(given: argparse.Namespace) -> None:
     tasks = OPEN_ENDED if given.model == "hf" else FIXED_SLOT
-    options = _options("attribution_examples", given, tasks, _whole("n_masks", given.n_masks, None))
+    reordering = {
+        "reorderings": parse_whole("reorderings", given.reorderings, least=1, most=MOST_REORDERINGS),
+        "seed": parse_whole("seed", given.seed, most=LARGEST_SEED),
+    }
+    n_masks = _whole("n_masks", given.n_masks, None)
+    options = _options("attribution_examples", given, tasks, n_masks, **reordering)
     with importing(COMMAND):
         from mdlm_lm_eval.attribution.figures import draw_examples
         from mdlm_lm_eval.attribution.output import over_tasks
@@ -148,10 +153,10 @@ def _run_examples(given: argparse.Namespace) -> None:
     report.write({"kinds": kinds, "places": places, "places_by_kind": places_by_kind})
     draw_examples(places_by_kind, report.path(""), options.model_name)
     for row in kinds:
-        print(f"{row['example']} examples: {row['gradient']:.4f}{_band(row, 4)}")
+        print(f"{row['example']} examples: {row['gradient']:.4f}{_band(row['band'], 4)}")
     largest = max(places, key=lambda row: row["gradient"])
     for name, row in (("first", places[0]), ("last", places[-1]), ("largest", largest)):
-        print(f"{name}, at place {row['place']} of {len(places)}: {row['gradient']:.4f}{_band(row, 4)}")
+        print(f"{name}, at place {row['place']} of {len(places)}: {row['gradient']:.4f}{_band(row['band'], 4)}")
     _say_where(report, figure=True)
 
 
@@ -170,10 +175,11 @@ def _run_confidence(given: argparse.Namespace) -> None:
     summary = {value: over_tasks(report.rows, value, ["n_masks"]) for value in values}
     report.write(summary)
     draw_confidence(summary, report.path(""), options.model_name)
-    for confidence, entropy, correct in zip(*summary.values(), strict=True):
+    for sure, unsure, right in zip(*summary.values(), strict=True):
         print(
-            f"{confidence['n_masks']} masks: confidence {confidence['confidence']:.3f}{_band(confidence)}, "
-            f"entropy {entropy['entropy']:.3f}{_band(entropy)} nats, accuracy {correct['correct']:.3f}{_band(correct)}"
+            f"{sure['n_masks']} masks: confidence {sure['confidence']:.3f}{_band(sure['band'])}, "
+            f"entropy {unsure['entropy']:.3f}{_band(unsure['band'])} nats, "
+            f"accuracy {right['correct']:.3f}{_band(right['band'])}"
         )
     _say_where(report, figure=True)
 
@@ -182,27 +188,28 @@ def _run_shots_against_masks(given: argparse.Namespace) -> None:
     with importing(COMMAND):
         from mdlm_lm_eval.attribution.figures import draw_shots_against_masks
         from mdlm_lm_eval.attribution.output import Report
-        from mdlm_lm_eval.attribution.shots_against_masks import gains_and_losses, over_tasks, read_scores
+        from mdlm_lm_eval.attribution.shots_against_masks import by_model, gains_and_losses, read_scores
 
     shots, masks = _few_and_many("shots", given.shots), _few_and_many("masks", given.masks)
     rows = gains_and_losses(read_scores(given.results), shots=shots, masks=masks)
     settings = {"results": [str(path) for path in given.results], "shots": shots, "masks": masks}
     report = Report(given.output_path, "shots_against_masks", settings)
     report.rows = rows
-    summary = over_tasks(rows)
+    summary = by_model(rows)
     report.write({"models": summary})
     draw_shots_against_masks(rows, summary, report.path(""))
     for row in summary:
         r = "undefined" if row["pearson_r"] is None else f"{row['pearson_r']:.2f}"
-        gain, loss = (f"{100 * row[name]:.1f}{_points(row[f'{name}_band'])}" for name in ("gain", "loss"))
+        gain, loss = (f"{100 * row[name]:.1f}{_band(row[f'{name}_band'], 1, 100)}" for name in ("gain", "loss"))
         print(f"{row['model']}: gain {gain} points, loss {loss}, Pearson r {r} over {row['tasks']} tasks")
     _say_where(report, figure=True)
 
 
-def _options(analysis: str, given: argparse.Namespace, default_tasks: str, *n_masks: int | None) -> Any:
+def _options(
+    analysis: str, given: argparse.Namespace, default_tasks: str, *n_masks: int | None, **reordering: int
+) -> Any:
     from mdlm_lm_eval.attribution.options import AnalysisOptions
 
-    reordered = analysis == "attribution_examples"
     return AnalysisOptions(
         analysis=analysis,
         model=given.model,
@@ -215,8 +222,7 @@ def _options(analysis: str, given: argparse.Namespace, default_tasks: str, *n_ma
         device=given.device,
         apply_chat_template=given.apply_chat_template,
         output_path=given.output_path,
-        reorderings=parse_whole("reorderings", given.reorderings, least=1, most=MOST_REORDERINGS) if reordered else 1,
-        seed=parse_whole("seed", given.seed, most=LARGEST_SEED) if reordered else 0,
+        **reordering,
     )
 
 
@@ -231,12 +237,8 @@ def _few_and_many(name: str, text: str) -> tuple[int, int]:
     return numbers[0], numbers[1]
 
 
-def _points(band: float | None) -> str:
-    return "" if band is None else f" ± {100 * band:.1f}"
-
-
-def _band(row: dict[str, Any], digits: int = 3) -> str:
-    return "" if row["band"] is None else f" ± {row['band']:.{digits}f}"
+def _band(half_width: float | None, digits: int = 3, factor: float = 1) -> str:
+    return "" if half_width is None else f" ± {factor * half_width:.{digits}f}"
 
 
 def _say_where(report: Any, *, figure: bool = False) -> None:

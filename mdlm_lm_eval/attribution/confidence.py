@@ -50,8 +50,7 @@ def predict(
 
     def run(part: list[int], _batch_size: int) -> None:
         rows = [prompts[n] for n in part]
-        input_ids, attention_mask, at, lengths = padded(rows, denoiser)
-        positions = at.flatten().nonzero().squeeze(1)
+        input_ids, attention_mask, positions, lengths = padded(rows, denoiser)
         logits = denoiser.logits(input_ids, attention_mask, positions, prompt_lengths=lengths)
         for row, finite in enumerate(logits.isfinite().all(-1).tolist()):
             if not finite:

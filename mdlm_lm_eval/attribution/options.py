@@ -6,6 +6,7 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from mdlm_lm_eval.options import OptionError
+from mdlm_lm_eval.results.names import BUILT_IN
 from mdlm_lm_eval.values import check_batch_size
 
 AUTOREGRESSIVE = "hf"
@@ -48,4 +49,4 @@ class AnalysisOptions:
         """The last names of checkpoint and adapter, for a figure's title."""
         parts = [str(self.model_args[name]) for name in ("pretrained", "peft") if name in self.model_args]
         names = " + ".join(PurePath(part).name for part in parts)
-        return names if "pretrained" in self.model_args else " + ".join(filter(None, ["built-in", names]))
+        return names if "pretrained" in self.model_args else " + ".join(filter(None, [BUILT_IN, names]))

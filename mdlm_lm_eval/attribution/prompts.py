@@ -81,11 +81,11 @@ def build_prompt(
 
 
 def padded(prompts: Sequence[Prompt], denoiser: Denoiser) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Token ids, attention mask and the answers' positions (bool), [B, T] each, padded on the right; lengths [B]."""
+    """Token ids and attention mask, [B, T], padded on the right; the answers' places in B * T, and lengths, [B]."""
     rows = [torch.tensor(prompt.token_ids) for prompt in prompts]
     ids = nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=denoiser.pad_token_id)
     attended = nn.utils.rnn.pad_sequence([torch.ones_like(row) for row in rows], batch_first=True)
-    answer = torch.arange(ids.shape[1]) == torch.tensor([[prompt.answer_at] for prompt in prompts])
+    answer = torch.tensor([n * ids.shape[1] + prompt.answer_at for n, prompt in enumerate(prompts)])
     lengths = torch.tensor([prompt.length for prompt in prompts])
     device = denoiser.device
     return ids.to(device), attended.to(device), answer.to(device), lengths.to(device)

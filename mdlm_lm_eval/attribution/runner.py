@@ -7,8 +7,8 @@ from typing import Any
 from tqdm import tqdm
 
 from mdlm_lm_eval import families
-from mdlm_lm_eval.attribution.attribution import attribute, example_means, group_means
 from mdlm_lm_eval.attribution.confidence import predict
+from mdlm_lm_eval.attribution.gradients import attribute, example_means, group_means
 from mdlm_lm_eval.attribution.models import (
     PromptEncoding,
     check_model_arguments,
@@ -25,6 +25,7 @@ from mdlm_lm_eval.denoiser import Denoiser, NonFiniteLogitsError
 from mdlm_lm_eval.devices import check_device
 from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.results.files import check_writable
+from mdlm_lm_eval.results.names import BUILT_IN
 from mdlm_lm_eval.results.sharing import Shared
 from mdlm_lm_eval.results.suite import suite_info
 
@@ -75,7 +76,7 @@ def run(options: AnalysisOptions, rows_of: Callable[[Session, Any], list[Row]]) 
     report = Report(options.output_path, options.analysis, _settings(options, tasks))
     to_do = {name: task for name, task in tasks.items() if name not in report.finished}
     for task in to_do.values():
-        if options.analysis == "attribution_examples" and not examples_of(task):
+        if rows_of is example_rows and not examples_of(task):
             raise OptionError(f"{task.config.task} has no in-context examples with these settings")
         first = next(iter(_documents(task, options)))
         for n_masks in options.n_masks:
@@ -187,7 +188,7 @@ def _settings(options: AnalysisOptions, tasks: dict[str, Any]) -> dict[str, Any]
     """Everything that decides the numbers, except the code's own version, the batch size and the device."""
     return {
         "model": options.model,
-        "pretrained": options.model_args.get("pretrained", "built-in"),
+        "pretrained": options.model_args.get("pretrained", BUILT_IN),
         "model_args": {name: value for name, value in options.model_args.items() if name != "pretrained"},
         # A checkpoint or adapter that was trained on lies at the same place with other weights.
         "weights": families.files_digest(

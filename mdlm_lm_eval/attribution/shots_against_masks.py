@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import StatisticsError, correlation
 from typing import Any
 
-from mdlm_lm_eval.attribution.output import Row
+from mdlm_lm_eval.attribution.output import Row, over_tasks
 from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.results.asked import asked_masks, options_of
 from mdlm_lm_eval.results.files import UnusableFile
@@ -24,7 +24,6 @@ from mdlm_lm_eval.results.result_file import (
     read_result_file,
     unusable_if_different,
 )
-from mdlm_lm_eval.results.statistics import t_interval
 
 METRIC = "exact_match,none"
 _QUANTISATION = ("load_in_4bit", "load_in_8bit", "quantization_config")
@@ -118,27 +117,26 @@ def gains_and_losses(scores: Sequence[Score], *, shots: tuple[int, int], masks: 
     return rows
 
 
-def over_tasks(rows: Sequence[Row]) -> list[Row]:
+def by_model(rows: Sequence[Row]) -> list[Row]:
     """Mean gain and loss of each model with the half width of their 95% t intervals over tasks, and Pearson's r.
 
     A band is None for a single task, r for fewer than three tasks or where one side does not vary.
     """
     summary = []
-    for model in dict.fromkeys(row["model"] for row in rows):
-        gains, losses = ([row[name] for row in rows if row["model"] == model] for name in ("gain", "loss"))
+    for gain, loss in zip(*(over_tasks(rows, name, ["model"]) for name in ("gain", "loss")), strict=True):
+        own = [row for row in rows if row["model"] == gain["model"]]
         try:
-            r = correlation(gains, losses) if len(gains) > 2 else None
+            r = correlation([row["gain"] for row in own], [row["loss"] for row in own]) if len(own) > 2 else None
         except StatisticsError:
             r = None
-        gain, loss = t_interval(gains), t_interval(losses)
         summary.append(
             {
-                "model": model,
-                "tasks": len(gains),
-                "gain": gain.mean,
-                "gain_band": gain.half_width,
-                "loss": loss.mean,
-                "loss_band": loss.half_width,
+                "model": gain["model"],
+                "tasks": gain["tasks"],
+                "gain": gain["gain"],
+                "gain_band": gain["band"],
+                "loss": loss["loss"],
+                "loss_band": loss["band"],
                 "pearson_r": r,
             }
         )

@@ -28,17 +28,17 @@ def embedding_gradient(
     denoiser: Denoiser,
     input_ids: Tensor,
     attention_mask: Tensor,
-    answer: Tensor,
+    positions: Tensor,
     prompt_lengths: Tensor,
     *,
     excluded_token_id: int | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Gradient [B, T, H] of the predicted tokens' logits, and those tokens [B], of canvases padded on the right.
 
-    `input_ids`, `attention_mask` and `answer` are [B, T]; `answer` is true where a row's token is predicted.
-    `prompt_lengths` is [B]. The predicted token is the likeliest one other than `excluded_token_id` (decoding never
-    emits the mask token). Rows do not act on each other, so the gradient of the summed logits is that of each. No
-    gradient of a weight is computed.
+    `input_ids` and `attention_mask` are [B, T]; `positions` [B] are the places in B * T where a row's token is
+    predicted. `prompt_lengths` is [B]. The predicted token is the likeliest one other than `excluded_token_id`
+    (decoding never emits the mask token). Rows do not act on each other, so the gradient of the summed logits is that
+    of each. No gradient of a weight is computed.
     """
     embeddings: list[Tensor] = []  # [B, T, H], the leaf of the backward pass
 
@@ -48,7 +48,6 @@ def embedding_gradient(
 
     handle = denoiser.model.get_input_embeddings().register_forward_hook(keep_embeddings)
     try:
-        positions = answer.flatten().nonzero().squeeze(1)  # [B]
         logits = denoiser.logits(
             input_ids, attention_mask, positions, prompt_lengths=prompt_lengths, gradient=True
         )  # [B, V]
