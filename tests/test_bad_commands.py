@@ -223,6 +223,30 @@ def test_settings_in_a_yaml_are_checked_like_flags(
     assert sentence in str(ended.value.code)
 
 
+@pytest.mark.parametrize(
+    ("below", "lost"),
+    [
+        ({"model_args": {"pretrained": "/tmp/mine", "steps": 8}}, "pretrained, steps; type those too"),
+        ({"model_args": "pretrained=/tmp/mine,n_masks=8"}, "pretrained; type that too"),
+        ({"gen_kwargs": {"n_masks": 8, "until": ["x"]}}, "until; type that too"),
+        ({"metadata": {"fewshot_seed": 5}}, "fewshot_seed; type that too"),
+    ],
+)
+def test_what_is_typed_loses_nothing_of_a_yaml(
+    below: dict[str, object], lost: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (option,) = below
+    path = tmp_path / "run.yaml"
+    path.write_text(yaml.safe_dump({"model": "mdlm", "tasks": "mdlm_context"} | below))
+    typed = "fewshot_relevant=1" if option == "metadata" else "n_masks=16"
+    monkeypatch.setattr(sys, "argv", ["lm_eval", "run", "--config", str(path), f"--{option}", typed])
+    with pytest.raises(SystemExit) as ended:
+        cli_evaluate()
+    assert ended.value.code == (
+        f"lm_eval: --{option} replaces all that {option} in --config {path} says, and leaves out {lost}"
+    )
+
+
 def test_results_of_a_yaml_are_named(
     checkpoint: Path,
     task_folder: Path,

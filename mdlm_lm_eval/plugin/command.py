@@ -80,6 +80,7 @@ def run(execute: Callable[[], None], given: argparse.Namespace) -> None:
     except OptionError as error:
         raise SystemExit(f"lm_eval: {error}") from None
     with ending_well("lm_eval", after_stop="with --use_cache the same command goes on"):
+        _check_merge(given)
         check(settings)
         try:
             execute()
@@ -90,23 +91,46 @@ def run(execute: Callable[[], None], given: argparse.Namespace) -> None:
 
 
 def _settings(given: argparse.Namespace) -> dict[str, Any]:
-    """What the YAML of --config says and, winning over it, the command line; lm-eval says where a YAML is wrong."""
-    typed = {name: value for name, value in vars(given).items() if value is not None}
-    if "config" not in typed:
-        return typed
+    """What the YAML of --config says and, winning over it, the command line."""
+    settings = _of_yaml(given) | {name: value for name, value in vars(given).items() if value is not None}
+    for name in ("metadata", "gen_kwargs"):
+        if not isinstance(settings.get(name), dict):
+            settings[name] = None  # lm-eval says that it is wrong
+    return settings
+
+
+def _of_yaml(given: argparse.Namespace) -> dict[str, Any]:
+    """What the YAML of --config says, nothing where there is none; lm-eval says where it is wrong."""
+    if vars(given).get("config") is None:
+        return {}
     from lm_eval.config.evaluate_config import EvaluatorConfig
+    from lm_eval.utils import simple_parse_args_string
 
     try:
-        settings = EvaluatorConfig.load_yaml_config(typed["config"]) | typed
+        settings = EvaluatorConfig.load_yaml_config(given.config)
     except (ValueError, TypeError, OSError):
-        return typed
+        return {}
     for name in ("tasks", "seed"):
         if not isinstance(settings.get(name) or [], list):
             settings[name] = str(settings[name]).split(",")
-    for name in ("metadata", "gen_kwargs"):
-        if not isinstance(settings.get(name), dict):
-            settings[name] = None  # a text, which lm-eval reads; tasks and model check it
+    for name in _NAMED_VALUES:
+        if isinstance(settings.get(name), str):
+            settings[name] = simple_parse_args_string(settings[name])
     return settings
+
+
+def _check_merge(given: argparse.Namespace) -> None:
+    """Raises OptionError where named values that were typed would replace more of the YAML's than they name."""
+    of_yaml = _of_yaml(given)
+    for option in _NAMED_VALUES:
+        typed, below = vars(given).get(option), of_yaml.get(option)
+        # lm-eval takes the one or the other whole: without `pretrained`, the built-in model would be scored.
+        lost = [str(name) for name in below if name not in typed] if typed and isinstance(below, dict) else []
+        if lost:
+            raise OptionError(
+                f"--{option} replaces all that {option} in --config {given.config} says, and leaves out "
+                f"{', '.join(lost)}; type {'that' if len(lost) == 1 else 'those'} too"
+            )
 
 
 def check(settings: dict[str, Any]) -> None:
