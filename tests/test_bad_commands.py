@@ -16,10 +16,14 @@ import torch
 import yaml
 from lm_eval.__main__ import cli_evaluate
 from lm_eval.config.evaluate_config import EvaluatorConfig
+from lm_eval.tasks._index import Entry, TaskIndex
 from safetensors.torch import load_file, save_file
 
 from mdlm_lm_eval import tasks_path
 from mdlm_lm_eval.lm import MDLM
+from mdlm_lm_eval.options import OptionError
+from mdlm_lm_eval.plugin.command import check
+from mdlm_lm_eval.plugin.samples import check_sampled_tasks
 from mdlm_lm_eval.request_cache import RequestCache
 
 SUITE = "mdlm_verb_smallest"
@@ -194,6 +198,73 @@ def test_results_of_the_built_in_model_lie_under_its_name(
     assert capsys.readouterr().out.splitlines()[-2:] == [f"written: {results}", f"written: {samples}"]
 
 
+FORM = 'tasks with the numbers of their questions, such as {"gsm8k": [0, 5]}'
+NUMBERS = "--samples of t must be whole numbers from 0, in rising order and each once"
+
+
+@pytest.mark.parametrize(
+    ("samples", "sentence"),
+    [
+        ("/nowhere/nofile.json", "--samples /nowhere/nofile.json: there is no such file"),
+        ([0, 1], f"--samples must be {FORM}, not [0, 1]"),
+        ({}, f"--samples must be {FORM}, not {{}}"),
+        ("[0, 1]", f"--samples must be {FORM}, not [0, 1]"),
+        (__file__, f"--samples {__file__}: cannot be read: "),
+        ({"t": [5, 2]}, f"{NUMBERS}, not [5, 2]"),
+        ({"t": [2, 2]}, f"{NUMBERS}, not [2, 2]"),
+        ({"t": []}, f"{NUMBERS}, not []"),
+        ({"t": 5}, f"{NUMBERS}, not 5"),
+        ({"t": [-1]}, f"{NUMBERS}, not [-1]"),
+        ({"t": [1.5]}, f"{NUMBERS}, not [1.5]"),
+        ({"t": [True]}, f"{NUMBERS}, not [True]"),
+    ],
+)
+def test_samples_that_lm_eval_would_take_for_others(samples: object, sentence: str) -> None:
+    with pytest.raises(OptionError) as error:
+        check({"samples": samples})
+    assert str(error.value).startswith(sentence)
+
+
+def test_samples_name_tasks_that_are_evaluated() -> None:
+    inline = {"group": "mine", "task": ["arc", {"task": "own", "doc_to_text": "x"}]}
+    arc = {"group": "arc", "task": ["arc_easy", {"task": "arc_challenge", "num_fewshot": 0}, "tag"]}
+    index = TaskIndex()
+    entries: dict[str, Entry] = {}
+    for settings in (arc, {"task": "arc_easy"}, {"task": "arc_challenge"}, {"task": "other", "tag": "tag"}):
+        index.process_cfg(settings, Path("x.yaml"), entries)
+    check_sampled_tasks(["arc_easy", "arc_challenge", "other"], ["arc"], entries)
+    check_sampled_tasks(["mine::own", "arc_easy"], [inline], entries)
+    check_sampled_tasks(["mine"], [{"task": "mine"}], entries)
+    for name, tasks, sentence in (
+        ("arc_esy", ["arc"], "arc_esy is no task that is evaluated; did you mean arc_easy?"),
+        ("arc", ["arc"], "arc is no task that is evaluated; it is a group, whose tasks are named one by one; "),
+        ("tag", ["tag"], "tag is no task that is evaluated; it is a group, whose tasks are named one by one; "),
+        ("other", ["arc_easy"], "other is no task that is evaluated; the tasks are arc_easy"),
+    ):
+        with pytest.raises(OptionError) as error:
+            check_sampled_tasks([name], tasks, entries)
+        assert str(error.value).startswith(f"--samples: {sentence}")
+
+
+@pytest.mark.parametrize(
+    ("samples", "sentence"),
+    [
+        ('{"tiny_choise": [0]}', "--samples: tiny_choise is no task that is evaluated; did you mean tiny_choice?"),
+        ('{"tiny_choice": [0, 5]}', "Elements of --samples should be in the interval [0,k-1]"),
+    ],
+)
+def test_samples_beyond_the_tasks(
+    samples: str, sentence: str, checkpoint: Path, task_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    know_tasks_of(monkeypatch, task_folder)
+    words = ["--model", "mdlm", "--device", "cpu", "--model_args", f"pretrained={checkpoint}", "--samples", samples]
+    monkeypatch.setattr(sys, "argv", ["lm_eval", *words, "--tasks", "tiny_choice"])
+    with pytest.raises(SystemExit) as ended:
+        cli_evaluate()
+    assert str(ended.value.code).startswith(f"lm_eval: {sentence}")
+    assert "\n" not in str(ended.value.code)
+
+
 def run_config(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, **settings: object) -> None:
     """Runs `lm_eval run --config`, on a YAML of these settings."""
     (tmp_path / "run.yaml").write_text(yaml.safe_dump({"model": "mdlm", "device": "cpu", "limit": 2} | settings))
@@ -208,6 +279,7 @@ def run_config(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, **settings: obje
         ({"limit": -1}, "--limit must be a whole number from 1, or a share below 1, not -1"),
         ({"seed": "1,x"}, "--seed must be a whole number"),
         ({"gen_kwargs": {"n_mask": 5}}, "unknown generation option n_mask=5; did you mean n_masks?"),
+        ({"gen_kwargs": {"n_masks": "many"}}, "n_masks must be auto or a whole number from 1, not many"),
         ({"tasks": "mdlm_context", "metadata": {"fewshot_sed": 5}}, "did you mean fewshot_seed?"),
     ],
 )

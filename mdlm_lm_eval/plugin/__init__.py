@@ -128,6 +128,10 @@ def refuse_settings(evaluate_config: "ModuleType") -> None:
         manager = process_tasks(self, *arguments, **named)
         if not self.tasks:  # lm-eval itself says so once the model is loaded
             raise ValueError("No tasks found; --tasks must name tasks, or a folder that holds some (*.yaml)")
+        if self.samples and self.model == MODEL_NAME:
+            from mdlm_lm_eval.plugin.samples import check_sampled_tasks
+
+            check_sampled_tasks(self.samples, self.tasks, manager.task_index)
         return manager
 
     config.process_tasks = refusing(wraps(process_tasks)(process))

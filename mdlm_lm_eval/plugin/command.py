@@ -9,8 +9,9 @@ from typing import Any
 
 from mdlm_lm_eval.command_line import check_numbers
 from mdlm_lm_eval.ending import ending_well
-from mdlm_lm_eval.options import LARGEST_NUMPY_SEED, OptionError
+from mdlm_lm_eval.options import LARGEST_NUMPY_SEED, DecodingOptions, OptionError
 from mdlm_lm_eval.plugin import MODEL_NAME
+from mdlm_lm_eval.plugin.samples import check_samples
 from mdlm_lm_eval.results.files import check_file_name, check_include_path, check_writable
 from mdlm_lm_eval.results.sentences import one_line
 from mdlm_lm_eval.results.tracker import saved_files
@@ -86,6 +87,10 @@ def run(execute: Callable[[], None], given: argparse.Namespace) -> None:
             execute()
         except sqlite3.Error as error:
             raise OptionError(f"--use_cache: {error}") from error
+        except AssertionError as error:
+            if "--samples" not in str(error):  # of a number that no question has
+                raise
+            raise OptionError(one_line(error)) from error
         for path in saved_files():
             print(f"written: {path}")
 
@@ -146,10 +151,12 @@ def check(settings: dict[str, Any]) -> None:
             parse_whole("--seed", seed, most=LARGEST_NUMPY_SEED)
     if settings.get("num_fewshot") is not None:
         parse_whole("--num_fewshot", settings["num_fewshot"])
+    if settings.get("samples") is not None:
+        check_samples(settings["samples"])
     if settings.get("gen_kwargs"):
-        from mdlm_lm_eval.requests import check_names
+        from mdlm_lm_eval.requests import parse_gen_kwargs
 
-        check_names(settings["gen_kwargs"])
+        parse_gen_kwargs(settings["gen_kwargs"], DecodingOptions(), frozenset())
     for name, example in (
         ("output_path", "a folder, such as results"),
         ("use_cache", "a file, such as cache/model"),
