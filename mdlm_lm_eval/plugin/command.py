@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from mdlm_lm_eval.command_line import check_numbers
+from mdlm_lm_eval.command_line import check_typed
 from mdlm_lm_eval.ending import ending_well
 from mdlm_lm_eval.options import LARGEST_NUMPY_SEED, DecodingOptions, OptionError
 from mdlm_lm_eval.plugin import MODEL_NAME
@@ -37,7 +37,8 @@ def parse(read: Callable[[], argparse.Namespace], words: Sequence[str]) -> argpa
         given = read()
         if is_ours:
             for option in _NAMED_VALUES:
-                check_numbers(getattr(typed, option), vars(given).get(option) or {})
+                for named_values in getattr(typed, option):
+                    check_typed(named_values)
     except (ValueError, RecursionError) as error:
         if not is_ours:
             raise
@@ -52,9 +53,9 @@ def _typed(words: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--seed", nargs="?")
     parser.add_argument("--limit", "-L", nargs="?")
     parser.add_argument("--tasks", "-t", nargs="*", action="extend", default=[])
-    parser.add_argument("--model_args", "-a", nargs="*", action="extend", default=[])
+    parser.add_argument("--model_args", "-a", nargs="*", action="append", default=[])
     for option in _NAMED_VALUES[1:]:
-        parser.add_argument(f"--{option}", nargs="*", action="extend", default=[])
+        parser.add_argument(f"--{option}", nargs="*", action="append", default=[])
     return parser.parse_known_args(words)[0]
 
 
