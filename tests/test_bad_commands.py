@@ -8,6 +8,7 @@ import os
 import shutil
 import sqlite3
 import sys
+from argparse import Namespace
 from pathlib import Path
 
 import lm_eval.tasks
@@ -22,7 +23,7 @@ from safetensors.torch import load_file, save_file
 from mdlm_lm_eval import tasks_path
 from mdlm_lm_eval.lm import MDLM
 from mdlm_lm_eval.options import OptionError
-from mdlm_lm_eval.plugin.command import check
+from mdlm_lm_eval.plugin import command
 from mdlm_lm_eval.plugin.samples import check_sampled_tasks
 from mdlm_lm_eval.request_cache import RequestCache
 
@@ -169,10 +170,10 @@ def know_tasks_of(monkeypatch: pytest.MonkeyPatch, task_folder: Path) -> None:
 def run(monkeypatch: pytest.MonkeyPatch, checkpoint: Path, task_folder: Path, words: list[str]) -> None:
     """Runs `lm_eval --model mdlm`, on two questions and the tiny model where the words say nothing else."""
     know_tasks_of(monkeypatch, task_folder)
-    command = ["lm_eval", "--model", "mdlm", "--device", "cpu", *words]
-    command += [] if "--limit" in words else ["--limit", "2"]
-    command += [] if "--model_args" in words else ["--model_args", f"pretrained={checkpoint}"]
-    monkeypatch.setattr(sys, "argv", command)
+    typed = ["lm_eval", "--model", "mdlm", "--device", "cpu", *words]
+    typed += [] if "--limit" in words else ["--limit", "2"]
+    typed += [] if "--model_args" in words else ["--model_args", f"pretrained={checkpoint}"]
+    monkeypatch.setattr(sys, "argv", typed)
     cli_evaluate()
 
 
@@ -229,7 +230,7 @@ NUMBERS = "--samples of t must be whole numbers from 0, in rising order and each
 )
 def test_samples_that_lm_eval_would_take_for_others(samples: object, sentence: str) -> None:
     with pytest.raises(OptionError) as error:
-        check({"samples": samples})
+        command.check({"samples": samples})
     assert str(error.value).startswith(sentence)
 
 
@@ -289,6 +290,23 @@ def run_config(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, **settings: obje
         ({"gen_kwargs": {"n_mask": 5}}, "unknown generation option n_mask=5; did you mean n_masks?"),
         ({"gen_kwargs": {"n_masks": "many"}}, "n_masks must be auto or a whole number from 1, not many"),
         ({"tasks": "mdlm_context", "metadata": {"fewshot_sed": 5}}, "did you mean fewshot_seed?"),
+        ({"model": "MDLM"}, "--model must be typed mdlm, not MDLM"),
+        ({"limitt": 2}, "run.yaml: limitt=2; did you mean limit?"),
+        ({"seed": [1, 2]}, "seed expects a single value or 4 values"),
+        ({"samples": {"mdlm_verb_smallest": [0]}}, "If --samples is not None, then --limit must be None."),
+        ({"limit": "2"}, "limit must be a number, not '2'"),
+        ({"num_fewshot": "0"}, "num_fewshot must be a number, not '0'"),
+        ({"cache_requests": True}, 'names with a value each, such as {"cache_requests": true}, not true'),
+        ({"cache_requests": None}, 'names with a value each, such as {"cache_requests": true}, not none'),
+        ({"use_cache": True}, "use_cache must be a text, not true"),
+        ({"system_instruction": 5}, "system_instruction must be a text, not 5"),
+        ({"output_path": 5}, "output_path must be a text, not 5"),
+        ({"log_samples": "false"}, "log_samples must be true or false, not 'false'"),
+        ({"model_args": ["n_masks=8"]}, "model_args must be names with a value each, not ['n_masks=8']"),
+        ({"metadata": 5}, "metadata must be names with a value each, not 5"),
+        ({"gen_kwargs": "stop=x"}, "unknown generation option stop=x; did you mean until?"),
+        ({"tasks": [{"task": "x"}]}, "tasks must be names of tasks, not {'task': 'x'}"),
+        ({"tasks": 5}, "tasks must be names of tasks, not 5"),
     ],
 )
 def test_settings_in_a_yaml_are_checked_like_flags(
@@ -325,6 +343,36 @@ def test_what_is_typed_loses_nothing_of_a_yaml(
     assert ended.value.code == (
         f"lm_eval: --{option} replaces all that {option} in --config {path} says, and leaves out {lost}"
     )
+
+
+def test_numbers_typed_beside_a_yaml_are_typed_in_plain_digits(tmp_path: Path) -> None:
+    (tmp_path / "run.yaml").write_text("model: mdlm")
+    words = ["--config", str(tmp_path / "run.yaml"), "--model_args", "n_masks=0x10"]
+    with pytest.raises(SystemExit) as ended:
+        command.parse(Namespace, words)
+    assert ended.value.code == "lm_eval: n_masks must be typed in plain digits, not 0x10"
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"wandb_args": {"project": "x"}}, "--wandb_args needs the package wandb: pip install wandb"),
+        ({"trackio_args": {"project": "x"}}, "--trackio_args needs the package trackio: pip install trackio"),
+        ({"hf_hub_log_args": {"frob": True}}, "unknown argument of --hf_hub_log_args frob=true; the options are "),
+        (
+            {"hf_hub_log_args": {"push_results_to_hub": True}},
+            "--hf_hub_log_args push_results_to_hub=true needs a token: set HF_TOKEN",
+        ),
+    ],
+)
+def test_results_that_could_not_be_sent(
+    settings: dict[str, object], sentence: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command, "find_spec", lambda package: None)
+    monkeypatch.delenv("HF_TOKEN", raising=False)
+    with pytest.raises(OptionError) as error:
+        command.check(settings)
+    assert str(error.value).startswith(sentence)
 
 
 def test_results_of_a_yaml_are_named(

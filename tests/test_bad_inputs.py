@@ -123,6 +123,7 @@ MODEL_ARGUMENTS = [
 
 # `--gen_kwargs` and what task files hold.
 REQUESTS = [
+    ({"stop": ["x"]}, "unknown generation option stop=['x']; did you mean until?"),
     ({"stepps": 3}, "unknown generation option stepps=3; did you mean steps?"),
     ({"max_gen_toks": "１２"}, "max_gen_toks must be a whole number from 1, not １２"),
     ({"max_new_tokens": 0}, "max_new_tokens must be a whole number from 1, not 0"),

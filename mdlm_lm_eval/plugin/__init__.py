@@ -108,7 +108,7 @@ def refuse_settings(evaluate_config: "ModuleType") -> None:
 
     config = evaluate_config.EvaluatorConfig
 
-    def refusing(method: "Callable[..., object]") -> "Callable[..., object]":
+    def refusing(method: "Callable[..., object]", model: "Callable[[Any], object]") -> "Callable[..., object]":
         @wraps(method)
         def refused(*arguments: object, **named: object) -> object:
             from mdlm_lm_eval.values import OptionError
@@ -116,7 +116,7 @@ def refuse_settings(evaluate_config: "ModuleType") -> None:
             try:
                 return method(*arguments, **named)
             except (ValueError, TypeError, OSError) as error:
-                if getattr(arguments[0], "model", None) != MODEL_NAME:
+                if model(arguments[0]) != MODEL_NAME:
                     raise
                 raise OptionError(str(error)) from error
 
@@ -134,8 +134,13 @@ def refuse_settings(evaluate_config: "ModuleType") -> None:
             check_sampled_tasks(self.samples, self.tasks, manager.task_index)
         return manager
 
-    config.process_tasks = refusing(wraps(process_tasks)(process))
-    config.from_cli = staticmethod(refusing(config.from_cli))
+    def model_of(given: "Namespace") -> object:
+        from mdlm_lm_eval.plugin.command import settings_of
+
+        return settings_of(given).get("model")
+
+    config.process_tasks = refusing(wraps(process_tasks)(process), lambda self: self.model)
+    config.from_cli = staticmethod(refusing(config.from_cli, model_of))
 
 
 def check_results(evaluation_tracker: "ModuleType") -> None:
@@ -143,6 +148,13 @@ def check_results(evaluation_tracker: "ModuleType") -> None:
     from mdlm_lm_eval.results.tracker import save_whole
 
     save_whole(evaluation_tracker)
+
+
+def check_loggers(loggers: "ModuleType") -> None:
+    """Lets lm-eval send cleaned results to W&B and Trackio."""
+    from mdlm_lm_eval.results.tracker import send_cleaned
+
+    send_cleaned(loggers)
 
 
 class AfterImport:
@@ -187,5 +199,6 @@ def arm() -> None:
             "lm_eval._cli": end_with_one_sentence,
             "lm_eval.config.evaluate_config": refuse_settings,
             "lm_eval.loggers.evaluation_tracker": check_results,
+            "lm_eval.loggers": check_loggers,
         }
         sys.meta_path.insert(0, AfterImport(actions))
