@@ -14,6 +14,7 @@ from mdlm_lm_eval.options import (
     DECODING_NAMES,
     LIKELIHOOD_NAMES,
     MODEL_NAMES,
+    TEXT_ARGUMENTS,
     DecodingOptions,
     LikelihoodOptions,
     ModelOptions,
@@ -73,8 +74,6 @@ _FLAGS = {
     if isinstance(parameter.default, bool) or parameter.annotation == "bool | None"
 } | {"force_download", "local_files_only", "low_cpu_mem_usage", "offload_buffers", "use_safetensors"}
 _WHOLE_NUMBERS = {"max_batch_size": 1, "max_length": 2, "prefix_token_id": 0}  # and the smallest
-# `revision=1234567` and a folder `5` arrive as numbers.
-_TEXTS = ("peft", "revision", "subfolder", "variant")
 _MAPPINGS = ("chat_template_args", "max_memory", "proxies", "quantization_config")
 _DTYPES = ("dtype", "mixed_precision_dtype", "softmax_dtype")
 
@@ -165,13 +164,13 @@ def check_loading(arguments: Mapping[str, Any]) -> dict[str, Any]:
     checked |= {
         name: parse_whole(name, arguments[name], least=least) for name, least in _WHOLE_NUMBERS.items() if name in given
     }
-    for name in given & {*_TEXTS, "tokenizer"}:
+    for name in given & {*TEXT_ARGUMENTS, "tokenizer"}:
         if isinstance(arguments[name], (dict, list, bool)):
             raise must_be(name, "a text", arguments[name])
-    checked |= {name: str(arguments[name]) for name in _TEXTS if name in given}
+    checked |= {name: str(arguments[name]) for name in TEXT_ARGUMENTS if name in given}
     if isinstance(arguments.get("tokenizer"), (int, float)):
         checked["tokenizer"] = str(arguments["tokenizer"])
-    for name in (*_TEXTS, "tokenizer"):
+    for name in (*TEXT_ARGUMENTS, "tokenizer"):
         # A variable that a script did not set; lm-eval takes it for no adapter. Its own default for a subfolder is "".
         if name != "subfolder" and checked.get(name) == "":
             raise must_be(name, "a text of at least one character", "")
@@ -192,6 +191,8 @@ def check_loading(arguments: Mapping[str, Any]) -> dict[str, Any]:
         if isinstance(arguments.get(name), (str, int, float)) and arguments[name] not in choices:
             raise must_be(name, f"one of {', '.join(choices)}", arguments[name])
     check_batch_size(arguments.get("batch_size"))
+    if checked.get("enable_thinking") and checked.get("think_end_token") is None:
+        raise OptionError("enable_thinking=true needs think_end_token, where a thinking part ends, such as </think>")
     _check_quantisation(checked)
     return checked
 

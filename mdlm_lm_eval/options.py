@@ -15,6 +15,8 @@ from mdlm_lm_eval.decoding.rules import unmasking_names
 from mdlm_lm_eval.values import OptionError, did_you_mean, must_be, number_of, parse_flag, shown, whole_of
 
 Auto = Literal["auto"]
+# Of transformers' arguments. `revision=1234567` and a folder `5` arrive as numbers.
+TEXT_ARGUMENTS = ("peft", "revision", "subfolder", "variant")
 LARGEST_SEED = 2**63 - 1
 LARGEST_NUMPY_SEED = 2**32 - 1
 

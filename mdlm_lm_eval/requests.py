@@ -10,7 +10,7 @@ from typing import Any
 from mdlm_lm_eval.decoding.rules import unmasking_rule
 from mdlm_lm_eval.options import DECODING_NAMES, DecodingOptions, unknown_option
 from mdlm_lm_eval.precedence import over
-from mdlm_lm_eval.values import must_be, number_of, parse_flag, parse_whole
+from mdlm_lm_eval.values import OptionError, must_be, number_of, parse_flag, parse_whole, shown
 
 # lm-eval's four names for the same limit, by its own priority.
 LENGTH_NAMES = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")
@@ -65,6 +65,8 @@ def check_names(gen_kwargs: Mapping[str, Any]) -> None:
     """Raises OptionError for an unknown key."""
     known = REQUEST_NAMES | DECODING_NAMES
     for name, value in gen_kwargs.items():
+        if name == "stop":  # as other models of lm-eval call it
+            raise OptionError(f"unknown generation option stop={shown(value)}; did you mean until?")
         if name not in known:
             raise unknown_option("generation option", name, value, known, listed=DECODING_NAMES)
 

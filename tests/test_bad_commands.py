@@ -8,6 +8,7 @@ import os
 import shutil
 import sqlite3
 import sys
+from argparse import Namespace
 from pathlib import Path
 
 import lm_eval.tasks
@@ -16,10 +17,14 @@ import torch
 import yaml
 from lm_eval.__main__ import cli_evaluate
 from lm_eval.config.evaluate_config import EvaluatorConfig
+from lm_eval.tasks._index import Entry, TaskIndex
 from safetensors.torch import load_file, save_file
 
 from mdlm_lm_eval import tasks_path
 from mdlm_lm_eval.lm import MDLM
+from mdlm_lm_eval.options import OptionError
+from mdlm_lm_eval.plugin import command
+from mdlm_lm_eval.plugin.samples import check_sampled_tasks
 from mdlm_lm_eval.request_cache import RequestCache
 
 SUITE = "mdlm_verb_smallest"
@@ -68,6 +73,14 @@ COMMANDS = [
     ("--tasks {suite} --model_args n_masks=１０", "n_masks must be typed in plain digits, not １０"),
     ("--tasks {suite} --gen_kwargs steps=1_0", "steps must be typed in plain digits, not 1_0"),
     ("--tasks {suite} --metadata fewshot_relevant=0x5", "fewshot_relevant must be typed in plain digits, not 0x5"),
+    (
+        "--tasks {suite} --model_args revision=1.10",
+        "revision=1.10 would be read as 1.1; type it with both pairs of quotes: 'revision=\"1.10\"'",
+    ),
+    ("--tasks {suite} --model_args revision=0012345", "revision=0012345 would be read as 12345; type it with both"),
+    ("--tasks {suite} --model_args revision=1234e56", "revision=1234e56 would be read as 1.234e+59; type it with"),
+    ("--tasks {suite} --gen_kwargs filler=007", "filler=007 would be read as 7; type it with both"),
+    ('--tasks {suite} --model_args {{"n_masks":8}} steps=2', "steps=2 has no effect behind JSON; put it into the JSON"),
     ("--tasks {folder}", "No tasks found; --tasks must name tasks, or a folder that holds some (*.yaml)"),
     ("--tasks nosuchtask", "Tasks not found: nosuchtask"),
     ("--tasks /etc/passwd", "Tasks not found: /etc/passwd"),
@@ -157,10 +170,10 @@ def know_tasks_of(monkeypatch: pytest.MonkeyPatch, task_folder: Path) -> None:
 def run(monkeypatch: pytest.MonkeyPatch, checkpoint: Path, task_folder: Path, words: list[str]) -> None:
     """Runs `lm_eval --model mdlm`, on two questions and the tiny model where the words say nothing else."""
     know_tasks_of(monkeypatch, task_folder)
-    command = ["lm_eval", "--model", "mdlm", "--device", "cpu", *words]
-    command += [] if "--limit" in words else ["--limit", "2"]
-    command += [] if "--model_args" in words else ["--model_args", f"pretrained={checkpoint}"]
-    monkeypatch.setattr(sys, "argv", command)
+    typed = ["lm_eval", "--model", "mdlm", "--device", "cpu", *words]
+    typed += [] if "--limit" in words else ["--limit", "2"]
+    typed += [] if "--model_args" in words else ["--model_args", f"pretrained={checkpoint}"]
+    monkeypatch.setattr(sys, "argv", typed)
     cli_evaluate()
 
 
@@ -194,6 +207,73 @@ def test_results_of_the_built_in_model_lie_under_its_name(
     assert capsys.readouterr().out.splitlines()[-2:] == [f"written: {results}", f"written: {samples}"]
 
 
+FORM = 'tasks with the numbers of their questions, such as {"gsm8k": [0, 5]}'
+NUMBERS = "--samples of t must be whole numbers from 0, in rising order and each once"
+
+
+@pytest.mark.parametrize(
+    ("samples", "sentence"),
+    [
+        ("/nowhere/nofile.json", "--samples /nowhere/nofile.json: there is no such file"),
+        ([0, 1], f"--samples must be {FORM}, not [0, 1]"),
+        ({}, f"--samples must be {FORM}, not {{}}"),
+        ("[0, 1]", f"--samples must be {FORM}, not [0, 1]"),
+        (__file__, f"--samples {__file__}: cannot be read: "),
+        ({"t": [5, 2]}, f"{NUMBERS}, not [5, 2]"),
+        ({"t": [2, 2]}, f"{NUMBERS}, not [2, 2]"),
+        ({"t": []}, f"{NUMBERS}, not []"),
+        ({"t": 5}, f"{NUMBERS}, not 5"),
+        ({"t": [-1]}, f"{NUMBERS}, not [-1]"),
+        ({"t": [1.5]}, f"{NUMBERS}, not [1.5]"),
+        ({"t": [True]}, f"{NUMBERS}, not [True]"),
+    ],
+)
+def test_samples_that_lm_eval_would_take_for_others(samples: object, sentence: str) -> None:
+    with pytest.raises(OptionError) as error:
+        command.check({"samples": samples})
+    assert str(error.value).startswith(sentence)
+
+
+def test_samples_name_tasks_that_are_evaluated() -> None:
+    inline = {"group": "mine", "task": ["arc", {"task": "own", "doc_to_text": "x"}]}
+    arc = {"group": "arc", "task": ["arc_easy", {"task": "arc_challenge", "num_fewshot": 0}, "tag"]}
+    index = TaskIndex()
+    entries: dict[str, Entry] = {}
+    for settings in (arc, {"task": "arc_easy"}, {"task": "arc_challenge"}, {"task": "other", "tag": "tag"}):
+        index.process_cfg(settings, Path("x.yaml"), entries)
+    check_sampled_tasks(["arc_easy", "arc_challenge", "other"], ["arc"], entries)
+    check_sampled_tasks(["mine::own", "arc_easy"], [inline], entries)
+    check_sampled_tasks(["mine"], [{"task": "mine"}], entries)
+    for name, tasks, sentence in (
+        ("arc_esy", ["arc"], "arc_esy is no task that is evaluated; did you mean arc_easy?"),
+        ("arc", ["arc"], "arc is no task that is evaluated; it is a group, whose tasks are named one by one; "),
+        ("tag", ["tag"], "tag is no task that is evaluated; it is a group, whose tasks are named one by one; "),
+        ("other", ["arc_easy"], "other is no task that is evaluated; the tasks are arc_easy"),
+    ):
+        with pytest.raises(OptionError) as error:
+            check_sampled_tasks([name], tasks, entries)
+        assert str(error.value).startswith(f"--samples: {sentence}")
+
+
+@pytest.mark.parametrize(
+    ("samples", "sentence"),
+    [
+        ('{"tiny_choise": [0]}', "--samples: tiny_choise is no task that is evaluated; did you mean tiny_choice?"),
+        ('{"tiny_choice": [0, 5]}', "Elements of --samples should be in the interval [0,k-1]"),
+    ],
+)
+def test_samples_beyond_the_tasks(
+    samples: str, sentence: str, checkpoint: Path, task_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    know_tasks_of(monkeypatch, task_folder)
+    words = ["--model", "mdlm", "--device", "cpu", "--model_args", f"pretrained={checkpoint}", "--samples", samples]
+    monkeypatch.setattr(sys, "argv", ["lm_eval", *words, "--tasks", "tiny_choice"])
+    with pytest.raises(SystemExit) as ended:
+        cli_evaluate()
+    assert str(ended.value.code).startswith(f"lm_eval: {sentence}")
+    assert "\n" not in str(ended.value.code)
+
+
 def run_config(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, **settings: object) -> None:
     """Runs `lm_eval run --config`, on a YAML of these settings."""
     (tmp_path / "run.yaml").write_text(yaml.safe_dump({"model": "mdlm", "device": "cpu", "limit": 2} | settings))
@@ -208,7 +288,25 @@ def run_config(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, **settings: obje
         ({"limit": -1}, "--limit must be a whole number from 1, or a share below 1, not -1"),
         ({"seed": "1,x"}, "--seed must be a whole number"),
         ({"gen_kwargs": {"n_mask": 5}}, "unknown generation option n_mask=5; did you mean n_masks?"),
+        ({"gen_kwargs": {"n_masks": "many"}}, "n_masks must be auto or a whole number from 1, not many"),
         ({"tasks": "mdlm_context", "metadata": {"fewshot_sed": 5}}, "did you mean fewshot_seed?"),
+        ({"model": "MDLM"}, "--model must be typed mdlm, not MDLM"),
+        ({"limitt": 2}, "run.yaml: limitt=2; did you mean limit?"),
+        ({"seed": [1, 2]}, "seed expects a single value or 4 values"),
+        ({"samples": {"mdlm_verb_smallest": [0]}}, "If --samples is not None, then --limit must be None."),
+        ({"limit": "2"}, "limit must be a number, not '2'"),
+        ({"num_fewshot": "0"}, "num_fewshot must be a number, not '0'"),
+        ({"cache_requests": True}, 'names with a value each, such as {"cache_requests": true}, not true'),
+        ({"cache_requests": None}, 'names with a value each, such as {"cache_requests": true}, not none'),
+        ({"use_cache": True}, "use_cache must be a text, not true"),
+        ({"system_instruction": 5}, "system_instruction must be a text, not 5"),
+        ({"output_path": 5}, "output_path must be a text, not 5"),
+        ({"log_samples": "false"}, "log_samples must be true or false, not 'false'"),
+        ({"model_args": ["n_masks=8"]}, "model_args must be names with a value each, not ['n_masks=8']"),
+        ({"metadata": 5}, "metadata must be names with a value each, not 5"),
+        ({"gen_kwargs": "stop=x"}, "unknown generation option stop=x; did you mean until?"),
+        ({"tasks": [{"task": "x"}]}, "tasks must be names of tasks, not {'task': 'x'}"),
+        ({"tasks": 5}, "tasks must be names of tasks, not 5"),
     ],
 )
 def test_settings_in_a_yaml_are_checked_like_flags(
@@ -221,6 +319,60 @@ def test_settings_in_a_yaml_are_checked_like_flags(
     with pytest.raises(SystemExit) as ended:
         run_config(monkeypatch, tmp_path, **{"tasks": ["mdlm_verb_smallest"]} | settings)
     assert sentence in str(ended.value.code)
+
+
+@pytest.mark.parametrize(
+    ("below", "lost"),
+    [
+        ({"model_args": {"pretrained": "/tmp/mine", "steps": 8}}, "pretrained, steps; type those too"),
+        ({"model_args": "pretrained=/tmp/mine,n_masks=8"}, "pretrained; type that too"),
+        ({"gen_kwargs": {"n_masks": 8, "until": ["x"]}}, "until; type that too"),
+        ({"metadata": {"fewshot_seed": 5}}, "fewshot_seed; type that too"),
+    ],
+)
+def test_what_is_typed_loses_nothing_of_a_yaml(
+    below: dict[str, object], lost: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (option,) = below
+    path = tmp_path / "run.yaml"
+    path.write_text(yaml.safe_dump({"model": "mdlm", "tasks": "mdlm_context"} | below))
+    typed = "fewshot_relevant=1" if option == "metadata" else "n_masks=16"
+    monkeypatch.setattr(sys, "argv", ["lm_eval", "run", "--config", str(path), f"--{option}", typed])
+    with pytest.raises(SystemExit) as ended:
+        cli_evaluate()
+    assert ended.value.code == (
+        f"lm_eval: --{option} replaces all that {option} in --config {path} says, and leaves out {lost}"
+    )
+
+
+def test_numbers_typed_beside_a_yaml_are_typed_in_plain_digits(tmp_path: Path) -> None:
+    (tmp_path / "run.yaml").write_text("model: mdlm")
+    words = ["--config", str(tmp_path / "run.yaml"), "--model_args", "n_masks=0x10"]
+    with pytest.raises(SystemExit) as ended:
+        command.parse(Namespace, words)
+    assert ended.value.code == "lm_eval: n_masks must be typed in plain digits, not 0x10"
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"wandb_args": {"project": "x"}}, "--wandb_args needs the package wandb: pip install wandb"),
+        ({"trackio_args": {"project": "x"}}, "--trackio_args needs the package trackio: pip install trackio"),
+        ({"hf_hub_log_args": {"frob": True}}, "unknown argument of --hf_hub_log_args frob=true; the options are "),
+        (
+            {"hf_hub_log_args": {"push_results_to_hub": True}},
+            "--hf_hub_log_args push_results_to_hub=true needs a token: set HF_TOKEN",
+        ),
+    ],
+)
+def test_results_that_could_not_be_sent(
+    settings: dict[str, object], sentence: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command, "find_spec", lambda package: None)
+    monkeypatch.delenv("HF_TOKEN", raising=False)
+    with pytest.raises(OptionError) as error:
+        command.check(settings)
+    assert str(error.value).startswith(sentence)
 
 
 def test_results_of_a_yaml_are_named(

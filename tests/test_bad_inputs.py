@@ -102,6 +102,7 @@ MODEL_ARGUMENTS = [
     ("revision=", "revision must be a text of at least one character, not ''"),
     ("chat_template_args=foo", "chat_template_args must be names with a value each, in JSON, not foo"),
     ("device_mesh=foo", "device_mesh must be a DeviceMesh of torch, from Python, not foo"),
+    ("enable_thinking=True", "enable_thinking=true needs think_end_token, where a thinking part ends, such as </thi"),
     ("preset=5", "unknown preset='5'"),
     ("tokenizer=", "tokenizer must be a text of at least one character, not ''"),
     ("pretrained=/etc/passwd", "pretrained=/etc/passwd: must be a folder, and is a file"),
@@ -122,6 +123,7 @@ MODEL_ARGUMENTS = [
 
 # `--gen_kwargs` and what task files hold.
 REQUESTS = [
+    ({"stop": ["x"]}, "unknown generation option stop=['x']; did you mean until?"),
     ({"stepps": 3}, "unknown generation option stepps=3; did you mean steps?"),
     ({"max_gen_toks": "１２"}, "max_gen_toks must be a whole number from 1, not １２"),
     ({"max_new_tokens": 0}, "max_new_tokens must be a whole number from 1, not 0"),
@@ -304,7 +306,7 @@ def test_command_lines(
     assert not (tmp_path / "out").exists()
 
 
-WORDS = [["{bad"], ["[" * 5000], ["mc_num=0x10"], ["mc_num=１"]]
+WORDS = [["{bad"], ["[" * 5000], ["mc_num=0x10"], ["mc_num=１"], ["revision=1.10"], ['{"mc_num": 8}', "seed=2"]]
 
 
 @pytest.mark.parametrize("words", [["--n_masks", "--steps"], *(["--model_args", *words] for words in WORDS)])

@@ -8,10 +8,12 @@ import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 import scipy.stats
+from lm_eval import loggers
 from mdlm_lm_eval.tasks.questions import N_TEST_QUESTIONS
 from mdlm_lm_eval.tasks.settings import DEFAULT_SETTINGS
 
@@ -27,7 +29,7 @@ from mdlm_lm_eval.results.privacy import published, published_command
 from mdlm_lm_eval.results.samples import samples_path
 from mdlm_lm_eval.results.sentences import one_line
 from mdlm_lm_eval.results.statistics import McNemar, mcnemar, paired_bootstrap, paired_drop, paired_interval, t_interval
-from mdlm_lm_eval.results.tracker import check_saved, save_whole, saved_files
+from mdlm_lm_eval.results.tracker import check_saved, save_whole, saved_files, send_cleaned
 
 
 def test_nothing_heavy_is_imported() -> None:
@@ -300,6 +302,29 @@ def test_what_lm_eval_writes_is_clean_and_lies_under_the_models_name(tracker: An
     assert content["configs"]["t"]["metadata"] == {"pretrained": "m", "n_masks": 5, "config_source": "t.yaml"}
     assert content["model_name"] == "built-in"
     assert content["system_instruction"] == "answer as in notes"
+
+
+def test_what_lm_eval_sends_is_clean() -> None:
+    class Logger:
+        """Stands for lm-eval's, which need packages of their own."""
+
+        def post_init(self, results: dict[str, Any]) -> None:
+            self.sent = json.dumps(results)
+
+    module = ModuleType("lm_eval.loggers")
+    module.WandbLogger, module.TrackioLogger = type("Wandb", (Logger,), {}), type("Trackio", (Logger,), {})
+    send_cleaned(module)
+    for kind in (module.WandbLogger, module.TrackioLogger):
+        logger = kind()
+        logger.post_init(results_of(token="hf_x", pretrained="/home/me/m"))
+        assert '"model_args": {"pretrained": "m"}' in logger.sent
+        assert "hf_x" not in logger.sent
+        assert "/home/me" not in logger.sent
+
+
+def test_lm_evals_own_loggers_send_what_is_clean() -> None:
+    for kind in (loggers.WandbLogger, loggers.TrackioLogger):
+        assert kind.post_init.__wrapped__ is not None
 
 
 def test_a_result_that_was_not_written_ends_in_a_sentence(tracker: Any, tmp_path: Path) -> None:

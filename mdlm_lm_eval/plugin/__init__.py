@@ -105,11 +105,11 @@ def know_built_requests(task_module: "ModuleType") -> None:
     task.build_all_requests = build_known
 
 
-def look_at_tasks_first(evaluator: "ModuleType") -> None:
+def look_at_tasks_first(evaluator_module: "ModuleType") -> None:
     """Lets `--model mdlm` refuse a task before the requests of others are run."""
     from functools import wraps
 
-    evaluate = evaluator.evaluate
+    evaluate = evaluator_module.evaluate
 
     @wraps(evaluate)
     def looking_first(lm: object, task_dict: "Any", *arguments: object, **named: object) -> object:
@@ -119,7 +119,7 @@ def look_at_tasks_first(evaluator: "ModuleType") -> None:
             check_tasks(lm, task_dict)
         return evaluate(lm, task_dict, *arguments, **named)
 
-    evaluator.evaluate = looking_first
+    evaluator_module.evaluate = looking_first  # type: ignore[attr-defined]
 
 
 def end_with_one_sentence(lm_eval_cli: "ModuleType") -> None:
@@ -150,7 +150,7 @@ def refuse_settings(evaluate_config: "ModuleType") -> None:
 
     config = evaluate_config.EvaluatorConfig
 
-    def refusing(method: "Callable[..., object]") -> "Callable[..., object]":
+    def refusing(method: "Callable[..., object]", model: "Callable[[Any], object]") -> "Callable[..., object]":
         @wraps(method)
         def refused(*arguments: object, **named: object) -> object:
             from mdlm_lm_eval.values import OptionError
@@ -158,7 +158,7 @@ def refuse_settings(evaluate_config: "ModuleType") -> None:
             try:
                 return method(*arguments, **named)
             except (ValueError, TypeError, OSError) as error:
-                if getattr(arguments[0], "model", None) != MODEL_NAME:
+                if model(arguments[0]) != MODEL_NAME:
                     raise
                 raise OptionError(str(error)) from error
 
@@ -170,10 +170,19 @@ def refuse_settings(evaluate_config: "ModuleType") -> None:
         manager = process_tasks(self, *arguments, **named)
         if not self.tasks:  # lm-eval itself says so once the model is loaded
             raise ValueError("No tasks found; --tasks must name tasks, or a folder that holds some (*.yaml)")
+        if self.samples and self.model == MODEL_NAME:
+            from mdlm_lm_eval.plugin.samples import check_sampled_tasks
+
+            check_sampled_tasks(self.samples, self.tasks, manager.task_index)
         return manager
 
-    config.process_tasks = refusing(wraps(process_tasks)(process))
-    config.from_cli = staticmethod(refusing(config.from_cli))
+    def model_of(given: "Namespace") -> object:
+        from mdlm_lm_eval.plugin.command import settings_of
+
+        return settings_of(given).get("model")
+
+    config.process_tasks = refusing(wraps(process_tasks)(process), lambda self: self.model)
+    config.from_cli = staticmethod(refusing(config.from_cli, model_of))
 
 
 def check_results(evaluation_tracker: "ModuleType") -> None:
@@ -181,6 +190,13 @@ def check_results(evaluation_tracker: "ModuleType") -> None:
     from mdlm_lm_eval.results.tracker import save_whole
 
     save_whole(evaluation_tracker)
+
+
+def check_loggers(loggers: "ModuleType") -> None:
+    """Lets lm-eval send cleaned results to W&B and Trackio."""
+    from mdlm_lm_eval.results.tracker import send_cleaned
+
+    send_cleaned(loggers)
 
 
 class AfterImport:
@@ -227,5 +243,6 @@ def arm() -> None:
             "lm_eval._cli": end_with_one_sentence,
             "lm_eval.config.evaluate_config": refuse_settings,
             "lm_eval.loggers.evaluation_tracker": check_results,
+            "lm_eval.loggers": check_loggers,
         }
         sys.meta_path.insert(0, AfterImport(actions))

@@ -3,6 +3,7 @@
 import hashlib
 import json
 from collections.abc import Sequence
+from types import FunctionType
 
 from lm_eval.api.task import Task
 
@@ -16,4 +17,4 @@ def requests_digest(task: Task, samples: Sequence[int] | None) -> str:
 
 def _as_text(value: object) -> str:
     """A function by its name: its address differs from process to process."""
-    return f"{value.__module__}.{value.__qualname__}" if callable(value) else repr(value)
+    return f"{value.__module__}.{value.__qualname__}" if isinstance(value, FunctionType) else repr(value)

@@ -25,6 +25,13 @@ def save_whole(evaluation_tracker: ModuleType) -> None:
     tracker.save_results_samples = _checked(tracker.save_results_samples)
 
 
+def send_cleaned(loggers: ModuleType) -> None:
+    """Lets W&B's and Trackio's loggers of lm-eval's module clean what they send of `--model mdlm`."""
+    for name in ("WandbLogger", "TrackioLogger"):
+        logger = vars(loggers)[name]
+        logger.post_init = _cleaned(logger.post_init)
+
+
 def saved_files() -> list[Path]:
     """What was written since the last call. Raises OptionError naming what could not be."""
     saved, unsaved = list(_saved), "; ".join(_unsaved)
@@ -96,6 +103,16 @@ def _cleaned_and_checked(save: Callable[..., None]) -> Callable[..., None]:
         _note(self)
 
     return cleaned_and_checked
+
+
+def _cleaned(post_init: Callable[..., None]) -> Callable[..., None]:
+    @wraps(post_init)
+    def cleaned(self: Any, results: dict[str, Any]) -> None:
+        if results.get("config", {}).get("mdlm"):
+            clean_results(results)
+        post_init(self, results)
+
+    return cleaned
 
 
 def _checked(save: Callable[..., None]) -> Callable[..., None]:
