@@ -17,14 +17,12 @@ import torch
 import yaml
 from lm_eval.__main__ import cli_evaluate
 from lm_eval.config.evaluate_config import EvaluatorConfig
-from lm_eval.tasks._index import Entry, TaskIndex
 from safetensors.torch import load_file, save_file
 
 from mdlm_lm_eval import tasks_path
 from mdlm_lm_eval.lm import MDLM
 from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.plugin import command
-from mdlm_lm_eval.plugin.samples import check_sampled_tasks
 from mdlm_lm_eval.request_cache import RequestCache
 
 SUITE = "mdlm_verb_smallest"
@@ -234,32 +232,11 @@ def test_samples_that_lm_eval_would_take_for_others(samples: object, sentence: s
     assert str(error.value).startswith(sentence)
 
 
-def test_samples_name_tasks_that_are_evaluated() -> None:
-    inline = {"group": "mine", "task": ["arc", {"task": "own", "doc_to_text": "x"}]}
-    arc = {"group": "arc", "task": ["arc_easy", {"task": "arc_challenge", "num_fewshot": 0}, "tag"]}
-    index = TaskIndex()
-    entries: dict[str, Entry] = {}
-    for settings in (arc, {"task": "arc_easy"}, {"task": "arc_challenge"}, {"task": "other", "tag": "tag"}):
-        index.process_cfg(settings, Path("x.yaml"), entries)
-    check_sampled_tasks(["arc_easy", "arc_challenge", "other"], ["arc"], entries)
-    check_sampled_tasks(["mine::own", "arc_easy"], [inline], entries)
-    check_sampled_tasks(["mine"], [{"task": "mine"}], entries)
-    for name, tasks, sentence in (
-        ("arc_esy", ["arc"], "arc_esy is no task that is evaluated; did you mean arc_easy?"),
-        ("arc", ["arc"], "arc is no task that is evaluated; it is a group, whose tasks are named one by one; "),
-        ("tag", ["tag"], "tag is no task that is evaluated; it is a group, whose tasks are named one by one; "),
-        ("other", ["arc_easy"], "other is no task that is evaluated; the tasks are arc_easy"),
-    ):
-        with pytest.raises(OptionError) as error:
-            check_sampled_tasks([name], tasks, entries)
-        assert str(error.value).startswith(f"--samples: {sentence}")
-
-
 @pytest.mark.parametrize(
     ("samples", "sentence"),
     [
         ('{"tiny_choise": [0]}', "--samples: tiny_choise is no task that is evaluated; did you mean tiny_choice?"),
-        ('{"tiny_choice": [0, 5]}', "Elements of --samples should be in the interval [0,k-1]"),
+        ('{"tiny_choice": [0, 5]}', "--samples of tiny_choice must be whole numbers below 5, not 5"),
     ],
 )
 def test_samples_beyond_the_tasks(
@@ -351,6 +328,26 @@ def test_numbers_typed_beside_a_yaml_are_typed_in_plain_digits(tmp_path: Path) -
     with pytest.raises(SystemExit) as ended:
         command.parse(Namespace, words)
     assert ended.value.code == "lm_eval: n_masks must be typed in plain digits, not 0x10"
+
+
+@pytest.mark.parametrize(
+    ("gen_kwargs", "sentence"),
+    [
+        (
+            {"temperature": 0.5},
+            "temperature=0.5 loses to temperature=0.0 of preset=llada-8b-base/gsm8k; type",
+        ),
+        ({"top_p": 0.5}, "top_p=0.5 loses to top_p=0.9 of --model_args; type top_p in --model_args"),
+        ({"do_sample": True}, "do_sample=true loses to temperature=0.0 of preset=llada-8b-base/gsm8k"),
+        ({"max_new_tokens": 9}, "max_new_tokens=9 loses to a task's max_gen_toks; type max_gen_toks=9"),
+    ],
+)
+def test_sampling_that_would_lose_to_something_else(gen_kwargs: dict[str, object], sentence: str) -> None:
+    model_args = {"preset": "llada-8b-base/gsm8k", "top_p": 0.9}
+    command.check({"gen_kwargs": {"temperature": 0.0, "top_p": 0.9, "max_gen_toks": 9}, "model_args": model_args})
+    with pytest.raises(OptionError) as error:
+        command.check({"gen_kwargs": gen_kwargs, "model_args": model_args})
+    assert str(error.value).startswith(f"--gen_kwargs {sentence}")
 
 
 @pytest.mark.parametrize(

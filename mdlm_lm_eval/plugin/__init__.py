@@ -116,7 +116,7 @@ def look_at_tasks_first(evaluator_module: "ModuleType") -> None:
         if "mdlm_lm_eval.lm" in sys.modules:  # else it is another model
             from mdlm_lm_eval.plugin.first_look import check_tasks
 
-            check_tasks(lm, task_dict)
+            check_tasks(lm, task_dict, named.get("samples"))
         return evaluate(lm, task_dict, *arguments, **named)
 
     evaluator_module.evaluate = looking_first  # type: ignore[attr-defined]
@@ -170,10 +170,6 @@ def refuse_settings(evaluate_config: "ModuleType") -> None:
         manager = process_tasks(self, *arguments, **named)
         if not self.tasks:  # lm-eval itself says so once the model is loaded
             raise ValueError("No tasks found; --tasks must name tasks, or a folder that holds some (*.yaml)")
-        if self.samples and self.model == MODEL_NAME:
-            from mdlm_lm_eval.plugin.samples import check_sampled_tasks
-
-            check_sampled_tasks(self.samples, self.tasks, manager.task_index)
         return manager
 
     def model_of(given: "Namespace") -> object:

@@ -16,6 +16,7 @@ from mdlm_lm_eval.ending import ending_well
 from mdlm_lm_eval.options import LARGEST_NUMPY_SEED, DecodingOptions, OptionError, unknown_option
 from mdlm_lm_eval.plugin import MODEL_NAME
 from mdlm_lm_eval.plugin.samples import check_samples
+from mdlm_lm_eval.presets import load_preset
 from mdlm_lm_eval.results.files import check_file_name, check_include_path, check_writable
 from mdlm_lm_eval.results.sentences import one_line
 from mdlm_lm_eval.results.tracker import saved_files
@@ -191,6 +192,7 @@ def check(settings: dict[str, Any]) -> None:
         from mdlm_lm_eval.requests import parse_gen_kwargs
 
         parse_gen_kwargs(settings["gen_kwargs"], DecodingOptions(), frozenset())
+        _check_sampling(settings["gen_kwargs"], settings.get("model_args") or {})
     for name, example in (
         ("output_path", "a folder, such as results"),
         ("use_cache", "a file, such as cache/model"),
@@ -223,6 +225,25 @@ def _check_types(settings: Mapping[str, Any]) -> None:
     for task in settings.get("tasks") or ():
         if not isinstance(task, str):
             raise must_be("tasks", "names of tasks", task)
+
+
+def _check_sampling(gen_kwargs: Mapping[str, Any], model_args: Mapping[str, Any]) -> None:
+    """Raises OptionError for what lm-eval puts among a task's own keys, over which something else would win."""
+    from mdlm_lm_eval.requests import LENGTH_NAMES, SAMPLING_NAMES
+
+    preset = load_preset(str(model_args["preset"])) if model_args.get("preset") else {}
+    for where, options in (("--model_args", model_args), (f"preset={model_args.get('preset')}", preset)):
+        for typed in ("do_sample", *SAMPLING_NAMES):
+            name = "temperature" if typed == "do_sample" else typed
+            if typed in gen_kwargs and name in options and gen_kwargs[typed] != options[name]:
+                raise OptionError(
+                    f"--gen_kwargs {typed}={shown(gen_kwargs[typed])} loses to {name}={shown(options[name])} of {where}; "
+                    f"type {name} in --model_args"
+                )
+    for name in LENGTH_NAMES[1:]:
+        if name in gen_kwargs:
+            value = shown(gen_kwargs[name])
+            raise OptionError(f"--gen_kwargs {name}={value} loses to a task's max_gen_toks; type max_gen_toks={value}")
 
 
 def _check_loggers(settings: Mapping[str, Any]) -> None:

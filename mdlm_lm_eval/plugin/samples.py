@@ -1,10 +1,9 @@
 """`--samples`, the questions of each task that are evaluated: lm-eval takes all where a name or number is wrong."""
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 from mdlm_lm_eval.results.sentences import one_line
 from mdlm_lm_eval.values import OptionError, did_you_mean, must_be, shown
@@ -23,14 +22,14 @@ def check_samples(samples: object) -> None:
             raise must_be(f"--samples of {shown(task)}", "whole numbers from 0, in rising order and each once", numbers)
 
 
-def check_sampled_tasks(samples: Iterable[str], tasks: Iterable[Any], index: Mapping[str, Any]) -> None:
-    """Raises OptionError for a name in `samples` that is none of `tasks`, which may be groups in lm-eval's index."""
-    names = {name for task in tasks for name in _names_within(task, index)}
-    for name in samples:
-        if name not in names:
-            groups = "; it is a group, whose tasks are named one by one" if name in index and name in tasks else ""
-            hint = did_you_mean(name, names) or f"the tasks are {', '.join(sorted(names))}"
-            raise OptionError(f"--samples: {shown(name)} is no task that is evaluated{groups}; {hint}")
+def check_sampled_tasks(samples: Mapping[str, Sequence[int]], n_questions: Mapping[str, int]) -> None:
+    """Raises OptionError for a name in `samples` that is no task of the run, and a number that is no question's."""
+    for task, numbers in samples.items():
+        if task not in n_questions:
+            hint = did_you_mean(task, n_questions) or f"the tasks are {', '.join(sorted(n_questions))}"
+            raise OptionError(f"--samples: {shown(task)} is no task that is evaluated; {hint}")
+        if numbers[-1] >= n_questions[task]:
+            raise must_be(f"--samples of {task}", f"whole numbers below {n_questions[task]}", numbers[-1])
 
 
 def _read(text: str) -> object:
@@ -44,18 +43,3 @@ def _read(text: str) -> object:
         return json.loads(Path(text).read_text())
     except (OSError, ValueError, RecursionError) as error:
         raise OptionError(f"--samples {shown(text)}: cannot be read: {one_line(error)}") from error
-
-
-def _names_within(task: Any, index: Mapping[str, Any], group: str = "") -> Iterator[str]:
-    """The tasks that a name, or what a YAML holds, stands for, each under the name that lm-eval gives it."""
-    name, members = (task, None) if isinstance(task, str) else (task.get("group", task.get("task")), task.get("task"))
-    entry = index.get(name) if group or isinstance(task, str) else None
-    if entry is not None:
-        members = sorted(entry.tags) if entry.kind.name == "TAG" else (entry.cfg or {}).get("task")
-    elif group:
-        name = f"{group}::{name}"
-    if isinstance(members, list):
-        for member in members:
-            yield from _names_within(member, index, name)
-    else:
-        yield name
