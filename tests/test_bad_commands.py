@@ -335,10 +335,10 @@ def test_numbers_typed_beside_a_yaml_are_typed_in_plain_digits(tmp_path: Path) -
     [
         (
             {"temperature": 0.5},
-            "temperature=0.5 loses to temperature=0.0 of preset=llada-8b-base/gsm8k; type",
+            "temperature=0.5 loses to temperature=0 of preset=llada-8b-base/gsm8k; type",
         ),
         ({"top_p": 0.5}, "top_p=0.5 loses to top_p=0.9 of --model_args; type top_p in --model_args"),
-        ({"do_sample": True}, "do_sample=true loses to temperature=0.0 of preset=llada-8b-base/gsm8k"),
+        ({"do_sample": True}, "do_sample=true loses to temperature=0 of preset=llada-8b-base/gsm8k"),
         ({"max_new_tokens": 9}, "max_new_tokens=9 loses to a task's max_gen_toks; type max_gen_toks=9"),
     ],
 )

@@ -236,10 +236,8 @@ def _check_sampling(gen_kwargs: Mapping[str, Any], model_args: Mapping[str, Any]
         for typed in ("do_sample", *SAMPLING_NAMES):
             name = "temperature" if typed == "do_sample" else typed
             if typed in gen_kwargs and name in options and gen_kwargs[typed] != options[name]:
-                raise OptionError(
-                    f"--gen_kwargs {typed}={shown(gen_kwargs[typed])} loses to {name}={shown(options[name])} of {where}; "
-                    f"type {name} in --model_args"
-                )
+                lost, winner = f"{typed}={shown(gen_kwargs[typed])}", f"{name}={shown(options[name])}"
+                raise OptionError(f"--gen_kwargs {lost} loses to {winner} of {where}; type {name} in --model_args")
     for name in LENGTH_NAMES[1:]:
         if name in gen_kwargs:
             value = shown(gen_kwargs[name])
