@@ -19,6 +19,7 @@ Auto = Literal["auto"]
 TEXT_ARGUMENTS = ("peft", "revision", "subfolder", "variant")
 LARGEST_SEED = 2**63 - 1
 LARGEST_NUMPY_SEED = 2**32 - 1
+LM_EVAL_SEEDS = (0, 1234, 1234, 1234)  # its defaults, of Python, numpy, torch and few-shot samples
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from mdlm_leaderboard.experiments import DISTRACTOR_SERIES, speed_curves
 from mdlm_leaderboard.rows import Board, Estimate, LeaderboardRow, Run, Section, Series
 from mdlm_leaderboard.scores import Place
 from mdlm_leaderboard.sections import RowKey, row_order, sections_of
+from mdlm_leaderboard.slugs import slug
 
 _PUBLISHED_TITLE = "Published"
 
@@ -97,7 +98,7 @@ def _row(key: RowKey, draft: _RowDraft, model: str, adapter: str | None, taken: 
         curve = curves.setdefault(place.experiment, {}).setdefault(place.series, {})
         curve[place.x] = draft.estimates[place]
     return LeaderboardRow(
-        id=_slug([model, adapter or "", decoding.steps and f"steps {decoding.steps}", decoding.unmasking], taken),
+        id=_row_id([model, adapter or "", decoding.steps and f"steps {decoding.steps}", decoding.unmasking], taken),
         model=model,
         adapter=adapter,
         origin="measured",
@@ -121,12 +122,12 @@ def _by_number(text: str) -> list[str | int]:
     return [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", text)]
 
 
-def _slug(parts: Iterable[str], taken: dict[str, int]) -> str:
-    """Letters, digits and hyphens only, and each once; `taken` has the last number given to each."""
-    slug = "-".join(re.findall(r"[a-z0-9]+", " ".join(parts).lower()))[:80] or "row"
-    unique = slug
+def _row_id(parts: Iterable[str], taken: dict[str, int]) -> str:
+    """A slug that no other row has; `taken` has the last number given to each."""
+    named = slug(" ".join(parts))[:80] or "row"
+    unique = named
     while unique in taken:
-        taken[slug] += 1
-        unique = f"{slug}-{taken[slug]}"
+        taken[named] += 1
+        unique = f"{named}-{taken[named]}"
     taken[unique] = 1
     return unique

@@ -5,7 +5,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from mdlm_leaderboard.rows import AUTOREGRESSIVE
-from mdlm_lm_eval.options import PARALLEL_RULES, DecodingOptions, LikelihoodOptions, defaults_of, silent_names
+from mdlm_lm_eval.options import (
+    LM_EVAL_SEEDS,
+    PARALLEL_RULES,
+    DecodingOptions,
+    LikelihoodOptions,
+    defaults_of,
+    silent_names,
+)
 from mdlm_lm_eval.results.asked import is_block_diffusion, options_of
 from mdlm_lm_eval.results.result_file import ResultFile, TaskResult
 from mdlm_lm_eval.results.suite import SuiteTask
@@ -19,7 +26,7 @@ _COLUMNS = frozenset({"steps", "unmasking"})
 _SILENT_IN_LIKELIHOOD = silent_names() | {"n_masks", "mc_num", "seed"}
 # What sets the pace of a way of decoding: the points of one curve of accuracy against speed.
 _PACE_NAMES = ("steps", "steps_per_block", *PARALLEL_RULES)
-DEFAULT_SEED = "1234"  # lm-eval's own
+DEFAULT_SEED = str(LM_EVAL_SEEDS[-1])
 _NOT_STATED = "mask count not stated"
 
 

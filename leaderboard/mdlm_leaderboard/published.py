@@ -1,6 +1,5 @@
 """Rows that a paper published, from `published.yaml` beside this file."""
 
-import re
 from importlib.resources import files
 from typing import Any
 
@@ -9,6 +8,7 @@ from mdlm_lm_eval.tasks.settings import DEFAULT_SETTINGS
 
 from mdlm_leaderboard.experiments import SUMMARIES
 from mdlm_leaderboard.rows import LeaderboardRow, Setting
+from mdlm_leaderboard.slugs import slug
 
 # The paper's own questions: version and hash of our suite say nothing of them.
 _SETTING = Setting(
@@ -28,9 +28,9 @@ def published_rows() -> list[LeaderboardRow]:
 
 def _row(entry: dict[str, Any]) -> LeaderboardRow:
     kind = "mdlm_context" if entry.get("degradation_percent") is None else "degradation"
-    words = f"published {kind} {entry['model']} {entry.get('adapter', '')} {entry['steps']}".lower()
+    words = f"published {kind} {entry['model']} {entry.get('adapter', '')} {entry['steps']}"
     return LeaderboardRow(
-        id="-".join(re.findall(r"[a-z0-9]+", words)),
+        id=slug(words),
         model=entry["model"],
         adapter=entry.get("adapter"),
         origin="published",

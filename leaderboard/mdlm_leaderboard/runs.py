@@ -7,13 +7,12 @@ from typing import Any
 from mdlm_lm_eval.tasks.settings import DEFAULT_SETTINGS
 
 from mdlm_leaderboard.rows import Run
+from mdlm_lm_eval.options import LM_EVAL_SEEDS
 from mdlm_lm_eval.results.commands import typed_pairs
 from mdlm_lm_eval.results.result_file import ResultFile, is_number, leaves
 from mdlm_lm_eval.results.suite import suite_task
 
-_DEFAULT_SEEDS = {"random_seed": 0, "numpy_seed": 1234, "torch_seed": 1234, "fewshot_seed": 1234}
-
-
+_SEEDS = ("random_seed", "numpy_seed", "torch_seed", "fewshot_seed")
 _FACTS = ("family", "preset", "processes", "forward_passes", "device_name", "attn_implementation", "cache_audit")
 
 
@@ -49,9 +48,9 @@ def command(file: ResultFile) -> str:
         words += ["--apply_chat_template", "--fewshot_as_multiturn", str(file.fewshot_as_multiturn).lower()]
     if file.system_instruction:
         words += ["--system_instruction", file.system_instruction]
-    seeds = {name: file.run_options[name] for name in _DEFAULT_SEEDS}
-    if seeds != _DEFAULT_SEEDS:
-        words += ["--seed", ",".join(map(str, seeds.values()))]
+    seeds = tuple(file.run_options[name] for name in _SEEDS)
+    if seeds != LM_EVAL_SEEDS:
+        words += ["--seed", ",".join(map(str, seeds))]
     if any(task.unsafe_code for task in file.tasks.values()):
         words.append("--confirm_run_unsafe_code")
     return shlex.join(words)

@@ -14,6 +14,7 @@ from mdlm_lm_eval.options import (
     DECODING_NAMES,
     LARGEST_NUMPY_SEED,
     LIKELIHOOD_NAMES,
+    LM_EVAL_SEEDS,
     OPTION_KINDS,
     OptionError,
     options_of,
@@ -24,7 +25,6 @@ from mdlm_lm_eval.values import check_batch_size, must_be, number_of, parse_flag
 
 AUTOREGRESSIVE = "hf"
 MODELS = ("mdlm", AUTOREGRESSIVE)
-DEFAULT_SEEDS = (0, 1234, 1234, 1234)  # lm-eval's, of Python, numpy, torch and few-shot samples
 _MOST_CELLS = 100_000
 # Bytes that a disk takes, less the most that is put around a name, by `whole_folder`. Scratch files have names of their
 # own, and `Claim` takes over itself where filelock cannot, which puts more than 50 bytes around a name.
@@ -62,7 +62,7 @@ class Cell:
     @property
     def seeds(self) -> tuple[int, ...]:
         """Of Python, numpy, torch and few-shot samples."""
-        return DEFAULT_SEEDS if self.seed is None else (self.seed,) * 4
+        return LM_EVAL_SEEDS if self.seed is None else (self.seed,) * 4
 
 
 @dataclass(frozen=True)

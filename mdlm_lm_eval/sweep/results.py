@@ -13,7 +13,7 @@ from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.results.commands import typed_pairs
 from mdlm_lm_eval.results.files import UnusableFile, read_json
 from mdlm_lm_eval.results.privacy import published, published_command
-from mdlm_lm_eval.results.suite import suite_info, suite_task
+from mdlm_lm_eval.results.suite import suite_info
 from mdlm_lm_eval.results.tracker import check_saved, clean_results
 from mdlm_lm_eval.sweep.plan import Cell, Sweep
 from mdlm_lm_eval.sweep.tasks import Tasks
@@ -56,13 +56,8 @@ def cell_settings(sweep: Sweep, cell: Cell, tasks: Tasks, digest: Callable[..., 
 
 
 def recorded_settings(result: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings that a cell's result was made with.
-
-    Of tasks outside the suite, those of 0.2.0's development name the versions elsewhere, and no digest.
-    """
-    settings: dict[str, Any] = published(result["config"]["mdlm_sweep"]["settings"])
-    states = {name: {"version": result["versions"][name]} for name in result["configs"] if not suite_task(name)}
-    return {"tasks": states} | settings if states else settings
+    """The settings that a cell's result was made with."""
+    return published(result["config"]["mdlm_sweep"]["settings"])
 
 
 def is_finished(folder: Path, settings: dict[str, Any]) -> bool:

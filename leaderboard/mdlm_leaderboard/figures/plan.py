@@ -1,6 +1,5 @@
 """Which figures a board has: every kind for which a section has data."""
 
-import re
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from mdlm_leaderboard.figures.kinds import KINDS, FigureKind
 from mdlm_leaderboard.figures.panels import MAX_PANELS, Panel
 from mdlm_leaderboard.figures.style import short_names
 from mdlm_leaderboard.rows import Board, Curve, LeaderboardRow
+from mdlm_leaderboard.slugs import slug
 
 # As many colours as can be told apart on white, by colour-blind readers too.
 MAX_MODELS = 7
@@ -78,7 +78,7 @@ def figures_of(board: Board) -> list[Figure]:
     shown = set(model_order(board))
     figures = []
     for n, section in enumerate(board.sections):
-        folder = f"figures/{n + 1}-{_slug(section.title)}" if n else "figures"
+        folder = f"figures/{n + 1}-{slug(section.title)[:80].strip('-') or 'section'}" if n else "figures"
         rows = [row for row in section.rows if row.model in shown]
         for kind in KINDS:
             panels = kind.panels(rows)[:MAX_PANELS]
@@ -90,7 +90,3 @@ def figures_of(board: Board) -> list[Figure]:
 def _curves(row: LeaderboardRow) -> Iterable[Curve]:
     drawn = (experiment for experiment in EXPERIMENTS if experiment.name != "benchmarks")
     return (curve for experiment in drawn for curve in row.series(experiment.name).values())
-
-
-def _slug(title: str) -> str:
-    return "-".join(re.findall(r"[a-z0-9]+", title.lower()))[:80].strip("-") or "section"
