@@ -1,6 +1,7 @@
 """HFLM with masked diffusion checkpoints: loads them bidirectional and shares the work among all processes."""
 
 import json
+import logging
 from functools import cached_property
 from typing import Any, Literal
 
@@ -31,6 +32,11 @@ from mdlm_lm_eval.results.record import RunRecord
 from mdlm_lm_eval.text import closing_ids, encode_without_masks
 from mdlm_lm_eval.values import must_be, shown
 
+logger = logging.getLogger(__name__)
+
+# Of HFLM's arguments: they belong to methods that are others here.
+_WITHOUT_EFFECT = frozenset({"logits_cache", "softmax_dtype", "truncation"})
+
 
 class DiffusionHFLM(HFLM):
     """What `MDLM` needs before its first request: options, tokenizer, denoiser, rank and world size.
@@ -47,6 +53,8 @@ class DiffusionHFLM(HFLM):
         # lm-eval seeds torch with --seed right before it builds the model.
         split = split_model_arguments(arguments, default_seed=torch.initial_seed() % 2**63)
         self._take(split)
+        for name in sorted(_WITHOUT_EFFECT & split.loading.keys()):
+            logger.warning("%s has no effect with --model mdlm", name)
         self.compiled = split.compile
         self.subfolder = split.loading.get("subfolder") or ""
         self.start_record()

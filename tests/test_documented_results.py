@@ -17,6 +17,7 @@ ROOT = Path(__file__).parents[1]
 MASKS = (1, 2, 10, 50, 100, 200)
 CE_TV, CE, SFT = (f"{recipe}, mean of 3 seeds" for recipe in ("MA (CE + TV)", "MA (CE only)", "SFT"))
 RECIPES = {"built-in-ce-tv": CE_TV, "built-in-ce": CE, "built-in-sft": SFT}
+WITH_40_STEPS = {"before": None, "CE + TV": CE_TV, "CE only": CE}
 
 
 @cache
@@ -124,6 +125,8 @@ def test_fine_tuning_with_dots_and_steps() -> None:
         f"masks cost the model before {lost(masks(steps=2))} points, CE + TV {lost(masks(CE_TV, steps=2))} "
         f"and CE only {lost(masks(CE, steps=2))}.",
     ]
+    before, ce_tv, ce = (lost(masks(adapter, steps=40, limit=50), few=50) for adapter in WITH_40_STEPS.values())
+    expected.append(f"from 50 to 200 masks cost the model before {before} points, CE + TV {ce_tv} and CE only {ce}.")
     assert missing("finetune/README.md", expected) == []
 
 
@@ -155,11 +158,10 @@ def test_page_of_the_built_in_model() -> None:
         ("CE only: two steps", masks(CE, steps=2)),
     ):
         expected.append(line(name, percent(curve[2]), percent(curve[200]), lost(curve)))
-    many = masks(steps=40, limit=100)
-    expected.append(
-        f"In 40 steps (1,600 questions) it is at {percent(many[50])} with 50 masks and {percent(many[200])} with 200, "
-        f"{lost(many, few=50)} lost."
-    )
+    many = {name: masks(adapter, steps=40, limit=50) for name, adapter in WITH_40_STEPS.items()}
+    expected += [line(name, percent(one[50]), percent(one[200]), lost(one, few=50)) for name, one in many.items()]
+    gains = [words(many["before"][200], many[name][200]) for name in ("CE + TV", "CE only")]
+    expected.append(f"With 200 masks CE + TV gains {gains[0]} points in 40 steps, CE only {gains[1]}.")
     block = row(limit=50, model="built-in-block").curve("masks")
     expected.append(line("accuracy", percent(block[2]), percent(block[200])))
     assert missing("docs/built_in_model.md", expected) == []

@@ -135,6 +135,11 @@ def test_meaningless_keys_give_one_warning(lm: MDLM, caplog: pytest.LogCaptureFi
     assert sum("num_beams" in record.message for record in caplog.records) == 1
 
 
+def test_an_argument_without_effect_gives_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    MDLM(tiny_model(), tokenizer=tiny_tokenizer(), truncation=True)
+    assert "truncation has no effect with --model mdlm" in [record.message for record in caplog.records]
+
+
 def test_long_prompts_are_cut_on_the_left_and_counted(lm: MDLM, caplog: pytest.LogCaptureFixture) -> None:
     tail = "the end"
     long, short = "x" * 400 + tail, "x" * (256 - 4 - len(tail)) + tail
