@@ -126,7 +126,9 @@ def test_fine_tuning_with_dots_and_steps() -> None:
         f"and CE only {lost(masks(CE, steps=2))}.",
     ]
     before, ce_tv, ce = (lost(masks(adapter, steps=40, limit=50), few=50) for adapter in WITH_40_STEPS.values())
-    expected.append(f"from 50 to 200 masks cost the model before {before} points, CE + TV {ce_tv} and CE only {ce}.")
+    expected.append(
+        f"going from 50 to 200 masks costs the model before {before} points, CE + TV {ce_tv} and CE only {ce}."
+    )
     assert missing("finetune/README.md", expected) == []
 
 
