@@ -116,10 +116,6 @@ def run(execute: Callable[[], None], given: argparse.Namespace) -> None:
             execute()
         except sqlite3.Error as error:
             raise OptionError(f"--use_cache: {error}") from error
-        except AssertionError as error:
-            if "--samples" not in str(error):  # of a number that no question has
-                raise
-            raise OptionError(one_line(error)) from error
         for path in saved_files():
             print(f"written: {path}")
 
