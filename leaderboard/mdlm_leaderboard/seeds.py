@@ -35,8 +35,8 @@ def folded(rows: Iterable[LeaderboardRow]) -> list[LeaderboardRow]:
 
 
 def adapter_of(row: LeaderboardRow) -> str:
-    """Its adapter's name without the seed, "" of none."""
-    return re.sub(r", seed \d+$", "", row.adapter or "")
+    """Its adapter's name without the seed or the number of seeds, "" of none."""
+    return re.sub(r", (seed \d+|mean of \d+ seeds)$", "", row.adapter or "")
 
 
 def over_seeds(curves: Sequence[Curve]) -> Curve:

@@ -19,7 +19,7 @@ from mdlm_leaderboard.figures.panels import (
     panel_by_masks,
 )
 from mdlm_leaderboard.rows import ONE_STEP, Curve, LeaderboardRow
-from mdlm_leaderboard.seeds import adapter_of, over_seeds, with_masks
+from mdlm_leaderboard.seeds import adapter_of, folded, over_seeds, seeds_of, with_masks
 
 _ABOUT_SPEED = " Each line is one way of decoding at several paces; its band is over questions."
 _QUESTIONS = ("left", "middle", "right")
@@ -97,9 +97,10 @@ def _masks_adapters(rows: Sequence[LeaderboardRow]) -> list[Panel]:
 
 
 def _position_by_masks_adapters(rows: Sequence[LeaderboardRow]) -> list[Panel]:
-    measured = [row for row in rows if row.adapter and row.steps in ONE_STEP and row.series("positions_by_masks")]
+    adapted = folded(row for row in rows if row.adapter and row.steps in ONE_STEP)
+    measured = [row for row in adapted if row.series("positions_by_masks")]
     return [
-        panel_by_masks(row, ", ".join(filter(None, (row.adapter, other))))
+        panel_by_masks(row, ", ".join(filter(None, (adapter_of(row) if seeds_of(row) else row.adapter, other))))
         for _, other, own in by_model(measured)
         for row in own
     ]
@@ -185,7 +186,7 @@ _KINDS = (
         "position-by-masks-adapters",
         10,
         "Accuracy by the position of the relevant block and the number n of appended masks, with adapters. "
-        "Open-ended prompts, one step.",
+        "Open-ended prompts, one step; of several seeds the mean.",
         BY_NAME["positions_by_masks"],
         _position_by_masks_adapters,
     ),
