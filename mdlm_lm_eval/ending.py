@@ -17,6 +17,7 @@ def ending_well(command: str, *, after_stop: str) -> Iterator[None]:
     """The whole of a command. `after_stop` says what to do after Ctrl-C: "the same command goes on"."""
     try:
         yield
+        _leave_process_group()
         sys.stdout.flush()
     except BrokenPipeError:
         # Nobody reads on; what is left would fail once more when Python ends.
@@ -44,6 +45,15 @@ def importing(command: str) -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+def _leave_process_group() -> None:
+    """torch.distributed asks for it before a process ends; one that is still in its group may be aborted there."""
+    if "torch" in sys.modules:
+        from torch import distributed
+
+        if distributed.is_available() and distributed.is_initialized():
+            distributed.destroy_process_group()
 
 
 def _end_progress_bars() -> None:
