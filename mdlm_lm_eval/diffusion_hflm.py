@@ -80,8 +80,8 @@ class DiffusionHFLM(HFLM):
             self._rank, self._world_size = processes.process_index, processes.num_processes
         self._given_template_args = self.chat_template_args
         # Now, as somebody may train into these folders while the model is evaluated.
-        checkpoint = pretrained if isinstance(pretrained, str) else self.model.name_or_path
-        self.weights = families.files_digest(checkpoint, self.subfolder) if checkpoint else None
+        self.checkpoint = pretrained if isinstance(pretrained, str) else self.model.name_or_path
+        self.weights = families.files_digest(self.checkpoint, self.subfolder) if self.checkpoint else None
         self.adapter_weights = self.peft and families.files_digest(self.peft)
         if self.compiled:
             families.compile_layers(self.model)

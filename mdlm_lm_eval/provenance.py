@@ -27,12 +27,11 @@ _SILENT_SETTINGS = {"_name_or_path", "base_model_name_or_path", "transformers_ve
 def provenance(lm: DiffusionHFLM, batch_size: int | None) -> dict[str, Any]:
     """Everything that a score depends on: model, options as set, effective numbers of each task, suite, machine."""
     tasks = merged(lm.records)
-    pretrained = lm.pretrained if isinstance(lm.pretrained, str) else lm.model.name_or_path
     return {
         **_settings(lm),
         "package_version": __version__,
         "family": families.family_of(lm.config).name,
-        "pretrained": model_name(pretrained),
+        "pretrained": model_name(lm.checkpoint),
         "weights": lm.weights,
         "revision": lm.revision,
         "adapter": lm.peft and adapter_name(lm.peft),

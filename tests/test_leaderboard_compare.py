@@ -88,21 +88,22 @@ def test_the_names_say_what_a_request_decides_over_the_model_arguments(tmp_path:
     assert "temperature" not in found.second
 
 
-def test_the_names_say_in_what_any_shared_task_differs(tmp_path: Path) -> None:
-    names = ["arc", "boolq"]
-    first, second = (
-        lm_eval_file(
-            names,
-            metrics={name: {"acc,none": 0.5} for name in names},
-            asked=10,
-            original=10,
-            version="1",
-            shots=0,
-            model="hf",
-            model_args={"pretrained": "organisation/model"},
-        )
-        for _ in range(2)
+def hf_file(names: list[str], asked: int) -> dict[str, Any]:
+    """Half of `asked` questions right in each of an autoregressive model's tasks."""
+    return lm_eval_file(
+        names,
+        metrics={name: {"acc,none": 0.5} for name in names},
+        asked=asked,
+        original=asked,
+        version="1",
+        shots=0,
+        model="hf",
+        model_args={"pretrained": "organisation/model"},
     )
+
+
+def test_the_names_say_in_what_any_shared_task_differs(tmp_path: Path) -> None:
+    first, second = hf_file(["arc", "boolq"], 10), hf_file(["arc", "boolq"], 10)
     second["n-shot"]["boolq"] = 5
     (found,) = compare(write(tmp_path / "a", first), write(tmp_path / "b", second))
     assert (found.first, found.second) == ("organisation/model, shots=0", "organisation/model, shots=5")
@@ -214,16 +215,7 @@ def test_samples_of_other_questions_are_not_compared(tmp_path: Path) -> None:
 
 def test_an_interval_over_questions_needs_the_samples_of_all_tasks(tmp_path: Path) -> None:
     names, right = ["arc", "boolq"], [1, 1, 0, 0]
-    content = lm_eval_file(
-        names,
-        metrics={name: {"acc,none": 0.5} for name in names},
-        asked=4,
-        original=4,
-        version="1",
-        shots=0,
-        model="hf",
-        model_args={"pretrained": "organisation/model"},
-    )
+    content = hf_file(names, 4)
     paths = [write(tmp_path / folder, content, {"arc": right}) for folder in "ab"]
     (found,) = compare(*paths)
     assert (found.over_questions, found.answers) == (None, None)

@@ -502,11 +502,17 @@ def test_evaluations_of_one_object_have_records_of_their_own(lm: MDLM, task_fold
         assert told["forward_passes"] == told["tasks"]["tiny_generate"]["forward_passes"]
 
 
-def test_prompts_built_by_another_chat_template_are_not_reused(
-    task_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "requests").mkdir()
-    monkeypatch.setattr(lm_eval.caching.cache, "PATH", str(tmp_path / "requests"))
+@pytest.fixture
+def built_requests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where lm-eval keeps built requests."""
+    folder = tmp_path / "requests"
+    folder.mkdir()
+    monkeypatch.setattr(lm_eval.caching.cache, "PATH", str(folder))
+    return folder
+
+
+@pytest.mark.usefixtures("built_requests")
+def test_prompts_built_by_another_chat_template_are_not_reused(task_folder: Path) -> None:
     manager = TaskManager(include_path=str(task_folder), include_defaults=False)
     prompts = []
     for name in ("one", "two"):
@@ -526,11 +532,7 @@ def test_prompts_built_by_another_chat_template_are_not_reused(
     assert prompts == ["1 red is", "2 red is"]
 
 
-def test_requests_built_for_other_settings_are_not_reused(
-    task_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "requests").mkdir()
-    monkeypatch.setattr(lm_eval.caching.cache, "PATH", str(tmp_path / "requests"))
+def test_requests_built_for_other_settings_are_not_reused(task_folder: Path, built_requests: Path) -> None:
     manager = TaskManager(include_path=str(task_folder), include_defaults=False)
     lm = MDLM(tiny_model(), tokenizer=tiny_tokenizer())
 
@@ -547,7 +549,7 @@ def test_requests_built_for_other_settings_are_not_reused(
         assert asked(limit=1) == [(0, 4)]
         assert asked(limit=1, gen_kwargs={"max_gen_toks": 2}) == [(0, 2)]
         assert asked(samples={"tiny_generate": [3]}) == [(3, 4)]
-    assert len(list((tmp_path / "requests").iterdir())) == 3
+    assert len(list(built_requests.iterdir())) == 3
 
 
 def test_prompts_have_the_named_chat_template(checkpoint: Path) -> None:
