@@ -24,7 +24,7 @@ from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from mdlm_lm_eval import DecodingOptions, Denoiser, decode
-from mdlm_lm_eval.families.attention import FULL_ATTENTION, AttentionPattern, block_causal_mask
+from mdlm_lm_eval.model.attention import FULL_ATTENTION, AttentionPattern, block_causal_mask
 from mdlm_lm_eval.results.markdown import markdown_table
 
 MASK_TOKEN_ID = 0

@@ -11,15 +11,15 @@ import time
 from pathlib import Path
 from random import Random
 
-from mdlm_lm_eval.canvas import build_infill_canvas
 from mdlm_lm_eval.decoding import decode_canvases
+from mdlm_lm_eval.decoding.canvas import build_infill_canvas
 from mdlm_lm_eval.decoding.completion import Completion
 from mdlm_lm_eval.default_model.training.corpus import few_shot
 from mdlm_lm_eval.lm import MDLM
+from mdlm_lm_eval.model.text import SLOT_MARKER
 from mdlm_lm_eval.options import DecodingOptions
 from mdlm_lm_eval.results.markdown import markdown_table, replace_table
 from mdlm_lm_eval.results.statistics import t_interval
-from mdlm_lm_eval.text import SLOT_MARKER
 
 PAGE = Path(__file__).parents[1] / "docs" / "fast_decoding.md"
 CACHES = ("none", "prefix", "dual")

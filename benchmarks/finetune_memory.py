@@ -20,7 +20,7 @@ from mdlm_finetune import Example, MaskAgnosticCollator, mask_agnostic_loss
 from mdlm_finetune.arguments import FinetuneArguments, read_arguments
 from mdlm_finetune.objectives.mask_agnostic import MaskAgnostic
 from mdlm_finetune.trainer import predictions
-from mdlm_lm_eval.denoiser import Denoiser
+from mdlm_lm_eval.model.denoiser import Denoiser
 
 RECIPE = "llada-8b-base-ce-tv"
 VOCABULARY, LAYERS = 126_464, 32

@@ -14,10 +14,11 @@ from transformers import PretrainedConfig, PreTrainedModel
 
 from mdlm_lm_eval import families
 from mdlm_lm_eval.default_model import BUILT_IN, model_path
-from mdlm_lm_eval.denoiser import Denoiser
-from mdlm_lm_eval.devices import share_cpu_among_processes, usable_device
 from mdlm_lm_eval.families.loading.errors import refusing
 from mdlm_lm_eval.fitting import fit, prefix_token_id
+from mdlm_lm_eval.model.denoiser import Denoiser
+from mdlm_lm_eval.model.devices import share_cpu_among_processes, usable_device
+from mdlm_lm_eval.model.text import closing_ids, encode_without_masks
 from mdlm_lm_eval.model_arguments import (
     KNOWN_NAMES,
     LOADING_NAMES,
@@ -29,7 +30,6 @@ from mdlm_lm_eval.model_arguments import (
 from mdlm_lm_eval.options import OptionError, unknown_option
 from mdlm_lm_eval.request_cache import RequestCache
 from mdlm_lm_eval.results.record import RunRecord
-from mdlm_lm_eval.text import closing_ids, encode_without_masks
 from mdlm_lm_eval.values import must_be, shown
 
 logger = logging.getLogger(__name__)

@@ -9,7 +9,7 @@ from transformers import PretrainedConfig, PreTrainedTokenizerBase
 from mdlm_lm_eval import families
 from mdlm_lm_eval.context import context_length
 from mdlm_lm_eval.decoding.requirements import check_decoding
-from mdlm_lm_eval.families.attention import AttentionPattern
+from mdlm_lm_eval.model.attention import AttentionPattern
 from mdlm_lm_eval.model_arguments import ModelArguments
 from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.values import parse_whole

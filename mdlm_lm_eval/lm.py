@@ -16,15 +16,16 @@ from tqdm import tqdm
 
 from mdlm_lm_eval import families
 from mdlm_lm_eval.batching import Batches
-from mdlm_lm_eval.canvas import Canvas, build_canvas, build_infill_canvas
 from mdlm_lm_eval.decoding import decode_canvases
 from mdlm_lm_eval.decoding.blocks import attention_in_effect, cached_blocks
+from mdlm_lm_eval.decoding.canvas import Canvas, build_canvas, build_infill_canvas
 from mdlm_lm_eval.decoding.completion import Completion, Cost
 from mdlm_lm_eval.decoding.requirements import check_decoding
-from mdlm_lm_eval.denoiser import NonFiniteLogitsError
-from mdlm_lm_eval.devices import Usage, measured
 from mdlm_lm_eval.diffusion_hflm import DiffusionHFLM
 from mdlm_lm_eval.likelihood import LikelihoodRequest, most_rows, rolling_windows, score, truncated_tokens
+from mdlm_lm_eval.model.denoiser import NonFiniteLogitsError
+from mdlm_lm_eval.model.devices import Usage, measured
+from mdlm_lm_eval.model.text import Ending, encode_infill
 from mdlm_lm_eval.options import LikelihoodOptions, OptionError
 from mdlm_lm_eval.provenance import fingerprint, provenance
 from mdlm_lm_eval.request_cache import RequestCache, claim_cache
@@ -32,7 +33,6 @@ from mdlm_lm_eval.requests import GenerationSettings, RequestSeeds, parse_gen_kw
 from mdlm_lm_eval.results.audit import Answer, audited_request, chosen_for_audit
 from mdlm_lm_eval.results.cost import TaskCost
 from mdlm_lm_eval.step_bar import StepBar
-from mdlm_lm_eval.text import Ending, encode_infill
 from mdlm_lm_eval.values import shown
 
 logger = logging.getLogger(__name__)

@@ -6,8 +6,8 @@ import torch
 
 from mdlm_lm_eval import families
 from mdlm_lm_eval.default_model import BUILT_IN
-from mdlm_lm_eval.denoiser import Denoiser
-from mdlm_lm_eval.devices import check_device
+from mdlm_lm_eval.model.denoiser import Denoiser
+from mdlm_lm_eval.model.devices import check_device
 from mdlm_lm_eval.values import parse_flag, parse_whole
 
 

@@ -12,8 +12,8 @@ from torch.distributed.tensor import DTensor
 from transformers import PreTrainedTokenizerBase
 
 from mdlm_lm_eval import __version__, families
-from mdlm_lm_eval.devices import device_name
 from mdlm_lm_eval.diffusion_hflm import DiffusionHFLM
+from mdlm_lm_eval.model.devices import device_name
 from mdlm_lm_eval.requests import SAMPLING_NAMES
 from mdlm_lm_eval.results.names import adapter_name, model_name
 from mdlm_lm_eval.results.record import merged

@@ -16,7 +16,7 @@ import yaml
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from mdlm_lm_eval.denoiser import Denoiser
+from mdlm_lm_eval.model.denoiser import Denoiser
 
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 # A shell starts background jobs with Ctrl-C ignored, and the commands that tests interrupt would inherit that.

@@ -10,18 +10,18 @@ from transformers import BertConfig, BertForMaskedLM, LlamaConfig, LlamaForCausa
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
 from mdlm_lm_eval import load_denoiser
-from mdlm_lm_eval.attribution.gradients import (
+from mdlm_lm_eval.analyses.gradients import (
     attribute,
     embedding_gradient,
     example_means,
     gradient_norms,
     group_means,
 )
-from mdlm_lm_eval.attribution.prompts import Prompt
+from mdlm_lm_eval.analyses.prompts import Prompt
 from mdlm_lm_eval.batching import Batches
 from mdlm_lm_eval.default_model import default_model_path
-from mdlm_lm_eval.denoiser import Denoiser
-from mdlm_lm_eval.families.attention import AttentionPattern
+from mdlm_lm_eval.model.attention import AttentionPattern
+from mdlm_lm_eval.model.denoiser import Denoiser
 from mdlm_lm_eval.options import OptionError
 from tests.conftest import tiny_model
 

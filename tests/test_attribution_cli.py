@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from mdlm_lm_eval.attribution.__main__ import main
-from mdlm_lm_eval.attribution.output import Report, over_tasks
+from mdlm_lm_eval.analyses.__main__ import main
+from mdlm_lm_eval.analyses.output import Report, over_tasks
 from mdlm_lm_eval.options import OptionError
 from tests.commands import ENVIRONMENT
 from tests.conftest import tiny_tokenizer
@@ -26,7 +26,7 @@ def start(output: Path, *words: str) -> subprocess.CompletedProcess[str]:
     command = [
         sys.executable,
         "-m",
-        "mdlm_lm_eval.attribution",
+        "mdlm_lm_eval.analyses",
         *words,
         "--device",
         "cpu",

@@ -6,13 +6,13 @@ from typing import Literal
 import pytest
 import torch
 
-from mdlm_lm_eval.attribution.confidence import confidence_and_entropy, predict
-from mdlm_lm_eval.attribution.prompts import Prompt
+from mdlm_lm_eval.analyses.confidence import confidence_and_entropy, predict
+from mdlm_lm_eval.analyses.prompts import Prompt
 from mdlm_lm_eval.batching import Batches
-from mdlm_lm_eval.canvas import build_canvas
+from mdlm_lm_eval.decoding.canvas import build_canvas
 from mdlm_lm_eval.decoding.canvases import decode_canvases
-from mdlm_lm_eval.denoiser import Denoiser
-from mdlm_lm_eval.families.attention import AttentionPattern
+from mdlm_lm_eval.model.attention import AttentionPattern
+from mdlm_lm_eval.model.denoiser import Denoiser
 from mdlm_lm_eval.options import DecodingOptions
 from tests.conftest import tiny_model
 

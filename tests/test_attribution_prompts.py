@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 from lm_eval.api.instance import Instance
 
-from mdlm_lm_eval.attribution.models import PromptEncoding, read_encoding
-from mdlm_lm_eval.attribution.options import AnalysisOptions
-from mdlm_lm_eval.attribution.prompts import Prompt, build_prompt
-from mdlm_lm_eval.attribution.tasks import examples_of, load_tasks, relevant_examples, reorder_examples
+from mdlm_lm_eval.analyses.models import PromptEncoding, read_encoding
+from mdlm_lm_eval.analyses.options import AnalysisOptions
+from mdlm_lm_eval.analyses.prompts import Prompt, build_prompt
+from mdlm_lm_eval.analyses.tasks import examples_of, load_tasks, relevant_examples, reorder_examples
 from mdlm_lm_eval.lm import MDLM
 from mdlm_lm_eval.options import OptionError
 from tests.conftest import tiny_tokenizer

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from mdlm_lm_eval.attribution.shots_against_masks import by_model, gains_and_losses, read_scores
+from mdlm_lm_eval.analyses.shots_against_masks import by_model, gains_and_losses, read_scores
 from mdlm_lm_eval.options import OptionError
 
 SHOTS, MASKS = (5, 25), (1, 200)

@@ -14,7 +14,7 @@ import pytest
 from lm_eval._cli.utils import key_val_to_dict
 
 from mdlm_lm_eval import __version__
-from mdlm_lm_eval.canvas import build_canvas
+from mdlm_lm_eval.decoding.canvas import build_canvas
 from mdlm_lm_eval.families import load_adapter_config, load_config
 from mdlm_lm_eval.families.loading import hub
 from mdlm_lm_eval.lm import MDLM
@@ -242,7 +242,7 @@ COMMAND_LINES = [
     ("mdlm-attribution", ["shots-against-masks", "/nowhere/results"], "/nowhere/results"),
     ("mdlm-attribution", ["groups", "--model_args", "pretrained=/nowhere"], "there is no such folder"),
 ]
-MODULES = {"mdlm-sweep": "mdlm_lm_eval.sweep.__main__", "mdlm-attribution": "mdlm_lm_eval.attribution.__main__"}
+MODULES = {"mdlm-sweep": "mdlm_lm_eval.sweep.__main__", "mdlm-attribution": "mdlm_lm_eval.analyses.__main__"}
 
 
 @pytest.fixture(scope="module")

@@ -7,13 +7,13 @@ import pytest
 import torch
 from transformers import BertConfig, BertForMaskedLM
 
-from mdlm_lm_eval.canvas import Canvas, build_canvas, build_infill_canvas
 from mdlm_lm_eval.decoding import decode, decode_canvases
 from mdlm_lm_eval.decoding.approximate import ApproximateDecoder
 from mdlm_lm_eval.decoding.blocks import attention_in_effect, causal_blocks
+from mdlm_lm_eval.decoding.canvas import Canvas, build_canvas, build_infill_canvas
 from mdlm_lm_eval.decoding.selection import accepted_by_entropy, accepted_by_factor
-from mdlm_lm_eval.denoiser import Denoiser
-from mdlm_lm_eval.families.attention import FULL_ATTENTION, AttentionPattern
+from mdlm_lm_eval.model.attention import FULL_ATTENTION, AttentionPattern
+from mdlm_lm_eval.model.denoiser import Denoiser
 from mdlm_lm_eval.options import DecodingOptions, OptionError
 from tests.conftest import random_llama
 

@@ -12,11 +12,11 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.nn.functional import pad
 
-from mdlm_lm_eval.denoiser import Denoiser
 from mdlm_lm_eval.families import AttentionPattern, all_families, family_of, load_config, load_tokenizer
-from mdlm_lm_eval.families.attention import block_causal_mask
 from mdlm_lm_eval.lm import MDLM
 from mdlm_lm_eval.loading import load_denoiser
+from mdlm_lm_eval.model.attention import block_causal_mask
+from mdlm_lm_eval.model.denoiser import Denoiser
 from mdlm_lm_eval.options import OptionError
 from tests.conftest import tiny_tokenizer
 

@@ -11,8 +11,8 @@ from lm_eval.loggers import EvaluationTracker
 from lm_eval.tasks import TaskManager
 
 from mdlm_leaderboard.audit import AuditScore, as_text, audit_scores
-from mdlm_lm_eval.families.attention import AttentionPattern
 from mdlm_lm_eval.lm import MDLM
+from mdlm_lm_eval.model.attention import AttentionPattern
 from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.results.audit import Answer, AuditedRequest, audited_request, chosen_for_audit
 from mdlm_lm_eval.results.cost import TaskCost

@@ -5,8 +5,8 @@ import math
 import pytest
 import torch
 
-from mdlm_lm_eval.canvas import Canvas, build_canvas, build_infill_canvas, pad_canvases, share_steps
-from mdlm_lm_eval.families.attention import AttentionPattern
+from mdlm_lm_eval.decoding.canvas import Canvas, build_canvas, build_infill_canvas, pad_canvases, share_steps
+from mdlm_lm_eval.model.attention import AttentionPattern
 from mdlm_lm_eval.options import DecodingOptions, OptionError
 
 MASK = 99

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from mdlm_lm_eval.attribution.output import Report
+from mdlm_lm_eval.analyses.output import Report
 from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.results import locks
 from mdlm_lm_eval.results.files import whole_folder, write_whole

@@ -10,8 +10,8 @@ from torch import nn
 
 from mdlm_lm_eval import families
 from mdlm_lm_eval.decoding import decode
-from mdlm_lm_eval.denoiser import Denoiser
 from mdlm_lm_eval.lm import MDLM
+from mdlm_lm_eval.model.denoiser import Denoiser
 from mdlm_lm_eval.options import DecodingOptions, OptionError
 from tests.conftest import tiny_model
 

@@ -10,14 +10,14 @@ import pytest
 import torch
 from torch import nn
 
-from mdlm_lm_eval.canvas import Canvas, build_canvas, build_infill_canvas
 from mdlm_lm_eval.decoding import decode, rules
 from mdlm_lm_eval.decoding import decode_canvases as completions_of
+from mdlm_lm_eval.decoding.canvas import Canvas, build_canvas, build_infill_canvas
 from mdlm_lm_eval.decoding.completion import Cost, ReturnedSlots
 from mdlm_lm_eval.decoding.proposals import propose
 from mdlm_lm_eval.decoding.rules import register_unmasking, unmasking_names, unmasking_rule
 from mdlm_lm_eval.decoding.schedules import unmask_counts
-from mdlm_lm_eval.denoiser import Denoiser, NonFiniteLogitsError
+from mdlm_lm_eval.model.denoiser import Denoiser, NonFiniteLogitsError
 from mdlm_lm_eval.options import DecodingOptions, OptionError
 from tests.conftest import random_llama
 

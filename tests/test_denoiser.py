@@ -17,8 +17,8 @@ from transformers import (
     RobertaForMaskedLM,
 )
 
-from mdlm_lm_eval.denoiser import Denoiser
-from mdlm_lm_eval.families.attention import AttentionPattern
+from mdlm_lm_eval.model.attention import AttentionPattern
+from mdlm_lm_eval.model.denoiser import Denoiser
 
 MASK, PAD, VOCABULARY = 49, 48, 50
 SIZES = {

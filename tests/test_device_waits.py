@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from mdlm_lm_eval.canvas import build_canvas
 from mdlm_lm_eval.decoding import loop
-from mdlm_lm_eval.denoiser import Denoiser
+from mdlm_lm_eval.decoding.canvas import build_canvas
+from mdlm_lm_eval.model.denoiser import Denoiser
 from mdlm_lm_eval.options import DecodingOptions
 from tests.conftest import tiny_model
 

@@ -11,7 +11,7 @@ from lm_eval._cli.harness import HarnessCLI
 
 from mdlm_finetune.arguments import read_arguments
 from mdlm_leaderboard.__main__ import _parser as leaderboard_parser
-from mdlm_lm_eval.attribution.__main__ import _parser as attribution_parser
+from mdlm_lm_eval.analyses.__main__ import _parser as attribution_parser
 from mdlm_lm_eval.model_arguments import split_model_arguments
 from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.sweep import __main__ as sweep

@@ -15,8 +15,8 @@ from mdlm_finetune.objectives import _registered, objective_class, objective_nam
 from mdlm_finetune.objectives.mask_agnostic import MaskAgnostic
 from mdlm_finetune.objectives.sft import Sft
 from mdlm_finetune.trainer import predictions
-from mdlm_lm_eval.denoiser import Denoiser
-from mdlm_lm_eval.families.attention import AttentionPattern
+from mdlm_lm_eval.model.attention import AttentionPattern
+from mdlm_lm_eval.model.denoiser import Denoiser
 from mdlm_lm_eval.options import OptionError
 from tests.conftest import tiny_model
 

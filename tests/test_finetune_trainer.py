@@ -7,7 +7,7 @@ import torch
 from transformers import TrainingArguments
 
 from mdlm_finetune import Example, MaskAgnosticCollator, MaskAgnosticTrainer
-from mdlm_lm_eval.denoiser import Denoiser
+from mdlm_lm_eval.model.denoiser import Denoiser
 from tests.conftest import tiny_model
 
 EXAMPLES = [Example(id, [10 + id, 20, 30], [40 + id, 50]) for id in range(8)]

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from mdlm_lm_eval import DecodingOptions, decode, load_denoiser, load_tokenizer
-from mdlm_lm_eval.canvas import build_canvas
 from mdlm_lm_eval.decoding import decode_canvases, from_python
+from mdlm_lm_eval.decoding.canvas import build_canvas
 from mdlm_lm_eval.options import OptionError
 
 README = Path(__file__).parent.parent / "README.md"

@@ -8,12 +8,12 @@ import pytest
 from safetensors.torch import load_file
 from torch import Tensor
 
-from mdlm_lm_eval.canvas import build_canvas
 from mdlm_lm_eval.decoding import decode, decode_canvases
 from mdlm_lm_eval.decoding.blocks import attention_in_effect
+from mdlm_lm_eval.decoding.canvas import build_canvas
 from mdlm_lm_eval.decoding.schedules import unmask_counts
-from mdlm_lm_eval.denoiser import Denoiser
 from mdlm_lm_eval.loading import load_denoiser
+from mdlm_lm_eval.model.denoiser import Denoiser
 from mdlm_lm_eval.options import DecodingOptions
 
 GOLDEN = Path(__file__).parent / "golden"

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from safetensors.torch import load_file
 
-from mdlm_lm_eval.canvas import build_canvas
 from mdlm_lm_eval.decoding import decode, decode_canvases
+from mdlm_lm_eval.decoding.canvas import build_canvas
 from mdlm_lm_eval.loading import load_denoiser
 from mdlm_lm_eval.options import DecodingOptions
 

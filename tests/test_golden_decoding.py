@@ -7,8 +7,8 @@ import pytest
 from safetensors.torch import load_file
 
 from mdlm_lm_eval.decoding import decode
-from mdlm_lm_eval.denoiser import Denoiser
 from mdlm_lm_eval.families import family_of, load_config, load_model
+from mdlm_lm_eval.model.denoiser import Denoiser
 from mdlm_lm_eval.options import DecodingOptions
 
 GOLDEN = Path(__file__).parent / "golden"

@@ -7,9 +7,9 @@ import random
 import pytest
 import torch
 
-from mdlm_lm_eval.denoiser import Denoiser
 from mdlm_lm_eval.likelihood import LikelihoodRequest, rolling_windows, score, truncated_tokens
 from mdlm_lm_eval.likelihood.masks import monte_carlo_corruptions
+from mdlm_lm_eval.model.denoiser import Denoiser
 from mdlm_lm_eval.options import LikelihoodOptions, OptionError
 from tests.conftest import CountingDenoiser, random_llama
 

@@ -15,11 +15,11 @@ from torch import Tensor
 from transformers import LlamaForCausalLM
 
 from mdlm_lm_eval import families
-from mdlm_lm_eval.denoiser import Denoiser
-from mdlm_lm_eval.families.attention import FULL_ATTENTION, AttentionPattern
 from mdlm_lm_eval.likelihood import LikelihoodRequest, duel, rolling_windows, score
 from mdlm_lm_eval.likelihood.block_causal import trajectories_of_blocks
 from mdlm_lm_eval.lm import MDLM
+from mdlm_lm_eval.model.attention import FULL_ATTENTION, AttentionPattern
+from mdlm_lm_eval.model.denoiser import Denoiser
 from mdlm_lm_eval.options import LikelihoodOptions, OptionError
 from tests.conftest import random_llama
 

@@ -14,10 +14,10 @@ from torch import Tensor
 
 from mdlm_lm_eval.decoding import decode, rules
 from mdlm_lm_eval.decoding.rules import register_unmasking
-from mdlm_lm_eval.denoiser import Denoiser
 from mdlm_lm_eval.families import load_config, load_model
 from mdlm_lm_eval.likelihood import LikelihoodRequest, duel, rolling_windows, score
 from mdlm_lm_eval.lm import MDLM
+from mdlm_lm_eval.model.denoiser import Denoiser
 from mdlm_lm_eval.options import DecodingOptions, LikelihoodOptions, OptionError
 from tests.conftest import CountingDenoiser, random_llama
 

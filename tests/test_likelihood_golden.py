@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file
 
-from mdlm_lm_eval.denoiser import Denoiser
 from mdlm_lm_eval.families import load_config, load_model
 from mdlm_lm_eval.likelihood import LikelihoodRequest, score
 from mdlm_lm_eval.likelihood.masks import Corruption
+from mdlm_lm_eval.model.denoiser import Denoiser
 from mdlm_lm_eval.options import LikelihoodOptions
 
 

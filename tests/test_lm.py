@@ -20,13 +20,13 @@ from transformers import BertConfig, BertForMaskedLM, LlamaConfig, LlamaForCausa
 
 from mdlm_lm_eval import diffusion_hflm
 from mdlm_lm_eval.decoding.completion import Completion, Cost
-from mdlm_lm_eval.devices import Usage
 from mdlm_lm_eval.likelihood import rolling_windows, score
 from mdlm_lm_eval.lm import MDLM
+from mdlm_lm_eval.model.devices import Usage
+from mdlm_lm_eval.model.text import Ending, _is_cut, encode_infill, encode_without_masks
 from mdlm_lm_eval.options import DecodingOptions, OptionError
 from mdlm_lm_eval.requests import RequestSeeds, parse_gen_kwargs
 from mdlm_lm_eval.results.cost import TaskCost
-from mdlm_lm_eval.text import Ending, _is_cut, encode_infill, encode_without_masks
 from tests.conftest import tiny_model, tiny_tokenizer
 
 MASK = 2

@@ -190,7 +190,7 @@ def test_a_model_is_quantised_only_where_a_flag_says_so(checkpoint: Path) -> Non
 
 def test_nothing_heavy_is_imported_for_options_and_help() -> None:
     code = (
-        "import sys, mdlm_lm_eval.options, mdlm_lm_eval.sweep.__main__, mdlm_lm_eval.attribution.__main__; "
+        "import sys, mdlm_lm_eval.options, mdlm_lm_eval.sweep.__main__, mdlm_lm_eval.analyses.__main__; "
         "print(sorted({'torch', 'transformers', 'datasets', 'lm_eval.evaluator', 'numpy'} & sys.modules.keys()))"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"

@@ -11,7 +11,6 @@ from safetensors.torch import save_file
 from transformers import LlamaForCausalLM
 
 from mdlm_lm_eval.decoding import decode
-from mdlm_lm_eval.denoiser import Denoiser
 from mdlm_lm_eval.families import (
     Family,
     all_families,
@@ -22,6 +21,7 @@ from mdlm_lm_eval.families import (
     registry,
 )
 from mdlm_lm_eval.loading import load_denoiser
+from mdlm_lm_eval.model.denoiser import Denoiser
 from mdlm_lm_eval.options import DecodingOptions, OptionError
 from tests.conftest import tiny_tokenizer
 

@@ -22,8 +22,8 @@ from mdlm_lm_eval.decoding import rules
 from mdlm_lm_eval.decoding.requirements import check_decoding
 from mdlm_lm_eval.decoding.rules import register_unmasking
 from mdlm_lm_eval.families import AttentionPattern
-from mdlm_lm_eval.families.attention import FULL_ATTENTION
 from mdlm_lm_eval.lm import MDLM
+from mdlm_lm_eval.model.attention import FULL_ATTENTION
 from mdlm_lm_eval.options import DecodingOptions, OptionError
 from mdlm_lm_eval.provenance import fingerprint
 from mdlm_lm_eval.request_cache import FINGERPRINT_KEY, SAMPLE_PREFIX, claim_cache

@@ -18,9 +18,9 @@ from mdlm_finetune.arguments import FinetuneArguments
 from mdlm_finetune.collator import Example
 from mdlm_finetune.objective import Objective
 from mdlm_lm_eval.families import end_of_turn_ids
+from mdlm_lm_eval.model.text import closing_ids
 from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.results.sentences import one_line
-from mdlm_lm_eval.text import closing_ids
 
 LONGEST_LINE = 2**26  # characters
 COLUMNS = (

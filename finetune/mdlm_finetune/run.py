@@ -38,10 +38,10 @@ from mdlm_finetune.recipe import Actions
 from mdlm_finetune.trainer import DiffusionTrainer
 from mdlm_lm_eval import families
 from mdlm_lm_eval.context import context_length
-from mdlm_lm_eval.denoiser import Denoiser
-from mdlm_lm_eval.devices import share_cpu_among_processes
 from mdlm_lm_eval.families.loading.errors import reason
 from mdlm_lm_eval.loading import load_denoiser
+from mdlm_lm_eval.model.denoiser import Denoiser
+from mdlm_lm_eval.model.devices import share_cpu_among_processes
 from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.results.files import whole_folder
 from mdlm_lm_eval.results.locks import claim

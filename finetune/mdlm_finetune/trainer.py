@@ -16,7 +16,7 @@ from mdlm_finetune.collator import Collator, Example, MaskAgnosticCollator
 from mdlm_finetune.loss import Divergence, Weighting
 from mdlm_finetune.objective import NoisedBatch
 from mdlm_finetune.objectives.mask_agnostic import MaskAgnostic
-from mdlm_lm_eval.denoiser import Denoiser
+from mdlm_lm_eval.model.denoiser import Denoiser
 
 
 class _Examples(Dataset[Example]):

@@ -4,9 +4,9 @@ The first pass of a block runs the whole canvas. The others run the block and al
 alone (`dual`), against what the first pass computed for the rest: the block's new tokens do not reach it.
 """
 
-from mdlm_lm_eval.canvas import Canvas
 from mdlm_lm_eval.decoding.block_loop import BlockDecoder
 from mdlm_lm_eval.decoding.blocks import Block, cached_blocks
+from mdlm_lm_eval.decoding.canvas import Canvas
 from mdlm_lm_eval.decoding.progress import CanvasProgress
 
 

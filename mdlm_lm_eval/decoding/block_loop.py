@@ -6,15 +6,15 @@ from collections.abc import Callable, Collection, Sequence
 import torch
 from torch import Tensor
 
-from mdlm_lm_eval.canvas import Canvas
-from mdlm_lm_eval.canvas_cache import CanvasCache
 from mdlm_lm_eval.decoding.blocks import Block
+from mdlm_lm_eval.decoding.canvas import Canvas
 from mdlm_lm_eval.decoding.completion import Completion
 from mdlm_lm_eval.decoding.progress import CanvasProgress, Phase
 from mdlm_lm_eval.decoding.proposals import Proposals, propose
 from mdlm_lm_eval.decoding.selection import select
-from mdlm_lm_eval.denoiser import Denoiser, NonFiniteLogitsError
-from mdlm_lm_eval.families.attention import AttentionPattern
+from mdlm_lm_eval.model.attention import AttentionPattern
+from mdlm_lm_eval.model.denoiser import Denoiser, NonFiniteLogitsError
+from mdlm_lm_eval.model.kv_cache import CanvasCache
 from mdlm_lm_eval.options import DecodingOptions
 
 

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from mdlm_lm_eval.canvas import Canvas, share_steps
+from mdlm_lm_eval.decoding.canvas import Canvas, share_steps
 from mdlm_lm_eval.decoding.schedules import least_counts, unmask_counts, unmask_counts_after_one
-from mdlm_lm_eval.families.attention import AttentionPattern
+from mdlm_lm_eval.model.attention import AttentionPattern
 from mdlm_lm_eval.options import DecodingOptions, OptionError
 
 

@@ -2,15 +2,15 @@
 
 from collections.abc import Callable, Collection, Sequence
 
-from mdlm_lm_eval.canvas import Canvas
 from mdlm_lm_eval.decoding.approximate import ApproximateDecoder
 from mdlm_lm_eval.decoding.block_loop import decode_blocks
 from mdlm_lm_eval.decoding.blocks import attention_in_effect
+from mdlm_lm_eval.decoding.canvas import Canvas
 from mdlm_lm_eval.decoding.causal import CausalDecoder
 from mdlm_lm_eval.decoding.completion import Completion
 from mdlm_lm_eval.decoding.loop import decode_whole
 from mdlm_lm_eval.decoding.requirements import check_decoding
-from mdlm_lm_eval.denoiser import Denoiser
+from mdlm_lm_eval.model.denoiser import Denoiser
 from mdlm_lm_eval.options import DecodingOptions, must_be
 
 

@@ -4,9 +4,9 @@ A pass runs each row's current block, at its own place. When the block is finish
 and values of its final tokens are remembered. With `cache=none` a pass runs the canvas up to the block's end instead.
 """
 
-from mdlm_lm_eval.canvas import Canvas
 from mdlm_lm_eval.decoding.block_loop import BlockDecoder
 from mdlm_lm_eval.decoding.blocks import Block, causal_blocks
+from mdlm_lm_eval.decoding.canvas import Canvas
 from mdlm_lm_eval.decoding.progress import CanvasProgress, Phase
 
 

@@ -6,14 +6,14 @@ from typing import Any, overload
 
 from transformers import PreTrainedTokenizerBase
 
-from mdlm_lm_eval.canvas import build_canvas
 from mdlm_lm_eval.decoding.blocks import attention_in_effect
+from mdlm_lm_eval.decoding.canvas import build_canvas
 from mdlm_lm_eval.decoding.canvases import decode_canvases
-from mdlm_lm_eval.denoiser import Denoiser
 from mdlm_lm_eval.families import end_of_turn_ids, eos_ids, reserved_positions
+from mdlm_lm_eval.model.denoiser import Denoiser
+from mdlm_lm_eval.model.text import Ending, encode_without_masks
 from mdlm_lm_eval.options import DecodingOptions, OptionError
 from mdlm_lm_eval.requests import seed_of
-from mdlm_lm_eval.text import Ending, encode_without_masks
 from mdlm_lm_eval.values import must_be, parse_whole
 
 

@@ -5,13 +5,13 @@ from collections.abc import Callable, Collection, Sequence
 import torch
 from torch import Tensor
 
-from mdlm_lm_eval.canvas import Canvas, pad_canvases
+from mdlm_lm_eval.decoding.canvas import Canvas, pad_canvases
 from mdlm_lm_eval.decoding.completion import Completion, Cost, ReturnedSlots
 from mdlm_lm_eval.decoding.proposals import propose
 from mdlm_lm_eval.decoding.rules import unmasking_rule
 from mdlm_lm_eval.decoding.schedules import unmask_counts
 from mdlm_lm_eval.decoding.selection import select
-from mdlm_lm_eval.denoiser import Denoiser, NonFiniteLogitsError
+from mdlm_lm_eval.model.denoiser import Denoiser, NonFiniteLogitsError
 from mdlm_lm_eval.options import DecodingOptions
 
 # On an accelerator, asking which rows are decided waits for the device.

@@ -5,8 +5,8 @@ from enum import Enum
 
 import torch
 
-from mdlm_lm_eval.canvas import Canvas
 from mdlm_lm_eval.decoding.blocks import Block
+from mdlm_lm_eval.decoding.canvas import Canvas
 from mdlm_lm_eval.decoding.completion import Cost, ReturnedSlots
 from mdlm_lm_eval.decoding.rules import unmasking_rule
 from mdlm_lm_eval.options import DecodingOptions

@@ -1,7 +1,7 @@
 """Which decoding options a model can serve; everything else is refused before anything expensive starts."""
 
 from mdlm_lm_eval.decoding.rules import unmasking_rule
-from mdlm_lm_eval.families.attention import AttentionPattern
+from mdlm_lm_eval.model.attention import AttentionPattern
 from mdlm_lm_eval.options import DecodingOptions, OptionError, must_be
 
 

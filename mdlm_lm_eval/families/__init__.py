@@ -3,7 +3,6 @@
 A new family is one file in this folder, or anyone's own, with a call of `register_family(Family(...))`.
 """
 
-from mdlm_lm_eval.families.attention import AttentionPattern
 from mdlm_lm_eval.families.family import Family
 from mdlm_lm_eval.families.loading.adapters import load_adapter, load_adapter_config
 from mdlm_lm_eval.families.loading.compilation import compile_layers
@@ -18,6 +17,7 @@ from mdlm_lm_eval.families.loading.digest import files_digest
 from mdlm_lm_eval.families.loading.tokenizers import end_of_turn_ids, eos_ids, load_tokenizer
 from mdlm_lm_eval.families.loading.weights import load_model, load_skeleton, reserved_positions
 from mdlm_lm_eval.families.registry import all_families, family_of, register_family
+from mdlm_lm_eval.model.attention import AttentionPattern
 
 __all__ = [
     "AttentionPattern",

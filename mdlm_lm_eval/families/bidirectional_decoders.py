@@ -5,11 +5,11 @@ A `block_length` beside it says that attention is block-causal, in blocks of so 
 
 from transformers import PretrainedConfig
 
-from mdlm_lm_eval.families.attention import FULL_ATTENTION, AttentionPattern
 from mdlm_lm_eval.families.family import Family, no_weights
 from mdlm_lm_eval.families.loading.experts import expert_weight_names
 from mdlm_lm_eval.families.loading.published import blocks_from_row_start
 from mdlm_lm_eval.families.registry import register_family
+from mdlm_lm_eval.model.attention import FULL_ATTENTION, AttentionPattern
 
 # Those whose masks become bidirectional with is_causal=False in the config.
 DENSE = ("llama", "mistral", "qwen2", "qwen3")

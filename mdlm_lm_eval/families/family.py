@@ -7,7 +7,7 @@ from typing import Any
 from torch import nn
 from transformers import AutoModelForCausalLM, AutoTokenizer, PretrainedConfig
 
-from mdlm_lm_eval.families.attention import FULL_ATTENTION, AttentionPattern
+from mdlm_lm_eval.model.attention import FULL_ATTENTION, AttentionPattern
 from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.values import parse_flag
 

@@ -9,13 +9,13 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from mdlm_lm_eval.denoiser import Denoiser
-from mdlm_lm_eval.families.attention import AttentionPattern
 from mdlm_lm_eval.likelihood.canvases import LikelihoodRequest, answer_length, answer_tokens, chunks
 from mdlm_lm_eval.likelihood.masks import Corruption
 from mdlm_lm_eval.likelihood.passes import take
 from mdlm_lm_eval.likelihood.trajectories import Trajectory
 from mdlm_lm_eval.likelihood.windows import FINISHED, SHARED, Column, FinishedBlocks, Window
+from mdlm_lm_eval.model.attention import AttentionPattern
+from mdlm_lm_eval.model.denoiser import Denoiser
 from mdlm_lm_eval.options import LikelihoodOptions
 
 # Tokens of windows in a row and pass, and of continuations in a row: the mask that says who sees whom has the square.

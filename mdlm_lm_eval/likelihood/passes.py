@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from mdlm_lm_eval.denoiser import Denoiser, NonFiniteLogitsError
 from mdlm_lm_eval.likelihood.masks import Corruption
 from mdlm_lm_eval.likelihood.trajectories import Trajectory, unmask
+from mdlm_lm_eval.model.denoiser import Denoiser, NonFiniteLogitsError
 from mdlm_lm_eval.options import LikelihoodOptions
 
 # Logits are upcast and normalised in slices of this many positions: at a vocabulary of 126,464 a slice takes 130 MB.

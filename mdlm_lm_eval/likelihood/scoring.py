@@ -7,12 +7,12 @@ from dataclasses import replace
 import torch
 
 from mdlm_lm_eval.decoding.rules import unmasking_rule
-from mdlm_lm_eval.denoiser import Denoiser
 from mdlm_lm_eval.likelihood.block_causal import score_blocks
 from mdlm_lm_eval.likelihood.canvases import LikelihoodRequest, answer_length, answer_tokens, chunks, truncate
 from mdlm_lm_eval.likelihood.masks import Corruption, chain_corruptions, monte_carlo_corruptions
 from mdlm_lm_eval.likelihood.passes import LikelihoodCanvas, read
 from mdlm_lm_eval.likelihood.trajectories import Trajectory
+from mdlm_lm_eval.model.denoiser import Denoiser
 from mdlm_lm_eval.options import LikelihoodOptions, OptionError, without_duel
 
 # Canvases are made while batches are formed. Requests that share a context share canvases; the bounds keep tasks with

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from mdlm_lm_eval.decoding.proposals import propose
 from mdlm_lm_eval.decoding.selection import sure_enough
-from mdlm_lm_eval.denoiser import NonFiniteLogitsError
 from mdlm_lm_eval.likelihood.canvases import LikelihoodRequest
+from mdlm_lm_eval.model.denoiser import NonFiniteLogitsError
 from mdlm_lm_eval.options import DecodingOptions, LikelihoodOptions
 
 

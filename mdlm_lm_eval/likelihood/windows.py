@@ -11,9 +11,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from mdlm_lm_eval.canvas_cache import CanvasCache
-from mdlm_lm_eval.denoiser import Denoiser
 from mdlm_lm_eval.likelihood.passes import LikelihoodCanvas
+from mdlm_lm_eval.model.denoiser import Denoiser
+from mdlm_lm_eval.model.kv_cache import CanvasCache
 
 # What a column of a row is; windows have numbers from 1.
 FINISHED, _BESIDE, _PADDING = 0, -1, -2

@@ -12,8 +12,8 @@ from lm_eval.api.registry import get_model
 from lm_eval.loggers import EvaluationTracker
 from lm_eval.utils import sanitize_model_name, set_torch_seed
 
-from mdlm_lm_eval.devices import best_device
 from mdlm_lm_eval.lm import MDLM
+from mdlm_lm_eval.model.devices import best_device
 from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.results.privacy import published_text
 from mdlm_lm_eval.results.sentences import one_line

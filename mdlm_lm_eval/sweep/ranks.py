@@ -7,7 +7,7 @@ import torch.distributed
 from accelerate import PartialState
 from accelerate.utils import broadcast_object_list
 
-from mdlm_lm_eval.devices import best_device, share_cpu_among_processes
+from mdlm_lm_eval.model.devices import best_device, share_cpu_among_processes
 from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.sweep.plan import Cell
 

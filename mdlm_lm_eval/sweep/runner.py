@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from mdlm_lm_eval.devices import usable_device
+from mdlm_lm_eval.model.devices import usable_device
 from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.results.locks import Claim
 from mdlm_lm_eval.sweep.board import Board

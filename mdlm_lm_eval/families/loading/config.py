@@ -11,10 +11,10 @@ from transformers.quantizers.auto import AutoQuantizationConfig
 from transformers.utils import CONFIG_NAME
 
 from mdlm_lm_eval.default_model import model_path
-from mdlm_lm_eval.families.attention import AttentionPattern
 from mdlm_lm_eval.families.loading.errors import reason, refusing, remote_code_sentence
 from mdlm_lm_eval.families.loading.hub import check_source
 from mdlm_lm_eval.families.registry import all_families, family_names, family_of, published_family
+from mdlm_lm_eval.model.attention import AttentionPattern
 from mdlm_lm_eval.options import DecodingOptions, OptionError, defaults_of
 from mdlm_lm_eval.values import must_be, shown
 

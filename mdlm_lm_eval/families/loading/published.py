@@ -5,7 +5,7 @@ from typing import Any, TypeVar
 
 from transformers import PretrainedConfig
 
-from mdlm_lm_eval.families.attention import AttentionPattern
+from mdlm_lm_eval.model.attention import AttentionPattern
 from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.values import must_be
 

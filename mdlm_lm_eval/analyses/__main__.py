@@ -121,8 +121,8 @@ def _run_groups(given: argparse.Namespace) -> None:
     default = None if given.model == "hf" else TABLE_MASKS
     options = _options("attribution_groups", given, OPEN_ENDED, _whole("n_masks", given.n_masks, default))
     with importing(COMMAND):
-        from mdlm_lm_eval.attribution.output import over_tasks
-        from mdlm_lm_eval.attribution.runner import group_rows, run
+        from mdlm_lm_eval.analyses.output import over_tasks
+        from mdlm_lm_eval.analyses.runner import group_rows, run
 
     report = run(options, group_rows)
     groups = over_tasks(report.rows, "gradient", ["group"])
@@ -141,9 +141,9 @@ def _run_examples(given: argparse.Namespace) -> None:
     n_masks = _whole("n_masks", given.n_masks, None)
     options = _options("attribution_examples", given, tasks, n_masks, **reordering)
     with importing(COMMAND):
-        from mdlm_lm_eval.attribution.figures import draw_examples
-        from mdlm_lm_eval.attribution.output import over_tasks
-        from mdlm_lm_eval.attribution.runner import example_rows, run
+        from mdlm_lm_eval.analyses.figures import draw_examples
+        from mdlm_lm_eval.analyses.output import over_tasks
+        from mdlm_lm_eval.analyses.runner import example_rows, run
 
     report = run(options, example_rows)
     places = over_tasks(report.rows, "gradient", ["place"])
@@ -166,9 +166,9 @@ def _run_confidence(given: argparse.Namespace) -> None:
     counts = sorted({parse_whole("n_masks", count.strip(), least=1) for count in given.n_masks.split(",")})
     options = _options("confidence", given, OPEN_ENDED, *counts)
     with importing(COMMAND):
-        from mdlm_lm_eval.attribution.figures import draw_confidence
-        from mdlm_lm_eval.attribution.output import over_tasks
-        from mdlm_lm_eval.attribution.runner import confidence_rows, run
+        from mdlm_lm_eval.analyses.figures import draw_confidence
+        from mdlm_lm_eval.analyses.output import over_tasks
+        from mdlm_lm_eval.analyses.runner import confidence_rows, run
 
     report = run(options, confidence_rows)
     values = ("confidence", "entropy", "correct")
@@ -186,9 +186,9 @@ def _run_confidence(given: argparse.Namespace) -> None:
 
 def _run_shots_against_masks(given: argparse.Namespace) -> None:
     with importing(COMMAND):
-        from mdlm_lm_eval.attribution.figures import draw_shots_against_masks
-        from mdlm_lm_eval.attribution.output import Report
-        from mdlm_lm_eval.attribution.shots_against_masks import by_model, gains_and_losses, read_scores
+        from mdlm_lm_eval.analyses.figures import draw_shots_against_masks
+        from mdlm_lm_eval.analyses.output import Report
+        from mdlm_lm_eval.analyses.shots_against_masks import by_model, gains_and_losses, read_scores
 
     shots, masks = _few_and_many("shots", given.shots), _few_and_many("masks", given.masks)
     rows = gains_and_losses(read_scores(given.results), shots=shots, masks=masks)
@@ -208,7 +208,7 @@ def _run_shots_against_masks(given: argparse.Namespace) -> None:
 def _options(
     analysis: str, given: argparse.Namespace, default_tasks: str, *n_masks: int | None, **reordering: int
 ) -> Any:
-    from mdlm_lm_eval.attribution.options import AnalysisOptions
+    from mdlm_lm_eval.analyses.options import AnalysisOptions
 
     return AnalysisOptions(
         analysis=analysis,

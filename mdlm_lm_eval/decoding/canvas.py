@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from mdlm_lm_eval.families.attention import FULL_ATTENTION, AttentionPattern
+from mdlm_lm_eval.model.attention import FULL_ATTENTION, AttentionPattern
 from mdlm_lm_eval.options import DecodingOptions, OptionError
 
 DEFAULT_MAX_GEN_TOKS = 256

@@ -7,14 +7,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mdlm_lm_eval.attribution.models import PromptEncoding
-from mdlm_lm_eval.attribution.tasks import examples_of
-from mdlm_lm_eval.canvas import build_canvas, build_infill_canvas
-from mdlm_lm_eval.denoiser import Denoiser
+from mdlm_lm_eval.analyses.models import PromptEncoding
+from mdlm_lm_eval.analyses.tasks import examples_of
+from mdlm_lm_eval.decoding.canvas import build_canvas, build_infill_canvas
 from mdlm_lm_eval.families.loading.errors import refusing
+from mdlm_lm_eval.model.denoiser import Denoiser
+from mdlm_lm_eval.model.text import SLOT_MARKER
 from mdlm_lm_eval.options import DecodingOptions, OptionError
 from mdlm_lm_eval.tasks import prompts
-from mdlm_lm_eval.text import SLOT_MARKER
 
 
 @dataclass(frozen=True)

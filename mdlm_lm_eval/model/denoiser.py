@@ -6,8 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mdlm_lm_eval.canvas_cache import CanvasCache
-from mdlm_lm_eval.families.attention import FULL_ATTENTION, AttentionPattern, block_causal_mask
+from mdlm_lm_eval.model.attention import FULL_ATTENTION, AttentionPattern, block_causal_mask
+from mdlm_lm_eval.model.kv_cache import CanvasCache
 
 
 class NonFiniteLogitsError(ArithmeticError):

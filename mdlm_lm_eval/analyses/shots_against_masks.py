@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import StatisticsError, correlation
 from typing import Any
 
-from mdlm_lm_eval.attribution.output import Row, over_tasks
+from mdlm_lm_eval.analyses.output import Row, over_tasks
 from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.results.asked import asked_masks, options_of
 from mdlm_lm_eval.results.files import UnusableFile

@@ -16,9 +16,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mdlm_lm_eval.attribution.prompts import Prompt, padded
+from mdlm_lm_eval.analyses.prompts import Prompt, padded
 from mdlm_lm_eval.batching import Batches
-from mdlm_lm_eval.denoiser import Denoiser
+from mdlm_lm_eval.model.denoiser import Denoiser
 from mdlm_lm_eval.options import OptionError
 
 N_LAST = 50  # of table 1's second group

@@ -8,15 +8,15 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTra
 from transformers.utils import CONFIG_NAME
 
 from mdlm_lm_eval import families
-from mdlm_lm_eval.attribution.options import AUTOREGRESSIVE, AnalysisOptions
+from mdlm_lm_eval.analyses.options import AUTOREGRESSIVE, AnalysisOptions
 from mdlm_lm_eval.context import context_length
 from mdlm_lm_eval.default_model import default_model_path
-from mdlm_lm_eval.denoiser import Denoiser
-from mdlm_lm_eval.devices import best_device
-from mdlm_lm_eval.families.attention import FULL_ATTENTION, AttentionPattern
 from mdlm_lm_eval.families.loading.errors import refusing
 from mdlm_lm_eval.families.loading.hub import check_source
 from mdlm_lm_eval.loading import load_denoiser
+from mdlm_lm_eval.model.attention import FULL_ATTENTION, AttentionPattern
+from mdlm_lm_eval.model.denoiser import Denoiser
+from mdlm_lm_eval.model.devices import best_device
 from mdlm_lm_eval.model_arguments import (
     BITSANDBYTES_NAMES,
     FROM_PRETRAINED_NAMES,

@@ -7,22 +7,22 @@ from typing import Any
 from tqdm import tqdm
 
 from mdlm_lm_eval import families
-from mdlm_lm_eval.attribution.confidence import predict
-from mdlm_lm_eval.attribution.gradients import attribute, example_means, group_means
-from mdlm_lm_eval.attribution.models import (
+from mdlm_lm_eval.analyses.confidence import predict
+from mdlm_lm_eval.analyses.gradients import attribute, example_means, group_means
+from mdlm_lm_eval.analyses.models import (
     PromptEncoding,
     check_model_arguments,
     load_model,
     pretrained_path,
     read_encoding,
 )
-from mdlm_lm_eval.attribution.options import AnalysisOptions
-from mdlm_lm_eval.attribution.output import Report, Row
-from mdlm_lm_eval.attribution.prompts import Prompt, build_prompt
-from mdlm_lm_eval.attribution.tasks import examples_of, load_tasks, relevant_examples, reorder_examples
+from mdlm_lm_eval.analyses.options import AnalysisOptions
+from mdlm_lm_eval.analyses.output import Report, Row
+from mdlm_lm_eval.analyses.prompts import Prompt, build_prompt
+from mdlm_lm_eval.analyses.tasks import examples_of, load_tasks, relevant_examples, reorder_examples
 from mdlm_lm_eval.batching import Batches
-from mdlm_lm_eval.denoiser import Denoiser, NonFiniteLogitsError
-from mdlm_lm_eval.devices import check_device
+from mdlm_lm_eval.model.denoiser import Denoiser, NonFiniteLogitsError
+from mdlm_lm_eval.model.devices import check_device
 from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.results.files import check_writable
 from mdlm_lm_eval.results.names import BUILT_IN

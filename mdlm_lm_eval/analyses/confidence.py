@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from mdlm_lm_eval.attribution.prompts import Prompt, padded
+from mdlm_lm_eval.analyses.prompts import Prompt, padded
 from mdlm_lm_eval.batching import Batches
-from mdlm_lm_eval.denoiser import Denoiser, NonFiniteLogitsError
+from mdlm_lm_eval.model.denoiser import Denoiser, NonFiniteLogitsError
 
 
 @dataclass(frozen=True)
