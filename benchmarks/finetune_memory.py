@@ -16,9 +16,9 @@ import torch
 from peft import LoraConfig, get_peft_model
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from mdlm_finetune import Example, MaskAgnosticCollator, mask_agnostic_loss
-from mdlm_finetune.arguments import FinetuneArguments, read_arguments
+from mdlm_finetune import Collator, Example, mask_agnostic_loss
 from mdlm_finetune.objectives.mask_agnostic import MaskAgnostic
+from mdlm_finetune.recipe import Recipe, read_arguments
 from mdlm_finetune.trainer import predictions
 from mdlm_lm_eval.model.denoiser import Denoiser
 
@@ -53,12 +53,12 @@ def llada_8b(layers: int, vocabulary: int) -> LlamaConfig:
     )
 
 
-def adapted(model: Any, recipe: FinetuneArguments) -> Any:
+def adapted(model: Any, recipe: Recipe) -> Any:
     lora = LoraConfig(r=recipe.lora_r, lora_alpha=recipe.lora_alpha, target_modules="all-linear")
     return get_peft_model(model, lora)
 
 
-def count(layers: int, length: int, n_answer: int, recipe: FinetuneArguments, *, checkpointing: bool) -> Point:
+def count(layers: int, length: int, n_answer: int, recipe: Recipe, *, checkpointing: bool) -> Point:
     """Runs one forward pass of the loss and counts what it keeps."""
     torch.manual_seed(0)
     with torch.device("meta"):
@@ -70,9 +70,8 @@ def count(layers: int, length: int, n_answer: int, recipe: FinetuneArguments, *,
         model.enable_input_require_grads()
     model.train()
     own = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
-    collator = MaskAgnosticCollator(
-        mask_token_id=5, eos_token_id=1, max_length=length, p_low=1.0, p_high=1.0, masks_start=8, masks_end=8
-    )
+    objective = MaskAgnostic(p_low=1.0, p_high=1.0, masks_start=8, masks_end=8)
+    collator = Collator(objective, mask_token_id=5, eos_token_id=1, max_length=length)
     prompt = length - n_answer - 8
     views = collator([Example(n, [7] * prompt, [9] * n_answer) for n in range(recipe.per_device_train_batch_size)], 0)
     denoiser = Denoiser(model, mask_token_id=5, pad_token_id=1)
@@ -104,7 +103,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--answer_tokens", type=int, default=1024, help="masked answer tokens of a row, at the worst")
     arguments = parser.parse_args()
-    recipe, objective, _ = read_arguments([f"--config={RECIPE}"])
+    recipe, objective, *_ = read_arguments([f"--config={RECIPE}"])
     assert isinstance(objective, MaskAgnostic)
     with torch.device("meta"):
         whole = adapted(LlamaForCausalLM(llada_8b(LAYERS, VOCABULARY)), recipe)

@@ -27,12 +27,13 @@ def vary(content: dict[str, Any], n: int, rng: Random) -> None:
     config = content["config"]
     config["limit"] = None
     config["model_args"] = {"pretrained": model, "n_masks": masks}
-    config["mdlm"]["pretrained"] = model
+    config["mdlm"]["pretrained"] = config["mdlm"]["weights"] = model
     config["mdlm"]["decoding"]["n_masks"] = masks
     for task, counts in content["n-samples"].items():
         counts["effective"] = counts["original"]
         content["results"][task]["exact_match,none"] = rng.randint(300, 1000) / counts["original"]
-        config["mdlm"]["tasks"][task]["masks"] = [masks, masks]
+        config["mdlm"]["tasks"][task] |= {"masks": [masks, masks], "asked_masks": [masks, masks]}
+    config["mdlm"]["settings"][0]["options"]["n_masks"] = masks
 
 
 def main() -> None:

@@ -14,7 +14,7 @@ import yaml
 from mdlm_lm_eval.results.markdown import markdown_table
 from mdlm_lm_eval.sweep.__main__ import RECIPES
 from mdlm_lm_eval.sweep.plan import plan
-from mdlm_lm_eval.sweep.tasks import Tasks
+from mdlm_lm_eval.sweep.run import Tasks
 
 # LLaDA-8B: its config.json.
 LAYERS, WIDTH, FEED_FORWARD, VOCABULARY = 32, 4096, 12_288, 126_464
@@ -33,8 +33,7 @@ def main() -> None:
         settings = yaml.safe_load(path.read_text())
         if path.stem[:3] in ("e09", "e10", "e11"):
             settings["peft"] = ["none", "ce", "ce-tv"] if path.stem.startswith("e09") else ["none", "ce-tv"]
-        sweep = plan(settings)
-        cells = Tasks(sweep).expand(sweep.cells)
+        cells = Tasks(plan(settings)).expanded().cells
         exaflop = sum(_operations(cell, given.prompt_tokens) for cell in cells) / 1e18
         hours = exaflop * 1e6 / given.tflops / 3600
         total += hours

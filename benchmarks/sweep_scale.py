@@ -2,7 +2,7 @@
 
     python benchmarks/sweep_scale.py --cells 10000 --processes 100 --kills 20
 
-Every process goes through the same cells by the same claims as `mdlm-sweep`, and writes each as a whole folder with one
+Every process goes through the same cells by the same locks as `mdlm-sweep`, and writes each as a whole folder with one
 small file. A cell that was computed twice shows in the processes' logs, one that was lost in the folder.
 """
 
@@ -16,9 +16,8 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from mdlm_lm_eval.results.files import UnusableFile, read_json, whole_folder
-from mdlm_lm_eval.results.locks import clear_claims
-from mdlm_lm_eval.results.sharing import Shared
+from mdlm_lm_eval.sweep.claims import RESULT_FILE, Claims
+from mdlm_lm_eval.sweep.plan import Cell, Sweep
 
 
 def main() -> None:
@@ -40,7 +39,7 @@ def main() -> None:
         for process, share in zip(
             rng.sample(processes, given.kills), sorted(rng.random() for _ in range(given.kills)), strict=True
         ):
-            while len(os.listdir(output)) < 0.9 * share * given.cells:
+            while len(list(output.glob("model/*"))) < 0.9 * share * given.cells:
                 time.sleep(0.05)
             os.kill(process, signal.SIGKILL)
             codes[os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])] += 1
@@ -53,34 +52,33 @@ def main() -> None:
 def _start(output: Path, logs: Path, cells: int) -> int:
     if child := os.fork():
         return child
-    begun, own = time.process_time(), []
+    begun = time.process_time()
+    claims = _claims(output, cells)
     with open(logs / str(os.getpid()), "w", buffering=1) as log:
-        shared = Shared(range(cells), lambda cell: output / f"cell{cell}", lambda cell: _is_done(output, cell))
-        for cell, claim in shared:
-            if claim.lost:
+        while claims.left:
+            if (taken := claims.take()) is None:
+                time.sleep(0.1)
                 continue
-            with whole_folder(output / f"cell{cell}") as scratch:
-                (scratch / "results_cell.json").write_text(json.dumps({"cell": cell}))
-            own.append(cell)
-            print(cell, file=log)
+            cell, lock = taken
+            result = {"config": {"mdlm_sweep": {"settings": claims.settings(cell)}}}
+            claims.finish(cell, {RESULT_FILE: json.dumps(result).encode()})
+            print(cell.task, file=log)
+            lock.release()
         print(f"cpu {time.process_time() - begun}", file=log)
     os._exit(0)
 
 
-def _is_done(output: Path, cell: int) -> bool:
-    try:
-        return bool(read_json(output / f"cell{cell}" / "results_cell.json")["cell"] == cell)
-    except UnusableFile:
-        return False
+def _claims(output: Path, cells: int) -> Claims:
+    return Claims(Sweep(tuple(Cell(task=str(n)) for n in range(cells)), model="model"), output)
 
 
 def _report(output: Path, logs: Path, cells: int, codes: Counter[int], seconds: float) -> None:
     lines = [line for log in logs.iterdir() for line in log.read_text().splitlines()]
     computed = Counter(int(line) for line in lines if line.isdigit())
     cpu = sum(float(line.split()[1]) for line in lines if line.startswith("cpu"))
-    clear_claims(output)  # as a sweep does at its end
-    lost = [cell for cell in range(cells) if not _is_done(output, cell)]
-    left = [path.name for path in output.iterdir() if path.name.startswith(".")]
+    claims = _claims(output, cells)
+    lost = [cell for cell in claims.left if not claims.is_finished(cell)]
+    left = [path.name for path in (output / "model").glob(".*")]
     print(f"{cells} cells, exit codes {dict(codes)}, {seconds:.1f} s, {1000 * seconds / cells:.2f} ms a cell")
     print(f"CPU of those that ended by themselves: {1000 * cpu / cells:.2f} ms a cell")
     print(f"computed twice: {sum(n > 1 for n in computed.values())}, lost: {len(lost)}, files left behind: {left}")

@@ -1,67 +1,87 @@
-"""Writes the tables of options into README.md and docs/options.md: `python docs/write_options.py`."""
+"""Writes the tables of options and presets into the documentation: `python docs/write_options.py`."""
 
 from dataclasses import Field
 from pathlib import Path
 from typing import Any
 
-from mdlm_lm_eval.options import (
-    DecodingOptions,
-    LikelihoodOptions,
-    ModelOptions,
-    about,
-    options_of,
-    requirement,
-)
+import yaml
+
+import mdlm_lm_eval.presets
+from mdlm_lm_eval.options import DecodingOptions, LikelihoodOptions, ModelOptions, about, options_of
 from mdlm_lm_eval.results.markdown import markdown_table, replace_table
-from mdlm_lm_eval.values import shown
 
-MOST_USED = (
-    "n_masks",
-    "steps",
-    "block_length",
-    "unmasking",
-    "confidence_threshold",
-    "temperature",
-    "cfg_scale",
-    "cache",
-    "likelihood",
-    "mc_num",
-)
 TABLES = {"decoding": DecodingOptions, "likelihood": LikelihoodOptions, "model": ModelOptions}
+PUBLISHED = Path(mdlm_lm_eval.presets.__file__).parent / "published.yaml"
+UNSAFE = "--confirm_run_unsafe_code"
 
 
-def write(readme: Path, page: Path) -> None:
-    """Fills the marked places of both files."""
-    options = {name: list(options_of(kind)) for name, kind in TABLES.items()}
-    once = {each.name: each for kind in reversed(options.values()) for each in kind}
-    header = ("option", "default", "meaning", "LLaDA's scripts", "Dream's")
-    replace_table(readme, "options", markdown_table(header, [_short(once[name]) for name in MOST_USED]))
-    for name, declared in options.items():
-        header = ["option", "default", "must be", "meaning"]
-        names = ["in LLaDA's scripts", "in Dream's"] if name != "model" else []
-        rows = [_long(each)[: len(header) + len(names)] for each in declared]
-        replace_table(page, name, markdown_table([*header, *names], rows))
+def write(*pages: Path) -> None:
+    """Fills the marked places of these pages."""
+    published = yaml.safe_load(PUBLISHED.read_text(encoding="utf-8"))
+    tables = {
+        name: markdown_table(("option", "default", "meaning"), map(_option, options_of(kind)))
+        for name, kind in TABLES.items()
+    }
+    common = {model: _common(facts) for model, facts in published.items()}
+    checkpoints = (
+        (f"`{model}`", f"`{facts['pretrained']}`", _code(_model_arguments(facts), *common[model]))
+        for model, facts in published.items()
+    )
+    tables["models"] = markdown_table(("model", "checkpoint", "common flags"), checkpoints)
+    by_task: dict[str, list[str]] = {}
+    for model, facts in published.items():
+        for name, preset in facts["presets"].items():
+            task = _task([flag for flag in flags(preset["run"]) if flag not in (*common[model], UNSAFE)])
+            score = f"`{model}/{name}` {preset['score']}{'†' * preset['settings_only']}"
+            by_task.setdefault(task, []).append(score)
+    scores = ((task, "<br>".join(by_task[task])) for task in sorted(by_task))
+    tables["presets"] = markdown_table(("task, shots, other flags", "preset and published score"), scores)
+    for page in pages:
+        for name, table in tables.items():
+            replace_table(page, name, table)
 
 
-def _short(declared: Field[Any]) -> list[str]:
+def flags(run: str) -> list[str]:
+    """A command line's flags, each with its values."""
+    first, *others = run.split(" --")
+    return [first, *(f"--{other}" for other in others)]
+
+
+def _common(facts: dict[str, Any]) -> list[str]:
+    """The flags that all commands of a model have, but for the shots."""
+    first, *others = (flags(preset["run"]) for preset in facts["presets"].values())
+    return [flag for flag in first if all(flag in other for other in others) and "--num_fewshot" not in flag]
+
+
+def _task(given: list[str]) -> str:
+    """`gsm8k`, 5, `--confirm_run_unsafe_code`: the task, the shots where they are given, and the other flags."""
+    values = dict(flag.split(" ", 1) for flag in given if flag.startswith(("--tasks", "--num_fewshot")))
+    others = [flag for flag in given if flag.split()[0] not in values]
+    return ", ".join(filter(None, (_code(values["--tasks"]), values.get("--num_fewshot"), _code(*others))))
+
+
+def _model_arguments(facts: dict[str, Any]) -> str:
+    return f"--model_args ...,{facts['model_args']}" if "model_args" in facts else ""
+
+
+def _code(*words: str) -> str:
+    text = " ".join(filter(None, words))
+    return f"`{text}`" if text else ""
+
+
+def _option(declared: Field[Any]) -> tuple[str, ...]:
     known = about(declared)
-    choices = f": {requirement(declared).removeprefix('one of ')}" if known.choices is not None else ""
-    return [f"`{declared.name}`", _default(declared), f"{known.help}{choices}", *_elsewhere(declared)]
-
-
-def _long(declared: Field[Any]) -> list[str]:
-    known = about(declared)
-    return [f"`{declared.name}`", _default(declared), requirement(declared), known.help, *_elsewhere(declared)]
-
-
-def _elsewhere(declared: Field[Any]) -> list[str]:
-    return [f"`{name}`" if name else "" for name in (about(declared).llada, about(declared).dream)]
-
-
-def _default(declared: Field[Any]) -> str:
-    return "" if declared.default is None else f"`{shown(declared.default)}`"
+    default = str(declared.default).lower().removesuffix(".0")
+    choices = f": {', '.join(known.choices())}" if known.choices else ""
+    names = {"LLaDA's": known.llada, "Dream's": known.dream}
+    elsewhere = ", ".join(f"{whose} `{name}`" for whose, name in names.items() if name not in ("", declared.name))
+    return (
+        f"`{declared.name}`",
+        "" if default == "none" else f"`{default}`",
+        known.help + choices + (f" ({elsewhere})" if elsewhere else ""),
+    )
 
 
 if __name__ == "__main__":
-    root = Path(__file__).parents[1]
-    write(root / "README.md", root / "docs" / "options.md")
+    folder = Path(__file__).parent
+    write(folder / "options.md", folder / "benchmarks.md")

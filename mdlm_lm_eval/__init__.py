@@ -11,9 +11,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from mdlm_lm_eval.decoding import decode
-    from mdlm_lm_eval.families import load_tokenizer
+    from mdlm_lm_eval.families import load_denoiser, load_tokenizer
     from mdlm_lm_eval.lm import MDLM
-    from mdlm_lm_eval.loading import load_denoiser
     from mdlm_lm_eval.model.denoiser import Denoiser
     from mdlm_lm_eval.options import DecodingOptions, LikelihoodOptions
 
@@ -36,7 +35,7 @@ _MODULE_OF = {
     "DecodingOptions": "mdlm_lm_eval.options",
     "LikelihoodOptions": "mdlm_lm_eval.options",
     "Denoiser": "mdlm_lm_eval.model.denoiser",
-    "load_denoiser": "mdlm_lm_eval.loading",
+    "load_denoiser": "mdlm_lm_eval.families",
     "load_tokenizer": "mdlm_lm_eval.families",
     "decode": "mdlm_lm_eval.decoding",
 }

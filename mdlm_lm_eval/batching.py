@@ -2,8 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-from accelerate import find_executable_batch_size
-from accelerate.utils.memory import should_reduce_batch_size
+from accelerate.utils.memory import clear_device_cache, should_reduce_batch_size
 
 from mdlm_lm_eval.options import OptionError
 
@@ -31,37 +30,26 @@ class Batches:
         Raises OptionError where memory runs out at a size that was asked for, or at one.
         """
         left = list(indices)
-
-        def run_left(batch_size: int) -> None:
-            self.size = batch_size
-            while left:
-                part = _leading(left, rows_of, batch_size * batches_per_call)
-                run(part, batch_size)
-                del left[: len(part)]
-
-        if self.automatic:
-            find_executable_batch_size(run_left, starting_batch_size=self.size, reduce_batch_size_fn=self._smaller)()
-            return
-        try:
-            run_left(self.size)
-        except RuntimeError as error:
-            if not should_reduce_batch_size(error):
-                raise
-            raise OptionError(f"batch_size={self.size} does not fit into memory; use a smaller one, or auto") from error
-
-    def _smaller(self) -> int:
-        if self.size == 1:
-            raise OptionError(
-                "a single request does not fit into memory; use fewer masks (n_masks), dtype=bfloat16, or several GPUs "
-                "(parallelize=True)"
-            )
-        return self.size // 2
-
-
-def _leading(indices: list[int], rows_of: Callable[[int], int], most_rows: int) -> list[int]:
-    rows = 0
-    for count, index in enumerate(indices):
-        rows += rows_of(index)
-        if rows > most_rows:
-            return indices[: max(1, count)]
-    return indices[:]
+        while left:
+            rows = count = 0
+            while count < len(left) and (count == 0 or rows + rows_of(left[count]) <= self.size * batches_per_call):
+                rows += rows_of(left[count])
+                count += 1
+            try:
+                run(left[:count], self.size)
+            except RuntimeError as error:
+                if not should_reduce_batch_size(error):
+                    raise
+                if not self.automatic:
+                    sentence = f"batch_size={self.size} does not fit into memory; use a smaller one, or auto"
+                    raise OptionError(sentence) from error
+                if self.size == 1:
+                    raise OptionError(
+                        "a single request does not fit into memory; use fewer masks (n_masks), dtype=bfloat16, or "
+                        "several GPUs (parallelize=True)"
+                    ) from error
+                self.size //= 2
+            else:
+                del left[:count]
+                continue
+            clear_device_cache(garbage_collection=True)  # here, where the error no longer holds the batch's tensors

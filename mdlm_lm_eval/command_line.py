@@ -1,18 +1,17 @@
-"""What our commands take from lm-eval's command line, without importing the rest of lm-eval."""
+"""What all commands share: `name=value` arguments as lm-eval reads them, and how they end."""
 
 import argparse
-import math
-from collections.abc import Sequence
-from typing import Any, get_args
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
 
-from lm_eval._cli.utils import MergeDictAction, handle_cli_value_string, split_top_level
+from lm_eval._cli.utils import MergeDictAction
 
-from mdlm_lm_eval.options import OPTION_KINDS, TEXT_ARGUMENTS, options_of
-from mdlm_lm_eval.values import OptionError, must_be, shown, spells_number
+from mdlm_lm_eval.options import OptionError
 
-_TEXTS = {"pretrained", "tokenizer", *TEXT_ARGUMENTS} | {
-    each.name for kind in OPTION_KINDS for each in options_of(kind) if str in (each.type, *get_args(each.type))
-}
+_STOPPED, _PIPE_CLOSED = 130, 141  # as a shell counts SIGINT and SIGPIPE
 
 
 class NamedValues(MergeDictAction):
@@ -21,36 +20,44 @@ class NamedValues(MergeDictAction):
     def __call__(
         self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option_string: Any = None
     ) -> None:
-        """Ends the command with one sentence where JSON cannot be read."""
+        """Ends the command where JSON cannot be read."""
         try:
             super().__call__(parser, namespace, values, option_string)
-            check_typed(values)
-        except (ValueError, RecursionError) as error:
+        except ValueError as error:
             parser.error(f"argument {option_string}: {error}")
 
 
-def check_typed(typed: Sequence[str]) -> None:
-    """Raises OptionError where lm-eval makes of one option's words something else than what was typed.
+@contextmanager
+def ending_well(command: str, *, after_stop: str) -> Iterator[None]:
+    """The whole of a command: an OptionError is one sentence and the exit code 2, Ctrl-C says `after_stop`."""
+    try:
+        yield
+        if "torch" in sys.modules:  # a process that is still in its group may be aborted when it ends
+            from torch import distributed
 
-    It takes 0x10, 1_0 and digits of another script for numbers, a text such as 1.10 for the number 1.1, the last of two
-    values, and of several words the first alone where that is JSON.
-    """
-    if len(typed) > 1 and typed[0].lstrip().startswith("{"):
-        raise OptionError(f"{shown(typed[1])} has no effect behind JSON; put it into the JSON")
-    for text in typed:
-        names = [pair.partition("=")[0].strip() for pair in split_top_level(text)]
-        twice = next((name for name in names if names.count(name) > 1 and name), None)
-        if twice and not text.lstrip().startswith("{"):
-            raise OptionError(f"{twice} stands there twice in {shown(text)}; give it once")
-    for pair in (pair for text in typed for pair in split_top_level(text)):
-        name, _, text = pair.partition("=")
-        number = handle_cli_value_string(text)
-        if not isinstance(number, (int, float)) or isinstance(number, bool):
-            continue
-        if name in _TEXTS and str(number) != text:
-            raise OptionError(
-                f"{name}={text} would be read as {number}; type it with both pairs of quotes: '{name}=\"{text}\"'"
-            )
-        # Of nan and inf the option itself says more.
-        if abs(number) < math.inf and not spells_number(text.strip()):
-            raise must_be(name, "typed in plain digits", text)
+            if distributed.is_available() and distributed.is_initialized():
+                distributed.destroy_process_group()
+        sys.stdout.flush()
+    except OptionError as error:
+        sys.stderr.write(f"{command}: {error}\n")
+        sys.exit(2)
+    except BrokenPipeError:
+        # The reader is gone; what is left would fail once more when Python ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(_PIPE_CLOSED)
+    except KeyboardInterrupt:
+        sys.stderr.write(f"\n{command}: stopped; {after_stop}\n")
+        sys.exit(_STOPPED)
+
+
+def show_option_errors_alone() -> None:
+    """Lets an OptionError that ends the `lm_eval` command be one sentence without a traceback."""
+    before = sys.excepthook
+
+    def show(kind: type[BaseException], error: BaseException, trace: Any) -> None:
+        if isinstance(error, OptionError):
+            sys.stderr.write(f"mdlm: {error}\n")
+        else:
+            before(kind, error, trace)
+
+    sys.excepthook = show

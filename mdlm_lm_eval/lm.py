@@ -1,46 +1,59 @@
 """The lm-eval model `mdlm`: requests in, strings and log-likelihoods out."""
 
+import hashlib
+import json
 import logging
+import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from functools import cached_property
 from typing import Any
 
 import torch
+from accelerate import Accelerator, InitProcessGroupKwargs
+from accelerate.utils import get_max_memory
 from lm_eval.api.instance import Instance
 from lm_eval.api.model import CacheHook
 from lm_eval.models.huggingface import HFLM
+from lm_eval.models.utils_hf import get_dtype
 from tqdm import tqdm
+from transformers import BitsAndBytesConfig, PreTrainedModel
 
 from mdlm_lm_eval import families
 from mdlm_lm_eval.batching import Batches
+from mdlm_lm_eval.command_line import show_option_errors_alone
 from mdlm_lm_eval.decoding import decode_canvases
-from mdlm_lm_eval.decoding.blocks import attention_in_effect, cached_blocks
-from mdlm_lm_eval.decoding.canvas import Canvas, build_canvas, build_infill_canvas
+from mdlm_lm_eval.decoding.canvas import Canvas, build_canvas, build_infill_canvas, seed_of
 from mdlm_lm_eval.decoding.completion import Completion, Cost
 from mdlm_lm_eval.decoding.requirements import check_decoding
-from mdlm_lm_eval.diffusion_hflm import DiffusionHFLM
+from mdlm_lm_eval.default_model import BUILT_IN, model_path
+from mdlm_lm_eval.families import context_length
 from mdlm_lm_eval.likelihood import LikelihoodRequest, most_rows, rolling_windows, score, truncated_tokens
-from mdlm_lm_eval.model.denoiser import NonFiniteLogitsError
-from mdlm_lm_eval.model.devices import Usage, measured
-from mdlm_lm_eval.model.text import Ending, encode_infill
-from mdlm_lm_eval.options import LikelihoodOptions, OptionError
-from mdlm_lm_eval.provenance import fingerprint, provenance
+from mdlm_lm_eval.model import devices
+from mdlm_lm_eval.model.denoiser import Denoiser, NonFiniteLogitsError
+from mdlm_lm_eval.model.text import Ending, closing_ids, encode_infill, encode_without_masks
+from mdlm_lm_eval.options import DecodingOptions, LikelihoodOptions, OptionError, parse_flag, shown
+from mdlm_lm_eval.record import Answer, RunRecord, fingerprint, provenance
 from mdlm_lm_eval.request_cache import RequestCache, claim_cache
-from mdlm_lm_eval.requests import GenerationSettings, RequestSeeds, parse_gen_kwargs
-from mdlm_lm_eval.results.audit import Answer, audited_request, chosen_for_audit
-from mdlm_lm_eval.results.cost import TaskCost
-from mdlm_lm_eval.step_bar import StepBar
-from mdlm_lm_eval.values import shown
+from mdlm_lm_eval.resolve import Request, Settings, resolve
 
 logger = logging.getLogger(__name__)
+show_option_errors_alone()
 
 # `batch_size=auto` starts from max_batch_size and halves when memory runs out; a CPU swaps long before it says so.
 _MAX_AUTO_BATCH_ON_CPU = 16
 # Likelihood results reach the request cache after this many batches.
 _BATCHES_PER_SAVE = 16
+# What a completion took, as results name it.
+_COUNTS = ("forward_passes", "denoising_steps", "layer_tokens", "written_tokens", "answer_tokens")
+_AMOUNTS = (*_COUNTS, "seconds", "peak_memory_bytes")
+# HFLM's arguments that its methods read, and those that belong to methods which are others here.
+_OF_HFLM = "mixed_precision_dtype max_length batch_size max_batch_size add_bos_token prefix_token_id think_end_token"
+_OF_METHODS = (*_OF_HFLM.split(), "enable_thinking", "chat_template_args")
+_WITHOUT_EFFECT = ("backend", "logits_cache", "softmax_dtype", "truncation", "use_cache")
 
 
 @dataclass(frozen=True)
@@ -48,288 +61,207 @@ class Generation:
     """One generation request, ready to decode."""
 
     instance: Instance
-    settings: GenerationSettings
+    request: Request
     canvas: Canvas
     truncated: int
     fillers: int
     ending: Ending
-    sampled: bool  # whether repetitions differ
-
-    @property
-    def has_own_key(self) -> bool:
-        """Whether lm-eval's `--use_cache` would give all repetitions one answer, or, as `do_sample` is set, none."""
-        return self.sampled or bool(self.instance.args[1].get("do_sample"))
-
-    def without_cache(self) -> "Generation":
-        """The same, decoded exactly."""
-        return replace(self, settings=replace(self.settings, options=self.settings.options.override({"cache": "none"})))
+    own_key: bool  # whether lm-eval's `--use_cache` would give all repetitions one answer, or none
 
 
-@contextmanager
-def _naming_requests(instances: Sequence[Instance]) -> Iterator[None]:
-    """Names task and document where the logits of one of these requests are not finite."""
-    try:
-        yield
-    except NonFiniteLogitsError as error:
-        instance = instances[error.index]
-        raise OptionError(
-            f"the model's logits are not finite (NaN or infinity) for the task {instance.task_name}, document "
-            f"{instance.doc_id}: its weights are damaged, or its dtype is too narrow (try dtype=float32)"
-        ) from error
-
-
-class MDLM(DiffusionHFLM):
+class MDLM(HFLM):
     """Masked diffusion language model for lm-eval, registered as `mdlm`.
 
-    Takes HFLM's arguments (`pretrained`, `dtype`, `peft`, `revision`, `batch_size`, ...), the fields of
-    `DecodingOptions` and `LikelihoodOptions`, a `preset` of them, `mask_token_id`, `shift_logits`, and transformers'
-    loading arguments.
+    `pretrained` is a hub id, a folder, a model object, or the name of a model that comes with the package. Takes HFLM's
+    and transformers' arguments, the fields of `DecodingOptions` and `LikelihoodOptions`, and those of `ModelOptions`.
+    Raises OptionError, before weights are read, for an unknown argument and for an option that the model cannot do.
     """
 
-    def check_task(self, output_type: str, gen_kwargs: Mapping[str, Any] | None) -> None:
-        """Raises OptionError where requests of a task would be refused, before any of another is run."""
-        if output_type == "generate_until":
-            parse_gen_kwargs(gen_kwargs or {}, self.decoding, self.explicit, self._arguments.typed)
-        else:
-            self._check_likelihood(rolling=output_type == "loglikelihood_rolling")
+    _model: Any  # set by HFLM
+    peft: str | None
 
-    # Generation
+    def __init__(self, pretrained: str | PreTrainedModel | None = BUILT_IN, **arguments: Any) -> None:
+        model: Any = pretrained if isinstance(pretrained, torch.nn.Module) else None
+        name = model_path(str(pretrained or BUILT_IN)) if model is None else model.name_or_path
+        where: dict[str, Any] = {
+            "revision": str(arguments.get("revision") or "main"),
+            "subfolder": str(arguments.get("subfolder") or ""),
+            "trust_remote_code": parse_flag("trust_remote_code", arguments.get("trust_remote_code") or False),
+        }
+        self._config = families.load_config(name, **where) if model is None else model.config
+        families.check_config(self._config, name or "a model object")
+        self._family = family = families.family_of(self._config)
+        settings = self._resolve(arguments)
+        loading = dict(settings.loading)
+        for key in sorted(set(_WITHOUT_EFFECT) & loading.keys()):
+            logger.warning("%s has no effect with --model mdlm", key)
+        of_methods = {key: loading.pop(key) for key in _OF_METHODS if key in loading}
+        fast, tokenizer = loading.pop("use_fast_tokenizer", True), loading.pop("tokenizer", name)
+        if isinstance(tokenizer, (str, int, float)):
+            if not tokenizer:
+                raise OptionError("tokenizer is not set; a model object that names no checkpoint needs it")
+            how = {**where, "use_fast_tokenizer": fast, "add_bos_token": of_methods.get("add_bos_token")}
+            tokenizer = families.load_tokenizer(str(tokenizer), config=self._config, **how)
+        self.mask_token_id = families.resolve_mask_token_id(self._config, tokenizer, settings.model.mask_token_id)
+        shift = settings.model.shift_logits
+        shift = family.shift(self._config) if shift is None else shift
+        self._context = context_length(self._config, tokenizer)
+        self._max_length = of_methods.get("max_length")  # as HFLM sets it
+        self._fit(settings.decoding)
+        peft = str(loading.pop("peft", None) or "") or None
+        for key in (*where, *_WITHOUT_EFFECT):
+            loading.pop(key, None)
+        self._rank, self._world_size = 0, 1
+        if model is None:
+            dtype = get_dtype(loading.pop("torch_dtype", None) or loading.pop("dtype", None) or "auto")
+            loading = self._placed(_quantised(loading))
+            model = families.load_model(name, self._config, dtype=dtype, **where, **loading)
+        if peft:
+            model = families.load_adapter(model, peft, revision=where["revision"])
+        place, logging.getLogger(HFLM.__module__).disabled = (self._rank, self._world_size), True
+        # It warns of models that it did not load itself.
+        super().__init__(model, backend="causal", tokenizer=tokenizer, peft=peft, **where, **of_methods)
+        logging.getLogger(HFLM.__module__).disabled = False
+        self._rank, self._world_size = place
+        self.pretrained = self.checkpoint = name
+        self.enable_thinking = of_methods.get("enable_thinking")
+        # Now, as somebody may train into these folders while the model is evaluated.
+        self.weights = families.files_digest(name, where["subfolder"]) if name else None
+        self.adapter_weights = peft and families.files_digest(peft)
+        if settings.model.compile:
+            families.compile_layers(self.model)
+        pad, mask = self.tokenizer.pad_token_id, self.mask_token_id
+        facts: dict[str, Any] = {"shift": shift, "attention": settings.attention, "edits": family.edits}
+        self.denoiser = Denoiser(self.model, mask_token_id=mask, pad_token_id=pad, **facts)
+        # Encoders have no generation config.
+        generation_eos = self.model.generation_config.eos_token_id if self.model.can_generate() else None
+        self.eos_ids = families.eos_ids(self.tokenizer, generation_eos)
+        self.end_of_turn_ids = families.end_of_turn_ids(self.tokenizer)
+        _ = self.prefix_token_id  # which a tokenizer without such a token must be given
+        if self.max_length > self._context:
+            logger.warning("max_length=%d: the model was made for %d tokens", self.max_length, self._context)
+        self._take(settings)
 
-    def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
-        """One string a request. Raises OptionError for any request's options before the first forward pass."""
-        self._leave_what_is_told()
-        generations = self._prepare(requests)
-        strings = self._cached_samples(generations)
-        audited = self._chosen_for_audit(generations)
-        steps = [generation.canvas.steps for generation in generations]
-        bar = StepBar(steps, finished=strings, disable=disable_tqdm or self.rank != 0)
+    def _placed(self, loading: dict[str, Any]) -> dict[str, Any]:
+        """Arguments of loading with devices for the weights: one, or with `parallelize` this process's share of all."""
+        parallelize, offload = loading.pop("parallelize", False), loading.pop("offload_folder", "./offload")
+        device, gpu_memory = loading.pop("device", None), loading.pop("max_memory_per_gpu", None)
+        cpu_memory = loading.pop("max_cpu_memory", None)
+        if loading.get("tp_plan") is not None:  # all processes share the model, and each has all requests
+            return loading
+        devices.share_cpu_among_processes()
+        accelerator = Accelerator(kwargs_handlers=[InitProcessGroupKwargs(timeout=timedelta(weeks=52))])
+        self._rank, self._world_size = accelerator.process_index, accelerator.num_processes
+        if self._world_size > 1:
+            self.accelerator = accelerator
+        if not parallelize:
+            device = accelerator.device if self._world_size > 1 else devices.usable_device(device)
+            return {"device_map": {"": str(device)}, **loading}
+        own, n_processes = accelerator.local_process_index, int(os.environ.get("LOCAL_WORLD_SIZE", self._world_size))
+        memory: dict[Any, Any] = {} if cpu_memory is None else {"cpu": cpu_memory}
+        for gpu, free in get_max_memory().items():
+            if gpu != "cpu" and gpu % n_processes == own:
+                memory[gpu] = gpu_memory or free
+        return {"device_map": "auto", "max_memory": memory, "offload_folder": offload, **loading}
 
-        def run(batch: list[int], batch_size: int) -> None:
-            in_audit = [generations[n] for n in batch if n in audited]
-            # First: where memory runs out, nothing of the batch is recorded yet.
-            exact, usage = self._decode_measured([generation.without_cache() for generation in in_audit])
-            answers = self._generate([generations[n] for n in batch], bar.advance)
-            cached = [answer for n, answer in zip(batch, answers, strict=True) if n in audited]
-            self._audit(in_audit, cached, exact, usage)
-            for n, (string, _) in zip(batch, answers, strict=True):
-                strings[n] = string
-                generation = generations[n]
-                seed = generation.canvas.seed if generation.has_own_key else None
-                self.request_cache.add("generate_until", generation.instance.args, string, seed=seed)
-            self.request_cache.save(self.record)
-            bar.finish(batch)
+    @classmethod
+    def create_from_arg_obj(cls, arg_dict: dict[str, Any], additional_config: dict[str, Any] | None = None) -> "MDLM":
+        """What `lm_eval` builds the model by; `batch_size` and `device` may be among the model arguments too."""
+        given = {name.strip(): value for name, value in arg_dict.items()}
+        # lm-eval names the folder of results after it, from the same dictionary, once the model is built.
+        arg_dict["pretrained"] = given["pretrained"] = given.get("pretrained") or BUILT_IN
+        return cls(**{name: value for name, value in (additional_config or {}).items() if value is not None} | given)
 
-        for group in self._groups(generations):
-            self.batches.run([n for n in group if n not in strings], run)
-        bar.close()
-        return [strings[n] for n in range(len(requests))]
+    # Options
 
-    def _prepare(self, requests: Sequence[Instance]) -> list[Generation]:
-        seeds = RequestSeeds()
-        generations = [self._prepare_one(instance, seeds) for instance in requests]
-        if ignored := sorted(set().union(*(generation.settings.ignored for generation in generations))):
-            logger.warning("Ignored, as masked diffusion has no use for them: %s", ", ".join(ignored))
-        self._warn_of_truncation([generation.truncated for generation in generations])
-        return generations
+    def use_options(self, arguments: Mapping[str, Any]) -> None:
+        """Decodes and scores with other model arguments over the same weights, and begins a record of its own."""
+        settings = self._resolve(arguments)
+        self._fit(settings.decoding)
+        self._take(settings)
+        self.denoiser.attention = self.settings.attention
+        self.denoiser.forward_passes = self.denoiser.canvas_count = 0
 
-    def _prepare_one(self, instance: Instance, seeds: RequestSeeds) -> Generation:
-        text, gen_kwargs = instance.args
-        settings = parse_gen_kwargs(gen_kwargs, self.decoding, self.explicit, self._arguments.typed)
-        family = families.family_of(self.config)
-        families.check_options(self.config, settings.options)
-        attention = attention_in_effect(self.denoiser.attention, settings.options)
-        check_decoding(settings.options, attention, edits=self.denoiser.edits)
-        if settings.infill:
-            family.refuse("infill", "true")
-        seed = seeds.next(settings.options.seed, instance.args, instance.doc_id)
-        fillers = self._filler_ids(settings)
-        build: Callable[..., tuple[Canvas, int]] = build_infill_canvas if settings.infill else build_canvas
-        canvas, truncated = build(
-            self._encode_slots(text) if settings.infill else self.tok_encode(text),
-            settings.options,
-            mask_token_id=self.mask_token_id,
-            max_length=self.max_length,
-            request_gen_toks=settings.max_gen_toks,
-            filler_ids=fillers,
-            seed=seed,
-            attention=attention,
+    def use_adapter(self, peft: str | None) -> None:
+        """Puts another adapter, or none, over the base model's weights. Raises OptionError where it does not fit."""
+        if peft == self.peft:
+            return
+        base = self._model if self.peft is None else self._model.unload()
+        self._model = base if peft is None else families.load_adapter(base, peft, revision=self.revision)
+        self._model.eval()
+        self.peft = peft
+        self.adapter_weights = peft and families.files_digest(peft)
+        self.denoiser.model = self._model
+
+    def _resolve(self, arguments: Mapping[str, Any]) -> Settings:
+        implementation = arguments.get("attn_implementation")
+        settings = resolve(
+            arguments,
+            family=self._family.decoding_defaults,
+            attention_of=lambda length: families.attention_of(self._config, length, implementation),
+            default_seed=torch.initial_seed() % 2**63,  # lm-eval seeds torch with --seed before it builds the model
         )
-        if settings.options.is_approximate:
-            cached_blocks(canvas, settings.options, first_alone=self.denoiser.shift)
-        ending = Ending(self.tokenizer, self.eos_ids | self.end_of_turn_ids, settings.until, self.think_end_token)
-        sampled = settings.sampled or family.generate is not None
-        return Generation(instance, settings, canvas, truncated, len(fillers), ending, sampled)
+        self._check(settings.decoding, settings.attention)
+        return settings
 
-    def _cached_samples(self, generations: Sequence[Generation]) -> dict[int, str]:
-        """Answers with a key of their own that a run before this one finished. lm-eval looks for the others itself."""
-        found = {}
-        for n, generation in enumerate(generations):
-            if generation.has_own_key:
-                string = self.request_cache.sample(generation.instance.args, generation.canvas.seed)
-                if string is not None:
-                    found[n] = string
+    def _take(self, settings: Settings) -> None:
+        self.settings, self.decoding, self.likelihood = settings, settings.decoding, settings.likelihood
+        self._requests: dict[str, Request] = {}
+        self.start_record()
+
+    def _check(self, options: DecodingOptions, attention: Any) -> None:
+        """What the model cannot do. Raises OptionError."""
+        families.check_options(self._config, options)
+        check_decoding(options, attention, edits=self._family.edits)
+
+    def _fit(self, options: DecodingOptions) -> None:
+        if isinstance(options.n_masks, int) and options.n_masks >= self.max_length:
+            what = f"n_masks={options.n_masks} does not fit into the model's context of {self.max_length} tokens"
+            raise OptionError(f"{what} together with a prompt")
+
+    def _request(self, gen_kwargs: Mapping[str, Any]) -> Request:
+        """A request's options, merged and checked once for all requests that are alike."""
+        key = json.dumps(gen_kwargs, default=str)
+        if key not in self._requests:
+            request = self.settings.request(gen_kwargs)
+            self._check(request.options, request.attention)
+            if request.infill:
+                self._family.refuse("infill", "true")
+            if request.ignored:
+                names = ", ".join(sorted(request.ignored))
+                logger.warning("Ignored, as masked diffusion has no use for them: %s", names)
+            self._requests[key] = request
+        return self._requests[key]
+
+    # Text
+
+    @property
+    def max_length(self) -> int:
+        """Tokens that fit on a canvas."""
+        return int(self._max_length or self._context)
+
+    @property
+    def prefix_token_id(self) -> int:
+        """Comes before a text that has no context; an encoder's is [CLS]. Raises OptionError where there is none."""
+        found: int | None = super().prefix_token_id
+        found = self.tokenizer.cls_token_id if found is None else found
+        if found is None:
+            raise OptionError("prefix_token_id is not set and the tokenizer names no token that texts begin with")
         return found
 
-    def _filler_ids(self, settings: GenerationSettings) -> list[int]:
-        options = settings.options
-        if not options.n_fillers:
-            return []
-        return self.tok_encode(options.filler, add_special_tokens=False) * options.n_fillers
+    def tok_encode(self, string: str, add_special_tokens: bool | None = None, **kwargs: Any) -> list[int]:
+        """Token ids of a text that goes on: without a closing token, and the mask token's own string stays text."""
 
-    def _groups(self, generations: Sequence[Generation]) -> list[list[int]]:
-        """Indices of requests that can share batches, longest canvases first so that memory runs out early if ever."""
-        groups: dict[object, list[int]] = {}
-        for n, generation in enumerate(generations):
-            groups.setdefault((generation.settings.options, generation.settings.until), []).append(n)
-        for group in groups.values():
-            group.sort(key=lambda n: (-len(generations[n].canvas.token_ids), generations[n].canvas.token_ids))
-        return list(groups.values())
-
-    def _generate(self, batch: Sequence[Generation], advance: Callable[[int], None]) -> list[Answer]:
-        passes = self.denoiser.forward_passes
-        completions, usage = self._decode_measured(batch, advance)
-        self.record.add_forward_passes(
-            (generation.instance.task_name for generation in batch), self.denoiser.forward_passes - passes
-        )
-        for generation, completion in zip(batch, completions, strict=True):
-            canvas = generation.canvas
-            record = self.record.task(generation.instance.task_name)
-            record.add(
-                truncated=generation.truncated,
-                masks=len(canvas.slots),
-                steps=canvas.steps,
-                returned_tokens=canvas.n_returned,
-                fillers=generation.fillers,
-                prompt_tokens=canvas.prompt_length,
-                **self._block_facts(generation),
-            )
-            self._add_cost(record.cost, completion, usage, len(batch))
-        return [
-            Answer(generation.ending.text(completion.token_ids), completion.token_ids)
-            for generation, completion in zip(batch, completions, strict=True)
-        ]
-
-    def _decode_measured(
-        self, batch: Sequence[Generation], advance: Callable[[int], object] = lambda _: None
-    ) -> tuple[list[Completion], Usage]:
-        instances = [generation.instance for generation in batch]
-        with measured(self.device) as usage, self._autocast(), _naming_requests(instances):
-            completions = self._decode(batch, advance)
-        return completions, usage
-
-    def _block_facts(self, generation: Generation) -> dict[str, int]:
-        """Of a block-causal model: the length of a block, and how many masks the answer's first one held."""
-        length = attention_in_effect(self.denoiser.attention, generation.settings.options).block_length
-        return {} if length is None else {"block_length": length, "masks_in_block": generation.canvas.block_lengths[0]}
-
-    def _add_cost(self, cost: TaskCost, completion: Completion, usage: Usage, n_rows: int) -> None:
-        ids = completion.token_ids
-        cost.add(
-            forward_passes=completion.cost.forward_passes,
-            denoising_steps=completion.cost.steps,
-            layer_tokens=completion.cost.tokens,
-            written_tokens=completion.n_written,
-            answer_tokens=len(ids) - (ids[-1:] != [] and ids[-1] in self.eos_ids | self.end_of_turn_ids),
-            seconds=usage.seconds / n_rows,
-            peak_memory_bytes=usage.peak_memory_bytes,
-        )
-
-    # Audit of caches
-
-    def _chosen_for_audit(self, generations: Sequence[Generation]) -> set[int]:
-        """Indices of the requests that are decoded exactly as well. Raises OptionError for sampled ones."""
-        if self.cache_audit is None:
-            return set()
-        cached = [n for n, generation in enumerate(generations) if generation.settings.options.is_approximate]
-        for n in cached:
-            if generations[n].sampled:
-                raise OptionError(
-                    f"cache_audit={shown(self.cache_audit)} does not work with temperature="
-                    f"{shown(generations[n].settings.options.temperature)}: sampled answers differ without a cache too"
-                )
-        tasks_and_seeds = [(generations[n].instance.task_name or "", generations[n].canvas.seed) for n in cached]
-        chosen = chosen_for_audit(
-            tasks_and_seeds,
-            self.cache_audit,
-            already={task: len(self.record.task(task).audit.requests) for task, _ in tasks_and_seeds},
-            part=(self.rank, self.world_size),
-        )
-        return {cached[n] for n in chosen}
-
-    def _audit(
-        self, batch: Sequence[Generation], answers: Sequence[Answer], completions: Sequence[Completion], usage: Usage
-    ) -> None:
-        """Records whether these requests' answers agree with those that were decoded without a cache."""
-        for generation, cached, completion in zip(batch, answers, completions, strict=True):
-            audit = self.record.task(generation.instance.task_name).audit
-            exact = Answer(generation.ending.text(completion.token_ids), completion.token_ids)
-            audit.requests.append(audited_request(generation.instance.doc_id, cached, exact))
-            self._add_cost(audit.exact_cost, completion, usage, len(batch))
-
-    def _decode(self, batch: Sequence[Generation], advance: Callable[[int], object]) -> list[Completion]:
-        if not batch:
-            return []
-        generate = families.family_of(self.config).generate
-        canvases = [generation.canvas for generation in batch]
-        options = batch[0].settings.options
-        if generate is None:
-            return decode_canvases(
-                self.denoiser,
-                canvases,
-                options,
-                eos_ids=self.eos_ids,
-                end_of_turn_ids=self.end_of_turn_ids,
-                is_decided=batch[0].ending.is_decided,
-                advance=advance,
-            )
-        decoded = []
-        for canvas in canvases:
-            ids, passes, n_written = generate(
-                self.model,
-                list(canvas.token_ids[: canvas.prompt_length]),
-                options,
-                n_tokens=canvas.n_returned,
-                end_ids=sorted(self.eos_ids | self.end_of_turn_ids),
-                pad_token_id=self.tokenizer.pad_token_id,
-                seed=canvas.seed,
-            )
-            self.denoiser.forward_passes += passes
-            decoded.append(Completion(ids, Cost(forward_passes=passes, steps=passes), n_written))
-        return decoded
-
-    def _encode_slots(self, text: str) -> list[list[int]]:
         def encode(piece: str, first: bool) -> list[int]:
-            return HFLM.tok_encode(self, piece, None if first else False)
+            return HFLM.tok_encode(self, piece, add_special_tokens if first else False)
 
-        return encode_infill(self.tokenizer, text, self.mask_token_id, encode)
+        ids = encode_without_masks(self.tokenizer, string, self.mask_token_id, encode)
+        closed = self._closing_ids and ids[-len(self._closing_ids) :] == self._closing_ids
+        return ids[: -len(self._closing_ids)] if closed else ids
 
-    # Likelihood
-
-    def _check_likelihood(self, *, rolling: bool = False) -> None:
-        families.family_of(self.config).refuse("likelihood", self.likelihood.likelihood)
-        if self.enable_thinking and not rolling:
-            raise OptionError("enable_thinking=True is not allowed with likelihood tasks; allowed there is false")
-
-    def loglikelihood(self, requests: list[Instance], disable_tqdm: bool = False) -> list[tuple[float, bool]]:
-        """(log p(continuation | context) in nats, greedy flag) for every request."""
-        self._check_likelihood()
-        seeds = RequestSeeds()
-        prepared = []
-        for instance in requests:
-            context, continuation = instance.args
-            context_ids, continuation_ids = self._context_and_continuation(context, continuation)
-            seed = seeds.next(self.likelihood.seed, instance.args, instance.doc_id)
-            prepared.append(LikelihoodRequest(context_ids, continuation_ids, seed))
-        if not self.likelihood.check_greedy:
-            logger.warning("check_greedy=false: exact-match metrics of likelihood tasks will be 0")
-        answers: dict[int, tuple[float, bool]] = {}
-
-        def save(n: int, answer: tuple[float, bool]) -> None:
-            answers[n] = answer
-            self.request_cache.add("loglikelihood", requests[n].args, answer)
-
-        self._score(prepared, self.likelihood, requests, save, "loglikelihood requests", disable_tqdm)
-        return [answers[n] for n in range(len(requests))]
+    @cached_property
+    def _closing_ids(self) -> list[int]:
+        return closing_ids(self.tokenizer)
 
     def _context_and_continuation(self, context: str, continuation: str) -> tuple[list[int], list[int]]:
         if context.strip():
@@ -339,93 +271,233 @@ class MDLM(DiffusionHFLM):
             return ids[:1], ids[1:]
         return [self.prefix_token_id], ids
 
+    # Generation
+
+    def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
+        """One string a request. Raises OptionError for any request's options before the first forward pass."""
+        self._begin()
+        requests, answer_of = self._without_copies(requests)
+        wanted = [self._request(instance.args[1]) for instance in requests]
+        seeds = _seeds(requests, [request.options.seed for request in wanted])
+        generations = [self._prepare(*each) for each in zip(requests, wanted, seeds, strict=True)]
+        self._warn_of_truncation([generation.truncated for generation in generations])
+        strings: dict[int, str] = {}
+        for n, generation in enumerate(generations):
+            cached = generation.own_key and self.request_cache.sample(generation.instance.args, generation.canvas.seed)
+            strings |= {n: cached} if isinstance(cached, str) else {}
+        audited = self._chosen_for_audit(generations) if self.settings.model.cache_audit else set()
+        steps = [generation.canvas.steps for generation in generations]
+        quiet = disable_tqdm or self.rank != 0
+        bar = tqdm(total=sum(steps), desc="Running generate_until requests", unit=" steps", disable=quiet)
+
+        def run(batch: list[int], batch_size: int) -> None:
+            in_audit = [n for n in batch if n in audited]
+            # First: where memory runs out, nothing of the batch is recorded yet.
+            exact = self._decode([generations[n] for n in in_audit], cache="none")
+            exactly = dict(zip(in_audit, exact, strict=True))
+            passes = self.denoiser.forward_passes
+            answers = self._decode([generations[n] for n in batch], bar.update)
+            names = [generations[n].instance.task_name for n in batch]
+            self.record.add_passes(names, self.denoiser.forward_passes - passes)
+            for n, answer in zip(batch, answers, strict=True):
+                instance, strings[n] = generations[n].instance, answer.string
+                self._count(generations[n], answer)
+                if n in exactly:
+                    self.record.task(instance.task_name).audit(instance.doc_id, answer, exactly[n])
+                seed = generations[n].canvas.seed if generations[n].own_key else None
+                self.request_cache.add("generate_until", instance.args, answer.string, seed=seed)
+            self.request_cache.save(self.record)
+            bar.update(sum(steps[n] for n in strings) - bar.n)  # with what early exit saved
+
+        groups: dict[object, list[int]] = {}
+        for n, generation in enumerate(generations):
+            if n not in strings:
+                alike = {**vars(generation.request.options), "max_gen_toks": None, "until": generation.request.until}
+                groups.setdefault(tuple(alike.items()), []).append(n)
+        for group in groups.values():  # the longest canvases first, so that memory runs out early if ever
+            group.sort(key=lambda n: (-len(generations[n].canvas.token_ids), generations[n].canvas.token_ids))
+            self.batches.run(group, run)
+        bar.close()
+        return [strings[n] for n in answer_of]
+
+    def _prepare(self, instance: Instance, request: Request, seed: int) -> Generation:
+        text, options = instance.args[0], request.options
+        fillers = self.tok_encode(options.filler, False) * options.n_fillers if options.n_fillers else []
+        build: Callable[..., tuple[Canvas, int]] = build_canvas
+        prompt: Any = None
+        if request.infill:
+            build = build_infill_canvas
+            encode = lambda piece, first: HFLM.tok_encode(self, piece, None if first else False)  # noqa: E731
+            prompt = encode_infill(self.tokenizer, text, self.mask_token_id, encode)
+        canvas, truncated = build(
+            prompt or self.tok_encode(text),
+            options,
+            mask_token_id=self.mask_token_id,
+            max_length=self.max_length,
+            filler_ids=fillers,
+            seed=seed,
+            attention=request.attention,
+        )
+        ending = Ending(self.tokenizer, self.eos_ids | self.end_of_turn_ids, request.until, self.think_end_token)
+        own_key = request.sampled or self._family.generate is not None or bool(instance.args[1].get("do_sample"))
+        return Generation(instance, request, canvas, truncated, len(fillers), ending, own_key)
+
+    def _decode(
+        self, batch: Sequence[Generation], advance: Callable[[int], object] = lambda _: None, **changes: Any
+    ) -> list[Answer]:
+        """Answers, decoded as one batch with these `changes` of its options."""
+        if not batch:
+            return []
+        options = batch[0].request.options
+        options = replace(options, **changes) if changes else options
+        canvases, ends = [generation.canvas for generation in batch], self.eos_ids | self.end_of_turn_ids
+        generate = self._family.generate
+        with self._measured([generation.instance for generation in batch]) as usage:
+            if generate is None:
+                how: dict[str, Any] = {"eos_ids": self.eos_ids, "end_of_turn_ids": self.end_of_turn_ids}
+                how |= {"is_decided": batch[0].ending.is_decided, "advance": advance}
+                completions = decode_canvases(self.denoiser, canvases, options, **how)
+            else:
+                completions = []
+                for canvas in canvases:
+                    prompt, how = list(canvas.token_ids[: canvas.prompt_length]), {"n_tokens": canvas.n_returned}
+                    how |= {"end_ids": sorted(ends), "pad_token_id": self.tokenizer.pad_token_id, "seed": canvas.seed}
+                    ids, passes, n_written = generate(self.model, prompt, options, **how)
+                    self.denoiser.forward_passes += passes
+                    completions.append(Completion(ids, Cost(forward_passes=passes, steps=passes), n_written))
+        answers = []
+        for generation, completion in zip(batch, completions, strict=True):
+            ids, cost = completion.token_ids, completion.cost
+            n_answer = len(ids) - (ids[-1:] != [] and ids[-1] in ends)
+            counts = cost.forward_passes, cost.steps, cost.tokens, completion.n_written, n_answer
+            used = usage.seconds / len(batch), usage.peak_memory_bytes
+            amounts: dict[str, float] = dict(zip(_AMOUNTS, (*counts, *used), strict=True))
+            answers.append(Answer(generation.ending.text(ids), ids, amounts))
+        return answers
+
+    def _count(self, generation: Generation, answer: Answer) -> None:
+        canvas, options, name = generation.canvas, generation.request.options, generation.instance.task_name
+        length = generation.request.attention.block_length  # of a block-causal model
+        asked, blocks = len(canvas.slots), {}
+        if length is not None:
+            asked = options.n_masks if isinstance(options.n_masks, int) else canvas.n_returned
+            blocks = {"block_length": length, "masks_in_block": canvas.block_lengths[0]}
+        values = {"masks": len(canvas.slots), "asked_masks": asked, "steps": canvas.steps, **blocks}
+        values |= {"returned_tokens": canvas.n_returned, "fillers": generation.fillers}
+        self.record.add_setting("generate_until", options, name)
+        record = self.record.task(name)
+        record.add(truncated=generation.truncated, prompt_tokens=canvas.prompt_length, **values)
+        record.cost.add(**answer.cost)
+
+    def _chosen_for_audit(self, generations: Sequence[Generation]) -> set[int]:
+        """Requests that are decoded exactly as well: chosen by their seeds, not by batches or order.
+
+        Up to 1, `cache_audit` is the share of requests. Above, it is their number in each task, of which every process
+        takes its part. Raises OptionError for sampled requests.
+        """
+        wanted: float = self.settings.model.cache_audit or 0
+        places: dict[str | None, list[tuple[float, int]]] = {}
+        for n, generation in enumerate(generations):
+            options, seed = generation.request.options, generation.canvas.seed
+            if not options.is_approximate:
+                continue
+            if generation.request.sampled:
+                what = f"cache_audit={shown(wanted)} does not work with temperature={shown(options.temperature)}"
+                raise OptionError(f"{what}: sampled answers differ without a cache too")
+            digest = hashlib.sha256(f"cache_audit {seed}".encode()).digest()
+            place = int.from_bytes(digest[:6], "big") / 2**48
+            places.setdefault(generation.instance.task_name, []).append((place, n))
+        if wanted <= 1:
+            return {n for of_task in places.values() for place, n in of_task if place < wanted}
+        share = int(wanted) // self.world_size + (self.rank < int(wanted) % self.world_size)
+        return {n for of_task in places.values() for _, n in sorted(of_task)[:share]}
+
+    # Likelihood
+
+    def loglikelihood(self, requests: list[Instance], disable_tqdm: bool = False) -> list[tuple[float, bool]]:
+        """(log p(continuation | context) in nats, greedy flag) for every request."""
+        if self.enable_thinking:
+            raise OptionError("enable_thinking=true does not work with likelihood tasks")
+        if not self.likelihood.check_greedy:
+            logger.warning("check_greedy=false: exact-match metrics of likelihood tasks will be 0")
+
+        def windows(instance: Instance, seed: int) -> list[LikelihoodRequest]:
+            return [LikelihoodRequest(*self._context_and_continuation(*instance.args), seed)]
+
+        return self._score("loglikelihood", requests, self.likelihood, windows, lambda answer: answer, disable_tqdm)
+
     def loglikelihood_rolling(self, requests: list[Instance], disable_tqdm: bool = False) -> list[float]:
         """A lower bound of log p(text) in nats for every request: the sum over windows."""
-        self._check_likelihood(rolling=True)
-        seeds = RequestSeeds()
-        windows: list[LikelihoodRequest] = []
-        owners: list[int] = []
-        for n, instance in enumerate(requests):
-            (text,) = instance.args
-            of_text = rolling_windows(
-                self._context_and_continuation("", text)[1],
-                max_length=self.max_length,
-                prefix_token_id=self.prefix_token_id,
-                n_masks=self.likelihood.n_masks,
-                seed=seeds.next(self.likelihood.seed, instance.args, instance.doc_id),
-            )
-            windows += of_text
-            owners += [n] * len(of_text)
-        unscored = Counter(owners)
-        totals = [0.0] * len(requests)
 
-        def save(window: int, answer: tuple[float, bool]) -> None:
-            n = owners[window]
-            totals[n] += answer[0]
-            unscored[n] -= 1
-            if unscored[n] == 0:
-                self.request_cache.add("loglikelihood_rolling", requests[n].args, totals[n])
+        def windows(instance: Instance, seed: int) -> list[LikelihoodRequest]:
+            _, ids = self._context_and_continuation("", instance.args[-1])
+            how: dict[str, Any] = {"max_length": self.max_length, "prefix_token_id": self.prefix_token_id}
+            return rolling_windows(ids, n_masks=self.likelihood.n_masks, seed=seed, **how)
 
-        options = replace(self.likelihood, check_greedy=False)  # nobody reads the flag here
-        instances = [requests[n] for n in owners]
-        self._score(windows, options, instances, save, "windows of loglikelihood_rolling requests", disable_tqdm)
-        return totals
+        options = replace(self.likelihood, check_greedy=False)  # the flag is not read here
+        in_pairs = bool(requests) and len(requests[0].args) == 2  # lm-eval 0.5: ("", text) -> (log p, False)
+        take: Callable[[tuple[float, bool]], Any] = lambda answer: answer if in_pairs else answer[0]  # noqa: E731
+        return self._score("loglikelihood_rolling", requests, options, windows, take, disable_tqdm)
 
     def _score(
         self,
-        prepared: Sequence[LikelihoodRequest],
+        request_type: str,
+        requests: Sequence[Instance],
         options: LikelihoodOptions,
-        instances: Sequence[Instance],
-        save: Callable[[int, tuple[float, bool]], None],
-        what: str,
+        windows_of: Callable[[Instance, int], list[LikelihoodRequest]],
+        answer_of_sum: Callable[[tuple[float, bool]], Any],
         disable_tqdm: bool,
-    ) -> None:
-        """Scores requests, longest first and those with the same context together; `save(index, answer)` for each."""
-        self._leave_what_is_told()
-        truncated = [truncated_tokens(request, options, self.max_length) for request in prepared]
+    ) -> list[Any]:
+        """Scores the windows of requests, longest first and those with the same context together."""
+        self._begin()
+        families.family_of(self._config).refuse("likelihood", options.likelihood)
+        requests, answer_of = self._without_copies(requests)
+        seeds = _seeds(requests, [options.seed] * len(requests))
+        owned = [windows_of(instance, seed) for instance, seed in zip(requests, seeds, strict=True)]
+        windows = [window for of_request in owned for window in of_request]
+        owners = [n for n, of_request in enumerate(owned) for _ in of_request]
+        truncated = [truncated_tokens(window, options, self.max_length) for window in windows]
         self._warn_of_truncation(truncated)
-        bar = tqdm(total=len(prepared), desc=f"Running {what}", disable=disable_tqdm or self.rank != 0)
-
-        def length_and_context(n: int) -> tuple[int, list[int]]:
-            request = prepared[n]
-            return -len(request.context_ids) - len(request.continuation_ids), request.context_ids
+        unscored, sums = Counter(owners), [(0.0, True)] * len(requests)
+        what = "windows of loglikelihood_rolling" if request_type == "loglikelihood_rolling" else request_type
+        bar = tqdm(total=len(windows), desc=f"Running {what} requests", disable=disable_tqdm or self.rank != 0)
 
         def run(chunk: list[int], batch_size: int) -> None:
-            passes, canvases = self.denoiser.forward_passes, self.denoiser.canvases
-            of_chunk = [instances[n] for n in chunk]
-            with measured(self.device) as usage, self._autocast(), _naming_requests(of_chunk):
-                answers = score(
-                    self.denoiser,
-                    [prepared[n] for n in chunk],
-                    options,
-                    batch_size=batch_size,
-                    max_length=self.max_length,
-                )
-            used = self.denoiser.forward_passes - passes
-            self.record.add_forward_passes((instances[n].task_name for n in chunk), used)
-            for n, answer in zip(chunk, answers, strict=True):
-                tokens = len(prepared[n].continuation_ids)
+            passes, canvases = self.denoiser.forward_passes, self.denoiser.canvas_count
+            batch, instances = [windows[w] for w in chunk], [requests[owners[w]] for w in chunk]
+            with self._measured(instances) as usage:
+                scores = score(self.denoiser, batch, options, batch_size=batch_size, max_length=self.max_length)
+            names = [instance.task_name for instance in instances]
+            self.record.add_passes(names, self.denoiser.forward_passes - passes)
+            share = {
+                "canvases": (self.denoiser.canvas_count - canvases) / len(chunk),
+                "seconds": usage.seconds / len(chunk),
+            }
+            for w, name, (log_likelihood, greedy) in zip(chunk, names, scores, strict=True):
+                tokens = len(windows[w].continuation_ids)
                 masks = tokens if options.n_masks == "auto" else options.n_masks
-                record = self.record.task(instances[n].task_name)
-                record.add(truncated=truncated[n], masks=masks, continuation_tokens=tokens)
-                record.cost.add(
-                    canvases=(self.denoiser.canvases - canvases) / len(chunk),
-                    seconds=usage.seconds / len(chunk),
-                    peak_memory_bytes=usage.peak_memory_bytes,
-                )
-                save(n, answer)
+                self.record.add_setting(request_type, options, name)
+                record = self.record.task(name)
+                record.add(truncated=truncated[w], masks=masks, asked_masks=masks, continuation_tokens=tokens)
+                record.cost.add(**share, peak_memory_bytes=usage.peak_memory_bytes)
+                n = owners[w]
+                sums[n] = (sums[n][0] + log_likelihood, sums[n][1] and greedy)
+                unscored[n] -= 1
+                if unscored[n] == 0:
+                    self.request_cache.add(request_type, requests[n].args, answer_of_sum(sums[n]))
             self.request_cache.save(self.record)
             bar.update(len(chunk))
 
-        self.batches.run(
-            sorted(range(len(prepared)), key=length_and_context),
-            run,
-            batches_per_call=_BATCHES_PER_SAVE,
-            rows_of=lambda n: most_rows(prepared[n], options),
-        )
-        bar.close()
+        def longest_first(w: int) -> tuple[int, list[int]]:
+            return -len(windows[w].context_ids) - len(windows[w].continuation_ids), windows[w].context_ids
 
-    # Batches and processes
+        order = sorted(range(len(windows)), key=longest_first)
+        rows: dict[str, Any] = {"rows_of": lambda w: most_rows(windows[w], options)}
+        self.batches.run(order, run, batches_per_call=_BATCHES_PER_SAVE, **rows)
+        bar.close()
+        return [answer_of_sum(sums[n]) for n in answer_of]
+
+    # Batches, processes and what is kept
 
     @cached_property
     def batches(self) -> Batches:
@@ -433,40 +505,105 @@ class MDLM(DiffusionHFLM):
         largest = self.max_batch_size if self.device.type != "cpu" else min(self.max_batch_size, _MAX_AUTO_BATCH_ON_CPU)
         return Batches(self.batch_size, largest)
 
-    def _autocast(self) -> AbstractContextManager[Any]:
-        return torch.autocast(
-            self.device.type, dtype=self.mixed_precision_dtype, enabled=self.mixed_precision_dtype is not None
-        )
+    @contextmanager
+    def _measured(self, instances: Sequence[Instance]) -> Iterator[devices.Usage]:
+        """Around forward passes: what they use. Names task and document where logits are not finite."""
+        mixed = self.mixed_precision_dtype
+        try:
+            with devices.measured(self.device) as usage, torch.autocast(self.device.type, mixed, enabled=bool(mixed)):
+                yield usage
+        except NonFiniteLogitsError as error:
+            instance = instances[error.index]
+            raise OptionError(
+                f"the model's logits are not finite (NaN or infinity) for the task {instance.task_name}, document "
+                f"{instance.doc_id}: its weights are damaged, or its dtype is too narrow (try dtype=float32)"
+            ) from error
 
     def _warn_of_truncation(self, truncated: Sequence[int]) -> None:
         if cut := sum(tokens > 0 for tokens in truncated):
-            logger.warning(
-                "%d of %d prompts were longer than the model's context of %d tokens allows and lost tokens on the left",
-                cut,
-                len(truncated),
-                self.max_length,
+            sentence = (
+                "%d of %d prompts were longer than the model's context of %d tokens allows and lost tokens on the left"
             )
+            logger.warning(sentence, cut, len(truncated), self.max_length)
 
-    # What the results file and the request cache keep
+    def _without_copies(self, requests: Sequence[Instance]) -> tuple[list[Instance], list[int]]:
+        """Requests without the copies of the last one by which lm-eval makes the shares of processes equal, and the
+        index of the answer to each that was given: a copy has that of what it is a copy of."""
+        kept: list[Instance] = []
+        answer_of: list[int] = []
+        first: dict[int, int] = {}
+        seen: Counter[int] = Counter()
+        for instance in requests:
+            n, repeats = seen[id(instance)], instance.repeats or 1
+            seen[id(instance)] += 1
+            if n < repeats or self.world_size == 1:
+                kept.append(instance)
+                first.setdefault(id(instance), len(kept) - 1)
+                answer_of.append(len(kept) - 1)
+            else:  # repetitions follow each other
+                answer_of.append(first[id(instance)] + n % repeats)
+        return kept, answer_of
+
+    def start_record(self) -> None:
+        """Forgets what was recorded so far, and the request cache that it was kept in."""
+        self.request_cache = RequestCache()
+        self.record = RunRecord()
+        self.records = [self.record]  # of all processes
+        self._is_reported = False  # whether results hold what was recorded
+
+    def _begin(self) -> None:
+        if self._is_reported:
+            self.start_record()
+
+    def barrier(self) -> None:
+        """Waits for all processes and shares their records.
+
+        lm-eval calls it in every process after each kind of request; a process whose requests all came from the request
+        cache runs none of the methods above, so no exchange can happen there.
+        """
+        if self.world_size > 1:
+            records: list[Any] = [None] * self.world_size
+            torch.distributed.all_gather_object(records, self.record)
+            self.records = records
 
     def get_model_info(self) -> dict[str, Any]:
         """lm-eval's own facts about the model, and under `mdlm` everything that a score depends on.
 
         Requests that come after it are those of another evaluation, and begin a record of their own.
         """
-        self.is_told = True
-        return super().get_model_info() | {"mdlm": provenance(self, self.batches.size)}
-
-    def _leave_what_is_told(self) -> None:
-        if self.is_told:
-            self.start_record()
+        self._is_reported = True
+        return super().get_model_info() | {"mdlm": provenance(self)}
 
     def set_cache_hook(self, cache_hook: CacheHook) -> None:
         """Refuses, with an OptionError, a request cache that another model or other options filled."""
         if cache_hook.dbdict is not None:
             claim_cache(cache_hook.dbdict, fingerprint(self), path=cache_hook.dbdict.filename)
-        self._leave_what_is_told()
+        self._begin()
         self.request_cache = RequestCache(cache_hook.dbdict)
         self.record = self.request_cache.resume() or self.record
         self.records = [self.record]
         super().set_cache_hook(cache_hook)
+
+
+def _seeds(requests: Sequence[Instance], seeds: Sequence[int]) -> list[int]:
+    """Seeds by content: the same request draws the same numbers in any batch, order and process.
+
+    Equal requests of one document are repetitions (a task with `repeats`) and get seeds of their own.
+    """
+    seen: Counter[str] = Counter()
+    found = []
+    for instance, seed in zip(requests, seeds, strict=True):
+        request = json.dumps([seed, instance.args], sort_keys=True, default=str)
+        key = f"{instance.doc_id!r} {request}"  # another document may happen to have the same text
+        found.append(seed_of(f"{seen[key]} {request}"))
+        seen[key] += 1
+    return found
+
+
+def _quantised(loading: dict[str, Any]) -> dict[str, Any]:
+    """`load_in_4bit` and its kin, which transformers 5 no longer takes, as a quantisation config."""
+    kin = {name: value for name, value in loading.items() if name.startswith(("load_in_", "bnb_4bit_", "llm_int8_"))}
+    loading = {name: value for name, value in loading.items() if name not in kin}
+    if kin.get("load_in_4bit") or kin.get("load_in_8bit"):
+        loading["quantization_config"] = BitsAndBytesConfig(**kin)
+    return loading

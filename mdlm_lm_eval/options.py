@@ -1,33 +1,35 @@
-"""Every option of decoding and likelihood, declared once: type, default, bounds, choices and one line of help.
+# ruff: noqa: RUF009 - `option` returns a dataclass field
+"""Every option of decoding, likelihood and model, declared once: type, default, bounds, choices, one line of help.
 
     DecodingOptions().override({"n_masks": "200", "unmasking": "entropy"})
 
-Validation, `mdlm-sweep --help` and its axes, docs/options.md, README's table and the leaderboard's defaults read these
-declarations. Nothing heavy is imported here, so that every command can parse its arguments at once.
+Help texts, docs/options.md, sweep axes, fingerprints and the leaderboard's columns read these declarations. Nothing
+heavy is imported, so that every command parses its arguments at once.
 """
 
+import difflib
+import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields, replace
+from importlib import import_module
 from types import NoneType
 from typing import Any, Literal, Self, get_args
 
-from mdlm_lm_eval.decoding.rules import unmasking_names
-from mdlm_lm_eval.values import OptionError, did_you_mean, must_be, number_of, parse_flag, shown, whole_of
-
 Auto = Literal["auto"]
-# Of transformers' arguments. `revision=1234567` and a folder `5` arrive as numbers.
-TEXT_ARGUMENTS = ("peft", "revision", "subfolder", "variant")
-LARGEST_SEED = 2**63 - 1
-LARGEST_NUMPY_SEED = 2**32 - 1
-LM_EVAL_SEEDS = (0, 1234, 1234, 1234)  # its defaults, of Python, numpy, torch and few-shot samples
+
+
+class OptionError(ValueError):
+    """An option that cannot be used; the message names it, its value and what is possible."""
 
 
 @dataclass(frozen=True)
 class Option:
-    """What is known of an option beside its type and default, which its field tells.
+    """What is known of an option beside its type and default, which its field has.
 
-    least, most: the smallest and the largest value; `above` itself is too small, and `zero` is possible although it is.
-    llada, dream: what LLaDA's and Dream's own scripts call it.
+    least, most: the smallest and the largest value; above: a bound that is itself too small.
+    none_below: a smaller value means that the option is not set.
+    llada, dream: what LLaDA's and Dream's own scripts call it; also: what other scripts do. All are accepted.
+    same: other names of its choices.
     silent: no value of it changes a score.
     """
 
@@ -35,24 +37,27 @@ class Option:
     least: float | None = None
     above: float | None = None
     most: float | None = None
-    zero: bool = False
+    none_below: bool = False
     choices: Callable[[], Sequence[str]] | None = None
+    same: Mapping[str, str] = field(default_factory=dict)
     llada: str = ""
     dream: str = ""
+    also: tuple[str, ...] = ()
     silent: bool = False
 
 
-def option(help: str, **facts: Any) -> Mapping[str, Option]:
-    """The metadata of an option's field."""
-    return {"option": Option(help, **facts)}
+def option(default: Any, help: str, **facts: Any) -> Any:
+    """The field of an option."""
+    return field(default=default, metadata={"option": Option(help, **facts)})
 
 
 class Options:
-    """A frozen dataclass whose fields are options: it reads and checks what a command line or a file says of them."""
+    """A frozen dataclass whose fields are options; it parses and checks their values."""
 
     def __post_init__(self) -> None:
         for declared in options_of(type(self)):
-            value = _parse(declared, getattr(self, declared.name))
+            value = getattr(self, declared.name)
+            value = declared.default if _unset(declared, value) else _parse(declared, value)
             object.__setattr__(self, declared.name, value)
 
     def override(self, changes: Mapping[str, object]) -> Self:
@@ -67,6 +72,22 @@ class Options:
         return replace(self, **changes)  # type: ignore[type-var]
 
 
+def _rules() -> Any:
+    """The registry of unmasking rules, which are files of their own above this room: looked up when one is named."""
+    return import_module("mdlm_lm_eval.decoding.rules")
+
+
+def is_random(unmasking: str) -> bool:
+    """Whether an unmasking rule draws its order."""
+    return bool(_rules().unmasking_rule(unmasking).is_random)
+
+
+_UNMASKING: dict[str, Any] = {
+    "choices": lambda: _rules().unmasking_names(),
+    "same": {"low_confidence": "confidence", "maskgit_plus": "confidence", "topk_margin": "margin"},
+    "llada": "remasking",
+    "dream": "alg",
+}
 # Caches that hold what they computed before other tokens were filled.
 APPROXIMATE_CACHES = ("prefix", "dual")
 # Options that let a step fill more masks than its schedule says.
@@ -79,129 +100,88 @@ EXCLUSIVE_NAMES = (("mask_ratio", "n_masks"), ("steps_per_block", "steps"), PARA
 class DecodingOptions(Options):
     """How answers are decoded. Lengths are tokens; None means "not set"."""
 
-    n_masks: int | Auto = field(
-        default="auto",
-        metadata=option(
-            "masks appended after the prompt; auto = the tokens that the task asks for",
-            least=1,
-            llada="gen_length",
-            dream="max_new_tokens",
-        ),
+    n_masks: int | Auto = option(
+        "auto",
+        "masks appended after the prompt; auto: as many as the task asks tokens for",
+        least=1,
+        llada="gen_length",
+        dream="max_new_tokens",
     )
-    mask_ratio: float | None = field(
-        default=None, metadata=option("instead of n_masks: that share of the prompt's tokens", above=0, most=1000)
+    mask_ratio: float | None = option(None, "instead of n_masks: a share of the prompt's tokens", above=0)
+    max_gen_toks: int | None = option(
+        None, "tokens returned if the task sets none; default: n_masks, else 256", least=1
     )
-    max_gen_toks: int | None = field(
-        default=None, metadata=option("tokens returned where the task does not say; else n_masks, else 256", least=1)
+    steps: int | Auto = option(
+        "auto",
+        "denoising steps over the whole canvas; auto: one per returned token",
+        least=1,
+        llada="steps",
+        dream="diffusion_steps",
     )
-    steps: int | Auto = field(
-        default="auto",
-        metadata=option(
-            "denoising steps over the whole canvas; auto = the tokens returned",
-            least=1,
-            llada="steps",
-            dream="diffusion_steps",
-        ),
+    steps_per_block: int | None = option(None, "instead of steps: denoising steps per block", least=1)
+    block_length: int | None = option(
+        None,
+        "tokens per block; blocks are decoded one after the other",
+        least=1,
+        llada="block_length",
+        also=("block_size",),
     )
-    steps_per_block: int | None = field(
-        default=None, metadata=option("instead of steps: denoising steps of every block", least=1)
+    small_block_length: int | None = option(None, "tokens per sub-block (Fast-dLLM v2)", least=1)
+    unmasking: str = option("confidence", "which masks a step fills", **_UNMASKING)
+    schedule: str = option(
+        "linear", "how many masks a step fills", choices=lambda: ("linear", "dream", "cosine", "bd3lm")
     )
-    block_length: int | None = field(
-        default=None,
-        metadata=option("tokens of a block; blocks are decoded one after the other", least=1, llada="block_length"),
+    confidence_threshold: float | None = option(
+        None,
+        "instead of a schedule: fill every mask whose confidence reaches this (block diffusion: exceeds it), at least "
+        "one per step",
+        above=0,
+        most=1,
+        also=("threshold",),
     )
-    small_block_length: int | None = field(
-        default=None, metadata=option("tokens of the parts in which a block is decoded (Fast-dLLM v2)", least=1)
+    parallel_factor: float | None = option(None, "instead of a schedule: Fast-dLLM's factor rule", above=0)
+    entropy_bound: float | None = option(
+        None,
+        "instead of a schedule: fill the most confident masks while their entropies sum to at most this (EB-sampler)",
+        least=0,
     )
-    unmasking: str = field(
-        default="confidence",
-        metadata=option("which masks a step fills", choices=unmasking_names, llada="remasking", dream="alg"),
+    editing_threshold: float | None = option(
+        None, "confidence needed to change a filled token (LLaDA2.1)", least=0, most=1
     )
-    schedule: str = field(
-        default="linear",
-        metadata=option("how many masks a step fills", choices=lambda: ("linear", "dream", "cosine", "bd3lm")),
+    max_post_steps: int | None = option(None, "editing passes after a block's last mask is filled", least=0)
+    temperature: float = option(
+        0.0, "sampling temperature; 0 is greedy", least=0, llada="temperature", dream="temperature"
     )
-    confidence_threshold: float | None = field(
-        default=None,
-        metadata=option(
-            "instead of a schedule: every mask whose confidence reaches this (block diffusion: exceeds it), one a step "
-            "at least",
-            above=0,
-            most=1,
-        ),
+    top_p: float | None = option(
+        None, "sample from the likeliest tokens of this total probability", above=0, most=1, dream="top_p"
     )
-    parallel_factor: float | None = field(
-        default=None, metadata=option("instead of a schedule: Fast-dLLM's factor rule", above=0, most=1000)
+    top_k: int | None = option(
+        None, "sample from this many of the likeliest tokens", least=1, none_below=True, dream="top_k"
     )
-    entropy_bound: float | None = field(
-        default=None,
-        metadata=option(
-            "instead of a schedule: the surest tokens while their entropies sum to no more (EB-sampler)",
-            least=0,
-            most=1000,
-        ),
+    cfg_scale: float = option(0.0, "classifier-free guidance", least=0, llada="cfg")
+    cache: str = option(
+        "auto",
+        "key-value cache between steps; auto: only exact caches",
+        choices=lambda: ("auto", "none", *APPROXIMATE_CACHES),
     )
-    editing_threshold: float | None = field(
-        default=None,
-        metadata=option("how sure a model that edits (LLaDA2.1) must be to change a token", least=0, most=1),
+    filler: str = option(".", "neutral text repeated after the masks")
+    n_fillers: int = option(0, "number of fillers", least=0)
+    suppress_eos: bool = option(False, "never fill in an end-of-text token", llada="logits_eos_inf")
+    eos_last: bool = option(
+        False,
+        "fill in end-of-text and end-of-turn tokens last",
+        llada="confidence_eos_eot_inf",
     )
-    max_post_steps: int | None = field(
-        default=None, metadata=option("passes that may edit a block once it holds no mask", least=0)
-    )
-    temperature: float = field(
-        default=0.0,
-        metadata=option(
-            "of sampling; 0 takes the likeliest token",
-            least=1e-6,
-            most=1000,
-            zero=True,
-            llada="temperature",
-            dream="temperature",
-        ),
-    )
-    top_p: float | None = field(
-        default=None,
-        metadata=option("samples from the likeliest tokens of that probability", above=0, most=1, dream="top_p"),
-    )
-    top_k: int | None = field(
-        default=None, metadata=option("samples from that many of the likeliest tokens", least=1, dream="top_k")
-    )
-    cfg_scale: float = field(default=0.0, metadata=option("classifier-free guidance", least=0, most=1000, llada="cfg"))
-    cache: str = field(
-        default="auto",
-        metadata=option(
-            "keys and values that are remembered between steps; auto = those that change no answer",
-            choices=lambda: ("auto", "none", "prefix", "dual"),
-        ),
-    )
-    filler: str = field(default=".", metadata=option("a neutral text, repeated after the masks"))
-    n_fillers: int = field(default=0, metadata=option("how many fillers", least=0, most=1_000_000))
-    suppress_eos: bool = field(
-        default=False, metadata=option("never fills in an end-of-text token", llada="logits_eos_inf")
-    )
-    eos_last: bool = field(
-        default=False,
-        metadata=option(
-            "fills in end-of-text and end-of-turn tokens last, where the model's confidence decides",
-            llada="confidence_eos_eot_inf",
-        ),
-    )
-    early_exit: bool = field(
-        default=True,
-        metadata=option("a row whose answer is decided leaves the batch; the answer is the same", silent=True),
-    )
-    seed: int = field(
-        default=0, metadata=option("of every random choice; --seed of lm_eval if not set", least=0, most=LARGEST_SEED)
-    )
+    early_exit: bool = option(True, "drop a row from the batch once its answer is decided", silent=True)
+    seed: int = option(0, "random seed; default: lm_eval's --seed", least=0)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         for names in EXCLUSIVE_NAMES:
             given = {name: getattr(self, name) for name in names if getattr(self, name) not in (None, "auto")}
             if len(given) > 1:
-                raise OptionError(
-                    f"{' and '.join(f'{name}={value}' for name, value in given.items())} exclude each other"
-                )
+                settings = " and ".join(f"{name}={shown(value)}" for name, value in given.items())
+                raise OptionError(f"{settings} exclude each other")
 
     @property
     def is_approximate(self) -> bool:
@@ -218,44 +198,28 @@ class DecodingOptions(Options):
 class LikelihoodOptions(Options):
     """How log p(continuation | context) is estimated."""
 
-    likelihood: str = field(
-        default="auto", metadata=option("the estimator", choices=lambda: ("auto", "mc", "chain", "duel"))
+    likelihood: str = option("auto", "the estimator", choices=lambda: ("auto", "mc", "chain", "duel"))
+    mc_num: int = option(128, "Monte Carlo samples per request", least=1, llada="mc_num")
+    n_masks: int | Auto = option(
+        "auto", "the whole canvas after the context, continuation included; auto adds no masks", least=1
     )
-    mc_num: int = field(
-        default=128,
-        metadata=option(
-            "Monte-Carlo samples a request, each at most one pass", least=1, most=1_000_000, llada="mc_num"
-        ),
+    unmasking: str = option("confidence", "for likelihood=duel: which masks a step fills", **_UNMASKING)
+    tokens_per_step: int = option(1, "for likelihood=duel: how many masks a step fills", least=1)
+    confidence_threshold: float | None = option(
+        None,
+        "for likelihood=duel: also fill every mask whose confidence reaches this (block diffusion: exceeds it)",
+        above=0,
+        most=1,
     )
-    n_masks: int | Auto = field(
-        default="auto",
-        metadata=option("the whole canvas after the context, continuation included; auto adds no masks", least=1),
+    cfg_scale: float = option(0.0, "classifier-free guidance", least=0, llada="cfg")
+    check_greedy: bool = option(
+        True, "also check whether greedy decoding gives the continuation", llada="is_check_greedy"
     )
-    unmasking: str = field(
-        default="confidence", metadata=option("of likelihood=duel: which masks a step fills", choices=unmasking_names)
-    )
-    tokens_per_step: int = field(default=1, metadata=option("of likelihood=duel: how many masks a step fills", least=1))
-    confidence_threshold: float | None = field(
-        default=None,
-        metadata=option(
-            "of likelihood=duel: a step also fills every mask whose confidence reaches this (block diffusion: exceeds "
-            "it)",
-            above=0,
-            most=1,
-        ),
-    )
-    cfg_scale: float = field(default=0.0, metadata=option("classifier-free guidance", least=0, most=1000, llada="cfg"))
-    check_greedy: bool = field(
-        default=True,
-        metadata=option("also tells whether greedy decoding gives the continuation", llada="is_check_greedy"),
-    )
-    seed: int = field(
-        default=0, metadata=option("of every random choice; --seed of lm_eval if not set", least=0, most=LARGEST_SEED)
-    )
+    seed: int = option(0, "random seed; default: lm_eval's --seed", least=0)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.likelihood == "duel" and self.unmasking == "random":
+        if self.likelihood == "duel" and is_random(self.unmasking):
             raise without_duel(self.unmasking)
         if self.likelihood != "duel" and self.tokens_per_step != 1:
             raise OptionError(f"tokens_per_step={self.tokens_per_step} is an option of likelihood=duel alone")
@@ -265,25 +229,19 @@ class LikelihoodOptions(Options):
 class ModelOptions(Options):
     """What is ours among the model arguments beside decoding and likelihood."""
 
-    preset: str | None = field(
-        default=None, metadata=option("the settings behind a published score; any other option wins over it")
-    )
-    mask_token_id: int | None = field(default=None, metadata=option("of a model that names no mask token", least=0))
-    shift_logits: bool | None = field(
-        default=None, metadata=option("whether a model that we do not know predicts the next position, as Dream does")
-    )
-    compile: bool = field(default=False, metadata=option("torch.compile of the model's layers", silent=True))
-    cache_audit: float | None = field(
-        default=None,
-        metadata=option(
-            "of cache=prefix and dual: the share of each task's requests (up to 1), or how many, decoded exactly too",
-            above=0,
-        ),
+    preset: str | None = option(None, "settings of a published score; explicit options override it")
+    mask_token_id: int | None = option(None, "mask token's id, for models that name none", least=0, also=("mask_id",))
+    shift_logits: bool | None = option(None, "whether an unknown model predicts the next position, as Dream does")
+    compile: bool = option(False, "compile the model's layers with torch.compile", silent=True)
+    cache_audit: float | None = option(
+        None,
+        "for cache=prefix and dual: share (up to 1) or number of each task's requests to decode exactly as well",
+        above=0,
     )
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.cache_audit is not None and self.cache_audit > 1 and self.cache_audit != int(self.cache_audit):
+        if self.cache_audit is not None and self.cache_audit > 1 and self.cache_audit % 1:
             raise must_be("cache_audit", "a share up to 1 or a whole number", self.cache_audit)
 
 
@@ -302,13 +260,34 @@ def defaults_of(kind: type[Options]) -> dict[str, Any]:
     return {declared.name: declared.default for declared in options_of(kind)}
 
 
-def silent_names() -> frozenset[str]:
-    """Options of which no value changes a score."""
-    return frozenset(each.name for kind in OPTION_KINDS for each in options_of(kind) if about(each).silent)
-
-
 OPTION_KINDS = (DecodingOptions, LikelihoodOptions, ModelOptions)
 DECODING_NAMES, LIKELIHOOD_NAMES, MODEL_NAMES = (frozenset(defaults_of(kind)) for kind in OPTION_KINDS)
+OWN_NAMES = DECODING_NAMES | LIKELIHOOD_NAMES | MODEL_NAMES
+_DECLARED = {each.name: each for kind in reversed(OPTION_KINDS) for each in options_of(kind)}
+# What families' scripts call our options -> our name.
+ALIASES = {
+    alias: each.name
+    for each in (each for kind in OPTION_KINDS for each in options_of(kind))
+    for alias in (about(each).llada, about(each).dream, *about(each).also)
+    if alias not in ("", each.name)
+}
+
+
+def silent_names() -> frozenset[str]:
+    """Options of which no value changes a score."""
+    return frozenset(name for name, declared in _DECLARED.items() if about(declared).silent)
+
+
+def parsed(kind: type[Options], given: Mapping[str, object]) -> dict[str, Any]:
+    """The options in `given` with the values that they stand for, without those that it leaves unset.
+
+    Raises OptionError as `override` does.
+    """
+    options = kind().override(given)
+    return {name: getattr(options, name) for name, value in given.items() if not _unset(_DECLARED[name], value)}
+
+
+# Values
 
 
 def requirement(declared: Field[Any]) -> str:
@@ -321,20 +300,41 @@ def requirement(declared: Field[Any]) -> str:
         return "true or false"
     if str in kinds:
         return "a text of at least one character"
-    what = "a whole number" if int in kinds else "a number"
-    bounds = [f"from {shown(known.least)}"] if known.least is not None else []
-    bounds += [f"above {shown(known.above)}"] if known.above is not None else []
-    bounds += [f"up to {shown(known.most)}"] if known.most is not None else []
-    words = [word for word, fits in (("auto", Auto in kinds), ("none", NoneType in kinds), ("0", known.zero)) if fits]
-    return " or ".join([*words, " ".join([what, *bounds])])
+    bounds = [("from", known.least), ("above", known.above), ("up to", known.most)]
+    words = [f"{word} {shown(bound)}" for word, bound in bounds if bound is not None]
+    number = " ".join(["a whole number" if int in kinds else "a number", *words])
+    return " or ".join([*(["auto"] if Auto in kinds else []), *(["none"] if NoneType in kinds else []), number])
 
 
-def without_duel(unmasking: str) -> OptionError:
-    """The error about an unmasking rule that draws its order."""
-    return OptionError(
-        f"unmasking={unmasking} has no likelihood=duel: its order is drawn, and many orders lead to one text; "
-        "use confidence, margin, entropy or left_to_right"
-    )
+def must_be(name: str, what: str, value: object) -> OptionError:
+    """The error about a value that cannot be used: "n_masks must be auto or a whole number from 1, not -1"."""
+    return OptionError(f"{name} must be {what}, not {shown(value)}")
+
+
+def shown(value: object) -> str:
+    """A value as it was typed, cut short where it is long."""
+    if value is None or isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float) and value.is_integer():
+        return f"{value:.15g}"
+    text = value if isinstance(value, str) and value.isprintable() and value.strip() == value != "" else repr(value)
+    return text if len(text) <= 100 else f"{text[:100]}..."
+
+
+def parse_flag(name: str, value: object) -> bool:
+    """True or False. Raises OptionError for anything but these, 1 and 0, and the words for them."""
+    flags = {"true": True, "1": True, "false": False, "0": False}
+    if str(value).lower() not in flags:
+        raise must_be(name, "true or false", value)
+    return flags[str(value).lower()]
+
+
+def parse_whole(name: str, value: object, *, least: int = 0, most: int | None = None) -> int:
+    """A whole number, which may be typed. Raises OptionError for anything else."""
+    number = _number(int, value)
+    if number is None or number < least or (most is not None and number > most):
+        raise must_be(name, f"a whole number from {least}" + ("" if most is None else f" up to {most}"), value)
+    return int(number)
 
 
 def unknown_option(
@@ -342,9 +342,32 @@ def unknown_option(
 ) -> OptionError:
     """The error about a name that is no option: the nearest that is, or all `listed` ones where none is near."""
     names = sorted(known)
-    ours = next((ours for ours in _names_elsewhere(str(name)) if ours in names), str(name))
-    hint = did_you_mean(ours, names) or f"the options are {', '.join(sorted(listed) or names)}"
+    hint = did_you_mean(str(name), names) or f"the options are {', '.join(sorted(listed) or names)}"
     return OptionError(f"unknown {what} {shown(name)}={shown(value)}; {hint}")
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str | None:
+    """The question about an unknown name, None where no known one is near."""
+    names = list(known)
+    meant = _MEANT.get(name, ALIASES.get(name))
+    nearest = [meant] if meant in names else difflib.get_close_matches(name, names, n=1)
+    return f"did you mean {nearest[0]}?" if nearest else None
+
+
+# Names elsewhere that look like another option of ours.
+_MEANT = {
+    "model": "pretrained",
+    "model_path": "pretrained",
+    "do_sample": "temperature",
+    "path": "pretrained",
+    "stop": "until",
+}
+
+
+def _unset(declared: Field[Any], value: object) -> bool:
+    """Whether a value says that an option which cannot be none is not set."""
+    kinds = get_args(declared.type) or (declared.type,)
+    return NoneType not in kinds and (value is None or (str not in kinds and str(value).lower() == "none"))
 
 
 def _parse(declared: Field[Any], value: object) -> Any:
@@ -356,27 +379,39 @@ def _parse(declared: Field[Any], value: object) -> Any:
     if bool in kinds:
         return parse_flag(declared.name, value)
     if str in kinds:
-        fits = str(value) in known.choices() if known.choices is not None else str(value) != ""
-        if value is None or not fits or isinstance(value, (dict, list)):
+        text = known.same.get(str(value), str(value))
+        fits = text in known.choices() if known.choices is not None else text != ""
+        if not fits or isinstance(value, (dict, list)):
             raise must_be(declared.name, requirement(declared), value)
-        return str(value)
+        return text
     if Auto in kinds and value == "auto":
         return value
-    number = number_of(value) if float in kinds else whole_of(value)
-    if number is None or not _in_bounds(number, known):
+    number = _number(float if float in kinds else int, value)
+    if number is not None and known.none_below and number < (known.least or 0):
+        return None
+    if (
+        number is None
+        or (known.least is not None and number < known.least)
+        or (known.above is not None and number <= known.above)
+        or (known.most is not None and number > known.most)
+    ):
         raise must_be(declared.name, requirement(declared), value)
     return number
 
 
-def _in_bounds(number: float, known: Option) -> bool:
-    return (known.zero and number == 0) or (
-        (known.above is None or number > known.above)
-        and (known.least is None or number >= known.least)
-        and (known.most is None or number <= known.most)
+def _number(kind: type[int] | type[float], value: Any) -> int | float | None:
+    """The finite number that a value is or spells, None where it is none; lm-eval reads `-1` and `1e2` as floats."""
+    try:
+        number = kind(value)
+    except (TypeError, ValueError, OverflowError):
+        return None
+    cut = isinstance(value, (bool, float)) and (isinstance(value, bool) or number != value)
+    return None if cut or (kind is float and not math.isfinite(number)) else number
+
+
+def without_duel(unmasking: str) -> OptionError:
+    """The error about an unmasking rule that draws its order."""
+    return OptionError(
+        f"unmasking={unmasking} has no likelihood=duel: its order is drawn, and many orders lead to one text; use "
+        "confidence, margin, entropy or left_to_right"
     )
-
-
-def _names_elsewhere(name: str) -> list[str]:
-    """Our names of an option of LLaDA's or Dream's scripts."""
-    declared = (*options_of(DecodingOptions), *options_of(LikelihoodOptions))
-    return [each.name for each in declared if name and name in (about(each).llada, about(each).dream)]

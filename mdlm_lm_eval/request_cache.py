@@ -1,22 +1,15 @@
 """Keeps lm-eval's `--use_cache` honest: a cache file answers only for the model and the options that filled it, every
-repetition of a sampled request with its own answer, and tells what its answers took."""
+repetition of a sampled request with its own answer, and keeps the record of its answers."""
 
-import os
-import sqlite3
 from collections.abc import MutableMapping
-from contextlib import closing
-from pathlib import Path
 from typing import Any
 
 from lm_eval.api.model import hash_args
-from sqlitedict import SqliteDict
 
 from mdlm_lm_eval.options import OptionError
-from mdlm_lm_eval.results.files import check_file_name, check_writable
-from mdlm_lm_eval.results.record import RunRecord
+from mdlm_lm_eval.record import RunRecord
 
-FINGERPRINT_KEY = "mdlm_lm_eval.fingerprint"
-RECORD_KEY = "mdlm_lm_eval.record"
+_FINGERPRINT, _RECORD = "mdlm_lm_eval.fingerprint", "mdlm_lm_eval.record"
 SAMPLE_PREFIX = "mdlm_lm_eval.sample "
 
 
@@ -27,7 +20,7 @@ class RequestCache:
     all repetitions of one would get one answer.
     """
 
-    def __init__(self, entries: SqliteDict | None) -> None:
+    def __init__(self, entries: Any = None) -> None:
         self.entries = entries
         self.unsaved: dict[str, Any] = {}
 
@@ -44,7 +37,7 @@ class RequestCache:
     def save(self, record: RunRecord) -> None:
         """Writes what was added, and the record of all answers so far, to disk at once."""
         if self.entries is not None:
-            self.entries.update(self.unsaved | {RECORD_KEY: record})
+            self.entries.update(self.unsaved | {_RECORD: record})
             self.entries.commit()
             self.unsaved.clear()
 
@@ -58,30 +51,11 @@ class RequestCache:
         for key in list(self.entries):
             if key.startswith(SAMPLE_PREFIX):
                 self.entries.pop(key.removeprefix(SAMPLE_PREFIX).split()[0], None)
-        return self.entries.get(RECORD_KEY)
+        return self.entries.get(_RECORD)
 
 
 def _sample_key(arguments: tuple[Any, ...], seed: int) -> str:
     return f"{SAMPLE_PREFIX}{hash_args('generate_until', arguments)} {seed}"
-
-
-def check_cache_file(path: str) -> None:
-    """Raises OptionError where nothing can be kept at `path`, or something else is."""
-    check_writable(Path(path).parent, "--use_cache")
-    check_file_name(path, "--use_cache")
-    if Path(path).is_char_device():  # sqlite takes /dev/null for an empty file
-        raise OptionError(f"--use_cache: {path} is a device; name another file")
-    try:
-        if os.path.lexists(path):  # a link that leads nowhere, too
-            with closing(sqlite3.connect(path)) as connection:
-                connection.execute("PRAGMA schema_version")
-    except sqlite3.Error as error:
-        raise OptionError(f"--use_cache: {path} is no request cache: {error}; name another file") from error
-
-
-def _in_words(value: object) -> str:
-    """0 and 0.0 alike: which of them an option is depends on who said it."""
-    return repr(int(value) if isinstance(value, float) and value.is_integer() else value)
 
 
 def claim_cache(cache: MutableMapping[str, Any], fingerprint: dict[str, Any], *, path: str) -> None:
@@ -90,23 +64,19 @@ def claim_cache(cache: MutableMapping[str, Any], fingerprint: dict[str, Any], *,
     lm-eval's keys hold the prompt and the request's options alone, so such a cache would answer for n_masks=200 what it
     computed for n_masks=1. Raises OptionError naming what differs.
     """
-    wanted = {name: _in_words(value) for name, value in fingerprint.items()}
+    wanted = {name: repr(value) for name, value in fingerprint.items()}
     if len(cache) == 0:
-        cache[FINGERPRINT_KEY] = wanted
-        return
-    if FINGERPRINT_KEY not in cache:
-        raise OptionError(
-            f"use_cache: {path} was not filled by --model mdlm with this package; name a new path, or a cache of a run "
-            "with the same model and options"
-        )
-    found = cache[FINGERPRINT_KEY]
+        cache[_FINGERPRINT] = wanted
+    found = cache.get(_FINGERPRINT)
     differences = [
         f"{name} was {found.get(name, 'not set')} and is {wanted.get(name, 'not set')}"
-        for name in sorted(found.keys() | wanted.keys())
-        if found.get(name) != wanted.get(name)
+        for name in sorted((found or {}).keys() | wanted.keys())
+        if found is not None and found.get(name) != wanted.get(name)
     ]
-    if differences:
+    if found is None or differences:
+        filled = "was not filled by --model mdlm with this package"
+        if differences:
+            filled = f"was filled with another model or other options ({'; '.join(differences)})"
         raise OptionError(
-            f"use_cache: {path} was filled with another model or other options ({'; '.join(differences)}); name a "
-            "new path, or a cache of a run with the same model and options"
+            f"use_cache: {path} {filled}; name a new path, or a cache of a run with the same model and options"
         )

@@ -9,8 +9,7 @@ from lm_eval.api.task import ConfigurableTask
 from mdlm_lm_eval.tasks import prompts, questions
 from mdlm_lm_eval.tasks.settings import read_settings
 
-from mdlm_lm_eval.options import OptionError
-from mdlm_lm_eval.values import must_be
+from mdlm_lm_eval.options import OptionError, must_be
 
 
 class FewShotTask(ConfigurableTask):

@@ -5,8 +5,7 @@ from typing import Any
 
 from mdlm_lm_eval.tasks.questions import DEFAULT_SEED
 
-from mdlm_lm_eval.options import unknown_option
-from mdlm_lm_eval.values import parse_whole
+from mdlm_lm_eval.options import parse_whole, unknown_option
 
 DEFAULT_SETTINGS = {"fewshot_relevant": 10, "fewshot_distractors": 40, "fewshot_seed": DEFAULT_SEED}
 # Examples are all different, and far fewer fill any model's context.

@@ -13,6 +13,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import pytest
 import torch
 import yaml
+from lm_eval.api.instance import Instance
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
@@ -64,6 +65,16 @@ def tiny_model() -> LlamaForCausalLM:
     """A random Llama for the tiny tokenizer."""
     ids = {"pad_token_id": 0, "bos_token_id": None, "eos_token_id": 1, "mask_token_id": 2}
     return random_llama(259, num_attention_heads=2, max_position_embeddings=256, **ids)
+
+
+def generation(text: str, task: str = "task", doc: int | None = None, **gen_kwargs: Any) -> Instance:
+    """A generation request."""
+    return Instance("generate_until", doc={}, arguments=(text, gen_kwargs), idx=0, metadata=(task, doc, 1))
+
+
+def choice(context: str, continuation: str) -> Instance:
+    """A likelihood request."""
+    return Instance("loglikelihood", doc={}, arguments=(context, continuation), idx=0, metadata=("choice", 0, 1))
 
 
 class CountingDenoiser(Denoiser):

@@ -1,9 +1,10 @@
-"""Result files as lm-eval 0.4.13 writes them, small: of the few-shot suite and of a standard benchmark."""
+"""Result files as lm-eval and `--model mdlm` write them, small: of the few-shot suite and of benchmarks."""
 
 import json
 from pathlib import Path
 from typing import Any
 
+from mdlm_lm_eval.options import DecodingOptions, LikelihoodOptions, defaults_of
 from mdlm_lm_eval.results.suite import current_version
 
 RULES = ("country", "capitalised", "verb", "adjective", "animal", "colour", "emotion", "object")
@@ -11,174 +12,159 @@ TASKS = tuple(f"{rule}_{distractor}" for rule in RULES for distractor in ("small
 HASH = "1cfd7802b88844aa07d9c50e47a1b323734bada3a5e7eb2bf50ae8536c045dcb"
 
 
-def suite_file(
+def result_file(
+    metrics: dict[str, dict[str, float]],
     *,
-    n_masks: int | None = 50,
-    accuracy: float = 0.8,
-    variant: str = "",
-    group: str = "mdlm_context",
     model: str = "mdlm",
-    model_args: dict[str, Any] | None = None,
+    pretrained: str = "organisation/model",
     adapter: str | None = None,
-    limit: float | None = None,
-    version: str = current_version(),
-    relevant: int = 10,
-    distractors: int = 40,
-    date: float = 1795231548.94,
-    **decoding: Any,
-) -> dict[str, Any]:
-    """All 16 tasks `mdlm_*{variant}`; the first is 0.1 better and the last 0.1 worse than `accuracy`.
-
-    `n_masks` is the number appended, None for `auto`; other decoding options go by their names.
-    """
-    is_open_ended = not variant.endswith("_slot") and not any(place in variant for place in ("left", "middle", "right"))
-    names = [f"mdlm_{task}{variant}" for task in TASKS]
-    asked = 1000 if limit is None else int(limit)
-    accuracies = dict.fromkeys(names, accuracy) | {names[0]: accuracy + 0.1, names[-1]: accuracy - 0.1}
-    masks = (n_masks or 1) if is_open_ended else 1 + (n_masks or 0)
-    steps = decoding.get("steps", "auto")
-    settings = {"n_masks": n_masks or "auto", "mask_ratio": None, "steps": "auto", "block_length": None}
-    settings |= {"unmasking": "confidence", "schedule": "linear", "confidence_threshold": None, "temperature": 0.0}
-    settings |= {"top_p": None, "top_k": None, "cfg_scale": 0.0, "filler": ".", "n_fillers": 0, "suppress_eos": False}
-    settings |= {"eos_last": False, "early_exit": True, "seed": 1234, **decoding}
-    content = lm_eval_file(
-        names,
-        metrics={
-            name: {"exact_match,none": value, "exact_match_stderr,none": 0.01} for name, value in accuracies.items()
-        },
-        asked=asked,
-        original=1000,
-        version=version,
-        shots=relevant + distractors,
-        model=model,
-        model_args={"n_masks": n_masks} | (model_args or {}) if model == "mdlm" else model_args or {},
-        limit=limit,
-        date=date,
-    )
-    for name in names:
-        content["configs"][name]["metadata"] |= {"fewshot_relevant": relevant, "fewshot_distractors": distractors}
-        content["configs"][name]["metadata"] |= {"fewshot_seed": 1}
-        content["configs"][name]["generation_kwargs"] = {"max_gen_toks": 1, "until": []}
-    content["groups"] = {group: {"alias": group, "exact_match,none": accuracy, "exact_match_stderr,none": 0.01}}
-    content["group_subtasks"] = {group: names}
-    content["versions"][group] = version
-    if model == "mdlm":
-        content["config"]["mdlm"] = mdlm_record(
-            names, masks=masks, steps=1 if steps == "auto" else min(steps, masks), requests=asked
-        )
-        content["config"]["mdlm"] |= {"decoding": settings, "adapter": adapter}
-        content["config"]["mdlm"]["pretrained"] = (model_args or {}).get("pretrained", "built-in")
-    return content
-
-
-def lm_eval_file(
-    names: list[str],
-    *,
-    metrics: dict[str, dict[str, Any]],
-    asked: int,
-    original: int,
-    version: str,
-    shots: int,
-    model: str,
-    model_args: dict[str, Any],
-    limit: float | None = None,
+    weights: str = "a" * 64,
     output_type: str = "generate_until",
-    date: float = 1795231548.94,
+    masks: int = 256,
+    steps: int | None = None,
+    asked: int = 1319,
+    limit: int | None = None,
+    version: str = "3.0",
+    shots: int = 5,
+    metadata: dict[str, Any] | None = None,
+    passes: int | None = None,
+    group: str = "",
+    suite_hash: str | None = None,
+    task_record: dict[str, Any] | None = None,
+    **options: Any,
 ) -> dict[str, Any]:
-    """Any tasks' results, without `--model mdlm`'s own record."""
-    return {
-        "results": {name: {"name": name, "alias": name, "sample_len": asked, **metrics[name]} for name in names},
-        "group_subtasks": {},
+    """Any tasks' results (task -> `metric,filter` -> score); `options` are decoding options that were set.
+
+    `passes` are the forward passes per question, each answer being of 100 tokens.
+    """
+    options |= {} if steps is None else {"steps": steps}
+    kind: Any = DecodingOptions if output_type == "generate_until" else LikelihoodOptions
+    effective = defaults_of(kind) | {"seed": 1234} | options
+    taken = steps if steps is not None else masks
+    record = {"requests": asked, "masks": [masks, masks], "asked_masks": [masks, masks], "steps": [taken, taken]}
+    record |= {"returned_tokens": [1, 1], "truncated_prompts": 0, **(task_record or {})}
+    if passes is not None:
+        cost = {"forward_passes": passes * asked, "answer_tokens": 100 * asked, "seconds": 0.01 * passes * asked}
+        record["cost"] = cost | {"peak_memory_bytes": 2**31}
+    names = list(metrics)
+    config: dict[str, Any] = {
+        "model": model,
+        "model_args": {"pretrained": pretrained, **options} | ({"peft": adapter} if adapter else {}),
+        "model_num_parameters": 8_000_000_000,
+        "model_dtype": "torch.bfloat16",
+        "batch_size": 8,
+        "device": "cuda:0",
+        "limit": limit,
+        "gen_kwargs": {},
+        "random_seed": 0,
+        "numpy_seed": 1234,
+        "torch_seed": 1234,
+        "fewshot_seed": 1234,
+    }
+    if model == "mdlm":
+        config["mdlm"] = {
+            "decoding": effective,
+            "likelihood": defaults_of(LikelihoodOptions),
+            "settings": [{"request_type": output_type, "options": effective, "tasks": names}],
+            "package_version": "0.2.0",
+            "family": "llada",
+            "pretrained": pretrained,
+            "weights": weights,
+            "adapter": adapter,
+            "adapter_weights": None,
+            "device": "cuda:0",
+            "device_name": "NVIDIA H200",
+            "batch_size": 8,
+            "processes": 1,
+            "explicit_options": list(options),
+            "tasks": dict.fromkeys(names, record),
+            "task_suite": {"version": version, "sha256": suite_hash} if suite_hash else {},
+        }
+    content = {
+        "results": {name: {"name": name, **scores} for name, scores in metrics.items()},
+        "group_subtasks": {group: names} if group else {},
         "configs": {
-            name: {"task": name, "output_type": output_type, "metadata": {"version": version}, "unsafe_code": False}
-            for name in names
+            name: {"output_type": output_type, "generation_kwargs": {}, "metadata": metadata or {}} for name in names
         },
         "versions": dict.fromkeys(names, version),
         "n-shot": dict.fromkeys(names, shots),
-        "higher_is_better": {
-            name: {metric.partition(",")[0]: "perplexity" not in metric for metric in metrics[name]} for name in names
-        },
-        "n-samples": {name: {"original": original, "effective": asked} for name in names},
-        "config": {
-            "model": model,
-            "model_args": model_args,
-            "model_num_parameters": 3698432,
-            "model_dtype": "torch.float32",
-            "model_revision": "main",
-            "model_sha": "",
-            "batch_size": 8,
-            "device": "cuda:0",
-            "limit": limit,
-            "gen_kwargs": {},
-            "random_seed": 0,
-            "numpy_seed": 1234,
-            "torch_seed": 1234,
-            "fewshot_seed": 1234,
-        },
-        "date": date,
+        "higher_is_better": {n: {m.partition(",")[0]: "perplexity" not in m for m in s} for n, s in metrics.items()},
+        "n-samples": {name: {"original": 1319 if not suite_hash else 1000, "effective": asked} for name in names},
+        "config": config,
+        "date": 1795231548.94,
         "pretty_env_info": "PyTorch version: 2.13.0+cpu\nPython version: 3.11.7 (main) (64-bit runtime)\n",
         "transformers_version": "5.23.0",
         "lm_eval_version": "0.4.13",
-        "system_instruction": None,
-        "fewshot_as_multiturn": None,
-        "chat_template": None,
     }
-
-
-def mdlm_record(names: list[str], *, masks: int, steps: int, requests: int) -> dict[str, Any]:
-    """What `--model mdlm` adds to a result file."""
-    record = {"requests": requests, "masks": [masks, masks], "steps": [steps, steps], "returned_tokens": [1, 1]}
-    return {
-        "decoding": {
-            "n_masks": "auto",
-            "mask_ratio": None,
-            "steps": "auto",
-            "block_length": None,
-            "unmasking": "confidence",
-            "schedule": "linear",
-            "confidence_threshold": None,
-            "temperature": 0.0,
-            "top_p": None,
-            "top_k": None,
-            "cfg_scale": 0.0,
-            "filler": ".",
-            "n_fillers": 0,
-            "suppress_eos": False,
-            "eos_last": False,
-            "seed": 1234,
-        },
-        "likelihood": {"likelihood": "auto", "mc_num": 128, "n_masks": "auto", "cfg_scale": 0.0, "seed": 1234},
-        "package_version": "0.1.0",
-        "family": "llama",
-        "pretrained": "built-in",
-        "revision": "main",
-        "adapter": None,
-        "device": "cpu",
-        "processes": 1,
-        "explicit_options": [],
-        "batch_size": 8,
-        "forward_passes": 10,
-        "tasks": {name: record | {"forward_passes": 2, "truncated_prompts": 0} for name in names},
-        "task_suite": {"version": current_version(), "sha256": HASH},
-    }
-
-
-def gsm8k_file(*, model: str = "hf", score: float = 0.5, masks: int = 256, **changes: Any) -> dict[str, Any]:
-    """lm-eval's gsm8k, of 1319 questions."""
-    metrics = {"gsm8k": {"exact_match,strict-match": score, "exact_match_stderr,strict-match": 0.01}}
-    settings: dict[str, Any] = {"asked": 1319, "original": 1319, "version": "3.0", "shots": 5, "model": model}
-    settings |= {"model_args": {"pretrained": "organisation/model"}, "metrics": metrics, **changes}
-    content = lm_eval_file(["gsm8k"], **settings)
-    if model == "mdlm":
-        content["config"]["mdlm"] = mdlm_record(["gsm8k"], masks=masks, steps=masks, requests=1319)
-        content["config"]["mdlm"]["pretrained"] = "organisation/model"
+    if group:
+        first = {metric: sum(one[metric] for one in metrics.values()) / len(names) for metric in metrics[names[0]]}
+        content["groups"] = {group: first}
     return content
+
+
+def suite_file(
+    *,
+    n_masks: int = 50,
+    accuracy: float = 0.8,
+    spread: float = 0.1,
+    variant: str = "",
+    start: str = "mdlm_",
+    group: str = "mdlm_context",
+    relevant: int = 10,
+    distractors: int = 40,
+    limit: int | None = None,
+    version: str = current_version(),
+    suite_hash: str = HASH,
+    steps: int = 1,
+    **changes: Any,
+) -> dict[str, Any]:
+    """All 16 tasks `mdlm_*{variant}`, in one step; one rule is `spread` better than `accuracy`, one worse."""
+    offset = {"country": spread, "object": -spread}
+    metrics = {
+        f"{start}{task}{variant}": {"exact_match,none": round(accuracy + offset.get(task.split("_")[0], 0), 3)}
+        for task in TASKS
+    }
+    is_open_ended = not variant.endswith("_slot") and not any(place in variant for place in ("left", "middle", "right"))
+    given = {"fewshot_relevant": relevant, "fewshot_distractors": distractors, "fewshot_seed": 1}
+    chosen = {"n_masks": n_masks} if is_open_ended else {}
+    return result_file(
+        metrics,
+        masks=n_masks if is_open_ended else 1,
+        asked=limit or 1000,
+        limit=limit,
+        version=version,
+        shots=relevant + distractors,
+        metadata=given,
+        group=group,
+        suite_hash=suite_hash,
+        **{"pretrained": "built-in", **chosen, "steps": steps, **changes},
+    )
+
+
+def gsm8k_file(score: float = 0.5, **changes: Any) -> dict[str, Any]:
+    """lm-eval's gsm8k, of 1319 questions."""
+    return result_file(
+        {"gsm8k": {"exact_match,flexible-extract": score, "exact_match_stderr,flexible-extract": 0.012}}, **changes
+    )
 
 
 def write(folder: Path, **contents: Any) -> Path:
     """Writes contents as `{name}.json` into `folder`; strings as they are."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, content in contents.items():
-        text = content if isinstance(content, str) else json.dumps(content, indent=2)
+        text = content if isinstance(content, str) else json.dumps(content)
         (folder / f"{name}.json").write_text(text, encoding="utf-8")
     return folder
+
+
+def six_cells(folder: Path) -> Path:
+    """A sweep over steps and thresholds on gsm8k, two of whose settings others beat."""
+    cells = {
+        "a": gsm8k_file(0.710, passes=256, steps=256),
+        "b": gsm8k_file(0.695, passes=128, steps=128),
+        "c": gsm8k_file(0.620, passes=64, steps=64),
+        "d": gsm8k_file(0.705, passes=90, confidence_threshold=0.9),
+        "e": gsm8k_file(0.660, passes=50, confidence_threshold=0.7),
+        "f": gsm8k_file(0.600, passes=55, confidence_threshold=0.6),
+    }
+    return write(folder, **cells)

@@ -1,25 +1,18 @@
 """Gradient attribution against finite differences, in double precision, for every kind of model."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
 from torch import Tensor, nn
-from transformers import BertConfig, BertForMaskedLM, LlamaConfig, LlamaForCausalLM
+from transformers import BertConfig, BertForMaskedLM, LlamaConfig, LlamaForCausalLM, PretrainedConfig
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
 from mdlm_lm_eval import load_denoiser
-from mdlm_lm_eval.analyses.gradients import (
-    attribute,
-    embedding_gradient,
-    example_means,
-    gradient_norms,
-    group_means,
-)
-from mdlm_lm_eval.analyses.prompts import Prompt
-from mdlm_lm_eval.batching import Batches
-from mdlm_lm_eval.default_model import default_model_path
+from mdlm_lm_eval.analyses.gradients import attribute, embedding_gradient, example_means, group_means
+from mdlm_lm_eval.analyses.inputs import Prompt
 from mdlm_lm_eval.model.attention import AttentionPattern
 from mdlm_lm_eval.model.denoiser import Denoiser
 from mdlm_lm_eval.options import OptionError
@@ -29,16 +22,10 @@ MASK, PAD = 2, 0
 STEP = 1e-5
 
 
-def causal_llama() -> LlamaForCausalLM:
+def tiny(kind: Callable[[Any], nn.Module], config: type[PretrainedConfig]) -> Any:
     torch.manual_seed(0)
     sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
-    return LlamaForCausalLM(LlamaConfig(vocab_size=259, initializer_range=0.3, **sizes)).eval()
-
-
-def bert() -> BertForMaskedLM:
-    torch.manual_seed(0)
-    sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
-    return BertForMaskedLM(BertConfig(vocab_size=259, initializer_range=0.3, **sizes)).eval()
+    return kind(config(vocab_size=259, initializer_range=0.3, **sizes)).eval().double()
 
 
 def adapted() -> nn.Module:
@@ -48,11 +35,13 @@ def adapted() -> nn.Module:
 
 
 MODELS: dict[str, Callable[[], Denoiser]] = {
-    "built-in": lambda: load_denoiser(str(default_model_path()), dtype="float64"),
+    "built-in": lambda: load_denoiser("built-in", dtype="float64"),
     "shifted": lambda: Denoiser(tiny_model().double(), mask_token_id=MASK, pad_token_id=PAD, shift=True),
-    "autoregressive": lambda: Denoiser(causal_llama().double(), mask_token_id=PAD, pad_token_id=PAD, shift=True),
+    "autoregressive": lambda: Denoiser(
+        tiny(LlamaForCausalLM, LlamaConfig), mask_token_id=PAD, pad_token_id=PAD, shift=True
+    ),
     "adapter": lambda: Denoiser(adapted().double(), mask_token_id=MASK, pad_token_id=PAD),
-    "bert": lambda: Denoiser(bert().double(), mask_token_id=MASK, pad_token_id=PAD),
+    "bert": lambda: Denoiser(tiny(BertForMaskedLM, BertConfig), mask_token_id=MASK, pad_token_id=PAD),
 }
 
 
@@ -95,8 +84,8 @@ def slopes(denoiser: Denoiser, embeddings: Tensor, directions: Tensor, position:
 def test_the_gradient_agrees_with_finite_differences(denoiser: Denoiser) -> None:
     length = 20
     ids, *others = canvas(denoiser, length, 5)
-    gradient, predicted = embedding_gradient(denoiser, ids, *others, excluded_token_id=denoiser.mask_token_id)
-    norms = gradient_norms(gradient)[0]
+    gradient, predicted = embedding_gradient(denoiser, (ids, *others), denoiser.mask_token_id)
+    norms = gradient.norm(dim=-1)[0]
     embeddings = denoiser.model.get_input_embeddings()(ids).detach()
     token = int(predicted)
     # Along its own direction the slope is the norm; along any other it is the projection.
@@ -113,14 +102,14 @@ def test_the_predicted_token_is_the_likeliest_that_is_allowed() -> None:
     ids, attended, answer, lengths = canvas(denoiser, 12, 2)
     ranked = denoiser.logits(ids, attended, answer)[0].argsort(descending=True)
     for excluded, expected in ((None, ranked[0]), (int(ranked[0]), ranked[1])):
-        _, predicted = embedding_gradient(denoiser, ids, attended, answer, lengths, excluded_token_id=excluded)
+        _, predicted = embedding_gradient(denoiser, (ids, attended, answer, lengths), excluded)
         assert int(predicted) == int(expected)
 
 
 def test_an_autoregressive_answer_does_not_depend_on_what_keeps_its_place() -> None:
     denoiser = MODELS["autoregressive"]()
     ids, *others = canvas(denoiser, 12, 1)
-    gradient, predicted = embedding_gradient(denoiser, ids, *others)
+    gradient, predicted = embedding_gradient(denoiser, (ids, *others))
     assert int(predicted) == int(denoiser.model(input_ids=ids[:, :-1]).logits[0, -1].argmax())
     assert gradient[0, -1].abs().max() == 0
     assert gradient[0, :-1].abs().amax(-1).min() > 0
@@ -133,52 +122,40 @@ def prompt(denoiser: Denoiser, length: int, n_masks: int) -> Prompt:
 
 
 def test_neighbours_in_the_batch_and_padding_change_nothing() -> None:
-    denoiser = MODELS["shifted"]()
+    denoiser = MODELS["adapter"]()
     prompts = [prompt(denoiser, length, n_masks) for length, n_masks in ((20, 5), (9, 1), (14, 30))]
-    done: list[int] = []
-    together, tokens = attribute(denoiser, prompts, Batches("3", 3), advance=done.append)
-    alone, tokens_alone = attribute(denoiser, prompts, Batches("1", 1))
-    assert tokens == tokens_alone
-    assert done == [3]
-    for values, expected, of_prompt in zip(together, alone, prompts, strict=True):
+    for of_prompt, (values, token) in zip(prompts, attribute(denoiser, prompts), strict=True):
+        ((alone, token_alone),) = attribute(denoiser, [of_prompt])
+        assert token == token_alone
         assert len(values) == len(of_prompt.token_ids)
         assert float(values.max()) == 1.0
-        torch.testing.assert_close(values, expected, rtol=1e-9, atol=1e-12)
+        torch.testing.assert_close(values, alone, rtol=1e-9, atol=1e-12)
+    assert all(weight.grad is None for weight in denoiser.model.parameters())
+    assert not denoiser.model.get_input_embeddings()._forward_hooks
 
 
 def test_nothing_behind_the_answers_block_acts_on_it() -> None:
     attention = AttentionPattern(4, blocks_from="prompt_end")
     denoiser = Denoiser(tiny_model().double(), mask_token_id=MASK, pad_token_id=PAD, attention=attention)
-    together, _ = attribute(denoiser, [prompt(denoiser, 9, 6), prompt(denoiser, 20, 6)], Batches("2", 2))
-    for values, length in zip(together, (9, 20), strict=True):
+    lengths = (9, 20)
+    for length, (values, _) in zip(
+        lengths, attribute(denoiser, [prompt(denoiser, n, 6) for n in lengths]), strict=True
+    ):
         assert [n for n, value in enumerate(values.tolist()) if value > 0] == list(range(length + 4))
-
-
-def test_weights_get_no_gradient_and_no_hook_stays() -> None:
-    denoiser = MODELS["adapter"]()
-    attribute(denoiser, [prompt(denoiser, 9, 2)], Batches("1", 1))
-    assert all(weight.grad is None for weight in denoiser.model.parameters())
-    assert not denoiser.model.get_input_embeddings()._forward_hooks
 
 
 def test_gradients_that_vanish_are_an_error() -> None:
     denoiser = MODELS["shifted"]()
     nn.init.zeros_(denoiser.model.get_output_embeddings().weight)
     with pytest.raises(OptionError, match=r"gradients in dtype=torch.float64 are not finite or vanish"):
-        attribute(denoiser, [prompt(denoiser, 9, 2)], Batches("1", 1))
+        attribute(denoiser, [prompt(denoiser, 9, 2)])
 
 
-def test_groups_are_masks_the_last_50_others_and_all_others() -> None:
+def test_groups_and_examples_are_means_over_their_positions() -> None:
     values = torch.cat([torch.full((10,), 0.1), torch.full((50,), 0.4), torch.full((3,), 1.0)]).double()
-    of_masks = Prompt([9] * 63, 60, [60, 61, 62], list(range(60)), [], "A", 60)
-    assert group_means(values, of_masks) == pytest.approx(
-        {"masks": 1.0, "last 50 non-masks": 0.4, "all non-masks": 0.35}
-    )
+    of_masks = Prompt([9] * 63, 60, [60, 61, 62], list(range(60)), [range(2), range(8, 12)], "A", 60)
+    expected = {"masks": 1.0, "last 50 non-masks": 0.4, "all non-masks": 0.35}
+    assert group_means(values, of_masks) == pytest.approx(expected)
+    assert example_means(values, of_masks) == pytest.approx([0.1, 0.25])
     of_none = Prompt([9] * 63, 62, [], list(range(62)), [], "A", 62)
     assert group_means(values, of_none).keys() == {"last 50 non-masks", "all non-masks"}
-
-
-def test_an_example_gets_the_mean_over_its_tokens() -> None:
-    values = torch.tensor([0.2, 0.4, 9.0, 0.1, 0.2, 0.3, 0.4, 1.0])
-    of_two = Prompt([9] * 8, 7, [7], list(range(7)), [range(2), range(3, 7)], "A", 7)
-    assert example_means(values, of_two) == pytest.approx([0.3, 0.25])

@@ -8,10 +8,8 @@ import torch
 from transformers import BertConfig, BertForMaskedLM
 
 from mdlm_lm_eval.decoding import decode, decode_canvases
-from mdlm_lm_eval.decoding.approximate import ApproximateDecoder
-from mdlm_lm_eval.decoding.blocks import attention_in_effect, causal_blocks
-from mdlm_lm_eval.decoding.canvas import Canvas, build_canvas, build_infill_canvas
-from mdlm_lm_eval.decoding.selection import accepted_by_entropy, accepted_by_factor
+from mdlm_lm_eval.decoding.canvas import Canvas, attention_in_effect, build_canvas, build_infill_canvas
+from mdlm_lm_eval.decoding.selection import accepted_by_entropy
 from mdlm_lm_eval.model.attention import FULL_ATTENTION, AttentionPattern
 from mdlm_lm_eval.model.denoiser import Denoiser
 from mdlm_lm_eval.options import DecodingOptions, OptionError
@@ -123,14 +121,6 @@ def test_early_exit_changes_no_answer(
     assert few <= many
 
 
-def test_one_block_over_everything_is_full_attention() -> None:
-    prompts = [[1, 2, 3, 4, 5], [9, 8, 7, 6, 5]]
-    options = DecodingOptions(n_masks=11)
-    blockwise = decode(model(AttentionPattern(16)), prompts, options)
-    assert blockwise == decode(model(), prompts, options)
-    assert blockwise != decode(model(FROM_START), prompts, options)
-
-
 def test_a_finished_block_is_not_decoded_again_nor_seen_by_those_before_it() -> None:
     denoiser = model(FROM_START)
     options = DecodingOptions(n_masks=12)
@@ -150,27 +140,6 @@ def test_a_pass_runs_the_block_alone() -> None:
     # 20 tokens of the prompt are whole blocks; 2 masks beside 2 tokens of it, once more to store; 4 masks.
     assert widths == [20, 4, 4, 4, *[4] * 4]
     assert (row.cost.forward_passes, row.cost.steps, row.cost.tokens) == (8, 6, 48)
-
-
-def test_guidance_costs_twice_the_positions() -> None:
-    denoiser = model(FROM_START)
-    options = DecodingOptions(n_masks=6)
-    plain, guided = (
-        decode_canvases(denoiser, [canvas(denoiser, each, 5, 6, 0)], each)[0].cost
-        for each in (options, options.override({"cfg_scale": 1.0}))
-    )
-    assert (guided.forward_passes, guided.tokens) == (plain.forward_passes, 2 * plain.tokens)
-
-
-def test_guidance_keeps_what_was_unmasked_among_the_text() -> None:
-    """One block over everything is full attention, which has a test of its own."""
-    options = DecodingOptions(cfg_scale=1.0)
-    text = [[1, 2], *([n] for n in range(3, 10)), [4]]
-    found = []
-    for denoiser in (model(AttentionPattern(32)), model()):
-        infill, _ = build_infill_canvas(text, options, mask_token_id=MASK, max_length=128, attention=denoiser.attention)
-        found.append(decode_canvases(denoiser, [infill], options)[0].token_ids)
-    assert found[0] == found[1]
 
 
 # Approximate caches
@@ -202,34 +171,7 @@ def test_rows_with_an_approximate_cache_depend_on_themselves_alone(
     assert together == [decode_canvases(denoiser, [row], options, eos_ids=[EOS])[0] for row in batch]
 
 
-@pytest.mark.parametrize("cache", ["prefix", "dual"])
-@pytest.mark.parametrize("changes", [{}, {"steps": 8}, {"confidence_threshold": 0.3}, {"parallel_factor": 1.0}])
-def test_refreshed_in_every_step_an_approximate_cache_is_exact(
-    cache: str, changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    denoiser = model()
-    options = DecodingOptions().override({**changes, "block_length": 4, "n_masks": 16})
-    prompts = [[1, 2, 3], [4, 5, 6, 7, 8, 9], [30]]
-    exact = decode(denoiser, prompts, options)
-    approximate = options.override({"cache": cache})
-    assert decode(denoiser, prompts, approximate) != exact
-    monkeypatch.setattr(ApproximateDecoder, "window", lambda self, row: (0, len(row.token_ids)))
-    assert decode(denoiser, prompts, approximate) == exact
-
-
 # Parallel rules
-
-
-def test_the_factor_rule_takes_the_reference_s_run() -> None:
-    confidence = torch.tensor([[0.9, 0.2, 0.8, 0.1], [0.1, 0.2, 0.3, 0.05], [0.99, 0.98, 0.0, 0.0]])
-    candidates = torch.tensor([[True] * 4, [True] * 4, [True, True, False, False]])
-    # Row 0: 0.9; 0.8 >= 1 - 1 / 3; 0.2 < 1 - 1 / 4. Row 1: the first always.
-    expected = [[True, False, True, False], [False, False, True, False], [True, True, False, False]]
-    assert accepted_by_factor(candidates, confidence, 1.0).tolist() == expected
-    short = torch.tensor([[0.9, 0.6, 0.1, 0.1]])  # 1 - 1 / 2 <= 0.6 < 1 - 1 / 3
-    assert accepted_by_factor(torch.ones(1, 4, dtype=torch.bool), short, 1.0).tolist() == [[True, False, False, False]]
-    three = torch.tensor([[0.9, 0.8, 0.1]])  # only the last fails, and is taken
-    assert accepted_by_factor(torch.ones(1, 3, dtype=torch.bool), three, 1.0).all()
 
 
 def test_the_entropy_rule_takes_a_mask_while_those_before_it_sum_to_no_more() -> None:
@@ -278,16 +220,6 @@ def test_an_edit_needs_more_confidence_than_its_threshold() -> None:
     assert unedited == at_1 != below_1
 
 
-def test_every_step_of_a_block_has_a_quota_under_a_parallel_rule() -> None:
-    """Dream's schedule would begin with one token less, and has steps without any where there are more of them."""
-    denoiser = model(AttentionPattern(8))
-    options = DecodingOptions(n_masks=8, schedule="dream", steps_per_block=4)
-    for changes, counts in (({}, (1, 2, 2, 3)), ({"confidence_threshold": 0.9}, (2, 2, 2, 2))):
-        each = options.override(changes)
-        (_, block) = causal_blocks(canvas(denoiser, each, 8, 8, 0), denoiser.attention, each)
-        assert block.counts == counts
-
-
 # What a model cannot serve
 
 
@@ -322,13 +254,6 @@ def test_dreams_first_pass_needs_a_second_one() -> None:
     options = DecodingOptions(n_masks=8, block_length=4, steps=2, cache="dual", schedule="dream")
     with pytest.raises(OptionError, match="one step a block of 4 tokens"):
         decode(model(shift=True), [[1, 2]], options)
-
-
-def test_options_that_exclude_each_other() -> None:
-    with pytest.raises(OptionError, match=r"confidence_threshold=0\.5 and parallel_factor=1\.0 exclude each other"):
-        DecodingOptions(confidence_threshold=0.5, parallel_factor=1.0)
-    with pytest.raises(OptionError, match="steps_per_block=2 and steps=4 exclude each other"):
-        DecodingOptions(steps_per_block=2, steps=4)
 
 
 def test_an_encoder_keeps_no_keys_and_values() -> None:

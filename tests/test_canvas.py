@@ -3,9 +3,8 @@
 import math
 
 import pytest
-import torch
 
-from mdlm_lm_eval.decoding.canvas import Canvas, build_canvas, build_infill_canvas, pad_canvases, share_steps
+from mdlm_lm_eval.decoding.canvas import Canvas, build_canvas, build_infill_canvas
 from mdlm_lm_eval.model.attention import AttentionPattern
 from mdlm_lm_eval.options import DecodingOptions, OptionError
 
@@ -73,34 +72,9 @@ def test_a_ratio_is_of_the_tokens_that_stay(ratio: float) -> None:
         assert cut == 0 or more + 3 > 100
 
 
-@pytest.mark.parametrize(
-    ("steps", "block_lengths", "shares"),
-    [
-        (8, (4, 4, 4, 4), [2, 2, 2, 2]),
-        (6, (4, 4, 4, 4), [2, 2, 1, 1]),
-        (2, (4, 4, 4), [1, 1, 1]),
-        (5, (4, 4, 2), [2, 2, 1]),
-        (10, (4, 4, 2), [4, 4, 2]),
-        (4, (8, 8, 1), [2, 1, 1]),
-    ],
-)
-def test_steps_are_shared_in_proportion_remainder_first_and_one_each(
-    steps: int, block_lengths: tuple[int, ...], shares: list[int]
-) -> None:
-    assert share_steps(steps, block_lengths) == shares
-    assert share_steps(sum(shares), block_lengths) == shares
-
-
 def test_the_last_block_may_be_short_and_a_long_block_is_the_whole_automatic_canvas() -> None:
     assert build(gen_toks=10, block_length=4).block_lengths == (4, 4, 2)
     assert build(gen_toks=10, block_length=32).block_lengths == (10,)
-
-
-def test_fillers_follow_the_masks() -> None:
-    canvas, _ = build_canvas(
-        [1, 2], DecodingOptions(n_masks=2), mask_token_id=MASK, max_length=10, filler_ids=[7, 7, 7]
-    )
-    assert list(canvas.token_ids) == [1, 2, MASK, MASK, 7, 7, 7]
 
 
 @pytest.mark.parametrize(("n_masks", "steps"), [(1, [1]), (2, [1]), (9, [1, 1])])
@@ -117,25 +91,6 @@ def test_one_returned_token_takes_one_step_a_block_however_many_masks_fill_the_l
     )
     assert (canvas.n_returned, list(canvas.block_steps)) == (1, steps)
     assert canvas.block_lengths == (8,) * len(steps)
-
-
-def test_a_parallel_rule_of_a_block_diffusion_model_may_take_a_step_a_mask() -> None:
-    canvas, _ = build_canvas(
-        list(range(8)),
-        DecodingOptions(n_masks=9, confidence_threshold=0.9),
-        mask_token_id=MASK,
-        max_length=100,
-        request_gen_toks=1,
-        attention=AttentionPattern(8),
-    )
-    assert (canvas.n_returned, canvas.block_steps) == (1, (8, 8))
-
-
-def test_the_last_block_ends_with_the_models_context() -> None:
-    canvas, cut = build_canvas(
-        list(range(20)), DecodingOptions(n_masks=3), mask_token_id=MASK, max_length=10, attention=AttentionPattern(8)
-    )
-    assert (len(canvas.token_ids), canvas.slots, canvas.block_lengths, cut) == (10, (7, 8, 9), (1, 2), 13)
 
 
 def test_long_prompts_lose_tokens_on_the_left_and_never_the_canvas() -> None:
@@ -167,10 +122,3 @@ def test_infill_cuts_text_but_never_a_slot() -> None:
         build_infill_canvas(segments, DecodingOptions(), mask_token_id=MASK, max_length=2)
     with pytest.raises(OptionError, match="without a slot"):
         build_infill_canvas([[1, 2]], DecodingOptions(), mask_token_id=MASK, max_length=9)
-
-
-def test_padding_stands_on_the_right_and_is_not_attended() -> None:
-    canvases = [build(prompt_length=1, n_masks=1), build(prompt_length=2, n_masks=2)]
-    input_ids, attention_mask = pad_canvases(canvases, 5, torch.device("cpu"))
-    assert input_ids.tolist() == [[0, MASK, 5, 5], [0, 1, MASK, MASK]]
-    assert attention_mask.tolist() == [[1, 1, 0, 0], [1, 1, 1, 1]]

@@ -45,7 +45,16 @@ def test_results_file_names_the_settings(one_process: Path) -> None:
     assert info["decoding"]["n_masks"] == 6
     assert info["processes"] == 1
     assert info["decoding"]["seed"] == 1234  # lm-eval's default --seed
-    assert info["tasks"]["tiny_generate"]["masks"] == [6, 6]
+    assert info["tasks"]["tiny_generate"]["masks"] == info["tasks"]["tiny_generate"]["asked_masks"] == [6, 6]
+    effective = {kind["request_type"]: kind for kind in info["settings"] if kind["tasks"] != ["tiny_sampled"]}
+    assert effective["generate_until"]["tasks"] == ["tiny_generate"]
+    assert effective["generate_until"]["options"] == info["decoding"] | {"max_gen_toks": 4}
+    assert effective["loglikelihood"] == {
+        "request_type": "loglikelihood",
+        "options": info["likelihood"],
+        "tasks": ["tiny_choice"],
+    }
+    assert [kind["options"]["temperature"] for kind in info["settings"] if "tiny_sampled" in kind["tasks"]] == [1.0]
     first = samples(one_process, "tiny_sampled")[0][0]
     assert len(set(first)) == 3
 
@@ -80,29 +89,40 @@ def test_two_processes_give_the_same_answers(
         alone, shared = samples(one_process, task), samples(tmp_path / "out", task)
         assert alone.keys() == shared.keys()
         for doc in alone:
-            # lm-eval pads the smaller share with a repeated request, whose extra answers follow the document's own
+            # lm-eval pads the smaller share with copies of its last request, whose answers follow the document's own
             for one, two in zip(alone[doc], shared[doc], strict=True):
                 if task == "tiny_choice":
                     assert [float(v) for v, _ in one] == pytest.approx([float(v) for v, _ in two[: len(one)]], abs=1e-4)
                 else:
-                    assert one == two[: len(one)]
-    tasks = info["tasks"]
-    assert tasks["tiny_generate"]["requests"] >= 5
+                    assert two == one * (len(two) // len(one))
+    alone = result_file(one_process)["config"]["mdlm"]
+    for task, facts in alone["tasks"].items():
+        assert info["tasks"][task]["requests"] == facts["requests"]
+        assert info["tasks"][task]["cost"].get("forward_passes") == facts["cost"].get("forward_passes")
+    assert info["settings"] == alone["settings"]
 
 
 @pytest.mark.parametrize(
-    ("arguments", "named"),
+    ("arguments", "sentence"),
     [
-        (("--model_args", "pretrained=CHECKPOINT,nmask=5"), "did you mean n_masks?"),
-        (("--model_args", "pretrained=CHECKPOINT", "--gen_kwargs", "steps=0"), "steps"),
+        (("nmask=5",), "unknown model argument nmask=5; did you mean n_masks?"),
+        (("n_masks=4", "--gen_kwargs", "steps=0"), "steps must be auto or a whole number from 1, not 0"),
     ],
 )
 def test_bad_input_ends_with_one_sentence(
-    checkpoint: Path, task_folder: Path, arguments: tuple[str, ...], named: str
+    checkpoint: Path, task_folder: Path, arguments: tuple[str, ...], sentence: str
 ) -> None:
-    done = run(checkpoint, task_folder, *(argument.replace("CHECKPOINT", str(checkpoint)) for argument in arguments))
-    last = (done.stdout + done.stderr).strip().splitlines()[-1]
+    first, *rest = arguments
+    done = run(checkpoint, task_folder, "--model_args", f"pretrained={checkpoint},{first}", *rest)
     assert done.returncode == 1
-    assert last.startswith("lm_eval: ")
+    assert done.stderr.splitlines()[-1] == f"mdlm: {sentence}"
     assert "Traceback" not in done.stderr
-    assert named in last
+
+
+def test_results_of_the_built_in_model_lie_under_its_name(task_folder: Path, tmp_path: Path) -> None:
+    words = ("--model_args", "max_gen_toks=2", "--output_path", str(tmp_path), "--limit", "1")
+    done = run(task_folder, task_folder, *words)
+    assert done.returncode == 0, done.stderr[-2000:]
+    (path,) = tmp_path.rglob("results_*.json")
+    assert path.parent.name == "built-in"
+    assert result_file(tmp_path)["config"]["mdlm"]["pretrained"] == "built-in"

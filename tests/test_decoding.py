@@ -1,7 +1,6 @@
 """Decoding: schedules, unmasking orders, sampling, and that a row depends on itself alone."""
 
 import itertools
-import math
 import random
 import subprocess
 import sys
@@ -13,7 +12,6 @@ from torch import nn
 from mdlm_lm_eval.decoding import decode, rules
 from mdlm_lm_eval.decoding import decode_canvases as completions_of
 from mdlm_lm_eval.decoding.canvas import Canvas, build_canvas, build_infill_canvas
-from mdlm_lm_eval.decoding.completion import Cost, ReturnedSlots
 from mdlm_lm_eval.decoding.proposals import propose
 from mdlm_lm_eval.decoding.rules import register_unmasking, unmasking_names, unmasking_rule
 from mdlm_lm_eval.decoding.schedules import unmask_counts
@@ -94,14 +92,6 @@ def test_unmask_counts(n_masks: int, steps: int, schedule: str, counts: list[int
     assert unmask_counts(n_masks, steps, schedule) == counts
 
 
-def test_every_schedule_unmasks_everything_and_all_but_dreams_something_in_every_step() -> None:
-    for n_masks, schedule in itertools.product((1, 2, 7, 32), ("linear", "dream", "cosine")):
-        for steps in range(1, n_masks + 1):
-            counts = unmask_counts(n_masks, steps, schedule)
-            assert (len(counts), sum(counts)) == (steps, n_masks)
-            assert min(counts) >= (0 if schedule == "dream" else 1)
-
-
 # Unmasking orders and proposals
 
 
@@ -132,16 +122,6 @@ def test_orders_rank_by_their_own_measure(unmasking: str, order: list[int]) -> N
     torch.testing.assert_close(result.confidence, torch.tensor([0.52, 0.5, 0.45]))
 
 
-def test_eos_is_unmasked_last_or_never_predicted() -> None:
-    rows = [[0.1, 0.9], [0.6, 0.4]]
-    assert proposal(rows).priority.argmax() == 0
-    last = proposal(rows, end_ids=[1], eos_last=True)
-    assert last.tokens.tolist() == [1, 0]
-    assert last.priority.argmax() == 1
-    assert last.confidence[0] == 0.0
-    assert proposal(rows, banned_ids=[1]).tokens.tolist() == [0, 0]
-
-
 def test_confidences_are_renormalised_without_eos_where_it_comes_last() -> None:
     """The reference's sampler takes EOS out of the softmax; issue 11's example."""
     rows = [[0.40, 0.05, 0.35, 0.20], [0.05, 0.50, 1e-9, 0.45]]
@@ -157,39 +137,6 @@ def test_a_position_that_predicts_eos_comes_last_in_every_order_that_asks_the_mo
     last = proposal(rows, end_ids=[2], eos_last=True, unmasking=unmasking)
     assert last.tokens.tolist() == [2, 0]
     assert last.priority.argsort(descending=True).tolist() == [1, 0]
-
-
-@pytest.mark.parametrize("unmasking", ["margin", "entropy"])
-def test_margin_and_entropy_are_without_eos_where_it_comes_last(unmasking: str) -> None:
-    first, second = 0.40 / 0.75, 0.35 / 0.75
-    expected = first - second if unmasking == "margin" else first * math.log(first) + second * math.log(second)
-    last = proposal([[0.40, 0.35, 0.25]], end_ids=[2], eos_last=True, unmasking=unmasking)
-    assert last.priority.item() == pytest.approx(expected, abs=1e-6)
-
-
-@pytest.mark.parametrize("unmasking", ["random", "left_to_right"])
-def test_eos_last_has_no_effect_on_an_order_that_does_not_ask_the_model(unmasking: str) -> None:
-    rows = [[0.1, 0.9], [0.6, 0.4]]
-    plain, last = (proposal(rows, end_ids=[1], eos_last=last, unmasking=unmasking) for last in (False, True))
-    assert torch.equal(plain.priority, last.priority)
-
-
-@pytest.mark.parametrize("unmasking", ["margin", "entropy"])
-def test_margin_and_entropy_rank_by_the_distribution_that_is_drawn_from(unmasking: str) -> None:
-    """As Dream's sampler does; tempering turns these two rows' order round."""
-    rows = [[0.5, 0.1] + [0.4 / 40] * 40, [0.5, 0.44, 0.06] + [1e-9] * 39]
-    order = {t: proposal(rows, unmasking=unmasking, temperature=t).priority.argmax() for t in (0.0, 0.2, 1.0)}
-    tempered = torch.tensor(rows).log().div(0.2).softmax(-1)
-    if unmasking == "margin":
-        top = tempered.topk(2).values
-        expected = top[:, 0] - top[:, 1]
-    else:
-        expected = -torch.special.entr(tempered).sum(-1)
-    assert order[0.2] == expected.argmax()
-    torch.testing.assert_close(proposal(rows, unmasking=unmasking, temperature=0.2).priority, expected)
-    assert order[0.0] == order[1.0]
-    if unmasking == "entropy":
-        assert order[0.2] != order[0.0]
 
 
 def test_sampling_follows_temperature_top_p_and_top_k() -> None:
@@ -221,11 +168,6 @@ def test_confidences_are_plain_ones_unless_the_distribution_is_filtered() -> Non
     assert proposal(row, temperature=0.5).confidence.item() == pytest.approx(0.6)
     assert proposal(row, temperature=0.5, top_k=2).confidence.item() == pytest.approx(0.8)
     assert proposal(row, top_k=2).confidence.item() == pytest.approx(2 / 3)
-
-
-@pytest.mark.parametrize("uniform", [0.0, 1 - 2**-24])
-def test_impossible_tokens_are_never_drawn(uniform: float) -> None:
-    assert proposal([[0.0, 0.3, 0.7, 0.0]], temperature=1.0, uniform=uniform).tokens.item() in (1, 2)
 
 
 # The loop
@@ -283,34 +225,6 @@ def test_the_whole_answer_comes_back_without_masks(denoiser: RecordingDenoiser, 
             assert MASK not in tokens
 
 
-def test_one_step_projects_the_masks_only(denoiser: RecordingDenoiser) -> None:
-    options = DecodingOptions(steps=1)
-    canvases = neighbours(options)
-    decode_canvases(denoiser, canvases, options)
-    assert denoiser.projected_rows == [sum(len(one.slots) for one in canvases)]
-    denoiser.projected_rows.clear()
-    options = DecodingOptions(n_masks=20)
-    decode_canvases(denoiser, [canvas(options, gen_toks=1)] * 3, options)
-    assert denoiser.projected_rows == [3]  # of 60 masks, the three that are returned
-
-
-def test_later_steps_project_the_remaining_masks_of_the_block_only(denoiser: RecordingDenoiser) -> None:
-    options = DecodingOptions(steps=6, block_length=6, early_exit=False)
-    decode_canvases(denoiser, [canvas(options)], options)
-    assert denoiser.projected_rows == [6, 4, 2, 6, 4, 2]
-
-
-def test_unmasked_tokens_never_change_and_blocks_are_filled_in_turn(denoiser: RecordingDenoiser) -> None:
-    options = DecodingOptions(steps=6, block_length=6, early_exit=False)
-    (tokens,) = decode_canvases(denoiser, [canvas(options)], options)
-    states = [ids[0, 7:] for ids in denoiser.inputs] + [torch.tensor(tokens)]
-    for before, after in itertools.pairwise(states):
-        kept = before != MASK
-        assert torch.equal(before[kept], after[kept])
-    assert [int((state == MASK).sum()) for state in states] == [12, 10, 8, 6, 4, 2, 0]
-    assert all((state[6:] == MASK).all() for state in states[:4])
-
-
 def test_one_token_a_step_left_to_right_is_greedy_decoding_by_hand(denoiser: RecordingDenoiser) -> None:
     options = DecodingOptions(unmasking="left_to_right")
     one = canvas(options, gen_toks=5)
@@ -349,15 +263,6 @@ def test_samples_differ_by_seed_and_repeat_with_it(denoiser: RecordingDenoiser) 
         assert len(set(results)) > 1
 
 
-def test_fillers_and_infill_slots(denoiser: RecordingDenoiser) -> None:
-    options = DecodingOptions(steps=1)
-    infill, _ = build_infill_canvas([[1, 2, 3], [4], [5]], options, mask_token_id=MASK, max_length=128)
-    with torch.no_grad():
-        logits = denoiser.model(torch.tensor([[1, 2, 3, MASK, 4, MASK, 5]])).logits[0]
-    logits[:, MASK] = -torch.inf
-    assert decode_canvases(denoiser, [infill], options) == [logits.argmax(-1)[[3, 5]].tolist()]
-
-
 def test_guidance_keeps_what_was_unmasked_among_the_text(denoiser: RecordingDenoiser) -> None:
     options = DecodingOptions(steps=2, cfg_scale=1.0, unmasking="left_to_right")
     infill, _ = build_infill_canvas([[1, 2], [4], [5]], options, mask_token_id=MASK, max_length=128)
@@ -368,19 +273,6 @@ def test_guidance_keeps_what_was_unmasked_among_the_text(denoiser: RecordingDeno
     first, _ = decode_canvases(denoiser, [infill], options)[0]
     assert seen[2] == [1, 2, first, 4, MASK, 5]
     assert seen[3] == [MASK, MASK, first, MASK, MASK, MASK]
-
-
-def test_guidance_costs_twice_the_positions(denoiser: RecordingDenoiser) -> None:
-    for cfg_scale, tokens in ((0.0, 3 * 19), (1.0, 2 * 3 * 19)):
-        options = DecodingOptions(steps=3, cfg_scale=cfg_scale)
-        (completion,) = completions_of(denoiser, [canvas(options)], options)
-        assert completion.cost == Cost(forward_passes=3, steps=3, tokens=tokens)
-
-
-def test_tokens_behind_a_mask_are_written_and_do_not_come_back() -> None:
-    slots = ReturnedSlots([5, MASK, 7, EOS], MASK)
-    assert (slots.completion({EOS}, Cost()).token_ids, slots.completion({EOS}, Cost()).n_written) == ([5], 3)
-    assert not slots.is_decided({EOS}, None)
 
 
 def test_eos_ends_the_row_and_can_be_suppressed(denoiser: RecordingDenoiser) -> None:

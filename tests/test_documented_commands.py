@@ -1,79 +1,74 @@
-"""Every command of README and docs is in docs/commands.md, and its program understands it."""
+"""The commands of README and docs are understood by their programs, and generated tables are up to date."""
 
 import re
+import runpy
 import shlex
-import sys
-from importlib.util import find_spec, module_from_spec, spec_from_file_location
+import shutil
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+import yaml
 from lm_eval._cli.harness import HarnessCLI
 
-from mdlm_finetune.arguments import read_arguments
+from mdlm_finetune.recipe import read_arguments
 from mdlm_leaderboard.__main__ import _parser as leaderboard_parser
 from mdlm_lm_eval.analyses.__main__ import _parser as attribution_parser
-from mdlm_lm_eval.model_arguments import split_model_arguments
 from mdlm_lm_eval.options import OptionError
+from mdlm_lm_eval.presets import preset_names
+from mdlm_lm_eval.resolve import resolve
 from mdlm_lm_eval.sweep import __main__ as sweep
 from mdlm_lm_eval.sweep.plan import plan
 
 ROOT = Path(__file__).parents[1]
-_spec = spec_from_file_location("run_commands", ROOT / "docs" / "run_commands.py")
-assert _spec
-assert _spec.loader
-run_commands = module_from_spec(_spec)
-_spec.loader.exec_module(run_commands)
-COMMANDS = sorted(run_commands.all_commands())
+# tests/test_extending.py runs the commands of docs/extending.md, which need its examples.
+PAGES = {*ROOT.glob("*.md"), *ROOT.glob("*/*.md"), *ROOT.glob("leaderboard/results/*.md")} - {
+    ROOT / name for name in ("CHANGELOG.md", "docs/extending.md")
+}
+PROGRAM = r"(?:lm_eval|mdlm-\w+|-m (?:lm_eval|mdlm_\w+(?:\.\w+)*)|python (?:docs|benchmarks)/\w+\.py)"
 
 
-def test_every_command_is_in_the_report() -> None:
-    table = run_commands.REPORT.read_text(encoding="utf-8").partition("\n## Not run\n")[2]
-    not_run = re.findall(r"^\| `(.*)` \| .* \| .* \|$", table, re.MULTILINE)
-    assert sorted([*run_commands.read_report(), *not_run]) == COMMANDS, "run `python docs/run_commands.py`"
+def commands(text: str) -> set[str]:
+    """A page's commands: in shell blocks, and in code spans of at least three words."""
+    blocks = "\n".join(re.findall(r"^ *```(?:bash|sh)\n(.*?)^ *```$", text, re.MULTILINE | re.DOTALL))
+    lines = re.split(r"\n| && ", blocks.replace("\\\n", " "))
+    spans = re.findall(r"`([^`]+)`", re.sub(r"```.*?```", "", text, flags=re.DOTALL))
+    lines += [" ".join(span.split()) for span in spans if len(span.split()) > 2 and "..." not in span]
+    return {
+        " ".join(found[1].split()) for line in lines if (found := re.search(rf"(?:^|\s)({PROGRAM}(?:\s.*)?)$", line))
+    }
 
 
 def lm_eval(words: list[str]) -> None:
     given = HarnessCLI()._parser.parse_args(["run", *words])
-    arguments = dict(given.model_args or {})
-    if arguments.get("unmasking") == "right_to_left":  # docs/extending.md's own
-        del arguments["unmasking"]
-    split_model_arguments(arguments, default_seed=0)
+    resolve(dict(given.model_args or {}))
 
 
 def mdlm_sweep(words: list[str]) -> None:
-    sys.argv[1:] = words
-    settings = sweep._settings()
-    if "status" in settings:
-        return
-    assert settings.pop("output_path")
-    sweep._executor(settings)
-    plan(settings)
-
-
-def mdlm_finetune(words: list[str]) -> None:
-    if words and "--help-all" not in words and "whole_answer" not in words:  # docs/extending.md's own
-        read_arguments(words)
+    settings = sweep.settings_of(words)
+    assert settings["output_path"]
+    plan({name: value for name, value in settings.items() if name not in sweep.PLACES})
 
 
 PROGRAMS = {
     "lm_eval": lm_eval,
     "mdlm-sweep": mdlm_sweep,
-    "mdlm_lm_eval.sweep": mdlm_sweep,
     "mdlm-attribution": lambda words: attribution_parser().parse_args(words),
     "mdlm-leaderboard": lambda words: leaderboard_parser().parse_args(words),
-    "mdlm-finetune": mdlm_finetune,
-    "mdlm_finetune": mdlm_finetune,
+    "mdlm-finetune": lambda words: words == ["--help"] or read_arguments(words),
 }
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_a_command_is_understood(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "argv", sys.argv[:1])
+@pytest.mark.parametrize("command", sorted({each for page in PAGES for each in commands(page.read_text())}))
+def test_a_command_is_understood(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    page = (ROOT / "docs" / "compare_settings.md").read_text()
+    Path("settings.yaml").write_text(page.partition("```yaml\n")[2].partition("```")[0])
     program, *words = (word for word in shlex.split(command) if word not in ("python", "-m"))
     if program in PROGRAMS:
         PROGRAMS[program](words)
     elif program.endswith(".py"):
-        code = (ROOT / program).read_text(encoding="utf-8")
+        code = (ROOT / program).read_text()
         assert all(f'"{word}"' in code for word in words if word.startswith("--"))
     else:
         assert find_spec(program)
@@ -82,3 +77,18 @@ def test_a_command_is_understood(command: str, monkeypatch: pytest.MonkeyPatch) 
 def test_an_option_that_does_not_exist_is_noticed() -> None:
     with pytest.raises(OptionError, match="n_masks"):
         lm_eval(shlex.split("--model mdlm --model_args n_mask=2 --tasks mdlm_context"))
+
+
+def test_tables_are_as_generated(tmp_path: Path) -> None:
+    pages = [Path(shutil.copy(ROOT / "docs" / name, tmp_path)) for name in ("options.md", "benchmarks.md")]
+    runpy.run_path(str(ROOT / "docs" / "write_options.py"))["write"](*pages)
+    assert all(page.read_text() == (ROOT / "docs" / page.name).read_text() for page in pages), "docs/write_options.py"
+
+
+def test_every_preset_has_a_command() -> None:
+    published = yaml.safe_load((ROOT / "mdlm_lm_eval" / "presets" / "published.yaml").read_text())
+    presets = {f"{model}/{name}": run for model, facts in published.items() for name, run in facts["presets"].items()}
+    assert sorted(presets) == preset_names()
+    for name, preset in presets.items():
+        lm_eval(shlex.split(f"--model mdlm --model_args preset={name} {preset['run']}"))
+        assert ("--apply_chat_template" in preset["run"]) == ("-base/" not in name)

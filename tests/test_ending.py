@@ -2,9 +2,29 @@
 
 from pathlib import Path
 
+import pytest
 from torch import distributed
 
-from mdlm_lm_eval.ending import ending_well
+from mdlm_lm_eval.command_line import ending_well
+from mdlm_lm_eval.options import OptionError
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "said"),
+    [
+        (OptionError("n_masks=0 is too small"), 2, "command: n_masks=0 is too small\n"),
+        (KeyboardInterrupt(), 130, "\ncommand: stopped; the same command goes on\n"),
+    ],
+)
+def test_how_a_command_ends(error: BaseException, code: int, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended, ending_well("command", after_stop="the same command goes on"):
+        raise error
+    assert (ended.value.code, capsys.readouterr().err) == (code, said)
+
+
+def test_other_errors_pass_through() -> None:
+    with pytest.raises(FileNotFoundError), ending_well("command", after_stop=""):
+        Path("/nowhere/at/all").read_text()
 
 
 def test_a_command_leaves_its_process_group(tmp_path: Path) -> None:

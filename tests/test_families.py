@@ -3,24 +3,29 @@
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import BertConfig, BertForMaskedLM, LlamaConfig, LlamaForCausalLM, MistralConfig, PretrainedConfig
+from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, PretrainedConfig
 
 from mdlm_lm_eval.families import (
-    all_families,
     attention_of,
     check_options,
+    end_of_turn_ids,
+    eos_ids,
     family_of,
+    files_digest,
     load_config,
+    load_denoiser,
     load_tokenizer,
     resolve_mask_token_id,
 )
-from mdlm_lm_eval.loading import load_denoiser
 from mdlm_lm_eval.options import DecodingOptions, OptionError
+from tests.conftest import tiny_tokenizer
+from tests.logits import assert_close
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -43,146 +48,115 @@ def logits_of(folder: Path) -> torch.Tensor:
         return load_denoiser(str(folder), dtype="float32").model(input_ids).logits
 
 
-@pytest.mark.parametrize(("family", "shift"), [("llada", False), ("dream", True), ("llada_moe", False)])
-def test_family_and_shift_survive_saving_the_config(family: str, shift: bool, tmp_path: Path) -> None:
-    load_config(str(GOLDEN / family)).save_pretrained(tmp_path)
-    config = load_config(str(tmp_path))
-    assert (family_of(config).name, family_of(config).shift(config), config.is_causal) == (family, shift, False)
-    assert (config.mask_token_id, config.eos_token_id, config.pad_token_id) == (159, 158, 158)
-
-
 @pytest.mark.parametrize(
-    ("model_type", "mask_token_id"),
+    ("family", "model_type", "mask_token_id"),
     [
-        ("llada", 126336),
-        ("lladamoe", 156895),
-        ("llada2_moe", 156895),
-        ("sdar", 151669),
-        ("sdar_moe", 151669),
-        ("Fast_dLLM_Qwen", 151665),
+        ("llada", "llada", 126336),
+        ("llada_moe", "lladamoe", 156895),
+        ("llada2", "llada2_moe", 156895),
+        ("sdar", "sdar", 151669),
+        ("sdar", "sdar_moe", 151669),
+        ("fast_dllm_v2", "Fast_dLLM_Qwen", 151665),
     ],
 )
-def test_where_a_config_names_no_mask_token_it_is_the_one_of_the_published_code(
-    model_type: str, mask_token_id: int, tmp_path: Path
+def test_a_config_without_mask_token_has_that_of_the_published_code(
+    family: str, model_type: str, mask_token_id: int, tmp_path: Path
 ) -> None:
     """Another one would change every score and raise nothing."""
-    folder = {"lladamoe": "llada_moe", "llada2_moe": "llada2", "Fast_dLLM_Qwen": "fast_dllm_v2"}.get(model_type)
-    published = json.loads((GOLDEN / (folder or model_type.removesuffix("_moe")) / "config.json").read_text())
-    if model_type == "sdar_moe":
-        published |= {"norm_topk_prob": True}
-    published |= {"model_type": model_type, "vocab_size": 160_000, "embedding_size": 160_000}
+    published = json.loads((GOLDEN / family / "config.json").read_text()) | {"model_type": model_type}
+    published |= {"vocab_size": 160_000} | ({"embedding_size": 160_000} if family == "llada" else {})
     published.pop("mask_token_id", None)
     (tmp_path / "config.json").write_text(json.dumps(published))
     assert load_config(str(tmp_path)).mask_token_id == mask_token_id
 
 
-def test_what_the_authors_of_a_family_publish_as_their_decoding() -> None:
-    families = all_families()
-    assert families["llada21"].decoding_defaults == {
-        "confidence_threshold": 0.95,
-        "editing_threshold": 0.9,
-        "max_post_steps": 16,
-    }
-    assert families["fast_dllm_v2"].decoding_defaults == {"small_block_length": 8, "confidence_threshold": 0.9}
-    for base in ("qwen3", "qwen2", "llama"):
-        assert families[f"a2d-{base}"].decoding_defaults == {"schedule": "bd3lm"}
-        assert families[f"a2d-{base}-mdlm"].decoding_defaults == {}
-    ends = {name: families[name].end_of_turn for name in ("llada", "dream", "llada2", "sdar", "a2d-llama")}
-    assert ends == {
-        "llada": ("<|eot_id|>",),
-        "dream": ("<|im_end|>",),
-        "llada2": ("<|role_end|>",),
-        "sdar": ("<|im_end|>",),
-        "a2d-llama": ("<|eot_id|>",),
-    }
+@pytest.mark.parametrize(
+    ("family", "setting"),
+    [
+        ("llada", {"alibi": True}),
+        ("llada", {"layer_norm_type": "default"}),
+        ("llada", {"include_qkv_bias": True}),
+        ("llada_moe", {"moe_layer_freq": [0, 1]}),
+        ("llada2", {"score_function": "softmax"}),
+        ("llada2", {"norm_topk_prob": False}),
+        ("sdar", {"use_sliding_window": True}),
+        ("a2d_bd3lm", {"use_sliding_window": True}),
+        ("llada2", {"expert_capacity": 48}),  # LLaDA2.2, whose experts are chosen by blocks
+        *(
+            (family, {"off": False, "new_gate": 1})
+            for family in ("llada", "llada_moe", "dream", "sdar", "fast_dllm_v2", "a2d_bd3lm")
+        ),
+    ],
+)
+def test_a_setting_without_equivalent_is_refused_before_weights_are_read(
+    family: str, setting: dict[str, object], tmp_path: Path
+) -> None:
+    shutil.copy(GOLDEN / family / "config.json", tmp_path)
+    edit_config(tmp_path, **setting, diffusion_family="a2d-qwen3" if family == "a2d_bd3lm" else family)
+    with pytest.raises(OptionError, match=list(setting)[-1]):
+        load_denoiser(str(tmp_path))
 
 
-def test_sharded_weights(llada: Path) -> None:
-    expected = logits_of(llada)
-    weights = load_file(llada / "model.safetensors")
-    (llada / "model.safetensors").unlink()
-    names = sorted(weights)
-    files = {name: f"model-0000{1 + i % 2}-of-00002.safetensors" for i, name in enumerate(names)}
-    for file in set(files.values()):
-        save_file({name: weights[name] for name in names if files[name] == file}, llada / file, {"format": "pt"})
-    (llada / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": files}))
-    torch.testing.assert_close(logits_of(llada), expected, atol=0, rtol=0)
+def test_a_llada_with_experts_is_told_by_its_config(tmp_path: Path) -> None:
+    """On the hub both have the model_type llada."""
+    shutil.copytree(GOLDEN / "llada_moe", tmp_path / "llada")
+    edit_config(tmp_path / "llada", model_type="llada")
+    assert family_of(load_config(str(tmp_path / "llada"))).name == "llada_moe"
 
 
-def test_a_saved_llada_has_the_names_of_its_config(llada: Path, tmp_path: Path) -> None:
-    load_denoiser(str(llada)).model.save_pretrained(tmp_path / "saved")
-    assert json.loads((tmp_path / "saved" / "config.json").read_text())["model_type"] == "llama"
-    assert "model.layers.0.mlp.gate_proj.weight" in load_file(tmp_path / "saved" / "model.safetensors")
-    torch.testing.assert_close(logits_of(tmp_path / "saved"), logits_of(llada), atol=0, rtol=0)
+@pytest.mark.parametrize("family", ["llada", "llada_moe", "llada2"])
+@pytest.mark.parametrize("change", ["missing", "unexpected", "of another shape"])
+def test_weights_that_do_not_fit_are_refused_by_name(family: str, change: str, tmp_path: Path) -> None:
+    shutil.copytree(GOLDEN / family, tmp_path / "model")
+    weights = load_file(tmp_path / "model" / "model.safetensors")
+    published, native = {
+        "llada": ("transformer.blocks.1.attn_out", "layers.1.self_attn.o_proj"),
+        "llada_moe": ("layers.1.self_attn.o_proj", "layers.1.self_attn.o_proj"),
+        "llada2": ("layers.1.attention.dense", "layers.1.self_attn.o_proj"),
+    }[family]
+    weight = weights.pop(f"model.{published}.weight")
+    weights |= {
+        "missing": {},
+        "unexpected": {f"model.{published}.weight": weight, f"model.{published}.bias": weight[0].clone()},
+        "of another shape": {f"model.{published}.weight": torch.cat([weight, weight])},
+    }[change]
+    save_file(weights, tmp_path / "model" / "model.safetensors", {"format": "pt"})
+    with pytest.raises(OptionError, match=f"{change}.*({published}|{native})"):
+        load_denoiser(str(tmp_path / "model"), mask_token_id=159)
 
 
-def test_dtype() -> None:
-    assert load_denoiser(str(GOLDEN / "llada"), dtype="bfloat16").dtype == torch.bfloat16
+@pytest.mark.parametrize("family", ["llada_moe", "llada2"])
+def test_a_missing_expert_is_refused(family: str, tmp_path: Path) -> None:
+    shutil.copytree(GOLDEN / family, tmp_path / "model")
+    weights = load_file(tmp_path / "model" / "model.safetensors")
+    del weights["model.layers.1.mlp.experts.3.up_proj.weight"]
+    save_file(weights, tmp_path / "model" / "model.safetensors", {"format": "pt"})
+    with pytest.raises(OptionError, match="weights are missing or of another shape"):
+        load_denoiser(str(tmp_path / "model"), mask_token_id=159)
 
 
-@pytest.mark.parametrize("setting", [{"alibi": True}, {"layer_norm_type": "default"}, {"rope": False}])
-def test_a_setting_without_equivalent_is_refused(llada: Path, setting: dict[str, object]) -> None:
-    edit_config(llada, **setting)
-    with pytest.raises(OptionError, match=next(iter(setting))):
-        load_config(str(llada))
+@pytest.mark.parametrize("family", ["llada_moe", "llada2"])
+def test_experts_run_in_one_kernel_and_give_the_same_logits(family: str) -> None:
+    ids = load_file(GOLDEN / family / "golden.safetensors")["logits.input_ids"]
+
+    def logits(**arguments: Any) -> torch.Tensor:
+        denoiser = load_denoiser(str(GOLDEN / family), dtype="float32", mask_token_id=159, **arguments)
+        implementation = denoiser.model.get_experts_implementation()[""]
+        assert implementation == arguments["experts_implementation"] if arguments else implementation != "eager"
+        return denoiser.logits(ids, None, torch.arange(ids.numel()))
+
+    loop = logits(experts_implementation="eager")
+    for found in (logits(), logits(experts_implementation="grouped_mm")):
+        assert_close(found, loop)
 
 
-def test_embedding_rows_count_not_the_tokenizers_tokens(llada: Path) -> None:
-    edit_config(llada, vocab_size=150)
-    assert load_denoiser(str(llada)).vocab_size == 160
-
-
-@pytest.mark.parametrize("change", ["missing", "unexpected"])
-def test_misfit_weights_are_named(llada: Path, change: str) -> None:
-    weights = load_file(llada / "model.safetensors")
-    if change == "missing":
-        del weights["model.transformer.blocks.1.ff_out.weight"]
-    else:
-        weights["model.transformer.blocks.1.q_norm.weight"] = torch.ones(32)
-    save_file(weights, llada / "model.safetensors", {"format": "pt"})
-    name = {"missing": r"layers\.1\.mlp\.down_proj", "unexpected": r"1\.q_norm"}[change]
-    with pytest.raises(OptionError, match=f"{change}.*{name}"):
-        load_denoiser(str(llada))
-
-
-@pytest.mark.parametrize("name", ["mlp.experts.3.up_proj", "mlp.gate", "self_attn.q_norm"])
-def test_missing_weights_of_a_mixture_of_experts_are_named(tmp_path: Path, name: str) -> None:
-    shutil.copytree(GOLDEN / "llada_moe", tmp_path / "moe")
-    weights = load_file(tmp_path / "moe" / "model.safetensors")
-    del weights[f"model.layers.0.{name}.weight"]
-    save_file(weights, tmp_path / "moe" / "model.safetensors", {"format": "pt"})
-    with pytest.raises(OptionError, match=rf"missing: model\.layers\.0\.{name}"):
-        load_denoiser(str(tmp_path / "moe"))
-
-
-def test_weights_of_another_shape_are_refused(llada: Path) -> None:
-    edit_config(llada, mlp_hidden_size=96)
-    with pytest.raises(OptionError, match="another shape"):
-        load_denoiser(str(llada))
-
-
-def test_truncated_weights_are_refused(llada: Path) -> None:
-    path = llada / "model.safetensors"
-    path.write_bytes(path.read_bytes()[:-1000])
-    with pytest.raises(OptionError, match="cannot be read"):
-        load_denoiser(str(llada))
-
-
-def test_mask_token_outside_the_vocabulary_is_refused(llada: Path) -> None:
-    edit_config(llada, mask_token_id=160)
-    with pytest.raises(OptionError, match="mask_token_id=160 is no token"):
-        load_denoiser(str(llada))
-
-
-def test_a_folder_without_a_config_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(OptionError, match=r"no config\.json"):
-        load_config(str(tmp_path))
-
-
-def test_unknown_family_is_refused(llada: Path) -> None:
-    edit_config(llada, model_type="novel")
-    with pytest.raises(OptionError, match="trust_remote_code"):
-        load_config(str(llada))
+def test_ends_of_turn_are_no_eos_even_where_the_generation_config_lists_them() -> None:
+    tokenizer = tiny_tokenizer()
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<|eot_id|>"]})
+    turn = tokenizer.convert_tokens_to_ids("<|eot_id|>")
+    assert end_of_turn_ids(tokenizer) == {turn}
+    assert eos_ids(tokenizer, None) == {tokenizer.eos_token_id}
+    assert eos_ids(tokenizer, [turn, 7]) == {tokenizer.eos_token_id, 7}
 
 
 def tiny_llama(**settings: object) -> LlamaForCausalLM:
@@ -200,26 +174,6 @@ def test_bidirectional_llama_sees_the_future_and_a_causal_one_is_refused(tmp_pat
     tiny_llama().save_pretrained(tmp_path / "causal")
     with pytest.raises(OptionError, match="is_causal"):
         load_denoiser(str(tmp_path / "causal"))
-
-
-def test_masked_lm(tmp_path: Path) -> None:
-    shape = {"vocab_size": 40, "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1}
-    reference = BertForMaskedLM(BertConfig(**shape, num_attention_heads=2)).eval()
-    reference.save_pretrained(tmp_path)
-    denoiser = load_denoiser(str(tmp_path), mask_token_id=39)
-    assert family_of(denoiser.model.config).name == "masked_lm"
-    canvas = torch.tensor([[1, 39, 2]])
-    with torch.no_grad():
-        expected = reference(canvas).logits[0]
-    logits = denoiser.logits(canvas, torch.ones_like(canvas), torch.arange(3))
-    torch.testing.assert_close(logits[:, :39], expected[:, :39])
-
-
-def test_remote_code_needs_shift_logits() -> None:
-    config = load_config(str(GOLDEN / "llada"))
-    config.diffusion_family = "remote"
-    with pytest.raises(OptionError, match="shift_logits"):
-        family_of(config).shift(config)
 
 
 def test_dream_tokenizer_loads_without_its_remote_class(tmp_path: Path) -> None:
@@ -277,3 +231,11 @@ def test_a_sliding_window_is_refused_where_masks_say_who_sees_what(tmp_path: Pat
     assert attention_of(loaded(sliding_window=None, block_length=4), None).block_length == 4
     with pytest.raises(OptionError, match=r"^block_length=4 does not work with the checkpoint's sliding_window=8"):
         attention_of(loaded(sliding_window=8, block_length=4), None)
+
+
+def test_a_digest_changes_with_the_weights(llada: Path) -> None:
+    before, weights = files_digest(str(llada)), load_file(llada / "model.safetensors")
+    weights["model.transformer.ln_f.weight"][0] += 1
+    save_file(weights, llada / "model.safetensors", {"format": "pt"})
+    assert None is not before != files_digest(str(llada))
+    assert files_digest("some/hub-id") is None

@@ -1,4 +1,4 @@
-"""The command: killed and resumed, two processes, bad input."""
+"""The command: killed and resumed, and two processes."""
 
 import json
 import signal
@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from random import Random
 
 import pytest
 import torch
@@ -13,13 +14,7 @@ from safetensors.torch import load_file
 
 from tests.commands import ENVIRONMENT
 
-SMALL = [
-    "--per_device_train_batch_size=2",
-    "--max_train_samples=64",
-    "--max_length=200",
-    "--lora_r=4",
-    "--evaluation_limit=0",
-]
+SMALL = ["per_device_train_batch_size=2", "max_train_samples=64", "max_length=200", "lora_r=4", "evaluation_limit=0"]
 
 
 @pytest.fixture
@@ -30,58 +25,58 @@ def data(tmp_path: Path) -> Path:
 
 
 def flags(data: Path, checkpoint: Path, output: Path, *changes: str) -> list[str]:
-    where = [f"--train_file={data}", f"--model_name_or_path={checkpoint}", f"--output_dir={output}"]
-    return ["--config=built-in-ce-tv", *where, *SMALL, *changes]
+    where = [f"train_file={data}", f"model_name_or_path={checkpoint}", f"output_dir={output}"]
+    return ["--config=built-in-ce-tv", *(f"--{flag}" for flag in (*where, *SMALL, *changes))]
 
 
-def test_killed_and_resumed_ends_with_the_undisturbed_weights(tmp_path: Path, checkpoint: Path, data: Path) -> None:
-    changes = ["--max_steps=60", "--save_steps=5", "--save_total_limit=100"]
+def test_killed_at_any_moment_and_resumed_ends_with_the_undisturbed_weights(
+    tmp_path: Path, checkpoint: Path, data: Path
+) -> None:
+    """Whenever it is killed, the adapter's folder is whole or not there, and --resume makes it the undisturbed one."""
+    # Every step is logged: after a kill, the Trainer averages over fewer steps.
+    changes = ["max_steps=30", "save_steps=1", "logging_steps=1", "merge"]
     command = [sys.executable, "-m", "mdlm_finetune"]
-    whole = [*command, *flags(data, checkpoint, tmp_path / "whole", *changes)]
-    subprocess.run(whole, env=ENVIRONMENT, check=True, capture_output=True)
-    killed = [*command, *flags(data, checkpoint, tmp_path / "killed", *changes)]
-    with subprocess.Popen(killed, env=ENVIRONMENT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
-        while not (tmp_path / "killed.checkpoints" / "checkpoint-10" / "trainer_state.json").exists():
-            assert process.poll() is None, "ended before it could be killed"
-            time.sleep(0.005)
-        process.send_signal(signal.SIGKILL)
-    assert not (tmp_path / "killed").exists()
-    assert not (tmp_path / "killed.checkpoints" / "checkpoint-60").exists()
-    resumed = subprocess.run([*killed, "--resume"], env=ENVIRONMENT, check=True, capture_output=True, text=True)
-    assert "60/60" in resumed.stderr
-    weights, killed_weights = (load_file(tmp_path / name / "adapter_model.safetensors") for name in ("whole", "killed"))
-    for name, weight in weights.items():
-        assert torch.equal(weight, killed_weights[name]), name
-
-
-SCRIPT = """
-import json, sys
-from pathlib import Path
-from mdlm_finetune.arguments import read_arguments
-from mdlm_finetune.run import finetune
-trainer = finetune(*read_arguments(sys.argv[2:]))
-if trainer.is_world_process_zero():
-    state = {"world_size": trainer.args.world_size, "log": trainer.state.log_history}
-    Path(sys.argv[1]).write_text(json.dumps(state))
-"""
+    undisturbed, output = tmp_path / "undisturbed", tmp_path / "killed"
+    subprocess.run(
+        [*command, *flags(data, checkpoint, undisturbed, *changes)], env=ENVIRONMENT, check=True, capture_output=True
+    )
+    run = [*command, *flags(data, checkpoint, output, *changes)]
+    moments = Random(0)
+    quiet = {"env": ENVIRONMENT, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    first = tmp_path / "killed.checkpoints" / "checkpoint-1" / "trainer_state.json"
+    for attempt in range(3):
+        with subprocess.Popen([*run, "--resume"] if attempt else run, **quiet) as process:  # type: ignore[call-overload]
+            while not first.exists() and process.poll() is None and not attempt:
+                time.sleep(0.005)
+            time.sleep(moments.uniform(0, 0.5) if attempt == 0 else moments.uniform(2, 6))
+            process.send_signal(signal.SIGKILL)
+        if output.exists():
+            break
+    if not output.exists():
+        done = subprocess.run([*run, "--resume"], env=ENVIRONMENT, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr[-2000:]
+    weights, resumed = (load_file(folder / "adapter_model.safetensors") for folder in (undisturbed, output))
+    assert weights.keys() == resumed.keys()
+    for name, weight in weights.items():  # bit for bit: both ran on this machine; another CPU sums in other orders
+        assert torch.equal(weight, resumed[name]), name
+    assert {path.name for path in output.iterdir()} == {path.name for path in undisturbed.iterdir()}
+    cards = [(folder / "README.md").read_text().replace("killed", "undisturbed") for folder in (undisturbed, output)]
+    assert cards[0] == cards[1]
 
 
 def test_two_processes_have_the_losses_of_one(tmp_path: Path, checkpoint: Path, data: Path) -> None:
-    script = tmp_path / "train.py"
-    script.write_text(SCRIPT)
     launch = {1: [sys.executable], 2: [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2"]}
-    states = {}
+    logs = {}
     for processes, launcher in launch.items():
-        log, output = tmp_path / f"{processes}.json", tmp_path / f"out{processes}"
-        changes = ["--max_steps=6", "--logging_steps=1", "--gradient_accumulation_steps=2"]
-        changes.append(f"--per_device_train_batch_size={4 // processes}")
-        run = [*launcher, str(script), str(log), *flags(data, checkpoint, output, *changes)]
+        output, batch = tmp_path / f"out{processes}", f"per_device_train_batch_size={4 // processes}"
+        changes = ["max_steps=6", "save_steps=6", "logging_steps=1", "gradient_accumulation_steps=2", batch]
+        run = [*launcher, "-m", "mdlm_finetune", *flags(data, checkpoint, output, *changes)]
         done = subprocess.run(run, env=ENVIRONMENT, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr[-2000:]
-        states[processes] = json.loads(log.read_text())
-    assert (states[1]["world_size"], states[2]["world_size"]) == (1, 2)
+        assert f"processes: {processes}\n" in (tmp_path / f"out{processes}.checkpoints" / "recipe.yaml").read_text()
+        state = tmp_path / f"out{processes}.checkpoints" / "checkpoint-6" / "trainer_state.json"
+        logs[processes] = json.loads(state.read_text())["log_history"]
     for name in ("loss", "cross_entropy", "consistency", "grad_norm"):
-        one, two = ([entry[name] for entry in states[n]["log"] if name in entry] for n in (1, 2))
-        assert len(one) == 6
-        assert one == pytest.approx(two, rel=1e-4), name
-    assert len(set(one)) == 6
+        one, two = ([entry[name] for entry in logs[n] if name in entry] for n in (1, 2))
+        assert len(set(one)) == 6
+        assert one == pytest.approx(two, rel=1e-3), name

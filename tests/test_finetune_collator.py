@@ -1,12 +1,19 @@
 """The two views that the mask-agnostic loss compares."""
 
+from typing import Any
+
 import pytest
 import torch
 
-from mdlm_finetune.collator import Example, MaskAgnosticCollator
+from mdlm_finetune import Collator, Example
 from mdlm_finetune.objectives.mask_agnostic import MaskAgnostic
 
-COLLATOR = MaskAgnosticCollator(mask_token_id=2, eos_token_id=1, max_length=40, masks_end=30, curriculum_passes=100)
+
+def collator(seed: int = 0, **options: Any) -> Collator:
+    return Collator(MaskAgnostic(**options), mask_token_id=2, eos_token_id=1, max_length=40, seed=seed)
+
+
+COLLATOR = collator(masks_end=30, curriculum_passes=100)
 EXAMPLES = [Example(id, list(range(10, 15 + id)), list(range(50, 53 + 2 * id))) for id in range(4)]
 
 
@@ -35,14 +42,12 @@ def test_targets_are_the_tokens_under_the_masks() -> None:
 
 
 def test_at_least_one_answer_token_is_masked() -> None:
-    rare = MaskAgnosticCollator(mask_token_id=2, eos_token_id=1, p_low=1e-6, p_high=1e-6)
-    assert rare(EXAMPLES, 0).example.bincount().tolist() == [1, 1, 1, 1]
+    assert collator(p_low=1e-6, p_high=1e-6)(EXAMPLES, 0).example.bincount().tolist() == [1, 1, 1, 1]
 
 
 def test_the_prompt_can_be_masked_instead() -> None:
     for part, tokens in (("prompt", set(range(10, 20))), ("both", {*range(10, 20), *range(50, 60)})):
-        collator = MaskAgnosticCollator(mask_token_id=2, eos_token_id=1, masked_part=part, p_low=0.9, p_high=0.9)
-        views = collator(EXAMPLES, 0)
+        views = collator(masked_part=part, p_low=0.9, p_high=0.9)(EXAMPLES, 0)
         assert set(views.targets.tolist()) <= tokens
         assert any(target < 20 for target in views.targets.tolist())
         assert bool((views.input_ids.flatten()[views.positions] == 2).all())
@@ -54,29 +59,21 @@ def test_an_example_is_noised_alike_in_any_batch() -> None:
     assert whole.input_ids[2, :n].tolist() == alone.input_ids[0].tolist()
     assert whole.input_ids[6, :n].tolist() == alone.input_ids[1].tolist()
     assert not torch.equal(COLLATOR(EXAMPLES, 8).mask_ratio, whole.mask_ratio)
-    reseeded = MaskAgnosticCollator(mask_token_id=2, eos_token_id=1, max_length=40, seed=1)
-    assert not torch.equal(reseeded(EXAMPLES, 7).mask_ratio, whole.mask_ratio)
-
-
-def test_curriculum_grows_with_passes_to_its_end() -> None:
-    assert [MaskAgnostic(masks_end=30, curriculum_passes=100).max_masks(n) for n in (0, 50, 100, 1000)] == [
-        1,
-        15,
-        30,
-        30,
-    ]
+    assert not torch.equal(collator(seed=1)(EXAMPLES, 7).mask_ratio, whole.mask_ratio)
 
 
 def test_numbers_of_masks_are_drawn_from_0_to_the_curriculums_maximum() -> None:
-    collator = MaskAgnosticCollator(mask_token_id=2, eos_token_id=1, masks_end=3, curriculum_passes=0)
+    growing = MaskAgnostic(masks_end=30, curriculum_passes=100)
+    assert [growing.max_masks(n) for n in (0, 50, 100, 1000)] == [1, 15, 30, 30]
     (example,) = EXAMPLES[:1]
     n_text = len(example.prompt_ids) + len(example.answer_ids)
-    drawn = {int((row[n_text:] == 2).sum()) for n in range(40) for row in collator([example], n).input_ids}
+    small = collator(masks_end=3, curriculum_passes=0)
+    drawn = {int((row[n_text:] == 2).sum()) for n in range(40) for row in small([example], n).input_ids}
     assert drawn == {0, 1, 2, 3}
 
 
 def test_bad_settings_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"p_low=0.9, p_high=0.1"):
-        MaskAgnosticCollator(mask_token_id=2, eos_token_id=1, p_low=0.9, p_high=0.1)
+    with pytest.raises(ValueError, match="divergence=js must be one of tv, kl, none"):
+        MaskAgnostic(divergence="js")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="example 5: no answer to mask"):
         COLLATOR([Example(5, [3], [])], 0)

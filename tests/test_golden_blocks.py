@@ -9,10 +9,9 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from mdlm_lm_eval.decoding import decode, decode_canvases
-from mdlm_lm_eval.decoding.blocks import attention_in_effect
-from mdlm_lm_eval.decoding.canvas import build_canvas
+from mdlm_lm_eval.decoding.canvas import attention_in_effect, build_canvas
 from mdlm_lm_eval.decoding.schedules import unmask_counts
-from mdlm_lm_eval.loading import load_denoiser
+from mdlm_lm_eval.families import load_denoiser
 from mdlm_lm_eval.model.denoiser import Denoiser
 from mdlm_lm_eval.options import DecodingOptions
 

@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 
 from mdlm_lm_eval.decoding import decode, decode_canvases
 from mdlm_lm_eval.decoding.canvas import build_canvas
-from mdlm_lm_eval.loading import load_denoiser
+from mdlm_lm_eval.families import load_denoiser
 from mdlm_lm_eval.options import DecodingOptions
 
 GOLDEN = Path(__file__).parent / "golden"

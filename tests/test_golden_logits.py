@@ -6,7 +6,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from mdlm_lm_eval.loading import load_denoiser
+from mdlm_lm_eval.families import load_denoiser
+from tests.logits import assert_close
 
 GOLDEN = Path(__file__).parent / "golden"
 FAMILIES = ["llada", "dream", "llada_moe"]
@@ -19,7 +20,7 @@ def test_logits_match_the_reference(family: str) -> None:
     model = load_denoiser(str(GOLDEN / family), dtype="float32").model
     with torch.no_grad():
         logits = model(golden["logits.input_ids"]).logits
-    torch.testing.assert_close(logits, golden["logits.output"], atol=1e-5, rtol=0)
+    assert_close(logits, golden["logits.output"])
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -35,4 +36,4 @@ def test_padding_changes_nothing(family: str, side: str) -> None:
     real = torch.nn.functional.pad(torch.ones_like(input_ids), widths, value=0)
     logits = denoiser.logits(padded, real, real.flatten().nonzero().squeeze(1)).view_as(expected)
     vocabulary = [token for token in range(160) if token != denoiser.mask_token_id]
-    torch.testing.assert_close(logits[..., vocabulary], expected[..., vocabulary], atol=1e-5, rtol=0)
+    assert_close(logits[..., vocabulary], expected[..., vocabulary])

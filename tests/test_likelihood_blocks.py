@@ -1,6 +1,5 @@
 """Likelihood under block-causal attention, against enumeration over all masks and decoding by definition."""
 
-import copy
 import itertools
 import math
 from dataclasses import replace
@@ -16,7 +15,6 @@ from transformers import LlamaForCausalLM
 
 from mdlm_lm_eval import families
 from mdlm_lm_eval.likelihood import LikelihoodRequest, duel, rolling_windows, score
-from mdlm_lm_eval.likelihood.block_causal import trajectories_of_blocks
 from mdlm_lm_eval.lm import MDLM
 from mdlm_lm_eval.model.attention import FULL_ATTENTION, AttentionPattern
 from mdlm_lm_eval.model.denoiser import Denoiser
@@ -155,48 +153,6 @@ def test_trajectories_are_decoding_block_by_block(model: Any, pattern: tuple[Any
         assert [trajectory.is_greedy for trajectory in walked] == [is_greedy for _, _, is_greedy in expected]
 
 
-@pytest.mark.parametrize("pattern", PATTERNS)
-def test_greedy_flag_is_true_of_the_greedy_continuation_alone(model: Any, pattern: tuple[Any, bool, int]) -> None:
-    context, n = ids(5, 2), 6
-    denoiser = blockwise(model, *pattern)
-    answer: list[int] = [MASK] * n
-    definition = ByDefinition(model, *pattern, LikelihoodRequest(context, answer))
-    for block, first_alone in zip(definition.blocks, definition.first_alone, strict=True):
-        for step in range(len(block)):
-            masked = {i for i in range(n) if answer[i] == MASK}
-            log_probs = definition.logits(masked, 0)[:, :MASK].log_softmax(-1)
-            left = [i for i in block if i in masked]
-            chosen = left[0] if first_alone and step == 0 else max(left, key=lambda i: log_probs[i].max().item())
-            answer[chosen] = int(log_probs[chosen].argmax())
-    others = [[*answer[:j], (answer[j] + 1) % MASK, *answer[j + 1 :]] for j in range(n)]
-    asked = [LikelihoodRequest(context, continuation) for continuation in (answer, *others)]
-    for likelihood in ("mc", "chain", "duel"):
-        options = LikelihoodOptions(likelihood=likelihood, mc_num=2)
-        answers = score(denoiser, asked, options, batch_size=4, max_length=MAX_LENGTH)
-        assert [flag for _, flag in answers] == [True] + [False] * n
-        unchecked = score(
-            denoiser, asked, options.override({"check_greedy": False}), batch_size=4, max_length=MAX_LENGTH
-        )
-        assert not any(flag for _, flag in unchecked)
-
-
-@pytest.mark.parametrize("likelihood", ["mc", "duel"])
-def test_block_length_one_is_the_chain(model: Any, likelihood: str) -> None:
-    """Mask probabilities apart: duel takes them out."""
-
-    class NeverMask(Denoiser):
-        def window_logits(self, *args: Any, **kwargs: Any) -> Tensor:
-            logits = super().window_logits(*args, **kwargs)
-            logits[:, MASK] = -torch.inf
-            return logits
-
-    denoiser = NeverMask(model, mask_token_id=MASK, pad_token_id=0, attention=AttentionPattern(1))
-    asked = requests()
-    assert log_likelihoods(denoiser, asked, 4, likelihood=likelihood) == pytest.approx(
-        log_likelihoods(denoiser, asked, 4, likelihood="chain"), abs=1e-4
-    )
-
-
 @pytest.mark.parametrize("shift", [False, True])
 @pytest.mark.parametrize("likelihood", ["mc", "chain", "duel"])
 def test_one_block_over_everything_is_full_attention(model: Any, likelihood: str, shift: bool) -> None:
@@ -220,15 +176,6 @@ def test_extra_masks_are_seen_in_the_last_block_only(model: Any) -> None:
     assert with_two != pytest.approx(log_likelihoods(denoiser, [request], 4, likelihood="mc"), abs=1e-4)
 
 
-def test_monte_carlo_is_unbiased(model: Any) -> None:
-    pattern = ("row_start", False, 3)
-    denoiser, context, continuation = blockwise(model, *pattern), ids(4, 1), ids(5, 2)
-    asked = [LikelihoodRequest(context, continuation, seed) for seed in range(150)]
-    estimates = torch.tensor(log_likelihoods(denoiser, asked, 64, likelihood="mc", mc_num=2, check_greedy=False))
-    expected = ByDefinition(model, *pattern, asked[0]).bound()  # type: ignore[arg-type]
-    assert abs(estimates.mean() - expected) < 4 * estimates.std() / math.sqrt(len(asked)) + 1e-4
-
-
 @pytest.mark.parametrize("shift", [False, True])
 def test_guidance_masks_the_context_before_the_block_too(model: Any, shift: bool) -> None:
     scale = 1.5
@@ -248,37 +195,6 @@ def test_guidance_masks_the_context_before_the_block_too(model: Any, shift: bool
         )
 
 
-def test_a_threshold_is_reached_under_full_attention_and_exceeded_in_blocks(model: Any) -> None:
-    certain = copy.deepcopy(model)
-    with torch.no_grad():
-        certain.lm_head.weight *= 1e4  # every confidence is 1 exactly
-    options = LikelihoodOptions(likelihood="duel", confidence_threshold=1.0)
-    passes = []
-    for attention in (FULL_ATTENTION, AttentionPattern(50)):
-        denoiser = Denoiser(certain, mask_token_id=MASK, pad_token_id=0, attention=attention)
-        score(denoiser, [LikelihoodRequest(ids(4, 1), ids(3, 2))], options, batch_size=1, max_length=MAX_LENGTH)
-        passes.append(denoiser.forward_passes)
-    assert passes == [1, 3]
-
-
-def test_blocks_draw_their_masks_from_seeds_of_their_own() -> None:
-    request = LikelihoodRequest(ids(4, 1), ids(12, 2), seed=7)
-    blocks = trajectories_of_blocks(0, request, 12, AttentionPattern(4), shift=False)
-    seeds = [block.request.seed for block in blocks]
-    assert seeds[0] == 7
-    assert len(set(seeds)) == len(seeds) == 3
-
-
-def test_choices_and_blocks_share_passes(model: Any) -> None:
-    """One pass for the one-token choices of eight questions; one for all masks of a continuation of three blocks."""
-    denoiser = blockwise(model, "row_start", False, 4)
-    choices = [LikelihoodRequest(ids(6 + n % 3, n), [token]) for n in range(8) for token in range(4)]
-    log_likelihoods(denoiser, choices, 8)
-    assert denoiser.forward_passes == 1
-    log_likelihoods(denoiser, [LikelihoodRequest(ids(4, 1), ids(12, 2))], 16, likelihood="mc", check_greedy=False)
-    assert denoiser.forward_passes == 2
-
-
 def test_rolling_windows(model: Any) -> None:
     denoiser = blockwise(model, "row_start", False, 4)
     windows = rolling_windows(ids(20, 1), max_length=9, prefix_token_id=3)
@@ -290,7 +206,8 @@ def test_rolling_windows(model: Any) -> None:
 
 def test_a_family_without_likelihood_says_so(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lm = MDLM(str(checkpoint), device="cpu", batch_size=1)
-    family = replace(families.family_of(lm.config), refusals={"likelihood": "it has none; use generate_until tasks"})
+    why = "it has none; use generate_until tasks"
+    family = replace(families.family_of(lm.config), supports=frozenset(), instead=why)
     monkeypatch.setattr(families, "family_of", lambda _config: family)
     choice = Instance("loglikelihood", doc={}, arguments=("a", " b"), idx=0, metadata=("c", 0, 1))
     text = Instance("loglikelihood_rolling", doc={}, arguments=("a text",), idx=0, metadata=("r", 0, 1))

@@ -12,13 +12,13 @@ from lm_eval.api.instance import Instance
 from safetensors.torch import load_file
 from torch import Tensor
 
-from mdlm_lm_eval.decoding import decode, rules
+from mdlm_lm_eval.decoding import rules
 from mdlm_lm_eval.decoding.rules import register_unmasking
 from mdlm_lm_eval.families import load_config, load_model
 from mdlm_lm_eval.likelihood import LikelihoodRequest, duel, rolling_windows, score
 from mdlm_lm_eval.lm import MDLM
 from mdlm_lm_eval.model.denoiser import Denoiser
-from mdlm_lm_eval.options import DecodingOptions, LikelihoodOptions, OptionError
+from mdlm_lm_eval.options import LikelihoodOptions, OptionError
 from tests.conftest import CountingDenoiser, random_llama
 
 POLICIES = ("confidence", "margin", "entropy", "left_to_right")
@@ -100,74 +100,6 @@ def test_probabilities_of_all_strings_sum_to_one(policy: str, tokens_per_step: i
     )
 
 
-def test_a_threshold_is_reached_by_what_equals_it_as_in_decoding() -> None:
-    denoiser = toy()
-    with torch.no_grad():
-        logits = denoiser.model(torch.tensor([[1, 3, MASK, MASK]])).logits[0, 2:, :TOKENS]
-    least = logits.softmax(-1).max(-1).values.min()
-    for threshold, passes in ((least.item(), 1), (torch.nextafter(least, torch.tensor(1.0)).item(), 2)):
-        before = denoiser.forward_passes
-        options = LikelihoodOptions(likelihood="duel", confidence_threshold=threshold)
-        score(denoiser, [LikelihoodRequest([1, 3], [0, 2])], options, batch_size=1, max_length=64)
-        assert denoiser.forward_passes - before == passes
-        decode(denoiser, [[1, 3]], DecodingOptions(n_masks=2, confidence_threshold=threshold))
-        assert denoiser.forward_passes - before == 2 * passes
-
-
-@pytest.mark.parametrize("policy", POLICIES)
-def test_thresholds_fill_what_is_sure_by_definition(policy: str) -> None:
-    denoiser, threshold, saved = toy(), 0.5, 0
-    options = LikelihoodOptions(likelihood="duel", unmasking=policy, confidence_threshold=threshold)
-    for continuation in ([0, 1, 2, 3, 0, 1], [3, 3, 1, 0, 2, 2], [1, 0, 0, 2, 1, 3]):
-        masked, total, steps = set(range(6)), 0.0, 0
-        while masked:
-            canvas = [1, 3, *(MASK if i in masked else token for i, token in enumerate(continuation))]
-            with torch.no_grad():
-                table = denoiser.model(torch.tensor([canvas])).logits[0, 2:, :TOKENS].double().softmax(-1)
-            best = table.max(-1).values
-            top = table.topk(2).values
-            ranking = {
-                "confidence": best,
-                "margin": top[:, 0] - top[:, 1],
-                "entropy": (table * table.log()).sum(-1),
-                "left_to_right": -torch.arange(6.0),
-            }[policy]
-            chosen = {max(masked, key=lambda i: ranking[i].item())} | {i for i in masked if best[i] > threshold}
-            total += sum(table[i, continuation[i]].log().item() for i in chosen)
-            masked -= chosen
-            steps += 1
-        passes = denoiser.forward_passes
-        [(log_likelihood, _)] = score(
-            denoiser, [LikelihoodRequest([1, 3], continuation)], options, batch_size=1, max_length=64
-        )
-        assert log_likelihood == pytest.approx(total, abs=1e-4)
-        assert denoiser.forward_passes - passes == steps
-        saved += 6 - steps
-    assert saved > 0
-
-
-def test_left_to_right_is_the_chain() -> None:
-    """On a model that gives nothing to the mask token, as the chain's softmax counts it and duel's does not."""
-
-    class NeverMask(Denoiser):
-        def logits(self, *args: Any, **kwargs: Any) -> Tensor:
-            logits = super().logits(*args, **kwargs)
-            logits[:, MASK] = -torch.inf
-            return logits
-
-    denoiser = toy(NeverMask)
-    requests = [LikelihoodRequest([1, 3, 2], [0, 1, 2, 3, 3]), LikelihoodRequest([2], [0, 2])]
-    for n_masks in ("auto", 7):
-        chain, left_to_right = (
-            score(denoiser, requests, options, batch_size=4, max_length=64)
-            for options in (
-                LikelihoodOptions(likelihood="chain", n_masks=n_masks),
-                LikelihoodOptions(likelihood="duel", unmasking="left_to_right", n_masks=n_masks),
-            )
-        )
-        assert [ll for ll, _ in left_to_right] == pytest.approx([ll for ll, _ in chain], abs=1e-5)
-
-
 @pytest.mark.parametrize("policy", POLICIES)
 def test_batches_change_nothing_and_choices_share_a_pass(policy: str) -> None:
     denoiser = toy()
@@ -193,14 +125,8 @@ def test_random_order_has_no_likelihood(monkeypatch: pytest.MonkeyPatch) -> None
         LikelihoodOptions(likelihood="duel", unmasking="random")
     assert LikelihoodOptions(likelihood="mc", unmasking="random").likelihood == "mc"
     register_unmasking("drawn_by_a_test", is_random=True)(lambda candidates: candidates.random_numbers)
-    options = LikelihoodOptions(likelihood="duel", unmasking="drawn_by_a_test")
     with pytest.raises(OptionError, match=r"^unmasking=drawn_by_a_test has no likelihood=duel"):
-        score(toy(), [LikelihoodRequest([1], [2])], options, batch_size=1, max_length=64)
-
-
-def test_tokens_per_step_is_refused_elsewhere() -> None:
-    with pytest.raises(OptionError, match=r"^tokens_per_step=2 is an option of likelihood=duel alone$"):
-        LikelihoodOptions(likelihood="mc", tokens_per_step=2)
+        LikelihoodOptions(likelihood="duel", unmasking="drawn_by_a_test")
 
 
 def test_a_canvas_of_masks_alone_has_no_order() -> None:

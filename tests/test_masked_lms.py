@@ -55,12 +55,6 @@ def test_bert_answers_every_kind_of_request(bert: MDLM) -> None:
     assert bert.loglikelihood_rolling([request("loglikelihood_rolling", LONG)], disable_tqdm=True)[0] < 0
 
 
-def test_a_rolling_text_is_scored_without_the_token_that_begins_texts(bert: MDLM) -> None:
-    (rolling,) = bert.loglikelihood_rolling([request("loglikelihood_rolling", "w1 w2")], disable_tqdm=True)
-    ((without_context, _),) = bert.loglikelihood([request("loglikelihood", "", "w1 w2")], disable_tqdm=True)
-    assert rolling == pytest.approx(without_context, abs=1e-4)
-
-
 def test_robertas_positions_begin_behind_its_padding(tmp_path: Path) -> None:
     config = RobertaConfig(**SHAPE, intermediate_size=32, max_position_embeddings=34, pad_token_id=1)
     RobertaForMaskedLM(config).save_pretrained(tmp_path)
@@ -72,13 +66,3 @@ def test_robertas_positions_begin_behind_its_padding(tmp_path: Path) -> None:
         MDLM(str(tmp_path), n_masks=32)
     (answer,) = decode(lm.denoiser, [[5] * 40], DecodingOptions(n_masks=2))
     assert len(answer) == 2
-
-
-def test_a_tokenizer_that_begins_texts_with_nothing_needs_a_prefix(tmp_path: Path, bert: MDLM) -> None:
-    bert.model.save_pretrained(tmp_path / "bare")
-    tokenizer = word_tokenizer()
-    tokenizer.cls_token = None
-    tokenizer.save_pretrained(tmp_path / "bare")
-    with pytest.raises(OptionError, match="prefix_token_id is not set"):
-        MDLM(str(tmp_path / "bare"))
-    assert MDLM(str(tmp_path / "bare"), prefix_token_id=2).prefix_token_id == 2

@@ -1,29 +1,22 @@
-"""What a user types against what presets and families' authors say and nobody typed."""
+"""A request's options over the model arguments, a preset and what families' authors publish."""
 
 from typing import Any
 
 import pytest
-from lm_eval.api.instance import Instance
 from transformers import PretrainedConfig
 
-from mdlm_lm_eval.decoding.requirements import check_decoding
-from mdlm_lm_eval.fitting import Fitted, fit
-from mdlm_lm_eval.lm import MDLM
-from mdlm_lm_eval.model_arguments import split_model_arguments
-from mdlm_lm_eval.options import OptionError
-from mdlm_lm_eval.precedence import over
-from mdlm_lm_eval.requests import parse_gen_kwargs
-from tests.conftest import tiny_model, tiny_tokenizer
+from mdlm_lm_eval import families
+from mdlm_lm_eval.options import DecodingOptions, OptionError
+from mdlm_lm_eval.resolve import Settings, resolve
+from tests.conftest import tiny_model
 
 BLOCKS = "llada-8b-instruct/gsm8k-blocks"
-# Family, preset, what is typed, and what stands then of the options that it touches.
+# Family, preset, what is typed, and the options that it touches in effect.
 TYPED: list[tuple[str | None, str | None, dict[str, Any], dict[str, Any]]] = [
     ("llada2", None, {"steps": 64}, {"steps_per_block": None, "confidence_threshold": 0.95}),
     ("llada2", None, {"entropy_bound": 0.5}, {"confidence_threshold": None, "steps_per_block": 32}),
-    ("llada2", None, {"parallel_factor": 1.0}, {"confidence_threshold": None, "steps_per_block": 32}),
     ("llada2", None, {"parallel_factor": None}, {"confidence_threshold": 0.95}),
     ("llada2", "llada2.0-mini/gsm8k", {"steps": 64}, {"steps_per_block": None, "confidence_threshold": 0.95}),
-    ("llada2", "llada2.0-mini/gsm8k", {"entropy_bound": 0.2}, {"confidence_threshold": None, "steps_per_block": 32}),
     ("llada21", None, {"editing_threshold": None}, {"max_post_steps": None, "confidence_threshold": 0.95}),
     ("llada21", "llada2.1-mini/gpqa-speed", {"editing_threshold": None}, {"max_post_steps": None}),
     ("fast_dllm_v2", None, {"block_length": 4}, {"small_block_length": None}),
@@ -32,75 +25,112 @@ TYPED: list[tuple[str | None, str | None, dict[str, Any], dict[str, Any]]] = [
     (None, BLOCKS, {"n_masks": 4}, {"block_length": None, "steps": 256}),
     (None, BLOCKS, {"mask_ratio": 2.0}, {"n_masks": "auto", "block_length": 8}),
     (None, BLOCKS, {"steps_per_block": 4}, {"steps": "auto", "block_length": 8}),
+    (None, BLOCKS, {"steps": "32", "temperature": 0.5}, {"n_masks": 256, "block_length": 8}),
 ]
 
 
-def config_of(family: str | None) -> PretrainedConfig:
+def config_of(family: str | None, block_length: int = 32) -> PretrainedConfig:
     config = tiny_model().config
-    config.max_position_embeddings = 8192
     if family is not None:
-        config.diffusion_family, config.block_length = family, 32
+        config.diffusion_family, config.block_length = family, block_length
     return config
 
 
-def fitted(family: str | None, preset: str | None, typed: dict[str, Any]) -> Fitted:
-    arguments = {**typed, **({} if preset is None else {"preset": preset})}
-    return fit(split_model_arguments(arguments, default_seed=0), config_of(family), tiny_tokenizer())
+def resolved(config: PretrainedConfig, arguments: dict[str, Any], preset: str | None = None) -> Settings:
+    return resolve(
+        arguments | ({} if preset is None else {"preset": preset}),
+        family=families.family_of(config).decoding_defaults,
+        attention_of=lambda length: families.attention_of(config, length),
+    )
 
 
-@pytest.mark.parametrize(("family", "preset", "typed", "stands"), TYPED)
+@pytest.mark.parametrize(("family", "preset", "typed", "effect"), TYPED)
 def test_what_is_typed_drops_what_it_excludes(
-    family: str | None, preset: str | None, typed: dict[str, Any], stands: dict[str, Any]
+    family: str | None, preset: str | None, typed: dict[str, Any], effect: dict[str, Any]
 ) -> None:
-    arguments = fitted(family, preset, typed).arguments
-    assert (typed | stands).items() <= vars(arguments.decoding).items()
-    assert arguments.typed == typed.keys()
-    dropped = {name for name, value in stands.items() if value in (None, "auto")}
-    assert not dropped & (arguments.from_family | arguments.explicit - {"n_masks", "confidence_threshold"})
-
-
-@pytest.mark.parametrize(("family", "preset", "typed", "stands"), TYPED)
-def test_so_does_a_request(
-    family: str | None, preset: str | None, typed: dict[str, Any], stands: dict[str, Any]
-) -> None:
-    model = fitted(family, preset, {})
-    options = parse_gen_kwargs(typed, model.arguments.decoding, model.arguments.explicit).options
-    check_decoding(options, model.attention, edits=family in ("llada2", "llada21"))
-    if family == "sdar":  # its blocks are the loaded model's, whatever a request names
-        assert model.attention.block_length == 4
-    else:
-        assert (typed | stands).items() <= vars(options).items()
+    config = config_of(family)
+    settings = resolved(config, typed, preset)
+    wanted = vars(DecodingOptions().override(typed | effect)).items()
+    expected = {name: value for name, value in wanted if name in typed | effect}
+    assert expected.items() <= vars(settings.decoding).items()
+    assert typed.keys() <= settings.explicit
+    assert not settings.explicit & settings.from_family
+    of_request = resolved(config, {}, preset).request(typed).options
+    sampling = {"temperature"} if preset else set()  # a request's counts only where nothing else is set
+    assert all(getattr(of_request, name) == expected[name] for name in expected.keys() - sampling)
 
 
 @pytest.mark.parametrize("block_length", [4, 12])
 def test_parts_of_blocks_are_for_blocks_that_they_divide(block_length: int) -> None:
-    config = config_of("fast_dllm_v2")
-    config.block_length = block_length
-    arguments = fit(split_model_arguments({}, default_seed=0), config, tiny_tokenizer()).arguments
-    assert (arguments.decoding.small_block_length, arguments.from_family) == (None, {"confidence_threshold"})
-    typed = split_model_arguments({"small_block_length": 8}, default_seed=0)
-    with pytest.raises(OptionError, match=f"divisor of the model's block length {block_length}, not 8"):
-        fit(typed, config, tiny_tokenizer())
+    settings = resolved(config_of("fast_dllm_v2", block_length), {})
+    assert (settings.decoding.small_block_length, settings.from_family) == (None, {"confidence_threshold"})
 
 
-def test_what_is_typed_twice_and_excludes_each_other_stays_an_error() -> None:
-    typed = {"steps_per_block": 4, "preset": "llada2.0-mini/gsm8k"}
-    model = MDLM(tiny_model(), tokenizer=tiny_tokenizer(), **typed)
-    request = Instance("generate_until", {}, ("question", {"steps": 3}), 0, metadata=("task", 0, 1))
-    for ask in (
-        lambda: split_model_arguments(typed | {"steps": 3}, default_seed=0),
-        lambda: model.generate_until([request], disable_tqdm=True),
-    ):
-        with pytest.raises(OptionError, match="steps_per_block=4 and steps=3 exclude each other"):
-            ask()
+def test_what_a_family_publishes_is_below_what_the_user_and_the_preset_say() -> None:
+    published = {"confidence_threshold": 0.95, "block_length": 32, "temperature": 0.5, "schedule": "bd3lm"}
+    merged = resolve({"preset": BLOCKS}, family=published)
+    assert (merged.decoding.block_length, merged.decoding.confidence_threshold) == (8, 0.95)
+    assert merged.from_family == published.keys() - merged.explicit
+    off = resolve({"confidence_threshold": "none", "n_masks": 4}, family=published)
+    assert (off.decoding.confidence_threshold, off.from_family) == (None, {"temperature", "schedule", "block_length"})
 
 
-def test_a_family_of_somebodys_own() -> None:
-    """docs/extending.md publishes steps."""
-    arguments = split_model_arguments({"steps_per_block": "4"}, default_seed=0)
-    merged = arguments.with_family_defaults({"steps": 32}, full_attention=True)
-    assert (merged.decoding.steps, merged.decoding.steps_per_block, merged.from_family) == ("auto", 4, frozenset())
-    cached = {"cache": "dual", "block_length": 32}
-    assert over(cached, {"cfg_scale": 1.0}, full_attention=True) == {"block_length": 32, "cfg_scale": 1.0}
-    assert over(cached, {"n_masks": 4}, full_attention=True) == {"n_masks": 4}
-    assert over({"unmasking": "random"}, {"cache": "dual"}, full_attention=True) == {"cache": "dual"}
+def test_what_is_typed_twice_and_excludes_each_other_is_an_error() -> None:
+    with pytest.raises(OptionError, match="steps_per_block=4 and steps=3 exclude each other"):
+        resolve({"steps_per_block": 4, "steps": 3, "preset": "llada2.0-mini/gsm8k"})
+    with pytest.raises(OptionError, match="steps_per_block=4 and steps=3 exclude each other"):
+        resolve({"steps_per_block": 4}).request({"steps": 3})
+
+
+@pytest.mark.parametrize(
+    ("typed", "left"),
+    [
+        ({"cfg_scale": 1.0}, {"block_length": 32, "cfg_scale": 1.0}),
+        ({"unmasking": "random"}, {"block_length": 32, "unmasking": "random"}),
+        ({"block_length": None}, {}),
+    ],
+)
+def test_a_cache_that_is_published_gives_way(typed: dict[str, Any], left: dict[str, Any]) -> None:
+    merged = resolve(typed, family={"cache": "dual", "block_length": 32}).decoding
+    assert merged == DecodingOptions(**left)
+
+
+# Sampling keys of task files
+
+
+@pytest.mark.parametrize(
+    ("request_says", "user_says", "expected"),
+    [
+        ({"temperature": 0.7, "do_sample": True, "steps": 3}, {}, {"temperature": 0.7, "steps": 3}),
+        (
+            {"temperature": 0.7, "do_sample": True, "steps": 3},
+            {"temperature": 0.2, "steps": 9},
+            {"temperature": 0.2, "steps": 3},
+        ),
+        ({"do_sample": False, "temperature": 0.9, "top_k": 1, "top_p": 0.5}, {}, {}),
+        ({"do_sample": False, "top_k": 1}, {"top_k": 3}, {"top_k": 3}),
+        ({"do_sample": True}, {}, {"temperature": 1.0}),
+        ({"do_sample": True, "top_k": 0}, {}, {"temperature": 1.0}),
+        ({"do_sample": True}, {"temperature": 0.7}, {"temperature": 0.7}),
+        ({"max_new_tokens": 512}, {}, {"max_gen_toks": 512}),
+        ({"max_tokens": 5}, {"max_gen_toks": 7}, {"max_gen_toks": 5}),
+        ({"gen_length": 4, "threshold": 0.5}, {"seed": 3}, {"n_masks": 4, "confidence_threshold": 0.5, "seed": 3}),
+    ],
+)
+def test_requests(request_says: dict[str, Any], user_says: dict[str, Any], expected: dict[str, Any]) -> None:
+    assert resolve(user_says).request(request_says).options == DecodingOptions(**expected)
+
+
+def test_a_preset_wins_over_the_sampling_keys_of_a_request() -> None:
+    request = {"do_sample": False, "temperature": 0.0, "top_p": 1.0, "steps": 16}
+    options = resolve({"preset": "dream-7b-instruct/gsm8k"}).request(request).options
+    assert (options.temperature, options.top_p, options.steps) == (0.1, 0.9, 16)
+
+
+def test_names_of_families_scripts_are_accepted() -> None:
+    scripts = {"gen_length": 64, "diffusion_steps": 8, "block_size": 16, "alg": "maskgit_plus", "cfg": 1, "mask_id": 7}
+    settings = resolve(scripts)
+    decoding = {"n_masks": 64, "steps": 8, "block_length": 16, "unmasking": "confidence", "cfg_scale": 1.0}
+    assert settings.decoding == DecodingOptions(**decoding)
+    assert (settings.model.mask_token_id, settings.likelihood.cfg_scale) == (7, 1.0)
+    assert resolve({"remasking": "low_confidence", "threshold": 0.9}).decoding.confidence_threshold == 0.9

@@ -276,20 +276,3 @@ def test_humaneval_and_mbpp_cut_the_code_and_hand_it_to_the_metric(
     assert answers(mbpp, "mbpp")[0, "none"] == ["    return a + b\ndef more():\n    "]
     for name, results in (("humaneval", humaneval), ("mbpp", mbpp)):
         assert next(value for metric, value in results["results"][name].items() if metric.startswith("pass")) == 1.0
-
-
-def test_few_shot_examples_become_turns_of_the_chat_template(models: dict[int, MDLM], run: Evaluate) -> None:
-    settings = {"num_fewshot": 2, "apply_chat_template": True, "gen_kwargs": {"max_gen_toks": 8}}
-    as_turns = run(models[5], "gsm8k", fewshot_as_multiturn=True, **settings)
-    in_one_turn = run(models[5], "gsm8k", fewshot_as_multiturn=False, **settings)
-    for results, turns in ((as_turns, 3), (in_one_turn, 1)):
-        for sample in results["samples"]["gsm8k"]:
-            prompt = sample["arguments"][0][0]
-            assert (prompt.count("<user>"), prompt.count("<assistant>")) == (turns, turns)
-            assert prompt.count("####") == 2
-            assert prompt.endswith("\nAnswer:<assistant>")
-    choices = run(models[5], "mmlu_anatomy", num_fewshot=2, apply_chat_template=True, fewshot_as_multiturn=True)
-    contexts = [context for sample in choices["samples"]["mmlu_anatomy"] for context, _ in sample["arguments"]]
-    assert len(contexts) == 12
-    assert all(context.count("<assistant>") == 3 and context.endswith("<assistant>") for context in contexts)
-    assert len(set(log_likelihoods(choices, "mmlu_anatomy"))) == 12

@@ -1,45 +1,49 @@
 """Sweeps at work: what they write, skip, refuse and survive."""
 
+import io
 import json
-import shutil
-import signal
 import subprocess
 import sys
-import time
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 
 import pytest
 import torch
+from filelock import FileLock
 from peft import LoraConfig, get_peft_model
 from transformers import LlamaForCausalLM
 
-from mdlm_lm_eval.default_model import default_model_path
-from mdlm_lm_eval.options import OptionError
-from mdlm_lm_eval.results.privacy import published
+from mdlm_lm_eval.results.result_file import read_result_file
+from mdlm_lm_eval.sweep import run as sweep_run
 from mdlm_lm_eval.sweep.__main__ import main
-from mdlm_lm_eval.sweep.plan import plan
-from mdlm_lm_eval.sweep.runner import SweepRun
 from tests.commands import ENVIRONMENT, LM_EVAL
 
-TIMES = ("date", "total_evaluation_time_seconds", "git_hash")
+TIMES = ("date", "total_evaluation_time_seconds", "git_hash", "start_time", "end_time")
 
 
-def run_here(output: Path, checkpoint: Path, task_folder: Path, **settings: Any) -> SweepRun:
-    common = {"model_args": {"pretrained": str(checkpoint)}, "include_path": str(task_folder), "batch_size": 2}
-    run = SweepRun(plan(common | {"tasks": "tiny_generate", "device": "cpu"} | settings), output)
-    run.run()
-    return run
+class Ended(NamedTuple):
+    """A command's exit status and what it printed."""
+
+    code: object
+    out: str
+    err: str
 
 
-def command(output: Path, checkpoint: Path, task_folder: Path, *arguments: str) -> list[str]:
+def words(output: Path, checkpoint: Path, task_folder: Path, *more: str) -> list[str]:
     model = [f"--model_args=pretrained={checkpoint}", f"--include_path={task_folder}", "--batch_size=2", "--device=cpu"]
-    words = [sys.executable, "-m", "mdlm_lm_eval.sweep", *model, f"--output_path={output}"]
-    return [*words, "--tasks=tiny_generate", *arguments]
+    return [*model, f"--output_path={output}", "--tasks=tiny_generate", *more]
 
 
-def execute(words: list[str], environment: dict[str, str] = ENVIRONMENT) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(words, env=environment, capture_output=True, text=True)
+def sweep(output: Path, checkpoint: Path, task_folder: Path, *more: str) -> Ended:
+    """The command, in this process."""
+    out, err = io.StringIO(), io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
+        patch.setattr(sys, "argv", ["mdlm-sweep", *words(output, checkpoint, task_folder, *more)])
+        with pytest.raises(SystemExit) as end:
+            main()
+    return Ended(end.value.code, out.getvalue(), err.getvalue())
 
 
 def stored(output: Path) -> dict[str, Any]:
@@ -58,9 +62,7 @@ def stored(output: Path) -> dict[str, Any]:
 def answers(output: Path) -> dict[str, list[Any]]:
     """What was answered to each question, by the name of the sample file's folder."""
     return {
-        path.parent.relative_to(output).as_posix(): [
-            json.loads(line)["resps"] for line in path.read_text().splitlines()
-        ]
+        path.parent.relative_to(output).as_posix(): [json.loads(line)["resps"] for line in path.open()]
         for path in sorted(output.rglob("samples_*.jsonl"))
     }
 
@@ -77,188 +79,115 @@ def adapter(checkpoint: Path, folder: Path, seed: int) -> Path:
 
 
 def test_a_cell_is_what_lm_eval_itself_writes(tmp_path: Path, checkpoint: Path, task_folder: Path) -> None:
-    run_here(tmp_path / "sweep", checkpoint, task_folder, n_masks=[3, 6], steps=2, log_samples=True)
+    more = ("--n_masks=3,6", "--gen_kwargs", "max_gen_toks=3", "--apply_chat_template", "--log_samples")
+    ended = sweep(tmp_path / "sweep", checkpoint, task_folder, *more)
+    assert ended.code == 0, ended.err
     ((path, result),) = [(p, r) for p, r in stored(tmp_path / "sweep").items() if "n_masks=6" in p]
-    recorded = result["config"]["mdlm_sweep"]["command"]
-    model = f"pretrained={checkpoint.name},n_masks=6,steps=2"  # nobody else has this folder
-    assert recorded.startswith(f"lm_eval --model mdlm --model_args {model} --tasks")
-    here = recorded.replace(checkpoint.name, str(checkpoint)).replace(f" {task_folder.name}", f" {task_folder}")
-    plain = [sys.executable, "-c", LM_EVAL, *here.split()[1:]]
-    done = execute([*plain, "--log_samples", "--output_path", str(tmp_path / "plain")])
+    ours = result["config"].pop("mdlm_sweep")
+    assert ours["command"].startswith(f"lm_eval --model mdlm --model_args pretrained={checkpoint},n_masks=6 --tasks")
+    plain = [sys.executable, "-c", LM_EVAL, *ours["command"].split()[1:], "--log_samples"]
+    done = subprocess.run([*plain, "--output_path", str(tmp_path / "plain")], env=ENVIRONMENT, capture_output=True)
     assert done.returncode == 0, done.stderr[-2000:]
     (expected,) = stored(tmp_path / "plain").values()
+    assert result.keys() == expected.keys()
     for part in ("results", "versions", "n-shot", "n-samples", "higher_is_better", "task_hashes", "model_source"):
         assert result[part] == expected[part], part
-    ours = result["config"].pop("mdlm_sweep")
-    assert ours["settings"]["weights"]
-    assert result["config"] == published(expected["config"])
-    assert result.keys() == expected.keys()
+    same = ("model", "limit", "batch_size", "gen_kwargs", "random_seed", "torch_seed", "fewshot_seed")
+    assert {name: result["config"][name] for name in same} == {name: expected["config"][name] for name in same}
+    for part in ("decoding", "likelihood", "explicit_options", "tasks", "weights"):
+        assert result["config"]["mdlm"][part] == expected["config"]["mdlm"][part], part
     samples = [
         sorted(next(folder.rglob("samples_*.jsonl")).read_text().splitlines())
         for folder in ((tmp_path / "sweep" / path).parent, tmp_path / "plain")
     ]
     assert samples[0] == samples[1]
-    for configs in (result["configs"], expected["configs"]):
-        assert configs["tiny_generate"]["metadata"]["config_source"] == "tiny_generate.yaml"
 
 
-def test_killed_and_started_again_ends_with_the_same_files(tmp_path: Path, checkpoint: Path, task_folder: Path) -> None:
-    arguments = ("--n_masks=4,5,6,7,8", "--steps=1,2")
-    run_here(tmp_path / "whole", checkpoint, task_folder, n_masks="4,5,6,7,8", steps="1,2")
-    words = command(tmp_path / "killed", checkpoint, task_folder, *arguments)
-    with subprocess.Popen(words, env=ENVIRONMENT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
-        while len(finished := list((tmp_path / "killed").rglob("tiny*/results_cell.json"))) < 2:
-            assert process.poll() is None, "ended before it could be killed"
-            time.sleep(0.01)
-        process.send_signal(signal.SIGKILL)
-    times = {path: path.stat().st_mtime_ns for path in finished}
-    left = tmp_path / "killed" / finished[0].parent.parent.name / ".tiny_generate,n_masks=8,steps=2.unfinished"
-    left.mkdir(exist_ok=True)
-    (left / "results_of_a_killed_cell.json").write_text('{"results":')
-    done = execute(words)
-    assert done.returncode == 0, done.stderr[-2000:]
-    assert "of 10 cells are finished already" in done.stderr
-    assert "mdlm-sweep: 10 of 10 cells are done" in done.stderr
-    assert all(path.stat().st_mtime_ns == time_written for path, time_written in times.items())
-    results = stored(tmp_path / "killed")
-    assert len(results) == 10
-    assert results == stored(tmp_path / "whole")
+def test_the_last_table_has_intervals_tokens_and_seconds(tmp_path: Path, checkpoint: Path, task_folder: Path) -> None:
+    ended = sweep(tmp_path, checkpoint, task_folder, "--n_masks=4", "--steps=1,2")
+    cells = [line.split(" | ") for line in ended.out.splitlines()[2:]]
+    assert [cell[0] for cell in cells] == [f"| {checkpoint.name}/tiny_generate,n_masks=4,steps={n}" for n in (1, 2)]
+    file = read_result_file(tmp_path / cells[1][0][2:] / "results_cell.json")
+    result = file.tasks["tiny_generate"]
+    percent = 100 * result.metrics["exact_match,none"]
+    half = 196 * result.standard_errors["exact_match,none"]
+    assert cells[1][1:4] == ["exact_match", f"{percent:.1f} ± {half:.1f}" if half else f"{percent:.1f}", "5"]
+    assert float(cells[1][4]) == pytest.approx(result.cost["answer_tokens"] / result.cost["forward_passes"], abs=0.01)
+    assert float(cells[1][5].rstrip(" |")) == pytest.approx(result.cost["seconds"] / 5, rel=0.01)
 
 
-def test_nothing_loads_where_all_is_done(tmp_path: Path, checkpoint: Path, task_folder: Path) -> None:
-    run_here(tmp_path, checkpoint, task_folder, n_masks=4, limit=1)
-    once, again = (run_here(tmp_path, checkpoint, task_folder, n_masks=[4, 5], limit=1).report() for _ in range(2))
-    assert "s loading the model" in once.summary()
-    assert "loading" not in again.summary()
+def test_nothing_loads_where_all_is_done(
+    tmp_path: Path, checkpoint: Path, task_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    more = ("--n_masks=4,5", "--limit=1")
+    assert "2 of 2 cells are done" in sweep(tmp_path, checkpoint, task_folder, *more).err
+    before = stored(tmp_path)
+    monkeypatch.setattr(sweep_run, "Evaluator", None)
+    again = sweep(tmp_path, checkpoint, task_folder, *more)
+    assert again.code == 0
+    assert f"2 of 2 cells are done in {tmp_path}, 0 by this process" in again.err
+    assert stored(tmp_path) == before
 
 
-def test_what_to_type_next_fits_what_was_run(tmp_path: Path, long_checkpoint: Path, task_folder: Path) -> None:
-    def next_command(**settings: Any) -> str:
-        return run_here(tmp_path, long_checkpoint, task_folder, limit=1, **settings).report().next_command()
+def test_a_larger_limit_replaces_results_and_a_smaller_does_not(
+    tmp_path: Path, checkpoint: Path, task_folder: Path
+) -> None:
+    def limit_after(*more: str) -> tuple[object, Any]:
+        ended = sweep(tmp_path, checkpoint, task_folder, "--n_masks=4", *more)
+        (result,) = stored(tmp_path).values()
+        return ended.code, result["config"]["limit"]
 
-    one = "mdlm_country_smallest"
-    assert next_command() == f"mdlm-leaderboard build {tmp_path} --output site", "of a task outside the suite"
-    assert next_command(tasks=one, n_masks=2) == ""
-    files = [tmp_path / long_checkpoint.name / f"{one},n_masks={n}" / "results_cell.json" for n in (2, 4)]
-    assert next_command(tasks=[one, "mdlm_verb_largest"], n_masks=[2, 4]) == (
-        f"mdlm-leaderboard compare {files[0]} {files[1]}"
-    )
-    assert next_command(tasks=["mdlm_context", one], n_masks=2).startswith("mdlm-leaderboard build ")
+    assert limit_after("--limit=0.5") == (0, 0.5)
+    assert limit_after("--limit=2") == (1, 0.5), "a share and a number of questions"
+    assert limit_after("--limit=0.9") == (0, 0.9)
+    assert limit_after() == (0, None)
+    assert limit_after("--limit=3") == (1, None)
+    assert not list(tmp_path.rglob("*.old.*"))
+    assert sweep(tmp_path, checkpoint, task_folder, "--n_masks=4", "--log_samples").code == 0
+    assert len(answers(tmp_path)) == 1, "what has no samples is computed again where they are wanted"
 
 
 def test_results_of_other_settings_or_weights_stay(tmp_path: Path, checkpoint: Path, task_folder: Path) -> None:
-    adapter(checkpoint, tmp_path / "adapter", seed=1)
-    settings: dict[str, Any] = {"n_masks": 4, "limit": 2, "peft": str(tmp_path / "adapter")}
-    run_here(tmp_path / "out", checkpoint, task_folder, **settings)
-    before = stored(tmp_path / "out")
-    for changes, message in (
-        ({"limit": 1}, "(limit was 2 and is 1); move it"),
-        ({"model_args": {"pretrained": str(checkpoint), "dtype": "float64"}}, "(model_args was"),
-        ({"system_instruction": "Think."}, "(system_instruction was None and is Think.)"),
-    ):
-        run = run_here(tmp_path / "out", checkpoint, task_folder, **settings | changes)
-        assert len(run.failures) == 1
-        assert "is in the way, a result of other settings" in run.failures[0]
-        assert message in run.failures[0]
-    adapter(checkpoint, tmp_path / "adapter", seed=2)
-    run = run_here(tmp_path / "out", checkpoint, task_folder, **settings)
-    assert "(adapter_weights was" in run.failures[0]
-    (result,) = (tmp_path / "out").rglob("results_cell.json")
-    result.rename(result.with_name("renamed.json"))
-    assert "holds no result of a sweep" in run_here(tmp_path / "out", checkpoint, task_folder, **settings).failures[0]
-    result.with_name("renamed.json").rename(result)
-    assert stored(tmp_path / "out") == before
+    output, more = tmp_path / "out", ("--n_masks=4", "--limit=2", f"--peft={adapter(checkpoint, tmp_path / 'a', 1)}")
+    sweep(output, checkpoint, task_folder, *more)
+    before = stored(output)
 
+    def refused(*changes: str) -> str:
+        ended = sweep(output, checkpoint, task_folder, *more, *changes)
+        assert ended.code == 1
+        assert "1 cells: 0 done, 0 missing, 1 of other settings" in (
+            sweep(output, checkpoint, task_folder, *more, *changes, "--status").out
+        )
+        assert stored(output) == before
+        return ended.err
 
-def test_results_of_a_task_that_was_changed_stay(tmp_path: Path, checkpoint: Path, task_folder: Path) -> None:
-    mine = shutil.copytree(task_folder, tmp_path / "mine")
-    task = mine / "tiny_generate.yaml"
-    (mine / "part.yaml").write_text("doc_to_text: !function texts.of\nmetadata: {version: 1.0}\n")
-    (mine / "texts.py").write_text("def of(doc):\n    return doc['q']\n")
-    text = "include: part.yaml\n" + task.read_text().replace("doc_to_text: '{{q}}'\n", "")
-    task.write_text(text)
-    run_here(tmp_path / "out", checkpoint, mine, n_masks=4, limit=1)
-    before = stored(tmp_path / "out")
-    moved = shutil.copytree(mine, tmp_path / "moved")
-    (moved / "another.yaml").write_text(text.replace("tiny_generate", "another"))
-    (moved / "another.py").touch()
-    assert "1 before" in run_here(tmp_path / "out", checkpoint, moved, n_masks=4, limit=1).report().summary()
-    for name, old, new in (
-        ("tiny_generate.yaml", "max_gen_toks: 4", "max_gen_toks: 3"),
-        ("part.yaml", "1.0", "2.0"),
-        ("texts.py", "['q']", "['q'].upper()"),
-    ):
-        changed = shutil.copytree(mine, tmp_path / f"changed {name}")
-        (changed / name).write_text((changed / name).read_text().replace(old, new))
-        (sentence,) = run_here(tmp_path / "out", checkpoint, changed, n_masks=4, limit=1).failures
-        assert "is in the way, a result of other settings (tasks was {'tiny_generate': {'version': 1.0, " in sentence
-    assert stored(tmp_path / "out") == before
-    # As it was made before settings named tasks.
-    (result,) = (tmp_path / "out").rglob("results_cell.json")
-    content = json.loads(result.read_text())
-    del content["config"]["mdlm_sweep"]["settings"]["tasks"]
-    result.write_text(json.dumps(content))
-    (sentence,) = run_here(tmp_path / "out", checkpoint, mine, n_masks=4, limit=1).failures
-    assert "(tasks was None and is " in sentence
+    assert "(limit was 2.0 and is 1.0); move it" in refused("--limit=1")
+    assert "(model_args was" in refused("--model_args", f"pretrained={checkpoint},dtype=float64")
+    assert "(gen_kwargs was {} and is {'max_gen_toks': 3})" in refused("--gen_kwargs", "max_gen_toks=3")
+    assert "(system_instruction was None and is Think.)" in refused("--system_instruction=Think.")
+    adapter(checkpoint, tmp_path / "a", seed=2)
+    assert "(adapter_weights was" in refused()
+    (result,) = output.rglob("results_cell.json")
+    renamed = result.rename(result.with_name("renamed.json"))
+    assert "holds no result of a sweep" in sweep(output, checkpoint, task_folder, *more).err
+    renamed.rename(result)
+    assert stored(output) == before
 
 
 def test_adapters_share_the_weights_and_leave_no_trace(tmp_path: Path, checkpoint: Path, task_folder: Path) -> None:
     one, two = (str(adapter(checkpoint, tmp_path / name, seed)) for name, seed in (("one", 1), ("two", 2)))
-    common: dict[str, Any] = {"n_masks": 6, "log_samples": True}
-    together = run_here(tmp_path / "together", checkpoint, task_folder, peft=[one, "none", two], **common)
-    assert not together.failures
+    more = ("--n_masks=6", "--log_samples")
+    assert sweep(tmp_path / "together", checkpoint, task_folder, f"--peft={one},none,{two}", *more).code == 0
     for peft in (one, "none", two):
-        run_here(tmp_path / "alone", checkpoint, task_folder, peft=peft, **common)
+        assert sweep(tmp_path / "alone", checkpoint, task_folder, f"--peft={peft}", *more).code == 0
     expected = answers(tmp_path / "alone")
     assert answers(tmp_path / "together") == expected
-    assert len(expected) == 3
     assert len({json.dumps(said) for said in expected.values()}) == 3
-    adapters = {result["config"]["mdlm"]["adapter"] for result in stored(tmp_path / "together").values()}
-    assert adapters == {"one", None, "two"}
-
-
-def test_what_cannot_be_written_or_loaded_is_said_at_once(tmp_path: Path, checkpoint: Path, task_folder: Path) -> None:
-    (tmp_path / "file").write_text("mine")
-    with pytest.raises(OptionError, match=r"--output_path .*file cannot be written"):
-        run_here(tmp_path / "file", checkpoint, task_folder, n_masks=4)
-    assert (tmp_path / "file").read_text() == "mine"
-    with pytest.raises(OptionError, match="there is no such folder"):
-        run_here(tmp_path / "out", tmp_path / "none", task_folder, n_masks=4)
-
-
-@pytest.mark.parametrize(
-    ("settings", "sentence"),
-    [
-        ({"tasks": "mdlm_verb_smallest", "metadata": {"foo": 1}}, "unknown setting of the few-shot tasks foo=1"),
-        ({"tasks": "mdlm_verb_smallest", "metadata": {"fewshot_relevant": "abc"}}, "fewshot_relevant must be a whole"),
-        ({"peft": "/nowhere/adapter"}, "peft=/nowhere/adapter: there is no such folder"),
-        ({"n_masks": 3, "block_length": 5}, "block_length must be at most n_masks=3, not 5"),
-        ({"n_masks": 100_000}, "n_masks=100000 does not fit into the model's context of 256 tokens"),
-        ({"n_masks": [1000, 2000]}, "none of the 2 cells can be computed, the first because: n_masks=1000 does not"),
-        ({"model_args": {"pretrained": "CHECKPOINT", "max_length": 10**9}}, "max_length must be a whole number from 2"),
-        ({"model_args": {"pretrained": "CHECKPOINT", "mask_token_id": 10**6}}, "mask_token_id=1000000 is no token"),
-        ({"device": "meta"}, "device=meta is not on this machine"),
-    ],
-)
-def test_what_no_cell_can_do_is_said_before_loading(
-    tmp_path: Path, checkpoint: Path, task_folder: Path, settings: dict[str, Any], sentence: str
-) -> None:
-    weightless = shutil.copytree(checkpoint, tmp_path / "model", ignore=lambda *_: ["model.safetensors"])
-    (weightless / "model.safetensors").write_text("not weights at all")
-    if "model_args" in settings:
-        settings = settings | {"model_args": settings["model_args"] | {"pretrained": str(weightless)}}
-    with pytest.raises(OptionError) as error:
-        run_here(tmp_path / "out", weightless, task_folder, **settings)
-    assert str(error.value).startswith(sentence)
-    assert not list((tmp_path / "out").rglob("*.plan"))
-
-
-def test_a_plan_whose_model_cannot_be_loaded_is_taken_back(tmp_path: Path, checkpoint: Path, task_folder: Path) -> None:
-    damaged = shutil.copytree(checkpoint, tmp_path / "model", ignore=lambda *_: ["model.safetensors"])
-    (damaged / "model.safetensors").write_text("not weights at all")
-    with pytest.raises(OptionError, match="its weights cannot be read"):
-        run_here(tmp_path / "out", damaged, task_folder, n_masks=4)
-    assert not [path for path in (tmp_path / "out").rglob("*") if path.is_file()]
+    assert {result["config"]["mdlm"]["adapter"] for result in stored(tmp_path / "together").values()} == {
+        "one",
+        None,
+        "two",
+    }
 
 
 def test_failing_cells_leave_the_others(tmp_path: Path, checkpoint: Path, task_folder: Path) -> None:
@@ -266,62 +195,87 @@ def test_failing_cells_leave_the_others(tmp_path: Path, checkpoint: Path, task_f
     config = json.loads((misfit / "adapter_config.json").read_text())
     (misfit / "adapter_config.json").write_text(json.dumps(config | {"r": 3}))
     (tmp_path / "no_adapter").mkdir()
-    peft = [str(misfit), str(tmp_path / "no_adapter"), "none"]
-    run = run_here(tmp_path / "out", checkpoint, task_folder, n_masks=4, n_fillers=[500, 0], peft=peft)
-    assert len(run.failures) == 5
-    messages = (
-        ["adapter cannot be read"] * 2 + ["adapter does not fit this model"] * 2 + ["4 masks and 500 filler tokens"]
-    )
-    for failure, message in zip(run.failures, messages, strict=True):
-        assert message in failure
-        assert "\n" not in failure
-    assert run.report().summary().startswith("1 of 6 cells are done")
-    run_here(tmp_path / "alone", checkpoint, task_folder, n_masks=4, n_fillers=0)
+    adapters = f"--peft={misfit},{tmp_path / 'no_adapter'},none"
+    ended = sweep(tmp_path / "out", checkpoint, task_folder, adapters, "--n_masks=4", "--n_fillers=500,0")
+    assert ended.code == 1
+    *failed, summary = (line for line in ended.err.splitlines() if line.startswith("mdlm-sweep: "))
+    assert [line.startswith(f"mdlm-sweep: failed: {checkpoint.name}") for line in failed] == [True] * 5
+    assert "4 masks and 500 filler tokens" in failed[-1]
+    assert summary.startswith("mdlm-sweep: 1 of 6 cells are done")
+    sweep(tmp_path / "alone", checkpoint, task_folder, "--n_masks=4", "--n_fillers=0")
     assert stored(tmp_path / "out") == stored(tmp_path / "alone")
 
 
+def test_a_model_that_cannot_be_loaded_ends_the_sweep(tmp_path: Path, checkpoint: Path, task_folder: Path) -> None:
+    with pytest.raises(OSError, match="none"):
+        sweep(tmp_path / "out", tmp_path / "none", task_folder, "--n_masks=4,5")
+    assert not list((tmp_path / "out").rglob("*.json"))
+
+
 def test_autoregressive_models_take_part(tmp_path: Path, checkpoint: Path, task_folder: Path) -> None:
-    peft = ["none", str(adapter(checkpoint, tmp_path / "adapter", seed=1))]
-    common: dict[str, Any] = {"model": "hf", "device": None, "log_samples": True, "peft": peft, "n_masks": [1, 2]}
-    run = run_here(tmp_path / "out", checkpoint, task_folder, tasks="tiny_generate,mdlm_verb_smallest_slot", **common)
-    assert len(run.failures) == 2
-    assert all("has its masks in the prompt, which only --model mdlm fills" in failure for failure in run.failures)
-    said = list(answers(tmp_path / "out").values())
-    assert len(said) == 2
-    assert said[0] != said[1]
-    results = stored(tmp_path / "out").values()
-    assert {result["config"]["model"] for result in results} == {"hf"}
-    assert not any(str(folder) in json.dumps(result) for result in results for folder in (checkpoint, tmp_path))
+    adapters = f"--peft=none,{adapter(checkpoint, tmp_path / 'adapter', seed=1)}"
+    ended = sweep(tmp_path / "out", checkpoint, task_folder, "--model=hf", "--log_samples", adapters, "--n_masks=1,2")
+    assert ended.code == 0, ended.err
+    one, two = answers(tmp_path / "out").values()
+    assert one != two
+    for result in stored(tmp_path / "out").values():
+        assert result["config"]["model"] == result["model_source"] == "hf"
+        assert result["config"]["mdlm_sweep"]["settings"]["weights"]
 
 
-def test_results_of_the_built_in_model_name_no_folder_of_this_machine(tmp_path: Path) -> None:
-    settings = {"tasks": "mdlm_verb_smallest", "metadata": {"fewshot_distractors": [0, 2], "fewshot_relevant": 1}}
-    run = SweepRun(plan(settings | {"limit": 1, "n_masks": 2, "device": "cpu"}), tmp_path)
-    run.run()
-    assert not run.failures
-    results = stored(tmp_path)
-    assert list(results) == [
-        f"built-in/mdlm_verb_smallest,n_masks=2,fewshot_distractors={n},fewshot_relevant=1/results_cell.json"
-        for n in (0, 2)
-    ]
-    for n, result in zip((0, 2), results.values(), strict=True):
-        text = json.dumps(result)
-        assert str(default_model_path().parent.parent) not in text
-        assert str(tmp_path) not in text
-        assert result["model_name"] == result["config"]["mdlm"]["pretrained"] == "built-in"
-        assert result["n-shot"]["mdlm_verb_smallest"] == 1 + n
-        metadata = result["configs"]["mdlm_verb_smallest"]["metadata"]
-        assert metadata["config_source"] == "mdlm_lm_eval/tasks/context/mdlm_verb_smallest.yaml"
-        assert result["config"]["mdlm_sweep"]["settings"]["task_suite"]["version"] == "2.0"
-
-
-def test_the_command_refuses_in_one_sentence(
+def test_cells_are_sent_to_trackio(
     tmp_path: Path, checkpoint: Path, task_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    words = command(tmp_path / "out", checkpoint, task_folder, "--tasks=mdlm_contxt")
-    monkeypatch.setattr(sys, "argv", words[2:])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    sentence = "tasks=mdlm_contxt: lm-eval knows no such task or group; did you mean mdlm_context?"
-    assert ended.value.code == f"mdlm-sweep: {sentence}"
+    """By lm-eval's own logger, each as a run of its own; a logger that fails costs no result."""
+    runs: list[list[Any]] = []
+    fake = SimpleNamespace(
+        init=lambda **given: runs.append([given]), log=lambda scores, step: runs[-1].append(scores), config={}
+    )
+    fake.finish = lambda: runs[-1].append("finished")
+    monkeypatch.setitem(sys.modules, "trackio", fake)
+    more = ("--n_masks=3,4", "--trackio_args", "project=mine")
+    assert sweep(tmp_path / "sent", checkpoint, task_folder, *more).code == 0
+    names = [f"{checkpoint.name}/tiny_generate,n_masks={n}" for n in (3, 4)]
+    assert [run[0] for run in runs] == [{"name": name, "project": "mine"} for name in names]
+    assert all("tiny_generate/exact_match" in run[1] and run[2] == "finished" for run in runs)
+    fake.init = lambda **given: 1 / 0
+    failed = sweep(tmp_path / "unsent", checkpoint, task_folder, *more)
+    assert failed.code == 0
+    assert failed.err.count("TrackioLogger failed: ZeroDivisionError") == 2
+
+
+def test_processes_take_a_gpu_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sweep_run.tempfile, "gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda n: SimpleNamespace(uuid=f"gpu{n}"))
+    locks: list[FileLock] = []
+    monkeypatch.setattr(sweep_run, "_gpu_locks", locks)
+    assert [sweep_run.own_device({}) for _ in range(3)] == ["cuda:0", "cuda:1", "cuda:0"]
+    locks.pop().release()
+    assert sweep_run.own_device({}) == "cuda:1"
+    assert sweep_run.own_device({"parallelize": True}) is None
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(sweep_run, "best_device", lambda: "mps")
+    assert sweep_run.own_device({}) == "mps"
+    for lock in locks:
+        lock.release()
+
+
+@pytest.mark.parametrize(
+    ("more", "sentence"),
+    [
+        (["--executor=slurm"], "executor must be here or ray, not slurm"),
+        (["--workers=2"], "--workers is for --executor ray"),
+        (["--shard=16/16"], "--shard 16/16: must be I/N with I from 0 to N - 1, such as 0/16"),
+        (["--output_path="], "--output_path is not set"),
+        (["--tasks=mdlm_contxt"], "tasks=mdlm_contxt: lm-eval knows no such task or group; did you mean mdlm_context?"),
+    ],
+)
+def test_the_command_refuses_in_one_sentence(
+    tmp_path: Path, checkpoint: Path, task_folder: Path, more: list[str], sentence: str
+) -> None:
+    ended = sweep(tmp_path / "out", checkpoint, task_folder, *more)
+    assert ended.code not in (0, None)
+    assert f"mdlm-sweep: {sentence}" in ended.err + str(ended.code)
     assert not (tmp_path / "out").exists()

@@ -3,6 +3,7 @@
 import json
 import random
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,12 +12,10 @@ import pytest
 import yaml
 from lm_eval.tasks import TaskManager
 
-from mdlm_lm_eval import tasks_path
-from mdlm_lm_eval.sweep import tasks as sweep_tasks
 from mdlm_lm_eval.sweep.plan import plan
-from mdlm_lm_eval.sweep.tasks import Tasks
+from mdlm_lm_eval.sweep.run import Tasks
 from tests.commands import ENVIRONMENT, LM_EVAL
-from tests.test_sweep import execute, run_here, stored
+from tests.test_sweep import stored, sweep
 
 # As lm-eval's own tasks do it: GPQA's with examples have a generator of their module, the others use Python's.
 UTILS = """
@@ -85,24 +84,22 @@ def test_every_cell_asks_what_its_command_asks(
 ) -> None:
     random.seed(5)  # of whatever ran before
     output = tmp_path / "out"
-    settings: dict[str, Any] = {"tasks": task, "n_masks": [4, 5, 6], "limit": 3, "log_samples": True}
-    assert not run_here(output, checkpoint, drawing_tasks, **settings).failures
+    more = (f"--tasks={task}", "--n_masks=4,5,6", "--limit=3", "--log_samples")
+    assert sweep(output, checkpoint, drawing_tasks, *more).code == 0
     ((path, result),) = [(path, result) for path, result in stored(output).items() if "n_masks=5" in path]
-    command = result["config"]["mdlm_sweep"]["command"].replace(checkpoint.name, str(checkpoint))
-    words = command.replace(f"--include_path {drawing_tasks.name}", f"--include_path {drawing_tasks}").split()[1:]
+    words = result["config"]["mdlm_sweep"]["command"].split()[1:]
     alone = [sys.executable, "-c", LM_EVAL, *words, "--log_samples", "--output_path", str(tmp_path / "alone")]
     # What `datasets` keeps of one must not help the other.
-    done = execute(alone, ENVIRONMENT | {"HF_DATASETS_CACHE": str(tmp_path / "cache")})
+    done = subprocess.run(alone, env=ENVIRONMENT | {"HF_DATASETS_CACHE": str(tmp_path / "cache")}, capture_output=True)
     assert done.returncode == 0, done.stderr[-2000:]
     expected = prompts(tmp_path / "alone")
     cells = sorted((output / path).parent.parent.glob(f"{task},*"))
     assert [prompts(cell) for cell in cells] == [expected] * 3
     shutil.rmtree((output / path).parent)
-    assert not run_here(output, checkpoint, drawing_tasks, **settings).failures
+    assert sweep(output, checkpoint, drawing_tasks, *more).code == 0
     assert prompts((output / path).parent) == expected
-    settings["seed"] = 7
     if task == "reordered":
-        run_here(output, checkpoint, drawing_tasks, **settings)
+        sweep(output, checkpoint, drawing_tasks, *more, "--seed=7", "--n_masks=5")
         (another,) = (output / path).parent.parent.glob("*n_masks=5*seed=7")
         assert prompts(another) != expected
 
@@ -113,7 +110,7 @@ def test_every_cell_asks_what_its_command_asks(
         ("mdlm_context", ["mdlm_context"], False),
         ("mdlm_position_pos*", [f"mdlm_position_pos{position}" for position in (0, 10, 20, 30, 40)], False),
         ("tiny_generate", ["tiny_generate"], False),
-        ("tiny_*", ["tiny_choice", "tiny_generate", "tiny_of_lm_eval", "tiny_sampled"], True),
+        ("tiny_*,tiny_choice", ["tiny_choice", "tiny_generate", "tiny_sampled"], True),
         ("my_group", ["my_group"], True),
     ],
 )
@@ -125,24 +122,16 @@ def test_lm_evals_own_tasks_are_known_where_they_may_be_meant(
     expected: list[str],
     is_indexed: bool,
 ) -> None:
-    """Of lm-eval's own, which take seconds to index, a folder with one stands for all."""
-    mine, lm_evals = shutil.copytree(task_folder, tmp_path / "mine"), tmp_path / "lm_eval"
-    lm_evals.mkdir()
-    text = (mine / "tiny_choice.yaml").read_text().replace("task: tiny_choice", "task: tiny_of_lm_eval")
-    (lm_evals / "task.yaml").write_text(text)
-    (mine / "group.yaml").write_text(yaml.safe_dump({"group": "my_group", "task": ["tiny_choice", "tiny_of_lm_eval"]}))
+    """Indexing them takes many seconds; here, the others stand for all."""
+    mine = shutil.copytree(task_folder, tmp_path / "mine")
+    (mine / "group.yaml").write_text(yaml.safe_dump({"group": "my_group", "task": ["tiny_choice"]}))
     indexed = []
 
     def manager(include_path: Any, metadata: Any, include_defaults: bool = True) -> TaskManager:
-        folders = [lm_evals, tasks_path(), *include_path] if include_defaults else include_path
         indexed.append(include_defaults)
-        return TaskManager(include_path=folders, include_defaults=False, metadata=metadata)
+        return TaskManager(include_path=include_path, include_defaults=False, metadata=metadata)
 
-    monkeypatch.setattr(sweep_tasks, "TaskManager", manager)
-    found = Tasks(plan({"tasks": tasks, "include_path": str(mine)}))
-    cells = found.expand(found.sweep.cells)
-    assert [cell.task for cell in cells] == expected
+    monkeypatch.setattr("mdlm_lm_eval.sweep.run.TaskManager", manager)
+    expanded = Tasks(plan({"tasks": tasks, "include_path": str(mine)})).expanded()
+    assert [cell.task for cell in expanded.cells] == expected
     assert any(indexed) == is_indexed
-    if tasks == "my_group":
-        assert found.names(cells[0]) == ["tiny_choice", "tiny_of_lm_eval"]
-        assert set(found.states(cells[0])) == {"my_group", "tiny_choice", "tiny_of_lm_eval"}

@@ -8,9 +8,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 import torch
 from torch import Tensor
 
-from mdlm_lm_eval.values import must_be
-
-MaskedPart = Literal["answer", "prompt", "both"]
+from mdlm_lm_eval.options import OptionError
 
 
 @dataclass(frozen=True)
@@ -57,12 +55,12 @@ class NoisedBatch:
 class Objective(ABC):
     """A training objective. Its fields are flags of `mdlm-finetune`; a recipe names it by `objective`."""
 
-    masked_part: MaskedPart = "answer"
+    masked_part: Literal["answer", "prompt", "both"] = "answer"
 
     def __post_init__(self) -> None:
         for name, hint in get_type_hints(type(self)).items():
             if get_origin(hint) is Literal and vars(self)[name] not in get_args(hint):
-                raise must_be(name, f"one of {', '.join(get_args(hint))}", vars(self)[name])
+                raise OptionError(f"{name}={vars(self)[name]} must be one of {', '.join(get_args(hint))}")
 
     @property
     @abstractmethod

@@ -1,105 +1,171 @@
-"""What a recipe may set beside transformers' TrainingArguments, and how it is found. Imports nothing that is slow."""
+"""A recipe: what is trained, on what, and how. Importing this module loads neither torch nor transformers."""
+
+from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import yaml
 
-from mdlm_finetune.objectives import objective_names
+from mdlm_finetune.objectives import objective_class, objective_names
+from mdlm_lm_eval.default_model import BUILT_IN
 from mdlm_lm_eval.options import OptionError, unknown_option
-from mdlm_lm_eval.results.files import UnusableFile, read_bytes
-from mdlm_lm_eval.results.names import BUILT_IN
-from mdlm_lm_eval.results.sentences import one_line
-from mdlm_lm_eval.values import must_be
-from mdlm_lm_eval.yaml_settings import read_yaml
+
+if TYPE_CHECKING:
+    from transformers import TrainingArguments
+
+    from mdlm_finetune.objective import Objective
 
 RECIPES = Path(__file__).parent / "recipes"
-_MOST_BYTES = 2**20
-GENERATED = "number_questions"  # what `dataset_name` may be beside the hub's data sets; made in generated.py
+NUMBER_QUESTIONS = "number_questions"  # a `dataset_name` that is generated (data.py), not downloaded
+USAGE = "mdlm-finetune --config RECIPE [--KEY VALUE ...]"
+_ACTIONS = ("config", "resume", "overwrite", "merge", "evaluate")  # of the command, no part of a recipe
 
-# What keys and flags were called before; a value here is a sentence's end.
-RENAMED = {
-    "output": "output_dir",
-    "pretrained": "model_name_or_path",
-    "data": f"train_file or dataset_name (generated is {GENERATED})",
-    "data_config": "dataset_config",
-    "split": "dataset_train_split",
-    "chat_template": "apply_chat_template",
-    "n_examples": "max_train_samples",
-    "batch_size": "per_device_train_batch_size",
-    "accumulation": "gradient_accumulation_steps",
-    "steps": "max_steps",
-    "lora_rank": "lora_r",
-    "lora_targets": "lora_target_modules",
-    "trainer": "the keys that stood under it, by themselves",
-    "set": "a flag of its own for each key: --max_steps 3",
+# Arguments of transformers' Trainer that would have no effect here, or publish secrets.
+_REFUSED = {
+    "resume_from_checkpoint": "--resume continues from the last checkpoint",
+    "save_only_model": "--resume needs the optimiser's state",
+    "label_smoothing_factor": "the objective has its own loss",
+    # The Trainer would upload a pickle of all arguments, hub_token among them, and not our card.
+    "push_to_hub": "upload the adapter and its card with `hf upload REPOSITORY OUTPUT_DIR`",
+    "hub_token": "set the environment variable HF_TOKEN",
 }
 
 
-def _option(default: Any, help: str) -> Any:
+def _key(default: Any, help: str) -> Any:
     return field(default=default, metadata={"help": help})
 
 
-@dataclass
+@dataclass(frozen=True)
 class Recipe:
-    """Names are TRL's, PEFT's and transformers'; the defaults are the paper's (appendix B)."""
+    """Our keys, and those of TrainingArguments that have other defaults here: the paper's (appendix B)."""
 
-    output_dir: str | None = _option(
-        None, "the adapter's folder, which appears whole at the end; checkpoints lie in OUTPUT_DIR.checkpoints"
-    )
-    objective: str = _option("mask_agnostic", f"one of {', '.join(objective_names())}")
-    model_name_or_path: str = _option(BUILT_IN, "built-in, a hub id or a folder, of any family of --model mdlm")
-    train_file: str | None = _option(None, "a .jsonl, .json or .parquet file to train on")
-    dataset_name: str | None = _option(None, f"or a data set on the hub, or {GENERATED}, which is generated")
-    dataset_config: str | None = _option(None, "of a hub data set that has several")
-    dataset_train_split: str = _option("train", "of a hub data set")
-    apply_chat_template: bool = _option(False, "the tokenizer's, for instruct models")
-    max_train_samples: int | None = _option(None, "examples, chosen by the seed; at most what max_steps can use")
-    max_length: int = _option(1024, "tokens of an example and what is appended; longer ones are counted and skipped")
-    max_steps: int = _option(930, "optimiser steps")
-    per_device_train_batch_size: int = _option(3, "examples a forward-backward pass of a process")
-    gradient_accumulation_steps: int = _option(43, "passes an optimiser step")
-    learning_rate: float = _option(1e-5, "at its peak")
-    lora_r: int = _option(64, "rank of the adapter")
-    lora_alpha: int = _option(128, "its scaling")
-    lora_dropout: float = _option(0.0, "within the adapter")
+    output_dir: str = _key(MISSING, "the adapter's folder, whole at the end; checkpoints are in OUTPUT_DIR.checkpoints")
+    objective: str = _key("mask_agnostic", f"one of {', '.join(objective_names())}")
+    model_name_or_path: str = _key(BUILT_IN, "built-in, a hub id or a folder, of any family of --model mdlm")
+    train_file: str | None = _key(None, "a .jsonl, .json or .parquet file to train on")
+    dataset_name: str | None = _key(None, f"or a data set on the hub, or {NUMBER_QUESTIONS}, which is generated")
+    dataset_config: str | None = _key(None, "of a hub data set that has several")
+    dataset_train_split: str = _key("train", "of a hub data set")
+    apply_chat_template: bool = _key(False, "the tokenizer's, for instruct models")
+    max_train_samples: int | None = _key(None, "examples, chosen by the seed; at most what max_steps can use")
+    max_length: int = _key(1024, "tokens of an example and what is appended; longer examples are counted and skipped")
+    max_steps: int = _key(930, "optimiser steps")
+    per_device_train_batch_size: int = _key(3, "examples per forward-backward pass of a process")
+    gradient_accumulation_steps: int = _key(43, "passes per optimiser step")
+    learning_rate: float = _key(1e-5, "at its peak")
+    lora_r: int = _key(64, "rank of the adapter")
+    lora_alpha: int = _key(128, "its scaling")
+    lora_dropout: float = _key(0.0, "within the adapter")
     lora_target_modules: list[str] = field(
         default_factory=lambda: ["all-linear"],
         metadata={"help": "names (q_proj v_proj), a regular expression of whole names, or all-linear"},
     )
-    dtype: Literal["float32", "bfloat16", "float16"] = _option("bfloat16", "of frozen weights; an adapter has float32")
-    attn_implementation: str | None = _option(None, "sdpa, eager, flash_attention_2, ...")
-    seed: int = _option(0, "of data, noise and the adapter's initial weights")
-    save_steps: int = _option(100, "steps between checkpoints")
-    save_total_limit: int | None = _option(2, "checkpoints that are kept")
-    logging_steps: int = _option(10, "steps between lines of the log")
-    evaluation_limit: int = _option(50, "questions a task for the card's table; 0 leaves it out")
-    license: str | None = _option(None, "of the adapter, for its card: apache-2.0, mit, ...")
-
-
-@dataclass
-class Actions:
-    """What the command does with a recipe."""
-
-    resume: bool = _option(False, "continue from the last checkpoint of this very recipe")
-    overwrite: bool = _option(False, "replace the adapter and checkpoints of another run")
-    merge: bool = _option(False, "also write OUTPUT_DIR.merged, the model with the adapter folded in")
-    evaluate: bool = _option(False, "do not train: score (and merge) the adapter that is there")
+    dtype: Literal["float32", "bfloat16", "float16"] = _key("bfloat16", "of frozen weights; an adapter has float32")
+    attn_implementation: str | None = _key(None, "sdpa, eager, flash_attention_2, ...")
+    seed: int = _key(0, "of data, noise and the adapter's initial weights")
+    save_steps: int = _key(100, "steps between checkpoints")
+    save_total_limit: int | None = _key(2, "checkpoints that are kept")
+    logging_steps: int = _key(10, "steps between lines of the log")
+    evaluation_limit: int = _key(50, "questions per task for the card's table; 0 leaves the table out")
+    license: str | None = _key(None, "of the adapter, for its card: apache-2.0, mit, ...")
+    resume: bool = _key(False, "continue from the last checkpoint of the same recipe")
+    overwrite: bool = _key(False, "replace the adapter and checkpoints of another run")
+    merge: bool = _key(False, "also write OUTPUT_DIR.merged, the model with the adapter folded in")
+    evaluate: bool = _key(False, "do not train: score (and merge) the adapter that is there")
 
     def __post_init__(self) -> None:
+        if (self.train_file is None) == (self.dataset_name is None):
+            raise OptionError("give either train_file or dataset_name")
+        if self.dataset_name == NUMBER_QUESTIONS and self.apply_chat_template:
+            raise OptionError(f"apply_chat_template has no effect on dataset_name={NUMBER_QUESTIONS}; leave it out")
         if self.resume + self.overwrite + self.evaluate > 1:
             raise OptionError("--resume, --overwrite and --evaluate exclude one another")
+
+    @property
+    def folder(self) -> Path:
+        """Where the adapter goes."""
+        return Path(self.output_dir)
+
+    def beside(self, suffix: str) -> Path:
+        """A folder or file beside the adapter's: its `checkpoints`, its `merged` model, its `evaluation`."""
+        return Path(f"{self.folder}.{suffix}")
+
+
+class Run(NamedTuple):
+    """A recipe with everything that it names. `settings` are the keys that are not at their defaults."""
+
+    recipe: Recipe
+    objective: Objective
+    training: TrainingArguments  # whose output_dir is that of the checkpoints
+    settings: Mapping[str, Any]
+
+    @property
+    def n_examples(self) -> int:
+        """Examples that the run can see at most."""
+        batch = self.training.train_batch_size * self.training.world_size * self.recipe.gradient_accumulation_steps
+        return min(self.recipe.max_train_samples or batch * self.recipe.max_steps, batch * self.recipe.max_steps)
+
+
+def read_arguments(words: Sequence[str]) -> Run:
+    """The recipe that `words` name by --config, with their other flags on top.
+
+    Every argument of transformers' TrainingArguments is a key as well, and goes to it unchecked, as does every field of
+    the objective. Raises OptionError for unknown keys and for values of ours that are not allowed.
+    """
+    import torch
+    from transformers import HfArgumentParser, TrainingArguments
+
+    early_parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    for name in ("config", "objective", "train_file", "dataset_name"):
+        early_parser.add_argument(f"--{name}", f"--{name.replace('_', '-')}")
+    early = early_parser.parse_known_args(words)[0]
+    in_file = _read_recipe(early.config) if early.config else {}
+    if early.train_file or early.dataset_name:  # the flag replaces the recipe's data, whichever of the two it names
+        in_file = {name: value for name, value in in_file.items() if name not in ("train_file", "dataset_name")}
+    objective = objective_class(early.objective or in_file.get("objective", Recipe.objective))
+
+    kinds = (TrainingArguments, Recipe, objective)  # later ones win over earlier ones where they share a key
+    style = {"prog": "mdlm-finetune", "usage": USAGE, "allow_abbrev": False, "add_help": False}
+    parser = HfArgumentParser(kinds, conflict_handler="resolve", **style)
+    parser.add_argument("--help-all", action="help")
+    parser.add_argument("--config")
+    found, unknown = parser.parse_known_args([*_flags(in_file), *words])
+    if unknown:
+        name, _, value = unknown[0].removeprefix("--").partition("=")
+        listed = [each.name for each in fields(Recipe)]
+        raise unknown_option("key", name, value or " ".join(unknown[1:2]), vars(found), listed=listed)
+    defaults = vars(parser.parse_known_args(["--output_dir="])[0])
+    changed = {name: value for name, value in vars(found).items() if value != defaults[name]}
+    for name in changed.keys() & _REFUSED.keys():
+        raise OptionError(f"{name} is not allowed; {_REFUSED[name]}")
+
+    def values(kind: type) -> dict[str, Any]:
+        return {each.name: getattr(found, each.name) for each in fields(kind) if each.init}
+
+    recipe = Recipe(**values(Recipe))
+    # transformers refuses bf16 on a machine without a GPU, unless it is told to use the CPU.
+    found.use_cpu = found.use_cpu or not torch.accelerator.is_available()
+    # Every pass uses the whole adapter; searching for unused weights costs time, and fails with checkpointing.
+    found.ddp_find_unused_parameters = bool(found.ddp_find_unused_parameters)
+    training = TrainingArguments(**values(TrainingArguments) | {"output_dir": str(recipe.beside("checkpoints"))})
+    if training.n_gpu > 1:
+        # The Trainer would copy the model into threads, and the copies lack the hooks that the Denoiser registers.
+        start = f"torchrun --nproc-per-node {training.n_gpu} -m mdlm_finetune"
+        raise OptionError(f"one process cannot use {training.n_gpu} GPUs; start `{start}`, or set CUDA_VISIBLE_DEVICES")
+    settings = {name: value for name, value in changed.items() if name not in _ACTIONS}
+    return Run(recipe, objective(**values(objective)), training, settings)
 
 
 def help_text(description: str | None) -> str:
     """Our own flags, without importing transformers for its 120."""
     parser = argparse.ArgumentParser(
         prog="mdlm-finetune",
-        usage="mdlm-finetune --config RECIPE [--KEY VALUE ...]",
+        usage=USAGE,
         description=description,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         epilog="Every argument of transformers' TrainingArguments is a key, too, and every field of the objective:\n"
@@ -107,13 +173,10 @@ def help_text(description: str | None) -> str:
     )
     parser.add_argument("--version", action="store_true", help="show the version and exit")
     parser.add_argument("--config", metavar="RECIPE", help=f"a YAML file of keys, or one of {', '.join(packaged())}")
-    for group, title in ((Actions, "what to do"), (Recipe, "keys of a recipe, and flags that win over them")):
-        options = parser.add_argument_group(title)
-        for each in fields(group):
-            default = each.default_factory() if each.default_factory is not MISSING else each.default
-            words = " ".join(default) if isinstance(default, list) else default
-            shown = "" if default is None or default is False else f" (default: {words})"
-            options.add_argument(f"--{each.name}", metavar="", help=each.metadata["help"] + shown)
+    for each in fields(Recipe):
+        default = each.default if each.default_factory is MISSING else " ".join(each.default_factory())
+        shown = "" if default in (None, False, MISSING) else f" (default: {default})"
+        parser.add_argument(f"--{each.name}", metavar="", help=each.metadata["help"] + shown)
     return parser.format_help()
 
 
@@ -122,56 +185,18 @@ def packaged() -> list[str]:
     return sorted(path.stem for path in RECIPES.glob("*.yaml"))
 
 
-def read_recipe(config: str) -> dict[str, Any]:
-    """The keys and values of a recipe: one of ours by name, or a file. Raises OptionError for what is no recipe."""
+def _read_recipe(config: str) -> dict[str, Any]:
     path = RECIPES / f"{config}.yaml" if config in packaged() else Path(config)
-    try:
-        if not path.exists():
-            raise OptionError(f"must be a file or one of {', '.join(packaged())}")
-        settings = read_yaml(read_bytes(path, at_most=_MOST_BYTES).decode())
-    except (OptionError, UnusableFile) as error:
-        raise OptionError(f"config={config}: {error}") from error
-    except (OSError, ValueError, yaml.YAMLError, RecursionError) as error:
-        raise OptionError(f"config={config}: cannot be read: {one_line(error)}") from error
-    if not isinstance(settings, dict):
-        raise OptionError(f"config={config}: must hold keys and values, a line each")
-    return settings
+    if not path.exists():
+        raise OptionError(f"config={config}: must be a file or one of {', '.join(packaged())}")
+    return dict(yaml.safe_load(path.read_text(encoding="utf-8")))
 
 
-def as_flags(settings: Mapping[Any, Any], known: Iterable[str]) -> list[str]:
-    """The flags that say the same, so that one strict parser reads both. Raises OptionError for keys not `known`."""
+def _flags(settings: Mapping[str, Any]) -> list[str]:
+    """The same as flags, so that one strict parser reads both."""
     flags: list[str] = []
     for name, value in settings.items():
-        if name not in known:
-            raise unknown_key(str(name), value, known)
-        if isinstance(value, list):
-            flags += [f"--{name}", *(_typed(name, each) for each in value)] if value else []
-        elif value is not None:
-            flags.append(f"--{name}={_typed(name, value)}")
+        if value is not None:
+            words = value if isinstance(value, list) else [value]
+            flags += [f"--{name}", *(word if isinstance(word, str) else json.dumps(word) for word in words)]
     return flags
-
-
-def unknown_key(name: str, value: object, known: Iterable[str]) -> OptionError:
-    """What to say of a key or flag that does not exist."""
-    if name in RENAMED:
-        return OptionError(f"{name} is now {RENAMED[name]}")
-    return unknown_option("key", name, value, known, listed=[each.name for each in fields(Recipe)])
-
-
-def _typed(name: str, value: Any) -> str:
-    """As on a command line."""
-    try:
-        return value if isinstance(value, str) else json.dumps(value, default=str)  # YAML has dates
-    except (ValueError, RecursionError) as error:  # and values that hold themselves
-        raise must_be(name, "a value, or a list of values", value) from error
-
-
-def take_flag(words: Sequence[str], name: str) -> tuple[str | None, list[str]]:
-    """The last value of --name, which may have hyphens as in HfArgumentParser, and the other words."""
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
-    parser.add_argument(f"--{name}", f"--{name.replace('_', '-')}")
-    try:
-        known, rest = parser.parse_known_args(words)
-    except argparse.ArgumentError as error:
-        raise OptionError(f"--{name}: {error.message}") from error
-    return getattr(known, name), rest

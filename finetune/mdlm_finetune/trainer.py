@@ -1,50 +1,74 @@
-"""transformers' Trainer with the loss of a masked diffusion objective."""
+"""transformers' Trainer with the loss of a masked diffusion objective, and the collator that noises its batches."""
 
 import copy
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.data import Dataset
 from transformers import Trainer, TrainingArguments
 from transformers.trainer import TRAINING_ARGS_NAME
 
-from mdlm_finetune.collator import Collator, Example, MaskAgnosticCollator
-from mdlm_finetune.loss import Divergence, Weighting
-from mdlm_finetune.objective import NoisedBatch
-from mdlm_finetune.objectives.mask_agnostic import MaskAgnostic
+from mdlm_finetune.data import Example
+from mdlm_finetune.objective import Noised, NoisedBatch, Noising, Objective
 from mdlm_lm_eval.model.denoiser import Denoiser
+from mdlm_lm_eval.options import OptionError
 
 
-class _Examples(Dataset[Example]):
-    def __init__(self, examples: Sequence[Example]) -> None:
-        self.examples = examples
+@dataclass(frozen=True)
+class Collator:
+    """Examples -> a noised batch; padding between examples is not attended to.
 
-    def __len__(self) -> int:
-        return len(self.examples)
+    All randomness of an example comes from (`seed`, pass, id), so neither resuming nor sharing a batch among processes
+    changes it.
+    """
 
-    def __getitem__(self, index: int) -> Example:
-        return self.examples[index]
+    objective: Objective
+    mask_token_id: int
+    eos_token_id: int
+    max_length: int = 1024
+    seed: int = 0
 
+    def __call__(self, examples: Sequence[Example], forward_backward_pass: int) -> NoisedBatch:
+        """The batch of one pass. Raises ValueError for an example without room for a single token behind it."""
+        texts = [torch.tensor(example.prompt_ids + example.answer_ids, dtype=torch.long) for example in examples]
+        maskable = [self._maskable(example) for example in examples]
+        noised = [self._noised(*parts, forward_backward_pass) for parts in zip(examples, texts, maskable, strict=True)]
+        rows = [view for views in zip(*(one.views for one in noised), strict=True) for view in views]
+        lengths = torch.tensor([len(row) for row in rows])
+        longest = int(lengths.max())
+        masked = [one.is_masked.nonzero().squeeze(1) for one in noised]  # indices into each text
+        n_views = len(rows) // len(examples)
+        return NoisedBatch(
+            input_ids=nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=self.eos_token_id),
+            attention_mask=(torch.arange(longest) < lengths[:, None]).long(),
+            prompt_lengths=torch.tensor([len(example.prompt_ids) for example in examples] * n_views),
+            positions=torch.cat([row * longest + where for row, where in enumerate(masked * n_views)]),
+            targets=torch.cat([text[where] for text, where in zip(texts, masked, strict=True)]),
+            example=torch.cat([torch.full_like(where, index) for index, where in enumerate(masked)]),
+            mask_ratio=torch.tensor([one.mask_ratio for one in noised]),
+            n_maskable=torch.stack([each.sum() for each in maskable]),
+            ids=tuple(example.id for example in examples),
+        )
 
-class _Wrapped(nn.Module):
-    """A model called through its wrapper (DDP, FSDP), which gathers gradients, with the inner model's own names."""
+    def _maskable(self, example: Example) -> Tensor:
+        """Which tokens of prompt and answer may be masked, [L] bool."""
+        is_answer = torch.arange(len(example.prompt_ids) + len(example.answer_ids)) >= len(example.prompt_ids)
+        part = self.objective.masked_part
+        return torch.ones_like(is_answer) if part == "both" else is_answer if part == "answer" else ~is_answer
 
-    def __init__(self, wrapper: nn.Module, inner: Any) -> None:
-        super().__init__()
-        self.wrapper, self.inner, self.config = wrapper, inner, inner.config
-
-    def get_output_embeddings(self) -> nn.Module | None:
-        return self.inner.get_output_embeddings()
-
-    def get_input_embeddings(self) -> nn.Module:
-        return self.inner.get_input_embeddings()
-
-    def forward(self, **inputs: Tensor) -> Any:
-        return self.wrapper(**inputs)
+    def _noised(self, example: Example, text: Tensor, maskable: Tensor, forward_backward_pass: int) -> Noised:
+        room = self.max_length - len(text)
+        if room < 1 or not bool(maskable.any()):
+            what = f"no {self.objective.masked_part} to mask, or no room for a mask within {self.max_length} tokens"
+            raise ValueError(f"example {example.id}: {what}")
+        # Odd multipliers mod 2^63 keep distinct triples apart in practice and need no hash library.
+        seed = self.seed * 0x9E3779B97F4A7C15 + forward_backward_pass * 0xC2B2AE3D27D4EB4F
+        generator = torch.Generator().manual_seed((seed + example.id * 0x165667B19E3779F9) % 2**63)
+        noising = Noising(generator, self.mask_token_id, self.eos_token_id, room, forward_backward_pass)
+        return self.objective.noise(text, maskable, noising)
 
 
 def predictions(denoiser: Denoiser, batch: NoisedBatch) -> Tensor:
@@ -55,7 +79,10 @@ def predictions(denoiser: Denoiser, batch: NoisedBatch) -> Tensor:
 
 
 class DiffusionTrainer(Trainer):
-    """Trains a denoiser's model; examples are noised here, since only the trainer knows which pass it is in."""
+    """Trains a denoiser's model; examples are noised here, since only the trainer knows which pass it is in.
+
+    The loss of an optimiser step is the mean over its examples, also where its passes hold different numbers of them.
+    """
 
     def __init__(
         self,
@@ -65,58 +92,48 @@ class DiffusionTrainer(Trainer):
         collator: Collator,
         **kwargs: Any,
     ) -> None:
-        if len(examples) == 0:
-            raise ValueError("the data set holds no example to train on")
-        # The collator needs whole examples, which have no column that is an argument of the model.
-        args.remove_unused_columns = False
-        super().__init__(
-            model=denoiser.model,
-            args=args,
-            train_dataset=_Examples(examples),
-            data_collator=lambda rows: {"examples": rows},
-            **kwargs,
-        )
+        data = {"train_dataset": examples, "data_collator": lambda rows: {"examples": rows}}
+        super().__init__(model=denoiser.model, args=args, **data, **kwargs)
         self.denoiser, self.collator = denoiser, collator
-        self._through_wrapper: Denoiser | None = None
-        self._optimiser_step, self._accumulated = -1, 0
+        self._passes_done, self._n_examples = 0, 0  # of this optimiser step, over all processes
         self._terms: list[dict[str, Tensor]] = []  # of each pass since the last log
 
-    def training_step(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None) -> Tensor:
-        """One forward-backward pass; counts passes within an optimiser step for the curriculum."""
-        if self.state.global_step != self._optimiser_step:
-            self._optimiser_step, self._accumulated = self.state.global_step, 0
-        loss: Tensor = super().training_step(model, inputs, num_items_in_batch)
-        self._accumulated += 1
-        return loss
+    def get_batch_samples(
+        self, epoch_iterator: Iterator[Any], num_batches: int, device: torch.device
+    ) -> tuple[list[Any], None]:
+        """The passes of one optimiser step; the last one of an epoch may be smaller than the others."""
+        passes, _ = super().get_batch_samples(epoch_iterator, num_batches, device)
+        n_here = torch.tensor(sum(len(each["examples"]) for each in passes), device=device)
+        self._n_examples, self._passes_done = int(self.accelerator.gather(n_here).sum()), 0
+        return passes, None
 
     def compute_loss(
         self, model: nn.Module, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Tensor:
-        """The objective's loss; all views pass through the model together. Raises FloatingPointError for NaN."""
-        forward_backward_pass = self.state.global_step * self.args.gradient_accumulation_steps + self._accumulated
-        batch = self.collator(inputs["examples"], forward_backward_pass)
-        batch = batch.to(self.args.device)
-        terms = dict(self.collator.objective.loss(predictions(self._denoiser_of(model), batch), batch))
-        loss = terms.pop("loss")
-        if not bool(torch.isfinite(loss)):
-            raise FloatingPointError(
-                f"the loss is {loss.item()} in step {self.state.global_step + 1}, on the examples {list(batch.ids)}"
-            )
-        self._terms.append({name: term.detach() for name, term in terms.items()})
-        return loss
+        """The objective's loss; all views pass through the model together. Raises OptionError if it is not finite."""
+        forward_backward_pass = self.state.global_step * self.args.gradient_accumulation_steps + self._passes_done
+        self._passes_done += 1
+        batch = self.collator(inputs["examples"], forward_backward_pass).to(self.args.device)
+        terms = self.collator.objective.loss(predictions(self._denoiser_of(model), batch), batch)
+        if not bool(torch.isfinite(terms["loss"])):
+            where = f"in step {self.state.global_step + 1}, on the examples {list(batch.ids)}"
+            raise OptionError(f"the loss is {terms['loss'].item()} {where}")
+        # The Trainer averages over passes and processes; a pass counts as many times as it has examples.
+        weight = len(batch.ids) * self.current_gradient_accumulation_steps * self.args.world_size / self._n_examples
+        self._terms.append({name: weight * term.detach() for name, term in terms.items() if name != "loss"})
+        return weight * terms["loss"]
 
     def _denoiser_of(self, model: nn.Module) -> Denoiser:
-        """The denoiser around `model`, which the Trainer may have wrapped; made once."""
+        """The denoiser around `model`, which the Trainer may have wrapped."""
         inner = self.accelerator.unwrap_model(model)
         if model is inner:
             return self.denoiser
-        if self._through_wrapper is None:
-            self._through_wrapper = copy.copy(self.denoiser)
-            self._through_wrapper.model = _Wrapped(model, inner)
-        return self._through_wrapper
+        through_wrapper = copy.copy(self.denoiser)
+        through_wrapper.model = _Wrapped(model, inner)
+        return through_wrapper
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
-        """Without a pickle of all arguments, which holds `hub_token` and paths of this machine."""
+        """Without a pickle of all arguments, which holds paths of this machine."""
         super().save_model(output_dir, _internal_call)
         Path(output_dir or self.args.output_dir or ".", TRAINING_ARGS_NAME).unlink(missing_ok=True)
 
@@ -131,22 +148,13 @@ class DiffusionTrainer(Trainer):
         super().log(logs, *args, **kwargs)
 
 
-class MaskAgnosticTrainer(DiffusionTrainer):
-    """A trainer of the mask-agnostic objective, of whose loss it takes the options."""
+class _Wrapped(nn.Module):
+    """A model called through its wrapper (DDP, FSDP), which gathers gradients, with the inner model's own names."""
 
-    def __init__(
-        self,
-        denoiser: Denoiser,
-        args: TrainingArguments,
-        examples: Sequence[Example],
-        collator: MaskAgnosticCollator,
-        *,
-        alpha: float = MaskAgnostic.alpha,
-        beta: float = MaskAgnostic.beta,
-        divergence: Divergence = MaskAgnostic.divergence,
-        weighting: Weighting = MaskAgnostic.weighting,
-        **kwargs: Any,
-    ) -> None:
-        loss: dict[str, Any] = {"alpha": alpha, "beta": beta, "divergence": divergence, "weighting": weighting}
-        fields = vars(collator) | {"objective": replace(collator.objective, **loss)}
-        super().__init__(denoiser, args, examples, Collator(**fields), **kwargs)
+    def __init__(self, wrapper: nn.Module, inner: Any) -> None:
+        super().__init__()
+        self.wrapper, self.config = wrapper, inner.config
+        self.get_output_embeddings, self.get_input_embeddings = inner.get_output_embeddings, inner.get_input_embeddings
+
+    def forward(self, **inputs: Tensor) -> Any:
+        return self.wrapper(**inputs)

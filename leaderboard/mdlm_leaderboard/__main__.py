@@ -2,22 +2,19 @@
 
 import argparse
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mdlm_lm_eval import __version__
-from mdlm_lm_eval.ending import ending_well, importing
-from mdlm_lm_eval.values import typed_folder
-
-if TYPE_CHECKING:
-    from mdlm_leaderboard.rows import Board, Refused
+from mdlm_lm_eval.command_line import ending_well
 
 _COMMAND = "mdlm-leaderboard"
 _EXAMPLE = """examples:
   mdlm-leaderboard build results/ --output site/
-  mdlm-leaderboard validate results/my-model
+  mdlm-leaderboard show results/my-model/results_2026-01-31T12-00-00.json
   mdlm-leaderboard compare before/results_2026-01-31T12-00-00.json after/results_2026-02-01T12-00-00.json
+  mdlm-leaderboard validate results/my-model
 """
 
 
@@ -25,13 +22,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command and returns its exit status."""
     with ending_well(_COMMAND, after_stop="what was there before is as it was"):
         options = _parser().parse_args(arguments)
-        if options.command == "validate":
-            return _validate(options.paths)
-        if options.command == "compare":
-            return _compare(options.first, options.second)
-        if options.command == "audit":
-            return _audit(options.file, options.include_path)
-        return _build(options.results, options.output, options.readme_figures, strict=options.strict)
+        # Each command imports what it needs where it needs it: `--help` needs none of it.
+        from mdlm_lm_eval.results.files import UnusableFile
+
+        try:
+            return int(options.run(options))
+        except UnusableFile as error:
+            print(f"{_COMMAND}: {error}", file=sys.stderr)
+            return 1
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -42,152 +40,103 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"{_COMMAND} {__version__}")
-    commands = parser.add_subparsers(dest="command", required=True)
-    builder = commands.add_parser(
-        "build",
-        help="build the leaderboard from a folder of result files",
-        epilog="example:\n  mdlm-leaderboard build results/ --output site/ --readme_figures docs/figures",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+    commands = parser.add_subparsers(required=True)
+
+    def command(run: Callable[[argparse.Namespace], int], help: str, epilog: str = "") -> argparse.ArgumentParser:
+        made = commands.add_parser(run.__name__.strip("_"), help=help, epilog=epilog)
+        made.set_defaults(run=run)
+        return made
+
+    build = command(_build, "build the board of a folder of result files")
+    build.add_argument("results", type=Path, help="folder that is searched for lm-eval's result files (*.json)")
+    build.add_argument("--output", type=Path, required=True, help="folder for page, LEADERBOARD.md, CSV, JSON, figures")
+    build.add_argument("--title", default="", help="the board's name (default: the folder's)")
+    build.add_argument("--published", action="store_true", help="also show what papers state of other models")
+    build.add_argument("--readme_figures", type=Path, help="folder for a copy of the figure of masks (*.svg)")
+    build.add_argument("--strict", action="store_true", help="exit with 1 where any file or score is not used")
+    show = command(_show, "one result in five lines: score, settings in effect, speed, audit, file")
+    show.add_argument("file", type=Path, metavar="FILE", help="an lm-eval result file")
+    by_question = "With the files of lm_eval's --log_samples beside the results, questions are compared one by one."
+    compare = command(_compare, "the difference between two result files, with its 95%% interval", by_question)
+    compare.add_argument("first", type=Path, metavar="A", help="an lm-eval result file")
+    compare.add_argument("second", type=Path, metavar="B", help="another of the same tasks")
+    validate = command(_validate, "check result files before they are submitted")
+    validate.add_argument("paths", type=Path, nargs="+", metavar="PATH", help="a result file, or a folder of them")
+    beside = "The files of lm_eval's --log_samples must be beside the results."
+    audit = command(
+        _audit, "the score with a cache and without, on the questions that cache_audit decoded both ways", beside
     )
-    builder.add_argument("results", type=_folder, help="folder that is searched for lm-eval's result files (*.json)")
-    builder.add_argument(
-        "--output", type=_folder, required=True, help="folder for LEADERBOARD.md, CSV, JSON, figures, page"
-    )
-    builder.add_argument(
-        "--readme_figures", type=_folder, help="folder for a copy of the headline's figure, light and dark (*.svg)"
-    )
-    builder.add_argument("--strict", action="store_true", help="exit with 1 where any file or score is not used")
-    validator = commands.add_parser(
-        "validate",
-        help="check result files before they are submitted",
-        epilog="example:\n  mdlm-leaderboard validate results/my-model",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    validator.add_argument(
-        "paths", type=Path, nargs="+", metavar="PATH", help="a folder, with every result file below it, or a file"
-    )
-    comparer = commands.add_parser(
-        "compare",
-        help="the difference between two result files on the same questions, with its 95%% interval",
-        epilog="example:\n  mdlm-leaderboard compare before/results_1.json after/results_2.json\n\n"
-        "With the files of lm_eval's --log_samples beside the results, questions are compared one by one.",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    comparer.add_argument("first", type=Path, metavar="A", help="an lm-eval result file")
-    comparer.add_argument("second", type=Path, metavar="B", help="another of the same tasks")
-    auditor = commands.add_parser(
-        "audit",
-        help="the score with a cache and without, on the questions that cache_audit decoded exactly too",
-        epilog="example:\n  mdlm-leaderboard audit results/built-in/results_2026-01-31T12-00-00.json\n\n"
-        "The files of lm_eval's --log_samples must lie beside the results.",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    auditor.add_argument("file", type=Path, metavar="FILE", help="an lm-eval result file of a run with cache_audit")
-    auditor.add_argument("--include_path", help="folder of tasks that are not lm-eval's or the suite's")
+    audit.add_argument("file", type=Path, metavar="FILE", help="an lm-eval result file of a run with cache_audit")
+    audit.add_argument("--include_path", help="folder of tasks that are not lm-eval's or the suite's")
     return parser
 
 
-def _folder(name: str) -> Path:
-    """A folder that may be replaced."""
-    folder = typed_folder(name)
-    if "://" in name or not folder.resolve().name:
-        raise argparse.ArgumentTypeError(f"must be a folder on a disk, and not all of it, not {name}")
-    return folder
+def _build(options: argparse.Namespace) -> int:
+    from mdlm_leaderboard.build import build
 
-
-def _build(results: Path, output: Path, readme_figures: Path | None, *, strict: bool) -> int:
-    # Here and below, what the command needs is imported where it is needed: `--help` needs none of it.
-    with importing(_COMMAND):
-        from mdlm_leaderboard.build import LeaderboardError, build
-        from mdlm_lm_eval.options import OptionError
-
-    try:
-        board = build(results, output, readme_figures)
-    except (LeaderboardError, OptionError, OSError) as error:
-        _say_refused(error.refused if isinstance(error, LeaderboardError) else ())
-        _say(f"mdlm-leaderboard: {_not_written(output, error) if isinstance(error, OSError) else error}")
-        return 1
-    _say_refused(board.refused)
-    _say_set_apart(board)
-    measured = sum(row.origin == "measured" for row in board.rows)
-    print(f"{measured} measured and {len(board.rows) - measured} published rows in {output / 'LEADERBOARD.md'}")
-    return int(strict and bool(board.refused))
-
-
-def _not_written(output: Path, error: OSError) -> str:
-    # What the system says may name a file that is ours alone.
-    return f"--output {output} cannot be written: {error.strerror or error}"
-
-
-def _say_refused(refused: "Iterable[Refused]") -> None:
-    for one in refused:
-        _say(f"not used: {one.path!r}: {one.reason}")
-
-
-def _say_set_apart(board: "Board") -> None:
+    board = build(
+        options.results,
+        options.output,
+        title=options.title,
+        with_published=options.published,
+        readme_figures=options.readme_figures,
+    )
+    refused = board.scores.refused
+    for path, reason in refused:
+        print(f"not used: {path}: {reason}", file=sys.stderr)
     for section in board.sections:
         if section.why_apart:
-            rows = f"{len(section.rows)} row" + "s" * (len(section.rows) != 1)
-            _say(f"set apart: {section.title!r} ({rows}): {section.why_apart}")
+            print(f"set apart: {section.title} ({len(section.rows)} rows): {section.why_apart}", file=sys.stderr)
+    rows = sum(len(section.rows) for section in board.sections)
+    print(f"{rows} rows in {options.output / 'index.html'} and {options.output / 'LEADERBOARD.md'}")
+    return int(options.strict and bool(refused))
 
 
-def _validate(paths: Iterable[Path]) -> int:
-    from mdlm_leaderboard.validate import files_of, problems_of
+def _show(options: argparse.Namespace) -> int:
+    from mdlm_leaderboard.show import show
+
+    print("\n".join(show(options.file)))
+    return 0
+
+
+def _compare(options: argparse.Namespace) -> int:
+    from mdlm_leaderboard.compare import as_text, compare
+
+    print("\n\n".join(map(as_text, compare(options.first, options.second))))
+    return 0
+
+
+def _validate(options: argparse.Namespace) -> int:
+    from mdlm_leaderboard.validate import problems_of
+    from mdlm_lm_eval.results.result_file import find_result_files
 
     wrong = 0
-    for path in paths:
-        files = files_of(path)
-        wrong += not files
+    for path in options.paths:
+        files = find_result_files(path) if path.is_dir() else [path]
         if not files:
-            _say(f"{str(path)!r}: holds no *.json file; it must be a folder of lm-eval's result files")
+            print(f"{path}: holds no *.json file", file=sys.stderr)
+        wrong += not files
         for file in files:
-            wrong += not _is_valid(file, problems_of(file))
+            problems = problems_of(file)
+            for problem in problems:
+                print(f"{file}: {problem}", file=sys.stderr)
+            if not problems:
+                print(f"{file}: ok")
+            wrong += bool(problems)
     return int(wrong > 0)
 
 
-def _is_valid(file: Path, problems: Sequence[str]) -> bool:
-    """Says what is wrong with a file, or that nothing is."""
-    for problem in problems:
-        _say(f"{str(file)!r}: {problem}")
-    if not problems:
-        print(f"{file}: ok")
-    return not problems
-
-
-def _compare(first: Path, second: Path) -> int:
-    from mdlm_leaderboard.compare import as_text, compare
-    from mdlm_lm_eval.results.files import UnusableFile
-
-    try:
-        comparisons = compare(first, second)
-    except UnusableFile as error:
-        _say(f"mdlm-leaderboard: {error}")
-        return 1
-    print("\n\n".join(as_text(comparison) for comparison in comparisons))
-    return 0
-
-
-def _audit(file: Path, include_path: str | None) -> int:
-    # Imported here, as lm-eval takes longer to load than `--help` takes.
+def _audit(options: argparse.Namespace) -> int:
     from lm_eval.tasks import TaskManager
 
     from mdlm_leaderboard.audit import as_text, audit_scores
-    from mdlm_lm_eval.results.files import UnusableFile
 
     def load_task(name: str, metadata: Mapping[str, Any]) -> Any:
-        return TaskManager(include_path=include_path, metadata=dict(metadata)).load([name])["tasks"][name]
+        manager = TaskManager(include_path=options.include_path, metadata=dict(metadata))
+        return manager.load([name])["tasks"][name]
 
-    try:
-        print(as_text(audit_scores(file, load_task)))
-    except UnusableFile as error:
-        _say(f"mdlm-leaderboard: {error}")
-        return 1
+    print(as_text(audit_scores(options.file, load_task)))
     return 0
-
-
-def _say(line: str) -> None:
-    """One line on stderr, in which nothing that a file brought can steer the terminal."""
-    print("".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in line), file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -6,11 +6,9 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from lm_eval.api.instance import Instance
-
-from mdlm_lm_eval.results.files import UnusableFile, naming, read_json
+from mdlm_lm_eval.results.files import UnusableFile
 from mdlm_lm_eval.results.markdown import markdown_table
-from mdlm_lm_eval.results.result_file import is_number, unusable_if_different
+from mdlm_lm_eval.results.result_file import TaskResult, read_result_file
 from mdlm_lm_eval.results.samples import read_samples, samples_path
 from mdlm_lm_eval.results.statistics import Interval, paired_bootstrap
 
@@ -35,20 +33,12 @@ def audit_scores(path: Path, load_task: Callable[[str, Mapping[str, Any]], Any])
     """Scores the exact answers of a result file by its tasks' own filters and metrics, the others by its samples.
 
     `load_task` makes lm-eval's task from its name and metadata. Raises UnusableFile where the file holds no audit, or
-    no samples lie beside it (lm_eval --log_samples).
+    no samples are beside it (lm_eval --log_samples).
     """
-    with naming(path):
-        content = read_json(path)
-    with unusable_if_different():
-        tasks = content["config"].get("mdlm", {}).get("tasks", {})
-        audits = {name: facts["audit"] for name, facts in tasks.items() if "audit" in facts}
-        if not audits:
-            raise UnusableFile(f"{str(path)!r} holds no audit; run lm_eval with cache_audit among the model arguments")
-        return [
-            score
-            for name, audit in audits.items()
-            for score in _of_task(path, name, content["configs"][name].get("metadata") or {}, audit, load_task)
-        ]
+    audited = [task for task in read_result_file(path).tasks.values() if task.audit]
+    if not audited:
+        raise UnusableFile(f"{str(path)!r} holds no audit; run lm_eval with cache_audit among the model arguments")
+    return [score for task in audited for score in _of_task(path, task, load_task)]
 
 
 def as_text(scores: list[AuditScore]) -> str:
@@ -56,24 +46,21 @@ def as_text(scores: list[AuditScore]) -> str:
     lines = [
         [one.task, one.metric.removesuffix(",none"), f"{one.n_same} of {one.n_questions}"]
         + [f"{100 * value:.1f}" for value in (one.cached, one.exact)]
-        + [f"{100 * one.difference.mean:+.1f}", _ends(one.difference.scaled(100))]
+        + [
+            f"{100 * one.difference.mean:+.1f}",
+            f"{100 * (one.difference.low or 0):.1f} to {100 * (one.difference.high or 0):.1f}",
+        ]
         for one in scores
     ]
     heads = ["task", "metric", "same strings", "with cache", "exact", "difference (points)", "95% interval"]
     return markdown_table(heads, lines)
 
 
-def _ends(interval: Interval) -> str:
-    return " to ".join(f"{end:.1f}" for end in (interval.low, interval.high) if end is not None)
-
-
-def _of_task(
-    path: Path, name: str, metadata: Mapping[str, Any], audit: Mapping[str, Any], load_task: Callable[..., Any]
-) -> list[AuditScore]:
-    samples = samples_path(path, name)
+def _of_task(path: Path, result: TaskResult, load_task: Callable[..., Any]) -> list[AuditScore]:
+    samples = samples_path(path, result.name)
     if samples is None:
-        raise UnusableFile(f"no samples of {name} lie beside {str(path)!r}; run lm_eval with --log_samples")
-    exact = {one["doc_id"]: one.get("exact") for one in audit["exact_answers"]}
+        raise UnusableFile(f"no samples of {result.name} are beside {str(path)!r}; run lm_eval with --log_samples")
+    exact = {one["doc_id"]: one.get("exact") for one in result.audit["exact_answers"]}
     task = None
     pairs: dict[str, list[tuple[float, float]]] = {}  # exact and with the cache
     for sample in read_samples(samples):
@@ -82,22 +69,22 @@ def _of_task(
         found: Mapping[str, Any] = sample
         answer = exact[sample["doc_id"]]
         if answer is not None:
-            task = task or load_task(name, metadata)
+            task = task or load_task(result.name, result.metadata)
             found = _score(task, sample, answer)
         for metric in sample["metrics"]:
-            if is_number(sample[metric]) and is_number(found[metric]):
+            if isinstance(sample[metric], int | float):
                 of_metric = pairs.setdefault(f"{metric},{sample['filter']}", [])
                 of_metric.append((float(found[metric]), float(sample[metric])))
     n_same = sum(answer is None for answer in exact.values())
     return [
         AuditScore(
-            task=name,
+            task=result.name,
             metric=metric,
             n_questions=len(of_metric),
             n_same=n_same,
             cached=fmean(with_cache for _, with_cache in of_metric),
             exact=fmean(exactly for exactly, _ in of_metric),
-            difference=paired_bootstrap({name: of_metric}),
+            difference=paired_bootstrap({result.name: of_metric}),
         )
         for metric, of_metric in pairs.items()
     ]
@@ -105,6 +92,8 @@ def _of_task(
 
 def _score(task: Any, sample: Mapping[str, Any], answer: str) -> Mapping[str, Any]:
     """The metrics of another answer to a sample's question."""
+    from lm_eval.api.instance import Instance
+
     instance = Instance("generate_until", sample["doc"], ("", {}), 0, metadata=(None, sample["doc_id"], 1))
     instance.resps = [answer] * len(sample["resps"][0])
     task._instances = [instance]

@@ -1,119 +1,202 @@
 """`mdlm-leaderboard build`: result files in, tables, figures and page out."""
 
-import gc
 import json
-import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+import shutil
+from collections.abc import Iterable
+from dataclasses import asdict
 from pathlib import Path
 
-from tqdm import tqdm
+import pandas as pd
 
-from mdlm_leaderboard.assemble import assemble
-from mdlm_leaderboard.collect import collect
-from mdlm_leaderboard.exports import leaderboard_csv, leaderboard_json
-from mdlm_leaderboard.published import published_rows
-from mdlm_leaderboard.rows import Board, Refused
-from mdlm_leaderboard.scores import FileScores, file_scores
-from mdlm_leaderboard.tables import leaderboard_markdown
-from mdlm_lm_eval.results.files import UnusableFile, read_json, scratch_folder, write_whole
-from mdlm_lm_eval.results.result_file import find_result_files, read_result_file
+from mdlm_leaderboard.board import Board, Row, Section, board_of, mask_lines, masks_finding, speed_findings
+from mdlm_leaderboard.experiments import BY_NAME
+from mdlm_leaderboard.published import published
+from mdlm_leaderboard.scores import command_of, scores_of
+from mdlm_lm_eval.options import OptionError
+from mdlm_lm_eval.results.files import whole_folder
+from mdlm_lm_eval.results.frame import frame_of, read_folder
+from mdlm_lm_eval.results.markdown import markdown_table
 
-# Names every file that the last build wrote, so that the next one removes what it does not write again, and no more.
-_MANIFEST = ".mdlm-leaderboard.json"
+_COSTS = {"tokens_per_pass": "tokens per pass", "seconds": "seconds per question", "memory_gib": "memory (GiB)"}
 
 
-class LeaderboardError(ValueError):
-    """Why nothing can be built, in one sentence, and what of the files `refused` tells of them."""
-
-    def __init__(self, message: str, refused: tuple[Refused, ...] = ()) -> None:
-        super().__init__(message)
-        self.refused = refused
-
-
-def read_board(results: Path, *, leave_out: Path | None = None) -> Board:
-    """All result files under `results` as a board. Raises LeaderboardError where there is no usable one."""
+def read_board(results: Path, *, title: str = "", with_published: bool = False, leave_out: Path | None = None) -> Board:
+    """All result files under `results` as a board. Raises OptionError where there is no usable one."""
     if not results.is_dir():
-        raise LeaderboardError(f"{str(results)!r} is no folder; it must be a folder of lm-eval's result files")
-    paths = find_result_files(results, leave_out=leave_out)
-    if not paths:
-        raise LeaderboardError(f"{str(results)!r} holds no *.json file; it must be a folder of lm-eval's result files")
-    with _no_garbage_collection():
-        collected = collect(_read(results, path) for path in tqdm(paths, desc="Reading result files", disable=None))
-    if not collected.estimates:
-        message = f"none of the {len(paths)} *.json files in {str(results)!r} holds a usable score"
-        raise LeaderboardError(message, collected.refused)
-    return assemble(collected, published_rows())
+        raise OptionError(f"{str(results)!r} is no folder")
+    scores = scores_of(*read_folder(results, leave_out=leave_out))
+    if scores.table.empty:
+        reasons = "".join(f"\n  {path}: {reason}" for path, reason in scores.refused)
+        raise OptionError(f"{str(results)!r} holds no usable result file (*.json of lm-eval){reasons}")
+    return board_of(
+        scores, title or f"Results in {results.resolve().name}", published() if with_published else pd.DataFrame()
+    )
 
 
-def build(results: Path, output: Path, readme_figures: Path | None = None) -> Board:
-    """Writes tables, figures and page of `results` into `output`, whose old content stays until all is made.
+def build(
+    results: Path, output: Path, *, title: str = "", with_published: bool = False, readme_figures: Path | None = None
+) -> Board:
+    """Writes tables, figures and page of `results` into `output`; its old content stays until all is made.
 
-    Files of others in `output` are left alone. `readme_figures` is a folder for a copy of the headline's figure.
-    Raises LeaderboardError where nothing can be built.
+    Other people's files in `output` are left alone. `readme_figures` is a folder for a copy of the figure of masks.
+    Raises OptionError where nothing can be built.
     """
-    if output.exists() and not output.is_dir():
-        raise LeaderboardError(f"--output {str(output)!r} is a file; it must be a folder, or not exist yet")
-    board = read_board(results, leave_out=output.resolve())
-    with scratch_folder(output.absolute()) as made:
-        headline = _write_all(board, made)
-        if readme_figures:
-            for figure in headline:
-                write_whole(readme_figures / figure.name, figure.read_text(encoding="utf-8"))
-        _move(made, output)
+    from mdlm_leaderboard.figures import draw_figures, figures_of, write_dark, write_masks
+    from mdlm_leaderboard.page.write import write_page
+    from mdlm_lm_eval.results import plot
+    from mdlm_lm_eval.results.figure_style import save_figure
+
+    board = read_board(results, title=title, with_published=with_published, leave_out=output.resolve())
+    with whole_folder(output.absolute().with_name(f".{output.resolve().name}.made"), replaced=False) as folder:
+        findings = []
+        if board.main and (sentence := masks_finding(board.main)):
+            paths = write_masks(board.main, folder / "figures")
+            for path in paths if readme_figures else ():
+                assert readme_figures
+                readme_figures.mkdir(parents=True, exist_ok=True)
+                shutil.copy(path, readme_figures / path.name)
+            findings.append((sentence, "figures/masks", _described(board.main)))
+        for section in (one for one in board.sections if not one.is_suite):
+            frame = _frame_of(board, section)
+            ours = "-limited" if section.setting.limit is not None else ""
+            for name, sentence, figure in (
+                ("benchmarks-by-masks", "Accuracy by the number of masks.", plot.masks(frame)),
+                ("frontier", " ".join(speed_findings(section)), plot.frontier(frame)),
+                ("seconds", "Accuracy against seconds per question.", plot.frontier(frame, "seconds")),
+            ):
+                if figure and sentence:
+                    light, _ = save_figure(figure, folder / "figures" / f"{name}{ours}")
+                    write_dark(light, light.parent / "dark" / light.name)
+                    findings.append((sentence, f"figures/{light.stem}", sentence))
+        figures = figures_of(board)
+        draw_figures(figures, folder)
+        (folder / "LEADERBOARD.md").write_text(
+            markdown(board, [sentence for sentence, _, _ in findings]), encoding="utf-8"
+        )
+        points(board).to_csv(folder / "leaderboard.csv", index=False)
+        (folder / "leaderboard.json").write_text(_json(board), encoding="utf-8")
+        write_page(board, findings, figures, folder)
+    _move(output.absolute().with_name(f".{output.resolve().name}.made"), output)
     return board
 
 
-@contextmanager
-def _no_garbage_collection() -> Iterator[None]:
-    """Parsed JSON holds no cycles to find, and looking for them takes as long as all the rest of reading."""
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
-
-
-def _read(results: Path, path: Path) -> FileScores | Refused:
-    name = path.relative_to(results).as_posix().encode("utf-8", "replace").decode("utf-8")  # no other can be written
-    try:
-        return file_scores(read_result_file(path, name))
-    except UnusableFile as error:
-        return Refused(name, str(error))
-
-
-def _write_all(board: Board, folder: Path) -> list[Path]:
-    """Writes everything and returns the files of the headline's figure."""
-    # Imported here, as matplotlib and Jinja2 take longer to load than `--help` and `validate` take.
-    from mdlm_leaderboard.figures import draw_figures, write_headline
-    from mdlm_leaderboard.page import write_page
-
-    (folder / "LEADERBOARD.md").write_text(leaderboard_markdown(board), encoding="utf-8")
-    (folder / "leaderboard.csv").write_text(leaderboard_csv(board), encoding="utf-8")
-    (folder / "leaderboard.json").write_text(leaderboard_json(board), encoding="utf-8")
-    draw_figures(board, folder)
-    write_page(board, folder)
-    return write_headline(board, folder / "figures")
-
-
 def _move(made: Path, output: Path) -> None:
-    """Moves every made file to its place, then removes those that only the last build wrote."""
-    new = sorted(path.relative_to(made).as_posix() for path in made.rglob("*") if path.is_file())
-    manifest = output / _MANIFEST
-    old = _names_in(manifest)
-    for name in new:
-        (output / name).parent.mkdir(parents=True, exist_ok=True)
-        os.replace(made / name, output / name)
-    for name in set(old) - set(new):
-        (output / name).unlink(missing_ok=True)
-    write_whole(manifest, json.dumps(new, indent=1) + "\n")
+    """Moves every made file to its place; an earlier build's figures go."""
+    shutil.rmtree(output / "figures", ignore_errors=True)
+    output.mkdir(parents=True, exist_ok=True)
+    for path in made.iterdir():
+        path.replace(output / path.name)
+    made.rmdir()
 
 
-def _names_in(manifest: Path) -> list[str]:
-    """The files that the last build wrote below its output; none where the manifest is not ours."""
-    try:
-        names = read_json(manifest)
-    except UnusableFile:
-        return []
-    is_ours = isinstance(names, list) and all(isinstance(name, str) and ".." not in name for name in names)
-    return [name for name in names if not name.startswith("/")] if is_ours else []
+def _frame_of(board: Board, section: Section) -> pd.DataFrame:
+    paths = {path for row in section.rows for path in row.files}
+    return frame_of(file for path, file in board.scores.files.items() if path in paths)
+
+
+def _described(section: Section) -> str:
+    """The figure of masks in words."""
+    lines = [
+        f"{row.who}: " + ", ".join(f"{100 * one.mean:.1f}% at {n}" for n, one in row.curve("masks").items())
+        for row in mask_lines(section)
+    ]
+    return f"Accuracy against the number of appended masks. {'; '.join(lines)}."
+
+
+def points(board: Board) -> pd.DataFrame:
+    """Tidy: one line per number. `measure` is an experiment, with its `series` and `x`, or a column of the board."""
+    lines = []
+    for section in board.sections:
+        setting = asdict(section.setting)
+        for row in [*section.rows, *(seed for one in section.rows for seed in one.seeds)]:
+            who = {"section": section.title, "id": row.id, "rank": row.rank or None} | _who(row)
+            for (experiment, series), curve in row.curves.items():
+                for x, one in curve.items():
+                    cost = {name: getattr(one, name) for name in _COSTS}
+                    value = {"value": one.mean, "low": one.low, "high": one.high, "n_questions": one.n_questions}
+                    place = {"measure": experiment, "series": series, "x": x}
+                    lines.append(
+                        who | setting | place | value | cost | {"on_frontier": one.on_frontier, "aup": one.area}
+                    )
+            for column in section.columns:
+                if found := column.of(row, section.pair):
+                    value = {"value": found.mean, "low": found.low, "high": found.high}
+                    lines.append(who | setting | {"measure": column.name} | value)
+    return pd.DataFrame(lines)
+
+
+def _who(row: Row) -> dict[str, str]:
+    who = {name: getattr(row.who, name) for name in ("model", "adapter", "source", "family", "steps", "unmasking")}
+    return who | {"settings": ", ".join(row.who.other)}
+
+
+def _json(board: Board) -> str:
+    """The command behind every result file, the files of each row by its `id` in the CSV, and what is not used."""
+    rows = {row.id: row.files for section in board.sections for row in section.rows}
+    commands = {path: command_of(file) for path, file in board.scores.files.items()}
+    content = {"title": board.title, "rows": rows, "commands": commands, "refused": board.scores.refused}
+    return json.dumps(content, indent=1, ensure_ascii=False) + "\n"
+
+
+def markdown(board: Board, findings: Iterable[str] = ()) -> str:
+    """The board as Markdown tables, for GitHub."""
+    parts = [f"# {board.title}", *findings]
+    for section in board.sections:
+        parts.append(f"## {section.title}")
+        parts += [f"Set apart: {section.why_apart}."] if section.why_apart else []
+        parts += [f"All rows: {section.common}."] if section.common else []
+        parts += _suite(section) if section.is_suite else [_benchmarks(section)]
+    if len(board.published):
+        parts += ["## Published", "As papers state it; their questions are not those of this suite."]
+        parts.append(
+            markdown_table([*board.published.columns], board.published.fillna("–").astype(str).to_numpy().tolist())
+        )
+    if board.scores.refused:
+        parts += ["## Not used", "\n".join(f"- {path}: {reason}" for path, reason in board.scores.refused)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _suite(section: Section) -> list[str]:
+    few, most = section.pair
+    rows = [
+        [str(row.rank or "–"), row.label, row.who.source]
+        + [value.in_words if (value := column.of(row, section.pair)) else "–" for column in section.columns]
+        for row in section.rows
+    ]
+    heads = ["rank", "model", "source", *(column.head for column in section.columns)]
+    parts = [
+        f"Ranked by accuracy at {most} masks; rows share a rank unless the better one differs significantly. A loss is "
+        f"accuracy at {few} masks minus that at {most}, in points. ± is half the 95% interval, clustered by word rule.",
+        markdown_table(heads, rows),
+    ]
+    for name, experiment in BY_NAME.items():
+        found = [
+            (row, key[1], curve) for row in section.measured for key, curve in row.curves.items() if key[0] == name
+        ]
+        if not found:
+            continue
+        xs = sorted({x for _, _, curve in found for x in curve})
+        lines = [
+            [row.label, experiment.series_words(series) if series != "" else ""]
+            + [curve[x].in_words if x in curve else "–" for x in xs]
+            for row, series, curve in found
+        ]
+        parts += [f"### {experiment.title}", markdown_table(["model", "", *map(experiment.head.format, xs)], lines)]
+    return parts
+
+
+def _benchmarks(section: Section) -> str:
+    costs = [name for name in _COSTS if any(row.cost(name) is not None for row in section.rows)]
+    rows = [
+        [row.label, row.who.source]
+        + [_cell(row, name) for name in section.benchmark_names]
+        + ["–" if (cost := row.cost(name)) is None else f"{cost:.3g}" for name in costs]
+        for row in section.rows
+    ]
+    heads = ["model", "source", *section.benchmark_names, *(_COSTS[name] for name in costs)]
+    return f"◆ marks settings on the frontier of accuracy and tokens per pass.\n\n{markdown_table(heads, rows)}"
+
+
+def _cell(row: Row, name: str) -> str:
+    one = row.benchmarks.get(name)
+    return "–" if one is None else one.in_words + (" ◆" if one.on_frontier else "")

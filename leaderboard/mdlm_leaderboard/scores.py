@@ -1,191 +1,332 @@
-"""From one result file to single scores, each with the place in the leaderboard where it belongs."""
+"""Result files as one table of scores: every number with the row of the board that it counts to."""
 
+import json
+import re
+import shlex
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import PurePosixPath
+from typing import Any
 
+import pandas as pd
 from mdlm_lm_eval.tasks.settings import DEFAULT_SETTINGS
 
-from mdlm_leaderboard.checkpoint import Checkpoint, autoregressive_kinds, checkpoint_of
-from mdlm_leaderboard.decoding import DEFAULT_SEED, Decoding, benchmark_decoding, method_and_pace, suite_decoding
-from mdlm_leaderboard.experiments import BY_NAME, EXPERIMENTS, SuiteRun
-from mdlm_leaderboard.rows import NO_MASKS, Run, Series, Setting, Speed
-from mdlm_leaderboard.runs import machine_of, run_of
-from mdlm_lm_eval.options import APPROXIMATE_CACHES
-from mdlm_lm_eval.results.asked import asked_masks, options_of
+from mdlm_leaderboard.experiments import AUTOREGRESSIVE, EXPERIMENTS, NO_MASKS, SuiteRun
+from mdlm_lm_eval.options import PARALLEL_RULES
 from mdlm_lm_eval.results.files import UnusableFile
-from mdlm_lm_eval.results.result_file import ResultFile, TaskResult, leaves, unusable_if_different
-from mdlm_lm_eval.results.suite import SuiteTask, suite_task
+from mdlm_lm_eval.results.frame import LM_EVAL_SEEDS, MASKS, rows_of, setting_of
+from mdlm_lm_eval.results.result_file import ResultFile, TaskResult
+from mdlm_lm_eval.results.suite import SuiteTask, suite_task, task_names
+
+TOLERANCE = 1e-9  # two runs of one setting agree up to the order of float sums
+BENCHMARKS = "benchmarks"  # the experiment of every task that is not the suite's
+_SEEDS = ("random_seed", "numpy_seed", "torch_seed", "fewshot_seed")
+_FROM_FRAME = (
+    "file",
+    "task",
+    "score",
+    "low",
+    "high",
+    "n",
+    "is_accuracy",
+    "masks",
+    "tokens_per_pass",
+    "seconds",
+    "memory_gib",
+)
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where a number stands on the leaderboard: its row, and the point of an experiment's curve."""
+class Setting:
+    """What must be equal for two scores to share a table. `asks` is the suite's family of questions, "" for benchmarks.
 
-    checkpoint: Checkpoint
-    decoding: Decoding
-    setting: Setting
-    experiment: str
-    series: Series
-    x: int | str
+    `limit` is lm-eval's `--limit`, None for all questions.
+    """
+
+    asks: str
+    suite_version: str | None
+    suite_hash: str | None
+    fewshot_relevant: int | None
+    fewshot_distractors: int | None
+    fewshot_seed: int | None
+    limit: float | None
+    chat_template: bool
+
+
+@dataclass(frozen=True)
+class Who:
+    """A row of the board: checkpoint, adapter and way of decoding. `other` are settings that are not the defaults.
+
+    `weights` and `adapter_weights` are digests ("" unknown), which tell apart checkpoints of one name.
+    """
+
+    model: str
+    adapter: str
+    weights: str
+    adapter_weights: str
+    family: str
+    source: str
+    steps: str = ""
+    unmasking: str = ""
+    other: tuple[str, ...] = ()
+
+    @property
+    def recipe(self) -> str:
+        """The adapter without its seed or number of seeds."""
+        return re.sub(r", (seed \d+|mean of \d+ seeds)$", "", self.adapter)
+
+    @property
+    def decoding(self) -> tuple[str, ...]:
+        """Everything that tells the row from others of its checkpoint, in words."""
+        steps = f"{self.steps} step{'' if self.steps == '1' else 's'}" if self.steps[:1].isdecimal() else self.steps
+        return tuple(filter(None, (steps, self.unmasking, *self.other)))
 
     def __str__(self) -> str:
-        return f"{BY_NAME[self.experiment].title}, {self.point}"
-
-    @property
-    def point(self) -> str:
-        """The point of the curve, and whose it is."""
-        experiment = BY_NAME[self.experiment]
-        series = [experiment.series_words(self.series)] if experiment.series_head else []
-        point = f"{self.x!r}" if isinstance(self.x, str) else experiment.head(self.x)[1]
-        steps = f", steps {self.decoding.steps}" if self.decoding.steps else ""
-        return f"{', '.join([*series, point])} of {self.checkpoint}{steps}"
-
-    @property
-    def is_repeated(self) -> bool:
-        """Whether the same score stands in another experiment, too."""
-        return bool(BY_NAME[self.experiment].beyond) and "%" not in str(self.series)
+        return f"{self.model} + {self.adapter}" if self.adapter else self.model
 
 
 @dataclass(frozen=True)
-class TaskScore:
-    """What one file says of one place; the suite's places take the scores of all 16 tasks of a `group`."""
+class Scores:
+    """`table` has one line per score: its row (`who`, `setting`), experiment, series and x, its task, where it is from.
 
-    place: Place
-    task: str
-    mean: float
-    standard_error: float | None
-    n_questions: int
-    group: str = ""
-    speed: Speed | None = None
+    `refused` are files and scores that are in no table, each with its reason.
+    """
 
-
-@dataclass(frozen=True)
-class FileScores:
-    """All scores of one file, and what of it is left out, in sentences."""
-
-    run: Run
-    scores: tuple[TaskScore, ...]
-    left_out: tuple[str, ...]
+    table: pd.DataFrame
+    files: Mapping[str, ResultFile]
+    refused: tuple[tuple[str, str], ...]
 
 
-def file_scores(file: ResultFile) -> FileScores:
-    """The scores of a file. Raises UnusableFile where something about it as a whole is wrong."""
-    with unusable_if_different():
-        return _file_scores(file)
+def scores_of(files: Iterable[ResultFile], left_out: Mapping[str, str]) -> Scores:
+    """All scores of the files. Of two that disagree on a score neither is used, of two that agree the first is."""
+    refused, by_path = list(left_out.items()), {}
+    lines: list[dict[str, Any]] = []
+    for file in files:
+        by_path[file.path] = file
+        try:
+            lines += file_scores(file, refused)
+        except UnusableFile as error:
+            refused.append((file.path, str(error)))
+    table = pd.DataFrame(lines)
+    if table.empty:
+        return Scores(table, by_path, tuple(refused))
+    table = _with_names(_with_hashes(table))
+    place = ["setting", "who", "experiment", "series", "x"]
+    table["place"] = table.groupby(place, sort=False).ngroup()
+    disputes: dict[tuple[str, str], str] = {}
+    disputed = set()
+    for _, same in table[table.duplicated(["place", "task"], keep=False)].groupby(["place", "task"], sort=False):
+        one, other = same.iloc[0], same.iloc[-1]
+        if same["score"].max() - same["score"].min() > TOLERANCE or same["n"].nunique() > 1:
+            disputed.add(one.place)
+            disputes.setdefault((one.file, other.file), f"{one.score:g} against {other.score:g} on {one.task}")
+    refused += [(one, f"disagrees with {other!r} ({what}); neither is used") for (one, other), what in disputes.items()]
+    table = table[~table["place"].isin(disputed)].drop_duplicates(["place", "task"])
+    is_benchmark, n_tasks = table["experiment"] == BENCHMARKS, table.groupby("place")["task"].transform("size")
+    partial = ~is_benchmark & (n_tasks != len(task_names()))
+    # Tasks of the suite that are whole nowhere are shown as any other benchmark is.
+    shown = {*zip(table.loc[partial, "file"], table.loc[partial, "name"], strict=True)}
+    is_shown = [
+        not suite_task(one.name) or (one.file, one.name) in shown for one in table[is_benchmark].itertuples(False)
+    ]
+    return Scores(pd.concat([table[~is_benchmark & ~partial], table[is_benchmark][is_shown]]), by_path, tuple(refused))
 
 
-def _file_scores(file: ResultFile) -> FileScores:
-    scores: list[TaskScore] = []
-    left_out: list[str] = []
-    checkpoint = checkpoint_of(file)
-    suite_results = {name: task for name in file.tasks if (task := suite_task(name))}
+def file_scores(file: ResultFile, refused: list[tuple[str, str]]) -> Iterable[dict[str, Any]]:
+    """One line per score and place. Raises UnusableFile where the file as a whole cannot be used.
+
+    Scores that cannot be used go to `refused`.
+    """
     for result in file.tasks.values():
         if file.limit is None and result.n_questions != result.n_original:
             raise UnusableFile(
                 f"answers {result.n_questions} of {result.n_original} questions of {result.name!r} without a --limit"
             )
-    if suite_results and file.mdlm is None and file.model_kind not in autoregressive_kinds():
-        left_out.append(
-            f"states no mask count for its few-shot tasks (--model {file.model_kind!r}); run them with --model mdlm"
-        )
-        suite_results = {}
-    if cut := [name for name in suite_results if file.tasks[name].truncated_prompts]:
-        left_out.append(
-            f"cut off the first examples of prompts that do not fit into the model's context "
-            f"({file.tasks[cut[0]].truncated_prompts} of {file.tasks[cut[0]].n_questions} of {cut[0]!r}, "
-            f"{len(cut)} tasks in all); ask for fewer masks or fewer examples"
-        )
-        suite_results = {name: task for name, task in suite_results.items() if name not in cut}
-    for name, task in suite_results.items():
-        scores += _suite_scores(file, file.tasks[name], task, checkpoint)
-    for result in _benchmarks(file):
-        found, unfit = _benchmark_scores(file, result, checkpoint)
-        scores += found
-        left_out += unfit
-    return FileScores(run_of(file), tuple(scores), tuple(left_out))
+    suites = {name: task for name in file.tasks if (task := suite_task(name))}
+    if suites and file.mdlm is None and file.model_kind not in autoregressive_kinds():
+        refused.append((file.path, f"states no mask count for its few-shot tasks (--model {file.model_kind})"))
+        suites = {}
+    cut = [name for name in suites if file.tasks[name].truncated_prompts]
+    if cut:
+        of_first = f"{file.tasks[cut[0]].truncated_prompts} of {file.tasks[cut[0]].n_questions} of {cut[0]}"
+        what = f"prompts that do not fit into the model's context lost their first examples ({of_first})"
+        refused.append((file.path, f"{what}, in {len(cut)} few-shot tasks, which are left out; ask for fewer masks"))
+    used = [(file.tasks[name], task) for name, task in suites.items() if name not in cut]
+    found = Counter(task.group for _, task in used)
+    partial = {result.name for result, task in used if found[task.group] < len(task_names())}
+    return [*(line for one in used for line in _suite_lines(file, *one)), *_benchmark_lines(file, partial)]
 
 
-def _suite_scores(file: ResultFile, result: TaskResult, task: SuiteTask, checkpoint: Checkpoint) -> list[TaskScore]:
-    mean = result.metrics.get("exact_match,none")
-    if mean is None or not 0 <= mean <= 1:
-        said = "no number as exact_match of" if mean is None else f"exact_match={mean} for"
-        raise UnusableFile(f"has {said} {result.name!r}; it must be a number from 0 to 1")
-    if file.mdlm is None and not task.is_open_ended:
-        raise UnusableFile(f"runs {result.name!r}, whose slots need masks, with --model {file.model_kind!r}")
-    if file.mdlm is not None and not {"masks", "steps"} <= result.effective.keys():
-        raise UnusableFile(f"states no mask count for {result.name!r}")
-    settings = {name: _metadata(result, name) for name in DEFAULT_SETTINGS}
-    setting = Setting(result.version, file.suite_hash, **settings, limit=file.limit, chat_template=file.chat_template)
-    decoding = suite_decoding(file, result, task)
-    options = options_of(file, result) if file.mdlm else {}
-    ratio = options.get("mask_ratio")
-    run = SuiteRun(
-        name=result.name,
-        task=task,
-        masks=asked_masks(file, result) if file.mdlm else (NO_MASKS, NO_MASKS),
-        mask_ratio=None if ratio is None else float(ratio),
-        fillers=int(options.get("n_fillers", 0)),
-        distractors=settings["fewshot_distractors"],
+@cache
+def autoregressive_kinds() -> frozenset[str]:
+    """lm-eval's own models; other names may be diffusion models whose mask count is unknown."""
+    from lm_eval.models import MODEL_MAPPING
+
+    return frozenset(MODEL_MAPPING) - {"mdlm", "dummy"}
+
+
+def who_of(file: ResultFile) -> Who:
+    """The checkpoint that a file names. Files in a folder `submitted` were not measured by this board's owners."""
+    mdlm, settings = file.mdlm or {}, file.sweep.get("settings") or {}
+    is_autoregressive = file.mdlm is None and file.model_kind in autoregressive_kinds()
+    return Who(
+        model=file.model,
+        adapter=file.adapter or "",
+        weights=str(mdlm.get("weights") or settings.get("weights") or ""),
+        adapter_weights=str(mdlm.get("adapter_weights") or settings.get("adapter_weights") or ""),
+        family=mdlm.get("family") or (AUTOREGRESSIVE if is_autoregressive else file.model_kind),
+        source="submitted" if "submitted" in PurePosixPath(file.path).parts else "measured here",
     )
-    places = []
+
+
+def _suite_lines(file: ResultFile, result: TaskResult, task: SuiteTask) -> Iterable[dict[str, Any]]:
+    score = result.metrics.get("exact_match,none")
+    if score is None or not 0 <= score <= 1:
+        raise UnusableFile(f"has exact_match={score} for {result.name!r}; it must be a number from 0 to 1")
+    if file.mdlm is None and not task.is_open_ended:
+        raise UnusableFile(f"runs {result.name!r}, whose slots need masks, with --model {file.model_kind}")
+    given: dict[str, Any] = {name: int(result.metadata[name]) for name in DEFAULT_SETTINGS}
+    ratio, (low, high) = result.options.get("mask_ratio"), result.asked_masks or (NO_MASKS, NO_MASKS)
+    masks, fillers = low if low == high and ratio is None else None, int(result.options.get("n_fillers", 0))
+    run = SuiteRun(task, masks, ratio, fillers, given["fewshot_relevant"], given["fewshot_distractors"])
+    facts: dict[str, Any] = {"limit": file.limit, "chat_template": file.chat_template}
+    setting = Setting(task.asks, result.version, file.suite_hash, **given, **facts)
+    score_of = {"name": result.name, "task": task.task, "score": score, "n": result.n_questions, "file": file.path}
+    who = _suite_who(file, result, task)
     for experiment in EXPERIMENTS:
         standard = {experiment.beyond: DEFAULT_SETTINGS[experiment.beyond]} if experiment.beyond else {}
-        row = (checkpoint, decoding, replace(setting, **standard))
-        places += [Place(*row, experiment.name, series, x) for series, x in experiment.places(run)]
-    return [TaskScore(place, task.task, mean, None, result.n_questions, task.group) for place in places]
+        for series, x in experiment.places(run):
+            place = {"experiment": experiment.name, "series": series, "x": x}
+            yield {"setting": replace(setting, **standard), "who": who} | place | score_of
 
 
-def _metadata(result: TaskResult, name: str) -> int:
-    value = result.metadata.get(name)
-    if not isinstance(value, int | str) or not str(value).isdecimal():
-        raise UnusableFile(f"states no {name} for {result.name!r}")
-    return int(value)
+def _suite_who(file: ResultFile, result: TaskResult, task: SuiteTask) -> Who:
+    """In one step no order is left to choose, so there is no `unmasking` then."""
+    who, without = who_of(file), MASKS | {"steps", "steps_per_block", "unmasking"}
+    other = [word for word in setting_of(file, result, without=without) if word != "chat template"]
+    if file.mdlm is None:
+        return replace(who, steps=AUTOREGRESSIVE, other=tuple(other))
+    options, masks = result.options, result.effective["masks"][1]
+    if not task.is_open_ended and masks > 1:
+        other.append(f"{masks - 1} masks after the text")
+    if options.get("n_fillers") and (not task.is_slot or options["filler"] != "."):
+        other.append(f"{options['n_fillers']} fillers {options['filler']!r}")
+    steps = _steps(result, is_one_mask=not task.is_open_ended)
+    return replace(who, steps=steps, unmasking="" if steps == "1" else options["unmasking"], other=tuple(other))
 
 
-def _benchmarks(file: ResultFile) -> list[TaskResult]:
-    """Groups that have a score of their own, and the tasks in none of them; not the suite's."""
-    members = {
-        name: found for name in file.group_results if not any(map(suite_task, found := leaves(name, file.groups)))
+def _steps(result: TaskResult, *, is_one_mask: bool) -> str:
+    """The number asked for; where none was, or where it may not count, the number taken."""
+    options, taken = result.options, result.effective["steps"][1]
+    if any(options[name] is not None for name in PARALLEL_RULES):
+        return "by confidence"
+    if "masks_in_block" in result.effective:  # a block-diffusion model takes more steps where it sees no more masks
+        if options["steps_per_block"] is not None:
+            return f"{options['steps_per_block']} per block"
+        return str(result.effective["returned_tokens"][1] if options["steps"] == "auto" else options["steps"])
+    is_taken = options["steps"] == "auto" or options["block_length"] or (taken == 1 and is_one_mask)
+    return str(taken if is_taken else options["steps"])
+
+
+def _benchmark_lines(file: ResultFile, partial: Collection[str]) -> Iterable[dict[str, Any]]:
+    """Of groups that have a score of their own, and of tasks in none of them; of the suite the `partial` ones."""
+    own = {
+        "setting": Setting("", None, None, None, None, None, file.limit, False),
+        "experiment": BENCHMARKS,
+        "series": "",
     }
-    inside = {task for tasks in members.values() for task in tasks}
-    tasks = [result for name, result in file.tasks.items() if name not in inside and not suite_task(name)]
-    return [*(file.group_results[name] for name in members), *tasks]
-
-
-def _benchmark_scores(
-    file: ResultFile, result: TaskResult, checkpoint: Checkpoint
-) -> tuple[list[TaskScore], list[str]]:
-    if file.mdlm is not None and "masks" not in result.effective:
-        return [], [f"states no mask count for {result.name!r}"]
-    setting = Setting(None, None, None, None, None, file.limit, file.chat_template)
-    prompts = [f"{result.shots}-shot"]
-    if result.shots and str(file.run_options["fewshot_seed"]) not in ("None", DEFAULT_SEED):
-        prompts.append(f"fewshot_seed={file.run_options['fewshot_seed']}")
-    if file.chat_template:
-        in_one = " with the examples in one turn" if result.shots and not file.fewshot_as_multiturn else ""
-        prompts.append(f"chat template{in_one}")
-    how = benchmark_decoding(file, result, is_autoregressive=file.model_kind in autoregressive_kinds())
-    scores, unfit = [], []
-    for metric, mean in result.metrics.items():
-        if not result.is_accuracy(metric):
-            unfit.append(f"{metric!r} of {result.name!r} is no accuracy from 0 to 1")
+    results = {**file.tasks, **file.group_results}
+    for row in rows_of(file):
+        result = results[row["task"]]
+        of_suite = any(map(suite_task, file.groups.get(result.name, [result.name])))
+        if result.name not in partial if of_suite else row["group"]:
             continue
-        what = f"{result.name} v{result.version} ({metric.removesuffix(',none')}; {', '.join(prompts)}"
-        place = Place(checkpoint, Decoding("", "", ""), setting, "benchmarks", "", f"{what}; {how})")
-        error, speed = result.standard_errors.get(metric), _speed(file, result, f"{what})")
-        scores.append(TaskScore(place, result.name, mean, error, result.n_questions, speed=speed))
-    return scores, unfit
+        prompts = [f"{result.shots}-shot"]
+        if result.shots and str(file.run_options["fewshot_seed"]) not in ("None", str(LM_EVAL_SEEDS[-1])):
+            prompts.append(f"fewshot_seed={file.run_options['fewshot_seed']}")
+        if file.chat_template and result.shots and not file.fewshot_as_multiturn:
+            prompts.append("examples in one turn")
+        metric, cut = row["metric"].removesuffix(",none"), result.truncated_prompts
+        column = f"{result.name} v{result.version} ({metric}, {', '.join(prompts)})"
+        who = replace(who_of(file), other=tuple(setting_of(file, result)))
+        facts = {
+            "who": who,
+            "x": column,
+            "name": result.name,
+            "machine": _machine(file),
+            "note": f"{cut} prompts cut off" if cut else "",
+        }
+        yield {name: row[name] for name in _FROM_FRAME} | own | facts
 
 
-def _speed(file: ResultFile, result: TaskResult, benchmark: str) -> Speed | None:
-    """None where the file does not say what the answers took."""
-    passes, requests = result.cost.get("forward_passes"), result.cost.get("requests")
-    if not passes or not requests:
-        return None
-    return Speed(
-        benchmark,
-        *method_and_pace(file, result),
-        is_exact=options_of(file, result)["cache"] not in APPROXIMATE_CACHES,
-        machine=machine_of(file),
-        tokens_per_forward=result.cost.get("answer_tokens", 0.0) / passes,
-        seconds=result.cost.get("seconds", 0.0) / requests,
-    )
+def _machine(file: ResultFile) -> str:
+    """What seconds depend on."""
+    mdlm = file.mdlm or {}
+    name = mdlm.get("device_name") or mdlm.get("device") or file.run_options["device"]
+    several = [f"{mdlm['processes']} processes"] if mdlm.get("processes", 1) > 1 else []
+    return ", ".join([str(name), file.dtype, f"batches of {mdlm.get('batch_size')}", *several])
+
+
+def _with_hashes(table: pd.DataFrame) -> pd.DataFrame:
+    """Gives scores of other models, which record no suite hash, that of the only suite state with their setting."""
+    known: dict[Setting, set[str]] = {}
+    for setting in table["setting"].unique():
+        if setting.suite_hash:
+            known.setdefault(replace(setting, suite_hash=None), set()).add(setting.suite_hash)
+    only = {one: replace(one, suite_hash=next(iter(found))) for one, found in known.items() if len(found) == 1}
+    return table.assign(setting=[only.get(setting, setting) for setting in table["setting"]])
+
+
+def _with_names(table: pd.DataFrame) -> pd.DataFrame:
+    """Where two checkpoints or adapters of other weights have one name, the weights' digest follows it."""
+    found = set(table["who"])
+    weights: dict[tuple[str, ...], set[str]] = {}
+    for one in found:
+        weights.setdefault((one.model,), set()).add(one.weights)
+        weights.setdefault((one.model, one.adapter), set()).add(one.adapter_weights)
+
+    def named(one: Who) -> Who:
+        model = f"{one.model} ({one.weights[:7]})" if len(weights[one.model,]) > 1 and one.weights else one.model
+        is_one = len(weights[one.model, one.adapter]) == 1 or not one.adapter_weights
+        adapter = one.adapter if is_one else f"{one.adapter} ({one.adapter_weights[:7]})"
+        return replace(one, model=model, adapter=adapter)
+
+    names = {one: named(one) for one in found}
+    return table.assign(who=[names[one] for one in table["who"]])
+
+
+def command_of(file: ResultFile) -> str:
+    """The sweep's command where the file names it, else the `lm_eval` command that its settings amount to."""
+    if file.sweep.get("command"):
+        return str(file.sweep["command"])
+    words = ["lm_eval", "--model", file.model_kind]
+    words += ["--model_args", _pairs(file.model_args)] if file.model_args else []
+    inside = {member for members in file.groups.values() for member in members}
+    outermost = [group for group in file.groups if group not in inside]
+    words += ["--tasks", ",".join([*outermost, *(task for task in file.tasks if task not in inside)])]
+    words += ["--gen_kwargs", _pairs(file.gen_kwargs)] if file.gen_kwargs else []
+    first = next(iter(file.tasks.values()))
+    if suite_task(first.name):
+        given = {name: first.metadata.get(name, standard) for name, standard in DEFAULT_SETTINGS.items()}
+        changed = [f"{name}={value}" for name, value in given.items() if value != DEFAULT_SETTINGS[name]]
+        words += ["--metadata", *changed] if changed else []
+    elif len({task.shots for task in file.tasks.values()}) == 1:
+        words += ["--num_fewshot", str(first.shots)]
+    words += ["--limit", f"{file.limit:g}"] if file.limit is not None else []
+    words += ["--batch_size", str(file.run_options["batch_size"])] if file.run_options["batch_size"] else []
+    if file.chat_template:
+        words += ["--apply_chat_template", "--fewshot_as_multiturn", str(file.fewshot_as_multiturn).lower()]
+    words += ["--system_instruction", file.system_instruction] if file.system_instruction else []
+    seeds = tuple(file.run_options[name] for name in _SEEDS)
+    words += ["--seed", ",".join(map(str, seeds))] if seeds != LM_EVAL_SEEDS else []
+    words += ["--confirm_run_unsafe_code"] if any(task.unsafe_code for task in file.tasks.values()) else []
+    return shlex.join(words)
+
+
+def _pairs(arguments: Mapping[str, Any]) -> str:
+    """`name=value,name=value`, or JSON where a value would not survive that."""
+    if any(isinstance(value, (dict, list)) or set(str(value)) & set(",={") for value in arguments.values()):
+        return json.dumps(arguments)
+    return ",".join(f"{name}={value}" for name, value in arguments.items())

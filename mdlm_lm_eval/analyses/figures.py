@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator, ScalarFormatter
 
-from mdlm_lm_eval.analyses.output import Row
+from mdlm_lm_eval.analyses.report import Row
 from mdlm_lm_eval.results.figure_style import COLOURS, COLUMN_WIDTH, MARKERS, figure_style, save_figure
 
 # Text stays text in SVGs, so that it can be searched and copied.

@@ -10,14 +10,13 @@ are division by the largest norm and its kin (min-max, which differs by the smal
 maximum is taken per question, as here, or over several; and what became of the embeddings' quantisation to 4 bits.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from mdlm_lm_eval.analyses.prompts import Prompt, padded
-from mdlm_lm_eval.batching import Batches
+from mdlm_lm_eval.analyses.inputs import Prompt, padded
 from mdlm_lm_eval.model.denoiser import Denoiser
 from mdlm_lm_eval.options import OptionError
 
@@ -25,21 +24,14 @@ N_LAST = 50  # of table 1's second group
 
 
 def embedding_gradient(
-    denoiser: Denoiser,
-    input_ids: Tensor,
-    attention_mask: Tensor,
-    positions: Tensor,
-    prompt_lengths: Tensor,
-    *,
-    excluded_token_id: int | None = None,
+    denoiser: Denoiser, canvases: tuple[Tensor, Tensor, Tensor, Tensor], excluded_token_id: int | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Gradient [B, T, H] of the predicted tokens' logits, and those tokens [B], of canvases padded on the right.
+    """Gradient [B, T, H] of the predicted tokens' logits, and those tokens [B], of `canvases` as `padded` makes them.
 
-    `input_ids` and `attention_mask` are [B, T]; `positions` [B] are the places in B * T where a row's token is
-    predicted. `prompt_lengths` is [B]. The predicted token is the likeliest one other than `excluded_token_id`
-    (decoding never emits the mask token). Rows do not act on each other, so the gradient of the summed logits is that
-    of each. No gradient of a weight is computed.
+    The predicted token is the likeliest one other than `excluded_token_id` (decoding never emits the mask token). Rows
+    do not act on each other, so the gradient of the summed logits is that of each. No gradient of a weight is computed.
     """
+    input_ids, attention_mask, positions, lengths = canvases
     embeddings: list[Tensor] = []  # [B, T, H], the leaf of the backward pass
 
     def keep_embeddings(_module: nn.Module, _inputs: Any, output: Tensor) -> Tensor:
@@ -48,9 +40,7 @@ def embedding_gradient(
 
     handle = denoiser.model.get_input_embeddings().register_forward_hook(keep_embeddings)
     try:
-        logits = denoiser.logits(
-            input_ids, attention_mask, positions, prompt_lengths=prompt_lengths, gradient=True
-        )  # [B, V]
+        logits = denoiser.logits(input_ids, attention_mask, positions, prompt_lengths=lengths, gradient=True)  # [B, V]
     finally:
         handle.remove()
     allowed = logits.detach().clone()
@@ -62,45 +52,22 @@ def embedding_gradient(
     return gradient, predicted
 
 
-def gradient_norms(gradient: Tensor) -> Tensor:
-    """L2 norms [B, T], in float32 or wider, of gradients [B, T, H]."""
-    return torch.linalg.vector_norm(gradient, dim=-1, dtype=torch.promote_types(gradient.dtype, torch.float32))
-
-
 def attribute(
-    denoiser: Denoiser,
-    prompts: Sequence[Prompt],
-    batches: Batches,
-    *,
-    excluded_token_id: int | None = None,
-    advance: Callable[[int], object] = lambda _: None,
-) -> tuple[list[Tensor], list[int]]:
-    """For every prompt, its normalised norms [T] and its predicted token. `advance(n)` tells of n prompts done.
+    denoiser: Denoiser, batch: Sequence[Prompt], excluded_token_id: int | None = None
+) -> list[tuple[Tensor, int]]:
+    """For every prompt, its normalised gradient norms [T], in float32 or wider, and its predicted token.
 
-    Raises OptionError where a gradient is not finite or zero everywhere, as in a dtype that is too narrow.
+    Raises OptionError if a gradient is not finite or zero everywhere, as in a dtype that is too narrow.
     """
-    values: list[Tensor] = []
-    tokens: list[int] = []
-
-    def run(part: list[int], _batch_size: int) -> None:
-        rows = [prompts[n] for n in part]
-        canvases = padded(rows, denoiser)
-        gradient, predicted = embedding_gradient(denoiser, *canvases, excluded_token_id=excluded_token_id)
-        norms = gradient_norms(gradient)
-        largest = norms.amax(dim=1, keepdim=True)
-        if not bool(torch.isfinite(norms).all() & (largest > 0).all()):
-            damaged = part[int((~torch.isfinite(norms).all(1) | (largest[:, 0] <= 0)).nonzero()[0])]
-            raise OptionError(
-                f"row {damaged}: gradients in dtype={denoiser.dtype} are not finite or vanish; try float32, and if "
-                "that does not help, the model's weights are damaged"
-            )
-        shares = (norms / largest).cpu()
-        values.extend(share[: len(row.token_ids)] for share, row in zip(shares, rows, strict=True))
-        tokens.extend(predicted.tolist())
-        advance(len(part))
-
-    batches.run(range(len(prompts)), run)
-    return values, tokens
+    gradient, predicted = embedding_gradient(denoiser, padded(batch, denoiser), excluded_token_id)
+    wide = torch.promote_types(gradient.dtype, torch.float32)
+    norms = torch.linalg.vector_norm(gradient, dim=-1, dtype=wide)  # [B, T]
+    largest = norms.amax(dim=1, keepdim=True)
+    if not bool(torch.isfinite(norms).all() & (largest > 0).all()):
+        raise OptionError(f"gradients in dtype={denoiser.dtype} are not finite or vanish; try dtype=float32")
+    shares = (norms / largest).cpu()
+    rows = [share[: len(prompt.token_ids)] for share, prompt in zip(shares, batch, strict=True)]
+    return list(zip(rows, predicted.tolist(), strict=True))
 
 
 def group_means(values: Tensor, prompt: Prompt) -> dict[str, float]:

@@ -12,21 +12,13 @@ from pathlib import Path
 from statistics import StatisticsError, correlation
 from typing import Any
 
-from mdlm_lm_eval.analyses.output import Row, over_tasks
+from mdlm_lm_eval.analyses.report import Row, over_tasks
 from mdlm_lm_eval.options import OptionError
-from mdlm_lm_eval.results.asked import asked_masks, options_of
 from mdlm_lm_eval.results.files import UnusableFile
 from mdlm_lm_eval.results.names import recorded_name
-from mdlm_lm_eval.results.result_file import (
-    ResultFile,
-    TaskResult,
-    find_result_files,
-    read_result_file,
-    unusable_if_different,
-)
+from mdlm_lm_eval.results.result_file import ResultFile, TaskResult, find_result_files, read_result_file
 
 METRIC = "exact_match,none"
-_QUANTISATION = ("load_in_4bit", "load_in_8bit", "quantization_config")
 
 
 @dataclass(frozen=True)
@@ -80,39 +72,26 @@ def gains_and_losses(scores: Sequence[Score], *, shots: tuple[int, int], masks: 
         key = score.model, score.task, score.shots, score.n_masks
         known = cells.setdefault(key, score)
         if known.accuracy != score.accuracy:
-            raise OptionError(
-                f"{known.file} and {score.file} disagree on {score.task} of {score.model} at {score.shots} shots and "
-                f"{score.n_masks} masks: {known.accuracy:.4f} and {score.accuracy:.4f}; leave one of them out"
-            )
+            what = f"{score.task} of {score.model} at {score.shots} shots and {score.n_masks} masks"
+            raise OptionError(f"{known.file} and {score.file} disagree on {what}; leave one of them out")
     rows = []
     for model, task in sorted({(score.model, score.task) for score in compared}):
-        wanted = [(few_shots, few_masks), (many_shots, few_masks), (many_shots, many_masks)]
-        found = [cells.get((model, task, *setting)) for setting in wanted]
-        few, many, distracted = found
-        if few is None or many is None or distracted is None:
+        settings = ((few_shots, few_masks), (many_shots, few_masks), (many_shots, many_masks))
+        found = [cells[key] for setting in settings if (key := (model, task, *setting)) in cells]
+        if len(found) < len(settings):
             continue
-        if len({few.questions, many.questions, distracted.questions}) > 1:
-            raise OptionError(
-                f"{task} of {model} was scored on {few.questions}, {many.questions} and {distracted.questions} "
-                f"questions ({few.file}, {many.file}, {distracted.file}); it must be one number"
-            )
-        rows.append(
-            {
-                "model": model,
-                "task": task,
-                "few_shots": few_shots,
-                "many_shots": many_shots,
-                "few_masks": few_masks,
-                "many_masks": many_masks,
-                "questions": few.questions,
-                "gain": many.accuracy - few.accuracy,
-                "loss": many.accuracy - distracted.accuracy,
-            }
-        )
+        few, many, distracted = found
+        if len({score.questions for score in found}) > 1:
+            where = ", ".join(f"{score.questions} in {score.file}" for score in found)
+            raise OptionError(f"{task} of {model} was scored on different numbers of questions: {where}")
+        row = {"model": model, "task": task, "few_shots": few_shots, "many_shots": many_shots}
+        row |= {"few_masks": few_masks, "many_masks": many_masks, "questions": few.questions}
+        rows.append(row | {"gain": many.accuracy - few.accuracy, "loss": many.accuracy - distracted.accuracy})
     if not rows:
+        pairs = sorted({(score.shots, score.n_masks) for score in scores})
         raise OptionError(
             f"no task has scores at {few_shots} and {many_shots} shots with {few_masks} masks and at {many_shots} "
-            f"shots with {many_masks} masks; found are {_found(scores)}"
+            f"shots with {many_masks} masks; found are {'; '.join(f'{s} shots with {m} masks' for s, m in pairs)}"
         )
     return rows
 
@@ -129,17 +108,8 @@ def by_model(rows: Sequence[Row]) -> list[Row]:
             r = correlation([row["gain"] for row in own], [row["loss"] for row in own]) if len(own) > 2 else None
         except StatisticsError:
             r = None
-        summary.append(
-            {
-                "model": gain["model"],
-                "tasks": gain["tasks"],
-                "gain": gain["gain"],
-                "gain_band": gain["band"],
-                "loss": loss["loss"],
-                "loss_band": loss["band"],
-                "pearson_r": r,
-            }
-        )
+        row = {"model": gain["model"], "tasks": gain["tasks"], "gain": gain["gain"], "gain_band": gain["band"]}
+        summary.append(row | {"loss": loss["loss"], "loss_band": loss["band"], "pearson_r": r})
     return summary
 
 
@@ -150,63 +120,47 @@ def _check_conditions(scores: Sequence[Score]) -> None:
         for name, value in score.conditions.items():
             first = known.setdefault((score.model, name), score)
             if first.conditions[name] != value:
-                raise OptionError(
-                    f"{first.file} and {score.file}, both of {score.model}, do not compare ({name}: "
-                    f"{first.conditions[name]} and {value}); leave one of them out"
-                )
+                files = f"{first.file} and {score.file}, both of {score.model}, do not compare"
+                raise OptionError(f"{files} ({name}: {first.conditions[name]} and {value}); leave one of them out")
 
 
 def _scores_of(file: ResultFile) -> list[Score]:
     if file.mdlm is None:
         raise UnusableFile("is no result of --model mdlm")
-    with unusable_if_different():
-        conditions = _conditions(file)
     scores = []
     for task, result in file.tasks.items():
-        with unusable_if_different():
-            model = _model(file, result)
-        few, many = asked_masks(file, result) if "masks" in result.effective else (0, 1)
+        options: dict[str, Any] = next((each["options"] for each in file.mdlm["settings"] if task in each["tasks"]), {})
+        few, many = result.effective.get("asked_masks", (0, 1))
         if METRIC in result.metrics and few == many:  # a share of the prompt is no mask count
-            accuracy, of_task = result.metrics[METRIC], conditions | _conditions_of_task(file, result)
-            scores.append(Score(model, task, result.shots, few, result.n_questions, accuracy, file.path, of_task))
+            model, conditions = _model(file, options), _conditions(file, result, options)
+            accuracy = result.metrics[METRIC]
+            scores.append(Score(model, task, result.shots, few, result.n_questions, accuracy, file.path, conditions))
     return scores
 
 
-def _conditions(file: ResultFile) -> dict[str, Any]:
-    """What a run's scores depend on beside what `_model` names. How many questions there were is compared by itself."""
+def _model(file: ResultFile, options: Mapping[str, Any]) -> str:
+    """Checkpoint and adapter, and the decoding options that a user set, apart from the mask count."""
     recorded = file.mdlm or {}
-    return {
-        "dtype": file.dtype,
-        **{name: file.model_args.get(name) for name in _QUANTISATION},
-        "weights": recorded.get("weights"),
-        "adapter weights": recorded.get("adapter_weights"),
+    names = [recorded_name(name) for name in (recorded["pretrained"], recorded["adapter"]) if name]
+    given = options.keys() & {*recorded["explicit_options"], *file.gen_kwargs} - {"n_masks"}
+    return " ".join(["+".join(names), *(f"{option}={options[option]}" for option in sorted(given))])
+
+
+def _conditions(file: ResultFile, result: TaskResult, options: Mapping[str, Any]) -> dict[str, Any]:
+    """What a score depends on beside what `_model` names. Numbers of questions are compared elsewhere."""
+    recorded, settings = file.mdlm or {}, result.metadata
+    conditions = {
+        **{name: recorded.get(name) for name in ("weights", "adapter_weights", "dtype")},
+        **{name: file.model_args.get(name) for name in ("load_in_4bit", "load_in_8bit", "quantization_config")},
         "chat template": file.chat_template,
         "system_instruction": file.system_instruction,
-        "seed": recorded["decoding"].get("seed"),
+        "seed": options.get("seed"),
         "lm_eval's few-shot seed": file.run_options["fewshot_seed"],
+        f"version of {result.name}": result.version,
     }
-
-
-def _conditions_of_task(file: ResultFile, result: TaskResult) -> dict[str, Any]:
-    settings = result.metadata
-    conditions: dict[str, Any] = {f"version of {result.name}": result.version}
     if "fewshot_seed" in settings:  # a task of the suite, of which one number of shots can be several mixtures
         conditions[f"hash of the suite of {result.name}"] = file.suite_hash
         conditions[f"fewshot_seed of {result.name}"] = settings["fewshot_seed"]
         for name in ("fewshot_relevant", "fewshot_distractors"):
             conditions[f"{name} of {result.name} at {result.shots} shots"] = settings[name]
     return conditions
-
-
-def _model(file: ResultFile, result: TaskResult) -> str:
-    """Checkpoint and adapter, and what of the decoding a user set and is no mask count."""
-    assert file.mdlm is not None
-    decoding = options_of(file, result)
-    given = decoding.keys() & {*file.mdlm["explicit_options"], *file.gen_kwargs} - {"n_masks"}
-    settings = [f"{option}={decoding[option]}" for option in sorted(given)]
-    return " ".join(["+".join(recorded_name(name) for name in file.folders if name), *settings])
-
-
-def _found(scores: Sequence[Score]) -> str:
-    settings = sorted({(score.shots, score.n_masks) for score in scores})
-    return "; ".join(f"{shots} shots with {masks} masks" for shots, masks in settings) or "no scores at all"

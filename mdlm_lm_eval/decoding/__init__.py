@@ -3,19 +3,17 @@
 Nothing is imported before it is asked for: options need the names of the rules without torch.
 """
 
-import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from mdlm_lm_eval.decoding.canvases import decode_canvases
-    from mdlm_lm_eval.decoding.from_python import decode
+    from mdlm_lm_eval.decoding.generate import decode, decode_canvases
 
 __all__ = ["decode", "decode_canvases"]
 
-_WHERE = {"decode": "from_python", "decode_canvases": "canvases"}
-
 
 def __getattr__(name: str) -> object:
-    if name not in _WHERE:
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_WHERE[name]}"), name)
+    from mdlm_lm_eval.decoding import generate
+
+    return getattr(generate, name)

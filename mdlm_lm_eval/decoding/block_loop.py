@@ -1,12 +1,11 @@
 """Reverse diffusion over blocks of a batch of canvases, with what was computed for the rest of them remembered."""
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Sequence
 
 import torch
 from torch import Tensor
 
-from mdlm_lm_eval.decoding.blocks import Block
+from mdlm_lm_eval.decoding.blocks import Block, cached_blocks, causal_blocks
 from mdlm_lm_eval.decoding.canvas import Canvas
 from mdlm_lm_eval.decoding.completion import Completion
 from mdlm_lm_eval.decoding.progress import CanvasProgress, Phase
@@ -18,12 +17,24 @@ from mdlm_lm_eval.model.kv_cache import CanvasCache
 from mdlm_lm_eval.options import DecodingOptions
 
 
-class BlockDecoder(ABC):
+class BlockDecoder:
     """Rows of a batch that are decoded block by block.
 
-    A pass runs one window of each row. What that is, and what is remembered, is said by `causal.py` (exact, for
-    block-causal models) and `approximate.py` (Fast-dLLM's caches, for all others).
+    A pass runs one window of each row. What that is, and what is remembered, is said by `CausalDecoder` (exact, for
+    block-causal models) and `ApproximateDecoder` (Fast-dLLM's caches, for all others):
+
+    blocks_of: the blocks of a canvas, in the order in which they are decoded.
+    window: first column of a row's next pass, and the one behind its last.
+    wanted: columns whose tokens a row's next pass predicts.
+    needs_storing: whether a finished block has to be run once more before the next one.
+    finish: goes on to a row's next block; `next_token` is what a shifted model predicts behind the finished one.
     """
+
+    blocks_of: Callable[[Canvas], tuple[Block, ...]]
+    window: Callable[[CanvasProgress], tuple[int, int]]
+    wanted: Callable[[CanvasProgress], list[int]]
+    needs_storing: Callable[[CanvasProgress], bool]
+    finish: Callable[[CanvasProgress, int | None], None]
 
     def __init__(
         self,
@@ -57,26 +68,6 @@ class BlockDecoder(ABC):
         self.prompt = prompt.to(device)  # [R, width]
         # Of a shifted model, the logits [V] of the token behind each row's finished block.
         self.logits_behind: list[Tensor | None] = [None] * len(canvases)
-
-    @abstractmethod
-    def blocks_of(self, canvas: Canvas) -> tuple[Block, ...]:
-        """The blocks of a canvas, in the order in which they are decoded."""
-
-    @abstractmethod
-    def window(self, row: CanvasProgress) -> tuple[int, int]:
-        """First column of a row's next pass, and the one behind its last."""
-
-    @abstractmethod
-    def wanted(self, row: CanvasProgress) -> list[int]:
-        """Columns whose tokens a row's next pass predicts."""
-
-    @abstractmethod
-    def needs_storing(self, row: CanvasProgress) -> bool:
-        """Whether a finished block has to be run once more before the next one."""
-
-    @abstractmethod
-    def finish(self, row: CanvasProgress, next_token: int | None) -> None:
-        """Goes on to a row's next block; `next_token` is what a shifted model predicts behind the finished one."""
 
     def waits(self, row: CanvasProgress) -> bool:
         """Whether a row takes no part in the next pass."""
@@ -194,6 +185,79 @@ class BlockDecoder(ABC):
                 continue
             filled = {column: tokens[n][c] for c, column in enumerate(columns) if chosen[n][c]}
             row.fill(filled, row.edits(columns, tokens[n], sure[n]))
+
+
+class CausalDecoder(BlockDecoder):
+    """Block-causal models: a finished block never sees what follows it, so that remembering it changes nothing.
+
+    A pass runs each row's current block, at its own place. When the block is finished it is run once more, so that the
+    keys and values of its final tokens are remembered. With `cache=none` a pass runs the canvas up to the block's end.
+    """
+
+    def blocks_of(self, canvas: Canvas) -> tuple[Block, ...]:
+        """What stands before the first slot's block, as one block without slots, and the blocks with slots."""
+        return causal_blocks(canvas, self.attention, self.options)
+
+    def window(self, row: CanvasProgress) -> tuple[int, int]:
+        """The current block."""
+        return (0 if self.cache is None else row.block.start), row.block.stop
+
+    def wanted(self, row: CanvasProgress) -> list[int]:
+        """What may be filled or edited; of a finished block, the token behind it if the model's logits are shifted."""
+        if row.phase is Phase.STORE:
+            return [row.block.stop] if self.denoiser.shift else []
+        return sorted((*row.candidates(), *row.editable()))
+
+    def needs_storing(self, row: CanvasProgress) -> bool:
+        """Unless nothing is remembered, or the last pass saw the block as it stays."""
+        return self.denoiser.shift or (self.cache is not None and not row.is_stored)
+
+    def finish(self, row: CanvasProgress, next_token: int | None) -> None:
+        """A shifted model whose blocks are counted from the row's start (Fast-dLLM v2) writes the next block's first
+        token now, which it never sees masked; one whose blocks are counted from the prompt's end (A2D) fills it as all
+        others.
+        """
+        row.next_block(next_token if self.attention.blocks_from == "row_start" else None)
+
+
+class ApproximateDecoder(BlockDecoder):
+    """`cache=prefix|dual`: Fast-dLLM's approximate caches for models with full attention (arXiv 2505.22618).
+
+    The first pass of a block runs the whole canvas. The others run the block and all behind it (`prefix`), or the block
+    alone (`dual`), against what the first pass computed for the rest: the block's new tokens do not reach it. Rows
+    begin a block together, as that pass is wider, and fill it at their own pace.
+    """
+
+    def blocks_of(self, canvas: Canvas) -> tuple[Block, ...]:
+        """The semi-autoregressive blocks."""
+        return cached_blocks(canvas, self.options, first_alone=self.denoiser.shift)
+
+    def window(self, row: CanvasProgress) -> tuple[int, int]:
+        """The whole canvas if the block begins now."""
+        length = len(row.token_ids)
+        if row.step == 0 and not self.waits(row):
+            return 0, length
+        return row.block.start, length if self.options.cache == "prefix" else row.block.stop
+
+    def wanted(self, row: CanvasProgress) -> list[int]:
+        """The block's masks; of a shifted model (Dream) only the first one in the first pass.
+
+        Its logits stand at the column before the block, which no later window holds.
+        """
+        masked = row.masked()
+        return masked[:1] if self.denoiser.shift and row.step == 0 else masked
+
+    def waits(self, row: CanvasProgress) -> bool:
+        """Until all rows have finished the block before."""
+        return row.step == 0 and any(other.step > 0 for other in self.rows)
+
+    def needs_storing(self, row: CanvasProgress) -> bool:
+        """Never: the next block's first pass computes everything anew."""
+        return False
+
+    def finish(self, row: CanvasProgress, next_token: int | None) -> None:
+        """Not called, as nothing is stored."""
+        row.next_block()
 
 
 def decode_blocks(

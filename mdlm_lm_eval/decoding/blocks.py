@@ -1,7 +1,6 @@
 """The blocks of a canvas: which columns a pass over a block runs, and how many masks each pass fills."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from mdlm_lm_eval.decoding.canvas import Canvas, share_steps
 from mdlm_lm_eval.decoding.schedules import least_counts, unmask_counts, unmask_counts_after_one
@@ -19,13 +18,6 @@ class Block:
     counts: tuple[int, ...]
 
 
-def attention_in_effect(attention: AttentionPattern, options: DecodingOptions) -> AttentionPattern:
-    """What positions see under these options: a block-causal model may be run with other blocks than its own."""
-    if attention.is_block_causal and options.block_length is not None:
-        return replace(attention, block_length=options.block_length)
-    return attention
-
-
 def causal_blocks(canvas: Canvas, attention: AttentionPattern, options: DecodingOptions) -> tuple[Block, ...]:
     """The blocks of a block-causal model from the first to the last that holds a slot, behind all that is before them.
 
@@ -35,13 +27,14 @@ def causal_blocks(canvas: Canvas, attention: AttentionPattern, options: Decoding
     numbers = [attention.block_of(column, canvas.prompt_length) for column in range(len(canvas.token_ids))]
     first, last = numbers[canvas.slots[0]], numbers[canvas.slots[-1]]
     slots = [tuple(slot for slot in canvas.slots if numbers[slot] == number) for number in range(first, last + 1)]
-    steps = _steps_of_blocks(canvas, options, [len(of_block) for of_block in slots])
+    steps = share_steps(canvas.steps, [len(of_block) for of_block in slots])
     start = numbers.index(first)
     before = [Block(0, start, (), ())] if start else []
     blocks: list[Block] = []
     for of_block, n_steps in zip(slots, steps, strict=True):
         stop = start + numbers.count(first + len(blocks))
-        blocks.append(Block(start, stop, of_block, _counts(len(of_block), n_steps, length, options)))
+        counts = _counts(len(of_block), options.steps_per_block or n_steps, length, options)
+        blocks.append(Block(start, stop, of_block, counts))
         start = stop
     return (*before, *blocks)
 
@@ -70,12 +63,6 @@ def cached_blocks(canvas: Canvas, options: DecodingOptions, *, first_alone: bool
             counts = [count for count in unmask_counts(length, steps, options.schedule) if count]
         blocks.append(Block(slots[0], slots[-1] + 1, slots, tuple(counts)))
     return tuple(blocks)
-
-
-def _steps_of_blocks(canvas: Canvas, options: DecodingOptions, lengths: Sequence[int]) -> list[int]:
-    if options.steps_per_block is not None:
-        return [options.steps_per_block] * len(lengths)
-    return share_steps(canvas.steps, lengths)
 
 
 def _counts(n_masks: int, steps: int, block_length: int, options: DecodingOptions) -> tuple[int, ...]:

@@ -6,9 +6,6 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-# Below every other priority, and above that of positions which are no candidates at all.
-LAST = torch.finfo(torch.float32).min
-
 
 @dataclass(frozen=True)
 class Candidates:
@@ -41,7 +38,17 @@ class Candidates:
         return torch.special.entr(self.probabilities).sum(-1)
 
     @cached_property
+    def plain_probabilities(self) -> Tensor:
+        """[N, V], of the distribution that confidences are read from."""
+        return self.probabilities if self.plain_logits is self.logits else self.plain_logits.softmax(-1)
+
+    @cached_property
     def confidence(self) -> Tensor:
-        """[N], the probability of the token that each mask would become."""
-        plain = self.probabilities if self.plain_logits is self.logits else self.plain_logits.softmax(-1)
-        return plain.gather(1, self.tokens[:, None]).squeeze(1)
+        """[N], the probability p of the token that each mask would become."""
+        return self.plain_probabilities.gather(1, self.tokens[:, None]).squeeze(1)
+
+    @cached_property
+    def odds_against(self) -> Tensor:
+        """[N], (1 - p) / p: tells apart what is 1 to float32, as the samplers do that take confidences in float64."""
+        others = self.plain_probabilities.scatter(1, self.tokens[:, None], 0.0)
+        return others.sum(-1) / self.confidence

@@ -1,11 +1,10 @@
 """The canvas of one request: prompt | masks | fillers | text after the slot, and what of it is decoded and returned."""
 
+import hashlib
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
-
-import torch
+from dataclasses import dataclass, replace
 
 from mdlm_lm_eval.model.attention import FULL_ATTENTION, AttentionPattern
 from mdlm_lm_eval.options import DecodingOptions, OptionError
@@ -29,6 +28,18 @@ class Canvas:
     def steps(self) -> int:
         """Denoising steps in effect, over all blocks."""
         return sum(self.block_steps)
+
+
+def attention_in_effect(attention: AttentionPattern, options: DecodingOptions) -> AttentionPattern:
+    """What positions see under these options: a block-causal model may be run with other blocks than its own."""
+    if attention.is_block_causal and options.block_length is not None:
+        return replace(attention, block_length=options.block_length)
+    return attention
+
+
+def seed_of(text: str) -> int:
+    """A seed below 2^63 that a text tells."""
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
 
 
 def share_steps(steps: int, block_lengths: Sequence[int]) -> list[int]:
@@ -61,16 +72,17 @@ def build_canvas(
 ) -> tuple[Canvas, int]:
     """A canvas with masks appended to the prompt, and how many prompt tokens were cut off on the left.
 
-    `request_gen_toks` is the request's own `max_gen_toks`, `filler_ids` the tokens of all fillers. A model whose blocks
-    are counted from a row's start gets masks to the end of the last block, as in the families' samplers. Raises
-    OptionError if masks and fillers leave no room for the prompt.
+    `request_gen_toks` is the request's own `max_gen_toks`, `filler_ids` the tokens of all fillers, `attention` the
+    model's. A model whose blocks are counted from a row's start gets masks to the end of the last block, as in the
+    families' samplers. Raises OptionError if masks and fillers leave no room for the prompt.
     """
+    attention = attention_in_effect(attention, options)
     explicit = options.n_masks if isinstance(options.n_masks, int) else None
     wanted = request_gen_toks or options.max_gen_toks or explicit or DEFAULT_MAX_GEN_TOKS
-    n_tokens = len(prompt_ids)
+    prompt = prompt_ids
     if options.mask_ratio is not None:
-        n_kept = _kept_beside_masks(options.mask_ratio, n_tokens, max_length - len(filler_ids))
-        prompt_ids = prompt_ids[-n_kept:]
+        n_kept = _kept_beside_masks(options.mask_ratio, len(prompt_ids), max_length - len(filler_ids))
+        prompt = prompt_ids[-n_kept:]
         n_masks = _masks_of(options.mask_ratio, n_kept)
     else:
         n_masks = explicit or wanted
@@ -80,16 +92,14 @@ def build_canvas(
             f"{n_masks} masks and {len(filler_ids)} filler tokens do not fit into the model's context of {max_length} "
             f"tokens together with a prompt; at most {max_length - 1} tokens do"
         )
-    prompt = prompt_ids[-room:]
+    prompt = prompt[-room:]
     end = len(prompt) + n_masks
     if attention.block_length is not None and attention.blocks_from == "row_start" and not filler_ids:
         end = min(max_length, math.ceil(end / attention.block_length) * attention.block_length)
-    slots = list(range(len(prompt), end))
-    token_ids = prompt + [mask_token_id] * len(slots) + list(filler_ids)
-    n_returned = min(n_masks, wanted)
-    steps = _wanted_steps(options, n_returned, len(slots), all_returned=n_returned == n_masks)
-    canvas = _planned(token_ids, slots, n_returned, steps, options, seed, len(prompt), attention)
-    return canvas, n_tokens - len(prompt)
+    slots = range(len(prompt), end)
+    token_ids = (*prompt, *[mask_token_id] * len(slots), *filler_ids)
+    canvas = _planned(token_ids, slots, min(n_masks, wanted), n_masks, options, seed, len(prompt), attention)
+    return canvas, len(prompt_ids) - len(prompt)
 
 
 def build_infill_canvas(
@@ -114,19 +124,16 @@ def build_infill_canvas(
         )
     if options.mask_ratio is not None:
         raise OptionError(f"mask_ratio={options.mask_ratio} is not allowed with infill=True; allowed is n_masks")
-    token_ids: list[int] = []
+    token_ids = list(segments[0])
     slots: list[int] = []
-    for segment in segments[:-1]:
-        token_ids += segment
+    for segment in segments[1:]:
         slots.append(len(token_ids))
-        token_ids.append(mask_token_id)
-    n_text_slots = len(slots)
-    token_ids += segments[-1]
-    text_length = len(token_ids)
+        token_ids += [mask_token_id, *segment]
+    n_returned, text_length = len(slots), len(token_ids)
     token_ids += filler_ids
-    if isinstance(options.n_masks, int):
-        slots += range(len(token_ids), len(token_ids) + options.n_masks)
-        token_ids += [mask_token_id] * options.n_masks
+    n_masks = options.n_masks if isinstance(options.n_masks, int) else 0
+    slots += range(len(token_ids), len(token_ids) + n_masks)
+    token_ids += [mask_token_id] * n_masks
     cut = max(0, len(token_ids) - max_length)
     if cut > slots[0]:
         raise OptionError(
@@ -134,18 +141,8 @@ def build_infill_canvas(
             f"max_length={max_length}; allowed are at most {max_length + slots[0]} tokens"
         )
     slots = [slot - cut for slot in slots]
-    steps = _wanted_steps(options, n_text_slots, len(slots), all_returned=n_text_slots == len(slots))
-    return _planned(token_ids[cut:], slots, n_text_slots, steps, options, seed, text_length - cut, attention), cut
-
-
-def pad_canvases(
-    canvases: Sequence[Canvas], pad_token_id: int, device: torch.device
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Token ids and attention mask, [B, T] each, padded on the right."""
-    length = max(len(canvas.token_ids) for canvas in canvases)
-    rows = [[*canvas.token_ids, *[pad_token_id] * (length - len(canvas.token_ids))] for canvas in canvases]
-    attended = [[1] * len(canvas.token_ids) + [0] * (length - len(canvas.token_ids)) for canvas in canvases]
-    return torch.tensor(rows).to(device), torch.tensor(attended).to(device)
+    attention = attention_in_effect(attention, options)
+    return _planned(token_ids[cut:], slots, n_returned, len(slots), options, seed, text_length - cut, attention), cut
 
 
 def _masks_of(ratio: float, n_tokens: int) -> int:
@@ -161,25 +158,20 @@ def _kept_beside_masks(ratio: float, n_tokens: int, room: int) -> int:
     return n_kept
 
 
-def _wanted_steps(options: DecodingOptions, n_returned: int, n_slots: int, *, all_returned: bool) -> int:
-    """Denoising steps that are asked for over the whole canvas."""
-    if isinstance(options.steps, int):
-        return options.steps
-    # One token takes one step, also where a block model's last block holds more masks than were asked for.
-    return n_slots if options.is_parallel or (all_returned and n_returned > 1) else n_returned
-
-
 def _planned(
-    token_ids: list[int],
-    slots: list[int],
+    token_ids: Sequence[int],
+    slots: Sequence[int],
     n_returned: int,
-    steps: int,
+    n_masks: int,
     options: DecodingOptions,
     seed: int,
     prompt_length: int,
     attention: AttentionPattern,
 ) -> Canvas:
-    """Blocks and steps over the slots: a block longer than an automatic canvas is one block."""
+    """Blocks and steps over the slots, of which `n_masks` were asked for; the rest fill a block model's last block.
+
+    A block longer than an automatic canvas is one block.
+    """
     if attention.is_block_causal:
         numbers = Counter(attention.block_of(slot, prompt_length) for slot in slots)
         block_lengths = tuple(numbers[number] for number in sorted(numbers))
@@ -192,5 +184,9 @@ def _planned(
     elif options.steps_per_block is not None:
         block_steps = [min(options.steps_per_block, length) for length in block_lengths]
     else:
+        steps = options.steps
+        if steps == "auto":
+            # One token takes one step, also where a block model's last block holds more masks than were asked for.
+            steps = len(slots) if options.is_parallel or n_masks == n_returned > 1 else n_returned
         block_steps = share_steps(min(steps, len(slots)), block_lengths)
     return Canvas(tuple(token_ids), tuple(slots), n_returned, block_lengths, tuple(block_steps), seed, prompt_length)

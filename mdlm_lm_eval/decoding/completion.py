@@ -1,7 +1,7 @@
 """What decoding one canvas gave, and what it cost."""
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 
@@ -20,12 +20,7 @@ class Cost:
 
     def plus(self, tokens: int, *, step: bool = True) -> "Cost":
         """With one pass more, over so many positions."""
-        return replace(
-            self,
-            forward_passes=self.forward_passes + 1,
-            steps=self.steps + step,
-            tokens=self.tokens + tokens,
-        )
+        return Cost(self.forward_passes + 1, self.steps + step, self.tokens + tokens)
 
 
 @dataclass(frozen=True)

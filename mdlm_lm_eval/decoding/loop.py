@@ -4,8 +4,9 @@ from collections.abc import Callable, Collection, Sequence
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
-from mdlm_lm_eval.decoding.canvas import Canvas, pad_canvases
+from mdlm_lm_eval.decoding.canvas import Canvas
 from mdlm_lm_eval.decoding.completion import Completion, Cost, ReturnedSlots
 from mdlm_lm_eval.decoding.proposals import propose
 from mdlm_lm_eval.decoding.rules import unmasking_rule
@@ -25,7 +26,9 @@ class CanvasBatch:
         device = denoiser.device
         self.canvases = list(canvases)
         self.indices = list(range(len(canvases)))  # of the rows, in the order that the caller knows
-        self.input_ids, self.attention_mask = pad_canvases(canvases, denoiser.pad_token_id, device)  # [B, T]
+        rows = pad_sequence([torch.tensor(canvas.token_ids) for canvas in canvases], True, denoiser.pad_token_id)
+        attended = pad_sequence([torch.ones(len(canvas.token_ids), dtype=torch.long) for canvas in canvases], True)
+        self.input_ids, self.attention_mask = rows.to(device), attended.to(device)  # [B, T]
         self.generators = [torch.Generator().manual_seed(canvas.seed) for canvas in canvases]
         slot_number = torch.full(self.input_ids.shape, -1)  # [B, T]
         block_number = torch.full(self.input_ids.shape, -1)  # [B, T]
@@ -48,11 +51,6 @@ class CanvasBatch:
         padded_plans = [plan + [(0, 0)] * (longest - len(plan)) for plan in self.plans]
         # Of every row and step: tokens to unmask, and masks to choose among.
         self.counts, self.n_candidates = torch.tensor(padded_plans).to(device).unbind(-1)  # [B, S] each
-
-    @property
-    def padded(self) -> bool:
-        """Whether rows differ in length."""
-        return len({len(canvas.token_ids) for canvas in self.canvases}) > 1
 
     def keep(self, rows: list[int]) -> None:
         """Drops all other rows, and the columns that then hold padding alone."""
@@ -80,10 +78,6 @@ class CanvasBatch:
         for row, finite in enumerate(self.finite.tolist()):
             if not finite:
                 raise NonFiniteLogitsError(self.indices[row])
-
-    def complete(self, mask_token_id: int) -> list[bool]:
-        """Which rows have no mask left to decode."""
-        return (~((self.input_ids == mask_token_id) & (self.slot_number >= 0)).any(1)).tolist()
 
     def returned(self, mask_token_id: int) -> list[ReturnedSlots]:
         """What comes back for each row, so far."""
@@ -117,7 +111,7 @@ def decode_whole(
         finished = [len(plan) <= step for plan in batch.plans]
         look = options.early_exit and step % look_every == 0
         if options.is_parallel:
-            complete = batch.complete(denoiser.mask_token_id)
+            complete = (~((batch.input_ids == denoiser.mask_token_id) & (batch.slot_number >= 0)).any(1)).tolist()
             finished = [ended or done for ended, done in zip(finished, complete, strict=True)]
         if not look and not any(finished):
             continue
@@ -184,7 +178,7 @@ def _denoise(
 
     logits = denoiser.logits(
         batch.input_ids,
-        batch.attention_mask if batch.padded else None,
+        batch.attention_mask if len({len(canvas.token_ids) for canvas in batch.canvases}) > 1 else None,
         at,
         cfg_scale=options.cfg_scale,
         prompt_mask=batch.prompt,

@@ -67,22 +67,16 @@ def _propose_slice(
     tokens = logits.argmax(-1) if options.temperature == 0.0 else _sample(drawn_from, uniform)
     comes_last = torch.zeros_like(tokens, dtype=torch.bool)
     if ended:
+        logits = logits.clone()
         for end_id in ended:
             comes_last |= tokens == end_id
-        logits = _without(logits, ended)
+            logits[:, end_id] = -torch.inf
         drawn_from = _drawn_from(logits, options)
     plain = logits if options.top_p is None and options.top_k is None else drawn_from
     candidates = Candidates(drawn_from, plain, tokens, comes_last, slot_numbers, random_numbers)
     confidence = candidates.confidence
     entropy = torch.zeros_like(confidence) if options.entropy_bound is None else candidates.entropy
     return tokens, confidence, rank(candidates), entropy
-
-
-def _without(logits: Tensor, ids: Collection[int]) -> Tensor:
-    logits = logits.clone()
-    for id in ids:
-        logits[:, id] = -torch.inf
-    return logits
 
 
 def _drawn_from(logits: Tensor, options: DecodingOptions) -> Tensor:

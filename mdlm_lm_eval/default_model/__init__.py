@@ -9,8 +9,3 @@ MODEL_FOLDERS = {BUILT_IN: Path(__file__).parent, "built-in-block": Path(__file_
 def model_path(name: str) -> str:
     """The folder of a model that comes with the package; any other name as it is."""
     return str(MODEL_FOLDERS.get(name, name))
-
-
-def default_model_path() -> Path:
-    """The folder that holds the built-in model's config, weights and tokenizer."""
-    return MODEL_FOLDERS[BUILT_IN]

@@ -1,22 +1,22 @@
 """Model families, one file each, and what loads their checkpoints.
 
-A new family is one file in this folder, or anyone's own, with a call of `register_family(Family(...))`.
+A new family is one file in this folder, or in a package of its own, that calls `register_family(Family(...))`.
 """
 
-from mdlm_lm_eval.families.family import Family
-from mdlm_lm_eval.families.loading.adapters import load_adapter, load_adapter_config
-from mdlm_lm_eval.families.loading.compilation import compile_layers
-from mdlm_lm_eval.families.loading.config import (
-    attention_of,
-    check_config,
-    check_options,
-    load_config,
-    resolve_mask_token_id,
+from mdlm_lm_eval.families.adapters import load_adapter, load_adapter_config
+from mdlm_lm_eval.families.checkpoint import (
+    compile_layers,
+    context_length,
+    files_digest,
+    load_denoiser,
+    load_model,
+    load_skeleton,
+    reserved_positions,
 )
-from mdlm_lm_eval.families.loading.digest import files_digest
-from mdlm_lm_eval.families.loading.tokenizers import end_of_turn_ids, eos_ids, load_tokenizer
-from mdlm_lm_eval.families.loading.weights import load_model, load_skeleton, reserved_positions
+from mdlm_lm_eval.families.config import attention_of, check_config, check_options, load_config, resolve_mask_token_id
+from mdlm_lm_eval.families.family import Family
 from mdlm_lm_eval.families.registry import all_families, family_of, register_family
+from mdlm_lm_eval.families.tokenizers import end_of_turn_ids, eos_ids, load_tokenizer
 from mdlm_lm_eval.model.attention import AttentionPattern
 
 __all__ = [
@@ -27,6 +27,7 @@ __all__ = [
     "check_config",
     "check_options",
     "compile_layers",
+    "context_length",
     "end_of_turn_ids",
     "eos_ids",
     "family_of",
@@ -34,6 +35,7 @@ __all__ = [
     "load_adapter",
     "load_adapter_config",
     "load_config",
+    "load_denoiser",
     "load_model",
     "load_skeleton",
     "load_tokenizer",

@@ -1,7 +1,7 @@
 """DiffusionGemma (`model_type` diffusion_gemma): generation is transformers' own.
 
 It denoises whole canvases of random tokens, has no mask token, and draws from the random numbers of the process. So
-requests are answered one by one, each from a seed of its own, and options that it has no counterpart for are refused.
+requests are answered one by one, each from a seed of its own, and only options that it has a counterpart for are taken.
 """
 
 from typing import Any
@@ -12,23 +12,6 @@ from transformers import PretrainedConfig
 from mdlm_lm_eval.families.family import Family
 from mdlm_lm_eval.families.registry import register_family
 from mdlm_lm_eval.options import DecodingOptions
-
-OWN_SCHEDULE = "its own schedule of temperatures and its entropy bound decide; leave it out, or set entropy_bound"
-OWN_CANVAS = "it fills canvases of the length that its config says; leave it out"
-OWN_LOOP = "transformers' own loop decodes; leave it out"
-REFUSALS = {
-    "load_denoiser": "it has no mask token that a denoiser could fill; use mdlm_lm_eval.MDLM",
-    "likelihood": "it is trained on random tokens in place of masks, and has no estimator; use generation tasks",
-    "infill": "it fills canvases after a prompt; use tasks without slots",
-    **dict.fromkeys(("n_masks", "mask_ratio", "block_length", "small_block_length", "n_fillers"), OWN_CANVAS),
-    **dict.fromkeys(
-        ("temperature", "top_p", "top_k", "unmasking", "schedule", "confidence_threshold", "parallel_factor"),
-        OWN_SCHEDULE,
-    ),
-    **dict.fromkeys(("cache", "cfg_scale", "suppress_eos", "eos_last"), OWN_LOOP),
-    **dict.fromkeys(("editing_threshold", "max_post_steps"), "it writes a canvas anew in every step; leave it out"),
-    "steps": "its steps are counted per canvas; use steps_per_block",
-}
 
 
 def model_class(_config: PretrainedConfig) -> Any:
@@ -90,6 +73,8 @@ register_family(
         model_types=("diffusion_gemma",),
         model_class=model_class,
         generate=generate,
-        refusals=REFUSALS,
+        supports=frozenset({"steps_per_block", "entropy_bound", "max_gen_toks", "early_exit", "seed"}),
+        instead="transformers' own loop generates, by mdlm_lm_eval.MDLM and in generation tasks without slots alone; "
+        "its options are steps_per_block and entropy_bound",
     )
 )

@@ -8,13 +8,13 @@ from typing import Any
 from transformers import AutoTokenizer, Qwen2Config, Qwen2Tokenizer
 
 from mdlm_lm_eval.families.family import Family, shifted
-from mdlm_lm_eval.families.loading.published import same_keys
+from mdlm_lm_eval.families.published import same_keys
 from mdlm_lm_eval.families.registry import register_family
 
 
 def native_config(published: dict[str, Any]) -> Qwen2Config:
     """Qwen2Config for a Dream `config.json`, whose keys are Qwen2's."""
-    return same_keys(Qwen2Config, published, architectures=["Qwen2ForCausalLM"])
+    return same_keys("Dream", Qwen2Config, published, architectures=["Qwen2ForCausalLM"])
 
 
 def tokenizer_class(class_name: str | None) -> Any:

@@ -1,22 +1,22 @@
-"""Everything that tells one model family from another, in one object."""
+"""What distinguishes one model family from another, in one object."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from torch import nn
-from transformers import AutoModelForCausalLM, AutoTokenizer, PretrainedConfig
+from transformers import AutoModelForCausalLM, AutoTokenizer, PretrainedConfig, PreTrainedTokenizerFast
 
 from mdlm_lm_eval.model.attention import FULL_ATTENTION, AttentionPattern
 from mdlm_lm_eval.options import OptionError
-from mdlm_lm_eval.values import parse_flag
-
-NativeConfig = Callable[[dict[str, Any]], PretrainedConfig]
 
 
 def shift_of_config(config: PretrainedConfig) -> bool:
     """What the checkpoint's config says under `shift_logits`; without it, logits are not shifted."""
-    return parse_flag("shift_logits", config.to_dict().get("shift_logits") or False)
+    shift = config.to_dict().get("shift_logits", False)
+    if not isinstance(shift, bool):
+        raise OptionError(f"shift_logits in config.json must be true or false, not {shift!r}")
+    return shift
 
 
 def shifted(_config: PretrainedConfig) -> bool:
@@ -29,9 +29,9 @@ def full_attention(_config: PretrainedConfig, _block_length: int | None) -> Atte
     return FULL_ATTENTION
 
 
-def no_weights(_config: PretrainedConfig) -> set[str]:
-    """No names, for a family without experts."""
-    return set()
+def blocks_from_row_start(config: PretrainedConfig, block_length: int | None) -> AttentionPattern:
+    """Attention in blocks that are counted from a row's first token: as long as the option says, else the config."""
+    return AttentionPattern(block_length or config.block_length)
 
 
 def no_complaint(_config: PretrainedConfig) -> str | None:
@@ -44,9 +44,26 @@ def auto_tokenizer(_class_name: str | None) -> Any:
     return AutoTokenizer
 
 
+def tokenizer_of_file(_class_name: str | None) -> Any:
+    """The class for families whose `tokenizer.json` says all.
+
+    AutoTokenizer would see Llama's or Qwen's config and rebuild their pre-tokenizer in place of the file's.
+    """
+    return PreTrainedTokenizerFast
+
+
 def causal_lm(_config: PretrainedConfig) -> Any:
     """transformers' decoder-only class; its masks become bidirectional with `is_causal=False`."""
     return AutoModelForCausalLM
+
+
+# What any model does that answers with logits, but for remembering keys and values.
+_NAMES = (
+    "load_denoiser likelihood infill n_masks mask_ratio max_gen_toks steps steps_per_block block_length "
+    "small_block_length unmasking schedule confidence_threshold parallel_factor entropy_bound editing_threshold "
+    "max_post_steps temperature top_p top_k cfg_scale filler n_fillers suppress_eos eos_last early_exit seed"
+)
+WITHOUT_CACHE = frozenset(_NAMES.split())
 
 
 @dataclass(frozen=True)
@@ -54,9 +71,11 @@ class Family:
     """A model family: how its checkpoints are published, and what must be known to denoise with them.
 
     name: recorded with every score.
-    model_types: the `model_type`s in published `config.json` files that it answers to.
-    published_as: what the names of its checkpoints hold in lower case, as a regular expression, where other families
-        share its model types. None for the one that is meant where no name tells.
+    model_types: the `model_type`s in published `config.json` files that it answers to. Without any, a checkpoint
+        belongs to the family only where `diffusion_family` says so.
+    config_key: a key of `config.json` that only this one has among the families of its model types.
+    published_as: what the names of its checkpoints hold in lower case, as a regular expression, where several families
+        publish the same config. A name decides only where neither a key of the config nor `diffusion_family` does.
     native_config: a published `config.json`, with the checkpoint's `name_or_path`, as the config of the class that
         transformers ships; it raises OptionError for a setting without equivalent. None where transformers reads the
         config itself.
@@ -67,13 +86,12 @@ class Family:
         on the published modules are renamed alike.
     weight_conversions: WeightConverters of transformers for published weights that are split or joined while they
         stream in, after `weight_names`.
-    expert_weight_names: published names of all experts' weights, which are fused while loading.
-    unused_weights: beginnings or parts of names that a checkpoint may hold and nobody needs.
-    reserved_positions: how many of the positions that the config names hold no token, told from the model without
-        weights; None where each can.
-    tokenizer_class: the class that reads the tokenizer, told from the name that its files give.
+    unused_weights: parts of names that a checkpoint may hold and the model does not need.
+    reserved_positions: how many of the positions that the config names hold no token, from the model without weights;
+        None where each can.
+    tokenizer_class: the class that reads the tokenizer, from the class name in its files.
     end_of_turn: tokens that end an assistant's turn in the family's chat format.
-    shift: whether the output at position i predicts the token at i + 1; it raises OptionError where nobody knows.
+    shift: whether the output at position i predicts the token at i + 1; it raises OptionError where it is unknown.
     attention: what a position sees, from the config and the option `block_length`.
     edits: whether decoding may change a token that it has written, until the token's block is done (LLaDA2.1).
     generate: generation by transformers' own method, where the family is decoded by that alone:
@@ -81,19 +99,21 @@ class Family:
         written).
     decoding_defaults: decoding options that its authors publish. The command line takes them for options that are not
         given.
-    refusals: what the family cannot do ("cfg_scale", "likelihood", ...) -> why, and what to use instead.
+    supports: decoding options, and `likelihood`, `infill` and `load_denoiser`, that work with the family; None for
+        every one, also those that are added later.
+    instead: what to use in place of an option that does not, as a clause.
     """
 
     name: str
     model_types: tuple[str, ...] = ()
+    config_key: str | None = None
     published_as: str | None = None
-    native_config: NativeConfig | None = None
+    native_config: Callable[[dict[str, Any]], PretrainedConfig] | None = None
     check: Callable[[PretrainedConfig], str | None] = no_complaint
     model_class: Callable[[PretrainedConfig], Any] = causal_lm
     remote_code: bool = False
     weight_names: Mapping[str, str] = field(default_factory=dict)
     weight_conversions: Callable[[], list[Any]] = list
-    expert_weight_names: Callable[[PretrainedConfig], set[str]] = no_weights
     unused_weights: tuple[str, ...] = ()
     reserved_positions: Callable[[nn.Module], int] | None = None
     tokenizer_class: Callable[[str | None], Any] = auto_tokenizer
@@ -103,9 +123,10 @@ class Family:
     edits: bool = False
     generate: Callable[..., tuple[list[int], int, int]] | None = None
     decoding_defaults: Mapping[str, object] = field(default_factory=dict)
-    refusals: Mapping[str, str] = field(default_factory=dict)
+    supports: frozenset[str] | None = None
+    instead: str = "leave it out"
 
     def refuse(self, option: str, value: object) -> None:
-        """Raises OptionError where the family cannot do what `option` asks for."""
-        if option in self.refusals:
-            raise OptionError(f"{option}={value} does not work with the family {self.name}: {self.refusals[option]}")
+        """Raises OptionError where the family does not support `option`, a name in the sense of `supports`."""
+        if self.supports is not None and option not in self.supports:
+            raise OptionError(f"{option}={value} does not work with the family {self.name}: {self.instead}")

@@ -7,25 +7,22 @@ from typing import Any
 
 from transformers import Qwen2Config
 
-from mdlm_lm_eval.families.family import Family, shifted
-from mdlm_lm_eval.families.loading.published import (
-    blocks_from_row_start,
-    published_block_length,
-    require,
-    same_keys,
-)
+from mdlm_lm_eval.families.family import Family, blocks_from_row_start, shifted
+from mdlm_lm_eval.families.published import same_keys
 from mdlm_lm_eval.families.registry import register_family
 
 
 def native_config(published: dict[str, Any]) -> Qwen2Config:
     """Qwen2Config for a Fast-dLLM v2 `config.json`."""
-    require("Fast-dLLM v2", published, {"use_sliding_window": (False,)})
     return same_keys(
+        "Fast-dLLM v2",
         Qwen2Config,
         published,
+        unused="bd_size conplemenrary_mask",  # so spelt; of training
+        values={"use_sliding_window": (False,)},
         architectures=["Qwen2ForCausalLM"],
         mask_token_id=published.get("mask_token_id", 151665),
-        block_length=published_block_length(published, "bd_size"),
+        block_length=published["bd_size"],
     )
 
 

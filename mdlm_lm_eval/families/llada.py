@@ -7,9 +7,8 @@ from typing import Any
 
 from transformers import LlamaConfig
 
-from mdlm_lm_eval.families.family import Family
-from mdlm_lm_eval.families.loading.published import require
-from mdlm_lm_eval.families.loading.tokenizers import tokenizer_of_file
+from mdlm_lm_eval.families.family import Family, tokenizer_of_file
+from mdlm_lm_eval.families.published import require
 from mdlm_lm_eval.families.registry import register_family
 from mdlm_lm_eval.options import OptionError
 
@@ -27,6 +26,13 @@ LLAMA_SETTINGS: dict[str, tuple[object, ...]] = {
     "activation_type": ("silu",),
     "block_group_size": (1,),
 }
+# Keys that are mapped below, and those that change no logits.
+OTHER_KEYS = (
+    "d_model n_layers n_heads n_kv_heads multi_query_attention mlp_hidden_size mlp_ratio embedding_size vocab_size "
+    "max_sequence_length rms_norm_eps rope_theta include_bias include_qkv_bias weight_tying bos_token_id eos_token_id "
+    "pad_token_id alibi_bias_max attention_dropout attention_layer_norm_with_affine embedding_dropout flash_attention "
+    "init_cutoff_factor init_device init_fn init_std precision residual_dropout rope_full_precision"
+)
 
 # Checkpoint names (regular expressions) -> Llama's. `ff_out` is a block's down projection and also the output head.
 WEIGHT_NAMES = {
@@ -47,7 +53,7 @@ WEIGHT_NAMES = {
 
 def native_config(published: dict[str, Any]) -> LlamaConfig:
     """LlamaConfig for a LLaDA `config.json`; OptionError where a setting has no Llama equivalent."""
-    require("LLaDA", published, LLAMA_SETTINGS)
+    require("LLaDA", published, LLAMA_SETTINGS, OTHER_KEYS)
     if published.get("include_qkv_bias", False) != published.get("include_bias", False):
         raise OptionError("LLaDA config: include_qkv_bias and include_bias differ, which is not supported")
     n_heads = published["n_heads"]

@@ -7,14 +7,12 @@ trained to change tokens that it has written, and decodes so.
 from collections.abc import Mapping
 from typing import Any
 
-from transformers import PretrainedConfig
+from transformers import Glm4MoeConfig
+from transformers.core_model_loading import Split, WeightConverter
 
-from mdlm_lm_eval.families.family import Family
-from mdlm_lm_eval.families.loading.experts import expert_weight_names
-from mdlm_lm_eval.families.loading.published import blocks_from_row_start, require
-from mdlm_lm_eval.families.loading.tokenizers import tokenizer_of_file
+from mdlm_lm_eval.families.family import Family, blocks_from_row_start, tokenizer_of_file
+from mdlm_lm_eval.families.published import require
 from mdlm_lm_eval.families.registry import register_family
-from mdlm_lm_eval.options import OptionError
 
 BLOCK_LENGTH = 32  # of training and of all published decoding settings; no config says it
 
@@ -25,29 +23,24 @@ GLM4_MOE_SETTINGS: dict[str, tuple[object, ...]] = {
     "norm_topk_prob": (True,),
     "use_bias": (False,),
     "use_rmsnorm": (True,),
-    "use_sliding_window": (False,),  # a sliding_window stands beside it, which nothing reads then
+    "use_sliding_window": (False,),  # then nothing reads the sliding_window beside it
     "using_split_qkv_in_self_attention": (False,),
     "norm_head": (False,),
     "rope_scaling": (None,),
     "hidden_act": ("silu",),
+    "router_dtype": ("fp32", None),
 }
+# Keys that mean the same in a GLM-4-MoE.
 SAME_KEYS = (
-    "vocab_size",
-    "hidden_size",
-    "intermediate_size",
-    "moe_intermediate_size",
-    "num_hidden_layers",
-    "num_attention_heads",
-    "num_key_value_heads",
-    "head_dim",
-    "num_experts_per_tok",
-    "n_group",
-    "topk_group",
-    "routed_scaling_factor",
-    "first_k_dense_replace",
-    "rms_norm_eps",
-    "max_position_embeddings",
-    "tie_word_embeddings",
+    "vocab_size hidden_size intermediate_size moe_intermediate_size num_hidden_layers num_attention_heads "
+    "num_key_value_heads head_dim num_experts_per_tok n_group topk_group routed_scaling_factor first_k_dense_replace "
+    "rms_norm_eps max_position_embeddings tie_word_embeddings"
+)
+# Keys that are mapped below, and those that change no logits.
+OTHER_KEYS = (
+    "num_experts num_shared_experts use_qkv_bias use_qk_norm rope_theta partial_rotary_factor rotary_dim "
+    "attention_dropout embedding_dropout output_dropout initializer_range max_window_layers sliding_window "
+    "output_router_logits"
 )
 
 # Checkpoint names (regular expressions) -> GLM-4-MoE's; the rest are the same.
@@ -60,25 +53,12 @@ WEIGHT_NAMES = {
 }
 
 
-def native_config(published: dict[str, Any]) -> PretrainedConfig:
-    """Glm4MoeConfig for a LLaDA2 `config.json`; OptionError where a setting has no equivalent.
-
-    Raises ImportError where the installed transformers lacks GLM-4-MoE or cannot split weights.
-    """
-    from transformers import Glm4MoeConfig
-    from transformers.core_model_loading import Split  # noqa: F401  before weights are read
-
-    require("LLaDA2", published, GLM4_MOE_SETTINGS)
-    if not published["num_shared_experts"]:
-        raise OptionError("LLaDA2 config: num_shared_experts=0 is not supported; it must be a whole number from 1")
-    if published["num_experts"] % published["n_group"] or published["topk_group"] > published["n_group"]:
-        raise OptionError(
-            f"LLaDA2 config: n_group={published['n_group']} and topk_group={published['topk_group']} do not divide "
-            f"num_experts={published['num_experts']} into groups"
-        )
+def native_config(published: dict[str, Any]) -> Glm4MoeConfig:
+    """Glm4MoeConfig for a LLaDA2 `config.json`; OptionError where a setting has no equivalent."""
+    require("LLaDA2", published, GLM4_MOE_SETTINGS, f"{SAME_KEYS} {OTHER_KEYS}")
     rotary = {name: published[name] for name in ("rope_theta", "partial_rotary_factor")}
     return Glm4MoeConfig(
-        **{name: published[name] for name in SAME_KEYS},
+        **{name: published[name] for name in SAME_KEYS.split()},
         n_routed_experts=published["num_experts"],
         n_shared_experts=published["num_shared_experts"],
         attention_bias=bool(published.get("use_qkv_bias", False)),
@@ -99,40 +79,26 @@ def native_config(published: dict[str, Any]) -> PretrainedConfig:
 
 def weight_conversions() -> list[Any]:
     """Queries, keys and values are published in one matrix; GLM-4-MoE has them apart."""
-    from transformers.core_model_loading import Split, WeightConverter
-
     projections = [f"self_attn.{name}_proj" for name in "qkv"]
     return [WeightConverter("attention.query_key_value", projections, operations=[Split(dim=0)])]
 
 
-def llada2(name: str, published_as: str | None, decoding_defaults: Mapping[str, object]) -> Family:
-    """One of the two releases."""
+def llada2(name: str, model_types: tuple[str, ...], decoding_defaults: Mapping[str, object]) -> Family:
+    """One of the two releases, with the defaults of its `generate`."""
     return Family(
         name=name,
-        model_types=("llada2_moe",),
-        published_as=published_as,
+        model_types=model_types,
         native_config=native_config,
         weight_names=WEIGHT_NAMES,
         weight_conversions=weight_conversions,
-        expert_weight_names=expert_weight_names,
         tokenizer_class=tokenizer_of_file,
         end_of_turn=("<|role_end|>",),
         attention=blocks_from_row_start,
         edits=True,
         decoding_defaults=decoding_defaults,
-        refusals={
-            "tp_plan": "its queries, keys and values are split while loading, which is done on whole weights only; use "
-            "device_map=auto, or several processes with a copy each"
-        },
     )
 
 
-# The defaults of each release's `generate`; where no name tells them apart, 2.0's, and editing can be asked for.
-register_family(llada2("llada2", None, {"steps_per_block": 32, "confidence_threshold": 0.95}))
-register_family(
-    llada2(
-        "llada21",
-        r"llada[-_.]?2[-_.]?1",
-        {"confidence_threshold": 0.95, "editing_threshold": 0.9, "max_post_steps": 16},
-    )
-)
+# Their configs are the same, so 2.1 is asked for by name: diffusion_family=llada21.
+register_family(llada2("llada2", ("llada2_moe",), {"steps_per_block": 32, "confidence_threshold": 0.95}))
+register_family(llada2("llada21", (), {"confidence_threshold": 0.95, "editing_threshold": 0.9, "max_post_steps": 16}))

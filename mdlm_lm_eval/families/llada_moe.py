@@ -1,15 +1,15 @@
-"""LLaDA-MoE (`model_type` lladamoe): a Qwen3-MoE with bidirectional attention and every layer sparse."""
+"""LLaDA-MoE (`model_type` lladamoe or llada): a Qwen3-MoE with bidirectional attention and every layer sparse."""
 
 from typing import Any
 
 from transformers import Qwen3MoeConfig
 
-from mdlm_lm_eval.families.family import Family
-from mdlm_lm_eval.families.loading.experts import expert_weight_names
-from mdlm_lm_eval.families.loading.published import require
-from mdlm_lm_eval.families.loading.tokenizers import tokenizer_of_file
+from mdlm_lm_eval.families.family import Family, tokenizer_of_file
+from mdlm_lm_eval.families.published import same_keys
 from mdlm_lm_eval.families.registry import register_family
 from mdlm_lm_eval.options import OptionError
+
+MOE_KEY = "expert_intermediate_size"  # which LLaDA, of the same model_type on the hub, does not have
 
 # Settings that the published modelling code reads, with the values that are a Qwen3-MoE.
 QWEN3_MOE_SETTINGS: dict[str, tuple[object, ...]] = {
@@ -25,31 +25,30 @@ QWEN3_MOE_SETTINGS: dict[str, tuple[object, ...]] = {
 
 def native_config(published: dict[str, Any]) -> Qwen3MoeConfig:
     """Qwen3MoeConfig for a LLaDA-MoE `config.json`; OptionError where a setting has no Qwen3-MoE equivalent."""
-    require("LLaDA-MoE", published, QWEN3_MOE_SETTINGS)
     layers = published.get("moe_layer_freq")
     if isinstance(layers, list) and not all(layers):
         raise OptionError(f"LLaDA-MoE config: moe_layer_freq={layers} is not supported; every layer must be sparse (1)")
-    unmapped = {"model_type", "auto_map", "architectures", "moe_layer_freq", *QWEN3_MOE_SETTINGS}
-    settings = {name: value for name, value in published.items() if name not in unmapped}
-    return Qwen3MoeConfig(
-        **settings
-        | {
-            "moe_intermediate_size": published["expert_intermediate_size"],
-            "norm_topk_prob": bool(published.get("norm_topk_prob")),
-            "decoder_sparse_step": 1,
-            "mlp_only_layers": [],
-            "architectures": ["Qwen3MoeForCausalLM"],
-            "mask_token_id": published.get("mask_token_id", 156895),
-        }
+    return same_keys(
+        "LLaDA-MoE",
+        Qwen3MoeConfig,
+        published,
+        unused=f"{MOE_KEY} dense_intermediate_size moe_layer_freq router_num_group router_topk_group",
+        values=QWEN3_MOE_SETTINGS,
+        moe_intermediate_size=published[MOE_KEY],
+        norm_topk_prob=bool(published.get("norm_topk_prob")),
+        decoder_sparse_step=1,
+        mlp_only_layers=[],
+        architectures=["Qwen3MoeForCausalLM"],
+        mask_token_id=published.get("mask_token_id", 156895),
     )
 
 
 register_family(
     Family(
         name="llada_moe",
-        model_types=("lladamoe",),
+        model_types=("lladamoe", "llada"),
+        config_key=MOE_KEY,
         native_config=native_config,
-        expert_weight_names=expert_weight_names,
         tokenizer_class=tokenizer_of_file,
         end_of_turn=("<|role_end|>",),
     )

@@ -6,7 +6,7 @@ from torch import nn
 from transformers import AutoModelForMaskedLM, PretrainedConfig
 from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
 
-from mdlm_lm_eval.families.family import Family
+from mdlm_lm_eval.families.family import WITHOUT_CACHE, Family
 from mdlm_lm_eval.families.registry import register_family
 
 
@@ -30,12 +30,10 @@ register_family(
         model_class=model_class,
         unused_weights=("pooler.", "cls.seq_relationship."),  # heads of BERT's pre-training
         reserved_positions=positions_before_text,
-        refusals={
-            # Guidance compares with the same canvas whose prompt is masked whole. Masked diffusion models are trained
-            # on every mask ratio up to that one; masked LMs on a small share of a text.
-            "cfg_scale": "a masked language model has no unconditional form, as it was not trained to fill a text "
-            "whose prompt is masked whole; use cfg_scale=0",
-            "cache": "encoders keep no keys and values; use cache=none",
-        },
+        # Neither caches, as encoders keep no keys and values, nor guidance: it compares with the same canvas whose
+        # prompt is masked whole, and masked LMs are trained on a small share of masks.
+        supports=WITHOUT_CACHE - {"cfg_scale"},
+        instead="a masked language model keeps no keys and values and has no unconditional form; use cache=none and "
+        "cfg_scale=0",
     )
 )

@@ -1,11 +1,13 @@
 """Which families there are: this folder's modules, installed packages' entry points, and what a program registers."""
 
 import re
+from collections.abc import Mapping
 from functools import cache
 from importlib import import_module
 from importlib.metadata import entry_points
 from pathlib import Path, PurePath
 from pkgutil import iter_modules
+from typing import Any
 
 from transformers import PretrainedConfig
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
@@ -20,7 +22,8 @@ _FAMILIES: dict[str, Family] = {}
 def register_family(family: Family) -> Family:
     """Makes the family known under its name and model types. Raises ValueError where they are another's."""
     for other in _FAMILIES.values():
-        shared = set(family.model_types) & set(other.model_types) if family.published_as == other.published_as else None
+        differ = (family.config_key, family.published_as) != (other.config_key, other.published_as)
+        shared = set() if differ else set(family.model_types) & set(other.model_types)
         if other != family and (shared or other.name == family.name):
             taken = f"model_type {', '.join(sorted(shared))}" if shared else f"name {family.name}"
             raise ValueError(f"family {family.name}: the {taken} belongs to the family {other.name}")
@@ -44,39 +47,33 @@ def _discover() -> None:
             register_family(found)
 
 
-def family_names() -> str:
-    """The families' names, for messages."""
-    return ", ".join(sorted(all_families()))
+def published_family(published: Mapping[str, Any], pretrained: str) -> Family | None:
+    """The family that reads a published `config.json`, None where its `model_type` is no family's.
 
-
-def published_family(model_type: object, pretrained: str = "") -> Family | None:
-    """The family whose checkpoints say `model_type` in their `config.json`, None where there is none.
-
-    Where that is said by several, the name of the checkpoint tells, from its last part to its first: trainers write
-    `name/checkpoint-10`. Raises OptionError where it does not.
+    Of several with that `model_type`, `diffusion_family` in the config decides, then a key that only one of them has,
+    then the name of the checkpoint, from its last part to its first: trainers write `name/checkpoint-10`. Raises
+    OptionError where none of these does.
     """
-    candidates = [family for family in all_families().values() if model_type in family.model_types]
-    hints = [(family, re.compile(family.published_as)) for family in candidates if family.published_as]
+    candidates = [family for family in all_families().values() if published.get("model_type") in family.model_types]
+    named = [family for family in candidates if family.name == published.get("diffusion_family")]
+    keyed = [family for family in candidates if family.config_key in published]
+    left = named or keyed or [family for family in candidates if family.config_key is None] or candidates
+    if len(left) <= 1:
+        return left[0] if left else None
     for part in reversed(PurePath(pretrained).parts):
-        for family, hint in hints:
-            if hint.search(part.lower()):
+        for family in left:
+            if family.published_as and re.search(family.published_as, part.lower()):
                 return family
-    unnamed = [family for family in candidates if not family.published_as]
-    if unnamed or not candidates:
-        return unnamed[0] if unnamed else None
-    names = " or ".join(family.name for family in candidates)
-    raise OptionError(
-        f"pretrained={pretrained}: nothing says whether its family is {names}; say it under diffusion_family in its "
-        f"config.json, or give the folder a name with {' or '.join(str(family.published_as) for family in candidates)}"
-    )
+    names = " or ".join(family.name for family in left)
+    raise OptionError(f"pretrained={pretrained}: its config.json is of {names}; say which with diffusion_family=")
 
 
 def family_of(config: PretrainedConfig) -> Family:
     """The family of a config in transformers' terms. Raises OptionError where it names one that is unknown."""
-    name = config.to_dict().get("diffusion_family")  # where the class of transformers does not tell
+    name = config.to_dict().get("diffusion_family")  # where the class of transformers does not
     if name is not None:
-        if str(name) not in all_families():
-            raise OptionError(f"diffusion_family={name!r} in config.json must be one of {family_names()}")
+        if name not in all_families():
+            raise OptionError(f"diffusion_family={name!r} must be one of {', '.join(sorted(all_families()))}")
         return all_families()[name]
     native = (family for family in all_families().values() if family.native_config is None)
     family = next((family for family in native if config.model_type in family.model_types), None)

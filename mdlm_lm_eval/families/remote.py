@@ -4,7 +4,7 @@ from typing import Any
 
 from transformers import AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM, PretrainedConfig
 
-from mdlm_lm_eval.families.family import Family
+from mdlm_lm_eval.families.family import WITHOUT_CACHE, Family
 from mdlm_lm_eval.families.registry import register_family
 from mdlm_lm_eval.options import OptionError
 
@@ -17,7 +17,7 @@ def model_class(config: PretrainedConfig) -> Any:
 
 
 def unknown_shift(_config: PretrainedConfig) -> bool:
-    """Raises OptionError: nobody but its author knows the habits of other people's code."""
+    """Raises OptionError: whether remote code shifts its logits is known to its author alone."""
     raise OptionError("shift_logits is not set; remote code needs shift_logits=true or shift_logits=false")
 
 
@@ -27,6 +27,7 @@ register_family(
         remote_code=True,
         model_class=model_class,
         shift=unknown_shift,
-        refusals={"cache": "its code may not keep keys and values as transformers' models do; use cache=none"},
+        supports=WITHOUT_CACHE,
+        instead="its code may not keep keys and values as transformers' models do; use cache=none",
     )
 )

@@ -1,7 +1,6 @@
 """log p(continuation | context): Monte-Carlo bound, left-to-right chain, the decoder's own; windows over long texts."""
 
-from mdlm_lm_eval.likelihood.canvases import LikelihoodRequest, truncated_tokens
-from mdlm_lm_eval.likelihood.rolling import rolling_windows
+from mdlm_lm_eval.likelihood.requests import LikelihoodRequest, rolling_windows, truncated_tokens
 from mdlm_lm_eval.likelihood.scoring import duel, most_rows, score
 
 __all__ = ["LikelihoodRequest", "duel", "most_rows", "rolling_windows", "score", "truncated_tokens"]

@@ -6,12 +6,12 @@ so that no block waits for another: many are scored in one pass, and a continuat
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 
-from mdlm_lm_eval.likelihood.canvases import LikelihoodRequest, answer_length, answer_tokens, chunks
 from mdlm_lm_eval.likelihood.masks import Corruption
-from mdlm_lm_eval.likelihood.passes import take
+from mdlm_lm_eval.likelihood.passes import merged, take
+from mdlm_lm_eval.likelihood.requests import LikelihoodRequest, answer_length, answer_tokens, chunks
 from mdlm_lm_eval.likelihood.trajectories import Trajectory
 from mdlm_lm_eval.likelihood.windows import FINISHED, SHARED, Column, FinishedBlocks, Window
 from mdlm_lm_eval.model.attention import AttentionPattern
@@ -31,14 +31,13 @@ class ContextRow:
 
     trajectories: list[Trajectory]
     finished: list[Column]
-    left: dict[tuple[int, int], tuple[int, int]]  # (owner, start of a block) -> token id and block before it
 
 
 def trajectories_of_blocks(
     index: int, request: LikelihoodRequest, length: int, attention: AttentionPattern, *, shift: bool
 ) -> list[Trajectory]:
     """One trajectory for every block that holds tokens of the continuation; `length` tokens follow the context."""
-    context = len(request.context_ids)
+    context, tokens = len(request.context_ids), request.context_ids + request.continuation_ids
     trajectories: list[Trajectory] = []
     by_block = itertools.groupby(range(length), key=lambda i: attention.block_of(context + i, context))
     for block, of_block in by_block:
@@ -65,6 +64,7 @@ def trajectories_of_blocks(
                 block=block,
                 start=start,
                 offset=offset,
+                left=(tokens[start - 1], attention.block_of(start - 1, context)) if start else None,
             )
         )
     return trajectories
@@ -108,7 +108,7 @@ def score_blocks(
             windows = []
             for number, (row, _) in enumerate(batch if walks else []):
                 going = [t for t in row.trajectories if t.masked and t.index not in stopped]
-                windows += _step_windows(number, row, going, denoiser.mask_token_id)
+                windows += _windows(number, going, denoiser.mask_token_id)
     return log_likelihoods, trajectories
 
 
@@ -121,16 +121,13 @@ def _context_rows(
         return -len(requests[index].context_ids), requests[index].context_ids
 
     for _, same_context in itertools.groupby(sorted(range(len(requests)), key=context), key=context):
-        row: ContextRow | None = None
+        row = ContextRow([], [])
         for index in same_context:
-            if row is None:
-                row = ContextRow([], [], {})
-            _add_request(row, index, requests[index], options, denoiser)
             if len(row.finished) - len(requests[index].context_ids) > _FINISHED_TOKENS:
                 yield row
-                row = None
-        if row is not None:
-            yield row
+                row = ContextRow([], [])
+            _add_request(row, index, requests[index], options, denoiser)
+        yield row
 
 
 def _add_request(
@@ -150,15 +147,7 @@ def _add_request(
         if not row.finished:
             row.finished += finished(range(first), SHARED)
         row.finished += finished(range(first, last), index)
-    for trajectory in trajectories:
-        if trajectory.start > 0:
-            before = trajectory.start - 1
-            row.left[_owner(trajectory), trajectory.start] = tokens[before], attention.block_of(before, context)
     row.trajectories += trajectories
-
-
-def _owner(trajectory: Trajectory) -> int:
-    return trajectory.index if trajectory.offset > 0 else SHARED
 
 
 def _batches(
@@ -174,7 +163,8 @@ def _batches(
     n_windows = 0
     for row in rows:
         number = len(batch)
-        windows = _first_windows(row, corruptions_of, options, mask_token_id)
+        walks = corruptions_of is None or options.check_greedy
+        windows = _windows(0, row.trajectories, mask_token_id, corruptions_of, walks=walks)
         if batch and (len(batch) == batch_size or n_windows + len(windows) > most_windows):
             yield batch
             batch, n_windows, number = [], 0, 0
@@ -186,49 +176,29 @@ def _batches(
         yield batch
 
 
-def _first_windows(
-    row: ContextRow,
-    corruptions_of: Callable[[LikelihoodRequest], list[Corruption]] | None,
-    options: LikelihoodOptions,
+def _windows(
+    row: int,
+    going: Sequence[Trajectory],
     mask_token_id: int,
+    corruptions_of: Callable[[LikelihoodRequest], list[Corruption]] | None = None,
+    *,
+    walks: bool = True,
 ) -> list[Window]:
-    if corruptions_of is None:
-        return _step_windows(0, row, row.trajectories, mask_token_id)
-    windows: dict[tuple[int, ...], Window] = {}
-    for trajectory in row.trajectories:
-        for corruption in corruptions_of(trajectory.request):
-            window = _window(0, row, trajectory, corruption.masked, mask_token_id)
-            windows.setdefault(_key(window), window).corruptions.append((trajectory, corruption))
-        if options.check_greedy:
-            window = _window(0, row, trajectory, trajectory.masked, mask_token_id)
-            windows.setdefault(_key(window), window).trajectories.append(trajectory)
-    return list(windows.values())
+    """Copies of blocks for a row, those that are the same to the model as one; see `merged`."""
 
+    def window(trajectory: Trajectory, masked: Sequence[int]) -> tuple[Hashable, Window]:
+        request, start = trajectory.request, trajectory.start
+        tokens = request.context_ids + answer_tokens(request, trajectory.answer_length, masked, mask_token_id)
+        owner = trajectory.index if trajectory.offset > 0 else SHARED
+        made = Window(
+            tokens,
+            len(request.context_ids),
+            row=row,
+            owner=owner,
+            block=trajectory.block,
+            start=start,
+            left=trajectory.left,
+        )
+        return (owner, start, *tokens), made
 
-def _step_windows(number: int, row: ContextRow, going: Sequence[Trajectory], mask_token_id: int) -> list[Window]:
-    windows: dict[tuple[int, ...], Window] = {}
-    for trajectory in going:
-        window = _window(number, row, trajectory, trajectory.masked, mask_token_id)
-        windows.setdefault(_key(window), window).trajectories.append(trajectory)
-    return list(windows.values())
-
-
-def _window(number: int, row: ContextRow, trajectory: Trajectory, masked: Sequence[int], mask_token_id: int) -> Window:
-    request, owner = trajectory.request, _owner(trajectory)
-    answer = answer_tokens(request, trajectory.answer_length, masked, mask_token_id)
-    left, left_block = row.left.get((owner, trajectory.start), (None, 0))
-    return Window(
-        request.context_ids + answer,
-        len(request.context_ids),
-        row=number,
-        owner=owner,
-        block=trajectory.block,
-        start=trajectory.start,
-        left=left,
-        left_block=left_block,
-    )
-
-
-def _key(window: Window) -> tuple[int, ...]:
-    """Equal for windows that are the same to the model."""
-    return (window.owner, window.start, len(window.token_ids), *window.token_ids)
+    return merged(going, window, corruptions_of, walks=walks)

@@ -1,19 +1,26 @@
 """One forward pass over likelihood canvases, and what corruptions and trajectories read of it."""
 
+import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
+from mdlm_lm_eval.decoding.proposals import propose
+from mdlm_lm_eval.decoding.selection import sure_enough
 from mdlm_lm_eval.likelihood.masks import Corruption
-from mdlm_lm_eval.likelihood.trajectories import Trajectory, unmask
+from mdlm_lm_eval.likelihood.requests import LikelihoodRequest
+from mdlm_lm_eval.likelihood.trajectories import Trajectory
 from mdlm_lm_eval.model.denoiser import Denoiser, NonFiniteLogitsError
-from mdlm_lm_eval.options import LikelihoodOptions
+from mdlm_lm_eval.options import DecodingOptions, LikelihoodOptions
 
 # Logits are upcast and normalised in slices of this many positions: at a vocabulary of 126,464 a slice takes 130 MB.
 _POSITIONS_PER_SLICE = 256
+
+C = TypeVar("C", bound="LikelihoodCanvas")
 
 
 @dataclass
@@ -33,6 +40,28 @@ class LikelihoodCanvas:
         return sorted(read)
 
 
+def merged(
+    trajectories: Iterable[Trajectory],
+    canvas_of: Callable[[Trajectory, Sequence[int]], tuple[Hashable, C]],
+    corruptions_of: Callable[[LikelihoodRequest], list[Corruption]] | None = None,
+    *,
+    walks: bool = True,
+) -> list[C]:
+    """Canvases of all corruptions and, where it `walks`, of the trajectories' next steps; those of one key are one.
+
+    `canvas_of` gives key and canvas for a trajectory and the continuation positions that are masked.
+    """
+    canvases: dict[Hashable, C] = {}
+    for trajectory in trajectories:
+        for corruption in corruptions_of(trajectory.request) if corruptions_of else ():
+            key, canvas = canvas_of(trajectory, corruption.masked)
+            canvases.setdefault(key, canvas).corruptions.append((trajectory, corruption))
+        if walks and trajectory.masked:
+            key, canvas = canvas_of(trajectory, trajectory.masked)
+            canvases.setdefault(key, canvas).trajectories.append(trajectory)
+    return list(canvases.values())
+
+
 def read(
     denoiser: Denoiser, canvases: Sequence[LikelihoodCanvas], log_likelihoods: list[float], options: LikelihoodOptions
 ) -> None:
@@ -50,68 +79,83 @@ def take(
     *,
     strict: bool,
 ) -> None:
-    """Adds what the corruptions contribute, and takes the trajectories one step further.
+    """Adds what the corruptions contribute, and takes the trajectories one denoising step further.
 
-    `logits` [N, V] are those at the canvases' `positions`, canvas by canvas; they may be overwritten. `strict`
-    is that of `unmask`. Raises NonFiniteLogitsError.
+    `logits` [N, V] are those at the canvases' `positions`, canvas by canvas; they may be overwritten. A step fills
+    `tokens_per_step` masks a trajectory, and every one more whose confidence reaches `confidence_threshold`, or exceeds
+    it where `strict`, as in decoding. Raises NonFiniteLogitsError.
     """
-    rows: list[dict[int, int]] = []  # of each canvas: continuation position -> row of `logits`
+    of_corruptions: list[tuple[int, int]] = []  # rows of `logits`, true tokens
+    contributions: list[tuple[int, float]] = []  # request, weight
+    alike: dict[tuple[int, ...], list[Trajectory]] = {}  # same canvas, same masks: one choice for all
     start = 0
     for canvas in canvases:
-        rows.append({position: start + n for n, position in enumerate(canvas.positions())})
-        start += len(rows[-1])
-    if any(canvas.corruptions for canvas in canvases):
-        _add_corruptions(canvases, rows, logits, log_likelihoods)
-    trajectories = [trajectory for canvas in canvases for trajectory in canvas.trajectories]
-    if trajectories:
-        of_masks = [
-            [of_canvas[position] for position in trajectory.masked]
-            for canvas, of_canvas in zip(canvases, rows, strict=True)
-            for trajectory in canvas.trajectories
-        ]
-        unmask(trajectories, of_masks, logits, options, mask_token_id, strict=strict)
+        row_of = {position: start + n for n, position in enumerate(canvas.positions())}
+        start += len(row_of)
+        for trajectory, corruption in canvas.corruptions:
+            ids = trajectory.request.continuation_ids
+            of_corruptions += [(row_of[position], ids[position]) for position in corruption.scored]
+            contributions += [(trajectory.index, corruption.weight)] * len(corruption.scored)
+        for trajectory in canvas.trajectories:
+            alike.setdefault(tuple(row_of[position] for position in trajectory.masked), []).append(trajectory)
+    masks = [(row, p) for rows, same in alike.items() for row, p in zip(rows, same[0].masked, strict=True)]
+    truths = [
+        (row, trajectory.request.continuation_ids[position])
+        for rows, same in alike.items()
+        for trajectory in same
+        for row, position in zip(rows, trajectory.masked, strict=True)
+    ]
+    parts = [_log_probs(logits, of_corruptions)] if of_corruptions else []
+    if masks:
+        at, positions = torch.tensor(masks, device=logits.device).unbind(1)
+        logits[:, mask_token_id] = -torch.inf
+        undrawn = torch.zeros(len(masks), device=logits.device)
+        proposals = propose(
+            logits if [row for row, _ in masks] == list(range(len(logits))) else logits[at],
+            DecodingOptions(unmasking=options.unmasking),
+            banned_ids=(),
+            end_ids=(),
+            uniform=undrawn,
+            slot_numbers=positions,
+            random_numbers=undrawn,
+        )
+        sure = sure_enough(proposals.confidence, options.confidence_threshold, strict=strict)
+        parts += [proposals.tokens, proposals.confidence, proposals.priority, sure, _log_probs(logits, truths)]
+    values = iter(torch.cat([part.double() for part in parts]).tolist())  # the pass's one wait for the device
+    for (index, weight), log_prob in zip(contributions, itertools.islice(values, len(contributions)), strict=True):
+        if math.isnan(log_prob):
+            raise NonFiniteLogitsError(index)
+        log_likelihoods[index] += weight * log_prob
+    chosen_from = [list(itertools.islice(values, len(masks))) for _ in range(4)]
+    for same in alike.values():
+        tokens, confidence, priority, sure_of = (of_all[: len(same[0].masked)] for of_all in chosen_from)
+        chosen_from = [of_all[len(same[0].masked) :] for of_all in chosen_from]
+        if any(math.isnan(value) for value in confidence):
+            raise NonFiniteLogitsError(same[0].index)
+        for trajectory in same:
+            truth = list(itertools.islice(values, len(trajectory.masked)))
+            trajectory.fill(tokens, priority, sure_of, truth, options.tokens_per_step)
+
+
+def _log_probs(logits: Tensor, rows_and_tokens: list[tuple[int, int]]) -> Tensor:
+    """Log-probabilities [n], in nats, of tokens at rows of `logits` [N, V]; NaN where these are not finite."""
+    rows, tokens = torch.tensor(rows_and_tokens, device=logits.device).unbind(1)
+    normaliser = torch.cat([part.float().logsumexp(-1) for part in logits.split(_POSITIONS_PER_SLICE)])  # [N]
+    return logits[rows, tokens].float() - normaliser.masked_fill(~normaliser.isfinite(), math.nan)[rows]
 
 
 def _masked_logits(denoiser: Denoiser, canvases: Sequence[LikelihoodCanvas], cfg_scale: float) -> Tensor:
     """Logits [N, V] at the canvases' positions, canvas by canvas."""
     length = max(len(canvas.token_ids) for canvas in canvases)
-    input_ids = torch.full((len(canvases), length), denoiser.pad_token_id)  # [B, T]
-    attention_mask = torch.zeros(len(canvases), length, dtype=torch.long)  # [B, T]
-    in_context = torch.zeros(len(canvases), length, dtype=torch.bool)  # [B, T]
-    flat: list[int] = []  # [N], in the flattened canvases
-    for b, canvas in enumerate(canvases):
-        input_ids[b, : len(canvas.token_ids)] = torch.tensor(canvas.token_ids)
-        attention_mask[b, : len(canvas.token_ids)] = 1
-        in_context[b, : canvas.context_length] = True
-        flat += [b * length + canvas.context_length + position for position in canvas.positions()]
+    rows = [canvas.token_ids + [denoiser.pad_token_id] * (length - len(canvas.token_ids)) for canvas in canvases]
+    lengths, contexts = torch.tensor([[len(c.token_ids), c.context_length] for c in canvases])[..., None].unbind(1)
+    columns = torch.arange(length)[None]
+    flat = [b * length + canvas.context_length + p for b, canvas in enumerate(canvases) for p in canvas.positions()]
     device = denoiser.device
     return denoiser.logits(
-        input_ids.to(device),
-        None if all(len(canvas.token_ids) == length for canvas in canvases) else attention_mask.to(device),
-        torch.tensor(flat).to(device),
+        torch.tensor(rows).to(device),  # [B, T]
+        None if bool((lengths == length).all()) else (columns < lengths).long().to(device),
+        torch.tensor(flat).to(device),  # [N], in the flattened canvases
         cfg_scale=cfg_scale,
-        prompt_mask=in_context.to(device),
+        prompt_mask=(columns < contexts).to(device) if cfg_scale > 0.0 else None,
     )
-
-
-def _add_corruptions(
-    canvases: Sequence[LikelihoodCanvas],
-    rows: Sequence[dict[int, int]],
-    logits: Tensor,
-    log_likelihoods: list[float],
-) -> None:
-    wanted, targets, weights, indices = [], [], [], []
-    for canvas, of_canvas in zip(canvases, rows, strict=True):
-        for trajectory, corruption in canvas.corruptions:
-            wanted += [of_canvas[position] for position in corruption.scored]
-            targets += [trajectory.request.continuation_ids[position] for position in corruption.scored]
-            weights += [corruption.weight] * len(corruption.scored)
-            indices += [trajectory.index] * len(corruption.scored)
-    normaliser = torch.cat([part.float().logsumexp(-1) for part in logits.split(_POSITIONS_PER_SLICE)])  # [N]
-    chosen = torch.tensor(wanted, device=logits.device)
-    true_logits = logits[chosen, torch.tensor(targets, device=logits.device)].float()
-    scores: list[list[float]] = torch.stack([true_logits, normaliser[chosen]], 1).double().tolist()
-    for index, weight, (true_logit, total) in zip(indices, weights, scores, strict=True):
-        if not math.isfinite(total):
-            raise NonFiniteLogitsError(index)
-        log_likelihoods[index] += weight * (true_logit - total)

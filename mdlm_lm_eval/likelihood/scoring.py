@@ -1,16 +1,16 @@
 """Log-likelihoods of many requests: estimated from corruptions, or exact along the decoder's trajectory."""
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import replace
 
 import torch
 
 from mdlm_lm_eval.decoding.rules import unmasking_rule
 from mdlm_lm_eval.likelihood.block_causal import score_blocks
-from mdlm_lm_eval.likelihood.canvases import LikelihoodRequest, answer_length, answer_tokens, chunks, truncate
 from mdlm_lm_eval.likelihood.masks import Corruption, chain_corruptions, monte_carlo_corruptions
-from mdlm_lm_eval.likelihood.passes import LikelihoodCanvas, read
+from mdlm_lm_eval.likelihood.passes import LikelihoodCanvas, merged, read
+from mdlm_lm_eval.likelihood.requests import LikelihoodRequest, answer_length, answer_tokens, chunks, truncated_tokens
 from mdlm_lm_eval.likelihood.trajectories import Trajectory
 from mdlm_lm_eval.model.denoiser import Denoiser
 from mdlm_lm_eval.options import LikelihoodOptions, OptionError, without_duel
@@ -69,20 +69,21 @@ def score(
         ends = duel(denoiser, requests, options, batch_size=batch_size, max_length=max_length)
         return [(sum(end.log_probs), options.check_greedy and end.is_greedy) for end in ends]
     greedy = replace(options, likelihood="duel", unmasking="confidence", confidence_threshold=None)
-    if denoiser.attention.is_block_causal:
-        fitted = [truncate(request, options, max_length) for request in requests]
-        log_likelihoods, blocks = score_blocks(
-            denoiser, fitted, options, lambda r: corruptions_of(r, options), greedy, batch_size=batch_size
-        )
-        flags = [options.check_greedy and all(block.is_greedy for block in of_request) for of_request in blocks]
-        return list(zip(log_likelihoods, flags, strict=True))
     trajectories = [_start(index, request, options, max_length) for index, request in enumerate(requests)]
     log_likelihoods = [0.0] * len(requests)
-    canvases = _corrupted(trajectories, lambda r: corruptions_of(r, options), options, denoiser.mask_token_id)
-    for batch in chunks(canvases, batch_size):
-        read(denoiser, batch, log_likelihoods, greedy)
-    if options.check_greedy:
-        _walk(denoiser, trajectories, greedy, batch_size, while_greedy=True)
+
+    def estimate(request: LikelihoodRequest) -> list[Corruption]:
+        return corruptions_of(request, options)
+
+    if denoiser.attention.is_block_causal:
+        fitted = [trajectory.request for trajectory in trajectories]
+        log_likelihoods, blocks = score_blocks(denoiser, fitted, options, estimate, greedy, batch_size=batch_size)
+        trajectories = list(map(_joined, trajectories, blocks))
+    else:
+        for batch in chunks(_corrupted(trajectories, estimate, options, denoiser.mask_token_id), batch_size):
+            read(denoiser, batch, log_likelihoods, greedy)
+        if options.check_greedy:
+            _walk(denoiser, trajectories, greedy, batch_size, while_greedy=True)
     return [(log_likelihoods[t.index], options.check_greedy and t.is_greedy) for t in trajectories]
 
 
@@ -104,13 +105,14 @@ def duel(
     if denoiser.attention.is_block_causal:
         fitted = [trajectory.request for trajectory in trajectories]
         _, blocks = score_blocks(denoiser, fitted, options, None, options, batch_size=batch_size)
-        return [_joined(whole, of_request) for whole, of_request in zip(trajectories, blocks, strict=True)]
+        return list(map(_joined, trajectories, blocks))
     _walk(denoiser, trajectories, options, batch_size)
     return trajectories
 
 
 def _start(index: int, request: LikelihoodRequest, options: LikelihoodOptions, max_length: int) -> Trajectory:
-    fitted = truncate(request, options, max_length)
+    cut = truncated_tokens(request, options, max_length)
+    fitted = replace(request, context_ids=request.context_ids[cut:])
     if options.likelihood == "duel" and options.unmasking != "left_to_right" and not fitted.context_ids:
         raise OptionError(
             f"likelihood=duel with unmasking={options.unmasking} needs a context of at least one token, as on masks "
@@ -144,21 +146,17 @@ def _walk(
     *,
     while_greedy: bool = False,
 ) -> None:
-    """Takes every trajectory to its end, or only as long as it is greedy."""
+    """Takes every trajectory to its end, or only as long as it is greedy; those on the same canvas share it."""
+
+    def canvas(trajectory: Trajectory, masked: Sequence[int]) -> tuple[Hashable, LikelihoodCanvas]:
+        made = _canvas(trajectory, masked, denoiser.mask_token_id)
+        return (made.context_length, *made.token_ids), made
+
     for group in chunks(sorted(trajectories, key=_shape), _TRAJECTORIES_PER_GROUP):
         while going := [one for one in group if one.masked and (one.is_greedy or not while_greedy)]:
-            _step(denoiser, going, options, batch_size)
-
-
-def _step(denoiser: Denoiser, going: list[Trajectory], options: LikelihoodOptions, batch_size: int) -> None:
-    """One denoising step of all trajectories; those on the same canvas share it."""
-    canvases: dict[tuple[int, ...], LikelihoodCanvas] = {}
-    for trajectory in going:
-        canvas = _canvas(trajectory, trajectory.masked, denoiser.mask_token_id)
-        canvases.setdefault((canvas.context_length, *canvas.token_ids), canvas).trajectories.append(trajectory)
-    longest_first = sorted(canvases.values(), key=lambda canvas: -len(canvas.token_ids))
-    for batch in chunks(longest_first, batch_size):
-        read(denoiser, batch, [], options)
+            longest_first = sorted(merged(going, canvas), key=lambda canvas: -len(canvas.token_ids))
+            for batch in chunks(longest_first, batch_size):
+                read(denoiser, batch, [], options)
 
 
 def _corrupted(
@@ -172,19 +170,13 @@ def _corrupted(
     With `check_greedy`, trajectories begin on them.
     """
 
+    def canvas(trajectory: Trajectory, masked: Sequence[int]) -> tuple[Hashable, LikelihoodCanvas]:
+        made = _canvas(trajectory, masked, mask_token_id)
+        return tuple(made.token_ids[made.context_length :]), made
+
     for _, same_context in itertools.groupby(sorted(trajectories, key=_shape), key=_shape):
         for group in chunks(same_context, _REQUESTS_PER_GROUP):
-            canvases: dict[tuple[int, ...], LikelihoodCanvas] = {}
-            for trajectory in group:
-                for corruption in corruptions_of(trajectory.request):
-                    canvas = _canvas(trajectory, corruption.masked, mask_token_id)
-                    key = tuple(canvas.token_ids[canvas.context_length :])
-                    canvases.setdefault(key, canvas).corruptions.append((trajectory, corruption))
-                if options.check_greedy and trajectory.masked:
-                    canvas = _canvas(trajectory, trajectory.masked, mask_token_id)
-                    key = tuple(canvas.token_ids[canvas.context_length :])
-                    canvases.setdefault(key, canvas).trajectories.append(trajectory)
-            yield from canvases.values()
+            yield from merged(group, canvas, corruptions_of, walks=options.check_greedy)
 
 
 def _canvas(trajectory: Trajectory, masked: Sequence[int], mask_token_id: int) -> LikelihoodCanvas:

@@ -9,14 +9,7 @@ never sees a token that is still masked.
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-import torch
-from torch import Tensor
-
-from mdlm_lm_eval.decoding.proposals import propose
-from mdlm_lm_eval.decoding.selection import sure_enough
-from mdlm_lm_eval.likelihood.canvases import LikelihoodRequest
-from mdlm_lm_eval.model.denoiser import NonFiniteLogitsError
-from mdlm_lm_eval.options import DecodingOptions, LikelihoodOptions
+from mdlm_lm_eval.likelihood.requests import LikelihoodRequest
 
 
 @dataclass
@@ -33,7 +26,7 @@ class Trajectory:
     first_alone: whether the leftmost mask is filled before all others, whatever the rule says. The finished blocks of a
         shifted model tell it (Fast-dLLM v2).
     block: its number; start: the position of its first token; offset: that of its first continuation token in the whole
-        continuation.
+        continuation; left: the token before it and that one's block, None at the start of a text.
     """
 
     index: int
@@ -47,67 +40,20 @@ class Trajectory:
     block: int = 0
     start: int = 0
     offset: int = 0
+    left: tuple[int, int] | None = None
 
+    def fill(
+        self, tokens: Sequence[int], priority: Sequence[float], sure: Sequence[bool], truth: Sequence[float], least: int
+    ) -> None:
+        """One denoising step, told for each of the masks in turn: what the rule proposes, and log p(the true token).
 
-def unmask(
-    trajectories: Sequence[Trajectory],
-    rows: Sequence[Sequence[int]],
-    logits: Tensor,
-    options: LikelihoodOptions,
-    mask_token_id: int,
-    *,
-    strict: bool,
-) -> None:
-    """One denoising step: the masks that the unmasking rule names are filled.
-
-    It names `tokens_per_step` masks a trajectory, and every one more whose confidence reaches `confidence_threshold`,
-    or exceeds it where `strict`, as in decoding. `rows` says for each trajectory which of `logits` [N, V] are those of
-    its masks; `logits` may be overwritten. Raises NonFiniteLogitsError.
-    """
-    alike: dict[tuple[int, ...], list[Trajectory]] = {}  # same canvas, same masks: one choice for all
-    for trajectory, of_trajectory in zip(trajectories, rows, strict=True):
-        alike.setdefault(tuple(of_trajectory), []).append(trajectory)
-    needed = [row for of_trajectory in alike for row in of_trajectory]
-    if needed != list(range(len(logits))):
-        logits = logits[torch.tensor(needed, device=logits.device)]
-    positions = torch.tensor([p for same in alike.values() for p in same[0].masked], device=logits.device)
-    undrawn = torch.zeros(len(needed), device=logits.device)
-    proposals = propose(
-        logits,
-        DecodingOptions(unmasking=options.unmasking),
-        banned_ids=(mask_token_id,),
-        end_ids=(),
-        uniform=undrawn,
-        slot_numbers=positions,
-        random_numbers=undrawn,
-    )
-    tokens: list[int] = proposals.tokens.tolist()
-    sure = sure_enough(proposals.confidence, options.confidence_threshold, strict=strict).tolist()
-    confidence: list[float] = proposals.confidence.tolist()
-    priority: list[float] = proposals.priority.tolist()
-
-    chosen: list[int] = []  # rows of `logits`
-    filled: list[tuple[Trajectory, int, int]] = []  # trajectory, position, index into `chosen`
-    start = 0
-    for same in alike.values():
-        masked, end = same[0].masked, start + len(same[0].masked)
-        if any(value != value for value in confidence[start:end]):
-            raise NonFiniteLogitsError(same[0].index)
-        first_to_last = sorted(range(start, end), key=lambda row: -priority[row])  # of equals the leftmost is first
-        if same[0].first_alone and not same[0].order:
-            first_to_last = [start]
-        for rank, row in enumerate(first_to_last):
-            if rank < options.tokens_per_step or sure[row]:
-                filled += [(trajectory, masked[row - start], len(chosen)) for trajectory in same]
-                chosen.append(row)
-        start = end
-
-    log_probs = logits[torch.tensor(chosen, device=logits.device)].float().log_softmax(-1)  # [filled masks, V]
-    targets = [trajectory.request.continuation_ids[position] for trajectory, position, _ in filled]
-    of_filled = torch.tensor([index for *_, index in filled], device=logits.device)
-    true_log_probs: list[float] = log_probs[of_filled, torch.tensor(targets, device=logits.device)].tolist()
-    for (trajectory, position, index), target, log_prob in zip(filled, targets, true_log_probs, strict=True):
-        trajectory.masked = [other for other in trajectory.masked if other != position]
-        trajectory.order.append(position)
-        trajectory.log_probs.append(log_prob)
-        trajectory.is_greedy &= tokens[chosen[index]] == target
+        Fills the `least` masks of highest priority, and all `sure` ones.
+        """
+        order = sorted(range(len(self.masked)), key=lambda n: -priority[n])  # of equals the leftmost is first
+        if self.first_alone and not self.order:
+            order = [0]
+        chosen = [n for rank, n in enumerate(order) if rank < least or sure[n]]
+        self.order += [self.masked[n] for n in chosen]
+        self.log_probs += [truth[n] for n in chosen]
+        self.is_greedy &= all(tokens[n] == self.request.continuation_ids[self.masked[n]] for n in chosen)
+        self.masked = [position for n, position in enumerate(self.masked) if n not in chosen]

@@ -39,14 +39,13 @@ class Column(NamedTuple):
 
 @dataclass
 class Window(LikelihoodCanvas):
-    """A copy of one block. `left` is the token before it, None at the start of a text."""
+    """A copy of one block. `left` is the token before it and that one's block, None at the start of a text."""
 
     row: int = 0
     owner: int = SHARED
     block: int = 0
     start: int = 0
-    left: int | None = None
-    left_block: int = 0
+    left: tuple[int, int] | None = None
 
 
 class FinishedBlocks:
@@ -72,10 +71,9 @@ class FinishedBlocks:
         for number, window in enumerate(windows, start=1):
             columns = of_windows[window.row]
             if self.denoiser.shift and window.left is not None:
+                token_id, block = window.left
                 in_context = window.owner == SHARED
-                columns.append(
-                    Column(window.left, window.start - 1, window.left_block, window.owner, _BESIDE, in_context)
-                )
+                columns.append(Column(token_id, window.start - 1, block, window.owner, _BESIDE, in_context))
             for position in window.positions():
                 offset = window.context_length + position
                 # A text's first token has its own output.

@@ -39,7 +39,7 @@ def block_causal_mask(block_ids: "Tensor") -> "Tensor":
     """Which keys a query sees, [B, 1, T, T] bool (True = sees), from each position's block number, [B, T], padding -1.
 
     A position sees the positions of its own block and of those before it. Padding sees itself alone, so that no row is
-    empty, and nobody else sees it.
+    empty, and no other position sees it.
     """
     queries, keys = block_ids[:, None, :, None], block_ids[:, None, None, :]
     itself = block_ids.new_ones(block_ids.shape[1]).diag().bool()

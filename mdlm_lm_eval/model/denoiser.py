@@ -26,7 +26,8 @@ class Denoiser:
 
     `model` is a transformers model (or a PEFT model around one) and `attention` what its positions see; `shift` says
     that its output at position i predicts the token at i + 1, as Dream's does, and `edits` that it was trained to
-    correct what it wrote, as LLaDA2.1 was. `forward_passes` counts the model's calls (NFE), `canvases` what they ran.
+    correct what it wrote, as LLaDA2.1 was. `forward_passes` counts the model's calls (NFE), `canvas_count` the
+    canvases that they ran, guidance's included.
     """
 
     def __init__(
@@ -43,10 +44,18 @@ class Denoiser:
         self.mask_token_id, self.pad_token_id, self.shift = mask_token_id, pad_token_id, shift
         self.attention, self.edits = attention, edits
         self.forward_passes = 0
-        self.canvases = 0
+        self.canvas_count = 0
         self._broadcast_mask = _may_broadcast_mask(model.config)
         # No pass continues another: a cache would hold every layer's keys and values for nothing.
         self._without_cache = {"use_cache": False} if _takes(model, "use_cache") else {}
+
+    def __repr__(self) -> str:
+        settings, length = self.model.config.to_dict(), self.attention.block_length
+        family = settings.get("diffusion_family", settings["model_type"])
+        n_parameters = sum(parameter.numel() for parameter in self.model.parameters())
+        attention = "full attention" if length is None else f"block-causal attention in blocks of {length}"
+        shift = ", shifted logits" if self.shift else ""
+        return f"Denoiser({family}, {n_parameters:,} parameters, {attention}{shift}, {self.dtype}, {self.device})"
 
     @property
     def device(self) -> torch.device:
@@ -87,12 +96,13 @@ class Denoiser:
     ) -> Tensor:
         """Logits [N, V] of the tokens at `positions` [N], indices into the flattened canvases, in their order.
 
-        `input_ids` and `attention_mask` are [B, T]; padding may stand on either side, and without a mask there is none.
-        Only those N rows reach the output projection. `prompt_lengths` [B] are asked for where blocks are counted from
-        the prompt's end.
+        `input_ids` and `attention_mask` are [B, T]; padding may be on either side, and without a mask there is none.
+        Only those N rows reach the output projection. `prompt_lengths` [B], in tokens, are needed where blocks are
+        counted from the prompt's end.
 
         With `cfg_scale` s > 0: u + (s + 1)(c - u), u from the same canvas with the prompt (`prompt_mask`, [B, T] bool)
         masked (LLaDA, appendix on classifier-free guidance). Without `gradient` nothing is kept for a backward pass.
+        Raises ValueError where guidance lacks `prompt_mask` or blocks from the prompt's end lack `prompt_lengths`.
         """
         if cfg_scale > 0.0:
             positions = torch.cat([positions, positions + input_ids.numel()])
@@ -202,7 +212,7 @@ class Denoiser:
             return (hidden[0].flatten(0, 1)[outputs.to(hidden[0].device)], *hidden[1:])  # [B, T, H] -> [N, H]
 
         self.forward_passes += 1
-        self.canvases += len(inputs["input_ids"])
+        self.canvas_count += len(inputs["input_ids"])
         head = self.model.get_output_embeddings()
         if head is None or isinstance(head, nn.Embedding):
             # Remote code may project with its input embeddings, so that no module is there to be given fewer rows.

@@ -12,7 +12,7 @@ class CanvasLayer(CacheLayerMixin):
 
     transformers' DynamicLayer only appends, so that a block which is run again and again must be cut off after each
     pass, at one length for all rows, and everything is copied in every pass. Here a pass overwrites the columns that it
-    runs: rows may stand at different columns, and nothing else is copied.
+    runs: rows may be at different columns, and nothing else is copied.
     """
 
     def __init__(self, width: int) -> None:

@@ -2,11 +2,10 @@
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 
 from lm_eval.models.utils import postprocess_generated_text
 from transformers import PreTrainedTokenizerBase
-
-from mdlm_lm_eval.values import OptionError
 
 SLOT_MARKER = "<|mask|>"
 # What a decoder writes for the first bytes of a character whose other bytes are still to come.
@@ -23,12 +22,11 @@ def closing_ids(tokenizer: PreTrainedTokenizerBase) -> list[int]:
 def encode_without_masks(
     tokenizer: PreTrainedTokenizerBase, text: str, mask_token_id: int, encode: Callable[[str, bool], list[int]]
 ) -> list[int]:
-    """Token ids of `text` in which the mask token's own string stands as ordinary text.
+    """Token ids of `text` in which the mask token's own string is ordinary text.
 
     `encode(text, first)` tokenises a piece; `first` says whether it begins the text and may get the tokenizer's own
-    special tokens. Raises OptionError for half of a surrogate pair, which no tokenizer takes.
+    special tokens.
     """
-    _check_characters(text)
     mask_string = tokenizer.convert_ids_to_tokens(mask_token_id)
     if mask_string is None or mask_string not in text:
         return encode(text, True)
@@ -48,10 +46,9 @@ def encode_infill(
 ) -> list[list[int]]:
     """The text between slot markers, one list of token ids a segment (one more than there are slots).
 
-    The text is tokenised in one go wherever the marker can stand for the mask token, so that a slot changes nothing
-    about how its neighbours are split. `encode` is as in `encode_without_masks` but keeps mask tokens. Raises as that.
+    The text is tokenised in one go wherever the marker can be written as the mask token, so that a slot changes nothing
+    about how its neighbours are split. `encode` is as in `encode_without_masks` but keeps mask tokens.
     """
-    _check_characters(text)
     mask_string = tokenizer.convert_ids_to_tokens(mask_token_id)
     if mask_string is not None and (mask_string == SLOT_MARKER or mask_string not in text):
         ids = encode(text.replace(SLOT_MARKER, mask_string), True)
@@ -61,13 +58,6 @@ def encode_infill(
     for segment in rest:
         segments.append(encode_without_masks(tokenizer, segment, mask_token_id, lambda piece, _: encode(piece, False)))
     return segments
-
-
-def _check_characters(text: str) -> None:
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise OptionError(f"a text must hold whole characters, not half of one: {text[error.start]!r}") from error
 
 
 def _split(ids: list[int], separator: int) -> Iterator[list[int]]:
@@ -92,7 +82,7 @@ class Ending:
 
     def text(self, token_ids: list[int]) -> str:
         """The text that is returned for a completely decoded canvas."""
-        ids = self._before_end_token(token_ids)
+        ids = list(takewhile(lambda id: id not in self.end_ids, token_ids))
         if isinstance(self.think_end_token, int) and self.think_end_token in ids:
             last = len(ids) - ids[::-1].index(self.think_end_token)
             return self._cut(self.tokenizer.decode(ids[last:], skip_special_tokens=True).lstrip())
@@ -109,12 +99,6 @@ class Ending:
             return False
         text = self.tokenizer.decode(token_ids, skip_special_tokens=True)
         return _is_cut(text.rstrip(_INCOMPLETE_CHARACTER), self.until)
-
-    def _before_end_token(self, token_ids: list[int]) -> list[int]:
-        for n, id in enumerate(token_ids):
-            if id in self.end_ids:
-                return token_ids[:n]
-        return token_ids
 
     def _cut(self, text: str) -> str:
         think_end = self.think_end_token if isinstance(self.think_end_token, str) else None

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import yaml
 
-from mdlm_lm_eval.values import OptionError, did_you_mean
+from mdlm_lm_eval.options import OptionError, did_you_mean
 
 _FOLDER = Path(__file__).parent
 

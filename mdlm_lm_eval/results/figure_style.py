@@ -17,37 +17,26 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 COLUMN_WIDTH = 3.3  # inches, of one column of a paper
 PAPER, DARK_PAPER = "#ffffff", "#16181b"  # what figures are drawn on, in light and in dark mode
 
+_INK = ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color")
+_SMALL = ("font.size", "axes.titlesize", "legend.fontsize", "xtick.labelsize", "ytick.labelsize")
 # Any keys: matplotlib 3.11 types each name, earlier releases do not.
 SETTINGS: dict[Any, Any] = {
     "font.family": "DejaVu Sans",  # comes with matplotlib
-    "font.size": 7,
     # Named, as SVGs leave out the colour of what is black, and `on_dark` could not turn it round.
-    **dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"), "#1a1a1a"),
-    "axes.titlesize": 7,
-    "axes.labelsize": 7.5,
-    "figure.labelsize": 7.5,
-    "figure.titlesize": 7.5,
-    "legend.fontsize": 7,
-    "xtick.labelsize": 7,
-    "ytick.labelsize": 7,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.linewidth": 0.6,
-    "xtick.major.width": 0.6,
-    "ytick.major.width": 0.6,
-    "xtick.major.size": 2.5,
-    "ytick.major.size": 2.5,
-    "axes.grid": True,
+    **dict.fromkeys(_INK, "#1a1a1a"),
+    **dict.fromkeys(_SMALL, 7),
+    **dict.fromkeys(("axes.labelsize", "figure.labelsize", "figure.titlesize"), 7.5),
+    **dict.fromkeys(("axes.spines.top", "axes.spines.right"), False),
+    **dict.fromkeys(("axes.linewidth", "xtick.major.width", "ytick.major.width"), 0.6),
+    **dict.fromkeys(("xtick.major.size", "ytick.major.size"), 2.5),
+    **dict.fromkeys(("axes.grid", "axes.axisbelow"), True),
     "grid.color": "#e3e3e3",
     "grid.linewidth": 0.5,
-    "axes.axisbelow": True,
     "lines.linewidth": 1.2,
     "lines.markersize": 3.5,
     "savefig.dpi": 300,
-    # A dollar sign in a model's name is a dollar sign.
-    "text.parse_math": False,
-    # Without a salt of its own every SVG would get other ids each time.
-    "svg.hashsalt": "mdlm-lm-eval",
+    "text.parse_math": False,  # a dollar sign in a model's name is a dollar sign
+    "svg.hashsalt": "mdlm-lm-eval",  # without a salt of its own every SVG would get other ids each time
 }
 # No dates, so that the same numbers make the same files.
 _METADATA: Mapping[str, dict[str, Any]] = {".svg": {"Date": None, "Creator": None}, ".png": {"Software": None}}
@@ -67,7 +56,8 @@ def save_figure(figure: Figure, path: Path) -> list[Path]:
     path.parent.mkdir(parents=True, exist_ok=True)
     files = [path.parent / f"{path.name}{suffix}" for suffix in _METADATA]
     for file, metadata in zip(files, _METADATA.values(), strict=True):
-        figure.savefig(file, metadata=metadata)
+        with matplotlib.rc_context({name: SETTINGS[name] for name in ("svg.hashsalt", "savefig.dpi")}):
+            figure.savefig(file, metadata=metadata)
     return files
 
 

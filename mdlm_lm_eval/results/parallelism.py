@@ -26,11 +26,10 @@ def accuracy_under_parallelism(points: Sequence[Point], best: float) -> float:
             f"AUP is not defined: the fastest point has {rest[-1][1]:g}%, more than {_MOST_POINTS_LOST:g} points below "
             f"the slowest one's {first[1]:g}%"
         )
-    area = first[0] * first[1]
-    before = first
+    area, before = first[0] * first[1], first
     for point in rest:
         if point[1] >= least:
-            heights = (accuracy * _weight(accuracy, best) for accuracy in (before[1], point[1]))
+            heights = (y * min(math.exp(-_PENALTY * (1 - y / best)), 1) if best else 0 for y in (before[1], point[1]))
             area += (point[0] - before[0]) * sum(heights) / 2
             before = point
     return area
@@ -42,7 +41,3 @@ def frontier(points: Sequence[Point]) -> list[bool]:
         not any(other != point and other[0] >= point[0] and other[1] >= point[1] for other in points)
         for point in points
     ]
-
-
-def _weight(accuracy: float, best: float) -> float:
-    return min(math.exp(-_PENALTY * (1 - accuracy / best)), 1.0) if best else 1.0

@@ -1,39 +1,30 @@
 """lm-eval's result files: where they lie, and what is kept of one. Everybody who reads one reads it here."""
 
-import json
 import math
 import os
-import re
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from mdlm_lm_eval.options import DecodingOptions, about, options_of, requirement
 from mdlm_lm_eval.results.files import UnusableFile, read_json
-from mdlm_lm_eval.results.privacy import published, published_command, published_instruction, published_text
-from mdlm_lm_eval.values import OptionError, must_be, shown
+from mdlm_lm_eval.results.names import BUILT_IN, recorded_name
+from mdlm_lm_eval.results.statistics import Interval, interval_over_tasks
+from mdlm_lm_eval.results.suite import suite_task
 
-if TYPE_CHECKING:
-    from lm_eval.result_schema import EvalResults
+_NORMAL_95 = 1.96
 
-READABLE_LM_EVAL = "0.4"
-_SHA256 = re.compile("[0-9a-f]{64}")
-_READABLE_VERSION = re.compile(rf"{re.escape(READABLE_LM_EVAL)}(\.[\w.+-]*)?")
-# Control characters beside those of lines, and those that turn the direction of what stands around them.
-_UNSHOWN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
-_MOST = 10**9  # masks, steps or tokens of a request
-_LONGEST_OPTION = 1000  # characters, of which a board's tables and headings are made
+_RUN_OPTIONS = ("batch_size", "device", "random_seed", "numpy_seed", "torch_seed", "fewshot_seed")
 
 
 @dataclass(frozen=True)
 class TaskResult:
     """What one task or group reports. Metrics are named as lm-eval does, `metric,filter`.
 
-    `generation` is the task's generation_kwargs, with the run's own; `effective` the ranges that `--model mdlm`
-    recorded, such as masks -> (200, 200), `cost` what its answers took (results/cost.py), empty where nobody counted.
+    `generation` is the task's generation_kwargs. Of `--model mdlm` only: `options` are the decoding or likelihood
+    options in effect, `asked_masks` the fewest and the most masks that were asked for, `effective` the ranges that it
+    recorded, such as steps -> (1, 1), `cost` what the answers took, `audit` what `cache_audit` found.
     `truncated_prompts` of its prompts did not fit into the model's context and lost their beginning.
     """
 
@@ -48,8 +39,11 @@ class TaskResult:
     output_type: str
     generation: Mapping[str, Any]
     metadata: Mapping[str, Any]
+    options: Mapping[str, Any]
+    asked_masks: tuple[int, int] | None
     effective: Mapping[str, tuple[int, int]]
     cost: Mapping[str, float]
+    audit: Mapping[str, Any]
     truncated_prompts: int
     unsafe_code: bool
 
@@ -60,10 +54,9 @@ class TaskResult:
 
 @dataclass(frozen=True)
 class ResultFile:
-    """One result file, without secrets and paths of the machine that wrote it.
+    """One result file. `groups` are lm-eval's groups with their members, `mdlm` is what `--model mdlm` recorded.
 
-    `groups` are lm-eval's groups with their members, `mdlm` is what `--model mdlm` recorded. `folders` has the names of
-    model and adapter as they were given, paths included: they may tell two models apart, and are never shown.
+    `folders` are model and adapter ("" for none) as they were given; `model` and `adapter` are their names.
     """
 
     path: str
@@ -74,6 +67,7 @@ class ResultFile:
     sweep: Mapping[str, Any]
     run_options: Mapping[str, Any]
     dtype: str
+    parameters: int | None
     limit: float | None
     chat_template: bool
     fewshot_as_multiturn: bool
@@ -86,15 +80,34 @@ class ResultFile:
     group_results: Mapping[str, TaskResult]
     groups: Mapping[str, tuple[str, ...]]
 
+    @property
+    def model(self) -> str:
+        """`built-in`, a hub id, or a folder's last part."""
+        return recorded_name(self.folders[0]) if self.folders[0] else self.model_kind
+
+    @property
+    def adapter(self) -> str | None:
+        """Likewise."""
+        return recorded_name(self.folders[1]) if self.folders[1] else None
+
+    def interval(self, result: TaskResult, metric: str) -> Interval:
+        """A score with its 95% interval: over tasks, clustered by word rule, for groups of the few-shot suite; else
+        1.96 standard errors over questions.
+        """
+        members = [self.tasks[name] for name in leaves(result.name, self.groups)] if result.name in self.groups else []
+        if members and all(suite_task(task.name) and metric in task.metrics for task in members):
+            return interval_over_tasks({task.name: task.metrics[metric] for task in members})
+        mean, error = result.metrics[metric], result.standard_errors.get(metric)
+        half = None if error is None else _NORMAL_95 * error
+        return Interval(mean, None if half is None else mean - half, None if half is None else mean + half, 1)
+
 
 def find_result_files(folder: Path, *, leave_out: Path | None = None) -> list[Path]:
     """All `*.json` files under `folder`, sorted, except hidden ones and those under `leave_out`."""
     found = []
     for parent, folders, names in os.walk(folder):
         folders[:] = [
-            name
-            for name in folders
-            if not name.startswith(".") and (leave_out is None or Path(parent, name).resolve() != leave_out)
+            name for name in folders if not name.startswith(".") and Path(parent, name).resolve() != leave_out
         ]
         found += [Path(parent, name) for name in names if name.endswith(".json") and not name.startswith(".")]
     return sorted(found)
@@ -103,247 +116,121 @@ def find_result_files(folder: Path, *, leave_out: Path | None = None) -> list[Pa
 def read_result_file(path: Path, name: str | None = None) -> ResultFile:
     """Reads one file, which is called `name` (its path by default) from then on. Raises UnusableFile."""
     content = read_json(path)
-    if not isinstance(content, dict) or not isinstance(content.get("results"), dict) or "config" not in content:
+    if not isinstance(content, dict) or not {"results", "config"} <= content.keys():
         raise UnusableFile("is no result file of lm-eval, which has 'results' and 'config'")
-    _check_version(content)
-    with unusable_if_different():
-        return _parse(content, name or str(path))
-
-
-@contextmanager
-def unusable_if_different() -> Iterator[None]:
-    """Turns what a file of another layout provokes into UnusableFile."""
     try:
-        yield
-    except UnusableFile:
-        raise
-    except (LookupError, TypeError, AttributeError, ValueError, OverflowError, RecursionError) as error:
-        what = f"{type(error).__name__}: {error}"[:200]
-        raise UnusableFile(f"differs from the result files of lm-eval {READABLE_LM_EVAL} ({what!r})") from error
+        return _parse(content, name or str(path))
+    except (LookupError, TypeError, AttributeError, ValueError) as error:
+        what = f"{type(error).__name__}: {error}"
+        raise UnusableFile(f"differs from the result files that this version reads ({what})") from error
 
 
-def is_number(value: object) -> bool:
-    """Whether a JSON value is a finite number."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-
-
-def leaves(group: str, groups: Mapping[str, tuple[str, ...]]) -> list[str]:
+def leaves(group: str, groups: Mapping[str, Sequence[str]]) -> list[str]:
     """The tasks of a group and of the groups inside it."""
     return [leaf for name in groups[group] for leaf in (leaves(name, groups) if name in groups else [name])]
 
 
-def _check_version(content: Mapping[str, Any]) -> None:
-    version = content.get("lm_eval_version")
-    if not isinstance(version, str):
-        raise UnusableFile(f"names no lm_eval_version; it must be a result file of lm-eval {READABLE_LM_EVAL}")
-    if not _READABLE_VERSION.fullmatch(version):
-        raise UnusableFile(f"was written by lm-eval {shown(version[:40])}; it must be {READABLE_LM_EVAL}")
-
-
-def _parse(content: "EvalResults", name: str) -> ResultFile:
-    raw: Mapping[str, Any] = content["config"]
-    config = published(raw)
-    mdlm, sweep = config.get("mdlm"), dict(config.get("mdlm_sweep") or {})
-    if isinstance(sweep.get("command"), str):
-        sweep["command"] = published_command(raw["mdlm_sweep"]["command"])
-    _check_decoding((mdlm or {}).get("decoding") or {})
-    for option, value in ((mdlm or {}).get("likelihood") or {}).items():
-        if isinstance(value, Mapping | list):
-            raise UnusableFile(f"records likelihood options that cannot be: {option}={shown(value)}")
-    # Of what a task recorded only numbers are shown; a model's own words are there, too.
-    _check_texts([config | {"mdlm": {key: value for key, value in (mdlm or {}).items() if key != "tasks"}}])
-    _check_texts([content.get(name) for name in ("system_instruction", "transformers_version", "pretty_env_info")])
-    _check_texts([content["results"], content.get("group_subtasks")])  # for the names in them
-    if not isinstance(config["model"], str):
-        raise UnusableFile(f"has model={shown(config['model'])}; it must be a name")
-    groups = {group: tuple(members) for group, members in content.get("group_subtasks", {}).items() if len(members) > 0}
+def _parse(content: Mapping[str, Any], name: str) -> ResultFile:
+    config: Mapping[str, Any] = content["config"]
+    mdlm, arguments = config.get("mdlm"), dict(config.get("model_args") or {})
+    groups = {group: tuple(members) for group, members in content.get("group_subtasks", {}).items() if members}
     tasks = {task: _task(content, task, mdlm or {}) for task in content["configs"]}
-    if not tasks:
-        raise UnusableFile("holds no task")
-    suite_hash = ((mdlm or {}).get("task_suite") or {}).get("sha256")
-    if suite_hash is not None and not (isinstance(suite_hash, str) and _SHA256.fullmatch(suite_hash)):
-        raise UnusableFile(f"records task_suite.sha256={shown(suite_hash)}; it must be 64 hexadecimal digits")
+    limit = config.get("limit")
+    facts = dict(line.split(": ", 1) for line in (content.get("pretty_env_info") or "").splitlines() if ": " in line)
+    versions = {
+        "lm_eval": content.get("lm_eval_version"),
+        "mdlm_lm_eval": (mdlm or {}).get("package_version"),
+        "transformers": content.get("transformers_version"),
+        "torch": facts.get("PyTorch version"),
+        "python": facts.get("Python version", "").split(" ")[0],
+    }
+    model = next((arguments[key] for key in ("pretrained", "model", "path") if arguments.get(key)), "")
     return ResultFile(
         path=name,
         model_kind=config["model"],
-        model_args=_arguments(config.get("model_args")),
-        gen_kwargs=_arguments(config.get("gen_kwargs")),
-        mdlm={key: value for key, value in mdlm.items() if key != "tasks"} if mdlm else None,
-        sweep=sweep,
-        run_options={
-            key: config.get(key)
-            for key in ("batch_size", "device", "random_seed", "numpy_seed", "torch_seed", "fewshot_seed")
-        },
+        model_args=arguments,
+        gen_kwargs=dict(config.get("gen_kwargs") or {}),
+        mdlm=mdlm,
+        sweep=config.get("mdlm_sweep") or {},
+        run_options={key: config.get(key) for key in _RUN_OPTIONS},
         dtype=str(config.get("model_dtype", "")).removeprefix("torch."),
-        limit=_limit(config.get("limit"), tasks.values()),
+        parameters=config.get("model_num_parameters"),
+        limit=None if limit is None or all(t.n_questions == t.n_original for t in tasks.values()) else float(limit),
         chat_template=bool(content.get("chat_template")),
         fewshot_as_multiturn=bool(content.get("fewshot_as_multiturn")),
-        system_instruction=published_instruction(str(content.get("system_instruction") or "")) or None,
-        versions=_versions(content, mdlm or {}),
-        date=_date(content.get("date")),
-        suite_hash=suite_hash,
-        folders=_given_names(raw),
+        system_instruction=content.get("system_instruction") or None,
+        versions={package: str(version) for package, version in versions.items() if version},
+        date=datetime.fromtimestamp(content["date"], UTC).isoformat(timespec="seconds") if "date" in content else "",
+        suite_hash=((mdlm or {}).get("task_suite") or {}).get("sha256"),
+        folders=(mdlm["pretrained"] or BUILT_IN, mdlm["adapter"] or "") if mdlm else (model, arguments.get("peft", "")),
         tasks=tasks,
         group_results={group: _group(content, group, groups, tasks) for group in content.get("groups", {})},
         groups=groups,
     )
 
 
-def _check_decoding(recorded: Mapping[str, Any]) -> None:
-    """Raises UnusableFile for values that no run can have had. Rules may be another package's, which is not here."""
-    for declared in options_of(DecodingOptions):
-        name, value = declared.name, recorded.get(declared.name, declared.default)
-        try:
-            if about(declared).choices is not None:
-                if not isinstance(value, str):
-                    raise must_be(name, "a text", json.dumps(value))
-            elif vars(DecodingOptions().override({name: value}))[name] != value:  # text, as typed
-                raise must_be(name, requirement(declared), json.dumps(value))
-        except OptionError as error:
-            raise UnusableFile(f"records what cannot be: {error}") from error
-    for name, value in recorded.items():
-        if len(f"{name}={value}") > _LONGEST_OPTION:
-            raise UnusableFile(f"records {shown(name)}={shown(value)}; at most {_LONGEST_OPTION} characters are shown")
-
-
-def _check_texts(value: object) -> None:
-    """Raises UnusableFile where any text has characters that are not shown."""
-    if isinstance(value, str):
-        if _UNSHOWN.search(value):
-            raise UnusableFile(f"holds {shown(value)}; control characters are not shown")
-    elif isinstance(value, Mapping):
-        _check_texts([*value.keys(), *value.values()])
-    elif isinstance(value, list):
-        for inner in value:
-            _check_texts(inner)
-
-
 def _task(content: Mapping[str, Any], name: str, mdlm: Mapping[str, Any]) -> TaskResult:
     config, counts = content["configs"][name], content["n-samples"][name]
-    effective = mdlm.get("tasks", {}).get(name, {})
+    recorded = mdlm.get("tasks", {}).get(name, {})
+    settings = mdlm["settings"] if mdlm else ()
     return TaskResult(
         name=name,
         version=str(content["versions"][name]),
         shots=int(content["n-shot"][name]),
         n_questions=int(counts["effective"]),
         n_original=int(counts["original"]),
-        output_type=str(config.get("output_type", "")),
-        generation=dict(config.get("generation_kwargs") or {}),
-        metadata=published(dict(config.get("metadata") or {})),
-        effective={
-            key: _range(name, key, value, least=int(key == "masks" and config.get("output_type") == "generate_until"))
-            for key, value in effective.items()
-            if isinstance(value, list)
-        },
-        cost=_cost(effective),
-        truncated_prompts=int(effective.get("truncated_prompts", 0)),
+        output_type=config.get("output_type", ""),
+        generation=config.get("generation_kwargs") or {},
+        metadata=config.get("metadata") or {},
+        options=next((one["options"] for one in settings if name in one["tasks"]), {}),
+        asked_masks=tuple(recorded["asked_masks"]) if "asked_masks" in recorded else None,
+        effective={key: (value[0], value[1]) for key, value in recorded.items() if isinstance(value, list)},
+        cost={**recorded.get("cost", {}), **({"requests": recorded["requests"]} if "requests" in recorded else {})},
+        audit=recorded.get("audit") or {},
+        truncated_prompts=recorded.get("truncated_prompts", 0),
         unsafe_code=bool(config.get("unsafe_code")),
         **_metrics(content["results"][name], content.get("higher_is_better", {}).get(name, {})),
     )
 
 
-def _range(task: str, name: str, bounds: list[Any], *, least: int) -> tuple[int, int]:
-    low, high = int(bounds[0]), int(bounds[1])
-    if not least <= low <= high <= _MOST:
-        raise UnusableFile(f"records {name}={shown(bounds)} for {task!r}, which no run can have had")
-    return low, high
-
-
 def _group(
-    content: Mapping[str, Any], name: str, groups: Mapping[str, tuple[str, ...]], tasks: Mapping[str, TaskResult]
+    content: Mapping[str, Any], name: str, groups: Mapping[str, Sequence[str]], tasks: Mapping[str, TaskResult]
 ) -> TaskResult:
     members = [tasks[task] for task in leaves(name, groups)]
-    shots, versions = {task.shots for task in members}, content["versions"]
-    if len(shots) > 1:
-        raise UnusableFile(f"mixes {sorted(shots)} shots in the group {name!r}; it must be one number of shots")
-    return TaskResult(
+    first, asked = members[0], [task.asked_masks for task in members if task.asked_masks]
+    costs = [task.cost for task in members]
+    return replace(
+        first,
         name=name,
-        version=str(versions[name] if name in versions else members[0].version),
-        shots=shots.pop(),
+        version=str(content["versions"].get(name, first.version)),
         n_questions=sum(task.n_questions for task in members),
         n_original=sum(task.n_original for task in members),
-        output_type=members[0].output_type,
-        generation=members[0].generation,
         metadata={},
-        effective=_widest([task.effective for task in members]),
-        cost=_sum_of_costs([task.cost for task in members]),
+        asked_masks=(min(low for low, _ in asked), max(high for _, high in asked)) if asked else None,
+        effective={
+            key: (min(task.effective[key][0] for task in members), max(task.effective[key][1] for task in members))
+            for key in set(first.effective).intersection(*(task.effective for task in members))
+        },
+        cost={
+            key: (max if key == "peak_memory_bytes" else sum)(cost[key] for cost in costs)
+            for key in set(costs[0]).intersection(*costs)
+            if not key.endswith("_per_forward")
+        },
+        audit={},
         truncated_prompts=sum(task.truncated_prompts for task in members),
-        unsafe_code=False,
-        **_metrics(content["groups"][name], members[0].higher_is_better),
+        **_metrics(content["groups"][name], first.higher_is_better),
     )
 
 
-def _widest(ranges: list[Mapping[str, tuple[int, int]]]) -> dict[str, tuple[int, int]]:
-    names = set(ranges[0]).intersection(*ranges)
-    return {name: (min(one[name][0] for one in ranges), max(one[name][1] for one in ranges)) for name in sorted(names)}
-
-
-def _cost(recorded: Mapping[str, Any]) -> dict[str, float]:
-    amounts = {**recorded.get("cost", {}), "requests": recorded.get("requests")}
-    return {name: float(amount) for name, amount in amounts.items() if is_number(amount)}
-
-
-def _sum_of_costs(costs: list[Mapping[str, float]]) -> dict[str, float]:
-    """Of a group: sums, except where a member counted nothing."""
-    names = set(costs[0]).intersection(*costs)
-    return {name: sum(cost[name] for cost in costs) for name in sorted(names)}
-
-
-def _metrics(result: Mapping[str, Any], higher_is_better: Mapping[str, Any]) -> dict[str, Any]:
-    values = {key: value for key, value in result.items() if "," in key and is_number(value)}
+def _metrics(result: Mapping[str, Any], higher_is_better: Mapping[str, bool]) -> dict[str, Any]:
+    values = {
+        key: float(value)
+        for key, value in result.items()
+        if "," in key and isinstance(value, int | float) and math.isfinite(value)
+    }
     errors = {key: value for key, value in values.items() if "_stderr," in key}
     return {
-        "metrics": {key: float(value) for key, value in values.items() if key not in errors},
-        "standard_errors": {key.replace("_stderr,", ","): float(value) for key, value in errors.items()},
-        "higher_is_better": {key: value is True for key, value in higher_is_better.items()},
+        "metrics": {key: value for key, value in values.items() if key not in errors},
+        "standard_errors": {key.replace("_stderr,", ","): value for key, value in errors.items()},
+        "higher_is_better": higher_is_better,
     }
-
-
-def _arguments(arguments: object) -> dict[str, Any]:
-    """Model arguments or gen_kwargs, which lm-eval before 0.4.9 kept as `name=value,name=value`."""
-    if isinstance(arguments, str):
-        pairs = [pair.partition("=") for pair in arguments.split(",") if pair]
-        arguments = {name: value for name, _, value in pairs}
-    return dict(arguments or {})  # type: ignore[call-overload]
-
-
-def _given_names(config: Mapping[str, Any]) -> tuple[str, str]:
-    """Of model and adapter, "" where the file has none."""
-    mdlm, arguments = config.get("mdlm") or {}, _arguments(config.get("model_args"))
-    keys = ("pretrained", "model", "path", "engine")
-    model = mdlm.get("pretrained") or next((arguments[key] for key in keys if key in arguments), None)
-    names = model or "", mdlm.get("adapter") or arguments.get("peft") or ""
-    for name in names:
-        if not isinstance(name, str):
-            raise UnusableFile(f"names a model {shown(name)}; it must be a text")
-    return names
-
-
-def _limit(limit: object, tasks: Iterable[TaskResult]) -> float | None:
-    """None where all questions were asked, whatever limit was given."""
-    if limit is None:
-        return None
-    if not is_number(limit):
-        raise UnusableFile(f"has limit={limit!r}; it must be a number or null")
-    if all(task.n_questions == task.n_original for task in tasks):
-        return None
-    return float(limit)  # type: ignore[arg-type]
-
-
-def _versions(content: Mapping[str, Any], mdlm: Mapping[str, Any]) -> dict[str, str]:
-    environment = str(content.get("pretty_env_info") or "")
-    facts = dict(line.split(": ", 1) for line in environment.splitlines() if ": " in line)
-    found = {
-        "lm_eval": content["lm_eval_version"],
-        "mdlm_lm_eval": mdlm.get("package_version"),
-        "transformers": content.get("transformers_version"),
-        "torch": facts.get("PyTorch version"),
-        "python": facts.get("Python version", "").split(" ")[0],
-    }
-    return {name: published_text(str(version)) for name, version in found.items() if version}
-
-
-def _date(date: object) -> str:
-    if not is_number(date):
-        return ""
-    return datetime.fromtimestamp(float(date), UTC).isoformat(timespec="seconds")  # type: ignore[arg-type]

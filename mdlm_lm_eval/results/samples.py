@@ -1,45 +1,55 @@
-"""Answers to single questions, out of the files that lm-eval writes with `--log_samples`."""
+"""Answers to single questions, from the files of lm-eval's `--log_samples` (also compressed, `.jsonl.gz`)."""
 
+import gzip
 import json
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from mdlm_lm_eval.results.files import UnusableFile, read_bytes
-from mdlm_lm_eval.results.result_file import is_number
-from mdlm_lm_eval.results.sentences import one_line
+from mdlm_lm_eval.results.files import UnusableFile
 
-_MOST_BYTES = 2**30  # prompts of 16,000 questions take some 50 MB
-
-# What tells a question: its number and the digest of its document.
+# What identifies a question: its number and the digest of its document.
 Question = tuple[int, str]
 
 
 def samples_path(result: Path, task: str) -> Path | None:
     """The samples of a task beside a result file, None where there are none."""
-    date = result.stem.rpartition("_")[2]  # has no underscore, and the name that was asked for may have some
-    path = result.with_name(f"samples_{task}_{date}.jsonl")
-    return path if path.exists() else None
+    date = result.stem.rpartition("_")[2]  # has no underscore; a name of the user's own may have some
+    paths = (result.with_name(f"samples_{task}_{date}.jsonl{ending}") for ending in ("", ".gz"))
+    return next((path for path in paths if path.exists()), None)
 
 
 def read_samples(path: Path) -> list[dict[str, Any]]:
-    """The lines of a file of samples. Raises UnusableFile."""
+    """The lines of a file of samples. Raises UnusableFile where it is cut off."""
     try:
-        return [dict(json.loads(line)) for line in read_bytes(path, at_most=_MOST_BYTES).splitlines()]
-    except (ValueError, TypeError, RecursionError) as error:
-        raise UnusableFile(f"holds no samples of lm-eval in {path.name!r} ({one_line(error)})") from error
+        with (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8") as lines:
+            return [json.loads(line) for line in lines]
+    except (ValueError, EOFError, gzip.BadGzipFile) as error:
+        raise UnusableFile(f"has samples that cannot be read: {path.name!r} ({error})") from error
 
 
 def read_scores(path: Path) -> Mapping[str, Mapping[Question, float]]:
-    """Metric (`metric,filter`) -> question -> score. Raises UnusableFile."""
-    scores: dict[str, dict[Question, float]] = {}
-    try:
-        for sample in read_samples(path):
-            question = int(sample["doc_id"]), str(sample["doc_hash"])
-            for metric in sample["metrics"]:
-                value: Any = sample.get(metric)
-                if is_number(value):
-                    scores.setdefault(f"{metric},{sample['filter']}", {})[question] = float(value)
-    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-        raise UnusableFile(f"holds no samples of lm-eval in {path.name!r} ({one_line(error)})") from error
+    """Metric (`metric,filter`) -> question -> score, of metrics that are one number per question."""
+    scores: dict[str, dict[Question, float]] = defaultdict(dict)
+    for sample in read_samples(path):
+        for metric in sample["metrics"]:
+            if isinstance(sample[metric], int | float):
+                question = int(sample["doc_id"]), str(sample["doc_hash"])
+                scores[f"{metric},{sample['filter']}"][question] = float(sample[metric])
     return scores
+
+
+def pair_accuracy(samples: Iterable[Mapping[str, Any]], metric: str = "exact_match") -> tuple[float, int]:
+    """Share of the sets of `mdlm_rules` whose three askings are all right, and the number of sets.
+
+    `samples` are the lines of all 16 tasks together. Sets that were not asked three times (`--limit`) do not count.
+    Raises ValueError where no set was.
+    """
+    askings: dict[str, list[float]] = defaultdict(list)
+    for sample in samples:
+        askings[sample["doc"]["set"]].append(sample[metric])
+    whole = [min(scores) for scores in askings.values() if len(scores) == 3]
+    if not whole:
+        raise ValueError("no set was asked under all three of its rules")
+    return sum(whole) / len(whole), len(whole)

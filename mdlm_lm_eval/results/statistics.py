@@ -1,68 +1,111 @@
-"""Means, 95% intervals, and differences on the same tasks or questions."""
+"""Means, 95% intervals, and differences on the same tasks or questions.
+
+Tasks that share a word rule are not independent (their intra-class correlation is about 0.7), so intervals over tasks
+are clustered by rule: Student's t over clusters. A test simulates their coverage.
+"""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean, stdev
+from functools import cache
+from statistics import fmean
+
+from mdlm_lm_eval.results.suite import cluster_of
 
 _BOOTSTRAP_SAMPLES = 10_000
 
 
 @dataclass(frozen=True)
 class Interval:
-    """A mean and the 95% interval around it, whose ends are None where `n` values tell nothing of it."""
+    """A mean and the 95% interval around it; its ends are None where `n` independent values say nothing about it.
+
+    `least` and `most` are the one-sided 95% bounds.
+    """
 
     mean: float
     low: float | None
     high: float | None
     n: int
+    least: float | None = None
+    most: float | None = None
 
     @property
     def half_width(self) -> float | None:
-        """What stands after ±."""
+        """The number after ±."""
         return None if self.low is None or self.high is None else (self.high - self.low) / 2
 
     @property
+    def is_significant(self) -> bool:
+        """Whether the interval leaves out zero."""
+        return self.low is not None and self.high is not None and not self.low <= 0 <= self.high
+
+    @property
     def in_words(self) -> str:
-        """Such as "13.3 ± 6.3", or the mean alone."""
+        """Such as "13.3 ± 9.3", or the mean alone."""
         return f"{self.mean:.1f}" if self.half_width is None else f"{self.mean:.1f} ± {self.half_width:.1f}"
+
+    @property
+    def with_significance(self) -> str:
+        """The same; where it is not significant it says so, with the one-sided bound."""
+        if self.half_width is None or self.is_significant or self.most is None:
+            return self.in_words
+        return f"{self.in_words}, not significant (95%), at most {self.most:.1f}"
 
     def scaled(self, factor: float) -> "Interval":
         """In other units, such as percentage points."""
-        low, high = (None if end is None else factor * end for end in (self.low, self.high))
-        return Interval(factor * self.mean, low, high, self.n)
+        ends = (self.low, self.high, self.least, self.most)
+        low, high, least, most = (None if end is None else factor * end for end in ends)
+        return Interval(factor * self.mean, low, high, self.n, least, most)
 
 
 @dataclass(frozen=True)
 class McNemar:
-    """Of questions that one model answers and the other does not; `p` is the exact two-sided probability."""
+    """Questions that only one of two models answers; `p` is the exact two-sided probability."""
 
     only_first: int
     only_second: int
     p: float
 
 
-def t_quantile(n: int) -> float:
-    """What the standard error of `n` values, two or more, is multiplied by for half their 95% interval."""
+@cache
+def _t(degrees: int, quantile: float) -> float:
     from scipy.special import stdtrit
 
-    return float(stdtrit(n - 1, 0.975))
+    return float(stdtrit(degrees, quantile))
+
+
+def clustered_interval(values: Sequence[float], clusters: Sequence[Hashable]) -> Interval:
+    """The mean of values that are independent between clusters, with Student's t interval of (clusters - 1) degrees.
+
+    For clusters of one size this is the t interval over their means (Cameron and Miller 2015, equation 11).
+    """
+    mean, sums = fmean(values), dict.fromkeys(clusters, 0.0)
+    for value, cluster in zip(values, clusters, strict=True):
+        sums[cluster] += value - mean
+    n = len(sums)
+    if n < 2:
+        return Interval(mean, None, None, n)
+    error = math.sqrt(n / (n - 1) * sum(total * total for total in sums.values())) / len(values)
+    both, one = _t(n - 1, 0.975) * error, _t(n - 1, 0.95) * error
+    return Interval(mean, mean - both, mean + both, n, mean - one, mean + one)
 
 
 def t_interval(values: Sequence[float]) -> Interval:
-    """Mean of independent values, such as tasks, with Student's t interval of n - 1 degrees of freedom."""
-    if len(values) < 2:
-        return Interval(fmean(values), None, None, len(values))
-    half = t_quantile(len(values)) * stdev(values) / math.sqrt(len(values))
-    return Interval(fmean(values), fmean(values) - half, fmean(values) + half, len(values))
+    """Mean of independent values with Student's t interval of n - 1 degrees of freedom."""
+    return clustered_interval(values, range(len(values)))
+
+
+def interval_over_tasks(scores: Mapping[str, float]) -> Interval:
+    """Mean over tasks (name -> score), clustered by what they share: the few-shot tasks by their rule."""
+    return clustered_interval([*scores.values()], [cluster_of(task) for task in scores])
 
 
 def paired_interval(first: Mapping[str, float], second: Mapping[str, float]) -> Interval:
-    """`second - first` on the tasks that both have, by the t interval of the differences per task.
+    """`second - first` on the tasks that both have, by the clustered interval of the differences.
 
     Raises KeyError where their tasks differ.
     """
-    return t_interval([second[task] - first[task] for task in {**first, **second}])
+    return interval_over_tasks({task: second[task] - first[task] for task in {**first, **second}})
 
 
 def paired_drop(scores: Iterable[Mapping[str, float]]) -> Interval:
@@ -98,5 +141,5 @@ def paired_bootstrap(by_task: Mapping[str, Sequence[tuple[float, float]]]) -> In
         drawn = generator.multinomial(counts.sum(), counts / counts.sum(), size=_BOOTSTRAP_SAMPLES)
         samples += drawn @ values / counts.sum() / len(by_task)
         means.append(float(counts @ values / counts.sum()))
-    low, high = np.percentile(samples, [2.5, 97.5])
-    return Interval(fmean(means), float(low), float(high), sum(map(len, by_task.values())))
+    low, high, least, most = map(float, np.percentile(samples, [2.5, 97.5, 5, 95]))
+    return Interval(fmean(means), low, high, sum(map(len, by_task.values())), least, most)

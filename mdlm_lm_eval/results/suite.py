@@ -11,20 +11,22 @@ import yaml
 
 from mdlm_lm_eval import tasks_path
 
-# The suite within the tasks folder; what else lies there has versions of its own.
-_TASK_FOLDERS = ("context", "slot", "position", "locality")
+# The suite within the tasks folder; other tasks there have versions of their own.
+_TASK_FOLDERS = ("context", "slot", "position", "locality", "rules")
 _SOURCES = (
     "words",
     "few_shot.py",
     "prompts.py",
     "questions.py",
+    "rule_sets.py",
     "settings.py",
     "_suite_yaml",
     "_open_ended_yaml",
     "_fixed_slot_yaml",
 )
 _NAME = re.compile(
-    r"mdlm_(?P<task>[a-z]+_[a-z]+?)(?P<slot>_slot)?((_(?P<question>left|middle|right))?_pos(?P<position>\d+))?"
+    r"mdlm_(?P<rules>rules_)?(?P<task>[a-z]+_[a-z]+?)"
+    r"(?P<slot>_slot)?((_(?P<question>left|middle|right))?_pos(?P<position>\d+))?"
 )
 
 
@@ -32,10 +34,12 @@ _NAME = re.compile(
 class SuiteTask:
     """One task of the suite. `task` is rule and distractor, which all of a task's variants share.
 
-    `question` is None in the open-ended tasks, `position` in the mixed ones.
+    `asks` is the family of its questions, mdlm_context or mdlm_rules. `question` is None in the open-ended tasks,
+    `position` in the mixed ones.
     """
 
     task: str
+    asks: str
     is_slot: bool
     question: str | None
     position: int | None
@@ -43,23 +47,23 @@ class SuiteTask:
     @property
     def group(self) -> str:
         """The group that this task counts to."""
+        start = "mdlm" if self.asks == "mdlm_context" else self.asks
         if self.position is None:
-            return "mdlm_slot" if self.is_slot else "mdlm_context"
+            return f"{start}_slot" if self.is_slot else self.asks
         if self.question is None:
-            return f"mdlm_position_pos{self.position}"
-        return f"mdlm_locality_{self.question}_pos{self.position}"
+            return f"{start}_position_pos{self.position}"
+        return f"{start}_locality_{self.question}_pos{self.position}"
 
     @property
     def is_open_ended(self) -> bool:
-        """Whether masks follow the prompt; else the answer's mask stands in its text."""
+        """Whether masks follow the prompt; else the answer's mask is inside its text."""
         return not self.is_slot and self.question is None
 
 
 @cache
 def task_names() -> frozenset[str]:
     """Rule and distractor of every task, such as `country_smallest`."""
-    names = (path.stem.removeprefix("mdlm_") for path in (tasks_path() / "context").glob("mdlm_*_*.yaml"))
-    return frozenset(names)
+    return frozenset(path.stem.removeprefix("mdlm_") for path in (tasks_path() / "context").glob("mdlm_*_*.yaml"))
 
 
 @cache
@@ -75,7 +79,15 @@ def suite_task(name: str) -> SuiteTask | None:
     if match is None or match["task"] not in task_names() or (match["slot"] and match["position"]):
         return None
     position = None if match["position"] is None else int(match["position"])
-    return SuiteTask(match["task"], bool(match["slot"]), match["question"], position)
+    asks = "mdlm_rules" if match["rules"] else "mdlm_context"
+    return SuiteTask(match["task"], asks, bool(match["slot"]), match["question"], position)
+
+
+@cache
+def cluster_of(task: str) -> str:
+    """What a task shares with others: the word rule of a few-shot task; any other task stands alone."""
+    known = suite_task(task if task.startswith("mdlm_") else f"mdlm_{task}")
+    return known.task.rpartition("_")[0] if known else task
 
 
 def suite_info(names: Iterable[str]) -> dict[str, str]:

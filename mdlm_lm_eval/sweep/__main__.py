@@ -4,41 +4,31 @@
     mdlm-sweep --config e07 --model_args pretrained=GSAI-ML/LLaDA-8B-Base,dtype=bfloat16 --output_path results
     mdlm-sweep --config e09 --peft none,out/adapter --output_path results
 
-Every cell of the grid is written as an ordinary lm-eval result file as soon as it is done. The same command continues
-a killed sweep; started several times at once, on one machine or many, it shares the work. docs/sweeps.md says more.
+Every cell of the grid becomes an ordinary lm-eval result file as soon as it is done. The same command continues a
+killed sweep; started several times on one folder, it shares the work. docs/sweeps.md says more.
 """
 
 import argparse
 import os
-import signal
 import sys
-from dataclasses import fields
-from importlib.util import find_spec
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import yaml
+from lm_eval._cli.utils import handle_cli_value_string
 
 from mdlm_lm_eval import __version__
-from mdlm_lm_eval.command_line import NamedValues
-from mdlm_lm_eval.ending import ending_well, importing
-from mdlm_lm_eval.options import (
-    DecodingOptions,
-    LikelihoodOptions,
-    OptionError,
-    about,
-    options_of,
-    requirement,
-    unknown_option,
-)
-from mdlm_lm_eval.results.sentences import one_line
-from mdlm_lm_eval.sweep.ray_options import EXECUTORS, RayOptions
-from mdlm_lm_eval.values import must_be
-from mdlm_lm_eval.yaml_settings import read_yaml
+from mdlm_lm_eval.command_line import NamedValues, ending_well
+from mdlm_lm_eval.options import OptionError, about, unknown_option
+from mdlm_lm_eval.sweep.plan import OPTIONS, Sweep, plan
 
 COMMAND = "mdlm-sweep"
 RECIPES = Path(__file__).parent / "recipes"
-_LARGEST_FILE = 1_000_000  # bytes
+# Settings that say where cells run and where results go.
+PLACES = ("output_path", "status", "shard", "executor", "address", "workers", "gpus_per_worker")
+_NAMED = ("model_args", "gen_kwargs", "wandb_args", "trackio_args")
 
 
 def main() -> None:
@@ -46,70 +36,88 @@ def main() -> None:
     # lm-eval shows a bar for every task whose prompts it builds; those of cells and of requests are shown all the same.
     os.environ.setdefault("TQDM_DISABLE", "1")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    signal.signal(signal.SIGTERM, _stop)  # as schedulers stop a job; claims are given back
+    # Processes of one launcher (`torchrun`) share cells as any others do; lm-eval would share each cell's questions.
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"):
+        os.environ.pop(name, None)
     with ending_well(COMMAND, after_stop="the same command goes on"):
-        settings = _settings()
-        for name in ("status", "output_path"):
-            if not isinstance(settings.get(name, ""), str):
-                raise OptionError(f"{name} must be the name of a folder, not {settings[name]}")
-        if "status" in settings:
-            if not settings["status"]:
-                raise OptionError("--status is not set; name a sweep's --output_path")
-            from mdlm_lm_eval.sweep.status import status_of
-
-            print(status_of(Path(settings["status"])))
-            return
-        failures = _run(settings)
+        settings = settings_of(sys.argv[1:])
+        places = {name: settings.pop(name) for name in PLACES if name in settings}
+        failures = _run(plan(settings), **places)
     sys.exit(1 if failures else 0)
 
 
-def _run(settings: dict[str, Any]) -> list[str]:
-    """Runs a sweep and says what came out; returns the failures."""
-    output = settings.pop("output_path", None)
-    if not output:
+def _run(
+    sweep: Sweep, output_path: str = "", status: bool = False, shard: str = "0/1", executor: str = "here", **on_ray: Any
+) -> dict[str, str]:
+    """Runs a sweep, or says how far it is, and prints what came out; returns the failures."""
+    if not output_path:
         raise OptionError("--output_path is not set; name a folder, such as results")
-    executor, on_ray = _executor(settings)
+    if executor not in ("here", "ray"):
+        raise OptionError(f"executor must be here or ray, not {executor}")
+    if on_ray and executor != "ray":
+        raise OptionError(f"--{next(iter(on_ray))} is for --executor ray")
     # Heavy imports wait until the command line is known to be right.
-    with importing(COMMAND):
-        from mdlm_lm_eval.sweep.plan import plan
+    from mdlm_lm_eval.sweep import status as reports
+    from mdlm_lm_eval.sweep.claims import Claims
+    from mdlm_lm_eval.sweep.run import Tasks, run_here
 
-    sweep = plan(settings)
+    tasks = Tasks(sweep)
+    sweep = tasks.expanded()
+    sweep = replace(sweep, cells=sweep.cells[_part(shard)])
+    claims = Claims(sweep, Path(output_path))
+    if status:
+        print(reports.status(claims))
+        return {}
     if executor == "ray":
-        if find_spec("ray") is None:
-            raise OptionError("--executor ray needs Ray: pip install 'mdlm-lm-eval[ray]'")
-        from mdlm_lm_eval.sweep.ray_executor import RaySweep
+        from mdlm_lm_eval.sweep.ray_executor import run_on_ray
 
-        run: Any = RaySweep(sweep, Path(output), on_ray)
+        run_on_ray(sweep, claims, **on_ray)
     else:
-        from mdlm_lm_eval.sweep.runner import SweepRun
-
-        run = SweepRun(sweep, Path(output))
-    run.run()
-    if run.board is None:
-        return []  # the first process of a `torchrun` says it all
-    report = run.report()
-    print(report.table())
-    for failure in run.failures:
-        print(f"{COMMAND}: failed: {failure}", file=sys.stderr)
-    if command := report.next_command():
-        print(f"{COMMAND}: next: {command}", file=sys.stderr)
-    print(f"{COMMAND}: {report.summary()}", file=sys.stderr)
-    return list(run.failures)
+        run_here(sweep, tasks, claims)
+    done = [cell for cell in sweep.cells if sweep.name(cell) not in claims.failures]
+    print(reports.table(sweep, done, claims.output))
+    for name, sentence in claims.failures.items():
+        print(f"{COMMAND}: failed: {name}: {sentence}", file=sys.stderr)
+    n_done = f"{len(done)} of {len(sweep.cells)} cells are done in {output_path}, {claims.own} by this process"
+    print(f"{COMMAND}: {n_done}", file=sys.stderr)
+    return claims.failures
 
 
-def _executor(settings: dict[str, Any]) -> tuple[str, RayOptions]:
-    """Takes what says where cells run out of the settings."""
-    executor = str(settings.pop("executor", EXECUTORS[0]))
-    if executor not in EXECUTORS:
-        raise must_be("executor", f"one of {', '.join(EXECUTORS)}", executor)
-    given = {field.name: settings.pop(field.name) for field in fields(RayOptions) if field.name in settings}
-    if given and executor != "ray":
-        raise OptionError(f"--{next(iter(given))} is for --executor ray")
-    return executor, RayOptions.parse(given)
+def _part(shard: str) -> slice:
+    """Every n-th cell for `i/n`: a Slurm array's index from 0, and its size."""
+    index, _, n = shard.partition("/")
+    if not (index.isdigit() and n.isdigit() and int(index) < int(n)):
+        raise OptionError(f"--shard {shard}: must be I/N with I from 0 to N - 1, such as 0/16")
+    return slice(int(index), None, int(n))
 
 
-def _stop(number: int, frame: object) -> None:
-    raise KeyboardInterrupt
+def settings_of(words: Sequence[str]) -> dict[str, Any]:
+    """What a command line says, on top of the file that it names. Raises OptionError for a name that is no option."""
+    parser = _parser()
+    known, rest = parser.parse_known_args(words)
+    if rest:
+        name, _, value = rest[0].removeprefix("--").partition("=")
+        names = [action.dest for action in parser._actions]
+        raise unknown_option("option", name, value or " ".join(rest[1:2]), names)
+    given = vars(known)
+    settings = yaml.safe_load(_file(given.pop("config")).read_text(encoding="utf-8")) if "config" in given else {}
+    if "metadata" in given:
+        given["metadata"] = dict(pair.partition("=")[::2] for pair in given["metadata"])
+    for name in (*_NAMED, "metadata"):
+        if name in given:
+            given[name] = (settings.get(name) or {}) | given[name]
+    if "grids" in settings:  # what the command line says holds for every grid of the file
+        settings["grids"] = [{name: grid[name] for name in grid if name not in given} for grid in settings["grids"]]
+    return settings | given
+
+
+def _file(config: str) -> Path:
+    """A file, or the packaged one whose name begins so."""
+    matches = [Path(config)] if Path(config).is_file() else sorted(RECIPES.glob(f"{config}*.yaml"))
+    if len(matches) != 1:
+        packaged = ", ".join(path.stem for path in matches or sorted(RECIPES.glob("*.yaml")))
+        raise OptionError(f"--config {config}: must name a file, or one of {packaged}")
+    return matches[0]
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -121,111 +129,39 @@ def _parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
         argument_default=argparse.SUPPRESS,
     )
-    parser.add_argument(
-        "--config", metavar="NAME", help=f"a YAML of these settings: a file, or one of {', '.join(_packaged())}"
-    )
+    recipes = ", ".join(sorted(path.stem for path in RECIPES.glob("*.yaml")))
+    parser.add_argument("--config", metavar="NAME", help=f"a YAML of these settings: a file, or one of {recipes}")
     parser.add_argument("--output_path", metavar="FOLDER", help="where results go")
     parser.add_argument("--version", action="version", version=f"{COMMAND} {__version__}")
-    parser.add_argument("--status", metavar="FOLDER", help="say what is done, running, failed and missing there")
     where = parser.add_argument_group("where cells run; docs/cluster.md says more")
-    where.add_argument("--executor", help="here (default), in this process; ray, on a Ray cluster")
+    where.add_argument("--status", action="store_true", help="only list what is done and what is missing")
+    where.add_argument("--shard", metavar="I/N", help="only every N-th cell, beginning with the I-th, from 0")
+    where.add_argument("--executor", help="here (default), in this process; ray, on a Ray cluster (the extra ray)")
     where.add_argument("--address", help="of the Ray cluster: auto, or HOST:PORT; one is started here without it")
-    where.add_argument("--workers", help="how many at once; one a GPU, or a node without")
-    where.add_argument("--gpus_per_worker", help="1; 0 where the cluster has none")
+    where.add_argument("--workers", type=int, help="how many at once; one a GPU, or a node without")
+    where.add_argument("--gpus_per_worker", type=float, help="1; 0 where the cluster has none")
     axes = parser.add_argument_group("axes of the grid: one value, or several with commas between them")
-    axes.add_argument("--tasks", help="tasks and groups, each a cell of its own; * stands for anything")
+    axes.add_argument("--tasks", help="tasks and groups, each a cell of its own; * matches anything")
     axes.add_argument("--peft", help="adapters; none is the model without one")
     axes.add_argument("--metadata", nargs="+", metavar="KEY=VALUES", help="of tasks: fewshot_distractors=0,10,20,30")
     axes.add_argument("--num_fewshot", help="shots of tasks outside the suite")
     axes.add_argument("--seed", help="as lm_eval's with one number")
-    declared = {each.name: each for kind in (LikelihoodOptions, DecodingOptions) for each in options_of(kind)}
-    for name in [name for name in declared if name != "seed"]:
-        words: dict[str, Any] = {"nargs": "?", "const": "true"} if declared[name].type is bool else {}
-        axes.add_argument(
-            f"--{name}", metavar="VALUES", help=f"{about(declared[name]).help} ({requirement(declared[name])})", **words
-        )
+    for name, declared in OPTIONS.items():
+        words: dict[str, Any] = {"nargs": "?", "const": "true"} if declared.type is bool else {}
+        axes.add_argument(f"--{name}", metavar="VALUES", help=about(declared).help, **words)
     common = parser.add_argument_group("the same in all cells, as lm_eval's")
     common.add_argument("--model", help="mdlm (default), or hf for autoregressive models, which have no masks")
-    common.add_argument(
-        "--model_args", nargs="+", action=NamedValues, help="name=value,... or JSON; the built-in model without it"
-    )
-    common.add_argument("--limit", help="questions a task")
+    for name in _NAMED:
+        common.add_argument(f"--{name}", nargs="+", action=NamedValues, metavar="NAME=VALUE", help="or JSON")
+    common.add_argument("--limit", type=float, help="questions a task")
     common.add_argument("--batch_size", help="8 by default")
-    common.add_argument("--device")
-    common.add_argument("--include_path", help="a folder with tasks of your own")
+    common.add_argument("--device", help="the first GPU that no other sweep uses, without it")
+    common.add_argument("--include_path", metavar="FOLDER", help="tasks of your own")
     common.add_argument("--log_samples", action="store_true", help="keep prompts and answers beside each result")
-    common.add_argument("--apply_chat_template", nargs="?", const=True, metavar="NAME")
+    common.add_argument("--apply_chat_template", nargs="?", const=True, type=handle_cli_value_string, metavar="NAME")
     common.add_argument("--system_instruction")
     common.add_argument("--confirm_run_unsafe_code", action="store_true")
     return parser
-
-
-def _settings() -> dict[str, Any]:
-    """The file's settings with the command line's on top."""
-    parser = _parser()
-    known, rest = parser.parse_known_args()
-    if rest:
-        name, _, value = rest[0].removeprefix("--").partition("=")
-        if rest[0] == f"--{name}" or value:
-            names = [action.dest for action in parser._actions]
-            raise unknown_option("option", name, value or " ".join(rest[1:2]), names)
-        raise OptionError(f"{rest[0]} is not understood; options are typed as --OPTION VALUE,VALUE")
-    given = vars(known)
-    settings = _read(given.pop("config")) if "config" in given else {}
-    if "metadata" in given:
-        given["metadata"] = _named("--metadata", given["metadata"])
-    for name in ("model_args", "metadata"):
-        if name in given and isinstance(settings.get(name, {}), dict):
-            given[name] = settings.get(name, {}) | given[name]
-    grids = settings.get("grids")
-    if isinstance(grids, list) and all(isinstance(grid, dict) for grid in grids):
-        # What the command line says holds for every grid of the file.
-        settings["grids"] = [{name: value for name, value in grid.items() if name not in given} for grid in grids]
-    return settings | given
-
-
-def _read(config: str) -> dict[str, Any]:
-    """A file, or the packaged one whose name begins so."""
-    try:
-        path = Path(config) if Path(config).is_file() else _recipe(config)
-        if path.stat().st_size > _LARGEST_FILE:
-            raise OptionError("too large to be settings")
-        settings = read_yaml(path.read_text(encoding="utf-8"))
-    except OptionError as error:
-        raise OptionError(f"--config {config}: {error}") from None
-    except (OSError, ValueError, TypeError, RecursionError, yaml.YAMLError) as error:
-        raise OptionError(f"--config {config}: cannot be read: {one_line(error)}") from error
-    if not isinstance(settings, dict):
-        raise OptionError(f"--config {config}: must hold settings, a line each")
-    for name in ("model_args", "metadata"):
-        if isinstance(settings.get(name), str):
-            settings[name] = _named(name, settings[name].split(","))
-    return settings
-
-
-def _recipe(name: str) -> Path:
-    matches = [packaged for packaged in _packaged() if packaged.startswith(name)]
-    if not matches:
-        raise OptionError(f"no such file; packaged are {', '.join(_packaged())}")
-    if len(matches) > 1:
-        raise OptionError(f"several begin so: {', '.join(matches)}")
-    return RECIPES / f"{matches[0]}.yaml"
-
-
-def _packaged() -> list[str]:
-    return sorted(path.stem for path in RECIPES.glob("*.yaml"))
-
-
-def _named(option: str, pairs: list[str]) -> dict[str, str]:
-    named = {}
-    for pair in filter(None, pairs):
-        name, equals, value = pair.partition("=")
-        if not equals:
-            raise OptionError(f"{option} {pair}: must be name=value")
-        if name in named:
-            raise OptionError(f"{option} {pair}: {name} stands there twice; give it once")
-        named[name] = value
-    return named
 
 
 if __name__ == "__main__":

@@ -1,119 +1,55 @@
-"""`mdlm-sweep --status FOLDER`: how far the sweeps in a folder are, read from its files alone."""
+"""What a sweep says: which cells are done and missing, and the table of what was measured."""
 
-import hashlib
-import json
-import time
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from mdlm_lm_eval.options import OptionError
-from mdlm_lm_eval.results.files import UnusableFile, read_json, write_whole
-from mdlm_lm_eval.results.locks import LEASE_SECONDS, Claim
-from mdlm_lm_eval.results.privacy import typed_command
-from mdlm_lm_eval.sweep.failures import failed_file, read_failure
-from mdlm_lm_eval.sweep.results import RESULT_FILE, recorded_settings
+from mdlm_lm_eval.results.markdown import markdown_table
+from mdlm_lm_eval.results.result_file import ResultFile, TaskResult, read_result_file
+from mdlm_lm_eval.sweep.claims import RESULT_FILE, Claims
+from mdlm_lm_eval.sweep.plan import Cell, Sweep
 
-_PLANS = ".sweeps"
-_MOST_LINES = 40  # of each kind
+_HEADER = ["cell", "metric", "score", "questions", "tokens per pass", "seconds per question"]
 
 
-def write_plan(output: Path, cells: Mapping[Path, dict[str, Any] | str]) -> Path | None:
-    """Keeps what a sweep is made of: of each cell's folder its settings, or why it cannot be done.
-
-    The same cells have one plan, whatever their number of questions. Returns its path where there was none.
-    """
-    by_folder = {folder.relative_to(output).as_posix(): settings for folder, settings in cells.items()}
-    content = {
-        "command": typed_command("mdlm-sweep"),
-        "cells": {name: _digest(settings) for name, settings in by_folder.items() if not isinstance(settings, str)},
-        "refused": {name: sentence for name, sentence in by_folder.items() if isinstance(sentence, str)},
-    }
-    path = output / _PLANS / f"{_digest(sorted(by_folder))}.plan"
-    is_new = not path.exists()
-    write_whole(path, json.dumps(content, indent=1) + "\n")
-    return path if is_new else None
+def status(claims: Claims) -> str:
+    """How many cells are done, missing, and of other settings; a line for each that is not done."""
+    found: dict[str, list[str]] = {"done": [], "missing": [], "of other settings": []}
+    for cell in claims.sweep.cells:
+        try:
+            state = "done" if claims.is_finished(cell) else "missing"
+        except OptionError:
+            state = "of other settings"
+        found[state].append(claims.sweep.name(cell))
+    counts = ", ".join(f"{len(names)} {state}" for state, names in found.items())
+    undone = [f"{state}: {name}" for state, names in found.items() if state != "done" for name in names]
+    return "\n".join([f"{len(claims.sweep.cells)} cells: {counts}", *undone])
 
 
-@dataclass
-class Status:
-    """Of one sweep: cells by what became of them, with what there is to say about each."""
-
-    command: str
-    done: list[str] = field(default_factory=list)
-    running: dict[str, str] = field(default_factory=dict)
-    failed: dict[str, str] = field(default_factory=dict)
-    other: list[str] = field(default_factory=list)  # results of other settings
-    missing: list[str] = field(default_factory=list)
-
-    def lines(self) -> Iterable[str]:
-        """For people."""
-        yield self.command
-        kinds = {"done": self.done, "running": self.running, "failed": self.failed, "missing": self.missing}
-        counts = [f"{len(cells)} {kind}" for kind, cells in kinds.items()]
-        counts += [f"{len(self.other)} of other settings"] if self.other else []
-        n = sum(map(len, kinds.values())) + len(self.other)
-        yield f"{n} cell{'' if n == 1 else 's'}: {', '.join(counts)}"
-        yield from _some([f"running: {name}: {holder}" for name, holder in self.running.items()])
-        yield from _some([f"failed: {name}: {sentence}" for name, sentence in self.failed.items()])
-        yield from _some([f"of other settings: {name}" for name in self.other])
-        yield from _some([f"missing: {name}" for name in self.missing])
+def table(sweep: Sweep, cells: Sequence[Cell], output: Path) -> str:
+    """A row for each cell: score with its 95% interval, tokens for each forward pass, seconds for each question."""
+    return markdown_table(_HEADER, [_row(sweep, cell, output) for cell in cells])
 
 
-def status_of(output: Path) -> str:
-    """What can be said of every sweep in a folder. Raises OptionError for a folder without one."""
-    plans = sorted((output / _PLANS).glob("*.plan"))
-    if not plans:
-        raise OptionError(f"--status {output}: no sweep has begun there; name its --output_path")
-    return "\n\n".join("\n".join(_status(output, plan).lines()) for plan in plans)
+def _row(sweep: Sweep, cell: Cell, output: Path) -> list[str]:
+    file = read_result_file(output / sweep.name(cell) / RESULT_FILE)
+    result = file.group_results.get(cell.task) or next(iter(file.tasks.values()))
+    metric = next(iter(result.metrics), "")
+    passes, seconds = result.cost.get("forward_passes"), result.cost.get("seconds")
+    return [
+        sweep.name(cell),
+        metric.removesuffix(",none"),
+        _score(file, result, metric) if metric else "",
+        str(result.n_questions),
+        f"{result.cost.get('answer_tokens', 0) / passes:.2f}" if passes else "",
+        f"{seconds / result.n_questions:.3g}" if seconds else "",
+    ]
 
 
-def _status(output: Path, plan: Path) -> Status:
-    try:
-        content = read_json(plan)
-        status = Status(content["command"], failed=dict(content["refused"]))
-        for name, digest in content["cells"].items():
-            folder = output / name
-            if (found := _found(folder)) == digest:
-                status.done.append(name)
-            elif holder := _holder(folder):
-                status.running[name] = holder
-            elif failure := read_failure(failed_file(folder)):
-                status.failed[name] = f"{failure['sentence']} ({failure['by']})"
-            else:
-                (status.missing if found is None else status.other).append(name)
-    except (UnusableFile, LookupError, TypeError, AttributeError) as error:
-        raise OptionError(f"--status: {plan} is no plan of a sweep; remove it") from error
-    return status
-
-
-def _found(folder: Path) -> str | None:
-    """The digest of the settings of the result that lies there."""
-    try:
-        return _digest(recorded_settings(read_json(folder / RESULT_FILE)))
-    except (UnusableFile, LookupError, TypeError):
-        return "unreadable" if folder.exists() else None
-
-
-def _holder(folder: Path) -> str | None:
-    """Who computes a cell, None where nobody does or its process is known to be dead."""
-    claim = Claim(folder)
-    if (holder := claim.holder) is None:
-        return None
-    try:
-        if claim.take():
-            claim.release()
-            return None
-    except OSError:  # a folder that is only for reading
-        pass
-    silent = time.time() - (claim.renewed or time.time())
-    return holder if silent < 2 * LEASE_SECONDS else f"{holder}, which gave no sign of life for {silent:.0f} s"
-
-
-def _digest(value: object) -> str:
-    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:16]
-
-
-def _some(lines: list[str]) -> list[str]:
-    return lines if len(lines) <= _MOST_LINES else [*lines[:_MOST_LINES], f"and {len(lines) - _MOST_LINES} more"]
+def _score(file: ResultFile, result: TaskResult, metric: str) -> str:
+    """With its 95% interval, as on the board."""
+    interval = file.interval(result, metric)
+    percent = result.is_accuracy(metric)
+    score, half = (100 * value if percent else value for value in (interval.mean, interval.half_width or 0.0))
+    digits = ".1f" if percent else ".4g"
+    return f"{score:{digits}} ± {half:{digits}}" if half else f"{score:{digits}}"

@@ -5,7 +5,7 @@ from typing import Any
 
 from lm_eval.api.task import ConfigurableTask
 
-from mdlm_lm_eval.values import parse_whole
+from mdlm_lm_eval.options import parse_whole
 
 ORDERS = ("random", "nearest_first", "nearest_last")
 

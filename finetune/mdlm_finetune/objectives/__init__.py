@@ -1,7 +1,7 @@
 """Training objectives by name: a module each in this folder, and those of other packages.
 
-Another package registers its own with `@register_objective("name")`, and names the module that does in the entry point
-group `mdlm_finetune.objectives`, under the objective's name.
+Another package registers its own with `@register_objective("name")`, and names the module that does so in the entry
+point group `mdlm_finetune.objectives`, under the objective's name.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from importlib import import_module
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, TypeVar
 
-from mdlm_lm_eval.values import must_be
+from mdlm_lm_eval.options import OptionError
 
 if TYPE_CHECKING:
     from mdlm_finetune.objective import Objective
@@ -41,7 +41,7 @@ def objective_names() -> list[str]:
 def objective_class(name: str) -> type[Objective]:
     """The objective of this name. Raises OptionError where there is none."""
     if name not in objective_names():
-        raise must_be("objective", f"one of {', '.join(objective_names())}", name)
+        raise OptionError(f"objective={name} does not exist; the objectives are {', '.join(objective_names())}")
     for entry in entry_points(group=ENTRY_POINTS, name=name):
         entry.load()
     if name not in _registered:

@@ -1,15 +1,73 @@
-"""The mask-agnostic (MA) objective: the same prediction, whatever the number of masks appended."""
+"""The mask-agnostic (MA) loss and objective: the same prediction, whatever the number of masks appended."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
-from mdlm_finetune.loss import Divergence, Weighting, mask_agnostic_loss
 from mdlm_finetune.objective import Noised, NoisedBatch, Noising, Objective
 from mdlm_finetune.objectives import register_objective
-from mdlm_lm_eval.values import OptionError, must_be
+from mdlm_lm_eval.options import OptionError
+
+Divergence = Literal["tv", "kl", "none"]
+Weighting = Literal["1/p", "none"]
+
+
+@dataclass(frozen=True)
+class MaskAgnosticLoss:
+    """The weighted loss and the terms that it is made of, scalars averaged over examples."""
+
+    total: Tensor
+    cross_entropy: Tensor
+    consistency: Tensor
+
+
+def mask_agnostic_loss(
+    logits_1: Tensor,
+    logits_2: Tensor,
+    targets: Tensor,
+    example: Tensor,
+    mask_ratio: Tensor,
+    *,
+    alpha: float,
+    beta: float,
+    divergence: Divergence = "tv",
+    weighting: Weighting = "1/p",
+) -> MaskAgnosticLoss:
+    """alpha L_CE + beta L_TV (section 6.1 of the mask sensitivity paper), averaged over the examples of a batch.
+
+    `logits_1` and `logits_2` [N, V] are two views' predictions at the N masked answer positions of the whole batch,
+    `targets` [N] the tokens there and `example` [N] whose they are: 0 .. B - 1. `mask_ratio` [B] is each example's p.
+
+    With n_m the masked answer tokens of one example, its terms are
+    L_CE = -1 / (2 p n_m) sum over views and positions of log p(target), and
+    L_TV = p / n_m sum over positions of |p_1 - p_2|_1 (the L1 distance, without the half of total variation).
+    `divergence` "kl" puts the symmetric (KL(p_1 || p_2) + KL(p_2 || p_1)) / 2 in its place, "none" zero.
+    `weighting` "none" drops 1 / p and p. Raises ValueError where an example has no masked answer token.
+    """
+    n_examples = mask_ratio.shape[0]
+    n_masked = torch.bincount(example, minlength=n_examples)  # [B]
+    if bool((n_masked == 0).any()):
+        raise ValueError("an example has no masked answer token, so that its loss is undefined")
+    # Half precision would lose small differences between two distributions over a large vocabulary.
+    log_p_1, log_p_2 = (
+        F.log_softmax(v if v.dtype == torch.float64 else v.float(), dim=-1) for v in (logits_1, logits_2)
+    )
+    ratio = mask_ratio.to(log_p_1.dtype) if weighting == "1/p" else torch.ones_like(mask_ratio, dtype=log_p_1.dtype)
+    share = 1.0 / (n_examples * n_masked[example]).to(log_p_1.dtype)  # [N]: a mean over positions, then over examples
+    at_target = log_p_1.gather(1, targets[:, None]) + log_p_2.gather(1, targets[:, None])  # [N, 1]
+    cross_entropy = -(at_target.squeeze(1) * share / (2.0 * ratio[example])).sum()
+    if divergence == "tv":
+        distance = (log_p_1.exp() - log_p_2.exp()).abs().sum(-1)  # [N]
+    elif divergence == "kl":
+        distance = ((log_p_1.exp() - log_p_2.exp()) * (log_p_1 - log_p_2)).sum(-1) / 2.0
+    else:
+        distance = torch.zeros_like(share)
+    consistency = (distance * share * ratio[example]).sum()
+    return MaskAgnosticLoss(alpha * cross_entropy + beta * consistency, cross_entropy, consistency)
 
 
 @register_objective("mask_agnostic")
@@ -36,19 +94,17 @@ class MaskAgnostic(Objective):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        # Consistency alone teaches nothing: a model that predicts the same everywhere is the most consistent of all.
         if not 0.0 < self.alpha < float("inf"):
-            # Agreement alone teaches nothing: a model that predicts the same everywhere agrees best of all.
-            raise must_be("alpha", "a number above 0", self.alpha)
+            raise OptionError(f"alpha={self.alpha} must be above 0")
         if not 0.0 <= self.beta < float("inf"):
-            raise must_be("beta", "a number from 0", self.beta)
+            raise OptionError(f"beta={self.beta} must be 0 or above")
         if not 0.0 < self.p_low <= self.p_high <= 1.0:
             raise OptionError(f"p_low={self.p_low}, p_high={self.p_high}: must be 0 < p_low <= p_high <= 1")
         if not 1 <= self.masks_start <= self.masks_end:
-            raise OptionError(
-                f"masks_start={self.masks_start}, masks_end={self.masks_end}: must be 1 <= masks_start <= masks_end"
-            )
+            raise OptionError(f"masks_start={self.masks_start}, masks_end={self.masks_end}: must be 1 <= start <= end")
         if self.curriculum_passes < 0:
-            raise must_be("curriculum_passes", "a whole number from 0", self.curriculum_passes)
+            raise OptionError(f"curriculum_passes={self.curriculum_passes} must be 0 or above")
 
     @property
     def label(self) -> str:
@@ -59,10 +115,8 @@ class MaskAgnostic(Objective):
     def in_words(self) -> str:
         consistency = {"tv": "total variation (L1)", "kl": "symmetric KL", "none": "no consistency"}[self.divergence]
         weighting = "weighted by 1/p and p" if self.weighting == "1/p" else "unweighted"
-        return (
-            f"{self.alpha} x cross-entropy, {self.beta} x {consistency}, {weighting}: the mask-agnostic loss of "
-            '["Masks Can Be Distracting"](https://arxiv.org/abs/2511.21338)'
-        )
+        paper = 'the mask-agnostic loss of ["Masks Can Be Distracting"](https://arxiv.org/abs/2511.21338)'
+        return f"{self.alpha} x cross-entropy, {self.beta} x {consistency}, {weighting}: {paper}"
 
     def max_masks(self, forward_backward_pass: int) -> int:
         """The curriculum's maximum in this pass, counted from 0."""
@@ -89,16 +143,8 @@ class MaskAgnostic(Objective):
 
     def loss(self, logits: Tensor, batch: NoisedBatch) -> Mapping[str, Tensor]:
         """Cross-entropy and consistency are logged as well."""
+        weights: dict[str, Any] = {"alpha": self.alpha, "beta": self.beta}
+        weights |= {"divergence": self.divergence, "weighting": self.weighting}
         one, two = logits.chunk(2)  # [N, vocabulary] each
-        terms = mask_agnostic_loss(
-            one,
-            two,
-            batch.targets,
-            batch.example,
-            batch.mask_ratio,
-            alpha=self.alpha,
-            beta=self.beta,
-            divergence=self.divergence,
-            weighting=self.weighting,
-        )
+        terms = mask_agnostic_loss(one, two, batch.targets, batch.example, batch.mask_ratio, **weights)
         return {"loss": terms.total, "cross_entropy": terms.cross_entropy, "consistency": terms.consistency}

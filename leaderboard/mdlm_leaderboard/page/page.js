@@ -1,101 +1,91 @@
 "use strict";
-// Without this script every row's details stand below it, closed; with it rows open by their buttons,
-// and closed ones have no details in the page: a thousand rows are sorted in half the time.
+// Without this script every row's details follow it, closed; with it rows open by their buttons, and closed ones have no
+// details in the page: a thousand rows are sorted in half the time.
 document.documentElement.classList.add("js");
 
 addEventListener("DOMContentLoaded", () => {
+  const AT_ONCE = 100; // rows of a table: a browser lays out a thousand in a third of a second
+  const T_975 = [NaN, 12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365]; // Student's, by degrees of freedom
   const form = document.querySelector(".filters");
-  const count = document.getElementById("count");
-  const said = document.getElementById("said");
+  const [count, said, compared] = ["count", "said", "compared"].map((id) => document.getElementById(id));
+  const tables = [...document.querySelectorAll(".section > .table > table")];
   const entries = [...document.querySelectorAll(".entry")].map((body) => ({
     body,
     text: body.dataset.text.toLowerCase(),
     apart: Boolean(body.closest(".apart")),
+    detail: body.querySelector(".detail"),
   }));
-  const tables = [...document.querySelectorAll(".section table")];
-  const AT_ONCE = 100; // rows of a table: a browser lays out a thousand in a third of a second
+  const boxes = ["apart", "points", "more"].map((name) => form.elements[name]).filter(Boolean);
+  const fields = [form.elements.text, ...form.querySelectorAll("select")];
+  const picks = [...document.querySelectorAll(".pick input")];
   const chosen = []; // ids of the rows to compare, at most two
   let sorted = ""; // "NAME-descending"
 
-  function button(text, label, onClick) {
+  function button(content, onClick, label) {
     const made = document.createElement("button");
     made.type = "button";
-    made.append(...(typeof text === "string" ? [text] : text));
+    made.append(...content);
     if (label) made.setAttribute("aria-label", label);
     made.addEventListener("click", onClick);
     return made;
   }
 
-  async function copy(text, fallback) {
-    try {
-      await navigator.clipboard.writeText(text);
-      return "Copied";
-    } catch {
-      return fallback();
-    }
-  }
-
   // Opening
-  const details = new Map(entries.map(({ body }) => [body, body.querySelector(".detail")]));
-  for (const detail of details.values()) {
-    detail.querySelector("details").open = true;
-    detail.remove();
-  }
-
-  function open(body, isOpen) {
+  function open(entry, isOpen) {
+    const { body, detail } = entry;
     body.classList.toggle("open", isOpen);
-    if (isOpen) body.append(details.get(body));
-    else details.get(body).remove();
+    if (isOpen) body.append(detail);
+    else detail.remove();
     body.querySelector(".toggle").setAttribute("aria-expanded", String(isOpen));
-    if (isOpen && !body.dataset.ready) addCopyButtons(body);
     if (isOpen && body.classList.contains("later")) showAll(body.closest("table"));
   }
 
-  function addCopyButtons(body) {
-    body.dataset.ready = "true";
-    for (const command of body.querySelectorAll(".command")) {
+  for (const entry of entries) {
+    const { body, detail } = entry;
+    detail.querySelector("details").open = true;
+    for (const command of detail.querySelectorAll(".command")) {
       const code = command.querySelector("code");
-      const made = button("Copy", "", async () => {
-        made.textContent = await copy(code.textContent, () => {
-          getSelection().selectAllChildren(code);
-          return "Selected";
-        });
-        setTimeout(() => (made.textContent = "Copy"), 1500);
-      });
+      const made = button(["Copy"], () => copy(code.textContent, made, "Copied", () => getSelection().selectAllChildren(code)));
       made.setAttribute("aria-live", "polite");
       command.append(made);
     }
-  }
-
-  for (const { body } of entries) {
-    const toggle = button("", `Details of ${body.dataset.called}`, () => {
-      open(body, !body.classList.contains("open"));
-      remember();
-    });
+    detail.remove();
+    const toggle = button([], () => (open(entry, !body.classList.contains("open")), remember()), `Details of ${body.dataset.called}`);
     toggle.className = "toggle";
     toggle.setAttribute("aria-expanded", "false");
     toggle.setAttribute("aria-controls", `${body.id}-detail`);
     body.querySelector(".name").prepend(toggle);
   }
 
-  // Sorting: all tables by the column of that name, where they have it.
+  async function copy(text, place, word, otherwise) {
+    const before = place.textContent;
+    try {
+      await navigator.clipboard.writeText(text);
+      place.textContent = word;
+    } catch {
+      otherwise();
+      place.textContent = "Selected";
+    }
+    setTimeout(() => (place.textContent = before), 1500);
+  }
+
+  // Sorting: all tables by the column of that name, where they have it. Rows without a value come last.
   const collator = new Intl.Collator("en", { numeric: true });
 
   function sortBy(name, order) {
     sorted = name && name !== "rank-ascending" ? `${name}-${order}` : "";
     for (const table of tables) {
       const heads = [...table.querySelectorAll("th[data-sort]")];
-      const column = heads.findIndex((head) => head.dataset.name === name);
-      for (const head of heads) head.setAttribute("aria-sort", head.dataset.name === name ? order : "none");
-      if (column < 0) continue;
-      const isNumber = heads[column].dataset.sort === "number";
+      const head = heads.find((one) => one.dataset.name === name);
+      for (const one of heads) one.setAttribute("aria-sort", one === head ? order : "none");
+      if (!head) continue;
+      const isNumber = head.dataset.sort === "number";
       const sign = order === "ascending" ? 1 : -1;
       const keyed = [...table.tBodies].map((body) => {
-        const cell = body.rows[0].cells[column];
-        const text = body.dataset.called;
+        const cell = body.rows[0].cells[head.cellIndex];
+        const text = name === "model" ? body.dataset.called : cell.textContent;
         return { body, key: isNumber ? ("value" in cell.dataset ? Number(cell.dataset.value) : null) : text };
       });
-      // Rows without a value come last, whichever the order.
       keyed.sort((a, b) => {
         if (a.key === null || b.key === null) return (a.key === null) - (b.key === null);
         return sign * (isNumber ? a.key - b.key : collator.compare(a.key, b.key));
@@ -104,9 +94,22 @@ addEventListener("DOMContentLoaded", () => {
     }
   }
 
-  // Of the rows that fit, each table shows the first, until its button is pressed or they are sorted or filtered anew.
+  for (const head of document.querySelectorAll("th[data-sort]")) {
+    head.setAttribute("aria-sort", "none");
+    const press = () => {
+      const was = head.getAttribute("aria-sort");
+      const falls = head.dataset.sort === "number" && head.dataset.name !== "rank";
+      const first = falls ? "descending" : "ascending";
+      sortBy(head.dataset.name, was === "none" ? first : was === "ascending" ? "descending" : "ascending");
+      showFirst();
+      remember();
+    };
+    head.replaceChildren(button([...head.childNodes], press));
+  }
+
+  // Each table shows the first of the rows that fit, until its button is pressed or rows are sorted or filtered anew.
   const rests = tables.map((table) => {
-    const rest = button("", "", () => {
+    const rest = button([], () => {
       const next = table.querySelector(".entry:not([hidden]).later .toggle");
       showAll(table);
       next.focus();
@@ -130,61 +133,53 @@ addEventListener("DOMContentLoaded", () => {
     rests[tables.indexOf(table)].hidden = true;
   }
 
-  for (const head of document.querySelectorAll("th[data-sort]")) {
-    head.setAttribute("aria-sort", "none");
-    head.replaceChildren(
-      button([...head.childNodes], "", () => {
-        const isFirst = head.getAttribute("aria-sort") === "none";
-        const falls = head.dataset.sort === "number" && head.dataset.name !== "rank";
-        const was = isFirst ? (falls ? "ascending" : "descending") : head.getAttribute("aria-sort");
-        sortBy(head.dataset.name, was === "ascending" ? "descending" : "ascending");
-        showFirst();
-        remember();
-      }),
-    );
-  }
-
   // Filtering
   function filter() {
-    const wanted = [...form.querySelectorAll("select")].filter((select) => select.value);
+    for (const box of boxes) document.body.classList.toggle(`shows-${box.name}`, box.checked);
+    const wanted = fields.slice(1).filter((select) => select.value);
     const words = form.elements.text.value.toLowerCase().split(/\s+/).filter(Boolean);
-    const showsApart = Boolean(form.elements.apart?.checked);
-    document.body.classList.toggle("shows-apart", showsApart);
+    const showsApart = !form.elements.apart || form.elements.apart.checked;
     let shown = 0;
     let hidden = 0;
     for (const { body, text, apart } of entries) {
-      const fits =
-        words.every((word) => text.includes(word)) && wanted.every(({ name, value }) => body.dataset[name] === value);
+      const fits = words.every((word) => text.includes(word)) && wanted.every(({ name, value }) => body.dataset[name] === value);
       body.hidden = !fits;
-      shown += fits && (showsApart || !apart);
-      hidden += fits && apart && !showsApart;
+      if (fits && (showsApart || !apart)) shown += 1;
+      else if (fits) hidden += 1;
     }
     for (const section of document.querySelectorAll(".section")) {
       const isEmpty = !section.querySelector(".entry:not([hidden])");
       section.querySelector(".table").hidden = isEmpty;
       section.querySelector(".none").hidden = !isEmpty;
     }
-    const [rows, are] = hidden === 1 ? ["row", "is"] : ["rows", "are"];
-    const why = hidden ? `; ${hidden} ${rows} of ${count.dataset.hidden} ${are} hidden` : "";
-    count.textContent = `${shown} of ${entries.length} rows${why}`;
+    count.textContent = `${shown} of ${entries.length} rows${hidden ? `; ${hidden} in tables that are set apart` : ""}`;
     showFirst();
   }
 
-  function chooseColumns() {
-    for (const box of form.querySelectorAll("[name=columns]")) {
-      document.body.classList.toggle(`on-${box.value}`, box.checked);
-    }
+  // Comparing two rows
+  const mean = (values) => values.reduce((sum, value) => sum + value, 0) / values.length;
+  const signed = (value) => `${value < 0 ? "−" : "+"}${Math.abs(value).toFixed(1)}`;
+  const tasks = document.body.dataset.tasks.split(",");
+  const clusters = document.body.dataset.clusters.split(",");
+
+  // Mean of the differences task by task, with half its 95% interval clustered by word rule.
+  function difference(first, second) {
+    const differences = second.map((value, n) => value - first[n]);
+    const middle = mean(differences);
+    const sums = {};
+    differences.forEach((value, n) => (sums[clusters[n]] = (sums[clusters[n]] ?? 0) + value - middle));
+    const n = Object.keys(sums).length;
+    if (n < 2 || n > T_975.length) return signed(middle);
+    const squares = Object.values(sums).reduce((total, sum) => total + sum * sum, 0);
+    const half = (T_975[n - 1] * Math.sqrt((n / (n - 1)) * squares)) / differences.length;
+    return `${signed(middle)}\u00a0±${half.toFixed(1)}`;
   }
 
-  // Comparing
-  const compared = document.getElementById("compared");
-  const picks = [...document.querySelectorAll(".pick input")];
-
-  function line(cells, of) {
+  function line(cells, isHead) {
     const made = document.createElement("tr");
     cells.forEach((text, n) => {
-      const cell = document.createElement(of === "head" || n === 0 ? "th" : "td");
-      if (cell.tagName === "TH") cell.scope = of === "head" ? "col" : "row";
+      const cell = document.createElement(isHead || n === 0 ? "th" : "td");
+      if (cell.tagName === "TH") cell.scope = isHead ? "col" : "row";
       if (n) cell.className = "num";
       cell.textContent = text;
       made.append(cell);
@@ -192,26 +187,11 @@ addEventListener("DOMContentLoaded", () => {
     return made;
   }
 
-  // Mean of the differences task by task, with half its 95% interval (Student's t).
-  function difference(first, second) {
-    const differences = second.map((value, n) => value - first[n]);
-    const n = differences.length;
-    const mean = differences.reduce((sum, value) => sum + value, 0) / n;
-    const variance = differences.reduce((sum, value) => sum + (value - mean) ** 2, 0) / (n - 1);
-    const half = Number(document.body.dataset.tQuantile) * Math.sqrt(variance / n);
-    return n > 1 ? `${signed(mean)}\u00a0±${half.toFixed(1)}` : signed(mean);
+  function lossDifference(head, one, other) {
+    const [few, most] = (head.dataset.pair ?? "").split(",");
+    if (![one, other].every((numbers) => few in numbers && most in numbers)) return "–";
+    return difference(...[one, other].map((numbers) => numbers[few].map((value, k) => value - numbers[most][k])));
   }
-
-  // What the columns of that name show, task by task: of a row's accuracies by mask count and its table's shared counts.
-  function byTask(numbers, shared) {
-    const counts = Object.keys(numbers).sort((a, b) => mean(numbers[b]) - mean(numbers[a]));
-    const [best, lowest] = [counts.at(0), counts.at(-1)].map((n) => numbers[n]);
-    const worst = numbers[counts.findLast((n) => shared.includes(n))] ?? lowest;
-    return { best, worst, drop_points: best?.map((value, k) => value - lowest[k]) };
-  }
-
-  const signed = (value) => `${value < 0 ? "−" : "+"}${Math.abs(value).toFixed(1)}`;
-  const mean = (values) => values.reduce((sum, value) => sum + value, 0) / values.length;
 
   function compare() {
     for (const pick of picks) {
@@ -222,45 +202,27 @@ addEventListener("DOMContentLoaded", () => {
     if (compared.hidden) return;
     const [first, second] = chosen.map((id) => document.getElementById(id));
     const isSame = first.closest("table") === second.closest("table");
-    const published = isSame && !("tasks" in first.dataset && "tasks" in second.dataset);
-    compared.querySelector("caption").textContent = isSame
-      ? published
-        ? "One of the two has no accuracies task by task: no difference is computed."
-        : "± is half the 95% interval of a difference, task by task. A task's accuracy (%) is its mean over the mask counts."
-      : "The two rows answer other questions, as their tables say: no difference is computed.";
-    compared.querySelector("thead").replaceChildren(
-      line(["measure", first.dataset.called, second.dataset.called, "difference"], "head"),
-    );
-    const lines = [];
     const [one, other] = [first, second].map((body) => JSON.parse(body.dataset.tasks ?? "{}"));
-    const [ofOne, ofOther] = [one, other].map((numbers) => byTask(numbers, first.closest("table").dataset.counts.split(",")));
-    const heads = [...first.closest("table").querySelectorAll("th[data-sort].g-overview")];
-    for (const head of heads) {
-      const column = heads.indexOf(head) + 2;
-      const cells = [first, second].map((body) => body.rows[0].cells[column]);
-      const texts = cells.map((cell) => cell.textContent.trim());
-      if (texts.every((text) => text === "–")) continue;
-      const [a, b] = [ofOne, ofOther].map((numbers) => numbers[head.dataset.name]);
-      const isShown = isSame && a && b && !texts.includes("–");
-      lines.push(line([head.querySelector("button").firstChild.textContent, ...texts, isShown ? difference(a, b) : "–"]));
-    }
+    compared.querySelector("caption").textContent = !isSame
+      ? "The two rows answer other questions, as their tables say: no difference is computed."
+      : "± is half the 95% interval of a difference on the same tasks, clustered by word rule.";
+    const lines = [];
     const counts = Object.keys(one).filter((n) => n in other);
     for (const n of counts) {
-      lines.push(
-        line([
-          `accuracy (%), ${n} mask${n === "1" ? "" : "s"}`,
-          mean(one[n]).toFixed(1),
-          mean(other[n]).toFixed(1),
-          isSame ? difference(one[n], other[n]) : "–",
-        ]),
-      );
+      const numbers = [one[n], other[n]].map((values) => mean(values).toFixed(1));
+      lines.push(line([`accuracy (%), ${n} mask${n === "1" ? "" : "s"}`, ...numbers, isSame ? difference(one[n], other[n]) : "–"]));
     }
-    if (counts.length) {
-      document.body.dataset.taskNames.split(",").forEach((task, k) => {
-        const [a, b] = [one, other].map((numbers) => mean(counts.map((n) => numbers[n][k])));
-        lines.push(line([task.replaceAll("_", " "), a.toFixed(1), b.toFixed(1), isSame ? signed(b - a) : "–"]));
-      });
+    for (const head of first.closest("table").querySelectorAll("th.num[data-sort]:not(.rank, .points)")) {
+      const cells = isSame ? [first, second].map((body) => body.rows[0].cells[head.cellIndex]) : [];
+      const texts = cells.map((cell) => cell.textContent.trim());
+      const isNew = !["most", "few"].includes(head.dataset.name) && texts.some((text) => text !== "–");
+      if (isNew) lines.push(line([head.querySelector("button").textContent.trim(), ...texts, lossDifference(head, one, other)]));
     }
+    for (const [k, task] of (isSame && counts.length ? tasks : []).entries()) {
+      const [a, b] = [one, other].map((numbers) => mean(counts.map((n) => numbers[n][k])));
+      lines.push(line([task.replaceAll("_", " "), a.toFixed(1), b.toFixed(1), signed(b - a)]));
+    }
+    compared.querySelector("thead").replaceChildren(line(["measure", first.dataset.called, second.dataset.called, "difference"], true));
     compared.querySelector("tbody").replaceChildren(...lines);
   }
 
@@ -275,77 +237,64 @@ addEventListener("DOMContentLoaded", () => {
     });
   }
 
-  // What is shown stands in the address: #text=…&sort=…&columns=…&open=…&compare=…&apart=1, or #ROW for one open row.
-  const fields = [...form.querySelectorAll("select"), form.elements.text];
-  const boxes = [...form.querySelectorAll("[name=columns]")];
-
+  // What is shown is in the address: #text=…&sort=…&open=…&compare=…&apart=1, or #ROW for one open row.
   function remember() {
     const state = new URLSearchParams();
     for (const { name, value } of fields) if (value) state.set(name, value);
+    for (const { name, checked } of boxes) if (checked) state.set(name, "1");
     if (sorted) state.set("sort", sorted);
-    const lists = {
-      columns: boxes.filter((box) => box.checked).map((box) => box.value),
-      open: entries.filter(({ body }) => body.classList.contains("open")).map(({ body }) => body.id),
-      compare: chosen,
-    };
-    for (const [name, values] of Object.entries(lists)) if (values.length) state.set(name, values.join(","));
-    if (form.elements.apart?.checked) state.set("apart", "1");
+    const opened = entries.filter(({ body }) => body.classList.contains("open")).map(({ body }) => body.id);
+    if (opened.length) state.set("open", opened.join(","));
+    if (chosen.length) state.set("compare", chosen.join(","));
     history.replaceState(null, "", state.toString() ? `#${state}` : location.pathname + location.search);
   }
 
   function restore() {
     const hash = location.hash.slice(1);
     if (hash && !hash.includes("=")) {
-      const body = document.getElementById(hash);
-      if (body?.classList.contains("entry")) {
-        if (body.closest(".apart")) form.elements.apart.checked = true;
-        filter();
-        open(body, true);
-        body.scrollIntoView();
-      }
+      const entry = entries.find(({ body }) => body.id === hash);
+      if (!entry) return;
+      if (entry.apart) form.elements.apart.checked = true;
+      filter();
+      open(entry, true);
+      entry.body.scrollIntoView();
       return;
     }
     const state = new URLSearchParams(hash);
-    const list = (name) => (state.get(name) ?? "").split(",").filter(Boolean);
+    const list = (name) => (state.get(name) ?? "").split(",").filter((id) => entries.some(({ body }) => body.id === id));
     for (const field of fields) field.value = state.get(field.name) ?? "";
-    for (const box of boxes) box.checked = list("columns").includes(box.value);
-    if (form.elements.apart) form.elements.apart.checked = state.get("apart") === "1";
-    form.querySelector(".more").open = boxes.some((box) => box.checked) || fields.some((one) => one.form && one.value && one.name !== "text");
-    const isKnown = (id) => entries.some(({ body }) => body.id === id);
-    const isOpen = new Set(list("open"));
-    chosen.splice(0, 2, ...list("compare").filter(isKnown).slice(0, 2));
+    for (const box of boxes) box.checked = state.get(box.name) === "1";
     const [, name, order] = /^(.*)-(ascending|descending)$/.exec(state.get("sort") ?? "") ?? [];
     if (name) sortBy(name, order);
     else if (sorted) {
       sortBy("rank", "ascending");
       sorted = "";
     }
-    chooseColumns();
     filter();
-    for (const { body } of entries) if (body.classList.contains("open") !== isOpen.has(body.id)) open(body, isOpen.has(body.id));
+    const opened = list("open");
+    for (const entry of entries) {
+      const isOpen = opened.includes(entry.body.id);
+      if (entry.body.classList.contains("open") !== isOpen) open(entry, isOpen);
+    }
+    chosen.splice(0, 2, ...list("compare").slice(0, 2));
     compare();
   }
 
   // Download of what is shown
-  function quoted(text) {
-    const safe = /^[=+\-@\t\r]/.test(text) ? `'${text}` : text; // no formula for a spreadsheet
-    return `"${safe.replaceAll('"', '""')}"`;
-  }
-
   function shownAsCsv() {
+    const quoted = (text) => `"${text.replaceAll('"', '""')}"`;
     const lines = [];
     for (const table of tables.filter((one) => one.checkVisibility())) {
-      const heads = [...table.querySelectorAll("th[data-sort]")];
-      const columns = heads.map((_, n) => n).filter((n) => heads[n].checkVisibility());
-      const names = columns.flatMap((n) => (n > 1 ? [heads[n].dataset.name, `${heads[n].dataset.name} ±`] : [heads[n].dataset.name]));
-      lines.push(["table", ...names]);
+      const heads = [...table.querySelectorAll("th[data-sort]")].filter((head) => head.checkVisibility());
+      lines.push(["table", ...heads.flatMap(({ dataset }) => (dataset.sort === "number" ? [dataset.name, `${dataset.name} ±`] : [dataset.name]))]);
       const title = table.caption.querySelector("strong").textContent;
       for (const body of table.querySelectorAll(".entry:not([hidden])")) {
-        const cells = body.rows[0].cells;
-        const values = columns.flatMap((n) => {
-          if (n === 1) return [body.dataset.called];
-          const shown = cells[n].firstChild.textContent.trim().replace("–", "");
-          return n === 0 ? [shown] : [shown, cells[n].querySelector(".band")?.textContent.replace("±", "").trim() ?? ""];
+        const values = heads.flatMap((head) => {
+          const cell = body.rows[0].cells[head.cellIndex];
+          if (head.dataset.name === "model") return [body.dataset.called];
+          const shown = cell.firstChild.textContent.trim().replace("–", "");
+          const band = cell.querySelector(".band")?.textContent.replace("±", "").trim() ?? "";
+          return head.dataset.sort === "number" ? [shown, band] : [shown];
         });
         lines.push([title, ...values]);
       }
@@ -361,21 +310,14 @@ addEventListener("DOMContentLoaded", () => {
     setTimeout(() => URL.revokeObjectURL(link.href), 1000);
     said.textContent = "Downloaded what is shown.";
   });
-
-  document.getElementById("copy-link").addEventListener("click", async () => {
-    said.textContent = await copy(location.href, () => "The link stands in the address bar.");
+  document.getElementById("copy-link").addEventListener("click", () =>
+    copy(location.href, said, "Copied", () => (said.textContent = "The link is in the address bar.")));
+  document.getElementById("clear").addEventListener("click", () => {
+    history.replaceState(null, "", location.pathname + location.search);
+    restore();
   });
-
   form.addEventListener("submit", (event) => event.preventDefault());
-  for (const type of ["input", "change"]) {
-    form.addEventListener(type, (event) => {
-      if (event.target.name === "columns") chooseColumns();
-      else filter();
-      remember();
-    });
-  }
+  for (const type of ["input", "change"]) form.addEventListener(type, () => (filter(), remember()));
   addEventListener("hashchange", restore);
-  chooseColumns();
-  filter();
   restore();
 });

@@ -2,90 +2,73 @@
 
 import base64
 import hashlib
+import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from mdlm_leaderboard.figures import Figure, figures_of
-from mdlm_leaderboard.headline import headline_of
-from mdlm_leaderboard.page.columns import Column, ColumnGroup, column_groups, overview
-from mdlm_leaderboard.page.curve_tables import curve_tables
-from mdlm_leaderboard.page.per_task import compared_numbers, heat_map, task_names_of
-from mdlm_leaderboard.page.provenance import provenance_of
-from mdlm_leaderboard.ranking import Counts, ranked, ranked_by, shared_counts
-from mdlm_leaderboard.rows import Board, LeaderboardRow, Section
-from mdlm_leaderboard.seeds import seeds_of
-from mdlm_lm_eval.results.statistics import t_quantile
+from mdlm_leaderboard.board import Board, Curve, Estimate, Row, Section, change, is_exact
+from mdlm_leaderboard.experiments import BY_NAME, NO_MASKS
+from mdlm_leaderboard.figures import Figure
+from mdlm_leaderboard.scores import BENCHMARKS, command_of
+from mdlm_lm_eval.results.result_file import ResultFile
+from mdlm_lm_eval.results.suite import cluster_of
+
+_SPARK = (72, 20)  # pixels of a sparkline
+_BAR = (64, 12)
+_HEAT_ROWS, _POINTS_PER_SHADE, _SHADES = 20, 5, 8
+_FACTS = ("preset", "processes", "device_name", "attn_implementation", "cache_audit", "batch_size")
 
 
-@dataclass(frozen=True)
-class ShownSection:
-    """A section as it stands on the page. Those behind the switch are `is_apart`; `sources` are those of its rows.
+def write_page(board: Board, findings: Sequence[tuple[str, str, str]], figures: Sequence[Figure], output: Path) -> Path:
+    """Writes `index.html` into `output` beside its figures. `findings` are sentences, a figure's stem and its alt text.
 
-    `counts` are the mask counts that its rows share, `ranked_by` says what orders them, "" where nothing does; `unused`
-    are the columns of the overview in which none of its rows has a value.
-    """
-
-    section: Section
-    rows: Sequence[LeaderboardRow]
-    overview: ColumnGroup
-    groups: Sequence[ColumnGroup]
-    is_published: bool
-    is_apart: bool
-    sources: tuple[str, ...]
-    ranks: Mapping[str, int]
-    counts: Counts
-    ranked_by: str
-    unused: Sequence[Column]
-
-    def rank(self, row: LeaderboardRow) -> int | None:
-        """From 1; None where nothing measured ranks the row."""
-        return self.ranks.get(row.id)
-
-
-def write_page(board: Board, output: Path) -> Path:
-    """Writes `index.html` into `output`, beside the figures that it shows, and returns its path.
-
-    Style and script stand in the page. Its content security policy names them by their hashes: whatever else might
-    come to look like a script out of a result file would not run.
+    Style and script are in the page, whose content security policy names them by their hashes: text from a result file
+    that looks like a script does not run.
     """
     environment = Environment(
-        loader=PackageLoader("mdlm_leaderboard.page", ""),
+        loader=PackageLoader("mdlm_leaderboard", "page"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
-        keep_trailing_newline=True,
     )
-    style, script = (files(__package__).joinpath(name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
-    sections = [_shown(section, board, is_first=n == 0) for n, section in enumerate(board.sections)]
-    groups = {group.name: group for shown in sections for group in shown.groups}
-    style += "".join(f"body:not(.on-{name}) .g-{name} {{ display: none; }}\n" for name in groups)
-    tasks = task_names_of(board.rows)
+    style, script = (
+        files("mdlm_leaderboard").joinpath("page", name).read_text("utf-8") for name in ("page.css", "page.js")
+    )
+    rows = [row for section in board.sections for row in section.rows]
+    main = board.main
+    tasks = sorted(
+        {task for row in rows for curve in [row.curve("masks")] for one in curve.values() for task in one.by_task}
+    )
     html = environment.get_template("page.html.jinja").render(
         board=board,
-        headline=headline_of(board),
-        sections=sections,
-        hidden=_hidden(sections),
-        heat_map=heat_map(sections[0].rows),
+        findings=findings,
+        sections=[_shown(section, n == 0) for n, section in enumerate(board.sections)],
+        heat=_heat(main) if main else [],
+        main=main,
+        figures=[(title, list(own)) for title, own in groupby(figures, key=lambda figure: figure.section)],
         tasks=tasks,
-        t_quantile=t_quantile(len(tasks)) if len(tasks) > 1 else 0.0,
-        figures=[(shown[0].section, shown) for shown in _by_folder(figures_of(board))],
-        filters=_filters(board.rows),
-        groups=groups,
-        newest=max((run.date for row in board.rows for run in row.runs), default=""),
-        compared_numbers=compared_numbers,
-        curve_tables=curve_tables,
-        provenance_of=provenance_of,
-        seeds_of=seeds_of,
-        weights_url=weights_url,
-        decoding_of=decoding_of,
+        clusters=[cluster_of(task) for task in tasks],
+        choices={
+            "family": sorted({row.who.family for row in rows}),
+            "source": sorted({row.who.source for row in rows}),
+        },
+        dates=sorted(file.date for file in board.scores.files.values() if file.date),
+        tables_of=_tables_of,
+        runs_of=lambda row: _runs_of([board.scores.files[path] for path in row.files]),
+        parameters_of=lambda row: board.scores.files[row.files[0]].parameters,
+        by_masks=_by_masks,
+        url_of=_url_of,
+        spark=_spark,
+        bar=_bar,
+        is_exact=is_exact,
         style=Markup(style),  # ours, from this folder
         script=Markup(script),
         style_hash=_hash(style),
@@ -96,63 +79,127 @@ def write_page(board: Board, output: Path) -> Path:
     return path
 
 
-def weights_url(model: str) -> str:
-    """Where the weights of a hub id lie, "" for any other name."""
-    return f"https://huggingface.co/{model}" if re.fullmatch(r"[A-Za-z0-9][\w.-]*/[\w.-]+", model, re.ASCII) else ""
+def _shown(section: Section, is_first: bool) -> dict[str, Any]:
+    most = section.pair[1]
+    points = sorted({n for row in section.rows for n in row.curve("masks")})
+    at = [one.interval for row in section.rows if (one := row.curve("masks").get(most))]
+    lows, highs = ([end for one in at if (end := getattr(one, name)) is not None] for name in ("low", "high"))
+    return {
+        "section": section,
+        "is_apart": bool(section.why_apart) and not is_first,
+        "points": points,
+        "has_spark": len(points) > 1,
+        "scale": (min(lows, default=0), max(highs, default=100)),
+        "costs": [name for name in _COST_HEADS if any(row.cost(name) is not None for row in section.rows)],
+        "cost_heads": _COST_HEADS,
+    }
 
 
-def decoding_of(row: LeaderboardRow) -> str:
-    """How a row was decoded, and every other setting that tells it from others, in words."""
-    steps = row.steps + (f" step{'' if row.steps == '1' else 's'}" if row.steps[:1].isdecimal() else "")
-    unmasking = "" if row.unmasking == "none" else row.unmasking
-    return ", ".join(filter(None, [steps, unmasking, row.other]))
+_COST_HEADS = {"tokens_per_pass": "tokens per pass", "seconds": "seconds per question", "memory_gib": "memory (GiB)"}
 
 
-def _shown(section: Section, board: Board, *, is_first: bool) -> ShownSection:
-    is_published = all(row.origin == "published" for row in section.rows)
-    rows = section.rows if is_published else ranked(section.rows)
-    counts = shared_counts(rows)
-    columns = overview(board.rows, counts)
-    ranks = {row.id: n for n, row in enumerate(rows, start=1) if row.curve("masks")}
-    return ShownSection(
-        section,
-        rows,
-        columns,
-        column_groups(rows),
-        is_published,
-        is_apart=bool(section.why_apart) and not is_first and not is_published,
-        sources=tuple(dict.fromkeys(row.citation for row in section.rows if row.citation)),
-        ranks=ranks,
-        counts=counts,
-        ranked_by=ranked_by(counts) if ranks else "",
-        unused=[column for column in columns.columns if all(column.cell(row).text == "–" for row in rows)],
+def _spark(curve: Curve) -> Markup:
+    """Accuracy over the mask counts, at equal distances, as a picture of a line."""
+    points = [(n, one.mean) for n, one in curve.items() if n != NO_MASKS]
+    if len(points) < 2:
+        return Markup("–")
+    (width, height), low, high = _SPARK, min(y for _, y in points), max(y for _, y in points)
+    span = max(high - low, 0.15)  # a curve within noise looks flat
+    middle = (high + low) / 2
+    at = [
+        (2 + (width - 4) * k / (len(points) - 1), height / 2 - (height - 4) * (y - middle) / span)
+        for k, (_, y) in enumerate(points)
+    ]
+    said = ", ".join(f"{100 * y:.1f} at {n}" for n, y in points)
+    line = " ".join(f"{x:.1f},{y:.1f}" for x, y in at)
+    return Markup(
+        f'<svg class="spark" width="{width}" height="{height}" role="img" aria-label="accuracy by masks: {said}">'
+        f'<polyline points="{line}"/><circle cx="{at[-1][0]:.1f}" cy="{at[-1][1]:.1f}" r="2"/></svg>'
     )
 
 
-def _hidden(sections: Iterable[ShownSection]) -> str:
-    """What the rows behind the switch are of, "" where there are none."""
-    apart = [shown.section.rows[0].setting for shown in sections if shown.is_apart]
-    kinds = {"part of the questions": [one for one in apart if one.limit is not None]}
-    kinds["other suite versions or settings"] = [one for one in apart if one.limit is None]
-    return ", ".join(kind for kind, settings in kinds.items() if settings)
+def _bar(estimate: Estimate | None, scale: tuple[float, float]) -> Markup:
+    """The 95% interval as a bar on the scale of its table, its mean as a dot."""
+    if estimate is None or estimate.low is None or estimate.high is None:
+        return Markup("")
+    (width, height), (low, high) = _BAR, scale
+    left, mean, right = (
+        2 + (width - 4) * (100 * end - low) / ((high - low) or 1)
+        for end in (estimate.low, estimate.mean, estimate.high)
+    )
+    return Markup(
+        f'<svg class="bar" width="{width}" height="{height}" aria-hidden="true"><line x1="{left:.1f}" x2="{right:.1f}" '
+        f'y1="6" y2="6"/><circle cx="{mean:.1f}" cy="6" r="2.5"/></svg>'
+    )
 
 
-def _by_folder(figures: Iterable[Figure]) -> list[list[Figure]]:
-    """Figures of one section lie in one folder."""
-    return [list(shown) for _, shown in groupby(figures, key=lambda figure: figure.stem.rpartition("/")[0])]
+def _tables_of(row: Row, pair: tuple[int, int]) -> list[dict[str, Any]]:
+    """The numbers of a row's details: per experiment and series a line for the row, and one for each of its seeds."""
+    tables = []
+    for (name, series), curve in row.curves.items():
+        if name == BENCHMARKS:
+            continue
+        experiment, xs = BY_NAME[name], list(curve)
+        ends = pair if name == "masks" and {*pair} <= curve.keys() else (xs[0], xs[-1])
+        title = experiment.title.replace("`", "") + (f", {experiment.series_words(series)}" if series != "" else "")
+        whole = [
+            ("mean" if row.seeds else "", row),
+            *((seed.who.adapter.rpartition(", ")[2], seed) for seed in row.seeds),
+        ]
+        lines = [
+            (who, [one.curve(name, series).get(x) for x in xs], change(one.curve(name, series), *ends))
+            for who, one in whole
+        ]
+        tables.append({"title": title, "x_label": experiment.x_label, "xs": xs, "ends": ends, "lines": lines})
+    return tables
 
 
-def _filters(rows: Iterable[LeaderboardRow]) -> dict[str, list[str]]:
-    """What readers may choose from; a filter of one choice would choose nothing."""
-    rows = list(rows)
-    choices: dict[str, list[str]] = {
-        "family": sorted({row.family for row in rows}),
-        "adapter": sorted({"with" if row.adapter else "without" for row in rows}),
-        "steps": sorted({row.steps for row in rows}, key=lambda steps: (len(steps), steps)),
-        "unmasking": sorted({row.unmasking for row in rows}),
-    }
-    named = {name: [value for value in values if value] for name, values in choices.items()}
-    return {name: values for name, values in named.items() if len(values) > 1}
+def _by_masks(row: Row) -> str:
+    """JSON of accuracies in percent by mask count and, in the order of their names, task; "" where there are none."""
+    curve = row.curve("masks")
+    numbers = {n: [round(100 * one.by_task[task], 2) for task in sorted(one.by_task)] for n, one in curve.items()}
+    return json.dumps(numbers, separators=(",", ":")) if numbers else ""
+
+
+def _runs_of(found: Sequence[ResultFile]) -> dict[str, Any]:
+    """What made a row: every command with its files, and the settings and versions that all of its files share."""
+    commands: dict[str, list[ResultFile]] = {}
+    for file in found:
+        commands.setdefault(command_of(file), []).append(file)
+    settings = [{name: (file.mdlm or {}).get(name) for name in _FACTS} | {"dtype": file.dtype} for file in found]
+    return {"commands": commands, "settings": _shared(settings), "versions": _shared([file.versions for file in found])}
+
+
+def _shared(mappings: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    first = mappings[0]
+    return {k: v for k, v in first.items() if v not in (None, "") and all(other.get(k) == v for other in mappings)}
+
+
+def _heat(section: Section) -> list[tuple[Row, list[tuple[str, str, int]]]]:
+    """Per row and task, the points lost between the section's two mask counts, and a shade; the first rows only."""
+    few, most = section.pair
+    lines = []
+    for row in section.rows:
+        curve = row.curve("masks")
+        if {few, most} <= curve.keys() and few != most:
+            lost = {
+                task: 100 * (score - curve[most].by_task[task]) for task, score in sorted(curve[few].by_task.items())
+            }
+            cells = [
+                (
+                    task,
+                    f"{round(points, 1) + 0.0:.1f}".replace("-", "−"),
+                    min(max(round(points / _POINTS_PER_SHADE), 0), _SHADES),
+                )
+                for task, points in lost.items()
+            ]
+            lines.append((row, cells))
+    return lines[:_HEAT_ROWS]
+
+
+def _url_of(model: str) -> str:
+    """Where the weights of a hub id are, "" for any other name."""
+    return f"https://huggingface.co/{model}" if re.fullmatch(r"[A-Za-z0-9][\w.-]*/[\w.-]+", model, re.ASCII) else ""
 
 
 def _hash(text: str) -> str:

@@ -1,0 +1,47 @@
+"""The documentation as a site: `sphinx-build -W -c docs . site/docs`.
+
+The source folder is the repository, so that a link works alike on GitHub and on the site.
+"""
+
+import shutil
+from pathlib import Path
+
+from sphinx.application import Sphinx
+
+from mdlm_lm_eval import __version__
+
+project = "mdlm-lm-eval"
+author = "mdlm-lm-eval contributors"
+release = __version__
+extensions = ["myst_parser", "sphinx.ext.autodoc"]
+root_doc = "docs/index"
+include_patterns = ["*.md", "docs/*.md", "*/README.md", "leaderboard/results/README.md", "mdlm_lm_eval/*/README.md"]
+suppress_warnings = ["myst.header"]  # the model card begins below its front matter
+myst_heading_anchors = 4
+default_role = "code"
+autodoc_member_order = "bysource"
+autodoc_typehints = "signature"
+smartquotes = False  # --seed is no dash
+html_theme = "furo"
+html_show_copyright = False
+html_title = "mdlm-lm-eval"
+html_static_path = ["static"]
+html_css_files = ["site.css"]
+html_js_files = ["filter.js"]
+
+
+def setup(app: Sphinx) -> None:
+    """Reads docstrings' bars as bars; adds README's figures, whose HTML Sphinx does not read, and a first page."""
+    app.connect("autodoc-process-docstring", _bars)
+    app.connect("build-finished", _finish)
+
+
+def _bars(app: Sphinx, what: str, name: str, obj: object, options: object, lines: list[str]) -> None:
+    lines[:] = [line.replace("|", r"\|") for line in lines]
+
+
+def _finish(app: Sphinx, error: Exception | None) -> None:
+    if error is None and app.builder.format == "html":
+        out = Path(app.outdir)
+        shutil.copytree(Path(app.confdir) / "figures", out / "docs" / "figures", dirs_exist_ok=True)
+        (out / "index.html").write_text('<meta http-equiv="refresh" content="0; url=docs/index.html">\n')

@@ -1,0 +1,165 @@
+"""The adapter's README: what it was made from and how, and the suite's scores before and after."""
+
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from importlib.metadata import version
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import yaml
+from huggingface_hub import EvalResult, ModelCard, ModelCardData
+
+from mdlm_finetune.recipe import Recipe, Run
+from mdlm_lm_eval.default_model import BUILT_IN
+from mdlm_lm_eval.options import OptionError
+from mdlm_lm_eval.results.files import write_whole
+from mdlm_lm_eval.results.markdown import markdown_table
+from mdlm_lm_eval.results.names import model_name
+from mdlm_lm_eval.results.result_file import read_result_file
+from mdlm_lm_eval.results.statistics import paired_drop, paired_interval
+
+N_MASKS = (1, 2, 10, 50, 100, 200)
+METRIC = "exact_match,none"
+Scores = Mapping[int, Mapping[str, float]]  # mask count -> task of mdlm_context -> accuracy, 0 to 1
+_PACKAGES = ("mdlm-lm-eval", "torch", "transformers", "peft")
+_EVALUATION = "## Before and after"
+_NOT_EVALUATED = "Not evaluated yet: `mdlm-finetune --config RECIPE --evaluate` fills this in.\n"
+_TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+_IN_EVERY_LOG = {"loss", "grad_norm", "learning_rate", "epoch", "step"}
+
+
+def write_card(adapter: Path, run: Run, log: Sequence[Mapping[str, Any]]) -> None:
+    """README.md in the folder `adapter`, without scores as yet. `log` is the Trainer's history.
+
+    Its `model_name` is what tables call the adapter: "MA (CE + TV), seed 0".
+    """
+    recipe, objective, processes = run.recipe, run.objective, run.training.world_size
+    name, base = f"{objective.label}, seed {recipe.seed}", model_name(recipe.model_name_or_path)
+    tags = ["masked-diffusion", "mdlm-lm-eval", recipe.objective.replace("_", "-"), "lora"]
+    data = ModelCardData(model_name=name, base_model=base, license=recipe.license, library_name="peft", tags=tags)
+    data.pipeline_tag = "text-generation"
+    source = Path(recipe.train_file).name if recipe.train_file else recipe.dataset_name
+    # Of a folder of this machine, the card shows the last name.
+    settings = {
+        key: Path(value).name if isinstance(value, str) and Path(value).is_absolute() else value
+        for key, value in {**run.settings, **asdict(objective)}.items()
+    }
+    text = f"""# {name}
+
+A LoRA adapter of {"the built-in model of mdlm-lm-eval" if base == BUILT_IN else f"`{base}`"}. DIR is this folder:
+
+    lm_eval --model mdlm --model_args {_pretrained(base)}peft=DIR,n_masks=200 --tasks mdlm_context{_template(recipe)}
+
+{_EVALUATION}
+
+{_NOT_EVALUATED}
+## Training
+
+Loss: {objective.in_words}. Data: up to {run.n_examples} examples of `{source}`, by seed {recipe.seed}.
+{_log_in_words(log)}
+The recipe, as a file for `mdlm-finetune --config`{f", run by {processes} processes" if processes > 1 else ""}:
+
+```yaml
+{yaml.safe_dump(settings, sort_keys=False)}```
+
+Versions: {", ".join(f"{package} {version(package)}" for package in _PACKAGES)}.
+"""
+    write_whole(adapter / "README.md", f"---\n{data.to_yaml()}\n---\n\n{text}")
+
+
+def evaluate(recipe: Recipe) -> None:
+    """Scores the base model and the adapter in `output_dir` with `mdlm-sweep`, and puts the table into its card.
+
+    A sweep that was interrupted continues. Raises OptionError if it fails.
+    """
+    # Results of another limit are not continued, and stay.
+    results = recipe.beside("evaluation") / f"limit{recipe.evaluation_limit}"
+    words = sweep_words(recipe, recipe.model_name_or_path, str(recipe.folder))
+    # With torchrun's variables the sweep would wait for processes that only trained.
+    environment = {name: value for name, value in os.environ.items() if name not in _TORCHRUN}
+    command = [sys.executable, "-m", "mdlm_lm_eval.sweep", *words, f"--output_path={results}"]
+    if status := subprocess.run(command, env=environment).returncode:
+        raise OptionError(f"the adapter is in {recipe.folder}; its evaluation failed (status {status})")
+    shown = shlex.join(["mdlm-sweep", *sweep_words(recipe, model_name(recipe.model_name_or_path), "DIR")])
+    fill_in_scores(recipe.folder, *read_scores(results), recipe.evaluation_limit, shown)
+
+
+def sweep_words(recipe: Recipe, pretrained: str, adapter: str) -> list[str]:
+    """The words of `mdlm-sweep` that score the model `pretrained` with and without the adapter."""
+    model = _pretrained(pretrained)
+    if pretrained != BUILT_IN:
+        model += f"dtype={recipe.dtype},"
+    if recipe.attn_implementation is not None:
+        model += f"attn_implementation={recipe.attn_implementation},"
+    masks = ",".join(map(str, N_MASKS))
+    words = [f"--peft=none,{adapter}", "--tasks=mdlm_context", f"--n_masks={masks}", "--steps=1"]
+    words += [f"--limit={recipe.evaluation_limit}", *_template(recipe).split()]
+    return [f"--model_args={model.removesuffix(',')}", *words] if model else words
+
+
+def read_scores(folder: Path) -> tuple[Scores, Scores]:
+    """The scores of that sweep, before and after, by ascending mask count."""
+    before: dict[int, dict[str, float]] = {}
+    after: dict[int, dict[str, float]] = {}
+    for result in map(read_result_file, folder.rglob("results_*.json")):
+        recorded = result.mdlm or {}
+        by_task = {name: result.tasks[name].metrics[METRIC] for name in result.groups["mdlm_context"]}
+        (after if recorded["adapter"] else before)[int(recorded["decoding"]["n_masks"])] = by_task
+    return dict(sorted(before.items())), dict(sorted(after.items()))
+
+
+def fill_in_scores(adapter: Path, before: Scores, after: Scores, n_questions: int, command: str) -> None:
+    """Replaces the card's part on scores by their table. `n_questions` is per task, `command` made them."""
+    rows = []
+    for label, scores in (("before", before), ("after", after)):
+        means = [f"{100 * fmean(by_task.values()):.1f}" for by_task in scores.values()]
+        rows.append([label, *means, paired_drop(scores.values()).scaled(100).in_words])
+    rows.append(["gain", *(paired_interval(before[n], after[n]).scaled(100).in_words for n in before), ""])
+    text = f"""{_EVALUATION}
+
+Accuracy in percent on `mdlm_context`, one denoising step, {n_questions} questions per task. The drop is the largest \
+minus the smallest over the mask counts, the gain after minus before, in points; ± is half the 95% interval over the \
+tasks (Student's t) of that difference on the same questions.
+
+{markdown_table(["n_masks", *map(str, before), "drop"], rows)}
+
+Made by `{command}`.
+
+"""
+    card = ModelCard.load(adapter / "README.md")
+    before_part, _, rest = card.text.partition(_EVALUATION)
+    card.text = before_part + text + "## Training" + rest.partition("## Training")[2]
+    card.data.eval_results = [
+        EvalResult(
+            task_type="text-generation",
+            dataset_type="mdlm_context",
+            dataset_name=f"mdlm_context, {n} masks",
+            dataset_config=f"n_masks={n}",
+            metric_type="accuracy",
+            metric_value=round(100 * fmean(by_task.values()), 2),
+        )
+        for n, by_task in after.items()
+    ]
+    write_whole(adapter / "README.md", str(card))
+
+
+def _pretrained(name: str) -> str:
+    """As the beginning of --model_args; the built-in model is the one that is taken without it."""
+    return "" if name == BUILT_IN else f"pretrained={name},"
+
+
+def _template(recipe: Recipe) -> str:
+    return " --apply_chat_template" if recipe.apply_chat_template else ""
+
+
+def _log_in_words(log: Sequence[Mapping[str, Any]]) -> str:
+    lines = [entry for entry in log if "loss" in entry]
+    terms = ("loss", *sorted(lines[0].keys() - _IN_EVERY_LOG)) if lines else ()
+    changes = [f"{name.replace('_', '-')} {lines[0][name]:.4f} and {lines[-1][name]:.4f}" for name in terms]
+    where = f"first (step {lines[0]['step']}) and last (step {lines[-1]['step']})" if lines else ""
+    return f"\nLogged {where}: {', '.join(changes)}.\n" if lines else ""

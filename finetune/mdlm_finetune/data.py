@@ -1,0 +1,159 @@
+"""Examples to train on: rows of a file or of the hub in a model's own format, or generated number questions."""
+
+import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+from datasets import load_dataset
+from tqdm import tqdm
+from transformers import PreTrainedTokenizerBase
+
+from mdlm_finetune.recipe import NUMBER_QUESTIONS, Recipe, Run
+from mdlm_lm_eval.default_model.training import corpus
+from mdlm_lm_eval.families import end_of_turn_ids
+from mdlm_lm_eval.model.text import closing_ids
+from mdlm_lm_eval.options import OptionError
+
+COLUMNS = (
+    "messages; prompt, response; system_prompt, question, response (OpenOrca); instruction, input, output (Alpaca)"
+)
+TURN_SEPARATOR = "\n\n"
+_ROW_NUMBER = "__row_number__"  # a column that is added while reading
+
+Message = dict[str, str]  # "role" and "content"
+Tokens = tuple[list[int], list[int]]  # of the prompt and of the answer
+
+
+@dataclass(frozen=True)
+class Example:
+    """A prompt and its answer, in tokens; `id` is its row's number in the data, from 0."""
+
+    id: int
+    prompt_ids: list[int]
+    answer_ids: list[int]
+
+
+def load_examples(run: Run, tokenizer: PreTrainedTokenizerBase) -> list[Example]:
+    """The first examples, as many as the run can use, that have an answer and room for a mask.
+
+    The answer of a base model ends in EOS, that of an instruct model (`apply_chat_template`) in whatever its template
+    ends an assistant's message with; both belong to the answer, as in LLaDA's own fine-tuning. Rows that cannot be used
+    are counted and skipped. Raises OptionError for columns that are none of `COLUMNS`, for a template that hides where
+    the answer begins, and where nothing remains.
+    """
+    recipe, is_main = run.recipe, run.training.process_index == 0
+    rows = _generated(run, tokenizer) if recipe.dataset_name == NUMBER_QUESTIONS else _stored(run, tokenizer)
+    examples: list[Example] = []
+    skipped: Counter[str] = Counter()
+    with tqdm(total=run.n_examples, desc="reading the data", disable=not is_main) as bar:
+        for number, found in rows:
+            if isinstance(found, str):
+                skipped[found] += 1
+            elif sum(map(len, found)) >= recipe.max_length:
+                skipped[f"longer than {recipe.max_length} tokens"] += 1
+            else:
+                examples.append(Example(number, *found))
+                bar.update()
+            if len(examples) == run.n_examples:
+                break
+    sentence = "rows skipped: " + (", ".join(f"{count} {why}" for why, count in skipped.items()) or "none")
+    if not examples:
+        raise OptionError(f"{recipe.train_file or recipe.dataset_name} holds no example to train on; {sentence}")
+    if is_main:
+        print(f"{len(examples)} examples; {sentence}", file=sys.stderr)
+    return examples
+
+
+def number_questions(seed: int) -> Iterator[tuple[str, str]]:
+    """(prompt, answer), endless: answered questions for the largest number, or the smallest, and one to answer.
+
+    They are the distractors of the suite's prompts, which the suite never asks: the paper, too, trains on other text
+    than it measures.
+    """
+    rng = Random(seed)
+    while True:
+        *prompt, letter, closing = corpus.number_questions(rng.randint(*corpus.N_NUMBER_QUESTIONS), rng).pieces
+        yield "".join(prompt), letter + closing
+
+
+def _generated(run: Run, tokenizer: PreTrainedTokenizerBase) -> Iterator[tuple[int, Tokens | str]]:
+    for number, (prompt, answer) in zip(range(run.n_examples), number_questions(run.recipe.seed), strict=False):
+        answer_ids = tokenizer(answer, add_special_tokens=False)["input_ids"]
+        yield number, (tokenizer(prompt)["input_ids"], [*answer_ids, tokenizer.eos_token_id])
+
+
+def _stored(run: Run, tokenizer: PreTrainedTokenizerBase) -> Iterator[tuple[int, Tokens | str]]:
+    """Row numbers with the tokens of each row, or why it is skipped, in an order that the seed fixes."""
+    special_tokens = [str(token) for token in tokenizer.added_tokens_decoder.values() if token.special]
+    n_closing = len(closing_ids(tokenizer))
+    for number, row in _rows(run.recipe):
+        messages, answer = conversation(row)
+        texts = [message["content"] for message in messages]
+        if not answer.strip():
+            yield number, "without an answer"
+        elif run.objective.masked_part == "prompt" and not any(text.strip() for text in texts):
+            yield number, "without a prompt"
+        elif any(token in text for text in (*texts, answer) for token in special_tokens):
+            # The tokenizer would read such text as the token itself, which may be the mask.
+            yield number, "with a special token's name in their text"
+        elif run.recipe.apply_chat_template:
+            yield number, _templated(messages, answer, tokenizer)
+        else:
+            yield number, _plain(texts, answer, tokenizer, n_closing)
+
+
+def _rows(recipe: Recipe) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    if recipe.train_file is None:
+        source, files = recipe.dataset_name, {"name": recipe.dataset_config, "split": recipe.dataset_train_split}
+    else:
+        source = "parquet" if recipe.train_file.endswith(".parquet") else "json"
+        files = {"data_files": recipe.train_file, "split": "train"}
+    rows = load_dataset(source, streaming=True, **files)
+    numbered = rows.map(lambda _, number: {_ROW_NUMBER: number}, with_indices=True)
+    for row in numbered.shuffle(seed=recipe.seed, buffer_size=10_000):
+        yield row.pop(_ROW_NUMBER), row
+
+
+def conversation(row: Mapping[str, Any]) -> tuple[list[Message], str]:
+    """The messages before the answer, and the answer, empty where the row has none.
+
+    Raises OptionError for columns that are none of `COLUMNS`.
+    """
+    text = {name: value or "" for name, value in row.items()}  # the reader fills what a row lacks with None
+    if row.get("messages") is not None:
+        messages = [{name: part for name, part in each.items() if part is not None} for each in row["messages"]]
+        if not messages or messages[-1]["role"] != "assistant":
+            return messages, ""
+        return messages[:-1], messages[-1].get("content", "")
+    if "response" in row and ("question" in row or "prompt" in row):
+        system, answer = text.get("system_prompt", ""), text["response"]
+        user = text.get("question") or text.get("prompt", "")
+    elif "instruction" in row and "output" in row:
+        system, answer = "", text["output"]
+        user = TURN_SEPARATOR.join(part for part in (text["instruction"], text.get("input")) if part)
+    else:
+        raise OptionError(f"the data has the columns {', '.join(row)}; allowed are {COLUMNS}")
+    return [*([{"role": "system", "content": system}] if system else []), {"role": "user", "content": user}], answer
+
+
+def _plain(texts: list[str], answer: str, tokenizer: PreTrainedTokenizerBase, n_closing: int) -> Tokens:
+    """`n_closing`: tokens that the tokenizer puts behind a text, where the answer follows instead, as in lm_eval."""
+    prompt_ids: list[int] = tokenizer("".join(text + TURN_SEPARATOR for text in texts))["input_ids"]
+    answer_ids: list[int] = tokenizer(answer, add_special_tokens=False)["input_ids"]
+    return prompt_ids[: len(prompt_ids) - n_closing], [*answer_ids, tokenizer.eos_token_id]
+
+
+def _templated(messages: list[Message], answer: str, tokenizer: PreTrainedTokenizerBase) -> Tokens:
+    before = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+    whole = tokenizer.apply_chat_template([*messages, {"role": "assistant", "content": answer}], tokenize=False)
+    if not whole.startswith(before):
+        raise OptionError("apply_chat_template: the template renders a prompt differently once it is answered")
+    prompt_ids: list[int] = tokenizer(before, add_special_tokens=False)["input_ids"]
+    answer_ids: list[int] = tokenizer(whole[len(before) :], add_special_tokens=False)["input_ids"]
+    # What follows the end of the turn is no answer: a line break, or LLaDA's header of a next message.
+    ends = end_of_turn_ids(tokenizer) | {tokenizer.eos_token_id}
+    end = next((index for index, id in enumerate(answer_ids) if id in ends), len(answer_ids))
+    return prompt_ids, answer_ids[: end + 1]

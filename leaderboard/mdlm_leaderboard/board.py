@@ -1,0 +1,539 @@
+"""The board: rows of estimates in sections, their ranks, seeds, columns and findings, from the table of scores."""
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from mdlm_lm_eval.tasks.settings import DEFAULT_SETTINGS
+
+from mdlm_leaderboard.experiments import AUTOREGRESSIVE, BY_NAME, NO_MASKS, Series
+from mdlm_leaderboard.scores import BENCHMARKS, Scores, Setting, Who
+from mdlm_lm_eval.options import APPROXIMATE_CACHES, PARALLEL_RULES
+from mdlm_lm_eval.results.names import BUILT_IN
+from mdlm_lm_eval.results.parallelism import accuracy_under_parallelism, frontier
+from mdlm_lm_eval.results.statistics import Interval, interval_over_tasks, paired_drop, paired_interval
+from mdlm_lm_eval.results.suite import cluster_of, current_version
+
+ONE_STEP = ("1", AUTOREGRESSIVE)
+LOSS_OVER = (2, 200)  # masks: from those that hold a whole answer to the paper's most; decided before any result
+_MOST_LINES = 5  # of the figure of masks
+_COSTS = ("tokens_per_pass", "seconds", "memory_gib")
+# Options that set the pace of a way of decoding: its points of one curve of accuracy against speed.
+_PACE = ("steps", "steps_per_block", *PARALLEL_RULES)
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A mean with its 95% band: of the suite's tasks clustered by word rule, of a benchmark over questions.
+
+    `by_task` has the accuracies that are compared task by task. A benchmark's estimate also has what its answers took.
+    """
+
+    mean: float
+    low: float | None
+    high: float | None
+    n_questions: int
+    by_task: Mapping[str, float]
+    is_accuracy: bool = True
+    note: str = ""
+    masks: float | None = None
+    tokens_per_pass: float | None = None
+    seconds: float | None = None
+    memory_gib: float | None = None
+    machine: str = ""
+    on_frontier: bool = False
+    area: float | None = None
+
+    @property
+    def interval(self) -> Interval:
+        """In percent, of an accuracy."""
+        return Interval(self.mean, self.low, self.high, len(self.by_task)).scaled(100 if self.is_accuracy else 1)
+
+    @property
+    def in_words(self) -> str:
+        """Such as "66.4 ± 15.0"; with a note where prompts were cut off."""
+        if self.is_accuracy:
+            return self.interval.in_words + (f" ({self.note})" if self.note else "")
+        return f"{self.mean:.4g}"
+
+
+Curve = Mapping[Any, Estimate]
+
+
+@dataclass(frozen=True)
+class Row:
+    """All scores of one way of running one checkpoint. `curves` are (experiment, series) -> x -> estimate.
+
+    `seeds` are the rows whose mean this is; `files` the result files behind it. `shown` is the part of its decoding
+    that tells it from other rows of its section, `label` its name there. `rank` is 1 + the number of rows that are
+    significantly better, 0 without a score to rank by.
+    """
+
+    id: str
+    who: Who
+    curves: Mapping[tuple[str, Series], Curve]
+    files: tuple[str, ...]
+    seeds: tuple["Row", ...] = ()
+    shown: str = ""
+    label: str = ""
+    rank: int = 0
+
+    def curve(self, experiment: str, series: Series = "") -> Curve:
+        """Without points where it was not measured."""
+        return self.curves.get((experiment, series), {})
+
+    @property
+    def benchmarks(self) -> Curve:
+        """Column -> estimate of every task that is not the suite's."""
+        return self.curve(BENCHMARKS)
+
+    def cost(self, name: str) -> float | None:
+        """Of its benchmarks, weighted by their questions; the most memory of any."""
+        found = [(v, e.n_questions) for e in self.benchmarks.values() if (v := getattr(e, name)) is not None]
+        if not found:
+            return None
+        values, weights = zip(*found, strict=True)
+        return max(values) if name == "memory_gib" else float(np.average(values, weights=weights))
+
+
+@dataclass(frozen=True)
+class Column:
+    """A number per row, in percent or points. `of` gets the row and the section's pair of mask counts.
+
+    Readers switch on those that are not `is_shown`.
+    """
+
+    name: str
+    head: str
+    explanation: str
+    of: Callable[[Row, tuple[int, int]], Interval | None]
+    is_shown: bool = True
+
+
+@dataclass(frozen=True)
+class Section:
+    """The rows of one setting. `why_apart` says why they share no table with others; `common` is the same in all rows.
+
+    `pair` are the two mask counts between which a loss is stated.
+    """
+
+    title: str
+    why_apart: str
+    setting: Setting
+    rows: tuple[Row, ...]
+    common: str
+    pair: tuple[int, int]
+
+    @property
+    def is_suite(self) -> bool:
+        """Whether its scores are those of the few-shot suite."""
+        return bool(self.setting.asks)
+
+    @property
+    def measured(self) -> list[Row]:
+        """Every row as it was measured: seeds instead of their mean."""
+        return [one for row in self.rows for one in (row.seeds or (row,))]
+
+    @cached_property
+    def columns(self) -> list[Column]:
+        """Those in which any row has a value."""
+        columns = [replace(one, head=one.head.format(*self.pair)) for one in COLUMNS]
+        return [one for one in columns if any(one.of(row, self.pair) for row in self.rows)]
+
+    @property
+    def benchmark_names(self) -> list[str]:
+        """The benchmarks of any row."""
+        return sorted({name for row in self.rows for name in row.benchmarks})
+
+
+@dataclass(frozen=True)
+class Board:
+    """Everything that tables, figures and page show; the first section is the main table."""
+
+    title: str
+    sections: tuple[Section, ...]
+    scores: Scores
+    published: pd.DataFrame = field(default_factory=pd.DataFrame)
+
+    @property
+    def main(self) -> Section | None:
+        """The first table of the suite."""
+        return next((section for section in self.sections if section.is_suite), None)
+
+
+# Columns
+
+
+def change(curve: Curve, first: Any, second: Any) -> Interval | None:
+    """Accuracy at `first` minus that at `second`, in points, paired by task; None where one is missing."""
+    if first == second or not {first, second} <= curve.keys():
+        return None
+    return paired_interval(curve[second].by_task, curve[first].by_task).scaled(100)
+
+
+def loss(row: Row, pair: tuple[int, int]) -> Interval | None:
+    """What masks cost: the one definition for headline, table, figure and documents."""
+    return change(row.curve("masks"), *pair)
+
+
+def drop(curve: Curve) -> Interval | None:
+    """Largest minus smallest accuracy, in points, paired by task; None below two points."""
+    tasks = [one.by_task for one in curve.values() if one.by_task]
+    return paired_drop(tasks).scaled(100) if len(tasks) > 1 else None
+
+
+def _at(n: int, row: Row) -> Interval | None:
+    curve = row.curve("masks")
+    estimate = curve.get(n, curve.get(NO_MASKS))
+    return estimate.interval if estimate else None
+
+
+def _degradation(row: Row, pair: tuple[int, int]) -> Interval | None:
+    best, points = max((one.mean for one in row.curve("masks").values()), default=0.0), drop(row.curve("masks"))
+    return points.scaled(1 / best) if points and best else None
+
+
+def _ends(curve: Curve) -> Interval | None:
+    return change(curve, min(curve), max(curve)) if curve else None
+
+
+COLUMNS = (
+    Column(
+        "most",
+        "at {1} masks (%)",
+        "accuracy, by which rows are ranked; of models without masks their only one",
+        lambda row, pair: _at(pair[1], row),
+    ),
+    Column("few", "at {0} masks (%)", "accuracy", lambda row, pair: _at(pair[0], row) if pair[0] < pair[1] else None),
+    Column("loss", "loss, {0} to {1} masks", "accuracy lost, in points", loss),
+    Column("dots_loss", "loss to dots", "from the fewest to the most dots", lambda row, _: _ends(row.curve("dots"))),
+    Column("gap", "locality gap", "best minus worst position", lambda row, _: drop(row.curve("positions", "right"))),
+    Column(
+        "context_gain",
+        "context gain",
+        "accuracy at {0} masks minus that without relevant examples",
+        lambda row, pair: change(row.curve("relevant", pair[0]), DEFAULT_SETTINGS["fewshot_relevant"], 0),
+    ),
+    Column("drop", "drop, best to worst", "over all mask counts", lambda row, _: drop(row.curve("masks")), False),
+    Column("degradation", "degradation (%)", "that drop in percent of the best accuracy", _degradation, False),
+)
+
+
+# Rows
+
+
+def board_of(scores: Scores, title: str, published: pd.DataFrame) -> Board:
+    """The board of a table of scores; the main table first."""
+    table = scores.table
+    by_setting = dict(list(table.groupby("setting", sort=False)))
+    size = {setting: own["who"].nunique() for setting, own in by_setting.items()}
+    ordered = sorted(by_setting, key=lambda one: (*_distance(one), -size[one], one.suite_hash or ""))
+    taken: dict[str, int] = {}
+    sections = tuple(_section(by_setting[one], one, ordered[0], taken) for one in ordered)
+    return Board(title, tuple(section for section in sections if section.rows), scores, published)
+
+
+def _section(table: pd.DataFrame, setting: Setting, main: Setting, taken: dict[str, int]) -> Section:
+    seeds = _rows(table, taken)
+    folded = {one.who: one for one in _rows(_mean_over_seeds(table), taken)}
+    members: dict[Who, list[Row]] = {}
+    for row in seeds:
+        members.setdefault(_mean_of(row.who, 0), []).append(row)
+    rows = []
+    for who, own in members.items():
+        mean = folded.get(_mean_of(who, len(own)))
+        files = tuple(dict.fromkeys(path for row in own for path in row.files))
+        seeds_of_row = tuple(sorted(own, key=lambda row: row.who.adapter))
+        rows += [replace(mean, seeds=seeds_of_row, files=files)] if mean and len(own) > 1 else own
+    points = [set(row.curve("masks")) - {NO_MASKS} for row in rows]
+    pair = _pair(points)
+    words = [set(row.who.decoding) for row in rows]
+    common = set.intersection(*words) if len(words) > 1 else set()
+    is_one = len({str(row.who) for row in rows}) == 1
+    shown = [_named(row, [word for word in row.who.decoding if word not in common], is_one=is_one) for row in rows]
+    in_common = [word for word in rows[0].who.decoding if word in common] if rows else []
+    ordered = _ranked(shown, pair) if setting.asks else _with_frontiers(shown)
+    title, why = _title(setting), _why_apart(setting, main)
+    return Section(title, why, setting, tuple(ordered), ", ".join(in_common), pair)
+
+
+def _named(row: Row, words: Sequence[str], *, is_one: bool) -> Row:
+    """With the words that tell it from the others; its checkpoint is in its label unless there is only one."""
+    shown = ", ".join(words)
+    label = shown if is_one and shown else ", ".join(filter(None, (str(row.who), shown)))
+    return replace(row, shown=shown, label=label, seeds=tuple(_named(one, words, is_one=False) for one in row.seeds))
+
+
+def _rows(table: pd.DataFrame, taken: dict[str, int]) -> list[Row]:
+    return [
+        Row(_row_id(who, taken), who, _curves(own), tuple(dict.fromkeys(own["file"])))
+        for who, own in table.groupby("who", sort=False)
+    ]
+
+
+def _curves(table: pd.DataFrame) -> dict[tuple[str, Series], dict[Any, Estimate]]:
+    curves: dict[tuple[str, Series], dict[Any, Estimate]] = {}
+    for (experiment, series, x), own in table.groupby(["experiment", "series", "x"], sort=False):
+        curves.setdefault((experiment, series), {})[x] = _estimate(own, experiment)
+    # Of an experiment beyond a section's setting, one point is what the row says already.
+    kept = {key: curve for key, curve in curves.items() if key[0] == BENCHMARKS or not _is_beyond(key[0], curve)}
+    order = [*BY_NAME, BENCHMARKS]
+    ordered = sorted(kept.items(), key=lambda one: (order.index(one[0][0]), isinstance(one[0][1], str), one[0][1]))
+    return {key: curve if key[0] == BENCHMARKS else dict(sorted(curve.items())) for key, curve in ordered}
+
+
+def _is_beyond(experiment: str, curve: Curve) -> bool:
+    return bool(BY_NAME[experiment].beyond) and len(curve) < 2
+
+
+def _estimate(own: pd.DataFrame, experiment: str) -> Estimate:
+    if experiment == BENCHMARKS:
+        facts = own.iloc[0].astype(object)
+        facts = facts.where(facts.notna(), None)
+        names = ("is_accuracy", "note", "masks", *_COSTS, "machine")
+        return Estimate(facts["score"], facts["low"], facts["high"], int(facts["n"]), {}, **facts[list(names)])
+    by_task = dict(zip(own["task"], own["score"], strict=True))
+    band = interval_over_tasks(by_task)
+    return Estimate(band.mean, band.low, band.high, int(own["n"].sum()), by_task)
+
+
+def _mean_over_seeds(table: pd.DataFrame) -> pd.DataFrame:
+    """Rows that differ in their adapter's seed alone as one: the mean, at the points that all of them have."""
+    table = table[[one.adapter != one.recipe for one in table["who"]]]
+    if table.empty:
+        return table
+    table = table.assign(seed=table["who"], who=[_mean_of(one, 0) for one in table["who"]])
+    n_seeds = table.groupby("who", sort=False)["seed"].transform("nunique")
+    table = table.assign(who=[_mean_of(one, n) for one, n in zip(table["who"], n_seeds, strict=True)], n_seeds=n_seeds)
+    numbers = ("score", "low", "high", "seconds", "tokens_per_pass")
+    how = {name: "mean" if name in numbers else "sum" if name == "n" else "first" for name in table.columns}
+    key = ["who", "experiment", "series", "x", "task"]
+    mean = table.groupby(key, sort=False).agg(
+        {name: of for name, of in how.items() if name not in key} | {"seed": "size"}
+    )
+    mean = mean[mean["seed"] == mean["n_seeds"]].reset_index()
+    return mean.assign(low=np.nan, high=np.nan)  # an interval over questions is none over seeds
+
+
+def _mean_of(who: Who, n: int) -> Who:
+    """Who the mean of `n` seeds is; with 0, what seeds of one recipe share. A row without a seed is itself."""
+    if who.adapter == who.recipe:
+        return who
+    return replace(who, adapter=f"{who.recipe}, mean of {n} seeds", adapter_weights="")
+
+
+def _row_id(who: Who, taken: dict[str, int]) -> str:
+    named = "-".join(re.findall(r"[a-z0-9]+", f"{who} {' '.join(who.decoding)}".lower()))[:80] or "row"
+    taken[named] = taken.get(named, 0) + 1
+    return named if taken[named] == 1 else f"{named}-{taken[named]}"
+
+
+def _pair(points: Sequence[set[Any]]) -> tuple[int, int]:
+    """2 and 200 masks where any row has both; else the fewest that hold an answer and the most that all rows share."""
+    if any(set(LOSS_OVER) <= own for own in points):
+        return LOSS_OVER
+    several = [own for own in points if own] or [set(LOSS_OVER)]
+    counts = sorted(set.intersection(*several) or set.union(*several))
+    return next((n for n in counts[:-1] if n >= LOSS_OVER[0]), counts[0]), counts[-1]
+
+
+def _ranked(rows: Iterable[Row], pair: tuple[int, int]) -> list[Row]:
+    """By accuracy at the most masks. Two rows share a rank unless the better differs significantly, paired by task."""
+    curves = {row.id: row.curve("masks") for row in rows}
+    at = {id: curve.get(pair[1], curve.get(NO_MASKS)) for id, curve in curves.items()}
+    ordered = sorted(rows, key=lambda row: -(one.mean if (one := at[row.id]) else -1.0))
+    by_task = pd.DataFrame([one.by_task for row in ordered if (one := at[row.id])])
+    if by_task.empty:
+        return ordered
+    better = significantly_better(by_task)
+    return [replace(row, rank=1 + int(better[n])) if n < len(by_task) else row for n, row in enumerate(ordered)]
+
+
+def significantly_better(by_task: pd.DataFrame) -> np.ndarray:
+    """Per row (a model; columns are tasks), how many others are better by the paired interval clustered by rule."""
+    from scipy.special import stdtrit
+
+    means = by_task.mean(axis=1).to_numpy()
+    sums = by_task.sub(means, axis=0).T.groupby([cluster_of(task) for task in by_task.columns]).sum().T.to_numpy()
+    n = sums.shape[1]
+    squares = (sums**2).sum(axis=1)
+    distances = np.maximum(squares[:, None] + squares[None] - 2 * sums @ sums.T, 0)
+    errors = np.sqrt(n / (n - 1) * distances) / by_task.shape[1]
+    ahead = means[None] - means[:, None]  # of the column's model
+    return np.asarray((ahead > np.maximum(stdtrit(n - 1, 0.975) * errors, 1e-12)).sum(axis=1))
+
+
+def _with_frontiers(rows: Sequence[Row]) -> list[Row]:
+    """Benchmarks' rows in the order of their files, with what no other setting of the checkpoint beats marked.
+
+    Answers with an approximate cache have a frontier of their own.
+    """
+    points = pd.DataFrame(
+        [
+            {"row": row.id, "column": name, "speed": one.tokens_per_pass, "accuracy": 100 * one.mean}
+            | {
+                "of": (row.who.model, row.who.adapter, is_exact(row)),
+                "way": (row.who.model, row.who.adapter, _way(row)),
+            }
+            for row in rows
+            for name, one in row.benchmarks.items()
+            if one.tokens_per_pass and one.is_accuracy
+        ]
+    )
+    marked: set[tuple[str, str]] = set()
+    areas: dict[tuple[str, str], float] = {}
+    for (column, _), own in points.groupby(["column", "of"]) if len(points) else ():
+        on = frontier(list(zip(own["speed"], own["accuracy"], strict=True)))
+        marked |= {(row, column) for row, is_on in zip(own["row"], on, strict=True) if is_on and len(own) > 1}
+    for (column, _), own in points.groupby(["column", "way"]) if len(points) else ():
+        best = points.loc[points["column"] == column, "accuracy"].max()
+        try:
+            area = accuracy_under_parallelism(list(zip(own["speed"], own["accuracy"], strict=True)), best)
+        except ValueError:
+            continue
+        areas |= {(row, column): area for row in own["row"] if len(own) > 1}
+    return [
+        replace(
+            row,
+            curves={
+                (BENCHMARKS, ""): {
+                    name: replace(one, on_frontier=(row.id, name) in marked, area=areas.get((row.id, name)))
+                    for name, one in row.benchmarks.items()
+                }
+            },
+        )
+        for row in rows
+    ]
+
+
+def is_exact(row: Row) -> bool:
+    """Whether no cache may change an answer."""
+    return not any(f"cache={name}" in row.who.other for name in APPROXIMATE_CACHES)
+
+
+def _way(row: Row) -> tuple[str, ...]:
+    return tuple(word for word in row.who.other if word.partition("=")[0] not in _PACE)
+
+
+# Sections
+
+
+def _distance(setting: Setting) -> tuple[Any, ...]:
+    """How far a setting is from the standard one; questions that need their examples and newer versions first."""
+    version = [-int(part) for part in re.findall(r"\d+", setting.suite_version or "")]
+    return (
+        not setting.asks,
+        setting.suite_version != current_version(),
+        setting.limit is not None,
+        -(setting.limit or 0),
+        *(getattr(setting, name) != standard for name, standard in DEFAULT_SETTINGS.items()),
+        setting.asks != "mdlm_rules",
+        version,
+        setting.chat_template,
+        *(getattr(setting, name) or 0 for name in DEFAULT_SETTINGS),
+    )
+
+
+def _title(setting: Setting) -> str:
+    limit = [f"--limit {setting.limit:g}"] if setting.limit is not None else []
+    if not setting.asks:
+        return ", ".join(["Benchmarks", *limit])
+    examples = f"{setting.fewshot_relevant} relevant and {setting.fewshot_distractors} distractor examples"
+    seed = [] if setting.fewshot_seed == DEFAULT_SETTINGS["fewshot_seed"] else [f"seed {setting.fewshot_seed}"]
+    template = ["chat template"] if setting.chat_template else []
+    return ", ".join([f"Few-shot suite {setting.suite_version} ({setting.asks})", examples, *seed, *template, *limit])
+
+
+def _why_apart(setting: Setting, main: Setting) -> str:
+    """What forbids a common table with the main one, and with full results of the standard setting."""
+    reasons = [f"--limit {setting.limit:g} leaves out questions"] if setting.limit is not None else []
+    if setting.asks:
+        if setting.suite_version != current_version():
+            reasons.append(f"suite version {setting.suite_version} asks other questions than {current_version()}")
+        if setting.suite_version == main.suite_version and setting.suite_hash != main.suite_hash:
+            hashes = [(one.suite_hash or "unknown")[:12] for one in (setting, main)]
+            reasons.append("the files of the suite (hash {}) differ from those of the main table ({})".format(*hashes))
+        for name, standard in DEFAULT_SETTINGS.items():
+            if getattr(setting, name) != standard:
+                reasons.append(f"{name}={getattr(setting, name)} is not the standard {standard}")
+        if setting.chat_template and not main.chat_template:
+            reasons.append("prompts follow the models' chat templates")
+    return "; ".join(reasons)
+
+
+# Findings
+
+
+def short_name(model: str) -> str:
+    """Without its organisation."""
+    return "built-in model" if model == BUILT_IN else model.rpartition("/")[2]
+
+
+def mask_lines(section: Section) -> list[Row]:
+    """What the figure of masks shows, decoded in one step: the model of the largest loss among those with adapters, and
+    these; or, where no adapter was measured, the models.
+    """
+    rows = [row for row in section.rows if row.who.steps in ONE_STEP and loss(row, section.pair)]
+    plain = [row for row in rows if not row.who.adapter]
+    adapted = {row.id: [one for one in rows if _is_adapted(one.who, row.who)] for row in plain}
+    if not any(adapted.values()):
+        return plain[:_MOST_LINES]
+    before = max((row for row in plain if adapted[row.id]), key=lambda row: _loss(row, section).mean)
+    return [before, *sorted(adapted[before.id], key=lambda row: row.who.adapter)]
+
+
+def _is_adapted(one: Who, base: Who) -> bool:
+    return bool(one.adapter) and (one.model, one.other) == (base.model, base.other)
+
+
+def masks_finding(section: Section) -> str:
+    """What masks cost, before and after fine-tuning, with the numbers of the table; "" without two counts."""
+    lines = mask_lines(section)
+    if not lines:
+        return ""
+    few, most = section.pair
+    before, *others = lines
+    if others and not others[0].who.adapter:
+        costs = "; ".join(f"{short_name(row.who.model)} {_loss(row, section).with_significance}" for row in lines)
+        return f"Points of accuracy that appended masks cost (from {few} to {most} masks): {costs}."
+    name = short_name(before.who.model)
+    cost = f"{_loss(before, section).with_significance} points of accuracy (from {few} to {most} masks)"
+    sentence = f"Appended masks cost {'the ' if name == 'built-in model' else ''}{name} {cost}."
+    if not others:
+        return sentence
+    parts = [f"{_adapter(row)}: {_most(row, section)}, loss {_loss(row, section).with_significance}" for row in others]
+    first = f"Accuracy at {most} masks: {_most(before, section)} before fine-tuning."
+    return f"{sentence} {first} After it: {'; '.join(parts)}."
+
+
+def _loss(row: Row, section: Section) -> Interval:
+    found = loss(row, section.pair)
+    assert found
+    return found
+
+
+def _adapter(row: Row) -> str:
+    return f"{row.who.recipe}, {len(row.seeds)} seeds" if row.seeds else row.who.adapter
+
+
+def _most(row: Row, section: Section) -> str:
+    return f"{100 * row.curve('masks')[section.pair[1]].mean:.1f}%"
+
+
+def speed_findings(section: Section) -> list[str]:
+    """Per benchmark, the fastest setting on the frontier beside the most accurate one."""
+    sentences = []
+    for name in section.benchmark_names:
+        found = [(row, row.benchmarks[name]) for row in section.rows if name in row.benchmarks]
+        on = sorted((one for one in found if one[1].on_frontier), key=lambda one: one[1].tokens_per_pass or 0)
+        if len(on) > 1:
+            (slow, best), (fast, fastest) = on[0], on[-1]
+            sentences.append(
+                f"{name.partition(' (')[0]}: {best.in_words}% at {best.tokens_per_pass:.2f} tokens per forward pass "
+                f"({slow.label}), {fastest.in_words}% at {fastest.tokens_per_pass:.2f} ({fast.label})."
+            )
+    return sentences

@@ -1,0 +1,71 @@
+"""`mdlm-leaderboard show`: one result in five lines."""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from mdlm_lm_eval.results.frame import frame_of, setting_of
+from mdlm_lm_eval.results.plot import benchmarks
+from mdlm_lm_eval.results.result_file import ResultFile, TaskResult, read_result_file
+
+_MOST = 4  # scores named; the file has all
+
+
+def show(path: Path) -> list[str]:
+    """Score, settings in effect, speed, audit (if any), and where the file is. Raises UnusableFile."""
+    file = read_result_file(path)
+    results = [*file.group_results.values(), *file.tasks.values()]
+    inside = {member for members in file.groups.values() for member in members}
+    top = [result for result in results if result.name not in inside]
+    lines = [f"score     {_scores(file)}", f"settings  {_settings(file, top)}", f"speed     {_speed(top)}"]
+    if audit := _audit(file.tasks.values()):
+        lines.append(f"audit     {audit}")
+    return [*lines, f"file      {path}"]
+
+
+def _scores(file: ResultFile) -> str:
+    frame = benchmarks(frame_of([file]))
+    words = []
+    for row in frame.itertuples():
+        band = "" if row.high != row.high or row.high is None else f" ± {row.high - row.score:.1f}"
+        words.append(f"{row.benchmark} {row.score:.{1 if row.is_accuracy else 4}f}{band} (n={row.n})")
+    more = f", and {len(words) - _MOST} more" if len(words) > _MOST else ""
+    return f"{file.model}{f' + {file.adapter}' if file.adapter else ''}: {', '.join(words[:_MOST])}{more}"
+
+
+def _settings(file: ResultFile, top: Iterable[TaskResult]) -> str:
+    """In effect: masks, steps, block, cache, template, then whatever else is not the default."""
+    first = next(iter(top))
+    ranges = {
+        "masks": first.asked_masks,
+        "steps": first.effective.get("steps"),
+        "block": first.effective.get("block_length"),
+    }
+    words = [f"{name} {_range(bounds)}" for name, bounds in ranges.items() if bounds]
+    words += [f"cache {first.options['cache']}"] if "cache" in first.options else []
+    words += ["chat template" if file.chat_template else "no chat template"]
+    named = ("n_masks=", "steps=", "block_length=", "cache=", "chat template")
+    words += [word for word in setting_of(file, first) if not word.startswith(named)]
+    if cut := sum(task.truncated_prompts for task in file.tasks.values()):
+        words.append(f"{cut} prompts cut off")
+    return ", ".join(words)
+
+
+def _speed(top: Iterable[TaskResult]) -> str:
+    costs = [result.cost for result in top if result.cost]
+    passes, requests = (sum(cost.get(name, 0) for cost in costs) for name in ("forward_passes", "requests"))
+    memory = max((cost.get("peak_memory_bytes", 0) for cost in costs), default=0)
+    tokens, seconds = (sum(cost.get(name, 0) for cost in costs) for name in ("answer_tokens", "seconds"))
+    words = [f"{tokens / passes:.2f} tokens per forward pass"] if passes and tokens else []
+    words += [f"{seconds / requests:.3g} s per question"] if requests else []
+    words += [f"{memory / 2**30:.2f} GiB"] if memory else []
+    return ", ".join(words) or "not recorded"
+
+
+def _audit(tasks: Iterable[TaskResult]) -> str:
+    audits = [task.audit for task in tasks if task.audit]
+    same, requests = (sum(audit[name] for audit in audits) for name in ("same_strings", "requests"))
+    return f"{same} of {requests} answers are the same without the cache" if audits else ""
+
+
+def _range(bounds: tuple[int, int]) -> str:
+    return str(bounds[0]) if bounds[0] == bounds[1] else f"{bounds[0]} to {bounds[1]}"

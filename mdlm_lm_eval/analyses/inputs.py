@@ -1,0 +1,194 @@
+"""The few-shot suite's questions as a model's input tokens, with what each token is: mask, example, answer."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+import torch
+from lm_eval.models.huggingface import HFLM
+from lm_eval.tasks import TaskManager
+from torch import Tensor, nn
+
+from mdlm_lm_eval import MDLM, tasks_path
+from mdlm_lm_eval.decoding.canvas import build_canvas, build_infill_canvas
+from mdlm_lm_eval.model.denoiser import Denoiser
+from mdlm_lm_eval.model.text import SLOT_MARKER
+from mdlm_lm_eval.options import DecodingOptions, LikelihoodOptions, OptionError, options_of
+from mdlm_lm_eval.results.suite import suite_info
+from mdlm_lm_eval.tasks import prompts, questions
+from mdlm_lm_eval.tasks.settings import check_metadata
+
+
+@dataclass(frozen=True)
+class Model:
+    """A loaded model as lm-eval's and as a denoiser; `mask_token_id` is None for an autoregressive one."""
+
+    lm: Any
+    denoiser: Denoiser
+    mask_token_id: int | None
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """One question as the model sees it. Positions count tokens from 0.
+
+    `answer_at` is the position whose token is predicted: the first mask, or, for an autoregressive model, the end,
+    where a token stands that only keeps the place and is not part of the input.
+    """
+
+    token_ids: list[int]
+    answer_at: int
+    masks: list[int]
+    others: list[int]  # all that are no masks
+    examples: list[range]  # of each in-context example, in the order of the prompt
+    answer: str  # the right letter
+    length: int  # tokens of context, as lm-eval's canvas has it: some models count blocks from its end
+
+
+def load_model(kind: str, model_args: Mapping[str, Any], device: str | None) -> Model:
+    """The model with frozen weights. `kind` is `mdlm`, or `hf` for autoregressive models.
+
+    An autoregressive model is a denoiser too: its output at a position predicts the next token (`shift`), and as its
+    attention is causal, the token at the predicted position has no influence. Raises OptionError for options of
+    decoding, which have no effect on an analysis, and for a masked diffusion model as `hf`.
+    """
+    for name in {each.name for each in (*options_of(DecodingOptions), *options_of(LikelihoodOptions))} & {*model_args}:
+        raise OptionError(f"{name}={model_args[name]} has no effect on an analysis; leave it out of --model_args")
+    lm: Any = (HFLM if kind == "hf" else MDLM)(**model_args, **({} if device is None else {"device": device}))
+    lm.model.requires_grad_(False)
+    if kind == "mdlm":
+        return Model(lm, lm.denoiser, lm.denoiser.mask_token_id)
+    if lm.config.to_dict().get("is_causal") is False:
+        raise OptionError(f"pretrained={model_args['pretrained']} is no autoregressive model; use --model mdlm")
+    # Padding is never attended to, so any id does if the tokenizer names none.
+    pad = lm.tokenizer.pad_token_id or 0
+    return Model(lm, Denoiser(lm.model, mask_token_id=pad, pad_token_id=pad, shift=True), None)
+
+
+def load_tasks(names: Sequence[str], metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Tasks (`FewShotTask`) by name, groups resolved. Raises OptionError for a name that is not in the suite."""
+    for name in names:
+        if not suite_info([name]):
+            raise OptionError(f"tasks={name}: must be one of the few-shot suite's tasks and groups, as mdlm_context")
+    check_metadata(names, metadata)
+    # lm-eval's own thousands of task files would take long to index and hold no task of the suite.
+    manager = TaskManager(include_path=str(tasks_path()), include_defaults=False, metadata=dict(metadata))
+    tasks: dict[str, Any] = manager.load(list(names))["tasks"]
+    return tasks
+
+
+def examples_of(task: Any) -> list[Any]:
+    """The in-context examples in the order of the prompt."""
+    return [*task.before, *task.after]
+
+
+def relevant_examples(task: Any) -> set[Any]:
+    """Those of the examples that follow the same rule as the test question."""
+    n_relevant = task.config.metadata["fewshot_relevant"]
+    return set(questions.relevant_examples(task.rule, task.distractor, n_relevant, task.seed))
+
+
+def reorder_examples(task: Any, seed: int, reordering: int) -> None:
+    """Puts the task's examples into one of many random orders; the same one for all its questions."""
+    rng = Random(f"mdlm reordering {task.config.task} {seed} {reordering}")
+    # Sorted first, so that the order depends on the reordering's number alone and not on those before it.
+    order = questions.shuffled(sorted(examples_of(task), key=lambda example: example.options), rng)
+    task.before, task.after = order[: len(task.before)], order[len(task.before) :]
+
+
+def build_prompts(task: Any, model: Model, n_masks: int | None, *, limit: int | None, chat: bool) -> list[Prompt]:
+    """The first `limit` questions of a task, each with `n_masks` masks appended.
+
+    None appends none: for a fixed-slot task or an autoregressive model. Raises OptionError if a prompt does not fit
+    into the model's context, or if nothing is there to be predicted.
+    """
+    name, documents = task.config.task, task.test_docs()
+    if task.is_fixed_slot and model.mask_token_id is None:
+        raise OptionError(f"tasks={name} is not for model=hf: its prompts hold a mask")
+    if not task.is_fixed_slot and model.mask_token_id is not None and n_masks is None:
+        raise OptionError(f"tasks={name} needs n_masks, as its prompts hold no mask")
+    n = len(documents) if limit is None else min(limit, len(documents))
+    return [_prompt(task, document, model, n_masks, chat) for document in documents.select(range(n))]
+
+
+def _prompt(task: Any, document: dict[str, Any], model: Model, n_masks: int | None, chat: bool) -> Prompt:
+    tokenizer = model.lm.tokenizer
+
+    def chat_template(messages: list[dict[str, str]], add_generation_prompt: bool) -> str:
+        return tokenizer.apply_chat_template(messages, tokenize=False, continue_final_message=True)
+
+    text = task.fewshot_context(
+        document, 0, apply_chat_template=chat, fewshot_as_multiturn=True, chat_template=chat_template
+    )
+    if task.is_fixed_slot:
+        text = text.replace(SLOT_MARKER, tokenizer.convert_ids_to_tokens(model.mask_token_id))
+    # A chat template has written its own BOS already.
+    add_special_tokens = tokenizer.bos_token is None or not text.startswith(tokenizer.bos_token)
+    encoded = tokenizer(text, return_offsets_mapping=True, add_special_tokens=add_special_tokens, verbose=False)
+    ids, offsets = encoded["input_ids"], encoded["offset_mapping"]  # offsets: the characters of each token
+    while not task.is_fixed_slot and offsets[-1][0] == offsets[-1][1]:  # what closes a text, such as BERT's [SEP]
+        ids.pop()
+        offsets.pop()
+    token_ids, masks, length = _with_masks(ids, n_masks, model, task.config.task)
+    answer_at = masks[0] if masks else len(ids)
+    return Prompt(
+        token_ids=token_ids,
+        answer_at=answer_at,
+        masks=masks,
+        others=sorted({*range(len(token_ids))} - {answer_at, *masks}),
+        examples=_examples(task, text, offsets),
+        answer=document["answer"],
+        length=length,
+    )
+
+
+def _with_masks(ids: list[int], n_masks: int | None, model: Model, name: str) -> tuple[list[int], list[int], int]:
+    """The canvas, the positions of its masks and its prompt's length.
+
+    For autoregressive models, a token that keeps the answer's place follows the prompt.
+    """
+    max_length = model.lm.max_length
+    if model.mask_token_id is None:
+        token_ids, masks, length = [*ids, model.denoiser.pad_token_id], [], len(ids)
+        cut = max(0, len(ids) + 1 - max_length)
+    else:
+        options = DecodingOptions(n_masks="auto" if n_masks is None else n_masks)
+        limits: dict[str, Any] = {"mask_token_id": model.mask_token_id, "max_length": max_length, "request_gen_toks": 1}
+        limits["attention"] = model.denoiser.attention
+        if model.mask_token_id in ids:
+            slot = ids.index(model.mask_token_id)
+            canvas, cut = build_infill_canvas([ids[:slot], ids[slot + 1 :]], options, **limits)
+        else:
+            canvas, cut = build_canvas(ids, options, **limits)
+        token_ids, masks, length = list(canvas.token_ids), list(canvas.slots), canvas.prompt_length
+    if cut:
+        raise OptionError(
+            f"{name} with n_masks={n_masks} takes {len(ids) + (n_masks or 1)} tokens, but the model's context has "
+            f"{max_length}; append fewer masks, or show fewer examples by --metadata"
+        )
+    return token_ids, masks, length
+
+
+def _examples(task: Any, text: str, offsets: list[tuple[int, int]]) -> list[range]:
+    """The tokens of each example; a chat template may stand between its two lines."""
+    found = []
+    end = 0
+    for example in examples_of(task):
+        options, answer = prompts.solved(example).split("\n")
+        start = text.index(options, end)
+        end = text.index(answer, start + len(options)) + len(answer)
+        touched = [n for n, (first, last) in enumerate(offsets) if first < end and last > start]
+        found.append(range(touched[0], touched[-1] + 1))
+    return found
+
+
+def padded(batch: Sequence[Prompt], denoiser: Denoiser) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Token ids and attention mask, [B, T], padded on the right; the answers' places in B * T, and lengths, [B]."""
+    rows = [torch.tensor(prompt.token_ids) for prompt in batch]
+    ids = nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=denoiser.pad_token_id)
+    attended = nn.utils.rnn.pad_sequence([torch.ones_like(row) for row in rows], batch_first=True)
+    answer = torch.tensor([n * ids.shape[1] + prompt.answer_at for n, prompt in enumerate(batch)])
+    lengths = torch.tensor([prompt.length for prompt in batch])
+    device = denoiser.device
+    return ids.to(device), attended.to(device), answer.to(device), lengths.to(device)

@@ -1,0 +1,123 @@
+"""Runs the analyses of a model task by task, so that a killed run continues where it stopped."""
+
+from argparse import Namespace
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, TypeVar
+
+from accelerate import find_executable_batch_size
+from tqdm import tqdm
+
+from mdlm_lm_eval import families
+from mdlm_lm_eval.analyses import inputs
+from mdlm_lm_eval.analyses.confidence import predict
+from mdlm_lm_eval.analyses.gradients import attribute, example_means, group_means
+from mdlm_lm_eval.analyses.report import Report, Row
+from mdlm_lm_eval.default_model import BUILT_IN, model_path
+from mdlm_lm_eval.options import OptionError
+from mdlm_lm_eval.results.names import recorded_name
+from mdlm_lm_eval.results.suite import suite_info
+
+# `batch_size=auto` starts here and shrinks when memory runs out; a CPU swaps long before it says so.
+LARGEST_BATCH, LARGEST_BATCH_ON_CPU = 64, 8
+_T = TypeVar("_T")
+
+
+def run(analysis: str, given: Namespace, rows_of: Callable[[Namespace, inputs.Model, Any], list[Row]]) -> Report:
+    """The report with the rows of every task; the caller writes its summary."""
+    tasks = inputs.load_tasks(given.tasks, given.metadata)
+    pretrained, adapter = str(given.model_args.get("pretrained", BUILT_IN)), given.model_args.get("peft")
+    settings = {  # everything that decides the numbers, except the code's own version, the batch size and the device
+        "model": given.model,
+        "pretrained": recorded_name(pretrained),
+        "model_args": {name: value for name, value in given.model_args.items() if name not in ("pretrained", "peft")},
+        # A checkpoint or adapter that was trained on has the same name with other weights.
+        "weights": families.files_digest(model_path(pretrained), given.model_args.get("subfolder") or ""),
+        "adapter": adapter and recorded_name(str(adapter)),
+        "adapter_weights": adapter and families.files_digest(str(adapter)),
+        "tasks": sorted(tasks),
+        "task_suite": suite_info(tasks),
+        **{name: vars(given).get(name) for name in ("apply_chat_template", "metadata", "n_masks", "limit")},
+        **{name: vars(given).get(name) for name in ("reorderings", "seed")},
+    }
+    report = Report(given.output_path, analysis, settings)
+    to_do = [name for name in tasks if name not in report.finished]
+    if to_do:
+        model = inputs.load_model(given.model, given.model_args, given.device)
+    for name in tqdm(to_do, desc=analysis, unit="task"):
+        report.add(name, rows_of(given, model, tasks[name]))
+    return report
+
+
+def group_rows(given: Namespace, model: inputs.Model, task: Any) -> list[Row]:
+    """Table 1: for each question, the mean normalised gradient norm of masks, last 50 non-masks and all non-masks."""
+    prompts = inputs.build_prompts(task, model, given.n_masks, limit=given.limit, chat=given.apply_chat_template)
+    rows = []
+    for question, (prompt, (values, token)) in enumerate(zip(prompts, _attributed(given, model, prompts), strict=True)):
+        row = {"task": task.config.task, "question": question, "n_masks": len(prompt.masks)}
+        row |= {"predicted": model.lm.tokenizer.decode([token]), "answer": prompt.answer}
+        rows += [row | {"group": group, "gradient": mean} for group, mean in group_means(values, prompt).items()]
+    return rows
+
+
+def example_rows(given: Namespace, model: inputs.Model, task: Any) -> list[Row]:
+    """E3: for each reordering and place of an example, the mean over questions.
+
+    Places count from 1, the first example of the prompt, to the one before the question.
+    """
+    relevant = inputs.relevant_examples(task)
+    if not inputs.examples_of(task):
+        raise OptionError(f"{task.config.task} has no in-context examples with these settings")
+    rows = []
+    for reordering in range(given.reorderings):
+        inputs.reorder_examples(task, given.seed, reordering)
+        prompts = inputs.build_prompts(task, model, given.n_masks, limit=given.limit, chat=given.apply_chat_template)
+        attributed = zip(prompts, _attributed(given, model, prompts), strict=True)
+        means = [example_means(values, prompt) for prompt, (values, _) in attributed]  # [questions][examples]
+        for place, (example, gradients) in enumerate(
+            zip(inputs.examples_of(task), zip(*means, strict=True), strict=True), 1
+        ):
+            row = {"task": task.config.task, "reordering": reordering, "place": place}
+            row |= {"example": "relevant" if example in relevant else "distractor", "n_masks": len(prompts[0].masks)}
+            rows.append(row | {"questions": len(prompts), "gradient": sum(gradients) / len(prompts)})
+    return rows
+
+
+def confidence_rows(given: Namespace, model: inputs.Model, task: Any) -> list[Row]:
+    """E13: for each question and mask count, the greedy token, its probability and the entropy in nats.
+
+    `n_masks` is as asked for: a block diffusion model gets more, to the end of each question's last block.
+    """
+    rows = []
+    for n_masks in given.n_masks:
+        prompts = inputs.build_prompts(task, model, n_masks, limit=given.limit, chat=given.apply_chat_template)
+        predictions = _in_batches(given, model, prompts, partial(predict, model.denoiser))
+        for question, (prompt, (token, confidence, entropy)) in enumerate(zip(prompts, predictions, strict=True)):
+            predicted = model.lm.tokenizer.decode([token])
+            row = {"task": task.config.task, "question": question, "n_masks": n_masks, "predicted": predicted}
+            row |= {"answer": prompt.answer, "correct": int(predicted == prompt.answer)}
+            rows.append(row | {"confidence": confidence, "entropy": entropy})
+    return rows
+
+
+def _attributed(given: Namespace, model: inputs.Model, prompts: Sequence[inputs.Prompt]) -> list[tuple[Any, int]]:
+    """Normalised gradient norms [T] of every prompt, and the predicted token."""
+    return _in_batches(given, model, prompts, partial(attribute, model.denoiser, excluded_token_id=model.mask_token_id))
+
+
+def _in_batches(
+    given: Namespace,
+    model: inputs.Model,
+    prompts: Sequence[inputs.Prompt],
+    run: Callable[[Sequence[inputs.Prompt]], list[_T]],
+) -> list[_T]:
+    """What `run` gives for all prompts, in batches that shrink when memory runs out."""
+    largest = LARGEST_BATCH_ON_CPU if model.denoiser.device.type == "cpu" else LARGEST_BATCH
+
+    @find_executable_batch_size(starting_batch_size=largest if given.batch_size == "auto" else int(given.batch_size))
+    def run_all(batch_size: int) -> list[_T]:
+        starts = range(0, len(prompts), batch_size)
+        return [found for start in starts for found in run(prompts[start : start + batch_size])]
+
+    found: list[_T] = run_all()
+    return found

@@ -1,0 +1,101 @@
+"""Unmasking rules: which of the masks a denoising step fills.
+
+    @register_unmasking("right_to_left")
+    def right_to_left(candidates: Candidates) -> Tensor:
+        return candidates.slot_numbers.float()
+
+Packages add theirs by such a call, or by an entry point in the group `mdlm_lm_eval.unmasking` that has the rule's name
+and the function as its object. Nothing here imports torch: options ask for the names.
+"""
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.metadata import EntryPoint, entry_points
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from mdlm_lm_eval.decoding.candidates import Candidates
+
+ENTRY_POINTS = "mdlm_lm_eval.unmasking"
+# Below every other priority, and above that of positions which are no candidates at all: float32's least number.
+LAST = -(2 - 2**-23) * 2.0**127
+
+Ranking = Callable[["Candidates"], "Tensor"]
+
+
+@dataclass(frozen=True)
+class UnmaskingRule:
+    """`rank` gives priorities [N] of N masks: the highest is unmasked first, of equal ones the leftmost.
+
+    A rule that `is_random` reads `Candidates.random_numbers`, which are drawn for no other.
+    """
+
+    rank: Ranking
+    is_random: bool
+
+
+_registered: dict[str, UnmaskingRule] = {}
+
+
+def register_unmasking(name: str, *, is_random: bool = False) -> Callable[[Ranking], Ranking]:
+    """Makes a function known as `unmasking=name`. Raises ValueError if there is a rule of that name."""
+
+    def register(rank: Ranking) -> Ranking:
+        if name in _registered:
+            raise ValueError(f"an unmasking rule named {name!r} is registered already")
+        _registered[name] = UnmaskingRule(rank, is_random)
+        return rank
+
+    return register
+
+
+def unmasking_names() -> tuple[str, ...]:
+    """Names of all rules: those below, those registered in this process, and those of entry points."""
+    return tuple(dict.fromkeys((*_registered, *_installed())))
+
+
+def unmasking_rule(name: str) -> UnmaskingRule:
+    """The rule of a name. Raises KeyError for one that is unknown."""
+    if name not in _registered:
+        _installed()[name].load()  # registers itself
+    return _registered[name]
+
+
+@functools.cache
+def _installed() -> dict[str, EntryPoint]:
+    return {entry.name: entry for entry in entry_points(group=ENTRY_POINTS)}
+
+
+@register_unmasking("confidence")
+def confidence(candidates: "Candidates") -> "Tensor":
+    """The likeliest token first (LLaDA's `low_confidence`, Dream's `maskgit_plus`)."""
+    # Not finer than float64 tells probabilities near 1 apart, as in the references: of equals the leftmost is first.
+    return -(candidates.odds_against * 2.0**53).round().clamp(max=-LAST)
+
+
+@register_unmasking("entropy")
+def entropy(candidates: "Candidates") -> "Tensor":
+    """The lowest entropy first (Dream's `entropy`)."""
+    return (-candidates.entropy).masked_fill(candidates.comes_last, LAST)
+
+
+@register_unmasking("left_to_right")
+def left_to_right(candidates: "Candidates") -> "Tensor":
+    """The leftmost mask first (SDAR's `sequential`)."""
+    return -candidates.slot_numbers.float()
+
+
+@register_unmasking("margin")
+def margin(candidates: "Candidates") -> "Tensor":
+    """The largest lead of the likeliest token over the second first (Dream's `topk_margin`)."""
+    first, second = candidates.probabilities.topk(2).values.unbind(-1)
+    return (first - second).masked_fill(candidates.comes_last, LAST)
+
+
+@register_unmasking("random", is_random=True)
+def random(candidates: "Candidates") -> "Tensor":
+    """An order drawn in advance from a row's seed, the same in every step (LLaDA's `random`)."""
+    return candidates.random_numbers

@@ -1,0 +1,122 @@
+"""PEFT adapters, also those trained on the module names of a family's remote code."""
+
+import re
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+from peft import LoraConfig, PeftConfig, PeftModel
+from peft.mapping import PEFT_TYPE_TO_PREFIX_MAPPING
+from peft.utils import load_peft_weights, set_peft_model_state_dict
+from peft.utils.other import get_pattern_key
+from peft.utils.transformers_weight_conversion import convert_peft_config_for_transformers
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from mdlm_lm_eval.families.registry import family_of
+from mdlm_lm_eval.options import OptionError
+
+PREFIX = "base_model.model."
+WHOLE_MODULE_COPY = re.compile(r"\.(modules_to_save|original_module)(\.default)?(?=\.)")
+LORA_PARAMETER = re.compile(r"\.lora_(A|B|embedding_A|embedding_B|magnitude_vector)(\.|$)")
+
+
+def load_adapter(model: PreTrainedModel, peft: str, *, revision: str | None = "main") -> PeftModel:
+    """`model` with the adapter `peft` (hub id or folder), in evaluation mode. The embedding keeps all its rows.
+
+    Raises OptionError where the adapter's weights do not fit, and for prompt learning.
+    """
+    config = load_adapter_config(peft, revision=revision)
+    weights = load_peft_weights(peft, device="cpu", revision=revision or "main")
+    parts = [
+        (name.removeprefix(PREFIX), *part) for name in weights for part in _native_parts(name, weights[name], model)
+    ]
+    if any(name != new_name for name, new_name, _ in parts):
+        config, weights = _with_native_names(peft, config, parts)
+    config.inference_mode = True
+    convert_peft_config_for_transformers(config, model, None)
+    with warnings.catch_warnings():
+        # peft's own call, of which a user can change nothing.
+        warnings.filterwarnings("ignore", "`is_gradient_checkpointing` is deprecated", FutureWarning)
+        adapted = PeftModel(model, config)
+    # lm-eval ties the weights of every model anew, which an adapter around a tied output head forbids.
+    vars(adapted)["tie_weights"] = lambda *_, **__: None
+    try:
+        result = set_peft_model_state_dict(adapted, weights)
+    except RuntimeError as error:  # torch's, about shapes
+        raise OptionError(f"peft={peft}: the adapter does not fit this model: {error}") from error
+    prefix = PEFT_TYPE_TO_PREFIX_MAPPING[config.peft_type]
+    missing = [name for name in result.missing_keys if prefix in name]
+    # With the embeddings, PEFT saves a module that is trained whole a second time.
+    plain = {name: WHOLE_MODULE_COPY.sub("", name) for name in result.unexpected_keys}
+    unexpected = [name for name in plain if plain[name] == name or plain[name] not in weights]
+    misfits = [*unexpected, *missing]
+    if misfits:
+        raise OptionError(
+            f"peft={peft}: the adapter does not fit this model: {len(unexpected)} of its weights have no "
+            f"place and {len(missing)} places have no weight, the first is {misfits[0]}"
+        )
+    return adapted.eval()
+
+
+def load_adapter_config(peft: str, *, revision: str | None = "main") -> PeftConfig:
+    """What the adapter says of itself, without its weights. Raises OptionError for one that adapts no weights."""
+    config = PeftConfig.from_pretrained(peft, revision=revision or "main")
+    if config.is_prompt_learning:
+        raise OptionError(f"peft={peft}: prompt learning adds tokens to a text; use an adapter of weights, as LORA")
+    return config
+
+
+def _with_native_names(
+    peft: str, config: PeftConfig, parts: list[tuple[str, str, Tensor]]
+) -> tuple[LoraConfig, dict[str, Tensor]]:
+    """Adapter of a family's remote code -> module names of transformers' class.
+
+    Each module is named in full, taken from the weights: LLaDA's `ff_out` alone would say neither whether a block's
+    down projection or the output head is meant.
+    """
+    if not isinstance(config, LoraConfig):
+        raise OptionError(
+            f"peft={peft}: an adapter on the modules of remote code must be of type LORA, not {config.peft_type}"
+        )
+    patterns: dict[str, dict[str, Any]] = {"rank_pattern": {}, "alpha_pattern": {}}
+    targets: set[str] = set()
+    saved: set[str] = set()
+    renamed: dict[str, Tensor] = {}
+    for name, new_name, tensor in parts:
+        renamed[PREFIX + new_name] = tensor
+        if ".base_layer." in name:
+            continue  # a copy of the checkpoint's own weight, kept next to an adapted output head
+        if not LORA_PARAMETER.search(name):
+            saved.add(new_name.rpartition(".")[0])
+            continue
+        old_module, module = (LORA_PARAMETER.split(each)[0] for each in (name, new_name))
+        targets.add(module)
+        for option, pattern in patterns.items():
+            old = getattr(config, option) or {}
+            if (key := get_pattern_key(old, old_module)) in old:
+                pattern[module] = old[key]
+    config.target_modules = targets
+    config.exclude_modules = config.layers_to_transform = config.layers_pattern = None
+    vars(config).update(patterns)
+    config.modules_to_save = sorted(saved - targets) or None
+    return config, renamed
+
+
+def _native_parts(name: str, tensor: Tensor, model: PreTrainedModel) -> Iterator[tuple[str, Tensor]]:
+    """An adapter's tensor under its native name, split by rows where its module is; all parts have the same input."""
+    family = family_of(model.config)
+    name = name.removeprefix(PREFIX)
+    for pattern, replacement in family.weight_names.items():
+        name, n_replaced = re.subn(pattern, replacement, name)
+        if n_replaced:
+            break
+    for converter in family.weight_conversions():
+        (source,) = converter.source_patterns
+        if source in name:
+            names = [name.replace(source, target) for target in converter.target_patterns]
+            rows = [model.get_submodule(LORA_PARAMETER.split(part)[0]).out_features for part in names]
+            parts = [tensor.clone() for _ in names] if ".lora_A." in name else tensor.split(rows)
+            yield from zip(names, parts, strict=True)
+            return
+    yield name, tensor

@@ -1,0 +1,126 @@
+"""A checkpoint's config in transformers' terms, and what it allows."""
+
+from typing import Any
+
+from transformers import AutoConfig, PretrainedConfig, PreTrainedTokenizerBase
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+from mdlm_lm_eval.default_model import model_path
+from mdlm_lm_eval.families.registry import all_families, family_of, published_family
+from mdlm_lm_eval.model.attention import AttentionPattern
+from mdlm_lm_eval.options import DecodingOptions, OptionError, defaults_of
+
+
+def load_config(
+    pretrained: str,
+    *,
+    revision: str | None = "main",
+    subfolder: str | None = "",
+    trust_remote_code: bool | None = False,
+    diffusion_family: str | None = None,
+) -> PretrainedConfig:
+    """The config of transformers' own class for the checkpoint, with `is_causal=False`.
+
+    `diffusion_family` is the family's name where `config.json` does not. Raises OptionError for a family that
+    is unknown, a setting of the family that has no equivalent, and a causal language model.
+    """
+    if trust_remote_code not in (True, False, None):  # the word "false" is true
+        raise OptionError(f"trust_remote_code must be true or false, not {trust_remote_code}")
+    pretrained = model_path(pretrained)
+    where: dict[str, Any] = {"revision": revision or "main", "subfolder": subfolder or ""}
+    published, _ = PretrainedConfig.get_config_dict(pretrained, **where)
+    if diffusion_family is not None:
+        published["diffusion_family"] = diffusion_family
+    model_type, named = published.get("model_type"), published.get("diffusion_family")
+    family = published_family(published, pretrained)
+    if family is not None and family.native_config is not None:
+        try:
+            config = family.native_config(published | {"name_or_path": pretrained})
+        except KeyError as error:
+            raise OptionError(f"pretrained={pretrained}: {family.name} needs {error} in config.json") from error
+        config.name_or_path = pretrained
+        # transformers' class says neither that attention is bidirectional nor which family it is.
+        config.is_causal, config.diffusion_family = False, named or family.name
+        family_of(config)  # known
+        return config
+    if trust_remote_code and published.get("auto_map"):
+        config = AutoConfig.from_pretrained(pretrained, **where, trust_remote_code=True)
+        config.diffusion_family = "remote"
+        return config
+    if model_type not in CONFIG_MAPPING:
+        raise OptionError(
+            f"pretrained={pretrained}: model_type={model_type!r} is not known; the family must be one of "
+            f"{', '.join(sorted(all_families()))}; remote needs trust_remote_code=true, mask_token_id and shift_logits"
+        )
+    config = AutoConfig.from_pretrained(pretrained, **where)
+    if named is not None:
+        config.diffusion_family = named
+    check_config(config, pretrained)
+    return config
+
+
+def check_config(config: PretrainedConfig, pretrained: str = "a model object") -> None:
+    """Raises OptionError for what is no masked diffusion model, such as an autoregressive one."""
+    if complaint := family_of(config).check(config):
+        raise OptionError(f"pretrained={pretrained}: {complaint}")
+
+
+def attention_of(
+    config: PretrainedConfig, block_length: int | None, attn_implementation: str | None = None
+) -> AttentionPattern:
+    """What a position sees. `block_length` is the option, `attn_implementation` what the model is loaded with.
+
+    Raises OptionError for a block length below 1, for an implementation that takes no mask by blocks, such as flash
+    attention, and for a sliding window with blocks.
+    """
+    if block_length is not None and block_length < 1:
+        raise OptionError(f"block_length must be a whole number from 1, not {block_length}")
+    pattern = family_of(config).attention(config, block_length)
+    implementation = attn_implementation or config._attn_implementation
+    if pattern.is_block_causal and implementation not in (None, "sdpa", "eager"):
+        raise OptionError(f"attn_implementation={implementation} must be sdpa or eager, which can mask by blocks")
+    if pattern.is_block_causal:
+        _check_sees_all(config, f"block_length={pattern.block_length}")
+    return pattern
+
+
+def _check_sees_all(config: PretrainedConfig, option: str) -> None:
+    """Raises OptionError for a sliding window, which the masks of passes over parts of a canvas do not apply."""
+    settings = config.to_dict()
+    window, longest = settings.get("sliding_window"), settings.get("max_position_embeddings")
+    if window is None or not settings.get("use_sliding_window", True) or (longest is not None and window >= longest):
+        return
+    raise OptionError(
+        f"{option} does not work with the checkpoint's sliding_window={window}; allowed are models whose positions see "
+        "the whole canvas"
+    )
+
+
+def check_options(config: PretrainedConfig, options: DecodingOptions) -> None:
+    """Raises OptionError for an option that is set and that the family does not support."""
+    family = family_of(config)
+    for name, default in defaults_of(DecodingOptions).items():
+        value = getattr(options, name)
+        if value != default and (name, value) != ("cache", "none"):  # which asks for nothing
+            family.refuse(name, value)
+    if options.is_approximate:
+        _check_sees_all(config, f"cache={options.cache}")
+
+
+def resolve_mask_token_id(
+    config: PretrainedConfig, tokenizer: PreTrainedTokenizerBase | None, override: int | None
+) -> int:
+    """The mask token: `override`, else the config's, else the tokenizer's. Raises OptionError if missing or no id."""
+    candidates = (override, config.to_dict().get("mask_token_id"), getattr(tokenizer, "mask_token_id", None))
+    found = next((candidate for candidate in candidates if candidate is not None), None)
+    vocab_size = config.get_text_config().vocab_size
+    if found is None:
+        raise OptionError(
+            "mask_token_id is not set and neither the checkpoint's config nor its tokenizer names a mask token; "
+            f"it must be an id from 0 to {vocab_size - 1}"
+        )
+    if not isinstance(found, int) or not 0 <= found < vocab_size:
+        raise OptionError(
+            f"mask_token_id={found!r} is no token of the vocabulary; it must be an id from 0 to {vocab_size - 1}"
+        )
+    return found

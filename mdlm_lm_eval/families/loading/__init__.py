@@ -1,1 +1,0 @@
-"""From a published checkpoint to transformers' own classes, as the checkpoint's family says."""

@@ -1,0 +1,64 @@
+"""Published `config.json` files in the terms of a class that transformers ships."""
+
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from transformers import GenerationConfig, PretrainedConfig
+
+from mdlm_lm_eval.options import OptionError
+
+ConfigClass = TypeVar("ConfigClass", bound=PretrainedConfig)
+# What belongs to the checkpoint's own code, to the machine that it was trained on, or to generation.
+OF_REMOTE_CODE = ("model_type", "auto_map", "architectures", "attn_implementation", "transformers_version", "use_cache")
+OF_ANY_CHECKPOINT = {
+    *OF_REMOTE_CODE,
+    *PretrainedConfig().to_dict(),
+    *GenerationConfig().to_dict(),
+    *("name_or_path", "torch_dtype", "quantization_config", "tokenizer_class", "_attn_implementation_autoset"),
+    *("mask_token_id", "block_length", "diffusion_family", "shift_logits", "is_causal", "pretraining_tp"),
+}
+
+
+def require(
+    family: str,
+    published: Mapping[str, Any],
+    values: Mapping[str, tuple[object, ...]],
+    others: str = "",
+) -> None:
+    """Refuses settings of a published config that transformers' class may not compute.
+
+    `values` are settings of the published code with the values that the class computes; `others`, names with spaces
+    between, are mapped or change no logits. Any other setting must be off (null, false, 0, empty), as a newer variant
+    of the model may read it. Raises OptionError.
+    """
+    for name, allowed in values.items():
+        if name in published and published[name] not in allowed:
+            raise OptionError(
+                f"{family} config: {name}={published[name]!r} is not supported; it must be {allowed[0]!r}"
+            )
+    known = {*values, *others.split(), *OF_ANY_CHECKPOINT}
+    unknown = [f"{name}={value!r}" for name, value in published.items() if value and name not in known]
+    if unknown:
+        raise OptionError(
+            f"{family} config: {', '.join(unknown)} may belong to a variant that computes something else; remove from "
+            "config.json what changes no logits"
+        )
+
+
+def same_keys(
+    family: str,
+    config_class: type[ConfigClass],
+    published: Mapping[str, Any],
+    unused: str = "",
+    values: Mapping[str, tuple[object, ...]] | None = None,
+    **settings: Any,
+) -> ConfigClass:
+    """A config of transformers' class with the published keys, and `settings` over them.
+
+    `unused` are published keys that change no logits; `values` as for `require`, which raises OptionError.
+    """
+    values = values or {}
+    of_class = {*config_class().to_dict(), *config_class.attribute_map, "head_dim", "rope_theta", "rope_scaling"}
+    require(family, published, values, " ".join((*of_class, unused)))
+    dropped = {*OF_REMOTE_CODE, *values, *(set(unused.split()) - of_class)}
+    return config_class(**{name: value for name, value in published.items() if name not in dropped} | settings)

@@ -1,0 +1,70 @@
+"""Tokenizers of the published checkpoints, without their remote code."""
+
+from typing import Any
+
+from transformers import AutoTokenizer, PretrainedConfig, PreTrainedTokenizerBase
+from transformers.models.auto.tokenization_auto import get_tokenizer_config
+
+from mdlm_lm_eval.default_model import BUILT_IN, model_path
+from mdlm_lm_eval.families.config import load_config
+from mdlm_lm_eval.families.registry import all_families, family_of
+
+
+def load_tokenizer(
+    pretrained: str = BUILT_IN,
+    *,
+    config: PretrainedConfig | None = None,
+    revision: str | None = "main",
+    subfolder: str | None = "",
+    trust_remote_code: bool | None = False,
+    use_fast_tokenizer: bool | None = True,
+    add_bos_token: bool | None = None,
+    diffusion_family: str | None = None,
+) -> PreTrainedTokenizerBase:
+    """The checkpoint's tokenizer, with its mask and padding tokens where their ids have names.
+
+    `pretrained` is a hub id, a folder, or a built-in model's name; its config is read where none is given, for which
+    `diffusion_family` names the family where the config does not.
+    `add_bos_token` overrides whether it begins texts with BOS (Dream's evaluation does, its tokenizer does not).
+    """
+    where: dict[str, Any] = {"revision": revision or "main", "subfolder": subfolder or ""}
+    pretrained = model_path(pretrained)
+    config = config or load_config(
+        pretrained, trust_remote_code=trust_remote_code, diffusion_family=diffusion_family, **where
+    )
+    class_name = get_tokenizer_config(pretrained, **where).get("tokenizer_class")
+    tokenizer_class = family_of(config).tokenizer_class(class_name)
+    more: dict[str, Any] = {} if add_bos_token is None else {"add_bos_token": add_bos_token}
+    if tokenizer_class is AutoTokenizer:
+        more |= {"use_fast": bool(use_fast_tokenizer), "trust_remote_code": bool(trust_remote_code)}
+    tokenizer = tokenizer_class.from_pretrained(pretrained, **where, **more)
+    settings = config.to_dict()
+    if tokenizer.mask_token_id is None:
+        name = _name_of(tokenizer, settings.get("mask_token_id"))
+        if name is not None:
+            tokenizer.mask_token = name
+    if tokenizer.pad_token_id is None:
+        tokenizer.pad_token = _name_of(tokenizer, settings.get("pad_token_id")) or tokenizer.eos_token
+    return tokenizer
+
+
+def _name_of(tokenizer: PreTrainedTokenizerBase, token_id: int | None) -> str | None:
+    # Embeddings have more rows than the tokenizer has names (LLaDA Base), so an id may have none.
+    if token_id is None or not 0 <= token_id < len(tokenizer):
+        return None
+    return tokenizer.convert_ids_to_tokens(token_id)
+
+
+def end_of_turn_ids(tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
+    """Ids of the tokens that end an assistant's turn in the families' chat formats; a tokenizer has none or one."""
+    vocabulary = tokenizer.get_added_vocab()
+    tokens = {token for family in all_families().values() for token in family.end_of_turn}
+    return frozenset(vocabulary[token] for token in tokens if token in vocabulary)
+
+
+def eos_ids(tokenizer: PreTrainedTokenizerBase, generation_eos: int | list[int] | None) -> frozenset[int]:
+    """Ids of EOS, by tokenizer and generation config, that are no ends of turn."""
+    ids = set() if tokenizer.eos_token_id is None else {tokenizer.eos_token_id}
+    if generation_eos is not None:
+        ids.update(generation_eos if isinstance(generation_eos, list) else [generation_eos])
+    return frozenset(ids) - end_of_turn_ids(tokenizer)

@@ -1,0 +1,96 @@
+"""Likelihood requests, the windows that cut long texts into them, and their canvas: context | continuation | masks."""
+
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeVar
+
+from mdlm_lm_eval.options import LikelihoodOptions, OptionError
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class LikelihoodRequest:
+    """log p(continuation | context) is asked for; `seed` draws the Monte-Carlo masks."""
+
+    context_ids: list[int]
+    continuation_ids: list[int]
+    seed: int = 0
+
+
+def answer_length(request: LikelihoodRequest, options: LikelihoodOptions) -> int:
+    """Tokens on the canvas after the context: the continuation and the extra masks behind it.
+
+    Raises OptionError if an explicit `n_masks` is smaller than the continuation.
+    """
+    n = len(request.continuation_ids)
+    if options.n_masks == "auto":
+        return n
+    if options.n_masks < n:
+        raise OptionError(
+            f"n_masks={options.n_masks} is too small: a continuation of this task has {n} tokens and the canvas holds "
+            f"it whole; allowed are auto and whole numbers from {n}"
+        )
+    return options.n_masks
+
+
+def answer_tokens(
+    request: LikelihoodRequest, answer_length: int, masked: Sequence[int], mask_token_id: int
+) -> list[int]:
+    """The continuation with masks at the positions in `masked`, and the extra masks behind it."""
+    answer = request.continuation_ids + [mask_token_id] * (answer_length - len(request.continuation_ids))
+    for position in masked:
+        answer[position] = mask_token_id
+    return answer
+
+
+def truncated_tokens(request: LikelihoodRequest, options: LikelihoodOptions, max_length: int) -> int:
+    """How many context tokens are cut off on the left so that the canvas fits into `max_length` tokens.
+
+    Raises OptionError if the answer does not fit, or nothing of a context would be left.
+    """
+    answer = answer_length(request, options)
+    context = len(request.context_ids)
+    if answer > max_length or (context and answer == max_length):
+        raise OptionError(
+            f"max_length={max_length} leaves no room for the context: continuation and masks (n_masks="
+            f"{options.n_masks}) take {answer} tokens; allowed are canvases of at most {max_length - 1} tokens"
+        )
+    return max(0, context + answer - max_length)
+
+
+def chunks(items: Iterable[T], size: int) -> Iterator[list[T]]:
+    """Consecutive lists of at most `size` items."""
+    iterator = iter(items)
+    while chunk := list(itertools.islice(iterator, size)):
+        yield chunk
+
+
+def rolling_windows(
+    token_ids: Sequence[int],
+    *,
+    max_length: int,
+    prefix_token_id: int,
+    n_masks: int | Literal["auto"] = "auto",
+    seed: int = 0,
+) -> list[LikelihoodRequest]:
+    """Cut a text into requests that score each token once, with as much of the text before it as fits.
+
+    The first window's context is the prefix token. A window holds at most max_length - 1 tokens, at most `n_masks` of
+    them scored. Windows draw from different seeds. Raises OptionError if `n_masks` leaves no room for the prefix.
+    """
+    longest_answer = max_length - 1
+    if n_masks != "auto" and n_masks > longest_answer:
+        raise OptionError(
+            f"n_masks={n_masks} does not fit into max_length={max_length} together with the prefix token; "
+            f"allowed are auto and whole numbers up to {longest_answer}"
+        )
+    stride = longest_answer if n_masks == "auto" else n_masks
+    text = [prefix_token_id, *token_ids]
+    windows: list[LikelihoodRequest] = []
+    for start in range(1, len(text), stride):
+        continuation = text[start : start + stride]
+        room = max_length - (len(continuation) if n_masks == "auto" else n_masks)
+        windows.append(LikelihoodRequest(text[max(0, start - room) : start], continuation, seed + len(windows)))
+    return windows

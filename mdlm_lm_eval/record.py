@@ -1,0 +1,270 @@
+"""What a result says of a run: the effective numbers and the cost of each task, and what its scores depend on."""
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from statistics import median
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from peft import PeftModel
+from torch.distributed.tensor import DTensor
+
+from mdlm_lm_eval import __version__, families
+from mdlm_lm_eval.model.devices import device_name
+from mdlm_lm_eval.options import DecodingOptions, LikelihoodOptions
+from mdlm_lm_eval.resolve import SAMPLING_NAMES
+from mdlm_lm_eval.results.names import adapter_name, model_name
+from mdlm_lm_eval.results.suite import suite_info
+
+if TYPE_CHECKING:
+    from mdlm_lm_eval.lm import MDLM
+
+_VALUES_PER_PARAMETER = 16
+_OF_MODEL = "mask_token_id max_length think_end_token add_bos_token weights revision adapter_weights"
+# Of the facts about a run, those that an answer depends on.
+_OF_ANSWERS = """
+    mask_token_id shift_logits max_length think_end_token mixed_precision_dtype add_bos_token cache_audit
+    prefix_token_id package_version
+"""
+# Settings that say where a model came from, or what its weights say better.
+_SILENT_SETTINGS = {"_name_or_path", "base_model_name_or_path", "transformers_version", "dtype"}
+
+
+class Cost(Counter[str]):
+    """Sums over a task's requests, whatever batches these were in.
+
+    forward_passes: passes of the model that a request's row took part in.
+    denoising_steps: the passes in which masks could be filled or tokens changed.
+    layer_tokens: positions that went through the layers, absent where they are not counted.
+    written_tokens: tokens in the returned slots, those behind an EOS too.
+    answer_tokens: tokens up to the EOS or end of turn, without it.
+    canvases: of likelihood tasks, the canvases that were scored; those of a batch are shared among its requests.
+    seconds: wall time of decoding or scoring, shared likewise.
+    peak_memory_bytes: the most that was in use meanwhile, as `devices.measured` has it.
+    """
+
+    def add(self, **amounts: float) -> None:
+        """Adds what one more request took; the peak is the highest of all."""
+        for name, amount in amounts.items():
+            self[name] = max(self[name], amount) if name == "peak_memory_bytes" else self[name] + amount  # type: ignore[assignment]
+
+    def merge(self, other: "Cost") -> None:
+        """Adds what another process took for the same task at the same time, so that seconds are not added up."""
+        self.add(**{name: amount for name, amount in other.items() if name != "seconds"})
+        self["seconds"] = max(self["seconds"], other["seconds"])
+
+    def as_dict(self) -> dict[str, Any]:
+        """For the results file, with the answer's tokens per forward pass, over sums (d3LLM, arXiv 2601.07568)."""
+        found: dict[str, Any] = {name: amount for name, amount in self.items() if amount}
+        if "canvases" in found:
+            found["canvases"] = round(self["canvases"])
+        if self["forward_passes"]:
+            found["tokens_per_forward"] = self["answer_tokens"] / self["forward_passes"]
+            found["written_tokens_per_forward"] = self["written_tokens"] / self["forward_passes"]
+        return found
+
+
+class Answer(NamedTuple):
+    """What came back for a request."""
+
+    string: str
+    token_ids: Sequence[int]
+    cost: dict[str, float]
+
+
+@dataclass
+class TaskRecord:
+    """Numbers of one task's requests. `forward_passes` are those of whole batches.
+
+    ranges: the smallest and the largest of each effective number.
+    audited: document, exact answer and first differing token of the requests that were decoded exactly as well; the
+        latter two are None where the strings agree.
+    """
+
+    requests: int = 0
+    ranges: dict[str, tuple[int, int]] = field(default_factory=dict)
+    forward_passes: int = 0
+    truncated_prompts: int = 0
+    truncated_tokens: int = 0
+    cost: Cost = field(default_factory=Cost)
+    audited: list[tuple[int | None, str | None, int | None]] = field(default_factory=list)
+    exact_cost: Cost = field(default_factory=Cost)
+
+    def add(self, *, truncated: int, **values: int) -> None:
+        """Counts one request with its effective values and the number of prompt tokens that were cut off."""
+        self.requests += 1
+        self.truncated_prompts += truncated > 0
+        self.truncated_tokens += truncated
+        self._widen({name: (value, value) for name, value in values.items()})
+
+    def audit(self, doc_id: int | None, cached: Answer, exact: Answer) -> None:
+        """Compares two answers. Tokens count only where the strings differ: what follows a stop string is no answer."""
+        self.exact_cost.add(**exact.cost)
+        if cached.string == exact.string:
+            self.audited.append((doc_id, None, None))
+            return
+        pairs = enumerate(zip(cached.token_ids, exact.token_ids, strict=False))
+        shorter = min(len(cached.token_ids), len(exact.token_ids))
+        self.audited.append((doc_id, exact.string, next((n for n, (one, other) in pairs if one != other), shorter)))
+
+    def merge(self, other: "TaskRecord") -> None:
+        """Adds what another process did for the same task."""
+        for name in ("requests", "forward_passes", "truncated_prompts", "truncated_tokens", "audited"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.cost.merge(other.cost)
+        self.exact_cost.merge(other.exact_cost)
+        self._widen(other.ranges)
+
+    def as_dict(self) -> dict[str, Any]:
+        """For the results file."""
+        facts = {
+            "requests": self.requests,
+            **{name: list(bounds) for name, bounds in self.ranges.items()},
+            "forward_passes": self.forward_passes,
+            "truncated_prompts": self.truncated_prompts,
+            "truncated_tokens": self.truncated_tokens,
+            "cost": self.cost.as_dict(),
+        }
+        return facts | ({"audit": self._audit()} if self.audited else {})
+
+    def _audit(self) -> dict[str, Any]:
+        differences = [first for _, _, first in self.audited if first is not None]
+        answers = sorted(self.audited, key=lambda one: -1 if one[0] is None else one[0])
+        return {
+            "requests": len(self.audited),
+            "same_strings": sum(exact is None for _, exact, _ in self.audited),
+            "first_differing_token": {"smallest": min(differences), "median": median(differences)}
+            if differences
+            else None,
+            "exact_cost": self.exact_cost.as_dict(),
+            "exact_answers": [
+                {"doc_id": doc} | ({} if exact is None else {"exact": exact}) for doc, exact, _ in answers
+            ],
+        }
+
+    def _widen(self, ranges: Mapping[str, tuple[int, int]]) -> None:
+        for name, (smallest, largest) in ranges.items():
+            low, high = self.ranges.get(name, (smallest, largest))
+            self.ranges[name] = (min(low, smallest), max(high, largest))
+
+
+@dataclass
+class RunRecord:
+    """Records of all tasks in this process. A forward pass that serves requests of two tasks counts for both.
+
+    settings: (request type, effective options) -> the tasks that were run with them.
+    """
+
+    tasks: dict[str, TaskRecord] = field(default_factory=dict)
+    settings: dict[tuple[str, DecodingOptions | LikelihoodOptions], set[str]] = field(default_factory=dict)
+    forward_passes: int = 0
+
+    def task(self, name: str | None) -> TaskRecord:
+        """The record of a task; requests that belong to none (made by hand) share one."""
+        return self.tasks.setdefault(name or "no task", TaskRecord())
+
+    def add_passes(self, names: Iterable[str | None], passes: int) -> None:
+        """Counts the forward passes of a batch for every task that took part in it."""
+        self.forward_passes += passes
+        for name in set(names):
+            self.task(name).forward_passes += passes
+
+    def add_setting(self, request_type: str, options: DecodingOptions | LikelihoodOptions, name: str | None) -> None:
+        """A request of this task was run with these options."""
+        self.settings.setdefault((request_type, options), set()).add(name or "no task")
+
+    def merge(self, other: "RunRecord") -> None:
+        """Adds what another process did."""
+        self.forward_passes += other.forward_passes
+        for name, task in other.tasks.items():
+            self.task(name).merge(task)
+        for setting, names in other.settings.items():
+            self.settings.setdefault(setting, set()).update(names)
+
+
+def provenance(lm: "MDLM") -> dict[str, Any]:
+    """Everything that a score depends on: model, options, effective numbers of each task, machine."""
+    run = RunRecord()
+    for record in lm.records:
+        run.merge(record)
+    tasks = {name: task.as_dict() for name, task in sorted(run.tasks.items())}
+    return {
+        "decoding": asdict(lm.decoding),
+        "likelihood": asdict(lm.likelihood),
+        **{name: getattr(lm, name) for name in _OF_MODEL.split()},
+        "shift_logits": lm.denoiser.shift,
+        "mixed_precision_dtype": str(lm.mixed_precision_dtype),
+        "cache_audit": lm.settings.model.cache_audit,
+        "prefix_token_id": lm.custom_prefix_token_id,
+        "package_version": __version__,
+        "family": families.family_of(lm.config).name,
+        "pretrained": model_name(lm.checkpoint),
+        "adapter": lm.peft and adapter_name(lm.peft),
+        "device": str(lm.device),
+        "device_name": device_name(lm.device),
+        "torch": torch.__version__,
+        "cuda": torch.version.cuda,
+        "dtype": str(lm.model.dtype).removeprefix("torch."),
+        "attn_implementation": lm.model.config._attn_implementation,
+        "peak_memory_of": "GPUs" if lm.device.type == "cuda" else "process",
+        "processes": lm.world_size,
+        "preset": lm.settings.model.preset,
+        "compile": lm.settings.model.compile,
+        "explicit_options": sorted(lm.settings.explicit),
+        "family_options": sorted(lm.settings.from_family),
+        "batch_size": lm.batches.size,
+        "forward_passes": run.forward_passes,
+        "tasks": tasks,
+        "task_suite": suite_info(tasks),
+        "settings": [
+            {"request_type": kind, "options": asdict(options), "tasks": sorted(names)}
+            for (kind, options), names in sorted(run.settings.items(), key=repr)
+        ],
+    }
+
+
+def fingerprint(lm: "MDLM") -> dict[str, Any]:
+    """What an answer to a request depends on, under flat names."""
+    facts = provenance(lm)
+    return {
+        **{f"decoding {name}": value for name, value in facts["decoding"].items()},
+        **{f"likelihood {name}": value for name, value in facts["likelihood"].items()},
+        **{name: facts[name] for name in _OF_ANSWERS.split()},
+        "set sampling options": sorted(lm.settings.explicit.intersection(SAMPLING_NAMES)),  # over those of a task
+        "weights": _weights_digest(lm.model),
+        "config": _digest(lm.model.config.to_dict()),
+        "adapter": _digest(lm.model.active_peft_config.to_dict()) if isinstance(lm.model, PeftModel) else None,
+        "attention": lm.denoiser.attention,
+        "eos_ids": sorted(lm.eos_ids),
+        "end_of_turn_ids": sorted(lm.end_of_turn_ids),
+        "vocabulary": _digest(lm.tokenizer.get_vocab()),
+    }
+
+
+def _weights_digest(model: torch.nn.Module) -> str:
+    """Digest of the name, shape, type and first values of every weight: cheap, and different after any training.
+
+    Weights are the parameters and the buffers that are saved with them, such as those of a GPTQ or AWQ checkpoint.
+    """
+    digest = hashlib.sha256()
+    saved = model.state_dict(keep_vars=True).keys()
+    buffers = [(name, buffer) for name, buffer in model.named_buffers() if name in saved]
+    for name, parameter in (*model.named_parameters(), *buffers):
+        digest.update(f"{name} {tuple(parameter.shape)} {parameter.dtype}".encode())
+        local = parameter.to_local() if isinstance(parameter, DTensor) else parameter
+        if not local.is_meta:  # weights offloaded to disk
+            first = local.detach().flatten()[:_VALUES_PER_PARAMETER].float().cpu()
+            digest.update(first.numpy().tobytes())
+    return digest.hexdigest()
+
+
+def _digest(settings: Mapping[str, Any]) -> str:
+    """Digest of the config of a model or an adapter, or a vocabulary: what weights do not tell, such as rope."""
+    kept = {name: value for name, value in settings.items() if name not in _SILENT_SETTINGS}
+    as_json = json.dumps(
+        kept, sort_keys=True, default=lambda value: sorted(value) if isinstance(value, set) else str(value)
+    )
+    return hashlib.sha256(as_json.encode()).hexdigest()

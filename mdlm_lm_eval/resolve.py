@@ -1,0 +1,254 @@
+"""`resolve()`: a request's options over the model arguments, a preset, the family's defaults and the defaults.
+
+They are merged once per distinct setting into an immutable object, which everything downstream reads.
+"""
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from mdlm_lm_eval.options import (
+    ALIASES,
+    APPROXIMATE_CACHES,
+    DECODING_NAMES,
+    EXCLUSIVE_NAMES,
+    LIKELIHOOD_NAMES,
+    MODEL_NAMES,
+    OWN_NAMES,
+    DecodingOptions,
+    LikelihoodOptions,
+    ModelOptions,
+    OptionError,
+    is_random,
+    parse_flag,
+    parse_whole,
+    parsed,
+    shown,
+    unknown_option,
+)
+
+# Arguments of lm-eval's HFLM and of transformers' from_pretrained, which they check themselves.
+_LOADING = """
+    pretrained backend revision subfolder tokenizer truncation logits_cache max_length device dtype softmax_dtype
+    mixed_precision_dtype batch_size max_batch_size trust_remote_code use_fast_tokenizer add_bos_token
+    prefix_token_id parallelize max_memory_per_gpu max_cpu_memory offload_folder tp_plan peft think_end_token
+    enable_thinking chat_template_args attn_implementation cache_dir code_revision device_map device_mesh
+    distributed_config experts_implementation force_download fusion_config kernel_config local_files_only
+    low_cpu_mem_usage max_memory offload_buffers proxies quantization_config torch_dtype tp_size use_cache
+    use_kernels use_safetensors variant weights_only disable_mmap
+"""
+LOADING_NAMES = frozenset(_LOADING.split())
+_BITSANDBYTES = ("load_in_", "bnb_4bit_", "llm_int8_")
+_REFUSED = {
+    "autogptq": "a GPTQ checkpoint names its quantisation in its config and loads without it",
+    "gptqmodel": "a GPTQ checkpoint names its quantisation in its config and loads without it",
+    "delta": "merge the weights into the base model first",
+    "gguf_file": "convert the weights to safetensors first",
+    "token": "results would show it; set HF_TOKEN",
+}
+
+# lm-eval's four names for the same limit, by its own priority.
+LENGTH_NAMES = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")
+SAMPLING_NAMES = ("temperature", "top_p", "top_k")
+# Keys of autoregressive generation that task files hold and that mean nothing here.
+_IGNORED = """
+    diversity_penalty early_stopping encoder_repetition_penalty epsilon_cutoff eta_cutoff frequency_penalty
+    length_penalty max_length min_length min_new_tokens min_p no_repeat_ngram_size num_beam_groups num_beams
+    num_return_sequences pad_token_id penalty_alpha presence_penalty repetition_penalty skip_special_tokens
+    typical_p use_cache
+"""
+_MEANINGLESS = frozenset(_IGNORED.split())
+_REQUEST_NAMES = frozenset({"until", "infill", "do_sample", *LENGTH_NAMES, *_MEANINGLESS})
+
+_EXCLUSIVE = (*EXCLUSIVE_NAMES, ("cache", "cfg_scale"), ("cache", "unmasking"))
+_NEEDS = {"max_post_steps": "editing_threshold", "cache": "block_length"}
+
+Layer = Mapping[str, Any]
+# The AttentionPattern under an option `block_length`; None where the model is not known.
+AttentionOf = Callable[[int | None], Any]
+
+
+@dataclass(frozen=True)
+class Request:
+    """What one generation request asks for.
+
+    sampled: whether its repetitions differ. ignored: its keys that mean nothing here.
+    """
+
+    options: DecodingOptions
+    attention: Any
+    until: tuple[str, ...]
+    infill: bool
+    sampled: bool
+    ignored: frozenset[str]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Model arguments, merged.
+
+    `explicit` names the decoding and likelihood options that the user set, by name or by a preset; `from_family` those
+    that have the value that the family's authors publish. `loading` are the arguments of HFLM and transformers.
+    """
+
+    decoding: DecodingOptions
+    likelihood: LikelihoodOptions
+    model: ModelOptions
+    attention: Any
+    explicit: frozenset[str]
+    from_family: frozenset[str]
+    loading: dict[str, Any]
+    layers: tuple[Layer, Layer, Layer]  # of decoding options: the family's, the preset's, the user's
+    attention_of: AttentionOf
+
+    def request(self, gen_kwargs: Mapping[str, Any]) -> Request:
+        """A request's options over these.
+
+        Sampling keys, which task files written for autoregressive models hold anyway, count only where the user set
+        none. Raises OptionError for an unknown key or a value that cannot be used.
+        """
+        given = _our_names(gen_kwargs, _REQUEST_NAMES)
+        _refuse_unknown("generation option", given, DECODING_NAMES | _REQUEST_NAMES)
+        changes = {name: given[name] for name in given.keys() & DECODING_NAMES - {*SAMPLING_NAMES, "max_gen_toks"}}
+        changes = parsed(DecodingOptions, changes) | _sampling(given, self.explicit)
+        lengths = {
+            name: parse_whole(name, given[name], least=1) for name in LENGTH_NAMES if given.get(name) is not None
+        }
+        if len(set(lengths.values())) > 1:
+            settings = " and ".join(f"{name}={value}" for name, value in lengths.items())
+            raise OptionError(f"{settings} exclude each other: the task sets one of them; set that one")
+        if lengths:
+            changes["max_gen_toks"] = next(iter(lengths.values()))
+        family, preset, typed = self.layers
+        merged, attention = _merge((family, preset, {**typed, **changes}), self.attention_of)
+        until = given.get("until") or ()
+        options = DecodingOptions(**{"seed": self.decoding.seed, **merged})
+        stops = tuple(filter(None, [until] if isinstance(until, str) else until))
+        infill = parse_flag("infill", given.get("infill", False))
+        sampled = options.temperature > 0.0 or is_random(options.unmasking)
+        return Request(options, attention, stops, infill, sampled, _MEANINGLESS & given.keys())
+
+
+def resolve(
+    arguments: Mapping[str, Any],
+    *,
+    family: Mapping[str, object] | None = None,
+    attention_of: AttentionOf = lambda block_length: None,
+    default_seed: int = 0,
+) -> Settings:
+    """Merges model arguments with a preset and what a `family` of models publishes (its `decoding_defaults`).
+
+    Raises OptionError for names that are unknown, all of them at once, each with the nearest known one, and for values
+    and combinations of our options that cannot be used. HFLM and transformers check their own.
+    """
+    given = _our_names(arguments)
+    for name in sorted(_REFUSED.keys() & given.keys()):
+        if given[name] not in (None, False):
+            raise OptionError(f"{name} does not work with --model mdlm: {_REFUSED[name]}")
+    quantisation = {name for name in given if name.startswith(_BITSANDBYTES)}
+    _refuse_unknown("model argument", given, OWN_NAMES | LOADING_NAMES | quantisation | _REFUSED.keys())
+    model = ModelOptions().override({name: given[name] for name in given.keys() & MODEL_NAMES})
+    preset: Layer = {}
+    if model.preset is not None:
+        from mdlm_lm_eval.presets import load_preset
+
+        preset = load_preset(model.preset)
+    layers = (
+        parsed(DecodingOptions, family or {}),
+        parsed(DecodingOptions, {name: preset[name] for name in preset.keys() & DECODING_NAMES}),
+        parsed(DecodingOptions, {name: given[name] for name in given.keys() & DECODING_NAMES}),
+    )
+    merged, attention = _merge(layers, attention_of)
+    scoring = {name: value for name, value in {**preset, **given}.items() if name in LIKELIHOOD_NAMES}
+    likelihood = parsed(LikelihoodOptions, scoring)
+    explicit = frozenset(merged.keys() & {*layers[1], *layers[2]})
+    cache = merged.get("cache", "auto")
+    if model.cache_audit is not None and cache not in APPROXIMATE_CACHES:
+        raise OptionError(
+            f"cache_audit={shown(model.cache_audit)} needs cache=prefix or cache=dual; with cache={cache} everything "
+            "is decoded exactly"
+        )
+    loading = {name: value for name, value in given.items() if name not in OWN_NAMES and value is not None}
+    if "trust_remote_code" in loading:
+        loading["trust_remote_code"] = parse_flag("trust_remote_code", loading["trust_remote_code"])
+    return Settings(
+        DecodingOptions(**{"seed": default_seed, **merged}),
+        LikelihoodOptions(**{"seed": default_seed, **likelihood}),
+        model,
+        attention,
+        explicit | frozenset(likelihood),
+        frozenset(merged) - explicit,
+        {name: value for name, value in loading.items() if name not in _REFUSED},
+        layers,
+        attention_of,
+    )
+
+
+def _our_names(given: Mapping[str, Any], kept: Collection[str] = ()) -> dict[str, Any]:
+    """Options under the names that they have here; names in `kept` are no aliases."""
+    found: dict[str, Any] = {}
+    for typed, value in given.items():
+        name = str(typed).strip()
+        name = name if name in kept else ALIASES.get(name, name)
+        if name in found:
+            raise OptionError(
+                f"{name}={shown(found[name])} and {str(typed).strip()}={shown(value)} are the same option"
+            )
+        found[name] = value
+    return found
+
+
+def _refuse_unknown(what: str, given: Mapping[str, Any], known: Collection[str]) -> None:
+    listed = DECODING_NAMES if what == "generation option" else OWN_NAMES
+    unknown = [unknown_option(what, name, given[name], known, listed=listed) for name in given if name not in known]
+    if unknown:
+        raise OptionError(" ".join(map(str, unknown)))
+
+
+def _sampling(given: Mapping[str, Any], explicit: Collection[str]) -> dict[str, Any]:
+    """The sampling options of a request, of those that the user did not set."""
+    sampling = parsed(DecodingOptions, {name: given[name] for name in SAMPLING_NAMES if given.get(name) is not None})
+    if given.get("do_sample") is not None:
+        if not parse_flag("do_sample", given["do_sample"]):
+            sampling = {"temperature": 0.0}
+        else:
+            sampling.setdefault("temperature", 1.0)
+    return {name: value for name, value in sampling.items() if name not in explicit}
+
+
+def _merge(layers: tuple[Layer, ...], attention_of: AttentionOf) -> tuple[dict[str, Any], Any]:
+    """Options that are set in any layer, the last one first, and the attention under them.
+
+    A layer drops from those below it what it excludes and what it leaves without meaning.
+    """
+    length = next((layer["block_length"] for layer in reversed(layers) if "block_length" in layer), None)
+    attention = attention_of(length)
+    full_attention = attention is not None and not attention.is_block_causal
+    block_length = length if attention is None else attention.block_length
+    merged: dict[str, Any] = {}
+    for layer in layers:
+        below = {name: value for name, value in merged.items() if name not in layer}
+        for names in _EXCLUSIVE:
+            if any(_in_force(name, layer) for name in names):
+                below = {
+                    name: value for name, value in below.items() if name not in names or not _in_force(name, below)
+                }
+        n_masks = layer.get("n_masks")
+        if full_attention and isinstance(n_masks, int) and (below.get("block_length") or 0) > n_masks:
+            del below["block_length"]  # in block diffusion, a block may be longer than what is asked for
+        if block_length and block_length % (below.get("small_block_length") or 1):
+            del below["small_block_length"]  # made for other blocks
+        lost = {name for name in merged if merged[name] is not None and {**below, **layer}.get(name) is None}
+        below = {name: value for name, value in below.items() if _NEEDS.get(name) not in lost}
+        merged = {**below, **layer}
+    return merged, attention
+
+
+def _in_force(name: str, layer: Layer) -> bool:
+    """Whether an option excludes others; the rest do wherever they are set, be it to auto."""
+    value = layer.get(name)
+    if name == "cache":
+        return value in APPROXIMATE_CACHES
+    if name == "unmasking":
+        return value is not None and is_random(value)
+    return bool(value) if name == "cfg_scale" else value is not None

@@ -1,0 +1,149 @@
+"""Result files as one tidy pandas DataFrame: `from mdlm_lm_eval.results import load`."""
+
+import warnings
+from collections.abc import Collection, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from mdlm_lm_eval.options import DecodingOptions, LikelihoodOptions, defaults_of, silent_names
+from mdlm_lm_eval.results.files import UnusableFile
+from mdlm_lm_eval.results.result_file import ResultFile, TaskResult, find_result_files, read_result_file
+from mdlm_lm_eval.results.suite import cluster_of
+
+DECODING, LIKELIHOOD = defaults_of(DecodingOptions), defaults_of(LikelihoodOptions)
+# Options that say how many masks or fillers there are: axes of figures, and no part of `setting_without_masks`.
+MASKS = frozenset({"n_masks", "mask_ratio", "n_fillers", "filler"})
+LM_EVAL_SEEDS = (0, 1234, 1234, 1234)  # its defaults, of Python, numpy, torch and few-shot samples
+_DEFAULT_SEED = str(LM_EVAL_SEEDS[-1])
+# Model arguments that change no score, or that other columns have.
+_SILENT_ARGUMENTS = frozenset(
+    "backend base_url batch_size cache_audit cache_dir data_parallel_size device device_map device_map_option dtype "  # noqa: SIM905
+    "engine force_download gpu_memory_utilization local_files_only low_cpu_mem_usage max_batch_size max_cpu_memory "
+    "max_memory max_memory_per_gpu model num_concurrent offload_folder parallelize path peft preset pretrained "
+    "revision tensor_parallel_size tokenizer_backend trust_remote_code use_fast_tokenizer use_safetensors".split()
+) | {*DECODING, *LIKELIHOOD, *silent_names()}
+
+
+def load(folder: str | Path) -> pd.DataFrame:
+    """All result files under `folder`, one row per (file, task or group, metric); unreadable files warn.
+
+    `score` is as lm-eval has it, with its 95% interval `low` to `high`: over tasks and clustered by word rule for
+    groups of the few-shot suite, 1.96 standard errors over `n` questions otherwise. `group` is the group that a task or
+    group belongs to in its file ("" at the top). `masks` are those asked for (missing where questions differ),
+    `setting` what differs from the defaults in words, `tokens_per_pass`, `seconds` (per question) and `memory_gib` what
+    the answers took. Every decoding or likelihood option in effect is a column of its own.
+    """
+    files, left_out = read_folder(Path(folder))
+    for name, reason in left_out.items():
+        warnings.warn(f"{name} is left out: it {reason}", stacklevel=2)
+    return frame_of(files)
+
+
+def read_folder(folder: Path, *, leave_out: Path | None = None) -> tuple[list[ResultFile], dict[str, str]]:
+    """All result files under `folder`, named by their paths below it, and why which others cannot be used."""
+    files, left_out = [], {}
+    for path in find_result_files(folder, leave_out=leave_out):
+        name = path.relative_to(folder).as_posix()
+        try:
+            files.append(read_result_file(path, name))
+        except UnusableFile as error:
+            left_out[name] = str(error)
+    return files, left_out
+
+
+def frame_of(files: Iterable[ResultFile]) -> pd.DataFrame:
+    """The same of files that have been read."""
+    return pd.DataFrame([row for file in files for row in rows_of(file)])
+
+
+def rows_of(file: ResultFile) -> Iterable[dict[str, Any]]:
+    """The rows of one file, as `load` describes them."""
+    mdlm = file.mdlm or {}
+    facts = {
+        "file": file.path,
+        "model": file.model,
+        "adapter": file.adapter,
+        "family": mdlm.get("family", file.model_kind),
+        "weights": mdlm.get("weights"),
+        "adapter_weights": mdlm.get("adapter_weights"),
+        "dtype": file.dtype,
+        "device": mdlm.get("device_name", file.run_options["device"]),
+        "chat_template": file.chat_template,
+        "limit": file.limit,
+        "suite_hash": file.suite_hash,
+        "date": file.date,
+    }
+    parent = {member: group for group in file.group_results for member in file.groups[group]}
+    for result in [*file.tasks.values(), *file.group_results.values()]:
+        is_group = result.name in file.groups
+        low, high = result.asked_masks or (None, None)
+        requests, passes = result.cost.get("requests"), result.cost.get("forward_passes")
+        memory = result.cost.get("peak_memory_bytes")
+        of_task = {
+            "task": result.name,
+            "is_group": is_group,
+            "group": parent.get(result.name, ""),
+            "cluster": cluster_of(result.name),
+            "version": result.version,
+            "shots": result.shots,
+            "n": result.n_questions,
+            "truncated_prompts": result.truncated_prompts,
+            **{key: value for key, value in result.metadata.items() if key.startswith("fewshot_")},
+            **result.options,
+            "masks": low if low == high else None,
+            "setting": ", ".join(setting_of(file, result)),
+            "setting_without_masks": ", ".join(setting_of(file, result, without=MASKS)),
+            "tokens_per_pass": result.cost.get("answer_tokens", 0) / passes if passes else None,
+            "seconds": result.cost.get("seconds", 0) / requests if requests else None,
+            "memory_gib": memory / 2**30 if memory else None,
+        }
+        for metric, score in result.metrics.items():
+            interval = file.interval(result, metric)
+            of_score = {"metric": metric, "score": score, "low": interval.low, "high": interval.high}
+            yield facts | of_task | of_score | {"is_accuracy": result.is_accuracy(metric)}
+
+
+def setting_of(file: ResultFile, result: TaskResult, *, without: Collection[str] = ()) -> list[str]:
+    """What tells this way of running a task from the defaults, as `name=value`: options in effect, loading, template.
+
+    `without` are options that are left out. An option that this version does not know is named, too.
+    """
+    return [*_options_in_words(file, result, without), *loading_of(file)]
+
+
+def _options_in_words(file: ResultFile, result: TaskResult, without: Collection[str]) -> list[str]:
+    options, drop = dict(result.options), {*without, *silent_names(), "seed"}
+    explicit = {*file.gen_kwargs, *(file.mdlm or {}).get("explicit_options", ())}
+    if result.output_type == "generate_until":
+        defaults: Mapping[str, Any] = DECODING
+        if "masks_in_block" in result.effective:  # a block-diffusion model, whose own block length is its default
+            options["block_length"] = result.effective["block_length"][1]
+        draws = bool(options.get("temperature")) or options.get("unmasking") == "random"
+        drop |= set() if "max_gen_toks" in explicit else {"max_gen_toks"}
+        drop |= set() if options.get("n_fillers") else {"filler"}
+    else:
+        defaults, draws = LIKELIHOOD, options.get("likelihood") in ("auto", "mc")
+        # Whether greedy decoding gives the continuation is a score where there is one continuation only.
+        drop |= {"check_greedy"} if result.output_type == "multiple_choice" else set()
+    words = [
+        f"{name}={value}"
+        for name, value in options.items()
+        if name not in drop and value != defaults.get(name) and (value or defaults.get(name))
+    ]
+    words += [f"seed={options['seed']}"] if draws and str(options.get("seed")) != _DEFAULT_SEED else []
+    if file.mdlm is None and result.output_type == "generate_until" and result.generation.get("do_sample"):
+        words.append(f"temperature={result.generation.get('temperature')}")
+    typed = {name: value for name, value in file.gen_kwargs.items() if name not in {*DECODING, "do_sample"}}
+    return words + [f"{name}={value}" for name, value in typed.items()]
+
+
+def loading_of(file: ResultFile) -> list[str]:
+    """How the checkpoint was loaded and prompted, as far as that may change a score."""
+    revision = (file.mdlm or {}).get("revision") or file.model_args.get("revision")
+    words = [f"revision={revision}"] if revision not in (None, "", "main") else []
+    words += [file.dtype] if file.dtype else []
+    words += [f"{name}={value}" for name, value in sorted(file.model_args.items()) if name not in _SILENT_ARGUMENTS]
+    words += [f"system instruction {file.system_instruction!r}"] if file.system_instruction else []
+    return words + (["chat template"] if file.chat_template else [])

@@ -1,0 +1,242 @@
+"""One cell after the other over one loaded model: `lm_eval.simple_evaluate`, and the files that lm-eval writes."""
+
+import getpass
+import json
+import os
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from filelock import FileLock, Timeout
+from lm_eval import loggers, simple_evaluate
+from lm_eval.api import registry
+from lm_eval.api.model import LM
+from lm_eval.loggers import EvaluationTracker
+from lm_eval.tasks import TaskManager
+from tqdm import tqdm
+
+from mdlm_lm_eval import tasks_path
+from mdlm_lm_eval.lm import MDLM
+from mdlm_lm_eval.model.devices import best_device
+from mdlm_lm_eval.options import OptionError, did_you_mean
+from mdlm_lm_eval.sweep.claims import RESULT_FILE, Claims
+from mdlm_lm_eval.sweep.plan import Cell, Sweep
+
+_MODULES = frozenset(sys.modules)  # before any task was loaded
+# Arguments of `simple_evaluate`.
+_AS_THEY_ARE = ("batch_size", "limit", "log_samples", "system_instruction", "apply_chat_template")
+_SEEDS = ("random_seed", "numpy_random_seed", "torch_random_seed", "fewshot_random_seed")
+_PROMPT_TOKENS = 500  # about a standard few-shot prompt's, for the estimate of the time left
+_gpu_locks: list[FileLock] = []  # held until this process ends
+
+
+class Tasks:
+    """What lm-eval knows of a sweep's tasks. It puts metadata into tasks as they load, so each set has its manager."""
+
+    def __init__(self, sweep: Sweep) -> None:
+        self.sweep = sweep
+        self._managers: dict[str, TaskManager] = {}
+
+    def expanded(self) -> Sweep:
+        """The sweep with a cell for every task and group that a name with wildcards matches. Raises OptionError."""
+        manager = self.manager(self.sweep.cells[0].metadata)
+        names = {}
+        for pattern in {cell.task for cell in self.sweep.cells}:
+            names[pattern] = manager.match_tasks([pattern])
+            if not names[pattern]:
+                hint = did_you_mean(pattern, manager.all_tasks) or "`lm_eval ls tasks` lists them all"
+                raise OptionError(f"tasks={pattern}: lm-eval knows no such task or group; {hint}")
+        cells = [replace(cell, task=name) for cell in self.sweep.cells for name in names[cell.task]]
+        return replace(self.sweep, cells=tuple({repr(cell): cell for cell in cells}.values()))
+
+    def manager(self, metadata: Mapping[str, Any]) -> TaskManager:
+        """The task manager for a cell's metadata, beside which lm-eval too shows tasks the model arguments."""
+        metadata = {**self.sweep.model_args, **metadata}
+        key = repr(metadata)
+        if key not in self._managers:
+            users = [self.sweep.include_path] if self.sweep.include_path else []
+            manager = TaskManager(include_path=[tasks_path(), *users], include_defaults=False, metadata=metadata)
+            # Indexing the thousands of tasks that come with lm-eval takes many seconds.
+            if not all(cell.task.startswith("mdlm_") or cell.task in manager.all_subtasks for cell in self.sweep.cells):
+                manager = TaskManager(include_path=users or None, metadata=metadata)
+            self._managers[key] = manager
+        return self._managers[key]
+
+
+class Evaluator:
+    """A loaded model that evaluates cells. Whatever keeps the weights from being read is raised as it is."""
+
+    def __init__(self, sweep: Sweep, tasks: Tasks, peft: str | None) -> None:
+        self.sweep, self.tasks = sweep, tasks
+        self._device = sweep.device or own_device(sweep.model_args)
+        self._lm: LM | None = None
+        self._load(peft)
+
+    def files(self, cell: Cell, settings: dict[str, Any]) -> dict[str, bytes]:
+        """Evaluates a cell and returns its files by name. Raises whatever lm-eval raises.
+
+        `settings` are recorded as what decided its scores.
+        """
+        sweep, lm = self.sweep, self._prepared(cell)
+        tracker = EvaluationTracker()
+        _forget_task_files()
+        results = simple_evaluate(
+            lm,
+            model_args=sweep.arguments(cell),
+            tasks=[cell.task],
+            gen_kwargs=dict(sweep.gen_kwargs),
+            num_fewshot=cell.num_fewshot,
+            device=self._device,
+            confirm_run_unsafe_code=sweep.confirm_run_unsafe_code,
+            evaluation_tracker=tracker,
+            task_manager=self.tasks.manager(cell.metadata),
+            **{name: getattr(sweep, name) for name in _AS_THEY_ARE},
+            **dict(zip(_SEEDS, cell.seeds, strict=True)),
+        )
+        # lm-eval cannot know by which name a model was loaded before.
+        results["config"]["model"] = tracker.general_config_tracker.model_source = sweep.model
+        results["config"]["mdlm_sweep"] = {"settings": settings, "command": sweep.command(cell)}
+        samples = results.pop("samples", {}) if sweep.log_samples else {}
+        files = _written(tracker, results, samples)
+        self._log(cell, results, samples)
+        return files
+
+    def _prepared(self, cell: Cell) -> LM:
+        """The model with the cell's adapter and options; only models of lm-eval are read again for an adapter."""
+        if self._lm is None or (cell.peft != self._peft and not isinstance(self._lm, MDLM)):
+            self._load(cell.peft)
+        if isinstance(self._lm, MDLM):
+            lm, self._lm = self._lm, None  # an adapter that does not fit leaves parts of itself in the model
+            torch.manual_seed(cell.seeds[2])  # the default of the option `seed`, as lm-eval sets it before it loads
+            lm.use_adapter(cell.peft)
+            self._lm = lm
+            lm.use_options(self.sweep.arguments(cell))
+        assert self._lm is not None
+        return self._lm
+
+    def _load(self, peft: str | None) -> None:
+        self._lm = None  # frees the memory first
+        own = {} if self.sweep.model == "mdlm" or peft is None else {"peft": peft}
+        placement = {"batch_size": self.sweep.batch_size, "device": self._device}
+        self._lm = registry.get_model(self.sweep.model).create_from_arg_obj({**self.sweep.model_args, **own}, placement)
+        self._peft = peft
+
+    def _log(self, cell: Cell, results: dict[str, Any], samples: dict[str, Any]) -> None:
+        """Sends a cell to W&B and Trackio as a run of its own. Their failures cost no result, as in lm-eval."""
+        for logger, arguments in ("WandbLogger", self.sweep.wandb_args), ("TrackioLogger", self.sweep.trackio_args):
+            if not arguments:
+                continue
+            try:
+                log = getattr(loggers, logger)({"name": self.sweep.name(cell), **arguments})
+                log.post_init(results)
+                log.log_eval_result()
+                if samples:
+                    log.log_eval_samples(samples)
+                (log.run if logger == "WandbLogger" else log).finish()
+            except Exception as error:
+                say(f"{logger} failed: {error!r}")
+
+
+def run_here(sweep: Sweep, tasks: Tasks, claims: Claims) -> None:
+    """Computes every cell that is left, beside other processes on the same folder, and waits for those they hold."""
+    evaluator = None
+    with progress_bar(claims.left) as bar:
+        while claims.left:
+            if (taken := claims.take()) is None:
+                time.sleep(1)
+                continue
+            cell, lock = taken
+            evaluator = evaluator or Evaluator(sweep, tasks, cell.peft)
+            try:
+                claims.finish(cell, evaluator.files(cell, claims.settings(cell)))
+            except Exception as error:  # other cells may do
+                fail(claims, cell, error)
+            lock.release()
+            show_progress(bar, claims.left)
+
+
+def fail(claims: Claims, cell: Cell, error: Exception) -> None:
+    """Keeps why a cell could not be done, and shows where an error of a library came from."""
+    kind = "" if isinstance(error, OptionError) else f"{type(error).__name__}: "
+    claims.failures[claims.sweep.name(cell)] = f"{kind}{error}"
+    say(f"failed: {claims.sweep.name(cell)}: {''.join(traceback.format_exception(error)) if kind else error}")
+
+
+def progress_bar(cells: Iterable[Cell]) -> tqdm:
+    """Over the tokens of all cells to do, whoever does them."""
+    layout = "cells {percentage:3.0f}%|{bar}| {elapsed} gone, {remaining} left"
+    return tqdm(total=sum(map(_tokens, cells)), bar_format=layout, smoothing=0.0, disable=False)
+
+
+def show_progress(bar: tqdm, left: Iterable[Cell]) -> None:
+    """Moves the bar to what is left now."""
+    bar.n = bar.total - sum(map(_tokens, left))
+    bar.refresh()
+
+
+def say(line: str) -> None:
+    """Above the progress bar."""
+    tqdm.write(line, file=sys.stderr)
+
+
+def own_device(model_args: Mapping[str, Any]) -> str | None:
+    """A GPU that no other sweep of this user on this machine has, or what there is instead of GPUs.
+
+    None for a model over several. Where all GPUs are taken, processes share the first.
+    """
+    if not torch.cuda.is_available():
+        return best_device()  # HFLM's own default is a GPU, whether there is one or not
+    if model_args.keys() & {"parallelize", "device_map", "tp_plan"}:
+        return None
+    for n in range(torch.cuda.device_count()):
+        name = f"mdlm-sweep-{getpass.getuser()}-{torch.cuda.get_device_properties(n).uuid}.lock"
+        lock = FileLock(Path(tempfile.gettempdir()) / name)
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            continue
+        _gpu_locks.append(lock)
+        return f"cuda:{n}"
+    return "cuda:0"
+
+
+def _written(tracker: EvaluationTracker, results: dict[str, Any], samples: dict[str, Any]) -> dict[str, bytes]:
+    """What lm-eval's tracker writes, by name."""
+    with tempfile.TemporaryDirectory() as folder:
+        tracker.output_path = f"{folder}/results.json"
+        tracker.save_results_aggregated(results, samples)
+        for task, of_task in samples.items():
+            tracker.save_results_samples(task, of_task)
+        files = {path.name.replace(tracker.date_id, "cell"): path.read_bytes() for path in Path(folder).iterdir()}
+    json.loads(files[RESULT_FILE])  # the tracker only logs what it could not write
+    for task, of_task in samples.items():
+        if files[f"samples_{task}_cell.jsonl"].count(b"\n") != len(of_task):
+            raise OSError(f"the samples of {task} could not be written whole to {tempfile.gettempdir()}")
+    return files
+
+
+def _tokens(cell: Cell) -> int:
+    """About how many tokens pass through the model for one question; only their ratios matter."""
+    masks, steps = cell.options.get("n_masks"), cell.options.get("steps")
+    n_masks = masks if isinstance(masks, int) else 1
+    return (min(steps, n_masks) if isinstance(steps, int) else 1) * (_PROMPT_TOKENS + n_masks)
+
+
+def _forget_task_files() -> None:
+    """Lets lm-eval import the Python files of tasks anew, as the process of one `lm_eval` would.
+
+    A random generator in one of them would go on where the cell before left it, and ask other questions.
+    """
+    files = {name for name in sys.modules.keys() - _MODULES if name.startswith("lm_eval.tasks.") or os.path.isabs(name)}
+    for name in files:
+        del sys.modules[name]
+    for registered in vars(registry).values():
+        if isinstance(registered, registry.Registry):  # takes no second filter or metric of one name
+            for name in [name for name, value in registered.items() if getattr(value, "__module__", None) in files]:
+                del registered._objs[name]

@@ -1,0 +1,302 @@
+"""The command as a user types it: build, show, compare, validate."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mdlm_leaderboard.__main__ import main
+from tests.leaderboard_files import HASH, gsm8k_file, result_file, six_cells, suite_file, write
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "leaderboard" / "results"
+
+
+def run(*words: object, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    path = os.pathsep.join([str(ROOT / "leaderboard"), os.environ.get("PYTHONPATH", "")])
+    command = [sys.executable, "-m", "mdlm_leaderboard", *map(str, words)]
+    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, env={**os.environ, "PYTHONPATH": path})
+
+
+class Page(HTMLParser):
+    """The links, pictures, ids and text of a page."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.links: list[str] = []
+        self.ids: list[str] = []
+        self.text = ""
+        self.feed(path.read_text(encoding="utf-8"))
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        found = dict(attrs)
+        self.links += [value for name in ("href", "src", "srcset") if (value := found.get(name))]
+        self.ids += [value] if (value := found.get("id")) else []
+
+    def handle_data(self, data: str) -> None:
+        self.text += "" if self.cdata_elem else data  # of a script or style
+
+
+# build
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The committed results' own page."""
+    folder = tmp_path_factory.mktemp("site")
+    title = "Leaderboard of masked diffusion language models"
+    words = ["--published", "--title", title, "--readme_figures", str(folder / "readme")]
+    assert main(["build", str(RESULTS), "--output", str(folder / "out"), *words]) == 0
+    return folder
+
+
+def test_the_page_of_the_committed_results(site: Path) -> None:
+    page = Page(site / "out" / "index.html")
+    local = [link for link in page.links if not link.startswith(("http", "#", "data:"))]
+    assert all((site / "out" / link).exists() for link in local), "every figure and file is there"
+    assert all(
+        link.startswith(("https://huggingface.co/", "https://arxiv.org/")) for link in page.links if "//" in link
+    )
+    assert len(page.ids) == len(set(page.ids))
+    assert all(link[1:] in page.ids for link in page.links if link.startswith("#"))
+    for words in ("Findings", "Appended masks cost the built-in model 13.3 ± 9.3 points", "measured here", "published"):
+        assert words in page.text
+    markdown = (site / "out" / "LEADERBOARD.md").read_text()
+    for line in markdown.splitlines():
+        assert not line.startswith("|") or line.count("|") > 3
+    assert "| 7 | built-in, 1 step | measured here | 66.4 ± 15.0 | 79.7 ± 15.9 | 13.3 ± 9.3 |" in markdown
+
+
+def test_headline_table_and_figure_say_the_same(site: Path) -> None:
+    page, markdown = Page(site / "out" / "index.html").text, (site / "out" / "LEADERBOARD.md").read_text()
+    figure = (site / "readme" / "masks-light.svg").read_text()
+    comments = re.findall(r"<!-- (.*?) -->", figure, re.DOTALL)  # matplotlib names every text that it draws
+    losses = {
+        text.removeprefix("loss ").removesuffix(",") for text in comments if text.startswith("loss ") and "±" in text
+    }
+    assert len(losses) == 4
+    for loss in losses:
+        assert f"{loss}" in page
+        assert f"| {loss} |" in markdown
+
+
+def test_the_readmes_figure_is_the_one_that_the_command_writes(site: Path) -> None:
+    for name in ("light", "dark", "narrow-light", "narrow-dark"):
+        made, committed = (folder / f"masks-{name}.svg" for folder in (site / "readme", ROOT / "docs" / "figures"))
+        assert made.read_bytes() == committed.read_bytes(), "run the command of leaderboard/results/README.md"
+
+
+def test_a_build_is_repeatable_and_replaces_only_its_own(tmp_path: Path) -> None:
+    results, out = six_cells(tmp_path / "results"), tmp_path / "results" / "site"
+    build = ["build", str(results), "--output", str(out)]
+    assert main(build) == 0
+    before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    (out / "CNAME").write_text("example.org")
+    (out / "figures" / "old.svg").touch()
+    assert main(build) == 0, "an output inside the results is not read"
+    assert {path: path.read_bytes() for path in before} == before
+    assert (out / "CNAME").exists()
+    assert not (out / "figures" / "old.svg").exists()
+    assert {path.name for path in results.iterdir() if not path.name.endswith(".json")} == {"site"}
+
+
+def test_a_failed_build_leaves_the_old_output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    results, out = six_cells(tmp_path / "results"), tmp_path / "site"
+    build = ["build", str(results), "--output", str(out)]
+    assert main(build) == 0
+    before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+
+    def fail(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("mdlm_leaderboard.page.write.write_page", fail)
+    with pytest.raises(SystemExit):
+        main(build)
+    assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
+    assert {path.name for path in tmp_path.iterdir()} == {"results", "site"}
+
+
+def test_a_folder_of_ones_own_has_no_published_rows_and_its_settings_first(tmp_path: Path) -> None:
+    write(six_cells(tmp_path / "my-sweep"), cut="{")
+    done = run("build", "my-sweep", "--output", "site", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (0, "6 rows in site/index.html and site/LEADERBOARD.md\n")
+    assert done.stderr.startswith("not used: cut.json: cannot be read as JSON")
+    page = Page(tmp_path / "site" / "index.html")
+    assert "Results in my-sweep" in page.text
+    assert "published" not in page.text.lower()
+    assert page.links.index("figures/frontier.svg") < page.links.index("leaderboard.csv")
+    assert page.text.index("steps=256") < page.text.index("gsm8k v3.0 (")
+    assert run("build", "my-sweep", "--output", "site", "--strict", cwd=tmp_path).returncode == 1
+    assert "holds no usable result file" in run("build", "site", "--output", "x", cwd=tmp_path).stderr
+
+
+def test_text_from_files_is_shown_and_never_run(tmp_path: Path) -> None:
+    bad = "<script>alert(1)</script>"
+    write(tmp_path / "r", a=suite_file(pretrained=bad), b=suite_file(n_masks=2, pretrained=bad))
+    assert main(["build", str(tmp_path / "r"), "--output", str(tmp_path / "site")]) == 0
+    html = (tmp_path / "site" / "index.html").read_text()
+    assert bad not in html
+    assert "&lt;script&gt;alert(1)" in html
+    assert html.count("<script>") == 1
+    assert "default-src &#39;none&#39;" in html or "default-src 'none'" in html
+
+
+def test_submitted_rows_are_told_from_measured_ones(tmp_path: Path) -> None:
+    write(tmp_path / "r", mine=suite_file())
+    write(tmp_path / "r" / "submitted" / "theirs", a=suite_file(pretrained="other/model", weights="b"))
+    assert main(["build", str(tmp_path / "r"), "--output", str(tmp_path / "site")]) == 0
+    markdown = (tmp_path / "site" / "LEADERBOARD.md").read_text()
+    assert "| other/model | submitted |" in markdown
+    assert "| built-in | measured here |" in markdown
+
+
+# show
+
+
+def test_show_prints_five_lines_about_a_result(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    audit = {"audit": {"requests": 10, "same_strings": 9, "exact_answers": []}}
+    content = gsm8k_file(0.705, passes=90, confidence_threshold=0.9, task_record=audit)
+    path = write(tmp_path, a=content) / "a.json"
+    assert main(["show", str(path)]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "score     organisation/model: gsm8k (exact_match,flexible-extract) 70.5 ± 2.4 (n=1319)",
+        "settings  masks 256, steps 256, cache auto, no chat template, confidence_threshold=0.9, bfloat16",
+        "speed     1.11 tokens per forward pass, 0.9 s per question, 2.00 GiB",
+        "audit     9 of 10 answers are the same without the cache",
+        f"file      {path}",
+    ]
+
+
+# compare
+
+
+def compared(folder: Path, first: Any, second: Any, answers: tuple[list[int], list[int]] | None = None) -> Any:
+    """Both as lm-eval names them, with samples of gsm8k."""
+    metric, paths = "exact_match", []
+    for n, content in enumerate((first, second)):
+        place = folder / str(n)
+        place.mkdir(parents=True, exist_ok=True)
+        paths.append(place / "results_2026-01-31T12-00-00.json")
+        paths[-1].write_text(json.dumps(content))
+        if answers:
+            lines = [
+                {"doc_id": k, "doc_hash": f"{k}", "filter": "flexible-extract", "metrics": [metric], metric: score}
+                for k, score in enumerate(answers[n])
+            ]
+            text = "".join(json.dumps(line) + "\n" for line in lines)
+            (place / "samples_gsm8k_2026-01-31T12-00-00.jsonl").write_text(text)
+    return main(["compare", *map(str, paths)])
+
+
+def test_compare_says_a_difference_over_word_rules(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    second = suite_file(n_masks=200, accuracy=0.6, spread=0.3)
+    assert compared(tmp_path, suite_file(n_masks=2, pretrained="m"), second | {"x": 1}) == 0
+    said = capsys.readouterr().out
+    assert "A: m, n_masks=2\n" in said
+    assert (
+        "built-in, n_masks=200 is 20.0 points below m, n_masks=2 on 16 tasks (exact_match, 16000 questions); "
+        "the 95% interval is 11.1 to 28.9 over 8 word rules." in said
+    )
+    assert "| mdlm_country_smallest | 90.0 | 90.0 | +0.0 |" in said
+
+
+def test_compare_takes_questions_one_by_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    right, better = [1] * 600 + [0] * 719, [1] * 580 + [0] * 20 + [1] * 80 + [0] * 639
+    first, second = gsm8k_file(600 / 1319), gsm8k_file(660 / 1319, masks=512, n_masks=512)
+    assert compared(tmp_path, first, second, (right, better)) == 0
+    said = capsys.readouterr().out
+    assert "organisation/model, n_masks=512 is 4.5 points above organisation/model, n_masks=auto on gsm8k" in said
+    assert "the 95% interval is 3.1 to 6.0 over questions" in said
+    assert "80 questions are right with organisation/model, n_masks=512 alone, 20 with" in said
+    alike = [1] * 590 + [0] * 10 + [1] * 12 + [0] * 707
+    assert compared(tmp_path, first, gsm8k_file(602 / 1319, steps=8), (right, alike)) == 0
+    assert re.search(
+        r"-0\.\d to 0\.\d over questions \(not significant \(95%\), at most 0\.\d\)", capsys.readouterr().out
+    )
+
+
+@pytest.mark.parametrize(
+    ("second", "reason"),
+    [
+        (suite_file(suite_hash="b" * 64), f"the state of the suite differs: {HASH} and {'b' * 64}"),
+        (suite_file(version="1.0"), "the version of mdlm_country_smallest differs"),
+        (suite_file(limit=10), "the number of questions of mdlm_country_smallest differs: 1000 and 10"),
+        (gsm8k_file(), "have no task and metric in common"),
+    ],
+)
+def test_compare_refuses_other_questions(
+    tmp_path: Path, second: Any, reason: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert compared(tmp_path, suite_file(), second) == 1
+    assert reason in capsys.readouterr().err
+
+
+# validate
+
+
+def changed(**changes: Any) -> dict[str, Any]:
+    """A file that is fine but for what `mdlm-...` or `results-...` keys replace in it."""
+    content = suite_file()
+    for name, value in changes.items():
+        where, _, key = name.partition("_")
+        place = content["config"]["mdlm"] if where == "mdlm" else content["results"]["mdlm_verb_largest"]
+        place[key if where == "mdlm" else "exact_match,none"] = value
+    return content
+
+
+def lacking() -> dict[str, Any]:
+    content = suite_file()
+    del content["configs"]["mdlm_verb_largest"]
+    return content | {"groups": {}, "group_subtasks": {}}
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (suite_file(limit=10), "--limit 10 leaves out questions; a submission answers all"),
+        (suite_file(version="1.0"), "is of suite version '1.0'; it must be"),
+        (lacking(), "mdlm_context lacks 1 of its 16 tasks: verb_largest"),
+        (changed(mdlm_weights=""), "does not record 'weights' of --model mdlm"),
+        (changed(mdlm_task_suite={"version": "2.0"}), "does not record the suite's sha256"),
+        (changed(result_x=0.50005), "has exact_match=0.50005, which 1000 answers cannot give"),
+        (changed(result_x=0.5), "mdlm_context reports"),
+        (changed(result_x=1.5), "has exact_match=1.5 for 'mdlm_verb_largest'"),
+        (suite_file(task_record={"truncated_prompts": 3}), "lost their first examples"),
+        ("{", "cannot be read as JSON"),
+        (result_file({"gsm8k": {"acc,none": 0.5}}, model="hf", pretrained=""), "names no model"),
+    ],
+)
+def test_validate_names_what_prevents_a_submission(
+    tmp_path: Path, content: Any, problem: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(tmp_path, bad=content, good=suite_file(n_masks=2))
+    assert main(["validate", str(tmp_path)]) == 1
+    said = capsys.readouterr()
+    assert said.out == f"{tmp_path / 'good.json'}: ok\n"
+    assert problem in said.err
+
+
+@pytest.mark.parametrize(
+    "folder", sorted(path for path in RESULTS.iterdir() if path.is_dir()), ids=lambda path: path.name
+)
+def test_committed_results_are_valid_where_they_answer_all_questions(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = main(["validate", str(folder)])
+    said, problems = (text.splitlines() for text in capsys.readouterr())
+    assert len(said) + len(problems) == len(list(folder.rglob("*.json"))) > 0
+    assert bool(problems) == (folder.name == "subsets") == code
+    assert all("--limit" in problem for problem in problems)
+
+
+@pytest.mark.parametrize("words", [(), ("build",), ("show",), ("validate",), ("compare",), ("audit",)])
+def test_every_command_has_help(words: tuple[str, ...]) -> None:
+    done = run(*words, "--help")
+    assert done.returncode == 0
+    assert "usage: mdlm-leaderboard" in done.stdout
