@@ -1,9 +1,11 @@
 """What all commands share: `name=value` arguments as lm-eval reads them, and how they end."""
 
 import argparse
+import json
 import os
+import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -25,6 +27,29 @@ class NamedValues(MergeDictAction):
             super().__call__(parser, namespace, values, option_string)
         except ValueError as error:
             parser.error(f"argument {option_string}: {error}")
+
+
+def typed(arguments: Mapping[str, Any]) -> str:
+    """`name=value,name=value`, or JSON where a value would not survive that: what `NamedValues` reads."""
+    if any(isinstance(value, (dict, list)) or set(str(value)) & set(",={") for value in arguments.values()):
+        return json.dumps(arguments)
+    return ",".join(f"{name}={value}" for name, value in arguments.items())
+
+
+def lm_eval_command(flags: Mapping[str, Any]) -> str:
+    """`lm_eval` with these flags: several words are a list, True is the flag alone; what is empty is left out."""
+    words = ["lm_eval"]
+    for name, value in flags.items():
+        if value is None or value is False or value in ({}, [], ""):
+            continue
+        words.append(f"--{name}")
+        if isinstance(value, list):
+            words += value
+        elif isinstance(value, Mapping):
+            words.append(typed(value))
+        elif value is not True:
+            words.append(f"{value:g}" if isinstance(value, float) else str(value))
+    return shlex.join(words)
 
 
 @contextmanager

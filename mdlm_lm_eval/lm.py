@@ -88,7 +88,10 @@ class MDLM(HFLM):
             "subfolder": str(arguments.get("subfolder") or ""),
             "trust_remote_code": parse_flag("trust_remote_code", arguments.get("trust_remote_code") or False),
         }
-        self._config = families.load_config(name, **where) if model is None else model.config
+        if model is None:
+            self._config = families.load_config(name, diffusion_family=arguments.get("diffusion_family"), **where)
+        else:
+            self._config = model.config
         families.check_config(self._config, name or "a model object")
         self._family = family = families.family_of(self._config)
         settings = self._resolve(arguments)
@@ -278,7 +281,7 @@ class MDLM(HFLM):
         self._begin()
         requests, answer_of = self._without_copies(requests)
         wanted = [self._request(instance.args[1]) for instance in requests]
-        seeds = _seeds(requests, [request.options.seed for request in wanted])
+        seeds = seeds_of(requests, [request.options.seed for request in wanted])
         generations = [self._prepare(*each) for each in zip(requests, wanted, seeds, strict=True)]
         self._warn_of_truncation([generation.truncated for generation in generations])
         strings: dict[int, str] = {}
@@ -356,6 +359,7 @@ class MDLM(HFLM):
             if generate is None:
                 how: dict[str, Any] = {"eos_ids": self.eos_ids, "end_of_turn_ids": self.end_of_turn_ids}
                 how |= {"is_decided": batch[0].ending.is_decided, "advance": advance}
+                how |= {"end_think_ids": HFLM.tok_encode(self, options.end_think, add_special_tokens=False)}
                 completions = decode_canvases(self.denoiser, canvases, options, **how)
             else:
                 completions = []
@@ -452,7 +456,7 @@ class MDLM(HFLM):
         self._begin()
         families.family_of(self._config).refuse("likelihood", options.likelihood)
         requests, answer_of = self._without_copies(requests)
-        seeds = _seeds(requests, [options.seed] * len(requests))
+        seeds = seeds_of(requests, [options.seed] * len(requests))
         owned = [windows_of(instance, seed) for instance, seed in zip(requests, seeds, strict=True)]
         windows = [window for of_request in owned for window in of_request]
         owners = [n for n, of_request in enumerate(owned) for _ in of_request]
@@ -585,7 +589,7 @@ class MDLM(HFLM):
         super().set_cache_hook(cache_hook)
 
 
-def _seeds(requests: Sequence[Instance], seeds: Sequence[int]) -> list[int]:
+def seeds_of(requests: Sequence[Instance], seeds: Sequence[int]) -> list[int]:
     """Seeds by content: the same request draws the same numbers in any batch, order and process.
 
     Equal requests of one document are repetitions (a task with `repeats`) and get seeds of their own.

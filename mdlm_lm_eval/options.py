@@ -92,6 +92,10 @@ _UNMASKING: dict[str, Any] = {
 APPROXIMATE_CACHES = ("prefix", "dual")
 # Options that let a step fill more masks than its schedule says.
 PARALLEL_RULES = ("confidence_threshold", "parallel_factor", "entropy_bound")
+# Samplers that take tokens back.
+REMASKING = ("none", "wino", "remdm", "rcr")
+# How a model that is also causal decodes and scores.
+MODES = ("diffusion", "ar", "linear_spec")
 # Of each of these, one option at most can be set.
 EXCLUSIVE_NAMES = (("mask_ratio", "n_masks"), ("steps_per_block", "steps"), PARALLEL_RULES)
 
@@ -128,8 +132,19 @@ class DecodingOptions(Options):
     )
     small_block_length: int | None = option(None, "tokens per sub-block (Fast-dLLM v2)", least=1)
     unmasking: str = option("confidence", "which masks a step fills", **_UNMASKING)
+    position_decay: float = option(
+        0.25, "of unmasking=position_calibrated: how fast priority falls with the place in the block", least=0
+    )
+    calibration_cap: float = option(
+        10.0, "of unmasking=position_calibrated: the most that rareness and confidence count for", above=0
+    )
+    token_frequencies: str | None = option(
+        None, "of unmasking=position_calibrated: a safetensors file with each token's share of a background text"
+    )
     schedule: str = option(
-        "linear", "how many masks a step fills", choices=lambda: ("linear", "dream", "cosine", "bd3lm")
+        "linear",
+        "how many masks a step fills",
+        choices=lambda: ("linear", "dream", "cosine", "bd3lm", "maskgit_linear", "maskgit_cosine", "maskgit_pow2"),
     )
     confidence_threshold: float | None = option(
         None,
@@ -149,6 +164,41 @@ class DecodingOptions(Options):
         None, "confidence needed to change a filled token (LLaDA2.1)", least=0, most=1
     )
     max_post_steps: int | None = option(None, "editing passes after a block's last mask is filled", least=0)
+    remasking: str = option(
+        "none",
+        "takes filled tokens back: those of which the model was least sure, or is not sure any more (wino)",
+        choices=lambda: REMASKING,
+    )
+    remask_tokens: int = option(1, "of remasking=remdm: how many tokens a pass takes back", least=1)
+    remask_threshold: float = option(
+        0.9, "of remasking=wino: less sure tokens are taken back", above=0, most=1, also=("threshold_back",)
+    )
+    kl_threshold: float | None = option(
+        None,
+        "with confidence_threshold: also how little a mask's distribution must have changed in the last passes (KLASS)",
+        above=0,
+    )
+    kl_history: int = option(2, "of kl_threshold: how many passes", least=1)
+    append_blocks: bool = option(
+        False, "appends blocks to the canvas one by one, of which n_masks is the most, up to one with an end (iLLaDA)"
+    )
+    mode: str = option(
+        "diffusion",
+        "of a model that is causal too (Nemotron-Labs-Diffusion); linear_spec: the tokens of ar from drafted blocks",
+        choices=lambda: MODES,
+    )
+    causal_context: bool = option(
+        True, "of such a model: prompt and finished blocks are attended causally, and tell the next block's first token"
+    )
+    end_think: str = option("</think>", "the text that ends thinking, of the three options below")
+    end_think_boost: float = option(
+        0.0, "raises the logit of the next token of end_think at a block's leftmost mask, the more the later", least=0
+    )
+    end_think_power: float = option(1.0, "of end_think_boost: the power of the share of masks before", above=0)
+    max_thinking_tokens: int | None = option(
+        None, "puts end_think, where it is one token, behind so many tokens that do not hold it", least=0
+    )
+    max_steps_per_block: int = option(1000, "of a model that inserts and deletes (LLaDA2.2)", least=1)
     temperature: float = option(
         0.0, "sampling temperature; 0 is greedy", least=0, llada="temperature", dream="temperature"
     )
@@ -189,6 +239,11 @@ class DecodingOptions(Options):
         return self.cache in APPROXIMATE_CACHES
 
     @property
+    def exits_early(self) -> bool:
+        """Whether rows may end once their answers are decided: nothing that is filled is taken back."""
+        return self.early_exit and self.remasking == "none"
+
+    @property
     def is_parallel(self) -> bool:
         """Whether what a step fills depends on how sure the model is, and not on a schedule alone."""
         return any(getattr(self, name) is not None for name in PARALLEL_RULES)
@@ -198,7 +253,15 @@ class DecodingOptions(Options):
 class LikelihoodOptions(Options):
     """How log p(continuation | context) is estimated."""
 
-    likelihood: str = option("auto", "the estimator", choices=lambda: ("auto", "mc", "chain", "duel"))
+    likelihood: str = option("auto", "the estimator", choices=lambda: ("auto", "mc", "chain", "duel", "confidence"))
+    mode: str = option(
+        "diffusion",
+        "of a model that is causal too (Nemotron-Labs-Diffusion); ar and linear_spec: exact, left to right",
+        choices=lambda: MODES,
+    )
+    eos_after: bool = option(
+        False, "puts one end-of-text token behind the continuation, which is not scored", llada="padd_eos"
+    )
     mc_num: int = option(128, "Monte Carlo samples per request", least=1, llada="mc_num")
     n_masks: int | Auto = option(
         "auto", "the whole canvas after the context, continuation included; auto adds no masks", least=1
@@ -232,6 +295,7 @@ class ModelOptions(Options):
     preset: str | None = option(None, "settings of a published score; explicit options override it")
     mask_token_id: int | None = option(None, "mask token's id, for models that name none", least=0, also=("mask_id",))
     shift_logits: bool | None = option(None, "whether an unknown model predicts the next position, as Dream does")
+    diffusion_family: str | None = option(None, "family of a checkpoint whose config could be of several")
     compile: bool = option(False, "compile the model's layers with torch.compile", silent=True)
     cache_audit: float | None = option(
         None,
@@ -271,6 +335,11 @@ ALIASES = {
     for alias in (about(each).llada, about(each).dream, *about(each).also)
     if alias not in ("", each.name)
 }
+
+
+def our_name(name: str, value: object) -> str:
+    """An option's name here. LLaDA's scripts say `remasking` for `unmasking`; here it also takes tokens back."""
+    return name if name == "remasking" and value in REMASKING else ALIASES.get(name, name)
 
 
 def silent_names() -> frozenset[str]:

@@ -1,4 +1,4 @@
-"""Makes `--model mdlm` and the task suite known to lm-eval releases that discover no plugins.
+"""Makes `--model mdlm`, `--model mdlm-server` and the task suite known to lm-eval releases that discover no plugins.
 
 `mdlm_lm_eval_hook.pth` calls `arm` when an interpreter starts, so this module imports nothing but `sys` until lm-eval's
 modules are. What `arm` leaves behind is one entry in `sys.meta_path` that waits for two of them and acts once each has
@@ -14,12 +14,11 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any
 
-MODEL_NAME = "mdlm"
-MODEL_TARGET = "mdlm_lm_eval.lm:MDLM"
+MODELS = {"mdlm": "mdlm_lm_eval.lm:MDLM", "mdlm-server": "mdlm_lm_eval.server:MDLMServer"}
 
 
 def register_model(lm_eval_models: "ModuleType") -> None:
-    """Adds the lazy placeholder for `mdlm` to lm-eval's model registry, unless lm-eval finds entry points itself.
+    """Adds the lazy placeholders for our models to lm-eval's model registry, unless lm-eval finds entry points itself.
 
     Only after `lm_eval.models` has run: `get_model` imports that module while the registry is empty and not otherwise,
     so a name that was there first would hide every built-in model.
@@ -27,8 +26,9 @@ def register_model(lm_eval_models: "ModuleType") -> None:
     from lm_eval.api import registry
 
     discovers = "import_plugins" in {*vars(registry), *vars(lm_eval_models)}
-    if not discovers and MODEL_NAME not in registry.model_registry:
-        registry.model_registry.register(MODEL_NAME, target=MODEL_TARGET)
+    for name, target in MODELS.items():
+        if not discovers and name not in registry.model_registry:
+            registry.model_registry.register(name, target=target)
 
 
 def add_tasks(task_manager_module: "ModuleType") -> None:

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from mdlm_lm_eval.options import (
-    ALIASES,
     APPROXIMATE_CACHES,
     DECODING_NAMES,
     EXCLUSIVE_NAMES,
@@ -20,6 +19,7 @@ from mdlm_lm_eval.options import (
     ModelOptions,
     OptionError,
     is_random,
+    our_name,
     parse_flag,
     parse_whole,
     parsed,
@@ -189,7 +189,7 @@ def _our_names(given: Mapping[str, Any], kept: Collection[str] = ()) -> dict[str
     found: dict[str, Any] = {}
     for typed, value in given.items():
         name = str(typed).strip()
-        name = name if name in kept else ALIASES.get(name, name)
+        name = name if name in kept else our_name(name, value)
         if name in found:
             raise OptionError(
                 f"{name}={shown(found[name])} and {str(typed).strip()}={shown(value)} are the same option"

@@ -74,6 +74,7 @@ def result_file(
             "adapter_weights": None,
             "device": "cuda:0",
             "device_name": "NVIDIA H200",
+            "torch": "2.13.0+cpu",
             "batch_size": 8,
             "processes": 1,
             "explicit_options": list(options),
@@ -92,7 +93,6 @@ def result_file(
         "n-samples": {name: {"original": 1319 if not suite_hash else 1000, "effective": asked} for name in names},
         "config": config,
         "date": 1795231548.94,
-        "pretty_env_info": "PyTorch version: 2.13.0+cpu\nPython version: 3.11.7 (main) (64-bit runtime)\n",
         "transformers_version": "5.23.0",
         "lm_eval_version": "0.4.13",
     }

@@ -11,7 +11,7 @@ from mdlm_lm_eval.tasks import questions
 from transformers import AutoConfig, AutoTokenizer
 
 import mdlm_lm_eval
-from mdlm_lm_eval.default_model import default_model_path
+from mdlm_lm_eval.default_model import BUILT_IN, model_path
 from mdlm_lm_eval.default_model.training import corpus, walks
 from mdlm_lm_eval.default_model.training.batches import Noiser
 from mdlm_lm_eval.default_model.training.curriculum import STAGES, draw_document, draw_from
@@ -20,7 +20,7 @@ from mdlm_lm_eval.default_model.training.tokenizer import build_tokenizer
 
 
 def test_the_card_names_the_weights_that_lie_beside_it() -> None:
-    folder = default_model_path()
+    folder = Path(model_path(BUILT_IN))
     digest = hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()
     assert digest in (folder / "README.md").read_text(encoding="utf-8")
 

@@ -1,47 +1,96 @@
-"""No host-device synchronisation inside a denoising step."""
+"""How often a pass waits for the device, counted on a CPU whose tensors pretend to lie on a GPU."""
 
+import importlib.util
+import sys
+from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
-from torch.utils._python_dispatch import TorchDispatchMode
 
-from mdlm_lm_eval.decoding import loop
+from mdlm_lm_eval.decoding import decode_canvases
 from mdlm_lm_eval.decoding.canvas import build_canvas
+from mdlm_lm_eval.likelihood import LikelihoodRequest, score
+from mdlm_lm_eval.model.attention import FULL_ATTENTION, AttentionPattern
 from mdlm_lm_eval.model.denoiser import Denoiser
-from mdlm_lm_eval.options import DecodingOptions
-from tests.conftest import tiny_model
+from mdlm_lm_eval.options import DecodingOptions, LikelihoodOptions
+from tests.conftest import random_llama
+
+SCRIPT = Path(__file__).parents[1] / "benchmarks" / "device_waits.py"
+MASK, PAD, EOS, VOCABULARY = 49, 48, 47, 50
 
 
-class WaitsForDevice(TorchDispatchMode):
-    """Collects operations whose result the host, or the size of a tensor, depends on."""
+@pytest.fixture(scope="module")
+def waits() -> Any:
+    specification = importlib.util.spec_from_file_location("device_waits", SCRIPT)
+    assert specification
+    assert specification.loader
+    sys.modules["device_waits"] = module = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(module)
+    return module
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.seen: set[str] = set()
 
-    def __torch_dispatch__(self, operation: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name = operation.overloadpacket.__name__
-        if name in ("_local_scalar_dense", "is_nonzero", "nonzero", "equal", "masked_select", "unique"):
-            self.seen.add(name)
-        return operation(*args, **(kwargs or {}))
+def prompts(n: int) -> list[list[int]]:
+    draw = Random(0)
+    return [draw.choices(range(40), k=draw.randint(5, 20)) for _ in range(n)]
+
+
+def counted(waits: Any, kind: str, zone: str | None = None) -> int:
+    return sum(n for (k, z), n in waits.C.n.items() if k == kind and zone in (None, z))
 
 
 @pytest.mark.parametrize(
-    "changes",
+    ("attention", "facts", "changes"),
     [
-        {},
-        {"temperature": 1.0, "top_p": 0.9, "top_k": 5},
-        {"unmasking": "entropy", "suppress_eos": True},
-        {"cfg_scale": 1.0, "eos_last": True, "unmasking": "margin"},
-        {"unmasking": "random", "block_length": 4},
+        (FULL_ATTENTION, {}, {}),
+        (FULL_ATTENTION, {}, {"temperature": 1.0, "top_p": 0.9, "cfg_scale": 1.0}),
+        (FULL_ATTENTION, {}, {"confidence_threshold": 0.9, "block_length": 8}),
+        (FULL_ATTENTION, {}, {"entropy_bound": 1.0, "unmasking": "entropy", "block_length": 8}),
+        (FULL_ATTENTION, {}, {"cache": "prefix", "block_length": 8}),
+        (FULL_ATTENTION, {"shift": True}, {"cache": "dual", "block_length": 8}),
+        (FULL_ATTENTION, {}, {"cache": "dual", "block_length": 8, "parallel_factor": 1.0}),
+        (AttentionPattern(8), {}, {}),
+        (AttentionPattern(8), {}, {"cache": "none"}),
+        (AttentionPattern(8), {"edits": True}, {"confidence_threshold": 0.9, "editing_threshold": 0.5}),
+        (AttentionPattern(8), {"shift": True}, {"confidence_threshold": 0.9, "small_block_length": 4}),
+        (AttentionPattern(8, "prompt_end"), {}, {"cfg_scale": 1.0, "unmasking": "random"}),
     ],
 )
-@pytest.mark.parametrize("prompts", [[[5, 6], [7, 8]], [[5, 6], [7, 8, 9]]], ids=["equal", "padded"])
-def test_a_denoising_step_never_waits_for_the_device(changes: dict[str, Any], prompts: list[list[int]]) -> None:
-    denoiser = Denoiser(tiny_model(), mask_token_id=2, pad_token_id=0)
-    options = DecodingOptions(n_masks=8, steps=4).override(changes)
-    canvases = [build_canvas(prompt, options, mask_token_id=2, max_length=64)[0] for prompt in prompts]
-    batch = loop.CanvasBatch(denoiser, canvases, options)
-    with WaitsForDevice() as waits:
-        loop._denoise(denoiser, batch, options, 0, {1, 2}, {1})
-    assert not waits.seen
+def test_decoding_waits_for_nothing_and_gives_the_same_answers(
+    waits: Any, attention: AttentionPattern, facts: dict[str, Any], changes: dict[str, Any]
+) -> None:
+    options = DecodingOptions().override({"n_masks": 16, **changes})
+
+    def completions(denoiser: Denoiser) -> list[list[int]]:
+        canvases = [
+            build_canvas(prompt, options, mask_token_id=MASK, max_length=128, seed=n, attention=attention)[0]
+            for n, prompt in enumerate(prompts(5))
+        ]
+        rows = decode_canvases(denoiser, canvases, options, eos_ids=[EOS], batch_size=4)
+        return [row.token_ids for row in rows]
+
+    def denoiser() -> Denoiser:
+        model = random_llama(VOCABULARY, num_key_value_heads=2)
+        return Denoiser(model, mask_token_id=MASK, pad_token_id=PAD, attention=attention, **facts)
+
+    on_device = denoiser()
+    waits.put_model(on_device.model)
+    with waits.watched():
+        answers = completions(on_device)
+    assert answers == completions(denoiser())
+    assert (counted(waits, "D2H"), counted(waits, "H2D")) == (0, 0)
+    assert len(waits.C.plans) <= 10
+    assert counted(waits, "kernel", "out") <= 180 * on_device.forward_passes
+
+
+@pytest.mark.parametrize("attention", [FULL_ATTENTION, AttentionPattern(8)])
+@pytest.mark.parametrize("changes", [{}, {"check_greedy": False}, {"likelihood": "chain"}, {"likelihood": "duel"}])
+def test_likelihood_waits_once_a_pass(waits: Any, attention: AttentionPattern, changes: dict[str, Any]) -> None:
+    denoiser = Denoiser(random_llama(VOCABULARY), mask_token_id=MASK, pad_token_id=PAD, attention=attention)
+    waits.put_model(denoiser.model)
+    requests = [LikelihoodRequest(prompt, [1 + n, 2, 3, 4, 5, 6]) for n, prompt in enumerate(prompts(4))]
+    options = LikelihoodOptions().override({"mc_num": 8, **changes})
+    with waits.watched():
+        score(denoiser, requests, options, batch_size=8, max_length=128)
+    assert counted(waits, "H2D") == 0
+    assert counted(waits, "D2H") <= denoiser.forward_passes

@@ -81,7 +81,7 @@ def test_a_config_without_mask_token_has_that_of_the_published_code(
         ("llada2", {"norm_topk_prob": False}),
         ("sdar", {"use_sliding_window": True}),
         ("a2d_bd3lm", {"use_sliding_window": True}),
-        ("llada2", {"expert_capacity": 48}),  # LLaDA2.2, whose experts are chosen by blocks
+        ("llada2", {"expert_capacity": 48}),  # of LLaDA2.2, without the length of its routing blocks
         *(
             (family, {"off": False, "new_gate": 1})
             for family in ("llada", "llada_moe", "dream", "sdar", "fast_dllm_v2", "a2d_bd3lm")

@@ -237,6 +237,22 @@ def test_compare_refuses_other_questions(
     assert reason in capsys.readouterr().err
 
 
+# audit
+
+
+def test_audit_scores_exact_answers_by_the_tasks_own_metric(
+    tmp_path: Path, task_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    audit = {"audit": {"exact_answers": [{"doc_id": 0}, {"doc_id": 1, "exact": "1"}]}}
+    content = result_file({"tiny_generate": {"exact_match,none": 0.5}}, task_record=audit)
+    path = write(tmp_path, results_1=content) / "results_1.json"
+    common = {"doc_hash": "", "filter": "none", "metrics": ["exact_match"], "resps": [["0"]]}
+    lines = [{"doc_id": n, "doc": {"q": "", "a": n}, "exact_match": 1.0 - n} | common for n in (0, 1, 2)]
+    (tmp_path / "samples_tiny_generate_1.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert main(["audit", str(path), "--include_path", str(task_folder)]) == 0
+    assert "| tiny_generate | exact_match | 1 of 2 | 50.0 | 100.0 | -50.0 | -100.0 to 0.0 |" in capsys.readouterr().out
+
+
 # validate
 
 

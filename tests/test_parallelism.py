@@ -22,10 +22,8 @@ def test_accuracy_under_parallelism(points: list[Point], best: float, area: floa
 
 
 def test_no_area_where_the_fastest_point_loses_too_much() -> None:
-    with pytest.raises(ValueError, match="the fastest point has 74%, more than 5 points below the slowest one's 80%"):
-        accuracy_under_parallelism([(1, 80), (4, 74)], 80)
-    with pytest.raises(ValueError, match="at least one point"):
-        accuracy_under_parallelism([], 80)
+    assert accuracy_under_parallelism([(1, 80), (4, 74)], 80) is None
+    assert accuracy_under_parallelism([], 80) is None
 
 
 def test_the_frontier_is_what_nothing_beats() -> None:

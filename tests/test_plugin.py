@@ -99,7 +99,11 @@ def test_a_release_that_is_laid_out_otherwise_is_left_as_it_is(tmp_path: Path, c
         path = tmp_path / "lm_eval" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(content)
-    expected = "['dummy'] mine\n" if change in ("no registry", "no such modules") else "['dummy', 'mdlm'] mine\n"
+    expected = (
+        "['dummy'] mine\n"
+        if change in ("no registry", "no such modules")
+        else "['dummy', 'mdlm', 'mdlm-server'] mine\n"
+    )
     old, new = RENAMED[change]
     if not old:
         for name in ("models", "tasks"):

@@ -18,7 +18,7 @@ from mdlm_lm_eval.results.files import UnusableFile, read_json, whole_folder, wr
 from mdlm_lm_eval.results.markdown import markdown_table
 from mdlm_lm_eval.results.names import adapter_name, model_name, recorded_name
 from mdlm_lm_eval.results.result_file import read_result_file
-from mdlm_lm_eval.results.samples import pair_accuracy, read_scores, samples_path
+from mdlm_lm_eval.results.samples import read_scores, samples_path
 from mdlm_lm_eval.results.statistics import (
     Interval,
     McNemar,
@@ -120,7 +120,7 @@ def test_a_file_or_folder_appears_whole_or_not_at_all(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError), whole_folder(tmp_path / "cell") as folder:
         (folder / "new" / "newer").write_text("")
     for text in ("1", "2"):
-        with whole_folder(tmp_path / "cell", replaced=text == "2") as folder:
+        with whole_folder(tmp_path / "cell") as folder:
             (folder / "new").write_text(text)
     assert (tmp_path / "cell" / "new").read_text() == "2"
     assert {path.name for path in tmp_path.iterdir()} == {"new", "a.json", "cell"}
@@ -184,17 +184,10 @@ def test_the_suite_is_that_of_the_tasks_folder() -> None:
 # Samples
 
 
-def samples_of(asked: dict[str, list[float]]) -> list[dict[str, object]]:
-    return [
-        {"doc": {"set": name}, "doc_id": n, "doc_hash": name, "filter": "none", "metrics": ["acc"], "acc": score}
-        for name, scores in asked.items()
-        for n, score in enumerate(scores)
-    ]
-
-
 def test_samples_are_read_compressed_too(tmp_path: Path) -> None:
     result = tmp_path / "my_run_2026-01-31.json"
-    text = "".join(json.dumps(one) + "\n" for one in samples_of({"a": [1, 0]}))
+    of_all = {"doc_hash": "a", "filter": "none", "metrics": ["acc"]}
+    text = "".join(json.dumps(of_all | {"doc_id": n, "acc": 1 - n}) + "\n" for n in (0, 1))
     with gzip.open(tmp_path / "samples_t_2026-01-31.jsonl.gz", "wt") as file:
         file.write(text)
     path = samples_path(result, "t")
@@ -204,13 +197,6 @@ def test_samples_are_read_compressed_too(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-20])
     with pytest.raises(UnusableFile, match="cannot be read"):
         read_scores(path)
-
-
-def test_a_set_counts_where_all_three_askings_are_right() -> None:
-    asked = {"a": [1.0, 1.0, 1.0], "b": [1.0, 0.0, 1.0], "c": [1.0, 1.0]}
-    assert pair_accuracy(samples_of(asked), "acc") == (0.5, 2)
-    with pytest.raises(ValueError, match="no set was asked under all three"):
-        pair_accuracy(samples_of({"c": [1.0]}), "acc")
 
 
 # One table of a folder

@@ -8,15 +8,14 @@ import hashlib
 import json
 import re
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import yaml
 from accelerate import PartialState
-from filelock import FileLock, Timeout
+from filelock import FileLock
 from peft import LoraConfig, PeftModel, get_peft_model
 from peft.tuners.tuners_utils import BaseTunerLayer
 from peft.utils import CONFIG_NAME, load_peft_weights, set_peft_model_state_dict
@@ -40,11 +39,12 @@ _FREE = "output_dir evaluation_limit license report_to run_name disable_tqdm log
 def finetune(run: Run) -> DiffusionTrainer:
     """Trains a LoRA adapter and writes it to `output_dir`, where it appears whole at the end.
 
-    Raises OptionError for folders of another run or in use, and data without an example to train on.
+    Raises OptionError for folders of another run, and data without an example to train on; filelock.Timeout while
+    another process trains into them.
     """
     recipe, is_main = run.recipe, run.training.process_index == 0
     checkpoints = recipe.beside("checkpoints")
-    with _alone(recipe) if is_main else nullcontext():
+    with FileLock(recipe.beside("lock"), timeout=0) if is_main else nullcontext():
         learned = _what_is_learned(run)
         if is_main:
             _check_folders(recipe, learned)
@@ -62,7 +62,8 @@ def finetune(run: Run) -> DiffusionTrainer:
 
         if is_main:
             # Scores beside no adapter are another one's.
-            _remove(recipe.beside("evaluation"), *((recipe.folder, checkpoints) if recipe.overwrite else ()))
+            for old in (recipe.beside("evaluation"), *((recipe.folder, checkpoints) if recipe.overwrite else ())):
+                shutil.rmtree(old, ignore_errors=True)
             checkpoints.mkdir(parents=True, exist_ok=True)
             write_whole(checkpoints / "recipe.yaml", yaml.safe_dump(learned))
         PartialState().wait_for_everyone()
@@ -88,7 +89,6 @@ def write_merged(recipe: Recipe) -> None:
     with whole_folder(merged) as folder:
         denoiser.model.merge_and_unload().save_pretrained(folder)
         load_tokenizer(recipe.model_name_or_path).save_pretrained(folder)
-        _remove(merged)
 
 
 def _add_adapter(denoiser: Denoiser, recipe: Recipe) -> None:
@@ -128,18 +128,6 @@ def _untie(model: PeftModel) -> None:
 # Folders
 
 
-@contextmanager
-def _alone(recipe: Recipe) -> Iterator[None]:
-    """Lets one process at a time train into a folder. Raises OptionError if another one does."""
-    lock = recipe.beside("lock")
-    lock.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        with FileLock(lock, timeout=0):
-            yield
-    except Timeout as error:
-        raise OptionError(f"another process trains into {recipe.folder}") from error
-
-
 def _what_is_learned(run: Run) -> dict[str, Any]:
     """Everything that decides the weights: settings, processes (each has a batch), and what the data file holds."""
     settings = {name: value for name, value in run.settings.items() if not name.startswith(tuple(_FREE.split()))}
@@ -174,14 +162,6 @@ def _check_replaceable(folder: Path, content: str, *, overwrite: bool) -> None:
         raise OptionError(f"{folder} exists already; choose another output_dir, or replace it with --overwrite")
     if folder.exists() and not (folder / content).is_file():
         raise OptionError(f"{folder} cannot be replaced: it holds no {content}")
-
-
-def _remove(*folders: Path) -> None:
-    """Removes folders, each of them in one move."""
-    for folder in filter(Path.exists, folders):
-        gone = folder.with_name(f".{folder.name}.old")
-        shutil.rmtree(gone, ignore_errors=True)  # of a process that was killed here
-        shutil.rmtree(folder.rename(gone))
 
 
 def _last_checkpoint(checkpoints: Path) -> str | None:

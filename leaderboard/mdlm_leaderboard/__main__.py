@@ -2,7 +2,7 @@
 
 import argparse
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,12 +33,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog=_COMMAND,
-        description="Tables, figures and a static page from the result files of lm-eval.",
-        epilog=_EXAMPLE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    what = "Tables, figures and a static page from the result files of lm-eval."
+    style: dict[str, Any] = {"epilog": _EXAMPLE, "formatter_class": argparse.RawDescriptionHelpFormatter}
+    parser = argparse.ArgumentParser(prog=_COMMAND, description=what, **style)
     parser.add_argument("--version", action="version", version=f"{_COMMAND} {__version__}")
     commands = parser.add_subparsers(required=True)
 
@@ -62,10 +59,8 @@ def _parser() -> argparse.ArgumentParser:
     compare.add_argument("second", type=Path, metavar="B", help="another of the same tasks")
     validate = command(_validate, "check result files before they are submitted")
     validate.add_argument("paths", type=Path, nargs="+", metavar="PATH", help="a result file, or a folder of them")
-    beside = "The files of lm_eval's --log_samples must be beside the results."
-    audit = command(
-        _audit, "the score with a cache and without, on the questions that cache_audit decoded both ways", beside
-    )
+    what = "the score with a cache and without, on the questions that cache_audit decoded both ways"
+    audit = command(_audit, what, "The files of lm_eval's --log_samples must be beside the results.")
     audit.add_argument("file", type=Path, metavar="FILE", help="an lm-eval result file of a run with cache_audit")
     audit.add_argument("--include_path", help="folder of tasks that are not lm-eval's or the suite's")
     return parser
@@ -74,22 +69,15 @@ def _parser() -> argparse.ArgumentParser:
 def _build(options: argparse.Namespace) -> int:
     from mdlm_leaderboard.build import build
 
-    board = build(
-        options.results,
-        options.output,
-        title=options.title,
-        with_published=options.published,
-        readme_figures=options.readme_figures,
-    )
-    refused = board.scores.refused
-    for path, reason in refused:
+    board = build(options.results, options.output, options.title, options.published, options.readme_figures)
+    for path, reason in board.scores.refused:
         print(f"not used: {path}: {reason}", file=sys.stderr)
     for section in board.sections:
         if section.why_apart:
             print(f"set apart: {section.title} ({len(section.rows)} rows): {section.why_apart}", file=sys.stderr)
     rows = sum(len(section.rows) for section in board.sections)
     print(f"{rows} rows in {options.output / 'index.html'} and {options.output / 'LEADERBOARD.md'}")
-    return int(options.strict and bool(refused))
+    return int(options.strict and bool(board.scores.refused))
 
 
 def _show(options: argparse.Namespace) -> int:
@@ -110,32 +98,22 @@ def _validate(options: argparse.Namespace) -> int:
     from mdlm_leaderboard.validate import problems_of
     from mdlm_lm_eval.results.result_file import find_result_files
 
-    wrong = 0
+    wrong = False
     for path in options.paths:
         files = find_result_files(path) if path.is_dir() else [path]
-        if not files:
-            print(f"{path}: holds no *.json file", file=sys.stderr)
-        wrong += not files
-        for file in files:
-            problems = problems_of(file)
+        for file, problems in [(file, problems_of(file)) for file in files] or [(path, ["holds no *.json file"])]:
             for problem in problems:
                 print(f"{file}: {problem}", file=sys.stderr)
             if not problems:
                 print(f"{file}: ok")
-            wrong += bool(problems)
-    return int(wrong > 0)
+            wrong = wrong or bool(problems)
+    return int(wrong)
 
 
 def _audit(options: argparse.Namespace) -> int:
-    from lm_eval.tasks import TaskManager
-
     from mdlm_leaderboard.audit import as_text, audit_scores
 
-    def load_task(name: str, metadata: Mapping[str, Any]) -> Any:
-        manager = TaskManager(include_path=options.include_path, metadata=dict(metadata))
-        return manager.load([name])["tasks"][name]
-
-    print(as_text(audit_scores(options.file, load_task)))
+    print(as_text(audit_scores(options.file, options.include_path)))
     return 0
 
 

@@ -1,6 +1,6 @@
 """`mdlm-leaderboard audit`: what a cache does to the score, on the questions that `cache_audit` decoded exactly too."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -29,48 +29,45 @@ class AuditScore:
     difference: Interval
 
 
-def audit_scores(path: Path, load_task: Callable[[str, Mapping[str, Any]], Any]) -> list[AuditScore]:
+def audit_scores(path: Path, include_path: str | None) -> list[AuditScore]:
     """Scores the exact answers of a result file by its tasks' own filters and metrics, the others by its samples.
 
-    `load_task` makes lm-eval's task from its name and metadata. Raises UnusableFile where the file holds no audit, or
-    no samples are beside it (lm_eval --log_samples).
+    `include_path` is a folder of further tasks. Raises UnusableFile where the file holds no audit, or no samples are
+    beside it (lm_eval --log_samples).
     """
     audited = [task for task in read_result_file(path).tasks.values() if task.audit]
     if not audited:
         raise UnusableFile(f"{str(path)!r} holds no audit; run lm_eval with cache_audit among the model arguments")
-    return [score for task in audited for score in _of_task(path, task, load_task)]
+    return [score for task in audited for score in _of_task(path, task, include_path)]
 
 
 def as_text(scores: list[AuditScore]) -> str:
     """A table, in percent."""
-    lines = [
-        [one.task, one.metric.removesuffix(",none"), f"{one.n_same} of {one.n_questions}"]
-        + [f"{100 * value:.1f}" for value in (one.cached, one.exact)]
-        + [
-            f"{100 * one.difference.mean:+.1f}",
-            f"{100 * (one.difference.low or 0):.1f} to {100 * (one.difference.high or 0):.1f}",
-        ]
-        for one in scores
-    ]
+    lines = []
+    for one in scores:
+        points = one.difference.scaled(100)
+        values = [f"{100 * one.cached:.1f}", f"{100 * one.exact:.1f}", f"{points.mean:+.1f}"]
+        shown = [one.task, one.metric.removesuffix(",none"), f"{one.n_same} of {one.n_questions}", *values]
+        lines.append([*shown, f"{points.low:.1f} to {points.high:.1f}"])
     heads = ["task", "metric", "same strings", "with cache", "exact", "difference (points)", "95% interval"]
     return markdown_table(heads, lines)
 
 
-def _of_task(path: Path, result: TaskResult, load_task: Callable[..., Any]) -> list[AuditScore]:
+def _of_task(path: Path, result: TaskResult, include_path: str | None) -> list[AuditScore]:
+    from lm_eval.tasks import TaskManager
+
     samples = samples_path(path, result.name)
     if samples is None:
         raise UnusableFile(f"no samples of {result.name} are beside {str(path)!r}; run lm_eval with --log_samples")
     exact = {one["doc_id"]: one.get("exact") for one in result.audit["exact_answers"]}
-    task = None
+    manager = TaskManager(include_path=include_path, metadata=dict(result.metadata))
+    task = manager.load([result.name])["tasks"][result.name]
     pairs: dict[str, list[tuple[float, float]]] = {}  # exact and with the cache
     for sample in read_samples(samples):
         if sample["doc_id"] not in exact:
             continue
-        found: Mapping[str, Any] = sample
         answer = exact[sample["doc_id"]]
-        if answer is not None:
-            task = task or load_task(result.name, result.metadata)
-            found = _score(task, sample, answer)
+        found = sample if answer is None else _score(task, sample, answer)
         for metric in sample["metrics"]:
             if isinstance(sample[metric], int | float):
                 of_metric = pairs.setdefault(f"{metric},{sample['filter']}", [])

@@ -11,17 +11,18 @@ import pandas as pd
 from mdlm_lm_eval.tasks.settings import DEFAULT_SETTINGS
 
 from mdlm_leaderboard.experiments import AUTOREGRESSIVE, BY_NAME, NO_MASKS, Series
-from mdlm_leaderboard.scores import BENCHMARKS, Scores, Setting, Who
+from mdlm_leaderboard.scores import BENCHMARKS, COSTS, Scores, Setting, Who
 from mdlm_lm_eval.options import APPROXIMATE_CACHES, PARALLEL_RULES
 from mdlm_lm_eval.results.names import BUILT_IN
-from mdlm_lm_eval.results.parallelism import accuracy_under_parallelism, frontier
+from mdlm_lm_eval.results.parallelism import Point, accuracy_under_parallelism, frontier
 from mdlm_lm_eval.results.statistics import Interval, interval_over_tasks, paired_drop, paired_interval
 from mdlm_lm_eval.results.suite import cluster_of, current_version
 
 ONE_STEP = ("1", AUTOREGRESSIVE)
 LOSS_OVER = (2, 200)  # masks: from those that hold a whole answer to the paper's most; decided before any result
 _MOST_LINES = 5  # of the figure of masks
-_COSTS = ("tokens_per_pass", "seconds", "memory_gib")
+# What of a point is not that of the first seed; "seed" becomes the number of seeds that have it.
+_OVER_SEEDS = {"score": "mean", "seconds": "mean", "tokens_per_pass": "mean", "n": "sum", "seed": "size"}
 # Options that set the pace of a way of decoding: its points of one curve of accuracy against speed.
 _PACE = ("steps", "steps_per_block", *PARALLEL_RULES)
 
@@ -86,6 +87,10 @@ class Row:
         """Without points where it was not measured."""
         return self.curves.get((experiment, series), {})
 
+    def curves_of(self, experiment: str) -> list[tuple[Series, Curve]]:
+        """Every series of an experiment."""
+        return [(series, curve) for (name, series), curve in self.curves.items() if name == experiment]
+
     @property
     def benchmarks(self) -> Curve:
         """Column -> estimate of every task that is not the suite's."""
@@ -145,6 +150,16 @@ class Section:
         return [one for one in columns if any(one.of(row, self.pair) for row in self.rows)]
 
     @property
+    def mask_counts(self) -> list[int]:
+        """Those that any row was measured at."""
+        return sorted({n for row in self.rows for n in row.curve("masks")})
+
+    @property
+    def costs(self) -> list[str]:
+        """What the answers of any row took."""
+        return [name for name in COSTS if any(row.cost(name) is not None for row in self.rows)]
+
+    @property
     def benchmark_names(self) -> list[str]:
         """The benchmarks of any row."""
         return sorted({name for row in self.rows for name in row.benchmarks})
@@ -201,23 +216,17 @@ def _ends(curve: Curve) -> Interval | None:
     return change(curve, min(curve), max(curve)) if curve else None
 
 
+def _context_gain(row: Row, pair: tuple[int, int]) -> Interval | None:
+    return change(row.curve("relevant", pair[0]), DEFAULT_SETTINGS["fewshot_relevant"], 0)
+
+
 COLUMNS = (
-    Column(
-        "most",
-        "at {1} masks (%)",
-        "accuracy, by which rows are ranked; of models without masks their only one",
-        lambda row, pair: _at(pair[1], row),
-    ),
+    Column("most", "at {1} masks (%)", "accuracy, by which rows are ranked", lambda row, pair: _at(pair[1], row)),
     Column("few", "at {0} masks (%)", "accuracy", lambda row, pair: _at(pair[0], row) if pair[0] < pair[1] else None),
     Column("loss", "loss, {0} to {1} masks", "accuracy lost, in points", loss),
     Column("dots_loss", "loss to dots", "from the fewest to the most dots", lambda row, _: _ends(row.curve("dots"))),
     Column("gap", "locality gap", "best minus worst position", lambda row, _: drop(row.curve("positions", "right"))),
-    Column(
-        "context_gain",
-        "context gain",
-        "accuracy at {0} masks minus that without relevant examples",
-        lambda row, pair: change(row.curve("relevant", pair[0]), DEFAULT_SETTINGS["fewshot_relevant"], 0),
-    ),
+    Column("context_gain", "context gain", "accuracy at {0} masks minus that without relevant examples", _context_gain),
     Column("drop", "drop, best to worst", "over all mask counts", lambda row, _: drop(row.curve("masks")), False),
     Column("degradation", "degradation (%)", "that drop in percent of the best accuracy", _degradation, False),
 )
@@ -279,22 +288,21 @@ def _curves(table: pd.DataFrame) -> dict[tuple[str, Series], dict[Any, Estimate]
     curves: dict[tuple[str, Series], dict[Any, Estimate]] = {}
     for (experiment, series, x), own in table.groupby(["experiment", "series", "x"], sort=False):
         curves.setdefault((experiment, series), {})[x] = _estimate(own, experiment)
-    # Of an experiment beyond a section's setting, one point is what the row says already.
-    kept = {key: curve for key, curve in curves.items() if key[0] == BENCHMARKS or not _is_beyond(key[0], curve)}
     order = [*BY_NAME, BENCHMARKS]
-    ordered = sorted(kept.items(), key=lambda one: (order.index(one[0][0]), isinstance(one[0][1], str), one[0][1]))
-    return {key: curve if key[0] == BENCHMARKS else dict(sorted(curve.items())) for key, curve in ordered}
-
-
-def _is_beyond(experiment: str, curve: Curve) -> bool:
-    return bool(BY_NAME[experiment].beyond) and len(curve) < 2
+    ordered = sorted(curves.items(), key=lambda one: (order.index(one[0][0]), isinstance(one[0][1], str), one[0][1]))
+    return {
+        (name, series): curve if name == BENCHMARKS else dict(sorted(curve.items()))
+        for (name, series), curve in ordered
+        # Of an experiment beyond a section's setting, one point is what the row says already.
+        if name == BENCHMARKS or len(curve) > 1 or not BY_NAME[name].beyond
+    }
 
 
 def _estimate(own: pd.DataFrame, experiment: str) -> Estimate:
     if experiment == BENCHMARKS:
         facts = own.iloc[0].astype(object)
         facts = facts.where(facts.notna(), None)
-        names = ("is_accuracy", "note", "masks", *_COSTS, "machine")
+        names = ("is_accuracy", "note", "masks", *COSTS, "machine")
         return Estimate(facts["score"], facts["low"], facts["high"], int(facts["n"]), {}, **facts[list(names)])
     by_task = dict(zip(own["task"], own["score"], strict=True))
     band = interval_over_tasks(by_task)
@@ -309,12 +317,9 @@ def _mean_over_seeds(table: pd.DataFrame) -> pd.DataFrame:
     table = table.assign(seed=table["who"], who=[_mean_of(one, 0) for one in table["who"]])
     n_seeds = table.groupby("who", sort=False)["seed"].transform("nunique")
     table = table.assign(who=[_mean_of(one, n) for one, n in zip(table["who"], n_seeds, strict=True)], n_seeds=n_seeds)
-    numbers = ("score", "low", "high", "seconds", "tokens_per_pass")
-    how = {name: "mean" if name in numbers else "sum" if name == "n" else "first" for name in table.columns}
     key = ["who", "experiment", "series", "x", "task"]
-    mean = table.groupby(key, sort=False).agg(
-        {name: of for name, of in how.items() if name not in key} | {"seed": "size"}
-    )
+    how = {name: _OVER_SEEDS.get(name, "first") for name in table.columns if name not in key}
+    mean = table.groupby(key, sort=False).agg(how)
     mean = mean[mean["seed"] == mean["n_seeds"]].reset_index()
     return mean.assign(low=np.nan, high=np.nan)  # an interval over questions is none over seeds
 
@@ -372,30 +377,28 @@ def _with_frontiers(rows: Sequence[Row]) -> list[Row]:
 
     Answers with an approximate cache have a frontier of their own.
     """
-    points = pd.DataFrame(
-        [
-            {"row": row.id, "column": name, "speed": one.tokens_per_pass, "accuracy": 100 * one.mean}
-            | {
-                "of": (row.who.model, row.who.adapter, is_exact(row)),
-                "way": (row.who.model, row.who.adapter, _way(row)),
-            }
-            for row in rows
-            for name, one in row.benchmarks.items()
-            if one.tokens_per_pass and one.is_accuracy
-        ]
-    )
-    marked: set[tuple[str, str]] = set()
-    areas: dict[tuple[str, str], float] = {}
-    for (column, _), own in points.groupby(["column", "of"]) if len(points) else ():
-        on = frontier(list(zip(own["speed"], own["accuracy"], strict=True)))
-        marked |= {(row, column) for row, is_on in zip(own["row"], on, strict=True) if is_on and len(own) > 1}
-    for (column, _), own in points.groupby(["column", "way"]) if len(points) else ():
-        best = points.loc[points["column"] == column, "accuracy"].max()
-        try:
-            area = accuracy_under_parallelism(list(zip(own["speed"], own["accuracy"], strict=True)), best)
-        except ValueError:
-            continue
-        areas |= {(row, column): area for row in own["row"] if len(own) > 1}
+    by_cache: dict[tuple[Any, ...], dict[str, Point]] = {}  # row -> point, of all that share a frontier
+    by_way: dict[tuple[Any, ...], dict[str, Point]] = {}  # of all that are one curve
+    best: dict[str, float] = {}
+    for row in rows:
+        for name, one in row.benchmarks.items():
+            if one.tokens_per_pass and one.is_accuracy:
+                point = one.tokens_per_pass, 100 * one.mean
+                by_cache.setdefault((name, row.who.model, row.who.adapter, is_exact(row)), {})[row.id] = point
+                by_way.setdefault((name, row.who.model, row.who.adapter, _way(row)), {})[row.id] = point
+                best[name] = max(best.get(name, 0.0), point[1])
+    marked = {
+        (id, name)
+        for (name, *_), own in by_cache.items()
+        for id, is_on in zip(own, frontier([*own.values()]), strict=True)
+        if is_on and len(own) > 1
+    }
+    areas = {
+        (id, name): accuracy_under_parallelism([*own.values()], best[name])
+        for (name, *_), own in by_way.items()
+        for id in own
+        if len(own) > 1
+    }
     return [
         replace(
             row,

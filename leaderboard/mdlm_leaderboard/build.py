@@ -5,22 +5,20 @@ import shutil
 from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pandas as pd
 
 from mdlm_leaderboard.board import Board, Row, Section, board_of, mask_lines, masks_finding, speed_findings
 from mdlm_leaderboard.experiments import BY_NAME
 from mdlm_leaderboard.published import published
-from mdlm_leaderboard.scores import command_of, scores_of
+from mdlm_leaderboard.scores import COSTS, command_of, scores_of
 from mdlm_lm_eval.options import OptionError
-from mdlm_lm_eval.results.files import whole_folder
 from mdlm_lm_eval.results.frame import frame_of, read_folder
 from mdlm_lm_eval.results.markdown import markdown_table
 
-_COSTS = {"tokens_per_pass": "tokens per pass", "seconds": "seconds per question", "memory_gib": "memory (GiB)"}
 
-
-def read_board(results: Path, *, title: str = "", with_published: bool = False, leave_out: Path | None = None) -> Board:
+def read_board(results: Path, title: str = "", with_published: bool = False, leave_out: Path | None = None) -> Board:
     """All result files under `results` as a board. Raises OptionError where there is no usable one."""
     if not results.is_dir():
         raise OptionError(f"{str(results)!r} is no folder")
@@ -28,36 +26,34 @@ def read_board(results: Path, *, title: str = "", with_published: bool = False, 
     if scores.table.empty:
         reasons = "".join(f"\n  {path}: {reason}" for path, reason in scores.refused)
         raise OptionError(f"{str(results)!r} holds no usable result file (*.json of lm-eval){reasons}")
-    return board_of(
-        scores, title or f"Results in {results.resolve().name}", published() if with_published else pd.DataFrame()
-    )
+    title = title or f"Results in {results.resolve().name}"
+    return board_of(scores, title, published() if with_published else pd.DataFrame())
 
 
 def build(
-    results: Path, output: Path, *, title: str = "", with_published: bool = False, readme_figures: Path | None = None
+    results: Path, output: Path, title: str = "", with_published: bool = False, readme_figures: Path | None = None
 ) -> Board:
     """Writes tables, figures and page of `results` into `output`; its old content stays until all is made.
 
     Other people's files in `output` are left alone. `readme_figures` is a folder for a copy of the figure of masks.
     Raises OptionError where nothing can be built.
     """
-    from mdlm_leaderboard.figures import draw_figures, figures_of, write_dark, write_masks
+    from mdlm_leaderboard.figures import charts_of, draw_charts, write_dark, write_masks
     from mdlm_leaderboard.page.write import write_page
     from mdlm_lm_eval.results import plot
     from mdlm_lm_eval.results.figure_style import save_figure
 
-    board = read_board(results, title=title, with_published=with_published, leave_out=output.resolve())
-    with whole_folder(output.absolute().with_name(f".{output.resolve().name}.made"), replaced=False) as folder:
-        findings = []
+    board = read_board(results, title, with_published, leave_out=output.resolve())
+    output.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(prefix=".", dir=output.absolute().parent) as made:
+        folder, findings = Path(made), []
         if board.main and (sentence := masks_finding(board.main)):
-            paths = write_masks(board.main, folder / "figures")
-            for path in paths if readme_figures else ():
-                assert readme_figures
-                readme_figures.mkdir(parents=True, exist_ok=True)
-                shutil.copy(path, readme_figures / path.name)
+            for place in filter(None, (folder / "figures", readme_figures)):
+                write_masks(board.main, place)
             findings.append((sentence, "figures/masks", _described(board.main)))
         for section in (one for one in board.sections if not one.is_suite):
-            frame = _frame_of(board, section)
+            paths = {path for row in section.rows for path in row.files}
+            frame = frame_of(file for path, file in board.scores.files.items() if path in paths)
             ours = "-limited" if section.setting.limit is not None else ""
             for name, sentence, figure in (
                 ("benchmarks-by-masks", "Accuracy by the number of masks.", plot.masks(frame)),
@@ -68,30 +64,17 @@ def build(
                     light, _ = save_figure(figure, folder / "figures" / f"{name}{ours}")
                     write_dark(light, light.parent / "dark" / light.name)
                     findings.append((sentence, f"figures/{light.stem}", sentence))
-        figures = figures_of(board)
-        draw_figures(figures, folder)
-        (folder / "LEADERBOARD.md").write_text(
-            markdown(board, [sentence for sentence, _, _ in findings]), encoding="utf-8"
-        )
+        charts = charts_of(board)
+        draw_charts(charts, folder)
+        said = [sentence for sentence, _, _ in findings]
+        (folder / "LEADERBOARD.md").write_text(markdown(board, said), encoding="utf-8")
         points(board).to_csv(folder / "leaderboard.csv", index=False)
         (folder / "leaderboard.json").write_text(_json(board), encoding="utf-8")
-        write_page(board, findings, figures, folder)
-    _move(output.absolute().with_name(f".{output.resolve().name}.made"), output)
+        write_page(board, findings, charts, folder)
+        shutil.rmtree(output / "figures", ignore_errors=True)  # an earlier build's
+        for path in folder.iterdir():
+            path.replace(output / path.name)
     return board
-
-
-def _move(made: Path, output: Path) -> None:
-    """Moves every made file to its place; an earlier build's figures go."""
-    shutil.rmtree(output / "figures", ignore_errors=True)
-    output.mkdir(parents=True, exist_ok=True)
-    for path in made.iterdir():
-        path.replace(output / path.name)
-    made.rmdir()
-
-
-def _frame_of(board: Board, section: Section) -> pd.DataFrame:
-    paths = {path for row in section.rows for path in row.files}
-    return frame_of(file for path, file in board.scores.files.items() if path in paths)
 
 
 def _described(section: Section) -> str:
@@ -112,12 +95,11 @@ def points(board: Board) -> pd.DataFrame:
             who = {"section": section.title, "id": row.id, "rank": row.rank or None} | _who(row)
             for (experiment, series), curve in row.curves.items():
                 for x, one in curve.items():
-                    cost = {name: getattr(one, name) for name in _COSTS}
+                    cost = {name: getattr(one, name) for name in COSTS}
                     value = {"value": one.mean, "low": one.low, "high": one.high, "n_questions": one.n_questions}
                     place = {"measure": experiment, "series": series, "x": x}
-                    lines.append(
-                        who | setting | place | value | cost | {"on_frontier": one.on_frontier, "aup": one.area}
-                    )
+                    speed = {"on_frontier": one.on_frontier, "aup": one.area}
+                    lines.append(who | setting | place | value | cost | speed)
             for column in section.columns:
                 if found := column.of(row, section.pair):
                     value = {"value": found.mean, "low": found.low, "high": found.high}
@@ -147,10 +129,8 @@ def markdown(board: Board, findings: Iterable[str] = ()) -> str:
         parts += [f"All rows: {section.common}."] if section.common else []
         parts += _suite(section) if section.is_suite else [_benchmarks(section)]
     if len(board.published):
-        parts += ["## Published", "As papers state it; their questions are not those of this suite."]
-        parts.append(
-            markdown_table([*board.published.columns], board.published.fillna("–").astype(str).to_numpy().tolist())
-        )
+        table = markdown_table([*board.published.columns], board.published.fillna("–").astype(str).to_numpy())
+        parts += ["## Published", "As papers state it; their questions are not those of this suite.", table]
     if board.scores.refused:
         parts += ["## Not used", "\n".join(f"- {path}: {reason}" for path, reason in board.scores.refused)]
     return "\n\n".join(parts) + "\n"
@@ -170,30 +150,26 @@ def _suite(section: Section) -> list[str]:
         markdown_table(heads, rows),
     ]
     for name, experiment in BY_NAME.items():
-        found = [
-            (row, key[1], curve) for row in section.measured for key, curve in row.curves.items() if key[0] == name
-        ]
-        if not found:
-            continue
+        found = [(row, *one) for row in section.measured for one in row.curves_of(name)]
         xs = sorted({x for _, _, curve in found for x in curve})
         lines = [
             [row.label, experiment.series_words(series) if series != "" else ""]
             + [curve[x].in_words if x in curve else "–" for x in xs]
             for row, series, curve in found
         ]
-        parts += [f"### {experiment.title}", markdown_table(["model", "", *map(experiment.head.format, xs)], lines)]
+        table = markdown_table(["model", "", *map(experiment.head.format, xs)], lines)
+        parts += [f"### {experiment.title}", table] if found else []
     return parts
 
 
 def _benchmarks(section: Section) -> str:
-    costs = [name for name in _COSTS if any(row.cost(name) is not None for row in section.rows)]
     rows = [
         [row.label, row.who.source]
         + [_cell(row, name) for name in section.benchmark_names]
-        + ["–" if (cost := row.cost(name)) is None else f"{cost:.3g}" for name in costs]
+        + ["–" if (cost := row.cost(name)) is None else f"{cost:.3g}" for name in section.costs]
         for row in section.rows
     ]
-    heads = ["model", "source", *section.benchmark_names, *(_COSTS[name] for name in costs)]
+    heads = ["model", "source", *section.benchmark_names, *(COSTS[name] for name in section.costs)]
     return f"◆ marks settings on the frontier of accuracy and tokens per pass.\n\n{markdown_table(heads, rows)}"
 
 

@@ -10,7 +10,7 @@ from mdlm_lm_eval.results.files import UnusableFile
 from mdlm_lm_eval.results.frame import setting_of
 from mdlm_lm_eval.results.markdown import markdown_table
 from mdlm_lm_eval.results.result_file import ResultFile, TaskResult, read_result_file
-from mdlm_lm_eval.results.samples import Question, read_scores, samples_path
+from mdlm_lm_eval.results.samples import read_scores, samples_path
 from mdlm_lm_eval.results.statistics import Interval, McNemar, mcnemar, paired_bootstrap, paired_interval
 from mdlm_lm_eval.results.suite import suite_task
 
@@ -107,9 +107,8 @@ def _band(comparison: Comparison, interval: Interval, over: str) -> str:
 def _check_same(what: str, *found: object) -> None:
     known = {one for one in found if one is not None}  # other models record no hash of the suite
     if len(known) > 1:
-        raise UnusableFile(
-            f"the {what} differs: {' and '.join(map(str, found))}; compare results of the same questions"
-        )
+        values = " and ".join(map(str, found))
+        raise UnusableFile(f"the {what} differs: {values}; compare results of the same questions")
 
 
 def _samples(first: Path, second: Path, task: str) -> Mapping[str, list[tuple[float, float]]]:
@@ -118,13 +117,10 @@ def _samples(first: Path, second: Path, task: str) -> Mapping[str, list[tuple[fl
     if paths[0] is None or paths[1] is None:
         return {}
     ours, theirs = read_scores(paths[0]), read_scores(paths[1])
-    return {metric: _pairs(ours[metric], theirs[metric], task) for metric in ours if metric in theirs}
-
-
-def _pairs(first: Mapping[Question, float], second: Mapping[Question, float], task: str) -> list[tuple[float, float]]:
-    if first.keys() != second.keys():
+    shared = [metric for metric in ours if metric in theirs]
+    if any(ours[metric].keys() != theirs[metric].keys() for metric in shared):
         raise UnusableFile(f"the samples of {task} are not of the same questions, so they cannot be compared")
-    return [(first[question], second[question]) for question in first]
+    return {metric: [(score, theirs[metric][key]) for key, score in ours[metric].items()] for metric in shared}
 
 
 def _comparison(
@@ -156,19 +152,17 @@ def _comparison(
 
 
 def _are_means(scores: tuple[float, float], pairs: Sequence[tuple[float, float]]) -> bool:
-    return all(
-        math.isclose(score, fmean(of), rel_tol=1e-6, abs_tol=1e-9)
-        for score, of in zip(scores, zip(*pairs, strict=True), strict=True)
-    )
+    means = map(fmean, zip(*pairs, strict=True))
+    return all(math.isclose(*both, rel_tol=1e-6, abs_tol=1e-9) for both in zip(scores, means, strict=True))
 
 
 def _labels(files: tuple[ResultFile, ResultFile], pairs: Sequence[tuple[TaskResult, TaskResult]]) -> tuple[str, str]:
     """Model and adapter, and the settings in which the two runs differ on any task."""
-    settings = [dict.fromkeys(word for pair in pairs for word in _words(file, pair[n])) for n, file in enumerate(files)]
+    words = [dict.fromkeys(word for pair in pairs for word in _words(file, pair[n])) for n, file in enumerate(files)]
     labels = []
-    for n, file in enumerate(files):
-        own = [word for word in settings[n] if word not in settings[1 - n]]
-        labels.append(", ".join([file.model + (f" with {file.adapter}" if file.adapter else ""), *own]))
+    for file, own, other in zip(files, words, words[::-1], strict=True):
+        name = f"{file.model} with {file.adapter}" if file.adapter else file.model
+        labels.append(", ".join([name, *(word for word in own if word not in other)]))
     return labels[0], labels[1]
 
 
@@ -176,8 +170,9 @@ def _words(file: ResultFile, result: TaskResult) -> list[str]:
     """What a task's score depends on beside the checkpoint: options in effect, prompts, loading."""
     options = {f"{name}={value}" for name, value in result.options.items() if name != "early_exit"}
     given = {name: value for name, value in result.metadata.items() if name.startswith("fewshot_")}
-    given |= {"fewshot_seed": file.run_options["fewshot_seed"]} if "fewshot_seed" not in given else {}
-    given |= {name: result.generation[name] for name in ("until", "do_sample") if name in result.generation}
+    given |= {"fewshot_seed": file.config.get("fewshot_seed")} if "fewshot_seed" not in given else {}
+    generation = result.config.get("generation_kwargs") or {}
+    given |= {name: generation[name] for name in ("until", "do_sample") if name in generation}
     given |= {"shots": result.shots, "chat template": file.chat_template, "model": file.model_kind}
     given |= {"prompts cut off": result.truncated_prompts}
     words = [word for word in setting_of(file, result) if word.partition("=")[0] not in result.options]

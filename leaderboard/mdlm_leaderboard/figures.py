@@ -3,30 +3,20 @@
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from textwrap import wrap
 from typing import Any
 
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure as Canvas
+from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator
 
-from mdlm_leaderboard.board import (
-    ONE_STEP,
-    Board,
-    Curve,
-    Estimate,
-    Row,
-    Section,
-    loss,
-    mask_lines,
-    short_name,
-)
-from mdlm_leaderboard.experiments import BY_NAME, NO_MASKS
+from mdlm_leaderboard.board import ONE_STEP, Board, Curve, Row, Section, loss, mask_lines, short_name
+from mdlm_leaderboard.experiments import BY_NAME, NO_MASKS, Series
 from mdlm_lm_eval.results.figure_style import COLOURS, COLUMN_WIDTH, MARKERS, figure_style, on_dark, save_figure
 
 CHANCE = 100 / 3  # percent, of three options
@@ -50,8 +40,8 @@ class Line:
 
 
 @dataclass(frozen=True)
-class Figure:
-    """A figure of one section. `stem` is its file without ending below the output; `paper` the paper's figure, or 0."""
+class Chart:
+    """What a figure of one section shows. `stem` is its file without ending; `paper` is the paper's figure, or 0."""
 
     stem: str
     section: str
@@ -76,17 +66,18 @@ class Figure:
 Kind = tuple[str, int, str, str, Callable[[Section], Iterable[Line]]]
 
 
-def _base(section: Section) -> list[Row]:
-    return [row for row in section.rows if not row.who.adapter and row.who.steps in ONE_STEP]
+def _one_step(section: Section, experiment: str) -> Iterator[tuple[Row, Series, Curve]]:
+    """Every curve of the experiment that was decoded in one step."""
+    rows = (row for row in section.rows if row.who.steps in ONE_STEP)
+    return ((row, series, curve) for row in rows for series, curve in row.curves_of(experiment))
 
 
 def _plain(experiment: str, only: str | None = None) -> Callable[[Section], Iterable[Line]]:
     words = BY_NAME[experiment].series_words
     return lambda section: [
         Line("", row.who.model, words(series) if series and only is None else "", curve)
-        for row in _base(section)
-        for (name, series), curve in row.curves.items()
-        if name == experiment and only in (None, series)
+        for row, series, curve in _one_step(section, experiment)
+        if not row.who.adapter and only in (None, series)
     ]
 
 
@@ -97,7 +88,7 @@ def _by_question(section: Section) -> Iterable[Line]:
 
 
 def _dots(section: Section) -> Iterable[Line]:
-    rows = [row for row in _base(section) if len(row.curve("dots")) > 1]
+    rows = [row for row, _, dots in _one_step(section, "dots") if not row.who.adapter and len(dots) > 1]
     return [Line("", row.who.model, name, row.curve(name)) for row in rows for name in ("masks", "dots")]
 
 
@@ -108,22 +99,15 @@ def _unmasking(section: Section) -> Iterable[Line]:
 
 
 def _adapters(section: Section) -> Iterable[Line]:
-    rows = [row for row in section.rows if row.who.steps in ONE_STEP and row.curve("masks")]
-    adapted = {row.who.model for row in rows if row.who.adapter}
-    return [
-        Line(row.who.model, row.who.recipe or "no adapter", "", row.curve("masks"))
-        for row in rows
-        if row.who.model in adapted
-    ]
+    found = [(row.who, curve) for row, _, curve in _one_step(section, "masks")]
+    adapted = {who.model for who, _ in found if who.adapter}
+    return [Line(who.model, who.recipe or "no adapter", "", curve) for who, curve in found if who.model in adapted]
 
 
 def _positions_by_masks(section: Section) -> Iterable[Line]:
     return [
-        Line(f"{row.who.model}{f' + {row.who.recipe}' if row.who.adapter else ''}", f"n = {series}", "", curve)
-        for row in section.rows
-        if row.who.steps in ONE_STEP
-        for (name, series), curve in row.curves.items()
-        if name == "positions_by_masks"
+        Line(" + ".join(filter(None, (row.who.model, row.who.recipe))), f"n = {series}", "", curve)
+        for row, series, curve in _one_step(section, "positions_by_masks")
     ]
 
 
@@ -141,9 +125,9 @@ KINDS: tuple[Kind, ...] = (
 )
 
 
-def figures_of(board: Board) -> list[Figure]:
-    """Every figure for which a section of the suite has curves of two points or more; settings never share one."""
-    figures = []
+def charts_of(board: Board) -> list[Chart]:
+    """Every chart for which a section of the suite has curves of two points or more; settings never share one."""
+    charts = []
     for n, section in enumerate(section for section in board.sections if section.is_suite):
         slug = "-".join(re.findall(r"[a-z0-9]+", section.title.lower()))[:60]
         points: Counter[str] = Counter()
@@ -159,16 +143,16 @@ def figures_of(board: Board) -> list[Figure]:
                 axis = BY_NAME[experiment]
                 kept = tuple(line for line in lines if line.panel in panels)
                 stem = f"figures/{n + 1}-{slug}/{name}" if n else f"figures/{name}"
-                figures.append(Figure(stem, section.title, caption, axis.x_label, experiment == "masks", kept, paper))
-    return figures
+                charts.append(Chart(stem, section.title, caption, axis.x_label, experiment == "masks", kept, paper))
+    return charts
 
 
 @figure_style()
-def draw_figures(figures: Iterable[Figure], output: Path) -> None:
-    """Writes every figure below `output` as SVG, PNG and dark SVG."""
-    for figure in figures:
-        light, _ = save_figure(_drawn(figure), output / figure.stem)
-        write_dark(light, output / f"{figure.dark_stem}.svg")
+def draw_charts(charts: Iterable[Chart], output: Path) -> None:
+    """Writes every chart below `output` as SVG, PNG and dark SVG."""
+    for chart in charts:
+        light, _ = save_figure(_drawn(chart), output / chart.stem)
+        write_dark(light, output / f"{chart.dark_stem}.svg")
 
 
 def write_dark(light: Path, dark: Path) -> None:
@@ -184,9 +168,9 @@ def _label(line: Line, lines: Sequence[Line]) -> str:
     return ", ".join(told) or short_name(line.colour)
 
 
-def _drawn(figure: Figure) -> Canvas:
+def _drawn(chart: Chart) -> Figure:
     panels, colours, dashes = (
-        list(dict.fromkeys(getattr(one, name) for one in figure.lines)) for name in ("panel", "colour", "dash")
+        list(dict.fromkeys(getattr(one, name) for one in chart.lines)) for name in ("panel", "colour", "dash")
     )
     looks: dict[tuple[str, str], dict[str, Any]] = {
         (line.colour, line.dash): {
@@ -194,24 +178,22 @@ def _drawn(figure: Figure) -> Canvas:
             "marker": MARKERS[colours.index(line.colour) % len(MARKERS)],
             "linestyle": _DASHES[dashes.index(line.dash) % len(_DASHES)],
         }
-        for line in figure.lines
+        for line in chart.lines
     }
-    labels = {(line.colour, line.dash): [Line("", line.colour, line.dash, {})] for line in figure.lines}
-    keys = [Line("", *key, {}) for key in labels]
+    keys = [Line("", *key, {}) for key in looks]
     handles = [Line2D([], [], label=_clipped(_label(key, keys), 48), **looks[key.colour, key.dash]) for key in keys]
-    estimates = [one for line in figure.lines for one in line.curve.values()]
-    low, high = _limits(estimates)
+    low, high = _limits([100 * one.mean for line in chart.lines for one in line.curve.values()])
     if low < CHANCE < high:
         handles.append(Line2D([], [], color=_GREY, linewidth=0.8, linestyle=(0, (1, 2)), label="chance"))
     width = min(len(panels), 3)
     height = math.ceil(len(panels) / width)
     columns = max(1, min(len(handles), 66 // (max(len(str(one.get_label())) for one in handles) + 8)))
     inches = (0.2 + 1.6 * height) + 0.15 * math.ceil(len(handles) / columns)
-    canvas = Canvas(figsize=(COLUMN_WIDTH * (1 if width < 3 else 1.4), inches), layout="constrained")
-    grid = list(canvas.subplots(height, width, sharex=True, sharey=True, squeeze=False).flat)
+    figure = Figure(figsize=(COLUMN_WIDTH * (1 if width < 3 else 1.4), inches), layout="constrained")
+    grid = list(figure.subplots(height, width, sharex=True, sharey=True, squeeze=False).flat)
     for axes, panel in zip(grid, panels, strict=False):
-        for line in (line for line in figure.lines if line.panel == panel):
-            _draw_line(axes, line.curve, looks[line.colour, line.dash], is_log=figure.is_log)
+        for line in (line for line in chart.lines if line.panel == panel):
+            _draw_line(axes, line.curve, looks[line.colour, line.dash], is_log=chart.is_log)
         if low < CHANCE < high:
             axes.axhline(CHANCE, color=_GREY, linewidth=0.8, linestyle=(0, (1, 2)))
         axes.set_title(_clipped(short_name(panel), 52 // width), pad=3)
@@ -220,20 +202,19 @@ def _drawn(figure: Figure) -> Canvas:
         grid[len(panels) - width].tick_params(labelbottom=True)
     grid[0].set_ylim(low, high)
     grid[0].yaxis.set_major_locator(MaxNLocator(nbins=5, steps=[1, 2, 5, 10]))
-    counts = sorted({x for line in figure.lines for x in line.curve})
-    if figure.is_log:
+    counts = sorted({x for line in chart.lines for x in line.curve})
+    if chart.is_log:
         _log_axis(grid[0], [n for n in counts if n != NO_MASKS] or [1, 200], is_crowded=len(panels) > 1)
     else:
         grid[0].xaxis.set_major_locator(MaxNLocator(nbins=5, steps=[1, 2, 5, 10], integer=True))
-    canvas.supxlabel(figure.x_label)
-    canvas.supylabel("accuracy (%)")
-    canvas.legend(
-        handles=handles, loc="outside upper center", ncols=columns, frameon=False, handlelength=2.6, columnspacing=1.0
-    )
-    return canvas
+    figure.supxlabel(chart.x_label)
+    figure.supylabel("accuracy (%)")
+    spacing: dict[str, Any] = {"frameon": False, "handlelength": 2.6, "columnspacing": 1.0}
+    figure.legend(handles=handles, loc="outside upper center", ncols=columns, **spacing)
+    return figure
 
 
-def _draw_line(axes: Axes, curve: Curve, look: dict[str, Any], *, is_log: bool) -> None:
+def _draw_line(axes: Axes, curve: Curve, look: dict[str, Any], *, is_log: bool = False) -> None:
     """A curve, or the level of a model without masks along an axis of masks."""
     if is_log and NO_MASKS in curve:
         axes.axhline(100 * curve[NO_MASKS].mean, **{**look, "marker": ""})
@@ -241,9 +222,9 @@ def _draw_line(axes: Axes, curve: Curve, look: dict[str, Any], *, is_log: bool) 
     axes.plot(list(curve), [100 * one.mean for one in curve.values()], **look)
 
 
-def _limits(estimates: Sequence[Estimate]) -> tuple[float, float]:
-    """Bounds of the axis of accuracies, in percent."""
-    low, high = (100 * pick(one.mean for one in estimates) for pick in (min, max))
+def _limits(percents: Sequence[float]) -> tuple[float, float]:
+    """Bounds of the axis of accuracies."""
+    low, high = min(percents), max(percents)
     margin = max(0.06 * (high - low), (_LEAST_SPAN - (high - low)) / 2)
     return max(low - margin, -1), min(high + margin, 101)
 
@@ -257,19 +238,16 @@ def _log_axis(axes: Axes, counts: Sequence[int], *, is_crowded: bool = False) ->
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
 
 
-def write_masks(section: Section, folder: Path) -> list[Path]:
+def write_masks(section: Section, folder: Path) -> None:
     """What masks cost, for page and README: `masks-light.svg`, `-dark`, and both `-narrow-` for phones."""
     folder.mkdir(parents=True, exist_ok=True)
-    paths = []
     for name, size in (("masks", (7.4, 3.2)), ("masks-narrow", (3.7, 3.4))):
-        light, dark = (folder / f"{name}-{mode}.svg" for mode in ("light", "dark"))
+        light = folder / f"{name}-light.svg"
         with figure_style(font_size=8, axes_titlesize=9, axes_labelsize=8, xtick_labelsize=8, ytick_labelsize=8):
-            canvas = Canvas(figsize=size, layout=ConstrainedLayoutEngine(w_pad=0.08, h_pad=0.08))
-            _draw_masks(canvas.subplots(), section, is_narrow=size[0] < size[1] * 1.5)
-            canvas.savefig(light, metadata={"Date": None}, transparent=True)
-        write_dark(light, dark)
-        paths += [light, dark]
-    return paths
+            figure = Figure(figsize=size, layout=ConstrainedLayoutEngine(w_pad=0.08, h_pad=0.08))
+            _draw_masks(figure.subplots(), section, is_narrow=name == "masks-narrow")
+            figure.savefig(light, metadata={"Date": None}, transparent=True)
+        write_dark(light, folder / f"{name}-dark.svg")
 
 
 def _draw_masks(axes: Axes, section: Section, *, is_narrow: bool) -> None:
@@ -279,10 +257,9 @@ def _draw_masks(axes: Axes, section: Section, *, is_narrow: bool) -> None:
     labels, ends = [], []
     for row, colour in zip(rows, ("#D55E00", "#0072B2", "#009E73", "#CC79A7", "#444444"), strict=False):
         for seed in row.seeds:
-            curve = seed.curve("masks")
-            axes.plot(list(curve), [100 * one.mean for one in curve.values()], color=colour, linewidth=0.6, alpha=0.5)
-        curve = {n: one for n, one in row.curve("masks").items() if n != NO_MASKS}
-        axes.plot(list(curve), [100 * one.mean for one in curve.values()], color=colour, marker="o", linewidth=1.8)
+            _draw_line(axes, seed.curve("masks"), {"color": colour, "linewidth": 0.6, "alpha": 0.5})
+        curve = row.curve("masks")
+        _draw_line(axes, curve, {"color": colour, "marker": "o", "linewidth": 1.8})
         found = loss(row, section.pair)
         assert found
         name = row.who.recipe or short_name(row.who.model)
@@ -290,21 +267,17 @@ def _draw_masks(axes: Axes, section: Section, *, is_narrow: bool) -> None:
         chance = "" if found.is_significant else ",\nnot significant"
         labels.append("\n".join([*wrap(_clipped(name, 2 * _LABEL) + seeds, _LABEL), f"loss {found.in_words}{chance}"]))
         ends.append((100 * curve[most].mean, colour))
-    counts = sorted({n for row in rows for n in row.curve("masks") if n != NO_MASKS})
-    _log_axis(axes, counts, is_crowded=is_narrow)
-    lowest, highest = (
-        100 * pick(one.mean for row in rows for one in row.curve("masks").values()) for pick in (min, max)
-    )
+    _log_axis(axes, sorted({n for row in rows for n in row.curve("masks")}), is_crowded=is_narrow)
+    percents = [100 * one.mean for row in rows for one in row.curve("masks").values()]
+    lowest, highest = min(percents), max(percents)
     span = max(30, 1.2 * (highest - lowest))
-    heights = _spread(
-        [height for height, _ in ends], [span * _LINE_HEIGHT * (label.count("\n") + 1) for label in labels]
-    )
+    sizes = [span * _LINE_HEIGHT * (label.count("\n") + 1) for label in labels]
+    heights = _spread([height for height, _ in ends], sizes)
     low = min(lowest, *heights) - span / 12
     axes.set_ylim(low, max(highest + span / 12, low + span, max(heights) + span / 12))
     for label, height, (_, colour) in zip(labels, heights, ends, strict=True):
-        axes.annotate(
-            label, (most, height), (8, 0), textcoords="offset points", color=colour, va="center", annotation_clip=False
-        )
+        look: dict[str, Any] = {"color": colour, "va": "center", "annotation_clip": False}
+        axes.annotate(label, (most, height), (8, 0), textcoords="offset points", **look)
     axes.set_xlabel("number of appended masks")
     axes.set_ylabel("accuracy (%)")
     title = f"{short_name(rows[0].who.model)}\n" if any(row.who.adapter for row in rows) else ""

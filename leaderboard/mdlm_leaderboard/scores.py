@@ -1,8 +1,6 @@
 """Result files as one table of scores: every number with the row of the board that it counts to."""
 
-import json
 import re
-import shlex
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -14,28 +12,18 @@ import pandas as pd
 from mdlm_lm_eval.tasks.settings import DEFAULT_SETTINGS
 
 from mdlm_leaderboard.experiments import AUTOREGRESSIVE, EXPERIMENTS, NO_MASKS, SuiteRun
+from mdlm_lm_eval.command_line import lm_eval_command
 from mdlm_lm_eval.options import PARALLEL_RULES
 from mdlm_lm_eval.results.files import UnusableFile
-from mdlm_lm_eval.results.frame import LM_EVAL_SEEDS, MASKS, rows_of, setting_of
-from mdlm_lm_eval.results.result_file import ResultFile, TaskResult
+from mdlm_lm_eval.results.frame import MASKS, rows_of, setting_of
+from mdlm_lm_eval.results.result_file import LM_EVAL_SEEDS, ResultFile, TaskResult
 from mdlm_lm_eval.results.suite import SuiteTask, suite_task, task_names
 
 TOLERANCE = 1e-9  # two runs of one setting agree up to the order of float sums
 BENCHMARKS = "benchmarks"  # the experiment of every task that is not the suite's
 _SEEDS = ("random_seed", "numpy_seed", "torch_seed", "fewshot_seed")
-_FROM_FRAME = (
-    "file",
-    "task",
-    "score",
-    "low",
-    "high",
-    "n",
-    "is_accuracy",
-    "masks",
-    "tokens_per_pass",
-    "seconds",
-    "memory_gib",
-)
+COSTS = {"tokens_per_pass": "tokens per pass", "seconds": "seconds per question", "memory_gib": "memory (GiB)"}
+_FROM_FRAME = ("file", "task", "score", "low", "high", "n", "is_accuracy", "masks", *COSTS)
 
 
 @dataclass(frozen=True)
@@ -45,14 +33,14 @@ class Setting:
     `limit` is lm-eval's `--limit`, None for all questions.
     """
 
-    asks: str
-    suite_version: str | None
-    suite_hash: str | None
-    fewshot_relevant: int | None
-    fewshot_distractors: int | None
-    fewshot_seed: int | None
-    limit: float | None
-    chat_template: bool
+    asks: str = ""
+    suite_version: str | None = None
+    suite_hash: str | None = None
+    fewshot_relevant: int | None = None
+    fewshot_distractors: int | None = None
+    fewshot_seed: int | None = None
+    limit: float | None = None
+    chat_template: bool = False
 
 
 @dataclass(frozen=True)
@@ -188,7 +176,7 @@ def _suite_lines(file: ResultFile, result: TaskResult, task: SuiteTask) -> Itera
     if file.mdlm is None and not task.is_open_ended:
         raise UnusableFile(f"runs {result.name!r}, whose slots need masks, with --model {file.model_kind}")
     given: dict[str, Any] = {name: int(result.metadata[name]) for name in DEFAULT_SETTINGS}
-    ratio, (low, high) = result.options.get("mask_ratio"), result.asked_masks or (NO_MASKS, NO_MASKS)
+    ratio, (low, high) = result.options.get("mask_ratio"), result.effective.get("asked_masks", (NO_MASKS, NO_MASKS))
     masks, fillers = low if low == high and ratio is None else None, int(result.options.get("n_fillers", 0))
     run = SuiteRun(task, masks, ratio, fillers, given["fewshot_relevant"], given["fewshot_distractors"])
     facts: dict[str, Any] = {"limit": file.limit, "chat_template": file.chat_template}
@@ -219,7 +207,10 @@ def _suite_who(file: ResultFile, result: TaskResult, task: SuiteTask) -> Who:
 
 def _steps(result: TaskResult, *, is_one_mask: bool) -> str:
     """The number asked for; where none was, or where it may not count, the number taken."""
-    options, taken = result.options, result.effective["steps"][1]
+    options = result.options
+    if "steps" not in result.effective:  # of a server, which may not say
+        return str(options["steps"])
+    taken = result.effective["steps"][1]
     if any(options[name] is not None for name in PARALLEL_RULES):
         return "by confidence"
     if "masks_in_block" in result.effective:  # a block-diffusion model takes more steps where it sees no more masks
@@ -232,11 +223,7 @@ def _steps(result: TaskResult, *, is_one_mask: bool) -> str:
 
 def _benchmark_lines(file: ResultFile, partial: Collection[str]) -> Iterable[dict[str, Any]]:
     """Of groups that have a score of their own, and of tasks in none of them; of the suite the `partial` ones."""
-    own = {
-        "setting": Setting("", None, None, None, None, None, file.limit, False),
-        "experiment": BENCHMARKS,
-        "series": "",
-    }
+    own = {"setting": Setting(limit=file.limit), "experiment": BENCHMARKS, "series": ""}
     results = {**file.tasks, **file.group_results}
     for row in rows_of(file):
         result = results[row["task"]]
@@ -244,27 +231,22 @@ def _benchmark_lines(file: ResultFile, partial: Collection[str]) -> Iterable[dic
         if result.name not in partial if of_suite else row["group"]:
             continue
         prompts = [f"{result.shots}-shot"]
-        if result.shots and str(file.run_options["fewshot_seed"]) not in ("None", str(LM_EVAL_SEEDS[-1])):
-            prompts.append(f"fewshot_seed={file.run_options['fewshot_seed']}")
+        if result.shots and str(file.config.get("fewshot_seed")) not in ("None", str(LM_EVAL_SEEDS[-1])):
+            prompts.append(f"fewshot_seed={file.config['fewshot_seed']}")
         if file.chat_template and result.shots and not file.fewshot_as_multiturn:
             prompts.append("examples in one turn")
         metric, cut = row["metric"].removesuffix(",none"), result.truncated_prompts
         column = f"{result.name} v{result.version} ({metric}, {', '.join(prompts)})"
         who = replace(who_of(file), other=tuple(setting_of(file, result)))
-        facts = {
-            "who": who,
-            "x": column,
-            "name": result.name,
-            "machine": _machine(file),
-            "note": f"{cut} prompts cut off" if cut else "",
-        }
+        note = f"{cut} prompts cut off" if cut else ""
+        facts = {"who": who, "x": column, "name": result.name, "machine": _machine(file), "note": note}
         yield {name: row[name] for name in _FROM_FRAME} | own | facts
 
 
 def _machine(file: ResultFile) -> str:
     """What seconds depend on."""
     mdlm = file.mdlm or {}
-    name = mdlm.get("device_name") or mdlm.get("device") or file.run_options["device"]
+    name = mdlm.get("device_name") or mdlm.get("device") or file.config.get("device")
     several = [f"{mdlm['processes']} processes"] if mdlm.get("processes", 1) > 1 else []
     return ", ".join([str(name), file.dtype, f"batches of {mdlm.get('batch_size')}", *several])
 
@@ -301,32 +283,24 @@ def command_of(file: ResultFile) -> str:
     """The sweep's command where the file names it, else the `lm_eval` command that its settings amount to."""
     if file.sweep.get("command"):
         return str(file.sweep["command"])
-    words = ["lm_eval", "--model", file.model_kind]
-    words += ["--model_args", _pairs(file.model_args)] if file.model_args else []
     inside = {member for members in file.groups.values() for member in members}
     outermost = [group for group in file.groups if group not in inside]
-    words += ["--tasks", ",".join([*outermost, *(task for task in file.tasks if task not in inside)])]
-    words += ["--gen_kwargs", _pairs(file.gen_kwargs)] if file.gen_kwargs else []
-    first = next(iter(file.tasks.values()))
+    first, seeds = next(iter(file.tasks.values())), tuple(file.config.get(name) for name in _SEEDS)
+    flags: dict[str, Any] = {
+        "model": file.model_kind,
+        "model_args": file.model_args,
+        "tasks": ",".join([*outermost, *(task for task in file.tasks if task not in inside)]),
+        "gen_kwargs": file.gen_kwargs,
+    }
     if suite_task(first.name):
         given = {name: first.metadata.get(name, standard) for name, standard in DEFAULT_SETTINGS.items()}
-        changed = [f"{name}={value}" for name, value in given.items() if value != DEFAULT_SETTINGS[name]]
-        words += ["--metadata", *changed] if changed else []
+        flags["metadata"] = [f"{name}={value}" for name, value in given.items() if value != DEFAULT_SETTINGS[name]]
     elif len({task.shots for task in file.tasks.values()}) == 1:
-        words += ["--num_fewshot", str(first.shots)]
-    words += ["--limit", f"{file.limit:g}"] if file.limit is not None else []
-    words += ["--batch_size", str(file.run_options["batch_size"])] if file.run_options["batch_size"] else []
+        flags["num_fewshot"] = first.shots
+    flags |= {"limit": file.limit, "batch_size": file.config.get("batch_size")}
     if file.chat_template:
-        words += ["--apply_chat_template", "--fewshot_as_multiturn", str(file.fewshot_as_multiturn).lower()]
-    words += ["--system_instruction", file.system_instruction] if file.system_instruction else []
-    seeds = tuple(file.run_options[name] for name in _SEEDS)
-    words += ["--seed", ",".join(map(str, seeds))] if seeds != LM_EVAL_SEEDS else []
-    words += ["--confirm_run_unsafe_code"] if any(task.unsafe_code for task in file.tasks.values()) else []
-    return shlex.join(words)
-
-
-def _pairs(arguments: Mapping[str, Any]) -> str:
-    """`name=value,name=value`, or JSON where a value would not survive that."""
-    if any(isinstance(value, (dict, list)) or set(str(value)) & set(",={") for value in arguments.values()):
-        return json.dumps(arguments)
-    return ",".join(f"{name}={value}" for name, value in arguments.items())
+        flags |= {"apply_chat_template": True, "fewshot_as_multiturn": str(file.fewshot_as_multiturn).lower()}
+    flags["system_instruction"] = file.system_instruction
+    flags["seed"] = None if seeds == LM_EVAL_SEEDS else ",".join(map(str, seeds))
+    flags["confirm_run_unsafe_code"] = any(task.config.get("unsafe_code") for task in file.tasks.values())
+    return lm_eval_command(flags)

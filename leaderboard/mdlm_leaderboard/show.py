@@ -3,10 +3,10 @@
 from collections.abc import Iterable
 from pathlib import Path
 
-from mdlm_lm_eval.results.frame import frame_of, setting_of
-from mdlm_lm_eval.results.plot import benchmarks
+from mdlm_lm_eval.results.frame import benchmarks, frame_of, setting_of
 from mdlm_lm_eval.results.result_file import ResultFile, TaskResult, read_result_file
 
+_RANGES = {"masks": "asked_masks", "steps": "steps", "block": "block_length"}
 _MOST = 4  # scores named; the file has all
 
 
@@ -16,18 +16,13 @@ def show(path: Path) -> list[str]:
     results = [*file.group_results.values(), *file.tasks.values()]
     inside = {member for members in file.groups.values() for member in members}
     top = [result for result in results if result.name not in inside]
-    lines = [f"score     {_scores(file)}", f"settings  {_settings(file, top)}", f"speed     {_speed(top)}"]
-    if audit := _audit(file.tasks.values()):
-        lines.append(f"audit     {audit}")
-    return [*lines, f"file      {path}"]
+    lines = {"score": _scores(file), "settings": _settings(file, top), "speed": _speed(top)}
+    lines |= {"audit": _audit(file.tasks.values()), "file": str(path)}
+    return [f"{name:<9} {line}" for name, line in lines.items() if line]
 
 
 def _scores(file: ResultFile) -> str:
-    frame = benchmarks(frame_of([file]))
-    words = []
-    for row in frame.itertuples():
-        band = "" if row.high != row.high or row.high is None else f" ± {row.high - row.score:.1f}"
-        words.append(f"{row.benchmark} {row.score:.{1 if row.is_accuracy else 4}f}{band} (n={row.n})")
+    words = [f"{row.benchmark} {row.in_words} (n={row.n})" for row in benchmarks(frame_of([file])).itertuples()]
     more = f", and {len(words) - _MOST} more" if len(words) > _MOST else ""
     return f"{file.model}{f' + {file.adapter}' if file.adapter else ''}: {', '.join(words[:_MOST])}{more}"
 
@@ -35,12 +30,8 @@ def _scores(file: ResultFile) -> str:
 def _settings(file: ResultFile, top: Iterable[TaskResult]) -> str:
     """In effect: masks, steps, block, cache, template, then whatever else is not the default."""
     first = next(iter(top))
-    ranges = {
-        "masks": first.asked_masks,
-        "steps": first.effective.get("steps"),
-        "block": first.effective.get("block_length"),
-    }
-    words = [f"{name} {_range(bounds)}" for name, bounds in ranges.items() if bounds]
+    ranges = {name: first.effective.get(of) for name, of in _RANGES.items()}
+    words = [f"{name} {' to '.join(map(str, sorted({*bounds})))}" for name, bounds in ranges.items() if bounds]
     words += [f"cache {first.options['cache']}"] if "cache" in first.options else []
     words += ["chat template" if file.chat_template else "no chat template"]
     named = ("n_masks=", "steps=", "block_length=", "cache=", "chat template")
@@ -65,7 +56,3 @@ def _audit(tasks: Iterable[TaskResult]) -> str:
     audits = [task.audit for task in tasks if task.audit]
     same, requests = (sum(audit[name] for audit in audits) for name in ("same_strings", "requests"))
     return f"{same} of {requests} answers are the same without the cache" if audits else ""
-
-
-def _range(bounds: tuple[int, int]) -> str:
-    return str(bounds[0]) if bounds[0] == bounds[1] else f"{bounds[0]} to {bounds[1]}"

@@ -10,6 +10,7 @@ a figure. The same command continues a killed one.
 """
 
 import argparse
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -109,56 +110,45 @@ def _add_model_options(parser: argparse.ArgumentParser, *, default_tasks: str, d
 
 
 def _run_groups(given: argparse.Namespace) -> None:
-    from mdlm_lm_eval.analyses.report import over_tasks
     from mdlm_lm_eval.analyses.runs import group_rows, run
 
     _fill_in(given, n_masks=TABLE_MASKS, tasks=OPEN_ENDED)
-    report = run("attribution_groups", given, group_rows)
-    groups = over_tasks(report.rows, "gradient", ["group"])
-    report.write({"groups": groups})
-    for row in groups:
-        print(f"{row['group']}: {row['gradient']:.3f}{_band(row['band'])}")
-    _say_where(report)
+    _summarise(run("attribution_groups", given, group_rows), {"groups": ("gradient", ["group"])})
 
 
 def _run_examples(given: argparse.Namespace) -> None:
     from mdlm_lm_eval.analyses.figures import draw_examples
-    from mdlm_lm_eval.analyses.report import over_tasks
     from mdlm_lm_eval.analyses.runs import example_rows, run
 
     _fill_in(given, n_masks=None, tasks=OPEN_ENDED if given.model == "hf" else FIXED_SLOT)
     report = run("attribution_examples", given, example_rows)
     by = {"kinds": ["example"], "places": ["place"], "places_by_kind": ["example", "place"]}
-    summary = {name: over_tasks(report.rows, "gradient", columns) for name, columns in by.items()}
-    summary["places_by_kind"].sort(key=lambda row: row["place"])
-    report.write(summary)
+    summary = _summarise(report, {name: ("gradient", columns) for name, columns in by.items()})
     draw_examples(summary["places_by_kind"], report.path(""), _model_name(given))
-    for row in summary["kinds"]:
-        print(f"{row['example']} examples: {row['gradient']:.4f}{_band(row['band'], 4)}")
-    places = summary["places"]
-    largest = max(places, key=lambda row: row["gradient"])
-    for name, row in (("first", places[0]), ("last", places[-1]), ("largest", largest)):
-        print(f"{name}, at place {row['place']} of {len(places)}: {row['gradient']:.4f}{_band(row['band'], 4)}")
-    _say_where(report)
 
 
 def _run_confidence(given: argparse.Namespace) -> None:
     from mdlm_lm_eval.analyses.figures import draw_confidence
-    from mdlm_lm_eval.analyses.report import over_tasks
     from mdlm_lm_eval.analyses.runs import confidence_rows, run
 
     _fill_in(given, n_masks=None, tasks=OPEN_ENDED)
     report = run("confidence", given, confidence_rows)
-    summary = {value: over_tasks(report.rows, value, ["n_masks"]) for value in ("confidence", "entropy", "correct")}
-    report.write(summary)
+    summary = _summarise(report, {name: (name, ["n_masks"]) for name in ("confidence", "entropy", "correct")})
     draw_confidence(summary, report.path(""), _model_name(given))
-    for sure, unsure, right in zip(*summary.values(), strict=True):
-        confidence, entropy = sure["confidence"], unsure["entropy"]
-        print(f"{sure['n_masks']} masks: confidence {confidence:.3f}{_band(sure['band'])}, ", end="")
-        print(
-            f"entropy {entropy:.3f}{_band(unsure['band'])} nats, accuracy {right['correct']:.3f}{_band(right['band'])}"
-        )
+
+
+def _summarise(report: Any, columns: Mapping[str, tuple[str, list[str]]]) -> dict[str, list[dict[str, Any]]]:
+    """Finishes a report with the means over tasks of columns by other columns, prints these and returns them."""
+    from mdlm_lm_eval.analyses.report import over_tasks
+
+    summary = {name: over_tasks(report.rows, value, by) for name, (value, by) in columns.items()}
+    report.write(summary)
+    for name, (value, by) in columns.items():
+        print(f"{value} by {' and '.join(by)}, mean over tasks")
+        for row in summary[name]:
+            print(f"{' '.join(str(row[column]) for column in by)}: {row[value]:.3f}{_band(row['band'])}")
     _say_where(report)
+    return summary
 
 
 def _run_shots_against_masks(given: argparse.Namespace) -> None:

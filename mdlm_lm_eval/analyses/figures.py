@@ -37,7 +37,7 @@ def draw_confidence(summary: Mapping[str, Sequence[Row]], path: Path, model: str
     panels = figure.subplots(1, 2)
     labels = {"confidence": "probability of the greedy token", "entropy": "entropy (nats)"}
     for axes, (value, label) in zip(panels, labels.items(), strict=True):
-        rows = sorted(summary[value], key=lambda row: row["n_masks"])
+        rows = summary[value]
         _line(axes, rows, "n_masks", value, COLOURS[0], MARKERS[0], model)
         axes.set_xscale("log")
         axes.set_xticks([row["n_masks"] for row in rows])
@@ -58,21 +58,16 @@ def draw_shots_against_masks(points: Sequence[Row], models: Sequence[Row], path:
         colour, marker = COLOURS[n % len(COLOURS)], MARKERS[n % len(MARKERS)]
         chosen = [point for point in points if point["model"] == model["model"]]
         r = "r undefined" if model["pearson_r"] is None else f"r = {model['pearson_r']:.2f}"
-        axes.scatter(
-            [100 * point["gain"] for point in chosen],
-            [100 * point["loss"] for point in chosen],
-            s=18,
-            alpha=0.5,  # tasks that lie on each other look darker
-            color=colour,
-            marker=marker,
-            label=f"{model['model']}: {r}",
-        )
-        gain_band, loss_band = (
-            None if model[band] is None else 100 * model[band] for band in ("gain_band", "loss_band")
-        )
-        axes.errorbar(
-            100 * model["gain"], 100 * model["loss"], xerr=gain_band, yerr=loss_band, color=colour, linewidth=1
-        )
+        gains, losses = ([100 * point[name] for point in chosen] for name in ("gain", "loss"))
+        look: dict[str, Any] = {
+            "s": 18,
+            "alpha": 0.5,
+            "color": colour,
+            "marker": marker,
+        }  # tasks that lie on each other look darker
+        axes.scatter(gains, losses, label=f"{model['model']}: {r}", **look)
+        bands = {of: model[band] and 100 * model[band] for of, band in (("xerr", "gain_band"), ("yerr", "loss_band"))}
+        axes.errorbar(100 * model["gain"], 100 * model["loss"], color=colour, linewidth=1, **bands)
     first = points[0]
     axes.axhline(0, color="0.8", linewidth=0.8, zorder=0)
     axes.axvline(0, color="0.8", linewidth=0.8, zorder=0)

@@ -1,17 +1,15 @@
 """What an analysis writes: tidy rows as CSV, and as JSON with a summary and everything that made them."""
 
-import csv
-import io
 import json
 import platform
 import shlex
 import sys
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
-from statistics import fmean
 from typing import Any
+
+import pandas as pd
 
 from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.results.files import read_json, write_whole
@@ -21,23 +19,21 @@ Row = dict[str, Any]
 _PACKAGES = ("mdlm-lm-eval", "lm-eval", "torch", "transformers", "peft")
 
 
-def over_tasks(rows: Sequence[Row], value: str, by: Sequence[str]) -> list[Row]:
-    """Mean of `value` over tasks with the half width of its 95% t interval, for each combination of the columns `by`.
+def over_tasks(rows: Sequence[Row], value: str, by: list[str]) -> list[Row]:
+    """Mean of `value` over tasks with the half width of its 95% t interval, for each combination of the columns `by`,
+    in their order.
 
     Every task counts the same. The band is None for a single task.
     """
-    per_task: dict[tuple[Any, ...], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for row in rows:
-        per_task[tuple(row[name] for name in by)][row["task"]].append(row[value])
     summary = []
-    for key, tasks in per_task.items():
-        over = interval_over_tasks({task: fmean(values) for task, values in tasks.items()})
+    for key, own in pd.DataFrame(rows).groupby(by):
+        over = interval_over_tasks(own.groupby("task", sort=False)[value].mean().to_dict())
         summary.append({**dict(zip(by, key, strict=True)), value: over.mean, "band": over.half_width, "tasks": over.n})
     return summary
 
 
 class Report:
-    """One analysis on disk, in `{folder}/{name}.json` and `.csv`; the JSON file is rewritten after every task.
+    """One analysis on disk, in `{folder}/{name}.json` and `.csv`, rewritten after every task.
 
     Raises OptionError if the folder holds the same analysis of other settings.
     """
@@ -65,18 +61,10 @@ class Report:
         """Keeps a task's rows on disk, for a run that is killed before its end."""
         self.rows += rows
         self.finished.append(task)
-        self._write({})
+        self.write({})
 
     def write(self, summary: Mapping[str, Any]) -> None:
-        """The finished analysis."""
-        self._write(summary)
-        table = io.StringIO()
-        writer = csv.DictWriter(table, list(self.rows[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(self.rows)
-        write_whole(self.path(".csv"), table.getvalue())
-
-    def _write(self, summary: Mapping[str, Any]) -> None:
+        """Everything that is there; `summary` is empty until all tasks are."""
         content = {
             "analysis": self.name,
             "command": shlex.join(["mdlm-attribution", *sys.argv[1:]]),
@@ -87,3 +75,4 @@ class Report:
             "rows": self.rows,
         }
         write_whole(self.path(".json"), json.dumps(content, indent=1) + "\n")
+        write_whole(self.path(".csv"), pd.DataFrame(self.rows).to_csv(index=False, lineterminator="\n"))

@@ -20,6 +20,7 @@ from mdlm_lm_eval.results.suite import suite_info
 
 # `batch_size=auto` starts here and shrinks when memory runs out; a CPU swaps long before it says so.
 LARGEST_BATCH, LARGEST_BATCH_ON_CPU = 64, 8
+_SETTINGS = ("apply_chat_template", "metadata", "n_masks", "limit", "reorderings", "seed")
 _T = TypeVar("_T")
 
 
@@ -37,8 +38,7 @@ def run(analysis: str, given: Namespace, rows_of: Callable[[Namespace, inputs.Mo
         "adapter_weights": adapter and families.files_digest(str(adapter)),
         "tasks": sorted(tasks),
         "task_suite": suite_info(tasks),
-        **{name: vars(given).get(name) for name in ("apply_chat_template", "metadata", "n_masks", "limit")},
-        **{name: vars(given).get(name) for name in ("reorderings", "seed")},
+        **{name: vars(given).get(name) for name in _SETTINGS},
     }
     report = Report(given.output_path, analysis, settings)
     to_do = [name for name in tasks if name not in report.finished]

@@ -6,94 +6,74 @@ say.
 """
 
 import sys
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from statistics import StatisticsError, correlation
-from typing import Any
+
+import pandas as pd
 
 from mdlm_lm_eval.analyses.report import Row, over_tasks
 from mdlm_lm_eval.options import OptionError
-from mdlm_lm_eval.results.files import UnusableFile
-from mdlm_lm_eval.results.names import recorded_name
-from mdlm_lm_eval.results.result_file import ResultFile, TaskResult, find_result_files, read_result_file
+from mdlm_lm_eval.results.frame import frame_of, read_folder
+from mdlm_lm_eval.results.result_file import read_result_file
 
 METRIC = "exact_match,none"
+# What must be the same in all scores of a model, of a model's task, of that at a number of shots, and of masks.
+_SAME = {
+    "model": ("weights", "adapter_weights", "suite_hash"),
+    "task": ("version", "fewshot_seed", "n"),
+    "shots": ("fewshot_relevant", "fewshot_distractors"),
+    "masks": ("score",),
+}
 
 
-@dataclass(frozen=True)
-class Score:
-    """Accuracy of one task under one setting, and where it was read.
+def read_scores(paths: Iterable[Path]) -> pd.DataFrame:
+    """Accuracies in all result files of `--model mdlm` at or below `paths`, as `mdlm_lm_eval.results.load` has them.
 
-    `conditions` have names, each of which has one value in all scores of a model that are compared.
+    `model` also names the adapter and every setting but the mask count. Other files are named and left out. Raises
+    OptionError for a path that is not there.
     """
-
-    model: str
-    task: str
-    shots: int
-    n_masks: int
-    questions: int
-    accuracy: float
-    file: str
-    conditions: Mapping[str, Any]
-
-
-def read_scores(paths: Iterable[Path]) -> list[Score]:
-    """Scores in all result files of `--model mdlm` at or below `paths`; other files are named and left out.
-
-    Raises OptionError for a path that is not there.
-    """
-    scores: list[Score] = []
+    found = []
     for path in paths:
         if not path.exists():
             raise OptionError(f"{path}: no such file or folder")
-        for file in find_result_files(path) if path.is_dir() else [path]:
-            try:
-                # Those of a sweep all have one name.
-                name = file.relative_to(path).as_posix() if path.is_dir() else file.name
-                scores += _scores_of(read_result_file(file, name))
-            except UnusableFile as error:
-                print(f"left out {file}: {error}", file=sys.stderr)
-    return scores
+        files, left_out = read_folder(path) if path.is_dir() else ([read_result_file(path, path.name)], {})
+        left_out |= {file.path: "is no result of --model mdlm" for file in files if file.mdlm is None}
+        for name, reason in left_out.items():
+            print(f"left out {path / name}: {reason}", file=sys.stderr)
+        found += [file for file in files if file.mdlm is not None]
+    scores = frame_of(found)
+    if scores.empty:
+        raise OptionError("no result of --model mdlm was found")
+    scores = scores[(scores["metric"] == METRIC) & ~scores["is_group"]].dropna(subset=["masks"])
+    names = ("+" + scores["adapter"].astype(object)).fillna("") + " " + scores["setting_without_masks"]
+    return scores.assign(model=(scores["model"] + names).str.strip())
 
 
-def gains_and_losses(scores: Sequence[Score], *, shots: tuple[int, int], masks: tuple[int, int]) -> list[Row]:
+def gains_and_losses(scores: pd.DataFrame, *, shots: tuple[int, int], masks: tuple[int, int]) -> list[Row]:
     """One row for each model and task of which all three accuracies are there.
 
-    `shots` and `masks` are (few, many). Raises OptionError where two files were made under different conditions or
-    disagree on an accuracy, or the three of a task were taken on different numbers of questions.
+    `shots` and `masks` are (few, many). Raises OptionError where two files were made under different conditions or on
+    different numbers of questions, or disagree on an accuracy.
     """
     (few_shots, many_shots), (few_masks, many_masks) = shots, masks
-    needed = {(few_shots, few_masks), (many_shots, few_masks), (many_shots, many_masks)}
-    compared = [score for score in scores if (score.shots, score.n_masks) in needed]
-    _check_conditions(compared)
-    cells: dict[tuple[str, str, int, int], Score] = {}
-    for score in compared:
-        key = score.model, score.task, score.shots, score.n_masks
-        known = cells.setdefault(key, score)
-        if known.accuracy != score.accuracy:
-            what = f"{score.task} of {score.model} at {score.shots} shots and {score.n_masks} masks"
-            raise OptionError(f"{known.file} and {score.file} disagree on {what}; leave one of them out")
-    rows = []
-    for model, task in sorted({(score.model, score.task) for score in compared}):
-        settings = ((few_shots, few_masks), (many_shots, few_masks), (many_shots, many_masks))
-        found = [cells[key] for setting in settings if (key := (model, task, *setting)) in cells]
-        if len(found) < len(settings):
-            continue
-        few, many, distracted = found
-        if len({score.questions for score in found}) > 1:
-            where = ", ".join(f"{score.questions} in {score.file}" for score in found)
-            raise OptionError(f"{task} of {model} was scored on different numbers of questions: {where}")
-        row = {"model": model, "task": task, "few_shots": few_shots, "many_shots": many_shots}
-        row |= {"few_masks": few_masks, "many_masks": many_masks, "questions": few.questions}
-        rows.append(row | {"gain": many.accuracy - few.accuracy, "loss": many.accuracy - distracted.accuracy})
-    if not rows:
-        pairs = sorted({(score.shots, score.n_masks) for score in scores})
+    cells = [(few_shots, few_masks), (many_shots, few_masks), (many_shots, many_masks)]
+    pairs = [*zip(scores["shots"], scores["masks"], strict=True)]
+    compared = scores[[pair in cells for pair in pairs]]
+    cell_of = ["model", "task", "shots", "masks"]
+    table = compared.drop_duplicates(cell_of).set_index(cell_of)["score"].unstack(["shots", "masks"])
+    if not {*cells} <= {*table.columns} or (table := table[cells].dropna()).empty:
+        found = "; ".join(f"{s} shots with {m:g} masks" for s, m in sorted({*pairs}))
         raise OptionError(
             f"no task has scores at {few_shots} and {many_shots} shots with {few_masks} masks and at {many_shots} "
-            f"shots with {many_masks} masks; found are {'; '.join(f'{s} shots with {m} masks' for s, m in pairs)}"
+            f"shots with {many_masks} masks; found are {found}"
         )
-    return rows
+    _check_conditions(compared)
+    few, many, distracted = (table[cell] for cell in cells)
+    rows = pd.DataFrame({"questions": compared.groupby(["model", "task"])["n"].first().loc[table.index]})
+    rows = rows.assign(few_shots=few_shots, many_shots=many_shots, few_masks=few_masks, many_masks=many_masks)
+    records: list[Row] = rows.assign(gain=many - few, loss=many - distracted).reset_index().to_dict("records")
+    return records
 
 
 def by_model(rows: Sequence[Row]) -> list[Row]:
@@ -113,54 +93,15 @@ def by_model(rows: Sequence[Row]) -> list[Row]:
     return summary
 
 
-def _check_conditions(scores: Sequence[Score]) -> None:
+def _check_conditions(scores: pd.DataFrame) -> None:
     """Raises OptionError where two scores of one model do not compare."""
-    known: dict[tuple[str, str], Score] = {}
-    for score in scores:
-        for name, value in score.conditions.items():
-            first = known.setdefault((score.model, name), score)
-            if first.conditions[name] != value:
-                files = f"{first.file} and {score.file}, both of {score.model}, do not compare"
-                raise OptionError(f"{files} ({name}: {first.conditions[name]} and {value}); leave one of them out")
-
-
-def _scores_of(file: ResultFile) -> list[Score]:
-    if file.mdlm is None:
-        raise UnusableFile("is no result of --model mdlm")
-    scores = []
-    for task, result in file.tasks.items():
-        options: dict[str, Any] = next((each["options"] for each in file.mdlm["settings"] if task in each["tasks"]), {})
-        few, many = result.effective.get("asked_masks", (0, 1))
-        if METRIC in result.metrics and few == many:  # a share of the prompt is no mask count
-            model, conditions = _model(file, options), _conditions(file, result, options)
-            accuracy = result.metrics[METRIC]
-            scores.append(Score(model, task, result.shots, few, result.n_questions, accuracy, file.path, conditions))
-    return scores
-
-
-def _model(file: ResultFile, options: Mapping[str, Any]) -> str:
-    """Checkpoint and adapter, and the decoding options that a user set, apart from the mask count."""
-    recorded = file.mdlm or {}
-    names = [recorded_name(name) for name in (recorded["pretrained"], recorded["adapter"]) if name]
-    given = options.keys() & {*recorded["explicit_options"], *file.gen_kwargs} - {"n_masks"}
-    return " ".join(["+".join(names), *(f"{option}={options[option]}" for option in sorted(given))])
-
-
-def _conditions(file: ResultFile, result: TaskResult, options: Mapping[str, Any]) -> dict[str, Any]:
-    """What a score depends on beside what `_model` names. Numbers of questions are compared elsewhere."""
-    recorded, settings = file.mdlm or {}, result.metadata
-    conditions = {
-        **{name: recorded.get(name) for name in ("weights", "adapter_weights", "dtype")},
-        **{name: file.model_args.get(name) for name in ("load_in_4bit", "load_in_8bit", "quantization_config")},
-        "chat template": file.chat_template,
-        "system_instruction": file.system_instruction,
-        "seed": options.get("seed"),
-        "lm_eval's few-shot seed": file.run_options["fewshot_seed"],
-        f"version of {result.name}": result.version,
-    }
-    if "fewshot_seed" in settings:  # a task of the suite, of which one number of shots can be several mixtures
-        conditions[f"hash of the suite of {result.name}"] = file.suite_hash
-        conditions[f"fewshot_seed of {result.name}"] = settings["fewshot_seed"]
-        for name in ("fewshot_relevant", "fewshot_distractors"):
-            conditions[f"{name} of {result.name} at {result.shots} shots"] = settings[name]
-    return conditions
+    by = []
+    for level, names in _SAME.items():
+        by.append(level)
+        for name in (name for name in names if name in scores):
+            for key, own in scores.groupby(by):
+                different = own.drop_duplicates(name)
+                if len(different) > 1:
+                    files, values = (" and ".join(map(str, different[of].iloc[:2])) for of in ("file", name))
+                    of_what = ", ".join(f"{one} {value}" for one, value in zip(by, key, strict=True))
+                    raise OptionError(f"{files} do not compare ({name} of {of_what}: {values}); leave one of them out")

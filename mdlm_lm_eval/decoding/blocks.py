@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from mdlm_lm_eval.decoding.canvas import Canvas, share_steps
+from mdlm_lm_eval.decoding.remasking import REMASKING
 from mdlm_lm_eval.decoding.schedules import least_counts, unmask_counts, unmask_counts_after_one
 from mdlm_lm_eval.model.attention import AttentionPattern
 from mdlm_lm_eval.options import DecodingOptions, OptionError
@@ -10,15 +11,61 @@ from mdlm_lm_eval.options import DecodingOptions, OptionError
 
 @dataclass(frozen=True)
 class Block:
-    """Columns start:stop of a canvas, of which `slots` are decoded; pass i fills at least `counts[i]` masks."""
+    """Columns start:stop of a canvas, of which `slots` are decoded; pass i fills at least `counts[i]` masks, or one.
+
+    Under remasking, pass i takes `backs[i]` tokens back, and the last pass is the last one of `counts`.
+    `is_wide`: its first pass also runs columns outside of start:stop, or more of them than a block has.
+    """
 
     start: int
     stop: int
     slots: tuple[int, ...]
-    counts: tuple[int, ...]
+    counts: tuple[int, ...] = ()
+    backs: tuple[int, ...] = ()
+    is_wide: bool = False
 
 
-def causal_blocks(canvas: Canvas, attention: AttentionPattern, options: DecodingOptions) -> tuple[Block, ...]:
+def blocks_of(
+    canvas: Canvas, attention: AttentionPattern, options: DecodingOptions, *, shift: bool
+) -> tuple[Block, ...]:
+    """The blocks of a canvas, in the order in which they are decoded."""
+    if attention.is_block_causal:
+        blocks = _causal_blocks(canvas, attention, options)
+        # Without anything to remember or to tell what stands behind it, a block without slots needs no pass.
+        is_needed = shift or attention.causal_context or options.cache != "none"
+        return tuple(block for block in blocks if block.slots or is_needed)
+    return _cached_blocks(canvas, options, shift=shift) if options.is_approximate else _whole_blocks(canvas, options)
+
+
+def _whole_blocks(canvas: Canvas, options: DecodingOptions) -> tuple[Block, ...]:
+    """The semi-autoregressive blocks where every pass runs the whole canvas.
+
+    Steps that would unmask nothing (Dream's schedule has some) change nothing and are left out, and with `early_exit`
+    so are blocks whose tokens are not returned, since later blocks never change earlier ones.
+    """
+    blocks = []
+    start = 0
+    for length, steps in zip(canvas.block_lengths, canvas.block_steps, strict=True):
+        slots = canvas.slots[start : start + length]
+        if options.exits_early and start >= canvas.n_returned:
+            break
+        counts = tuple(filter(None, unmask_counts(length, steps, options.schedule)))
+        backs: tuple[int, ...] = ()
+        if options.remasking != "none":
+            counts, backs = REMASKING[options.remasking](length, steps, options)
+        elif options.kl_threshold is not None:
+            counts = (*counts[:-1], length)  # what the passes before left
+        elif options.is_parallel:
+            counts = ()
+        elif steps == 1 and options.exits_early:  # all of it at once: what is not returned need not be predicted
+            slots = slots[: canvas.n_returned - start]
+        stop = canvas.slots[start + length - 1] + 1 if options.append_blocks else len(canvas.token_ids)
+        blocks.append(Block(0, stop, slots, counts, backs))
+        start += length
+    return tuple(blocks)
+
+
+def _causal_blocks(canvas: Canvas, attention: AttentionPattern, options: DecodingOptions) -> tuple[Block, ...]:
     """The blocks of a block-causal model from the first to the last that holds a slot, behind all that is before them.
 
     What stands before the first slot's block is one block without slots.
@@ -29,20 +76,19 @@ def causal_blocks(canvas: Canvas, attention: AttentionPattern, options: Decoding
     slots = [tuple(slot for slot in canvas.slots if numbers[slot] == number) for number in range(first, last + 1)]
     steps = share_steps(canvas.steps, [len(of_block) for of_block in slots])
     start = numbers.index(first)
-    before = [Block(0, start, (), ())] if start else []
-    blocks: list[Block] = []
-    for of_block, n_steps in zip(slots, steps, strict=True):
-        stop = start + numbers.count(first + len(blocks))
+    blocks = [Block(0, start, (), is_wide=options.cache != "none")] if start else []
+    for number, (of_block, n_steps) in enumerate(zip(slots, steps, strict=True), start=first):
+        stop = start + numbers.count(number)
         counts = _counts(len(of_block), options.steps_per_block or n_steps, length, options)
         blocks.append(Block(start, stop, of_block, counts))
         start = stop
-    return (*before, *blocks)
+    return tuple(blocks)
 
 
-def cached_blocks(canvas: Canvas, options: DecodingOptions, *, first_alone: bool) -> tuple[Block, ...]:
+def _cached_blocks(canvas: Canvas, options: DecodingOptions, *, shift: bool) -> tuple[Block, ...]:
     """The semi-autoregressive blocks of a model with full attention that remembers keys and values.
 
-    `first_alone`: a block's first pass fills its first mask and no other, as in Fast-dLLM's sampler for Dream. The
+    Of a shifted model, a block's first pass fills its first mask and no other, as in Fast-dLLM's sampler for Dream. The
     schedule's other steps share out the rest, and those that fill nothing are run and counted as there.
     """
     blocks = []
@@ -50,18 +96,18 @@ def cached_blocks(canvas: Canvas, options: DecodingOptions, *, first_alone: bool
     for length, steps in zip(canvas.block_lengths, canvas.block_steps, strict=True):
         slots = canvas.slots[start : start + length]
         start += length
-        if first_alone and length > 1 and steps == 1:
+        if shift and length > 1 and steps == 1:
             raise OptionError(
                 f"cache={options.cache} with one step a block of {length} tokens does not work with a model whose "
                 "logits are shifted: the first step fills one token; take more steps"
             )
         if options.is_parallel:
-            counts = [1] * steps
-        elif first_alone and length > 1:
+            counts = []
+        elif shift and length > 1:
             counts = unmask_counts_after_one(length, steps, options.schedule)
         else:
             counts = [count for count in unmask_counts(length, steps, options.schedule) if count]
-        blocks.append(Block(slots[0], slots[-1] + 1, slots, tuple(counts)))
+        blocks.append(Block(slots[0], slots[-1] + 1, slots, tuple(counts), is_wide=True))
     return tuple(blocks)
 
 

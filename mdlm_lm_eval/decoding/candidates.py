@@ -18,6 +18,9 @@ class Candidates:
     comes_last: [N] bool; with `eos_last`, masks that would become a token that ends an answer.
     slot_numbers: [N], a mask's place among the masks of its row, counted from the left.
     random_numbers: [N] float32 in [0, 1), drawn once for each mask of a row; zeros unless the rule `is_random`.
+    block_offsets: [N], its place among those of its block; None where a row is one block.
+    calibration: the options `position_decay` and `calibration_cap`.
+    token_frequencies: [V], of tokens in a background text; None without one.
     """
 
     logits: Tensor
@@ -26,6 +29,9 @@ class Candidates:
     comes_last: Tensor
     slot_numbers: Tensor
     random_numbers: Tensor
+    block_offsets: Tensor | None = None
+    calibration: tuple[float, float] = (0.25, 10.0)
+    token_frequencies: Tensor | None = None
 
     @cached_property
     def probabilities(self) -> Tensor:

@@ -31,10 +31,15 @@ class Canvas:
 
 
 def attention_in_effect(attention: AttentionPattern, options: DecodingOptions) -> AttentionPattern:
-    """What positions see under these options: a block-causal model may be run with other blocks than its own."""
+    """What positions see under these options: a block-causal model may be run with other blocks than its own.
+
+    Left to right, a model with a causal context is one whose blocks hold one token.
+    """
     if attention.is_block_causal and options.block_length is not None:
-        return replace(attention, block_length=options.block_length)
-    return attention
+        attention = replace(attention, block_length=options.block_length)
+    if options.mode == "ar":
+        attention = replace(attention, block_length=1)
+    return attention if options.causal_context else replace(attention, causal_context=False)
 
 
 def seed_of(text: str) -> int:
@@ -179,7 +184,9 @@ def _planned(
         length = min(options.block_length or len(slots), len(slots))
         full, rest = divmod(len(slots), length)
         block_lengths = (length,) * full + ((rest,) if rest else ())
-    if options.is_parallel and not attention.is_block_causal:
+    if options.remasking == "remdm":
+        block_steps = [2 * length for length in block_lengths]
+    elif options.is_parallel and options.kl_threshold is None and not attention.is_block_causal:
         block_steps = list(block_lengths)  # Fast-dLLM's rules: one mask a step at least, whatever `steps` is
     elif options.steps_per_block is not None:
         block_steps = [min(options.steps_per_block, length) for length in block_lengths]

@@ -1,15 +1,14 @@
-"""Decoding from Python: of prompts, as token ids or as texts, and of canvases."""
+"""Decoding of prompts, as token ids or as texts, for use from Python."""
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
+from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from mdlm_lm_eval.decoding.block_loop import ApproximateDecoder, BlockDecoder, CausalDecoder, decode_blocks
-from mdlm_lm_eval.decoding.canvas import Canvas, attention_in_effect, build_canvas, seed_of
-from mdlm_lm_eval.decoding.completion import Completion
-from mdlm_lm_eval.decoding.loop import decode_whole
+from mdlm_lm_eval.decoding.canvas import attention_in_effect, build_canvas, seed_of
+from mdlm_lm_eval.decoding.engine import decode_canvases
 from mdlm_lm_eval.decoding.requirements import check_decoding
 from mdlm_lm_eval.families import end_of_turn_ids, eos_ids, reserved_positions
 from mdlm_lm_eval.model.denoiser import Denoiser
@@ -25,13 +24,17 @@ def decode(
     tokenizer: PreTrainedTokenizerBase | None = None,
     max_gen_toks: int | None = None,
     stop_ids: Collection[int] = (),
+    end_think_ids: Sequence[int] = (),
+    token_frequencies: Tensor | None = None,
 ) -> list[Any]:
     """What follows every prompt, decoded as one batch: the whole canvas, or its first `max_gen_toks` tokens.
 
     Prompts are lists of token ids, and so are the answers; with a `tokenizer` (`load_tokenizer`) both are texts. A row
-    ends with its first token of `stop_ids`, a text before its first end token too. Equal prompts are repetitions and
-    draw different random numbers. Raises OptionError for options that this model cannot serve, for a canvas that does
-    not fit, and for fillers without a tokenizer; NonFiniteLogitsError where a row's logits are NaN or infinite.
+    ends with its first token of `stop_ids`, a text before its first end token too. `end_think_ids` are the tokens of
+    the option `end_think` where there is no tokenizer, `token_frequencies` [V] what that option's file holds. Equal
+    prompts are repetitions and draw different random numbers. Raises OptionError for options that this model cannot
+    serve, for a canvas that does not fit, and for fillers without a tokenizer; NonFiniteLogitsError where a row's
+    logits are NaN or infinite.
     """
     check_decoding(options, attention_in_effect(denoiser.attention, options), edits=denoiser.edits)
     if options.n_fillers and tokenizer is None:
@@ -47,6 +50,7 @@ def decode(
         ids = [encode_without_masks(tokenizer, prompt, denoiser.mask_token_id, encode) for prompt in ids]
         filler_ids = encode(options.filler, False) * options.n_fillers
         stop_ids, end_of_turn = {*stop_ids, *eos_ids(tokenizer, None)}, end_of_turn_ids(tokenizer)
+        end_think_ids = encode(options.end_think, False)
     repetitions: Counter[tuple[int, ...]] = Counter()
     canvases = []
     for prompt in ids:
@@ -63,42 +67,9 @@ def decode(
             attention=denoiser.attention,
         )
         canvases.append(canvas)
-    completions = decode_canvases(denoiser, canvases, options, eos_ids=stop_ids, end_of_turn_ids=end_of_turn)
+    ends: dict[str, Any] = {"eos_ids": stop_ids, "end_of_turn_ids": end_of_turn, "end_think_ids": end_think_ids}
+    completions = decode_canvases(denoiser, canvases, options, token_frequencies=token_frequencies, **ends)
     if tokenizer is None:
         return [completion.token_ids for completion in completions]
     ending = Ending(tokenizer, frozenset(stop_ids) | frozenset(end_of_turn), until=(), think_end_token=None)
     return [ending.text(completion.token_ids) for completion in completions]
-
-
-def decode_canvases(
-    denoiser: Denoiser,
-    canvases: Sequence[Canvas],
-    options: DecodingOptions,
-    *,
-    eos_ids: Collection[int] = (),
-    end_of_turn_ids: Collection[int] = (),
-    is_decided: Callable[[list[int]], bool] | None = None,
-    advance: Callable[[int], object] = lambda _: None,
-) -> list[Completion]:
-    """Decodes a batch: the tokens of each canvas's first `n_returned` slots, up to an EOS or end of turn inclusive.
-
-    Options are those that `check_decoding` lets through. Nothing in a row depends on the others. `is_decided` tells of
-    tokens unmasked from the left, without a gap, whether the caller needs no more: an unmasked token never changes, so
-    with `early_exit` such a row leaves the batch (its result may then end there). The mask token is never emitted.
-    `suppress_eos` bans `eos_ids` and leaves ends of turn possible, as LLaDA's `logits_eos_inf` does. `advance(n)` tells
-    that n rows took a step. Raises NonFiniteLogitsError where a row's logits are NaN or infinite.
-    """
-    if not canvases:
-        return []
-    end_ids = {*eos_ids, *end_of_turn_ids}
-    banned = {denoiser.mask_token_id, *(eos_ids if options.suppress_eos else ())}
-    attention = attention_in_effect(denoiser.attention, options)
-    if not attention.is_block_causal and not options.is_approximate:
-        return decode_whole(
-            denoiser, canvases, options, banned_ids=banned, end_ids=end_ids, is_decided=is_decided, advance=advance
-        )
-    if not attention.is_block_causal and not denoiser.keeps_keys_and_values:
-        raise OptionError(f"cache must be none for an encoder, which keeps no keys and values, not {options.cache}")
-    kind: type[BlockDecoder] = CausalDecoder if attention.is_block_causal else ApproximateDecoder
-    decoder = kind(denoiser, canvases, attention, options, banned, end_ids)
-    return decode_blocks(decoder, is_decided=is_decided, advance=advance)

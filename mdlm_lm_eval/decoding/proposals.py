@@ -10,8 +10,9 @@ from mdlm_lm_eval.decoding.candidates import Candidates
 from mdlm_lm_eval.decoding.rules import Ranking, unmasking_rule
 from mdlm_lm_eval.options import DecodingOptions
 
-# Probabilities exist in float32 for this many positions at a time: 130 MB at a vocabulary of 126,464.
-_POSITIONS_PER_SLICE = 256
+# Probabilities exist in float32 for this many positions at a time: few enough for a CPU's cache where the vocabulary is
+# small; on a GPU as many as make up so many numbers, as each slice launches its own kernels.
+_POSITIONS_PER_SLICE, _NUMBERS_PER_SLICE_ON_GPU = 256, 2**27
 
 
 @dataclass(frozen=True)
@@ -21,7 +22,7 @@ class Proposals:
     tokens: Tensor  # [N]
     confidence: Tensor  # [N] float32, probabilities; NaN where the logits are not finite
     priority: Tensor  # [N] float32, the highest is unmasked first
-    entropy: Tensor  # [N] float32, in nats; zeros unless `entropy_bound` asks for it
+    entropy: Tensor  # [N] float32, in nats, where `entropy_bound` asks for it
 
 
 def propose(
@@ -33,12 +34,14 @@ def propose(
     uniform: Tensor,
     slot_numbers: Tensor,
     random_numbers: Tensor,
+    block_offsets: Tensor | None = None,
+    token_frequencies: Tensor | None = None,
 ) -> Proposals:
     """Proposes tokens from `logits` [N, V], which may be overwritten.
 
     `banned_ids` are never proposed. `uniform` [N] holds one number in [0, 1) a mask, from which a token is drawn at
-    `temperature` > 0; at 0 the likeliest is taken. `slot_numbers` and `random_numbers` [N] are those of `Candidates`,
-    which says what confidence, margin and entropy are taken of.
+    `temperature` > 0; at 0 the likeliest is taken. `slot_numbers`, `block_offsets`, `random_numbers` [N] and
+    `token_frequencies` [V] are those of `Candidates`, which says what confidence, margin and entropy are taken of.
 
     With `eos_last`, confidences are read as if `end_ids` could not be chosen, though they can: LLaDA's sampler sets
     their logits to -inf after it has chosen the tokens and before the softmax (`confidence_eos_eot_inf`).
@@ -47,20 +50,27 @@ def propose(
         logits[:, banned_id] = -torch.inf
     rank = unmasking_rule(options.unmasking).rank
     ended = end_ids if options.eos_last else ()
-    inputs = (logits, uniform, slot_numbers, random_numbers)
-    slices = zip(*(tensor.split(_POSITIONS_PER_SLICE) for tensor in inputs), strict=True)
-    parts = [_propose_slice(rank, options, ended, part.float(), *numbers) for part, *numbers in slices]
-    return Proposals(*(torch.cat(values) for values in zip(*parts, strict=True)))
+    block_offsets = slot_numbers if block_offsets is None else block_offsets  # of one block
+    inputs = (logits, uniform, slot_numbers, random_numbers, block_offsets)
+    on_gpu = logits.device.type == "cuda"
+    n = max(_POSITIONS_PER_SLICE, _NUMBERS_PER_SLICE_ON_GPU // logits.shape[1] if on_gpu else 0)
+    slices = zip(*(tensor.split(n) for tensor in inputs), strict=True)
+    parts = [
+        _propose_slice(rank, options, ended, token_frequencies, part.float(), *numbers) for part, *numbers in slices
+    ]
+    return Proposals(*parts[0]) if len(parts) == 1 else Proposals(*map(torch.cat, zip(*parts, strict=True)))
 
 
 def _propose_slice(
     rank: Ranking,
     options: DecodingOptions,
     ended: Collection[int],
+    token_frequencies: Tensor | None,
     logits: Tensor,
     uniform: Tensor,
     slot_numbers: Tensor,
     random_numbers: Tensor,
+    block_offsets: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Tokens, confidence, priority and entropy [n] from float32 logits [n, V]."""
     drawn_from = _drawn_from(logits, options)  # [n, V]
@@ -73,9 +83,19 @@ def _propose_slice(
             logits[:, end_id] = -torch.inf
         drawn_from = _drawn_from(logits, options)
     plain = logits if options.top_p is None and options.top_k is None else drawn_from
-    candidates = Candidates(drawn_from, plain, tokens, comes_last, slot_numbers, random_numbers)
+    candidates = Candidates(
+        drawn_from,
+        plain,
+        tokens,
+        comes_last,
+        slot_numbers,
+        random_numbers,
+        block_offsets,
+        (options.position_decay, options.calibration_cap),
+        token_frequencies,
+    )
     confidence = candidates.confidence
-    entropy = torch.zeros_like(confidence) if options.entropy_bound is None else candidates.entropy
+    entropy = confidence if options.entropy_bound is None else candidates.entropy
     return tokens, confidence, rank(candidates), entropy
 
 
@@ -109,3 +129,14 @@ def _sample(logits: Tensor, uniform: Tensor) -> Tensor:
     # The factor keeps rounding from reaching past the last token whose probability is not zero.
     reached = uniform * cumulative[:, -1] * (1 - 2**-20)
     return torch.searchsorted(cumulative, reached[:, None], right=True).squeeze(1)
+
+
+def uniform_numbers(seeds: Tensor, steps: Tensor, slot_numbers: Tensor) -> Tensor:
+    """One number in [0, 1) a mask [N], decided by its row's seed, step and slot alone.
+
+    The finaliser of SplitMix64 over a counter: a generator's state would have to be carried for every row.
+    """
+    bits = seeds + (steps * 2**32 + slot_numbers + 1) * -0x61C8864680B583EB
+    for shift, factor in ((30, -0x40A7B892E31B1A47), (27, -0x6B2FB644ECCEEE15), (31, 1)):
+        bits = (bits ^ ((bits >> shift) & (2 ** (64 - shift) - 1))) * factor
+    return ((bits >> 40) & (2**24 - 1)).float() * 2.0**-24

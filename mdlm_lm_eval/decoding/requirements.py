@@ -2,7 +2,14 @@
 
 from mdlm_lm_eval.decoding.rules import unmasking_rule
 from mdlm_lm_eval.model.attention import AttentionPattern
-from mdlm_lm_eval.options import DecodingOptions, OptionError
+from mdlm_lm_eval.options import DecodingOptions, OptionError, defaults_of
+
+# What left-to-right decoding takes.
+_OF_ANY_MODE = {"mode", "n_masks", "mask_ratio", "max_gen_toks", "early_exit", "seed", "suppress_eos", "end_think"}
+_OF_MODE = {
+    "ar": {"temperature", "top_p", "top_k", "cache", "max_thinking_tokens"},
+    "linear_spec": {"block_length", "confidence_threshold"},
+}
 
 
 def check_decoding(options: DecodingOptions, attention: AttentionPattern, *, edits: bool) -> None:
@@ -12,6 +19,30 @@ def check_decoding(options: DecodingOptions, attention: AttentionPattern, *, edi
         raise _must_be("editing_threshold", "none for a model that does not edit", options.editing_threshold)
     if options.max_post_steps is not None and options.editing_threshold is None:
         raise OptionError(f"max_post_steps={options.max_post_steps} needs editing_threshold")
+    if options.mode != "diffusion" and not attention.causal_context:
+        raise _must_be("mode", "diffusion for a model without a causal context", options.mode)
+    for name, default in defaults_of(DecodingOptions).items() if options.mode != "diffusion" else ():
+        if getattr(options, name) != default and name not in _OF_ANY_MODE | _OF_MODE[options.mode]:
+            raise OptionError(f"{name}={getattr(options, name)} does not work with mode={options.mode}")
+    if not options.causal_context and (options.mode != "diffusion" or not attention.whole_prompt):
+        raise _must_be("causal_context", "true, but for mode=diffusion of a model that has one", "false")
+    takes_back, compares = options.remasking != "none", options.kl_threshold is not None
+    if (takes_back or compares) and (attention.is_block_causal or options.is_approximate):
+        what = f"remasking={options.remasking}" if takes_back else f"kl_threshold={options.kl_threshold}"
+        raise OptionError(f"{what} does not work with block-causal attention or cache={options.cache}")
+    is_wino = options.remasking == "wino"
+    if is_wino and options.confidence_threshold is None:
+        raise OptionError("remasking=wino needs confidence_threshold")
+    if takes_back and ((options.is_parallel and not is_wino) or compares or options.append_blocks):
+        raise OptionError(f"remasking={options.remasking} does not work with a parallel rule or append_blocks")
+    if options.remasking == "remdm" and (options.steps, options.steps_per_block) != ("auto", None):
+        raise _must_be("steps", "auto with remasking=remdm, which fills one token a pass", options.steps)
+    if is_wino and options.cfg_scale:
+        raise _must_be("cfg_scale", "0 with remasking=wino", options.cfg_scale)
+    if compares and options.confidence_threshold is None:
+        raise OptionError(f"kl_threshold={options.kl_threshold} needs confidence_threshold")
+    if options.append_blocks and (attention.is_block_causal or options.is_approximate or options.n_fillers):
+        raise _must_be("append_blocks", "false with block-causal attention, cache=prefix|dual and fillers", "true")
     if attention.block_length is not None:
         if options.is_approximate:
             what = "auto or none for a block diffusion model, whose remembered blocks are exact"

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING
 
+from mdlm_lm_eval.options import OptionError
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -73,7 +75,7 @@ def _installed() -> dict[str, EntryPoint]:
 def confidence(candidates: "Candidates") -> "Tensor":
     """The likeliest token first (LLaDA's `low_confidence`, Dream's `maskgit_plus`)."""
     # Not finer than float64 tells probabilities near 1 apart, as in the references: of equals the leftmost is first.
-    return -(candidates.odds_against * 2.0**53).round().clamp(max=-LAST)
+    return (candidates.odds_against * -(2.0**53)).round().clamp(min=LAST)
 
 
 @register_unmasking("entropy")
@@ -93,6 +95,17 @@ def margin(candidates: "Candidates") -> "Tensor":
     """The largest lead of the likeliest token over the second first (Dream's `topk_margin`)."""
     first, second = candidates.probabilities.topk(2).values.unbind(-1)
     return (first - second).masked_fill(candidates.comes_last, LAST)
+
+
+@register_unmasking("position_calibrated")
+def position_calibrated(candidates: "Candidates") -> "Tensor":
+    """What is sure, surprising beside a background text, and near the block's left end first (PC-Sampler)."""
+    if candidates.token_frequencies is None:
+        raise OptionError("unmasking=position_calibrated needs token_frequencies, and has no likelihood=duel")
+    decay, cap = candidates.calibration
+    offsets = candidates.slot_numbers if candidates.block_offsets is None else candidates.block_offsets
+    surprise = -(candidates.token_frequencies[candidates.tokens] + 1e-9).log()
+    return (-decay * offsets).exp() * (candidates.confidence * surprise).clamp(max=cap)
 
 
 @register_unmasking("random", is_random=True)

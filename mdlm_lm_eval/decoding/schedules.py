@@ -2,11 +2,17 @@
 
 import itertools
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
 _DREAM_EPSILON = 1e-3
+_MASKGIT: dict[str, Callable[[float], float]] = {
+    "maskgit_linear": lambda r: 1 - r,
+    "maskgit_cosine": lambda r: math.cos(math.pi * r * 0.5),
+    "maskgit_pow2": lambda r: 1 - r**2,
+}
 
 
 def unmask_counts(n_masks: int, steps: int, schedule: str) -> list[int]:
@@ -16,8 +22,12 @@ def unmask_counts(n_masks: int, steps: int, schedule: str) -> list[int]:
     linspace(1, eps, steps + 1); step i unmasks int(left * (1 - t[i+1] / t[i])), the last one all that are left (Dream's
     `diffusion_generate`). `cosine`: cos(pi/2 * i/steps) of the tokens are left after step i, at least one a step
     (MaskGIT, section 3.2). `bd3lm`: timesteps linspace(1, 0, steps + 1); step i unmasks
-    round(left * (1 - t[i+1] / t[i])) (A2D's BD3LM sampler in dllm).
+    round(left * (1 - t[i+1] / t[i])) (A2D's BD3LM sampler in dllm). `maskgit_*`: of n_masks, floor(n_masks * g(r)) are
+    left after the share r of steps, with g = 1 - r, cos(pi/2 r) or 1 - r^2 (RCR's; some steps unmask none).
     """
+    if schedule in _MASKGIT:
+        lefts = [math.floor(n_masks * max(_MASKGIT[schedule]((i + 1) / steps), 1e-6)) for i in range(steps)]
+        return [before - after for before, after in itertools.pairwise([n_masks, *lefts])]
     if schedule == "linear":
         share, rest = divmod(n_masks, steps)
         return [share + (step < rest) for step in range(steps)]

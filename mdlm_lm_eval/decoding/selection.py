@@ -24,7 +24,9 @@ def select(
     lowest = -torch.inf
     rank = torch.argsort(priority.masked_fill(~candidates, lowest), dim=1, descending=True, stable=True).argsort(1)
     chosen = rank < counts[:, None]
-    chosen = chosen | sure_enough(confidence, options.confidence_threshold, strict=strict)
+    # With `kl_threshold`, `klass.choose` says who is sure.
+    if options.confidence_threshold is not None and options.kl_threshold is None:
+        chosen = chosen | sure_enough(confidence, options.confidence_threshold, strict=strict)
     if options.parallel_factor is not None:
         chosen = chosen | accepted_by_factor(candidates, confidence, options.parallel_factor)
     if options.entropy_bound is not None:

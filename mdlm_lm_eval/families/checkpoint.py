@@ -140,6 +140,7 @@ def load_model(
         for module in model.modules():
             if "is_causal" in vars(module):
                 module.is_causal = False
+    family.adapt(model)
     return model.eval()
 
 

@@ -8,6 +8,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from mdlm_lm_eval.default_model import model_path
 from mdlm_lm_eval.families.registry import all_families, family_of, published_family
 from mdlm_lm_eval.model.attention import AttentionPattern
+from mdlm_lm_eval.model.grouped_attention import NAME as GROUPED_ATTENTION
 from mdlm_lm_eval.options import DecodingOptions, OptionError, defaults_of
 
 
@@ -77,7 +78,7 @@ def attention_of(
         raise OptionError(f"block_length must be a whole number from 1, not {block_length}")
     pattern = family_of(config).attention(config, block_length)
     implementation = attn_implementation or config._attn_implementation
-    if pattern.is_block_causal and implementation not in (None, "sdpa", "eager"):
+    if pattern.is_block_causal and implementation not in (None, "sdpa", GROUPED_ATTENTION, "eager"):
         raise OptionError(f"attn_implementation={implementation} must be sdpa or eager, which can mask by blocks")
     if pattern.is_block_causal:
         _check_sees_all(config, f"block_length={pattern.block_length}")

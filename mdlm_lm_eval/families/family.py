@@ -57,11 +57,17 @@ def causal_lm(_config: PretrainedConfig) -> Any:
     return AutoModelForCausalLM
 
 
+def unchanged(_model: Any) -> None:
+    """transformers' class computes what the family's own code does."""
+
+
 # What any model does that answers with logits, but for remembering keys and values.
 _NAMES = (
     "load_denoiser likelihood infill n_masks mask_ratio max_gen_toks steps steps_per_block block_length "
     "small_block_length unmasking schedule confidence_threshold parallel_factor entropy_bound editing_threshold "
-    "max_post_steps temperature top_p top_k cfg_scale filler n_fillers suppress_eos eos_last early_exit seed"
+    "max_post_steps temperature top_p top_k cfg_scale filler n_fillers suppress_eos eos_last early_exit seed "
+    "kl_threshold kl_history append_blocks end_think end_think_boost end_think_power position_decay calibration_cap "
+    "token_frequencies"
 )
 WITHOUT_CACHE = frozenset(_NAMES.split())
 
@@ -86,6 +92,7 @@ class Family:
         on the published modules are renamed alike.
     weight_conversions: WeightConverters of transformers for published weights that are split or joined while they
         stream in, after `weight_names`.
+    adapt: changes modules of transformers' class in place, once the weights are loaded.
     unused_weights: parts of names that a checkpoint may hold and the model does not need.
     reserved_positions: how many of the positions that the config names hold no token, from the model without weights;
         None where each can.
@@ -114,6 +121,7 @@ class Family:
     remote_code: bool = False
     weight_names: Mapping[str, str] = field(default_factory=dict)
     weight_conversions: Callable[[], list[Any]] = list
+    adapt: Callable[[Any], None] = unchanged
     unused_weights: tuple[str, ...] = ()
     reserved_positions: Callable[[nn.Module], int] | None = None
     tokenizer_class: Callable[[str | None], Any] = auto_tokenizer

@@ -36,8 +36,13 @@ class ContextRow:
 def trajectories_of_blocks(
     index: int, request: LikelihoodRequest, length: int, attention: AttentionPattern, *, shift: bool
 ) -> list[Trajectory]:
-    """One trajectory for every block that holds tokens of the continuation; `length` tokens follow the context."""
+    """One trajectory for every block that holds tokens of the continuation; `length` tokens follow the context.
+
+    Where the tokens of a block depend on its length, masks fill the last one.
+    """
     context, tokens = len(request.context_ids), request.context_ids + request.continuation_ids
+    if attention.whole_blocks and attention.block_length is not None:
+        length += -(context + length) % attention.block_length
     trajectories: list[Trajectory] = []
     by_block = itertools.groupby(range(length), key=lambda i: attention.block_of(context + i, context))
     for block, of_block in by_block:

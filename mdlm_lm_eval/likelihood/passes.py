@@ -15,6 +15,7 @@ from mdlm_lm_eval.likelihood.masks import Corruption
 from mdlm_lm_eval.likelihood.requests import LikelihoodRequest
 from mdlm_lm_eval.likelihood.trajectories import Trajectory
 from mdlm_lm_eval.model.denoiser import Denoiser, NonFiniteLogitsError
+from mdlm_lm_eval.model.devices import to_device
 from mdlm_lm_eval.options import DecodingOptions, LikelihoodOptions
 
 # Logits are upcast and normalised in slices of this many positions: at a vocabulary of 126,464 a slice takes 130 MB.
@@ -81,7 +82,8 @@ def take(
 ) -> None:
     """Adds what the corruptions contribute, and takes the trajectories one denoising step further.
 
-    `logits` [N, V] are those at the canvases' `positions`, canvas by canvas; they may be overwritten. A step fills
+    `logits` [N, V] are those at the canvases' `positions`, canvas by canvas; they may be overwritten. With
+    `likelihood=confidence` a step fills the mask whose true token is the likeliest. Else it fills
     `tokens_per_step` masks a trajectory, and every one more whose confidence reaches `confidence_threshold`, or exceeds
     it where `strict`, as in decoding. Raises NonFiniteLogitsError.
     """
@@ -107,8 +109,9 @@ def take(
     ]
     parts = [_log_probs(logits, of_corruptions)] if of_corruptions else []
     if masks:
-        at, positions = torch.tensor(masks, device=logits.device).unbind(1)
-        logits[:, mask_token_id] = -torch.inf
+        at, positions = to_device(torch.tensor(masks), logits.device).unbind(1)
+        if options.likelihood != "confidence":
+            logits[:, mask_token_id] = -torch.inf
         undrawn = torch.zeros(len(masks), device=logits.device)
         proposals = propose(
             logits if [row for row, _ in masks] == list(range(len(logits))) else logits[at],
@@ -134,12 +137,13 @@ def take(
             raise NonFiniteLogitsError(same[0].index)
         for trajectory in same:
             truth = list(itertools.islice(values, len(trajectory.masked)))
-            trajectory.fill(tokens, priority, sure_of, truth, options.tokens_per_step)
+            order = truth if options.likelihood == "confidence" else priority
+            trajectory.fill(tokens, order, sure_of, truth, options.tokens_per_step)
 
 
 def _log_probs(logits: Tensor, rows_and_tokens: list[tuple[int, int]]) -> Tensor:
     """Log-probabilities [n], in nats, of tokens at rows of `logits` [N, V]; NaN where these are not finite."""
-    rows, tokens = torch.tensor(rows_and_tokens, device=logits.device).unbind(1)
+    rows, tokens = to_device(torch.tensor(rows_and_tokens), logits.device).unbind(1)
     normaliser = torch.cat([part.float().logsumexp(-1) for part in logits.split(_POSITIONS_PER_SLICE)])  # [N]
     return logits[rows, tokens].float() - normaliser.masked_fill(~normaliser.isfinite(), math.nan)[rows]
 
@@ -153,9 +157,9 @@ def _masked_logits(denoiser: Denoiser, canvases: Sequence[LikelihoodCanvas], cfg
     flat = [b * length + canvas.context_length + p for b, canvas in enumerate(canvases) for p in canvas.positions()]
     device = denoiser.device
     return denoiser.logits(
-        torch.tensor(rows).to(device),  # [B, T]
-        None if bool((lengths == length).all()) else (columns < lengths).long().to(device),
-        torch.tensor(flat).to(device),  # [N], in the flattened canvases
+        to_device(torch.tensor(rows), device),  # [B, T]
+        None if bool((lengths == length).all()) else to_device((columns < lengths).long(), device),
+        to_device(torch.tensor(flat), device),  # [N], in the flattened canvases
         cfg_scale=cfg_scale,
-        prompt_mask=(columns < contexts).to(device) if cfg_scale > 0.0 else None,
+        prompt_mask=to_device(columns < contexts, device) if cfg_scale > 0.0 else None,
     )

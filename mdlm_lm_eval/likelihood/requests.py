@@ -12,34 +12,40 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class LikelihoodRequest:
-    """log p(continuation | context) is asked for; `seed` draws the Monte-Carlo masks."""
+    """log p(continuation | context) is asked for; `seed` draws the Monte-Carlo masks.
+
+    after_ids: tokens behind the answer, which are not scored. of_text: whether it is a part of a longer text.
+    """
 
     context_ids: list[int]
     continuation_ids: list[int]
     seed: int = 0
+    after_ids: tuple[int, ...] = ()
+    of_text: bool = False
 
 
 def answer_length(request: LikelihoodRequest, options: LikelihoodOptions) -> int:
-    """Tokens on the canvas after the context: the continuation and the extra masks behind it.
+    """Tokens on the canvas after the context: the continuation, the extra masks behind it, and with `eos_after` one.
 
     Raises OptionError if an explicit `n_masks` is smaller than the continuation.
     """
     n = len(request.continuation_ids)
     if options.n_masks == "auto":
-        return n
+        return n + options.eos_after
     if options.n_masks < n:
         raise OptionError(
             f"n_masks={options.n_masks} is too small: a continuation of this task has {n} tokens and the canvas holds "
             f"it whole; allowed are auto and whole numbers from {n}"
         )
-    return options.n_masks
+    return options.n_masks + options.eos_after
 
 
 def answer_tokens(
     request: LikelihoodRequest, answer_length: int, masked: Sequence[int], mask_token_id: int
 ) -> list[int]:
-    """The continuation with masks at the positions in `masked`, and the extra masks behind it."""
-    answer = request.continuation_ids + [mask_token_id] * (answer_length - len(request.continuation_ids))
+    """The continuation with masks at the positions in `masked`, the extra masks behind it, and what follows these."""
+    n_extra = answer_length - len(request.continuation_ids) - len(request.after_ids)
+    answer = [*request.continuation_ids, *[mask_token_id] * n_extra, *request.after_ids]
     for position in masked:
         answer[position] = mask_token_id
     return answer
@@ -92,5 +98,6 @@ def rolling_windows(
     for start in range(1, len(text), stride):
         continuation = text[start : start + stride]
         room = max_length - (len(continuation) if n_masks == "auto" else n_masks)
-        windows.append(LikelihoodRequest(text[max(0, start - room) : start], continuation, seed + len(windows)))
+        context = text[max(0, start - room) : start]
+        windows.append(LikelihoodRequest(context, continuation, seed + len(windows), of_text=True))
     return windows

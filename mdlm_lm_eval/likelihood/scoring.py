@@ -8,6 +8,7 @@ import torch
 
 from mdlm_lm_eval.decoding.rules import unmasking_rule
 from mdlm_lm_eval.likelihood.block_causal import score_blocks
+from mdlm_lm_eval.likelihood.causal import score_causally
 from mdlm_lm_eval.likelihood.masks import Corruption, chain_corruptions, monte_carlo_corruptions
 from mdlm_lm_eval.likelihood.passes import LikelihoodCanvas, merged, read
 from mdlm_lm_eval.likelihood.requests import LikelihoodRequest, answer_length, answer_tokens, chunks, truncated_tokens
@@ -36,7 +37,9 @@ def corruptions_of(request: LikelihoodRequest, options: LikelihoodOptions) -> li
 def most_rows(request: LikelihoodRequest, options: LikelihoodOptions) -> int:
     """How many rows of batches a request stands for: canvases at most; merged masks and shared contexts save some."""
     n = len(request.continuation_ids)
-    if options.likelihood == "duel":
+    if options.mode != "diffusion":
+        return 1
+    if options.likelihood in ("duel", "confidence"):
         return min(_MOST_CANVASES, 1 + n // (options.tokens_per_step * _STEPS_PER_CANVAS))
     return max(1, n if options.likelihood == "chain" else min(2**n - 1, options.mc_num))
 
@@ -55,21 +58,38 @@ def score(
     `mc` estimates LLaDA's bound (`masks.py`), `chain` factorises left to right, `auto` is exact for one token and `mc`
     otherwise; `corruptions_of` says so in code, and comparisons with other schemes put theirs in its place. `duel` is
     exact for the deterministic decoder (`trajectories.py`). Under block-causal attention each of them is a sum over
-    blocks (`block_causal.py`), with `mc_num` samples for each block.
+    blocks (`block_causal.py`), with `mc_num` samples for each block. `confidence` (iLLaDA) reveals the true tokens one
+    by one, the likeliest first: as the order looks at what is hidden, its sum ranks answers and is no likelihood (it
+    exceeds 1 over all answers). `mode=ar` is the causal model's own likelihood (`causal.py`).
 
-    Raises OptionError, before any forward pass, if a canvas does not fit, and NonFiniteLogitsError where a request's
-    logits are NaN or infinite.
+    Raises OptionError, before any forward pass, if a canvas does not fit or the model cannot do what is asked for, and
+    NonFiniteLogitsError where a request's logits are NaN or infinite.
 
     Greedy decoding is that of `duel`'s own unmasking rule, elsewhere in the order of confidence, one token a step. It
     goes over the continuation's positions; extra masks behind it stay masks, as they do in the estimate. Its first step
     is read off the estimate's own passes where they contain the fully masked continuation, and it stops at the first
     token that differs. Without `check_greedy` the flag is False.
     """
+    _check(denoiser, requests, options)
+    if options.mode != "diffusion":
+        fitted = [
+            _start(denoiser, index, request, options, max_length).request for index, request in enumerate(requests)
+        ]
+        return score_causally(denoiser, fitted, batch_size)
     if options.likelihood == "duel":
         ends = duel(denoiser, requests, options, batch_size=batch_size, max_length=max_length)
         return [(sum(end.log_probs), options.check_greedy and end.is_greedy) for end in ends]
     greedy = replace(options, likelihood="duel", unmasking="confidence", confidence_threshold=None)
-    trajectories = [_start(index, request, options, max_length) for index, request in enumerate(requests)]
+    trajectories = [_start(denoiser, index, request, options, max_length) for index, request in enumerate(requests)]
+    if options.likelihood == "confidence":
+        ends = [
+            replace(trajectory, masked=list(trajectory.masked), order=[], log_probs=[]) for trajectory in trajectories
+        ]
+        _walk(denoiser, ends, options, batch_size)
+        if options.check_greedy:
+            _walk(denoiser, trajectories, greedy, batch_size, while_greedy=True)
+        flags = [options.check_greedy and trajectory.is_greedy for trajectory in trajectories]
+        return [(sum(end.log_probs), flag) for end, flag in zip(ends, flags, strict=True)]
     log_likelihoods = [0.0] * len(requests)
 
     def estimate(request: LikelihoodRequest) -> list[Corruption]:
@@ -101,7 +121,7 @@ def duel(
     """
     if unmasking_rule(options.unmasking).is_random:
         raise without_duel(options.unmasking)
-    trajectories = [_start(index, request, options, max_length) for index, request in enumerate(requests)]
+    trajectories = [_start(denoiser, index, request, options, max_length) for index, request in enumerate(requests)]
     if denoiser.attention.is_block_causal:
         fitted = [trajectory.request for trajectory in trajectories]
         _, blocks = score_blocks(denoiser, fitted, options, None, options, batch_size=batch_size)
@@ -110,9 +130,38 @@ def duel(
     return trajectories
 
 
-def _start(index: int, request: LikelihoodRequest, options: LikelihoodOptions, max_length: int) -> Trajectory:
+def _check(denoiser: Denoiser, requests: Sequence[LikelihoodRequest], options: LikelihoodOptions) -> None:
+    """Raises OptionError for what the model, or a part of a text, cannot be scored with."""
+    attention = denoiser.attention
+    if options.mode != "diffusion":
+        if not attention.causal_context:
+            raise OptionError(f"mode must be diffusion for a model that is not causal too, not {options.mode}")
+        if options.n_masks != "auto" or options.cfg_scale or options.eos_after or options.likelihood != "auto":
+            raise OptionError(f"mode={options.mode} has no masks: leave out n_masks, cfg_scale, eos_after, likelihood")
+    elif attention.causal_context:
+        raise OptionError("mode must be ar for the likelihoods of a model with a causal context, not diffusion")
+    if attention.is_block_causal and (options.eos_after or options.likelihood == "confidence"):
+        what = "eos_after=true" if options.eos_after else "likelihood=confidence"
+        raise OptionError(f"{what} does not work with block-causal attention; full attention is needed")
+    if options.likelihood == "confidence" and any(request.of_text for request in requests):
+        raise OptionError("likelihood=confidence is no likelihood of a text: it ranks answers; use auto, mc or chain")
+
+
+def _eos_id(denoiser: Denoiser) -> int:
+    """The config's end of text. Raises OptionError where there is none."""
+    named = denoiser.model.config.eos_token_id
+    found = named[0] if isinstance(named, list) else named
+    if found is None:
+        raise OptionError("eos_after must be false for a checkpoint whose config names no end-of-text token")
+    return int(found)
+
+
+def _start(
+    denoiser: Denoiser, index: int, request: LikelihoodRequest, options: LikelihoodOptions, max_length: int
+) -> Trajectory:
     cut = truncated_tokens(request, options, max_length)
-    fitted = replace(request, context_ids=request.context_ids[cut:])
+    after_ids = (_eos_id(denoiser),) if options.eos_after else ()
+    fitted = replace(request, context_ids=request.context_ids[cut:], after_ids=after_ids)
     if options.likelihood == "duel" and options.unmasking != "left_to_right" and not fitted.context_ids:
         raise OptionError(
             f"likelihood=duel with unmasking={options.unmasking} needs a context of at least one token, as on masks "

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from mdlm_lm_eval.likelihood.passes import LikelihoodCanvas
 from mdlm_lm_eval.model.denoiser import Denoiser
+from mdlm_lm_eval.model.devices import to_device
 from mdlm_lm_eval.model.kv_cache import CanvasCache
 
 # What a column of a row is; windows have numbers from 1.
@@ -89,7 +90,7 @@ class FinishedBlocks:
         table = [
             [*row, *columns, *[pad] * (width - len(columns))] for row, columns in zip(finished, of_windows, strict=True)
         ]
-        keys = torch.tensor(table).to(self.denoiser.device)  # [R, T + W, 6]
+        keys = to_device(torch.tensor(table), self.denoiser.device)  # [R, T + W, 6]
         start = self.length if self.is_remembered else 0
         queries = keys[:, start:]
         self.is_remembered = self.cache is not None
@@ -100,10 +101,11 @@ class FinishedBlocks:
             queries[..., 0],
             columns_run,
             _sees(queries, keys),
-            torch.tensor(rows).to(keys.device),
-            offsets.to(keys.device),
+            to_device(torch.tensor(rows), keys.device),
+            to_device(offsets, keys.device),
             position_ids=queries[..., 1],
             cache=self.cache,
+            n_seen=keys.shape[1],
             cfg_scale=cfg_scale,
             prompt_mask=queries[..., 5].bool(),
         )

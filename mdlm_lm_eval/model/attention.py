@@ -14,20 +14,43 @@ class AttentionPattern:
     block_length: tokens of a block; None for full attention.
     blocks_from: where blocks are counted from: the first token of a row (LLaDA2.x, SDAR, Fast-dLLM v2), or the end of
         its prompt, so that the prompt's first block is the short one (A2D).
+    whole_prompt: whether the prompt is one block, of blocks that are counted from its end.
+    causal_context: whether the prompt and finished blocks are attended causally, and only the block that is denoised
+        sees itself whole (Nemotron-Labs-Diffusion). Keys and values of a block change when it is finished, and what is
+        finished predicts the token behind it.
+    whole_blocks: whether canvases end with a whole block, as the tokens of a block share experts (LLaDA2.2).
     """
 
     block_length: int | None = None
     blocks_from: Literal["row_start", "prompt_end"] = "row_start"
+    whole_prompt: bool = False
+    causal_context: bool = False
+    whole_blocks: bool = False
 
     @property
     def is_block_causal(self) -> bool:
         """Whether finished blocks never see what comes after them, so that their keys and values stay exact."""
         return self.block_length is not None
 
+    def order_of(self, positions: "Tensor", prompt_lengths: "Tensor") -> "Tensor":
+        """Order [B, T] of `positions` [B, T], with `prompt_lengths` [B, 1]: each sees those of its own or a lower one.
+
+        With a causal context a canvas ends with the block that is denoised; one without tokens behind its prompt is
+        attended causally throughout.
+        """
+        if not self.causal_context or self.block_length is None:
+            return self.block_of(positions, prompt_lengths)
+        block = (positions - prompt_lengths) // self.block_length  # negative in the prompt
+        is_last = (block >= 0) & (block == block.amax(1, keepdim=True))
+        return positions.masked_fill(is_last, positions.shape[1])
+
     def block_of(self, position: Any, prompt_length: Any = 0) -> Any:
         """Number of the block that a position is in, of a row with so many tokens of prompt; integers or tensors."""
         if self.block_length is None:
             return position * 0
+        if self.whole_prompt:
+            number = (position - prompt_length) // self.block_length + 1
+            return number * (number > 0)
         shift = -prompt_length % self.block_length if self.blocks_from == "prompt_end" else 0
         return (position + shift) // self.block_length
 

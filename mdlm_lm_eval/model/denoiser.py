@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from mdlm_lm_eval.model.attention import FULL_ATTENTION, AttentionPattern, block_causal_mask
+from mdlm_lm_eval.model.grouped_attention import NAME, use_grouped_attention
 from mdlm_lm_eval.model.kv_cache import CanvasCache
 
 
@@ -46,6 +47,10 @@ class Denoiser:
         self.forward_passes = 0
         self.canvas_count = 0
         self._broadcast_mask = _may_broadcast_mask(model.config)
+        use_grouped_attention(model.config)
+        if self.device.type == "cuda":
+            # It plans anew, in tens of milliseconds, for every shape; others take a shape as it comes.
+            torch.backends.cuda.enable_cudnn_sdp(False)
         # No pass continues another: a cache would hold every layer's keys and values for nothing.
         self._without_cache = {"use_cache": False} if _takes(model, "use_cache") else {}
 
@@ -148,10 +153,10 @@ class Denoiser:
             prompt_lengths = input_ids.new_zeros(len(input_ids))
         real = torch.ones_like(input_ids) if attention_mask is None else attention_mask
         position_ids = (real.cumsum(1) - 1).clamp(min=0)  # [B, T]
-        block = self.attention.block_of(position_ids, prompt_lengths[:, None]).masked_fill(real == 0, -1)  # [B, T]
+        order = self.attention.order_of(position_ids, prompt_lengths[:, None]).masked_fill(real == 0, -1)  # [B, T]
         if self.shift:
             positions = positions - (position_ids.flatten()[positions] != 0).long()
-        mask = self._as_attention_takes_it(block_causal_mask(block))
+        mask = self._as_attention_takes_it(block_causal_mask(order))
         return self._forward(
             positions, input_ids=input_ids, attention_mask=mask, position_ids=position_ids, **self._without_cache
         )
@@ -160,21 +165,24 @@ class Denoiser:
         self,
         input_ids: Tensor,
         columns: Tensor,
-        sees: Tensor,
+        sees: Tensor | None,
         rows: Tensor,
         offsets: Tensor,
         *,
         position_ids: Tensor | None = None,
         cache: CanvasCache | None = None,
+        cache_rows: Tensor | None = None,
+        n_seen: int | None = None,
         cfg_scale: float = 0.0,
         prompt_mask: Tensor | None = None,
     ) -> Tensor:
         """Logits [N, V] from a pass over a window of each canvas, against the remembered keys and values of the rest.
 
         `input_ids` [B, W] are the tokens at `columns` [B, W] of the canvases, which begin at column 0 without padding;
-        `sees` [B, W, K] says which of the first K columns each of them sees. `position_ids` [B, W] are given where
-        several columns hold copies of one position. `cache` remembers what was computed for
-        the window (it has 2 B rows under guidance); without one the window has to be the first K columns. The logits
+        `sees` [B, W, K], or [B, 1, K] where all of a window see the same, says which of K columns each of them sees,
+        None all of them. `position_ids` [B, W] are given where several columns hold copies of one position. `cache`
+        remembers what was computed for the window, in its rows `cache_rows` [B] or in all of them (2 B under guidance).
+        The K columns are its first `n_seen`, or where that is None, as without a cache, the window itself. The logits
         are those of the tokens at `offsets` [N] in the windows of `rows` [N]; of a model whose logits are shifted, W is
         the first token behind the window, and 0 keeps its own output, as nothing on its left is computed.
         """
@@ -183,13 +191,13 @@ class Denoiser:
             input_ids = self._and_unconditional(input_ids, prompt_mask)
             position_ids = position_ids.repeat(2, 1)
             rows, offsets = torch.cat([rows, rows + len(columns)]), offsets.repeat(2)
-            columns, sees = columns.repeat(2, 1), sees.repeat(2, 1, 1)
+            columns, sees = columns.repeat(2, 1), None if sees is None else sees.repeat(2, 1, 1)
         outputs = rows * input_ids.shape[1] + ((offsets - 1).clamp(min=0) if self.shift else offsets)
         remembered: dict[str, Any] = self._without_cache
         if cache is not None:
-            cache.move_to(columns, sees.shape[-1])
+            cache.move_to(columns, n_seen, cache_rows)
             remembered = {"past_key_values": cache, "use_cache": True}
-        mask = self._as_attention_takes_it(sees[:, None])
+        mask = None if sees is None else self._as_attention_takes_it(sees[:, None])
         with torch.no_grad():
             logits = self._forward(
                 outputs, input_ids=input_ids, attention_mask=mask, position_ids=position_ids, **remembered
@@ -244,7 +252,7 @@ def _may_broadcast_mask(config: Any) -> bool:
     """
     settings = config.to_dict()
     return (
-        config._attn_implementation == "sdpa"
+        config._attn_implementation in ("sdpa", NAME)
         and settings.get("is_causal") is False
         and settings.get("diffusion_family") != "remote"
         and settings.get("sliding_window") is None

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 
 def best_device() -> str:
@@ -32,6 +33,14 @@ def share_cpu_among_processes() -> None:
     """
     if int(os.environ.get("WORLD_SIZE", "1")) > 1 and best_device() == "cpu":
         os.environ.setdefault("ACCELERATE_USE_CPU", "true")
+
+
+def to_device(values: Tensor, device: torch.device) -> Tensor:
+    """A tensor of the host on a device; to a GPU from pinned memory, so that nothing waits for the copy."""
+    if device.type != "cuda":
+        return values.to(device)
+    pinned = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
+    return pinned.copy_(values).to(device, non_blocking=True)
 
 
 @dataclass

@@ -15,39 +15,43 @@ class CanvasLayer(CacheLayerMixin):
     runs: rows may be at different columns, and nothing else is copied.
     """
 
-    def __init__(self, width: int) -> None:
+    def __init__(self, width: int, n_rows: int | None) -> None:
         super().__init__()
-        self.width = width
+        self.n_rows, self.width = n_rows, width
         self.columns = torch.empty(0, 0, dtype=torch.long)  # [B, W], of the pass to come
-        self.n_seen = 0
+        self.rows: Tensor | None = None  # [B] of these, None for all
+        self.n_seen: int | None = 0  # None: those that the pass itself runs
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
         """Zeros: what was never run is masked, and masked numbers must be finite."""
         batch, heads, _, size = key_states.shape
-        self.keys = key_states.new_zeros(batch, heads, self.width, size)
-        self.values = value_states.new_zeros(batch, heads, self.width, value_states.shape[-1])
+        self.n_rows = self.n_rows or batch
+        self.keys = key_states.new_zeros(self.n_rows, heads, self.width, size)
+        self.values = value_states.new_zeros(self.n_rows, heads, self.width, value_states.shape[-1])
         self.is_initialized = True
 
     def update(self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
-        """Writes the window's keys and values [B, H, W, D]; the keys and values of the first K columns."""
+        """Writes the window's keys and values [B, H, W, D]; the keys and values that it sees."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
-        rows = torch.arange(len(self.columns), device=self.columns.device)[:, None]
-        seen = []
+        rows = torch.arange(len(self.columns), device=self.columns.device) if self.rows is None else self.rows
         for remembered, new in ((self.keys, key_states), (self.values, value_states)):
-            remembered[rows, :, self.columns] = new.transpose(1, 2)
-            seen.append(remembered[:, :, : self.n_seen])
-        return seen[0], seen[1]
+            remembered[rows[:, None], :, self.columns] = new.transpose(1, 2)
+        if self.n_seen is None:
+            return key_states, value_states
+        run = slice(None) if self.rows is None else self.rows
+        return self.keys[run, :, : self.n_seen], self.values[run, :, : self.n_seen]
 
     def keep(self, rows: Tensor) -> None:
         """Drops all other rows."""
         if self.is_initialized:
             rows = rows.to(self.keys.device)  # layers may lie on several
             self.keys, self.values = self.keys[rows], self.values[rows]
+        self.n_rows = len(rows)
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         """Not asked, as every pass brings its mask."""
-        return self.n_seen, 0
+        return self.n_seen or 0, 0
 
     def get_seq_length(self) -> int:
         """Not asked, as every pass brings its positions."""
@@ -59,16 +63,22 @@ class CanvasLayer(CacheLayerMixin):
 
 
 class CanvasCache(Cache):
-    """Keys and values of a batch of canvases of at most `width` columns, for each of a model's layers."""
+    """Keys and values of canvases of at most `width` columns, for each of a model's layers.
 
-    def __init__(self, n_layers: int, width: int) -> None:
-        self.canvas_layers = [CanvasLayer(width) for _ in range(n_layers)]
+    `n_rows` canvases, by default as many as the first pass runs.
+    """
+
+    def __init__(self, n_layers: int, width: int, n_rows: int | None = None) -> None:
+        self.canvas_layers = [CanvasLayer(width, n_rows) for _ in range(n_layers)]
         super().__init__(layers=list(self.canvas_layers))
 
-    def move_to(self, columns: Tensor, n_seen: int) -> None:
-        """The next pass runs these columns [B, W] and sees of the first `n_seen`."""
+    def move_to(self, columns: Tensor, n_seen: int | None, rows: Tensor | None = None) -> None:
+        """The next pass runs these columns [B, W] of `rows` [B] (None for all), and sees of the first `n_seen`.
+
+        Where that is None, it sees what it runs itself and nothing that is remembered.
+        """
         for layer in self.canvas_layers:
-            layer.columns, layer.n_seen = columns, n_seen
+            layer.columns, layer.n_seen, layer.rows = columns, n_seen, rows
 
     def keep(self, rows: Tensor) -> None:
         """Drops all other rows."""

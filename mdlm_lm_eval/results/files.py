@@ -34,18 +34,15 @@ def write_whole(path: Path, text: str) -> None:
 
 
 @contextmanager
-def whole_folder(path: Path, *, replaced: bool = False) -> Iterator[Path]:
-    """A new folder that becomes `path` if the block ends well; what a killed process left of its own is removed.
-
-    Nothing may be at `path` unless it is to be `replaced`.
-    """
+def whole_folder(path: Path) -> Iterator[Path]:
+    """A new folder that replaces `path` if the block ends well; what a killed process left of its own is removed."""
     scratch, old = (path.with_name(f".{path.name}.{kind}") for kind in ("unfinished", "old"))
     for left in (scratch, old):
         shutil.rmtree(left, ignore_errors=True)
     scratch.mkdir(parents=True)
     try:
         yield scratch
-        if replaced:
+        if path.exists():
             os.replace(path, old)
         os.replace(scratch, path)
     finally:

@@ -9,14 +9,12 @@ import pandas as pd
 
 from mdlm_lm_eval.options import DecodingOptions, LikelihoodOptions, defaults_of, silent_names
 from mdlm_lm_eval.results.files import UnusableFile
-from mdlm_lm_eval.results.result_file import ResultFile, TaskResult, find_result_files, read_result_file
-from mdlm_lm_eval.results.suite import cluster_of
+from mdlm_lm_eval.results.result_file import LM_EVAL_SEEDS, ResultFile, TaskResult, find_result_files, read_result_file
 
 DECODING, LIKELIHOOD = defaults_of(DecodingOptions), defaults_of(LikelihoodOptions)
 # Options that say how many masks or fillers there are: axes of figures, and no part of `setting_without_masks`.
 MASKS = frozenset({"n_masks", "mask_ratio", "n_fillers", "filler"})
-LM_EVAL_SEEDS = (0, 1234, 1234, 1234)  # its defaults, of Python, numpy, torch and few-shot samples
-_DEFAULT_SEED = str(LM_EVAL_SEEDS[-1])
+_OF_FILE = ("model", "adapter", "dtype", "chat_template", "limit", "suite_hash", "date")
 # Model arguments that change no score, or that other columns have.
 _SILENT_ARGUMENTS = frozenset(
     "backend base_url batch_size cache_audit cache_dir data_parallel_size device device_map device_map_option dtype "  # noqa: SIM905
@@ -53,6 +51,25 @@ def read_folder(folder: Path, *, leave_out: Path | None = None) -> tuple[list[Re
     return files, left_out
 
 
+def benchmarks(frame: pd.DataFrame) -> pd.DataFrame:
+    """The rows at the top: groups, and tasks that are in no group, named `benchmark`. Accuracies become percent.
+
+    `in_words` is the score with half its interval, such as "70.5 ± 2.4".
+    """
+    top = frame[frame["group"] == ""].copy()
+    top["benchmark"] = top["task"] + " (" + top["metric"].str.removesuffix(",none") + ")"
+    factor = top["is_accuracy"].map({True: 100.0, False: 1.0})
+    for name in ("score", "low", "high"):
+        top[name] = top[name].astype(float) * factor
+    top["in_words"] = [_in_words(row.score, row.high - row.score, row.is_accuracy) for row in top.itertuples()]
+    return top
+
+
+def _in_words(score: float, half: float, is_accuracy: bool) -> str:
+    digits = ".1f" if is_accuracy else ".4g"
+    return f"{score:{digits}}" + (f" ± {half:{digits}}" if half > 0 else "")
+
+
 def frame_of(files: Iterable[ResultFile]) -> pd.DataFrame:
     """The same of files that have been read."""
     return pd.DataFrame([row for file in files for row in rows_of(file)])
@@ -63,33 +80,24 @@ def rows_of(file: ResultFile) -> Iterable[dict[str, Any]]:
     mdlm = file.mdlm or {}
     facts = {
         "file": file.path,
-        "model": file.model,
-        "adapter": file.adapter,
+        **{name: getattr(file, name) for name in _OF_FILE},
         "family": mdlm.get("family", file.model_kind),
         "weights": mdlm.get("weights"),
         "adapter_weights": mdlm.get("adapter_weights"),
-        "dtype": file.dtype,
-        "device": mdlm.get("device_name", file.run_options["device"]),
-        "chat_template": file.chat_template,
-        "limit": file.limit,
-        "suite_hash": file.suite_hash,
-        "date": file.date,
+        "device": mdlm.get("device_name", file.config.get("device")),
     }
     parent = {member: group for group in file.group_results for member in file.groups[group]}
     for result in [*file.tasks.values(), *file.group_results.values()]:
         is_group = result.name in file.groups
-        low, high = result.asked_masks or (None, None)
-        requests, passes = result.cost.get("requests"), result.cost.get("forward_passes")
-        memory = result.cost.get("peak_memory_bytes")
+        low, high = result.effective.get("asked_masks", (None, None))
+        requests, passes, memory = map(result.cost.get, ("requests", "forward_passes", "peak_memory_bytes"))
         of_task = {
             "task": result.name,
             "is_group": is_group,
             "group": parent.get(result.name, ""),
-            "cluster": cluster_of(result.name),
-            "version": result.version,
-            "shots": result.shots,
             "n": result.n_questions,
-            "truncated_prompts": result.truncated_prompts,
+            **{name: getattr(result, name) for name in ("version", "shots", "truncated_prompts")},
+            "fewshot_seed": file.config.get("fewshot_seed"),
             **{key: value for key, value in result.metadata.items() if key.startswith("fewshot_")},
             **result.options,
             "masks": low if low == high else None,
@@ -110,13 +118,18 @@ def setting_of(file: ResultFile, result: TaskResult, *, without: Collection[str]
 
     `without` are options that are left out. An option that this version does not know is named, too.
     """
-    return [*_options_in_words(file, result, without), *loading_of(file)]
+    revision, words = (file.mdlm or file.model_args).get("revision"), _options_in_words(file, result, without)
+    words += [f"revision={revision}"] if revision not in (None, "", "main") else []
+    words += [file.dtype] if file.dtype else []
+    words += [f"{name}={value}" for name, value in sorted(file.model_args.items()) if name not in _SILENT_ARGUMENTS]
+    words += [f"system instruction {file.system_instruction!r}"] if file.system_instruction else []
+    return words + (["chat template"] if file.chat_template else [])
 
 
 def _options_in_words(file: ResultFile, result: TaskResult, without: Collection[str]) -> list[str]:
     options, drop = dict(result.options), {*without, *silent_names(), "seed"}
     explicit = {*file.gen_kwargs, *(file.mdlm or {}).get("explicit_options", ())}
-    if result.output_type == "generate_until":
+    if result.config.get("output_type") == "generate_until":
         defaults: Mapping[str, Any] = DECODING
         if "masks_in_block" in result.effective:  # a block-diffusion model, whose own block length is its default
             options["block_length"] = result.effective["block_length"][1]
@@ -126,24 +139,15 @@ def _options_in_words(file: ResultFile, result: TaskResult, without: Collection[
     else:
         defaults, draws = LIKELIHOOD, options.get("likelihood") in ("auto", "mc")
         # Whether greedy decoding gives the continuation is a score where there is one continuation only.
-        drop |= {"check_greedy"} if result.output_type == "multiple_choice" else set()
+        drop |= {"check_greedy"} if result.config.get("output_type") == "multiple_choice" else set()
     words = [
         f"{name}={value}"
         for name, value in options.items()
         if name not in drop and value != defaults.get(name) and (value or defaults.get(name))
     ]
-    words += [f"seed={options['seed']}"] if draws and str(options.get("seed")) != _DEFAULT_SEED else []
-    if file.mdlm is None and result.output_type == "generate_until" and result.generation.get("do_sample"):
-        words.append(f"temperature={result.generation.get('temperature')}")
+    words += [f"seed={options['seed']}"] if draws and options.get("seed") != LM_EVAL_SEEDS[-1] else []
+    generation = result.config.get("generation_kwargs") or {}
+    if file.mdlm is None and generation.get("do_sample"):
+        words.append(f"temperature={generation.get('temperature')}")
     typed = {name: value for name, value in file.gen_kwargs.items() if name not in {*DECODING, "do_sample"}}
     return words + [f"{name}={value}" for name, value in typed.items()]
-
-
-def loading_of(file: ResultFile) -> list[str]:
-    """How the checkpoint was loaded and prompted, as far as that may change a score."""
-    revision = (file.mdlm or {}).get("revision") or file.model_args.get("revision")
-    words = [f"revision={revision}"] if revision not in (None, "", "main") else []
-    words += [file.dtype] if file.dtype else []
-    words += [f"{name}={value}" for name, value in sorted(file.model_args.items()) if name not in _SILENT_ARGUMENTS]
-    words += [f"system instruction {file.system_instruction!r}"] if file.system_instruction else []
-    return words + (["chat template"] if file.chat_template else [])

@@ -10,22 +10,16 @@ _MOST_POINTS_LOST = 5.0
 _PENALTY = 3.0
 
 
-def accuracy_under_parallelism(points: Sequence[Point], best: float) -> float:
+def accuracy_under_parallelism(points: Sequence[Point], best: float) -> float | None:
     """AUP of one method on one task (d3LLM, arXiv 2601.07568) from its (tokens per forward pass, accuracy in percent).
 
     The area under y W(y) over the tokens per pass, before the first point under y itself; W(y) = min(exp(-3 (1 - y /
     best)), 1), and `best` is the best accuracy of any method on the task. Points that lose more than 5 percentage
-    points against the slowest do not count. Raises ValueError without points, and where the fastest one loses more.
+    points against the slowest do not count. None without points, and where the fastest one loses more.
     """
-    if not points:
-        raise ValueError("AUP needs at least one point")
+    if not points or max(points)[1] < (least := min(points)[1] - _MOST_POINTS_LOST):
+        return None
     first, *rest = sorted(points)
-    least = first[1] - _MOST_POINTS_LOST
-    if rest and rest[-1][1] < least:
-        raise ValueError(
-            f"AUP is not defined: the fastest point has {rest[-1][1]:g}%, more than {_MOST_POINTS_LOST:g} points below "
-            f"the slowest one's {first[1]:g}%"
-        )
     area, before = first[0] * first[1], first
     for point in rest:
         if point[1] >= least:

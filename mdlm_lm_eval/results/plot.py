@@ -11,6 +11,7 @@ from matplotlib.ticker import FixedLocator, NullLocator
 
 from mdlm_lm_eval.options import APPROXIMATE_CACHES
 from mdlm_lm_eval.results.figure_style import COLOURS, MARKERS, figure_style
+from mdlm_lm_eval.results.frame import benchmarks
 from mdlm_lm_eval.results.parallelism import frontier as on_frontier
 
 _COSTS = {"tokens_per_pass": "tokens per forward pass", "seconds": "seconds per question"}
@@ -37,16 +38,6 @@ def frontier(frame: pd.DataFrame, cost: str = "tokens_per_pass") -> Figure | Non
     found = benchmarks(frame).dropna(subset=[cost])
     speeds = found.groupby("benchmark")[cost].transform("nunique")
     return _panels(found[speeds > 1], partial(_draw_frontier, cost=cost), _COSTS[cost])
-
-
-def benchmarks(frame: pd.DataFrame) -> pd.DataFrame:
-    """The rows at the top: groups, and tasks that are in no group, named `benchmark`. Accuracies become percent."""
-    top = frame[frame["group"] == ""].copy()
-    top["benchmark"] = top["task"] + " (" + top["metric"].str.removesuffix(",none") + ")"
-    factor = top["is_accuracy"].map({True: 100.0, False: 1.0})
-    for name in ("score", "low", "high"):
-        top[name] = top[name].astype(float) * factor
-    return top
 
 
 def who(row: pd.Series, frame: pd.DataFrame, columns: tuple[str, ...]) -> str:

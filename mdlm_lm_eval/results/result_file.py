@@ -1,7 +1,6 @@
 """lm-eval's result files: where they lie, and what is kept of one. Everybody who reads one reads it here."""
 
 import math
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -13,19 +12,18 @@ from mdlm_lm_eval.results.names import BUILT_IN, recorded_name
 from mdlm_lm_eval.results.statistics import Interval, interval_over_tasks
 from mdlm_lm_eval.results.suite import suite_task
 
+LM_EVAL_SEEDS = (0, 1234, 1234, 1234)  # its defaults, of Python, numpy, torch and few-shot samples
 _NORMAL_95 = 1.96
-
-_RUN_OPTIONS = ("batch_size", "device", "random_seed", "numpy_seed", "torch_seed", "fewshot_seed")
 
 
 @dataclass(frozen=True)
 class TaskResult:
     """What one task or group reports. Metrics are named as lm-eval does, `metric,filter`.
 
-    `generation` is the task's generation_kwargs. Of `--model mdlm` only: `options` are the decoding or likelihood
-    options in effect, `asked_masks` the fewest and the most masks that were asked for, `effective` the ranges that it
-    recorded, such as steps -> (1, 1), `cost` what the answers took, `audit` what `cache_audit` found.
-    `truncated_prompts` of its prompts did not fit into the model's context and lost their beginning.
+    `config` is the task's own. Of `--model mdlm` only: `options` are the decoding or likelihood options in effect,
+    `effective` the ranges that it recorded, such as steps -> (1, 1) and asked_masks -> the fewest and the most masks
+    that were asked for, `cost` what the answers took, `audit` what `cache_audit` found. `truncated_prompts` of its
+    prompts did not fit into the model's context and lost their beginning.
     """
 
     name: str
@@ -36,16 +34,13 @@ class TaskResult:
     higher_is_better: Mapping[str, bool]
     n_questions: int
     n_original: int
-    output_type: str
-    generation: Mapping[str, Any]
+    config: Mapping[str, Any]
     metadata: Mapping[str, Any]
     options: Mapping[str, Any]
-    asked_masks: tuple[int, int] | None
     effective: Mapping[str, tuple[int, int]]
     cost: Mapping[str, float]
     audit: Mapping[str, Any]
     truncated_prompts: int
-    unsafe_code: bool
 
     def is_accuracy(self, metric: str) -> bool:
         """Whether this score is a share from 0 to 1 of which more is better."""
@@ -56,39 +51,29 @@ class TaskResult:
 class ResultFile:
     """One result file. `groups` are lm-eval's groups with their members, `mdlm` is what `--model mdlm` recorded.
 
-    `folders` are model and adapter ("" for none) as they were given; `model` and `adapter` are their names.
+    `config` is lm-eval's own; `model` is `built-in`, a hub id or a folder's last part, `adapter` likewise.
     """
 
     path: str
+    config: Mapping[str, Any]
     model_kind: str
+    model: str
+    adapter: str | None
     model_args: Mapping[str, Any]
     gen_kwargs: Mapping[str, Any]
     mdlm: Mapping[str, Any] | None
     sweep: Mapping[str, Any]
-    run_options: Mapping[str, Any]
     dtype: str
-    parameters: int | None
     limit: float | None
     chat_template: bool
     fewshot_as_multiturn: bool
     system_instruction: str | None
-    versions: Mapping[str, str]
+    versions: Mapping[str, str | None]
     date: str
     suite_hash: str | None
-    folders: tuple[str, str]
     tasks: Mapping[str, TaskResult]
     group_results: Mapping[str, TaskResult]
     groups: Mapping[str, tuple[str, ...]]
-
-    @property
-    def model(self) -> str:
-        """`built-in`, a hub id, or a folder's last part."""
-        return recorded_name(self.folders[0]) if self.folders[0] else self.model_kind
-
-    @property
-    def adapter(self) -> str | None:
-        """Likewise."""
-        return recorded_name(self.folders[1]) if self.folders[1] else None
 
     def interval(self, result: TaskResult, metric: str) -> Interval:
         """A score with its 95% interval: over tasks, clustered by word rule, for groups of the few-shot suite; else
@@ -104,13 +89,8 @@ class ResultFile:
 
 def find_result_files(folder: Path, *, leave_out: Path | None = None) -> list[Path]:
     """All `*.json` files under `folder`, sorted, except hidden ones and those under `leave_out`."""
-    found = []
-    for parent, folders, names in os.walk(folder):
-        folders[:] = [
-            name for name in folders if not name.startswith(".") and Path(parent, name).resolve() != leave_out
-        ]
-        found += [Path(parent, name) for name in names if name.endswith(".json") and not name.startswith(".")]
-    return sorted(found)
+    found = [path for path in folder.rglob("*.json") if "/." not in f"/{path.relative_to(folder).as_posix()}"]
+    return sorted(path for path in found if not (leave_out and path.resolve().is_relative_to(leave_out)))
 
 
 def read_result_file(path: Path, name: str | None = None) -> ResultFile:
@@ -136,33 +116,26 @@ def _parse(content: Mapping[str, Any], name: str) -> ResultFile:
     groups = {group: tuple(members) for group, members in content.get("group_subtasks", {}).items() if members}
     tasks = {task: _task(content, task, mdlm or {}) for task in content["configs"]}
     limit = config.get("limit")
-    facts = dict(line.split(": ", 1) for line in (content.get("pretty_env_info") or "").splitlines() if ": " in line)
-    versions = {
-        "lm_eval": content.get("lm_eval_version"),
-        "mdlm_lm_eval": (mdlm or {}).get("package_version"),
-        "transformers": content.get("transformers_version"),
-        "torch": facts.get("PyTorch version"),
-        "python": facts.get("Python version", "").split(" ")[0],
-    }
-    model = next((arguments[key] for key in ("pretrained", "model", "path") if arguments.get(key)), "")
+    given = next((arguments[key] for key in ("pretrained", "model", "path") if arguments.get(key)), config["model"])
+    model, adapter = (mdlm["pretrained"] or BUILT_IN, mdlm["adapter"]) if mdlm else (given, arguments.get("peft"))
     return ResultFile(
         path=name,
+        config=config,
         model_kind=config["model"],
+        model=recorded_name(model),
+        adapter=adapter and recorded_name(adapter),
         model_args=arguments,
         gen_kwargs=dict(config.get("gen_kwargs") or {}),
         mdlm=mdlm,
         sweep=config.get("mdlm_sweep") or {},
-        run_options={key: config.get(key) for key in _RUN_OPTIONS},
         dtype=str(config.get("model_dtype", "")).removeprefix("torch."),
-        parameters=config.get("model_num_parameters"),
         limit=None if limit is None or all(t.n_questions == t.n_original for t in tasks.values()) else float(limit),
         chat_template=bool(content.get("chat_template")),
         fewshot_as_multiturn=bool(content.get("fewshot_as_multiturn")),
         system_instruction=content.get("system_instruction") or None,
-        versions={package: str(version) for package, version in versions.items() if version},
+        versions={package: content.get(f"{package}_version") for package in ("lm_eval", "transformers")},
         date=datetime.fromtimestamp(content["date"], UTC).isoformat(timespec="seconds") if "date" in content else "",
         suite_hash=((mdlm or {}).get("task_suite") or {}).get("sha256"),
-        folders=(mdlm["pretrained"] or BUILT_IN, mdlm["adapter"] or "") if mdlm else (model, arguments.get("peft", "")),
         tasks=tasks,
         group_results={group: _group(content, group, groups, tasks) for group in content.get("groups", {})},
         groups=groups,
@@ -179,16 +152,13 @@ def _task(content: Mapping[str, Any], name: str, mdlm: Mapping[str, Any]) -> Tas
         shots=int(content["n-shot"][name]),
         n_questions=int(counts["effective"]),
         n_original=int(counts["original"]),
-        output_type=config.get("output_type", ""),
-        generation=config.get("generation_kwargs") or {},
+        config=config,
         metadata=config.get("metadata") or {},
         options=next((one["options"] for one in settings if name in one["tasks"]), {}),
-        asked_masks=tuple(recorded["asked_masks"]) if "asked_masks" in recorded else None,
         effective={key: (value[0], value[1]) for key, value in recorded.items() if isinstance(value, list)},
         cost={**recorded.get("cost", {}), **({"requests": recorded["requests"]} if "requests" in recorded else {})},
         audit=recorded.get("audit") or {},
         truncated_prompts=recorded.get("truncated_prompts", 0),
-        unsafe_code=bool(config.get("unsafe_code")),
         **_metrics(content["results"][name], content.get("higher_is_better", {}).get(name, {})),
     )
 
@@ -197,8 +167,7 @@ def _group(
     content: Mapping[str, Any], name: str, groups: Mapping[str, Sequence[str]], tasks: Mapping[str, TaskResult]
 ) -> TaskResult:
     members = [tasks[task] for task in leaves(name, groups)]
-    first, asked = members[0], [task.asked_masks for task in members if task.asked_masks]
-    costs = [task.cost for task in members]
+    first, ranges, costs = members[0], [task.effective for task in members], [task.cost for task in members]
     return replace(
         first,
         name=name,
@@ -206,10 +175,9 @@ def _group(
         n_questions=sum(task.n_questions for task in members),
         n_original=sum(task.n_original for task in members),
         metadata={},
-        asked_masks=(min(low for low, _ in asked), max(high for _, high in asked)) if asked else None,
         effective={
-            key: (min(task.effective[key][0] for task in members), max(task.effective[key][1] for task in members))
-            for key in set(first.effective).intersection(*(task.effective for task in members))
+            key: (min(of[key][0] for of in ranges), max(of[key][1] for of in ranges))
+            for key in set(first.effective).intersection(*ranges)
         },
         cost={
             key: (max if key == "peak_memory_bytes" else sum)(cost[key] for cost in costs)
@@ -223,14 +191,10 @@ def _group(
 
 
 def _metrics(result: Mapping[str, Any], higher_is_better: Mapping[str, bool]) -> dict[str, Any]:
-    values = {
-        key: float(value)
-        for key, value in result.items()
-        if "," in key and isinstance(value, int | float) and math.isfinite(value)
-    }
-    errors = {key: value for key, value in values.items() if "_stderr," in key}
+    values = {key: value for key, value in result.items() if "," in key and isinstance(value, int | float)}
+    finite = {key: float(value) for key, value in values.items() if math.isfinite(value)}
     return {
-        "metrics": {key: value for key, value in values.items() if key not in errors},
-        "standard_errors": {key.replace("_stderr,", ","): value for key, value in errors.items()},
+        "metrics": {key: value for key, value in finite.items() if "_stderr," not in key},
+        "standard_errors": {key.replace("_stderr,", ","): value for key, value in finite.items() if "_stderr," in key},
         "higher_is_better": higher_is_better,
     }

@@ -3,7 +3,7 @@
 import gzip
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -38,18 +38,3 @@ def read_scores(path: Path) -> Mapping[str, Mapping[Question, float]]:
                 question = int(sample["doc_id"]), str(sample["doc_hash"])
                 scores[f"{metric},{sample['filter']}"][question] = float(sample[metric])
     return scores
-
-
-def pair_accuracy(samples: Iterable[Mapping[str, Any]], metric: str = "exact_match") -> tuple[float, int]:
-    """Share of the sets of `mdlm_rules` whose three askings are all right, and the number of sets.
-
-    `samples` are the lines of all 16 tasks together. Sets that were not asked three times (`--limit`) do not count.
-    Raises ValueError where no set was.
-    """
-    askings: dict[str, list[float]] = defaultdict(list)
-    for sample in samples:
-        askings[sample["doc"]["set"]].append(sample[metric])
-    whole = [min(scores) for scores in askings.values() if len(scores) == 3]
-    if not whole:
-        raise ValueError("no set was asked under all three of its rules")
-    return sum(whole) / len(whole), len(whole)

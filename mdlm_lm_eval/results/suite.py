@@ -13,17 +13,8 @@ from mdlm_lm_eval import tasks_path
 
 # The suite within the tasks folder; other tasks there have versions of their own.
 _TASK_FOLDERS = ("context", "slot", "position", "locality", "rules")
-_SOURCES = (
-    "words",
-    "few_shot.py",
-    "prompts.py",
-    "questions.py",
-    "rule_sets.py",
-    "settings.py",
-    "_suite_yaml",
-    "_open_ended_yaml",
-    "_fixed_slot_yaml",
-)
+_PYTHON = ("few_shot", "prompts", "questions", "rule_sets", "settings")
+_SOURCES = ("words", "_suite_yaml", "_open_ended_yaml", "_fixed_slot_yaml", *(f"{name}.py" for name in _PYTHON))
 _NAME = re.compile(
     r"mdlm_(?P<rules>rules_)?(?P<task>[a-z]+_[a-z]+?)"
     r"(?P<slot>_slot)?((_(?P<question>left|middle|right))?_pos(?P<position>\d+))?"

@@ -61,8 +61,7 @@ class Claims:
 
     def finish(self, cell: Cell, files: Mapping[str, bytes]) -> None:
         """Puts a cell's files in their place. Its lock must be held."""
-        folder = self.output / self.sweep.name(cell)
-        with whole_folder(folder, replaced=folder.exists()) as unfinished:
+        with whole_folder(self.output / self.sweep.name(cell)) as unfinished:
             for name, content in files.items():
                 (unfinished / name).write_bytes(content)
         self.own += 1

@@ -1,8 +1,6 @@
 """What a sweep runs: grids of settings, spelled out into cells before anything is loaded."""
 
-import json
 import re
-import shlex
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
@@ -12,6 +10,7 @@ from typing import Any
 
 from lm_eval._cli.utils import handle_cli_value_string
 
+from mdlm_lm_eval.command_line import lm_eval_command
 from mdlm_lm_eval.default_model import BUILT_IN
 from mdlm_lm_eval.options import (
     DecodingOptions,
@@ -21,9 +20,9 @@ from mdlm_lm_eval.options import (
     options_of,
     unknown_option,
 )
+from mdlm_lm_eval.results.result_file import LM_EVAL_SEEDS
 from mdlm_lm_eval.tasks.settings import check_metadata
 
-LM_EVAL_SEEDS = (0, 1234, 1234, 1234)  # of Python, numpy, torch and few-shot samples
 # Name -> its declaration, in the order in which folders name them. `seed` is an axis of its own, as `lm_eval --seed`.
 OPTIONS = {each.name: each for kind in (DecodingOptions, LikelihoodOptions) for each in options_of(kind)}
 OPTIONS |= {each.name: each for each in options_of(DecodingOptions)}  # of those that both have
@@ -95,19 +94,21 @@ class Sweep:
 
     def command(self, cell: Cell) -> str:
         """The `lm_eval` command of the very same run."""
-        words = ["lm_eval", "--model", self.model, "--model_args", _typed_pairs(self.arguments(cell))]
-        words += ["--tasks", cell.task]
-        if self.gen_kwargs:
-            words += ["--gen_kwargs", _typed_pairs(self.gen_kwargs)]
-        if cell.metadata:
-            words += ["--metadata", *(f"{name}={value}" for name, value in cell.metadata.items())]
         shared = {name: getattr(self, name) for name in ("batch_size", "device", "include_path", "system_instruction")}
-        given = {"num_fewshot": cell.num_fewshot, "limit": self.limit, "seed": cell.seed, **shared}
-        for name, value in given.items():
-            words += [] if value is None else [f"--{name}", f"{value:g}" if isinstance(value, float) else str(value)]
-        template = self.apply_chat_template
-        words += ["--apply_chat_template"] * bool(template) + [str(template)] * isinstance(template, str)
-        return shlex.join(words + ["--confirm_run_unsafe_code"] * self.confirm_run_unsafe_code)
+        flags = {
+            "model": self.model,
+            "model_args": self.arguments(cell),
+            "tasks": cell.task,
+            "gen_kwargs": self.gen_kwargs,
+            "metadata": [f"{name}={value}" for name, value in cell.metadata.items()],
+            "num_fewshot": cell.num_fewshot,
+            "limit": self.limit,
+            "seed": cell.seed,
+            **shared,
+            "apply_chat_template": self.apply_chat_template,
+            "confirm_run_unsafe_code": self.confirm_run_unsafe_code,
+        }
+        return lm_eval_command(flags)
 
 
 # The others are the same in all cells.
@@ -195,13 +196,6 @@ def _values(name: str, value: Any) -> list[Any]:
     if not values:
         raise OptionError(f"{name} has no value; give at least one")
     return values
-
-
-def _typed_pairs(arguments: Mapping[str, Any]) -> str:
-    """`name=value,name=value`, or JSON where a value would not survive that."""
-    if any(isinstance(value, (dict, list)) or set(str(value)) & set(",={") for value in arguments.values()):
-        return json.dumps(arguments)
-    return ",".join(f"{name}={value}" for name, value in arguments.items())
 
 
 def _checkpoint_name(name: str) -> str:

@@ -215,9 +215,6 @@ def _written(tracker: EvaluationTracker, results: dict[str, Any], samples: dict[
             tracker.save_results_samples(task, of_task)
         files = {path.name.replace(tracker.date_id, "cell"): path.read_bytes() for path in Path(folder).iterdir()}
     json.loads(files[RESULT_FILE])  # the tracker only logs what it could not write
-    for task, of_task in samples.items():
-        if files[f"samples_{task}_cell.jsonl"].count(b"\n") != len(of_task):
-            raise OSError(f"the samples of {task} could not be written whole to {tempfile.gettempdir()}")
     return files
 
 

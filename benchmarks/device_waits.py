@@ -1,0 +1,843 @@
+# ruff: noqa: C408, E501, B023, E731, SIM102, RUF059
+"""Counts, on a CPU, what each decoding mode would make a CUDA device wait for.
+
+    OMP_NUM_THREADS=1 python benchmarks/device_waits.py            # all tables
+    ... device_waits.py --only cache         # rows whose name holds this
+    ... device_waits.py --where dual         # also: which source lines (of mdlm_lm_eval, transformers) cause each event
+    ... device_waits.py --plans              # attention plans of an evaluation whose rows leave as they finish
+    ... device_waits.py --host               # host time of a pass: outside the model, and of a 32-layer forward
+
+How: every tensor "on the device" is a wrapper (`OnDevice`) that says device=cuda:0 and computes with a CPU tensor. A
+TorchFunctionMode turns factories and `.to("cuda")` into such wrappers; __torch_dispatch__ sees every ATen operation.
+
+D2H   the host waits for the device: .item()/bool()/int(), .tolist(), .cpu(), nonzero, boolean index, masked_select, ...
+H2D   blocking copies host -> device: `.to(device)` without pinned memory + non_blocking, torch.tensor(..., device=).
+      PyTorch runs them as memcpy_and_sync (ATen/native/cuda/Copy.cu): each one waits for the stream too.
+H2Da  copies that are not waited for (pinned + non_blocking, CPU index tensors).
+D2Ha  the same from the device: the host reads the copy a pass later.
+out   kernels launched outside the model's forward, in the pass; in: inside it.
+plans distinct attention problems (sizes and strides of Q, K, mask): on Hopper, torch>=2.10 takes cuDNN attention first,
+      which builds a plan of tens of ms for each of them.
+"""
+
+import argparse
+import collections
+import contextlib
+import time
+import traceback
+from random import Random
+
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_map
+
+FAKE = torch.device("cuda:0")
+VIEWS = {
+    "view",
+    "_unsafe_view",
+    "reshape",
+    "_reshape_alias",
+    "expand",
+    "slice",
+    "select",
+    "transpose",
+    "permute",
+    "t",
+    "unsqueeze",
+    "squeeze",
+    "unbind",
+    "split",
+    "split_with_sizes",
+    "chunk",
+    "detach",
+    "alias",
+    "as_strided",
+    "lift_fresh",
+    "view_as",
+    "unfold",
+    "diagonal",
+    "narrow",
+    "empty",
+    "empty_like",
+    "empty_strided",
+    "new_empty",
+    "new_empty_strided",
+    "_fused_sdp_choice",
+    "sym_size",
+    "sym_stride",
+    "is_same_size",
+    "_to_copy_noop",
+}
+WAITS = {
+    "_local_scalar_dense",
+    "is_nonzero",
+    "nonzero",
+    "equal",
+    "masked_select",
+    "unique",
+    "_unique2",
+    "unique_dim",
+    "unique_consecutive",
+    "argwhere",
+    "bincount",
+}
+
+
+class Counter:
+    def __init__(self):
+        self.clear()
+        self.zone = "out"
+        self.quiet = 0
+
+    def clear(self):
+        self.n = collections.Counter()
+        self.bytes = collections.Counter()
+        self.where = collections.Counter()
+        self.ops = collections.Counter()
+        self.plans = set()
+        self.masks = collections.Counter()
+
+    def add(self, kind, what, nbytes=0):
+        if self.quiet:
+            return
+        self.n[kind, self.zone] += 1
+        self.bytes[kind] += nbytes
+        if kind != "kernel":
+            self.where[kind, what, self.zone, place() if WHERE else ""] += 1
+        else:
+            self.ops[what, self.zone] += 1
+
+
+C = Counter()
+PINNED: set[int] = set()
+
+
+def place():
+    for frame in reversed(traceback.extract_stack()):
+        for part in ("mdlm_lm_eval/", "mdlm_finetune/", "transformers/", "peft/"):
+            if part in frame.filename and "device_waits" not in frame.filename:
+                return f"{part}{frame.filename.rsplit(part, 1)[1]}:{frame.lineno}"
+    return "?"
+
+
+class OnDevice(torch.Tensor):
+    @staticmethod
+    def __new__(cls, elem, requires_grad=False):
+        made = torch.Tensor._make_wrapper_subclass(
+            cls,
+            elem.size(),
+            strides=elem.stride(),
+            storage_offset=elem.storage_offset(),
+            dtype=elem.dtype,
+            device="cpu",
+            requires_grad=requires_grad,
+        )
+        made.elem = elem
+        return made
+
+    def __repr__(self):
+        return f"OnDevice({self.elem})"
+
+    @property
+    def device(self):
+        return FAKE
+
+    @property
+    def is_cuda(self):
+        return True
+
+    @property
+    def is_cpu(self):
+        return False
+
+    __torch_function__ = torch._C._disabled_torch_function_impl
+
+    @classmethod
+    def __torch_dispatch__(cls, op, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        name = op.overloadpacket.__name__
+        flat = [x for x in torch.utils._pytree.tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
+        if name == "copy_" and not isinstance(args[0], OnDevice):
+            is_async = (kwargs.get("non_blocking") or args[2:3] == (True,)) and id(args[0]) in PINNED
+            C.add("D2Ha" if is_async else "D2H", "copy_(to host)", args[0].nbytes)
+            return args[0].copy_(args[1].elem)
+        for x in flat:
+            if not isinstance(x, OnDevice) and x.dim() > 0:  # CPU index tensors, or a bug
+                C.add("H2Da", f"{name}(cpu tensor)", x.nbytes)
+        if name in WAITS:
+            C.add("D2H", name)
+        elif name in ("index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index") and any(
+            i is not None and i.dtype in (torch.bool, torch.uint8) for i in args[1]
+        ):
+            values = args[2] if name.startswith(("index_put", "_index_put")) else None
+            if not (values is not None and values.numel() == 1 and len(args[1]) == 1):  # that one is masked_fill
+                C.add("D2H", f"{name}(bool)")
+        elif name == "repeat_interleave" and flat:
+            C.add("D2H", name)
+        elif name not in VIEWS:
+            C.add("kernel", name)
+        if kwargs.get("device") is not None and torch.device(kwargs["device"]).type == "cpu" and name == "_to_copy":
+            pass
+        kwargs = {k: ("cpu" if k == "device" and v is not None else v) for k, v in kwargs.items() if k != "pin_memory"}
+        unwrap = lambda x: x.elem if isinstance(x, OnDevice) else x
+        if name == "histc":
+            args = (args[0].elem.float(), *args[1:])
+        out = op(*tree_map(unwrap, args), **tree_map(unwrap, kwargs))
+        if (name.endswith("_") and not name.startswith("_")) or name in ("_index_put_impl_",):
+            if isinstance(args[0], OnDevice) and out is args[0].elem:
+                return args[0]
+        return tree_map(lambda x: OnDevice(x) if isinstance(x, torch.Tensor) else x, out)
+
+
+class NoEvent:
+    """What is recorded after a copy to the host; waiting for it a pass later costs nothing."""
+
+    def synchronize(self):
+        pass
+
+
+def is_fake(device):
+    return device is not None and not isinstance(device, int) and torch.device(device).type == "cuda"
+
+
+def put(x, non_blocking=False, pinned=False):
+    if isinstance(x, OnDevice):
+        return x
+    C.add("H2Da" if non_blocking and pinned else "H2D", "to(device)", x.nbytes)
+    return OnDevice(x.detach().clone())
+
+
+class Interceptor(TorchFunctionMode):
+    def __init__(self):
+        super().__init__()
+        self.pinned = PINNED
+        self._keep = []
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        kwargs = dict(kwargs or {})
+        if func is torch.nn.functional.scaled_dot_product_attention:
+            q, k, mask = args[0], args[1], kwargs.get("attn_mask")
+            key = (
+                tuple(q.shape),
+                tuple(k.shape),
+                tuple(k.stride()),
+                kwargs.get("is_causal"),
+                None if mask is None else (tuple(mask.shape), tuple(mask.stride()), str(mask.dtype)),
+            )
+            C.plans.add(key)
+            what = (
+                "none"
+                if mask is None
+                else f"{str(mask.dtype)[6:]}[{'B' if mask.shape[0] > 1 else 1},{mask.shape[1]},{'Q' if mask.shape[2] > 1 else 1},K]"
+            )
+            C.masks[what] += 1
+        if func in (torch.Tensor.to, torch.Tensor.cuda):
+            device = kwargs.get("device", args[1] if len(args) > 1 else None)
+            if isinstance(device, torch.Tensor):
+                device = device.device
+            if isinstance(device, (str, torch.device)):
+                if is_fake(device):
+                    x = args[0]
+                    if not isinstance(x, OnDevice):
+                        return put(x, kwargs.get("non_blocking", False), id(x) in self.pinned)
+                    rest = list(args[2:])
+                    kwargs.pop("device", None)
+                    return x if not rest and not kwargs.get("dtype") else func(x, *rest, **kwargs)
+                if isinstance(args[0], OnDevice):
+                    C.add("D2H", "to(cpu)", args[0].nbytes)
+                    return args[0].elem.clone()
+        if func in (torch.Tensor.cpu, torch.Tensor.numpy) and isinstance(args[0], OnDevice):
+            C.add("D2H", func.__name__, args[0].nbytes)
+            return func(args[0].elem)
+        if func is torch.Tensor.tolist and isinstance(args[0], OnDevice):
+            C.add("D2H", "tolist", args[0].nbytes)
+            return args[0].elem.tolist()
+        if func is torch.tensor and is_fake(kwargs.get("device")):
+            kwargs.pop("device")
+            return put(func(*args, **kwargs))
+        pin = kwargs.pop("pin_memory", False)
+        if is_fake(kwargs.get("device")):
+            kwargs["device"] = "cpu"
+            out = func(*args, **kwargs)
+            if not isinstance(out, OnDevice):
+                C.add("kernel", getattr(func, "__name__", str(func)))
+                out = OnDevice(out)
+            return out
+        out = func(*args, **kwargs)
+        if pin:
+            self.pinned.add(id(out))
+            self._keep.append(out)
+        return out
+
+
+def put_model(model):
+    """Parameters and buffers onto the fake device, uncounted."""
+    C.quiet += 1
+    for module in model.modules():
+        for name, p in list(module._parameters.items()):
+            if p is not None:
+                module._parameters[name] = torch.nn.Parameter(OnDevice(p.data), requires_grad=p.requires_grad)
+        for name, b in list(module._buffers.items()):
+            if b is not None:
+                module._buffers[name] = OnDevice(b)
+    C.quiet -= 1
+
+    def enter(*_):
+        C.zone = "in"
+
+    def leave(*_):
+        C.zone = "out"
+
+    model.register_forward_pre_hook(enter)
+    model.register_forward_hook(leave, always_call=True)
+    return model
+
+
+# Models
+
+
+def dense(layers=4, kv=4, **extra):
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=512,
+        hidden_size=64,
+        intermediate_size=128,
+        num_hidden_layers=layers,
+        num_attention_heads=4,
+        num_key_value_heads=kv,
+        max_position_embeddings=2048,
+        is_causal=False,
+        initializer_range=0.05,
+        **extra,
+    )
+    return LlamaForCausalLM(config).to(DTYPE).eval()
+
+
+def moe(layers=2, experts_implementation="grouped_mm"):
+    from transformers import Glm4MoeConfig, Glm4MoeForCausalLM
+
+    torch.manual_seed(0)
+    config = Glm4MoeConfig(
+        vocab_size=512,
+        hidden_size=64,
+        intermediate_size=128,
+        moe_intermediate_size=32,
+        num_hidden_layers=layers,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=16,
+        n_routed_experts=16,
+        num_experts_per_tok=4,
+        n_group=4,
+        topk_group=2,
+        n_shared_experts=1,
+        first_k_dense_replace=1,
+        max_position_embeddings=2048,
+        is_causal=False,
+        use_qk_norm=True,
+    )
+    config._experts_implementation = experts_implementation
+    return Glm4MoeForCausalLM(config).to(DTYPE).eval()
+
+
+MASK, PAD = 2, 0
+DTYPE = torch.bfloat16  # as on a GPU: normalisation and softmax then cast
+
+
+def prompts(n, low=40, high=60, seed=0):
+    rng = Random(seed)
+    return [[rng.randrange(3, 500) for _ in range(rng.randint(low, high))] for _ in range(n)]
+
+
+def denoiser_of(model, **kw):
+    from mdlm_lm_eval.model.denoiser import Denoiser
+
+    return Denoiser(put_model(model), mask_token_id=MASK, pad_token_id=PAD, **kw)
+
+
+@contextlib.contextmanager
+def watched():
+    from mdlm_lm_eval.decoding import engine
+
+    C.clear()
+    engine._event = NoEvent
+    with Interceptor():
+        yield
+
+
+def report(name, passes, layers, rows, table, extra=""):
+    n = C.n
+    every = lambda kind, zone=None: sum(v for (k, z), v in n.items() if k == kind and zone in (None, z))
+    p = max(1, passes)
+    table.append(
+        [
+            name,
+            rows,
+            passes,
+            f"{every('D2H') / p:.2f}",
+            f"{every('H2D') / p:.2f}",
+            f"{every('H2Da') / p:.2f}",
+            f"{(every('D2H') + every('H2D')) / p:.1f}",
+            f"{every('kernel', 'out') / p:.0f}",
+            f"{every('kernel', 'in') / p:.0f}",
+            f"{every('kernel', 'in') / p / layers:.1f}",
+            len(C.plans),
+            " ".join(f"{k}" for k in C.masks),
+            extra,
+        ]
+    )
+    print("| " + " | ".join(map(str, table[-1])) + " |", flush=True)
+    if WHERE and WHERE in name:
+        for (kind, what, zone, where), count in sorted(C.where.items(), key=lambda x: -x[1]):
+            print(f"      {kind:5} {count / p:6.2f}/pass  {zone:3}  {what:28} {where}")
+        print("      kernels outside:", {k[0]: round(v / p, 1) for k, v in C.ops.most_common() if k[1] == "out"})
+        print("      kernels inside:", {k[0]: round(v / p, 1) for k, v in C.ops.most_common() if k[1] == "in"})
+
+
+HEADER = [
+    "mode",
+    "rows",
+    "passes",
+    "D2H/pass",
+    "H2D/pass",
+    "H2Da/pass",
+    "waits/pass",
+    "kernels out/pass",
+    "kernels in/pass",
+    "in/layer",
+    "attn plans",
+    "mask",
+    "",
+]
+WHERE = ""
+
+
+def decoding_rows(only, table):
+    from mdlm_lm_eval.decoding import decode_canvases
+    from mdlm_lm_eval.decoding.canvas import attention_in_effect, build_canvas
+    from mdlm_lm_eval.model.attention import AttentionPattern
+    from mdlm_lm_eval.options import DecodingOptions
+
+    causal32, causal4 = AttentionPattern(16), AttentionPattern(4)
+    behind = AttentionPattern(16, "prompt_end")
+    R = 8
+    cases = {
+        "one step, 200 masks, 1 token returned": ({}, dict(n_masks=200, steps=1), 1, {}, 4),
+        "one step, 200 masks, all returned": ({}, dict(n_masks=200, steps=1), None, {}, 4),
+        "full attention, 64 steps, equal lengths": ({}, dict(n_masks=64, steps=64), None, {"high": 40}, 4),
+        "full attention, 64 steps, ragged": ({}, dict(n_masks=64, steps=64), None, {}, 4),
+        "full attention, 64 steps, temperature 1": ({}, dict(n_masks=64, steps=64, temperature=1.0), None, {}, 4),
+        "full attention, 64 steps, cfg 1": ({}, dict(n_masks=64, steps=64, cfg_scale=1.0), None, {}, 4),
+        "full attention, confidence_threshold 0.9": (
+            {},
+            dict(n_masks=64, block_length=16, confidence_threshold=0.9),
+            None,
+            {},
+            4,
+        ),
+        "full attention, entropy_bound 5": ({}, dict(n_masks=64, block_length=16, entropy_bound=5.0), None, {}, 4),
+        "cache=prefix, 1 token a step": ({}, dict(n_masks=64, steps=64, block_length=16, cache="prefix"), None, {}, 4),
+        "cache=dual, 1 token a step": ({}, dict(n_masks=64, steps=64, block_length=16, cache="dual"), None, {}, 4),
+        "cache=dual, threshold 0.9": (
+            {},
+            dict(n_masks=64, block_length=16, cache="dual", confidence_threshold=0.9),
+            None,
+            {},
+            4,
+        ),
+        "cache=dual, Dream (shift, GQA)": (
+            dict(shift=True),
+            dict(n_masks=64, steps=64, block_length=16, cache="dual"),
+            None,
+            {},
+            2,
+        ),
+        "block diffusion 16, exact cache (LLaDA2-like, GQA)": (
+            dict(attention=causal32),
+            dict(n_masks=64, steps_per_block=16, confidence_threshold=0.95),
+            None,
+            {},
+            2,
+        ),
+        "block diffusion 4, exact cache (SDAR b4-like, GQA)": (
+            dict(attention=causal4),
+            dict(n_masks=64, steps_per_block=4),
+            None,
+            {},
+            2,
+        ),
+        "block diffusion 16, cache=none": (
+            dict(attention=causal32),
+            dict(n_masks=64, steps_per_block=16, cache="none"),
+            None,
+            {},
+            2,
+        ),
+        "block diffusion 16, editing (LLaDA2.1-like)": (
+            dict(attention=causal32, edits=True),
+            dict(n_masks=64, confidence_threshold=0.95, editing_threshold=0.9),
+            None,
+            {},
+            2,
+        ),
+        "block diffusion 16, shift (Fast-dLLM v2-like)": (
+            dict(attention=causal32, shift=True),
+            dict(n_masks=64, confidence_threshold=0.9, small_block_length=8),
+            None,
+            {},
+            2,
+        ),
+        "block diffusion 16 from prompt end (A2D-like)": (
+            dict(attention=behind, shift=False),
+            dict(n_masks=64, steps_per_block=16),
+            None,
+            {},
+            2,
+        ),
+        "block diffusion 16, exact cache, 1 row": (
+            dict(attention=causal32),
+            dict(n_masks=64, steps_per_block=16),
+            None,
+            {"rows": 1},
+            2,
+        ),
+    }
+    for name, (kw, opts, returned, lengths, kv) in cases.items():
+        if only not in name:
+            continue
+        d = denoiser_of(dense(kv=kv), **kw)
+        options = DecodingOptions().override(opts)
+        lengths = dict(lengths)
+        n_rows = lengths.pop("rows", R)
+        attention = attention_in_effect(d.attention, options)
+        canvases = [
+            build_canvas(
+                p, options, mask_token_id=MASK, max_length=2048, request_gen_toks=returned, seed=i, attention=attention
+            )[0]
+            for i, p in enumerate(prompts(n_rows, **lengths))
+        ]
+        with watched():
+            decode_canvases(d, canvases, options, eos_ids=(), end_of_turn_ids=(), is_decided=lambda ids: False)
+        report(name, d.forward_passes, 4, n_rows, table)
+
+
+def likelihood_rows(only, table):
+    from mdlm_lm_eval.likelihood import LikelihoodRequest, score
+    from mdlm_lm_eval.model.attention import AttentionPattern
+    from mdlm_lm_eval.options import LikelihoodOptions
+
+    rng = Random(1)
+    cases = {
+        "likelihood, 1 token (exact)": ({}, dict(), 1),
+        "likelihood mc, 16 tokens, mc_num 32": ({}, dict(mc_num=32), 16),
+        "likelihood mc, 16 tokens, check_greedy=false": ({}, dict(mc_num=32, check_greedy=False), 16),
+        "likelihood chain, 16 tokens": ({}, dict(likelihood="chain"), 16),
+        "likelihood duel, 16 tokens": ({}, dict(likelihood="duel"), 16),
+        "likelihood mc, 16 tokens, block diffusion 8": (dict(attention=AttentionPattern(8)), dict(mc_num=32), 16),
+        "likelihood duel, 16 tokens, block diffusion 8": (
+            dict(attention=AttentionPattern(8)),
+            dict(likelihood="duel"),
+            16,
+        ),
+    }
+    for name, (kw, opts, n) in cases.items():
+        if only not in name:
+            continue
+        d = denoiser_of(dense(), **kw)
+        requests = []
+        for context in prompts(16, seed=3):
+            requests += [LikelihoodRequest(context, [rng.randrange(3, 500) for _ in range(n)], s) for s in range(4)]
+        with watched():
+            score(d, requests, LikelihoodOptions().override(opts), batch_size=32, max_length=2048)
+        report(name, d.forward_passes, 4, 32, table)
+
+
+def other_rows(only, table):
+    if only in "attribution":
+        from mdlm_lm_eval.analyses.gradients import embedding_gradient, gradient_norms
+
+        d = denoiser_of(dense().requires_grad_(False))
+        rows = prompts(8)
+        length = max(map(len, rows)) + 8
+        ids = torch.tensor([r + [MASK] * 8 + [PAD] * (length - 8 - len(r)) for r in rows])
+        att = torch.tensor([[1] * (len(r) + 8) + [0] * (length - 8 - len(r)) for r in rows])
+        at = torch.tensor([i * length + len(r) for i, r in enumerate(rows)])
+        plen = torch.tensor([len(r) for r in rows])
+        with watched():
+            canvases = [x.to(FAKE) for x in (ids, att, at, plen)]
+            gradient, predicted = embedding_gradient(d, *canvases, excluded_token_id=MASK)
+            norms = gradient_norms(gradient)
+            largest = norms.amax(dim=1, keepdim=True)
+            bool(torch.isfinite(norms).all() & (largest > 0).all())  # as in attribute()
+            (norms / largest).cpu()
+            predicted.tolist()
+        report("attribution, forward + backward", d.forward_passes, 4, 8, table)
+    if only in "fine-tuning pass":
+        from mdlm_finetune.collator import Collator, Example
+
+        from mdlm_finetune.objectives.mask_agnostic import MaskAgnostic
+        from mdlm_finetune.trainer import predictions
+
+        model = dense()
+        model.requires_grad_(False)
+        for layer in model.model.layers:
+            layer.self_attn.q_proj.weight.requires_grad_(True)
+        d = denoiser_of(model)
+        objective = MaskAgnostic()
+        rng = Random(5)
+        examples = [Example(i, p, [rng.randrange(3, 500) for _ in range(12)]) for i, p in enumerate(prompts(3))]
+        collator = Collator(objective, MASK, 1, 128, 0)
+        with watched():
+            batch = collator(examples, 0)
+            batch = batch.to(FAKE)
+            terms = dict(objective.loss(predictions(d, batch), batch))
+            loss = terms["loss"]
+            bool(torch.isfinite(loss))
+            loss.backward()
+        report(
+            "fine-tuning pass (compute_loss + backward)",
+            d.forward_passes,
+            4,
+            6,
+            table,
+            "HF Trainer adds 1-2 (nan filter) a pass, 1 (grad norm) a step",
+        )
+    for implementation in ("grouped_mm", "batched_mm", "eager"):
+        name = f"MoE forward, experts={implementation}"
+        if only not in name:
+            continue
+        import transformers.integrations.moe as integration
+
+        integration._can_use_grouped_mm = lambda *_: True
+        d = denoiser_of(moe(experts_implementation=implementation))
+        with watched():
+            ids = torch.tensor(prompts(4, high=40)).to(FAKE)
+            d.logits(ids, None, torch.arange(4).to(FAKE))
+        report(name, d.forward_passes, 2, 4, table)
+
+
+# Host time
+
+
+def host_times():
+    """CPU time of a pass outside the model's forward, and of the forward itself where every kernel is tiny: what a
+    GPU that were infinitely fast would still wait for (this machine's single thread; launches cost about as much)."""
+    from mdlm_lm_eval import DecodingOptions, Denoiser, LikelihoodOptions
+    from mdlm_lm_eval.decoding import decode_canvases
+    from mdlm_lm_eval.decoding.canvas import build_canvas
+    from mdlm_lm_eval.likelihood import LikelihoodRequest, score
+    from mdlm_lm_eval.model.attention import AttentionPattern
+
+    global DTYPE
+    DTYPE = torch.float32  # matrices this small are slow in bfloat16 on a CPU
+    torch.set_num_threads(1)
+
+    def timed(model, run, passes_of):
+        spent = [0.0, 0.0]
+
+        def enter(*_):
+            spent[1] = time.process_time()
+
+        def leave(*_):
+            spent[0] += time.process_time() - spent[1]
+
+        a, b = model.register_forward_pre_hook(enter), model.register_forward_hook(leave)
+        run()
+        best = None
+        for _ in range(3):
+            spent[0] = 0.0
+            before = passes_of()
+            start = time.process_time()
+            run()
+            wall = time.process_time() - start
+            n = passes_of() - before
+            now = ((wall - spent[0]) / n * 1e3, spent[0] / n * 1e3, n)
+            best = now if best is None or now[0] < best[0] else best
+        a.remove(), b.remove()
+        return best
+
+    print("\n| host time | outside the model, ms a pass | passes |")
+    print("|---|---|---|")
+    for name, kw, opts, rows, length in (
+        (
+            "cache=dual, block 32, 8 rows, short prompts",
+            {},
+            dict(n_masks=64, steps=64, block_length=32, cache="dual"),
+            8,
+            48,
+        ),
+        (
+            "cache=dual, block 32, 32 rows, short prompts",
+            {},
+            dict(n_masks=64, steps=64, block_length=32, cache="dual"),
+            32,
+            48,
+        ),
+        (
+            "block diffusion 32, exact, 32 rows, short prompts",
+            dict(attention=AttentionPattern(32)),
+            dict(n_masks=64, steps_per_block=32),
+            32,
+            48,
+        ),
+        (
+            "block diffusion 4, exact, 64 rows, short prompts",
+            dict(attention=AttentionPattern(4)),
+            dict(n_masks=64, steps_per_block=4),
+            64,
+            48,
+        ),
+        ("full attention, 64 steps, 32 rows, short prompts", {}, dict(n_masks=64, steps=64), 32, 48),
+    ):
+        model = dense(layers=1)
+        d = Denoiser(model, mask_token_id=MASK, pad_token_id=PAD, **kw)
+        options = DecodingOptions().override(opts)
+        canvases = [
+            build_canvas(p, options, mask_token_id=MASK, max_length=2048, attention=d.attention)[0]
+            for p in prompts(rows, length - 8, length + 8)
+        ]
+        out, inside, n = timed(
+            model, lambda: decode_canvases(d, canvases, options, is_decided=lambda i: False), lambda: d.forward_passes
+        )
+        print(f"| {name} | {out:.2f} | {n} |", flush=True)
+    model = dense(layers=1)
+    d = Denoiser(model, mask_token_id=MASK, pad_token_id=PAD)
+    rng = Random(1)
+    for n_tokens, opts in ((1, {}), (16, dict(mc_num=128, check_greedy=False))):
+        requests = []
+        for context in prompts(16, 700, 720, seed=3):
+            requests += [
+                LikelihoodRequest(context, [rng.randrange(3, 500) for _ in range(n_tokens)], s) for s in range(4)
+            ]
+        requests = requests[: 64 if n_tokens == 1 else 4]
+        options = LikelihoodOptions().override(opts)
+        out, _inside, n = timed(
+            model, lambda: score(d, requests, options, batch_size=64, max_length=2048), lambda: d.forward_passes
+        )
+        print(
+            f"| likelihood {n_tokens}-token choices, contexts of 710, 64 canvases a pass | {out:.2f} | {n} |",
+            flush=True,
+        )
+
+    print("\n| forward of 32 layers, width 64, 1 row of 32 tokens | ms |")
+    print("|---|---|")
+    from mdlm_lm_eval.model.kv_cache import CanvasCache
+
+    for kv in (4, 2):
+        model = dense(layers=32, kv=kv)
+        ids = torch.randint(3, 500, (1, 32))
+        columns = torch.arange(32, 64)[None]
+        sees = torch.ones(1, 32, 64, dtype=torch.bool)
+        d = Denoiser(model, mask_token_id=MASK, pad_token_id=PAD)
+        cache = CanvasCache(32, 129)
+        at = torch.arange(32)
+        runs = {
+            "no cache, no mask": lambda: d.logits(ids, None, at),
+            "CanvasCache, bool mask": lambda: d.window_logits(ids, columns, sees, at * 0, at, cache=cache, n_seen=64),
+        }
+        for name, run in runs.items():
+            times = []
+            for _ in range(12):
+                start = time.process_time()
+                run()
+                times.append(time.process_time() - start)
+            print(f"| {kv} of 4 heads of keys: {name} | {sorted(times)[len(times) // 2] * 1e3:.1f} |", flush=True)
+
+
+def plan_rows():
+    """Distinct attention problems of an evaluation: several batches of ragged prompts, rows leaving as answers end."""
+    from mdlm_lm_eval.decoding import decode_canvases
+    from mdlm_lm_eval.decoding.canvas import build_canvas
+    from mdlm_lm_eval.likelihood import LikelihoodRequest, score
+    from mdlm_lm_eval.model.attention import AttentionPattern
+    from mdlm_lm_eval.options import DecodingOptions, LikelihoodOptions
+
+    global DTYPE
+    DTYPE = torch.float32
+    torch.set_num_threads(1)
+    print(
+        "\n| 96 ragged rows in 32 slots, an answer ends about every 30 tokens | passes | attention plans | plans a pass |"
+    )
+    print("|---|---|---|---|")
+    for name, kw, opts in (
+        ("full attention, 1 token a step", {}, dict(n_masks=64, steps=64, block_length=8)),
+        ("cache=dual, 1 token a step", {}, dict(n_masks=64, steps=64, block_length=8, cache="dual")),
+        ("cache=prefix, 1 token a step", {}, dict(n_masks=64, steps=64, block_length=8, cache="prefix")),
+        ("cache=dual, 4 tokens a step", {}, dict(n_masks=64, steps=16, block_length=8, cache="dual")),
+        (
+            "block diffusion 8, exact, 1 token a step",
+            dict(attention=AttentionPattern(8)),
+            dict(n_masks=64, steps_per_block=8),
+        ),
+        (
+            "block diffusion 8, exact, 4 tokens a step",
+            dict(attention=AttentionPattern(8)),
+            dict(n_masks=64, steps_per_block=2),
+        ),
+        (
+            "block diffusion 4, exact, 2 tokens a step",
+            dict(attention=AttentionPattern(4)),
+            dict(n_masks=64, steps_per_block=2),
+        ),
+    ):
+        d = denoiser_of(dense(layers=1), **kw)
+        options = DecodingOptions().override(opts)
+        C.clear()
+        texts = sorted(prompts(96, 60, 100), key=len, reverse=True)
+        with watched():
+            canvases = [
+                build_canvas(p, options, mask_token_id=MASK, max_length=2048, attention=d.attention)[0] for p in texts
+            ]
+            decode_canvases(
+                d,
+                canvases,
+                options,
+                batch_size=32,
+                is_decided=lambda ids: any(hash((n, *ids[: n + 1])) % 30 == 0 for n in range(len(ids))),
+            )
+        print(f"| {name} | {d.forward_passes} | {len(C.plans)} | {len(C.plans) / d.forward_passes:.2f} |", flush=True)
+    rng = Random(1)
+    d = denoiser_of(dense(layers=1))
+    requests = []
+    for context in prompts(200, 60, 200, seed=3):
+        requests += [
+            LikelihoodRequest(context, [rng.randrange(3, 500) for _ in range(rng.randint(1, 12))], s) for s in range(4)
+        ]
+    requests.sort(key=lambda r: -len(r.context_ids) - len(r.continuation_ids))
+    with watched():
+        for start in range(0, len(requests), 16):
+            score(d, requests[start : start + 16], LikelihoodOptions(mc_num=32), batch_size=32, max_length=2048)
+    print(
+        f"| likelihood mc, 1-12 tokens, contexts of 60-200, 32 canvases a pass | {d.forward_passes} | {len(C.plans)} | "
+        f"{len(C.plans) / d.forward_passes:.2f} |",
+        flush=True,
+    )
+
+
+def main():
+    global WHERE
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default="")
+    parser.add_argument("--where", default="")
+    parser.add_argument("--host", action="store_true")
+    parser.add_argument("--plans", action="store_true")
+    a = parser.parse_args()
+    WHERE = a.where
+    if a.where and not a.only:
+        a.only = a.where
+    if a.host or a.plans:
+        if a.host:
+            host_times()
+        if a.plans:
+            plan_rows()
+        return
+    print("| " + " | ".join(HEADER) + " |\n|" + "---|" * len(HEADER))
+    table = []
+    for part in (decoding_rows, likelihood_rows, other_rows):
+        part(a.only, table)
+
+
+if __name__ == "__main__":
+    main()

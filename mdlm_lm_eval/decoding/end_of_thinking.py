@@ -1,0 +1,73 @@
+"""What makes a model end its thinking: a logit that is raised (iLLaDA), or a budget (Nemotron-Labs-Diffusion)."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from mdlm_lm_eval.model.devices import to_device
+from mdlm_lm_eval.options import DecodingOptions, OptionError
+
+
+@dataclass(frozen=True)
+class EndOfThinking:
+    """The tokens [S] that end thinking, and what is done for them; `budget` in tokens, None without one."""
+
+    token_ids: Tensor
+    boost: float
+    power: float
+    budget: int | None
+
+    @classmethod
+    def of(cls, options: DecodingOptions, token_ids: Sequence[int], device: torch.device) -> "EndOfThinking | None":
+        """None where nothing is asked for. Raises OptionError where `end_think` is not one token, as a budget needs."""
+        if not options.end_think_boost and options.max_thinking_tokens is None:
+            return None
+        if not token_ids or (options.max_thinking_tokens is not None and len(token_ids) > 1):
+            raise OptionError(f"end_think={options.end_think} must be one token, not {len(token_ids)}")
+        ids = to_device(torch.tensor(token_ids), device)
+        return cls(ids, options.end_think_boost, options.end_think_power, options.max_thinking_tokens)
+
+    def _matches(self, tokens: Tensor, prompt_lengths: Tensor) -> list[Tensor]:
+        """For k = 0, ..., S, where [R, T] the k tokens before a position are the first k, behind the prompt [R, 1]."""
+        behind = torch.arange(tokens.shape[1], device=tokens.device) - prompt_lengths  # [R, T]
+        found = [behind >= 0]
+        for k in range(1, len(self.token_ids) + 1):
+            places = [(tokens == self.token_ids[n]).roll(k - n, 1) for n in range(k)]
+            found.append(torch.stack(places).all(0) & (behind >= k))
+        return found
+
+    def raise_logits(
+        self, logits: Tensor, row: Tensor, column: Tensor, tokens: Tensor, masked: Tensor, facts: tuple[Tensor, Tensor]
+    ) -> None:
+        """Raises, in `logits` [N, V] of masks at `column` [N] of `row` [N], one at each row's leftmost mask.
+
+        `tokens` [R, T], of which the last is no row's; `masked` [R, T]: masks of the block; `facts`, [R, 1]: tokens
+        of prompt, and masks of the whole canvas as it began. The raised token is the next one of those that end
+        thinking, by boost * (share of the canvas up to here) ** power; none where they are there already.
+        """
+        prompt_lengths, total = facts
+        matches = self._matches(tokens, prompt_lengths)
+        begun = torch.stack(matches[:-1]).long()  # [S, R, T]
+        steps = torch.arange(1, len(begun) + 1, device=tokens.device)[:, None, None]
+        matched = (begun * steps).amax(0).sub(1).clamp(min=0)  # [R, T], the longest k
+        is_leftmost = (masked & (masked.cumsum(1) == 1))[row, column] & ~matches[-1].any(1)[row]  # [N]
+        share = ((column - prompt_lengths[row, 0] + 1) / total[row, 0]).clamp(0, 1)
+        amount = self.boost * share**self.power * is_leftmost
+        logits.scatter_add_(1, self.token_ids[matched[row, column]][:, None], amount[:, None].to(logits.dtype))
+
+    def close(self, tokens: Tensor, start: Tensor, stop: Tensor, prompt_lengths: Tensor, enters: Tensor) -> Tensor:
+        """`tokens` [R, T] with the end of thinking where the budget is used up, of rows [R] that `enters` a block.
+
+        The block is start:stop, and the first one that reaches behind the budget; nothing is written where the end is
+        there before the block. All others are [R].
+        """
+        if self.budget is None:
+            return tokens
+        column = prompt_lengths + self.budget
+        places = torch.arange(tokens.shape[1], device=tokens.device)  # [T]
+        before = (places >= prompt_lengths[:, None]) & (places < start[:, None])  # [R, T]
+        is_there = (before & (tokens == self.token_ids[0])).any(1)
+        closes = enters & ~is_there & (start <= column) & (column < stop)
+        return torch.where(closes[:, None] & (places == column[:, None]), self.token_ids[0], tokens)

@@ -1,0 +1,63 @@
+"""How many rows fit into a GPU's memory: a budget of bytes, from what a row of a model takes at its peak."""
+
+from dataclasses import dataclass
+
+from transformers import PreTrainedConfig
+
+# Of what is free: the rest is lost between blocks of the allocator.
+_USABLE = 0.9
+# Whatever the rows: float32 slices of logits and what is made of them, and workspaces of matrix multiplications.
+_FIXED_BYTES = 5 * 2**29
+
+
+@dataclass(frozen=True)
+class RowMemory:
+    """Bytes that one row adds to the weights at the peak of a pass.
+
+    activations: of one layer, which is all that exists at a time without gradients.
+    remembered: keys and values of all layers.
+    logits: at the positions that are predicted.
+    """
+
+    activations: int
+    remembered: int
+    logits: int
+
+    @property
+    def total(self) -> int:
+        """All of them."""
+        return self.activations + self.remembered + self.logits
+
+
+def row_memory(
+    config: PreTrainedConfig,
+    *,
+    length: int,
+    n_logits: int,
+    itemsize: int,
+    is_cached: bool = False,
+    guided: bool = False,
+) -> RowMemory:
+    """Of a canvas of `length` tokens with logits at `n_logits` of them, in numbers of `itemsize` bytes.
+
+    A mixture's layer holds what its chosen experts make of each token.
+    """
+    text = config.get_text_config()
+    heads, hidden = text.num_attention_heads, text.hidden_size
+    inner = text.intermediate_size
+    if (experts := getattr(text, "num_experts_per_tok", None)) is not None:
+        inner = max(inner, experts * (getattr(text, "moe_intermediate_size", None) or inner))
+    size = getattr(text, "head_dim", None) or hidden // heads
+    kv_heads = getattr(text, "num_key_value_heads", None) or heads
+    rows = 2 if guided else 1
+    return RowMemory(
+        activations=rows * length * (2 * inner + 5 * hidden) * itemsize,
+        remembered=rows * length * 2 * text.num_hidden_layers * kv_heads * size * itemsize if is_cached else 0,
+        logits=rows * n_logits * text.vocab_size * itemsize,
+    )
+
+
+def rows_that_fit(row: RowMemory, free_bytes: int, *, most: int) -> int:
+    """The largest power of two of rows that fits into `free_bytes`, the weights being loaded; 1 to `most`."""
+    n_rows = int((free_bytes * _USABLE - _FIXED_BYTES) // row.total)
+    return max(1, min(most, 1 << (n_rows.bit_length() - 1) if n_rows > 0 else 1))

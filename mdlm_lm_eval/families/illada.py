@@ -1,0 +1,32 @@
+"""iLLaDA (`model_type` illada): a Llama with bidirectional attention, tied embeddings and grouped queries.
+
+Mapping after the inference code of iLLaDA's modelling file (arXiv:2606.25331).
+"""
+
+from typing import Any
+
+from transformers import LlamaConfig
+
+from mdlm_lm_eval.families.family import Family, tokenizer_of_file
+from mdlm_lm_eval.families.published import same_keys
+from mdlm_lm_eval.families.registry import register_family
+
+MASK_TOKEN_ID = 5  # `<[MASK]>`, which neither the published config nor the tokenizer names as the mask token
+
+
+def native_config(published: dict[str, Any]) -> LlamaConfig:
+    """LlamaConfig for an iLLaDA `config.json`; OptionError where a setting has no Llama equivalent."""
+    return same_keys(
+        "iLLaDA",
+        LlamaConfig,
+        published,
+        unused="resid_pdrop",
+        values={"layer_norm_eps": (None,), "rope_scaling": (None,)},  # a number would mean LayerNorm
+        architectures=["LlamaForCausalLM"],
+        mask_token_id=published.get("mask_token_id", MASK_TOKEN_ID),
+    )
+
+
+register_family(
+    Family(name="illada", model_types=("illada",), native_config=native_config, tokenizer_class=tokenizer_of_file)
+)

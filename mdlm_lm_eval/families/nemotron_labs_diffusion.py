@@ -1,0 +1,57 @@
+"""Nemotron-Labs-Diffusion (`model_type` nemotron_labs_diffusion): a Ministral 3 that is causal and denoises blocks.
+
+The prompt and finished blocks are attended causally, the block that is denoised sees itself whole. Mapping after the
+published modelling file and two independent descriptions of its backbone.
+"""
+
+from typing import Any
+
+from transformers import Ministral3Config
+
+from mdlm_lm_eval.families.family import WITHOUT_CACHE, Family
+from mdlm_lm_eval.families.published import same_keys
+from mdlm_lm_eval.families.registry import register_family
+from mdlm_lm_eval.model.attention import AttentionPattern
+
+OWN_OPTIONS = {"cache", "mode", "causal_context", "end_think", "max_thinking_tokens"}
+BLOCK_LENGTH, MASK_TOKEN_ID = 32, 100
+
+
+def native_config(published: dict[str, Any]) -> Ministral3Config:
+    """Ministral3Config for a published `config.json`; OptionError where a setting has no equivalent."""
+    return same_keys(
+        "Nemotron-Labs-Diffusion",
+        Ministral3Config,
+        published,
+        unused="block_size ar_loss_weight dlm_loss_weight dp_varying_mask_ratio",
+        values={
+            "dlm_paradigm": ("bidirectional",),
+            "attention_bias": (False,),
+            "mlp_bias": (False,),
+            "sliding_window": (None,),
+        },
+        architectures=["Ministral3ForCausalLM"],
+        mask_token_id=published.get("mask_token_id", MASK_TOKEN_ID),
+        block_length=published.get("block_length") or published.get("block_size") or BLOCK_LENGTH,
+    )
+
+
+def attention(config: Ministral3Config, block_length: int | None) -> AttentionPattern:
+    """Blocks from the end of the prompt, behind a causal context."""
+    length = block_length or config.block_length
+    return AttentionPattern(length, blocks_from="prompt_end", whole_prompt=True, causal_context=True)
+
+
+register_family(
+    Family(
+        name="nemotron_labs_diffusion",
+        model_types=("nemotron_labs_diffusion",),
+        native_config=native_config,
+        weight_names={r"^encoder\.": "model.", r"^diffusion_head\.": "lm_head."},
+        attention=attention,
+        # Refused elsewhere where they do not go with block-causal attention.
+        supports=WITHOUT_CACHE - {"infill", "filler", "n_fillers", "small_block_length", "editing_threshold"}
+        | OWN_OPTIONS,
+        instead="its blocks follow the prompt",
+    )
+)

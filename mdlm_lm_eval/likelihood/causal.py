@@ -1,0 +1,54 @@
+"""Exact log-likelihoods of a model that is causal where it denoises nothing (Nemotron-Labs-Diffusion, `mode=ar`)."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from mdlm_lm_eval.likelihood.requests import LikelihoodRequest, chunks
+from mdlm_lm_eval.model.denoiser import Denoiser, NonFiniteLogitsError
+
+# Logits are upcast and normalised in slices of this many positions.
+_POSITIONS_PER_SLICE = 256
+
+
+def score_causally(
+    denoiser: Denoiser, requests: Sequence[LikelihoodRequest], batch_size: int
+) -> list[tuple[float, bool]]:
+    """(log p(continuation | context) in nats, whether each token is the likeliest one) for every request, as HFLM's.
+
+    The mask is a token like others here. Raises NonFiniteLogitsError.
+    """
+    texts = [request.context_ids + request.continuation_ids for request in requests]
+    longest_first = sorted(range(len(texts)), key=lambda index: -len(texts[index]))
+    scores: dict[int, tuple[float, bool]] = {}
+    for batch in chunks(longest_first, batch_size):
+        lengths = torch.tensor([len(texts[index]) for index in batch])  # [B]
+        width = int(lengths.max())
+        ids = torch.tensor([texts[index] + [denoiser.pad_token_id] * (width - len(texts[index])) for index in batch])
+        counts = [len(requests[index].continuation_ids) for index in batch]
+        ends = lengths + torch.arange(len(batch)) * width
+        scored = torch.cat([torch.arange(int(end) - n, int(end)) for end, n in zip(ends, counts, strict=True)])  # [N]
+        device = denoiser.device
+        logits = denoiser.logits(
+            ids.to(device),
+            (torch.arange(width)[None] < lengths[:, None]).long().to(device),
+            (scored - 1).to(device),
+            prompt_lengths=lengths.to(device),  # nothing behind the prompt: causal throughout
+        )
+        truth = ids.flatten()[scored].to(device)
+        parts = [
+            _of_truth(*part) for part in zip(*(t.split(_POSITIONS_PER_SLICE) for t in (logits, truth)), strict=True)
+        ]
+        log_probs, is_likeliest = (torch.cat(values).cpu() for values in zip(*parts, strict=True))
+        for index, of_one, greedy in zip(batch, log_probs.split(counts), is_likeliest.split(counts), strict=True):
+            if not of_one.isfinite().all():
+                raise NonFiniteLogitsError(index)
+            scores[index] = (float(of_one.double().sum()), bool(greedy.all()))
+    return [scores[index] for index in range(len(requests))]
+
+
+def _of_truth(logits: Tensor, truth: Tensor) -> tuple[Tensor, Tensor]:
+    """Log-probability [n] of the true tokens [n], and whether each is the likeliest, from logits [n, V]."""
+    log_probs = logits.float().log_softmax(-1).gather(1, truth[:, None]).squeeze(1)
+    return log_probs, logits.argmax(-1) == truth

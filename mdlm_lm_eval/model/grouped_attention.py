@@ -1,0 +1,50 @@
+"""Attention of grouped queries that copies no keys and values."""
+
+from typing import Any
+
+from torch import Tensor, nn
+from torch.nn.functional import scaled_dot_product_attention
+from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedConfig
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import sdpa_mask
+
+NAME = "sdpa_grouped"
+
+
+def grouped_attention(
+    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **arguments: Any
+) -> tuple[Tensor, None]:
+    """transformers' `sdpa` for queries [B, H, Q, D] on fewer heads of keys and values, which it expands under a mask.
+
+    Where all queries of a row see the same keys, here those of a group stand behind each other as if they were of one
+    head: the same numbers from any kernel, and nothing is copied. Where they do not, transformers does as it does.
+    """
+    (batch, heads, n_queries, size), groups = query.shape, key.shape[1]
+    is_causal = arguments.get("is_causal")
+    is_causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
+    same_keys = attention_mask is None or attention_mask.shape[1:3] == (1, 1)
+    if is_causal or not same_keys or heads == groups:
+        return sdpa_attention_forward(module, query, key, value, attention_mask, **arguments)
+    output = scaled_dot_product_attention(
+        query.reshape(batch, groups, heads // groups * n_queries, size),
+        key,
+        value,
+        attn_mask=attention_mask,
+        dropout_p=arguments.get("dropout", 0.0),
+        scale=arguments.get("scaling"),
+    )
+    return output.reshape(batch, heads, n_queries, value.shape[-1]).transpose(1, 2).contiguous(), None
+
+
+AttentionInterface.register(NAME, grouped_attention)
+AttentionMaskInterface.register(NAME, sdpa_mask)
+
+
+def use_grouped_attention(config: PreTrainedConfig) -> None:
+    """Lets a model of transformers with `sdpa` and fewer heads of keys than of queries attend by this function."""
+    text = config.get_text_config()
+    heads = getattr(text, "num_attention_heads", None)
+    is_grouped = heads is not None and (getattr(text, "num_key_value_heads", None) or heads) < heads
+    is_remote = config.to_dict().get("diffusion_family") == "remote"
+    if is_grouped and not is_remote and config._attn_implementation == "sdpa":
+        config._attn_implementation = NAME

@@ -1,0 +1,546 @@
+"""The lm-eval model `mdlm-server`: a serving engine decodes, and the result says with which settings.
+
+lm-eval's own API transport sends the requests (concurrency, timeouts, retries). What the server says of its settings,
+what the user states and what neither does are recorded apart, and a sample of the requests can be decoded in process
+as well. Requests and facts are those of SGLang 0.5.23, vLLM 0.33 and LMDeploy 0.18.
+"""
+
+import asyncio
+import json
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from contextvars import ContextVar
+from dataclasses import asdict, dataclass, field, replace
+from inspect import signature
+from random import Random
+from typing import Any
+from urllib.parse import urlsplit
+
+import numpy as np
+import requests
+import torch
+from lm_eval.api.instance import Instance
+from lm_eval.api.model import CacheHook
+from lm_eval.models.openai_completions import LocalCompletionsAPI
+from lm_eval.models.utils import has_bos_prefix, postprocess_generated_text
+
+from mdlm_lm_eval import __version__, families
+from mdlm_lm_eval.command_line import show_option_errors_alone
+from mdlm_lm_eval.decoding.canvas import DEFAULT_MAX_GEN_TOKS, seed_of
+from mdlm_lm_eval.default_model import model_path
+from mdlm_lm_eval.families import context_length
+from mdlm_lm_eval.lm import MDLM, seeds_of
+from mdlm_lm_eval.model.text import closing_ids, encode_without_masks
+from mdlm_lm_eval.options import (
+    DECODING_NAMES,
+    DecodingOptions,
+    LikelihoodOptions,
+    OptionError,
+    parse_flag,
+    parse_whole,
+    parsed,
+    shown,
+    unknown_option,
+)
+from mdlm_lm_eval.record import Answer, RunRecord
+from mdlm_lm_eval.request_cache import RequestCache, claim_cache
+from mdlm_lm_eval.resolve import LOADING_NAMES, resolve
+from mdlm_lm_eval.results.names import model_name
+from mdlm_lm_eval.results.suite import suite_info
+
+logger = logging.getLogger(__name__)
+show_option_errors_alone()
+
+UNKNOWN = "unknown"
+# Decoding options that a request carries; the server's flags decide about the others.
+REQUEST_OPTIONS = ("max_gen_toks", "temperature", "top_p", "top_k", "seed")
+_SECRETS = ("token", "auth_token", "header", "api_key")
+# SGLang's names in --dllm-algorithm-config, and the values of its algorithms where that file does not set them.
+_SGLANG_NAMES = {
+    "threshold": "confidence_threshold",
+    "block_size": "block_length",
+    "edit_threshold": "editing_threshold",
+    "max_post_edit_steps": "max_post_steps",
+}
+_SGLANG_DEFAULTS: dict[str, dict[str, float]] = {
+    "LowConfidence": {"threshold": 0.95},
+    "JointThreshold": {"threshold": 0.5, "edit_threshold": 0, "max_post_edit_steps": 16},
+}
+# What of a server's own account is kept; the rest holds paths, addresses and keys.
+_FACTS = """
+    dllm_algorithm dllm_fdfo dtype kv_cache_dtype quantization attention_backend tp_size dp_size max_running_requests
+    random_seed canvas_length max_denoising_steps
+"""
+
+
+@dataclass(frozen=True)
+class Engine:
+    """How requests to an engine differ from OpenAI's.
+
+    fixed: options that requests do not carry, as the engine ignores or rejects them, with the value that is in effect.
+    blocks: whether it writes block after block until the requested tokens are there, so that masks are those.
+    takes_ids: whether prompts may be token ids; stop_ids: whether it takes `stop_token_ids`.
+    reaches: whether a token is written where its confidence equals the threshold (>= for our >).
+    """
+
+    fixed: Mapping[str, Any] = field(default_factory=dict)
+    blocks: bool = True
+    takes_ids: bool = True
+    stop_ids: bool = False
+    reaches: bool = False
+
+
+ENGINES = {
+    "sglang": Engine({"temperature": 0.0, "top_p": None, "top_k": None, "seed": UNKNOWN}, stop_ids=True),
+    "vllm": Engine({"temperature": UNKNOWN, "seed": UNKNOWN}, stop_ids=True),
+    "lmdeploy": Engine(takes_ids=False, reaches=True),
+    "openai": Engine(blocks=False),
+}
+
+
+@dataclass
+class Job:
+    """One request to the server. `exact` is the answer in process where the request is audited."""
+
+    instance: Instance
+    payload: dict[str, Any]
+    options: DecodingOptions | LikelihoodOptions
+    counts: dict[str, int]
+    until: tuple[str, ...] = ()
+    seed: int | None = None  # of a request whose repetitions differ
+    exact: Answer | None = None
+
+
+_JOB: ContextVar[Job] = ContextVar("job")  # of the transport's current task
+
+
+class MDLMServer(LocalCompletionsAPI):
+    """Generation by a server's `/v1/completions`, registered as `mdlm-server`.
+
+    base_url: the server's address. engine: one of `ENGINES`; auto asks the server. engine_version: of an
+        engine that does not say it (lm-eval takes an argument `version` for that of the tasks).
+    model: the name that the server knows the model by; the first that it lists if not set.
+    pretrained: the checkpoint, on the hub or in a folder; `model` if not set. Its tokenizer makes the token ids.
+    settings: decoding options that the server was started with, as far as it does not say them: a dictionary or JSON.
+    audit: how many requests of each task are decoded in process too. HFLM's arguments (dtype, device) are for that.
+
+    Options of `REQUEST_OPTIONS` may be given as well. Raises OptionError for other arguments, for settings that
+    contradict the server's, and for requests that a server cannot be asked for. The key is read from OPENAI_API_KEY.
+    """
+
+    def __init__(
+        self,
+        base_url: str | None = None,
+        engine: str = "auto",
+        engine_version: str = "",
+        model: str = "",
+        pretrained: str = "",
+        tokenizer: str = "",
+        settings: str | Mapping[str, Any] = "{}",
+        audit: int | str = 0,
+        max_concurrent: int | str = 1,
+        timeout: int | str = 300,
+        max_retries: int | str = 3,
+        verify_certificate: bool | str = True,
+        **arguments: Any,
+    ) -> None:
+        if not base_url:
+            raise OptionError("base_url is not set; it must be the server's address, such as http://localhost:30000")
+        _check_arguments(base_url, arguments)
+        address = base_url.rstrip("/").removesuffix("/completions").removesuffix("/v1")
+        super().__init__(
+            base_url=f"{address}/v1/completions",
+            tokenizer_backend="None",
+            num_concurrent=parse_whole("max_concurrent", max_concurrent, least=1),
+            timeout=parse_whole("timeout", timeout, least=1),
+            max_retries=parse_whole("max_retries", max_retries, least=1),
+            verify_certificate=parse_flag("verify_certificate", verify_certificate),
+        )
+        listed = (self._ask(address, "/v1/models").get("data") or [{}])[0]
+        self.model = model or listed.get("id") or pretrained
+        owner = str(listed.get("owned_by"))
+        self.engine = engine if engine != "auto" else owner if owner in ENGINES else "openai"
+        if self.engine not in ENGINES:
+            raise OptionError(f"engine must be one of auto, {', '.join(ENGINES)}, not {shown(engine)}")
+        self.dialect = ENGINES[self.engine]
+        self.facts, self.said = self._said(address)
+        self.version = engine_version or str(self.facts.pop("version", UNKNOWN))
+        given = {name: arguments.pop(name) for name in REQUEST_OPTIONS if name in arguments}
+        self._take(_dictionary(settings), given)
+        self.pretrained = pretrained or self.model
+        self._load(tokenizer or self.pretrained, arguments, listed.get("max_model_len"))
+        self.audit = parse_whole("audit", audit)
+        self.reference = self._in_process(arguments) if self.audit else None
+        self.start_record()
+
+    @classmethod
+    def create_from_arg_obj(cls, arg_dict: dict[str, Any], additional_config: dict[str, Any] | None = None) -> Any:
+        """What `lm_eval` builds the model by; it names the folder of results after `pretrained`."""
+        config = {name: value for name, value in (additional_config or {}).items() if value is not None}
+        found = cls(**config | arg_dict)
+        arg_dict.setdefault("pretrained", found.pretrained)
+        return found
+
+    # Settings
+
+    def _ask(self, address: str, path: str) -> dict[str, Any]:
+        """What the server says there, nothing where it has no such page."""
+        how = {"headers": self.header, "verify": self.verify_certificate, "timeout": self.timeout}
+        try:
+            answer = requests.get(address + path, **how)
+            return dict(answer.json()) if answer.ok else {}
+        except ValueError:
+            return {}
+
+    def _said(self, address: str) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Facts about the server for the result, and the decoding options that it says."""
+        if self.engine == "sglang":
+            info = self._ask(address, "/server_info") or self._ask(address, "/get_server_info")
+            return _of_sglang(info)
+        if self.engine != "vllm":
+            return {}, {}
+        config = self._ask(address, "/server_info?config_format=json").get("vllm_config")  # VLLM_SERVER_DEV_MODE=1
+        diffusion = (config.get("diffusion_config") or {}) if isinstance(config, dict) else {}
+        names = {"canvas_length": "block_length", "max_denoising_steps": "steps_per_block"}
+        said = {ours: diffusion[theirs] for theirs, ours in names.items() if diffusion.get(theirs) is not None}
+        return _kept(diffusion) | self._ask(address, "/version"), said
+
+    def _take(self, stated: Mapping[str, Any], given: Mapping[str, Any]) -> None:
+        """Merges what the server says, what the user states and what requests carry."""
+        for name in sorted(set(stated) - DECODING_NAMES):
+            raise unknown_option("option in settings", name, stated[name], DECODING_NAMES)
+        self.stated = parsed(DecodingOptions, stated)
+        self.said = parsed(DecodingOptions, self.said)
+        for name in sorted(self.said.keys() & self.stated.keys()):
+            if self.said[name] != self.stated[name]:
+                values = f"{shown(self.stated[name])}; the server says {shown(self.said[name])}"
+                raise OptionError(f"settings: {name}={values}")
+        alike = {name: getattr(DecodingOptions(), name) for name in ("mask_ratio", "filler", "n_fillers", "early_exit")}
+        masks = {"n_masks": "auto"} if self.dialect.blocks else {}
+        self.known = {**alike, **masks, **self.said, **self.stated}
+        self.settings = resolve({**self.known, **given}, default_seed=torch.initial_seed() % 2**31)
+        self.ignored: dict[str, Any] = {}
+
+    def _effective(self, options: DecodingOptions | LikelihoodOptions) -> dict[str, Any]:
+        """The options of a request as far as they are known."""
+        if isinstance(options, LikelihoodOptions):
+            read = {"likelihood": "canvas read", "n_masks": options.n_masks, "mc_num": 1, "seed": options.seed}
+            return dict.fromkeys(asdict(options), UNKNOWN) | read
+        carried = {name: getattr(options, name) for name in REQUEST_OPTIONS}
+        return dict.fromkeys(asdict(options), UNKNOWN) | self.known | carried | dict(self.dialect.fixed)
+
+    def _request(self, gen_kwargs: Mapping[str, Any]) -> Any:
+        request = self.settings.request(gen_kwargs)
+        usual = {name: getattr(self.settings.decoding, name) for name in REQUEST_OPTIONS}
+        if request.infill or replace(request.options, **usual) != self.settings.decoding:
+            what = ", ".join(f"{name}={shown(value)}" for name, value in gen_kwargs.items() if name != "until")
+            raise OptionError(
+                f"a task asks for {what}; a server's requests carry {', '.join(REQUEST_OPTIONS)} and stop strings alone"
+            )
+        ignored = {
+            name: getattr(request.options, name)
+            for name in self.dialect.fixed
+            if name != "seed" and getattr(request.options, name) != getattr(DecodingOptions(), name)
+        } | dict.fromkeys(request.ignored, "set by a task")
+        if ignored.keys() - self.ignored.keys():
+            logger.warning("Not sent to %s, which has no use for them: %s", self.engine, ", ".join(sorted(ignored)))
+            self.ignored |= ignored
+        return request
+
+    # Text
+
+    def _load(self, tokenizer: str, arguments: Mapping[str, Any], served_length: int | None) -> None:
+        """The tokenizer and what the checkpoint's config says. Raises OptionError for a causal language model's."""
+        path, remote = model_path(tokenizer), parse_flag("trust_remote_code", arguments.get("trust_remote_code", False))
+        where: dict[str, Any] = {"revision": arguments.get("revision") or "main", "trust_remote_code": remote}
+        where["subfolder"] = arguments.get("subfolder") or ""
+        config = families.load_config(path, **where)
+        families.check_config(config, path)
+        bos = arguments.get("add_bos_token")
+        self.tokenizer = families.load_tokenizer(path, config=config, add_bos_token=bos, **where)
+        self.tokenizer_backend, self.tokenized_requests, self.add_bos_token = "huggingface", True, bos
+        self.family = families.family_of(config)
+        generates = self.family.generate is not None  # without masks
+        self.mask_token_id = None if generates else families.resolve_mask_token_id(config, self.tokenizer, None)
+        self._closing = closing_ids(self.tokenizer)
+        self.vocab_size = config.get_text_config().vocab_size
+        self.end_ids = families.eos_ids(self.tokenizer, None) | families.end_of_turn_ids(self.tokenizer)
+        lengths = (served_length, arguments.get("max_length") or context_length(config, self.tokenizer))
+        self.max_length = min(int(length) for length in lengths if length)
+        self.think_end_token, self.peft = arguments.get("think_end_token"), arguments.get("peft")
+
+    @property
+    def tokenizer_name(self) -> str:
+        """Keeps lm-eval's `--cache_requests` of other chat templates apart."""
+        return str(self.pretrained).replace("/", "__")
+
+    def tok_encode(self, string: str, add_special_tokens: bool | None = None, **_: Any) -> list[int]:
+        """Token ids as `--model mdlm` makes them: the mask token's own string stays text, closing tokens go."""
+        special = next((value for value in (add_special_tokens, self.add_bos_token) if value is not None), True)
+        if add_special_tokens is None and has_bos_prefix(string, self.tokenizer.decode(self.prefix_token_id)):
+            special = False
+
+        def encode(piece: str, first: bool) -> list[int]:
+            return self.tokenizer.encode(piece, add_special_tokens=special and first)
+
+        mask = -1 if self.mask_token_id is None else self.mask_token_id
+        ids = encode(string, True) if mask < 0 else encode_without_masks(self.tokenizer, string, mask, encode)
+        return ids[: -len(self._closing)] if self._closing and ids[-len(self._closing) :] == self._closing else ids
+
+    # Requests
+
+    def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
+        """One string a request. Raises OptionError for any request's options before the first is sent."""
+        self._begin()
+        alike = {json.dumps(instance.args[1], default=str): instance.args[1] for instance in requests}
+        resolved = {key: self._request(gen_kwargs) for key, gen_kwargs in alike.items()}
+        wanted = [resolved[json.dumps(instance.args[1], default=str)] for instance in requests]
+        seeds = seeds_of(requests, [request.options.seed for request in wanted])
+        jobs = [self._prepare(*each) for each in zip(requests, wanted, seeds, strict=True)]
+        answers: dict[int, Any] = {}
+        for n, job in enumerate(jobs):
+            kept = None if job.seed is None else self.request_cache.sample(job.instance.args, job.seed)
+            answers |= {} if kept is None else {n: kept}
+        left = [n for n in range(len(jobs)) if n not in answers]
+        if self.audit:
+            self._decode_exactly([jobs[n] for n in left], [seeds[n] for n in left])
+        answers |= dict(zip(left, self._send([jobs[n] for n in left]), strict=True))
+        return [answers[n] for n in range(len(jobs))]
+
+    def _prepare(self, instance: Instance, request: Any, seed: int) -> Job:
+        options, engine = request.options, self.dialect
+        stated = options.n_masks if isinstance(options.n_masks, int) else None
+        n_tokens = options.max_gen_toks or stated or DEFAULT_MAX_GEN_TOKS
+        ids, room = self.tok_encode(instance.args[0]), self.max_length - n_tokens
+        if room < 1:
+            raise OptionError(f"max_gen_toks={n_tokens} leaves no room for a prompt in {self.max_length} tokens")
+        kept = ids[-room:]
+        text = instance.args[0] if kept == ids else self.tokenizer.decode(kept)
+        payload: dict[str, Any] = {"model": self.model, "prompt": kept if engine.takes_ids else text, "stream": False}
+        payload |= {"max_tokens": n_tokens, "temperature": options.temperature, "seed": seed % 2**31}
+        payload |= {name: value for name in ("top_p", "top_k") if (value := getattr(options, name)) is not None}
+        if request.until and not self.think_end_token:
+            payload["stop"] = list(request.until)
+        if engine.stop_ids:
+            payload["stop_token_ids"] = sorted(self.end_ids)
+        counts = {"truncated": len(ids) - len(kept), "prompt_tokens": len(kept), "returned_tokens": n_tokens}
+        if stated or engine.blocks:
+            counts |= {"masks": stated or n_tokens, "asked_masks": stated or n_tokens}
+        sampled = request.sampled or self.family.generate or instance.args[1].get("do_sample")
+        payload = {name: value for name, value in payload.items() if name not in engine.fixed}
+        return Job(instance, payload, options, counts, request.until, seed if sampled else None)
+
+    def _send(self, jobs: Sequence[Job]) -> list[Any]:
+        """Answers of the server in the jobs' order; each is recorded and kept as it arrives."""
+        self._arrived = time.monotonic()
+        if not jobs:
+            return []
+        sent = self.get_batched_requests(list(jobs), [None] * len(jobs), generate=True)
+        return [answer for answers in asyncio.run(sent) for answer in answers]
+
+    def create_message(self, messages: list[Job], generate: bool = False) -> Any:
+        """The job, whose payload was made before."""
+        return messages[0]
+
+    def _create_payload(self, messages: Any, **_: Any) -> dict[str, Any]:
+        _JOB.set(messages)
+        return messages.payload
+
+    def parse_generations(self, outputs: Mapping[str, Any], **_: Any) -> list[Any]:
+        """The answer to the current task's job, which is recorded and kept before any other arrives."""
+        job, choice, usage = _JOB.get(), outputs["choices"][0], outputs.get("usage") or {}
+        now = time.monotonic()
+        seconds, self._arrived = now - self._arrived, now
+        name, kind = job.instance.task_name, job.instance.request_type
+        if kind == "generate_until":
+            answer: Any = postprocess_generated_text(choice["text"], list(job.until), self.think_end_token)
+        else:
+            row = choice["logprobs"]["top_logprobs"][0]
+            found = row[f"token_id:{job.payload['logprob_token_ids'][0]}"]
+            answer = (found, found == max(row.values()))
+        passes = usage.get("nfe", outputs.get("nfe"))
+        amounts = {"answer_tokens": usage.get("completion_tokens"), "forward_passes": passes, "seconds": seconds}
+        task = self.record.task(name)
+        task.add(**job.counts)
+        task.cost.add(**{key: value for key, value in amounts.items() if value is not None})
+        self.record.add_setting(kind, job.options, name)
+        if job.exact is not None:
+            served = Answer(answer, self.tokenizer.encode(answer, add_special_tokens=False), {})
+            task.audit(job.instance.doc_id, served, job.exact)
+        self.request_cache.add(kind, job.instance.args, answer, seed=job.seed)
+        self.request_cache.save(self.record)
+        return [answer]
+
+    # Likelihood
+
+    def loglikelihood(self, requests: list[Instance], disable_tqdm: bool = False) -> list[tuple[float, bool]]:
+        """(log p(token | context), whether it is the likeliest) after one step over a canvas of noise, by vLLM alone.
+
+        A read as vLLM documents it for DiffusionGemma: the canvas is `block_length` random tokens from `seed`, the same
+        for all requests, and its first position is read. Raises OptionError for continuations of several tokens.
+        """
+        if self.engine != "vllm" or "block_length" not in self.known:
+            raise OptionError(
+                "mdlm-server answers generation tasks; one-token choices too where vLLM reads canvases of a known "
+                f"length (settings: block_length), and this is {self.engine}. Use --model mdlm for likelihoods"
+            )
+        self._begin()
+        noise = Random(seed_of(f"canvas {self.settings.likelihood.seed}"))
+        length = int(self.known["block_length"])
+        reads = {
+            "diffusion_seed_canvas": [noise.randrange(self.vocab_size) for _ in range(length)],
+            "diffusion_max_steps": 1,
+            "diffusion_read_only": True,
+        }
+        payload = {"model": self.model, "max_tokens": 1, "logprobs": 1, "return_tokens_as_token_ids": True}
+        jobs, options = [], replace(self.settings.likelihood, n_masks=length)
+        for instance in requests:
+            context, continuation = instance.args
+            ids, target = self._encode_pair(context, continuation)
+            if len(target) != 1:
+                raise OptionError(f"a canvas read scores one token; {shown(continuation)} has {len(target)}")
+            asked = {"prompt": ids[-(self.max_length - length) :], "logprob_token_ids": target, "vllm_xargs": reads}
+            counts = {"truncated": max(0, len(ids) - len(asked["prompt"])), "asked_masks": length, "masks": length}
+            jobs.append(Job(instance, payload | asked, options, counts | {"continuation_tokens": 1}))
+        return self._send(jobs)
+
+    def loglikelihood_rolling(self, requests: list[Instance], disable_tqdm: bool = False) -> list[float]:
+        """Raises OptionError: no engine scores texts."""
+        raise OptionError("mdlm-server answers generation tasks; use --model mdlm for likelihoods of texts")
+
+    # Audit
+
+    def _in_process(self, arguments: Mapping[str, Any]) -> MDLM:
+        """The checkpoint with the server's settings; what is unknown has the family's defaults."""
+        if self.family.generate is not None:
+            raise OptionError(f"audit does not work with the family {self.family.name}, whose answers are sampled")
+        fixed = {name: value for name, value in self.dialect.fixed.items() if value not in (UNKNOWN, None)}
+        options = {name: value for name, value in self.known.items() if name != "early_exit"}
+        explicit = self.settings.explicit.intersection(REQUEST_OPTIONS)
+        given = {name: getattr(self.settings.decoding, name) for name in explicit}
+        threshold = options.get("confidence_threshold")
+        if threshold and self.dialect.reaches:  # > the next smaller float is >=
+            options["confidence_threshold"] = float(np.nextafter(np.float32(threshold), np.float32(0)))
+        prompts = {"tokenizer": self.tokenizer, "max_length": self.max_length}
+        return MDLM(self.pretrained, **{**arguments, **prompts, **options, **given, **fixed})
+
+    def _decode_exactly(self, jobs: Sequence[Job], seeds: Sequence[int]) -> None:
+        """Decodes the audited requests in process: of each task those with the smallest digests, in any order."""
+        assert self.reference is not None
+        places: dict[str | None, list[tuple[int, int]]] = {}
+        for n, seed in enumerate(seeds):
+            places.setdefault(jobs[n].instance.task_name, []).append((seed_of(f"audit {seed}"), n))
+        chosen = []
+        for name, of_task in places.items():
+            chosen += [n for _, n in sorted(of_task)[: max(0, self.audit - len(self.record.task(name).audited))]]
+        if any(self._effective(jobs[n].options)["temperature"] != 0 for n in chosen):
+            raise OptionError("audit does not work with temperature above 0: sampled answers differ anyway")
+        strings = self.reference.generate_until([jobs[n].instance for n in chosen]) if chosen else []
+        for n, string in zip(chosen, strings, strict=True):
+            jobs[n].exact = Answer(string, self.tokenizer.encode(string, add_special_tokens=False), {})
+        for name, task in self.reference.record.tasks.items():
+            self.record.task(name).exact_cost.merge(task.cost)
+        self.reference.start_record()
+
+    # What is kept
+
+    def start_record(self) -> None:
+        """Forgets what was recorded so far."""
+        self.request_cache, self.record, self._is_reported = RequestCache(), RunRecord(), False
+
+    def _begin(self) -> None:
+        if self._is_reported:
+            self.start_record()
+
+    def get_model_info(self) -> dict[str, Any]:
+        """Under `mdlm`: settings as far as they are known, the server, and what each task took."""
+        self._is_reported = True
+        tasks = {name: task.as_dict() for name, task in sorted(self.record.tasks.items())}
+        for facts in tasks.values():
+            facts.pop("forward_passes")  # of whole batches, which a server does not say
+        seconds, tokens = (
+            sum(task["cost"].get(name, 0) for task in tasks.values()) for name in ("seconds", "answer_tokens")
+        )
+        settings = [
+            {"request_type": kind, "options": self._effective(options), "tasks": sorted(names)}
+            for (kind, options), names in sorted(self.record.settings.items(), key=repr)
+        ]
+        unknown = sorted(name for name, value in self._effective(self.settings.decoding).items() if value == UNKNOWN)
+        server = {"engine": self.engine, "version": self.version, "model": model_name(self.model), "facts": self.facts}
+        server |= {"said": self.said, "stated": self.stated, "unknown": unknown, "ignored": self.ignored}
+        server |= {"concurrency": self._concurrent}
+        if seconds:
+            server["requests_per_second"] = sum(task["requests"] for task in tasks.values()) / seconds
+            server |= {"tokens_per_second": tokens / seconds} if tokens else {}
+        if self.reference is not None:
+            dtype = str(self.reference.model.dtype).removeprefix("torch.")
+            server["reference"] = {"dtype": dtype, "decoding": asdict(self.reference.decoding)}
+        model = {"pretrained": model_name(self.pretrained), "adapter": self.peft and model_name(self.peft)}
+        model |= {"family": self.family.name, "weights": None, "max_length": self.max_length}
+        run = {"device": f"server ({self.engine})", "batch_size": self._concurrent, "package_version": __version__}
+        explicit = sorted({*self.stated, *self.settings.explicit.intersection(REQUEST_OPTIONS)})
+        run |= {"explicit_options": explicit, "family_options": [], "settings": settings, "server": server}
+        return {"mdlm": model | run | {"tasks": tasks, "task_suite": suite_info(tasks)}}
+
+    def set_cache_hook(self, cache_hook: CacheHook) -> None:
+        """Refuses, with an OptionError, a request cache that another server or other settings filled."""
+        if cache_hook.dbdict is not None:
+            facts = {"engine": self.engine, "version": self.version, "model": self.model, "max_length": self.max_length}
+            options = {f"decoding {name}": value for name, value in self._effective(self.settings.decoding).items()}
+            claim_cache(cache_hook.dbdict, facts | options, path=cache_hook.dbdict.filename)
+        self._begin()
+        self.request_cache = RequestCache(cache_hook.dbdict)
+        self.record = self.request_cache.resume() or self.record
+
+
+def _check_arguments(base_url: str, arguments: Mapping[str, Any]) -> None:
+    secrets = [name for name in _SECRETS if arguments.get(name) is not None]
+    secrets += ["a password in base_url"] if urlsplit(base_url).password else []
+    if secrets:
+        raise OptionError(
+            f"{secrets[0]} does not work with --model mdlm-server: results would show it; set OPENAI_API_KEY"
+        )
+    own = {*REQUEST_OPTIONS, *signature(MDLMServer).parameters} - {"arguments"}
+    for name, value in arguments.items():
+        if name in DECODING_NAMES - own:
+            raise OptionError(
+                f"{name}={shown(value)} is a setting of the server; say in settings= that it has this value"
+            )
+        if name not in LOADING_NAMES | own:
+            raise unknown_option("model argument", name, value, LOADING_NAMES | own)
+
+
+def _of_sglang(info: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Facts and decoding options. --dllm-algorithm-config is a file on the server; its values are not served.
+
+    Raises OptionError for a server that decodes autoregressively.
+    """
+    if info and info.get("dllm_algorithm") is None:
+        raise OptionError("the SGLang server was started without --dllm-algorithm and decodes autoregressively")
+    algorithm, config = str(info.get("dllm_algorithm")), info.get("dllm_algorithm_config")
+    facts = _kept(info) | ({"version": info["version"]} if "version" in info else {})
+    if algorithm not in _SGLANG_DEFAULTS:
+        return facts, {}
+    said = {name: value for name, value in asdict(DecodingOptions()).items() if name not in REQUEST_OPTIONS}
+    names = {theirs: _SGLANG_NAMES[theirs] for theirs in ("block_size", *_SGLANG_DEFAULTS[algorithm])}
+    for ours in names.values():
+        del said[ours]
+    if isinstance(config, str):
+        logger.warning("SGLang reads thresholds from %s, which it does not serve; say them in settings=", config)
+        return facts, said
+    values = _SGLANG_DEFAULTS[algorithm] | (config or {})
+    return facts, said | {ours: values[theirs] for theirs, ours in names.items() if theirs in values}
+
+
+def _kept(info: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: info[name] for name in _FACTS.split() if info.get(name) is not None}
+
+
+def _dictionary(settings: str | Mapping[str, Any]) -> dict[str, Any]:
+    try:
+        return dict(json.loads(settings) if isinstance(settings, str) else settings)
+    except (ValueError, TypeError) as error:
+        raise OptionError(
+            f"settings must be a dictionary of decoding options, or JSON, not {shown(settings)}"
+        ) from error

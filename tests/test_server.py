@@ -1,0 +1,331 @@
+"""`--model mdlm-server` against stand-in servers, and against a server around our own decoder."""
+
+import json
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from lm_eval.api.instance import Instance
+from lm_eval.api.model import CachingLM
+from mdlm_lm_eval.loading import load_denoiser
+
+from benchmarks.serve import DIALECTS, DROP, Answer, StandIn, completion, decoding, models
+from mdlm_leaderboard.audit import audit_scores
+from mdlm_lm_eval import tasks_path
+from mdlm_lm_eval.families import load_tokenizer
+from mdlm_lm_eval.lm import MDLM
+from mdlm_lm_eval.options import DecodingOptions, OptionError
+from mdlm_lm_eval.results.result_file import read_result_file
+from mdlm_lm_eval.results.suite import current_version
+from mdlm_lm_eval.server import UNKNOWN, MDLMServer
+from tests.commands import ENVIRONMENT, LM_EVAL
+from tests.conftest import choice, generation
+
+MODEL = "built-in-block"
+STATED = {"confidence_threshold": 0.9}
+
+
+def echo(payload: Mapping[str, Any]) -> dict[str, Any]:
+    """The prompt's length and last token, so that no two requests of a test have one answer."""
+    prompt = payload["prompt"]
+    return completion(f"answer {len(prompt)} {prompt[-1]}. rest", tokens=4)
+
+
+def lm_of(server: StandIn, **arguments: Any) -> MDLMServer:
+    return MDLMServer(server.address, pretrained=MODEL, **arguments)
+
+
+def sglang(**changes: Any) -> dict[str, Any]:
+    pages = DIALECTS["sglang"]
+    return pages | {"/server_info": pages["/server_info"] | changes}
+
+
+def facts_of(lm: MDLMServer) -> dict[str, Any]:
+    return lm.get_model_info()["mdlm"]
+
+
+def numbered(count: int, **gen_kwargs: Any) -> list[Instance]:
+    return [generation("count " + "one " * n, doc=n, max_gen_toks=8, until=["."], **gen_kwargs) for n in range(count)]
+
+
+# Dialects
+
+
+@pytest.mark.parametrize("engine", DIALECTS)
+def test_every_engine_gets_requests_that_it_takes(engine: str) -> None:
+    with StandIn(echo, DIALECTS[engine]) as server:
+        lm = lm_of(server, max_concurrent=2)
+        (answer,) = lm.generate_until([generation("one two", max_gen_toks=8, until=["."])])
+        (sent,) = server.served
+        facts = facts_of(lm)
+    ids, ends = lm.tok_encode("one two"), sorted(lm.end_ids)
+    base = {"model": "served", "stream": False, "max_tokens": 8, "stop": ["."]}
+    seed, greedy = {"seed": sent.get("seed")}, {"temperature": 0.0}
+    assert sent == base | {
+        "sglang": {"prompt": ids, "stop_token_ids": ends},
+        "vllm": {"prompt": ids, "stop_token_ids": ends},
+        "lmdeploy": {"prompt": "one two", **seed, **greedy},
+        "openai": {"prompt": ids, **seed, **greedy},
+    }.get(engine, {})
+    assert answer == f"answer {len(sent['prompt'])} {sent['prompt'][-1]}"
+    versions = {"sglang": "0.5.23", "vllm": "0.33.0"}
+    assert (facts["server"]["engine"], facts["server"]["version"]) == (engine, versions.get(engine, UNKNOWN))
+    assert "secret" not in json.dumps(facts)
+    assert facts["tasks"]["task"].get("asked_masks") == (None if engine == "openai" else [8, 8])
+
+
+def test_settings_are_said_stated_or_unknown() -> None:
+    def unknown(pages: Mapping[str, Any], **arguments: Any) -> tuple[dict[str, Any], set[str]]:
+        with StandIn(echo, pages) as server:
+            lm = lm_of(server, **arguments)
+            lm.generate_until(numbered(1))
+            (setting,) = facts_of(lm)["settings"]
+        assert setting["options"].keys() == vars(DecodingOptions()).keys()
+        return setting["options"], {name for name, value in setting["options"].items() if value == UNKNOWN}
+
+    options, missing = unknown(sglang())
+    assert (options["confidence_threshold"], options["editing_threshold"], options["n_masks"]) == (0.95, None, "auto")
+    assert missing == {"block_length", "seed"}
+    assert unknown(sglang(), settings='{"block_length": 8}')[1] == {"seed"}
+    options, missing = unknown(sglang(dllm_algorithm="JointThreshold", dllm_algorithm_config={"edit_threshold": 0.2}))
+    assert [options[name] for name in ("confidence_threshold", "editing_threshold", "max_post_steps")] == [0.5, 0.2, 16]
+    missing = unknown(sglang(dllm_algorithm_config="/there/config.yaml"))[1]
+    assert missing == {"block_length", "confidence_threshold", "seed"}
+    assert {"unmasking", "confidence_threshold"} < unknown(sglang(dllm_algorithm="Another"))[1]
+    options, missing = unknown(DIALECTS["vllm"])
+    assert options["block_length"] == 64
+    assert {"temperature", "steps_per_block", "entropy_bound"} < missing
+    options, missing = unknown(DIALECTS["lmdeploy"], settings=STATED)
+    assert options["confidence_threshold"] == 0.9
+    assert {"block_length", "unmasking", "steps"} < missing
+
+
+def test_what_a_server_ignores_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    with StandIn(echo, sglang()) as server:
+        lm = lm_of(server)
+        lm.generate_until([*numbered(2, temperature=0.7, repetition_penalty=1.2), *numbered(2, temperature=0.8)])
+        assert not {"temperature", "seed", "repetition_penalty"} & server.served[0].keys()
+    assert sum("Not sent to sglang" in record.message for record in caplog.records) == 1
+    facts = facts_of(lm)
+    assert set(facts["server"]["ignored"]) == {"temperature", "repetition_penalty"}
+    assert {setting["options"]["temperature"] for setting in facts["settings"]} == {0.0}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ({"settings": {"confidence_threshold": 2}}, "confidence_threshold must be none or a number above 0 up to 1"),
+        ({"settings": {"treshold": 1}}, "unknown option in settings treshold=1"),
+        ({"settings": "0.9"}, "settings must be a dictionary"),
+        ({"settings": {"confidence_threshold": 0.9}}, "confidence_threshold=0.9; the server says 0.95"),
+        ({"confidence_threshold": 0.9}, "is a setting of the server; say in settings="),
+        ({"max_concurent": 2}, "did you mean max_concurrent?"),
+        ({"auth_token": "x"}, "set OPENAI_API_KEY"),
+        ({"engine": "tgi"}, "engine must be one of auto, sglang"),
+    ],
+)
+def test_wrong_arguments_are_refused(arguments: dict[str, Any], sentence: str) -> None:
+    with StandIn(echo, sglang()) as server, pytest.raises(OptionError) as error:
+        lm_of(server, **arguments)
+    assert sentence in str(error.value)
+
+
+def test_what_a_server_cannot_be_asked_for_is_refused() -> None:
+    with StandIn(echo, sglang()) as server:
+        lm = lm_of(server)
+        for gen_kwargs, sentence in [
+            ({"infill": True}, "infill=true"),
+            ({"confidence_threshold": 0.5}, "confidence_threshold=0.5"),
+            ({"max_gen_toks": 4096}, "leaves no room"),
+        ]:
+            with pytest.raises(OptionError, match=sentence):
+                lm.generate_until([generation("text", **gen_kwargs)])
+        lm.generate_until([generation("text", max_gen_toks=2, confidence_threshold=0.95)])  # as the server has it
+        with pytest.raises(OptionError, match="answers generation tasks"):
+            lm.loglikelihood([choice("text", " a")])
+        with pytest.raises(OptionError, match="answers generation tasks"):
+            lm.loglikelihood_rolling([])
+        assert len(server.served) == 1
+    with StandIn(echo, sglang(dllm_algorithm=None)) as server, pytest.raises(OptionError, match="autoregressively"):
+        lm_of(server)
+
+
+def test_vllm_reads_canvases() -> None:
+    def read(payload: Mapping[str, Any]) -> dict[str, Any]:
+        (token,) = payload["logprob_token_ids"]  # the likeliest of all lies between the two that are asked for
+        row = {f"token_id:{token}": -0.5 - token / 10**6, "token_id:0": -0.5 - (first + 0.5) / 10**6}
+        return {"choices": [{"index": 0, "text": "", "logprobs": {"top_logprobs": [row]}}]}
+
+    with StandIn(read, DIALECTS["vllm"]) as server:
+        lm = lm_of(server)
+        tokens = [lm.tok_encode(text, add_special_tokens=False)[-1] for text in "AB"]
+        first = min(tokens)
+        found = lm.loglikelihood([choice("Answer:[", "A"), choice("Answer:[", "B")])
+        assert found == [(-0.5 - token / 10**6, token == min(tokens)) for token in tokens]
+        one, other = (payload["vllm_xargs"] for payload in server.served)
+        assert one == other
+        assert len(one["diffusion_seed_canvas"]) == 64
+        assert (one["diffusion_max_steps"], one["diffusion_read_only"]) == (1, True)
+        assert not {"seed", "temperature"} & server.served[0].keys()
+        with pytest.raises(OptionError, match="scores one token"):
+            lm.loglikelihood([choice("Answer:", " a whole sentence")])
+    (setting,) = facts_of(lm)["settings"]
+    assert (setting["options"]["likelihood"], setting["options"]["n_masks"]) == ("canvas read", 64)
+
+
+# Failures
+
+
+@pytest.fixture
+def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lm_eval.models.api_models.wait_exponential", lambda **_: lambda _: 0.01)
+
+
+@pytest.mark.usefixtures("_no_waiting")
+def test_retries_lose_and_double_nothing() -> None:
+    with StandIn(echo, faults=[400, 429, 500, DROP] * 2, delay=0.05) as server:
+        lm = lm_of(server, max_concurrent=4, max_retries=9)
+        answers = lm.generate_until(numbered(12))
+        assert answers == [echo(payload)["choices"][0]["text"].split(".")[0] for payload in sorted_by_length(server)]
+        facts = facts_of(lm)
+    assert len(set(answers)) == len(server.served) == facts["tasks"]["task"]["requests"] == 12
+    assert facts["tasks"]["task"]["cost"]["answer_tokens"] == 48
+    assert facts["server"]["concurrency"] == 4
+    assert facts["server"]["tokens_per_second"] == pytest.approx(4 * facts["server"]["requests_per_second"])
+    assert "forward_passes" not in facts["tasks"]["task"]["cost"]
+
+
+def sorted_by_length(server: StandIn) -> list[dict[str, Any]]:
+    return sorted(server.served, key=lambda payload: len(payload["prompt"]))
+
+
+@pytest.mark.usefixtures("_no_waiting")
+@pytest.mark.parametrize(("faults", "delay"), [([400] * 9, 0.0), ([], 3.0)])
+def test_a_server_that_never_answers_ends_the_run(faults: Sequence[int], delay: float) -> None:
+    with StandIn(echo, faults=faults, delay=delay) as server:
+        lm = lm_of(server, max_retries=2, timeout=1)
+        with pytest.raises((aiohttp.ClientResponseError, TimeoutError)):
+            lm.generate_until(numbered(1))
+        assert facts_of(lm)["tasks"] == {}
+
+
+@pytest.mark.usefixtures("_no_waiting")
+def test_a_killed_server_is_asked_only_for_what_is_missing(tmp_path: Path) -> None:
+    path, sampled = str(tmp_path / "cache.db"), numbered(2, temperature=1.0)
+    requests = [*numbered(6), *sampled, *sampled]  # two repetitions
+    answered: list[Mapping[str, Any]] = []
+
+    def drawn(payload: Mapping[str, Any]) -> dict[str, Any]:
+        return completion(f"answer {len(payload['prompt'])} {payload['seed']}", tokens=4)
+
+    def until_killed(payload: Mapping[str, Any]) -> dict[str, Any]:
+        if len(answered) == 5:
+            raise ConnectionError
+        answered.append(payload)
+        return drawn(payload)
+
+    with StandIn(until_killed) as server, pytest.raises(aiohttp.ClientError):
+        CachingLM(lm_of(server, seed=1), path).generate_until(requests)
+    with StandIn(drawn) as server:
+        lm = lm_of(server, seed=1)
+        answers = CachingLM(lm, path).generate_until(requests)
+        assert len(server.served) == len(requests) - 5
+        again = lm_of(server, seed=1)
+        assert CachingLM(again, path).generate_until(requests) == answers
+        assert len(server.served) == len(requests) - 5
+    assert [answer.split()[1] for answer in answers] == [str(len(lm.tok_encode(one.args[0]))) for one in requests]
+    assert len(set(answers)) == len(requests)  # repetitions draw numbers of their own
+    for facts in (facts_of(lm), facts_of(again)):
+        task = facts["tasks"]["task"]
+        assert (task["requests"], task["cost"]["answer_tokens"]) == (10, 40)
+    with StandIn(echo) as server, pytest.raises(OptionError, match="threshold was 'unknown' and is 0"):
+        CachingLM(lm_of(server, seed=1, settings={"confidence_threshold": 0.5}), path)
+
+
+# A real decoder behind the server
+
+
+@pytest.fixture(scope="module")
+def decoder() -> Callable[..., Answer]:
+    denoiser, tokenizer = load_denoiser(MODEL, device="cpu"), load_tokenizer(MODEL)
+    return lambda **options: decoding(denoiser, tokenizer, DecodingOptions(**options))
+
+
+def test_the_audit_tells_the_settings_of_a_server_from_others(decoder: Callable[..., Answer]) -> None:
+    requests = [generation(f"Q{n}: the opposite of hot is", doc=n, max_gen_toks=16, until=[]) for n in range(4)]
+    requests += [generation("small", task="another", doc=0, max_gen_toks=16, until=[])]
+    expected = MDLM(MODEL, device="cpu", **STATED).generate_until(requests)
+    audits = {}
+    for threshold in (0.9, 0.05):
+        with StandIn(decoder(confidence_threshold=threshold)) as server:
+            lm = lm_of(server, settings=STATED, audit=3, max_concurrent=4, device="cpu")
+            answers = lm.generate_until(requests)
+            facts = facts_of(lm)
+        assert (answers == expected) is (threshold == 0.9)
+        assert facts["server"]["reference"]["decoding"]["confidence_threshold"] == 0.9
+        audits[threshold] = facts["tasks"]["task"]["audit"]
+        assert facts["tasks"]["another"]["audit"]["requests"] == 1
+    right, wrong = audits[0.9], audits[0.05]
+    assert (right["requests"], right["same_strings"], right["first_differing_token"]) == (3, 3, None)
+    assert lm.reference is not None
+    for text in ("a <|mask|> b", "words", lm.tokenizer.decode([lm.mask_token_id])):
+        assert lm.tok_encode(text) == lm.reference.tok_encode(text)
+        assert lm.mask_token_id not in lm.tok_encode(text)
+    assert right["exact_cost"]["forward_passes"] > 3
+    assert wrong["same_strings"] < 3
+    assert [one["doc_id"] for one in wrong["exact_answers"]] == [one["doc_id"] for one in right["exact_answers"]]
+    by_doc = {one["doc_id"]: one["exact"] for one in wrong["exact_answers"] if "exact" in one}
+    assert all(expected[doc] == exact for doc, exact in by_doc.items())
+
+
+def test_sampled_answers_are_not_audited(decoder: Callable[..., Answer]) -> None:
+    with StandIn(decoder()) as server:
+        lm = lm_of(server, audit=1, temperature=1.0, device="cpu")
+        with pytest.raises(OptionError, match="audit does not work with temperature"):
+            lm.generate_until(numbered(1))
+        assert server.served == []
+
+
+def test_the_reference_reaches_what_an_engine_reaches() -> None:
+    """LMDeploy writes a token whose confidence equals the threshold, SGLang and block diffusion here do not."""
+    for pages, below in ((DIALECTS["lmdeploy"], True), (models("openai"), False)):
+        with StandIn(echo, pages) as server:
+            lm = lm_of(server, settings={"confidence_threshold": 0.5}, audit=1, device="cpu")
+        assert lm.reference is not None
+        found = lm.reference.decoding.confidence_threshold
+        assert (0.4999999 < found < 0.5) is below
+
+
+def test_the_suite_end_to_end(decoder: Callable[..., Answer], tmp_path: Path) -> None:
+    with StandIn(decoder(**STATED)) as server:
+        arguments = {
+            "base_url": server.address,
+            "pretrained": MODEL,
+            "settings": STATED,
+            "audit": 1,
+            "engine_version": "1",
+        }
+        words = shlex.split("--model mdlm-server --tasks mdlm_context --limit 2 --log_samples --device cpu")
+        words += shlex.split("--metadata fewshot_relevant=2 fewshot_distractors=1 --include_path")
+        words += [str(tasks_path()), "--output_path", str(tmp_path)]
+        words += ["--model_args", json.dumps(arguments | {"max_concurrent": 8})]
+        command = [sys.executable, "-c", LM_EVAL, *words]
+        done = subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    (path,) = (tmp_path / MODEL).glob("results_*.json")
+    file = read_result_file(path)
+    assert len(file.tasks) == 16
+    assert {task.version for task in file.tasks.values()} == {current_version()}
+    assert file.mdlm is not None
+    (setting,) = file.mdlm["settings"]
+    assert (setting["options"]["confidence_threshold"], len(setting["tasks"])) == (0.9, 16)
+    assert (file.mdlm["server"]["reference"]["dtype"], file.mdlm["pretrained"]) == ("float32", MODEL)
+    assert file.mdlm["server"]["version"] == "1"
+    scores = audit_scores(path, lambda name, metadata: pytest.fail("no answer differs"))
+    assert {(score.n_questions, score.n_same) for score in scores} == {(1, 1)}
+    assert all(score.difference.mean == 0 for score in scores)
