@@ -14,11 +14,10 @@ from collections.abc import Callable, Iterable, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from mdlm_lm_eval.loading import load_denoiser
 from transformers import PreTrainedTokenizerBase
 
 from mdlm_lm_eval.decoding import decode
-from mdlm_lm_eval.families import end_of_turn_ids, eos_ids, load_tokenizer
+from mdlm_lm_eval.families import end_of_turn_ids, eos_ids, load_denoiser, load_tokenizer
 from mdlm_lm_eval.model.denoiser import Denoiser
 from mdlm_lm_eval.options import DecodingOptions
 

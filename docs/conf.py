@@ -15,7 +15,14 @@ author = "mdlm-lm-eval contributors"
 release = __version__
 extensions = ["myst_parser", "sphinx.ext.autodoc"]
 root_doc = "docs/index"
-include_patterns = ["*.md", "docs/*.md", "*/README.md", "leaderboard/results/README.md", "mdlm_lm_eval/*/README.md"]
+include_patterns = [
+    "*.md",
+    "docs/*.md",
+    "*/README.md",
+    "tasks/DATASHEET.md",
+    "leaderboard/*/README.md",
+    "mdlm_lm_eval/*/README.md",
+]
 suppress_warnings = ["myst.header"]  # the model card begins below its front matter
 myst_heading_anchors = 4
 default_role = "code"

@@ -5,19 +5,22 @@ from random import Random
 from typing import Any
 
 import datasets
-from lm_eval.api.task import ConfigurableTask
-from mdlm_lm_eval.tasks import prompts, questions
+from lm_eval.api import task as lm_eval_task
+from mdlm_lm_eval.tasks import prompts, questions, rule_sets
 from mdlm_lm_eval.tasks.settings import read_settings
 
 from mdlm_lm_eval.options import OptionError, must_be
 
+# lm-eval 0.5 has a class for each type of output.
+Base: Any = getattr(lm_eval_task, "GenerateTask", lm_eval_task.ConfigurableTask)
 
-class FewShotTask(ConfigurableTask):
+
+class FewShotTask(Base):
     """One relevant rule beside one distractor rule, in one arrangement of examples and question.
 
     A task's YAML says `rule`, `distractor`, `arrangement` (mixed or block), for a block its `position` (the number of
-    distractors before it) and, where it is not `right`, the `question`'s place. What a user may change
-    (`settings.py`) comes by `--metadata`.
+    distractors before it) and, where it is not `right`, the `question`'s place; `sets: true` takes questions and
+    relevant examples from `rule_sets`. What a user may change (`settings.py`) comes by `--metadata`.
 
     Raises OptionError for a setting that is unknown or not allowed, for `--num_fewshot`, and for a block position
     beyond the last distractor.
@@ -31,8 +34,10 @@ class FewShotTask(ConfigurableTask):
         self.arrangement: str = config.pop("arrangement")
         self.position: int = config.pop("position", 0)
         self.question_place: str = config.pop("question", "right")
+        self.asks_sets: bool = config.pop("sets", False)
         settings = read_settings(config["metadata"])
-        n_relevant, n_distractors, self.seed = settings.values()
+        n_relevant, n_distractors, self.seed, template = settings.values()
+        self.template = prompts.TEMPLATES[template]
         if self.position > n_distractors:
             raise must_be(
                 "fewshot_distractors",
@@ -56,7 +61,7 @@ class FewShotTask(ConfigurableTask):
         self, n_relevant: int, n_distractors: int
     ) -> tuple[Sequence[questions.Question], Sequence[questions.Question]]:
         names = self.rule, self.distractor
-        relevant = questions.relevant_examples(*names, n_relevant, self.seed)
+        relevant = (rule_sets if self.asks_sets else questions).relevant_examples(*names, n_relevant, self.seed)
         distractors = questions.distractor_examples(*names, n_distractors, self.seed)
         if self.arrangement == "block":
             examples = prompts.block(relevant, distractors, self.position)
@@ -68,16 +73,13 @@ class FewShotTask(ConfigurableTask):
         return prompts.split_at_question(examples, self.question_place)
 
     def download(self, dataset_kwargs: dict[str, Any] | None = None, **kwargs: object) -> None:
-        """Makes the test questions, which no data set need be loaded for."""
-        tests = questions.test_questions(self.rule, self.distractor, self.seed)
-        documents = [
-            {
-                "question": prompts.open_ended(question),
-                "options": list(question.options),
-                "answer": questions.LETTERS[question.answer],
-            }
-            for question in tests
-        ]
+        """Makes the test questions, which no data set need be loaded for; those of a set name it."""
+        names = self.rule, self.distractor, self.seed
+        if self.asks_sets:
+            asked = rule_sets.test_questions(*names)
+            documents = [{"set": name} | self._document(one) for name, one in asked.items()]
+        else:
+            documents = list(map(self._document, questions.test_questions(*names)))
         self.dataset = {"test": datasets.Dataset.from_list(documents)}
 
     def fewshot_context(
@@ -91,17 +93,19 @@ class FewShotTask(ConfigurableTask):
         gen_prefix: str | None = None,
     ) -> str:
         """The whole prompt of a test question: plain text, or a conversation in which its answer is prefilled."""
-        question = questions.Question(tuple(doc["options"]), questions.LETTERS.index(doc["answer"]))
-        asked = prompts.fixed_slot(question) if self.is_fixed_slot else prompts.open_ended(question)
-        texts = [*map(prompts.solved, self.before), asked, *map(prompts.solved, self.after)]
+        template = self.template
+        question = questions.Question(tuple(doc["options"]), template.labels.index(doc["answer"]))
+        # In the fixed slot the model sees the marker as one mask token.
+        asked = template.text(question, prompts.SLOT_MARKER) if self.is_fixed_slot else template.open_ended(question)
+        texts = [*map(template.solved, self.before), asked, *map(template.solved, self.after)]
         if not apply_chat_template or chat_template is None:
-            return prompts.plain_text([system_instruction, *texts] if system_instruction else texts)
+            return template.plain_text([system_instruction, *texts] if system_instruction else texts)
         if not fewshot_as_multiturn:
             raise OptionError(
                 f"fewshot_as_multiturn must be true for {self.config.task}, whose examples are a user and an assistant "
                 "message each"
             )
-        messages = prompts.chat_messages(texts)
+        messages = template.chat_messages(texts)
         if system_instruction:
             messages.insert(0, {"role": "system", "content": system_instruction})
         return chat_template(messages, add_generation_prompt=False)
@@ -121,3 +125,10 @@ class FewShotTask(ConfigurableTask):
                 f"--metadata fewshot_relevant={relevant} fewshot_distractors={distractors}"
             )
         super().set_config(key, value, update)
+
+    def _document(self, question: questions.Question) -> dict[str, Any]:
+        return {
+            "question": self.template.open_ended(question),
+            "options": list(question.options),
+            "answer": self.template.label(question),
+        }

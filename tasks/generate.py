@@ -1,8 +1,12 @@
 """Writes the suite's task and group files and the tables in its README: `python -m mdlm_lm_eval.tasks.generate`."""
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import yaml
+
+from . import generated
 from .prompts import QUESTION_PLACES
 from .questions import DISTRACTOR_RULES, WRONG_CATEGORIES
 
@@ -16,15 +20,16 @@ def files() -> dict[str, str]:
     texts: dict[str, str] = {}
     for folder, group, base, suffix, lines in _families():
         members = []
+        start = "mdlm_rules" if folder == "rules" else "mdlm"
         for rule in WRONG_CATEGORIES:
             for distractor in DISTRACTOR_RULES:
-                name = f"mdlm_{rule}_{distractor}{suffix}"
+                name = f"{start}_{rule}_{distractor}{suffix}"
                 members.append(name)
                 head = (
                     f"include: ../{base}",
                     f"task: {name}",
                     f"task_alias: {name.removeprefix('mdlm_')}",
-                    f"tag: mdlm_{rule}",
+                    f"tag: {start}_{rule}",
                 )
                 own = (f"rule: {rule}", f"distractor: {distractor}", *lines)
                 texts[f"{folder}/{name}.yaml"] = "\n".join([*head, *own, ""])
@@ -33,25 +38,30 @@ def files() -> dict[str, str]:
     texts["locality/mdlm_locality.yaml"] = _group(
         "mdlm_locality", [f"mdlm_locality_{place}_pos{p}" for place in QUESTION_PLACES for p in POSITIONS]
     )
-    return texts
+    texts["rules/mdlm_rules_position.yaml"] = _group(
+        "mdlm_rules_position", [f"mdlm_rules_position_pos{p}" for p in POSITIONS]
+    )
+    return texts | generated.files()
 
 
 def tables() -> str:
     """All groups with their tasks, and all rules, as Markdown."""
-    rows = [
-        "| group | folder | tasks | format | examples | question |",
-        "|---|---|---|---|---|---|",
-        "| `mdlm_position` | position | the five groups `mdlm_position_pos*` | | | |",
-        "| `mdlm_locality` | locality | the fifteen groups `mdlm_locality_*_pos*` | | | |",
-    ]
+    rows = ["|group|tasks|format|examples|question|", "|---|---|---|---|---|"]
     for folder, group, base, suffix, lines in _families():
         settings = dict(line.split(": ") for line in lines)
+        if settings.get("position", "0") != "0":
+            continue
         form = "fixed-slot" if base == "_fixed_slot_yaml" else "open-ended"
-        examples = f"block after {settings['position']} distractors" if "position" in settings else "mixed"
-        tasks = f"`mdlm_{{rule}}_{{distractor}}{suffix}`"
-        rows.append(f"| `{group}` | {folder} | {tasks} | {form} | {examples} | {settings.get('question', 'right')} |")
-    rows += ["", "| relevant rule | wrong options come from |", "|---|---|"]
-    rows += [f"| {rule} | {', '.join(wrong)} |" for rule, wrong in WRONG_CATEGORIES.items()]
+        examples = "block after `{p}` distractors" if "position" in settings else "mixed"
+        tasks = (
+            f"mdlm_rules_{{rule}}_{{distractor}}{suffix}"
+            if folder == "rules"
+            else f"mdlm_{{rule}}_{{distractor}}{suffix}"
+        )
+        group, tasks = (re.sub("pos0$", "pos{p}", name) for name in (group, tasks))
+        rows.append(f"|`{group}`|`{tasks}`|{form}|{examples}|{settings.get('question', 'right')}|")
+    rows += ["", "|relevant rule|wrong options in `mdlm_context`|", "|---|---|"]
+    rows += [f"|{rule}|{', '.join(wrong)}|" for rule, wrong in WRONG_CATEGORIES.items()]
     return "\n".join(["", *rows, "", ""])
 
 
@@ -73,12 +83,17 @@ def _families() -> Iterator[tuple[str, str, str, str, tuple[str, ...]]]:
         for p in POSITIONS:
             lines = ("arrangement: block", f"position: {p}", f"question: {place}")
             yield "locality", f"mdlm_locality_{place}_pos{p}", "_fixed_slot_yaml", f"_{place}_pos{p}", lines
+    sets = "sets: true"
+    yield "rules", "mdlm_rules", "_open_ended_yaml", "", ("arrangement: mixed", sets)
+    yield "rules", "mdlm_rules_slot", "_fixed_slot_yaml", "_slot", ("arrangement: mixed", sets)
+    for p in POSITIONS:
+        lines = ("arrangement: block", f"position: {p}", sets)
+        yield "rules", f"mdlm_rules_position_pos{p}", "_open_ended_yaml", f"_pos{p}", lines
 
 
 def _group(name: str, members: list[str]) -> str:
-    return "\n".join(
-        ["include: ../_group_yaml", f"group: {name}", "task:", *(f"  - {member}" for member in members), ""]
-    )
+    suite = yaml.safe_load((FOLDER / "_suite_yaml").read_text(encoding="utf-8"))
+    return generated.group_file(name, members, suite["metadata"]["version"])
 
 
 if __name__ == "__main__":

@@ -43,11 +43,6 @@ class Question:
     options: tuple[str, str, str]
     answer: int
 
-    def text(self, *, slot: str) -> str:
-        """The question with `slot` (an answer letter or a slot marker) between its square brackets."""
-        a, b, c = self.options
-        return f"Options: (A) {a}, (B) {b}, (C) {c}\nAnswer:[{slot}]."
-
 
 @cache
 def load_words() -> dict[str, tuple[str, ...]]:
@@ -143,6 +138,15 @@ def shuffled(items: Iterable[T], rng: Random) -> list[T]:
     return order
 
 
+def in_turn(items: Sequence[T], rng: Random) -> Iterator[T]:
+    """All the items in random order, again and again, so that they are balanced however many are taken.
+
+    They are drawn as they are taken: fewer are always the beginning of more.
+    """
+    while True:
+        yield from shuffled(items, rng)
+
+
 def relevant_question(right: str, wrong: tuple[str, ...], answer: int, rng: Random) -> Question:
     """One word of category `right` at index `answer`, beside two different words of the categories `wrong`."""
     words = load_words()[right]
@@ -195,26 +199,17 @@ def test_questions(rule: str, distractor: str, seed: int = DEFAULT_SEED) -> tupl
 def relevant_examples(rule: str, distractor: str, n: int, seed: int = DEFAULT_SEED) -> tuple[Question, ...]:
     """The first `n` relevant in-context examples of one task, none of which may be a test question."""
     rng = Random(f"mdlm relevant examples {rule} {distractor} {seed}")
-    return _balanced_questions(rule, islice(_answers_in_threes(rng), n), rng, reserved=False)
+    return _balanced_questions(rule, islice(in_turn(range(len(LETTERS)), rng), n), rng, reserved=False)
 
 
 def distractor_examples(rule: str, distractor: str, n: int, seed: int = DEFAULT_SEED) -> tuple[Question, ...]:
     """The first `n` distractor examples of one task."""
     rng = Random(f"mdlm distractor examples {rule} {distractor} {seed}")
     found: dict[Question, None] = {}
-    for answer in islice(_answers_in_threes(rng), n):
+    for answer in islice(in_turn(range(len(LETTERS)), rng), n):
         draw_question = partial(distractor_question, distractor, answer, rng)
         found |= dict.fromkeys(_new_questions(draw_question, 1, found, reserved=False))
     return tuple(found)
-
-
-def _answers_in_threes(rng: Random) -> Iterator[int]:
-    """Every three in turn are A, B and C in random order, so that answers are balanced however many are taken.
-
-    They are drawn as they are taken: fewer examples are always the beginning of more.
-    """
-    while True:
-        yield from shuffled(range(len(LETTERS)), rng)
 
 
 def _balanced_questions(rule: str, answers: Iterable[int], rng: Random, *, reserved: bool) -> tuple[Question, ...]:
@@ -224,17 +219,11 @@ def _balanced_questions(rule: str, answers: Iterable[int], rng: Random, *, reser
     """
     balance = Balance()
     found: dict[Question, None] = {}
-    for answer, right_word in zip(answers, _words_in_turn(load_words()[rule], rng), strict=False):
+    for answer, right_word in zip(answers, in_turn(load_words()[rule], rng), strict=False):
         draw_question = partial(question_of, right_word, WRONG_CATEGORIES[rule], answer, rng)
         candidates = _new_questions(draw_question, N_CANDIDATES, found, reserved=reserved)
         found[balance.take(candidates)] = None
     return tuple(found)
-
-
-def _words_in_turn(words: Sequence[str], rng: Random) -> Iterator[str]:
-    """All the words in random order, again and again."""
-    while True:
-        yield from shuffled(words, rng)
 
 
 def _new_questions(

@@ -3,13 +3,24 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from mdlm_lm_eval.tasks.prompts import TEMPLATES
 from mdlm_lm_eval.tasks.questions import DEFAULT_SEED
 
 from mdlm_lm_eval.options import parse_whole, unknown_option
 
-DEFAULT_SETTINGS = {"fewshot_relevant": 10, "fewshot_distractors": 40, "fewshot_seed": DEFAULT_SEED}
+DEFAULT_SETTINGS = {
+    "fewshot_relevant": 10,
+    "fewshot_distractors": 40,
+    "fewshot_seed": DEFAULT_SEED,
+    "fewshot_template": 0,
+}
 # Examples are all different, and far fewer fill any model's context.
-_LARGEST = {"fewshot_relevant": 10_000, "fewshot_distractors": 10_000, "fewshot_seed": 2**63 - 1}
+_LARGEST = {
+    "fewshot_relevant": 10_000,
+    "fewshot_distractors": 10_000,
+    "fewshot_seed": 2**63 - 1,
+    "fewshot_template": len(TEMPLATES) - 1,
+}
 
 
 def read_settings(metadata: Mapping[str, Any]) -> dict[str, int]:

@@ -62,7 +62,7 @@ def test_each_example_is_where_its_tokens_say(name: str, chat: bool, tasks: dict
         assert decode(prompt.token_ids[: prompt.answer_at]).endswith("<assistant>Answer:[" if chat else "\nAnswer:[")
         assert decode(prompt.token_ids[prompt.answer_at :]).startswith("<|mask|>].")
     said = [decode(prompt.token_ids[tokens.start : tokens.stop]) for tokens in prompt.examples]
-    texts = [example.text(slot="ABC"[example.answer]) for example in examples_of(task)]
+    texts = [*map(task.template.solved, examples_of(task))]
     assert said == [between.join(text.split("\n")) for text in texts]
 
 

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 import torch
-from mdlm_lm_eval.tasks import questions
+from mdlm_lm_eval.tasks import prompts, questions, rule_sets
 from transformers import AutoConfig, AutoTokenizer
 
 import mdlm_lm_eval
 from mdlm_lm_eval.default_model import BUILT_IN, model_path
 from mdlm_lm_eval.default_model.training import corpus, walks
-from mdlm_lm_eval.default_model.training.batches import Noiser
-from mdlm_lm_eval.default_model.training.curriculum import STAGES, draw_document, draw_from
+from mdlm_lm_eval.default_model.training.batches import Batch, Noiser
+from mdlm_lm_eval.default_model.training.curriculum import STAGES, documents
 from mdlm_lm_eval.default_model.training.model import block_causal_mask, build_model, logits_at_masks
 from mdlm_lm_eval.default_model.training.tokenizer import build_tokenizer
 
@@ -35,33 +35,49 @@ def questions_of(document: corpus.Document) -> set[tuple[str, ...]]:
 
 
 def test_no_test_question_is_in_the_training_data() -> None:
-    tests = {
-        question.options
-        for rule in questions.WRONG_CATEGORIES
-        for distractor in questions.DISTRACTOR_RULES
-        for question in questions.test_questions(rule, distractor)
-    }
-    assert len(tests) > 10_000
-    assert all(questions.is_reserved_for_tests(questions.Question(options, 0)) for options in tests)
-
     rng = random.Random(5)
     seen: set[tuple[str, ...]] = set()
-    for stage in STAGES:
-        for _ in range(500):
-            seen |= questions_of(draw_from(stage, rng))
-    assert len(seen) > 10_000
+    for stage in STAGES[1:]:
+        for document in documents(stage, 9 * 600, 0.1, rng):
+            seen |= questions_of(document)
     words = {triple for triple in seen if not triple[0].isdigit()}
+    assert len(words) > 2_000
     assert not any(questions.is_reserved_for_tests(questions.Question(triple, 0)) for triple in words)  # type: ignore[arg-type]
-    assert not seen & tests
+
+
+@pytest.mark.parametrize("rule", [*corpus.RULES, "wug"])
+def test_options_alone_do_not_tell_the_rule(rule: str) -> None:
+    """All three options are of different rules, any of which asks for its own in another document."""
+    rng = random.Random(0)
+    words = corpus.nonsense() if rule in corpus.CLASSES else questions.load_words()
+    for _ in range(50):
+        question = corpus.training_question(rule, rng)
+        lists = {
+            option: {name for name, some in words.items() if option.lower() in map(str.lower, some)}
+            for option in question.options
+        }
+        assert len({option.lower() for option in question.options}) == 3
+        capitals = sum(option.istitle() for option in question.options)
+        if rule == "capitalised":
+            assert capitals == 1
+            assert question.options[question.answer].istitle()
+        else:
+            assert rule in lists[question.options[question.answer]]
+        categories = [found - {"capitalised"} for found in lists.values()]
+        assert not categories[0] & categories[1] & categories[2]
+        assert capitals in (0, 1, 3)
 
 
 def test_a_question_is_nine_tokens_and_every_text_survives_the_tokenizer() -> None:
     tokenizer = build_tokenizer()
-    document = corpus.few_shot(10, 40, random.Random(0), named=False)
+    document = corpus.few_shot("country", 10, 40, random.Random(0))
     text = "".join(document.pieces)
     ids = tokenizer(text)["input_ids"]
     assert tokenizer.convert_ids_to_tokens(ids) == document.pieces
     assert len(ids) == 50 * 9
+    for rule in questions.WRONG_CATEGORIES:
+        for question in rule_sets.relevant_examples(rule, "largest", 10):
+            assert len(tokenizer(prompts.TEMPLATES[0].text(question, "A"))["input_ids"]) == 9
     for string in ("Héllo wörld, 日本!\t", "1000000", "<0x41>", "Options: (A) cat"):
         assert tokenizer.decode(tokenizer(string)["input_ids"]) == string
 
@@ -69,38 +85,28 @@ def test_a_question_is_nine_tokens_and_every_text_survives_the_tokenizer() -> No
 def test_noising_masks_what_it_weighs() -> None:
     noiser = Noiser(build_tokenizer())
     rng, generator = random.Random(0), torch.Generator().manual_seed(0)
-    clean, is_answer = noiser.windows(lambda: draw_document(STAGES, rng), 8, 480)
-    for batch in (
-        noiser.everything_masked(clean, generator),
-        noiser.answers_masked(clean, is_answer, 0.7, generator),
-    ):
-        masked = batch.weights > 0
-        assert (batch.noisy[masked] == noiser.mask_id).all()
-        assert (batch.noisy[~masked] == clean[~masked]).all()
-        # E[sum of 1/t over the masked] / tokens = 1, whatever t is drawn
-        assert 0.5 < batch.weights.sum().item() < 1.5
+    found = [corpus.few_shot("verb", 10, 4, rng) for _ in range(8)]
+    answers = noiser.answers_masked(found, 0.7, generator)
+    masked = answers.weights > 0
+    assert ((answers.noisy == noiser.mask_id) == masked).all()
+    assert (answers.noisy[~masked] == answers.clean[~masked]).all()
     assert masked.any(dim=1).all()
-    assert (is_answer | ~masked).all()
+    assert all(set(row.nonzero()[:, 0].tolist()) <= set(one.answers) for row, one in zip(masked, found, strict=True))
+    assert answers.weights.sum().item() == pytest.approx(1.0)
+
+    walk = [walks.random_walk(719, rng) for _ in range(4)]
+    batches = [noiser.everything_masked(walk, generator) for _ in range(50)]
+    assert all(((batch.noisy == noiser.mask_id) == (batch.weights > 0)).all() for batch in batches)
+    total = sum(batch.weights.sum().item() for batch in batches)
+    assert total / 50 == pytest.approx(1.0, abs=0.1)  # E[1/t over the masked] / tokens
 
 
 def test_a_walk_takes_each_step_to_a_successor_and_the_likeliest_most_often() -> None:
     rng = random.Random(0)
-    steps = [step for _ in range(10) for step in pairwise(walks.random_walk(rng).pieces)]
+    steps = [step for _ in range(10) for step in pairwise(walks.random_walk(200, rng).pieces)]
     ranks = [walks.successors()[before].index(after) for before, after in steps]
     shares = [ranks.count(rank) / len(ranks) for rank in range(4)]
     assert shares == pytest.approx(walks.SUCCESSOR_PROBABILITIES, abs=0.05)
-
-
-def test_only_the_last_answer_of_number_questions_is_masked() -> None:
-    noiser = Noiser(build_tokenizer())
-    rng, generator = random.Random(0), torch.Generator().manual_seed(0)
-    weights = torch.zeros(20 * 9 + 1)
-    for _ in range(50):
-        batch = noiser.response_masked([corpus.number_questions(20, rng) for _ in range(8)], generator)
-        assert ((batch.noisy == noiser.mask_id) == (batch.weights > 0)).all()
-        weights += batch.weights.sum(0)
-    assert (weights[:-3] == 0).all()
-    assert weights.sum().item() / 50 == pytest.approx(1.0, abs=0.15)  # E[1/t over the masked] / tokens
 
 
 def test_in_blocks_the_clean_and_noisy_copies_score_each_block_as_if_alone() -> None:
@@ -109,7 +115,8 @@ def test_in_blocks_the_clean_and_noisy_copies_score_each_block_as_if_alone() -> 
     noiser, block_length = Noiser(tokenizer), 8
     model = build_model(tokenizer, block_length, seed=0)
     clean = torch.randint(300, 900, (1, 30), generator=torch.Generator().manual_seed(1))
-    batch = noiser.everything_masked(clean, torch.Generator().manual_seed(2))
+    masked = torch.rand(clean.shape, generator=torch.Generator().manual_seed(2)) < 0.5
+    batch = Batch(clean, clean.masked_fill(masked, noiser.mask_id), masked.float())
     with torch.no_grad():
         logits = logits_at_masks(model, batch, block_length)
         expected = []
@@ -133,3 +140,22 @@ def test_what_lies_in_the_package(name: str, block_length: int | None) -> None:
     assert config.mask_token_id == tokenizer.mask_token_id
     assert config.vocab_size == len(tokenizer)
     assert tokenizer.get_vocab() == build_tokenizer().get_vocab()
+
+
+def test_no_token_sees_another_one_that_is_masked() -> None:
+    tokenizer = build_tokenizer()
+    noiser, model = Noiser(tokenizer), build_model(tokenizer, None, seed=0)
+    batch = noiser.answers_masked(
+        [corpus.few_shot("verb", 10, 2, random.Random(0))], 1.0, torch.Generator().manual_seed(1)
+    )
+    masked = (batch.weights[0] > 0).nonzero()[:, 0]
+    assert len(masked) > 1
+    text = batch.weights[0] == 0
+    text[masked[0]] = True  # the first answer, behind a text without the other masked ones, which cannot see it
+    visible = text.repeat(int(text.sum()), 1)
+    visible[:, masked[0]] = torch.arange(len(text))[text] == masked[0]
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        ids, positions = batch.noisy[:, text], torch.arange(len(text))[text][None]
+        expected = model(ids, position_ids=positions, attention_mask=visible[:, text][None, None]).logits
+        logits = logits_at_masks(model, batch, None)[0]
+    torch.testing.assert_close(logits, expected[0, int(text[: masked[0]].sum())].float(), atol=2e-2, rtol=0)

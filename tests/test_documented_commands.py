@@ -41,7 +41,8 @@ def commands(text: str) -> set[str]:
 
 def lm_eval(words: list[str]) -> None:
     given = HarnessCLI()._parser.parse_args(["run", *words])
-    resolve(dict(given.model_args or {}))
+    if given.model != "mdlm-server":  # which asks the server
+        resolve(dict(given.model_args or {}))
 
 
 def mdlm_sweep(words: list[str]) -> None:

@@ -3,12 +3,13 @@
 A failing test shows the lines that the document should hold.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 
 from mdlm_leaderboard.board import Curve, Row, change
 from mdlm_leaderboard.build import read_board
+from mdlm_lm_eval.results.result_file import read_result_file
 from mdlm_lm_eval.results.statistics import Interval, paired_interval
 
 ROOT = Path(__file__).parents[1]
@@ -19,8 +20,8 @@ WITH_40_STEPS = {"before": "", "CE + TV": "MA (CE + TV)", "CE only": "MA (CE onl
 
 @cache
 def rows() -> dict[tuple[str, str, str, float | None], Row]:
-    """By model, recipe, steps and limit."""
-    board = read_board(ROOT / "leaderboard/results")
+    """Of version 0.2's model, by model, recipe, steps and limit."""
+    board = read_board(ROOT / "leaderboard/suite-2.0")
     return {
         (row.who.model, row.who.recipe, row.who.steps, section.setting.limit): row
         for section in board.sections
@@ -88,11 +89,14 @@ def test_fine_tuning_tables() -> None:
         f"{lost_more(ce_tv, sft).in_words} points less than plain fine-tuning",
         f"{lost_more(ce_tv, ce).in_words} points less",
     ]
-    assert missing("finetune/README.md", expected) == []
+    assert missing("leaderboard/suite-2.0/README.md", expected) == []
+    losses = [lost(masks(recipe)) for recipe in RECIPES.values()]
+    others = f"CE only {losses[1]}, and plain fine-tuning (`sft`) on half as many sequences {losses[2]}"
+    assert missing("finetune/README.md", [f"left {losses[0]} of them, {others}"]) == []
 
 
-def test_page_of_the_built_in_model() -> None:
-    expected = [line("accuracy", *(percent(masks(), n) for n in MASKS), f"{lost(masks())} lost")]
+def test_other_tables_of_version_0_2() -> None:
+    expected = []
     for name, recipe in WITH_40_STEPS.items():
         dots = row(recipe).curve("dots")
         expected.append(line(name, percent(dots, 0), percent(dots, 200), lost(dots, 0, 200)))
@@ -109,30 +113,57 @@ def test_page_of_the_built_in_model() -> None:
         expected.append(line(name, percent(many, 50), percent(many, 200), lost(many, 50, 200)))
     block = row(limit=50, model="built-in-block").curve("masks")
     expected.append(line("accuracy", percent(block, 2), percent(block, 200)))
+    assert missing("leaderboard/suite-2.0/README.md", expected) == []
+
+
+@cache
+def of_suite_2_1() -> dict[str, Row]:
+    """The built-in model's row of each family of questions: the first 100 of each task."""
+    sections = read_board(ROOT / "leaderboard/results").sections
+    standard = [one for one in sections if one.setting.fewshot_relevant == 10 and one.setting.limit == 100]
+    return {section.setting.asks: section.rows[0] for section in standard}
+
+
+def test_the_built_in_model() -> None:
+    expected = []
+    for name, found in of_suite_2_1().items():
+        by_masks, dots, relevant = found.curve("masks"), found.curve("dots"), found.curve("relevant", 2)
+        expected += [
+            line(f"`{name}`", percent(relevant, 0), percent(relevant, 10), gain_of_examples(relevant)),
+            line(f"`{name}`", *(percent(by_masks, n) for n in MASKS), lost(by_masks)),
+            line(f"`{name}`", percent(dots, 0), percent(dots, 200), lost(dots, 0, 200)),
+        ]
+    without = {
+        "open-ended, 2 masks before": "mdlm_rules,n_masks=2,steps=1",
+        "fixed slot": "mdlm_rules_slot,steps=1,n_fillers=0",
+    }
+    fillers = {
+        "open-ended, 2 masks before": ("mdlm_rules,n_masks=200,steps=1", "mdlm_rules,n_masks=2,steps=1,n_fillers=200"),
+        "fixed slot": ("mdlm_rules_slot,n_masks=200,steps=1", "mdlm_rules_slot,steps=1,n_fillers=200"),
+    }
+    for form, cells in fillers.items():
+        costs = [paired_interval(scores(cell), scores(without[form])).scaled(100).in_words for cell in cells]
+        expected.append(line(form, *costs))
     assert missing("docs/built_in_model.md", expected) == []
 
 
-def test_readme_changelog_and_card() -> None:
-    before, after, dots = masks(), masks("MA (CE + TV)"), row().curve("dots")
-    shares: Mapping[str, float] = {"before": before[200].mean, "few": before[2].mean, "after": after[200].mean}
-    percents = {name: f"{100 * share:.0f}%" for name, share in shares.items()}
+def scores(cell: str) -> dict[str, float]:
+    """Accuracy by task of a cell of the committed sweep."""
+    file = read_result_file(ROOT / "leaderboard/results/built-in" / cell / "results_cell.json")
+    return {name.replace("_slot", ""): task.metrics["exact_match,none"] for name, task in file.tasks.items()}
+
+
+def gain_of_examples(curve: Curve) -> str:
+    return paired_interval(curve[0].by_task, curve[10].by_task).scaled(100).in_words
+
+
+def test_readme() -> None:
+    rules = of_suite_2_1()["mdlm_rules"]
+    by_masks, dots = rules.curve("masks"), rules.curve("dots")
+    without = percent(rules.curve("relevant", 2), 0)
     expected = [
-        f"the model scores {percents['before']} with 200 masks and {percents['few']} with `n_masks=2`",
-        f"trains scores {percents['after']} and",
+        f"the model scores {percent(by_masks, 2)}% with `n_masks=2`, {without}% without the relevant examples, and",
+        f"{percent(by_masks, 200)}% with 200 masks: masks cost it {lost(by_masks)} points, 200 dots",
+        f"dots {lost(dots, 0, 200)}, which is not significant (95%)",
     ]
     assert missing("README.md", expected) == []
-    assert missing("CHANGELOG.md", [f"({lost(before)} points from 2 to 200)"]) == []
-    figures = [
-        percent(before, 2),
-        percent(before, 200),
-        lost(before),
-        percent(dots, 0),
-        percent(dots, 200),
-        lost(dots, 0, 200),
-    ]
-    twin = row(limit=50, model="built-in-block").curve("masks")
-    expected = [
-        line("the suite, 16,000 questions", *figures),
-        line("the suite, 800 questions", percent(twin, 2), percent(twin, 200), lost(twin), "", "", ""),
-    ]
-    assert missing("mdlm_lm_eval/default_model/README.md", expected) == []

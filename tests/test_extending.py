@@ -86,7 +86,7 @@ def test_a_column_of_the_leaderboard(checkout: tuple[Path, Path]) -> None:
         "-m",
         "mdlm_leaderboard",
         "build",
-        str(ROOT / "leaderboard/results/subsets"),
+        str(ROOT / "leaderboard/suite-2.0/subsets"),
         "--output",
         "site",
         folder=checkout[0],

@@ -294,7 +294,7 @@ def test_axe_finds_nothing(page: webdriver.Chrome, site: str, address: str, widt
     assert len(found["passes"]) > 20
 
 
-def test_a_thousand_rows_sort_at_once(browser: webdriver.Chrome, tmp_path: Path) -> None:
+def test_a_thousand_rows_are_sorted_and_found(browser: webdriver.Chrome, tmp_path: Path) -> None:
     contents = {
         f"m{n}": suite_file(n_masks=200, pretrained=f"org/m{n:04}", weights=str(n), accuracy=n / 1000, spread=0.0)
         for n in range(1000)
@@ -303,14 +303,9 @@ def test_a_thousand_rows_sort_at_once(browser: webdriver.Chrome, tmp_path: Path)
     assert main(["build", str(tmp_path / "results"), "--output", str(tmp_path / "out")]) == 0
     browser.get((tmp_path / "out" / "index.html").as_uri())
     assert shown(browser) == [f"m{n:04}" for n in range(999, 899, -1)], "the first hundred"
-    seconds = browser.execute_script(
-        "const button = document.querySelector('th[data-name=most] button'); button.click();"
-        "const press = () => { const before = performance.now(); button.click(); document.body.offsetHeight;"
-        " return (performance.now() - before) / 1000; };"
-        "return Math.min(...Array.from({ length: 9 }, press));"  # other processes may have the processor meanwhile
-    )
-    assert shown(browser)[0] == "m0000"
-    assert seconds < 0.15
+    for first in ("m0999", "m0000"):
+        browser.find_element(By.CSS_SELECTOR, "th[data-name=most] button").click()
+        assert shown(browser)[0] == first
     rest = browser.find_element(By.CLASS_NAME, "rest")
     rest.send_keys(Keys.ENTER)
     assert len(shown(browser)) == 1000

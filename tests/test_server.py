@@ -12,12 +12,11 @@ import aiohttp
 import pytest
 from lm_eval.api.instance import Instance
 from lm_eval.api.model import CachingLM
-from mdlm_lm_eval.loading import load_denoiser
 
 from benchmarks.serve import DIALECTS, DROP, Answer, StandIn, completion, decoding, models
 from mdlm_leaderboard.audit import audit_scores
 from mdlm_lm_eval import tasks_path
-from mdlm_lm_eval.families import load_tokenizer
+from mdlm_lm_eval.families import load_denoiser, load_tokenizer
 from mdlm_lm_eval.lm import MDLM
 from mdlm_lm_eval.options import DecodingOptions, OptionError
 from mdlm_lm_eval.results.result_file import read_result_file
@@ -326,6 +325,6 @@ def test_the_suite_end_to_end(decoder: Callable[..., Answer], tmp_path: Path) ->
     assert (setting["options"]["confidence_threshold"], len(setting["tasks"])) == (0.9, 16)
     assert (file.mdlm["server"]["reference"]["dtype"], file.mdlm["pretrained"]) == ("float32", MODEL)
     assert file.mdlm["server"]["version"] == "1"
-    scores = audit_scores(path, lambda name, metadata: pytest.fail("no answer differs"))
+    scores = audit_scores(path, None)
     assert {(score.n_questions, score.n_same) for score in scores} == {(1, 1)}
     assert all(score.difference.mean == 0 for score in scores)

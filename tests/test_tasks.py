@@ -2,6 +2,7 @@
 
 import hashlib
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import lm_eval
@@ -14,8 +15,8 @@ from mdlm_lm_eval import tasks_path
 from mdlm_lm_eval.options import OptionError
 
 POSITIONS = (0, 10, 20, 30, 40)
-FOLDERS = ("context", "slot", "position", "locality")
-PROMPTS_SHA256 = "af14024876598392639044ddbb81291d98b2e5257c3fbd9757ca2747f090b76d"
+FOLDERS = {Path(path).parent.name for path in generate.files()}
+PROMPTS_SHA256 = "1f1b82823b300b6ab83afc609d779de60a39edea594800b0eaa016d6a38e5ad8"
 
 
 def suite(metadata: dict[str, object] | None = None) -> TaskManager:
@@ -68,10 +69,10 @@ def evaluate(lm: LM, name: str, **arguments: Any) -> dict[str, Any]:
 
 def test_plain_prompt_character_for_character() -> None:
     few = {"fewshot_relevant": 1, "fewshot_distractors": 2}
-    one = "Options: (A) 572, (B) 467, (C) 928\nAnswer:[C].\n\n"
+    word = "Options: (A) Russia, (B) Tristan, (C) Melissa\nAnswer:[A].\n\n"
     two = "Options: (A) 105, (B) 931, (C) 778\nAnswer:[B].\n\n"
-    word = "Options: (A) Cambodia, (B) Edith, (C) Amanda\nAnswer:[A].\n\n"
-    asked = "Options: (A) Anthony, (B) Bolivia, (C) Isabella\nAnswer:["
+    one = "Options: (A) 572, (B) 467, (C) 928\nAnswer:[C].\n\n"
+    asked = "Options: (A) Patrick, (B) Hungary, (C) Ryan\nAnswer:["
     slot = asked + "<|mask|>].\n\n"
     assert prompt("mdlm_country_largest_pos0", **few) == word + two + one + asked
     assert prompt("mdlm_country_largest_right_pos0", **few) + "\n\n" == word + two + one + slot
@@ -182,7 +183,7 @@ def test_settings_change_the_examples() -> None:
     assert not set(other.split("\n\n")) & set(many)
     task = load("mdlm_colour_largest", fewshot_relevant=5)
     assert task.dump_config()["metadata"].items() >= {
-        ("version", "2.0"),
+        ("version", "2.1"),
         ("fewshot_relevant", 5),
         ("fewshot_distractors", 40),
         ("fewshot_seed", 1),
@@ -237,7 +238,7 @@ def test_scores_and_their_mean() -> None:
     assert results["results"]["mdlm_verb_smallest"]["exact_match,none"] == 0.334
     assert results["groups"]["mdlm_context"]["exact_match,none"] == pytest.approx(0.334)
     assert 0.003 < results["groups"]["mdlm_context"]["exact_match_stderr,none"] < 0.004
-    assert results["versions"]["mdlm_verb_smallest"] == results["versions"]["mdlm_context"] == "2.0"
+    assert results["versions"]["mdlm_verb_smallest"] == results["versions"]["mdlm_context"] == "2.1"
     assert results["n-shot"]["mdlm_verb_smallest"] == 50
 
 
@@ -257,14 +258,15 @@ def members_of(name: str) -> list[str]:
 
 def test_groups_hold_every_task_once() -> None:
     counts = {"mdlm_context": 16, "mdlm_slot": 16, "mdlm_position": 80, "mdlm_locality": 240}
+    counts |= {"mdlm_rules": 16, "mdlm_rules_slot": 16, "mdlm_rules_position": 80}
     names: list[str] = []
     for group, count in counts.items():
         leaves = [name for member in members_of(group) for name in members_of(member)]
         assert len(leaves) == count
         names += leaves
-    index = DEFAULT_SUITE.task_index
-    assert sorted(names) == sorted(n for n in DEFAULT_SUITE.all_subtasks if index[n].yaml_path.parent.name in FOLDERS)
-    assert len(set(names)) == 352
+    index, folders = DEFAULT_SUITE.task_index, {"context", "slot", "position", "locality", "rules"}
+    assert sorted(names) == sorted(n for n in DEFAULT_SUITE.all_subtasks if index[n].yaml_path.parent.name in folders)
+    assert len(set(names)) == 464
 
 
 def test_one_task_of_every_family_loads() -> None:

@@ -8,12 +8,12 @@ from functools import cache
 from typing import Any
 
 import pytest
-from mdlm_lm_eval.tasks import questions
+from mdlm_lm_eval.tasks import baselines, prompts, questions
 
 from mdlm_lm_eval import tasks_path
 
 LIMIT = 0.45
-QUESTIONS_SHA256 = "51e332ffd6aaeb56bd1aa71b47cb36701a79eb7070bf6ec4ecfddecfb651afef"
+QUESTIONS_SHA256 = "ff378572a32bb14dfa1c334372779e3f585052c24848502cec515d175b00919f"
 TASKS = [(rule, distractor) for rule in questions.WRONG_CATEGORIES for distractor in questions.DISTRACTOR_RULES]
 
 #: What a rule compares. Each makes two rules: take the option of which it is largest, or smallest.
@@ -100,29 +100,16 @@ def test_no_surface_rule_answers_a_task(rule: str, distractor: str) -> None:
     assert accuracy <= LIMIT, name
 
 
-def test_the_readme_names_the_best_surface_rules() -> None:
+def test_the_readme_names_what_is_scored_without_examples() -> None:
     readme = (tasks_path() / "README.md").read_text(encoding="utf-8")
-    for rule in questions.WRONG_CATEGORIES:
-        tasks = [best_rule(rule, distractor) for distractor in questions.DISTRACTOR_RULES]
-        name, accuracy = max(tasks, key=lambda best: best[1])
-        assert re.search(rf"\| {rule} \| .* \| {100 * accuracy:.1f}%: {re.escape(name)} \|\n", readme), (name, accuracy)
-
-
-def test_the_readme_says_what_several_endings_tell() -> None:
-    readme = (tasks_path() / "README.md").read_text(encoding="utf-8")
-    said = re.findall(r"^\| (\w+) \| ([a-z, -]+) \| (\d+ to \d+)% \|$", readme, re.MULTILINE)
-    assert [rule for rule, _, _ in said] == ["adjective", "emotion", "verb"]
-    for rule, affixes, accuracies in said:
-        begins, ends = (tuple(affix.strip("-") for affix in affixes.split(", ") if affix[at] == "-") for at in (-1, 0))
-        found = [with_one_of(begins, ends, rule, distractor) for distractor in questions.DISTRACTOR_RULES]
-        assert f"{min(found):.0%} to {max(found):.0%}".replace("%", "") == accuracies, rule
-
-
-def with_one_of(begins: tuple[str, ...], ends: tuple[str, ...], rule: str, distractor: str) -> float:
-    """Accuracy of taking an option with one of these beginnings or endings."""
-    tests = questions.test_questions(rule, distractor)
-    has = [[word.startswith(begins) or word.endswith(ends) for word in question.options] for question in tests]
-    return sum(share(row, of.answer, max(row)) for row, of in zip(has, tests, strict=True)) / len(tests)
+    for rule, distractor in TASKS:
+        tests = questions.test_questions(rule, distractor)
+        known = baselines.accuracy(tests, baselines.asked_by_a_rule)
+        odd = baselines.accuracy(tests, baselines.odd_category)
+        assert f"|{rule}_{distractor}|{known:.1f}|{odd:.1f}|" in readme
+    tests = questions.test_questions("emotion", "smallest")
+    learner = baselines.accuracy(tests, baselines.spelling(tests))
+    assert re.search(rf"\|emotion_smallest\|[\d.]+\|[\d.]+\|{learner:.1f}\|", readme)
 
 
 def test_a_rule_that_tells_is_found() -> None:
@@ -146,7 +133,7 @@ def test_questions_are_the_same_everywhere() -> None:
         relevant = questions.relevant_examples(rule, distractor, 10)
         distractors = questions.distractor_examples(rule, distractor, 40)
         for question in (*relevant, *distractors, *questions.test_questions(rule, distractor)):
-            digest.update(question.text(slot=questions.LETTERS[question.answer]).encode() + b"\0")
+            digest.update(prompts.TEMPLATES[0].solved(question).encode() + b"\0")
     assert digest.hexdigest() == QUESTIONS_SHA256
 
 

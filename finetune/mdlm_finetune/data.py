@@ -8,14 +8,16 @@ from random import Random
 from typing import Any
 
 from datasets import load_dataset
+from mdlm_lm_eval.tasks import prompts, questions
 from tqdm import tqdm
 from transformers import PreTrainedTokenizerBase
 
 from mdlm_finetune.recipe import NUMBER_QUESTIONS, Recipe, Run
-from mdlm_lm_eval.default_model.training import corpus
 from mdlm_lm_eval.families import end_of_turn_ids
 from mdlm_lm_eval.model.text import closing_ids
 from mdlm_lm_eval.options import OptionError
+
+_N_QUESTIONS = range(15, 51)  # of a generated document
 
 COLUMNS = (
     "messages; prompt, response; system_prompt, question, response (OpenOrca); instruction, input, output (Alpaca)"
@@ -73,10 +75,13 @@ def number_questions(seed: int) -> Iterator[tuple[str, str]]:
     They are the distractors of the suite's prompts, which the suite never asks: the paper, too, trains on other text
     than it measures.
     """
-    rng = Random(seed)
+    rng, template = Random(seed), prompts.TEMPLATES[0]
     while True:
-        *prompt, letter, closing = corpus.number_questions(rng.randint(*corpus.N_NUMBER_QUESTIONS), rng).pieces
-        yield "".join(prompt), letter + closing
+        rule = questions.DISTRACTOR_RULES[questions.draw(rng, 2)]
+        n = _N_QUESTIONS.start + questions.draw(rng, len(_N_QUESTIONS))
+        *solved, asked = (questions.distractor_question(rule, questions.draw(rng, 3), rng) for _ in range(n))
+        text = template.plain_text([*map(template.solved, solved), template.open_ended(asked)])
+        yield text, f"{template.label(asked)}]."
 
 
 def _generated(run: Run, tokenizer: PreTrainedTokenizerBase) -> Iterator[tuple[int, Tokens | str]]:

@@ -447,8 +447,9 @@ def _title(setting: Setting) -> str:
         return ", ".join(["Benchmarks", *limit])
     examples = f"{setting.fewshot_relevant} relevant and {setting.fewshot_distractors} distractor examples"
     seed = [] if setting.fewshot_seed == DEFAULT_SETTINGS["fewshot_seed"] else [f"seed {setting.fewshot_seed}"]
-    template = ["chat template"] if setting.chat_template else []
-    return ", ".join([f"Few-shot suite {setting.suite_version} ({setting.asks})", examples, *seed, *template, *limit])
+    wording = [f"template {setting.fewshot_template}"] if setting.fewshot_template else []
+    wording += ["chat template"] if setting.chat_template else []
+    return ", ".join([f"Few-shot suite {setting.suite_version} ({setting.asks})", examples, *seed, *wording, *limit])
 
 
 def _why_apart(setting: Setting, main: Setting) -> str:

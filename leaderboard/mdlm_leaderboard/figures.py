@@ -273,8 +273,8 @@ def _draw_masks(axes: Axes, section: Section, *, is_narrow: bool) -> None:
     span = max(30, 1.2 * (highest - lowest))
     sizes = [span * _LINE_HEIGHT * (label.count("\n") + 1) for label in labels]
     heights = _spread([height for height, _ in ends], sizes)
-    low = min(lowest, *heights) - span / 12
-    axes.set_ylim(low, max(highest + span / 12, low + span, max(heights) + span / 12))
+    top = min(max(highest, *heights) + span / 12, 102)
+    axes.set_ylim(min(lowest - span / 12, min(heights) - span / 12, top - span), top)
     for label, height, (_, colour) in zip(labels, heights, ends, strict=True):
         look: dict[str, Any] = {"color": colour, "va": "center", "annotation_clip": False}
         axes.annotate(label, (most, height), (8, 0), textcoords="offset points", **look)

@@ -39,6 +39,7 @@ class Setting:
     fewshot_relevant: int | None = None
     fewshot_distractors: int | None = None
     fewshot_seed: int | None = None
+    fewshot_template: int | None = None
     limit: float | None = None
     chat_template: bool = False
 
@@ -175,7 +176,9 @@ def _suite_lines(file: ResultFile, result: TaskResult, task: SuiteTask) -> Itera
         raise UnusableFile(f"has exact_match={score} for {result.name!r}; it must be a number from 0 to 1")
     if file.mdlm is None and not task.is_open_ended:
         raise UnusableFile(f"runs {result.name!r}, whose slots need masks, with --model {file.model_kind}")
-    given: dict[str, Any] = {name: int(result.metadata[name]) for name in DEFAULT_SETTINGS}
+    given: dict[str, Any] = {
+        name: int(result.metadata.get(name, default)) for name, default in DEFAULT_SETTINGS.items()
+    }
     ratio, (low, high) = result.options.get("mask_ratio"), result.effective.get("asked_masks", (NO_MASKS, NO_MASKS))
     masks, fillers = low if low == high and ratio is None else None, int(result.options.get("n_fillers", 0))
     run = SuiteRun(task, masks, ratio, fillers, given["fewshot_relevant"], given["fewshot_distractors"])

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from statistics import fmean
 
-from mdlm_lm_eval.tasks.questions import N_TEST_QUESTIONS
+from mdlm_lm_eval.tasks import questions, rule_sets
 
 from mdlm_leaderboard.scores import TOLERANCE, file_scores
 from mdlm_lm_eval.results.files import UnusableFile
@@ -52,8 +52,9 @@ def _group_problems(file: ResultFile, group: str, results: Mapping[str, TaskResu
     for result in results.values():
         if result.version != current_version():
             yield f"{result.name} is of suite version {result.version!r}; it must be {current_version()}"
-        if result.n_original != N_TEST_QUESTIONS:
-            yield f"{result.name} has {result.n_original} questions; it must have {N_TEST_QUESTIONS}"
+        asked = rule_sets if result.name.startswith("mdlm_rules_") else questions
+        if result.n_original != asked.N_TEST_QUESTIONS:
+            yield f"{result.name} has {result.n_original} questions; it must have {asked.N_TEST_QUESTIONS}"
         right = result.metrics["exact_match,none"] * result.n_questions
         if abs(right - round(right)) > 1e-6:
             score = result.metrics["exact_match,none"]

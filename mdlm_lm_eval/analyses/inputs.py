@@ -16,7 +16,7 @@ from mdlm_lm_eval.model.denoiser import Denoiser
 from mdlm_lm_eval.model.text import SLOT_MARKER
 from mdlm_lm_eval.options import DecodingOptions, LikelihoodOptions, OptionError, options_of
 from mdlm_lm_eval.results.suite import suite_info
-from mdlm_lm_eval.tasks import prompts, questions
+from mdlm_lm_eval.tasks import questions
 from mdlm_lm_eval.tasks.settings import check_metadata
 
 
@@ -175,7 +175,7 @@ def _examples(task: Any, text: str, offsets: list[tuple[int, int]]) -> list[rang
     found = []
     end = 0
     for example in examples_of(task):
-        options, answer = prompts.solved(example).split("\n")
+        options, answer = task.template.solved(example).rsplit("\n", 1)
         start = text.index(options, end)
         end = text.index(answer, start + len(options)) + len(answer)
         touched = [n for n, (first, last) in enumerate(offsets) if first < end and last > start]

@@ -1,5 +1,6 @@
 """From text to token ids and back, for requests that may contain a mask token's string or slot markers."""
 
+import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
@@ -8,6 +9,8 @@ from lm_eval.models.utils import postprocess_generated_text
 from transformers import PreTrainedTokenizerBase
 
 SLOT_MARKER = "<|mask|>"
+# A slot of so many masks, or of as many as the tokens of a text: `<|mask:8|>`, `<|mask like return x|>`.
+_LONG_SLOT = re.compile(r"<\|mask(?::(\d+)| like (.+?))\|>", re.DOTALL)
 # What a decoder writes for the first bytes of a character whose other bytes are still to come.
 _INCOMPLETE_CHARACTER = "\ufffd"
 
@@ -49,6 +52,11 @@ def encode_infill(
     The text is tokenised in one go wherever the marker can be written as the mask token, so that a slot changes nothing
     about how its neighbours are split. `encode` is as in `encode_without_masks` but keeps mask tokens.
     """
+
+    def slots(match: re.Match[str]) -> str:
+        return SLOT_MARKER * (int(match[1]) if match[1] else len(encode(match[2], False)))
+
+    text = _LONG_SLOT.sub(slots, text)
     mask_string = tokenizer.convert_ids_to_tokens(mask_token_id)
     if mask_string is not None and (mask_string == SLOT_MARKER or mask_string not in text):
         ids = encode(text.replace(SLOT_MARKER, mask_string), True)

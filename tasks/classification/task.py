@@ -3,14 +3,18 @@
 import math
 from typing import Any
 
-from lm_eval.api.task import ConfigurableTask
+from lm_eval.api import task as lm_eval_task
 
 from mdlm_lm_eval.options import parse_whole
 
 ORDERS = ("random", "nearest_first", "nearest_last")
 
 
-class ClassificationTask(ConfigurableTask):
+# lm-eval 0.5 has a class for each type of output.
+Base: Any = getattr(lm_eval_task, "GenerateTask", lm_eval_task.ConfigurableTask)
+
+
+class ClassificationTask(Base):
     """Classifies a test point by the first `num_fewshot` training points of the same seed.
 
     They are the same for all test points. A task's YAML says their `example_order`: random (the same for all), or by

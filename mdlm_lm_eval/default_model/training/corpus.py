@@ -1,27 +1,26 @@
 """The built-in model's training documents, generated from the suite's word lists.
 
-No document holds a test question (`questions.is_reserved_for_tests`).
+The options of a word question are of three different categories, any of which may be the rule, so that without examples
+nothing tells which. No document holds a test question (`questions.is_reserved_for_tests`).
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from random import Random
 
-from mdlm_lm_eval.tasks import questions
+from mdlm_lm_eval.tasks import questions, rule_sets
 
-RULE_NAMES = (*questions.load_words(), *questions.DISTRACTOR_RULES)
-N_NUMBER_QUESTIONS = (15, 50)  # of a document of them alone, the fewest and the most
-TEMPLATE_PIECES = (
-    "Options: (A) ",
-    "\n\nOptions: (A) ",
-    ", (B) ",
-    ", (C) ",
-    "\nAnswer:[",
-    "].",
-    "Rule: ",
-    " is: ",
-    "\n",
-    "\n\n",
+PROPER = ("country", "name")
+COMMON = tuple(category for category in questions.load_words() if category not in {*PROPER, "capitalised"})
+#: Nonsense rules: classes of words that have nothing in common.
+CLASSES = ("dax", "wug", "blick", "fep", "toma")
+RULES = (*COMMON, *PROPER, "capitalised")
+CAPITALISED_SHARE = 0.15  # of the documents, as this rule holds for words of all categories
+_PAIR = {one: other for pair in rule_sets.PAIRS for one, other in (pair, pair[::-1])}
+FIXED_PIECES = (
+    *("Options: (A) ", "\n\nOptions: (A) ", ", (B) ", ", (C) ", "\nAnswer:[", "].", "Rule: "),
+    *(" is: ", " case: ", " kind: ", "\n", "\n\n"),
 )
 
 
@@ -37,38 +36,79 @@ class Document:
 def pieces() -> tuple[str, ...]:
     """Every text that is one token: fixed pieces of the prompts, rules' names, letters, words and numbers."""
     words = [word for category in questions.load_words().values() for word in category]
+    capitalised = [word.capitalize() for category in COMMON for word in questions.load_words()[category]]
     numbers = [str(number) for number in range(1, questions.LARGEST_NUMBER + 1)]
-    return tuple(dict.fromkeys([*TEMPLATE_PIECES, *RULE_NAMES, *questions.LETTERS, *words, *numbers]))
+    names = (*questions.load_words(), *questions.DISTRACTOR_RULES, *CLASSES)
+    return tuple(dict.fromkeys([*FIXED_PIECES, *names, *questions.LETTERS, *words, *capitalised, *numbers]))
 
 
-def training_question(right: str, wrong: tuple[str, ...], rng: Random) -> questions.Question:
-    """A question of the rule `right` that is not reserved for tests."""
+@cache
+def nonsense() -> dict[str, tuple[str, ...]]:
+    """Class -> its words: common words of all categories, one class each, always the same."""
+    words = questions.shuffled([w for category in COMMON for w in questions.load_words()[category]], Random("nonsense"))
+    return {name: tuple(words[n :: len(CLASSES)]) for n, name in enumerate(CLASSES)}
+
+
+def draw_rule(rng: Random, nonsense_share: float) -> str:
+    """A rule for a document."""
+    if rng.random() < nonsense_share:
+        return _one_of(CLASSES, rng)
+    return "capitalised" if rng.random() < CAPITALISED_SHARE else _one_of(RULES, rng)
+
+
+def training_question(rule: str, rng: Random) -> questions.Question:
+    """A question of the rule, not reserved for tests; the wrong options of a word rule are of two other rules."""
+    answer = questions.draw(rng, 3)
+    if rule in questions.DISTRACTOR_RULES:
+        return questions.distractor_question(rule, answer, rng)
     while True:
-        answer = questions.draw(rng, 3)
-        if right in questions.DISTRACTOR_RULES:
-            return questions.distractor_question(right, answer, rng)
-        question = questions.relevant_question(right, wrong, answer, rng)
-        if not questions.is_reserved_for_tests(question):
-            return question
+        wrong = questions.shuffled(CLASSES if rule in CLASSES else RULES, rng)[:2]
+        order = [*wrong[:answer], rule, *wrong[answer:]]
+        if not any(_clash(one, other) for at, one in enumerate(order) for other in order[:at]):
+            question = questions.Question(draw_options(order, rng), answer)
+            if not questions.is_reserved_for_tests(question):
+                return question
 
 
-def draw_rule(rng: Random) -> tuple[str, tuple[str, ...]]:
-    """A category and those that its wrong options come from: half of the time as in the suite, else any others."""
-    if rng.random() < 0.5:
-        right = list(questions.WRONG_CATEGORIES)[questions.draw(rng, len(questions.WRONG_CATEGORIES))]
-        return right, questions.WRONG_CATEGORIES[right]
-    categories = list(questions.load_words())
-    right = categories[questions.draw(rng, len(categories))]
-    others = [category for category in categories if category != right]
-    return right, tuple(others[questions.draw(rng, len(others))] for _ in range(1 + questions.draw(rng, 3)))
+def draw_options(rules: Sequence[str], rng: Random) -> tuple[str, str, str]:
+    """Different words, one of each rule."""
+    while True:
+        options = rule_sets.with_case(rules, [_word(rule, rules, rng) for rule in rules])
+        if len({option.lower() for option in options}) == len(options):
+            return options
+
+
+def _clash(one: str, other: str) -> bool:
+    """Whether no question has both rules: a word of one could be argued to follow the other."""
+    return other in (one, _PAIR.get(one)) or {one, other} == {"capitalised", "name"}
+
+
+def _word(rule: str, rules: Sequence[str], rng: Random) -> str:
+    """A word of the rule; a capitalised one is of a category that no rule of the question is or could be taken for."""
+    if rule in CLASSES:
+        return _one_of(nonsense()[rule], rng)
+    if rule == "capitalised":
+        rule = _one_of([one for one in COMMON if not any(_clash(one, other) for other in rules)], rng)
+    return _one_of(questions.load_words()[rule], rng)
+
+
+def _one_of(items: Sequence[str], rng: Random) -> str:
+    return items[questions.draw(rng, len(items))]
 
 
 def word_fact(rng: Random) -> Document:
-    """ "knit is: verb." and a line break: what category a word is of."""
-    words = questions.load_words()
-    category = list(words)[questions.draw(rng, len(words))]
-    word = words[category][questions.draw(rng, len(words[category]))]
-    return Document([word, " is: ", category, ".", "\n"], [2])
+    """ "knit is: verb." and a line break: a word's category, whether it has a capital, or its nonsense class."""
+    kind = rng.random()
+    if kind < 0.2:
+        relation, value = " kind: ", _one_of(CLASSES, rng)
+        word = _one_of(nonsense()[value], rng)
+    else:
+        relation, value = " is: ", _one_of((*COMMON, *PROPER) if kind > 0.45 else COMMON, rng)
+        word = _one_of(questions.load_words()[value], rng)
+        word = word.capitalize() if rng.random() < 0.5 else word
+    if 0.2 <= kind <= 0.45:
+        relation, value = " case: ", "capitalised" if word.istitle() else "lowercase"
+    return Document([word, relation, value, ".", "\n"], [2])
 
 
 def question_pieces(question: questions.Question, *, first: bool) -> list[str]:
@@ -78,28 +118,16 @@ def question_pieces(question: questions.Question, *, first: bool) -> list[str]:
     return [opening, a, ", (B) ", b, ", (C) ", c, "\nAnswer:[", questions.LETTERS[question.answer], "]."]
 
 
-def few_shot(n_relevant: int, n_distractors: int, rng: Random, *, named: bool) -> Document:
+def few_shot(rule: str, n_relevant: int, n_distractors: int, rng: Random, *, named: bool = False) -> Document:
     """Answered questions of one word rule among answered questions of one number rule, in random order.
 
-    `named` puts the word rule's name in front.
+    `named` puts the word rule's name in front, an answer where several relevant questions determine it.
     """
-    right, wrong = draw_rule(rng)
-    distractor = questions.DISTRACTOR_RULES[questions.draw(rng, 2)]
-    is_relevant = [True] * n_relevant + [False] * n_distractors
-    rng.shuffle(is_relevant)
-    pieces, answers = (["Rule: ", right], [1]) if named else ([], [])
-    for relevant in is_relevant:
-        question = training_question(right if relevant else distractor, wrong, rng)
-        pieces += question_pieces(question, first=not pieces)
-        if relevant:
-            answers.append(len(pieces) - 2)
-    return Document(pieces, answers)
-
-
-def number_questions(n: int, rng: Random) -> Document:
-    """`n` answered questions of one number rule; the last answer is the one that the others determine."""
-    rule = questions.DISTRACTOR_RULES[questions.draw(rng, 2)]
-    pieces: list[str] = []
-    for _ in range(n):
-        pieces += question_pieces(training_question(rule, (), rng), first=not pieces)
-    return Document(pieces, [len(pieces) - 2])
+    distractor = _one_of(questions.DISTRACTOR_RULES, rng)
+    order = questions.shuffled([rule] * n_relevant + [distractor] * n_distractors, rng)
+    found, answers = (["Rule: ", rule], [1] if n_relevant > 2 else []) if named else ([], [])
+    for one in order:
+        found += question_pieces(training_question(one, rng), first=len(found) <= 2)
+        if one == rule:
+            answers.append(len(found) - 2)
+    return Document(found, answers)

@@ -1,4 +1,4 @@
-"""The curriculum: from what category a word is of to few-shot documents with distractors, in two parts."""
+"""The curriculum: from what a word is to few-shot documents as long as the suite's."""
 
 from dataclasses import dataclass
 from random import Random
@@ -10,41 +10,34 @@ from mdlm_lm_eval.tasks import questions
 
 @dataclass(frozen=True)
 class Stage:
-    """A stretch of the curriculum: documents of up to these many examples in windows of `length` tokens."""
+    """A stretch of the curriculum, which ends when this share of its masked answers is right, or after 250 steps."""
 
     name: str
-    length: int
-    max_relevant: int
-    max_distractors: int
-    named: float  # share of the few-shot documents that begin with their rule's name
-    facts: float  # share of word facts among the documents
+    accuracy: float
+    n_relevant: int = 0  # questions of the document's word rule; 0 for word facts alone
+    n_distractors: tuple[int, int] = (0, 0)  # the fewest and the most
+    named: float = 0.0  # share of the batches whose documents begin with their rule's name
 
 
-WORDS = (
-    Stage("word facts", 6, 0, 0, named=1.0, facts=1.0),
-    Stage("one question", 12, 1, 0, named=1.0, facts=0.3),
-    Stage("a few examples", 64, 6, 0, named=0.5, facts=0.15),
+STAGES = (
+    Stage("word facts", 0.85),
+    Stage("one question, rule named", 0.9, 1, named=1.0),
+    Stage("3 questions, rule named", 0.85, 3, named=1.0),
+    Stage("8 questions, half named", 0.75, 8, named=0.5),
+    Stage("10 questions", 0.8, 10, named=0.15),
+    Stage("6 distractors", 0.75, 8, (6, 6), named=0.1),
+    Stage("14 distractors", 0.78, 10, (14, 14), named=0.1),
+    Stage("up to 40 distractors", 0.85, 10, (0, 40), named=0.05),
 )
-FEW_SHOT = (
-    Stage("few-shot", 112, 11, 0, named=0.3, facts=0.15),
-    Stage("a few distractors", 208, 11, 12, named=0.2, facts=0.15),
-)
-STAGES = (*WORDS, *FEW_SHOT)
 
 
-def draw_document(stages: tuple[Stage, ...], rng: Random) -> Document:
-    """A document of the last of these stages, one in four of an earlier one."""
-    *earlier, stage = stages
-    if earlier and rng.random() < 0.25:
-        stage = earlier[questions.draw(rng, len(earlier))]
-    return draw_from(stage, rng)
-
-
-def draw_from(stage: Stage, rng: Random) -> Document:
-    """A document of the stage: mostly few-shot ones, some word facts."""
-    if rng.random() < stage.facts:
-        return corpus.word_fact(rng)
-    fewest = min(3, stage.max_relevant)
-    n_relevant = fewest + questions.draw(rng, stage.max_relevant - fewest + 1)
-    n_distractors = questions.draw(rng, stage.max_distractors + 1)
-    return corpus.few_shot(n_relevant, n_distractors, rng, named=rng.random() < stage.named)
+def documents(stage: Stage, tokens: int, nonsense: float, rng: Random) -> list[Document]:
+    """Few-shot documents of one length, at least 12 and about so many tokens, `nonsense` of them of a nonsense rule."""
+    named = rng.random() < stage.named
+    fewest, most = stage.n_distractors
+    n_distractors = fewest + questions.draw(rng, most - fewest + 1)
+    n_documents = max(12, tokens // (9 * (stage.n_relevant + n_distractors)))
+    return [
+        corpus.few_shot(corpus.draw_rule(rng, nonsense), stage.n_relevant, n_distractors, rng, named=named)
+        for _ in range(n_documents)
+    ]

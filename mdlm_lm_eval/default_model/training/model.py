@@ -3,6 +3,7 @@
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.nn import functional as F
 from transformers import (
     AttentionInterface,
@@ -42,18 +43,12 @@ def build_model(tokenizer: PreTrainedTokenizerFast, block_length: int | None, se
 
 
 def _float32_sdpa(
-    module: torch.nn.Module,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    attention_mask: torch.Tensor | None,
-    scaling: float | None = None,
-    **_: Any,
-) -> tuple[torch.Tensor, None]:
+    _: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scaling: float | None = None, **__: Any
+) -> tuple[Tensor, None]:
     """[B, heads, T, D] thrice -> [B, T, heads, D]. On CPUs the backward pass in bfloat16 takes four times as long."""
     with torch.autocast(query.device.type, enabled=False):
         query, key, value = query.float(), key.float(), value.float()
-        output = F.scaled_dot_product_attention(query, key, value, attn_mask=attention_mask, scale=scaling)
+        output = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=scaling)
     return output.transpose(1, 2).contiguous(), None
 
 
@@ -61,13 +56,13 @@ AttentionInterface.register("float32_sdpa", _float32_sdpa)
 AttentionMaskInterface.register("float32_sdpa", sdpa_mask)
 
 
-def block_causal_mask(length: int, block_length: int) -> torch.Tensor:
+def block_causal_mask(length: int, block_length: int) -> Tensor:
     """[1, 1, T, T], True where a query sees a key: its own block and those before."""
     block = torch.arange(length) // block_length
     return (block <= block[:, None])[None, None]
 
 
-def _clean_and_noisy_mask(length: int, block_length: int) -> torch.Tensor:
+def _clean_and_noisy_mask(length: int, block_length: int) -> Tensor:
     """[1, 1, 2 T, 2 T] over a clean copy followed by a noisy one (block diffusion, arXiv 2503.09573, section 3).
 
     Clean tokens see clean ones block-causally; a noisy one sees the clean blocks before its own, and its own noisy one.
@@ -79,10 +74,12 @@ def _clean_and_noisy_mask(length: int, block_length: int) -> torch.Tensor:
     return torch.cat([clean, noisy])[None, None]
 
 
-def logits_at_masks(model: LlamaForCausalLM, batch: Batch, block_length: int | None) -> torch.Tensor:
+def logits_at_masks(model: LlamaForCausalLM, batch: Batch, block_length: int | None) -> Tensor:
     """Logits [N, V] of a batch's masked tokens, under full attention or in blocks."""
     length = batch.noisy.shape[1]
     inputs = {"input_ids": batch.noisy}
+    if batch.hidden:
+        inputs["attention_mask"] = (batch.weights[:, None, None] == 0) | torch.eye(length, dtype=torch.bool)
     if block_length is not None:
         inputs = {
             "input_ids": torch.cat([batch.clean, batch.noisy], dim=1),
@@ -94,7 +91,7 @@ def logits_at_masks(model: LlamaForCausalLM, batch: Batch, block_length: int | N
         return model.lm_head(hidden[batch.weights > 0]).float()
 
 
-def masked_loss(logits: torch.Tensor, batch: Batch) -> torch.Tensor:
+def masked_loss(logits: Tensor, batch: Batch) -> Tensor:
     """Weighted cross-entropy of a batch's masked tokens, given their logits [N, V]."""
     masked = batch.weights > 0
     losses = F.cross_entropy(logits, batch.clean[masked], reduction="none")  # [N]

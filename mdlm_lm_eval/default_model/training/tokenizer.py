@@ -1,7 +1,5 @@
 """The built-in model's tokenizer: every word, number up to 1000 and fixed piece of the prompts is one token."""
 
-from pathlib import Path
-
 from tokenizers import Regex, Tokenizer, decoders, pre_tokenizers
 from tokenizers.models import Unigram
 from transformers import PreTrainedTokenizerFast
@@ -28,10 +26,3 @@ def build_tokenizer() -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, mask_token=MASK, eos_token=EOS, pad_token=PAD, clean_up_tokenization_spaces=False
     )
-
-
-def save_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
-    """Writes the tokenizer's files to `folder` and returns it."""
-    tokenizer = build_tokenizer()
-    tokenizer.save_pretrained(folder)
-    return tokenizer

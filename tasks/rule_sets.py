@@ -1,0 +1,172 @@
+"""Sets of options that only their examples answer: the group `mdlm_rules`.
+
+A set holds one word of each of three rules and is asked three times, once under each of them, so that its key is
+another option each time: whoever ignores the examples answers exactly one of three right, whatever they know of words.
+
+Plain Python without lm-eval, as `questions`.
+"""
+
+from collections.abc import Container, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import combinations, permutations, product
+from random import Random
+
+from .questions import (
+    DEFAULT_SEED,
+    N_CANDIDATES,
+    WRONG_CATEGORIES,
+    Question,
+    draw,
+    in_turn,
+    is_reserved_for_tests,
+    load_words,
+    shuffled,
+    surface_credits,
+)
+
+#: Two rules that no set asks together, because a word of one could be argued to follow the other: the name of a country
+#: has a capital, colours are adjectives, many emotions are verbs (`fear`), an animal is a thing.
+PAIRS = (("country", "capitalised"), ("adjective", "colour"), ("emotion", "verb"), ("animal", "object"))
+#: The rules of a set: one of each of three pairs.
+TRIPLES = tuple(triple for pairs in combinations(PAIRS, 3) for triple in product(*pairs))
+N_ROUNDS = 84  # of one set of every triple: each of the six orders of its options 14 times
+N_TEST_QUESTIONS = N_ROUNDS * len(TRIPLES) * 3 // len(WRONG_CATEGORIES)
+
+
+@dataclass(frozen=True)
+class RuleSet:
+    """Three options, and the rules that they follow, one each."""
+
+    options: tuple[str, str, str]
+    rules: tuple[str, str, str]
+
+    def question(self, rule: str) -> Question:
+        """The set asked under one of its rules."""
+        return Question(self.options, self.rules.index(rule))
+
+
+class Words:
+    """Draws words: each of a category is taken once before any is again, as itself and as a capitalised option."""
+
+    def __init__(self, words: dict[str, Sequence[str]], rng: Random) -> None:
+        self._rng = rng
+        self._all = words | {f"capitalised {category}": some for category, some in words.items()}
+        self._left = {pool: list(some) for pool, some in self._all.items()}
+
+    def draw(self, rules: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
+        """Pool and word for each rule of a set; nothing is taken yet.
+
+        A capitalised option comes from the pair of rules that the set does not ask.
+        """
+        found = []
+        for rule in rules:
+            pool = rule
+            if rule == "capitalised":
+                others = next(pair for pair in PAIRS if not set(pair) & set(rules))
+                pool = f"capitalised {others[draw(self._rng, 2)]}"
+            words = self._left[pool]
+            found.append((pool, words[draw(self._rng, len(words))]))
+        return tuple(found)
+
+    def take(self, drawn: Iterable[tuple[str, str]]) -> None:
+        """Takes these words from what is left of their pools."""
+        for pool, word in drawn:
+            self._left[pool].remove(word)
+            if not self._left[pool]:
+                self._left[pool] = list(self._all[pool])
+
+
+def with_case(rules: Sequence[str], words: Sequence[str]) -> tuple[str, str, str]:
+    """The words of a set as its options: all with a capital beside a country, else only the one of `capitalised`."""
+    a, b, c = (
+        word.capitalize() if rule == "capitalised" or {"country", "name"} & set(rules) else word
+        for rule, word in zip(rules, words, strict=True)
+    )
+    return a, b, c
+
+
+def split_words(seed: int) -> tuple[dict[str, Sequence[str]], dict[str, Sequence[str]]]:
+    """Words for examples, a third of each category, and those for test questions."""
+    examples, tests = {}, {}
+    for category, words in load_words().items():
+        if category in WRONG_CATEGORIES and category != "capitalised":
+            order = shuffled(words, Random(f"mdlm rules words {category} {seed}"))
+            examples[category], tests[category] = order[: len(order) // 3], order[len(order) // 3 :]
+    return examples, tests
+
+
+@cache
+def test_sets(distractor: str, seed: int = DEFAULT_SEED) -> tuple[RuleSet, ...]:  # noqa: PT028  (no pytest test)
+    """The sets of one distractor rule, all different: round after round of one set of every triple of rules.
+
+    Of some candidates for the next set the one is taken after which every surface rule (see `questions.Balance`) stays
+    closest to guessing under each of the rules.
+    """
+    rng = Random(f"mdlm rules sets {distractor} {seed}")
+    words = Words(split_words(seed)[1], rng)
+    orders = {triple: in_turn(tuple(permutations(triple)), rng) for triple in TRIPLES}
+    surplus = {rule: [0] * len(surface_credits(Question(("a", "b", "c"), 0))) for rule in WRONG_CATEGORIES}
+    found: dict[RuleSet, None] = {}
+    for _ in range(N_ROUNDS):
+        for triple in shuffled(TRIPLES, rng):
+            rules = next(orders[triple])
+            candidates = [_new_set(rules, words, found, reserved=True) for _ in range(N_CANDIDATES)]
+            totals = [
+                {rule: list(map(int.__add__, surplus[rule], surface_credits(one.question(rule)))) for rule in rules}
+                for one, _ in candidates
+            ]
+            costs = [sum(total * total for row in rows.values() for total in row) for rows in totals]
+            best = costs.index(min(costs))
+            surplus |= totals[best]
+            words.take(candidates[best][1])
+            found[candidates[best][0]] = None
+    return tuple(found)
+
+
+def test_questions(rule: str, distractor: str, seed: int = DEFAULT_SEED) -> dict[str, Question]:  # noqa: PT028  (no pytest test)
+    """Set -> question, of one task; the same set has the same name in the tasks of its other rules."""
+    sets = enumerate(test_sets(distractor, seed))
+    return {f"{distractor}_{number}": one.question(rule) for number, one in sets if rule in one.rules}
+
+
+def relevant_examples(rule: str, distractor: str, n: int, seed: int = DEFAULT_SEED) -> tuple[Question, ...]:
+    """The first `n` relevant examples of one task: sets of all triples in turn, of words that no test question has."""
+    rng = Random(f"mdlm rules examples {rule} {distractor} {seed}")
+    words = Words(split_words(seed)[0], rng)
+    triples = in_turn([triple for triple in TRIPLES if rule in triple], rng)
+    answers = in_turn(range(3), rng)
+    found: dict[RuleSet, None] = {}
+    while len(found) < n:
+        rules = shuffled([other for other in next(triples) if other != rule], rng)
+        rules.insert(next(answers), rule)
+        one, drawn = _new_set((rules[0], rules[1], rules[2]), words, found, reserved=False)
+        words.take(drawn)
+        found[one] = None
+    return tuple(one.question(rule) for one in found)
+
+
+def _new_set(
+    rules: tuple[str, str, str], words: Words, known: Container[RuleSet], *, reserved: bool
+) -> tuple[RuleSet, tuple[tuple[str, str], ...]]:
+    """A set that is not known and, as asked, reserved for tests or not; and what was drawn for it."""
+    while True:
+        drawn = words.draw(rules)
+        one = RuleSet(with_case(rules, [word for _, word in drawn]), rules)
+        if is_reserved_for_tests(one.question(rules[0])) == reserved and one not in known:
+            return one, drawn
+
+
+def pair_accuracy(askings: Iterable[tuple[str, bool]]) -> tuple[float, int]:
+    """Share of the sets all of whose three askings are right, and the number of sets.
+
+    `askings` are the set and the score of every question, of all tasks together; sets that were not asked three times
+    (`--limit`) do not count. Raises ValueError where none was.
+    """
+    scores: dict[str, list[bool]] = {}
+    for name, right in askings:
+        scores.setdefault(name, []).append(right)
+    complete = [all(right) for right in scores.values() if len(right) == 3]
+    if not complete:
+        raise ValueError("no set was asked under all three of its rules")
+    return sum(complete) / len(complete), len(complete)

@@ -1,0 +1,288 @@
+"""The generated tasks beside the suite: what they ask, what counts as right, and what can be reached in parallel."""
+
+from collections import Counter
+from functools import cache
+from itertools import pairwise, product
+from random import Random
+from statistics import mean
+from typing import Any
+
+import pytest
+from lm_eval.api.instance import Instance
+from lm_eval.tasks import TaskManager
+from mdlm_lm_eval.tasks import generate
+
+from mdlm_lm_eval.lm import MDLM
+
+Document = dict[str, Any]
+SINGLE_ANSWERS = ("copy", "reverse", "sort", "insert_index", "remove_index", "replace_index")
+SEVERAL_ANSWERS = ("shuffle", "insert_anywhere", "remove_any", "replace_any", "latin_square")
+
+
+@cache
+def manager() -> TaskManager:
+    return TaskManager(include_defaults=False, include_path=str(generate.FOLDER))
+
+
+@cache
+def task(name: str) -> Any:
+    (loaded,) = manager().load([name])["tasks"].values()
+    return loaded
+
+
+def documents(name: str) -> list[Document]:
+    return list(task(name).test_docs())
+
+
+def grade(name: str, doc: Document, answer: str) -> float:
+    return task(name).process_results(doc, [answer])["exact_match"]
+
+
+def names_of(answer: str) -> list[str]:
+    return [name for name in answer.split(", ") if name]
+
+
+# A second grader, by what an answer must have and not by a list of answers.
+
+
+def is_right(doc: Document, answer: list[str]) -> bool:
+    names, index, new, n = doc["names"], doc["index"], doc["new"], len(doc["names"])
+    differing = sum(a != b for a, b in zip(answer, names, strict=False))
+    without = [[*names[:at], *names[at + 1 :]] for at in range(n)]
+    match doc["operation"]:
+        case "copy":
+            return answer == names
+        case "reverse":
+            return list(reversed(answer)) == names
+        case "sort":
+            return Counter(answer) == Counter(names) and all(a < b for a, b in pairwise(answer))
+        case "shuffle":
+            return Counter(answer) == Counter(names) and differing > 0
+        case "insert_index":
+            return len(answer) == n + 1 and answer[index] == new and answer[:index] + answer[index + 1 :] == names
+        case "insert_anywhere":
+            return answer.count(new) == 1 and [name for name in answer if name != new] == names
+        case "remove_index":
+            return answer == without[index]
+        case "remove_any":
+            return answer in without
+        case "replace_index":
+            return len(answer) == n and differing == 1 and answer[index] == new
+        case "replace_any":
+            return len(answer) == n and differing == 1 and answer.count(new) == 1
+        case "latin_square":
+            rows = [answer[start : start + n] for start in range(0, n * n, n)]
+            lines = [*rows, *map(list, zip(*rows, strict=False))]
+            return len(answer) == n * n and len(lines) == 2 * n and all(sorted(row) == sorted(names) for row in lines)
+    raise AssertionError(doc["operation"])
+
+
+def candidates(doc: Document, rng: Random) -> list[list[str]]:
+    """Right and wrong answers of every kind: the list itself, other orders, insertions, removals, replacements."""
+    names, new = doc["names"], doc["new"]
+    at = rng.randrange(len(names))
+    shuffled = rng.sample(names, len(names))
+    shifts = [names[n:] + names[:n] for n in range(len(names))]
+    return [
+        *(names, names[::-1], sorted(names), shuffled, names[1:], names[:-1], [*names, new], [new, *names], []),
+        *([*names[:at], new, *names[at:]], [*names[:at], new, *names[at + 1 :]], [*names[:at], *names[at + 1 :]]),
+        *([*names, names[0]], [name for row in shifts for name in row], names * len(names)),
+        *([*names[: doc["index"]], new, *names[doc["index"] :]], [*names[: doc["index"]], *names[doc["index"] + 1 :]]),
+        [*names[: doc["index"]], new, *names[doc["index"] + 1 :]],
+    ]
+
+
+@pytest.mark.parametrize("operation", [*SINGLE_ANSWERS, *SEVERAL_ANSWERS])
+def test_two_graders_agree_on_lists(operation: str) -> None:
+    name, rng, n_right = f"mdlm_parallel_{operation}", Random(0), 0
+    for doc in documents(name):
+        for answer in candidates(doc, rng):
+            right = is_right(doc, answer)
+            assert grade(name, doc, f" {', '.join(answer)}") == right, (doc["prompt"], answer)
+            n_right += right
+        assert doc["prompt"].count("\nList: ") == 2
+        assert doc["prompt"].endswith(f"{', '.join(doc['names'])}\nAnswer:")
+    assert n_right >= 100  # each question has a right answer among the candidates
+
+
+@pytest.mark.parametrize("operation", [*SINGLE_ANSWERS, *SEVERAL_ANSWERS])
+def test_the_list_itself_answers_a_copy_alone(operation: str) -> None:
+    name = f"mdlm_parallel_{operation}"
+    echoed = mean(grade(name, doc, ", ".join(doc["names"])) for doc in documents(name))
+    assert echoed == (operation == "copy")
+    shown = mean(grade(name, doc, doc["prompt"].split("\nAnswer: ")[1].split("\n")[0]) for doc in documents(name))
+    assert shown == 0  # the example's answer
+
+
+def test_walks_step_along_tracks() -> None:
+    rng, name = Random(0), "mdlm_parallel_walk"
+    for doc in documents(name):
+        neighbours: dict[str, list[str]] = {}
+        for a, b in doc["edges"]:
+            neighbours.setdefault(a, []).append(b)
+            neighbours.setdefault(b, []).append(a)
+        walk = [doc["start"]]
+        while len(walk) <= doc["length"]:
+            walk.append(rng.choice(neighbours[walk[-1]]))
+        assert grade(name, doc, " " + ", ".join(walk[1:])) == 1
+        assert grade(name, doc, ", ".join(walk)) == 0  # the start is no step
+        assert grade(name, doc, ", ".join(walk[1:-1])) == 0
+        assert grade(name, doc, ", ".join([*walk[1:-1], walk[-2]])) == 0
+
+
+def right_answers(doc: Document) -> list[tuple[str, ...]]:
+    """Found by trying, where there are few enough."""
+    n = {"insert_anywhere": 1, "remove_any": -1}.get(doc["operation"], 0) + len(doc["names"])
+    return [answer for answer in product([*doc["names"], doc["new"]], repeat=n) if is_right(doc, list(answer))]
+
+
+@pytest.mark.parametrize("operation", ["shuffle", "insert_anywhere", "remove_any", "replace_any", "reverse"])
+@pytest.mark.parametrize("k", [1, 2, 4])
+def test_a_factorised_oracle_reaches_the_bound(operation: str, k: int) -> None:
+    """It samples each name of a step from its exact distribution given the steps before, without the other names."""
+    rng, name = Random(k), f"mdlm_parallel_{operation}"
+    doc = next(doc for doc in documents(name) if len(doc["names"]) == 4)
+    answers = right_answers(doc)
+    n_right, n = 0, 2000
+    for _ in range(n):
+        possible, drawn = answers, []
+        while possible and len(drawn) < len(answers[0]):
+            step = range(len(drawn), min(len(drawn) + k, len(answers[0])))
+            drawn += [rng.choice(possible)[position] for position in step]
+            possible = [answer for answer in possible if answer[: len(drawn)] == tuple(drawn)]
+        n_right += grade(name, doc, ", ".join(drawn)) == 1
+    bound = 1.0 if k == 1 else doc[f"bound_{k}"]
+    error = (bound * (1 - bound) / n) ** 0.5
+    assert abs(n_right / n - bound) <= 4 * error
+
+
+def test_the_bound_of_a_long_shuffle() -> None:
+    doc = documents("mdlm_parallel_shuffle_15")[0]
+    two_at_a_time = 1.0
+    for left in range(15, 1, -2):
+        two_at_a_time *= (left - 1) / left
+    assert doc["bound_2"] == pytest.approx(two_at_a_time, abs=1e-9)
+
+
+def test_countdown_questions_have_the_chain_they_were_made_by() -> None:
+    for n in (3, 4, 5):
+        name = f"mdlm_countdown_{n}"
+        for doc in documents(name):
+            assert len(doc["numbers"]) == n
+            assert doc["prompt"].count("Input: ") == 9
+            assert grade(name, doc, f" {doc['solution']}") == 1
+            assert grade(name, doc, doc["solution"].partition(",")[0]) == 0
+            assert grade(name, doc, f"{doc['target']}") == 0
+
+
+@pytest.mark.parametrize(
+    ("answer", "right"),
+    [
+        ("86+28=114,31-13=18,114-18=96", 1),
+        ("28+86=114,31-13=18,114-18=96", 1),
+        ("86+28-18=96,31-13=18", 0),  # the last step must give the target
+        ("31-13=18,86+28-18=96", 1),
+        ("86+28=114,31-13=18,114-17=97", 0),
+        ("86+28=114,114-31+13=96", 1),
+        ("86+28=115,31-13=18,115-18=97", 0),
+        ("96/1=96", 0),
+        ("86+28=114,28-10=18,114-18=96", 0),
+        ("", 0),
+    ],
+)
+def test_countdown_takes_any_right_chain(answer: str, right: int) -> None:
+    doc = {"numbers": [86, 28, 13, 31], "target": 96}
+    assert task("mdlm_countdown_4").process_results(doc, [answer])["exact_match"] == right
+
+
+def test_sudoku_grids_have_one_solution() -> None:
+    for n in (4, 8, 12):
+        name = f"mdlm_sudoku_{n}"
+        for doc in documents(name)[:20]:
+            cells = doc["grid"].replace("\n", "")
+            assert cells.count("0") == n
+            assert solve(cells) == [doc["solution"].replace("\n", "")]
+            assert grade(name, doc, doc["solution"]) == 1
+            assert grade(name, doc, doc["grid"]) == 0
+
+
+def solve(cells: str) -> list[str]:
+    """By backtracking over the first empty cell, with the rules read off the finished lines."""
+    if "0" not in cells:
+        return [cells]
+    at = cells.index("0")
+    row, column = divmod(at, 4)
+    corner = row // 2 * 8 + column // 2 * 2
+    seen = {
+        *cells[row * 4 : row * 4 + 4],
+        *cells[column::4],
+        *cells[corner : corner + 2],
+        *cells[corner + 4 : corner + 6],
+    }
+    return [found for digit in "1234" if digit not in seen for found in solve(cells[:at] + digit + cells[at + 1 :])]
+
+
+def test_reversals_ask_about_the_same_facts_in_both_orders() -> None:
+    given, asked_back = documents("mdlm_reversal_as_given"), documents("mdlm_reversal_reversed")
+    for one, other in zip(given, asked_back, strict=True):
+        facts = other["prompt"].split("\n\n")[-1].split("\n")[0]
+        assert facts == one["prompt"].split("\n\n")[-1].split("\n")[0]
+        assert facts.count(one["answer"]) == facts.count(other["answer"]) == 1
+        assert f" of {other['answer']} is {one['answer']}." in facts
+    for rule in (0, -1):  # the first or the last name that the facts name
+        rate = mean(
+            doc["prompt"].split("\n\n")[-1].split("\n")[0].rstrip(".").split()[rule] == doc["answer"] for doc in given
+        )
+        assert rate < 1 / 6 + 0.1
+    assert grade("mdlm_reversal_as_given", given[0], f" {given[0]['answer']}.") == 1
+
+
+@pytest.mark.parametrize("kind", ["sentence", "line"])
+def test_a_middle_follows_from_both_sides_alone(kind: str) -> None:
+    inside, before = documents(f"mdlm_infill_{kind}"), documents(f"mdlm_infill_{kind}_prefix")
+    assert [doc["answer"] for doc in inside] == [doc["answer"] for doc in before]
+    most_common = Counter(doc["answer"] for doc in before).most_common(1)[0][1]
+    assert most_common < 0.1 * len(before)
+    for one, other in zip(inside, before, strict=True):
+        assert one["prompt"].startswith(other["prompt"] + f"<|mask like {one['answer']}|>")
+        assert grade(f"mdlm_infill_{kind}", one, f" {one['answer']}") == 1
+        if kind == "line":
+            text = one["prompt"].split("\n\n\n")[-1]
+            assert [line for line in every_line(text) if passes(text, line)] == [one["answer"]]
+
+
+def every_line(text: str) -> list[str]:
+    name = text.split("\n")[1].split()[0]
+    return [f"{name} = {name} {sign} {number}" for sign in "+-*" for number in range(2, 10)]
+
+
+def passes(text: str, line: str) -> bool:
+    """Whether the program's own assertions hold with this line in it."""
+    before, _, after = text.partition("<|mask")
+    try:
+        exec(before + line + after.partition("|>")[2], {})
+    except AssertionError:
+        return False
+    return True
+
+
+def test_slots_of_a_fixed_length_come_by_metadata() -> None:
+    with_metadata = TaskManager(include_defaults=False, include_path=str(generate.FOLDER), metadata={"infill_masks": 8})
+    (loaded,) = with_metadata.load(["mdlm_infill_line"])["tasks"].values()
+    assert "<|mask:8|>" in next(iter(loaded.test_docs()))["prompt"]
+
+
+def test_generated_files_are_those_of_the_generator() -> None:
+    for path, text in generate.files().items():
+        assert (generate.FOLDER / path).read_text(encoding="utf-8") == text, path
+
+
+def test_a_slot_may_have_several_masks() -> None:
+    lm = MDLM(n_masks="auto")
+    texts = {"<|mask:3|>": 3, "<|mask like verb|>": 1, "<|mask|>": 1}
+    for slot in texts:
+        arguments = (f"knit is: {slot}.\n", {"infill": True, "until": []})
+        request = Instance("generate_until", doc={}, arguments=arguments, idx=0, metadata=(slot, 0, 1))
+        lm.generate_until([request])
+    found = lm.get_model_info()["mdlm"]["tasks"]
+    assert {slot: found[slot]["masks"] for slot in texts} == {slot: [n, n] for slot, n in texts.items()}

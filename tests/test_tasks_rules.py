@@ -1,0 +1,182 @@
+"""Questions that only their examples answer: the group `mdlm_rules`."""
+
+import hashlib
+from collections import Counter
+from itertools import product
+from random import Random
+from typing import Any
+
+import pytest
+from lm_eval.tasks import TaskManager
+from mdlm_lm_eval.tasks import prompts, questions, rule_sets
+
+from mdlm_lm_eval import tasks_path
+
+RULES = tuple(questions.WRONG_CATEGORIES)
+TASKS = list(product(RULES, questions.DISTRACTOR_RULES))
+SETS_SHA256 = "1ae26d2679baf7288d959dec83186bc035be1fc452ff5f72618d31c21f0ccb2f"
+MANAGER = TaskManager(include_path=str(tasks_path()), include_defaults=False)
+
+
+def load(name: str) -> Any:
+    return MANAGER.load([name])["tasks"][name]
+
+
+def askings(distractor: str) -> list[tuple[str, questions.Question]]:
+    """Set and question of all tasks with this distractor rule."""
+    return [asking for rule in RULES for asking in rule_sets.test_questions(rule, distractor).items()]
+
+
+@pytest.mark.parametrize("distractor", questions.DISTRACTOR_RULES)
+def test_a_set_is_asked_three_times_with_three_keys(distractor: str) -> None:
+    keys: dict[str, set[int]] = {}
+    options: dict[str, set[tuple[str, ...]]] = {}
+    for name, question in askings(distractor):
+        keys.setdefault(name, set()).add(question.answer)
+        options.setdefault(name, set()).add(question.options)
+    assert len(askings(distractor)) == 8 * 1008
+    assert len(keys) == 2688
+    assert all(found == {0, 1, 2} for found in keys.values())
+    assert all(len(found) == 1 for found in options.values())
+    assert len({frozenset(found) for found in options.values()}) == 2688
+
+
+@pytest.mark.parametrize("distractor", questions.DISTRACTOR_RULES)
+def test_whoever_sees_only_the_options_answers_exactly_a_third(distractor: str) -> None:
+    seen = askings(distractor)
+    rng = Random(0)
+    chosen: dict[tuple[str, ...], int] = {options: questions.draw(rng, 3) for _, (options) in _options(seen)}
+    predictors: dict[str, Any] = {
+        "always B": lambda options: 1,
+        "longest": lambda options: max(range(3), key=lambda at: len(options[at])),
+        "first in the alphabet": lambda options: min(range(3), key=lambda at: options[at].lower()),
+        "a capital": lambda options: next((at for at in range(3) if options[at].istitle()), 0),
+        "the best known category": lambda options: min(range(3), key=lambda at: RULES.index(category_of(options[at]))),
+        "any other": chosen.__getitem__,
+    }
+    for name, predict in predictors.items():
+        n_right = sum(predict(question.options) == question.answer for _, question in seen)
+        assert 3 * n_right == len(seen), name
+
+
+def _options(seen: list[tuple[str, questions.Question]]) -> list[tuple[str, tuple[str, ...]]]:
+    return [(name, question.options) for name, question in seen]
+
+
+def category_of(option: str) -> str:
+    """The rule, other than `capitalised`, whose list holds the option."""
+    words = questions.load_words()
+    return next(rule for rule in RULES if rule != "capitalised" and {option, option.lower()} & set(words[rule]))
+
+
+@pytest.mark.parametrize(("rule", "distractor"), TASKS)
+def test_letters_partner_rules_and_words_are_balanced(rule: str, distractor: str) -> None:
+    asked = rule_sets.test_questions(rule, distractor)
+    sets = {f"{distractor}_{n}": one for n, one in enumerate(rule_sets.test_sets(distractor))}
+    assert Counter(question.answer for question in asked.values()) == {0: 336, 1: 336, 2: 336}
+    partners = Counter(other for name in asked for other in sets[name].rules if other != rule)
+    assert set(partners.values()) == {336}
+    assert len(partners) == 6
+    places = Counter((sets[name].rules.index(other), other) for name in asked for other in sets[name].rules)
+    assert set(places.values()) == {112, 336}
+    right = Counter(question.options[question.answer].lower() for question in asked.values())
+    if rule != "capitalised":
+        assert max(right.values()) - min(right.values()) <= 1
+
+
+def test_each_option_follows_its_rule_alone() -> None:
+    words = questions.load_words()
+    paired = {frozenset(pair) for pair in rule_sets.PAIRS}
+    for distractor in questions.DISTRACTOR_RULES:
+        for one in rule_sets.test_sets(distractor):
+            capitals = [option.istitle() for option in one.options]
+            assert not any(frozenset(two) in paired for two in product(one.rules, repeat=2))
+            for option, rule in zip(one.options, one.rules, strict=True):
+                if rule == "capitalised":
+                    assert category_of(option) not in one.rules
+                    assert not frozenset((category_of(option), *one.rules)) >= {"country"}
+                else:
+                    assert option in words[rule] or (option.lower() in words[rule] and "country" in one.rules)
+            assert sum(capitals) == (3 if "country" in one.rules else "capitalised" in one.rules)
+
+
+def test_examples_are_sets_of_all_partners_and_hold_no_word_of_a_test() -> None:
+    for rule, distractor in TASKS:
+        tests = {option.lower() for one in rule_sets.test_sets(distractor) for option in one.options}
+        examples = rule_sets.relevant_examples(rule, distractor, 12)
+        assert examples[:5] == rule_sets.relevant_examples(rule, distractor, 5)
+        assert not tests & {option.lower() for example in examples for option in example.options}
+        assert len(set(examples)) == 12
+        assert max(Counter(example.answer for example in examples).values()) == 4
+        categories = Counter(
+            category_of(option)
+            for example in examples
+            for at, option in enumerate(example.options)
+            if at != example.answer and not (option.istitle() and sum(map(str.istitle, example.options)) == 1)
+        )
+        assert set(categories) == {other for other in RULES if other != "capitalised"} - {rule, PARTNER.get(rule)}
+
+
+PARTNER = {one: other for pair in rule_sets.PAIRS for one, other in (pair, pair[::-1])}
+
+
+def test_test_questions_are_reserved_and_examples_are_not() -> None:
+    for rule, distractor in TASKS:
+        assert all(map(questions.is_reserved_for_tests, rule_sets.test_questions(rule, distractor).values()))
+        assert not any(map(questions.is_reserved_for_tests, rule_sets.relevant_examples(rule, distractor, 30)))
+
+
+def test_sets_are_the_same_everywhere() -> None:
+    digest = hashlib.sha256()
+    for rule, distractor in TASKS:
+        texts = rule_sets.relevant_examples(rule, distractor, 10), rule_sets.test_questions(rule, distractor).values()
+        for question in (*texts[0], *texts[1]):
+            digest.update(prompts.TEMPLATES[0].solved(question).encode() + b"\0")
+    assert digest.hexdigest() == SETS_SHA256
+
+
+def test_another_seed_draws_other_sets_and_examples() -> None:
+    assert not set(rule_sets.test_sets("largest", 2)) & set(rule_sets.test_sets("largest"))
+    assert rule_sets.relevant_examples("verb", "largest", 10, 2) != rule_sets.relevant_examples("verb", "largest", 10)
+
+
+def test_pair_accuracy_counts_sets_that_were_asked_three_times() -> None:
+    whole = [("one", True), ("two", True), ("one", True), ("two", False), ("one", True), ("two", True)]
+    assert rule_sets.pair_accuracy(whole) == (0.5, 2)
+    assert rule_sets.pair_accuracy([*whole, ("three", True)]) == (0.5, 2)
+    with pytest.raises(ValueError, match="no set was asked under all three of its rules"):
+        rule_sets.pair_accuracy(whole[:2])
+
+
+def test_prompts_and_documents() -> None:
+    task = load("mdlm_rules_verb_smallest")
+    slot = load("mdlm_rules_verb_smallest_slot")
+    assert len(task.eval_docs) == 1008
+    document = task.eval_docs[0]
+    assert set(document) == {"set", "question", "options", "answer"}
+    prompt = task.fewshot_context(document, 50)
+    parts = prompt.split("\n\n")
+    assert len(parts) == 51
+    assert parts[-1] == document["question"]
+    assert slot.fewshot_context(document, 50) == prompt + "<|mask|>]."
+    distractors = [part for part in parts if part.split()[2].rstrip(",").isdigit()]
+    assert len(distractors) == 40
+    block = load("mdlm_rules_verb_smallest_pos20").fewshot_context(document, 50).split("\n\n")
+    assert sorted(block) == sorted(parts)
+    assert [part in distractors for part in block] == [*[True] * 20, *[False] * 10, *[True] * 20, False]
+
+
+def test_the_three_tasks_of_a_set_name_it_alike() -> None:
+    of_set: dict[str, list[tuple[str, str]]] = {}
+    for rule in RULES:
+        for document in load(f"mdlm_rules_{rule}_largest").eval_docs:
+            of_set.setdefault(document["set"], []).append((rule, document["question"]))
+    assert all(len({text for _, text in asked}) == 1 for asked in of_set.values())
+    assert all(len({rule for rule, _ in asked}) == 3 for asked in of_set.values())
+
+
+def test_the_group_holds_its_tasks() -> None:
+    index = MANAGER.task_index
+    for group in ("mdlm_rules", "mdlm_rules_slot", *(f"mdlm_rules_position_pos{p}" for p in (0, 10, 20, 30, 40))):
+        assert len(index[group].cfg["task"]) == 16
+    assert len(index["mdlm_rules_animal"].tags) == 14
