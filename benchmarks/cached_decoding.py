@@ -14,9 +14,9 @@ from random import Random
 from mdlm_lm_eval.decoding import decode_canvases
 from mdlm_lm_eval.decoding.canvas import build_infill_canvas
 from mdlm_lm_eval.decoding.completion import Completion
-from mdlm_lm_eval.default_model.training.corpus import few_shot
+from mdlm_lm_eval.default_model.training.corpus import draw_rule, few_shot
 from mdlm_lm_eval.lm import MDLM
-from mdlm_lm_eval.model.text import SLOT_MARKER
+from mdlm_lm_eval.model.text import SLOT_MARKER, encode_infill
 from mdlm_lm_eval.options import DecodingOptions
 from mdlm_lm_eval.results.markdown import markdown_table, replace_table
 from mdlm_lm_eval.results.statistics import t_interval
@@ -36,11 +36,16 @@ def documents(lm: MDLM, count: int, shown: int, asked: int) -> list[tuple[list[l
     rng = Random(0)
     found: list[tuple[list[list[int]], list[int]]] = []
     while len(found) < count:
-        document = few_shot(shown + asked, 0, rng, named=False)
+        document = few_shot(draw_rule(rng, 0.0), shown + asked, 0, rng)
         pieces = list(document.pieces)
         for n in document.answers[shown:]:
             pieces[n] = SLOT_MARKER
-        segments = lm._encode_slots("".join(pieces))
+        segments = encode_infill(
+            lm.tokenizer,
+            "".join(pieces),
+            lm.mask_token_id,
+            lambda text, first: lm.tokenizer.encode(text, add_special_tokens=first),
+        )
         whole = lm.tok_encode("".join(document.pieces))
         if sum(map(len, segments)) + asked != len(whole):
             continue  # an answer of several tokens

@@ -14,7 +14,7 @@ from typing import Any
 from lm_eval.api.instance import Instance
 from torch import nn
 
-from mdlm_lm_eval.default_model.training.corpus import few_shot
+from mdlm_lm_eval.default_model.training.corpus import draw_rule, few_shot
 from mdlm_lm_eval.lm import MDLM
 
 STOP = "]."
@@ -24,7 +24,8 @@ def requests_of(count: int, examples: int, settings: dict[str, Any]) -> list[Ins
     """One request for each of `count` documents of `examples` answered questions."""
     rng = Random(0)
     documents = [
-        "".join(few_shot(examples // 2, examples - examples // 2, rng, named=False).pieces) for _ in range(count)
+        "".join(few_shot(draw_rule(rng, 0.0), examples // 2, examples - examples // 2, rng).pieces)
+        for _ in range(count)
     ]
     return [
         Instance("generate_until", {}, (text, {"until": [STOP], **settings}), 0, metadata=("early_exit", n, 1))

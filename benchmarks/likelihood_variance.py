@@ -18,7 +18,7 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 import mdlm_lm_eval
-from mdlm_lm_eval.default_model.training.corpus import few_shot
+from mdlm_lm_eval.default_model.training.corpus import draw_rule, few_shot
 from mdlm_lm_eval.families import load_config, load_tokenizer
 from mdlm_lm_eval.likelihood import LikelihoodRequest, score
 from mdlm_lm_eval.likelihood.masks import Corruption, monte_carlo_corruptions
@@ -48,7 +48,7 @@ def texts(
     rng = Random(0)
     pairs = []
     for _ in range(count):
-        document = few_shot(20, 20, rng, named=False)
+        document = few_shot(draw_rule(rng, 0.0), 20, 20, rng)
         ids = tokenizer.encode("".join(document.pieces), add_special_tokens=False)[: context_length + n]
         if len(ids) < n + 8:
             raise SystemExit(f"a document of {len(ids)} tokens is too short for a continuation of {n}")

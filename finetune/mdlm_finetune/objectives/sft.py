@@ -19,8 +19,11 @@ class Sft(Objective):
     """t ~ U(0, 1), each token of `masked_part` masked with probability t, weight 1/t (LLaDA, eq. 5 and GUIDELINES.md).
 
     The loss of an example is divided by the number of its tokens that may be masked, then averaged over examples.
-    Unlike LLaDA's own code, padding is no part of the answer: it is neither attended to nor predicted.
+    Unlike LLaDA's own code, padding is no part of the answer: it is neither attended to nor predicted. `eos_tail` T
+    appends U{0, ..., T} EOS tokens that are attended to, so that texts are as long as those of `mask_agnostic`.
     """
+
+    eos_tail: int = 0
 
     @property
     def label(self) -> str:
@@ -31,10 +34,15 @@ class Sft(Objective):
         return "cross-entropy at masks drawn with probability t ~ U(0, 1), weighted by 1/t (LLaDA's plain objective)"
 
     def noise(self, text: Tensor, maskable: Tensor, noising: Noising) -> Noised:
-        """One view, of the noised text alone."""
+        """One view."""
         t = (1.0 - T_MIN) * float(torch.rand((), generator=noising.generator)) + T_MIN
         is_masked = maskable & (torch.rand(len(text), generator=noising.generator) < t)
-        return Noised((text.masked_fill(is_masked, noising.mask_token_id),), is_masked, t)
+        noised = text.masked_fill(is_masked, noising.mask_token_id)
+        if self.eos_tail > 0:
+            most = min(noising.room, self.eos_tail)
+            n = int(torch.randint(most + 1, (), generator=noising.generator))
+            noised = torch.cat([noised, torch.full((n,), noising.eos_token_id)])
+        return Noised((noised,), is_masked, t)
 
     def loss(self, logits: Tensor, batch: NoisedBatch) -> Mapping[str, Tensor]:
         """The weighted cross-entropy alone."""
