@@ -56,13 +56,14 @@ def test_an_adapter_with_a_card(tmp_path: Path, checkpoint: Path, prompts: Path)
     assert ModelCard.load(adapter / "README.md").data.model_name == "MA (CE + TV), seed 0"
     assert "learning_rate: 0.001\n" in text
     assert "Not evaluated yet" in text
-    before = {1: {"a": 0.7, "b": 0.8, "c": 0.9}, 200: {"a": 0.5, "b": 0.5, "c": 0.8}}
-    after = {1: {"a": 0.8, "b": 0.9, "c": 1.0}, 200: {"a": 0.8, "b": 0.9, "c": 1.0}}
+    before = {2: {"a": 0.7, "b": 0.8, "c": 0.9}, 200: {"a": 0.5, "b": 0.5, "c": 0.8}}
+    after = {2: {"a": 0.8, "b": 0.9, "c": 1.0}, 200: {"a": 0.8, "b": 0.9, "c": 1.0}}
     for _ in range(2):
         fill_in_scores(adapter, before, after, 50, "mdlm-sweep ...")
         text = (adapter / "README.md").read_text()
-        # Drops of 20, 30 and 10 points in the tasks, gains of 30, 40 and 20 at 200 masks: t(2) * 10 / sqrt(3) = 24.8.
-        assert "| before | 80.0 | 60.0 | 20.0 ± 24.8 |\n| after | 90.0 | 90.0 | 0.0 ± 0.0 |\n" in text
+        # Losses of 20, 30 and 10 points in the tasks, gains of 30, 40 and 20 at 200 masks: t(2) * 10 / sqrt(3) = 24.8.
+        assert "| before | 80.0 | 60.0 | 20.0 ± 24.8, not significant (95%), at most 36.9 |\n" in text
+        assert "| after | 90.0 | 90.0 | 0.0 ± 0.0, not significant (95%), at most 0.0 |\n" in text
         assert "| gain | 10.0 ± 0.0 | 30.0 ± 24.8 |  |\n" in text
         assert "Not evaluated yet" not in text
         assert text.count("## Training") == 1
@@ -87,14 +88,16 @@ def test_the_cards_table_is_of_a_sweep_in_the_order_of_its_mask_counts(
                 path = Path(words["output_path"], f"{n} {bool(name)}", "results_cell.json")
                 path.parent.mkdir(parents=True)
                 accuracy = 0.9 - 0.001 * n if name is None else 0.9
-                path.write_text(json.dumps(suite_file(n_masks=n, accuracy=accuracy, adapter=name, limit=5)))
+                path.write_text(
+                    json.dumps(suite_file(group="mdlm_rules", n_masks=n, accuracy=accuracy, adapter=name, limit=5))
+                )
         return subprocess.CompletedProcess(command, 0)
 
     monkeypatch.setattr(card.subprocess, "run", sweep)
     evaluate(run.recipe)
     text = (adapter / "README.md").read_text()
-    assert f"| n_masks | {' | '.join(map(str, N_MASKS))} | drop |" in text
-    assert "| before | 89.9 | 89.8 | 89.0 | 85.0 | 80.0 | 70.0 | 19.9" in text
+    assert f"| n_masks | {' | '.join(map(str, N_MASKS))} | loss |" in text
+    assert "| before | 89.9 | 89.8 | 89.0 | 85.0 | 80.0 | 70.0 | 19.8" in text
     shown = re.search("Made by `(.*)`", text)
     assert shown
     assert str(tmp_path) not in shown[1]

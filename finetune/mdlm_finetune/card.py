@@ -21,11 +21,12 @@ from mdlm_lm_eval.results.files import write_whole
 from mdlm_lm_eval.results.markdown import markdown_table
 from mdlm_lm_eval.results.names import model_name
 from mdlm_lm_eval.results.result_file import read_result_file
-from mdlm_lm_eval.results.statistics import paired_drop, paired_interval
+from mdlm_lm_eval.results.statistics import paired_interval
 
 N_MASKS = (1, 2, 10, 50, 100, 200)
-METRIC = "exact_match,none"
-Scores = Mapping[int, Mapping[str, float]]  # mask count -> task of mdlm_context -> accuracy, 0 to 1
+FEWEST, MOST = 2, 200  # the pair of every loss to masks that the project reports
+GROUP, METRIC = "mdlm_rules", "exact_match,none"
+Scores = Mapping[int, Mapping[str, float]]  # mask count -> task of the group -> accuracy, 0 to 1
 _PACKAGES = ("mdlm-lm-eval", "torch", "transformers", "peft")
 _EVALUATION = "## Before and after"
 _NOT_EVALUATED = "Not evaluated yet: `mdlm-finetune --config RECIPE --evaluate` fills this in.\n"
@@ -53,7 +54,7 @@ def write_card(adapter: Path, run: Run, log: Sequence[Mapping[str, Any]]) -> Non
 
 A LoRA adapter of {"the built-in model of mdlm-lm-eval" if base == BUILT_IN else f"`{base}`"}. DIR is this folder:
 
-    lm_eval --model mdlm --model_args {_pretrained(base)}peft=DIR,n_masks=200 --tasks mdlm_context{_template(recipe)}
+    lm_eval --model mdlm --model_args {_pretrained(base)}peft=DIR,n_masks=200 --tasks {GROUP}{_template(recipe)}
 
 {_EVALUATION}
 
@@ -97,7 +98,7 @@ def sweep_words(recipe: Recipe, pretrained: str, adapter: str) -> list[str]:
     if recipe.attn_implementation is not None:
         model += f"attn_implementation={recipe.attn_implementation},"
     masks = ",".join(map(str, N_MASKS))
-    words = [f"--peft=none,{adapter}", "--tasks=mdlm_context", f"--n_masks={masks}", "--steps=1"]
+    words = [f"--peft=none,{adapter}", f"--tasks={GROUP}", f"--n_masks={masks}", "--steps=1"]
     words += [f"--limit={recipe.evaluation_limit}", *_template(recipe).split()]
     return [f"--model_args={model.removesuffix(',')}", *words] if model else words
 
@@ -108,7 +109,7 @@ def read_scores(folder: Path) -> tuple[Scores, Scores]:
     after: dict[int, dict[str, float]] = {}
     for result in map(read_result_file, folder.rglob("results_*.json")):
         recorded = result.mdlm or {}
-        by_task = {name: result.tasks[name].metrics[METRIC] for name in result.groups["mdlm_context"]}
+        by_task = {name: result.tasks[name].metrics[METRIC] for name in result.groups[GROUP]}
         (after if recorded["adapter"] else before)[int(recorded["decoding"]["n_masks"])] = by_task
     return dict(sorted(before.items())), dict(sorted(after.items()))
 
@@ -118,15 +119,15 @@ def fill_in_scores(adapter: Path, before: Scores, after: Scores, n_questions: in
     rows = []
     for label, scores in (("before", before), ("after", after)):
         means = [f"{100 * fmean(by_task.values()):.1f}" for by_task in scores.values()]
-        rows.append([label, *means, paired_drop(scores.values()).scaled(100).in_words])
+        rows.append([label, *means, paired_interval(scores[MOST], scores[FEWEST]).scaled(100).with_significance])
     rows.append(["gain", *(paired_interval(before[n], after[n]).scaled(100).in_words for n in before), ""])
     text = f"""{_EVALUATION}
 
-Accuracy in percent on `mdlm_context`, one denoising step, {n_questions} questions per task. The drop is the largest \
-minus the smallest over the mask counts, the gain after minus before, in points; ± is half the 95% interval over the \
-tasks (Student's t) of that difference on the same questions.
+Accuracy in percent on `{GROUP}`, one denoising step, {n_questions} questions per task. The loss is accuracy with \
+{FEWEST} masks minus that with {MOST}, the gain after minus before, in points; ± is half the 95% interval of that \
+difference over the word rules (Student's t), paired by task.
 
-{markdown_table(["n_masks", *map(str, before), "drop"], rows)}
+{markdown_table(["n_masks", *map(str, before), "loss"], rows)}
 
 Made by `{command}`.
 
@@ -137,8 +138,8 @@ Made by `{command}`.
     card.data.eval_results = [
         EvalResult(
             task_type="text-generation",
-            dataset_type="mdlm_context",
-            dataset_name=f"mdlm_context, {n} masks",
+            dataset_type=GROUP,
+            dataset_name=f"{GROUP}, {n} masks",
             dataset_config=f"n_masks={n}",
             metric_type="accuracy",
             metric_value=round(100 * fmean(by_task.values()), 2),
