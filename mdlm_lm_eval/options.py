@@ -92,6 +92,7 @@ _UNMASKING: dict[str, Any] = {
 APPROXIMATE_CACHES = ("prefix", "dual")
 # Options that let a step fill more masks than its schedule says.
 PARALLEL_RULES = ("confidence_threshold", "parallel_factor", "entropy_bound")
+SCHEDULES = ("linear", "llada2", "dream", "cosine", "bd3lm", "maskgit_linear", "maskgit_cosine", "maskgit_pow2")
 # Samplers that take tokens back.
 REMASKING = ("none", "wino", "remdm", "rcr")
 # How a model that is also causal decodes and scores.
@@ -144,7 +145,7 @@ class DecodingOptions(Options):
     schedule: str = option(
         "linear",
         "how many masks a step fills",
-        choices=lambda: ("linear", "dream", "cosine", "bd3lm", "maskgit_linear", "maskgit_cosine", "maskgit_pow2"),
+        choices=lambda: SCHEDULES,
     )
     confidence_threshold: float | None = option(
         None,

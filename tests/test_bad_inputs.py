@@ -25,7 +25,7 @@ MODEL_ARGUMENTS = [
     ("early_exit=maybe", "early_exit must be true or false, not maybe"),
     (
         "schedule=foo",
-        "schedule must be one of linear, dream, cosine, bd3lm, maskgit_linear, maskgit_cosine, maskgit_pow2, not foo",
+        "schedule must be one of linear, llada2, dream, cosine, bd3lm, maskgit_linear, maskgit_cosine, ",
     ),
     ("unmasking=foo", "unmasking must be one of confidence, "),
     ("mc_num=0", "mc_num must be a whole number from 1, not 0"),

@@ -77,20 +77,18 @@ def test_the_last_block_may_be_short_and_a_long_block_is_the_whole_automatic_can
     assert build(gen_toks=10, block_length=32).block_lengths == (10,)
 
 
-@pytest.mark.parametrize(("n_masks", "steps"), [(1, [1]), (2, [1]), (9, [1, 1])])
-def test_one_returned_token_takes_one_step_a_block_however_many_masks_fill_the_last_one(
-    n_masks: int, steps: list[int]
-) -> None:
+@pytest.mark.parametrize("n_masks", [1, 2, 9, 80])
+def test_blocks_that_nothing_is_returned_of_are_left_out_and_the_others_take_one_token_a_step(n_masks: int) -> None:
     canvas, _ = build_canvas(
-        list(range(8)),
+        list(range(6)),
         DecodingOptions(n_masks=n_masks),
         mask_token_id=MASK,
         max_length=100,
         request_gen_toks=1,
         attention=AttentionPattern(8),
     )
-    assert (canvas.n_returned, list(canvas.block_steps)) == (1, steps)
-    assert canvas.block_lengths == (8,) * len(steps)
+    assert (canvas.token_ids, canvas.slots, canvas.n_returned) == ((*range(6), MASK, MASK), (6, 7), 1)
+    assert canvas.block_steps == canvas.block_lengths == (2,)
 
 
 def test_long_prompts_lose_tokens_on_the_left_and_never_the_canvas() -> None:

@@ -22,11 +22,12 @@ Setting = dict[str, Any]
 
 def llada2(setting: Setting) -> tuple[DecodingOptions, list[int]]:
     """`generate` of LLaDA2.0. Thresholds above 1 are never reached."""
-    threshold = setting["threshold"]
+    threshold, least = setting["threshold"], setting.get("minimal_topk", 1)
     return DecodingOptions(
         n_masks=setting["gen_length"],
         block_length=setting["block_length"],
-        steps_per_block=min(setting["steps"], setting["gen_length"] // setting.get("minimal_topk", 1)),
+        steps_per_block=setting["steps"] if least == 1 else min(setting["steps"], setting["gen_length"] // least),
+        schedule="llada2",
         confidence_threshold=threshold if threshold <= 1 else None,
         early_exit=setting.get("eos_early_stop", False),
     ), [EOS]
@@ -168,6 +169,48 @@ def test_nothing_remembered_gives_the_same_strings(family: str, loaded: dict[str
         prompts = [prompt for prompt, _ in prompts_and_completions(family, k, tensors)]
         remembered = decode(denoiser, prompts, options, stop_ids=stop_ids)
         assert decode(denoiser, prompts, options.override({"cache": "none"}), stop_ids=stop_ids) == remembered
+
+
+@pytest.mark.parametrize("family", ["llada2", "sdar", "fast_dllm_v2", "a2d_bd3lm"])
+@pytest.mark.parametrize("changes", [{}, {"early_exit": False}, {"steps_per_block": 3, "schedule": "llada2"}])
+def test_masks_that_no_returned_block_sees_change_nothing(
+    family: str, changes: dict[str, Any], loaded: dict[str, Any]
+) -> None:
+    """Neither answers nor passes; of A2D, where blocks begin behind the prompt, as long as no block is shared."""
+    denoiser, tensors = loaded[family]
+    prompt = prompts_and_completions(family, 0, tensors)[0][0]
+    found = []
+    for n_masks in (12, 24, 200):
+        options = DecodingOptions(n_masks=n_masks, block_length=4).override(changes)
+        before = denoiser.forward_passes
+        answers = decode(denoiser, [prompt[:9], prompt[:7]], options, max_gen_toks=12)
+        found.append((answers, denoiser.forward_passes - before))
+    assert len(found[0][0][0]) == 12
+    assert found[0] == found[1] == found[2]
+
+
+@pytest.mark.parametrize("length", [16, 32, 64])
+@pytest.mark.parametrize("family", ["llada2", "sdar", "a2d_bd3lm"])
+def test_a_block_of_any_length_fills_one_token_a_pass_by_default(
+    family: str, length: int, loaded: dict[str, Any]
+) -> None:
+    denoiser = loaded[family][0]
+    before = denoiser.forward_passes
+    decode(denoiser, [[1, 2, 3, 4] * 16], DecodingOptions(n_masks=64, block_length=length))
+    # One pass more stores the prompt, and one each block but the last.
+    assert denoiser.forward_passes - before == 64 + 64 // length
+
+
+@pytest.mark.parametrize(("schedule", "passes"), [("llada2", 8), ("linear", 32)])
+def test_llada2_takes_no_more_steps_than_tokens_are_asked_for(
+    schedule: str, passes: int, loaded: dict[str, Any]
+) -> None:
+    """`generate` of LLaDA2.0: steps = min(steps, gen_length), of a block of 32 masks."""
+    denoiser = loaded["llada2"][0]
+    options = DecodingOptions(n_masks=8, block_length=32, steps_per_block=32, schedule=schedule, early_exit=False)
+    before = denoiser.forward_passes
+    decode(denoiser, [[1, 2, 3, 4] * 16], options)
+    assert denoiser.forward_passes - before == 1 + passes
 
 
 def test_the_schedule_of_a2d_rounds_as_its_reference() -> None:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from mdlm_lm_eval.decoding.canvas import Canvas, share_steps
+from mdlm_lm_eval.decoding.canvas import Canvas
 from mdlm_lm_eval.decoding.remasking import REMASKING
 from mdlm_lm_eval.decoding.schedules import least_counts, unmask_counts, unmask_counts_after_one
 from mdlm_lm_eval.model.attention import AttentionPattern
@@ -74,12 +74,15 @@ def _causal_blocks(canvas: Canvas, attention: AttentionPattern, options: Decodin
     numbers = [attention.block_of(column, canvas.prompt_length) for column in range(len(canvas.token_ids))]
     first, last = numbers[canvas.slots[0]], numbers[canvas.slots[-1]]
     slots = [tuple(slot for slot in canvas.slots if numbers[slot] == number) for number in range(first, last + 1)]
-    steps = share_steps(canvas.steps, [len(of_block) for of_block in slots])
+    per_block, shares = options.steps_per_block, iter(canvas.block_steps)
+    if per_block is not None and options.schedule == "llada2":
+        per_block = min(per_block, canvas.n_returned)
     start = numbers.index(first)
     blocks = [Block(0, start, (), is_wide=options.cache != "none")] if start else []
-    for number, (of_block, n_steps) in enumerate(zip(slots, steps, strict=True), start=first):
+    for number, of_block in enumerate(slots, start=first):
         stop = start + numbers.count(number)
-        counts = _counts(len(of_block), options.steps_per_block or n_steps, length, options)
+        n_steps = next(shares) if of_block else 0
+        counts = _counts(len(of_block), per_block or n_steps, length, options)
         blocks.append(Block(start, stop, of_block, counts))
         start = stop
     return tuple(blocks)

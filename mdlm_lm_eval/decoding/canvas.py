@@ -103,7 +103,7 @@ def build_canvas(
         end = min(max_length, math.ceil(end / attention.block_length) * attention.block_length)
     slots = range(len(prompt), end)
     token_ids = (*prompt, *[mask_token_id] * len(slots), *filler_ids)
-    canvas = _planned(token_ids, slots, min(n_masks, wanted), n_masks, options, seed, len(prompt), attention)
+    canvas = _planned(token_ids, slots, min(n_masks, wanted), options, seed, len(prompt), attention)
     return canvas, len(prompt_ids) - len(prompt)
 
 
@@ -147,7 +147,7 @@ def build_infill_canvas(
         )
     slots = [slot - cut for slot in slots]
     attention = attention_in_effect(attention, options)
-    return _planned(token_ids[cut:], slots, n_returned, len(slots), options, seed, text_length - cut, attention), cut
+    return _planned(token_ids[cut:], slots, n_returned, options, seed, text_length - cut, attention), cut
 
 
 def _masks_of(ratio: float, n_tokens: int) -> int:
@@ -167,7 +167,6 @@ def _planned(
     token_ids: Sequence[int],
     slots: Sequence[int],
     n_returned: int,
-    n_masks: int,
     options: DecodingOptions,
     seed: int,
     prompt_length: int,
@@ -175,25 +174,32 @@ def _planned(
 ) -> Canvas:
     """Blocks and steps over the slots, of which `n_masks` were asked for; the rest fill a block model's last block.
 
-    A block longer than an automatic canvas is one block.
+    A block longer than an automatic canvas is one block. What stands behind the last block that is returned in part is
+    invisible under block-causal attention, and left out: it changes neither answers nor cost.
     """
-    if attention.is_block_causal:
+    is_causal = attention.is_block_causal
+    if is_causal:
         numbers = Counter(attention.block_of(slot, prompt_length) for slot in slots)
         block_lengths = tuple(numbers[number] for number in sorted(numbers))
     else:
         length = min(options.block_length or len(slots), len(slots))
         full, rest = divmod(len(slots), length)
         block_lengths = (length,) * full + ((rest,) if rest else ())
+    is_auto = options.steps == "auto"
     if options.remasking == "remdm":
         block_steps = [2 * length for length in block_lengths]
-    elif options.is_parallel and options.kl_threshold is None and not attention.is_block_causal:
+    elif options.is_parallel and options.kl_threshold is None and not is_causal:
         block_steps = list(block_lengths)  # Fast-dLLM's rules: one mask a step at least, whatever `steps` is
     elif options.steps_per_block is not None:
         block_steps = [min(options.steps_per_block, length) for length in block_lengths]
+    elif is_auto and (is_causal or options.is_parallel):
+        block_steps = list(block_lengths)  # one token a step
     else:
-        steps = options.steps
-        if steps == "auto":
-            # One token takes one step, also where a block model's last block holds more masks than were asked for.
-            steps = len(slots) if options.is_parallel or n_masks == n_returned > 1 else n_returned
-        block_steps = share_steps(min(steps, len(slots)), block_lengths)
+        block_steps = share_steps(n_returned if is_auto else min(options.steps, len(slots)), block_lengths)
+    if is_causal:
+        last = attention.block_of(slots[n_returned - 1], prompt_length)
+        n_columns = sum(attention.block_of(column, prompt_length) <= last for column in range(len(token_ids)))
+        n_blocks = sum(number <= last for number in numbers)
+        token_ids, slots = token_ids[:n_columns], slots[: sum(block_lengths[:n_blocks])]
+        block_lengths, block_steps = block_lengths[:n_blocks], block_steps[:n_blocks]
     return Canvas(tuple(token_ids), tuple(slots), n_returned, block_lengths, tuple(block_steps), seed, prompt_length)

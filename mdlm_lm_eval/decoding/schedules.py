@@ -18,8 +18,9 @@ _MASKGIT: dict[str, Callable[[float], float]] = {
 def unmask_counts(n_masks: int, steps: int, schedule: str) -> list[int]:
     """Numbers of tokens that the `steps` steps unmask; they sum to `n_masks`.
 
-    `linear`: equal shares, the remainder to the first steps (LLaDA's `get_num_transfer_tokens`). `dream`: timesteps
-    linspace(1, eps, steps + 1); step i unmasks int(left * (1 - t[i+1] / t[i])), the last one all that are left (Dream's
+    `linear`: equal shares, the remainder to the first steps (LLaDA's `get_num_transfer_tokens`). `llada2`: the same, of
+    `steps_per_block` or of the tokens that are asked for where these are fewer. `dream`: timesteps linspace(1, eps,
+    steps + 1); step i unmasks int(left * (1 - t[i+1] / t[i])), the last one all that are left (Dream's
     `diffusion_generate`). `cosine`: cos(pi/2 * i/steps) of the tokens are left after step i, at least one a step
     (MaskGIT, section 3.2). `bd3lm`: timesteps linspace(1, 0, steps + 1); step i unmasks
     round(left * (1 - t[i+1] / t[i])) (A2D's BD3LM sampler in dllm). `maskgit_*`: of n_masks, floor(n_masks * g(r)) are
@@ -28,7 +29,7 @@ def unmask_counts(n_masks: int, steps: int, schedule: str) -> list[int]:
     if schedule in _MASKGIT:
         lefts = [math.floor(n_masks * max(_MASKGIT[schedule]((i + 1) / steps), 1e-6)) for i in range(steps)]
         return [before - after for before, after in itertools.pairwise([n_masks, *lefts])]
-    if schedule == "linear":
+    if schedule in ("linear", "llada2"):
         share, rest = divmod(n_masks, steps)
         return [share + (step < rest) for step in range(steps)]
     if schedule == "dream":

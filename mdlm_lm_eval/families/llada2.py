@@ -100,5 +100,7 @@ def llada2(name: str, model_types: tuple[str, ...], decoding_defaults: Mapping[s
 
 
 # Their configs are the same, so 2.1 is asked for by name: diffusion_family=llada21.
-register_family(llada2("llada2", ("llada2_moe",), {"steps_per_block": 32, "confidence_threshold": 0.95}))
+register_family(
+    llada2("llada2", ("llada2_moe",), {"steps_per_block": 32, "schedule": "llada2", "confidence_threshold": 0.95})
+)
 register_family(llada2("llada21", (), {"confidence_threshold": 0.95, "editing_threshold": 0.9, "max_post_steps": 16}))
