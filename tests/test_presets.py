@@ -102,7 +102,7 @@ def test_a_preset_is_a_whole_run_of_which_each_part_can_be_set() -> None:
 
     of_preset = f"preset={PRESET},dtype=bfloat16"
     assert commands(PRESET) == [
-        "GSAI-ML_LLaDA-8B-Base/gsm8k,num_fewshot=5,preset=llada-8b-base_gsm8k-256: lm_eval --model mdlm --model_args "
+        "GSAI-ML__LLaDA-8B-Base/gsm8k,num_fewshot=5,preset=llada-8b-base__gsm8k-256: lm_eval --model mdlm --model_args "
         f"pretrained=GSAI-ML/LLaDA-8B-Base,{of_preset} --tasks gsm8k --num_fewshot 5 --batch_size auto"
     ]
     typed = ["--steps", "64,128", "--model_args", "pretrained=mine", "--num_fewshot", "0", "--batch_size", "4"]

@@ -91,7 +91,7 @@ class Sweep:
         """The cell's folder within the output folder: MODEL[+ADAPTER]/TASK,SETTINGS[,preset=PRESET]."""
         model = _checkpoint_name(str(self.model_args.get("pretrained", self.model)))
         adapter = "" if cell.peft is None else f"+{_checkpoint_name(cell.peft)}"
-        preset = f",preset={_file_name(self.model_args['preset'])}" if self.model_args.get("preset") else ""
+        preset = f",preset={_checkpoint_name(self.model_args['preset'])}" if self.model_args.get("preset") else ""
         return f"{model}{adapter}/{cell.name}{preset}"
 
     def command(self, cell: Cell) -> str:
@@ -206,7 +206,8 @@ def _checkpoint_name(name: str) -> str:
     path = Path(name)
     if path.is_absolute() and path.is_relative_to(Path.cwd()):
         path = path.relative_to(Path.cwd())
-    return _file_name((path.name if path.is_absolute() else PurePath(path).as_posix()).strip("./"))
+    name = path.name if path.is_absolute() else PurePath(path).as_posix()
+    return _file_name(name.strip("./").replace("/", "__"))  # as lm-eval names folders
 
 
 def _file_name(text: str) -> str:
