@@ -4,69 +4,34 @@ from dataclasses import Field
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-import mdlm_lm_eval.presets
-from mdlm_lm_eval.options import DecodingOptions, LikelihoodOptions, ModelOptions, about, options_of
+from mdlm_lm_eval.command_line import typed
+from mdlm_lm_eval.options import DecodingOptions, LikelihoodOptions, ModelOptions, about, defaults_of, options_of
+from mdlm_lm_eval.presets import load_preset, preset_names, run_of
 from mdlm_lm_eval.results.markdown import markdown_table, replace_table
 
 TABLES = {"decoding": DecodingOptions, "likelihood": LikelihoodOptions, "model": ModelOptions}
-PUBLISHED = Path(mdlm_lm_eval.presets.__file__).parent / "published.yaml"
-UNSAFE = "--confirm_run_unsafe_code"
+_HEADER = ("preset", "published", "task", "shots", "options")
+_DEFAULTS = defaults_of(LikelihoodOptions) | defaults_of(DecodingOptions)
 
 
 def write(*pages: Path) -> None:
     """Fills the marked places of these pages."""
-    published = yaml.safe_load(PUBLISHED.read_text(encoding="utf-8"))
     tables = {
         name: markdown_table(("option", "default", "meaning"), map(_option, options_of(kind)))
         for name, kind in TABLES.items()
     }
-    common = {model: _common(facts) for model, facts in published.items()}
-    checkpoints = (
-        (f"`{model}`", f"`{facts['pretrained']}`", _code(_model_arguments(facts), *common[model]))
-        for model, facts in published.items()
-    )
-    tables["models"] = markdown_table(("model", "checkpoint", "common flags"), checkpoints)
-    by_task: dict[str, list[str]] = {}
-    for model, facts in published.items():
-        for name, preset in facts["presets"].items():
-            task = _task([flag for flag in flags(preset["run"]) if flag not in (*common[model], UNSAFE)])
-            score = f"`{model}/{name}` {preset['score']}{'†' * preset['settings_only']}"
-            by_task.setdefault(task, []).append(score)
-    scores = ((task, "<br>".join(by_task[task])) for task in sorted(by_task))
-    tables["presets"] = markdown_table(("task, shots, other flags", "preset and published score"), scores)
+    tables["presets"] = markdown_table(_HEADER, map(_preset, preset_names()))
     for page in pages:
         for name, table in tables.items():
             replace_table(page, name, table)
 
 
-def flags(run: str) -> list[str]:
-    """A command line's flags, each with its values."""
-    first, *others = run.split(" --")
-    return [first, *(f"--{other}" for other in others)]
-
-
-def _common(facts: dict[str, Any]) -> list[str]:
-    """The flags that all commands of a model have, but for the shots."""
-    first, *others = (flags(preset["run"]) for preset in facts["presets"].values())
-    return [flag for flag in first if all(flag in other for other in others) and "--num_fewshot" not in flag]
-
-
-def _task(given: list[str]) -> str:
-    """`gsm8k`, 5, `--confirm_run_unsafe_code`: the task, the shots where they are given, and the other flags."""
-    values = dict(flag.split(" ", 1) for flag in given if flag.startswith(("--tasks", "--num_fewshot")))
-    others = [flag for flag in given if flag.split()[0] not in values]
-    return ", ".join(filter(None, (_code(values["--tasks"]), values.get("--num_fewshot"), _code(*others))))
-
-
-def _model_arguments(facts: dict[str, Any]) -> str:
-    return f"--model_args ...,{facts['model_args']}" if "model_args" in facts else ""
-
-
-def _code(*words: str) -> str:
-    text = " ".join(filter(None, words))
-    return f"`{text}`" if text else ""
+def _preset(name: str) -> tuple[str, ...]:
+    run, options = run_of(name), {k: v for k, v in load_preset(name).items() if v != _DEFAULTS[k]}
+    score = run.score + "†" * (not run.is_target)
+    task, shots, tokens = map(run.value, ("--tasks", "--num_fewshot", "--gen_kwargs"))
+    options |= dict([tokens.split("=")]) if tokens else {}
+    return f"`{name}`", score, f"`{task}`", shots or "", f"`{typed(options)}`"
 
 
 def _option(declared: Field[Any]) -> tuple[str, ...]:

@@ -36,6 +36,7 @@ from mdlm_lm_eval.model import devices
 from mdlm_lm_eval.model.denoiser import Denoiser, NonFiniteLogitsError
 from mdlm_lm_eval.model.text import Ending, closing_ids, encode_infill, encode_without_masks
 from mdlm_lm_eval.options import DecodingOptions, LikelihoodOptions, OptionError, parse_flag, shown
+from mdlm_lm_eval.presets import mismatches
 from mdlm_lm_eval.record import Answer, RunRecord, fingerprint, provenance
 from mdlm_lm_eval.request_cache import RequestCache, claim_cache
 from mdlm_lm_eval.resolve import Request, Settings, resolve
@@ -278,7 +279,7 @@ class MDLM(HFLM):
 
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
         """One string a request. Raises OptionError for any request's options before the first forward pass."""
-        self._begin()
+        self._begin(requests)
         requests, answer_of = self._without_copies(requests)
         wanted = [self._request(instance.args[1]) for instance in requests]
         seeds = seeds_of(requests, [request.options.seed for request in wanted])
@@ -453,7 +454,7 @@ class MDLM(HFLM):
         disable_tqdm: bool,
     ) -> list[Any]:
         """Scores the windows of requests, longest first and those with the same context together."""
-        self._begin()
+        self._begin(requests)
         families.family_of(self._config).refuse("likelihood", options.likelihood)
         requests, answer_of = self._without_copies(requests)
         seeds = seeds_of(requests, [options.seed] * len(requests))
@@ -555,9 +556,13 @@ class MDLM(HFLM):
         self.records = [self.record]  # of all processes
         self._is_reported = False  # whether results hold what was recorded
 
-    def _begin(self) -> None:
+    def _begin(self, requests: Sequence[Instance] = ()) -> None:
         if self._is_reported:
             self.start_record()
+        if requests and self.rank == 0:
+            names = sorted({str(instance.task_name) for instance in requests})
+            for sentence in mismatches(self.settings.model.preset, self._family.name, names):
+                logger.warning(sentence)
 
     def barrier(self) -> None:
         """Waits for all processes and shares their records.

@@ -15,6 +15,7 @@ from torch.distributed.tensor import DTensor
 from mdlm_lm_eval import __version__, families
 from mdlm_lm_eval.model.devices import device_name
 from mdlm_lm_eval.options import DecodingOptions, LikelihoodOptions
+from mdlm_lm_eval.presets import mismatches
 from mdlm_lm_eval.resolve import SAMPLING_NAMES
 from mdlm_lm_eval.results.names import adapter_name, model_name
 from mdlm_lm_eval.results.suite import suite_info
@@ -212,6 +213,7 @@ def provenance(lm: "MDLM") -> dict[str, Any]:
         "peak_memory_of": "GPUs" if lm.device.type == "cuda" else "process",
         "processes": lm.world_size,
         "preset": lm.settings.model.preset,
+        "preset_mismatches": mismatches(lm.settings.model.preset, families.family_of(lm.config).name, tasks),
         "compile": lm.settings.model.compile,
         "explicit_options": sorted(lm.settings.explicit),
         "family_options": sorted(lm.settings.from_family),

@@ -3,6 +3,7 @@
 They are merged once per distinct setting into an immutable object, which everything downstream reads.
 """
 
+import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -219,8 +220,10 @@ def _sampling(given: Mapping[str, Any], explicit: Collection[str]) -> dict[str, 
 def _merge(layers: tuple[Layer, ...], attention_of: AttentionOf) -> tuple[dict[str, Any], Any]:
     """Options that are set in any layer, the last one first, and the attention under them.
 
-    A layer drops from those below it what it excludes and what it leaves without meaning.
+    A layer drops from those below it what it excludes and what it leaves without meaning. Where it changes the length
+    of blocks, each of their steps fills as many tokens as before.
     """
+    own_length = getattr(attention_of(None), "block_length", None)
     length = next((layer["block_length"] for layer in reversed(layers) if "block_length" in layer), None)
     attention = attention_of(length)
     full_attention = attention is not None and not attention.is_block_causal
@@ -236,6 +239,9 @@ def _merge(layers: tuple[Layer, ...], attention_of: AttentionOf) -> tuple[dict[s
         n_masks = layer.get("n_masks")
         if full_attention and isinstance(n_masks, int) and (below.get("block_length") or 0) > n_masks:
             del below["block_length"]  # in block diffusion, a block may be longer than what is asked for
+        if (steps := below.get("steps_per_block")) and "block_length" in layer:
+            before, after = merged.get("block_length") or own_length, layer["block_length"] or own_length
+            below["steps_per_block"] = math.ceil(steps * after / before) if before and after else steps
         if block_length and block_length % (below.get("small_block_length") or 1):
             del below["small_block_length"]  # made for other blocks
         lost = {name for name in merged if merged[name] is not None and {**below, **layer}.get(name) is None}

@@ -13,9 +13,10 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from mdlm_lm_eval.families import AttentionPattern, family_of, load_config, load_denoiser, load_tokenizer
+from mdlm_lm_eval.lm import MDLM
 from mdlm_lm_eval.model.denoiser import Denoiser
 from mdlm_lm_eval.options import OptionError
-from tests.conftest import tiny_tokenizer
+from tests.conftest import generation, tiny_tokenizer
 from tests.logits import assert_close
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -194,3 +195,14 @@ def test_tokenizers_load_without_remote_code(folder: str, tmp_path: Path) -> Non
     assert tokenizer.mask_token_id == 7
     assert tokenizer("ab")["input_ids"] == tiny_tokenizer()("ab")["input_ids"]
     assert load_config(str(checkpoint)).mask_token_id == 7
+
+
+@pytest.mark.parametrize("folder", ["llada2", "sdar", "a2d_bd3lm", "fast_dllm_v2"])
+@pytest.mark.parametrize("block_length", [16, 32, 64])
+def test_a_sweep_over_block_lengths_compares_nothing_else(folder: str, block_length: int) -> None:
+    """One token a pass by default, whatever the block's length, where no threshold lets a pass fill more."""
+    options = {"block_length": block_length, "n_masks": 63, "confidence_threshold": None}  # and "!"
+    lm = MDLM(str(GOLDEN / folder), tokenizer=tiny_tokenizer(), mask_token_id=MASK, early_exit=False, **options)
+    lm.generate_until([generation("!", until=[])], disable_tqdm=True)
+    facts = lm.get_model_info()["mdlm"]["tasks"]["task"]
+    assert facts["steps"] == [63, 63] == facts["masks"]

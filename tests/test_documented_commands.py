@@ -8,14 +8,14 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-import yaml
 from lm_eval._cli.harness import HarnessCLI
 
 from mdlm_finetune.recipe import read_arguments
 from mdlm_leaderboard.__main__ import _parser as leaderboard_parser
 from mdlm_lm_eval.analyses.__main__ import _parser as attribution_parser
+from mdlm_lm_eval.families import all_families
 from mdlm_lm_eval.options import OptionError
-from mdlm_lm_eval.presets import preset_names
+from mdlm_lm_eval.presets import preset_names, published
 from mdlm_lm_eval.resolve import resolve
 from mdlm_lm_eval.sweep import __main__ as sweep
 from mdlm_lm_eval.sweep.plan import plan
@@ -86,10 +86,10 @@ def test_tables_are_as_generated(tmp_path: Path) -> None:
     assert all(page.read_text() == (ROOT / "docs" / page.name).read_text() for page in pages), "docs/write_options.py"
 
 
-def test_every_preset_has_a_command() -> None:
-    published = yaml.safe_load((ROOT / "mdlm_lm_eval" / "presets" / "published.yaml").read_text())
-    presets = {f"{model}/{name}": run for model, facts in published.items() for name, run in facts["presets"].items()}
-    assert sorted(presets) == preset_names()
-    for name, preset in presets.items():
-        lm_eval(shlex.split(f"--model mdlm --model_args preset={name} {preset['run']}"))
-        assert ("--apply_chat_template" in preset["run"]) == ("-base/" not in name)
+def test_every_preset_has_a_command_and_is_one_of_a_sweep() -> None:
+    assert sorted(published()) == preset_names()
+    for name, run in published().items():
+        lm_eval(["--model", "mdlm", *run.flags])
+        mdlm_sweep(["--preset", name, "--output_path", "results"])
+        assert ("--apply_chat_template" in run.flags) == ("-base/" not in name)
+        assert run.family in all_families()

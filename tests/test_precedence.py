@@ -14,6 +14,10 @@ BLOCKS = "llada-8b-instruct/gsm8k-blocks"
 # Family, preset, what is typed, and the options that it touches in effect.
 TYPED: list[tuple[str | None, str | None, dict[str, Any], dict[str, Any]]] = [
     ("llada2", None, {"steps": 64}, {"steps_per_block": None, "confidence_threshold": 0.95}),
+    *(("llada2", None, {"block_length": length}, {"steps_per_block": length}) for length in (16, 32, 64)),
+    ("llada2", None, {"block_length": 64, "steps_per_block": 32}, {}),
+    ("llada2", "llada2.0-mini/gsm8k", {"block_length": 64}, {"steps_per_block": 64}),
+    ("sdar", "sdar-8b-chat/gsm8k", {"block_length": 6}, {"steps_per_block": 6}),
     ("llada2", None, {"entropy_bound": 0.5}, {"confidence_threshold": None, "steps_per_block": 32}),
     ("llada2", None, {"parallel_factor": None}, {"confidence_threshold": 0.95}),
     ("llada2", "llada2.0-mini/gsm8k", {"steps": 64}, {"steps_per_block": None, "confidence_threshold": 0.95}),

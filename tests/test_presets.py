@@ -1,17 +1,22 @@
-"""Presets: each parses and runs, and is listed."""
+"""Presets: each parses and runs, is listed, and is a whole run for a sweep."""
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+from lm_eval.api.instance import Instance
 
 from mdlm_lm_eval.lm import MDLM
 from mdlm_lm_eval.options import DECODING_NAMES, LIKELIHOOD_NAMES
 from mdlm_lm_eval.presets import load_preset, preset_names
 from mdlm_lm_eval.resolve import resolve
+from mdlm_lm_eval.sweep.__main__ import settings_of
+from mdlm_lm_eval.sweep.plan import plan
 from tests.commands import ENVIRONMENT
 from tests.conftest import choice, generation, tiny_model, tiny_tokenizer
 
+PRESET = "llada-8b-base/gsm8k-256"
 # Families whose attention is block-causal, by the beginning of their presets' names.
 BLOCK_FAMILIES = {"llada2.0": "llada2", "llada2.1": "llada21", "sdar": "sdar", "fast-dllm-v2": "fast_dllm_v2"}
 
@@ -57,5 +62,67 @@ def test_presets_are_listed_by_the_command_that_errors_name() -> None:
     command = [sys.executable, "-m", "mdlm_lm_eval.presets"]
     listed = subprocess.run(command, capture_output=True, text=True, check=True, env=ENVIRONMENT)
     assert listed.stdout.split() == preset_names()
-    helped = subprocess.run([*command, "--help"], capture_output=True, text=True, check=True, env=ENVIRONMENT)
-    assert "usage: " in helped.stdout
+    shown = subprocess.run([*command, "show", PRESET], capture_output=True, text=True, check=True, env=ENVIRONMENT)
+    assert shown.stdout.splitlines() == [
+        "# published: 70.0 (EVAL.md, generation tasks)",
+        "# options: n_masks=256,steps=256,temperature=0.0,unmasking=confidence",
+        f"lm_eval --model mdlm --model_args pretrained=GSAI-ML/LLaDA-8B-Base,preset={PRESET},dtype=bfloat16 "
+        "--tasks gsm8k --num_fewshot 5 --batch_size auto --output_path results",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "family", "task", "sentences"),
+    [
+        (PRESET, "llada", "gsm8k", []),
+        (PRESET, "dream", "gsm8k", [f"preset={PRESET} is for the family llada, and the model's is dream"]),
+        (PRESET, "llada", "humaneval", [f"preset={PRESET} is for gsm8k, and the task is humaneval"]),
+        ("llada-8b-base/mmlu", "llada", "mmlu_anatomy", []),
+        ("llada-8b-instruct/mmlu", "llada", "mmlu_anatomy_generative", []),
+        ("llada-8b-base/arc_challenge", "llada", "arc_easy", ["preset=llada-8b-base/arc_challenge is for arc_ch"]),
+    ],
+)
+def test_a_preset_of_another_family_or_task_is_told(
+    name: str, family: str, task: str, sentences: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    model = tiny_model()
+    model.config.diffusion_family = family
+    lm = MDLM(model, tokenizer=tiny_tokenizer(), preset=name, n_masks=8, mc_num=2)
+    lm.loglikelihood([Instance("loglikelihood", {}, ("question", " yes"), 0, metadata=(task, 0, 1))], disable_tqdm=True)
+    found = lm.get_model_info()["mdlm"]["preset_mismatches"]
+    assert len(found) == len(sentences)
+    assert all(map(str.startswith, found, sentences))
+    assert all(sentence in caplog.text for sentence in found)
+
+
+def test_a_preset_is_a_whole_run_of_which_each_part_can_be_set() -> None:
+    def commands(*words: str) -> list[str]:
+        planned = plan(settings_of(["--preset", *words]))
+        return [f"{planned.name(cell)}: {planned.command(cell)}" for cell in planned.cells]
+
+    of_preset = f"preset={PRESET},dtype=bfloat16"
+    assert commands(PRESET) == [
+        "GSAI-ML__LLaDA-8B-Base/gsm8k,num_fewshot=5,preset=llada-8b-base__gsm8k-256: lm_eval --model mdlm --model_args "
+        f"pretrained=GSAI-ML/LLaDA-8B-Base,{of_preset} --tasks gsm8k --num_fewshot 5 --batch_size auto"
+    ]
+    typed = ["--steps", "64,128", "--model_args", "pretrained=mine", "--num_fewshot", "0", "--batch_size", "4"]
+    assert [command.partition(": ")[2] for command in commands(PRESET, *typed)] == [
+        f"lm_eval --model mdlm --model_args pretrained=mine,{of_preset},steps={n} --tasks gsm8k --num_fewshot 0 "
+        "--batch_size 4"
+        for n in (64, 128)
+    ]
+    [command] = commands("dream-7b-instruct/mmlu", "--max_gen_toks", "8")
+    assert "max_gen_toks=8 " in command
+    assert "--fewshot_as_multiturn false" in command
+    [command] = commands("llada2.1-mini/bbh-speed", "--max_gen_toks", "8")
+    assert "--gen_kwargs" not in command
+    assert "diffusion_family=llada21" in command
+
+
+def test_a_file_of_a_sweep_may_name_a_preset(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text(
+        f"preset: {PRESET}\nmodel_args: {{dtype: float32}}\ngrids: [{{num_fewshot: 2}}]\n"
+    )
+    planned = plan(settings_of(["--config", str(tmp_path / "mine.yaml")]))
+    assert planned.model_args == {"pretrained": "GSAI-ML/LLaDA-8B-Base", "preset": PRESET, "dtype": "float32"}
+    assert [(cell.task, cell.num_fewshot) for cell in planned.cells] == [("gsm8k", 2)]

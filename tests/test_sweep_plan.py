@@ -1,9 +1,11 @@
 """What a sweep plans: cells, their folders and commands, and what it refuses before anything loads."""
 
+import shlex
 from pathlib import Path
 from typing import Any
 
 import pytest
+from lm_eval.utils import sanitize_model_name
 
 from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.sweep.__main__ import RECIPES, settings_of
@@ -47,8 +49,10 @@ def test_the_metadata_of_a_grid_wins_over_what_all_share() -> None:
 def test_adapters_are_an_axis_and_have_folders_of_their_own(tmp_path: Path) -> None:
     adapters = f"none,out/a/final,out/b/final,{tmp_path}/c"
     planned = plan({"tasks": ["mdlm_slot"], "peft": adapters, "model_args": {"pretrained": "org/model"}})
-    models = ["org_model", "org_model+out_a_final", "org_model+out_b_final", "org_model+c"]
+    models = ["org__model", "org__model+out__a__final", "org__model+out__b__final", "org__model+c"]
     assert list(map(planned.name, planned.cells)) == [f"{model}/mdlm_slot" for model in models]
+    assert models[0] == sanitize_model_name("org/model")  # the folder of one `lm_eval`
+    assert all(shlex.quote(planned.name(cell)) == planned.name(cell) for cell in planned.cells)
 
 
 def test_options_among_model_arguments_are_axes_of_one_value() -> None:

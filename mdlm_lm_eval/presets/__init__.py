@@ -1,16 +1,40 @@
 """Settings behind published scores: `--model_args pretrained=...,preset=llada-8b-instruct/gsm8k`.
 
-A preset is a YAML file <model>/<benchmark>.yaml of decoding or likelihood options; docs/benchmarks.md lists the score,
-source and command of each.
+A preset is a YAML file <model>/<benchmark>.yaml of decoding or likelihood options. published.yaml has the score and the
+source of each, and the rest of its run: checkpoint, task, shots, chat template.
 """
 
+import shlex
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import yaml
 
 from mdlm_lm_eval.options import OptionError, did_you_mean
 
 _FOLDER = Path(__file__).parent
+
+
+@dataclass(frozen=True)
+class Published:
+    """A published score and its run.
+
+    family: of the model, as `families.family_of` names it. flags: of `lm_eval`, with their values.
+    is_target: whether the authors' prompts, answer extraction and estimator are those of lm-eval's task.
+    """
+
+    family: str
+    score: str
+    source: str
+    is_target: bool
+    flags: tuple[str, ...]
+
+    def value(self, flag: str) -> str | None:
+        """What follows a flag."""
+        return self.flags[self.flags.index(flag) + 1] if flag in self.flags else None
 
 
 def preset_names() -> list[str]:
@@ -26,3 +50,39 @@ def load_preset(name: str) -> dict[str, object]:
         raise OptionError(f"unknown preset={name!r}; {hint}")
     options: dict[str, object] = yaml.safe_load((_FOLDER / f"{name}.yaml").read_text(encoding="utf-8"))
     return options
+
+
+@cache
+def published() -> dict[str, Published]:
+    """What is published with each preset, in the order of the file."""
+    models: dict[str, Any] = yaml.safe_load((_FOLDER / "published.yaml").read_text(encoding="utf-8"))
+    found = {}
+    for model, facts in models.items():
+        for preset, run in facts["presets"].items():
+            arguments = [f"pretrained={facts['pretrained']}", f"preset={model}/{preset}", "dtype=bfloat16"]
+            arguments += [facts["model_args"]] if "model_args" in facts else []
+            flags = ("--model_args", ",".join(arguments), *shlex.split(run["run"]), "--batch_size", "auto")
+            about = facts["family"], run["score"], run["source"], not run["settings_only"]
+            found[f"{model}/{preset}"] = Published(*about, flags)
+    return found
+
+
+def run_of(name: str) -> Published:
+    """What is published with a preset. Raises OptionError as `load_preset` does."""
+    load_preset(name)
+    return published()[name]
+
+
+def mismatches(name: str | None, family: str, tasks: Iterable[str | None]) -> list[str]:
+    """Sentences about what a preset was not made for: a model of this `family`, and any of these `tasks`."""
+    if name is None:
+        return []
+    run, found = run_of(name), []
+    if family != run.family:
+        found.append(f"preset={name} is for the family {run.family}, and the model's is {family}")
+    # The tasks of a group begin with its name; those of mmlu_generative also end with its second part.
+    made_for = str(run.value("--tasks"))
+    others = [task for task in tasks if not f"{task}_".startswith(f"{made_for.removesuffix('_generative')}_")]
+    if others:
+        found.append(f"preset={name} is for {made_for}, and the task is {', '.join(map(str, others))}")
+    return found

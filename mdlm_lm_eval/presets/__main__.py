@@ -1,11 +1,35 @@
-"""Lists the presets: `python -m mdlm_lm_eval.presets`."""
+"""Lists the presets, or shows one: the whole `lm_eval` command, the published score, the options.
+
+python -m mdlm_lm_eval.presets
+python -m mdlm_lm_eval.presets show llada-8b-base/gsm8k-256
+"""
 
 import argparse
+import shlex
 
-from mdlm_lm_eval.command_line import ending_well
-from mdlm_lm_eval.presets import preset_names
+from mdlm_lm_eval.command_line import ending_well, typed
+from mdlm_lm_eval.presets import load_preset, preset_names, run_of
+
+
+def shown(name: str) -> str:
+    """A preset's command, which can be pasted, behind what it is about."""
+    run = run_of(name)
+    unsafe = "HF_ALLOW_CODE_EVAL=1 " if "--confirm_run_unsafe_code" in run.flags else ""
+    target = "" if run.is_target else "; settings only: the authors' task differs from lm-eval's, expect another number"
+    return (
+        f"# published: {run.score} ({run.source}){target}\n# options: {typed(load_preset(name))}\n"
+        f"{unsafe}lm_eval --model mdlm {shlex.join(run.flags)} --output_path results"
+    )
+
 
 if __name__ == "__main__":
-    argparse.ArgumentParser(prog="python -m mdlm_lm_eval.presets", description=__doc__).parse_args()
+    parser = argparse.ArgumentParser(
+        prog="python -m mdlm_lm_eval.presets",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("what", nargs="?", choices=("list", "show"), default="list")
+    parser.add_argument("names", nargs="*", metavar="NAME")
+    given = parser.parse_args()
     with ending_well("presets", after_stop="run it again"):
-        print("\n".join(preset_names()))
+        print("\n".join(map(shown, given.names) if given.what == "show" else preset_names()))

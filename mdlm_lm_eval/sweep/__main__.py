@@ -3,6 +3,7 @@
     mdlm-sweep --tasks mdlm_context --n_masks 1,2,10,50,100,200 --steps 1 --limit 50 --output_path results
     mdlm-sweep --config e07 --model_args pretrained=GSAI-ML/LLaDA-8B-Base,dtype=bfloat16 --output_path results
     mdlm-sweep --config e09 --peft none,out/adapter --output_path results
+    mdlm-sweep --preset llada-8b-base/gsm8k-256 --output_path results
 
 Every cell of the grid becomes an ordinary lm-eval result file as soon as it is done. The same command continues a
 killed sweep; started several times on one folder, it shares the work. docs/sweeps.md says more.
@@ -22,6 +23,7 @@ from lm_eval._cli.utils import handle_cli_value_string
 from mdlm_lm_eval import __version__
 from mdlm_lm_eval.command_line import NamedValues, ending_well
 from mdlm_lm_eval.options import OptionError, about, unknown_option
+from mdlm_lm_eval.presets import run_of
 from mdlm_lm_eval.sweep.plan import OPTIONS, Sweep, plan
 
 COMMAND = "mdlm-sweep"
@@ -92,7 +94,10 @@ def _part(shard: str) -> slice:
 
 
 def settings_of(words: Sequence[str]) -> dict[str, Any]:
-    """What a command line says, on top of the file that it names. Raises OptionError for a name that is no option."""
+    """What a command line says, on top of the file and the preset that it names.
+
+    Raises OptionError for a name that is no option.
+    """
     parser = _parser()
     known, rest = parser.parse_known_args(words)
     if rest:
@@ -103,6 +108,13 @@ def settings_of(words: Sequence[str]) -> dict[str, Any]:
     settings = yaml.safe_load(_file(given.pop("config")).read_text(encoding="utf-8")) if "config" in given else {}
     if "metadata" in given:
         given["metadata"] = dict(pair.partition("=")[::2] for pair in given["metadata"])
+    of_file, preset = settings.pop("preset", None), given.pop("preset", None)
+    if preset := preset or of_file:
+        run, axes = settings_of(run_of(preset).flags), {*given, *settings}.union(*settings.get("grids", ()))
+        for name in ("model_args", "gen_kwargs"):
+            own = {each: value for each, value in run.get(name, {}).items() if each not in axes}
+            settings[name] = own | (settings.get(name) or {})
+        settings = run | settings
     for name in (*_NAMED, "metadata"):
         if name in given:
             given[name] = (settings.get(name) or {}) | given[name]
@@ -131,6 +143,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     recipes = ", ".join(sorted(path.stem for path in RECIPES.glob("*.yaml")))
     parser.add_argument("--config", metavar="NAME", help=f"a YAML of these settings: a file, or one of {recipes}")
+    parser.add_argument(
+        "--preset", metavar="NAME", help="model, task, shots, template and options of a published score"
+    )
     parser.add_argument("--output_path", metavar="FOLDER", help="where results go")
     parser.add_argument("--version", action="version", version=f"{COMMAND} {__version__}")
     where = parser.add_argument_group("where cells run; docs/cluster.md says more")
@@ -159,6 +174,7 @@ def _parser() -> argparse.ArgumentParser:
     common.add_argument("--include_path", metavar="FOLDER", help="tasks of your own")
     common.add_argument("--log_samples", action="store_true", help="keep prompts and answers beside each result")
     common.add_argument("--apply_chat_template", nargs="?", const=True, type=handle_cli_value_string, metavar="NAME")
+    common.add_argument("--fewshot_as_multiturn", type=handle_cli_value_string, metavar="BOOL", help="true by default")
     common.add_argument("--system_instruction")
     common.add_argument("--confirm_run_unsafe_code", action="store_true")
     return parser

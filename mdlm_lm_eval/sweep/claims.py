@@ -76,6 +76,7 @@ class Claims:
         settings = {name: getattr(sweep, name) for name in _SHARED}
         settings |= {name: getattr(cell, name) for name in ("task", "metadata", "num_fewshot", "seeds")}
         settings |= {
+            "fewshot_as_multiturn": None if sweep.fewshot_as_multiturn else "false",
             "model_args": arguments,
             "task_suite": self._suite((cell.task,)),
             "weights": pretrained and self._digest(str(pretrained), arguments.get("subfolder") or ""),

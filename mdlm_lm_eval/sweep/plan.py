@@ -76,6 +76,7 @@ class Sweep:
     include_path: str | None = None
     log_samples: bool = False
     apply_chat_template: bool | str = False
+    fewshot_as_multiturn: bool = True
     system_instruction: str | None = None
     confirm_run_unsafe_code: bool = False
     wandb_args: Mapping[str, Any] = field(default_factory=dict)
@@ -87,10 +88,11 @@ class Sweep:
         return {**self.model_args, **adapter, **cell.options}
 
     def name(self, cell: Cell) -> str:
-        """The cell's folder within the output folder: MODEL[+ADAPTER]/TASK,SETTINGS."""
+        """The cell's folder within the output folder: MODEL[+ADAPTER]/TASK,SETTINGS[,preset=PRESET]."""
         model = _checkpoint_name(str(self.model_args.get("pretrained", self.model)))
         adapter = "" if cell.peft is None else f"+{_checkpoint_name(cell.peft)}"
-        return f"{model}{adapter}/{cell.name}"
+        preset = f",preset={_checkpoint_name(self.model_args['preset'])}" if self.model_args.get("preset") else ""
+        return f"{model}{adapter}/{cell.name}{preset}"
 
     def command(self, cell: Cell) -> str:
         """The `lm_eval` command of the very same run."""
@@ -106,6 +108,7 @@ class Sweep:
             "seed": cell.seed,
             **shared,
             "apply_chat_template": self.apply_chat_template,
+            "fewshot_as_multiturn": None if self.fewshot_as_multiturn else "false",
             "confirm_run_unsafe_code": self.confirm_run_unsafe_code,
         }
         return lm_eval_command(flags)
@@ -203,7 +206,8 @@ def _checkpoint_name(name: str) -> str:
     path = Path(name)
     if path.is_absolute() and path.is_relative_to(Path.cwd()):
         path = path.relative_to(Path.cwd())
-    return _file_name((path.name if path.is_absolute() else PurePath(path).as_posix()).strip("./"))
+    name = path.name if path.is_absolute() else PurePath(path).as_posix()
+    return _file_name(name.strip("./").replace("/", "__"))  # as lm-eval names folders
 
 
 def _file_name(text: str) -> str:

@@ -30,7 +30,9 @@ from mdlm_lm_eval.sweep.plan import Cell, Sweep
 
 _MODULES = frozenset(sys.modules)  # before any task was loaded
 # Arguments of `simple_evaluate`.
-_AS_THEY_ARE = ("batch_size", "limit", "log_samples", "system_instruction", "apply_chat_template")
+_AS_THEY_ARE = (
+    "batch_size limit log_samples system_instruction apply_chat_template fewshot_as_multiturn".split()  # noqa: SIM905
+)
 _SEEDS = ("random_seed", "numpy_random_seed", "torch_random_seed", "fewshot_random_seed")
 _PROMPT_TOKENS = 500  # about a standard few-shot prompt's, for the estimate of the time left
 _gpu_locks: list[FileLock] = []  # held until this process ends
