@@ -38,16 +38,16 @@ def _tasks() -> Iterator[tuple[str, str, str, tuple[str, ...], tuple[str, ...]]]
     """Folder, group, task, own lines and the arguments of its documents."""
     for name, *arguments in PARALLEL:
         answer = {"custom_dataset": "lists.list_documents", "process_results": "lists.grade_list"}
-        tokens = 96 if "length: long" in arguments or name == "latin_square" else 40
+        tokens = 64 if "length: long" in arguments or name == "latin_square" else 32
         yield "parallel", "mdlm_parallel", f"mdlm_parallel_{name}", _lines(answer, tokens), tuple(arguments)
     walk = {"custom_dataset": "lists.walk_documents", "process_results": "lists.grade_walk"}
-    yield "parallel", "mdlm_parallel", "mdlm_parallel_walk", _lines(walk, 40), ()
+    yield "parallel", "mdlm_parallel", "mdlm_parallel_walk", _lines(walk, 32), ()
     for n in COUNTDOWN:
         answer = {"custom_dataset": "countdown.documents", "process_results": "countdown.grade"}
-        yield "planning", "mdlm_countdown", f"mdlm_countdown_{n}", _lines(answer, 16 * (n - 1)), (f"n_numbers: {n}",)
+        yield "planning", "mdlm_countdown", f"mdlm_countdown_{n}", _lines(answer, 12 * (n - 1)), (f"n_numbers: {n}",)
     for n in EMPTY_CELLS:
         answer = {"custom_dataset": "sudoku.documents", "process_results": "sudoku.grade"}
-        yield "planning", "mdlm_sudoku", f"mdlm_sudoku_{n}", _lines(answer, 24, until="\\n\\n"), (f"n_empty: {n}",)
+        yield "planning", "mdlm_sudoku", f"mdlm_sudoku_{n}", _lines(answer, 20, until="\\n\\n"), (f"n_empty: {n}",)
     for order, is_reversed in (("as_given", "false"), ("reversed", "true")):
         answer = {"custom_dataset": "reversal.documents", "process_results": "reversal.grade"}
         yield "planning", "mdlm_reversal", f"mdlm_reversal_{order}", _lines(answer, 8), (f"is_reversed: {is_reversed}",)
