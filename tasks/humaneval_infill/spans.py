@@ -1,8 +1,8 @@
 """HumanEval with a hole: the data of lm-eval's `humaneval_infilling`, asked with the suffix in place.
 
-lm-eval's own tasks put the suffix before the prefix, as autoregressive models need it. Here the text is prefix, slot and
-suffix; the slot has as many masks as the true middle has tokens (`oracle`) or a given number, the two ways that DreamOn
-reports (Bavarian et al., 2022, arXiv:2207.14255; Wu et al., 2025).
+lm-eval's own tasks put the suffix before the prefix, as autoregressive models need it. Here the text is prefix, slot
+and suffix; the slot has as many masks as the true middle has tokens (`oracle`) or a given number, the two ways that
+DreamOn reports (Bavarian et al., 2022, arXiv:2207.14255; Wu et al., 2025).
 """
 
 from typing import Any
