@@ -377,7 +377,7 @@ class MDLM(HFLM):
             counts = cost.forward_passes, cost.steps, cost.tokens, completion.n_written, n_answer
             used = usage.seconds / len(batch), usage.peak_memory_bytes
             amounts: dict[str, float] = dict(zip(_AMOUNTS, (*counts, *used), strict=True))
-            answers.append(Answer(generation.ending.text(ids), ids, amounts))
+            answers.append(Answer(generation.ending.text(ids), ids, amounts, completion.trace))
         return answers
 
     def _count(self, generation: Generation, answer: Answer) -> None:
@@ -393,6 +393,8 @@ class MDLM(HFLM):
         record = self.record.task(name)
         record.add(truncated=generation.truncated, prompt_tokens=canvas.prompt_length, **values)
         record.cost.add(**answer.cost)
+        if answer.trace:
+            record.trace(generation.instance.doc_id, answer, self.tokenizer)
 
     def _chosen_for_audit(self, generations: Sequence[Generation]) -> set[int]:
         """Requests that are decoded exactly as well: chosen by their seeds, not by batches or order.

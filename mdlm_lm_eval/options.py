@@ -224,6 +224,7 @@ class DecodingOptions(Options):
         llada="confidence_eos_eot_inf",
     )
     early_exit: bool = option(True, "drop a row from the batch once its answer is decided", silent=True)
+    trace: bool = option(False, "record when each token was filled in, and how sure the model was", silent=True)
     seed: int = option(0, "random seed; default: lm_eval's --seed", least=0)
 
     def __post_init__(self) -> None:

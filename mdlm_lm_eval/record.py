@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from peft import PeftModel
 from torch.distributed.tensor import DTensor
+from transformers import PreTrainedTokenizerBase
 
 from mdlm_lm_eval import __version__, families
+from mdlm_lm_eval.decoding.completion import Filled
 from mdlm_lm_eval.model.devices import device_name
 from mdlm_lm_eval.options import DecodingOptions, LikelihoodOptions
 from mdlm_lm_eval.presets import mismatches
@@ -74,6 +76,7 @@ class Answer(NamedTuple):
     string: str
     token_ids: Sequence[int]
     cost: dict[str, float]
+    trace: Sequence[Filled] = ()
 
 
 @dataclass
@@ -83,6 +86,8 @@ class TaskRecord:
     ranges: the smallest and the largest of each effective number.
     audited: document, exact answer and first differing token of the requests that were decoded exactly as well; the
         latter two are None where the strings agree.
+    traces: of each answer decoded with `trace`: its document, its text, and for each token where it ends in the text
+        and what `Filled` has, one string a column with blanks between the numbers.
     """
 
     requests: int = 0
@@ -93,6 +98,7 @@ class TaskRecord:
     cost: Cost = field(default_factory=Cost)
     audited: list[tuple[int | None, str | None, int | None]] = field(default_factory=list)
     exact_cost: Cost = field(default_factory=Cost)
+    traces: list[dict[str, Any]] = field(default_factory=list)
 
     def add(self, *, truncated: int, **values: int) -> None:
         """Counts one request with its effective values and the number of prompt tokens that were cut off."""
@@ -111,9 +117,24 @@ class TaskRecord:
         shorter = min(len(cached.token_ids), len(exact.token_ids))
         self.audited.append((doc_id, exact.string, next((n for n, (one, other) in pairs if one != other), shorter)))
 
+    def trace(self, doc_id: int | None, answer: Answer, tokenizer: PreTrainedTokenizerBase) -> None:
+        """Keeps how an answer came to be, up to where its string ends."""
+        ids = answer.token_ids
+        texts = [tokenizer.decode(ids[:n], skip_special_tokens=True) for n in range(len(answer.trace) + 1)]
+        begin = texts[-1].find(answer.string)
+        stop = begin + len(answer.string) if begin >= 0 else len(texts[-1])
+        rows = [
+            (len(after), one.step, f"{one.confidence:.4g}", one.edits)
+            for before, after, one in zip(texts, texts[1:], answer.trace, strict=False)
+            if len(before) < stop
+        ]
+        columns = zip(("ends", "steps", "confidence", "edits"), zip(*rows, strict=True), strict=False)
+        facts = {"doc_id": doc_id, "text": texts[-1][:stop]}
+        self.traces.append(facts | {name: " ".join(map(str, column)) for name, column in columns})
+
     def merge(self, other: "TaskRecord") -> None:
         """Adds what another process did for the same task."""
-        for name in ("requests", "forward_passes", "truncated_prompts", "truncated_tokens", "audited"):
+        for name in ("requests", "forward_passes", "truncated_prompts", "truncated_tokens", "audited", "traces"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.cost.merge(other.cost)
         self.exact_cost.merge(other.exact_cost)
@@ -129,6 +150,8 @@ class TaskRecord:
             "truncated_tokens": self.truncated_tokens,
             "cost": self.cost.as_dict(),
         }
+        if self.traces:
+            facts["trace"] = sorted(self.traces, key=lambda one: -1 if one["doc_id"] is None else one["doc_id"])
         return facts | ({"audit": self._audit()} if self.audited else {})
 
     def _audit(self) -> dict[str, Any]:

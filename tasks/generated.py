@@ -1,5 +1,6 @@
 """The YAML files of the generated groups beside the suite: parallel, infill and planning."""
 
+import re
 from collections.abc import Iterator, Mapping
 
 PARALLEL = (
@@ -15,6 +16,7 @@ PARALLEL = (
 )
 VERSION = "1.0"  # as in the folders' `_*_yaml`
 COUNTDOWN, EMPTY_CELLS = (3, 4, 5), range(4, 13)
+HUMANEVAL = ("SingleLine", "MultiLine", "RandomSpan", "RandomSpanLight")
 
 
 def files() -> dict[str, str]:
@@ -28,7 +30,8 @@ def files() -> dict[str, str]:
             [f"include: _{folder}_yaml", f"task: {name}", f"task_alias: {name.removeprefix('mdlm_')}", *lines, *own, ""]
         )
     for path, members in groups.items():
-        texts[f"{path}.yaml"] = group_file(path.partition("/")[2], members, VERSION)
+        metric = "pass@1" if "humaneval" in path else "exact_match"
+        texts[f"{path}.yaml"] = group_file(path.partition("/")[2], members, VERSION, metric)
     planning = ["mdlm_countdown", "mdlm_sudoku", "mdlm_reversal"]
     texts["planning/mdlm_planning.yaml"] = group_file("mdlm_planning", planning, VERSION)
     return texts
@@ -38,16 +41,16 @@ def _tasks() -> Iterator[tuple[str, str, str, tuple[str, ...], tuple[str, ...]]]
     """Folder, group, task, own lines and the arguments of its documents."""
     for name, *arguments in PARALLEL:
         answer = {"custom_dataset": "lists.list_documents", "process_results": "lists.grade_list"}
-        tokens = 96 if "length: long" in arguments or name == "latin_square" else 40
+        tokens = 64 if "length: long" in arguments or name == "latin_square" else 32
         yield "parallel", "mdlm_parallel", f"mdlm_parallel_{name}", _lines(answer, tokens), tuple(arguments)
     walk = {"custom_dataset": "lists.walk_documents", "process_results": "lists.grade_walk"}
-    yield "parallel", "mdlm_parallel", "mdlm_parallel_walk", _lines(walk, 40), ()
+    yield "parallel", "mdlm_parallel", "mdlm_parallel_walk", _lines(walk, 32), ()
     for n in COUNTDOWN:
         answer = {"custom_dataset": "countdown.documents", "process_results": "countdown.grade"}
-        yield "planning", "mdlm_countdown", f"mdlm_countdown_{n}", _lines(answer, 16 * (n - 1)), (f"n_numbers: {n}",)
+        yield "planning", "mdlm_countdown", f"mdlm_countdown_{n}", _lines(answer, 12 * (n - 1)), (f"n_numbers: {n}",)
     for n in EMPTY_CELLS:
         answer = {"custom_dataset": "sudoku.documents", "process_results": "sudoku.grade"}
-        yield "planning", "mdlm_sudoku", f"mdlm_sudoku_{n}", _lines(answer, 24, until="\\n\\n"), (f"n_empty: {n}",)
+        yield "planning", "mdlm_sudoku", f"mdlm_sudoku_{n}", _lines(answer, 20, until="\\n\\n"), (f"n_empty: {n}",)
     for order, is_reversed in (("as_given", "false"), ("reversed", "true")):
         answer = {"custom_dataset": "reversal.documents", "process_results": "reversal.grade"}
         yield "planning", "mdlm_reversal", f"mdlm_reversal_{order}", _lines(answer, 8), (f"is_reversed: {is_reversed}",)
@@ -58,6 +61,10 @@ def _tasks() -> Iterator[tuple[str, str, str, tuple[str, ...], tuple[str, ...]]]
         end = "\\n" if kind == "line" else ". "
         prefix = (f"kind: {kind}", "is_prefix_only: true")
         yield "infill", "mdlm_infill", f"mdlm_infill_{kind}_prefix", _lines(answer, tokens, until=end), prefix
+    for kind in HUMANEVAL:
+        name = f"mdlm_humaneval_infill_{re.sub('(?<=[a-z])(?=[A-Z])', '_', kind).lower()}"
+        subset = f"subset: HumanEval-{kind.removesuffix('Light')}Infilling{'Light' * kind.endswith('Light')}"
+        yield "humaneval_infill", "mdlm_humaneval_infill", name, (), (subset,)
 
 
 def _lines(functions: Mapping[str, str], tokens: int, *, until: str | None = "\\n") -> tuple[str, ...]:
@@ -66,11 +73,11 @@ def _lines(functions: Mapping[str, str], tokens: int, *, until: str | None = "\\
     return (*calls, "generation_kwargs:", f"  max_gen_toks: {tokens}", f"  until: {stops}")
 
 
-def group_file(name: str, members: list[str], version: str) -> str:
+def group_file(name: str, members: list[str], version: str, metric: str = "exact_match") -> str:
     """A group's file: the mean over its tasks, each of which counts the same.
 
     It includes no other file, as lm-eval 0.5 takes what a group includes for settings of its tasks.
     """
     lines = [f"group: {name}", "task:", *(f"  - {member}" for member in members)]
-    lines += ["aggregate_metric_list:", "  - metric: exact_match", "    aggregation: mean", "    weight_by_size: false"]
+    lines += ["aggregate_metric_list:", f"  - metric: {metric}", "    aggregation: mean", "    weight_by_size: false"]
     return "\n".join([*lines, "metadata:", f'  version: "{version}"', ""])

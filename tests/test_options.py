@@ -62,7 +62,7 @@ def test_every_option_is_declared_whole(kind: type[Options]) -> None:
 
 
 def test_only_what_changes_no_score_is_silent() -> None:
-    assert silent_names() == {"early_exit", "compile"}
+    assert silent_names() == {"early_exit", "trace", "compile"}
 
 
 def test_the_documentation_lists_the_options_as_they_are(tmp_path: Path) -> None:

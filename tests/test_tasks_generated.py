@@ -1,13 +1,19 @@
 """The generated tasks beside the suite: what they ask, what counts as right, and what can be reached in parallel."""
 
+import json
+import sys
 from collections import Counter
 from functools import cache
 from itertools import pairwise, product
+from pathlib import Path
 from random import Random
 from statistics import mean
 from typing import Any
 
+import datasets
+import evaluate
 import pytest
+import yaml
 from lm_eval.api.instance import Instance
 from lm_eval.tasks import TaskManager
 from mdlm_lm_eval.tasks import generate
@@ -270,6 +276,63 @@ def test_slots_of_a_fixed_length_come_by_metadata() -> None:
     with_metadata = TaskManager(include_defaults=False, include_path=str(generate.FOLDER), metadata={"infill_masks": 8})
     (loaded,) = with_metadata.load(["mdlm_infill_line"])["tasks"].values()
     assert "<|mask:8|>" in next(iter(loaded.test_docs()))["prompt"]
+
+
+class CodeEval:
+    """Stands in for the hub's `code_eval`, and runs programs as that does."""
+
+    def compute(
+        self, references: list[str], predictions: list[list[str]], k: list[int]
+    ) -> tuple[dict[str, float], None]:
+        assert k == [1]
+        for test, (program,) in zip(references, predictions, strict=False):
+            try:
+                exec(f"{program}\n{test}", {})
+            except Exception:
+                return {"pass@1": 0.0}, None
+        return {"pass@1": 1.0}, None
+
+
+def humaneval_task(folder: Path, **metadata: object) -> Any:
+    """The single-line task on two rows with the published columns, of which the second middle is two lines."""
+    common = {"entry_point": "add", "prompt": "def add(a, b):\n", "test": "def check(f):\n    assert f(2, 3) == 5\n"}
+    rows = [
+        {"suffix": "\n    return c\n", "canonical_solution": "    c = a + b"},
+        {"suffix": "", "canonical_solution": "    c = a\n    return c + b\n"},
+    ]
+    lines = [json.dumps({"task_id": f"SingleLineInfilling/{n}", **common, **row}) for n, row in enumerate(rows)]
+    (folder / "rows.jsonl").write_text("\n".join(lines))
+    configs = [
+        {"config_name": "HumanEval-SingleLineInfilling", "data_files": [{"split": "test", "path": "rows.jsonl"}]}
+    ]
+    (folder / "README.md").write_text(f"---\n{yaml.safe_dump({'configs': configs})}---\n")
+    config = folder / "task.yaml"
+    source = generate.FOLDER / "humaneval_infill/mdlm_humaneval_infill_single_line.yaml"
+    subset = {"subset": "HumanEval-SingleLineInfilling", "path": str(folder)}
+    config.write_text(yaml.safe_dump({"include": str(source), "dataset_kwargs": subset}))
+    (loaded,) = TaskManager(include_defaults=False, metadata=metadata).load([str(config)])["tasks"].values()
+    return loaded
+
+
+def test_humaneval_is_asked_with_the_suffix_in_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    monkeypatch.setattr(evaluate, "load", lambda _name: CodeEval())
+    monkeypatch.delitem(sys.modules, "lm_eval.tasks.humaneval_infilling.utils", raising=False)
+    loaded = humaneval_task(tmp_path)
+    assert loaded.config.unsafe_code
+    loaded.build_all_requests()
+    texts = [request.args[0] for request in loaded.instances]
+    assert texts[0] == "def add(a, b):\n<|mask like     c = a + b|>\n    return c\n"
+    lm = MDLM(steps=1)
+    lm.generate_until(loaded.instances)
+    lengths = [len(lm.tok_encode(doc["canonical_solution"], False)) for doc in loaded.eval_docs]
+    recorded = lm.get_model_info()["mdlm"]["tasks"]["mdlm_humaneval_infill_single_line"]
+    assert recorded["masks"] == [min(lengths), max(lengths)]
+    for doc in loaded.eval_docs:
+        assert loaded.process_results(doc, [doc["canonical_solution"]]) == {"pass@1": 1}
+        assert loaded.process_results(doc, ["    c = a - b"]) == {"pass@1": 0}
+    fixed = humaneval_task(tmp_path, infill_masks=16)
+    assert all(doc["text"].count("<|mask:16|>") == 1 for doc in fixed.eval_docs)
 
 
 def test_generated_files_are_those_of_the_generator() -> None:

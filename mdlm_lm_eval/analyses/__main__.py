@@ -4,6 +4,7 @@
     mdlm-attribution examples --limit 20 --reorderings 30 --output_path analyses
     mdlm-attribution confidence --n_masks 1,2,10,50,100,200 --limit 50 --output_path analyses
     mdlm-attribution shots-against-masks results --output_path analyses
+    mdlm-attribution order results --output_path analyses
 
 Without pretrained in --model_args it is the built-in model. Each writes CSV, JSON and, where there is a curve to show,
 a figure. The same command continues a killed one.
@@ -90,6 +91,12 @@ def _parser() -> argparse.ArgumentParser:
     shots.add_argument("--masks", type=few_and_many, default=(1, 200), help="few and many masks; 1,200")
     shots.add_argument("--output_path", type=Path, required=True, metavar="FOLDER")
     shots.set_defaults(run=_run_shots_against_masks)
+
+    help = "the order in which answers are filled, and calibration then, from results of trace=true"
+    order = commands.add_parser("order", help=help, **style)
+    order.add_argument("results", nargs="+", type=Path, help="result files of lm_eval or mdlm-sweep, or their folders")
+    order.add_argument("--output_path", type=Path, required=True, metavar="FOLDER")
+    order.set_defaults(run=_run_order)
     return parser
 
 
@@ -166,6 +173,28 @@ def _run_shots_against_masks(given: argparse.Namespace) -> None:
         r = "undefined" if row["pearson_r"] is None else f"{row['pearson_r']:.2f}"
         gain, loss = (f"{100 * row[name]:.1f}{_band(row[f'{name}_band'], 1, 100)}" for name in ("gain", "loss"))
         print(f"{row['model']}: gain {gain} points, loss {loss}, Pearson r {r} over {row['tasks']} tasks")
+    _say_where(report)
+
+
+def _run_order(given: argparse.Namespace) -> None:
+    from mdlm_lm_eval.analyses.figures import draw_order
+    from mdlm_lm_eval.analyses.order import order_by_model, read_orders
+    from mdlm_lm_eval.analyses.report import Report
+
+    report = Report(given.output_path, "order", {"results": [path.name for path in given.results]})
+    report.rows = read_orders(given.results)
+    summary = order_by_model(report.rows)
+    report.write(summary)
+    draw_order(report.rows, summary["calibration"], report.path(""))
+    for row in summary["tau"]:
+        print(f"{row['model']}: Kendall's tau with left to right {row['tau']:.3f}{_band(row['band'])}")
+    for row in summary["number_first"]:
+        share = f"{100 * row['number_first']:.1f}%{_band(row['band'], 1, 100)}"
+        print(
+            f"{row['model']}: the last number is there before half of what precedes it in {share} of answers with one"
+        )
+    for model, error in {row["model"]: row["error"] for row in summary["calibration"]}.items():
+        print(f"{model}: calibration error {error:.3f}")
     _say_where(report)
 
 

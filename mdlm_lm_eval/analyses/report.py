@@ -4,7 +4,7 @@ import json
 import platform
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,8 @@ import pandas as pd
 
 from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.results.files import read_json, write_whole
+from mdlm_lm_eval.results.frame import read_folder
+from mdlm_lm_eval.results.result_file import ResultFile, read_result_file
 from mdlm_lm_eval.results.statistics import interval_over_tasks
 
 Row = dict[str, Any]
@@ -30,6 +32,25 @@ def over_tasks(rows: Sequence[Row], value: str, by: list[str]) -> list[Row]:
         over = interval_over_tasks(own.groupby("task", sort=False)[value].mean().to_dict())
         summary.append({**dict(zip(by, key, strict=True)), value: over.mean, "band": over.half_width, "tasks": over.n})
     return summary
+
+
+def read_results(paths: Iterable[Path]) -> list[tuple[Path, ResultFile]]:
+    """All result files of `--model mdlm` at or below `paths`; others are named and left out.
+
+    Raises OptionError for a path that is not there, and where there is none.
+    """
+    found = []
+    for path in paths:
+        if not path.exists():
+            raise OptionError(f"{path}: no such file or folder")
+        files, left_out = read_folder(path) if path.is_dir() else ([read_result_file(path, path.name)], {})
+        left_out |= {file.path: "is no result of --model mdlm" for file in files if file.mdlm is None}
+        for name, reason in left_out.items():
+            print(f"left out {path / name}: {reason}", file=sys.stderr)
+        found += [(path / file.path if path.is_dir() else path, file) for file in files if file.mdlm is not None]
+    if not found:
+        raise OptionError("no result of --model mdlm was found")
+    return found
 
 
 class Report:

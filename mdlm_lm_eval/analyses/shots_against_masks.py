@@ -5,17 +5,15 @@ at few masks minus accuracy at many, both at many shots; at which number of shot
 say.
 """
 
-import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from statistics import StatisticsError, correlation
 
 import pandas as pd
 
-from mdlm_lm_eval.analyses.report import Row, over_tasks
+from mdlm_lm_eval.analyses.report import Row, over_tasks, read_results
 from mdlm_lm_eval.options import OptionError
-from mdlm_lm_eval.results.frame import frame_of, read_folder
-from mdlm_lm_eval.results.result_file import read_result_file
+from mdlm_lm_eval.results.frame import frame_of
 
 METRIC = "exact_match,none"
 # What must be the same in all scores of a model, of a model's task, of that at a number of shots, and of masks.
@@ -30,21 +28,10 @@ _SAME = {
 def read_scores(paths: Iterable[Path]) -> pd.DataFrame:
     """Accuracies in all result files of `--model mdlm` at or below `paths`, as `mdlm_lm_eval.results.load` has them.
 
-    `model` also names the adapter and every setting but the mask count. Other files are named and left out. Raises
-    OptionError for a path that is not there.
+    `model` also names the adapter and every setting but the mask count. Raises OptionError
+    as `read_results` does.
     """
-    found = []
-    for path in paths:
-        if not path.exists():
-            raise OptionError(f"{path}: no such file or folder")
-        files, left_out = read_folder(path) if path.is_dir() else ([read_result_file(path, path.name)], {})
-        left_out |= {file.path: "is no result of --model mdlm" for file in files if file.mdlm is None}
-        for name, reason in left_out.items():
-            print(f"left out {path / name}: {reason}", file=sys.stderr)
-        found += [file for file in files if file.mdlm is not None]
-    scores = frame_of(found)
-    if scores.empty:
-        raise OptionError("no result of --model mdlm was found")
+    scores = frame_of(file for _, file in read_results(paths))
     scores = scores[(scores["metric"] == METRIC) & ~scores["is_group"]].dropna(subset=["masks"])
     names = ("+" + scores["adapter"].astype(object)).fillna("") + " " + scores["setting_without_masks"]
     return scores.assign(model=(scores["model"] + names).str.strip())

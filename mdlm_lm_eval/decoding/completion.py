@@ -1,6 +1,7 @@
 """What decoding one canvas gave, and what it cost."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 
 @dataclass(frozen=True)
@@ -17,13 +18,25 @@ class Cost:
     tokens: int = 0
 
 
+class Filled(NamedTuple):
+    """How a returned token came to be: the row's forward pass that wrote it, counted from 1, the model's probability of
+    it then, and how often the slot had held a token before. All are 0 for a token that no pass wrote, as `end_think`.
+    """
+
+    step: int
+    confidence: float
+    edits: int
+
+
 @dataclass(frozen=True)
 class Completion:
     """The tokens of a canvas's returned slots, up to an EOS or end of turn inclusive.
 
-    `n_written` counts the returned slots that hold a token, those behind an EOS too.
+    `n_written` counts the returned slots that hold a token, those behind an EOS too. `trace` is of each token, empty
+    without that option.
     """
 
     token_ids: list[int]
     cost: Cost
     n_written: int
+    trace: tuple[Filled, ...] = ()

@@ -353,6 +353,8 @@ class Engine:
             next_one = stop.clamp(max=self.sizes.columns - 1)[:, None]
             is_told = stores[:, None] & (s.slot_number.gather(1, next_one) >= 0)
             s.tokens.scatter_(1, next_one, proposed[:, -1:].where(is_told, s.tokens.gather(1, next_one)))
+            if options.trace:
+                s.note(next_one, is_told, confidence[:, -1:], passes)
 
         # Fill and edit.
         counts = s.counts[self._iota(len(phase)), first_count + torch.minimum(step, n_counts)]
@@ -371,6 +373,8 @@ class Engine:
             edits = editable & (confidence[:, :width] > options.editing_threshold) & (proposed[:, :width] != tokens)
             written = chosen | edits
         tokens = proposed[:, :width].where(written, tokens)
+        if options.trace:
+            s.note(columns, written, confidence[:, :width], passes)
         if options.remasking != "none":
             if shadow is None:
                 back = s.backs[self._iota(len(phase)), first_count + torch.minimum(step, n_counts)]
@@ -588,7 +592,8 @@ class Engine:
                 if is_over:
                     ends = (n for n, token in enumerate(row.written, start=1) if token in self.end_ids)
                     answer = row.written[: next(ends, len(row.written))]
-                    completions[index] = Completion(answer, row.cost, row.n_written)
+                    trace = self.state.traced(slot, len(answer)) if self.options.trace else ()
+                    completions[index] = Completion(answer, row.cost, row.n_written, trace)
                     finished(index, completions[index])
                     free.append(slot)
             advance(steps)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from mdlm_lm_eval.decoding.blocks import Block
 from mdlm_lm_eval.decoding.canvas import Canvas
-from mdlm_lm_eval.decoding.completion import Cost
+from mdlm_lm_eval.decoding.completion import Cost, Filled
 from mdlm_lm_eval.decoding.rules import unmasking_rule
 from mdlm_lm_eval.model.devices import to_device
 from mdlm_lm_eval.options import DecodingOptions
@@ -43,6 +43,8 @@ class Rows:
     remembered: [R, T] float32, the priority that a token had when it was filled; [R, 1] without remasking.
     before, divergences: [R, N + 1, V] and [R, H, T], of KLASS: the distributions of the pass before in every slot, and
         how much they changed in the last passes. [R, 1, 1] else.
+    trace: [R, 3, T] float32, of each token: the pass that wrote it, its confidence, how often the slot was written; [R,
+        3, 1] without that option.
     facts: [R, 4] of each row: length, number of its last block, tokens of prompt, seed.
     returned: [R, N], columns whose tokens come back; T - 1 behind the last.
     """
@@ -59,6 +61,7 @@ class Rows:
     remembered: Tensor
     before: Tensor
     divergences: Tensor
+    trace: Tensor
     facts: Tensor
     returned: Tensor
 
@@ -70,6 +73,18 @@ class Rows:
         """Writes rows, all that there is to know of them."""
         for field in fields(self):
             getattr(self, field.name).index_copy_(0, rows, getattr(others, field.name))
+
+    def note(self, columns: Tensor, written: Tensor, confidence: Tensor, passes: Tensor) -> None:
+        """Traces what the pass behind `passes` [R] wrote where `written` [R, W], with this `confidence` [R, W]."""
+        at = columns[:, None].expand(-1, 3, -1)  # [R, 3, W]
+        before = self.trace.gather(2, at)
+        now = torch.stack([(passes + 1.0)[:, None].expand_as(confidence), confidence, before[:, 2] + 1], 1)
+        self.trace.scatter_(2, at, now.where(written[:, None], before))
+
+    def traced(self, row: int, n: int) -> tuple[Filled, ...]:
+        """The first `n` returned tokens of a row; waits for the device."""
+        numbers = self.trace[row][:, self.returned[row, :n]].tolist()
+        return tuple(Filled(int(by), sure, max(0, int(writes) - 1)) for by, sure, writes in zip(*numbers, strict=True))
 
     def to(self, device: torch.device) -> Self:
         """The same on a device; nothing waits for the copies."""
@@ -107,6 +122,7 @@ def rows_of(
         remembered=torch.zeros(n, sizes.columns if takes_back else 1),
         before=torch.zeros(n, *((sizes.slots + 1, sizes.vocabulary) if compares else (1, 1))),
         divergences=torch.zeros(n, *((options.kl_history, sizes.columns) if compares else (1, 1))),
+        trace=torch.zeros(n, 3, sizes.columns if options.trace else 1),
         facts=torch.zeros(n, 4, dtype=torch.long),
         returned=torch.full((n, sizes.returned), sizes.columns - 1),
     )

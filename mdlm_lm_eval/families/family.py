@@ -67,7 +67,7 @@ _NAMES = (
     "small_block_length unmasking schedule confidence_threshold parallel_factor entropy_bound editing_threshold "
     "max_post_steps temperature top_p top_k cfg_scale filler n_fillers suppress_eos eos_last early_exit seed "
     "kl_threshold kl_history append_blocks end_think end_think_boost end_think_power position_decay calibration_cap "
-    "token_frequencies"
+    "token_frequencies trace"
 )
 WITHOUT_CACHE = frozenset(_NAMES.split())
 

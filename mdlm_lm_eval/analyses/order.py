@@ -1,0 +1,93 @@
+"""In which order a model fills its answers, and whether it is as sure then as it is right.
+
+Reads results of `trace=true` alone, and the samples of `--log_samples` beside them for what is right.
+"""
+
+import math
+import re
+from collections.abc import Iterable, Sequence
+from itertools import combinations
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import pandas as pd
+
+from mdlm_lm_eval.analyses.report import Row, over_tasks, read_results
+from mdlm_lm_eval.options import OptionError
+from mdlm_lm_eval.results.frame import rows_of
+from mdlm_lm_eval.results.samples import read_scores, samples_path
+
+BINS = 10  # of confidence
+_NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
+
+
+def read_orders(paths: Iterable[Path]) -> list[Row]:
+    """One row for each traced answer in the result files at or below `paths`, with what `order_of` says of it.
+
+    `model` also names the adapter and the setting, `correct` is the first metric of the question's sample, None without
+    samples. Raises OptionError where nothing was traced.
+    """
+    rows: list[Row] = []
+    for path, file in read_results(paths):
+        settings = {row["task"]: row for row in rows_of(file)}
+        for task, recorded in (file.mdlm or {})["tasks"].items():
+            samples = samples_path(path, task) if "trace" in recorded else None
+            scores = next(iter(read_scores(samples).values())) if samples else {}
+            right = {doc_id: score for (doc_id, _), score in scores.items()}
+            model = " ".join(filter(None, (settings[task][name] for name in ("model", "adapter", "setting"))))
+            for trace in recorded.get("trace", ()):
+                facts = {"model": model, "task": task, "doc_id": trace["doc_id"], "correct": right.get(trace["doc_id"])}
+                rows += [facts | order_of(trace)] if "steps" in trace else []
+    if not rows:
+        raise OptionError("no traced answer was found; evaluate with trace=true among the model arguments")
+    return rows
+
+
+def order_of(trace: dict[str, Any]) -> Row:
+    """What a recorded trace says of its answer.
+
+    tau: Kendall's tau of the passes that filled its tokens with left to right, over the pairs that two passes filled;
+        None where one pass filled all.
+    number_first: whether its last number was complete before half of the tokens in front of it were filled; None where
+        there is no number, or nothing in front of it.
+    confidence: the product of the tokens' probabilities when they were filled: how sure the model was of all of it.
+    edits: how many tokens were rewritten.
+    """
+    steps, ends, edits = ([*map(int, trace[name].split())] for name in ("steps", "ends", "edits"))
+    signs = [(later > earlier) - (later < earlier) for earlier, later in combinations(steps, 2)]
+    found = [*_NUMBER.finditer(trace["text"])]
+    start, stop = found[-1].span() if found else (0, 0)
+    before = [step for step, end in zip(steps, ends, strict=True) if end <= start]
+    number = [step for step, begin, end in zip(steps, [0, *ends], ends, strict=False) if begin < stop and end > start]
+    return {
+        "tokens": len(steps),
+        "tau": sum(signs) / sum(map(abs, signs)) if any(signs) else None,
+        "number_first": float(max(number) < median(before)) if before and number else None,
+        "confidence": math.prod(map(float, trace["confidence"].split())),
+        "edits": sum(map(bool, edits)),
+    }
+
+
+def order_by_model(rows: Sequence[Row]) -> dict[str, list[Row]]:
+    """Mean tau and share of numbers that come first, over tasks; and the bins of `calibration`, over answers."""
+    summary = {}
+    for name in ("tau", "number_first"):
+        known = [row for row in rows if row[name] is not None]
+        summary[name] = over_tasks(known, name, ["model"]) if known else []
+    return summary | {"calibration": calibration([row for row in rows if row["correct"] is not None])}
+
+
+def calibration(rows: Sequence[Row]) -> list[Row]:
+    """Mean confidence and accuracy of each model's answers, in bins of confidence; `error` is the model's expected
+    calibration error, the mean over its answers of how far the two are apart in their bin.
+    """
+    if not rows:
+        return []
+    frame = pd.DataFrame(rows)[["model", "confidence", "correct"]]
+    bins = frame.groupby(["model", (BINS * frame["confidence"]).clip(upper=BINS - 1).astype(int).rename("bin")])
+    means = bins.mean().assign(answers=bins.size()).reset_index()
+    apart = (means["confidence"] - means["correct"]).abs() * means["answers"]
+    error = apart.groupby(means["model"]).sum() / means.groupby("model")["answers"].sum()
+    found: list[Row] = means.assign(error=means["model"].map(error)).to_dict("records")
+    return found
