@@ -8,28 +8,33 @@ from mdlm_lm_eval.options import OptionError
 
 
 class Batches:
-    """Batch size as lm-eval gives it. `auto` starts from the largest size and halves it whenever memory runs out."""
+    """Batch size as lm-eval gives it. `auto` starts from the largest size and halves it whenever memory runs out.
+
+    size: the one in use; most: the largest that did not run out of memory yet.
+    """
 
     def __init__(self, batch_size: int | str, largest: int) -> None:
         self.automatic = batch_size == "auto"
-        self.size = largest if self.automatic else int(batch_size)
+        self.size = self.most = largest if self.automatic else int(batch_size)
 
     def run(
         self,
         indices: Sequence[int],
         run: Callable[[list[int], int], None],
         *,
-        batches_per_call: int = 1,
+        batches_per_call: int,
+        most: int,
         rows_of: Callable[[int], int] = lambda _: 1,
     ) -> None:
         """Calls `run(part, batch size)` for consecutive parts of `indices`, each of at most so many batches of rows.
 
-        An index stands for `rows_of(index)` rows, and a part has one index at least.
+        An index stands for `rows_of(index)` rows, and a part has one index at least. `auto` takes up to `most` rows.
 
         Parts that are done stay done when a later one runs out of memory; the smaller size is kept for the next call.
         Raises OptionError where memory runs out at a size that was asked for, or at one.
         """
         left = list(indices)
+        self.size = min(self.most, most) if self.automatic else self.size
         while left:
             rows = count = 0
             while count < len(left) and (count == 0 or rows + rows_of(left[count]) <= self.size * batches_per_call):
@@ -48,7 +53,7 @@ class Batches:
                         "a single request does not fit into memory; use fewer masks (n_masks), dtype=bfloat16, or "
                         "several GPUs (parallelize=True)"
                     ) from error
-                self.size //= 2
+                self.size = self.most = self.size // 2
             else:
                 del left[:count]
                 continue

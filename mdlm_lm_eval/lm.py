@@ -28,10 +28,18 @@ from mdlm_lm_eval.command_line import show_option_errors_alone
 from mdlm_lm_eval.decoding import decode_canvases
 from mdlm_lm_eval.decoding.canvas import Canvas, build_canvas, build_infill_canvas, seed_of
 from mdlm_lm_eval.decoding.completion import Completion, Cost
+from mdlm_lm_eval.decoding.memory import row_memory, rows_that_fit
 from mdlm_lm_eval.decoding.requirements import check_decoding
 from mdlm_lm_eval.default_model import BUILT_IN, model_path
 from mdlm_lm_eval.families import context_length
-from mdlm_lm_eval.likelihood import LikelihoodRequest, most_rows, rolling_windows, score, truncated_tokens
+from mdlm_lm_eval.likelihood import (
+    LikelihoodRequest,
+    answer_length,
+    most_rows,
+    rolling_windows,
+    score,
+    truncated_tokens,
+)
 from mdlm_lm_eval.model import devices
 from mdlm_lm_eval.model.denoiser import Denoiser, NonFiniteLogitsError
 from mdlm_lm_eval.model.text import Ending, closing_ids, encode_infill, encode_without_masks
@@ -44,13 +52,15 @@ from mdlm_lm_eval.resolve import Request, Settings, resolve
 logger = logging.getLogger(__name__)
 show_option_errors_alone()
 
-# `batch_size=auto` starts from max_batch_size and halves when memory runs out; a CPU swaps long before it says so.
-_MAX_AUTO_BATCH_ON_CPU = 16
+# `batch_size=auto` starts from what fits a GPU and halves when memory runs out; a CPU swaps long before it says so.
+_MAX_AUTO_BATCH, _MAX_AUTO_BATCH_ON_CPU = 1024, 16
 # Likelihood results reach the request cache after this many batches.
 _BATCHES_PER_SAVE = 16
+# Slots are refilled from this many batches, which are planned together and are of similar lengths.
+_BATCHES_PER_RUN = 64
 # What a completion took, as results name it.
 _COUNTS = ("forward_passes", "denoising_steps", "layer_tokens", "written_tokens", "answer_tokens")
-_AMOUNTS = (*_COUNTS, "seconds", "peak_memory_bytes")
+_AMOUNTS = (*_COUNTS, "slot_passes", "seconds", "peak_memory_bytes")
 # HFLM's arguments that its methods read, and those that belong to methods which are others here.
 _OF_HFLM = "mixed_precision_dtype max_length batch_size max_batch_size add_bos_token prefix_token_id think_end_token"
 _OF_METHODS = (*_OF_HFLM.split(), "enable_thinking", "chat_template_args")
@@ -290,20 +300,13 @@ class MDLM(HFLM):
             cached = generation.own_key and self.request_cache.sample(generation.instance.args, generation.canvas.seed)
             strings |= {n: cached} if isinstance(cached, str) else {}
         audited = self._chosen_for_audit(generations) if self.settings.model.cache_audit else set()
+        exactly: dict[int, Answer] = {}
         steps = [generation.canvas.steps for generation in generations]
         quiet = disable_tqdm or self.rank != 0
         bar = tqdm(total=sum(steps), desc="Running generate_until requests", unit=" steps", disable=quiet)
 
-        def run(batch: list[int], batch_size: int) -> None:
-            in_audit = [n for n in batch if n in audited]
-            # First: where memory runs out, nothing of the batch is recorded yet.
-            exact = self._decode([generations[n] for n in in_audit], cache="none")
-            exactly = dict(zip(in_audit, exact, strict=True))
-            passes = self.denoiser.forward_passes
-            answers = self._decode([generations[n] for n in batch], bar.update)
-            names = [generations[n].instance.task_name for n in batch]
-            self.record.add_passes(names, self.denoiser.forward_passes - passes)
-            for n, answer in zip(batch, answers, strict=True):
+        def keep(answers: dict[int, Answer]) -> None:
+            for n, answer in answers.items():
                 instance, strings[n] = generations[n].instance, answer.string
                 self._count(generations[n], answer)
                 if n in exactly:
@@ -311,16 +314,22 @@ class MDLM(HFLM):
                 seed = generations[n].canvas.seed if generations[n].own_key else None
                 self.request_cache.add("generate_until", instance.args, answer.string, seed=seed)
             self.request_cache.save(self.record)
-            bar.update(sum(steps[n] for n in strings) - bar.n)  # with what early exit saved
 
-        groups: dict[object, list[int]] = {}
+        def run(part: list[int], n_slots: int) -> None:
+            part = [n for n in part if n not in strings]  # where memory ran out, some are done
+            bar.update(sum(steps[n] for n in strings) - bar.n)
+            if in_audit := [n for n in part if n in audited and n not in exactly]:
+                self._decode(generations, in_audit, n_slots, exactly.update, cache="none")
+            self._decode(generations, part, n_slots, keep, bar.update)
+
+        groups: dict[int, list[int]] = {}
         for n, generation in enumerate(generations):
             if n not in strings:
-                alike = {**vars(generation.request.options), "max_gen_toks": None, "until": generation.request.until}
-                groups.setdefault(tuple(alike.items()), []).append(n)
+                groups.setdefault(id(generation.request), []).append(n)
         for group in groups.values():  # the longest canvases first, so that memory runs out early if ever
             group.sort(key=lambda n: (-len(generations[n].canvas.token_ids), generations[n].canvas.token_ids))
-            self.batches.run(group, run)
+            most = self._rows_that_fit(generations[group[0]])
+            self.batches.run(group, run, batches_per_call=_BATCHES_PER_RUN, most=most)
         bar.close()
         return [strings[n] for n in answer_of]
 
@@ -347,38 +356,70 @@ class MDLM(HFLM):
         return Generation(instance, request, canvas, truncated, len(fillers), ending, own_key)
 
     def _decode(
-        self, batch: Sequence[Generation], advance: Callable[[int], object] = lambda _: None, **changes: Any
-    ) -> list[Answer]:
-        """Answers, decoded as one batch with these `changes` of its options."""
-        if not batch:
-            return []
-        options = batch[0].request.options
-        options = replace(options, **changes) if changes else options
-        canvases, ends = [generation.canvas for generation in batch], self.eos_ids | self.end_of_turn_ids
-        generate = self._family.generate
-        with self._measured([generation.instance for generation in batch]) as usage:
+        self,
+        generations: Sequence[Generation],
+        part: Sequence[int],
+        n_slots: int,
+        keep: Callable[[dict[int, Answer]], object],
+        advance: Callable[[int], object] = lambda _: None,
+        **changes: Any,
+    ) -> None:
+        """Decodes requests of one setting, with these `changes` of its options, in so many slots.
+
+        `keep` gets the answers as they are done, as many at a time as there are slots. What was spent since the last
+        time is shared out by the passes that each took.
+        """
+        generate, first = self._family.generate, generations[part[0]]
+        options = replace(first.request.options, **changes) if changes else first.request.options
+        ends = self.eos_ids | self.end_of_turn_ids
+        n_slots = 1 if generate else min(n_slots, len(part))
+        n_left, passes = len(part), self.denoiser.forward_passes
+        done: dict[int, Completion] = {}
+
+        def finished(at: int, completion: Completion) -> None:
+            nonlocal n_left, passes
+            done[part[at]] = completion
+            advance(generations[part[at]].canvas.steps - completion.cost.steps)  # what early exit saved
+            if len(done) < min(n_slots, n_left):
+                return
+            seconds, peak_memory = meter.read()
+            n_passes, passes = self.denoiser.forward_passes - passes, self.denoiser.forward_passes
+            self.record.forward_passes += 0 if changes else n_passes
+            n_left -= len(done)
+            row_passes = sum(each.cost.forward_passes for each in done.values())
+            answers = {}
+            for n, each in done.items():
+                ids, cost, share = each.token_ids, each.cost, each.cost.forward_passes / row_passes
+                n_answer = len(ids) - (ids[-1:] != [] and ids[-1] in ends)
+                counts = cost.forward_passes, cost.steps, cost.tokens, each.n_written, n_answer
+                used = share * n_slots * n_passes, share * seconds, peak_memory
+                amounts: dict[str, float] = dict(zip(_AMOUNTS, (*counts, *used), strict=True))
+                answers[n] = Answer(generations[n].ending.text(ids), ids, amounts, each.trace)
+            done.clear()
+            keep(answers)
+
+        canvases = [generations[n].canvas for n in part]
+        with self._measured([generations[n].instance for n in part]) as meter:
             if generate is None:
                 how: dict[str, Any] = {"eos_ids": self.eos_ids, "end_of_turn_ids": self.end_of_turn_ids}
-                how |= {"is_decided": batch[0].ending.is_decided, "advance": advance}
+                how |= {"is_decided": first.ending.is_decided, "advance": advance, "finished": finished}
                 how |= {"end_think_ids": HFLM.tok_encode(self, options.end_think, add_special_tokens=False)}
-                completions = decode_canvases(self.denoiser, canvases, options, **how)
-            else:
-                completions = []
-                for canvas in canvases:
-                    prompt, how = list(canvas.token_ids[: canvas.prompt_length]), {"n_tokens": canvas.n_returned}
-                    how |= {"end_ids": sorted(ends), "pad_token_id": self.tokenizer.pad_token_id, "seed": canvas.seed}
-                    ids, passes, n_written = generate(self.model, prompt, options, **how)
-                    self.denoiser.forward_passes += passes
-                    completions.append(Completion(ids, Cost(forward_passes=passes, steps=passes), n_written))
-        answers = []
-        for generation, completion in zip(batch, completions, strict=True):
-            ids, cost = completion.token_ids, completion.cost
-            n_answer = len(ids) - (ids[-1:] != [] and ids[-1] in ends)
-            counts = cost.forward_passes, cost.steps, cost.tokens, completion.n_written, n_answer
-            used = usage.seconds / len(batch), usage.peak_memory_bytes
-            amounts: dict[str, float] = dict(zip(_AMOUNTS, (*counts, *used), strict=True))
-            answers.append(Answer(generation.ending.text(ids), ids, amounts, completion.trace))
-        return answers
+                decode_canvases(self.denoiser, canvases, options, batch_size=n_slots, **how)
+                return
+            for at, canvas in enumerate(canvases):
+                prompt, how = list(canvas.token_ids[: canvas.prompt_length]), {"n_tokens": canvas.n_returned}
+                how |= {"end_ids": sorted(ends), "pad_token_id": self.tokenizer.pad_token_id, "seed": canvas.seed}
+                ids, n_passes, n_written = generate(self.model, prompt, options, **how)
+                self.denoiser.forward_passes += n_passes
+                advance(n_passes)
+                finished(at, Completion(ids, Cost(forward_passes=n_passes, steps=n_passes), n_written))
+
+    def _rows_that_fit(self, longest: Generation) -> int:
+        """The most slots for canvases up to this one."""
+        options, canvas = longest.request.options, longest.canvas
+        remembers = options.cache != "none" and (longest.request.attention.is_block_causal or options.is_approximate)
+        sizes = {"length": len(canvas.token_ids), "n_logits": max(canvas.block_lengths), "is_cached": remembers}
+        return self._most_rows(**sizes, guided=options.cfg_scale > 0.0)
 
     def _count(self, generation: Generation, answer: Answer) -> None:
         canvas, options, name = generation.canvas, generation.request.options, generation.instance.task_name
@@ -472,21 +513,19 @@ class MDLM(HFLM):
         def run(chunk: list[int], batch_size: int) -> None:
             passes, canvases = self.denoiser.forward_passes, self.denoiser.canvas_count
             batch, instances = [windows[w] for w in chunk], [requests[owners[w]] for w in chunk]
-            with self._measured(instances) as usage:
+            with self._measured(instances) as meter:
                 scores = score(self.denoiser, batch, options, batch_size=batch_size, max_length=self.max_length)
-            names = [instance.task_name for instance in instances]
-            self.record.add_passes(names, self.denoiser.forward_passes - passes)
-            share = {
-                "canvases": (self.denoiser.canvas_count - canvases) / len(chunk),
-                "seconds": usage.seconds / len(chunk),
-            }
-            for w, name, (log_likelihood, greedy) in zip(chunk, names, scores, strict=True):
+            seconds, peak_memory = meter.read()
+            self.record.forward_passes += self.denoiser.forward_passes - passes
+            n_canvases = (self.denoiser.canvas_count - canvases) / len(chunk)
+            for w, instance, (log_likelihood, greedy) in zip(chunk, instances, scores, strict=True):
                 tokens = len(windows[w].continuation_ids)
                 masks = tokens if options.n_masks == "auto" else options.n_masks
-                self.record.add_setting(request_type, options, name)
-                record = self.record.task(name)
+                self.record.add_setting(request_type, options, instance.task_name)
+                record = self.record.task(instance.task_name)
                 record.add(truncated=truncated[w], masks=masks, asked_masks=masks, continuation_tokens=tokens)
-                record.cost.add(**share, peak_memory_bytes=usage.peak_memory_bytes)
+                spent = {"canvases": n_canvases, "seconds": seconds / len(chunk), "peak_memory_bytes": peak_memory}
+                record.cost.add(**spent)
                 n = owners[w]
                 sums[n] = (sums[n][0] + log_likelihood, sums[n][1] and greedy)
                 unscored[n] -= 1
@@ -499,7 +538,12 @@ class MDLM(HFLM):
             return -len(windows[w].context_ids) - len(windows[w].continuation_ids), windows[w].context_ids
 
         order = sorted(range(len(windows)), key=longest_first)
-        rows: dict[str, Any] = {"rows_of": lambda w: most_rows(windows[w], options)}
+        most = 1
+        for longest in (windows[w] for w in order[:1]):
+            length = len(longest.context_ids) + answer_length(longest, options)
+            sizes = {"n_logits": len(longest.continuation_ids), "is_cached": self.denoiser.attention.is_block_causal}
+            most = self._most_rows(length=min(length, self.max_length), guided=options.cfg_scale > 0.0, **sizes)
+        rows: dict[str, Any] = {"rows_of": lambda w: most_rows(windows[w], options), "most": most}
         self.batches.run(order, run, batches_per_call=_BATCHES_PER_SAVE, **rows)
         bar.close()
         return [answer_of_sum(sums[n]) for n in answer_of]
@@ -509,16 +553,25 @@ class MDLM(HFLM):
     @cached_property
     def batches(self) -> Batches:
         """The batch size in use, shared by all requests of a run."""
-        largest = self.max_batch_size if self.device.type != "cpu" else min(self.max_batch_size, _MAX_AUTO_BATCH_ON_CPU)
-        return Batches(self.batch_size, largest)
+        on_cpu = min(self.max_batch_size, _MAX_AUTO_BATCH_ON_CPU)
+        on_gpu = int(self.settings.loading.get("max_batch_size") or _MAX_AUTO_BATCH)
+        return Batches(self.batch_size, on_cpu if self.device.type == "cpu" else on_gpu)
+
+    def _most_rows(self, **sizes: Any) -> int:
+        """Rows of these sizes, as `row_memory` takes them, that fit into a GPU beside the weights."""
+        free = devices.free_bytes(self.device)
+        if free is None or self._family.generate is not None:
+            return self.batches.most
+        row = row_memory(self.model.config, itemsize=self.model.dtype.itemsize, **sizes)
+        return rows_that_fit(row, free, most=self.batches.most)
 
     @contextmanager
-    def _measured(self, instances: Sequence[Instance]) -> Iterator[devices.Usage]:
+    def _measured(self, instances: Sequence[Instance]) -> Iterator[devices.Meter]:
         """Around forward passes: what they use. Names task and document where logits are not finite."""
         mixed = self.mixed_precision_dtype
         try:
-            with devices.measured(self.device) as usage, torch.autocast(self.device.type, mixed, enabled=bool(mixed)):
-                yield usage
+            with torch.autocast(self.device.type, mixed, enabled=bool(mixed)):
+                yield devices.Meter(self.device)
         except NonFiniteLogitsError as error:
             instance = instances[error.index]
             raise OptionError(

@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from statistics import median
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -40,6 +40,7 @@ class Cost(Counter[str]):
     """Sums over a task's requests, whatever batches these were in.
 
     forward_passes: passes of the model that a request's row took part in.
+    slot_passes: passes of whole batches times their slots, shared among the requests: what there was room for.
     denoising_steps: the passes in which masks could be filled or tokens changed.
     layer_tokens: positions that went through the layers, absent where they are not counted.
     written_tokens: tokens in the returned slots, those behind an EOS too.
@@ -60,10 +61,13 @@ class Cost(Counter[str]):
         self["seconds"] = max(self["seconds"], other["seconds"])
 
     def as_dict(self) -> dict[str, Any]:
-        """For the results file, with the answer's tokens per forward pass, over sums (d3LLM, arXiv 2601.07568)."""
+        """For the results file, with the share of slots that were busy (`batch_occupancy`), and the answer's tokens per
+        forward pass, over sums (d3LLM, arXiv 2601.07568)."""
         found: dict[str, Any] = {name: amount for name, amount in self.items() if amount}
         if "canvases" in found:
             found["canvases"] = round(self["canvases"])
+        if self["slot_passes"]:
+            found["batch_occupancy"] = self["forward_passes"] / self["slot_passes"]
         if self["forward_passes"]:
             found["tokens_per_forward"] = self["answer_tokens"] / self["forward_passes"]
             found["written_tokens_per_forward"] = self["written_tokens"] / self["forward_passes"]
@@ -81,7 +85,7 @@ class Answer(NamedTuple):
 
 @dataclass
 class TaskRecord:
-    """Numbers of one task's requests. `forward_passes` are those of whole batches.
+    """Numbers of one task's requests.
 
     ranges: the smallest and the largest of each effective number.
     audited: document, exact answer and first differing token of the requests that were decoded exactly as well; the
@@ -92,7 +96,6 @@ class TaskRecord:
 
     requests: int = 0
     ranges: dict[str, tuple[int, int]] = field(default_factory=dict)
-    forward_passes: int = 0
     truncated_prompts: int = 0
     truncated_tokens: int = 0
     cost: Cost = field(default_factory=Cost)
@@ -134,7 +137,7 @@ class TaskRecord:
 
     def merge(self, other: "TaskRecord") -> None:
         """Adds what another process did for the same task."""
-        for name in ("requests", "forward_passes", "truncated_prompts", "truncated_tokens", "audited", "traces"):
+        for name in ("requests", "truncated_prompts", "truncated_tokens", "audited", "traces"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.cost.merge(other.cost)
         self.exact_cost.merge(other.exact_cost)
@@ -145,7 +148,6 @@ class TaskRecord:
         facts = {
             "requests": self.requests,
             **{name: list(bounds) for name, bounds in self.ranges.items()},
-            "forward_passes": self.forward_passes,
             "truncated_prompts": self.truncated_prompts,
             "truncated_tokens": self.truncated_tokens,
             "cost": self.cost.as_dict(),
@@ -177,9 +179,9 @@ class TaskRecord:
 
 @dataclass
 class RunRecord:
-    """Records of all tasks in this process. A forward pass that serves requests of two tasks counts for both.
+    """Records of all tasks in this process.
 
-    settings: (request type, effective options) -> the tasks that were run with them.
+    settings: (request type, effective options) -> the tasks that were run with them. forward_passes: of whole batches.
     """
 
     tasks: dict[str, TaskRecord] = field(default_factory=dict)
@@ -189,12 +191,6 @@ class RunRecord:
     def task(self, name: str | None) -> TaskRecord:
         """The record of a task; requests that belong to none (made by hand) share one."""
         return self.tasks.setdefault(name or "no task", TaskRecord())
-
-    def add_passes(self, names: Iterable[str | None], passes: int) -> None:
-        """Counts the forward passes of a batch for every task that took part in it."""
-        self.forward_passes += passes
-        for name in set(names):
-            self.task(name).forward_passes += passes
 
     def add_setting(self, request_type: str, options: DecodingOptions | LikelihoodOptions, name: str | None) -> None:
         """A request of this task was run with these options."""

@@ -457,8 +457,6 @@ class MDLMServer(LocalCompletionsAPI):
         """Under `mdlm`: settings as far as they are known, the server, and what each task took."""
         self._is_reported = True
         tasks = {name: task.as_dict() for name, task in sorted(self.record.tasks.items())}
-        for facts in tasks.values():
-            facts.pop("forward_passes")  # of whole batches, which a server does not say
         seconds, tokens = (
             sum(task["cost"].get(name, 0) for task in tasks.values()) for name in ("seconds", "answer_tokens")
         )

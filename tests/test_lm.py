@@ -19,6 +19,7 @@ from tokenizers.processors import TemplateProcessing
 from mdlm_lm_eval import families
 from mdlm_lm_eval.likelihood import rolling_windows, score
 from mdlm_lm_eval.lm import MDLM
+from mdlm_lm_eval.model import devices
 from mdlm_lm_eval.model.text import Ending, encode_infill
 from mdlm_lm_eval.options import OptionError
 from tests.conftest import choice, generation, tiny_model, tiny_tokenizer
@@ -60,6 +61,35 @@ def test_one_request_gives_one_string_alone_in_any_batch_and_in_any_order(lm: MD
     assert again == together
     for request in requests[:4]:
         assert lm.generate_until([request], disable_tqdm=True) == [together[request.args[0]]]
+
+
+@pytest.mark.parametrize("block_length", [None, 4])
+def test_freed_slots_are_refilled_and_no_string_and_no_cost_changes(block_length: int | None) -> None:
+    """Rows of unequal length, most of which end early; of two tasks, whose shares of the slots are told apart."""
+    model = tiny_model()
+    if block_length is not None:
+        model.config.diffusion_family, model.config.block_length = "sdar", block_length
+    settings: dict[str, Any] = {"confidence_threshold": 0.2, "tokenizer": tiny_tokenizer()}
+    settings |= {} if block_length else {"block_length": 4}
+    lengths, until = [4, 8, 12, 16], ["e", "\x00"]
+    requests = [
+        generation(f"{n} " * (n % 7 + 1), f"task {n % 2}", n, max_gen_toks=lengths[n % 4], until=until)
+        for n in range(24)
+    ]
+
+    def run(batch_size: int) -> tuple[list[str], dict[str, Any]]:
+        lm = MDLM(model, batch_size=batch_size, **settings)
+        strings = lm.generate_until(requests, disable_tqdm=True)
+        return strings, {name: facts["cost"] for name, facts in lm.get_model_info()["mdlm"]["tasks"].items()}
+
+    (alone, cost_alone), (together, cost) = run(1), run(5)
+    assert together == alone
+    for name, of_task in cost.items():
+        assert {key: of_task[key] for key in ("forward_passes", "layer_tokens", "answer_tokens")} == {
+            key: cost_alone[name][key] for key in ("forward_passes", "layer_tokens", "answer_tokens")
+        }
+        assert of_task["seconds"] > 0
+        assert 0.5 < of_task["batch_occupancy"] <= 1 == cost_alone[name]["batch_occupancy"]
 
 
 def test_repeats_differ_at_temperature_1_and_are_reproducible(lm: MDLM) -> None:
@@ -280,6 +310,16 @@ def test_automatic_batch_size_halves_when_memory_runs_out(checkpoint: Path, monk
     assert sizes == [10, 8, 4, 4, 2]
 
 
+def test_automatic_batch_size_begins_with_what_fits_beside_the_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(devices, "free_bytes", lambda device: int(2.5 * 2**30 / 0.9) + 4 * 300_000)
+    lm = MDLM(tiny_model(), tokenizer=tiny_tokenizer(), batch_size="auto")
+    for length, size in ((60, 8), (200, 2)):  # of a request of a byte
+        lm.generate_until([generation(str(n), max_gen_toks=length, steps=1) for n in range(9)], disable_tqdm=True)
+        assert lm.batches.size == size
+    lm.loglikelihood([choice("x" * 200, "a")], disable_tqdm=True)
+    assert lm.batches.size > 2
+
+
 def test_a_run_records_what_its_scores_depend_on(checkpoint: Path, task_folder: Path) -> None:
     results = lm_eval.simple_evaluate(
         model="mdlm",
@@ -299,8 +339,8 @@ def test_a_run_records_what_its_scores_depend_on(checkpoint: Path, task_folder: 
     assert len(info["weights"]) == 64
     assert info["dtype"] == "float32"
     assert info["torch"] == torch.__version__
-    assert info["tasks"]["tiny_generate"].pop("cost")["forward_passes"] > 0
-    assert info["tasks"]["tiny_generate"] | {"forward_passes": 0, "prompt_tokens": 0} == {
+    assert info["tasks"]["tiny_generate"].pop("cost")["forward_passes"] == 5 * 3
+    assert info["tasks"]["tiny_generate"] | {"prompt_tokens": 0} == {
         "requests": 5,
         "masks": [6, 6],
         "asked_masks": [6, 6],
@@ -308,12 +348,11 @@ def test_a_run_records_what_its_scores_depend_on(checkpoint: Path, task_folder: 
         "returned_tokens": [4, 4],
         "fillers": [0, 0],
         "prompt_tokens": 0,
-        "forward_passes": 0,
         "truncated_prompts": 0,
         "truncated_tokens": 0,
     }
     assert info["tasks"]["tiny_choice"]["masks"] == [6, 6]
-    assert 0 < info["tasks"]["tiny_generate"]["forward_passes"] < info["forward_passes"]
+    assert 0 < info["forward_passes"] - 3 * 3 < 10 * 12  # batches of two
 
 
 def test_the_token_that_ends_an_answer_is_no_part_of_it(lm: MDLM, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -337,7 +376,7 @@ def test_evaluations_of_one_object_have_records_of_their_own(lm: MDLM, task_fold
         told = results["config"]["mdlm"]
         assert told["tasks"]["tiny_generate"]["masks"] == [n_masks, n_masks]
         assert told["tasks"]["tiny_generate"]["requests"] == 5
-        assert told["forward_passes"] == told["tasks"]["tiny_generate"]["forward_passes"]
+        assert 0 < told["forward_passes"] <= told["tasks"]["tiny_generate"]["cost"]["forward_passes"]
 
 
 def test_results_name_the_weights_that_were_loaded(checkpoint: Path, tmp_path: Path) -> None:

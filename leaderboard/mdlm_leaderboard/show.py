@@ -49,6 +49,8 @@ def _speed(top: Iterable[TaskResult]) -> str:
     words = [f"{tokens / passes:.2f} tokens per forward pass"] if passes and tokens else []
     words += [f"{seconds / requests:.3g} s per question"] if requests else []
     words += [f"{memory / 2**30:.2f} GiB"] if memory else []
+    slots = sum(cost.get("slot_passes", 0) for cost in costs)
+    words += [f"{passes / slots:.0%} of batch slots busy"] if slots else []
     return ", ".join(words) or "not recorded"
 
 

@@ -185,17 +185,17 @@ def _planned(
         length = min(options.block_length or len(slots), len(slots))
         full, rest = divmod(len(slots), length)
         block_lengths = (length,) * full + ((rest,) if rest else ())
-    is_auto = options.steps == "auto"
     if options.remasking == "remdm":
         block_steps = [2 * length for length in block_lengths]
     elif options.is_parallel and options.kl_threshold is None and not is_causal:
         block_steps = list(block_lengths)  # Fast-dLLM's rules: one mask a step at least, whatever `steps` is
     elif options.steps_per_block is not None:
         block_steps = [min(options.steps_per_block, length) for length in block_lengths]
-    elif is_auto and (is_causal or options.is_parallel):
+    elif options.steps == "auto" and (is_causal or options.is_parallel):
         block_steps = list(block_lengths)  # one token a step
     else:
-        block_steps = share_steps(n_returned if is_auto else min(options.steps, len(slots)), block_lengths)
+        n_steps = n_returned if options.steps == "auto" else min(options.steps, len(slots))
+        block_steps = share_steps(n_steps, block_lengths)
     if is_causal:
         last = attention.block_of(slots[n_returned - 1], prompt_length)
         n_columns = sum(attention.block_of(column, prompt_length) <= last for column in range(len(token_ids)))

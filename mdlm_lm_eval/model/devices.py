@@ -5,9 +5,6 @@ import platform
 import resource
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -43,30 +40,28 @@ def to_device(values: Tensor, device: torch.device) -> Tensor:
     return pinned.copy_(values).to(device, non_blocking=True)
 
 
-@dataclass
-class Usage:
+def free_bytes(device: torch.device) -> int | None:
+    """Memory of a GPU that tensors can still take; None where there is no GPU."""
+    if device.type != "cuda":
+        return None
+    unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return torch.cuda.mem_get_info(device)[0] + unused
+
+
+class Meter:
     """Wall time, and the most memory in use at once: allocated on all GPUs, or of the process where there is none."""
 
-    seconds: float = 0.0
-    peak_memory_bytes: int = 0
+    def __init__(self, device: torch.device) -> None:
+        self._gpus = range(torch.cuda.device_count()) if device.type == "cuda" else range(0)
+        self.read()
 
-
-@contextmanager
-def measured(device: torch.device) -> Iterator[Usage]:
-    """Seconds and bytes that are used until the `with` block ends, filled in then.
-
-    The process's memory is its highest since it began.
-    """
-    usage = Usage()
-    gpus = range(torch.cuda.device_count()) if device.type == "cuda" else range(0)
-    for gpu in gpus:
-        torch.cuda.reset_peak_memory_stats(gpu)
-    started = time.perf_counter()
-    try:
-        yield usage
-    finally:
-        usage.seconds = time.perf_counter() - started
-        usage.peak_memory_bytes = sum(map(torch.cuda.max_memory_allocated, gpus)) if gpus else _process_memory()
+    def read(self) -> tuple[float, int]:
+        """Seconds and bytes since it was read last; the memory of a process is its highest since it began."""
+        now, peak = time.perf_counter(), sum(map(torch.cuda.max_memory_allocated, self._gpus))
+        for gpu in self._gpus:
+            torch.cuda.reset_peak_memory_stats(gpu)
+        seconds, self._read_at = now - getattr(self, "_read_at", now), now
+        return seconds, peak if self._gpus else _process_memory()
 
 
 def device_name(device: torch.device) -> str:
