@@ -47,12 +47,12 @@ from mdlm_lm_eval.record import Answer, RunRecord
 from mdlm_lm_eval.request_cache import RequestCache, claim_cache
 from mdlm_lm_eval.resolve import LOADING_NAMES, resolve
 from mdlm_lm_eval.results.names import model_name
+from mdlm_lm_eval.results.result_file import UNKNOWN
 from mdlm_lm_eval.results.suite import suite_info
 
 logger = logging.getLogger(__name__)
 show_option_errors_alone()
 
-UNKNOWN = "unknown"
 # Decoding options that a request carries; the server's flags decide about the others.
 REQUEST_OPTIONS = ("max_gen_toks", "temperature", "top_p", "top_k", "seed")
 _SECRETS = ("token", "auth_token", "header", "api_key")

@@ -1,6 +1,8 @@
 """Result files as lm-eval and `--model mdlm` write them, small: of the few-shot suite and of benchmarks."""
 
 import json
+from collections.abc import Iterable
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -146,6 +148,24 @@ def gsm8k_file(score: float = 0.5, **changes: Any) -> dict[str, Any]:
     return result_file(
         {"gsm8k": {"exact_match,flexible-extract": score, "exact_match_stderr,flexible-extract": 0.012}}, **changes
     )
+
+
+def served(content: dict[str, Any], *, version: str = "0.5.23", known: Iterable[str] = ("n_masks",)) -> dict[str, Any]:
+    """The same as `--model mdlm-server` records it, `known` being the options that the server or the user stated."""
+    content = deepcopy(content)
+    mdlm, known = content["config"]["mdlm"], {*known, "n_fillers", "mask_ratio", "seed"}
+    content["config"] |= {"model": "mdlm-server", "model_dtype": ""}
+    for one in mdlm["settings"]:
+        one["options"] = {name: value if name in known else "unknown" for name, value in one["options"].items()}
+    unknown = [name for name, value in mdlm["settings"][0]["options"].items() if value == "unknown"]
+    counts = ("steps", "masks", "asked_masks") if "n_masks" in unknown else ("steps",)
+    for name, record in mdlm["tasks"].items():
+        mdlm["tasks"][name] = {key: value for key, value in record.items() if key not in counts}
+    server = {"engine": "sglang", "version": version, "said": {"cache": "none"}, "stated": {"n_masks": 2}}
+    server |= {"unknown": unknown, "concurrency": 8, "tokens_per_second": 80.0, "requests_per_second": 2.0}
+    mdlm |= {"weights": None, "device": "server (sglang)", "device_name": None, "server": server}
+    del mdlm["decoding"], mdlm["likelihood"]
+    return content
 
 
 def write(folder: Path, **contents: Any) -> Path:

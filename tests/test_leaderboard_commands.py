@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from mdlm_leaderboard.__main__ import main
-from tests.leaderboard_files import HASH, gsm8k_file, result_file, six_cells, suite_file, write
+from tests.leaderboard_files import HASH, gsm8k_file, result_file, served, six_cells, suite_file, write
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "leaderboard" / "results"
@@ -173,6 +173,18 @@ def test_show_prints_five_lines_about_a_result(tmp_path: Path, capsys: pytest.Ca
     ]
 
 
+def test_show_says_who_served_and_what_is_unknown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    audit = {"audit": {"requests": 10, "same_strings": 9, "exact_answers": []}}
+    content = served(gsm8k_file(passes=90, task_record=audit), known=("confidence_threshold", "max_gen_toks"))
+    assert main(["show", str(write(tmp_path, a=content) / "a.json")]) == 0
+    _, settings, speed, audited, _ = capsys.readouterr().out.splitlines()
+    assert settings.startswith("settings  served by sglang 0.5.23, no chat template, ")
+    assert "settings unknown: n_masks, steps, " in settings
+    assert "cache" in settings.partition("unknown: ")[2], "an unknown cache is not named as the one in effect"
+    assert speed.endswith("80 tokens per second, 2 requests per second, 8 requests at once")
+    assert audited == "audit     9 of 10 answers are the same in process"
+
+
 # compare
 
 
@@ -284,6 +296,8 @@ def lacking() -> dict[str, Any]:
         (changed(result_x=0.5), "mdlm_context reports"),
         (changed(result_x=1.5), "has exact_match=1.5 for 'mdlm_verb_largest'"),
         (suite_file(task_record={"truncated_prompts": 3}), "lost their first examples"),
+        (served(suite_file(n_masks=2), version="unknown"), "does not record the engine's version"),
+        (served(suite_file(n_masks=2), known=()), "states no mask count"),
         ("{", "cannot be read as JSON"),
         (result_file({"gsm8k": {"acc,none": 0.5}}, model="hf", pretrained=""), "names no model"),
     ],
@@ -291,10 +305,10 @@ def lacking() -> dict[str, Any]:
 def test_validate_names_what_prevents_a_submission(
     tmp_path: Path, content: Any, problem: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    write(tmp_path, bad=content, good=suite_file(n_masks=2))
+    write(tmp_path, bad=content, good=suite_file(n_masks=2), served=served(suite_file(n_masks=2)))
     assert main(["validate", str(tmp_path)]) == 1
     said = capsys.readouterr()
-    assert said.out == f"{tmp_path / 'good.json'}: ok\n"
+    assert said.out == f"{tmp_path / 'good.json'}: ok\n{tmp_path / 'served.json'}: ok\n"
     assert problem in said.err
 
 

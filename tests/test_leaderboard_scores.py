@@ -12,7 +12,7 @@ from mdlm_leaderboard.scores import command_of
 from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.results.result_file import read_result_file
 from mdlm_lm_eval.results.suite import current_version
-from tests.leaderboard_files import TASKS, gsm8k_file, result_file, suite_file, write
+from tests.leaderboard_files import TASKS, gsm8k_file, result_file, served, suite_file, write
 
 RESULTS = Path(__file__).parents[1] / "leaderboard" / "results"
 
@@ -164,6 +164,31 @@ def test_other_models_need_a_mask_count(tmp_path: Path) -> None:
     assert "whose slots need masks" in reasons(found)["slots.json"]
     (section,) = found.sections
     assert {row.who.family for row in section.rows} == {"autoregressive", "llada"}
+
+
+def test_what_a_server_decoded_is_set_apart_and_marks_what_is_unknown(tmp_path: Path) -> None:
+    ours, theirs = suite_file(n_masks=2), served(suite_file(n_masks=2))
+    found = board(tmp_path, ours=ours, theirs=theirs, bench=served(gsm8k_file(), version="unknown"))
+    main, apart, benchmarks = found.sections
+    assert (apart.title, apart.why_apart) == (
+        f"{main.title}, served by sglang 0.5.23",
+        "decoded by a server (sglang 0.5.23)",
+    )
+    assert benchmarks.title == "Benchmarks, served by sglang, version unknown"
+    (row,) = rows(apart)
+    n = sum(value == "unknown" for value in theirs["config"]["mdlm"]["settings"][0]["options"].values())
+    assert row.who.decoding == (f"{n} settings unknown",), "neither steps nor an order is claimed"
+    assert list(row.curve("masks")) == [2]
+    assert rows(main)[0].who.decoding == ("1 step", "bfloat16")
+
+
+def test_a_server_whose_masks_nobody_stated_is_in_no_table_of_the_suite(tmp_path: Path) -> None:
+    found = board(tmp_path, ours=suite_file(n_masks=2), theirs=served(suite_file(n_masks=2), known=()))
+    assert len(rows(found)) == 1
+    assert (
+        "states no mask count for its few-shot tasks (--model mdlm-server; settings must state n_masks)"
+        in (reasons(found)["theirs.json"])
+    )
 
 
 def test_masks_of_a_block_diffusion_model_are_those_asked_for(tmp_path: Path) -> None:

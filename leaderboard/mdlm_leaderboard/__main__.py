@@ -59,9 +59,11 @@ def _parser() -> argparse.ArgumentParser:
     compare.add_argument("second", type=Path, metavar="B", help="another of the same tasks")
     validate = command(_validate, "check result files before they are submitted")
     validate.add_argument("paths", type=Path, nargs="+", metavar="PATH", help="a result file, or a folder of them")
-    what = "the score with a cache and without, on the questions that cache_audit decoded both ways"
+    what = "the score with a cache or of a server, and that of exact decoding, on the questions that were decoded twice"
     audit = command(_audit, what, "The files of lm_eval's --log_samples must be beside the results.")
-    audit.add_argument("file", type=Path, metavar="FILE", help="an lm-eval result file of a run with cache_audit")
+    audit.add_argument(
+        "file", type=Path, metavar="FILE", help="an lm-eval result file of a run with cache_audit or audit"
+    )
     audit.add_argument("--include_path", help="folder of tasks that are not lm-eval's or the suite's")
     return parser
 

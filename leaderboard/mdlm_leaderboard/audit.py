@@ -1,32 +1,39 @@
-"""`mdlm-leaderboard audit`: what a cache does to the score, on the questions that `cache_audit` decoded exactly too."""
+"""`mdlm-leaderboard audit`: what a cache or a server does to the score, on the questions that were decoded twice."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from statistics import fmean
 from typing import Any
+
+from mdlm_lm_eval.tasks.settings import DEFAULT_SETTINGS
 
 from mdlm_lm_eval.results.files import UnusableFile
 from mdlm_lm_eval.results.markdown import markdown_table
 from mdlm_lm_eval.results.result_file import TaskResult, read_result_file
 from mdlm_lm_eval.results.samples import read_samples, samples_path
 from mdlm_lm_eval.results.statistics import Interval, paired_bootstrap
+from mdlm_lm_eval.results.suite import suite_task
 
 
 @dataclass(frozen=True)
 class AuditScore:
-    """One metric (`metric,filter`) of one task, over its audited questions: as decoded with the cache, and exactly.
+    """One metric (`metric,filter`) of one task, over its audited questions: as in the result, and decoded exactly.
 
-    `difference` is `cached - exact`, with the paired bootstrap's interval over the questions.
+    `ways` are the two ways of decoding in words. `difference` is `result - exact`, with the paired bootstrap's interval
+    over the questions.
     """
 
     task: str
     metric: str
     n_questions: int
     n_same: int
-    cached: float
+    result: float
     exact: float
     difference: Interval
+    ways: tuple[str, str]
 
 
 def audit_scores(path: Path, include_path: str | None) -> list[AuditScore]:
@@ -35,10 +42,13 @@ def audit_scores(path: Path, include_path: str | None) -> list[AuditScore]:
     `include_path` is a folder of further tasks. Raises UnusableFile where the file holds no audit, or no samples are
     beside it (lm_eval --log_samples).
     """
-    audited = [task for task in read_result_file(path).tasks.values() if task.audit]
+    file = read_result_file(path)
+    audited = [task for task in file.tasks.values() if task.audit]
     if not audited:
-        raise UnusableFile(f"{str(path)!r} holds no audit; run lm_eval with cache_audit among the model arguments")
-    return [score for task in audited for score in _of_task(path, task, include_path)]
+        how = "audit" if file.server else "cache_audit"
+        raise UnusableFile(f"{str(path)!r} holds no audit; run lm_eval with {how} among the model arguments")
+    ways = ("served", "in process") if file.server else ("with cache", "exact")
+    return [score for task in audited for score in _of_task(path, task, include_path, ways)]
 
 
 def as_text(scores: list[AuditScore]) -> str:
@@ -46,23 +56,29 @@ def as_text(scores: list[AuditScore]) -> str:
     lines = []
     for one in scores:
         points = one.difference.scaled(100)
-        values = [f"{100 * one.cached:.1f}", f"{100 * one.exact:.1f}", f"{points.mean:+.1f}"]
+        values = [f"{100 * one.result:.1f}", f"{100 * one.exact:.1f}", f"{points.mean:+.1f}"]
         shown = [one.task, one.metric.removesuffix(",none"), f"{one.n_same} of {one.n_questions}", *values]
         lines.append([*shown, f"{points.low:.1f} to {points.high:.1f}"])
-    heads = ["task", "metric", "same strings", "with cache", "exact", "difference (points)", "95% interval"]
+    heads = ["task", "metric", "same strings", *scores[0].ways, "difference (points)", "95% interval"]
     return markdown_table(heads, lines)
 
 
-def _of_task(path: Path, result: TaskResult, include_path: str | None) -> list[AuditScore]:
+@cache
+def _manager(include_path: str | None, metadata: str) -> Any:
     from lm_eval.tasks import TaskManager
 
+    return TaskManager(include_path=include_path, metadata=json.loads(metadata))
+
+
+def _of_task(path: Path, result: TaskResult, include_path: str | None, ways: tuple[str, str]) -> list[AuditScore]:
     samples = samples_path(path, result.name)
     if samples is None:
         raise UnusableFile(f"no samples of {result.name} are beside {str(path)!r}; run lm_eval with --log_samples")
     exact = {one["doc_id"]: one.get("exact") for one in result.audit["exact_answers"]}
-    manager = TaskManager(include_path=include_path, metadata=dict(result.metadata))
-    task = manager.load([result.name])["tasks"][result.name]
-    pairs: dict[str, list[tuple[float, float]]] = {}  # exact and with the cache
+    given = DEFAULT_SETTINGS if suite_task(result.name) else result.metadata  # the rest is the task's own
+    metadata = json.dumps({name: result.metadata[name] for name in given if name in result.metadata})
+    task = _manager(include_path, metadata).load([result.name])["tasks"][result.name]
+    pairs: dict[str, list[tuple[float, float]]] = {}  # exact and as run
     for sample in read_samples(samples):
         if sample["doc_id"] not in exact:
             continue
@@ -79,9 +95,10 @@ def _of_task(path: Path, result: TaskResult, include_path: str | None) -> list[A
             metric=metric,
             n_questions=len(of_metric),
             n_same=n_same,
-            cached=fmean(with_cache for _, with_cache in of_metric),
+            result=fmean(as_run for _, as_run in of_metric),
             exact=fmean(exactly for exactly, _ in of_metric),
             difference=paired_bootstrap({result.name: of_metric}),
+            ways=ways,
         )
         for metric, of_metric in pairs.items()
     ]

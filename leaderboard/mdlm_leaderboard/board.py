@@ -13,14 +13,12 @@ from mdlm_lm_eval.tasks.settings import DEFAULT_SETTINGS
 from mdlm_leaderboard.experiments import AUTOREGRESSIVE, BY_NAME, NO_MASKS, Series
 from mdlm_leaderboard.scores import BENCHMARKS, COSTS, Scores, Setting, Who
 from mdlm_lm_eval.options import APPROXIMATE_CACHES, PARALLEL_RULES
-from mdlm_lm_eval.results.names import BUILT_IN
 from mdlm_lm_eval.results.parallelism import Point, accuracy_under_parallelism, frontier
 from mdlm_lm_eval.results.statistics import Interval, interval_over_tasks, paired_drop, paired_interval
 from mdlm_lm_eval.results.suite import cluster_of, current_version
 
 ONE_STEP = ("1", AUTOREGRESSIVE)
 LOSS_OVER = (2, 200)  # masks: from those that hold a whole answer to the paper's most; decided before any result
-_MOST_LINES = 5  # of the figure of masks
 # What of a point is not that of the first seed; "seed" becomes the number of seeds that have it.
 _OVER_SEEDS = {"score": "mean", "seconds": "mean", "tokens_per_pass": "mean", "n": "sum", "seed": "size"}
 # Options that set the pace of a way of decoding: its points of one curve of accuracy against speed.
@@ -107,16 +105,12 @@ class Row:
 
 @dataclass(frozen=True)
 class Column:
-    """A number per row, in percent or points. `of` gets the row and the section's pair of mask counts.
-
-    Readers switch on those that are not `is_shown`.
-    """
+    """A number per row, in percent or points. `of` gets the row and the section's pair of mask counts."""
 
     name: str
     head: str
     explanation: str
     of: Callable[[Row, tuple[int, int]], Interval | None]
-    is_shown: bool = True
 
 
 @dataclass(frozen=True)
@@ -207,11 +201,6 @@ def _at(n: int, row: Row) -> Interval | None:
     return estimate.interval if estimate else None
 
 
-def _degradation(row: Row, pair: tuple[int, int]) -> Interval | None:
-    best, points = max((one.mean for one in row.curve("masks").values()), default=0.0), drop(row.curve("masks"))
-    return points.scaled(1 / best) if points and best else None
-
-
 def _ends(curve: Curve) -> Interval | None:
     return change(curve, min(curve), max(curve)) if curve else None
 
@@ -227,8 +216,6 @@ COLUMNS = (
     Column("dots_loss", "loss to dots", "from the fewest to the most dots", lambda row, _: _ends(row.curve("dots"))),
     Column("gap", "locality gap", "best minus worst position", lambda row, _: drop(row.curve("positions", "right"))),
     Column("context_gain", "context gain", "accuracy at {0} masks minus that without relevant examples", _context_gain),
-    Column("drop", "drop, best to worst", "over all mask counts", lambda row, _: drop(row.curve("masks")), False),
-    Column("degradation", "degradation (%)", "that drop in percent of the best accuracy", _degradation, False),
 )
 
 
@@ -430,6 +417,7 @@ def _distance(setting: Setting) -> tuple[Any, ...]:
     version = [-int(part) for part in re.findall(r"\d+", setting.suite_version or "")]
     return (
         not setting.asks,
+        setting.served_by,
         setting.suite_version != current_version(),
         setting.limit is not None,
         -(setting.limit or 0),
@@ -443,6 +431,7 @@ def _distance(setting: Setting) -> tuple[Any, ...]:
 
 def _title(setting: Setting) -> str:
     limit = [f"--limit {setting.limit:g}"] if setting.limit is not None else []
+    limit += [f"served by {setting.served_by}"] if setting.served_by else []
     if not setting.asks:
         return ", ".join(["Benchmarks", *limit])
     examples = f"{setting.fewshot_relevant} relevant and {setting.fewshot_distractors} distractor examples"
@@ -454,7 +443,8 @@ def _title(setting: Setting) -> str:
 
 def _why_apart(setting: Setting, main: Setting) -> str:
     """What forbids a common table with the main one, and with full results of the standard setting."""
-    reasons = [f"--limit {setting.limit:g} leaves out questions"] if setting.limit is not None else []
+    reasons = [f"decoded by a server ({setting.served_by})"] if setting.served_by else []
+    reasons += [f"--limit {setting.limit:g} leaves out questions"] if setting.limit is not None else []
     if setting.asks:
         if setting.suite_version != current_version():
             reasons.append(f"suite version {setting.suite_version} asks other questions than {current_version()}")
@@ -467,77 +457,3 @@ def _why_apart(setting: Setting, main: Setting) -> str:
         if setting.chat_template and not main.chat_template:
             reasons.append("prompts follow the models' chat templates")
     return "; ".join(reasons)
-
-
-# Findings
-
-
-def short_name(model: str) -> str:
-    """Without its organisation."""
-    return "built-in model" if model == BUILT_IN else model.rpartition("/")[2]
-
-
-def mask_lines(section: Section) -> list[Row]:
-    """What the figure of masks shows, decoded in one step: the model of the largest loss among those with adapters, and
-    these; or, where no adapter was measured, the models.
-    """
-    rows = [row for row in section.rows if row.who.steps in ONE_STEP and loss(row, section.pair)]
-    plain = [row for row in rows if not row.who.adapter]
-    adapted = {row.id: [one for one in rows if _is_adapted(one.who, row.who)] for row in plain}
-    if not any(adapted.values()):
-        return plain[:_MOST_LINES]
-    before = max((row for row in plain if adapted[row.id]), key=lambda row: _loss(row, section).mean)
-    return [before, *sorted(adapted[before.id], key=lambda row: row.who.adapter)]
-
-
-def _is_adapted(one: Who, base: Who) -> bool:
-    return bool(one.adapter) and (one.model, one.other) == (base.model, base.other)
-
-
-def masks_finding(section: Section) -> str:
-    """What masks cost, before and after fine-tuning, with the numbers of the table; "" without two counts."""
-    lines = mask_lines(section)
-    if not lines:
-        return ""
-    few, most = section.pair
-    before, *others = lines
-    if others and not others[0].who.adapter:
-        costs = "; ".join(f"{short_name(row.who.model)} {_loss(row, section).with_significance}" for row in lines)
-        return f"Points of accuracy that appended masks cost (from {few} to {most} masks): {costs}."
-    name = short_name(before.who.model)
-    cost = f"{_loss(before, section).with_significance} points of accuracy (from {few} to {most} masks)"
-    sentence = f"Appended masks cost {'the ' if name == 'built-in model' else ''}{name} {cost}."
-    if not others:
-        return sentence
-    parts = [f"{_adapter(row)}: {_most(row, section)}, loss {_loss(row, section).with_significance}" for row in others]
-    first = f"Accuracy at {most} masks: {_most(before, section)} before fine-tuning."
-    return f"{sentence} {first} After it: {'; '.join(parts)}."
-
-
-def _loss(row: Row, section: Section) -> Interval:
-    found = loss(row, section.pair)
-    assert found
-    return found
-
-
-def _adapter(row: Row) -> str:
-    return f"{row.who.recipe}, {len(row.seeds)} seeds" if row.seeds else row.who.adapter
-
-
-def _most(row: Row, section: Section) -> str:
-    return f"{100 * row.curve('masks')[section.pair[1]].mean:.1f}%"
-
-
-def speed_findings(section: Section) -> list[str]:
-    """Per benchmark, the fastest setting on the frontier beside the most accurate one."""
-    sentences = []
-    for name in section.benchmark_names:
-        found = [(row, row.benchmarks[name]) for row in section.rows if name in row.benchmarks]
-        on = sorted((one for one in found if one[1].on_frontier), key=lambda one: one[1].tokens_per_pass or 0)
-        if len(on) > 1:
-            (slow, best), (fast, fastest) = on[0], on[-1]
-            sentences.append(
-                f"{name.partition(' (')[0]}: {best.in_words}% at {best.tokens_per_pass:.2f} tokens per forward pass "
-                f"({slow.label}), {fastest.in_words}% at {fastest.tokens_per_pass:.2f} ({fast.label})."
-            )
-    return sentences

@@ -9,8 +9,9 @@ from tempfile import TemporaryDirectory
 
 import pandas as pd
 
-from mdlm_leaderboard.board import Board, Row, Section, board_of, mask_lines, masks_finding, speed_findings
+from mdlm_leaderboard.board import Board, Row, Section, board_of
 from mdlm_leaderboard.experiments import BY_NAME
+from mdlm_leaderboard.findings import mask_lines, masks_finding, speed_findings
 from mdlm_leaderboard.published import published
 from mdlm_leaderboard.scores import COSTS, command_of, scores_of
 from mdlm_lm_eval.options import OptionError

@@ -15,8 +15,9 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator
 
-from mdlm_leaderboard.board import ONE_STEP, Board, Curve, Row, Section, loss, mask_lines, short_name
+from mdlm_leaderboard.board import ONE_STEP, Board, Curve, Row, Section, loss
 from mdlm_leaderboard.experiments import BY_NAME, NO_MASKS, Series
+from mdlm_leaderboard.findings import mask_lines, short_name
 from mdlm_lm_eval.results.figure_style import COLOURS, COLUMN_WIDTH, MARKERS, figure_style, on_dark, save_figure
 
 CHANCE = 100 / 3  # percent, of three options

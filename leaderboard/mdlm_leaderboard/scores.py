@@ -16,7 +16,7 @@ from mdlm_lm_eval.command_line import lm_eval_command
 from mdlm_lm_eval.options import PARALLEL_RULES
 from mdlm_lm_eval.results.files import UnusableFile
 from mdlm_lm_eval.results.frame import MASKS, rows_of, setting_of
-from mdlm_lm_eval.results.result_file import LM_EVAL_SEEDS, ResultFile, TaskResult
+from mdlm_lm_eval.results.result_file import LM_EVAL_SEEDS, UNKNOWN, ResultFile, TaskResult
 from mdlm_lm_eval.results.suite import SuiteTask, suite_task, task_names
 
 TOLERANCE = 1e-9  # two runs of one setting agree up to the order of float sums
@@ -30,7 +30,7 @@ _FROM_FRAME = ("file", "task", "score", "low", "high", "n", "is_accuracy", "mask
 class Setting:
     """What must be equal for two scores to share a table. `asks` is the suite's family of questions, "" for benchmarks.
 
-    `limit` is lm-eval's `--limit`, None for all questions.
+    `limit` is lm-eval's `--limit`, None for all questions. `served_by` is an engine that decoded, "" for this package.
     """
 
     asks: str = ""
@@ -42,6 +42,7 @@ class Setting:
     fewshot_template: int | None = None
     limit: float | None = None
     chat_template: bool = False
+    served_by: str = ""
 
 
 @dataclass(frozen=True)
@@ -134,8 +135,10 @@ def file_scores(file: ResultFile, refused: list[tuple[str, str]]) -> Iterable[di
                 f"answers {result.n_questions} of {result.n_original} questions of {result.name!r} without a --limit"
             )
     suites = {name: task for name in file.tasks if (task := suite_task(name))}
-    if suites and file.mdlm is None and file.model_kind not in autoregressive_kinds():
-        refused.append((file.path, f"states no mask count for its few-shot tasks (--model {file.model_kind})"))
+    counted = all("asked_masks" in file.tasks[name].effective for name in suites)
+    if suites and not counted and file.model_kind not in autoregressive_kinds():
+        how = "; settings must state n_masks" if file.server else ""
+        refused.append((file.path, f"states no mask count for its few-shot tasks (--model {file.model_kind}{how})"))
         suites = {}
     cut = [name for name in suites if file.tasks[name].truncated_prompts]
     if cut:
@@ -153,7 +156,7 @@ def autoregressive_kinds() -> frozenset[str]:
     """lm-eval's own models; other names may be diffusion models whose mask count is unknown."""
     from lm_eval.models import MODEL_MAPPING
 
-    return frozenset(MODEL_MAPPING) - {"mdlm", "dummy"}
+    return frozenset(MODEL_MAPPING) - {"mdlm", "mdlm-server", "dummy"}
 
 
 def who_of(file: ResultFile) -> Who:
@@ -182,7 +185,7 @@ def _suite_lines(file: ResultFile, result: TaskResult, task: SuiteTask) -> Itera
     ratio, (low, high) = result.options.get("mask_ratio"), result.effective.get("asked_masks", (NO_MASKS, NO_MASKS))
     masks, fillers = low if low == high and ratio is None else None, int(result.options.get("n_fillers", 0))
     run = SuiteRun(task, masks, ratio, fillers, given["fewshot_relevant"], given["fewshot_distractors"])
-    facts: dict[str, Any] = {"limit": file.limit, "chat_template": file.chat_template}
+    facts: dict[str, Any] = {name: getattr(file, name) for name in ("served_by", "limit", "chat_template")}
     setting = Setting(task.asks, result.version, file.suite_hash, **given, **facts)
     score_of = {"name": result.name, "task": task.task, "score": score, "n": result.n_questions, "file": file.path}
     who = _suite_who(file, result, task)
@@ -205,17 +208,18 @@ def _suite_who(file: ResultFile, result: TaskResult, task: SuiteTask) -> Who:
     if options.get("n_fillers") and (not task.is_slot or options["filler"] != "."):
         other.append(f"{options['n_fillers']} fillers {options['filler']!r}")
     steps = _steps(result, is_one_mask=not task.is_open_ended)
-    return replace(who, steps=steps, unmasking="" if steps == "1" else options["unmasking"], other=tuple(other))
+    order = "" if steps == "1" or options["unmasking"] == UNKNOWN else options["unmasking"]
+    return replace(who, steps=steps, unmasking=order, other=tuple(other))
 
 
 def _steps(result: TaskResult, *, is_one_mask: bool) -> str:
     """The number asked for; where none was, or where it may not count, the number taken."""
     options = result.options
-    if "steps" not in result.effective:  # of a server, which may not say
-        return str(options["steps"])
-    taken = result.effective["steps"][1]
-    if any(options[name] is not None for name in PARALLEL_RULES):
+    if any(options[name] not in (None, UNKNOWN) for name in PARALLEL_RULES):
         return "by confidence"
+    if "steps" not in result.effective:  # of a server, which does not count them
+        return "" if options["steps"] == UNKNOWN else str(options["steps"])
+    taken = result.effective["steps"][1]
     if "masks_in_block" in result.effective:  # a block-diffusion model takes more steps where it sees no more masks
         if options["steps_per_block"] is not None:
             return f"{options['steps_per_block']} per block"
@@ -226,7 +230,8 @@ def _steps(result: TaskResult, *, is_one_mask: bool) -> str:
 
 def _benchmark_lines(file: ResultFile, partial: Collection[str]) -> Iterable[dict[str, Any]]:
     """Of groups that have a score of their own, and of tasks in none of them; of the suite the `partial` ones."""
-    own = {"setting": Setting(limit=file.limit), "experiment": BENCHMARKS, "series": ""}
+    setting = Setting(served_by=file.served_by, limit=file.limit)
+    own = {"setting": setting, "experiment": BENCHMARKS, "series": ""}
     results = {**file.tasks, **file.group_results}
     for row in rows_of(file):
         result = results[row["task"]]
@@ -251,7 +256,8 @@ def _machine(file: ResultFile) -> str:
     mdlm = file.mdlm or {}
     name = mdlm.get("device_name") or mdlm.get("device") or file.config.get("device")
     several = [f"{mdlm['processes']} processes"] if mdlm.get("processes", 1) > 1 else []
-    return ", ".join([str(name), file.dtype, f"batches of {mdlm.get('batch_size')}", *several])
+    at_once = f"{'requests at once: ' if file.server else 'batches of '}{mdlm.get('batch_size')}"
+    return ", ".join(filter(None, [str(name), file.dtype, at_once, *several]))
 
 
 def _with_hashes(table: pd.DataFrame) -> pd.DataFrame:

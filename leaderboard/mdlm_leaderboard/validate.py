@@ -8,11 +8,12 @@ from mdlm_lm_eval.tasks import questions, rule_sets
 
 from mdlm_leaderboard.scores import TOLERANCE, file_scores
 from mdlm_lm_eval.results.files import UnusableFile
-from mdlm_lm_eval.results.result_file import ResultFile, TaskResult, read_result_file
+from mdlm_lm_eval.results.result_file import UNKNOWN, ResultFile, TaskResult, read_result_file
 from mdlm_lm_eval.results.suite import current_version, suite_task, task_names
 
 # What `--model mdlm` records, without which nobody could run it again or tell checkpoints apart.
 _RECORDED = ("decoding", "likelihood", "family", "pretrained", "weights", "package_version", "device", "task_suite")
+_OF_SERVER = ("settings", "family", "pretrained", "package_version", "task_suite")  # it holds the weights
 
 
 def problems_of(path: Path) -> list[str]:
@@ -37,9 +38,11 @@ def _problems(file: ResultFile) -> Iterator[str]:
     for result in file.tasks.values():
         if task := suite_task(result.name):
             by_group.setdefault(task.group, {})[task.task] = result
-    for name in _RECORDED if file.mdlm is not None else ():
+    for name in () if file.mdlm is None else _OF_SERVER if file.server else _RECORDED:
         if not (file.mdlm or {}).get(name) and (by_group or name != "task_suite"):
-            yield f"does not record {name!r} of --model mdlm"
+            yield f"does not record {name!r} of --model {file.model_kind}"
+    if file.server.get("version") == UNKNOWN:
+        yield "does not record the engine's version; run it with --model_args engine_version=..."
     if file.mdlm is not None and file.suite_hash is None and by_group:
         yield "does not record the suite's sha256"
     for group, results in by_group.items():

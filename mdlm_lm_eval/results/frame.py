@@ -9,18 +9,26 @@ import pandas as pd
 
 from mdlm_lm_eval.options import DecodingOptions, LikelihoodOptions, defaults_of, silent_names
 from mdlm_lm_eval.results.files import UnusableFile
-from mdlm_lm_eval.results.result_file import LM_EVAL_SEEDS, ResultFile, TaskResult, find_result_files, read_result_file
+from mdlm_lm_eval.results.result_file import (
+    LM_EVAL_SEEDS,
+    UNKNOWN,
+    ResultFile,
+    TaskResult,
+    find_result_files,
+    read_result_file,
+)
 
 DECODING, LIKELIHOOD = defaults_of(DecodingOptions), defaults_of(LikelihoodOptions)
 # Options that say how many masks or fillers there are: axes of figures, and no part of `setting_without_masks`.
 MASKS = frozenset({"n_masks", "mask_ratio", "n_fillers", "filler"})
-_OF_FILE = ("model", "adapter", "dtype", "chat_template", "limit", "suite_hash", "date")
+_OF_FILE = ("model", "adapter", "served_by", "dtype", "chat_template", "limit", "suite_hash", "date")
 # Model arguments that change no score, or that other columns have.
 _SILENT_ARGUMENTS = frozenset(
-    "backend base_url batch_size cache_audit cache_dir data_parallel_size device device_map device_map_option dtype "  # noqa: SIM905
-    "engine force_download gpu_memory_utilization local_files_only low_cpu_mem_usage max_batch_size max_cpu_memory "
-    "max_memory max_memory_per_gpu model num_concurrent offload_folder parallelize path peft preset pretrained "
-    "revision tensor_parallel_size tokenizer_backend trust_remote_code use_fast_tokenizer use_safetensors".split()
+    "audit backend base_url batch_size cache_audit cache_dir data_parallel_size device device_map "  # noqa: SIM905
+    "device_map_option dtype engine engine_version force_download gpu_memory_utilization local_files_only "
+    "low_cpu_mem_usage max_batch_size max_concurrent max_cpu_memory max_memory max_memory_per_gpu max_retries model "
+    "num_concurrent offload_folder parallelize path peft preset pretrained revision settings tensor_parallel_size "
+    "timeout tokenizer_backend trust_remote_code use_fast_tokenizer use_safetensors verify_certificate".split()
 ) | {*DECODING, *LIKELIHOOD, *silent_names()}
 
 
@@ -143,9 +151,11 @@ def _options_in_words(file: ResultFile, result: TaskResult, without: Collection[
     words = [
         f"{name}={value}"
         for name, value in options.items()
-        if name not in drop and value != defaults.get(name) and (value or defaults.get(name))
+        if name not in drop and value not in (UNKNOWN, defaults.get(name)) and (value or defaults.get(name))
     ]
-    words += [f"seed={options['seed']}"] if draws and options.get("seed") != LM_EVAL_SEEDS[-1] else []
+    n_unknown = sum(value == UNKNOWN for value in result.options.values())
+    words += [f"{n_unknown} settings unknown"] if n_unknown else []
+    words += [f"seed={options['seed']}"] if draws and options.get("seed") not in (UNKNOWN, LM_EVAL_SEEDS[-1]) else []
     generation = result.config.get("generation_kwargs") or {}
     if file.mdlm is None and generation.get("do_sample"):
         words.append(f"temperature={generation.get('temperature')}")

@@ -13,6 +13,7 @@ from mdlm_lm_eval.results.statistics import Interval, interval_over_tasks
 from mdlm_lm_eval.results.suite import suite_task
 
 LM_EVAL_SEEDS = (0, 1234, 1234, 1234)  # its defaults, of Python, numpy, torch and few-shot samples
+UNKNOWN = "unknown"  # a decoding option of a server that neither it nor the user stated
 _NORMAL_95 = 1.96
 
 
@@ -74,6 +75,18 @@ class ResultFile:
     tasks: Mapping[str, TaskResult]
     group_results: Mapping[str, TaskResult]
     groups: Mapping[str, tuple[str, ...]]
+
+    @property
+    def server(self) -> Mapping[str, Any]:
+        """What `--model mdlm-server` recorded of the engine that decoded; empty where this package did."""
+        return (self.mdlm or {}).get("server") or {}
+
+    @property
+    def served_by(self) -> str:
+        """The engine and its version, such as "sglang 0.5.23"; "" where this package decoded."""
+        version = self.server.get("version")
+        known = f", version {UNKNOWN}" if version == UNKNOWN else f" {version}"
+        return f"{self.server['engine']}{known}" if version else ""
 
     def interval(self, result: TaskResult, metric: str) -> Interval:
         """A score with its 95% interval: over tasks, clustered by word rule, for groups of the few-shot suite; else

@@ -15,7 +15,7 @@ addEventListener("DOMContentLoaded", () => {
     apart: Boolean(body.closest(".apart")),
     detail: body.querySelector(".detail"),
   }));
-  const boxes = ["apart", "points", "more"].map((name) => form.elements[name]).filter(Boolean);
+  const boxes = ["apart", "points"].map((name) => form.elements[name]).filter(Boolean);
   const fields = [form.elements.text, ...form.querySelectorAll("select")];
   const picks = [...document.querySelectorAll(".pick input")];
   const chosen = []; // ids of the rows to compare, at most two

@@ -3,7 +3,7 @@
 import base64
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from itertools import groupby
 from pathlib import Path
@@ -20,6 +20,7 @@ from mdlm_lm_eval.results.result_file import ResultFile
 from mdlm_lm_eval.results.suite import cluster_of
 
 _HEAT_ROWS = 20
+_SERVER_FACTS = {"said": "settings the server says", "stated": "settings stated", "unknown": "settings unknown"}
 _FACTS = ("preset", "processes", "device_name", "attn_implementation", "cache_audit", "batch_size", "torch")
 
 
@@ -100,12 +101,17 @@ def _runs_of(found: Sequence[ResultFile]) -> dict[str, Any]:
         commands.setdefault(command_of(file), []).append(file)
     settings = [
         {name: (file.mdlm or {}).get(name) for name in _FACTS}
+        | {words: _listed(file.server[name]) for name, words in _SERVER_FACTS.items() if file.server}
         | {"mdlm_lm_eval": (file.mdlm or {}).get("package_version"), "dtype": file.dtype}
         | {**file.versions}
         for file in found
     ]
     shared = {k: v for k, v in settings[0].items() if v not in (None, "") and all(one[k] == v for one in settings)}
     return {"commands": commands, "settings": shared}
+
+
+def _listed(found: Mapping[str, Any] | Sequence[str]) -> str:
+    return ", ".join(f"{name}={found[name]}" if isinstance(found, Mapping) else name for name in found)
 
 
 def _heat(section: Section) -> list[tuple[Row, dict[str, float]]]:
