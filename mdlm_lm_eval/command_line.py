@@ -1,17 +1,19 @@
 """What all commands share: `name=value` arguments as lm-eval reads them, and how they end."""
 
 import argparse
+import atexit
 import json
 import os
 import shlex
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import pairwise
 from typing import Any
 
 from lm_eval._cli.utils import MergeDictAction
 
-from mdlm_lm_eval.options import OptionError
+from mdlm_lm_eval.options import OptionError, unknown_option
 
 _STOPPED, _PIPE_CLOSED = 130, 141  # as a shell counts SIGINT and SIGPIPE
 
@@ -52,6 +54,16 @@ def lm_eval_command(flags: Mapping[str, Any]) -> str:
     return shlex.join(words)
 
 
+def refuse_rest(words: Sequence[str], known: Iterable[str], what: str = "option") -> None:
+    """Raises OptionError for the first of the words that a parser knows nothing of, and names the nearest option."""
+    if words and not words[0].startswith("-"):
+        raise OptionError(f"unexpected word {words[0]!r}")
+    if words:
+        name, _, value = words[0].lstrip("-").partition("=")
+        following = [word for word in words[1:2] if not word.startswith("--")]
+        raise unknown_option(what, name, value or "".join(following), known)
+
+
 @contextmanager
 def ending_well(command: str, *, after_stop: str) -> Iterator[None]:
     """The whole of a command: an OptionError is one sentence and the exit code 2, Ctrl-C says `after_stop`."""
@@ -73,6 +85,18 @@ def ending_well(command: str, *, after_stop: str) -> Iterator[None]:
     except KeyboardInterrupt:
         sys.stderr.write(f"\n{command}: stopped; {after_stop}\n")
         sys.exit(_STOPPED)
+
+
+def say_at_the_end(lines: Mapping[str, str]) -> None:
+    """Prints these behind all that the `lm_eval` command says, with the command that shows the scores; else nothing."""
+    spec = getattr(sys.modules["__main__"], "__spec__", None)
+    if "lm_eval.__main__" not in {*sys.modules, getattr(spec, "name", None)}:
+        return
+    words = [part for word in sys.argv for part in word.split("=", 1)]
+    folder = next((folder for flag, folder in pairwise(words) if flag in ("--output_path", "-o")), None)
+    lines = {**lines, "scores": f"mdlm-leaderboard show {shlex.quote(folder)}" if folder else ""}
+    text = "\n".join(f"mdlm: {name:<9} {line}" for name, line in lines.items() if line)
+    atexit.register(print, text, file=sys.stderr)
 
 
 def show_option_errors_alone() -> None:

@@ -24,7 +24,7 @@ from transformers import BitsAndBytesConfig, PreTrainedModel
 
 from mdlm_lm_eval import families
 from mdlm_lm_eval.batching import Batches
-from mdlm_lm_eval.command_line import show_option_errors_alone
+from mdlm_lm_eval.command_line import say_at_the_end, show_option_errors_alone
 from mdlm_lm_eval.decoding import decode_canvases
 from mdlm_lm_eval.decoding.canvas import Canvas, build_canvas, build_infill_canvas, seed_of
 from mdlm_lm_eval.decoding.completion import Completion, Cost
@@ -45,7 +45,7 @@ from mdlm_lm_eval.model.denoiser import Denoiser, NonFiniteLogitsError
 from mdlm_lm_eval.model.text import Ending, closing_ids, encode_infill, encode_without_masks
 from mdlm_lm_eval.options import DecodingOptions, LikelihoodOptions, OptionError, parse_flag, shown
 from mdlm_lm_eval.presets import mismatches
-from mdlm_lm_eval.record import Answer, RunRecord, fingerprint, provenance
+from mdlm_lm_eval.record import Answer, RunRecord, fingerprint, in_words, provenance
 from mdlm_lm_eval.request_cache import RequestCache, claim_cache
 from mdlm_lm_eval.resolve import Request, Settings, resolve
 
@@ -89,6 +89,7 @@ class MDLM(HFLM):
     """
 
     _model: Any  # set by HFLM
+    _has_chat_template = False
     peft: str | None
 
     def __init__(self, pretrained: str | PreTrainedModel | None = BUILT_IN, **arguments: Any) -> None:
@@ -289,7 +290,7 @@ class MDLM(HFLM):
 
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
         """One string a request. Raises OptionError for any request's options before the first forward pass."""
-        self._begin(requests)
+        self._warn_of_preset(requests)
         requests, answer_of = self._without_copies(requests)
         wanted = [self._request(instance.args[1]) for instance in requests]
         seeds = seeds_of(requests, [request.options.seed for request in wanted])
@@ -394,7 +395,8 @@ class MDLM(HFLM):
                 counts = cost.forward_passes, cost.steps, cost.tokens, each.n_written, n_answer
                 used = share * n_slots * n_passes, share * seconds, peak_memory
                 amounts: dict[str, float] = dict(zip(_AMOUNTS, (*counts, *used), strict=True))
-                answers[n] = Answer(generations[n].ending.text(ids), ids, amounts, each.trace)
+                string, ending = generations[n].ending.of(ids)
+                answers[n] = Answer(string, ids, amounts, ending, each.trace)
             done.clear()
             keep(answers)
 
@@ -423,7 +425,7 @@ class MDLM(HFLM):
 
     def _count(self, generation: Generation, answer: Answer) -> None:
         canvas, options, name = generation.canvas, generation.request.options, generation.instance.task_name
-        length = generation.request.attention.block_length  # of a block-causal model
+        length = None if options.mode == "ar" else generation.request.attention.block_length  # of a block-causal model
         asked, blocks = len(canvas.slots), {}
         if length is not None:
             asked = options.n_masks if isinstance(options.n_masks, int) else canvas.n_returned
@@ -434,6 +436,7 @@ class MDLM(HFLM):
         record = self.record.task(name)
         record.add(truncated=generation.truncated, prompt_tokens=canvas.prompt_length, **values)
         record.cost.add(**answer.cost)
+        record.endings.update({answer.ending: 1, "empty": not answer.string.strip()})
         if answer.trace:
             record.trace(generation.instance.doc_id, answer, self.tokenizer)
 
@@ -497,7 +500,7 @@ class MDLM(HFLM):
         disable_tqdm: bool,
     ) -> list[Any]:
         """Scores the windows of requests, longest first and those with the same context together."""
-        self._begin(requests)
+        self._warn_of_preset(requests)
         families.family_of(self._config).refuse("likelihood", options.likelihood)
         requests, answer_of = self._without_copies(requests)
         seeds = seeds_of(requests, [options.seed] * len(requests))
@@ -609,11 +612,8 @@ class MDLM(HFLM):
         self.request_cache = RequestCache()
         self.record = RunRecord()
         self.records = [self.record]  # of all processes
-        self._is_reported = False  # whether results hold what was recorded
 
-    def _begin(self, requests: Sequence[Instance] = ()) -> None:
-        if self._is_reported:
-            self.start_record()
+    def _warn_of_preset(self, requests: Sequence[Instance]) -> None:
         if requests and self.rank == 0:
             names = sorted({str(instance.task_name) for instance in requests})
             for sentence in mismatches(self.settings.model.preset, self._family.name, names):
@@ -635,14 +635,21 @@ class MDLM(HFLM):
 
         Requests that come after it are those of another evaluation, and begin a record of their own.
         """
-        self._is_reported = True
-        return super().get_model_info() | {"mdlm": provenance(self)}
+        facts = provenance(self)
+        say_at_the_end(in_words(facts, self._has_chat_template))
+        self.start_record()
+        return super().get_model_info() | {"mdlm": facts}
+
+    def chat_template(self, chat_template: bool | str = False) -> str | None:
+        """The tokenizer's template, which lm-eval asks for where it applies it."""
+        self._has_chat_template = bool(chat_template)
+        template: str | None = super().chat_template(chat_template)
+        return template
 
     def set_cache_hook(self, cache_hook: CacheHook) -> None:
         """Refuses, with an OptionError, a request cache that another model or other options filled."""
         if cache_hook.dbdict is not None:
             claim_cache(cache_hook.dbdict, fingerprint(self), path=cache_hook.dbdict.filename)
-        self._begin()
         self.request_cache = RequestCache(cache_hook.dbdict)
         self.record = self.request_cache.resume() or self.record
         self.records = [self.record]

@@ -9,7 +9,7 @@ heavy is imported, so that every command parses its arguments at once.
 
 import difflib
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields, replace
 from importlib import import_module
 from types import NoneType
@@ -408,13 +408,11 @@ def parse_whole(name: str, value: object, *, least: int = 0, most: int | None = 
     return int(number)
 
 
-def unknown_option(
-    what: str, name: object, value: object, known: Iterable[str], *, listed: Collection[str] = ()
-) -> OptionError:
-    """The error about a name that is no option: the nearest that is, or all `listed` ones where none is near."""
+def unknown_option(what: str, name: object, value: object, known: Iterable[str]) -> OptionError:
+    """The error about a name that is no option: the nearest that is."""
     names = sorted(known)
-    hint = did_you_mean(str(name), names) or f"the options are {', '.join(sorted(listed) or names)}"
-    return OptionError(f"unknown {what} {shown(name)}={shown(value)}; {hint}")
+    hint = did_you_mean(str(name), names) or f"nearest is {difflib.get_close_matches(str(name), names, cutoff=0)[0]}"
+    return OptionError(f"unknown {what} {shown(name)}" + (f"={shown(value)}" if value != "" else "") + f"; {hint}")
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str | None:

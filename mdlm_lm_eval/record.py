@@ -16,9 +16,11 @@ from transformers import PreTrainedTokenizerBase
 from mdlm_lm_eval import __version__, families
 from mdlm_lm_eval.decoding.completion import Filled
 from mdlm_lm_eval.model.devices import device_name
+from mdlm_lm_eval.model.text import ENDINGS
 from mdlm_lm_eval.options import DecodingOptions, LikelihoodOptions
 from mdlm_lm_eval.presets import mismatches
 from mdlm_lm_eval.resolve import SAMPLING_NAMES
+from mdlm_lm_eval.results.in_words import audit_in_words, cost_in_words, settings_in_words
 from mdlm_lm_eval.results.names import adapter_name, model_name
 from mdlm_lm_eval.results.suite import suite_info
 
@@ -80,6 +82,7 @@ class Answer(NamedTuple):
     string: str
     token_ids: Sequence[int]
     cost: dict[str, float]
+    ending: str = ""
     trace: Sequence[Filled] = ()
 
 
@@ -90,6 +93,7 @@ class TaskRecord:
     ranges: the smallest and the largest of each effective number.
     audited: document, exact answer and first differing token of the requests that were decoded exactly as well; the
         latter two are None where the strings agree.
+    endings: how many answers each of `ENDINGS` has, and how many are empty, whatever ended them.
     traces: of each answer decoded with `trace`: its document, its text, and for each token where it ends in the text
         and what `Filled` has, one string a column with blanks between the numbers.
     """
@@ -101,6 +105,7 @@ class TaskRecord:
     cost: Cost = field(default_factory=Cost)
     audited: list[tuple[int | None, str | None, int | None]] = field(default_factory=list)
     exact_cost: Cost = field(default_factory=Cost)
+    endings: Counter[str] = field(default_factory=Counter)
     traces: list[dict[str, Any]] = field(default_factory=list)
 
     def add(self, *, truncated: int, **values: int) -> None:
@@ -141,6 +146,7 @@ class TaskRecord:
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.cost.merge(other.cost)
         self.exact_cost.merge(other.exact_cost)
+        self.endings.update(other.endings)
         self._widen(other.ranges)
 
     def as_dict(self) -> dict[str, Any]:
@@ -152,6 +158,8 @@ class TaskRecord:
             "truncated_tokens": self.truncated_tokens,
             "cost": self.cost.as_dict(),
         }
+        if self.endings:
+            facts["endings"] = {name: int(self.endings[name]) for name in ("empty", *ENDINGS)}
         if self.traces:
             facts["trace"] = sorted(self.traces, key=lambda one: -1 if one["doc_id"] is None else one["doc_id"])
         return facts | ({"audit": self._audit()} if self.audited else {})
@@ -244,6 +252,17 @@ def provenance(lm: "MDLM") -> dict[str, Any]:
             {"request_type": kind, "options": asdict(options), "tasks": sorted(names)}
             for (kind, options), names in sorted(run.settings.items(), key=repr)
         ],
+    }
+
+
+def in_words(facts: Mapping[str, Any], has_chat_template: bool) -> dict[str, str]:
+    """Settings in effect, speed and audit of a run, from its `provenance`."""
+    tasks = facts["tasks"].values()
+    caches = {one["options"]["cache"] for one in facts["settings"] if one["request_type"] == "generate_until"}
+    return {
+        "settings": ", ".join(settings_in_words(tasks, " and ".join(sorted(caches)), has_chat_template)),
+        "speed": cost_in_words([{**task["cost"], "requests": task["requests"]} for task in tasks]),
+        "audit": audit_in_words([task.get("audit", {}) for task in tasks]),
     }
 
 

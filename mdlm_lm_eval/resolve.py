@@ -109,7 +109,8 @@ class Settings:
         none. Raises OptionError for an unknown key or a value that cannot be used.
         """
         given = _our_names(gen_kwargs, _REQUEST_NAMES)
-        _refuse_unknown("generation option", given, DECODING_NAMES | _REQUEST_NAMES)
+        for name in sorted(given.keys() - (known := DECODING_NAMES | _REQUEST_NAMES)):
+            raise unknown_option("generation option", name, given[name], known)
         changes = {name: given[name] for name in given.keys() & DECODING_NAMES - {*SAMPLING_NAMES, "max_gen_toks"}}
         changes = parsed(DecodingOptions, changes) | _sampling(given, self.explicit)
         lengths = {
@@ -139,15 +140,16 @@ def resolve(
 ) -> Settings:
     """Merges model arguments with a preset and what a `family` of models publishes (its `decoding_defaults`).
 
-    Raises OptionError for names that are unknown, all of them at once, each with the nearest known one, and for values
-    and combinations of our options that cannot be used. HFLM and transformers check their own.
+    Raises OptionError for an unknown name, with the nearest known one, and for values and combinations of our options
+    that cannot be used. HFLM and transformers check their own.
     """
     given = _our_names(arguments)
     for name in sorted(_REFUSED.keys() & given.keys()):
         if given[name] not in (None, False):
             raise OptionError(f"{name} does not work with --model mdlm: {_REFUSED[name]}")
     quantisation = {name for name in given if name.startswith(_BITSANDBYTES)}
-    _refuse_unknown("model argument", given, OWN_NAMES | LOADING_NAMES | quantisation | _REFUSED.keys())
+    for name in sorted(given.keys() - (known := OWN_NAMES | LOADING_NAMES | quantisation | _REFUSED.keys())):
+        raise unknown_option("model argument", name, given[name], known)
     model = ModelOptions().override({name: given[name] for name in given.keys() & MODEL_NAMES})
     preset: Layer = {}
     if model.preset is not None:
@@ -197,13 +199,6 @@ def _our_names(given: Mapping[str, Any], kept: Collection[str] = ()) -> dict[str
             )
         found[name] = value
     return found
-
-
-def _refuse_unknown(what: str, given: Mapping[str, Any], known: Collection[str]) -> None:
-    listed = DECODING_NAMES if what == "generation option" else OWN_NAMES
-    unknown = [unknown_option(what, name, given[name], known, listed=listed) for name in given if name not in known]
-    if unknown:
-        raise OptionError(" ".join(map(str, unknown)))
 
 
 def _sampling(given: Mapping[str, Any], explicit: Collection[str]) -> dict[str, Any]:

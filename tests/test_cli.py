@@ -1,6 +1,7 @@
 """The command line: results file, error messages, two processes."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from mdlm_leaderboard.__main__ import main as leaderboard
 from tests.commands import ENVIRONMENT, LM_EVAL
 
 
@@ -37,7 +39,19 @@ def one_process(checkpoint: Path, task_folder: Path, tmp_path_factory: pytest.Te
         tasks="tiny_generate,tiny_choice,tiny_sampled",
     )
     assert done.returncode == 0, done.stderr[-2000:]
+    (out / "stderr").write_text(done.stderr)
     return out
+
+
+def test_a_run_ends_with_what_was_in_effect_and_how_to_see_the_scores(one_process: Path) -> None:
+    settings, speed, scores = (one_process / "stderr").read_text().splitlines()[-3:]
+    assert settings == "mdlm: settings  masks 6, steps 4 to 6, cache auto, no chat template"
+    assert re.fullmatch(
+        r"mdlm: speed     \d\.\d\d tokens per forward pass, \S+ s per question, \S+ GiB, \d+% of batch slots busy",
+        speed,
+    )
+    assert scores == f"mdlm: scores    mdlm-leaderboard show {one_process}"
+    assert leaderboard(["show", str(one_process)]) == 0
 
 
 def test_results_file_names_the_settings(one_process: Path) -> None:

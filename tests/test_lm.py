@@ -159,6 +159,25 @@ def test_a_prompt_ends_without_the_tokenizers_closing_token() -> None:
     assert lm.tok_encode("ab") == [0, *tokenizer.encode("ab", add_special_tokens=False)]
 
 
+def test_results_count_what_became_of_answers(lm: MDLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    lm.start_record()
+    free = lm.generate_until([generation(f"text {n}", max_gen_toks=12) for n in range(6)], disable_tqdm=True)
+    ends = [min(string) for string in free]
+    requests = [generation(f"text {n}", "stop", max_gen_toks=12, until=[ends[n]]) for n in range(3)]
+    requests += [generation("text 3", "stop", max_gen_toks=12, until=[free[3][0]])]
+    lm.generate_until(requests, disable_tqdm=True)
+    monkeypatch.setattr(lm, "end_of_turn_ids", frozenset(range(3, 259)))  # any token is the end of a turn
+    lm.generate_until([generation("text", "end", max_gen_toks=12)], disable_tqdm=True)
+    tasks = lm.get_model_info()["mdlm"]["tasks"]
+    endings = {name: {how: n for how, n in facts["endings"].items() if n} for name, facts in tasks.items()}
+    n_empty = sum(free[n].startswith(ends[n]) for n in range(3)) + 1
+    assert endings == {
+        "task": {"cut": 6},
+        "stop": {"ended_by_stop": 4, "empty": n_empty},
+        "end": {"ended_by_eos": 1, "empty": 1},
+    }
+
+
 def test_infill_fills_each_marker(lm: MDLM) -> None:
     request = generation("one <|mask|> two <|mask|>. three", task="infill", infill=True)
     (string,) = lm.generate_until([request], disable_tqdm=True)
@@ -195,8 +214,8 @@ def test_ending(text: str, until: tuple[str, ...], think_end: str | None, expect
     tokenizer = tiny_tokenizer()
     ending = Ending(tokenizer, {1}, until, think_end)
     ids = tokenizer.encode(text)
-    assert ending.text(ids) == expected
-    assert ending.text([*ids, 1, *tokenizer.encode("after the end")]) == expected
+    assert ending.of(ids)[0] == expected
+    assert ending.of([*ids, 1, *tokenizer.encode("after the end")])[0] == expected
 
 
 def test_ending_is_decided_only_when_nothing_can_change_it() -> None:
@@ -232,7 +251,7 @@ def test_integer_think_end_token() -> None:
     (marker,) = tokenizer.encode("|")
     ending = Ending(tokenizer, {1}, ("!",), marker)
     for thought in ("thought!", "thought! | and another"):
-        assert ending.text(tokenizer.encode(f"{thought} | answer! more")) == "answer"
+        assert ending.of(tokenizer.encode(f"{thought} | answer! more"))[0] == "answer"
 
 
 # Likelihood
@@ -350,6 +369,7 @@ def test_a_run_records_what_its_scores_depend_on(checkpoint: Path, task_folder: 
         "prompt_tokens": 0,
         "truncated_prompts": 0,
         "truncated_tokens": 0,
+        "endings": {"empty": 0, "ended_by_eos": 0, "ended_by_stop": 0, "cut": 5},
     }
     assert info["tasks"]["tiny_choice"]["masks"] == [6, 6]
     assert 0 < info["forward_passes"] - 3 * 3 < 10 * 12  # batches of two

@@ -126,6 +126,8 @@ def test_bad_settings_are_refused_before_anything_loads(settings: dict[str, Any]
         (["--config=e99"], "--config e99: must name a file, or one of e01_position, e02"),
         (["--config=e0"], "--config e0: must name a file, or one of e01_position, e02"),
         (["--tasks=mdlm_context", "--n_mask", "1,2"], "unknown option n_mask=1,2; did you mean n_masks?"),
+        (["--n_mask", "--limit", "5"], "unknown option n_mask; did you mean n_masks?"),
+        (["--tasks=mdlm_context", "--log_samples", "true"], "unexpected word 'true'"),
     ],
 )
 def test_bad_command_lines(words: list[str], message: str) -> None:

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import yaml
 
 from mdlm_finetune.objectives import objective_class, objective_names
+from mdlm_lm_eval.command_line import refuse_rest
 from mdlm_lm_eval.default_model import BUILT_IN
-from mdlm_lm_eval.options import OptionError, unknown_option
+from mdlm_lm_eval.options import OptionError
 
 if TYPE_CHECKING:
     from transformers import TrainingArguments
@@ -135,10 +136,7 @@ def read_arguments(words: Sequence[str]) -> Run:
     parser.add_argument("--help-all", action="help")
     parser.add_argument("--config")
     found, unknown = parser.parse_known_args([*_flags(in_file), *words])
-    if unknown:
-        name, _, value = unknown[0].removeprefix("--").partition("=")
-        listed = [each.name for each in fields(Recipe)]
-        raise unknown_option("key", name, value or " ".join(unknown[1:2]), vars(found), listed=listed)
+    refuse_rest(unknown, vars(found), "key")
     defaults = vars(parser.parse_known_args(["--output_dir="])[0])
     changed = {name: value for name, value in vars(found).items() if value != defaults[name]}
     for name in changed.keys() & _REFUSED.keys():

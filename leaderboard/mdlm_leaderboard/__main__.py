@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from mdlm_lm_eval import __version__
-from mdlm_lm_eval.command_line import ending_well
+from mdlm_lm_eval.command_line import ending_well, refuse_rest
 
 _COMMAND = "mdlm-leaderboard"
 _EXAMPLE = """examples:
@@ -21,7 +21,8 @@ _EXAMPLE = """examples:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command and returns its exit status."""
     with ending_well(_COMMAND, after_stop="what was there before is as it was"):
-        options = _parser().parse_args(arguments)
+        options, rest = _parser().parse_known_args(arguments)
+        refuse_rest(rest, vars(options).keys() - {"run"})
         # Each command imports what it needs where it needs it: `--help` needs none of it.
         from mdlm_lm_eval.results.files import UnusableFile
 
@@ -52,7 +53,7 @@ def _parser() -> argparse.ArgumentParser:
     build.add_argument("--readme_figures", type=Path, help="folder for a copy of the figure of masks (*.svg)")
     build.add_argument("--strict", action="store_true", help="exit with 1 where any file or score is not used")
     show = command(_show, "one result in five lines: score, settings in effect, speed, audit, file")
-    show.add_argument("file", type=Path, metavar="FILE", help="an lm-eval result file")
+    show.add_argument("file", type=Path, metavar="PATH", help="an lm-eval result file, or a folder: its newest one")
     by_question = "With the files of lm_eval's --log_samples beside the results, questions are compared one by one."
     compare = command(_compare, "the difference between two result files, with its 95%% interval", by_question)
     compare.add_argument("first", type=Path, metavar="A", help="an lm-eval result file")

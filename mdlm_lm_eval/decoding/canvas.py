@@ -113,15 +113,14 @@ def build_infill_canvas(
     *,
     mask_token_id: int,
     max_length: int,
-    request_gen_toks: int | None = None,
     filler_ids: Sequence[int] = (),
     seed: int = 0,
     attention: AttentionPattern = FULL_ATTENTION,
 ) -> tuple[Canvas, int]:
     """A canvas with one mask between every two segments of text, and how many tokens were cut off on the left.
 
-    Fillers follow the text, then the masks of an explicit `n_masks`. What filled the slots in the text is returned:
-    `request_gen_toks` has no say. Raises OptionError if there is no slot, or one would be cut off.
+    Fillers follow the text, then the masks of an explicit `n_masks`. What filled the slots in the text is returned.
+    Raises OptionError if there is no slot, or one would be cut off.
     """
     if len(segments) < 2:
         raise OptionError(

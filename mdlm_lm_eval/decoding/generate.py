@@ -72,4 +72,4 @@ def decode(
     if tokenizer is None:
         return [completion.token_ids for completion in completions]
     ending = Ending(tokenizer, frozenset(stop_ids) | frozenset(end_of_turn), until=(), think_end_token=None)
-    return [ending.text(completion.token_ids) for completion in completions]
+    return [ending.of(completion.token_ids)[0] for completion in completions]

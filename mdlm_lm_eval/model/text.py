@@ -13,6 +13,8 @@ SLOT_MARKER = "<|mask|>"
 _LONG_SLOT = re.compile(r"<\|mask(?::(\d+)| like (.+?))\|>", re.DOTALL)
 # What a decoder writes for the first bytes of a character whose other bytes are still to come.
 _INCOMPLETE_CHARACTER = "\ufffd"
+# What ended an answer; `cut`: nothing did before its last token.
+ENDINGS = ("ended_by_eos", "ended_by_stop", "cut")
 
 
 def closing_ids(tokenizer: PreTrainedTokenizerBase) -> list[int]:
@@ -88,13 +90,19 @@ class Ending:
     until: tuple[str, ...]
     think_end_token: str | int | None
 
-    def text(self, token_ids: list[int]) -> str:
-        """The text that is returned for a completely decoded canvas."""
+    def of(self, token_ids: list[int]) -> tuple[str, str]:
+        """The text that is returned for a completely decoded canvas, and which of `ENDINGS` it has."""
         ids = list(takewhile(lambda id: id not in self.end_ids, token_ids))
-        if isinstance(self.think_end_token, int) and self.think_end_token in ids:
-            last = len(ids) - ids[::-1].index(self.think_end_token)
-            return self._cut(self.tokenizer.decode(ids[last:], skip_special_tokens=True).lstrip())
-        return self._cut(self.tokenizer.decode(ids, skip_special_tokens=True))
+        ending = "ended_by_eos" if len(ids) < len(token_ids) else "cut"
+        think_end = self.think_end_token
+        if isinstance(think_end, int) and think_end in ids:
+            ids = ids[len(ids) - ids[::-1].index(think_end) :]
+            text = self.tokenizer.decode(ids, skip_special_tokens=True).lstrip()
+        else:
+            text = self.tokenizer.decode(ids, skip_special_tokens=True)
+        text = postprocess_generated_text(text, None, think_end if isinstance(think_end, str) else None)
+        stopped = postprocess_generated_text(text, list(self.until), None)
+        return stopped, ending if stopped == text else "ended_by_stop"
 
     def is_decided(self, token_ids: list[int]) -> bool:
         """Whether no token after these, unmasked from the left without a gap, can change the returned text.
@@ -107,10 +115,6 @@ class Ending:
             return False
         text = self.tokenizer.decode(token_ids, skip_special_tokens=True)
         return _is_cut(text.rstrip(_INCOMPLETE_CHARACTER), self.until)
-
-    def _cut(self, text: str) -> str:
-        think_end = self.think_end_token if isinstance(self.think_end_token, str) else None
-        return postprocess_generated_text(text, list(self.until), think_end)
 
 
 def _is_cut(text: str, until: Sequence[str]) -> bool:

@@ -21,8 +21,8 @@ import yaml
 from lm_eval._cli.utils import handle_cli_value_string
 
 from mdlm_lm_eval import __version__
-from mdlm_lm_eval.command_line import NamedValues, ending_well
-from mdlm_lm_eval.options import OptionError, about, unknown_option
+from mdlm_lm_eval.command_line import NamedValues, ending_well, refuse_rest
+from mdlm_lm_eval.options import OptionError, about
 from mdlm_lm_eval.presets import run_of
 from mdlm_lm_eval.sweep.plan import OPTIONS, Sweep, plan
 
@@ -100,10 +100,7 @@ def settings_of(words: Sequence[str]) -> dict[str, Any]:
     """
     parser = _parser()
     known, rest = parser.parse_known_args(words)
-    if rest:
-        name, _, value = rest[0].removeprefix("--").partition("=")
-        names = [action.dest for action in parser._actions]
-        raise unknown_option("option", name, value or " ".join(rest[1:2]), names)
+    refuse_rest(rest, [action.dest for action in parser._actions])
     given = vars(known)
     settings = yaml.safe_load(_file(given.pop("config")).read_text(encoding="utf-8")) if "config" in given else {}
     if "metadata" in given:

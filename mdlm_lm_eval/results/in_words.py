@@ -1,0 +1,34 @@
+"""What a result says about its run, in words: for the end of a run and for `mdlm-leaderboard show`."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+_RANGES = {"masks": "asked_masks", "steps": "steps", "block": "block_length"}
+
+
+def settings_in_words(effective: Sequence[Mapping[str, Any]], cache: str | None, has_chat_template: bool) -> list[str]:
+    """Masks, steps and block in effect, from the ranges that tasks recorded, the cache and the template."""
+    words = []
+    for name, recorded in _RANGES.items():
+        bounds = [bound for of_task in effective for bound in of_task.get(recorded, ())]
+        words += [f"{name} {' to '.join(map(str, sorted({min(bounds), max(bounds)})))}"] if bounds else []
+    words += [f"cache {cache}"] if cache else []
+    return [*words, "chat template" if has_chat_template else "no chat template"]
+
+
+def cost_in_words(costs: Sequence[Mapping[str, float]]) -> str:
+    """Tokens per forward pass, seconds per question, peak memory and occupancy, of tasks' costs with `requests`."""
+    names = ("forward_passes", "requests", "answer_tokens", "seconds", "slot_passes")
+    passes, requests, tokens, seconds, slots = (sum(cost.get(name, 0) for cost in costs) for name in names)
+    memory = max((cost.get("peak_memory_bytes", 0) for cost in costs), default=0)
+    words = [f"{tokens / passes:.2f} tokens per forward pass"] if passes and tokens else []
+    words += [f"{seconds / requests:.3g} s per question"] if requests else []
+    words += [f"{memory / 2**30:.2f} GiB"] if memory else []
+    words += [f"{passes / slots:.0%} of batch slots busy"] if slots else []
+    return ", ".join(words)
+
+
+def audit_in_words(audits: Sequence[Mapping[str, Any]], how: str = "without the cache") -> str:
+    """How many answers are as they are decoded exactly."""
+    same, requests = (sum(audit.get(name, 0) for audit in audits) for name in ("same_strings", "requests"))
+    return f"{same} of {requests} answers are the same {how}" if requests else ""
