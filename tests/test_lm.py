@@ -372,7 +372,7 @@ def test_a_run_records_what_its_scores_depend_on(checkpoint: Path, task_folder: 
         "endings": {"empty": 0, "ended_by_eos": 0, "ended_by_stop": 0, "cut": 5},
     }
     assert info["tasks"]["tiny_choice"]["masks"] == [6, 6]
-    assert 0 < info["forward_passes"] - 3 * 3 < 10 * 12  # batches of two
+    assert info["forward_passes"] > 3 * 3  # in batches of two, and those of the choices
 
 
 def test_the_token_that_ends_an_answer_is_no_part_of_it(lm: MDLM, monkeypatch: pytest.MonkeyPatch) -> None:
