@@ -16,7 +16,7 @@ import pytest
 import yaml
 from lm_eval.api.instance import Instance
 from lm_eval.tasks import TaskManager
-from mdlm_lm_eval.tasks import generate
+from mdlm_lm_eval.tasks import generate, questions
 
 from mdlm_lm_eval.lm import MDLM
 
@@ -333,6 +333,32 @@ def test_humaneval_is_asked_with_the_suffix_in_place(tmp_path: Path, monkeypatch
         assert loaded.process_results(doc, ["    c = a - b"]) == {"pass@1": 0}
     fixed = humaneval_task(tmp_path, infill_masks=16)
     assert all(doc["text"].count("<|mask:16|>") == 1 for doc in fixed.eval_docs)
+
+
+def test_sheets_have_one_answered_question_and_others_of_its_rule() -> None:
+    sheets = documents("mdlm_sheet")
+    assert Counter(sheet["rule"] for sheet in sheets) == dict.fromkeys(questions.WRONG_CATEGORIES, 12)
+    asked = []
+    for sheet in sheets:
+        (_, first), *others = (part.split("\nAnswer:[") for part in sheet["prompt"].split("\n\n"))
+        assert first[0] in "ABC"
+        assert [ending for _, ending in others] == ["<|mask|>]."] * 16
+        asked += [(sheet["rule"], options) for options, _ in others]
+        if sheet["rule"] in questions.load_words() and sheet["rule"] != "capitalised":
+            words = {word.lower() for word in questions.load_words()[sheet["rule"]]}
+            parts = [options.removeprefix("Options: ").split(", ") for options, _ in others]
+            chosen = [options["ABC".index(letter)] for options, letter in zip(parts, sheet["answer"], strict=True)]
+            assert all(option[len("(A) ") :].lower() in words for option in chosen)
+    assert len(set(asked)) == len(asked) == 96 * 16
+
+
+@pytest.mark.parametrize(
+    ("answer", "scores"),
+    [("ABCABCABCABCABCA", (1, 1)), ("BBCABCABCABCABCA", (15 / 16, 0)), ("ABCA", (4 / 16, 0)), ("", (0, 0))],
+)
+def test_sheets_are_graded_by_letter_and_as_a_whole(answer: str, scores: tuple[float, float]) -> None:
+    graded = task("mdlm_sheet").process_results({"answer": "ABCABCABCABCABCA"}, [answer])
+    assert (graded["acc"], graded["exact_match"]) == scores
 
 
 def test_generated_files_are_those_of_the_generator() -> None:
