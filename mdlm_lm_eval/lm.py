@@ -412,14 +412,15 @@ class MDLM(HFLM):
                 return
             for at, canvas in enumerate(canvases):
                 if self.denoiser.read and first.request.infill:
-                    finished(at, fill_by_reads(self.denoiser, canvas, options, self.batches.size, index=at))
-                    continue
-                prompt, how = list(canvas.token_ids[: canvas.prompt_length]), {"n_tokens": canvas.n_returned}
-                how |= {"end_ids": sorted(ends), "pad_token_id": self.tokenizer.pad_token_id, "seed": canvas.seed}
-                ids, n_passes, n_written = generate(self.model, prompt, options, **how)
-                self.denoiser.forward_passes += n_passes
-                advance(n_passes)
-                finished(at, Completion(ids, Cost(forward_passes=n_passes, steps=n_passes), n_written))
+                    completion = fill_by_reads(self.denoiser, canvas, options, self.batches.size, index=at)
+                else:
+                    prompt, how = list(canvas.token_ids[: canvas.prompt_length]), {"n_tokens": canvas.n_returned}
+                    how |= {"end_ids": sorted(ends), "pad_token_id": self.tokenizer.pad_token_id, "seed": canvas.seed}
+                    ids, n_passes, n_written = generate(self.model, prompt, options, **how)
+                    self.denoiser.forward_passes += n_passes
+                    completion = Completion(ids, Cost(forward_passes=n_passes, steps=n_passes), n_written)
+                advance(completion.cost.steps)
+                finished(at, completion)
 
     def _rows_that_fit(self, longest: Generation) -> int:
         """The most slots for canvases up to this one."""
