@@ -35,6 +35,7 @@ from mdlm_lm_eval.families import context_length
 from mdlm_lm_eval.likelihood import (
     LikelihoodRequest,
     answer_length,
+    fill_by_reads,
     most_rows,
     rolling_windows,
     score,
@@ -146,7 +147,8 @@ class MDLM(HFLM):
         if settings.model.compile:
             families.compile_layers(self.model)
         pad, mask = self.tokenizer.pad_token_id, self.mask_token_id
-        facts: dict[str, Any] = {"shift": shift, "attention": settings.attention, "edits": family.edits}
+        facts: dict[str, Any] = {"shift": shift, "attention": settings.attention}
+        facts |= {"edits": family.edits, "read": family.read}
         self.denoiser = Denoiser(self.model, mask_token_id=mask, pad_token_id=pad, **facts)
         # Encoders have no generation config.
         generation_eos = self.model.generation_config.eos_token_id if self.model.can_generate() else None
@@ -224,9 +226,9 @@ class MDLM(HFLM):
         self._requests: dict[str, Request] = {}
         self.start_record()
 
-    def _check(self, options: DecodingOptions, attention: Any) -> None:
+    def _check(self, options: DecodingOptions, attention: Any, *, in_slots: bool | None = None) -> None:
         """What the model cannot do. Raises OptionError."""
-        families.check_options(self._config, options)
+        families.check_options(self._config, options, in_slots=in_slots)
         check_decoding(options, attention, edits=self._family.edits)
 
     def _fit(self, options: DecodingOptions) -> None:
@@ -239,7 +241,7 @@ class MDLM(HFLM):
         key = json.dumps(gen_kwargs, default=str)
         if key not in self._requests:
             request = self.settings.request(gen_kwargs)
-            self._check(request.options, request.attention)
+            self._check(request.options, request.attention, in_slots=request.infill)
             if request.infill:
                 self._family.refuse("infill", "true")
             if request.ignored:
@@ -343,6 +345,8 @@ class MDLM(HFLM):
             build = build_infill_canvas
             encode = lambda piece, first: HFLM.tok_encode(self, piece, None if first else False)  # noqa: E731
             prompt = encode_infill(self.tokenizer, text, self.mask_token_id, encode)
+            if self._family.read:
+                options = replace(options, steps=1)  # of a read
         canvas, truncated = build(
             prompt or self.tok_encode(text),
             options,
@@ -409,12 +413,16 @@ class MDLM(HFLM):
                 decode_canvases(self.denoiser, canvases, options, batch_size=n_slots, **how)
                 return
             for at, canvas in enumerate(canvases):
-                prompt, how = list(canvas.token_ids[: canvas.prompt_length]), {"n_tokens": canvas.n_returned}
-                how |= {"end_ids": sorted(ends), "pad_token_id": self.tokenizer.pad_token_id, "seed": canvas.seed}
-                ids, n_passes, n_written = generate(self.model, prompt, options, **how)
-                self.denoiser.forward_passes += n_passes
-                advance(n_passes)
-                finished(at, Completion(ids, Cost(forward_passes=n_passes, steps=n_passes), n_written))
+                if self.denoiser.read and first.request.infill:
+                    completion = fill_by_reads(self.denoiser, canvas, options, self.batches.size, index=at)
+                else:
+                    prompt, how = list(canvas.token_ids[: canvas.prompt_length]), {"n_tokens": canvas.n_returned}
+                    how |= {"end_ids": sorted(ends), "pad_token_id": self.tokenizer.pad_token_id, "seed": canvas.seed}
+                    ids, n_passes, n_written = generate(self.model, prompt, options, **how)
+                    self.denoiser.forward_passes += n_passes
+                    completion = Completion(ids, Cost(forward_passes=n_passes, steps=n_passes), n_written)
+                advance(completion.cost.steps)
+                finished(at, completion)
 
     def _rows_that_fit(self, longest: Generation) -> int:
         """The most slots for canvases up to this one."""
@@ -521,12 +529,15 @@ class MDLM(HFLM):
             seconds, peak_memory = meter.read()
             self.record.forward_passes += self.denoiser.forward_passes - passes
             n_canvases = (self.denoiser.canvas_count - canvases) / len(chunk)
-            for w, instance, (log_likelihood, greedy) in zip(chunk, instances, scores, strict=True):
+            for w, instance, (log_likelihood, greedy, *errors) in zip(chunk, instances, scores, strict=True):
                 tokens = len(windows[w].continuation_ids)
                 masks = tokens if options.n_masks == "auto" else options.n_masks
                 self.record.add_setting(request_type, options, instance.task_name)
                 record = self.record.task(instance.task_name)
-                record.add(truncated=truncated[w], masks=masks, asked_masks=masks, continuation_tokens=tokens)
+                counts: dict[str, Any] = {"masks": masks, "asked_masks": masks, "continuation_tokens": tokens}
+                if errors and errors[0] is not None:
+                    counts["read_standard_error"] = errors[0]
+                record.add(truncated=truncated[w], **counts)
                 spent = {"canvases": n_canvases, "seconds": seconds / len(chunk), "peak_memory_bytes": peak_memory}
                 record.cost.add(**spent)
                 n = owners[w]

@@ -97,6 +97,7 @@ SCHEDULES = ("linear", "llada2", "dream", "cosine", "bd3lm", "maskgit_linear", "
 REMASKING = ("none", "wino", "remdm", "rcr")
 # How a model that is also causal decodes and scores.
 MODES = ("diffusion", "ar", "linear_spec")
+_NOISE_NUM = "draws of the random tokens in slots and choices, over which a read is the mean (DiffusionGemma)"
 # Of each of these, one option at most can be set.
 EXCLUSIVE_NAMES = (("mask_ratio", "n_masks"), ("steps_per_block", "steps"), PARALLEL_RULES)
 
@@ -180,6 +181,9 @@ class DecodingOptions(Options):
         above=0,
     )
     kl_history: int = option(2, "of kl_threshold: how many passes", least=1)
+    unmask_strategy: str = option(
+        "all", "of kl_threshold: fills all such masks, or the surest alone", choices=lambda: ("all", "max_conf")
+    )
     append_blocks: bool = option(
         False, "appends blocks to the canvas one by one, of which n_masks is the most, up to one with an end (iLLaDA)"
     )
@@ -225,6 +229,7 @@ class DecodingOptions(Options):
     )
     early_exit: bool = option(True, "drop a row from the batch once its answer is decided", silent=True)
     trace: bool = option(False, "record when each token was filled in, and how sure the model was", silent=True)
+    noise_num: int = option(8, _NOISE_NUM, least=1)
     seed: int = option(0, "random seed; default: lm_eval's --seed", least=0)
 
     def __post_init__(self) -> None:
@@ -255,7 +260,9 @@ class DecodingOptions(Options):
 class LikelihoodOptions(Options):
     """How log p(continuation | context) is estimated."""
 
-    likelihood: str = option("auto", "the estimator", choices=lambda: ("auto", "mc", "chain", "duel", "confidence"))
+    likelihood: str = option(
+        "auto", "the estimator", choices=lambda: ("auto", "mc", "chain", "duel", "confidence", "read")
+    )
     mode: str = option(
         "diffusion",
         "of a model that is causal too (Nemotron-Labs-Diffusion); ar and linear_spec: exact, left to right",
@@ -265,6 +272,7 @@ class LikelihoodOptions(Options):
         False, "puts one end-of-text token behind the continuation, which is not scored", llada="padd_eos"
     )
     mc_num: int = option(128, "Monte Carlo samples per request", least=1, llada="mc_num")
+    noise_num: int = option(8, _NOISE_NUM, least=1)
     n_masks: int | Auto = option(
         "auto", "the whole canvas after the context, continuation included; auto adds no masks", least=1
     )
@@ -288,6 +296,8 @@ class LikelihoodOptions(Options):
             raise without_duel(self.unmasking)
         if self.likelihood != "duel" and self.tokens_per_step != 1:
             raise OptionError(f"tokens_per_step={self.tokens_per_step} is an option of likelihood=duel alone")
+        if self.likelihood != "read" and self.noise_num != type(self).noise_num:
+            raise OptionError(f"noise_num={self.noise_num} is an option of likelihood=read alone")
 
 
 @dataclass(frozen=True)

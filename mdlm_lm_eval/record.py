@@ -90,7 +90,7 @@ class Answer(NamedTuple):
 class TaskRecord:
     """Numbers of one task's requests.
 
-    ranges: the smallest and the largest of each effective number.
+    ranges: the smallest and the largest of each effective number, and of the standard errors of reads.
     audited: document, exact answer and first differing token of the requests that were decoded exactly as well; the
         latter two are None where the strings agree.
     endings: how many answers each of `ENDINGS` has, and how many are empty, whatever ended them.
@@ -99,7 +99,7 @@ class TaskRecord:
     """
 
     requests: int = 0
-    ranges: dict[str, tuple[int, int]] = field(default_factory=dict)
+    ranges: dict[str, tuple[float, float]] = field(default_factory=dict)
     truncated_prompts: int = 0
     truncated_tokens: int = 0
     cost: Cost = field(default_factory=Cost)
@@ -108,7 +108,7 @@ class TaskRecord:
     endings: Counter[str] = field(default_factory=Counter)
     traces: list[dict[str, Any]] = field(default_factory=list)
 
-    def add(self, *, truncated: int, **values: int) -> None:
+    def add(self, *, truncated: int, **values: float) -> None:
         """Counts one request with its effective values and the number of prompt tokens that were cut off."""
         self.requests += 1
         self.truncated_prompts += truncated > 0
@@ -179,7 +179,7 @@ class TaskRecord:
             ],
         }
 
-    def _widen(self, ranges: Mapping[str, tuple[int, int]]) -> None:
+    def _widen(self, ranges: Mapping[str, tuple[float, float]]) -> None:
         for name, (smallest, largest) in ranges.items():
             low, high = self.ranges.get(name, (smallest, largest))
             self.ranges[name] = (min(low, smallest), max(high, largest))

@@ -156,13 +156,15 @@ def resolve(
         from mdlm_lm_eval.presets import load_preset
 
         preset = load_preset(model.preset)
+    published = family or {}
     layers = (
-        parsed(DecodingOptions, family or {}),
+        parsed(DecodingOptions, {name: published[name] for name in published.keys() & DECODING_NAMES}),
         parsed(DecodingOptions, {name: preset[name] for name in preset.keys() & DECODING_NAMES}),
         parsed(DecodingOptions, {name: given[name] for name in given.keys() & DECODING_NAMES}),
     )
     merged, attention = _merge(layers, attention_of)
-    scoring = {name: value for name, value in {**preset, **given}.items() if name in LIKELIHOOD_NAMES}
+    scored = {name: published[name] for name in published.keys() - DECODING_NAMES}
+    scoring = {name: value for name, value in {**scored, **preset, **given}.items() if name in LIKELIHOOD_NAMES}
     likelihood = parsed(LikelihoodOptions, scoring)
     explicit = frozenset(merged.keys() & {*layers[1], *layers[2]})
     cache = merged.get("cache", "auto")
@@ -179,8 +181,8 @@ def resolve(
         LikelihoodOptions(**{"seed": default_seed, **likelihood}),
         model,
         attention,
-        explicit | frozenset(likelihood),
-        frozenset(merged) - explicit,
+        explicit | (frozenset(likelihood) & {*preset, *given}),
+        (frozenset(merged) | scored.keys()) - explicit - given.keys(),
         {name: value for name, value in loading.items() if name not in _REFUSED},
         layers,
         attention_of,

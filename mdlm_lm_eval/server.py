@@ -225,7 +225,7 @@ class MDLMServer(LocalCompletionsAPI):
     def _effective(self, options: DecodingOptions | LikelihoodOptions) -> dict[str, Any]:
         """The options of a request as far as they are known."""
         if isinstance(options, LikelihoodOptions):
-            read = {"likelihood": "canvas read", "n_masks": options.n_masks, "mc_num": 1, "seed": options.seed}
+            read = {"likelihood": "read", "n_masks": options.n_masks, "noise_num": 1, "seed": options.seed}
             return dict.fromkeys(asdict(options), UNKNOWN) | read
         carried = {name: getattr(options, name) for name in REQUEST_OPTIONS}
         return dict.fromkeys(asdict(options), UNKNOWN) | self.known | carried | dict(self.dialect.fixed)

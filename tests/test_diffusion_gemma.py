@@ -1,10 +1,13 @@
 """DiffusionGemma: transformers' own generation behind lm-eval's requests."""
 
+from pathlib import Path
 from typing import Any
 
+import lm_eval
 import pytest
 import torch
 from lm_eval.api.instance import Instance
+from lm_eval.tasks import TaskManager
 from transformers import (
     DiffusionGemmaConfig,
     DiffusionGemmaForBlockDiffusion,
@@ -12,10 +15,11 @@ from transformers import (
     Gemma4VisionConfig,
 )
 
+from mdlm_lm_eval import tasks_path
 from mdlm_lm_eval.families import family_of, load_denoiser
 from mdlm_lm_eval.lm import MDLM
 from mdlm_lm_eval.options import DecodingOptions, OptionError
-from tests.conftest import tiny_tokenizer
+from tests.conftest import choice, tiny_tokenizer
 
 SHAPE = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 1, "num_key_value_heads": 1, "head_dim": 16}
 STEPS = 4
@@ -30,13 +34,14 @@ def gemma(tmp_path_factory: pytest.TempPathFactory) -> str:
         **experts,
         vocab_size=len(tiny_tokenizer()),
         intermediate_size=32,
-        max_position_embeddings=96,
+        max_position_embeddings=4096,
         layer_types=["full_attention"],
     )
     vision = Gemma4VisionConfig(**SHAPE, intermediate_size=16)
     torch.manual_seed(0)
     config = DiffusionGemmaConfig(text_config=text, vision_config=vision, canvas_length=8)
     model = DiffusionGemmaForBlockDiffusion(config)
+    model.model.decoder.embed_tokens.weight.data *= 30  # peaked enough for answers that noise does not change
     model.generation_config.max_denoising_steps = STEPS
     model.save_pretrained(folder)
     tiny_tokenizer().save_pretrained(folder)
@@ -45,7 +50,7 @@ def gemma(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(scope="module")
 def lm(gemma: str) -> MDLM:
-    return MDLM(gemma, device="cpu", batch_size=2)
+    return MDLM(gemma, device="cpu", batch_size=64)
 
 
 def generation(text: str, document: int = 0, **gen_kwargs: object) -> Instance:
@@ -81,15 +86,94 @@ def test_options_without_counterpart_are_refused(lm: MDLM, gemma: str, option: d
     sentence = f"{name}={value} does not work with the family diffusion_gemma.*steps_per_block and entropy_bound"
     with pytest.raises(OptionError, match=sentence):
         lm.generate_until([generation("a", **option)], disable_tqdm=True)
-    with pytest.raises(OptionError, match=sentence):
-        MDLM(gemma, device="cpu", **option)
+    if name != "n_masks":  # which requests with slots take
+        with pytest.raises(OptionError, match=sentence):
+            MDLM(gemma, device="cpu", **option)
 
 
-def test_it_has_no_likelihood_and_no_masks(lm: MDLM, gemma: str) -> None:
-    sentence = "does not work with the family diffusion_gemma"
-    with pytest.raises(OptionError, match=f"likelihood=auto {sentence}"):
-        lm.loglikelihood([Instance("loglikelihood", {}, ("a", "b"), 0)], disable_tqdm=True)
+def expected_log_probs(lm: MDLM, prompt: list[int], canvases: list[list[int]], slot: int) -> torch.Tensor:
+    """Log-probabilities [K, V] at one slot of K canvases, by transformers' own forward with a prompt for each."""
+    with torch.no_grad():
+        prompts, noisy = torch.tensor([prompt] * len(canvases)), torch.tensor(canvases)
+        return lm.model(input_ids=prompts, decoder_input_ids=noisy).logits[:, slot].log_softmax(-1)
+
+
+def test_a_read_is_the_mean_over_noise_within_its_standard_error(lm: MDLM) -> None:
+    """Against all canvases that there are, of one slot with a text behind it."""
+    lm.use_options({"noise_num": 400, "eos_after": True})
+    prompt, eos = lm.tok_encode("a context"), lm.tokenizer.eos_token_id
+    all_canvases = [[token, eos] for token in range(len(lm.tokenizer))]
+    expected = expected_log_probs(lm, prompt, all_canvases, 0)
+    answers = ["b", "c"]
+    pairs = [choice("a context", answer) for answer in answers]
+    scores = lm.loglikelihood(pairs, disable_tqdm=True)
+    (facts,) = lm.get_model_info()["mdlm"]["tasks"].values()
+    errors = []
+    for answer, (found, greedy) in zip(answers, scores, strict=True):
+        (token,) = lm.tok_encode(answer)
+        errors.append(float(expected[:, token].std()) / 400**0.5)
+        assert abs(found - float(expected[:, token].mean())) < 4 * errors[-1]
+        assert greedy == (int(expected.mean(0).argmax()) == token)
+    assert facts["read_standard_error"] == pytest.approx([min(errors), max(errors)], rel=0.2)
+    (setting,) = lm.get_model_info()["mdlm"]["settings"]
+    assert (setting["options"]["likelihood"], setting["options"]["noise_num"]) == ("read", 400)
+
+
+def test_choices_share_draws_whatever_the_batch(gemma: str) -> None:
+    found = []
+    for batch_size in (1, 3):
+        lm = MDLM(gemma, device="cpu", batch_size=batch_size, noise_num=4)
+        pairs = [choice("a context", answer) for answer in ("b", "c", "longer", "an")]
+        found += [lm.loglikelihood(pairs, disable_tqdm=True), lm.loglikelihood(pairs[2:], disable_tqdm=True)]
+        assert lm.denoiser.canvas_count == 3 * 4 + 2 * 4  # one for each length of answer
+    together, two, *others = [[score for score, _ in scores] for scores in found]
+    assert together[2:] == pytest.approx(two, abs=1e-4)
+    assert others == [pytest.approx(together, abs=1e-4), pytest.approx(two, abs=1e-4)]
+
+
+def test_slots_are_read_off_the_canvas_that_begins_with_them(lm: MDLM) -> None:
+    lm.use_options({"noise_num": 1024, "n_fillers": 2})
+    request = generation("some text<|mask|> and more", infill=True)
+    (found,) = lm.generate_until([request], disable_tqdm=True)
+    right, noise = lm.tok_encode(" and more", add_special_tokens=False), range(len(lm.tokenizer))
+    canvases = [[token, *right, *lm.tok_encode("..", add_special_tokens=False)] for token in noise]
+    of_noise = expected_log_probs(lm, lm.tok_encode("some text"), canvases, 0)
+    expected, (answer,) = of_noise.mean(0), lm.tok_encode(found)
+    assert expected.max() - expected[answer] < 4 * of_noise[:, answer].std() / 32 < (expected.max() - expected).median()
+    other = expected_log_probs(lm, lm.tok_encode("some text"), [[token, *right] for token in noise], 0).mean(0)
+    assert (expected - other).abs().max() > 0.1  # what stands behind a slot matters
+    (facts,) = lm.get_model_info()["mdlm"]["tasks"].values()
+    assert (facts["masks"], facts["steps"], facts["cost"]["forward_passes"]) == ([1, 1], [1, 1], 1024)
+
+
+def test_tasks_with_slots_and_choices_run_on_it(gemma: str, task_folder: Path) -> None:
+    manager = TaskManager(
+        include_path=[str(task_folder), *(str(tasks_path() / name) for name in ("slot", "locality"))],
+        include_defaults=False,
+    )
+    lm = MDLM(gemma, device="cpu", noise_num=2, n_masks=6)
+    tasks = ["tiny_choice", "mdlm_animal_largest_slot", "mdlm_animal_largest_left_pos0"]
+    results = lm_eval.simple_evaluate(lm, tasks=tasks, task_manager=manager, limit=1, bootstrap_iters=0)
+    assert results is not None
+    facts = results["config"]["mdlm"]["tasks"]
+    assert facts["tiny_choice"]["masks"] == [6, 6]  # the whole canvas
+    assert all(facts[name]["masks"] == [7, 7] for name in tasks[1:])  # the slot, and noise behind the text
+    assert facts[tasks[1]]["prompt_tokens"][0] > 2000
+
+
+def test_what_a_read_is_not(lm: MDLM, gemma: str, checkpoint: Path) -> None:
+    for options in ({"likelihood": "mc"}, {"cfg_scale": 1.0}, {"noise_num": 4, "likelihood": "chain"}):
+        with pytest.raises(OptionError, match=r"likelihood|cfg_scale"):
+            MDLM(gemma, device="cpu", **options).loglikelihood([choice("a", "b")], disable_tqdm=True)
+    lm.use_options({})
+    with pytest.raises(OptionError, match="likelihood=read is no likelihood of a text"):
+        lm.loglikelihood_rolling([Instance("loglikelihood_rolling", {}, ("a text",), 0)], disable_tqdm=True)
+    with pytest.raises(OptionError, match="text before the first slot"):
+        lm.generate_until([generation("<|mask|> a", infill=True)], disable_tqdm=True)
     with pytest.raises(OptionError, match=r"mdlm_lm_eval\.MDLM"):
         load_denoiser(gemma)
-    with pytest.raises(OptionError, match=f"infill=true {sentence}"):
-        lm.generate_until([generation("a <|mask|>", infill=True)], disable_tqdm=True)
+    masks = MDLM(str(checkpoint), device="cpu", likelihood="read")
+    with pytest.raises(OptionError, match="likelihood must be another one"):
+        masks.loglikelihood([choice("a", "b")], disable_tqdm=True)
+    with pytest.raises(OptionError, match="noise_num=4 is of models that denoise random tokens"):
+        masks.generate_until([generation("a", noise_num=4)], disable_tqdm=True)

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from safetensors.torch import load_file, save_file
 
-from mdlm_lm_eval.decoding import decode
+from mdlm_lm_eval.decoding import decode, decode_canvases
+from mdlm_lm_eval.decoding.canvas import build_infill_canvas
 from mdlm_lm_eval.families import load_denoiser
 from mdlm_lm_eval.model.denoiser import Denoiser
 from mdlm_lm_eval.options import DecodingOptions, OptionError
@@ -48,13 +49,11 @@ def ours(setting: dict[str, Any]) -> DecodingOptions:
     if sampler == "klass":
         options |= {"confidence_threshold": setting["conf_threshold"], "kl_threshold": setting["kl_threshold"]}
         options |= {"kl_history": setting["kl_history_length"], "steps": setting["steps"]}
+        options["unmask_strategy"] = setting.get("unmask_strategy", "all")
     return DecodingOptions(**options, early_exit=False)
 
 
-NUMBERS = [n for n, setting in enumerate(SETTINGS) if "unmask_strategy" not in setting]  # KLASS's variants
-
-
-@pytest.mark.parametrize("number", NUMBERS)
+@pytest.mark.parametrize("number", range(len(SETTINGS)))
 def test_a_sampler_does_as_its_reference(number: int) -> None:
     setting, denoiser = SETTINGS[number], load()
     prompt, expected = (TENSORS[f"generate.{number}.{what}"].flatten().tolist() for what in ("prompt_ids", "output"))
@@ -103,3 +102,24 @@ def test_what_does_not_go_together_is_refused(options: dict[str, Any], sentence:
 def test_remasking_is_also_what_llada_calls_the_unmasking_rule() -> None:
     assert resolve({"remasking": "random"}).decoding.unmasking == "random"
     assert resolve({"remasking": "rcr"}).decoding.remasking == "rcr"
+
+
+INFILLING = json.loads((GOLDEN / "infilling" / "golden.json").read_text())
+INFILLED = load_file(GOLDEN / "infilling" / "golden.safetensors")
+
+
+@pytest.mark.parametrize("number", range(len(INFILLING["infill"])))
+def test_dreamon_fills_a_slot_as_its_reference(number: int) -> None:
+    """BOS, prefix, masks, suffix, EOS, and padding that is attended to. Its token for more masks is banned there."""
+    setting, names = INFILLING["infill"][number], ("prefix", "suffix", "canvas", "middle")
+    prefix, suffix, expected, middle = (INFILLED[f"infill.{number}.{name}"].tolist() for name in names)
+    denoiser, eos = load_denoiser(str(GOLDEN / "dream"), dtype="float32"), INFILLING["eos_token_id"]
+    ending = [*suffix, eos, *[eos] * setting["padding"]]
+    segments = [[INFILLING["bos_token_id"], *prefix], *[[] for _ in middle[1:]], ending]
+    options = DecodingOptions(unmasking=setting["alg"], early_exit=False)
+    where: dict[str, Any] = {"mask_token_id": denoiser.mask_token_id, "max_length": denoiser.max_length}
+    canvas, _ = build_infill_canvas(segments, options, **where)
+    assert list(canvas.token_ids) == expected
+    (completion,) = decode_canvases(denoiser, [canvas], options, eos_ids=set(), end_of_turn_ids=set())
+    assert completion.token_ids == middle
+    assert denoiser.forward_passes == setting["forward_passes"]

@@ -174,7 +174,7 @@ def test_vllm_reads_canvases() -> None:
         with pytest.raises(OptionError, match="scores one token"):
             lm.loglikelihood([choice("Answer:", " a whole sentence")])
     (setting,) = facts_of(lm)["settings"]
-    assert (setting["options"]["likelihood"], setting["options"]["n_masks"]) == ("canvas read", 64)
+    assert (setting["options"]["likelihood"], setting["options"]["n_masks"]) == ("read", 64)
 
 
 # Failures

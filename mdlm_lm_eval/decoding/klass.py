@@ -36,9 +36,13 @@ def choose(
 ) -> Tensor:
     """Where [R, W] of `candidates` a mask is filled: all that are ready, in rows without one what the schedule says.
 
-    `divergences` [R, H, W] are those of the last passes; `step` [R] counts a block's.
+    With `unmask_strategy=max_conf`, the surest of those that are ready. `divergences` [R, H, W] are those of the last
+    passes; `step` [R] counts a block's.
     """
     assert options.kl_threshold is not None
     is_stable = (divergences < options.kl_threshold).all(1) & (step >= options.kl_history - 1)[:, None]
     ready = candidates & is_stable & sure_enough(confidence, options.confidence_threshold, strict=True)
+    if options.unmask_strategy == "max_conf":
+        surest = confidence.masked_fill(~ready, -torch.inf).argmax(1, keepdim=True)
+        ready = ready & torch.zeros_like(ready).scatter(1, surest, True)
     return torch.where(ready.any(1, keepdim=True), ready, by_schedule)

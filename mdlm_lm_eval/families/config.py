@@ -97,13 +97,15 @@ def _check_sees_all(config: PretrainedConfig, option: str) -> None:
     )
 
 
-def check_options(config: PretrainedConfig, options: DecodingOptions) -> None:
-    """Raises OptionError for an option that is set and that the family does not support."""
+def check_options(config: PretrainedConfig, options: DecodingOptions, *, in_slots: bool | None = None) -> None:
+    """Raises OptionError for an option that is set and that the family does not support, in requests with slots."""
     family = family_of(config)
+    if options.noise_num != DecodingOptions.noise_num and family.read is None:
+        raise OptionError(f"noise_num={options.noise_num} is of models that denoise random tokens, not {family.name}")
     for name, default in defaults_of(DecodingOptions).items():
         value = getattr(options, name)
         if value != default and (name, value) != ("cache", "none"):  # which asks for nothing
-            family.refuse(name, value)
+            family.refuse(name, value, in_slots=in_slots)
     if options.is_approximate:
         _check_sees_all(config, f"cache={options.cache}")
 

@@ -2,16 +2,22 @@
 
 It denoises whole canvases of random tokens, has no mask token, and draws from the random numbers of the process. So
 requests are answered one by one, each from a seed of its own, and only options that it has a counterpart for are taken.
+Slots and choices are read off one denoising step, as in vLLM's structured reads.
 """
 
+import copy
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
+from torch import Tensor
 from transformers import PretrainedConfig
 
 from mdlm_lm_eval.families.family import Family
 from mdlm_lm_eval.families.registry import register_family
 from mdlm_lm_eval.options import DecodingOptions
+
+IN_ANY_REQUEST = frozenset({"likelihood", "infill", "max_gen_toks", "early_exit", "seed"})
 
 
 def model_class(_config: PretrainedConfig) -> Any:
@@ -67,14 +73,38 @@ def generate(
     return generated.sequences[0, len(prompt_ids) :][:n_tokens].tolist(), passes, n_written
 
 
+def read(model: Any, prompt_ids: list[int], batches: Iterable[Tensor], positions: Tensor) -> Iterator[Tensor]:
+    """Logits [K, N, V] float32 at `positions` [N] of each batch of canvases [K, T], after one denoising step.
+
+    The encoder reads the prompt once. As in a canvas's first step, nothing conditions the decoder on itself.
+    """
+
+    def keep_positions(_module: Any, hidden: tuple[Tensor]) -> tuple[Tensor]:
+        return (hidden[0][:, positions.to(hidden[0].device)],)
+
+    with torch.no_grad():
+        prompt = model.model.encoder(input_ids=torch.tensor([prompt_ids], device=model.device)).past_key_values
+        for canvases in batches:
+            cache = copy.deepcopy(prompt)
+            cache.batch_repeat_interleave(len(canvases))
+            hook = model.lm_head.register_forward_pre_hook(keep_positions)
+            try:
+                yield model(past_key_values=cache, decoder_input_ids=canvases.to(model.device)).logits
+            finally:
+                hook.remove()
+
+
 register_family(
     Family(
         name="diffusion_gemma",
         model_types=("diffusion_gemma",),
         model_class=model_class,
         generate=generate,
-        supports=frozenset({"steps_per_block", "entropy_bound", "max_gen_toks", "early_exit", "seed"}),
-        instead="transformers' own loop generates, by mdlm_lm_eval.MDLM and in generation tasks without slots alone; "
-        "its options are steps_per_block and entropy_bound",
+        read=read,
+        decoding_defaults={"likelihood": "read"},
+        supports=IN_ANY_REQUEST | {"steps_per_block", "entropy_bound"},
+        supports_in_slots=IN_ANY_REQUEST | {"noise_num", "n_masks", "filler", "n_fillers"},
+        instead="transformers' own loop generates, by mdlm_lm_eval.MDLM alone; its options are steps_per_block and "
+        "entropy_bound; slots are read in one step, with noise_num, n_masks and n_fillers",
     )
 )

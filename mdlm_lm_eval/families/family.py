@@ -1,10 +1,10 @@
 """What distinguishes one model family from another, in one object."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, AutoTokenizer, PretrainedConfig, PreTrainedTokenizerFast
 
 from mdlm_lm_eval.model.attention import FULL_ATTENTION, AttentionPattern
@@ -66,8 +66,8 @@ _NAMES = (
     "load_denoiser likelihood infill n_masks mask_ratio max_gen_toks steps steps_per_block block_length "
     "small_block_length unmasking schedule confidence_threshold parallel_factor entropy_bound editing_threshold "
     "max_post_steps temperature top_p top_k cfg_scale filler n_fillers suppress_eos eos_last early_exit seed "
-    "kl_threshold kl_history append_blocks end_think end_think_boost end_think_power position_decay calibration_cap "
-    "token_frequencies trace"
+    "kl_threshold kl_history unmask_strategy append_blocks end_think end_think_boost end_think_power "
+    "position_decay calibration_cap token_frequencies trace"
 )
 WITHOUT_CACHE = frozenset(_NAMES.split())
 
@@ -104,10 +104,13 @@ class Family:
     generate: generation by transformers' own method, where the family is decoded by that alone:
         (model, prompt_ids, options, n_tokens=, end_ids=, pad_token_id=, seed=) -> (token ids, forward passes, tokens
         written).
+    read: where the noise is random tokens and not masks, one denoising step over noisy canvases behind a prompt:
+        (model, prompt_ids, batches of canvases [K, T], positions [N]) -> logits [K, N, V] of each batch.
     decoding_defaults: decoding options that its authors publish. The command line takes them for options that are not
         given.
     supports: decoding options, and `likelihood`, `infill` and `load_denoiser`, that work with the family; None for
         every one, also those that are added later.
+    supports_in_slots: decoding options that work in requests with slots, where these differ; empty where they do not.
     instead: what to use in place of an option that does not, as a clause.
     """
 
@@ -130,11 +133,19 @@ class Family:
     attention: Callable[[PretrainedConfig, int | None], AttentionPattern] = full_attention
     edits: bool = False
     generate: Callable[..., tuple[list[int], int, int]] | None = None
+    read: Callable[..., Iterator[Tensor]] | None = None
     decoding_defaults: Mapping[str, object] = field(default_factory=dict)
     supports: frozenset[str] | None = None
+    supports_in_slots: frozenset[str] = frozenset()
     instead: str = "leave it out"
 
-    def refuse(self, option: str, value: object) -> None:
-        """Raises OptionError where the family does not support `option`, a name in the sense of `supports`."""
-        if self.supports is not None and option not in self.supports:
+    def refuse(self, option: str, value: object, *, in_slots: bool | None = None) -> None:
+        """Raises OptionError where the family does not support `option`, a name in the sense of `supports`.
+
+        `in_slots` says whether the request has slots; None where that is not known yet.
+        """
+        supports = self.supports
+        if supports is not None and self.supports_in_slots and in_slots is not False:
+            supports = self.supports_in_slots if in_slots else supports | self.supports_in_slots
+        if supports is not None and option not in supports:
             raise OptionError(f"{option}={value} does not work with the family {self.name}: {self.instead}")

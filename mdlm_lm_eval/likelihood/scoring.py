@@ -11,6 +11,7 @@ from mdlm_lm_eval.likelihood.block_causal import score_blocks
 from mdlm_lm_eval.likelihood.causal import score_causally
 from mdlm_lm_eval.likelihood.masks import Corruption, chain_corruptions, monte_carlo_corruptions
 from mdlm_lm_eval.likelihood.passes import LikelihoodCanvas, merged, read
+from mdlm_lm_eval.likelihood.reads import score_by_reads
 from mdlm_lm_eval.likelihood.requests import LikelihoodRequest, answer_length, answer_tokens, chunks, truncated_tokens
 from mdlm_lm_eval.likelihood.trajectories import Trajectory
 from mdlm_lm_eval.model.denoiser import Denoiser
@@ -41,6 +42,8 @@ def most_rows(request: LikelihoodRequest, options: LikelihoodOptions) -> int:
         return 1
     if options.likelihood in ("duel", "confidence"):
         return min(_MOST_CANVASES, 1 + n // (options.tokens_per_step * _STEPS_PER_CANVAS))
+    if options.likelihood == "read":
+        return options.noise_num
     return max(1, n if options.likelihood == "chain" else min(2**n - 1, options.mc_num))
 
 
@@ -52,7 +55,7 @@ def score(
     batch_size: int,
     max_length: int,
     corruptions_of: Callable[[LikelihoodRequest, LikelihoodOptions], list[Corruption]] = corruptions_of,
-) -> list[tuple[float, bool]]:
+) -> Sequence[tuple[float, bool] | tuple[float, bool, float | None]]:
     """(log p(continuation | context) in nats, whether greedy decoding gives the continuation) for every request.
 
     `mc` estimates LLaDA's bound (`masks.py`), `chain` factorises left to right, `auto` is exact for one token and `mc`
@@ -60,7 +63,8 @@ def score(
     exact for the deterministic decoder (`trajectories.py`). Under block-causal attention each of them is a sum over
     blocks (`block_causal.py`), with `mc_num` samples for each block. `confidence` (iLLaDA) reveals the true tokens one
     by one, the likeliest first: as the order looks at what is hidden, its sum ranks answers and is no likelihood (it
-    exceeds 1 over all answers). `mode=ar` is the causal model's own likelihood (`causal.py`).
+    exceeds 1 over all answers). `mode=ar` is the causal model's own likelihood (`causal.py`). `read` is the mean over
+    draws of noise and has its standard error behind it (`reads.py`).
 
     Raises OptionError, before any forward pass, if a canvas does not fit or the model cannot do what is asked for, and
     NonFiniteLogitsError where a request's logits are NaN or infinite.
@@ -71,10 +75,12 @@ def score(
     token that differs. Without `check_greedy` the flag is False.
     """
     _check(denoiser, requests, options)
-    if options.mode != "diffusion":
+    if options.mode != "diffusion" or options.likelihood == "read":
         fitted = [
             _start(denoiser, index, request, options, max_length).request for index, request in enumerate(requests)
         ]
+        if options.likelihood == "read":
+            return score_by_reads(denoiser, fitted, options, batch_size)
         return score_causally(denoiser, fitted, batch_size)
     if options.likelihood == "duel":
         ends = duel(denoiser, requests, options, batch_size=batch_size, max_length=max_length)
@@ -133,6 +139,11 @@ def duel(
 def _check(denoiser: Denoiser, requests: Sequence[LikelihoodRequest], options: LikelihoodOptions) -> None:
     """Raises OptionError for what the model, or a part of a text, cannot be scored with."""
     attention = denoiser.attention
+    if (options.likelihood == "read") != (denoiser.read is not None):
+        which = "read" if denoiser.read else "another one for a model that denoises masks"
+        raise OptionError(f"likelihood must be {which}, not {options.likelihood}")
+    if options.likelihood == "read" and options.cfg_scale:
+        raise OptionError(f"cfg_scale={options.cfg_scale} does not work with likelihood=read")
     if options.mode != "diffusion":
         if not attention.causal_context:
             raise OptionError(f"mode must be diffusion for a model that is not causal too, not {options.mode}")
@@ -143,13 +154,14 @@ def _check(denoiser: Denoiser, requests: Sequence[LikelihoodRequest], options: L
     if attention.is_block_causal and (options.eos_after or options.likelihood == "confidence"):
         what = "eos_after=true" if options.eos_after else "likelihood=confidence"
         raise OptionError(f"{what} does not work with block-causal attention; full attention is needed")
-    if options.likelihood == "confidence" and any(request.of_text for request in requests):
-        raise OptionError("likelihood=confidence is no likelihood of a text: it ranks answers; use auto, mc or chain")
+    if options.likelihood in ("confidence", "read") and any(request.of_text for request in requests):
+        other = "; use auto, mc or chain" if options.likelihood == "confidence" else ""
+        raise OptionError(f"likelihood={options.likelihood} is no likelihood of a text: it ranks answers{other}")
 
 
 def _eos_id(denoiser: Denoiser) -> int:
     """The config's end of text. Raises OptionError where there is none."""
-    named = denoiser.model.config.eos_token_id
+    named = denoiser.model.config.get_text_config().eos_token_id
     found = named[0] if isinstance(named, list) else named
     if found is None:
         raise OptionError("eos_after must be false for a checkpoint whose config names no end-of-text token")

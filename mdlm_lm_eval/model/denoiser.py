@@ -1,6 +1,7 @@
 """A masked diffusion model's predictions: logits at chosen positions of a canvas, and nowhere else."""
 
 import inspect
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -27,8 +28,8 @@ class Denoiser:
 
     `model` is a transformers model (or a PEFT model around one) and `attention` what its positions see; `shift` says
     that its output at position i predicts the token at i + 1, as Dream's does, and `edits` that it was trained to
-    correct what it wrote, as LLaDA2.1 was. `forward_passes` counts the model's calls (NFE), `canvas_count` the
-    canvases that they ran, guidance's included.
+    correct what it wrote, as LLaDA2.1 was; `read` is the family's, of a model without a mask token. `forward_passes`
+    counts the model's calls (NFE), `canvas_count` the canvases that they ran, guidance's included.
     """
 
     def __init__(
@@ -40,10 +41,11 @@ class Denoiser:
         shift: bool = False,
         attention: AttentionPattern = FULL_ATTENTION,
         edits: bool = False,
+        read: Callable[..., Iterator[Tensor]] | None = None,
     ) -> None:
         self.model: Any = model
         self.mask_token_id, self.pad_token_id, self.shift = mask_token_id, pad_token_id, shift
-        self.attention, self.edits = attention, edits
+        self.attention, self.edits, self.read = attention, edits, read
         self.forward_passes = 0
         self.canvas_count = 0
         self._broadcast_mask = _may_broadcast_mask(model.config)
