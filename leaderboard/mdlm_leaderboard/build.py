@@ -139,6 +139,7 @@ def markdown(board: Board, findings: Iterable[str] = ()) -> str:
 
 def _suite(section: Section) -> list[str]:
     few, most = section.pair
+    a_loss = f" A loss is accuracy at {few} masks minus that at {most}, in points." if few < most else ""
     rows = [
         [str(row.rank or "–"), row.label, row.who.source]
         + [value.in_words if (value := column.of(row, section.pair)) else "–" for column in section.columns]
@@ -146,8 +147,8 @@ def _suite(section: Section) -> list[str]:
     ]
     heads = ["rank", "model", "source", *(column.head for column in section.columns)]
     parts = [
-        f"Ranked by accuracy at {most} masks; rows share a rank unless the better one differs significantly. A loss is "
-        f"accuracy at {few} masks minus that at {most}, in points. ± is half the 95% interval, clustered by word rule.",
+        f"Ranked by accuracy at {most} masks; rows share a rank unless the better one differs significantly.{a_loss} "
+        "± is half the 95% interval, clustered by word rule.",
         markdown_table(heads, rows),
     ]
     for name, experiment in BY_NAME.items():

@@ -275,12 +275,12 @@ def _with_names(table: pd.DataFrame) -> pd.DataFrame:
     found = set(table["who"])
     weights: dict[tuple[str, ...], set[str]] = {}
     for one in found:
-        weights.setdefault((one.model,), set()).add(one.weights)
-        weights.setdefault((one.model, one.adapter), set()).add(one.adapter_weights)
+        weights.setdefault((one.model,), set()).update({one.weights} - {""})
+        weights.setdefault((one.model, one.adapter), set()).update({one.adapter_weights} - {""})
 
     def named(one: Who) -> Who:
         model = f"{one.model} ({one.weights[:7]})" if len(weights[one.model,]) > 1 and one.weights else one.model
-        is_one = len(weights[one.model, one.adapter]) == 1 or not one.adapter_weights
+        is_one = len(weights[one.model, one.adapter]) < 2 or not one.adapter_weights
         adapter = one.adapter if is_one else f"{one.adapter} ({one.adapter_weights[:7]})"
         return replace(one, model=model, adapter=adapter)
 
