@@ -3,6 +3,7 @@
 import hashlib
 from collections import Counter
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 import lm_eval
@@ -233,11 +234,17 @@ def test_single_turn_chat_is_refused() -> None:
 
 
 def test_scores_and_their_mean() -> None:
-    results = evaluate(AlwaysA(), "mdlm_context")
+    results = evaluate(AlwaysA(), "mdlm_context", limit=100)
+    rights = {
+        f"mdlm_{rule}_{distractor}": [question.answer == 0 for question in questions.test_questions(rule, distractor)]
+        for rule in questions.WRONG_CATEGORIES
+        for distractor in questions.DISTRACTOR_RULES
+    }
+    expected = {name: mean(right[:100]) for name, right in rights.items()}
+    assert {name: results["results"][name]["exact_match,none"] for name in expected} == pytest.approx(expected)
     assert len(results["results"]) == 17
-    assert results["results"]["mdlm_verb_smallest"]["exact_match,none"] == 0.334
-    assert results["groups"]["mdlm_context"]["exact_match,none"] == pytest.approx(0.334)
-    assert 0.003 < results["groups"]["mdlm_context"]["exact_match_stderr,none"] < 0.004
+    assert results["groups"]["mdlm_context"]["exact_match,none"] == pytest.approx(mean(expected.values()))
+    assert results["groups"]["mdlm_context"]["exact_match_stderr,none"] == pytest.approx(0.0118, abs=1e-3)
     assert results["versions"]["mdlm_verb_smallest"] == results["versions"]["mdlm_context"] == "2.1"
     assert results["n-shot"]["mdlm_verb_smallest"] == 50
 
