@@ -1,6 +1,18 @@
 """Commands in processes of their own, as users start them."""
 
+import atexit
+import multiprocessing
 import os
+import runpy
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from multiprocessing import connection, forkserver
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from unittest import mock
 
 # No GPU, so that no command needs --device, as users leave it out.
 ENVIRONMENT = os.environ | {
@@ -15,3 +27,57 @@ import functools, lm_eval.tasks
 lm_eval.tasks.TaskManager = functools.partial(lm_eval.tasks.TaskManager, include_defaults=False)
 """
 LM_EVAL = f"{WITHOUT_ITS_TASKS}\nfrom lm_eval.__main__ import cli_evaluate\ncli_evaluate()\n"
+
+# Imports take seconds, and the work of a test's command a fraction of one: processes are forked from one that has
+# imported what they need. What a command imports, and when, is tested in processes that begin with Python itself.
+_FORKS = multiprocessing.get_context("forkserver")
+_FORKS.set_forkserver_preload(
+    ["lm_eval.evaluator", "mdlm_lm_eval.lm", "mdlm_lm_eval.sweep.run", "mdlm_finetune.run", "tests.conftest"]
+)
+
+
+def _command(name: str, words: Sequence[str], log: str, variables: dict[str, str]) -> None:
+    for stream, end in ((1, ".out"), (2, ".err")):
+        os.dup2(os.open(log + end, os.O_WRONLY | os.O_CREAT | os.O_APPEND), stream)
+    os.environ.update(variables)
+    sys.argv = [name, *words]
+    try:
+        if name == "lm_eval":
+            exec(LM_EVAL, {"__name__": "__main__"})
+        else:
+            runpy.run_module(name, run_name="__main__", alter_sys=True)
+    except Exception:
+        sys.excepthook(*sys.exc_info())  # as Python itself ends, and multiprocessing does not
+        sys.exit(1)
+    finally:
+        atexit._run_exitfuncs()
+
+
+def start(name: str, *words: str, log: Path, **variables: str) -> BaseProcess:
+    """Starts `lm_eval`, without its own tasks, or `python -m NAME`; it writes to `{log}.out` and `{log}.err`."""
+    with mock.patch.dict(os.environ, ENVIRONMENT | {"PYTHONPATH": os.pathsep.join(sys.path)}):
+        forkserver.ensure_running()
+    process = _FORKS.Process(target=_command, args=(name, words, str(log), variables), daemon=True)
+    process.start()
+    return process
+
+
+def run(name: str, *words: str, processes: int = 1) -> subprocess.CompletedProcess[str]:
+    """Runs it to its end, also in several processes as `torchrun` starts them; what the first said comes back."""
+    with TemporaryDirectory() as folder:
+        with socket.create_server(("localhost", 0)) as free:
+            port = free.getsockname()[1]
+        same = {"WORLD_SIZE": processes, "LOCAL_WORLD_SIZE": processes, "MASTER_ADDR": "localhost", "MASTER_PORT": port}
+        each = [same | {"RANK": n, "LOCAL_RANK": n} if processes > 1 else {} for n in range(processes)]
+        started = [
+            start(name, *words, log=Path(folder, str(n)), **{key: str(value) for key, value in variables.items()})
+            for n, variables in enumerate(each)
+        ]
+        while running := [process for process in started if process.is_alive()]:
+            connection.wait([process.sentinel for process in running])
+            if any(process.exitcode for process in started):
+                for process in running:
+                    process.kill()  # it may wait for one that failed
+        out, err = (Path(folder, f"0.{stream}").read_text(encoding="utf-8") for stream in ("out", "err"))
+        code = next((process.exitcode for process in started if process.exitcode), 0)
+        return subprocess.CompletedProcess([name, *words], code, out, err)

@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import signal
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,11 @@ import pytest
 import torch
 import yaml
 from lm_eval.api.instance import Instance
+from lm_eval.tasks import TaskManager
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
+from mdlm_lm_eval import tasks_path
 from mdlm_lm_eval.model.denoiser import Denoiser
 
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
@@ -75,6 +78,18 @@ def generation(text: str, task: str = "task", doc: int | None = None, **gen_kwar
 def choice(context: str, continuation: str) -> Instance:
     """A likelihood request."""
     return Instance("loglikelihood", doc={}, arguments=(context, continuation), idx=0, metadata=("choice", 0, 1))
+
+
+@cache
+def suite() -> TaskManager:
+    """The package's own tasks, whose index takes a second."""
+    return TaskManager(include_path=str(tasks_path()), include_defaults=False)
+
+
+@pytest.fixture
+def without_tasks_of_lm_eval(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lm-eval has thousands of tasks, whose index takes seconds."""
+    monkeypatch.setattr("lm_eval.tasks.manager.__file__", str(tmp_path / "none" / "manager.py"))
 
 
 class CountingDenoiser(Denoiser):

@@ -1,6 +1,7 @@
 """What users mistype to mdlm-finetune: each ends in one sentence, before anything is trained or left behind."""
 
 import json
+import os
 import re
 import signal
 import subprocess
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from mdlm_finetune.__main__ import main
-from tests.commands import ENVIRONMENT
+from tests.commands import start
 
 
 @pytest.fixture
@@ -71,16 +72,14 @@ def test_is_refused(
 
 
 def test_ctrl_c_while_training(here: Path) -> None:
-    command = [sys.executable, "-m", "mdlm_finetune", *words("--max_steps=100000", "--save_steps=1")]
-    with subprocess.Popen(command, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True) as process:
-        while not (here / "out" / "a.checkpoints" / "checkpoint-1").exists():
-            assert process.poll() is None
-            time.sleep(0.01)
-        process.send_signal(signal.SIGINT)
-        assert process.stderr is not None
-        said = process.stderr.read()
-    assert process.returncode == 130
-    assert "mdlm-finetune: stopped; --resume continues" in said
+    process = start("mdlm_finetune", *words("--max_steps=100000", "--save_steps=1"), log=here / "log")
+    while not (here / "out" / "a.checkpoints" / "checkpoint-1").exists():
+        assert process.is_alive()
+        time.sleep(0.01)
+    os.kill(process.pid or 0, signal.SIGINT)
+    process.join()
+    assert process.exitcode == 130
+    assert "mdlm-finetune: stopped; --resume continues" in (here / "log.err").read_text()
 
 
 def test_help_loads_nothing_slow() -> None:

@@ -2,20 +2,19 @@
 
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from mdlm_leaderboard.__main__ import main as leaderboard
-from tests.commands import ENVIRONMENT, LM_EVAL
+from tests.commands import run
+
+ALL_TASKS = "tiny_generate,tiny_choice,tiny_sampled"
 
 
-def run(checkpoint: Path, task_folder: Path, *arguments: str, tasks: str = "tiny_generate") -> Any:
-    command = [sys.executable, "-c", LM_EVAL, "--model", "mdlm", "--include_path", str(task_folder), "--tasks", tasks]
-    return subprocess.run([*command, *arguments], capture_output=True, text=True, env=ENVIRONMENT, check=False)
+def words(task_folder: Path, *arguments: str, tasks: str = "tiny_generate") -> list[str]:
+    return ["--model", "mdlm", "--include_path", str(task_folder), "--tasks", tasks, *arguments]
 
 
 def result_file(folder: Path) -> dict[str, Any]:
@@ -32,12 +31,8 @@ def samples(folder: Path, task: str) -> dict[int, Any]:
 @pytest.fixture(scope="module")
 def one_process(checkpoint: Path, task_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("one")
-    done = run(
-        checkpoint,
-        task_folder,
-        *("--model_args", f"pretrained={checkpoint},n_masks=6", "--output_path", str(out), "--log_samples"),
-        tasks="tiny_generate,tiny_choice,tiny_sampled",
-    )
+    more = ("--model_args", f"pretrained={checkpoint},n_masks=6", "--output_path", str(out), "--log_samples")
+    done = run("lm_eval", *words(task_folder, *more, tasks=ALL_TASKS))
     assert done.returncode == 0, done.stderr[-2000:]
     (out / "stderr").write_text(done.stderr)
     return out
@@ -74,31 +69,14 @@ def test_results_file_names_the_settings(one_process: Path) -> None:
 def test_two_processes_give_the_same_answers(
     checkpoint: Path, task_folder: Path, one_process: Path, tmp_path: Path
 ) -> None:
-    script = tmp_path / "run.py"
-    script.write_text(LM_EVAL)
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(script)]
-    done = subprocess.run(
-        [
-            *command,
-            *("--model", "mdlm", "--include_path", str(task_folder)),
-            *(
-                "--tasks",
-                "tiny_generate,tiny_choice,tiny_sampled",
-                "--model_args",
-                f"pretrained={checkpoint},n_masks=6",
-            ),
-            *("--output_path", str(tmp_path / "out"), "--log_samples"),
-        ],
-        capture_output=True,
-        text=True,
-        env=ENVIRONMENT,
-        check=False,
-    )
+    out = tmp_path / "out"
+    more = ("--model_args", f"pretrained={checkpoint},n_masks=6", "--output_path", str(out), "--log_samples")
+    done = run("lm_eval", *words(task_folder, *more, tasks=ALL_TASKS), processes=2)
     assert done.returncode == 0, done.stderr[-2000:]
-    info = result_file(tmp_path / "out")["config"]["mdlm"]
+    info = result_file(out)["config"]["mdlm"]
     assert info["processes"] == 2
-    for task in ("tiny_generate", "tiny_choice", "tiny_sampled"):
-        alone, shared = samples(one_process, task), samples(tmp_path / "out", task)
+    for task in ALL_TASKS.split(","):
+        alone, shared = samples(one_process, task), samples(out, task)
         assert alone.keys() == shared.keys()
         for doc in alone:
             # lm-eval pads the smaller share with copies of its last request, whose answers follow the document's own
@@ -125,15 +103,15 @@ def test_bad_input_ends_with_one_sentence(
     checkpoint: Path, task_folder: Path, arguments: tuple[str, ...], sentence: str
 ) -> None:
     first, *rest = arguments
-    done = run(checkpoint, task_folder, "--model_args", f"pretrained={checkpoint},{first}", *rest)
+    done = run("lm_eval", *words(task_folder, "--model_args", f"pretrained={checkpoint},{first}", *rest))
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1] == f"mdlm: {sentence}"
     assert "Traceback" not in done.stderr
 
 
 def test_results_of_the_built_in_model_lie_under_its_name(task_folder: Path, tmp_path: Path) -> None:
-    words = ("--model_args", "max_gen_toks=2", "--output_path", str(tmp_path), "--limit", "1")
-    done = run(task_folder, task_folder, *words)
+    more = ("--model_args", "max_gen_toks=2", "--output_path", str(tmp_path), "--limit", "1")
+    done = run("lm_eval", *words(task_folder, *more))
     assert done.returncode == 0, done.stderr[-2000:]
     (path,) = tmp_path.rglob("results_*.json")
     assert path.parent.name == "built-in"

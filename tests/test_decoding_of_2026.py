@@ -101,11 +101,11 @@ def test_illada_decodes_as_its_reference_does(number: int) -> None:
     (answer,) = decode(denoiser, [prompt], options, stop_ids=stops, end_think_ids=close)
     assert answer == until_stop(expected, stops)
     assert denoiser.forward_passes == setting["forward_passes"]
-    others = [prompt[:3], prompt + prompt[:5]]
-    together = decode(denoiser, [prompt, *others], options, stop_ids=stops, end_think_ids=close)
-    assert together == [
-        decode(denoiser, [p], options, stop_ids=stops, end_think_ids=close)[0] for p in [prompt, *others]
-    ]
+    if number % 3 == 0:
+        others = [prompt[:3], prompt + prompt[:5]]
+        alone = [decode(denoiser, [p], options, stop_ids=stops, end_think_ids=close)[0] for p in others]
+        together = decode(denoiser, [prompt, *others], options, stop_ids=stops, end_think_ids=close)
+        assert together == [answer, *alone]
 
 
 def test_options_of_2026_reach_decoding_through_the_command_line() -> None:
@@ -179,6 +179,7 @@ def test_llada22_inserts_and_deletes_as_an_independent_decoder(number: int) -> N
     stops = {setting.get("stop_token_id", 158)}
     (answer,) = decode(denoiser, [prompt], options, stop_ids=stops)
     assert answer == until_stop(expected, stops)
-    prompts = [prompt, prompt[:3], prompt + prompt[:6]]
-    together = decode(denoiser, prompts, options, stop_ids=stops)
-    assert together == [decode(denoiser, [one], options, stop_ids=stops)[0] for one in prompts]
+    if number % 3 == 0:
+        others = [prompt[:3], prompt + prompt[:6]]
+        together = decode(denoiser, [prompt, *others], options, stop_ids=stops)
+        assert together == [answer, *(decode(denoiser, [one], options, stop_ids=stops)[0] for one in others)]

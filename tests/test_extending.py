@@ -1,5 +1,6 @@
 """docs/extending.md: its package installs and its commands run; its diffs apply and do what the page says."""
 
+import json
 import os
 import re
 import shutil
@@ -8,6 +9,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from safetensors.torch import save_file
+from transformers import LlamaForCausalLM
+
+from mdlm_lm_eval import DecodingOptions, decode
+from mdlm_lm_eval.model.denoiser import Denoiser
+from tests.conftest import random_llama, tiny_tokenizer
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8")
@@ -37,21 +44,50 @@ def acme(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_an_unmasking_rule(acme: Path) -> None:
+# All in one process, as its imports take most of the time.
+PROGRAM = """
+import json, runpy, sys
+from mdlm_lm_eval import DecodingOptions, decode, load_denoiser, load_tokenizer
+from mdlm_lm_eval.families import end_of_turn_ids, family_of
+
+folder, options, flags = map(json.loads, sys.argv[1:])
+print(len(decode(load_denoiser(), [[5, 6]], DecodingOptions(**options))[0]))
+denoiser, tokenizer = load_denoiser(folder), load_tokenizer(folder)
+answers = decode(denoiser, [[5, 6, 7]], DecodingOptions(n_masks=6))
+print(json.dumps([family_of(denoiser.model.config).name, answers, sorted(end_of_turn_ids(tokenizer))]))
+sys.argv[1:] = flags
+runpy.run_module("mdlm_finetune", run_name="__main__")
+"""
+
+
+def test_an_unmasking_rule_a_family_and_a_training_objective(acme: Path) -> None:
     (arguments,) = re.findall("--model_args (.*unmasking=right_to_left)", PAGE)
     options = {name: int(value) if value.isdigit() else value for name, value in re.findall(r"(\w+)=(\w+)", arguments)}
-    code = (
-        "from mdlm_lm_eval import DecodingOptions, decode, load_denoiser\n"
-        f"print(len(decode(load_denoiser(), [[5, 6]], DecodingOptions(**{options}))[0]))"
-    )
-    assert run("-c", code, folder=acme, path=(acme,)) == f"{options['n_masks']}\n"
-
-
-def test_a_training_objective(acme: Path) -> None:
     (flags,) = re.findall("mdlm-finetune (.* whole_answer .*)", PAGE)
     (acme / "answers.jsonl").write_text('{"prompt": "red is", "response": "colour"}\n' * 4)
     words = [*flags.split(), "--model_name_or_path", "built-in", "--max_steps", "1", "--evaluation_limit", "0"]
-    run("-m", "mdlm_finetune", *words, folder=acme, path=(acme,))
+    model, end = save_acme_model(acme / "model")
+    given = map(json.dumps, (str(acme / "model"), options, words))
+    n_filled, of_family, *_ = run("-c", PROGRAM, *given, folder=acme, path=(acme,)).splitlines()
+    assert n_filled == str(options["n_masks"])
+    expected = decode(Denoiser(model, mask_token_id=299, pad_token_id=299), [[5, 6, 7]], DecodingOptions(n_masks=6))
+    assert json.loads(of_family) == ["acme", expected, [end]]
+
+
+def save_acme_model(folder: Path) -> tuple[LlamaForCausalLM, int]:
+    """A checkpoint of the family, under its names; returns the model, and the id that ends a turn."""
+    tokenizer = tiny_tokenizer()
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<|acme_end|>"]})
+    tokenizer.save_pretrained(folder)
+    sizes = {"vocabulary": 300, "width": 16, "depth": 2, "heads": 2, "mask_token_id": 299}
+    (folder / "config.json").write_text(json.dumps(sizes | {"model_type": "acme-diffusion"}))
+    model = random_llama(300, hidden_size=16, num_attention_heads=2)
+    weights = {
+        name.replace("lm_head.", "head.") if name.startswith("lm_head") else name.replace("model.", "trunk.", 1): tensor
+        for name, tensor in model.state_dict().items()
+    }
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    return model, tokenizer.convert_tokens_to_ids("<|acme_end|>")
 
 
 @pytest.mark.parametrize("example", ["unmasking.py", "family.py", "objective.py"])
@@ -71,25 +107,14 @@ def checkout(tmp_path: Path) -> tuple[Path, Path]:
     return tmp_path, tmp_path / "leaderboard"
 
 
-def test_a_few_shot_rule(checkout: tuple[Path, Path]) -> None:
-    run("-m", "mdlm_lm_eval.tasks.generate", folder=checkout[0], path=checkout)
+def test_a_few_shot_rule_and_a_column_of_the_leaderboard(checkout: tuple[Path, Path]) -> None:
     code = (
+        "import runpy, sys; runpy.run_module('mdlm_lm_eval.tasks.generate', run_name='__main__')\n"
         "from lm_eval.tasks import TaskManager; from mdlm_lm_eval import tasks_path\n"
         "manager = TaskManager(include_path=str(tasks_path()), include_defaults=False)\n"
-        "print(len(manager.load(['mdlm_context'])['tasks']['mdlm_tree_smallest'].dataset['test']))"
+        "print(len(manager.load(['mdlm_context'])['tasks']['mdlm_tree_smallest'].dataset['test']))\n"
+        "from mdlm_leaderboard.__main__ import main; main(['build', sys.argv[1], '--output', 'site'])"
     )
-    assert run("-c", code, folder=checkout[0], path=checkout) == "1000\n"
-
-
-def test_a_column_of_the_leaderboard(checkout: tuple[Path, Path]) -> None:
-    run(
-        "-m",
-        "mdlm_leaderboard",
-        "build",
-        str(ROOT / "leaderboard/suite-2.0/subsets"),
-        "--output",
-        "site",
-        folder=checkout[0],
-        path=checkout,
-    )
+    results = ROOT / "leaderboard/suite-2.0/subsets"
+    assert "1000\n" in run("-c", code, str(results), folder=checkout[0], path=checkout)
     assert "counts" in (checkout[0] / "site" / "leaderboard.csv").read_text(encoding="utf-8")

@@ -1,9 +1,6 @@
 """The command: killed and resumed, and two processes."""
 
 import json
-import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 from random import Random
@@ -12,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from tests.commands import ENVIRONMENT
+from tests.commands import run, start
 
 SMALL = ["per_device_train_batch_size=2", "max_train_samples=64", "max_length=200", "lora_r=4", "evaluation_limit=0"]
 
@@ -35,25 +32,22 @@ def test_killed_at_any_moment_and_resumed_ends_with_the_undisturbed_weights(
     """Whenever it is killed, the adapter's folder is whole or not there, and --resume makes it the undisturbed one."""
     # Every step is logged: after a kill, the Trainer averages over fewer steps.
     changes = ["max_steps=30", "save_steps=1", "logging_steps=1", "merge"]
-    command = [sys.executable, "-m", "mdlm_finetune"]
     undisturbed, output = tmp_path / "undisturbed", tmp_path / "killed"
-    subprocess.run(
-        [*command, *flags(data, checkpoint, undisturbed, *changes)], env=ENVIRONMENT, check=True, capture_output=True
-    )
-    run = [*command, *flags(data, checkpoint, output, *changes)]
-    moments = Random(0)
-    quiet = {"env": ENVIRONMENT, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    done = run("mdlm_finetune", *flags(data, checkpoint, undisturbed, *changes))
+    assert done.returncode == 0, done.stderr[-2000:]
+    words, moments = flags(data, checkpoint, output, *changes), Random(0)
     first = tmp_path / "killed.checkpoints" / "checkpoint-1" / "trainer_state.json"
     for attempt in range(3):
-        with subprocess.Popen([*run, "--resume"] if attempt else run, **quiet) as process:  # type: ignore[call-overload]
-            while not first.exists() and process.poll() is None and not attempt:
-                time.sleep(0.005)
-            time.sleep(moments.uniform(0, 0.5) if attempt == 0 else moments.uniform(2, 6))
-            process.send_signal(signal.SIGKILL)
+        process = start("mdlm_finetune", *words, *["--resume"] * bool(attempt), log=tmp_path / "log")
+        while not first.exists() and process.is_alive() and not attempt:
+            time.sleep(0.005)
+        time.sleep(moments.uniform(0, 0.5) if attempt == 0 else moments.uniform(0.2, 2))
+        process.kill()
+        process.join()
         if output.exists():
             break
     if not output.exists():
-        done = subprocess.run([*run, "--resume"], env=ENVIRONMENT, capture_output=True, text=True)
+        done = run("mdlm_finetune", *words, "--resume")
         assert done.returncode == 0, done.stderr[-2000:]
     weights, resumed = (load_file(folder / "adapter_model.safetensors") for folder in (undisturbed, output))
     assert weights.keys() == resumed.keys()
@@ -65,13 +59,11 @@ def test_killed_at_any_moment_and_resumed_ends_with_the_undisturbed_weights(
 
 
 def test_two_processes_have_the_losses_of_one(tmp_path: Path, checkpoint: Path, data: Path) -> None:
-    launch = {1: [sys.executable], 2: [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2"]}
     logs = {}
-    for processes, launcher in launch.items():
+    for processes in (1, 2):
         output, batch = tmp_path / f"out{processes}", f"per_device_train_batch_size={4 // processes}"
         changes = ["max_steps=6", "save_steps=6", "logging_steps=1", "gradient_accumulation_steps=2", batch]
-        run = [*launcher, "-m", "mdlm_finetune", *flags(data, checkpoint, output, *changes)]
-        done = subprocess.run(run, env=ENVIRONMENT, capture_output=True, text=True)
+        done = run("mdlm_finetune", *flags(data, checkpoint, output, *changes), processes=processes)
         assert done.returncode == 0, done.stderr[-2000:]
         assert f"processes: {processes}\n" in (tmp_path / f"out{processes}.checkpoints" / "recipe.yaml").read_text()
         state = tmp_path / f"out{processes}.checkpoints" / "checkpoint-6" / "trainer_state.json"

@@ -1,10 +1,7 @@
 """The command as a user types it: build, show, compare, validate."""
 
 import json
-import os
 import re
-import subprocess
-import sys
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -16,12 +13,6 @@ from tests.leaderboard_files import HASH, gsm8k_file, result_file, served, six_c
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "leaderboard" / "results"
-
-
-def run(*words: object, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    path = os.pathsep.join([str(ROOT / "leaderboard"), os.environ.get("PYTHONPATH", "")])
-    command = [sys.executable, "-m", "mdlm_leaderboard", *map(str, words)]
-    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, env={**os.environ, "PYTHONPATH": path})
 
 
 class Page(HTMLParser):
@@ -122,18 +113,24 @@ def test_a_failed_build_leaves_the_old_output(tmp_path: Path, monkeypatch: pytes
     assert {path.name for path in tmp_path.iterdir()} == {"results", "site"}
 
 
-def test_a_folder_of_ones_own_has_no_published_rows_and_its_settings_first(tmp_path: Path) -> None:
+def test_a_folder_of_ones_own_has_no_published_rows_and_its_settings_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     write(six_cells(tmp_path / "my-sweep"), cut="{")
-    done = run("build", "my-sweep", "--output", "site", cwd=tmp_path)
-    assert (done.returncode, done.stdout) == (0, "6 rows in site/index.html and site/LEADERBOARD.md\n")
-    assert done.stderr.startswith("not used: cut.json: cannot be read as JSON")
+    monkeypatch.chdir(tmp_path)
+    assert main(["build", "my-sweep", "--output", "site"]) == 0
+    said = capsys.readouterr()
+    assert said.out == "6 rows in site/index.html and site/LEADERBOARD.md\n"
+    assert said.err.startswith("not used: cut.json: cannot be read as JSON")
     page = Page(tmp_path / "site" / "index.html")
     assert "Results in my-sweep" in page.text
     assert "published" not in page.text.lower()
     assert page.links.index("figures/frontier.svg") < page.links.index("leaderboard.csv")
     assert page.text.index("steps=256") < page.text.index("gsm8k v3.0 (")
-    assert run("build", "my-sweep", "--output", "site", "--strict", cwd=tmp_path).returncode == 1
-    assert "holds no usable result file" in run("build", "site", "--output", "x", cwd=tmp_path).stderr
+    assert main(["build", "my-sweep", "--output", "site", "--strict"]) == 1
+    with pytest.raises(SystemExit, match="2"):
+        main(["build", "site", "--output", "x"])
+    assert "holds no usable result file" in capsys.readouterr().err
 
 
 def test_text_from_files_is_shown_and_never_run(tmp_path: Path) -> None:
@@ -252,6 +249,7 @@ def test_compare_refuses_other_questions(
 # audit
 
 
+@pytest.mark.usefixtures("without_tasks_of_lm_eval")
 def test_audit_scores_exact_answers_by_the_tasks_own_metric(
     tmp_path: Path, task_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -324,7 +322,7 @@ def test_committed_results_are_valid_but_for_their_limit(folder: Path, capsys: p
 
 
 @pytest.mark.parametrize("words", [(), ("build",), ("show",), ("validate",), ("compare",), ("audit",)])
-def test_every_command_has_help(words: tuple[str, ...]) -> None:
-    done = run(*words, "--help")
-    assert done.returncode == 0
-    assert "usage: mdlm-leaderboard" in done.stdout
+def test_every_command_has_help(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        main([*words, "--help"])
+    assert "usage: mdlm-leaderboard" in capsys.readouterr().out

@@ -24,7 +24,14 @@ def python(code: str, *words: str, flags: tuple[str, ...] = ()) -> subprocess.Co
     return subprocess.run(command, capture_output=True, text=True, cwd="/", env=ENVIRONMENT, check=False)
 
 
-def test_the_model_is_registered_and_hides_no_built_in_model() -> None:
+def test_the_model_is_registered_and_the_suite_is_scanned_below_the_users_folder(
+    task_folder: Path, tmp_path: Path
+) -> None:
+    """No built-in model is hidden, and no module of lm-eval changed."""
+    own, of_lm_eval = tmp_path / "mine" / "own.yaml", tmp_path / "of_lm_eval" / "arc.yaml"
+    for path, name in ((own, "mdlm_verb_smallest"), (of_lm_eval, "arc_easy")):
+        path.parent.mkdir()
+        path.write_text(f"task: {name}\ndataset_path: own\noutput_type: multiple_choice\n")
     code = (
         "from lm_eval.api.registry import get_model, model_registry\n"
         "hf = get_model('hf')\n"  # the registry is empty until here
@@ -34,8 +41,18 @@ def test_the_model_is_registered_and_hides_no_built_in_model() -> None:
         "assert 'mdlm_lm_eval.lm' not in __import__('sys').modules\n"
         "import lm_eval.models, inspect; inspect.getsource(lm_eval.models)\n"
         "assert type(lm_eval.models.__loader__).__module__.endswith('importlib_external')\n"
+        "import sys; from lm_eval.tasks import TaskManager, manager\n"
+        "manager.__file__ = sys.argv.pop()\n"  # a folder in the place of lm-eval's thousands of tasks
+        "tasks = TaskManager(None, sys.argv[1:])\n"
+        "assert {'tiny_choice', 'mdlm_context', 'arc_easy'} < set(tasks.all_tasks)\n"
+        "assert tasks.include_path == sys.argv[1:]\n"
+        "assert 'mdlm_context' not in TaskManager(include_defaults=False).all_tasks\n"
+        "print(tasks._index['mdlm_verb_smallest'].yaml_path)\n"
+        "from mdlm_lm_eval.tasks import questions\n"  # one name for the suite's modules
+        "print([m for m in sys.modules if m.endswith('questions') and m.startswith(('mdlm', 'tasks'))])\n"
     )
-    assert python(code).stderr == ""
+    done = python(code, str(task_folder), str(own.parent), str(of_lm_eval))
+    assert done.stdout.splitlines() == [str(own), "['mdlm_lm_eval.tasks.questions']"], done.stderr
 
 
 def test_the_hook_imports_nothing_but_the_plugin() -> None:
@@ -65,13 +82,15 @@ def test_the_command_works_without_the_hook(task_folder: Path) -> None:
     assert done.stderr.splitlines()[-1] == "mdlm: n_masks must be auto or a whole number from 1, not 0"
 
 
-@pytest.mark.parametrize("words", ["--help", "run --model dummy --tasks tiny_choice --include_path {tasks} --limit 2"])
-def test_other_models_run_as_without_the_package(words: str, task_folder: Path) -> None:
-    typed = words.format(tasks=task_folder).split()
-    runs = [python(before + LM_EVAL, *typed) for before in ("", UNHOOKED)]
-    assert [done.returncode for done in runs] == [0, 0]
-    assert runs[0].stdout.splitlines()[-8:] == runs[1].stdout.splitlines()[-8:]
-    assert "mdlm" not in runs[0].stdout + runs[0].stderr
+def test_other_models_run_as_without_the_package(task_folder: Path) -> None:
+    words = f"run --model dummy --tasks tiny_choice --include_path {task_folder} --limit 2".split()
+    help = "try: cli_evaluate()\nexcept SystemExit: sys.argv[1:] = words\ncli_evaluate()"
+    code = f"import sys; words = sys.argv[1:]; sys.argv[1:] = ['--help']\n{LM_EVAL.replace('cli_evaluate()', help)}"
+    hooked, unhooked = (python(before + code, *words) for before in ("", UNHOOKED))
+    assert hooked.returncode == unhooked.returncode == 0
+    assert "usage: lm-eval" in hooked.stdout
+    assert hooked.stdout == unhooked.stdout
+    assert "mdlm" not in hooked.stdout + hooked.stderr
 
 
 # Where the parts of lm-eval that are extended may lie in other releases.
@@ -130,23 +149,6 @@ def test_a_release_that_discovers_plugins_registers_the_model_itself() -> None:
         "import lm_eval.models; print('mdlm' in registry.model_registry)"
     )
     assert python(code).stdout == "False\n"
-
-
-def test_the_suite_is_scanned_below_the_users_folder(task_folder: Path, tmp_path: Path) -> None:
-    own = "task: mdlm_verb_smallest\ndataset_path: own\noutput_type: multiple_choice\n"
-    (tmp_path / "own.yaml").write_text(own)
-    code = (
-        "import sys; from lm_eval.tasks import TaskManager; from mdlm_lm_eval import tasks_path\n"
-        "manager = TaskManager(None, sys.argv[1:])\n"
-        "assert {'tiny_choice', 'mdlm_context', 'arc_easy'} < set(manager.all_tasks)\n"
-        "assert manager.include_path == sys.argv[1:]\n"
-        "assert 'mdlm_context' not in TaskManager(include_defaults=False).all_tasks\n"
-        "print(manager._index['mdlm_verb_smallest'].yaml_path)\n"
-        "from mdlm_lm_eval.tasks import questions\n"  # one name for the suite's modules
-        "print([m for m in sys.modules if m.endswith('questions') and m.startswith(('mdlm', 'tasks'))])\n"
-    )
-    done = python(code, str(task_folder), str(tmp_path))
-    assert done.stdout.splitlines() == [str(tmp_path / "own.yaml"), "['mdlm_lm_eval.tasks.questions']"], done.stderr
 
 
 def test_public_names() -> None:

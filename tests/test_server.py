@@ -2,8 +2,6 @@
 
 import json
 import shlex
-import subprocess
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,7 +20,7 @@ from mdlm_lm_eval.options import DecodingOptions, OptionError
 from mdlm_lm_eval.results.result_file import read_result_file
 from mdlm_lm_eval.results.suite import current_version
 from mdlm_lm_eval.server import UNKNOWN, MDLMServer
-from tests.commands import ENVIRONMENT, LM_EVAL
+from tests.commands import run
 from tests.conftest import choice, generation
 
 MODEL = "built-in-block"
@@ -300,6 +298,7 @@ def test_the_reference_reaches_what_an_engine_reaches() -> None:
         assert (0.4999999 < found < 0.5) is below
 
 
+@pytest.mark.usefixtures("without_tasks_of_lm_eval")
 def test_the_suite_end_to_end(decoder: Callable[..., Answer], tmp_path: Path) -> None:
     with StandIn(decoder(**STATED)) as server:
         arguments = {
@@ -313,8 +312,7 @@ def test_the_suite_end_to_end(decoder: Callable[..., Answer], tmp_path: Path) ->
         words += shlex.split("--metadata fewshot_relevant=2 fewshot_distractors=1 --include_path")
         words += [str(tasks_path()), "--output_path", str(tmp_path)]
         words += ["--model_args", json.dumps(arguments | {"max_concurrent": 8})]
-        command = [sys.executable, "-c", LM_EVAL, *words]
-        done = subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT, check=False)
+        done = run("lm_eval", *words)
     assert done.returncode == 0, done.stderr[-2000:]
     (path,) = (tmp_path / MODEL).glob("results_*.json")
     file = read_result_file(path)

@@ -1,58 +1,17 @@
 """Several processes on one output: each cell is computed once, whoever dies, and the files are those of one process."""
 
-import json
 import random
-import subprocess
-import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.commands import ENVIRONMENT
+from tests.commands import run, start
 from tests.test_sweep import stored, sweep, words
 
+SWEEP = "mdlm_lm_eval.sweep"
 N_MASKS = "--n_masks=3,4,5,6,7,8"
-# Runs commands in processes that share the imports, which take most of the time; each command's last word is its log.
-# The processes of a step with "kill_at" are killed so many seconds after the folder holds so many results.
-LAUNCHER = """
-import json, os, signal, sys, time
-from pathlib import Path
-import mdlm_lm_eval.sweep.run
-from mdlm_lm_eval.sweep.__main__ import main
-
-def start(words):
-    if (child := os.fork()) != 0:
-        return child
-    *sys.argv[1:], log = words
-    for stream in (1, 2):
-        os.dup2(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND), stream)
-    try:
-        main()
-    except SystemExit as end:
-        sys.stdout.flush()
-        os._exit(int(bool(end.code)))
-
-for step in json.loads(sys.stdin.read()):
-    children = [start(words) for words in step["commands"]]
-    if "kill_at" in step:
-        folder, results, seconds = step["kill_at"]
-        while len(list(Path(folder).glob("*/tiny*/results_cell.json"))) < results:
-            time.sleep(0.01)
-        time.sleep(seconds)
-        for child in children:
-            os.kill(child, signal.SIGKILL)
-    print(*(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children), flush=True)
-"""
-
-
-def launch(steps: list[dict[str, Any]]) -> list[str]:
-    """Exit codes of each step's processes."""
-    done = subprocess.run(
-        [sys.executable, "-c", LAUNCHER], input=json.dumps(steps), env=ENVIRONMENT, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    return done.stdout.splitlines()
 
 
 @pytest.fixture(scope="module")
@@ -67,10 +26,12 @@ def test_two_processes_share_the_cells(
     tmp_path: Path, checkpoint: Path, task_folder: Path, undisturbed: dict[str, Any]
 ) -> None:
     command = words(tmp_path / "out", checkpoint, task_folder, N_MASKS, "--limit=1")
-    logs = [tmp_path / "1.log", tmp_path / "2.log"]
-    assert launch([{"commands": [[*command, str(log)] for log in logs]}]) == ["0 0"]
+    logs = [tmp_path / "1", tmp_path / "2"]
+    for process in [start(SWEEP, *command, log=log) for log in logs]:
+        process.join()
+        assert process.exitcode == 0
     assert stored(tmp_path / "out") == undisturbed
-    ends = [log.read_text().splitlines()[-1] for log in logs]
+    ends = [log.with_suffix(".err").read_text().splitlines()[-1] for log in logs]
     assert all("mdlm-sweep: 6 of 6 cells are done" in end for end in ends)
     assert sum(int(end.removesuffix(" by this process").split()[-1]) for end in ends) == 6, "each once"
 
@@ -78,12 +39,19 @@ def test_two_processes_share_the_cells(
 def test_sweeps_that_are_killed_lose_nothing(
     tmp_path: Path, checkpoint: Path, task_folder: Path, undisturbed: dict[str, Any]
 ) -> None:
-    rng, log = random.Random(0), str(tmp_path / "log")
-    command = [*words(tmp_path / "out", checkpoint, task_folder, N_MASKS, "--limit=1"), log]
-    kills = [{"commands": [command], "kill_at": [str(tmp_path / "out"), n, rng.uniform(0, 0.5)]} for n in (0, 1, 3)]
-    assert launch([*kills, {"commands": [command]}])[-1] == "0"
-    assert stored(tmp_path / "out") == undisturbed
-    assert not list((tmp_path / "out").rglob("*.unfinished"))
+    rng, out = random.Random(0), tmp_path / "out"
+    command = words(out, checkpoint, task_folder, N_MASKS, "--limit=1")
+    for n_results in (0, 1, 3):
+        process = start(SWEEP, *command, log=tmp_path / "log")
+        while len(list(out.glob("*/tiny*/results_cell.json"))) < n_results:
+            assert process.is_alive()
+            time.sleep(0.01)
+        time.sleep(rng.uniform(0, 0.5))
+        process.kill()
+        process.join()
+    assert run(SWEEP, *command).returncode == 0
+    assert stored(out) == undisturbed
+    assert not list(out.rglob("*.unfinished"))
 
 
 def test_shards_are_parts_of_the_cells_and_status_lists_the_others(
@@ -105,11 +73,7 @@ def test_shards_are_parts_of_the_cells_and_status_lists_the_others(
 def test_processes_of_torchrun_share_the_cells(
     tmp_path: Path, checkpoint: Path, task_folder: Path, undisturbed: dict[str, Any]
 ) -> None:
-    start = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    command = words(tmp_path, checkpoint, task_folder, N_MASKS, "--limit=1")
-    done = subprocess.run(
-        [*start, "-m", "mdlm_lm_eval.sweep", *command], env=ENVIRONMENT, capture_output=True, text=True
-    )
+    done = run(SWEEP, *words(tmp_path, checkpoint, task_folder, N_MASKS, "--limit=1"), processes=2)
     assert done.returncode == 0, done.stderr[-3000:]
-    assert done.stderr.count("mdlm-sweep: 6 of 6 cells are done") == 2
+    assert "mdlm-sweep: 6 of 6 cells are done" in done.stderr
     assert stored(tmp_path) == undisturbed

@@ -2,19 +2,19 @@
 
 import json
 import random
+import shlex
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
+import datasets
 import pytest
 import yaml
 from lm_eval.tasks import TaskManager
 
 from mdlm_lm_eval.sweep.plan import plan
 from mdlm_lm_eval.sweep.run import Tasks
-from tests.commands import ENVIRONMENT, LM_EVAL
+from tests.commands import run
 from tests.test_sweep import stored, sweep
 
 # As lm-eval's own tasks do it: GPQA's with examples have a generator of their module, the others use Python's.
@@ -80,17 +80,17 @@ def prompts(folder: Path) -> list[tuple[Any, ...]]:
 
 @pytest.mark.parametrize("task", ["reordered", "with_choices"])
 def test_every_cell_asks_what_its_command_asks(
-    tmp_path: Path, checkpoint: Path, drawing_tasks: Path, task: str
+    tmp_path: Path, checkpoint: Path, drawing_tasks: Path, task: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     random.seed(5)  # of whatever ran before
+    # What `datasets` keeps of the sweep must not help the command.
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(tmp_path / "cache"))
     output = tmp_path / "out"
     more = (f"--tasks={task}", "--n_masks=4,5,6", "--limit=3", "--log_samples")
     assert sweep(output, checkpoint, drawing_tasks, *more).code == 0
     ((path, result),) = [(path, result) for path, result in stored(output).items() if "n_masks=5" in path]
-    words = result["config"]["mdlm_sweep"]["command"].split()[1:]
-    alone = [sys.executable, "-c", LM_EVAL, *words, "--log_samples", "--output_path", str(tmp_path / "alone")]
-    # What `datasets` keeps of one must not help the other.
-    done = subprocess.run(alone, env=ENVIRONMENT | {"HF_DATASETS_CACHE": str(tmp_path / "cache")}, capture_output=True)
+    command = shlex.split(result["config"]["mdlm_sweep"]["command"])
+    done = run(*command, "--log_samples", "--output_path", str(tmp_path / "alone"))
     assert done.returncode == 0, done.stderr[-2000:]
     expected = prompts(tmp_path / "alone")
     cells = sorted((output / path).parent.parent.glob(f"{task},*"))

@@ -3,6 +3,7 @@
 import hashlib
 from collections import Counter
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 import lm_eval
@@ -13,21 +14,21 @@ from mdlm_lm_eval.tasks import generate, prompts, questions
 
 from mdlm_lm_eval import tasks_path
 from mdlm_lm_eval.options import OptionError
+from tests.conftest import suite
 
 POSITIONS = (0, 10, 20, 30, 40)
 FOLDERS = {Path(path).parent.name for path in generate.files()}
 PROMPTS_SHA256 = "1f1b82823b300b6ab83afc609d779de60a39edea594800b0eaa016d6a38e5ad8"
 
 
-def suite(metadata: dict[str, object] | None = None) -> TaskManager:
-    return TaskManager(include_path=str(tasks_path()), include_defaults=False, metadata=metadata)
-
-
-DEFAULT_SUITE = suite()
+def with_settings(name: str, metadata: dict[str, Any]) -> TaskManager:
+    """The folder of a task with these settings, or all tasks with the default ones."""
+    folder = str(suite().task_index[name].yaml_path.parent)
+    return TaskManager(include_path=folder, include_defaults=False, metadata=metadata) if metadata else suite()
 
 
 def load(name: str, **metadata: object) -> Any:
-    return (suite(metadata) if metadata else DEFAULT_SUITE).load([name])["tasks"][name]
+    return with_settings(name, metadata).load([name])["tasks"][name]
 
 
 def requests(name: str, limit: int | None = None, chat: bool = False, **metadata: object) -> list[tuple[str, dict]]:
@@ -63,7 +64,7 @@ class AlwaysA(LM):
 
 
 def evaluate(lm: LM, name: str, **arguments: Any) -> dict[str, Any]:
-    manager = suite(arguments.pop("metadata", None))
+    manager = with_settings(name, arguments.pop("metadata", {}))
     return lm_eval.simple_evaluate(lm, tasks=[name], task_manager=manager, bootstrap_iters=2, **arguments)
 
 
@@ -233,11 +234,17 @@ def test_single_turn_chat_is_refused() -> None:
 
 
 def test_scores_and_their_mean() -> None:
-    results = evaluate(AlwaysA(), "mdlm_context")
+    results = evaluate(AlwaysA(), "mdlm_context", limit=100)
+    rights = {
+        f"mdlm_{rule}_{distractor}": [question.answer == 0 for question in questions.test_questions(rule, distractor)]
+        for rule in questions.WRONG_CATEGORIES
+        for distractor in questions.DISTRACTOR_RULES
+    }
+    expected = {name: mean(right[:100]) for name, right in rights.items()}
+    assert {name: results["results"][name]["exact_match,none"] for name in expected} == pytest.approx(expected)
     assert len(results["results"]) == 17
-    assert results["results"]["mdlm_verb_smallest"]["exact_match,none"] == 0.334
-    assert results["groups"]["mdlm_context"]["exact_match,none"] == pytest.approx(0.334)
-    assert 0.003 < results["groups"]["mdlm_context"]["exact_match_stderr,none"] < 0.004
+    assert results["groups"]["mdlm_context"]["exact_match,none"] == pytest.approx(mean(expected.values()))
+    assert results["groups"]["mdlm_context"]["exact_match_stderr,none"] == pytest.approx(0.0118, abs=1e-3)
     assert results["versions"]["mdlm_verb_smallest"] == results["versions"]["mdlm_context"] == "2.1"
     assert results["n-shot"]["mdlm_verb_smallest"] == 50
 
@@ -252,7 +259,7 @@ def test_zero_shot_and_limit() -> None:
 
 def members_of(name: str) -> list[str]:
     """A group's members; of a task, itself."""
-    members: str | list[str] = DEFAULT_SUITE.task_index[name].cfg["task"]
+    members: str | list[str] = suite().task_index[name].cfg["task"]
     return members if isinstance(members, list) else [members]
 
 
@@ -264,8 +271,8 @@ def test_groups_hold_every_task_once() -> None:
         leaves = [name for member in members_of(group) for name in members_of(member)]
         assert len(leaves) == count
         names += leaves
-    index, folders = DEFAULT_SUITE.task_index, {"context", "slot", "position", "locality", "rules"}
-    assert sorted(names) == sorted(n for n in DEFAULT_SUITE.all_subtasks if index[n].yaml_path.parent.name in folders)
+    index, folders = suite().task_index, {"context", "slot", "position", "locality", "rules"}
+    assert sorted(names) == sorted(n for n in suite().all_subtasks if index[n].yaml_path.parent.name in folders)
     assert len(set(names)) == 464
 
 
@@ -279,7 +286,7 @@ def test_one_task_of_every_family_loads() -> None:
 
 
 def test_tags_and_short_names() -> None:
-    index = DEFAULT_SUITE.task_index
+    index = suite().task_index
     tagged = index["mdlm_animal"].tags
     assert len(tagged) == 44
     assert {index[name].cfg["rule"] for name in tagged} == {"animal"}

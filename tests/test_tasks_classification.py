@@ -9,25 +9,24 @@ from typing import Any
 
 import pytest
 from lm_eval import simple_evaluate
-from lm_eval.tasks import TaskManager
 from lm_eval.tasks._yaml_loader import _import_func_in_yml, load_yaml
 from sklearn.neighbors import KNeighborsClassifier
 
 from mdlm_lm_eval import tasks_path
 from mdlm_lm_eval.options import OptionError
+from tests.conftest import suite
 
 FOLDER = tasks_path() / "classification"
 DATA_SETS = ("nonlinear", "swiss_roll", "moons", "circles")
 ORDERS = ("random", "nearest_first", "nearest_last")
 SEEDS = (1, 2, 3, 4, 5)
 PROMPTS_SHA256 = "7883e7bc9791f2bc67a3e5995b9c22af9ffd652b260a924b90dad2f52448808f"
-MANAGER = TaskManager(include_path=str(tasks_path()), include_defaults=False)
 
 draw_points = _import_func_in_yml("points.draw_points", FOLDER)
 
 
 def load(name: str) -> Any:
-    return MANAGER.load([name])["tasks"][name]
+    return suite().load([name])["tasks"][name]
 
 
 def prompts(name: str, limit: int, num_fewshot: int | None = None) -> list[str]:
@@ -134,7 +133,7 @@ def test_groups_hold_every_task_once_and_name_its_settings() -> None:
             assert task.config.num_fewshot == 30
             assert len(task.eval_docs) == 5000
             assert [doc["seed"] for doc in task.eval_docs.select(range(10))] == [*SEEDS, *SEEDS]
-    assert sorted(names) == sorted(name for name in MANAGER.all_subtasks if name.startswith("mdlm_classification"))
+    assert sorted(names) == sorted(name for name in suite().all_subtasks if name.startswith("mdlm_classification"))
 
 
 @pytest.mark.parametrize("n", [-1, 101])
@@ -156,7 +155,7 @@ def test_lm_eval_has_results_of_a_group() -> None:
         model="mdlm",
         model_args={"n_masks": 10},
         tasks=["mdlm_classification_random"],
-        task_manager=MANAGER,
+        task_manager=suite(),
         num_fewshot=4,
         limit=2,
         device="cpu",

@@ -13,6 +13,7 @@ from lm_eval.tasks._yaml_loader import load_yaml
 
 from mdlm_lm_eval import tasks_path
 from mdlm_lm_eval.lm import MDLM
+from tests.conftest import suite
 
 Rows = list[dict[str, Any]]
 
@@ -201,7 +202,7 @@ def test_hotpotqa_keeps_questions_with_two_options_that_fit(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("name", ["mdlm_single_token", "mdlm_hotpotqa"])
 def test_every_task_has_its_own_version(name: str) -> None:
-    index = TaskManager(include_path=str(tasks_path()), include_defaults=False).task_index
+    index = suite().task_index
     members = index[name].cfg["task"] if name == "mdlm_single_token" else []
     assert members == [f"mdlm_{task}" for task in (SPLITS if members else ())]
     for entry in (name, *members):

@@ -7,19 +7,17 @@ from random import Random
 from typing import Any
 
 import pytest
-from lm_eval.tasks import TaskManager
 from mdlm_lm_eval.tasks import prompts, questions, rule_sets
 
-from mdlm_lm_eval import tasks_path
+from tests.conftest import suite
 
 RULES = tuple(questions.WRONG_CATEGORIES)
 TASKS = list(product(RULES, questions.DISTRACTOR_RULES))
 SETS_SHA256 = "1ae26d2679baf7288d959dec83186bc035be1fc452ff5f72618d31c21f0ccb2f"
-MANAGER = TaskManager(include_path=str(tasks_path()), include_defaults=False)
 
 
 def load(name: str) -> Any:
-    return MANAGER.load([name])["tasks"][name]
+    return suite().load([name])["tasks"][name]
 
 
 def askings(distractor: str) -> list[tuple[str, questions.Question]]:
@@ -176,7 +174,7 @@ def test_the_three_tasks_of_a_set_name_it_alike() -> None:
 
 
 def test_the_group_holds_its_tasks() -> None:
-    index = MANAGER.task_index
+    index = suite().task_index
     for group in ("mdlm_rules", "mdlm_rules_slot", *(f"mdlm_rules_position_pos{p}" for p in (0, 10, 20, 30, 40))):
         assert len(index[group].cfg["task"]) == 16
     assert len(index["mdlm_rules_animal"].tags) == 14

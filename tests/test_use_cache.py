@@ -2,8 +2,6 @@
 
 import json
 import sqlite3
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -23,7 +21,7 @@ from mdlm_lm_eval.lm import MDLM
 from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.record import fingerprint
 from mdlm_lm_eval.request_cache import SAMPLE_PREFIX
-from tests.commands import ENVIRONMENT, LM_EVAL
+from tests.commands import run, start
 from tests.conftest import choice, generation, tiny_model, tiny_tokenizer
 from tests.test_cli import result_file
 
@@ -230,21 +228,22 @@ def test_a_killed_run_resumes_to_the_results_of_an_undisturbed_one(
     expected = {sample["doc_id"]: sample["resps"] for sample in undisturbed["samples"]["tiny_many"]}
 
     command = [
-        *(sys.executable, "-c", LM_EVAL, "--model", "mdlm", "--device", "cpu", "--batch_size", "1"),
+        *("lm_eval", "--model", "mdlm", "--device", "cpu", "--batch_size", "1"),
         *("--model_args", ",".join(f"{name}={value}" for name, value in model_args.items())),
         *("--include_path", str(many_requests), "--tasks", "tiny_many", "--log_samples"),
         *("--use_cache", str(tmp_path / "cache"), "--output_path", str(tmp_path / "out")),
     ]
     database = tmp_path / "cache_rank0.db"
-    process = subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    while process.poll() is None and finished_samples(database) < 3:
+    process = start(*command, log=tmp_path / "log")
+    while process.is_alive() and finished_samples(database) < 3:
         time.sleep(0.02)
     process.kill()
-    assert process.wait() == -9
+    process.join()
+    assert process.exitcode == -9
     finished = finished_samples(database)
     assert 3 <= finished < REPEATS * DOCUMENTS
 
-    done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, check=False)
+    done = run(*command)
     assert done.returncode == 0, done.stderr[-2000:]
     (samples,) = (tmp_path / "out").rglob("samples_*.jsonl")
     rows = [json.loads(line) for line in samples.read_text().splitlines()]
