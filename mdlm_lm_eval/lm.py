@@ -46,7 +46,7 @@ from mdlm_lm_eval.model.denoiser import Denoiser, NonFiniteLogitsError
 from mdlm_lm_eval.model.text import Ending, closing_ids, encode_infill, encode_without_masks
 from mdlm_lm_eval.options import DecodingOptions, LikelihoodOptions, OptionError, parse_flag, shown
 from mdlm_lm_eval.presets import mismatches
-from mdlm_lm_eval.record import Answer, RunRecord, fingerprint, in_words, provenance
+from mdlm_lm_eval.record import Answer, RunRecord, TaskRecord, fingerprint, in_words, provenance
 from mdlm_lm_eval.request_cache import RequestCache, claim_cache
 from mdlm_lm_eval.resolve import Request, Settings, resolve
 
@@ -293,15 +293,16 @@ class MDLM(HFLM):
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
         """One string a request. Raises OptionError for any request's options before the first forward pass."""
         self._warn_of_preset(requests)
-        requests, answer_of = self._without_copies(requests)
+        given, requests = requests, self._without_copies(requests)
         wanted = [self._request(instance.args[1]) for instance in requests]
         seeds = seeds_of(requests, [request.options.seed for request in wanted])
         generations = [self._prepare(*each) for each in zip(requests, wanted, seeds, strict=True)]
         self._warn_of_truncation([generation.truncated for generation in generations])
         strings: dict[int, str] = {}
         for n, generation in enumerate(generations):
-            cached = generation.own_key and self.request_cache.sample(generation.instance.args, generation.canvas.seed)
-            strings |= {n: cached} if isinstance(cached, str) else {}
+            if generation.own_key and self.request_cache:
+                cached = self.request_cache.sample(generation.instance.args, generation.canvas.seed)
+                strings |= {} if cached is None else {n: cached}
         audited = self._chosen_for_audit(generations) if self.settings.model.cache_audit else set()
         exactly: dict[int, Answer] = {}
         steps = [generation.canvas.steps for generation in generations]
@@ -311,12 +312,13 @@ class MDLM(HFLM):
         def keep(answers: dict[int, Answer]) -> None:
             for n, answer in answers.items():
                 instance, strings[n] = generations[n].instance, answer.string
-                self._count(generations[n], answer)
+                record = self._count(generations[n], answer)
                 if n in exactly:
-                    self.record.task(instance.task_name).audit(instance.doc_id, answer, exactly[n])
-                seed = generations[n].canvas.seed if generations[n].own_key else None
-                self.request_cache.add("generate_until", instance.args, answer.string, seed=seed)
-            self.request_cache.save(self.record)
+                    record.audit(instance.doc_id, answer, exactly[n])
+            if self.request_cache:
+                asked = ((generations[n], answer.string) for n, answer in answers.items())
+                entries = ((one.instance.args, text, one.canvas.seed if one.own_key else None) for one, text in asked)
+                self.request_cache.save("generate_until", entries, self.record)
 
         def run(part: list[int], n_slots: int) -> None:
             part = [n for n in part if n not in strings]  # where memory ran out, some are done
@@ -331,10 +333,15 @@ class MDLM(HFLM):
                 groups.setdefault(id(generation.request), []).append(n)
         for group in groups.values():  # the longest canvases first, so that memory runs out early if ever
             group.sort(key=lambda n: (-len(generations[n].canvas.token_ids), generations[n].canvas.token_ids))
-            most = self._rows_that_fit(generations[group[0]])
+            options, canvas = generations[group[0]].request.options, generations[group[0]].canvas
+            remembers = options.is_approximate or (
+                generations[group[0]].request.attention.is_block_causal and options.cache != "none"
+            )
+            sizes = {"n_logits": max(canvas.block_lengths), "is_cached": remembers, "guided": options.cfg_scale > 0.0}
+            most = self._most_rows(length=len(canvas.token_ids), **sizes)
             self.batches.run(group, run, batches_per_call=_BATCHES_PER_RUN, most=most)
         bar.close()
-        return [strings[n] for n in answer_of]
+        return _with_copies([strings[n] for n in range(len(requests))], given)
 
     def _prepare(self, instance: Instance, request: Request, seed: int) -> Generation:
         text, options = instance.args[0], request.options
@@ -424,14 +431,7 @@ class MDLM(HFLM):
                 advance(completion.cost.steps)
                 finished(at, completion)
 
-    def _rows_that_fit(self, longest: Generation) -> int:
-        """The most slots for canvases up to this one."""
-        options, canvas = longest.request.options, longest.canvas
-        remembers = options.cache != "none" and (longest.request.attention.is_block_causal or options.is_approximate)
-        sizes = {"length": len(canvas.token_ids), "n_logits": max(canvas.block_lengths), "is_cached": remembers}
-        return self._most_rows(**sizes, guided=options.cfg_scale > 0.0)
-
-    def _count(self, generation: Generation, answer: Answer) -> None:
+    def _count(self, generation: Generation, answer: Answer) -> TaskRecord:
         canvas, options, name = generation.canvas, generation.request.options, generation.instance.task_name
         length = None if options.mode == "ar" else generation.request.attention.block_length  # of a block-causal model
         asked, blocks = len(canvas.slots), {}
@@ -440,13 +440,12 @@ class MDLM(HFLM):
             blocks = {"block_length": length, "masks_in_block": canvas.block_lengths[0]}
         values = {"masks": len(canvas.slots), "asked_masks": asked, "steps": canvas.steps, **blocks}
         values |= {"returned_tokens": canvas.n_returned, "fillers": generation.fillers}
-        self.record.add_setting("generate_until", options, name)
-        record = self.record.task(name)
-        record.add(truncated=generation.truncated, prompt_tokens=canvas.prompt_length, **values)
-        record.cost.add(**answer.cost)
+        values |= {"truncated": generation.truncated, "prompt_tokens": canvas.prompt_length}
+        record = self.record.add(name, ("generate_until", options), answer.cost, **values)
         record.endings.update({answer.ending: 1, "empty": not answer.string.strip()})
         if answer.trace:
             record.trace(generation.instance.doc_id, answer, self.tokenizer)
+        return record
 
     def _chosen_for_audit(self, generations: Sequence[Generation]) -> set[int]:
         """Requests that are decoded exactly as well: chosen by their seeds, not by batches or order.
@@ -510,57 +509,54 @@ class MDLM(HFLM):
         """Scores the windows of requests, longest first and those with the same context together."""
         self._warn_of_preset(requests)
         families.family_of(self._config).refuse("likelihood", options.likelihood)
-        requests, answer_of = self._without_copies(requests)
+        given, requests = requests, self._without_copies(requests)
         seeds = seeds_of(requests, [options.seed] * len(requests))
-        owned = [windows_of(instance, seed) for instance, seed in zip(requests, seeds, strict=True)]
-        windows = [window for of_request in owned for window in of_request]
-        owners = [n for n, of_request in enumerate(owned) for _ in of_request]
-        truncated = [truncated_tokens(window, options, self.max_length) for window in windows]
-        self._warn_of_truncation(truncated)
-        unscored, sums = Counter(owners), [(0.0, True)] * len(requests)
-        what = "windows of loglikelihood_rolling" if request_type == "loglikelihood_rolling" else request_type
-        bar = tqdm(total=len(windows), desc=f"Running {what} requests", disable=disable_tqdm or self.rank != 0)
+        windows = [windows_of(instance, seed) for instance, seed in zip(requests, seeds, strict=True)]
+        cut = [[truncated_tokens(window, options, self.max_length) for window in own] for own in windows]
+        self._warn_of_truncation([tokens for own in cut for tokens in own])
+        found: dict[int, Any] = {}
+        bar = tqdm(total=len(requests), desc=f"Running {request_type} requests", disable=disable_tqdm or self.rank != 0)
 
         def run(chunk: list[int], batch_size: int) -> None:
             passes, canvases = self.denoiser.forward_passes, self.denoiser.canvas_count
-            batch, instances = [windows[w] for w in chunk], [requests[owners[w]] for w in chunk]
-            with self._measured(instances) as meter:
-                scores = score(self.denoiser, batch, options, batch_size=batch_size, max_length=self.max_length)
+            batch = [(n, window, tokens) for n in chunk for window, tokens in zip(windows[n], cut[n], strict=True)]
+            with self._measured([requests[n] for n, _, _ in batch]) as meter:
+                of_batch = [window for _, window, _ in batch]
+                scores = score(self.denoiser, of_batch, options, batch_size=batch_size, max_length=self.max_length)
             seconds, peak_memory = meter.read()
             self.record.forward_passes += self.denoiser.forward_passes - passes
-            n_canvases = (self.denoiser.canvas_count - canvases) / len(chunk)
-            for w, instance, (log_likelihood, greedy, *errors) in zip(chunk, instances, scores, strict=True):
-                tokens = len(windows[w].continuation_ids)
-                masks = tokens if options.n_masks == "auto" else options.n_masks
-                self.record.add_setting(request_type, options, instance.task_name)
-                record = self.record.task(instance.task_name)
-                counts: dict[str, Any] = {"masks": masks, "asked_masks": masks, "continuation_tokens": tokens}
-                if errors and errors[0] is not None:
-                    counts["read_standard_error"] = errors[0]
-                record.add(truncated=truncated[w], **counts)
-                spent = {"canvases": n_canvases, "seconds": seconds / len(chunk), "peak_memory_bytes": peak_memory}
-                record.cost.add(**spent)
-                n = owners[w]
+            n_canvases = self.denoiser.canvas_count - canvases
+            shares = {"canvases": n_canvases / max(1, len(batch)), "seconds": seconds / max(1, len(batch))}
+            sums = dict.fromkeys(chunk, (0.0, True))
+            for (n, window, truncated), (log_likelihood, greedy, *errors) in zip(batch, scores, strict=True):
                 sums[n] = (sums[n][0] + log_likelihood, sums[n][1] and greedy)
-                unscored[n] -= 1
-                if unscored[n] == 0:
-                    self.request_cache.add(request_type, requests[n].args, answer_of_sum(sums[n]))
-            self.request_cache.save(self.record)
+                tokens = len(window.continuation_ids)
+                masks = tokens if options.n_masks == "auto" else options.n_masks
+                values: dict[str, Any] = {"masks": masks, "asked_masks": masks, "continuation_tokens": tokens}
+                if errors and errors[0] is not None:
+                    values["read_standard_error"] = errors[0]
+                spent = {**shares, "peak_memory_bytes": peak_memory}
+                self.record.add(requests[n].task_name, (request_type, options), spent, truncated=truncated, **values)
+            found.update({n: answer_of_sum(sums[n]) for n in chunk})
+            if self.request_cache:
+                entries = ((requests[n].args, found[n], None) for n in chunk)
+                self.request_cache.save(request_type, entries, self.record)
             bar.update(len(chunk))
 
-        def longest_first(w: int) -> tuple[int, list[int]]:
-            return -len(windows[w].context_ids) - len(windows[w].continuation_ids), windows[w].context_ids
+        def longest_first(n: int) -> tuple[int, list[int]]:
+            first = max(windows[n], key=_length, default=LikelihoodRequest([], []))
+            return -_length(first), first.context_ids
 
-        order = sorted(range(len(windows)), key=longest_first)
         most = 1
-        for longest in (windows[w] for w in order[:1]):
+        for longest in sorted((window for own in windows for window in own), key=_length)[-1:]:
             length = len(longest.context_ids) + answer_length(longest, options)
             sizes = {"n_logits": len(longest.continuation_ids), "is_cached": self.denoiser.attention.is_block_causal}
             most = self._most_rows(length=min(length, self.max_length), guided=options.cfg_scale > 0.0, **sizes)
-        rows: dict[str, Any] = {"rows_of": lambda w: most_rows(windows[w], options), "most": most}
-        self.batches.run(order, run, batches_per_call=_BATCHES_PER_SAVE, **rows)
+        rows: dict[str, Any] = {"rows_of": lambda n: sum(most_rows(window, options) for window in windows[n])}
+        order = sorted(range(len(requests)), key=longest_first)
+        self.batches.run(order, run, batches_per_call=_BATCHES_PER_SAVE, most=most, **rows)
         bar.close()
-        return [answer_of_sum(sums[n]) for n in answer_of]
+        return _with_copies([found[n] for n in range(len(requests))], given)
 
     # Batches, processes and what is kept
 
@@ -600,27 +596,16 @@ class MDLM(HFLM):
             )
             logger.warning(sentence, cut, len(truncated), self.max_length)
 
-    def _without_copies(self, requests: Sequence[Instance]) -> tuple[list[Instance], list[int]]:
-        """Requests without the copies of the last one by which lm-eval makes the shares of processes equal, and the
-        index of the answer to each that was given: a copy has that of what it is a copy of."""
-        kept: list[Instance] = []
-        answer_of: list[int] = []
-        first: dict[int, int] = {}
-        seen: Counter[int] = Counter()
-        for instance in requests:
-            n, repeats = seen[id(instance)], instance.repeats or 1
-            seen[id(instance)] += 1
-            if n < repeats or self.world_size == 1:
-                kept.append(instance)
-                first.setdefault(id(instance), len(kept) - 1)
-                answer_of.append(len(kept) - 1)
-            else:  # repetitions follow each other
-                answer_of.append(first[id(instance)] + n % repeats)
-        return kept, answer_of
+    def _without_copies(self, requests: Sequence[Instance]) -> list[Instance]:
+        """Requests without the copies of the last one by which lm-eval makes the shares of processes equal."""
+        n_copies = 0
+        if self.world_size > 1 and requests:
+            n_copies = sum(instance is requests[-1] for instance in requests) - (requests[-1].repeats or 1)
+        return list(requests[: len(requests) - n_copies])
 
     def start_record(self) -> None:
         """Forgets what was recorded so far, and the request cache that it was kept in."""
-        self.request_cache = RequestCache()
+        self.request_cache: RequestCache | None = None
         self.record = RunRecord()
         self.records = [self.record]  # of all processes
 
@@ -661,9 +646,9 @@ class MDLM(HFLM):
         """Refuses, with an OptionError, a request cache that another model or other options filled."""
         if cache_hook.dbdict is not None:
             claim_cache(cache_hook.dbdict, fingerprint(self), path=cache_hook.dbdict.filename)
-        self.request_cache = RequestCache(cache_hook.dbdict)
-        self.record = self.request_cache.resume() or self.record
-        self.records = [self.record]
+            self.request_cache = RequestCache(cache_hook.dbdict)
+            self.record = self.request_cache.resume() or self.record
+            self.records = [self.record]
         super().set_cache_hook(cache_hook)
 
 
@@ -680,6 +665,17 @@ def seeds_of(requests: Sequence[Instance], seeds: Sequence[int]) -> list[int]:
         found.append(seed_of(f"{seen[key]} {request}"))
         seen[key] += 1
     return found
+
+
+def _with_copies(answers: list[Any], given: Sequence[Instance]) -> list[Any]:
+    """Answers to all requests that were given: a copy has that of its original; repetitions follow each other."""
+    while len(answers) < len(given):
+        answers.append(answers[-(given[-1].repeats or 1)])
+    return answers
+
+
+def _length(window: LikelihoodRequest) -> int:
+    return len(window.context_ids) + len(window.continuation_ids)
 
 
 def _quantised(loading: dict[str, Any]) -> dict[str, Any]:

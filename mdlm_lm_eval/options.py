@@ -143,11 +143,7 @@ class DecodingOptions(Options):
     token_frequencies: str | None = option(
         None, "of unmasking=position_calibrated: a safetensors file with each token's share of a background text"
     )
-    schedule: str = option(
-        "linear",
-        "how many masks a step fills",
-        choices=lambda: SCHEDULES,
-    )
+    schedule: str = option("linear", "how many masks a step fills", choices=lambda: SCHEDULES)
     confidence_threshold: float | None = option(
         None,
         "instead of a schedule: fill every mask whose confidence reaches this (block diffusion: exceeds it), at least "
@@ -222,11 +218,7 @@ class DecodingOptions(Options):
     filler: str = option(".", "neutral text repeated after the masks")
     n_fillers: int = option(0, "number of fillers", least=0)
     suppress_eos: bool = option(False, "never fill in an end-of-text token", llada="logits_eos_inf")
-    eos_last: bool = option(
-        False,
-        "fill in end-of-text and end-of-turn tokens last",
-        llada="confidence_eos_eot_inf",
-    )
+    eos_last: bool = option(False, "fill in end-of-text and end-of-turn tokens last", llada="confidence_eos_eot_inf")
     early_exit: bool = option(True, "drop a row from the batch once its answer is decided", silent=True)
     trace: bool = option(False, "record when each token was filled in, and how sure the model was", silent=True)
     noise_num: int = option(8, _NOISE_NUM, least=1)

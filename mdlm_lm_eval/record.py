@@ -108,13 +108,6 @@ class TaskRecord:
     endings: Counter[str] = field(default_factory=Counter)
     traces: list[dict[str, Any]] = field(default_factory=list)
 
-    def add(self, *, truncated: int, **values: float) -> None:
-        """Counts one request with its effective values and the number of prompt tokens that were cut off."""
-        self.requests += 1
-        self.truncated_prompts += truncated > 0
-        self.truncated_tokens += truncated
-        self._widen({name: (value, value) for name, value in values.items()})
-
     def audit(self, doc_id: int | None, cached: Answer, exact: Answer) -> None:
         """Compares two answers. Tokens count only where the strings differ: what follows a stop string is no answer."""
         self.exact_cost.add(**exact.cost)
@@ -147,7 +140,7 @@ class TaskRecord:
         self.cost.merge(other.cost)
         self.exact_cost.merge(other.exact_cost)
         self.endings.update(other.endings)
-        self._widen(other.ranges)
+        self.widen(other.ranges)
 
     def as_dict(self) -> dict[str, Any]:
         """For the results file."""
@@ -179,7 +172,8 @@ class TaskRecord:
             ],
         }
 
-    def _widen(self, ranges: Mapping[str, tuple[float, float]]) -> None:
+    def widen(self, ranges: Mapping[str, tuple[float, float]]) -> None:
+        """Takes more effective numbers into the ranges."""
         for name, (smallest, largest) in ranges.items():
             low, high = self.ranges.get(name, (smallest, largest))
             self.ranges[name] = (min(low, smallest), max(high, largest))
@@ -200,9 +194,24 @@ class RunRecord:
         """The record of a task; requests that belong to none (made by hand) share one."""
         return self.tasks.setdefault(name or "no task", TaskRecord())
 
-    def add_setting(self, request_type: str, options: DecodingOptions | LikelihoodOptions, name: str | None) -> None:
-        """A request of this task was run with these options."""
-        self.settings.setdefault((request_type, options), set()).add(name or "no task")
+    def add(
+        self,
+        name: str | None,
+        setting: tuple[str, DecodingOptions | LikelihoodOptions],
+        cost: Mapping[str, float],
+        *,
+        truncated: int,
+        **values: float,
+    ) -> TaskRecord:
+        """Counts one request of a task: setting, cost, effective values, and how many prompt tokens were cut off."""
+        self.settings.setdefault(setting, set()).add(name or "no task")
+        task = self.task(name)
+        task.requests += 1
+        task.truncated_prompts += truncated > 0
+        task.truncated_tokens += truncated
+        task.cost.add(**cost)
+        task.widen({name: (value, value) for name, value in values.items()})
+        return task
 
     def merge(self, other: "RunRecord") -> None:
         """Adds what another process did."""

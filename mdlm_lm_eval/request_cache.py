@@ -1,7 +1,7 @@
 """Keeps lm-eval's `--use_cache` honest: a cache file answers only for the model and the options that filled it, every
 repetition of a sampled request with its own answer, and keeps the record of its answers."""
 
-from collections.abc import MutableMapping
+from collections.abc import Iterable, MutableMapping
 from typing import Any
 
 from lm_eval.api.model import hash_args
@@ -14,44 +14,41 @@ SAMPLE_PREFIX = "mdlm_lm_eval.sample "
 
 
 class RequestCache:
-    """Answers as they are finished; does nothing where there is no cache, as lm-eval's own hook does.
+    """Answers as they are finished, in lm-eval's `entries` on disk.
 
-    lm-eval's keys hold a request's arguments alone. Sampled requests (`seed` given) get keys of their own instead, or
-    all repetitions of one would get one answer.
+    lm-eval's keys hold a request's arguments alone. Sampled requests (a seed is given) get keys of their own instead,
+    or all repetitions of one would get one answer.
     """
 
-    def __init__(self, entries: Any = None) -> None:
+    def __init__(self, entries: Any) -> None:
         self.entries = entries
-        self.unsaved: dict[str, Any] = {}
 
     def sample(self, arguments: tuple[Any, ...], seed: int) -> str | None:
         """The answer to a sampled generation request, if there is one."""
-        return None if self.entries is None else self.entries.get(_sample_key(arguments, seed))
+        answer: str | None = self.entries.get(_sample_key(arguments, seed))
+        return answer
 
-    def add(self, request_type: str, arguments: tuple[Any, ...], answer: Any, *, seed: int | None = None) -> None:
-        """An answer for the next `save`."""
-        if self.entries is not None:
-            key = hash_args(request_type, arguments) if seed is None else _sample_key(arguments, seed)
-            self.unsaved[key] = answer
-
-    def save(self, record: RunRecord) -> None:
-        """Writes what was added, and the record of all answers so far, to disk at once."""
-        if self.entries is not None:
-            self.entries.update(self.unsaved | {_RECORD: record})
-            self.entries.commit()
-            self.unsaved.clear()
+    def save(
+        self, request_type: str, answers: Iterable[tuple[tuple[Any, ...], Any, int | None]], record: RunRecord
+    ) -> None:
+        """Writes answers to requests (arguments, answer, seed), and the record of all so far, to disk at once."""
+        keys = {
+            hash_args(request_type, arguments) if seed is None else _sample_key(arguments, seed): answer
+            for arguments, answer, seed in answers
+        }
+        self.entries.update(keys | {_RECORD: record})
+        self.entries.commit()
 
     def resume(self) -> RunRecord | None:
         """The record of the answers that the cache holds.
 
         Forgets what lm-eval kept of sampled requests when a run ended, so that it asks for them again, one by one.
         """
-        if self.entries is None:
-            return None
         for key in list(self.entries):
             if key.startswith(SAMPLE_PREFIX):
                 self.entries.pop(key.removeprefix(SAMPLE_PREFIX).split()[0], None)
-        return self.entries.get(_RECORD)
+        record: RunRecord | None = self.entries.get(_RECORD)
+        return record
 
 
 def _sample_key(arguments: tuple[Any, ...], seed: int) -> str:

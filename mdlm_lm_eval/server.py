@@ -292,7 +292,6 @@ class MDLMServer(LocalCompletionsAPI):
 
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
         """One string a request. Raises OptionError for any request's options before the first is sent."""
-        self._begin()
         alike = {json.dumps(instance.args[1], default=str): instance.args[1] for instance in requests}
         resolved = {key: self._request(gen_kwargs) for key, gen_kwargs in alike.items()}
         wanted = [resolved[json.dumps(instance.args[1], default=str)] for instance in requests]
@@ -300,8 +299,9 @@ class MDLMServer(LocalCompletionsAPI):
         jobs = [self._prepare(*each) for each in zip(requests, wanted, seeds, strict=True)]
         answers: dict[int, Any] = {}
         for n, job in enumerate(jobs):
-            kept = None if job.seed is None else self.request_cache.sample(job.instance.args, job.seed)
-            answers |= {} if kept is None else {n: kept}
+            if job.seed is not None and self.request_cache:
+                kept = self.request_cache.sample(job.instance.args, job.seed)
+                answers |= {} if kept is None else {n: kept}
         left = [n for n in range(len(jobs)) if n not in answers]
         if self.audit:
             self._decode_exactly([jobs[n] for n in left], [seeds[n] for n in left])
@@ -361,15 +361,13 @@ class MDLMServer(LocalCompletionsAPI):
             answer = (found, found == max(row.values()))
         passes = usage.get("nfe", outputs.get("nfe"))
         amounts = {"answer_tokens": usage.get("completion_tokens"), "forward_passes": passes, "seconds": seconds}
-        task = self.record.task(name)
-        task.add(**job.counts)
-        task.cost.add(**{key: value for key, value in amounts.items() if value is not None})
-        self.record.add_setting(kind, job.options, name)
+        known = {key: value for key, value in amounts.items() if value is not None}
+        task = self.record.add(name, (kind, job.options), known, **job.counts)
         if job.exact is not None:
             served = Answer(answer, self.tokenizer.encode(answer, add_special_tokens=False), {})
             task.audit(job.instance.doc_id, served, job.exact)
-        self.request_cache.add(kind, job.instance.args, answer, seed=job.seed)
-        self.request_cache.save(self.record)
+        if self.request_cache:
+            self.request_cache.save(kind, [(job.instance.args, answer, job.seed)], self.record)
         return [answer]
 
     # Likelihood
@@ -385,7 +383,6 @@ class MDLMServer(LocalCompletionsAPI):
                 "mdlm-server answers generation tasks; one-token choices too where vLLM reads canvases of a known "
                 f"length (settings: block_length), and this is {self.engine}. Use --model mdlm for likelihoods"
             )
-        self._begin()
         noise = Random(seed_of(f"canvas {self.settings.likelihood.seed}"))
         length = int(self.known["block_length"])
         reads = {
@@ -447,15 +444,11 @@ class MDLMServer(LocalCompletionsAPI):
 
     def start_record(self) -> None:
         """Forgets what was recorded so far."""
-        self.request_cache, self.record, self._is_reported = RequestCache(), RunRecord(), False
-
-    def _begin(self) -> None:
-        if self._is_reported:
-            self.start_record()
+        self.request_cache: RequestCache | None = None
+        self.record = RunRecord()
 
     def get_model_info(self) -> dict[str, Any]:
         """Under `mdlm`: settings as far as they are known, the server, and what each task took."""
-        self._is_reported = True
         tasks = {name: task.as_dict() for name, task in sorted(self.record.tasks.items())}
         seconds, tokens = (
             sum(task["cost"].get(name, 0) for task in tasks.values()) for name in ("seconds", "answer_tokens")
@@ -479,6 +472,7 @@ class MDLMServer(LocalCompletionsAPI):
         run = {"device": f"server ({self.engine})", "batch_size": self._concurrent, "package_version": __version__}
         explicit = sorted({*self.stated, *self.settings.explicit.intersection(REQUEST_OPTIONS)})
         run |= {"explicit_options": explicit, "family_options": [], "settings": settings, "server": server}
+        self.start_record()
         return {"mdlm": model | run | {"tasks": tasks, "task_suite": suite_info(tasks)}}
 
     def set_cache_hook(self, cache_hook: CacheHook) -> None:
@@ -487,9 +481,8 @@ class MDLMServer(LocalCompletionsAPI):
             facts = {"engine": self.engine, "version": self.version, "model": self.model, "max_length": self.max_length}
             options = {f"decoding {name}": value for name, value in self._effective(self.settings.decoding).items()}
             claim_cache(cache_hook.dbdict, facts | options, path=cache_hook.dbdict.filename)
-        self._begin()
-        self.request_cache = RequestCache(cache_hook.dbdict)
-        self.record = self.request_cache.resume() or self.record
+            self.request_cache = RequestCache(cache_hook.dbdict)
+            self.record = self.request_cache.resume() or self.record
 
 
 def _check_arguments(base_url: str, arguments: Mapping[str, Any]) -> None:
