@@ -610,9 +610,9 @@ class MDLM(HFLM):
         self.records = [self.record]  # of all processes
 
     def _warn_of_preset(self, requests: Sequence[Instance]) -> None:
-        if requests and self.rank == 0:
-            names = sorted({str(instance.task_name) for instance in requests})
-            for sentence in mismatches(self.settings.model.preset, self._family.name, names):
+        """Warns of a preset that was made for another task or family."""
+        if (preset := self.settings.model.preset) and self.rank == 0:
+            for sentence in mismatches(preset, self._family.name, sorted({str(one.task_name) for one in requests})):
                 logger.warning(sentence)
 
     def barrier(self) -> None:

@@ -61,14 +61,10 @@ class Meter:
         for gpu in self._gpus:
             torch.cuda.reset_peak_memory_stats(gpu)
         seconds, self._read_at = now - getattr(self, "_read_at", now), now
-        return seconds, peak if self._gpus else _process_memory()
+        unit = 1 if sys.platform == "darwin" else 1024  # macOS counts bytes, all others KiB
+        return seconds, peak if self._gpus else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
 def device_name(device: torch.device) -> str:
     """What the device calls itself."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or platform.machine()
-
-
-def _process_memory() -> int:
-    unit = 1 if sys.platform == "darwin" else 1024  # macOS counts bytes, all others KiB
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit

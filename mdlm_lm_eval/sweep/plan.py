@@ -18,6 +18,7 @@ from mdlm_lm_eval.options import (
     ModelOptions,
     OptionError,
     options_of,
+    parse_whole,
     unknown_option,
 )
 from mdlm_lm_eval.results.result_file import LM_EVAL_SEEDS
@@ -170,8 +171,9 @@ def _cells(settings: Mapping[str, Any], metadata: Mapping[str, Any], *, has_mask
         own = _checked(dict(zip(options, chosen, strict=True)))
         chosen_metadata = dict(zip(of_tasks, of_task, strict=True))
         check_metadata([str(task)], chosen_metadata)
-        whole = _whole("num_fewshot", shots), _whole("seed", seed)
-        cells.append(Cell(str(task), adapter, own, chosen_metadata, *whole))
+        given = {"num_fewshot": shots, "seed": seed}
+        whole = {name: parse_whole(name, value) for name, value in given.items() if value is not None}
+        cells.append(Cell(str(task), adapter, own, chosen_metadata, **whole))
     return cells
 
 
@@ -183,12 +185,6 @@ def _checked(options: Mapping[str, Any]) -> dict[str, Any]:
         built = kind(**{name: options[name] for name in names})
         read |= {name: getattr(built, name) for name in names}
     return read
-
-
-def _whole(name: str, value: object) -> int | None:
-    if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 0):
-        raise OptionError(f"{name} must be a whole number from 0, not {value}")
-    return value
 
 
 def _values(name: str, value: Any) -> list[Any]:
