@@ -1,6 +1,5 @@
 """What all commands share: `name=value` arguments as lm-eval reads them, and how they end."""
 
-import argparse
 import atexit
 import json
 import os
@@ -11,28 +10,13 @@ from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any
 
-from lm_eval._cli.utils import MergeDictAction
-
 from mdlm_lm_eval.options import OptionError, unknown_option
 
 _STOPPED, _PIPE_CLOSED = 130, 141  # as a shell counts SIGINT and SIGPIPE
 
 
-class NamedValues(MergeDictAction):
-    """`name=value,name=value` or JSON, read as lm-eval reads `--model_args`."""
-
-    def __call__(
-        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option_string: Any = None
-    ) -> None:
-        """Ends the command where JSON cannot be read."""
-        try:
-            super().__call__(parser, namespace, values, option_string)
-        except ValueError as error:
-            parser.error(f"argument {option_string}: {error}")
-
-
 def typed(arguments: Mapping[str, Any]) -> str:
-    """`name=value,name=value`, or JSON where a value would not survive that: what `NamedValues` reads."""
+    """`name=value,name=value`, or JSON where a value would not survive that: what lm-eval reads."""
     if any(isinstance(value, (dict, list)) or set(str(value)) & set(",={") for value in arguments.values()):
         return json.dumps(arguments)
     return ",".join(f"{name}={value}" for name, value in arguments.items())

@@ -123,7 +123,6 @@ class MDLM(HFLM):
         shift = family.shift(self._config) if shift is None else shift
         self._context = context_length(self._config, tokenizer)
         self._max_length = of_methods.get("max_length")  # as HFLM sets it
-        self._fit(settings.decoding)
         peft = str(loading.pop("peft", None) or "") or None
         for key in (*where, *_WITHOUT_EFFECT):
             loading.pop(key, None)
@@ -194,7 +193,6 @@ class MDLM(HFLM):
     def use_options(self, arguments: Mapping[str, Any]) -> None:
         """Decodes and scores with other model arguments over the same weights, and begins a record of its own."""
         settings = self._resolve(arguments)
-        self._fit(settings.decoding)
         self._take(settings)
         self.denoiser.attention = self.settings.attention
         self.denoiser.forward_passes = self.denoiser.canvas_count = 0
@@ -230,11 +228,6 @@ class MDLM(HFLM):
         """What the model cannot do. Raises OptionError."""
         families.check_options(self._config, options, in_slots=in_slots)
         check_decoding(options, attention, edits=self._family.edits)
-
-    def _fit(self, options: DecodingOptions) -> None:
-        if isinstance(options.n_masks, int) and options.n_masks >= self.max_length:
-            what = f"n_masks={options.n_masks} does not fit into the model's context of {self.max_length} tokens"
-            raise OptionError(f"{what} together with a prompt")
 
     def _request(self, gen_kwargs: Mapping[str, Any]) -> Request:
         """A request's options, merged and checked once for all requests that are alike."""

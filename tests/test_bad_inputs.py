@@ -33,7 +33,6 @@ MODEL_ARGUMENTS = [
     ("mask_ratio=0.2,n_masks=4", "mask_ratio=0.2 and n_masks=4 exclude each other"),
     ("gen_length=5,n_masks=4", "n_masks=5 and n_masks=4 are the same option"),
     ("block_length=9,n_masks=8", "block_length must be at most n_masks=8, not 9"),
-    ("n_masks=256", "n_masks=256 does not fit into the model's context of 256 tokens together with a prompt"),
     ("cache=dual", "cache=dual needs block_length"),
     ("cache=dual,block_length=4,cfg_scale=1", "cfg_scale must be 0 with cache=dual, not 1"),
     ("likelihood=duel,unmasking=random", "unmasking=random has no likelihood=duel"),

@@ -15,8 +15,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from lm_eval._cli.utils import MergeDictAction
+
 from mdlm_lm_eval import __version__
-from mdlm_lm_eval.command_line import NamedValues, ending_well
+from mdlm_lm_eval.command_line import ending_well
 from mdlm_lm_eval.options import OptionError
 
 COMMAND = "mdlm-attribution"
@@ -101,7 +103,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _add_model_options(parser: argparse.ArgumentParser, *, default_tasks: str, default_limit: int | None) -> None:
-    named: dict[str, Any] = {"nargs": "+", "default": {}, "action": NamedValues, "metavar": "KEY=VALUE"}
+    named: dict[str, Any] = {"nargs": "+", "default": {}, "action": MergeDictAction, "metavar": "KEY=VALUE"}
     parser.add_argument("--model", default="mdlm", choices=("mdlm", "hf"), help="hf for autoregressive models")
     parser.add_argument("--model_args", help="as lm_eval's: pretrained=...,peft=...,dtype=..., or JSON", **named)
     parser.add_argument(

@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from lm_eval._cli.utils import handle_cli_value_string
+from lm_eval._cli.utils import MergeDictAction, handle_cli_value_string
 
 from mdlm_lm_eval import __version__
-from mdlm_lm_eval.command_line import NamedValues, ending_well, refuse_rest
+from mdlm_lm_eval.command_line import ending_well, refuse_rest
 from mdlm_lm_eval.options import OptionError, about
 from mdlm_lm_eval.presets import run_of
 from mdlm_lm_eval.sweep.plan import OPTIONS, Sweep, plan
@@ -164,7 +164,7 @@ def _parser() -> argparse.ArgumentParser:
     common = parser.add_argument_group("the same in all cells, as lm_eval's")
     common.add_argument("--model", help="mdlm (default), or hf for autoregressive models, which have no masks")
     for name in _NAMED:
-        common.add_argument(f"--{name}", nargs="+", action=NamedValues, metavar="NAME=VALUE", help="or JSON")
+        common.add_argument(f"--{name}", nargs="+", action=MergeDictAction, metavar="NAME=VALUE", help="or JSON")
     common.add_argument("--limit", type=float, help="questions a task")
     common.add_argument("--batch_size", help="8 by default")
     common.add_argument("--device", help="the first GPU that no other sweep uses, without it")

@@ -97,9 +97,7 @@ class Claims:
         except (UnusableFile, LookupError, TypeError) as error:
             raise OptionError(f"{folder} holds no result of a sweep; move it, or name another --output_path") from error
         settings = self.settings(cell)
-        # Version 0.2 names the checkpoint there, and nothing that is not set.
-        stored["model_args"] = {k: v for k, v in stored["model_args"].items() if k not in ("pretrained", "peft")}
-        different = [name for name, value in settings.items() if (stored.get(name) or None) != (value or None)]
+        different = [name for name, value in settings.items() if stored.get(name) != value]
         if different == ["limit"] and _covers_more(self.sweep.limit, stored.get("limit")):
             return False
         if different:
