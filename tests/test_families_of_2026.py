@@ -6,10 +6,12 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
 
+from mdlm_lm_eval.decoding import decode
 from mdlm_lm_eval.families import family_of, load_config, load_denoiser, load_tokenizer
 from mdlm_lm_eval.model.denoiser import Denoiser
-from mdlm_lm_eval.options import OptionError
+from mdlm_lm_eval.options import DecodingOptions, OptionError
 
 GOLDEN = Path(__file__).parent / "golden"
 ILLADA, NEMOTRON, LLADA22 = GOLDEN / "illada", GOLDEN / "nemotron_labs_diffusion", GOLDEN / "llada22"
@@ -127,3 +129,76 @@ def test_an_unknown_llada2_is_refused(changes: dict[str, object], tmp_path: Path
     (tmp_path / "config.json").write_text(json.dumps(settings))
     with pytest.raises(OptionError, match=r"LLaDA2.* config: "):
         load_config(str(tmp_path))
+
+
+TINY = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
+TINY |= {"num_key_value_heads": 2, "max_position_embeddings": 128, "tie_word_embeddings": False, "bos_token_id": 0}
+# Keys of the published config.json, beside sizes; DreamReasoner's as far as ports of it name them.
+STABLE_DIFFCODER = {
+    "architectures": ["StableDiffcoderForCausalLM"],
+    "auto_map": {"AutoModelForCausalLM": "modeling_stable_diffcoder.StableDiffcoderForCausalLM"},
+    "model_type": "llama",
+    "attention_bias": False,
+    "attention_dropout": 0.1,
+    "eos_token_id": 2,
+    "hidden_act": "silu",
+    "layer_norm_eps": None,
+    "mlp_bias": False,
+    "resid_pdrop": 0.1,
+    "rms_norm_eps": 1e-6,
+    "rope_theta": 500000.0,
+}
+DREAM_REASONER = {
+    "architectures": ["DreamForCausalLM"],
+    "auto_map": {"AutoModelForCausalLM": "modeling_dream.DreamForCausalLM"},
+    "model_type": "Dream",
+    "block_size": 8,
+    "mask_token_id": 5,
+    "head_dim": 8,
+    "rms_norm_eps": 1e-6,
+    "rope_theta": 1000000.0,
+}
+BACKBONES = {
+    "stable-diffcoder": (STABLE_DIFFCODER, LlamaForCausalLM, LlamaConfig, 4, {"mask_token_id": 5}, "no masked diff"),
+    "dream-reasoner": (DREAM_REASONER, Qwen3ForCausalLM, Qwen3Config, 8, {"model_type": "qwen3"}, "block_size=8"),
+}
+
+
+@pytest.mark.parametrize("name", BACKBONES)
+def test_block_diffusion_on_a_known_backbone(name: str, tmp_path: Path) -> None:
+    """With `is_causal` and `block_length` in its config.json, and without a cache as their samplers are described."""
+    published, model_class, config_class, length, said, refusal = BACKBONES[name]
+    torch.manual_seed(0)
+    sizes = {**TINY, "initializer_range": 0.4, "rope_theta": published["rope_theta"], "rms_norm_eps": 1e-6}
+    model: PreTrainedModel = model_class(config_class(**sizes, head_dim=8)).eval()
+    model.save_pretrained(tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps({**TINY, **published}))
+    with pytest.raises(OptionError, match=refusal):
+        load_denoiser(str(tmp_path), mask_token_id=5)
+    edited = {**TINY, **published, "is_causal": False, "block_length": length, **said}
+    (tmp_path / "config.json").write_text(json.dumps(edited))
+    denoiser = load_denoiser(str(tmp_path))
+
+    def logits(ids: torch.Tensor) -> torch.Tensor:
+        """[T, V] of a row [T]: tokens see their own block and those before."""
+        block = torch.arange(len(ids)) // length
+        hidden = block[None] > block[:, None]
+        added = torch.zeros(len(ids), len(ids)).masked_fill(hidden, torch.finfo(torch.float32).min)
+        with torch.no_grad():
+            return model(ids[None], attention_mask=added[None, None]).logits[0]
+
+    ids = torch.randint(6, 64, (27,))
+    assert_close(denoiser.logits(ids[None], None, torch.arange(27)), logits(ids))
+    n_prompt, threshold = 6, 0.4
+    canvas = torch.cat([ids[:n_prompt], torch.full((26,), 5)])
+    for start in range(0, 32, length):
+        block = torch.arange(start, start + length)
+        while (masks := block[canvas[block] == 5]).numel():
+            probabilities = logits(canvas[: start + length]).index_fill(1, torch.tensor(5), -torch.inf).softmax(-1)
+            confidence, tokens = probabilities[masks].max(-1)
+            chosen = confidence > threshold
+            chosen[confidence.argmax()] = True
+            canvas[masks[chosen]] = tokens[chosen]
+    options = DecodingOptions(n_masks=26, confidence_threshold=threshold, steps_per_block=length)
+    (found,) = decode(denoiser, [ids[:n_prompt].tolist()], options)
+    assert found == canvas[n_prompt:].tolist()
