@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -11,7 +12,8 @@ from mdlm_leaderboard.build import points, read_board
 from mdlm_leaderboard.findings import mask_lines, masks_finding, speed_findings
 from mdlm_leaderboard.published import published
 from mdlm_lm_eval.results.statistics import paired_interval
-from tests.leaderboard_files import TASKS, gsm8k_file, six_cells, suite_file, write
+from mdlm_lm_eval.results.suite import current_version
+from tests.leaderboard_files import TASKS, gsm8k_file, result_file, six_cells, suite_file, write
 
 
 def sweep(model: str, losses: dict[int, float], *, at_best: float = 0.8, **changes: Any) -> dict[str, Any]:
@@ -126,6 +128,35 @@ def test_context_gain_is_what_the_examples_add(tmp_path: Path) -> None:
     assert gain.is_significant
 
 
+def test_rankings_of_several_wordings_have_their_tau(tmp_path: Path) -> None:
+    # Template 1 turns one of three pairs round, so that tau is 1/3; another draw of examples moves every score alike.
+    accuracies = {"a": (0.9, 0.7, 0.9), "b": (0.8, 0.75, 0.8), "c": (0.6, 0.5, 0.5)}
+    for model, by_template in accuracies.items():
+        for template, accuracy in enumerate(by_template):
+            for seed in (1, 2):
+                metadata = {"fewshot_template": template, "fewshot_seed": seed}
+                file = suite_file(n_masks=200, accuracy=accuracy - seed / 100, pretrained=model, weights=model)
+                for config in file["configs"].values():
+                    config["metadata"] |= metadata
+                write(tmp_path, **{f"{model}{template}{seed}": file})
+    write(tmp_path, lonely=suite_file(n_masks=10, pretrained="a", weights="a"))
+    (found,) = read_board(tmp_path).wordings
+    assert (found.title, found.n_seeds) == (f"mdlm_context {current_version()} at 200 masks", 2)
+    assert [(row.label, row.mean, row.worst, row.spread) for row in found.rows] == [
+        ("a", pytest.approx(81.833, abs=1e-3), pytest.approx(68.5), pytest.approx(20)),
+        ("b", pytest.approx(76.833, abs=1e-3), pytest.approx(73.5), pytest.approx(5)),
+        ("c", pytest.approx(51.833, abs=1e-3), pytest.approx(48.5), pytest.approx(10)),
+    ]
+    assert found.taus == pytest.approx([1 / 3, 1, 1 / 3])
+    assert "3 templates, 2 draws of examples each; Kendall's tau between their rankings is 0.56, at least 0.33." in (
+        found.in_words
+    )
+    first, second = found.neighbours
+    assert (first[:3], second[:3]) == (("a", "b", pytest.approx(2 / 3)), ("b", "c", 1))
+    assert first[3].mean == pytest.approx(5)
+    assert first[3].half_width == pytest.approx(4.3026527 * np.std([10, -5, 10], ddof=1) / 3**0.5)
+
+
 def test_a_folder_of_settings_has_a_row_each_and_its_frontier_marked(tmp_path: Path) -> None:
     board = read_board(six_cells(tmp_path))
     (section,) = board.sections
@@ -148,6 +179,26 @@ def test_a_folder_of_settings_has_a_row_each_and_its_frontier_marked(tmp_path: P
         pytest.approx(2.56),
         2.0,
     )
+
+
+def test_speed_at_a_quality_is_between_the_settings_of_a_sweep(tmp_path: Path) -> None:
+    names = ("mdlm_parallel_copy", "mdlm_parallel_shuffle")
+    for k, score in ((1, 0.8), (2, 0.76), (4, 0.68), (8, 0.2)):
+        metrics = {name: {"exact_match,none": score, "bound_2,none": 0.479, "bound_4,none": 1.0} for name in names}
+        file = result_file(metrics, group="mdlm_parallel", shots=0, passes=100 // k, steps=64 // k)
+        write(tmp_path, **{f"k{k}": file, f"gsm{k}": gsm8k_file(score, passes=100 // k, steps=64 // k)})
+    benchmarks, parallel = read_board(tmp_path).sections
+    found = [one for section in (benchmarks, parallel) for row in section.rows for one in row.benchmarks.values()]
+    assert len(found) == 16
+    assert all(one.at_quality == pytest.approx({90: 3.0, 95: 2.0}) for one in found)
+    assert parallel.title == "Filled in parallel (mdlm_parallel)"
+    assert parallel.benchmark_names == [
+        f"{name} v3.0 (exact_match, 0-shot)" for name in ("parallel", "copy", "shuffle")
+    ], "the mean first; a bound is no score"
+    assert set(parallel.bounds.values()) == {"47.9 at 2"}
+    (said,) = speed_findings(read_board(tmp_path).sections[1])
+    assert said.startswith("parallel v3.0: 80.0% at 1.00 tokens per forward pass (steps=64), 20.0% at 8.33 (steps=8).")
+    assert "PB90, the most tokens per forward pass at 90% of the slowest setting's score, is 3.00." in said
 
 
 def test_approximate_answers_have_a_frontier_of_their_own(tmp_path: Path) -> None:

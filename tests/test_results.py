@@ -18,6 +18,7 @@ from mdlm_lm_eval.results.files import UnusableFile, read_json, whole_folder, wr
 from mdlm_lm_eval.results.markdown import markdown_table
 from mdlm_lm_eval.results.names import adapter_name, model_name, recorded_name
 from mdlm_lm_eval.results.result_file import read_result_file
+from mdlm_lm_eval.results.robustness import beats, kendall_tau, taus
 from mdlm_lm_eval.results.samples import read_scores, samples_path
 from mdlm_lm_eval.results.statistics import (
     Interval,
@@ -240,3 +241,16 @@ def test_plots_show_what_differs(tmp_path: Path) -> None:
     figure = plot.masks(by_masks)
     assert figure
     assert [text.get_text() for text in figure.axes[0].get_legend().get_texts()] == ["steps=4", "steps=8"]
+
+
+def test_taus_and_leads_over_templates_are_the_known_ones() -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(20):  # with ties, as accuracies have them
+        first, second = rng.integers(0, 6, (2, 8)).tolist()
+        assert kendall_tau(first, second) == pytest.approx(stats.kendalltau(first, second).statistic)
+    order, swapped = [4, 3, 2, 1], [4, 3, 1, 2]  # one of six pairs turned round
+    assert taus({0: order, 3: swapped, 5: order}) == pytest.approx([2 / 3, 1, 2 / 3])
+    assert math.isnan(kendall_tau([1, 1], [1, 2]))
+    share, lead = beats([80, 82, 70, 75], [70, 72, 75, 75])
+    assert (share, lead.mean) == (0.5, 3.75)
+    assert lead.half_width == pytest.approx(3.1824463 * np.std([10, 10, -5, 0], ddof=1) / 2)

@@ -12,12 +12,14 @@ from mdlm_lm_eval.tasks.settings import DEFAULT_SETTINGS
 
 from mdlm_leaderboard.experiments import AUTOREGRESSIVE, BY_NAME, NO_MASKS, Series
 from mdlm_leaderboard.scores import BENCHMARKS, COSTS, Scores, Setting, Who
+from mdlm_leaderboard.wordings import Wordings, wordings_of
 from mdlm_lm_eval.options import APPROXIMATE_CACHES, PARALLEL_RULES
-from mdlm_lm_eval.results.parallelism import Point, accuracy_under_parallelism, frontier
+from mdlm_lm_eval.results.parallelism import Point, accuracy_under_parallelism, frontier, tokens_at_quality
 from mdlm_lm_eval.results.statistics import Interval, interval_over_tasks, paired_drop, paired_interval
 from mdlm_lm_eval.results.suite import cluster_of, current_version
 
 ONE_STEP = ("1", AUTOREGRESSIVE)
+QUALITIES = (90, 95)  # percent of one token's score a pass
 LOSS_OVER = (2, 200)  # masks: from those that hold a whole answer to the paper's most; decided before any result
 # What of a point is not that of the first seed; "seed" becomes the number of seeds that have it.
 _OVER_SEEDS = {"score": "mean", "seconds": "mean", "tokens_per_pass": "mean", "n": "sum", "seed": "size"}
@@ -29,7 +31,9 @@ _PACE = ("steps", "steps_per_block", *PARALLEL_RULES)
 class Estimate:
     """A mean with its 95% band: of the suite's tasks clustered by word rule, of a benchmark over questions.
 
-    `by_task` has the accuracies that are compared task by task. A benchmark's estimate also has what its answers took.
+    `by_task` has the accuracies that are compared task by task. A benchmark's estimate also has what its answers took,
+    what no model can exceed that draws several tokens a step independently (`bound`), and the most tokens per pass at
+    each quality, a percentage of the slowest setting's score (`at_quality`).
     """
 
     mean: float
@@ -44,8 +48,10 @@ class Estimate:
     seconds: float | None = None
     memory_gib: float | None = None
     machine: str = ""
+    bound: str | None = None
     on_frontier: bool = False
     area: float | None = None
+    at_quality: Mapping[int, float | None] = field(default_factory=dict)
 
     @property
     def interval(self) -> Interval:
@@ -155,8 +161,14 @@ class Section:
 
     @property
     def benchmark_names(self) -> list[str]:
-        """The benchmarks of any row."""
-        return sorted({name for row in self.rows for name in row.benchmarks})
+        """The benchmarks of any row; the mean of a generated group before its tasks."""
+        mean = self.setting.group.removeprefix("mdlm_") + " "
+        return sorted({name for row in self.rows for name in row.benchmarks}, key=lambda one: (mean not in one, one))
+
+    @property
+    def bounds(self) -> dict[str, str]:
+        """Benchmark -> what no model can exceed that draws its tokens independently."""
+        return {name: one.bound for row in self.rows for name, one in row.benchmarks.items() if one.bound}
 
 
 @dataclass(frozen=True)
@@ -166,6 +178,7 @@ class Board:
     title: str
     sections: tuple[Section, ...]
     scores: Scores
+    wordings: tuple[Wordings, ...] = ()
     published: pd.DataFrame = field(default_factory=pd.DataFrame)
 
     @property
@@ -229,8 +242,9 @@ def board_of(scores: Scores, title: str, published: pd.DataFrame) -> Board:
     size = {setting: own["who"].nunique() for setting, own in by_setting.items()}
     ordered = sorted(by_setting, key=lambda one: (*_distance(one), -size[one], one.suite_hash or ""))
     taken: dict[str, int] = {}
-    sections = tuple(_section(by_setting[one], one, ordered[0], taken) for one in ordered)
-    return Board(title, tuple(section for section in sections if section.rows), scores, published)
+    sections = (_section(by_setting[one], one, ordered[0], taken) for one in ordered)
+    shown = tuple(section for section in sections if section.rows)
+    return Board(title, shown, scores, tuple(wordings_of(scores)), published)
 
 
 def _section(table: pd.DataFrame, setting: Setting, main: Setting, taken: dict[str, int]) -> Section:
@@ -289,7 +303,7 @@ def _estimate(own: pd.DataFrame, experiment: str) -> Estimate:
     if experiment == BENCHMARKS:
         facts = own.iloc[0].astype(object)
         facts = facts.where(facts.notna(), None)
-        names = ("is_accuracy", "note", "masks", *COSTS, "machine")
+        names = ("is_accuracy", "note", "masks", *COSTS, "machine", "bound")
         return Estimate(facts["score"], facts["low"], facts["high"], int(facts["n"]), {}, **facts[list(names)])
     by_task = dict(zip(own["task"], own["score"], strict=True))
     band = interval_over_tasks(by_task)
@@ -367,6 +381,7 @@ def _with_frontiers(rows: Sequence[Row]) -> list[Row]:
     by_cache: dict[tuple[Any, ...], dict[str, Point]] = {}  # row -> point, of all that share a frontier
     by_way: dict[tuple[Any, ...], dict[str, Point]] = {}  # of all that are one curve
     best: dict[str, float] = {}
+    slowest: dict[tuple[Any, ...], Point] = {}  # of a checkpoint on a benchmark: one token a pass
     for row in rows:
         for name, one in row.benchmarks.items():
             if one.tokens_per_pass and one.is_accuracy:
@@ -374,6 +389,8 @@ def _with_frontiers(rows: Sequence[Row]) -> list[Row]:
                 by_cache.setdefault((name, row.who.model, row.who.adapter, is_exact(row)), {})[row.id] = point
                 by_way.setdefault((name, row.who.model, row.who.adapter, _way(row)), {})[row.id] = point
                 best[name] = max(best.get(name, 0.0), point[1])
+                whose = (name, row.who.model, row.who.adapter)
+                slowest[whose] = min(slowest.get(whose, point), point)
     marked = {
         (id, name)
         for (name, *_), own in by_cache.items()
@@ -386,12 +403,23 @@ def _with_frontiers(rows: Sequence[Row]) -> list[Row]:
         for id in own
         if len(own) > 1
     }
+    at_quality = {
+        (id, way[0]): {q: tokens_at_quality([*own.values()], q / 100, slowest[way[:3]][1]) for q in QUALITIES}
+        for way, own in by_way.items()
+        for id in own
+        if len(own) > 1
+    }
     return [
         replace(
             row,
             curves={
                 (BENCHMARKS, ""): {
-                    name: replace(one, on_frontier=(row.id, name) in marked, area=areas.get((row.id, name)))
+                    name: replace(
+                        one,
+                        on_frontier=(row.id, name) in marked,
+                        area=areas.get((row.id, name)),
+                        at_quality=at_quality.get((row.id, name), {}),
+                    )
                     for name, one in row.benchmarks.items()
                 }
             },
@@ -426,14 +454,23 @@ def _distance(setting: Setting) -> tuple[Any, ...]:
         version,
         setting.chat_template,
         *(getattr(setting, name) or 0 for name in DEFAULT_SETTINGS),
+        setting.group,
     )
+
+
+BOUND = "A bound is what an ideal model reaches that draws 2 or 4 names per step independently of each other."
+_GROUPS = {
+    "mdlm_parallel": "Filled in parallel (mdlm_parallel)",
+    "mdlm_infill": "Filled in the middle (mdlm_infill)",
+    "mdlm_planning": "Planning (mdlm_planning)",
+}
 
 
 def _title(setting: Setting) -> str:
     limit = [f"--limit {setting.limit:g}"] if setting.limit is not None else []
     limit += [f"served by {setting.served_by}"] if setting.served_by else []
     if not setting.asks:
-        return ", ".join(["Benchmarks", *limit])
+        return ", ".join([_GROUPS.get(setting.group, "Benchmarks"), *limit])
     examples = f"{setting.fewshot_relevant} relevant and {setting.fewshot_distractors} distractor examples"
     seed = [] if setting.fewshot_seed == DEFAULT_SETTINGS["fewshot_seed"] else [f"seed {setting.fewshot_seed}"]
     wording = [f"template {setting.fewshot_template}"] if setting.fewshot_template else []

@@ -1,6 +1,7 @@
 """`mdlm-leaderboard build`: result files in, tables, figures and page out."""
 
 import json
+import re
 import shutil
 from collections.abc import Iterable
 from dataclasses import asdict
@@ -9,7 +10,7 @@ from tempfile import TemporaryDirectory
 
 import pandas as pd
 
-from mdlm_leaderboard.board import Board, Row, Section, board_of
+from mdlm_leaderboard.board import BOUND, Board, Row, Section, board_of
 from mdlm_leaderboard.experiments import BY_NAME
 from mdlm_leaderboard.findings import mask_lines, masks_finding, speed_findings
 from mdlm_leaderboard.published import published
@@ -17,6 +18,7 @@ from mdlm_leaderboard.scores import COSTS, command_of, scores_of
 from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.results.frame import frame_of, read_folder
 from mdlm_lm_eval.results.markdown import markdown_table
+from mdlm_lm_eval.results.suite import generated_group
 
 
 def read_board(results: Path, title: str = "", with_published: bool = False, leave_out: Path | None = None) -> Board:
@@ -53,9 +55,11 @@ def build(
                 write_masks(board.main, place)
             findings.append((sentence, "figures/masks", _described(board.main)))
         for section in (one for one in board.sections if not one.is_suite):
-            paths = {path for row in section.rows for path in row.files}
+            setting, paths = section.setting, {path for row in section.rows for path in row.files}
             frame = frame_of(file for path, file in board.scores.files.items() if path in paths)
-            ours = "-limited" if section.setting.limit is not None else ""
+            frame = frame[frame["task"].map(generated_group) == setting.group]
+            parts = (setting.group, "limited" if setting.limit is not None else "", setting.served_by)
+            ours = re.sub(r"[^\w.]+", "-", "".join(f"-{part}" for part in parts if part))
             for name, sentence, figure in (
                 ("benchmarks-by-masks", "Accuracy by the number of masks.", plot.masks(frame)),
                 ("frontier", " ".join(speed_findings(section)), plot.frontier(frame)),
@@ -99,7 +103,8 @@ def points(board: Board) -> pd.DataFrame:
                     cost = {name: getattr(one, name) for name in COSTS}
                     value = {"value": one.mean, "low": one.low, "high": one.high, "n_questions": one.n_questions}
                     place = {"measure": experiment, "series": series, "x": x}
-                    speed = {"on_frontier": one.on_frontier, "aup": one.area}
+                    speed = {"on_frontier": one.on_frontier, "aup": one.area, "bound": one.bound}
+                    speed |= {f"pb{quality}": tokens for quality, tokens in one.at_quality.items()}
                     lines.append(who | setting | place | value | cost | speed)
             for column in section.columns:
                 if found := column.of(row, section.pair):
@@ -129,6 +134,16 @@ def markdown(board: Board, findings: Iterable[str] = ()) -> str:
         parts += [f"Set apart: {section.why_apart}."] if section.why_apart else []
         parts += [f"All rows: {section.common}."] if section.common else []
         parts += _suite(section) if section.is_suite else [_benchmarks(section)]
+    for one in board.wordings:
+        templates = [*one.rows[0].by_template]
+        rows = [
+            [row.label, *(f"{value:.1f}" for value in (row.mean, row.worst, row.spread, *row.by_template.values()))]
+            for row in one.rows
+        ]
+        parts += [f"## Wordings: {one.title}", one.in_words]
+        parts.append(markdown_table(["model", "mean", "worst", "spread", *(f"template {n}" for n in templates)], rows))
+        ahead = [[a, b, f"{100 * share:.0f}%", lead.in_words] for a, b, share, lead in one.neighbours]
+        parts += [markdown_table(["model", "and the next", "better in", "lead"], ahead)] if ahead else []
     if len(board.published):
         table = markdown_table([*board.published.columns], board.published.fillna("–").astype(str).to_numpy())
         parts += ["## Published", "As papers state it; their questions are not those of this suite.", table]
@@ -171,8 +186,13 @@ def _benchmarks(section: Section) -> str:
         + ["–" if (cost := row.cost(name)) is None else f"{cost:.3g}" for name in section.costs]
         for row in section.rows
     ]
-    heads = ["model", "source", *section.benchmark_names, *(COSTS[name] for name in section.costs)]
-    return f"◆ marks settings on the frontier of accuracy and tokens per pass.\n\n{markdown_table(heads, rows)}"
+    names = [
+        f"{name}{f', bound {bound}' if (bound := section.bounds.get(name)) else ''}" for name in section.benchmark_names
+    ]
+    heads = ["model", "source", *names, *(COSTS[name] for name in section.costs)]
+    words = "◆ marks settings on the frontier of accuracy and tokens per pass."
+    words += f" {BOUND}" if section.bounds else ""
+    return f"{words}\n\n{markdown_table(heads, rows)}"
 
 
 def _cell(row: Row, name: str) -> str:

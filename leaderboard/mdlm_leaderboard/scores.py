@@ -17,7 +17,7 @@ from mdlm_lm_eval.options import PARALLEL_RULES
 from mdlm_lm_eval.results.files import UnusableFile
 from mdlm_lm_eval.results.frame import MASKS, rows_of, setting_of
 from mdlm_lm_eval.results.result_file import LM_EVAL_SEEDS, UNKNOWN, ResultFile, TaskResult
-from mdlm_lm_eval.results.suite import SuiteTask, suite_task, task_names
+from mdlm_lm_eval.results.suite import SuiteTask, generated_group, suite_task, task_names
 
 TOLERANCE = 1e-9  # two runs of one setting agree up to the order of float sums
 BENCHMARKS = "benchmarks"  # the experiment of every task that is not the suite's
@@ -30,7 +30,8 @@ _FROM_FRAME = ("file", "task", "score", "low", "high", "n", "is_accuracy", "mask
 class Setting:
     """What must be equal for two scores to share a table. `asks` is the suite's family of questions, "" for benchmarks.
 
-    `limit` is lm-eval's `--limit`, None for all questions. `served_by` is an engine that decoded, "" for this package.
+    `group` is a generated group beside the suite, `limit` lm-eval's `--limit`, None for all questions, `served_by` an
+    engine that decoded, "" for this package.
     """
 
     asks: str = ""
@@ -43,6 +44,7 @@ class Setting:
     limit: float | None = None
     chat_template: bool = False
     served_by: str = ""
+    group: str = ""
 
 
 @dataclass(frozen=True)
@@ -229,26 +231,39 @@ def _steps(result: TaskResult, *, is_one_mask: bool) -> str:
 
 
 def _benchmark_lines(file: ResultFile, partial: Collection[str]) -> Iterable[dict[str, Any]]:
-    """Of groups that have a score of their own, and of tasks in none of them; of the suite the `partial` ones."""
+    """Of groups that have a score of their own, and of tasks in none of them; of the suite the `partial` ones.
+
+    Generated groups have tables of their own, with all of their tasks.
+    """
     setting = Setting(served_by=file.served_by, limit=file.limit)
-    own = {"setting": setting, "experiment": BENCHMARKS, "series": ""}
+    own = {"experiment": BENCHMARKS, "series": ""}
     results = {**file.tasks, **file.group_results}
     for row in rows_of(file):
         result = results[row["task"]]
         of_suite = any(map(suite_task, file.groups.get(result.name, [result.name])))
-        if result.name not in partial if of_suite else row["group"]:
+        group, is_bound = generated_group(result.name), row["metric"].startswith("bound_")
+        if result.name not in partial if of_suite else is_bound if group else row["group"]:
             continue
         prompts = [f"{result.shots}-shot"]
+        prompts += [f"{name}={value}" for name, value in result.metadata.items() if name.startswith("infill_")]
         if result.shots and str(file.config.get("fewshot_seed")) not in ("None", str(LM_EVAL_SEEDS[-1])):
             prompts.append(f"fewshot_seed={file.config['fewshot_seed']}")
         if file.chat_template and result.shots and not file.fewshot_as_multiturn:
             prompts.append("examples in one turn")
         metric, cut = row["metric"].removesuffix(",none"), result.truncated_prompts
-        column = f"{result.name} v{result.version} ({metric}, {', '.join(prompts)})"
+        short = result.name.removeprefix(f"{group}_").removeprefix("mdlm_") if group else result.name
+        column = f"{short} v{result.version} ({metric}, {', '.join(prompts)})"
         who = replace(who_of(file), other=tuple(setting_of(file, result)))
         note = f"{cut} prompts cut off" if cut else ""
         facts = {"who": who, "x": column, "name": result.name, "machine": _machine(file), "note": note}
+        facts |= {"setting": replace(setting, group=group), "bound": _bound(result)}
         yield {name: row[name] for name in _FROM_FRAME} | own | facts
+
+
+def _bound(result: TaskResult) -> str:
+    """What an ideal model can reach that draws k tokens a step independently, for every `bound_k` below 1."""
+    found = {name.partition(",")[0].removeprefix("bound_"): score for name, score in result.metrics.items()}
+    return ", ".join(f"{100 * one:.1f} at {k}" for k, one in found.items() if k.isdecimal() and one < 1)
 
 
 def _machine(file: ResultFile) -> str:

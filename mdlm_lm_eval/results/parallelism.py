@@ -1,4 +1,4 @@
-"""Accuracy against speed: the frontier of several ways of decoding, and the area under one (AUP)."""
+"""Accuracy against speed: the frontier of several ways of decoding, the area under one (AUP), speed at a quality."""
 
 import math
 from collections.abc import Sequence
@@ -27,6 +27,20 @@ def accuracy_under_parallelism(points: Sequence[Point], best: float) -> float | 
             area += (point[0] - before[0]) * sum(heights) / 2
             before = point
     return area
+
+
+def tokens_at_quality(points: Sequence[Point], share: float, base: float) -> float | None:
+    """The most tokens per forward pass at which the score is at least `share` of `base`, that of one token a pass.
+
+    After ParallelBench's PB90 (arXiv 2510.04767), from the (tokens per forward pass, score) of one method's settings,
+    and interpolated between those on their frontier. None where none is good enough, and where `base` is 0.
+    """
+    on = sorted(point for point, is_on in zip(points, frontier(points), strict=True) if is_on)  # the score falls
+    enough = [n for n, (_, score) in enumerate(on) if score >= share * base]
+    if not enough or not base:
+        return None
+    (speed, score), *faster = on[enough[-1] :]
+    return speed + ((faster[0][0] - speed) * (score - share * base) / (score - faster[0][1]) if faster else 0)
 
 
 def frontier(points: Sequence[Point]) -> list[bool]:

@@ -15,6 +15,12 @@ from mdlm_lm_eval import tasks_path
 _TASK_FOLDERS = ("context", "slot", "position", "locality", "rules")
 _PYTHON = ("few_shot", "prompts", "questions", "rule_sets", "settings")
 _SOURCES = ("words", "_suite_yaml", "_open_ended_yaml", "_fixed_slot_yaml", *(f"{name}.py" for name in _PYTHON))
+# Generated groups beside the suite -> how the names of their tasks and subgroups begin.
+_GENERATED = {
+    "mdlm_parallel": ("mdlm_parallel",),
+    "mdlm_infill": ("mdlm_infill",),
+    "mdlm_planning": ("mdlm_planning", "mdlm_countdown", "mdlm_sudoku", "mdlm_reversal"),
+}
 _NAME = re.compile(
     r"mdlm_(?P<rules>rules_)?(?P<task>[a-z]+_[a-z]+?)"
     r"(?P<slot>_slot)?((_(?P<question>left|middle|right))?_pos(?P<position>\d+))?"
@@ -72,6 +78,12 @@ def suite_task(name: str) -> SuiteTask | None:
     position = None if match["position"] is None else int(match["position"])
     asks = "mdlm_rules" if match["rules"] else "mdlm_context"
     return SuiteTask(match["task"], asks, bool(match["slot"]), match["question"], position)
+
+
+@cache
+def generated_group(name: str) -> str:
+    """The generated group beside the suite that a task or group counts to, "" for any other."""
+    return next((group for group, starts in _GENERATED.items() if name.startswith(starts)), "")
 
 
 @cache

@@ -12,7 +12,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from mdlm_leaderboard.board import Board, Row, Section, change, is_exact
+from mdlm_leaderboard.board import BOUND, QUALITIES, Board, Row, Section, change, is_exact
 from mdlm_leaderboard.experiments import BY_NAME
 from mdlm_leaderboard.figures import Chart
 from mdlm_leaderboard.scores import BENCHMARKS, COSTS, command_of
@@ -45,6 +45,8 @@ def write_page(board: Board, findings: Sequence[tuple[str, str, str]], charts: S
         heat=_heat(board.main) if board.main else [],
         scale_of=_scale,
         cost_heads=COSTS,
+        bound_words=BOUND,
+        qualities=QUALITIES,
         figures=[(title, list(own)) for title, own in groupby(charts, key=lambda chart: chart.section)],
         tasks=tasks,
         clusters=[cluster_of(task) for task in tasks],

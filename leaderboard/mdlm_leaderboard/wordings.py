@@ -1,0 +1,109 @@
+"""How rows of the suite hold up when the prompts are worded otherwise: templates and draws of examples."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from statistics import fmean
+
+import pandas as pd
+from mdlm_lm_eval.tasks.settings import DEFAULT_SETTINGS
+
+from mdlm_leaderboard.scores import Scores, Who
+from mdlm_lm_eval.results.robustness import beats, taus
+from mdlm_lm_eval.results.statistics import Interval
+
+
+@dataclass(frozen=True)
+class Worded:
+    """A row's accuracy in percent per template, the mean over tasks and seeds; templates are in their order."""
+
+    label: str
+    by_template: Mapping[int, float]
+
+    @property
+    def mean(self) -> float:
+        """Over templates."""
+        return fmean(self.by_template.values())
+
+    @property
+    def worst(self) -> float:
+        """The lowest of any template."""
+        return min(self.by_template.values())
+
+    @property
+    def spread(self) -> float:
+        """The highest minus the lowest, in points."""
+        return max(self.by_template.values()) - self.worst
+
+
+@dataclass(frozen=True)
+class Wordings:
+    """Rows that answered the same questions under the same templates and seeds, at one number of masks; best first."""
+
+    title: str
+    n_seeds: int
+    rows: tuple[Worded, ...]
+
+    @property
+    def taus(self) -> list[float]:
+        """Kendall's tau between the rankings by every two templates."""
+        templates = self.rows[0].by_template
+        return taus({one: [row.by_template[one] for row in self.rows] for one in templates})
+
+    @property
+    def neighbours(self) -> list[tuple[str, str, float, Interval]]:
+        """Each row and the next: the share of templates in which the first is better, and its lead in points."""
+        values = [[*row.by_template.values()] for row in self.rows]
+        return [
+            (first.label, second.label, *beats(values[n], values[n + 1]))
+            for n, (first, second) in enumerate(pairwise(self.rows))
+        ]
+
+    @property
+    def in_words(self) -> str:
+        """How far the rankings agree."""
+        found = [tau for tau in self.taus if tau == tau]
+        mean = (
+            f"; Kendall's tau between their rankings is {fmean(found):.2f}, at least {min(found):.2f}" if found else ""
+        )
+        seeds = f", {self.n_seeds} draws of examples each" if self.n_seeds > 1 else ""
+        return f"{len(self.rows[0].by_template)} templates{seeds}{mean}."
+
+
+def wordings_of(scores: Scores) -> list[Wordings]:
+    """A table for every setting that was run under several templates, and number of masks in it.
+
+    Only templates and seeds that all of its rows have count, so that each row is asked the same.
+    """
+    table = scores.table
+    found = table[table["experiment"] == "masks"]
+    standard = {name: DEFAULT_SETTINGS[name] for name in ("fewshot_template", "fewshot_seed")}
+    found = found.assign(
+        alike=[replace(one, **standard) for one in found["setting"]],
+        template=[one.fewshot_template for one in found["setting"]],
+        seed=[one.fewshot_seed for one in found["setting"]],
+    )
+    made = []
+    for (setting, masks), own in found.groupby(["alike", "x"], sort=False):
+        cells = own.groupby(["template", "seed"])["who"].nunique()
+        whole = cells[cells == own["who"].nunique()].index
+        shared = own[pd.MultiIndex.from_frame(own[["template", "seed"]]).isin(whole)]
+        if shared["template"].nunique() > 1:
+            title = f"{setting.asks} {setting.suite_version} at {masks} masks"
+            title += f", --limit {setting.limit:g}" if setting.limit else ""
+            made.append(Wordings(title, shared["seed"].nunique(), _rows(shared)))
+    return made
+
+
+def _rows(table: pd.DataFrame) -> tuple[Worded, ...]:
+    who: list[Who] = [*dict.fromkeys(table["who"])]
+    common = set.intersection(*(set(one.decoding) for one in who)) if len(who) > 1 else set()
+    by_template = table.groupby(["who", "template"], sort=False)["score"].mean() * 100
+    rows = [
+        Worded(
+            ", ".join([str(one), *(word for word in one.decoding if word not in common)]),
+            by_template[one].sort_index().to_dict(),
+        )
+        for one in who
+    ]
+    return tuple(sorted(rows, key=lambda row: -row.mean))
