@@ -71,7 +71,6 @@ def test_left_to_right_has_tau_1_and_another_order_has_not(tmp_path: Path, capsy
     rows = read_orders([tmp_path])
     assert len(rows) == 8
     tau = {row["model"]: row["tau"] for row in order_by_model(rows)["tau"]}
-    assert sorted(tau) == ["built-in float32 unmasking=left_to_right", "built-in float32 unmasking=random"] or tau
     assert sorted(value == 1 for value in tau.values()) == [False, True]
     assert all(row["correct"] in (0, 1) and 0 < row["confidence"] < 1 for row in rows)
     with pytest.MonkeyPatch.context() as patch:

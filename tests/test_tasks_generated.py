@@ -1,8 +1,10 @@
 """The generated tasks beside the suite: what they ask, what counts as right, and what can be reached in parallel."""
 
 import json
+import re
 import sys
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from functools import cache
 from itertools import pairwise, product
 from pathlib import Path
@@ -22,6 +24,11 @@ from mdlm_lm_eval.lm import MDLM
 
 Document = dict[str, Any]
 SINGLE_ANSWERS = ("copy", "reverse", "sort", "insert_index", "remove_index", "replace_index")
+DREAMS_VERDICTS = (
+    "aabbabaabbbaabbaeabeaaeaaaeaaabaeaabfaeaaaabaaeababaeaaaaeebaeaaeeaaaabaaebbfafabaaaaaaaaefabafaaeab"
+    "efaaabfabebabababfaaeeaaaabafeaebbaaeaaaafbbabaaabefaaeaeebaeabbfaaabaaffbbbabaaeaaaabaaeaaebaeabbaa"
+    "ebeebbaaaaeeaaeabaabfaaaaaabeaaaeeaaeaaafaaefaaaab"
+)
 SEVERAL_ANSWERS = ("shuffle", "insert_anywhere", "remove_any", "replace_any", "latin_square")
 
 
@@ -193,6 +200,7 @@ def test_countdown_questions_have_the_chain_they_were_made_by() -> None:
         ("86+28=115,31-13=18,115-18=97", 0),
         ("96/1=96", 0),
         ("86+28=114,28-10=18,114-18=96", 0),
+        ("086+28=114,31-13=18,114-18=96", 0),
         ("", 0),
     ],
 )
@@ -226,6 +234,41 @@ def solve(cells: str) -> list[str]:
         *cells[corner + 4 : corner + 6],
     }
     return [found for digit in "1234" if digit not in seen for found in solve(cells[:at] + digit + cells[at + 1 :])]
+
+
+def planning_strings() -> Iterator[tuple[str, Document, str]]:
+    """1,000 answers to countdown and Sudoku, the right one and what one or two random changes make of it."""
+    rng = Random(0)
+
+    def one_of(some: Sequence[Any]) -> Any:
+        return some[int(rng.random() * len(some))]
+
+    for n, name in product(range(125), ("mdlm_countdown_3", "mdlm_countdown_4", "mdlm_sudoku_4", "mdlm_sudoku_10")):
+        doc = documents(name)[n % 100]
+        signs = "\n1234" if "sudoku" in name else "0123456789+-*/=,"
+        yield name, doc, doc["solution"]
+        answer = list(doc["solution"])
+        for _ in range(1 + int(2 * rng.random())):
+            at = int(rng.random() * len(answer))
+            answer[at : at + int(2 * rng.random())] = one_of(signs) * int(2 * rng.random())
+        steps = "".join(answer).split(",")
+        if "countdown" in name and rng.random() < 0.5:  # other orders of terms and steps, some of them right
+            steps = [re.sub(r"^(\d+)([+*])(\d+)=", r"\3\2\1=", step) for step in doc["solution"].split(",")]
+            steps = steps[:: one_of([1, -1])]
+        yield name, doc, ",".join(steps)
+
+
+def test_verdicts_are_those_of_dreams_evaluation() -> None:
+    """`cd_metric` and `is_valid_sudoku` of github.com/DreamLM/Dream (eval) gave these, a bit each, the first highest.
+
+    Both were run on these strings once; what follows here is their answers alone.
+    """
+    strings = list(planning_strings())
+    verdicts = f"{int(DREAMS_VERDICTS, 16):0{len(strings)}b}"
+    assert len(strings) == len(verdicts) == 1000
+    assert verdicts.count("1") > 500
+    found = "".join(f"{grade(name, doc, answer):.0f}" for name, doc, answer in strings)
+    assert found == verdicts
 
 
 def test_reversals_ask_about_the_same_facts_in_both_orders() -> None:

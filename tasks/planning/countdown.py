@@ -38,15 +38,15 @@ def is_solution(numbers: list[int], target: int, answer: str) -> bool:
 
     As in Dream's evaluation, a step may use what a later one gives, and may join more than two numbers.
     """
-    left = Counter(numbers)
+    left = Counter(map(str, numbers))  # as written: 086 is not among them
     for text in answer.split(","):
         step = _STEP.fullmatch(text)
         if step is None or value_of(step[1]) != int(step[2]):
             return False
-        left.subtract(map(int, re.findall(r"\d+", step[1])))
-        left[int(step[2])] += 1
-    left[target] -= 1
-    return not any(left.values()) and int(answer.rpartition("=")[2]) == target
+        left.subtract(re.findall(r"\d+", step[1]))
+        left[step[2]] += 1
+    left[str(target)] -= 1
+    return not any(left.values()) and answer.rpartition("=")[2] == str(target)
 
 
 def draw_question(n: int, rng: Random) -> tuple[list[int], int, str]:
