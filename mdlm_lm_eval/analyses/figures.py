@@ -81,31 +81,33 @@ def draw_shots_against_masks(points: Sequence[Row], models: Sequence[Row], path:
 @_styled
 def draw_order(rows: Sequence[Row], bins: Sequence[Row], path: Path) -> None:
     """Kendall's tau of single answers with left to right, and their accuracy against their confidence at filling."""
-    figure = Figure(figsize=((2 if bins else 1) * COLUMN_WIDTH, 2.8), layout="constrained")
-    panels = figure.subplots(1, 2 if bins else 1, squeeze=False)[0]
-    models = list(dict.fromkeys(row["model"] for row in rows))
-    for n, model in enumerate(models):
+    figure = Figure(figsize=(2 * COLUMN_WIDTH, 2.8), layout="constrained")
+    order, calibration = figure.subplots(1, 2)
+    for n, model in enumerate(dict.fromkeys(row["model"] for row in rows)):
         colour, marker = COLOURS[n % len(COLOURS)], MARKERS[n % len(MARKERS)]
         taus = [row["tau"] for row in rows if row["model"] == model and row["tau"] is not None]
-        weights = [1 / len(taus)] * len(taus)
-        panels[0].hist(
-            taus, [x / 10 for x in range(-10, 11)], weights=weights, histtype="step", color=colour, label=model
-        )
+        edges, weights = [x / 10 for x in range(-10, 11)], [1 / len(taus) for _ in taus]
+        order.hist(taus, edges, weights=weights, histtype="step", color=colour, label=model)
         own = [row for row in bins if row["model"] == model]
         if own:
             sure, right = ([row[name] for row in own] for name in ("confidence", "correct"))
-            error = [1.96 * (p * (1 - p) / row["answers"]) ** 0.5 for p, row in zip(right, own, strict=True)]
             label = f"calibration error {own[0]['error']:.3f}"
-            panels[1].errorbar(sure, right, error, color=colour, marker=marker, linewidth=1, label=label)
-    panels[0].set_xlabel("Kendall's tau of an answer with left to right")
-    panels[0].set_ylabel("share of answers")
-    if bins:
-        panels[1].plot([0, 1], [0, 1], color="0.7", linewidth=0.8, zorder=0)
-        panels[1].set_xlabel("confidence at filling, product over the answer")
-        panels[1].set_ylabel("accuracy")
-    for axes in panels:
+            calibration.plot(sure, right, color=colour, marker=marker, linewidth=1, label=label)
+            calibration.vlines(sure, *zip(*map(_wilson, own), strict=True), color=colour, linewidth=1)
+    order.set(xlabel="Kendall's tau of an answer with left to right", ylabel="share of answers")
+    order.set_xticks([-1, -0.5, 0, 0.5, 1])
+    calibration.plot([0, 1], [0, 1], color="0.7", linewidth=0.8, zorder=0)
+    calibration.set(xlabel="confidence at filling, product over the answer", ylabel="accuracy")
+    for axes in (order, calibration):
         axes.legend(frameon=False, loc="lower left", bbox_to_anchor=(0, 1), borderaxespad=0)
     save_figure(figure, path)
+
+
+def _wilson(row: Row) -> tuple[float, float]:
+    """The 95% interval of a share, by Wilson's score."""
+    p, z = row["correct"], 1.96**2 / row["answers"]
+    half = (z * p * (1 - p) + z * z / 4) ** 0.5
+    return (p + z / 2 - half) / (1 + z), (p + z / 2 + half) / (1 + z)
 
 
 def _line(axes: Axes, rows: Sequence[Row], x: str, y: str, colour: str, marker: str, label: str) -> None:

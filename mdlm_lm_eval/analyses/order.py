@@ -25,16 +25,17 @@ _NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
 def read_orders(paths: Iterable[Path]) -> list[Row]:
     """One row for each traced answer in the result files at or below `paths`, with what `order_of` says of it.
 
-    `model` also names the adapter and the setting, `correct` is the first metric of the question's sample, None without
-    samples. Raises OptionError where nothing was traced.
+    `model` also names the adapter and the setting. `correct` is the exact match of the question's sample, else its first
+    metric, None without samples. Raises OptionError where nothing was traced.
     """
     rows: list[Row] = []
     for path, file in read_results(paths):
         settings = {row["task"]: row for row in rows_of(file)}
         for task, recorded in (file.mdlm or {})["tasks"].items():
             samples = samples_path(path, task) if "trace" in recorded else None
-            scores = next(iter(read_scores(samples).values())) if samples else {}
-            right = {doc_id: score for (doc_id, _), score in scores.items()}
+            metrics = read_scores(samples) if samples else {"": {}}
+            metric = min(metrics, key=lambda name: not name.startswith("exact_match"))
+            right = {doc_id: score for (doc_id, _), score in metrics[metric].items()}
             model = " ".join(filter(None, (settings[task][name] for name in ("model", "adapter", "setting"))))
             for trace in recorded.get("trace", ()):
                 facts = {"model": model, "task": task, "doc_id": trace["doc_id"], "correct": right.get(trace["doc_id"])}
