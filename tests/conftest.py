@@ -1,5 +1,6 @@
 """A tiny random masked diffusion model, and a task that runs on it without a network."""
 
+import gc
 import json
 import os
 import shutil
@@ -17,14 +18,23 @@ import yaml
 from lm_eval.api.instance import Instance
 from lm_eval.tasks import TaskManager
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from torch.utils import collect_env
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from mdlm_lm_eval import tasks_path
 from mdlm_lm_eval.model.denoiser import Denoiser
 
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
+# Lm-eval asks pip, the compiler and others for their versions after each evaluation, most of which take less time.
+collect_env.get_pretty_env_info = lambda: "not asked for in tests"
 # A shell starts background jobs with Ctrl-C ignored, and the commands that tests interrupt would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_finish() -> None:
+    """Collections of garbage need not look at a million objects of modules each time."""
+    gc.freeze()
+
 
 SPECIAL_TOKENS = ("<|pad|>", "<|eos|>", "<|mask|>")
 CHAT_TEMPLATE = (

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from mdlm_lm_eval import tasks_path
+from mdlm_lm_eval.analyses import inputs
 from mdlm_lm_eval.analyses.__main__ import main
 from mdlm_lm_eval.analyses.report import Report, over_tasks
 from tests.conftest import tiny_tokenizer
@@ -20,6 +22,7 @@ FEW_EXAMPLES = ("--metadata", "fewshot_relevant=2", "fewshot_distractors=3")
 
 def call(monkeypatch: pytest.MonkeyPatch, *words: object) -> None:
     monkeypatch.setattr(sys, "argv", ["mdlm-attribution", *map(str, words)])
+    monkeypatch.setattr(inputs, "tasks_path", lambda: tasks_path() / "context")  # all of it takes a second to index
     main()
 
 

@@ -151,11 +151,3 @@ def test_a_model_that_projects_with_its_input_embeddings_still_answers() -> None
     denoiser = Denoiser(model, mask_token_id=MASK, pad_token_id=PAD)
     expected = torch.cat([plain_logits(model, row(9))[-2:], plain_logits(model, row(5))[-2:]])
     assert_close(denoiser.logits(*padded("left")), expected)
-
-
-def test_a_denoiser_says_what_it_is() -> None:
-    attention = AttentionPattern(4)
-    text = repr(Denoiser(llama(), mask_token_id=MASK, pad_token_id=PAD, attention=attention, shift=True))
-    assert "\n" not in text
-    for fact in ("llama", "parameters", "blocks of 4", "shifted", "float32", "cpu"):
-        assert fact in text

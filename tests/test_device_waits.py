@@ -44,22 +44,22 @@ def counted(waits: Any, kind: str, zone: str | None = None) -> int:
     [
         (FULL_ATTENTION, {}, {}),
         (FULL_ATTENTION, {}, {"temperature": 1.0, "top_p": 0.9, "cfg_scale": 1.0}),
-        (FULL_ATTENTION, {}, {"confidence_threshold": 0.9, "block_length": 8}),
-        (FULL_ATTENTION, {}, {"entropy_bound": 1.0, "unmasking": "entropy", "block_length": 8}),
-        (FULL_ATTENTION, {}, {"cache": "prefix", "block_length": 8}),
-        (FULL_ATTENTION, {"shift": True}, {"cache": "dual", "block_length": 8}),
-        (FULL_ATTENTION, {}, {"cache": "dual", "block_length": 8, "parallel_factor": 1.0}),
-        (AttentionPattern(8), {}, {}),
-        (AttentionPattern(8), {}, {"cache": "none"}),
-        (AttentionPattern(8), {"edits": True}, {"confidence_threshold": 0.9, "editing_threshold": 0.5}),
-        (AttentionPattern(8), {"shift": True}, {"confidence_threshold": 0.9, "small_block_length": 4}),
-        (AttentionPattern(8, "prompt_end"), {}, {"cfg_scale": 1.0, "unmasking": "random"}),
+        (FULL_ATTENTION, {}, {"confidence_threshold": 0.9, "block_length": 4}),
+        (FULL_ATTENTION, {}, {"entropy_bound": 1.0, "unmasking": "entropy", "block_length": 4}),
+        (FULL_ATTENTION, {}, {"cache": "prefix", "block_length": 4}),
+        (FULL_ATTENTION, {"shift": True}, {"cache": "dual", "block_length": 4}),
+        (FULL_ATTENTION, {}, {"cache": "dual", "block_length": 4, "parallel_factor": 1.0}),
+        (AttentionPattern(4), {}, {}),
+        (AttentionPattern(4), {}, {"cache": "none"}),
+        (AttentionPattern(4), {"edits": True}, {"confidence_threshold": 0.9, "editing_threshold": 0.5}),
+        (AttentionPattern(4), {"shift": True}, {"confidence_threshold": 0.9, "small_block_length": 2}),
+        (AttentionPattern(4, "prompt_end"), {}, {"cfg_scale": 1.0, "unmasking": "random"}),
     ],
 )
 def test_decoding_waits_for_nothing_and_gives_the_same_answers(
     waits: Any, attention: AttentionPattern, facts: dict[str, Any], changes: dict[str, Any]
 ) -> None:
-    options = DecodingOptions().override({"n_masks": 16, **changes})
+    options = DecodingOptions().override({"n_masks": 8, **changes})
 
     def completions(denoiser: Denoiser) -> list[list[int]]:
         canvases = [

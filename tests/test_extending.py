@@ -112,7 +112,8 @@ def test_a_few_shot_rule_and_a_column_of_the_leaderboard(checkout: tuple[Path, P
         "import runpy, sys; runpy.run_module('mdlm_lm_eval.tasks.generate', run_name='__main__')\n"
         "from lm_eval.tasks import TaskManager; from mdlm_lm_eval import tasks_path\n"
         "manager = TaskManager(include_path=str(tasks_path()), include_defaults=False)\n"
-        "print(len(manager.load(['mdlm_context'])['tasks']['mdlm_tree_smallest'].dataset['test']))\n"
+        "assert 'mdlm_tree_smallest' in manager.task_index['mdlm_context'].cfg['task']\n"
+        "print(len(manager.load(['mdlm_tree_smallest'])['tasks']['mdlm_tree_smallest'].dataset['test']))\n"
         "from mdlm_leaderboard.__main__ import main; main(['build', sys.argv[1], '--output', 'site'])"
     )
     results = ROOT / "leaderboard/suite-2.0/subsets"

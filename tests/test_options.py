@@ -82,7 +82,9 @@ def test_the_documentation_lists_the_options_as_they_are(tmp_path: Path) -> None
 
 def test_nothing_heavy_is_imported_for_options_and_help() -> None:
     code = (
-        "import sys, mdlm_lm_eval.options, mdlm_lm_eval.sweep.__main__, mdlm_lm_eval.analyses.__main__; "
+        "import sys; from mdlm_lm_eval.decoding.rules import unmasking_names; unmasking_names(); "
+        "assert 'torch' not in sys.modules; "
+        "import mdlm_lm_eval.options, mdlm_lm_eval.sweep.__main__, mdlm_lm_eval.analyses.__main__; "
         "from mdlm_lm_eval.resolve import resolve; resolve({'n_masks': 4, 'unmasking': 'margin'}); "
         "print(sorted({'transformers', 'datasets', 'lm_eval.evaluator'} & sys.modules.keys()))"
     )

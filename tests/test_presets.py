@@ -1,7 +1,5 @@
 """Presets: each parses and runs, is listed, and is a whole run for a sweep."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,7 +11,7 @@ from mdlm_lm_eval.presets import load_preset, preset_names
 from mdlm_lm_eval.resolve import resolve
 from mdlm_lm_eval.sweep.__main__ import settings_of
 from mdlm_lm_eval.sweep.plan import plan
-from tests.commands import ENVIRONMENT
+from tests.commands import run
 from tests.conftest import choice, generation, tiny_model, tiny_tokenizer
 
 PRESET = "llada-8b-base/gsm8k-256"
@@ -59,10 +57,8 @@ def test_a_preset_runs(name: str) -> None:
 
 
 def test_presets_are_listed_by_the_command_that_errors_name() -> None:
-    command = [sys.executable, "-m", "mdlm_lm_eval.presets"]
-    listed = subprocess.run(command, capture_output=True, text=True, check=True, env=ENVIRONMENT)
-    assert listed.stdout.split() == preset_names()
-    shown = subprocess.run([*command, "show", PRESET], capture_output=True, text=True, check=True, env=ENVIRONMENT)
+    assert run("mdlm_lm_eval.presets").stdout.split() == preset_names()
+    shown = run("mdlm_lm_eval.presets", "show", PRESET)
     assert shown.stdout.splitlines() == [
         "# published: 70.0 (EVAL.md, generation tasks)",
         "# options: n_masks=256,steps=256,temperature=0.0,unmasking=confidence",

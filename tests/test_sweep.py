@@ -41,7 +41,8 @@ def sweep(output: Path, checkpoint: Path, task_folder: Path, *more: str) -> Ende
     out, err = io.StringIO(), io.StringIO()
     with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
         patch.setattr(sys, "argv", ["mdlm-sweep", *words(output, checkpoint, task_folder, *more)])
-        patch.setattr(sweep_run, "tasks_path", lambda: task_folder / "none")  # the suite's index takes a second
+        if not any("mdlm_" in word for word in more):  # the suite's index takes a second
+            patch.setattr(sweep_run, "tasks_path", lambda: task_folder / "none")
         with pytest.raises(SystemExit) as end:
             main()
     return Ended(end.value.code, out.getvalue(), err.getvalue())

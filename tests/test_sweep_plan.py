@@ -153,7 +153,6 @@ def test_the_command_line_wins_over_a_file(tmp_path: Path) -> None:
 
 def test_packaged_sweeps_parse() -> None:
     paths = sorted(RECIPES.glob("e*.yaml"))
-    assert [path.stem[:3] for path in paths] == ["e01", "e02", "e04", "e05", "e06", "e07", "e08", "e09", "e10", "e11"]
     for path in paths:
         assert path.read_text().startswith("# Figure")
         assert plan(settings_of(["--config", path.stem])).cells
