@@ -25,8 +25,8 @@ _NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
 def read_orders(paths: Iterable[Path]) -> list[Row]:
     """One row for each traced answer in the result files at or below `paths`, with what `order_of` says of it.
 
-    `model` also names the adapter and the setting. `correct` is the exact match of the question's sample, else its first
-    metric, None without samples. Raises OptionError where nothing was traced.
+    `model` also names the adapter and the setting. `correct` is the exact match of the question's sample, else its
+    first metric, None without samples. Raises OptionError where nothing was traced.
     """
     rows: list[Row] = []
     for path, file in read_results(paths):
