@@ -24,6 +24,7 @@ from mdlm_lm_eval.results.statistics import (
     Interval,
     McNemar,
     clustered_interval,
+    crossed_interval,
     interval_over_tasks,
     mcnemar,
     paired_bootstrap,
@@ -81,6 +82,17 @@ def test_the_interval_over_tasks_covers_95_percent(paired: bool) -> None:
     assert 0.93 < clustered / n < 0.97
     assert 0.93 < above / n < 0.97
     assert independent / n < 0.9, "tasks are not independent"
+
+
+@pytest.mark.parametrize("effects", [(1, 1), (3, 1), (0.3, 3)], ids=str)
+def test_the_interval_over_seeds_and_rules_covers_95_percent(effects: tuple[float, float]) -> None:
+    rng = np.random.default_rng(0)
+    seeds, rules = rng.normal(0, effects[0], (1500, 5, 1)), rng.normal(0, effects[1], (1500, 1, 8))
+    found = [crossed_interval(values.tolist()) for values in seeds + rules + rng.normal(0, 1, (1500, 5, 8))]
+    covered = sum(one.low <= 0 <= one.high for one in found)  # type: ignore[operator]
+    below = sum(one.most >= 0 for one in found)  # type: ignore[operator]
+    assert 0.93 < covered / 1500 < 0.97
+    assert 0.93 < below / 1500 < 0.97
 
 
 def test_differences_are_paired() -> None:

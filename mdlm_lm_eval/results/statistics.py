@@ -68,7 +68,7 @@ class McNemar:
 
 
 @cache
-def _t(degrees: int, quantile: float) -> float:
+def _t(degrees: float, quantile: float) -> float:
     from scipy.special import stdtrit
 
     return float(stdtrit(degrees, quantile))
@@ -88,6 +88,28 @@ def clustered_interval(values: Sequence[float], clusters: Sequence[Hashable]) ->
     error = math.sqrt(n / (n - 1) * sum(total * total for total in sums.values())) / len(values)
     both, one = _t(n - 1, 0.975) * error, _t(n - 1, 0.95) * error
     return Interval(mean, mean - both, mean + both, n, mean - one, mean + one)
+
+
+def crossed_interval(values: Sequence[Sequence[float]]) -> Interval:
+    """The mean of `values` [S, R], rows of fine-tuning seeds and columns of word rules, both random and crossed.
+
+    The variance of the mean is that of the seeds plus that of the rules minus that of what is left, but at least either
+    (Cameron, Gelbach and Miller 2011, equation 2.10); degrees of freedom are Satterthwaite's, at least min(S, R) - 1.
+    """
+    mean, n_seeds, n_rules = fmean(map(fmean, values)), len(values), len(values[0])
+    seeds = [fmean(row) - mean for row in values]
+    rules = [fmean(column) - mean for column in zip(*values, strict=True)]
+    left = sum(
+        (x - mean - s - r) ** 2 for row, s in zip(values, seeds, strict=True) for x, r in zip(row, rules, strict=True)
+    )
+    degrees = (n_seeds - 1, n_rules - 1, (n_seeds - 1) * (n_rules - 1))
+    sums = (sum(s * s for s in seeds) / n_seeds, sum(r * r for r in rules) / n_rules, left / (n_seeds * n_rules))
+    parts = [total / degree for total, degree in zip(sums, degrees, strict=True)]
+    variance = max(parts[0] + parts[1] - parts[2], *parts[:2])
+    spread = sum(part**2 / degree for part, degree in zip(parts, degrees, strict=True))
+    freedom = max(variance**2 / spread, min(degrees[:2])) if spread else min(degrees[:2])
+    both, one = (_t(freedom, quantile) * math.sqrt(variance) for quantile in (0.975, 0.95))
+    return Interval(mean, mean - both, mean + both, n_seeds, mean - one, mean + one)
 
 
 def t_interval(values: Sequence[float]) -> Interval:
