@@ -320,18 +320,19 @@ class MDLM(HFLM):
                 self._decode(generations, in_audit, n_slots, exactly.update, cache="none")
             self._decode(generations, part, n_slots, keep, bar.update)
 
-        groups: dict[int, list[int]] = {}
+        alike = {
+            id(one): (replace(one.options, max_gen_toks=None), one.until, one.infill) for one in self._requests.values()
+        }
+        groups: dict[Any, list[int]] = {}
         for n, generation in enumerate(generations):
             if n not in strings:
-                groups.setdefault(id(generation.request), []).append(n)
+                groups.setdefault(alike[id(generation.request)], []).append(n)
         for group in groups.values():  # the longest canvases first, so that memory runs out early if ever
             group.sort(key=lambda n: (-len(generations[n].canvas.token_ids), generations[n].canvas.token_ids))
-            options, canvas = generations[group[0]].request.options, generations[group[0]].canvas
-            remembers = options.is_approximate or (
-                generations[group[0]].request.attention.is_block_causal and options.cache != "none"
-            )
-            sizes = {"n_logits": max(canvas.block_lengths), "is_cached": remembers, "guided": options.cfg_scale > 0.0}
-            most = self._most_rows(length=len(canvas.token_ids), **sizes)
+            canvas, request = generations[group[0]].canvas, generations[group[0]].request
+            is_exact = request.attention.is_block_causal and request.options.cache != "none"
+            sizes = {"n_logits": max(canvas.block_lengths), "is_cached": is_exact or request.options.is_approximate}
+            most = self._most_rows(length=len(canvas.token_ids), guided=request.options.cfg_scale > 0.0, **sizes)
             self.batches.run(group, run, batches_per_call=_BATCHES_PER_RUN, most=most)
         bar.close()
         return _with_copies([strings[n] for n in range(len(requests))], given)
