@@ -24,7 +24,7 @@ from transformers import BitsAndBytesConfig, PreTrainedModel
 
 from mdlm_lm_eval import families
 from mdlm_lm_eval.batching import Batches
-from mdlm_lm_eval.command_line import say_at_the_end, show_option_errors_alone
+from mdlm_lm_eval.command_line import is_lm_eval, say_at_the_end, show_option_errors_alone
 from mdlm_lm_eval.decoding import decode_canvases
 from mdlm_lm_eval.decoding.canvas import Canvas, build_canvas, build_infill_canvas, seed_of
 from mdlm_lm_eval.decoding.completion import Completion, Cost
@@ -285,7 +285,8 @@ class MDLM(HFLM):
 
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
         """One string a request. Raises OptionError for any request's options before the first forward pass."""
-        self._warn_of_preset(requests)
+        if self.settings.model.preset and self.rank == 0:
+            self._warn_of_preset(requests)
         given, requests = requests, self._without_copies(requests)
         wanted = [self._request(instance.args[1]) for instance in requests]
         seeds = seeds_of(requests, [request.options.seed for request in wanted])
@@ -320,19 +321,17 @@ class MDLM(HFLM):
                 self._decode(generations, in_audit, n_slots, exactly.update, cache="none")
             self._decode(generations, part, n_slots, keep, bar.update)
 
-        alike = {
-            id(one): (replace(one.options, max_gen_toks=None), one.until, one.infill) for one in self._requests.values()
-        }
+        alike = {}
+        for one in self._requests.values():
+            options = (value for name, value in vars(one.options).items() if name != "max_gen_toks")
+            alike[id(one)] = (*options, one.until, one.infill)
         groups: dict[Any, list[int]] = {}
         for n, generation in enumerate(generations):
             if n not in strings:
                 groups.setdefault(alike[id(generation.request)], []).append(n)
         for group in groups.values():  # the longest canvases first, so that memory runs out early if ever
             group.sort(key=lambda n: (-len(generations[n].canvas.token_ids), generations[n].canvas.token_ids))
-            canvas, request = generations[group[0]].canvas, generations[group[0]].request
-            is_exact = request.attention.is_block_causal and request.options.cache != "none"
-            sizes = {"n_logits": max(canvas.block_lengths), "is_cached": is_exact or request.options.is_approximate}
-            most = self._most_rows(length=len(canvas.token_ids), guided=request.options.cfg_scale > 0.0, **sizes)
+            most = self._rows_that_fit(generations[group[0]]) if self.batches.automatic else 1
             self.batches.run(group, run, batches_per_call=_BATCHES_PER_RUN, most=most)
         bar.close()
         return _with_copies([strings[n] for n in range(len(requests))], given)
@@ -425,6 +424,13 @@ class MDLM(HFLM):
                 advance(completion.cost.steps)
                 finished(at, completion)
 
+    def _rows_that_fit(self, longest: Generation) -> int:
+        """The most slots for canvases up to this one."""
+        options, canvas, attention = longest.request.options, longest.canvas, longest.request.attention
+        is_cached = options.is_approximate or (attention.is_block_causal and options.cache != "none")
+        sizes = {"length": len(canvas.token_ids), "n_logits": max(canvas.block_lengths), "is_cached": is_cached}
+        return self._most_rows(**sizes, guided=options.cfg_scale > 0.0)
+
     def _count(self, generation: Generation, answer: Answer) -> TaskRecord:
         canvas, options, name = generation.canvas, generation.request.options, generation.instance.task_name
         length = None if options.mode == "ar" else generation.request.attention.block_length  # of a block-causal model
@@ -501,7 +507,8 @@ class MDLM(HFLM):
         disable_tqdm: bool,
     ) -> list[Any]:
         """Scores the windows of requests, longest first and those with the same context together."""
-        self._warn_of_preset(requests)
+        if self.settings.model.preset and self.rank == 0:
+            self._warn_of_preset(requests)
         families.family_of(self._config).refuse("likelihood", options.likelihood)
         given, requests = requests, self._without_copies(requests)
         seeds = seeds_of(requests, [options.seed] * len(requests))
@@ -605,9 +612,9 @@ class MDLM(HFLM):
 
     def _warn_of_preset(self, requests: Sequence[Instance]) -> None:
         """Warns of a preset that was made for another task or family."""
-        if (preset := self.settings.model.preset) and self.rank == 0:
-            for sentence in mismatches(preset, self._family.name, sorted({str(one.task_name) for one in requests})):
-                logger.warning(sentence)
+        names = sorted({str(instance.task_name) for instance in requests})
+        for sentence in mismatches(self.settings.model.preset, self._family.name, names):
+            logger.warning(sentence)
 
     def barrier(self) -> None:
         """Waits for all processes and shares their records.
@@ -626,7 +633,8 @@ class MDLM(HFLM):
         Requests that come after it are those of another evaluation, and begin a record of their own.
         """
         facts = provenance(self)
-        say_at_the_end(in_words(facts, self._has_chat_template))
+        if is_lm_eval():
+            say_at_the_end(in_words(facts, self._has_chat_template))
         self.start_record()
         return super().get_model_info() | {"mdlm": facts}
 

@@ -4,6 +4,7 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from dataclasses import asdict, dataclass, field
 from statistics import median
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -224,8 +225,8 @@ class RunRecord:
 
 def provenance(lm: "MDLM") -> dict[str, Any]:
     """Everything that a score depends on: model, options, effective numbers of each task, machine."""
-    run = RunRecord()
-    for record in lm.records:
+    run = deepcopy(lm.records[0])
+    for record in lm.records[1:]:
         run.merge(record)
     tasks = {name: task.as_dict() for name, task in sorted(run.tasks.items())}
     return {
