@@ -50,7 +50,7 @@ class Cost(Counter[str]):
     answer_tokens: tokens up to the EOS or end of turn, without it.
     canvases: of likelihood tasks, the canvases that were scored; those of a batch are shared among its requests.
     seconds: wall time of decoding or scoring, shared likewise.
-    peak_memory_bytes: the most that was in use meanwhile, as `devices.measured` has it.
+    peak_memory_bytes: the most that was in use meanwhile, as `devices.Meter` reads it.
     """
 
     def add(self, **amounts: float) -> None:

@@ -154,13 +154,13 @@ def _with_masks(ids: list[int], n_masks: int | None, model: Model, name: str) ->
         cut = max(0, len(ids) + 1 - max_length)
     else:
         options = DecodingOptions(n_masks="auto" if n_masks is None else n_masks)
-        limits: dict[str, Any] = {"mask_token_id": model.mask_token_id, "max_length": max_length, "request_gen_toks": 1}
+        limits: dict[str, Any] = {"mask_token_id": model.mask_token_id, "max_length": max_length}
         limits["attention"] = model.denoiser.attention
         if model.mask_token_id in ids:
             slot = ids.index(model.mask_token_id)
             canvas, cut = build_infill_canvas([ids[:slot], ids[slot + 1 :]], options, **limits)
         else:
-            canvas, cut = build_canvas(ids, options, **limits)
+            canvas, cut = build_canvas(ids, options, request_gen_toks=1, **limits)
         token_ids, masks, length = list(canvas.token_ids), list(canvas.slots), canvas.prompt_length
     if cut:
         raise OptionError(
