@@ -427,10 +427,12 @@ def did_you_mean(name: str, known: Iterable[str]) -> str | None:
 
 # Names elsewhere that look like another option of ours.
 _MEANT = {
-    "model": "pretrained",
-    "model_path": "pretrained",
+    **dict.fromkeys(("model", "model_path", "model_name_or_path", "path", "checkpoint"), "pretrained"),
+    **dict.fromkeys(("adapter", "lora", "lora_path"), "peft"),
+    **dict.fromkeys(("dual_cache", "use_dual_cache"), "cache"),
     "do_sample": "temperature",
-    "path": "pretrained",
+    "factor": "parallel_factor",
+    "max_tokens": "max_gen_toks",
     "stop": "until",
 }
 

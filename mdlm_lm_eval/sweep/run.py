@@ -124,9 +124,13 @@ class Evaluator:
 
     def _load(self, peft: str | None) -> None:
         self._lm = None  # frees the memory first
-        own = {} if self.sweep.model == "mdlm" or peft is None else {"peft": peft}
+        arguments = dict(self.sweep.model_args)
+        if self.sweep.model == "mdlm":  # which takes adapter, preset and options of a cell as that begins
+            arguments.pop("preset", None)
+        elif peft is not None:
+            arguments["peft"] = peft
         placement = {"batch_size": self.sweep.batch_size, "device": self._device}
-        self._lm = registry.get_model(self.sweep.model).create_from_arg_obj({**self.sweep.model_args, **own}, placement)
+        self._lm = registry.get_model(self.sweep.model).create_from_arg_obj(arguments, placement)
         self._peft = peft
 
     def _log(self, cell: Cell, results: dict[str, Any], samples: dict[str, Any]) -> None:
