@@ -28,12 +28,13 @@ from mdlm_lm_eval.decoding.blocks import Block, blocks_of
 from mdlm_lm_eval.decoding.canvas import Canvas, attention_in_effect
 from mdlm_lm_eval.decoding.completion import Completion
 from mdlm_lm_eval.decoding.end_of_thinking import EndOfThinking
-from mdlm_lm_eval.decoding.indel import decode_with_insertions
+from mdlm_lm_eval.decoding.indel import Insertions
 from mdlm_lm_eval.decoding.proposals import propose, uniform_numbers
+from mdlm_lm_eval.decoding.row_windows import decode_in_batches
 from mdlm_lm_eval.decoding.rows import Look, Phase, Rows, Sizes, look_at, rows_of
 from mdlm_lm_eval.decoding.rules import unmasking_rule
 from mdlm_lm_eval.decoding.selection import select
-from mdlm_lm_eval.decoding.speculative import decode_speculatively
+from mdlm_lm_eval.decoding.speculative import Speculation
 from mdlm_lm_eval.decoding.wino import Shadow
 from mdlm_lm_eval.model.attention import AttentionPattern
 from mdlm_lm_eval.model.denoiser import Denoiser, NonFiniteLogitsError
@@ -637,11 +638,13 @@ def decode_canvases(
     if options.is_approximate and not denoiser.keeps_keys_and_values:
         raise OptionError(f"cache must be none for an encoder, which keeps no keys and values, not {options.cache}")
     n_slots = batch_size or len(canvases)
-    how: dict[str, Any] = {"banned_ids": banned, "end_ids": end_ids, "is_decided": is_decided, "finished": finished}
-    if options.mode == "linear_spec":
-        return decode_speculatively(denoiser, canvases, options, attention.block_length or 1, batch_size=n_slots, **how)
+    own: type[Speculation] | type[Insertions] | None = Speculation if options.mode == "linear_spec" else None
     if denoiser.model.config.to_dict().get("delete_token_id") is not None:
-        return decode_with_insertions(denoiser, canvases, options, attention, batch_size=n_slots, **how)
+        own = Insertions
+    if own is not None:
+        how: dict[str, Any] = {"end_ids": end_ids, "is_decided": is_decided if options.early_exit else None}
+        begin = lambda batch, first: own(denoiser, batch, first, options, attention.block_length or 1, banned)  # noqa: E731
+        return decode_in_batches(canvases, begin, finished=finished, batch_size=n_slots, **how)
     thinking = EndOfThinking.of(options, end_think_ids, denoiser.device)
     if token_frequencies is None and options.token_frequencies is not None:
         (token_frequencies,) = load_file(options.token_frequencies).values()

@@ -5,7 +5,7 @@ goes; SPLIT becomes a mask in front of the token that was there. Such masks are 
 design notes of the release and a port of its modelling file; the file itself was not at hand.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from random import Random
 
@@ -13,10 +13,9 @@ import torch
 from torch import Tensor
 
 from mdlm_lm_eval.decoding.canvas import Canvas
-from mdlm_lm_eval.decoding.completion import Completion, Cost
-from mdlm_lm_eval.model.attention import AttentionPattern
-from mdlm_lm_eval.model.denoiser import Denoiser, NonFiniteLogitsError
-from mdlm_lm_eval.model.kv_cache import CanvasCache
+from mdlm_lm_eval.decoding.completion import Cost
+from mdlm_lm_eval.decoding.row_windows import RowWindows
+from mdlm_lm_eval.model.denoiser import Denoiser
 from mdlm_lm_eval.options import DecodingOptions
 
 _DEFAULT_STEPS, _DEFAULT_POST_STEPS, _REDRAWS = 32, 16, 5
@@ -43,11 +42,11 @@ class Block:
 
 
 class Editor:
-    """What a pass makes of a block; `banned_ids` are never written."""
+    """What a pass makes of a block."""
 
-    def __init__(self, denoiser: Denoiser, options: DecodingOptions, banned_ids: Collection[int]) -> None:
+    def __init__(self, denoiser: Denoiser, options: DecodingOptions) -> None:
         config = denoiser.model.config
-        self.mask, self.options, self.banned_ids = denoiser.mask_token_id, options, sorted(banned_ids)
+        self.mask, self.options = denoiser.mask_token_id, options
         self.delete, self.split = config.delete_token_id, config.split_token_id
         self.most_post = _DEFAULT_POST_STEPS if options.max_post_steps is None else options.max_post_steps
 
@@ -60,7 +59,6 @@ class Editor:
     def edit(self, block: Block, logits: Tensor, random: Random) -> bool:
         """One pass, with `logits` [B, V]; whether the block is done."""
         options, before = self.options, list(block.tokens)
-        logits[:, self.banned_ids] = -torch.inf
         confidence, proposed = (values.tolist() for values in logits.softmax(-1).max(-1))
         masks = [i for i, token in enumerate(before) if token == self.mask]
         most = options.max_steps_per_block
@@ -110,94 +108,55 @@ class Editor:
         block.tokens, block.is_prompt, block.is_original = (list(values) for values in zip(*new, strict=True))
 
 
-class Windows:
-    """Passes over windows of a batch of canvases, which see the blocks before them and themselves."""
+class Insertions(RowWindows):
+    """Rows whose blocks of `length` tokens are edited one after the other; an answer ends at the end of a block."""
 
-    def __init__(self, denoiser: Denoiser, canvases: Sequence[Canvas], length: int) -> None:
-        self.denoiser, self.length = denoiser, length
-        self.costs = [Cost()] * len(canvases)
+    def __init__(
+        self,
+        denoiser: Denoiser,
+        canvases: Sequence[Canvas],
+        first: int,
+        options: DecodingOptions,
+        length: int,
+        banned_ids: Collection[int],
+    ) -> None:
         longest = max(len(canvas.token_ids) for canvas in canvases)
-        self.width = -(-longest // length) * length  # the last column is no row's, and begins a block
-        self.cache = CanvasCache(denoiser.model.config.num_hidden_layers, self.width + 1, len(canvases))
+        super().__init__(denoiser, canvases, first, -(-longest // length) * length, banned_ids)
+        self.editor, self.length = Editor(denoiser, options), length
+        self.texts = [list(canvas.token_ids) for canvas in canvases]
+        self.starts = [canvas.prompt_length // length * length for canvas in canvases]
+        if with_prompt := [n for n, start in enumerate(self.starts) if start]:
+            before = [self.texts[n][: self.starts[n]] for n in with_prompt]
+            self.run(with_prompt, before, [0] * len(with_prompt), self._own_block, is_step=False)
+        self.blocks = [self._next(n) for n in range(len(canvases))]
+        self.randoms = [Random(canvas.seed) for canvas in canvases]
 
-    def run(self, rows: Sequence[int], windows: Sequence[Sequence[int]], begins: Sequence[int]) -> Tensor:
-        """Logits [R, W, V] of windows that begin at columns `begins` of `rows`, remembered as they are."""
-        longest, pad, device = max(map(len, windows)), self.denoiser.pad_token_id, self.denoiser.device
-        ids = torch.tensor([[*window, *[pad] * (longest - len(window))] for window in windows])
-        ends = torch.tensor([begin + len(window) for begin, window in zip(begins, windows, strict=True)])[:, None]
-        columns = torch.tensor(begins)[:, None] + torch.arange(longest)
-        columns = columns.where(columns < ends, self.width)
-        sees = torch.arange(self.width + 1) // self.length <= (columns // self.length)[..., None]  # [R, W, K]
-        row = torch.arange(len(rows)).repeat_interleave(longest)
-        logits = self.denoiser.window_logits(
-            *(values.to(device) for values in (ids, columns, sees, row, torch.arange(longest).repeat(len(rows)))),
-            cache=self.cache,
-            cache_rows=torch.tensor(rows).to(device),
-            n_seen=self.width + 1,
-        )
-        for row_index, window in zip(rows, windows, strict=True):
-            cost = self.costs[row_index]
-            self.costs[row_index] = Cost(cost.forward_passes + 1, cost.steps, cost.tokens + len(window))
-        return logits.float().view(len(rows), longest, -1)
+    def _next(self, row: int) -> Block:
+        """The block at a row's start, as it is on the canvas."""
+        start = self.starts[row]
+        return Block.of(self.texts[row][start : start + self.length], self.denoiser.mask_token_id)
 
+    def _own_block(self, columns: Tensor) -> Tensor:
+        return (columns // self.length + 1) * self.length - 1
 
-def decode_with_insertions(
-    denoiser: Denoiser,
-    canvases: Sequence[Canvas],
-    options: DecodingOptions,
-    attention: AttentionPattern,
-    *,
-    banned_ids: Collection[int],
-    end_ids: Collection[int],
-    is_decided: Callable[[list[int]], bool] | None,
-    finished: Callable[[int, Completion], object],
-    batch_size: int,
-) -> list[Completion]:
-    """As `decode_canvases`; a batch ends with its last row. Ends and early exit wait for the end of a block."""
-    editor, length = Editor(denoiser, options, banned_ids), attention.block_length or 1
-    asks = is_decided if options.early_exit else None
-    completions: list[Completion] = []
-    for first in range(0, len(canvases), batch_size):
-        batch = canvases[first : first + batch_size]
-        passes = Windows(denoiser, batch, length)
-        texts = [list(canvas.token_ids) for canvas in batch]
-        starts = [canvas.prompt_length // length * length for canvas in batch]
-        if with_prompt := [n for n, start in enumerate(starts) if start]:
-            passes.run(with_prompt, [texts[n][: starts[n]] for n in with_prompt], [0] * len(with_prompt))
-        blocks = [
-            Block.of(text[start : start + length], denoiser.mask_token_id)
-            for text, start in zip(texts, starts, strict=True)
-        ]
-        randoms = [Random(canvas.seed) for canvas in batch]
-        going = list(range(len(batch)))
-        done: dict[int, Completion] = {}
-        while going:
-            for n in list(going):
-                block, canvas = blocks[n], batch[n]
-                block.is_done = block.is_done or editor.is_over(block)
-                if not block.is_done:
-                    continue
-                stop = starts[n] + length
-                texts[n][starts[n] : stop] = block.tokens
-                written = texts[n][canvas.prompt_length :][: min(stop - canvas.prompt_length, canvas.n_returned)]
-                ends = [at for at, token in enumerate(written, start=1) if token in end_ids]
-                is_last = len(written) == canvas.n_returned or stop >= len(texts[n])
-                if ends or is_last or (asks is not None and asks(written)):
-                    done[n] = Completion(written[: ends[0]] if ends else written, passes.costs[n], len(written))
-                    finished(first + n, done[n])
-                    going.remove(n)
-            if not going:
-                break
-            logits = passes.run(going, [blocks[n].tokens for n in going], [starts[n] for n in going])
-            for n, of_row in zip(going, logits, strict=True):
-                if blocks[n].is_done:  # its final tokens are remembered now
-                    starts[n] += length
-                    blocks[n] = Block.of(texts[n][starts[n] : starts[n] + length], denoiser.mask_token_id)
-                    continue
-                if not bool(of_row.isfinite().all()):
-                    raise NonFiniteLogitsError(first + n)
-                cost = passes.costs[n]
-                passes.costs[n] = Cost(cost.forward_passes, cost.steps + 1, cost.tokens)
-                blocks[n].is_done = editor.edit(blocks[n], of_row, randoms[n])
-        completions += [done[n] for n in range(len(batch))]
-    return completions
+    def written(self, row: int) -> list[int] | None:
+        """Up to the end of a block that is done."""
+        block, stop = self.blocks[row], self.starts[row] + self.length
+        block.is_done = block.is_done or self.editor.is_over(block)
+        if not block.is_done:
+            return None
+        self.texts[row][self.starts[row] : stop] = block.tokens
+        return self.texts[row][self.canvases[row].prompt_length : stop]
+
+    def step(self, rows: list[int]) -> None:
+        """One pass: of blocks that are done, to remember their final tokens."""
+        windows = [self.blocks[n].tokens for n in rows]
+        logits = self.run(rows, windows, [self.starts[n] for n in rows], self._own_block, is_step=False)
+        for n, of_row in zip(rows, logits, strict=True):
+            block, cost = self.blocks[n], self.costs[n]
+            if block.is_done:
+                self.starts[n] += self.length
+                self.blocks[n] = self._next(n)
+            else:
+                self.costs[n] = Cost(cost.forward_passes, cost.steps + 1, cost.tokens)
+                block.is_done = self.editor.edit(block, of_row, self.randoms[n])

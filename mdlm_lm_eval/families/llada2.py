@@ -84,7 +84,7 @@ def weight_conversions() -> list[Any]:
 
 
 def llada2(name: str, model_types: tuple[str, ...], decoding_defaults: Mapping[str, object]) -> Family:
-    """One of the two releases, with the defaults of its `generate`."""
+    """One of the releases, with the defaults of its `generate`."""
     return Family(
         name=name,
         model_types=model_types,

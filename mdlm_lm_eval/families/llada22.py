@@ -6,6 +6,7 @@ the config still names, are not read. After the design notes of the release and 
 modelling file; the file itself was not at hand.
 """
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -14,7 +15,6 @@ from transformers import Glm4MoeConfig
 from transformers.models.glm4_moe.modeling_glm4_moe import Glm4MoeTopkRouter
 
 from mdlm_lm_eval.families import llada2
-from mdlm_lm_eval.families.family import Family, tokenizer_of_file
 from mdlm_lm_eval.families.registry import register_family
 from mdlm_lm_eval.model.attention import AttentionPattern
 from mdlm_lm_eval.options import OptionError
@@ -90,19 +90,12 @@ def attention(config: Glm4MoeConfig, block_length: int | None) -> AttentionPatte
 
 
 register_family(
-    Family(
-        name="llada22",
-        model_types=("llada2_moe",),
+    replace(
+        llada2.llada2("llada22", ("llada2_moe",), DEFAULTS),
         config_key="expert_capacity",
         native_config=native_config,
-        weight_names=llada2.WEIGHT_NAMES,
-        weight_conversions=llada2.weight_conversions,
         adapt=route_by_blocks,
-        tokenizer_class=tokenizer_of_file,
-        end_of_turn=("<|role_end|>",),
         attention=attention,
-        edits=True,
-        decoding_defaults=DEFAULTS,
         supports=frozenset(SUPPORTED.split()),
         instead="its own decoding, which inserts and deletes tokens, has no such option",
     )

@@ -1,0 +1,104 @@
+"""Decoding whose passes depend on what each row has written: a window of each row, against what is remembered of it.
+
+Drafts are written and rejected, blocks grow and shrink; a batch ends with its last row.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Sequence
+
+import torch
+from torch import Tensor
+
+from mdlm_lm_eval.decoding.canvas import Canvas
+from mdlm_lm_eval.decoding.completion import Completion, Cost
+from mdlm_lm_eval.model.denoiser import Denoiser, NonFiniteLogitsError
+from mdlm_lm_eval.model.kv_cache import CanvasCache
+
+
+class RowWindows(ABC):
+    """The rows of a batch, of at most `width` columns; `first` is the index of its first canvas.
+
+    `banned_ids` are never written.
+    """
+
+    def __init__(
+        self, denoiser: Denoiser, canvases: Sequence[Canvas], first: int, width: int, banned_ids: Collection[int]
+    ) -> None:
+        self.denoiser, self.canvases, self.first, self.banned_ids = denoiser, canvases, first, sorted(banned_ids)
+        self.width, self.costs = width, [Cost()] * len(canvases)
+        self.cache = CanvasCache(denoiser.model.config.num_hidden_layers, width + 1, len(canvases))
+
+    @abstractmethod
+    def written(self, row: int) -> list[int] | None:
+        """What a row has written for good behind its prompt; None where its block is still decoded."""
+
+    @abstractmethod
+    def step(self, rows: list[int]) -> None:
+        """The next passes of these rows."""
+
+    def run(
+        self,
+        rows: Sequence[int],
+        windows: Sequence[Sequence[int]],
+        begins: Sequence[int],
+        until: Callable[[Tensor], Tensor],
+        *,
+        is_step: bool = True,
+    ) -> Tensor:
+        """Logits [R, W, V] float32 of windows that begin at columns `begins` of `rows`, remembered as they are.
+
+        `until` gives the last columns, [R, W] or [R, 1], that those of windows [R, W] see. Raises NonFiniteLogitsError.
+        """
+        longest, pad, device = max(map(len, windows)), self.denoiser.pad_token_id, self.denoiser.device
+        ids = torch.tensor([[*window, *[pad] * (longest - len(window))] for window in windows])
+        ends = torch.tensor([begin + len(window) for begin, window in zip(begins, windows, strict=True)])[:, None]
+        columns = torch.tensor(begins)[:, None] + torch.arange(longest)
+        columns = columns.where(columns < ends, self.width)  # the last column is no row's
+        sees = torch.arange(self.width + 1) <= until(columns)[..., None]  # [R, W or 1, K]
+        row = torch.arange(len(rows)).repeat_interleave(longest)
+        logits = self.denoiser.window_logits(
+            *(values.to(device) for values in (ids, columns, sees, row, torch.arange(longest).repeat(len(rows)))),
+            cache=self.cache,
+            cache_rows=torch.tensor(rows).to(device),
+            n_seen=self.width + 1,
+        )
+        logits = logits.float().view(len(rows), longest, -1)
+        for n, (index, window) in enumerate(zip(rows, windows, strict=True)):
+            if not bool(logits[n, : len(window)].isfinite().all()):
+                raise NonFiniteLogitsError(self.first + index)
+            cost = self.costs[index]
+            self.costs[index] = Cost(cost.forward_passes + 1, cost.steps + is_step, cost.tokens + len(window))
+        logits[..., self.banned_ids] = -torch.inf
+        return logits
+
+
+def decode_in_batches(
+    canvases: Sequence[Canvas],
+    begin: Callable[[Sequence[Canvas], int], RowWindows],
+    *,
+    end_ids: Collection[int],
+    is_decided: Callable[[list[int]], bool] | None,
+    finished: Callable[[int, Completion], object],
+    batch_size: int,
+) -> list[Completion]:
+    """As `decode_canvases`; `begin` takes a batch and the index of its first canvas. `is_decided` ends rows early."""
+    done: dict[int, Completion] = {}
+    for first in range(0, len(canvases), batch_size):
+        batch = begin(canvases[first : first + batch_size], first)
+        going = list(range(len(batch.canvases)))
+        while going:
+            for row in list(going):
+                written = batch.written(row)
+                if written is None:
+                    continue
+                written = written[: batch.canvases[row].n_returned]
+                ends = [n for n, token in enumerate(written, start=1) if token in end_ids]
+                is_whole = len(written) == batch.canvases[row].n_returned
+                if ends or is_whole or (is_decided is not None and is_decided(written)):
+                    answer = written[: ends[0]] if ends else written
+                    done[first + row] = Completion(answer, batch.costs[row], len(written))
+                    finished(first + row, done[first + row])
+                    going.remove(row)
+            if going:
+                batch.step(going)
+    return [done[index] for index in range(len(canvases))]
