@@ -198,7 +198,7 @@ def test_speed_at_a_quality_is_between_the_settings_of_a_sweep(tmp_path: Path) -
     assert set(parallel.bounds.values()) == {"47.9 at 2"}
     (said,) = speed_findings(read_board(tmp_path).sections[1])
     assert said.startswith("parallel v3.0: 80.0% at 1.00 tokens per forward pass (steps=64), 20.0% at 8.33 (steps=8).")
-    assert "PB90, the most tokens per forward pass at 90% of the slowest setting's score, is 3.00." in said
+    assert said.endswith(" Of the slowest setting's score it keeps 90% up to 3.00 (PB90), 95% up to 2.00 (PB95).")
 
 
 def test_approximate_answers_have_a_frontier_of_their_own(tmp_path: Path) -> None:

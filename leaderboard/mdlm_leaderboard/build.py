@@ -57,7 +57,8 @@ def build(
         for section in (one for one in board.sections if not one.is_suite):
             setting, paths = section.setting, {path for row in section.rows for path in row.files}
             frame = frame_of(file for path, file in board.scores.files.items() if path in paths)
-            frame = frame[frame["task"].map(generated_group) == setting.group]
+            is_bound = frame["metric"].str.startswith("bound_")
+            frame = frame[~is_bound & (frame["task"].map(generated_group) == setting.group)]
             parts = (setting.group, "limited" if setting.limit is not None else "", setting.served_by)
             ours = re.sub(r"[^\w.]+", "-", "".join(f"-{part}" for part in parts if part))
             for name, sentence, figure in (

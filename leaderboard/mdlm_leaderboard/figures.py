@@ -127,9 +127,13 @@ KINDS: tuple[Kind, ...] = (
 
 
 def charts_of(board: Board) -> list[Chart]:
-    """Every chart for which a section of the suite has curves of two points or more; settings never share one."""
+    """Every chart for which a section of the suite has curves of two points or more; settings never share one.
+
+    Other wordings and draws of the same questions have none: their table is `Wordings`.
+    """
     charts = []
-    for n, section in enumerate(section for section in board.sections if section.is_suite):
+    usual = [one for one in board.sections if one.is_suite and not one.setting.is_reworded]
+    for n, section in enumerate(usual or [one for one in board.sections if one.is_suite]):
         slug = "-".join(re.findall(r"[a-z0-9]+", section.title.lower()))[:60]
         points: Counter[str] = Counter()
         for row in section.rows:

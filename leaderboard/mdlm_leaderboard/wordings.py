@@ -8,7 +8,7 @@ from statistics import fmean
 import pandas as pd
 from mdlm_lm_eval.tasks.settings import DEFAULT_SETTINGS
 
-from mdlm_leaderboard.scores import Scores, Who
+from mdlm_leaderboard.scores import REWORDINGS, Scores, Who
 from mdlm_lm_eval.results.robustness import beats, taus
 from mdlm_lm_eval.results.statistics import Interval
 
@@ -77,7 +77,7 @@ def wordings_of(scores: Scores) -> list[Wordings]:
     """
     table = scores.table
     found = table[table["experiment"] == "masks"]
-    standard = {name: DEFAULT_SETTINGS[name] for name in ("fewshot_template", "fewshot_seed")}
+    standard = {name: DEFAULT_SETTINGS[name] for name in REWORDINGS}
     found = found.assign(
         alike=[replace(one, **standard) for one in found["setting"]],
         template=[one.fewshot_template for one in found["setting"]],
