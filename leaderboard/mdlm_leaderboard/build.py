@@ -136,13 +136,9 @@ def markdown(board: Board, findings: Iterable[str] = ()) -> str:
         parts += [f"All rows: {section.common}."] if section.common else []
         parts += _suite(section) if section.is_suite else [_benchmarks(section)]
     for one in board.wordings:
-        templates = [*one.rows[0].by_template]
-        rows = [
-            [row.label, *(f"{value:.1f}" for value in (row.mean, row.worst, row.spread, *row.by_template.values()))]
-            for row in one.rows
-        ]
-        parts += [f"## Wordings: {one.title}", one.in_words]
-        parts.append(markdown_table(["model", "mean", "worst", "spread", *(f"template {n}" for n in templates)], rows))
+        heads = ["model", "mean", "worst", "spread", *(f"template {n}" for n in one.rows[0].by_template)]
+        rows = [[row.label, *(f"{value:.1f}" for value in row.numbers)] for row in one.rows]
+        parts += [f"## Wordings: {one.title}", one.in_words, markdown_table(heads, rows)]
         ahead = [[a, b, f"{100 * share:.0f}%", lead.in_words] for a, b, share, lead in one.neighbours]
         parts += [markdown_table(["model", "and the next", "better in", "lead"], ahead)] if ahead else []
     if len(board.published):

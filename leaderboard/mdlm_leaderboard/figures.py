@@ -18,6 +18,7 @@ from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator
 from mdlm_leaderboard.board import ONE_STEP, Board, Curve, Row, Section, loss
 from mdlm_leaderboard.experiments import BY_NAME, NO_MASKS, Series
 from mdlm_leaderboard.findings import mask_lines, short_name
+from mdlm_leaderboard.scores import USUAL_WORDING
 from mdlm_lm_eval.results.figure_style import COLOURS, COLUMN_WIDTH, MARKERS, figure_style, on_dark, save_figure
 
 CHANCE = 100 / 3  # percent, of three options
@@ -132,8 +133,9 @@ def charts_of(board: Board) -> list[Chart]:
     Other wordings and draws of the same questions have none: their table is `Wordings`.
     """
     charts = []
-    usual = [one for one in board.sections if one.is_suite and not one.setting.is_reworded]
-    for n, section in enumerate(usual or [one for one in board.sections if one.is_suite]):
+    suite = [one for one in board.sections if one.is_suite]
+    usual = [one for one in suite if replace(one.setting, **USUAL_WORDING) == one.setting]
+    for n, section in enumerate(usual or suite):
         slug = "-".join(re.findall(r"[a-z0-9]+", section.title.lower()))[:60]
         points: Counter[str] = Counter()
         for row in section.rows:

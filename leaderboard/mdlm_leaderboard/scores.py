@@ -20,7 +20,7 @@ from mdlm_lm_eval.results.result_file import LM_EVAL_SEEDS, UNKNOWN, ResultFile,
 from mdlm_lm_eval.results.samples import pair_accuracies
 from mdlm_lm_eval.results.suite import SuiteTask, generated_group, suite_task, task_names
 
-REWORDINGS = ("fewshot_template", "fewshot_seed")
+USUAL_WORDING = {name: DEFAULT_SETTINGS[name] for name in ("fewshot_template", "fewshot_seed")}
 TOLERANCE = 1e-9  # two runs of one setting agree up to the order of float sums
 BENCHMARKS = "benchmarks"  # the experiment of every task that is not the suite's
 _SEEDS = ("random_seed", "numpy_seed", "torch_seed", "fewshot_seed")
@@ -47,11 +47,6 @@ class Setting:
     chat_template: bool = False
     served_by: str = ""
     group: str = ""
-
-    @property
-    def is_reworded(self) -> bool:
-        """Whether its few-shot prompts are another wording or draw than the standard one."""
-        return any(getattr(self, name) not in (None, DEFAULT_SETTINGS[name]) for name in REWORDINGS)
 
 
 @dataclass(frozen=True)
