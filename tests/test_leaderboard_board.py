@@ -142,7 +142,7 @@ def test_rankings_of_several_wordings_have_their_tau(tmp_path: Path) -> None:
     write(tmp_path, lonely=suite_file(n_masks=10, pretrained="a", weights="a"))
     (found,) = read_board(tmp_path).wordings
     assert (found.title, found.n_seeds) == (f"mdlm_context {current_version()} at 200 masks", 2)
-    assert [(row.label, row.mean, row.worst, row.spread) for row in found.rows] == [
+    assert [(row.label, *row.numbers[:3]) for row in found.rows] == [
         ("a", pytest.approx(81.833, abs=1e-3), pytest.approx(68.5), pytest.approx(20)),
         ("b", pytest.approx(76.833, abs=1e-3), pytest.approx(73.5), pytest.approx(5)),
         ("c", pytest.approx(51.833, abs=1e-3), pytest.approx(48.5), pytest.approx(10)),
@@ -198,7 +198,7 @@ def test_speed_at_a_quality_is_between_the_settings_of_a_sweep(tmp_path: Path) -
     assert set(parallel.bounds.values()) == {"47.9 at 2"}
     (said,) = speed_findings(read_board(tmp_path).sections[1])
     assert said.startswith("parallel v3.0: 80.0% at 1.00 tokens per forward pass (steps=64), 20.0% at 8.33 (steps=8).")
-    assert "PB90, the most tokens per forward pass at 90% of the slowest setting's score, is 3.00." in said
+    assert said.endswith(" Of the slowest setting's score it keeps 90% up to 3.00 (PB90), 95% up to 2.00 (PB95).")
 
 
 def test_approximate_answers_have_a_frontier_of_their_own(tmp_path: Path) -> None:

@@ -31,7 +31,8 @@ _PACE = ("steps", "steps_per_block", *PARALLEL_RULES)
 class Estimate:
     """A mean with its 95% band: of the suite's tasks clustered by word rule, of a benchmark over questions.
 
-    `by_task` has the accuracies that are compared task by task. A benchmark's estimate also has what its answers took,
+    `by_task` has the accuracies that are compared task by task. `pairs` is the share of sets of
+    `mdlm_rules` of which all three askings are right. A benchmark's estimate also has what its answers took,
     what no model can exceed that draws several tokens a step independently (`bound`), and the most tokens per pass at
     each quality, a percentage of the slowest setting's score (`at_quality`).
     """
@@ -48,6 +49,7 @@ class Estimate:
     seconds: float | None = None
     memory_gib: float | None = None
     machine: str = ""
+    pairs: float | None = None
     bound: str | None = None
     on_frontier: bool = False
     area: float | None = None
@@ -146,7 +148,8 @@ class Section:
     @cached_property
     def columns(self) -> list[Column]:
         """Those in which any row has a value."""
-        columns = [replace(one, head=one.head.format(*self.pair)) for one in COLUMNS]
+        words = [(one.head.format(*self.pair), one.explanation.format(*self.pair)) for one in COLUMNS]
+        columns = [replace(one, head=head, explanation=said) for one, (head, said) in zip(COLUMNS, words, strict=True)]
         return [one for one in columns if any(one.of(row, self.pair) for row in self.rows)]
 
     @property
@@ -218,6 +221,11 @@ def _ends(curve: Curve) -> Interval | None:
     return change(curve, min(curve), max(curve)) if curve else None
 
 
+def _pairs(row: Row, pair: tuple[int, int]) -> Interval | None:
+    one = row.curve("masks").get(pair[1])
+    return None if one is None or one.pairs is None else Interval(100 * one.pairs, None, None, 1)
+
+
 def _context_gain(row: Row, pair: tuple[int, int]) -> Interval | None:
     return change(row.curve("relevant", pair[0]), DEFAULT_SETTINGS["fewshot_relevant"], 0)
 
@@ -226,6 +234,7 @@ COLUMNS = (
     Column("most", "at {1} masks (%)", "accuracy, by which rows are ranked", lambda row, pair: _at(pair[1], row)),
     Column("few", "at {0} masks (%)", "accuracy", lambda row, pair: _at(pair[0], row) if pair[0] < pair[1] else None),
     Column("loss", "loss, {0} to {1} masks", "accuracy lost, in points", loss),
+    Column("pairs", "whole sets (%)", "sets of which all three askings are right, at {1} masks", _pairs),
     Column("dots_loss", "loss to dots", "from the fewest to the most dots", lambda row, _: _ends(row.curve("dots"))),
     Column("gap", "locality gap", "best minus worst position", lambda row, _: drop(row.curve("positions", "right"))),
     Column("context_gain", "context gain", "accuracy at {0} masks minus that without relevant examples", _context_gain),
@@ -307,7 +316,8 @@ def _estimate(own: pd.DataFrame, experiment: str) -> Estimate:
         return Estimate(facts["score"], facts["low"], facts["high"], int(facts["n"]), {}, **facts[list(names)])
     by_task = dict(zip(own["task"], own["score"], strict=True))
     band = interval_over_tasks(by_task)
-    return Estimate(band.mean, band.low, band.high, int(own["n"].sum()), by_task)
+    pairs = None if pd.isna(own["pairs"].iloc[0]) else float(own["pairs"].iloc[0])
+    return Estimate(band.mean, band.low, band.high, int(own["n"].sum()), by_task, pairs=pairs)
 
 
 def _mean_over_seeds(table: pd.DataFrame) -> pd.DataFrame:
@@ -391,36 +401,22 @@ def _with_frontiers(rows: Sequence[Row]) -> list[Row]:
                 best[name] = max(best.get(name, 0.0), point[1])
                 whose = (name, row.who.model, row.who.adapter)
                 slowest[whose] = min(slowest.get(whose, point), point)
-    marked = {
-        (id, name)
-        for (name, *_), own in by_cache.items()
-        for id, is_on in zip(own, frontier([*own.values()]), strict=True)
-        if is_on and len(own) > 1
-    }
-    areas = {
-        (id, name): accuracy_under_parallelism([*own.values()], best[name])
-        for (name, *_), own in by_way.items()
-        for id in own
-        if len(own) > 1
-    }
-    at_quality = {
-        (id, way[0]): {q: tokens_at_quality([*own.values()], q / 100, slowest[way[:3]][1]) for q in QUALITIES}
-        for way, own in by_way.items()
-        for id in own
-        if len(own) > 1
-    }
+    found: dict[tuple[str, str], dict[str, Any]] = {}
+    for (name, *_), own in by_cache.items():
+        for id, is_on in zip(own, frontier([*own.values()]), strict=True):
+            found[id, name] = {"on_frontier": is_on and len(own) > 1}
+    for way, own in by_way.items():
+        curve, base = [*own.values()], slowest[way[:3]][1]
+        at_quality = {quality: tokens_at_quality(curve, quality / 100, base) for quality in QUALITIES}
+        speed = {"area": accuracy_under_parallelism(curve, best[way[0]]), "at_quality": at_quality}
+        for id in own if len(own) > 1 else ():
+            found[id, way[0]] |= speed
     return [
         replace(
             row,
             curves={
                 (BENCHMARKS, ""): {
-                    name: replace(
-                        one,
-                        on_frontier=(row.id, name) in marked,
-                        area=areas.get((row.id, name)),
-                        at_quality=at_quality.get((row.id, name), {}),
-                    )
-                    for name, one in row.benchmarks.items()
+                    name: replace(one, **found.get((row.id, name), {})) for name, one in row.benchmarks.items()
                 }
             },
         )

@@ -57,7 +57,8 @@ def build(
         for section in (one for one in board.sections if not one.is_suite):
             setting, paths = section.setting, {path for row in section.rows for path in row.files}
             frame = frame_of(file for path, file in board.scores.files.items() if path in paths)
-            frame = frame[frame["task"].map(generated_group) == setting.group]
+            is_bound = frame["metric"].str.startswith("bound_")
+            frame = frame[~is_bound & (frame["task"].map(generated_group) == setting.group)]
             parts = (setting.group, "limited" if setting.limit is not None else "", setting.served_by)
             ours = re.sub(r"[^\w.]+", "-", "".join(f"-{part}" for part in parts if part))
             for name, sentence, figure in (
@@ -135,13 +136,9 @@ def markdown(board: Board, findings: Iterable[str] = ()) -> str:
         parts += [f"All rows: {section.common}."] if section.common else []
         parts += _suite(section) if section.is_suite else [_benchmarks(section)]
     for one in board.wordings:
-        templates = [*one.rows[0].by_template]
-        rows = [
-            [row.label, *(f"{value:.1f}" for value in (row.mean, row.worst, row.spread, *row.by_template.values()))]
-            for row in one.rows
-        ]
-        parts += [f"## Wordings: {one.title}", one.in_words]
-        parts.append(markdown_table(["model", "mean", "worst", "spread", *(f"template {n}" for n in templates)], rows))
+        heads = ["model", "mean", "worst", "spread", *(f"template {n}" for n in one.rows[0].by_template)]
+        rows = [[row.label, *(f"{value:.1f}" for value in row.numbers)] for row in one.rows]
+        parts += [f"## Wordings: {one.title}", one.in_words, markdown_table(heads, rows)]
         ahead = [[a, b, f"{100 * share:.0f}%", lead.in_words] for a, b, share, lead in one.neighbours]
         parts += [markdown_table(["model", "and the next", "better in", "lead"], ahead)] if ahead else []
     if len(board.published):

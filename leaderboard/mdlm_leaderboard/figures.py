@@ -18,6 +18,7 @@ from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator
 from mdlm_leaderboard.board import ONE_STEP, Board, Curve, Row, Section, loss
 from mdlm_leaderboard.experiments import BY_NAME, NO_MASKS, Series
 from mdlm_leaderboard.findings import mask_lines, short_name
+from mdlm_leaderboard.scores import USUAL_WORDING
 from mdlm_lm_eval.results.figure_style import COLOURS, COLUMN_WIDTH, MARKERS, figure_style, on_dark, save_figure
 
 CHANCE = 100 / 3  # percent, of three options
@@ -127,9 +128,14 @@ KINDS: tuple[Kind, ...] = (
 
 
 def charts_of(board: Board) -> list[Chart]:
-    """Every chart for which a section of the suite has curves of two points or more; settings never share one."""
+    """Every chart for which a section of the suite has curves of two points or more; settings never share one.
+
+    Other wordings and draws of the same questions have none: their table is `Wordings`.
+    """
     charts = []
-    for n, section in enumerate(section for section in board.sections if section.is_suite):
+    suite = [one for one in board.sections if one.is_suite]
+    usual = [one for one in suite if replace(one.setting, **USUAL_WORDING) == one.setting]
+    for n, section in enumerate(usual or suite):
         slug = "-".join(re.findall(r"[a-z0-9]+", section.title.lower()))[:60]
         points: Counter[str] = Counter()
         for row in section.rows:

@@ -17,8 +17,10 @@ from mdlm_lm_eval.options import PARALLEL_RULES
 from mdlm_lm_eval.results.files import UnusableFile
 from mdlm_lm_eval.results.frame import MASKS, rows_of, setting_of
 from mdlm_lm_eval.results.result_file import LM_EVAL_SEEDS, UNKNOWN, ResultFile, TaskResult
+from mdlm_lm_eval.results.samples import pair_accuracies
 from mdlm_lm_eval.results.suite import SuiteTask, generated_group, suite_task, task_names
 
+USUAL_WORDING = {name: DEFAULT_SETTINGS[name] for name in ("fewshot_template", "fewshot_seed")}
 TOLERANCE = 1e-9  # two runs of one setting agree up to the order of float sums
 BENCHMARKS = "benchmarks"  # the experiment of every task that is not the suite's
 _SEEDS = ("random_seed", "numpy_seed", "torch_seed", "fewshot_seed")
@@ -150,7 +152,8 @@ def file_scores(file: ResultFile, refused: list[tuple[str, str]]) -> Iterable[di
     used = [(file.tasks[name], task) for name, task in suites.items() if name not in cut]
     found = Counter(task.group for _, task in used)
     partial = {result.name for result, task in used if found[task.group] < len(task_names())}
-    return [*(line for one in used for line in _suite_lines(file, *one)), *_benchmark_lines(file, partial)]
+    pairs = pair_accuracies(file)
+    return [*(line for one in used for line in _suite_lines(file, *one, pairs)), *_benchmark_lines(file, partial)]
 
 
 @cache
@@ -175,7 +178,9 @@ def who_of(file: ResultFile) -> Who:
     )
 
 
-def _suite_lines(file: ResultFile, result: TaskResult, task: SuiteTask) -> Iterable[dict[str, Any]]:
+def _suite_lines(
+    file: ResultFile, result: TaskResult, task: SuiteTask, pairs: Mapping[str, tuple[float, int]]
+) -> Iterable[dict[str, Any]]:
     score = result.metrics.get("exact_match,none")
     if score is None or not 0 <= score <= 1:
         raise UnusableFile(f"has exact_match={score} for {result.name!r}; it must be a number from 0 to 1")
@@ -190,6 +195,7 @@ def _suite_lines(file: ResultFile, result: TaskResult, task: SuiteTask) -> Itera
     facts: dict[str, Any] = {name: getattr(file, name) for name in ("served_by", "limit", "chat_template")}
     setting = Setting(task.asks, result.version, file.suite_hash, **given, **facts)
     score_of = {"name": result.name, "task": task.task, "score": score, "n": result.n_questions, "file": file.path}
+    score_of["pairs"] = pairs.get(task.group, (None, 0))[0]
     who = _suite_who(file, result, task)
     for experiment in EXPERIMENTS:
         standard = {experiment.beyond: DEFAULT_SETTINGS[experiment.beyond]} if experiment.beyond else {}

@@ -7,6 +7,7 @@ from mdlm_lm_eval.results.files import UnusableFile
 from mdlm_lm_eval.results.frame import benchmarks, frame_of, setting_of
 from mdlm_lm_eval.results.in_words import audit_in_words, cost_in_words, settings_in_words
 from mdlm_lm_eval.results.result_file import UNKNOWN, ResultFile, TaskResult, find_result_files, read_result_file
+from mdlm_lm_eval.results.samples import pair_accuracies
 
 _MOST = 4  # scores named; the file has all
 
@@ -25,7 +26,10 @@ def show(path: Path) -> list[str]:
     results = [*file.group_results.values(), *file.tasks.values()]
     inside = {member for members in file.groups.values() for member in members}
     top = [result for result in results if result.name not in inside]
-    lines = {"score": _scores(file), "settings": _settings(file, top), "speed": _speed(file, top)}
+    pairs = [f"{name} {100 * share:.1f}% of {n} sets" for name, (share, n) in pair_accuracies(file).items()]
+    sets = f"right in all three askings: {', '.join(pairs)}" if pairs else ""
+    lines = {"score": _scores(file), "sets": sets}
+    lines |= {"settings": _settings(file, top), "speed": _speed(file, top)}
     audits, how = [task.audit for task in file.tasks.values()], "in process" if file.server else "without the cache"
     lines |= {"audit": audit_in_words(audits, how), "file": str(path)}
     return [f"{name:<9} {line}" for name, line in lines.items() if line]

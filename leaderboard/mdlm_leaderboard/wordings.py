@@ -6,9 +6,8 @@ from itertools import pairwise
 from statistics import fmean
 
 import pandas as pd
-from mdlm_lm_eval.tasks.settings import DEFAULT_SETTINGS
 
-from mdlm_leaderboard.scores import Scores, Who
+from mdlm_leaderboard.scores import USUAL_WORDING, Scores, Who
 from mdlm_lm_eval.results.robustness import beats, taus
 from mdlm_lm_eval.results.statistics import Interval
 
@@ -21,19 +20,10 @@ class Worded:
     by_template: Mapping[int, float]
 
     @property
-    def mean(self) -> float:
-        """Over templates."""
-        return fmean(self.by_template.values())
-
-    @property
-    def worst(self) -> float:
-        """The lowest of any template."""
-        return min(self.by_template.values())
-
-    @property
-    def spread(self) -> float:
-        """The highest minus the lowest, in points."""
-        return max(self.by_template.values()) - self.worst
+    def numbers(self) -> tuple[float, ...]:
+        """Mean over templates, worst, spread (the best minus the worst), then one per template."""
+        found = [*self.by_template.values()]
+        return fmean(found), min(found), max(found) - min(found), *found
 
 
 @dataclass(frozen=True)
@@ -77,9 +67,8 @@ def wordings_of(scores: Scores) -> list[Wordings]:
     """
     table = scores.table
     found = table[table["experiment"] == "masks"]
-    standard = {name: DEFAULT_SETTINGS[name] for name in ("fewshot_template", "fewshot_seed")}
     found = found.assign(
-        alike=[replace(one, **standard) for one in found["setting"]],
+        alike=[replace(one, **USUAL_WORDING) for one in found["setting"]],
         template=[one.fewshot_template for one in found["setting"]],
         seed=[one.fewshot_seed for one in found["setting"]],
     )
@@ -106,4 +95,4 @@ def _rows(table: pd.DataFrame) -> tuple[Worded, ...]:
         )
         for one in who
     ]
-    return tuple(sorted(rows, key=lambda row: -row.mean))
+    return tuple(sorted(rows, key=lambda row: -row.numbers[0]))

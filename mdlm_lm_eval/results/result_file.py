@@ -50,12 +50,14 @@ class TaskResult:
 
 @dataclass(frozen=True)
 class ResultFile:
-    """One result file. `groups` are lm-eval's groups with their members, `mdlm` is what `--model mdlm` recorded.
+    """One result file, read from `place`. `groups` are lm-eval's groups with their members.
 
-    `config` is lm-eval's own; `model` is `built-in`, a hub id or a folder's last part, `adapter` likewise.
+    `mdlm` is what `--model mdlm` recorded, `config` is lm-eval's own; `model` is `built-in`, a hub id or a folder's
+    last part, `adapter` likewise.
     """
 
     path: str
+    place: Path
     config: Mapping[str, Any]
     model_kind: str
     model: str
@@ -112,7 +114,7 @@ def read_result_file(path: Path, name: str | None = None) -> ResultFile:
     if not isinstance(content, dict) or not {"results", "config"} <= content.keys():
         raise UnusableFile("is no result file of lm-eval, which has 'results' and 'config'")
     try:
-        return _parse(content, name or str(path))
+        return _parse(content, path, name or str(path))
     except (LookupError, TypeError, AttributeError, ValueError) as error:
         what = f"{type(error).__name__}: {error}"
         raise UnusableFile(f"differs from the result files that this version reads ({what})") from error
@@ -123,7 +125,7 @@ def leaves(group: str, groups: Mapping[str, Sequence[str]]) -> list[str]:
     return [leaf for name in groups[group] for leaf in (leaves(name, groups) if name in groups else [name])]
 
 
-def _parse(content: Mapping[str, Any], name: str) -> ResultFile:
+def _parse(content: Mapping[str, Any], place: Path, name: str) -> ResultFile:
     config: Mapping[str, Any] = content["config"]
     mdlm, arguments = config.get("mdlm"), dict(config.get("model_args") or {})
     groups = {group: tuple(members) for group, members in content.get("group_subtasks", {}).items() if members}
@@ -133,6 +135,7 @@ def _parse(content: Mapping[str, Any], name: str) -> ResultFile:
     model, adapter = (mdlm["pretrained"] or BUILT_IN, mdlm["adapter"]) if mdlm else (given, arguments.get("peft"))
     return ResultFile(
         path=name,
+        place=place,
         config=config,
         model_kind=config["model"],
         model=recorded_name(model),

@@ -4,10 +4,14 @@ import gzip
 import json
 from collections import defaultdict
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from mdlm_lm_eval.results.files import UnusableFile
+from mdlm_lm_eval.results.result_file import ResultFile
+from mdlm_lm_eval.results.suite import suite_task
+from mdlm_lm_eval.tasks import rule_sets
 
 # What identifies a question: its number and the digest of its document.
 Question = tuple[int, str]
@@ -38,3 +42,20 @@ def read_scores(path: Path) -> Mapping[str, Mapping[Question, float]]:
                 question = int(sample["doc_id"]), str(sample["doc_hash"])
                 scores[f"{metric},{sample['filter']}"][question] = float(sample[metric])
     return scores
+
+
+def pair_accuracies(file: ResultFile) -> dict[str, tuple[float, int]]:
+    """Group of `mdlm_rules` -> share of its sets of which all three askings are right, and the number of sets.
+
+    Of groups whose tasks have their samples beside the file, and of sets that were asked three times.
+    """
+    askings: dict[str, list[tuple[str, bool]]] = defaultdict(list)
+    for name in file.tasks:
+        task, path = suite_task(name), samples_path(file.place, name)
+        if task and path and task.asks == "mdlm_rules":
+            askings[task.group] += [(one["doc"]["set"], one["exact_match"] == 1) for one in read_samples(path)]
+    found = {}
+    for group, asked in askings.items():
+        with suppress(ValueError):  # --limit may leave no set whole
+            found[group] = rule_sets.pair_accuracy(asked)
+    return found
