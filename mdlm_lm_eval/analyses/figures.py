@@ -96,7 +96,7 @@ def draw_order(rows: Sequence[Row], bins: Sequence[Row], path: Path) -> None:
             calibration.vlines(sure, *zip(*map(_wilson, own), strict=True), color=colour, linewidth=1)
     order.set(xlabel="Kendall's tau of an answer with left to right", ylabel="share of answers")
     order.set_xticks([-1, -0.5, 0, 0.5, 1])
-    calibration.plot([0, 1], [0, 1], color="0.7", linewidth=0.8, zorder=0)
+    calibration.plot([0, 1], [0, 1], color="0.7", linewidth=0.8, zorder=0, label="as sure as right")
     calibration.set(xlabel="confidence at filling, product over the answer", ylabel="accuracy")
     for axes in (order, calibration):
         axes.legend(frameon=False, loc="lower left", bbox_to_anchor=(0, 1), borderaxespad=0)
