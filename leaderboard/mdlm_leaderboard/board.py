@@ -31,10 +31,10 @@ _PACE = ("steps", "steps_per_block", *PARALLEL_RULES)
 class Estimate:
     """A mean with its 95% band: of the suite's tasks clustered by word rule, of a benchmark over questions.
 
-    `by_task` has the accuracies that are compared task by task. `pairs` is the share of sets of
-    `mdlm_rules` of which all three askings are right. A benchmark's estimate also has what its answers took,
-    what no model can exceed that draws several tokens a step independently (`bound`), and the most tokens per pass at
-    each quality, a percentage of the slowest setting's score (`at_quality`).
+    `by_task` has the accuracies that are compared task by task. `pairs` is the share of sets of `mdlm_rules` of which
+    all three askings are right. A benchmark's estimate also has what its answers took, what an ideal model reaches that
+    draws several tokens a step independently (`bound`), and the most tokens per pass at each quality, a percentage of
+    the slowest setting's score (`at_quality`).
     """
 
     mean: float
@@ -170,7 +170,7 @@ class Section:
 
     @property
     def bounds(self) -> dict[str, str]:
-        """Benchmark -> what no model can exceed that draws its tokens independently."""
+        """Benchmark -> what an ideal model reaches that draws the tokens of a step independently."""
         return {name: one.bound for row in self.rows for name, one in row.benchmarks.items() if one.bound}
 
 
