@@ -1,5 +1,6 @@
 """Writes the tables of options and presets into the documentation: `python docs/write_options.py`."""
 
+import csv
 from dataclasses import Field
 from pathlib import Path
 from typing import Any
@@ -14,16 +15,13 @@ _HEADER = ("preset", "published", "task", "shots", "options")
 _DEFAULTS = defaults_of(LikelihoodOptions) | defaults_of(DecodingOptions)
 
 
-def write(*pages: Path) -> None:
-    """Fills the marked places of these pages."""
-    tables = {
-        name: markdown_table(("option", "default", "meaning"), map(_option, options_of(kind)))
-        for name, kind in TABLES.items()
-    }
-    tables["presets"] = markdown_table(_HEADER, map(_preset, preset_names()))
-    for page in pages:
-        for name, table in tables.items():
-            replace_table(page, name, table)
+def write(folder: Path) -> None:
+    """Fills the marked places of options.md, and writes presets.csv."""
+    for name, kind in TABLES.items():
+        table = markdown_table(("option", "default", "meaning"), map(_option, options_of(kind)))
+        replace_table(folder / "options.md", name, table)
+    with (folder / "presets.csv").open("w", encoding="utf-8", newline="") as file:
+        csv.writer(file, lineterminator="\n").writerows([_HEADER, *map(_preset, preset_names())])
 
 
 def _preset(name: str) -> tuple[str, ...]:
@@ -48,5 +46,4 @@ def _option(declared: Field[Any]) -> tuple[str, ...]:
 
 
 if __name__ == "__main__":
-    folder = Path(__file__).parent
-    write(folder / "options.md", folder / "benchmarks.md")
+    write(Path(__file__).parent)

@@ -1,10 +1,7 @@
 """Options: what a command line may say of them, and that they are declared whole."""
 
-import shutil
 import subprocess
 import sys
-from importlib.util import module_from_spec, spec_from_file_location
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -63,21 +60,6 @@ def test_every_option_is_declared_whole(kind: type[Options]) -> None:
 
 def test_only_what_changes_no_score_is_silent() -> None:
     assert silent_names() == {"early_exit", "trace", "compile"}
-
-
-def test_the_documentation_lists_the_options_as_they_are(tmp_path: Path) -> None:
-    root = Path(__file__).parents[1]
-    spec = spec_from_file_location("write_options", root / "docs" / "write_options.py")
-    assert spec is not None
-    assert spec.loader is not None
-    script = module_from_spec(spec)
-    spec.loader.exec_module(script)
-    for name in ("README.md", "docs/options.md"):
-        shutil.copy(root / name, tmp_path)
-    script.write(tmp_path / "README.md", tmp_path / "options.md")
-    for name in ("README.md", "docs/options.md"):
-        written = (tmp_path / Path(name).name).read_text(encoding="utf-8")
-        assert written == (root / name).read_text(encoding="utf-8"), "run `python docs/write_options.py`"
 
 
 def test_nothing_heavy_is_imported_for_options_and_help() -> None:
