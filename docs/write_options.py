@@ -20,7 +20,7 @@ def write(*pages: Path) -> None:
         name: markdown_table(("option", "default", "meaning"), map(_option, options_of(kind)))
         for name, kind in TABLES.items()
     }
-    tables["presets"] = markdown_table(_HEADER, map(_preset, preset_names()))
+    tables["presets"] = markdown_table(_HEADER, map(_preset, preset_names())).replace("| ", "|").replace(" |", "|")
     for page in pages:
         for name, table in tables.items():
             replace_table(page, name, table)
