@@ -1,4 +1,4 @@
-# ruff: noqa: C408, E501, B023, E731, SIM102, RUF059
+# ruff: noqa: C408, E501, B023, E731, SIM102, RUF059, SIM905
 """Counts, on a CPU, what each decoding mode would make a CUDA device wait for.
 
     OMP_NUM_THREADS=1 python benchmarks/device_waits.py            # all tables
@@ -32,55 +32,20 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
 
 FAKE = torch.device("cuda:0")
-VIEWS = {
-    "view",
-    "_unsafe_view",
-    "reshape",
-    "_reshape_alias",
-    "expand",
-    "slice",
-    "select",
-    "transpose",
-    "permute",
-    "t",
-    "unsqueeze",
-    "squeeze",
-    "unbind",
-    "split",
-    "split_with_sizes",
-    "chunk",
-    "detach",
-    "alias",
-    "as_strided",
-    "lift_fresh",
-    "view_as",
-    "unfold",
-    "diagonal",
-    "narrow",
-    "empty",
-    "empty_like",
-    "empty_strided",
-    "new_empty",
-    "new_empty_strided",
-    "_fused_sdp_choice",
-    "sym_size",
-    "sym_stride",
-    "is_same_size",
-    "_to_copy_noop",
-}
-WAITS = {
-    "_local_scalar_dense",
-    "is_nonzero",
-    "nonzero",
-    "equal",
-    "masked_select",
-    "unique",
-    "_unique2",
-    "unique_dim",
-    "unique_consecutive",
-    "argwhere",
-    "bincount",
-}
+VIEWS = set(
+    """
+    view _unsafe_view reshape _reshape_alias expand slice select transpose permute t unsqueeze squeeze
+    unbind split split_with_sizes chunk detach alias as_strided lift_fresh view_as unfold diagonal narrow
+    empty empty_like empty_strided new_empty new_empty_strided _fused_sdp_choice sym_size sym_stride
+    is_same_size _to_copy_noop
+    """.split()
+)
+WAITS = set(
+    """
+    _local_scalar_dense is_nonzero nonzero equal masked_select unique _unique2 unique_dim
+    unique_consecutive argwhere bincount
+    """.split()
+)
 
 
 class Counter:
@@ -735,7 +700,7 @@ def host_times():
         at = torch.arange(32)
         runs = {
             "no cache, no mask": lambda: d.logits(ids, None, at),
-            "CanvasCache, bool mask": lambda: d.window_logits(ids, columns, sees, at * 0, at, cache=cache, n_seen=64),
+            "CanvasCache, bool mask": lambda: d.window_logits(ids, columns, sees, at, cache=cache, n_seen=64),
         }
         for name, run in runs.items():
             times = []

@@ -40,24 +40,26 @@ def counted(waits: Any, kind: str, zone: str | None = None) -> int:
 
 
 @pytest.mark.parametrize(
-    ("attention", "facts", "changes"),
+    ("attention", "facts", "changes", "kernels"),
     [
-        (FULL_ATTENTION, {}, {}),
-        (FULL_ATTENTION, {}, {"temperature": 1.0, "top_p": 0.9, "cfg_scale": 1.0}),
-        (FULL_ATTENTION, {}, {"confidence_threshold": 0.9, "block_length": 4}),
-        (FULL_ATTENTION, {}, {"entropy_bound": 1.0, "unmasking": "entropy", "block_length": 4}),
-        (FULL_ATTENTION, {}, {"cache": "prefix", "block_length": 4}),
-        (FULL_ATTENTION, {"shift": True}, {"cache": "dual", "block_length": 4}),
-        (FULL_ATTENTION, {}, {"cache": "dual", "block_length": 4, "parallel_factor": 1.0}),
-        (AttentionPattern(4), {}, {}),
-        (AttentionPattern(4), {}, {"cache": "none"}),
-        (AttentionPattern(4), {"edits": True}, {"confidence_threshold": 0.9, "editing_threshold": 0.5}),
-        (AttentionPattern(4), {"shift": True}, {"confidence_threshold": 0.9, "small_block_length": 2}),
-        (AttentionPattern(4, "prompt_end"), {}, {"cfg_scale": 1.0, "unmasking": "random"}),
+        (FULL_ATTENTION, {}, {}, 42),
+        (FULL_ATTENTION, {}, {"temperature": 1.0, "top_p": 0.9, "cfg_scale": 1.0}, 107),
+        (FULL_ATTENTION, {}, {"confidence_threshold": 0.9, "block_length": 4}, 52),
+        (FULL_ATTENTION, {}, {"entropy_bound": 1.0, "unmasking": "entropy", "block_length": 4}, 67),
+        (FULL_ATTENTION, {}, {"cache": "prefix", "block_length": 4}, 34),
+        (FULL_ATTENTION, {}, {"cache": "dual", "block_length": 4}, 30),
+        (FULL_ATTENTION, {"shift": True}, {"cache": "dual", "block_length": 4}, 30),
+        (FULL_ATTENTION, {}, {"cache": "dual", "block_length": 4, "parallel_factor": 1.0}, 51),
+        (AttentionPattern(4), {}, {}, 30),
+        (AttentionPattern(4), {}, {"confidence_threshold": 0.9}, 30),
+        (AttentionPattern(4), {}, {"cache": "none"}, 36),
+        (AttentionPattern(4), {"edits": True}, {"confidence_threshold": 0.9, "editing_threshold": 0.5}, 48),
+        (AttentionPattern(4), {"shift": True}, {"confidence_threshold": 0.9, "small_block_length": 2}, 72),
+        (AttentionPattern(4, "prompt_end"), {}, {"cfg_scale": 1.0, "unmasking": "random"}, 47),
     ],
 )
 def test_decoding_waits_for_nothing_and_gives_the_same_answers(
-    waits: Any, attention: AttentionPattern, facts: dict[str, Any], changes: dict[str, Any]
+    waits: Any, attention: AttentionPattern, facts: dict[str, Any], changes: dict[str, Any], kernels: int
 ) -> None:
     options = DecodingOptions().override({"n_masks": 8, **changes})
 
@@ -80,10 +82,10 @@ def test_decoding_waits_for_nothing_and_gives_the_same_answers(
     assert answers == completions(denoiser())
     assert (counted(waits, "D2H"), counted(waits, "H2D")) == (0, 0)
     assert len(waits.C.plans) <= 10
-    assert counted(waits, "kernel", "out") <= 180 * on_device.forward_passes
+    assert counted(waits, "kernel", "out") <= kernels * on_device.forward_passes + 160  # of rows that enter and leave
 
 
-@pytest.mark.parametrize("attention", [FULL_ATTENTION, AttentionPattern(8)])
+@pytest.mark.parametrize("attention", [FULL_ATTENTION, AttentionPattern(4)])
 @pytest.mark.parametrize("changes", [{}, {"check_greedy": False}, {"likelihood": "chain"}, {"likelihood": "duel"}])
 def test_likelihood_waits_once_a_pass(waits: Any, attention: AttentionPattern, changes: dict[str, Any]) -> None:
     denoiser = Denoiser(random_llama(VOCABULARY), mask_token_id=MASK, pad_token_id=PAD, attention=attention)

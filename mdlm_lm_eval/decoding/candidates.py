@@ -1,7 +1,9 @@
 """What an unmasking rule knows of the masks that it ranks."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,9 +17,9 @@ class Candidates:
     plain_logits: [N, V] float32, of the distribution that confidences are read from: at temperature 1, as in LLaDA's
         sampler, unless `top_p` or `top_k` is set. With `eos_last`, both are without the tokens that end an answer.
     tokens: [N], the token that each mask would become.
-    comes_last: [N] bool; with `eos_last`, masks that would become a token that ends an answer.
-    slot_numbers: [N], a mask's place among the masks of its row, counted from the left.
-    random_numbers: [N] float32 in [0, 1), drawn once for each mask of a row; zeros unless the rule `is_random`.
+    last_ids: with `eos_last`, tokens that end an answer.
+    slot_numbers: [N], a mask's place among the masks of its row, counted from the left; for rules that read places.
+    random_numbers: [N] float32 in [0, 1), drawn once for each mask of a row; for rules that are random.
     block_offsets: [N], its place among those of its block; None where a row is one block.
     calibration: the options `position_decay` and `calibration_cap`.
     token_frequencies: [V], of tokens in a background text; None without one.
@@ -26,12 +28,20 @@ class Candidates:
     logits: Tensor
     plain_logits: Tensor
     tokens: Tensor
-    comes_last: Tensor
-    slot_numbers: Tensor
-    random_numbers: Tensor
+    last_ids: Collection[int]
+    slot_numbers: Any
+    random_numbers: Any
     block_offsets: Tensor | None = None
     calibration: tuple[float, float] = (0.25, 10.0)
     token_frequencies: Tensor | None = None
+
+    @cached_property
+    def comes_last(self) -> Tensor:
+        """[N] bool, masks that would become a token that ends an answer, with `eos_last`."""
+        found = torch.zeros_like(self.tokens, dtype=torch.bool)
+        for last_id in self.last_ids:
+            found |= self.tokens == last_id
+        return found
 
     @cached_property
     def probabilities(self) -> Tensor:
@@ -56,5 +66,7 @@ class Candidates:
     @cached_property
     def odds_against(self) -> Tensor:
         """[N], (1 - p) / p: tells apart what is 1 to float32, as the samplers do that take confidences in float64."""
-        others = self.plain_probabilities.scatter(1, self.tokens[:, None], 0.0)
-        return others.sum(-1) / self.confidence
+        confidence, probabilities = self.confidence, self.plain_probabilities
+        for name in ("plain_probabilities", "probabilities"):  # overwritten here: who asks again gets new ones
+            self.__dict__.pop(name, None)
+        return probabilities.scatter_(1, self.tokens[:, None], 0.0).sum(-1) / confidence

@@ -15,10 +15,14 @@ What a pass runs of a row:
 A pass that runs whole canvases or prompts beside cached blocks is a wide one, of the rows that need it alone.
 """
 
+import functools
 import itertools
 from collections.abc import Callable, Collection, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from safetensors.torch import load_file
 from torch import Tensor
@@ -26,28 +30,59 @@ from torch import Tensor
 from mdlm_lm_eval.decoding import klass, remasking
 from mdlm_lm_eval.decoding.blocks import Block, blocks_of
 from mdlm_lm_eval.decoding.canvas import Canvas, attention_in_effect
-from mdlm_lm_eval.decoding.completion import Completion
+from mdlm_lm_eval.decoding.completion import Completion, Cost
 from mdlm_lm_eval.decoding.end_of_thinking import EndOfThinking
 from mdlm_lm_eval.decoding.indel import Insertions
+from mdlm_lm_eval.decoding.program import Field, Kind, path_of, records_of
 from mdlm_lm_eval.decoding.proposals import propose, uniform_numbers
 from mdlm_lm_eval.decoding.row_windows import decode_in_batches
-from mdlm_lm_eval.decoding.rows import Look, Phase, Rows, Sizes, look_at, rows_of
+from mdlm_lm_eval.decoding.rows import Rows, Sizes, rows_of
 from mdlm_lm_eval.decoding.rules import unmasking_rule
 from mdlm_lm_eval.decoding.selection import select
 from mdlm_lm_eval.decoding.speculative import Speculation
 from mdlm_lm_eval.decoding.wino import Shadow
 from mdlm_lm_eval.model.attention import AttentionPattern
 from mdlm_lm_eval.model.denoiser import Denoiser, NonFiniteLogitsError
-from mdlm_lm_eval.model.devices import to_device
+from mdlm_lm_eval.model.devices import iota, to_device
 from mdlm_lm_eval.model.kv_cache import CanvasCache
 from mdlm_lm_eval.options import DecodingOptions, OptionError
 
-# LLaDA2.1's own default.
-DEFAULT_POST_STEPS = 16
 # On a GPU, shapes are rounded up to these, so that attention kernels and graphs meet few of them.
 _KEYS, _POSITIONS = 256, 64
 # Stop strings are looked for after so many steps of a row: that takes the host longer than anything else does.
 _STEPS_BETWEEN_LOOKS = {"cpu": 1, "cuda": 4}
+
+Numbers = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A pass: the records `at` [R] that it was made for, the slots that go on in it, and its shape.
+
+    rows: the same slots on the device, None where all rows are run. is_ragged: whether keys must be masked.
+    """
+
+    at: Numbers
+    going: Numbers
+    rows: Tensor | None
+    width: int
+    n_seen: int
+    is_wide: bool
+    is_ragged: bool
+
+
+class Window(NamedTuple):
+    """Of each row: its record [R, F], the number of its block [R] (-1 where it waits), and what is run of it.
+
+    columns: [R, W]. expected: [R, W], the mask token where the block has a slot, -1 elsewhere. sees: as of
+    `Denoiser.window_logits`.
+    """
+
+    record: Tensor
+    number: Tensor
+    columns: Tensor
+    expected: Tensor
+    sees: Tensor | None
 
 
 class Engine:
@@ -82,88 +117,132 @@ class Engine:
         self.blocks: list[tuple[Block, ...]] = [
             blocks_of(canvas, attention, options, shift=denoiser.shift) for canvas in canvases
         ]
+        stores = self.is_causal and (self.is_cached or self.tells_next)
+        how = {"is_causal": self.is_causal, "stores": stores, "tells_next": self.tells_next}
+        self.records = [
+            records_of(blocks, len(canvas.token_ids), options, **how)
+            for canvas, blocks in zip(canvases, self.blocks, strict=True)
+        ]
         self.longest_block = max(len(block.slots) for blocks in self.blocks for block in blocks)
-        self.block_width = max(block.stop - block.start for blocks in self.blocks for block in blocks if block.slots)
+        narrow = [b.stop - b.start for blocks in self.blocks for b in blocks if b.slots or not b.is_wide]
+        self.has_windows = self.is_cached and options.cache != "prefix"
         longest = max(len(canvas.token_ids) for canvas in canvases)
-        self.sizes = Sizes(
-            (_up(longest, _KEYS) if self.on_gpu and self.is_cached else longest) + 1,
-            max(map(len, self.blocks)),
-            max(sum(len(block.counts) + 1 for block in blocks) for blocks in self.blocks),
-            max(canvas.n_returned for canvas in canvases),
-            max(len(canvas.slots) for canvas in canvases),
-            denoiser.vocab_size,
+        # Without blocks, an end of text stops nothing; with them, the host looks for one wherever there are slots.
+        self.stops_at_end = bool(end_ids) and (
+            not self.is_whole or options.append_blocks or options.remasking == "remdm"
         )
-        # Whether a block that a row enters may hold no masks: between slots of a text, or where the first is told.
-        self.may_enter_full_blocks = self.writes_next or any(not b.slots for blocks in self.blocks for b in blocks[1:])
-        # Of each canvas and pass, the block and how many masks it holds, where a schedule alone decides.
-        self.programs: list[list[tuple[int, int]]] = []
+        self.sizes = Sizes(
+            columns=(_up(longest, _KEYS) if self.on_gpu and self.is_cached else longest) + 1,
+            blocks=max(map(len, self.blocks)),
+            records=max(map(len, self.records)),
+            shown=max(len(canvas.slots) if self.stops_at_end else canvas.n_returned for canvas in canvases),
+            slots=max(len(canvas.slots) for canvas in canvases),
+            vocabulary=denoiser.vocab_size,
+            window=max(narrow) if self.has_windows else 0,
+        )
+        # Whether every pass fills one mask, or what a parallel rule says.
+        one_each = all(count == 1 for blocks in self.blocks for block in blocks for count in block.counts)
+        self.one_a_pass = one_each and options.kl_threshold is None and options.remasking == "none"
+        # Whether a pass asks on the device what it is for.
+        self.asks_kind = self.tells_next or options.editing_threshold is not None
+        # Whether anything asks where in its row a mask stands.
+        rule = unmasking_rule(options.unmasking)
+        self.needs_places = rule.reads_places or options.temperature > 0.0 or options.kl_threshold is not None
+        self.needs_places |= thinking is not None and bool(thinking.boost)
+        self.needs_confidence = options.is_parallel or options.editing_threshold is not None or self.needs_places
+        self.needs_confidence |= options.remasking != "none" or options.trace
+        # Of each canvas, the records that it meets and their masks, where a schedule alone decides.
+        self.paths: list[list[tuple[int, int]]] = []
         is_planned = options.editing_threshold is None and options.remasking == "none" and not self.writes_next
-        if not options.is_parallel and is_planned:
-            self.programs = list(map(self._program, self.blocks))
+        is_planned &= not options.is_parallel and options.small_block_length is None
+        if self.on_gpu and is_planned:  # elsewhere the host sees at once where they are
+            self.paths = list(map(path_of, self.records, self.blocks))
         self.waiting = iter(range(len(canvases)))
-        self.ends = to_device(torch.tensor(sorted(end_ids), dtype=torch.long), self.device)
         size = _power_of_two(min(n_slots, len(canvases))) if self.on_gpu else min(n_slots, len(canvases))
-        self.slots: list[int | None] = [None] * size  # which canvas each holds
-        self.seen = [[int(Phase.OVER)] + [0] * 7] * size  # `Rows.numbers` as the host last saw them
-        self.launched = [-1] * size  # the last wide pass of the row in each slot
-        self.n_run = [0] * size  # passes of it
+        self.every = np.arange(size)
+        self.slots = np.full(size, -1)  # which canvas each holds, -1 for none
+        self.seen = np.full(size, -1)  # `Rows.at` as the host last saw it
+        self.launched = np.full(size, -1)  # the last wide pass of the row in each slot
+        self.n_run = np.zeros(size, int)  # passes of it
+        self.costs = np.zeros((size, 3), int)  # what `Cost` holds
+        self.n_read = np.zeros(size, int)  # tokens that the caller was asked about
+        self.n_returned = np.zeros(size, int)
+        self.shown_blocks = np.full((size, self.sizes.shown), -2)  # [R, N], blocks of the tokens that it sees
+        self.tables = np.zeros((size, self.sizes.records + 1, len(Field)), int)  # their records
+        self.steps = np.full((size, max(map(len, self.paths), default=0) + 1, 2), -1)  # their paths
         self.n_passes, self.last_seen = 0, -1
-        self.iotas: dict[int, Tensor] = {}
-        self.nothing = torch.zeros(1, device=self.device)
-        # On their way to the host: pass, `Rows.numbers` with the returned tokens, event, and whose they are.
-        self.looks: list[tuple[int, Tensor, Any, list[int | None]]] = []
+        # Whether the host knows where rows are when it begins a pass; the last pass, which holds as long as they stay.
+        self.knows_records = not self.on_gpu or bool(self.paths)
+        self.plan: Plan | None = None
+        self.window: Window | None = None
+        # On their way to the host: pass, whether it is wide, what it left of all rows, event, and of the slots of today
+        # their rows there and whose they were.
+        self.looks: list[tuple[int, bool, Tensor, Any, Numbers, Numbers]] = []
         self.state = self._rows([0] * size).to(self.device)
+        self.state.at.fill_(-1)
         self.cache: CanvasCache | None = None
         if self.is_cached:
             n_rows = 2 * size if options.cfg_scale > 0.0 else size
             self.cache = CanvasCache(denoiser.model.config.num_hidden_layers, self.sizes.columns, n_rows)
         # Of a model whose blocks tell the next token, the logits of the one behind each slot's last block, [R + 1, V].
         self.behind: Tensor | None = None
-        self.refill(range(size))
-
-    def _program(self, blocks: Sequence[Block]) -> list[tuple[int, int]]:
-        program = []
-        is_stored = self.is_causal and (self.is_cached or self.tells_next)
-        for number, block in enumerate(blocks):
-            program += [(number, len(block.slots) - sum(block.counts[:n])) for n in range(len(block.counts))]
-            program += [(number, 0)] * (is_stored and number + 1 < len(blocks))
-        return program
+        self.refill(np.arange(size))
 
     def _rows(self, indices: Sequence[int]) -> Rows:
-        pairs = [(self.canvases[index], self.blocks[index]) for index in indices]
-        return rows_of(pairs, self.options, self.sizes, self.denoiser.pad_token_id)
+        rows = [(self.canvases[index], self.blocks[index], self.records[index]) for index in indices]
+        return rows_of(rows, self.options, self.sizes, self.denoiser.pad_token_id, self.denoiser.mask_token_id)
 
-    def refill(self, free: Sequence[int]) -> None:
+    def refill(self, free: Numbers) -> None:
         """The next canvases take free slots; slots that nothing waits for are empty, and dropped in time."""
         indices = list(itertools.islice(self.waiting, len(free)))
-        for slot in free[len(indices) :]:
-            self.slots[slot], self.seen[slot] = None, [int(Phase.OVER)] + [0] * 7
+        self.plan = self.window = None
+        taken, empty = free[: len(indices)], free[len(indices) :]
         if indices:
             rows = self._rows(indices)
-            for slot, index, numbers in zip(free, indices, rows.numbers.tolist(), strict=False):
-                self.slots[slot], self.seen[slot] = index, numbers
-                self.launched[slot], self.n_run[slot] = -1, 0
-            self.state.put(to_device(torch.tensor(free[: len(indices)]), self.device), rows.to(self.device))
-        if len(indices) < len(free):
-            empty = to_device(torch.tensor(free[len(indices) :]), self.device)
-            self.state.numbers[:, 0].index_fill_(0, empty, int(Phase.OVER))
+            self.slots[taken], self.seen[taken], self.launched[taken], self.n_run[taken] = indices, 0, -1, 0
+            self.costs[taken], self.n_read[taken] = 0, 0
+            self.tables[taken] = rows.records.numpy()
+            self.n_returned[taken] = [self.canvases[index].n_returned for index in indices]
+            self.shown_blocks[taken] = rows.block_of.gather(1, rows.shown).numpy()
+            self.steps[taken] = -1
+            for slot, index in zip(taken, indices, strict=True):
+                if self.paths:
+                    self.steps[slot, : len(self.paths[index])] = self.paths[index]
+            self.state.put(to_device(torch.from_numpy(taken), self.device), rows.to(self.device))
+        if len(empty):
+            self.slots[empty] = self.seen[empty] = -1
+            self.steps[empty] = -1
+            self.state.at.index_fill_(0, to_device(torch.from_numpy(empty), self.device), -1)
             self._drop_empty_slots()
 
     def _drop_empty_slots(self) -> None:
         """On a GPU once half of them are, so that there are few numbers of rows."""
-        kept = [slot for slot, index in enumerate(self.slots) if index is not None]
-        size = _power_of_two(len(kept)) if self.on_gpu and kept else len(kept)
+        kept = np.flatnonzero(self.slots >= 0)
+        size = _power_of_two(len(kept)) if self.on_gpu and len(kept) else len(kept)
         if size == len(self.slots):
             return
-        kept += [slot for slot, index in enumerate(self.slots) if index is None][: size - len(kept)]
-        rows = to_device(torch.tensor(kept, dtype=torch.long), self.device)
+        kept = np.concatenate([kept, np.flatnonzero(self.slots < 0)[: size - len(kept)]])
+        rows = to_device(torch.from_numpy(kept), self.device)
         self.state = self.state.of(rows)
         if self.cache is not None:
             self.cache.keep(self._with_guided(rows))
         if self.behind is not None:
             self.behind = self.behind[torch.cat([rows, rows.new_full((1,), len(self.slots))])]
-        self.slots, self.seen = [self.slots[slot] for slot in kept], [self.seen[slot] for slot in kept]
-        self.launched, self.n_run = [self.launched[slot] for slot in kept], [self.n_run[slot] for slot in kept]
+        for name in (
+            "slots",
+            "seen",
+            "launched",
+            "n_run",
+            "costs",
+            "n_read",
+            "n_returned",
+            "shown_blocks",
+            "tables",
+            "steps",
+        ):
+            setattr(self, name, getattr(self, name)[kept])
+        self.every = np.arange(size)
+        self.looks = [(*look, places[kept], owners[kept]) for *look, places, owners in self.looks]
 
     def _with_guided(self, rows: Tensor) -> Tensor:
         """Rows of the cache: behind all others lie those of the unconditional canvases."""
@@ -171,274 +250,251 @@ class Engine:
 
     # What the next pass runs
 
-    def _block(self, slot: int) -> Block:
-        """The block of a row, or the furthest that it can have reached: an unseen pass moves it by one at most."""
-        index = self.slots[slot] or 0
-        number = self.seen[slot][1] + len(self.looks)
-        if self.programs:
-            number = self.programs[index][self.n_run[slot]][0]
-        return self.blocks[index][min(number, len(self.blocks[index]) - 1)]
-
-    def _may_go_on(self, slot: int) -> bool:
-        index = self.slots[slot]
-        is_over = index is None or self.seen[slot][0] == Phase.OVER
-        return not is_over and (not self.programs or self.n_run[slot] < len(self.programs[index or 0]))
-
     def run_pass(self) -> bool:
         """A wide pass of the rows that need one, else one of all rows; False if there is none to run."""
-        alive = [slot for slot in range(len(self.slots)) if self._may_go_on(slot)]
-        wide = [slot for slot in alive if self._needs_wide_pass(slot)]
-        going = wide or alive
-        if not going:
+        at, wanted = self.seen, None
+        if self.paths:
+            at, wanted = self.steps[self.every, self.n_run].T
+        # Where nothing has moved since the last pass, and the host knows that, what to run is the same.
+        is_same = self.knows_records and self.plan is not None and not self.plan.is_wide and (at == self.plan.at).all()
+        plan = self.plan if is_same else self._plan(at)
+        if plan is None:
             return False
-        lengths = [len(self.canvases[self.slots[slot] or 0].token_ids) for slot in going]
-        is_wide, rows = bool(wide), None
-        if self.options.append_blocks:
-            lengths = [self._block(slot).stop for slot in going]
-        if self.is_whole:
-            width = min(_up(max(lengths), _POSITIONS), self.sizes.columns - 1) if self.on_gpu else max(lengths)
-            n_seen = width
-        elif is_wide:
-            width = max(self._block(slot).stop for slot in going) if self.is_causal else max(lengths)
-            n_seen = width = _up(width, _KEYS) if self.on_gpu else width
-        else:
-            blocks = [self._block(slot) for slot in going]
-            stops = [block.stop for block in blocks]
-            if self.is_causal:
-                n_seen, width = max(stops), self.block_width if self.is_cached else max(stops)
-            elif self.options.cache == "prefix":
-                n_seen, width = max(lengths), max(n - b.start for n, b in zip(lengths, blocks, strict=True))
-            else:
-                n_seen, width = max(lengths), max(block.stop - block.start for block in blocks)
-            if self.on_gpu:
-                n_seen = min(_up(n_seen, _KEYS), self.sizes.columns)
-                width = (
-                    self.block_width if self.options.cache != "prefix" and self.is_cached else _up(width, _POSITIONS)
-                )
-            if not self.is_cached:
-                n_seen = width
-        limits = [self._block(slot).stop for slot in going] if self.is_causal else lengths
-        is_ragged = len({*limits, n_seen}) > 1 or (self.is_causal and (self.on_gpu or is_wide or not self.is_cached))
-        is_ragged |= self.attention.causal_context
-        if is_wide and len(wide) < len(self.slots):
-            padded = wide + [wide[-1]] * (_power_of_two(len(wide)) - len(wide) if self.on_gpu else 0)
-            rows = to_device(torch.tensor(padded), self.device)
-        state = self.state if rows is None else self.state.of(rows)
-        n_wanted = self._most_wanted(going, width, is_wide=is_wide, n_rows=len(state.numbers)) if self.on_gpu else None
         with torch.no_grad():
-            self._step(state, rows, width, n_seen, n_wanted, is_wide=is_wide, is_ragged=is_ragged)
-            if rows is not None:
-                self.state.put(rows, state)
-            self._send()
-        for slot in going:
-            self.n_run[slot] += 1
-            self.launched[slot] = self.n_passes if is_wide else self.launched[slot]
+            state = self.state if plan.rows is None else self.state.of(plan.rows)
+            if self.window is None or not is_same:
+                self.window = self._window(state, plan)
+            n_wanted = None
+            if self.on_gpu:
+                masks = None if wanted is None else int(wanted[plan.going].sum())
+                n_wanted = self._most_wanted(masks, plan, len(state.at))
+            self._step(state, plan, self.window, n_wanted)
+            if plan.rows is not None:
+                self.state.put(plan.rows, state, changes_only=True)
+            self._send(is_wide=plan.is_wide)
+        self.n_run[plan.going] += 1
+        if plan.is_wide:
+            self.launched[plan.going] = self.n_passes
         self.n_passes += 1
+        self.plan = plan
         return True
 
-    def _needs_wide_pass(self, slot: int) -> bool:
-        index, (phase, number, step, *_) = self.slots[slot] or 0, self.seen[slot]
-        if self.programs:
-            program, n = self.programs[index], self.n_run[slot]
-            return self._block(slot).is_wide and (n == 0 or program[n - 1][0] != program[n][0])
-        is_begun = phase == Phase.OVER or step > 0 or self.launched[slot] > self.last_seen
-        return not is_begun and self.blocks[index][number].is_wide
+    def _plan(self, at: Numbers) -> Plan | None:
+        """What the next pass runs where rows are at these records: the ones to come, or those last seen."""
+        record, on_gpu, rows = self.tables[self.every, at], self.on_gpu, None  # [R, F]
+        needs_wide = (record[:, Field.WIDE] >= 0) & (bool(self.paths) | (self.launched <= self.last_seen))
+        is_wide = bool(needs_wide.any())
+        (going,) = (needs_wide if is_wide else at >= 0).nonzero()
+        if not len(going):
+            return None
+        record = record[going]
+        limits = record[:, Field.LIMIT]
+        if self.is_causal and not self.knows_records:  # an unseen pass moves a row to the next block at most
+            limits = limits + (self.attention.block_length or 1) * len(self.looks)
+            limits = np.minimum(limits, [len(self.canvases[index].token_ids) for index in self.slots[going]])
+        n_seen = width = int(limits.max())
+        if not is_wide and self.has_windows:
+            width = self.sizes.window if on_gpu else int((record[:, Field.STOP] - record[:, Field.START]).max())
+        elif not is_wide and self.is_cached:
+            width = int((limits - record[:, Field.START]).max())
+        if on_gpu and self.is_cached:
+            n_seen = min(_up(n_seen, _KEYS), self.sizes.columns)
+            if is_wide:
+                width = n_seen
+            elif not self.has_windows:
+                width = _up(width, _POSITIONS)
+        elif on_gpu:
+            width = min(_up(width, _POSITIONS), self.sizes.columns - 1)
+        n_seen = n_seen if self.is_cached else width
+        is_ragged = bool((limits != n_seen).any()) or self.attention.causal_context
+        is_ragged |= self.is_causal and (on_gpu or is_wide or not self.is_cached)
+        if is_wide and len(going) < len(self.slots):
+            n_more = _power_of_two(len(going)) - len(going) if on_gpu else 0
+            rows = to_device(torch.from_numpy(np.pad(going, (0, n_more), mode="edge")), self.device)
+        return Plan(at, going, rows, width, n_seen, is_wide, is_ragged)
 
-    def _most_wanted(self, going: Sequence[int], width: int, *, is_wide: bool, n_rows: int) -> int | None:
-        """On a GPU, which is not asked for their number: the most logits that a pass needs, None for all columns."""
+    def _most_wanted(self, masks: int | None, plan: Plan, n_rows: int) -> int | None:
+        """On a GPU, which is not asked for their number: the most logits that a pass needs, None for all columns.
+
+        `masks` are those of the rows that run, where they are known.
+        """
+        width, is_wide = plan.width, plan.is_wide
         if self.is_causal and is_wide:
             return n_rows if self.tells_next else 0
-        if self.is_cached and not is_wide and width == self.block_width:
+        if self.has_windows and not is_wide:
             return None
         if self.options.remasking != "none" or self.options.kl_threshold is not None:
             return n_rows * (width + self.longest_block)
-        if self.programs and (self.is_whole or not self.denoiser.shift):
-            wanted = sum(self.programs[self.slots[slot] or 0][self.n_run[slot]][1] for slot in going)
-            return _up(wanted + (n_rows - len(going)) * self.longest_block * is_wide, _POSITIONS)
+        if masks is not None and (self.is_whole or not self.denoiser.shift):
+            return _up(masks + (n_rows - len(plan.going)) * self.longest_block * is_wide, _POSITIONS)
         return min(n_rows * width, _up(n_rows * self.longest_block, _POSITIONS))
 
     # One pass, on the device
 
-    def _step(
-        self,
-        s: Rows,
-        rows: Tensor | None,
-        width: int,
-        n_seen: int,
-        n_wanted: int | None,
-        *,
-        is_wide: bool,
-        is_ragged: bool,
-    ) -> None:
-        """One pass of the model over rows `s` in the slots `rows` (None for all), and what follows from it for them."""
-        options, mask = self.options, self.denoiser.mask_token_id
-        phase, number, step, post, passes, steps, positions, finite = s.numbers.unbind(1)  # [R] each
-        length, last, _, seed = s.facts.unbind(1)
-        start, stop, first_count, n_counts, begins_wide, n_before = s.blocks[self._iota(len(phase)), number].unbind(1)
-        active = (phase != Phase.OVER) & ((step < begins_wide) if is_wide else (step >= begins_wide))
-        stores = active & (phase == Phase.STORE) if self.is_causal else torch.zeros_like(active)
+    def _window(self, s: Rows, plan: Plan) -> Window:
+        """Where a pass runs what of the rows: this is the same until they go on to their next records."""
+        options, every, is_wide = self.options, iota(len(s.at), self.device), plan.is_wide
+        record = s.records[every, s.at]  # [R, F]
+        number, limit = record[:, Field.WIDE if is_wide else Field.BLOCK], record[:, Field.LIMIT]
+        if self.has_windows and not is_wide:
+            columns, expected = s.windows[every, number, :, : plan.width].unbind(1)  # [R, W]
+        else:
+            columns = iota(plan.width, self.device)[None]
+            if not is_wide and self.is_cached:
+                columns = columns + record[:, Field.START, None]
+            columns = torch.where(columns < limit[:, None], columns, self.sizes.columns - 1)
+            block_of = s.block_of.gather(1, columns)
+            slots = block_of == number[:, None]
+            if options.remasking == "rcr":  # tokens of earlier blocks are taken back, too
+                slots = (block_of >= 0) & (block_of <= number[:, None])
+            expected = torch.where(slots, self.denoiser.mask_token_id, -1)
+        sees = self._sees(s, record, columns, plan) if plan.is_ragged else None
+        return Window(record, number, columns, expected, sees)
 
-        # The window, and the tokens in it that are predicted.
-        low = start if self.is_cached and not is_wide else None
-        limit = stop if self.is_causal or options.append_blocks else length  # nothing is seen behind it
-        high = stop if options.cache == "dual" and not is_wide else limit
-        columns = self._iota(width)[None] if low is None else low[:, None] + self._iota(width)
-        columns = torch.where(columns < high[:, None], columns, self.sizes.columns - 1)  # [R, W]
-        size = high if low is None else high - low  # [R]
+    def _step(self, s: Rows, plan: Plan, window: Window, n_wanted: int | None) -> None:
+        """One pass of the model over rows `s`, and what follows from it for them."""
+        options, mask, width, is_wide = self.options, self.denoiser.mask_token_id, plan.width, plan.is_wide
+        record, number, columns = window.record, window.number, window.columns
+        stores = (record[:, Field.KIND] == Kind.STORE) & (number >= 0) if self.asks_kind else None
         tokens = s.tokens.gather(1, columns)  # [R, W]
-        block_of = s.block_of.gather(1, columns)
-        slots = (block_of == number[:, None]) & active[:, None]
-        if options.remasking == "rcr":  # tokens of earlier blocks are taken back, too
-            slots = (block_of >= 0) & (block_of <= number[:, None]) & active[:, None]
-        masked = candidates = slots & (tokens == mask)
+        masked = tokens == window.expected
+        candidates = masked
         if options.small_block_length is not None:
-            part = (columns - start[:, None]) // options.small_block_length
+            part = (columns - record[:, Field.START, None]) // options.small_block_length
             candidates = masked & (part == part.masked_fill(~masked, self.sizes.columns).amin(1, keepdim=True))
         if is_wide and not self.is_causal and self.denoiser.shift:
             candidates = masked & (masked.cumsum(1) == 1)  # its logits are no later window's
-        wanted, editable = candidates, None
-        if options.editing_threshold is not None:
-            editable = slots & ~masked & ~stores[:, None]
+        wanted, editable, shadow, threshold = candidates, None, None, options.editing_threshold
+        if stores is not None and threshold is not None:
+            editable = (window.expected >= 0) & ~(masked | stores[:, None])
             wanted = candidates | editable
-        shadow = None
         if options.kl_threshold is not None:  # what the next block's first pass is compared with
-            wanted = wanted | ((block_of == number[:, None] + 1) & active[:, None])
+            wanted = wanted | ((s.block_of.gather(1, columns) == number[:, None] + 1) & (number >= 0)[:, None])
         elif options.remasking == "wino":
-            shadow = Shadow.of(s, number, n_before, self.longest_block)
-            wanted = torch.cat([wanted, (shadow.tokens != mask) & shadow.is_there & active[:, None]], 1)  # [R, W + B]
-        if self.tells_next:
+            shadow = Shadow.of(s, number, record[:, Field.BEFORE], self.longest_block)
+            wanted = torch.cat([wanted, (shadow.tokens != mask) & shadow.is_there], 1)  # [R, W + B]
+        if self.tells_next and stores is not None:
             wanted = torch.cat([wanted, stores[:, None]], 1)  # [R, G]; the last column is the token behind the window
 
         # Logits of these, and the tokens that they propose.
         at = self._where(wanted, n_wanted)  # [N], None for all of R * G
-        of_all = self._iota(wanted.numel()) if at is None else at.clamp(max=wanted.numel() - 1)
-        row, offset = of_all // wanted.shape[1], of_all % wanted.shape[1]
-        if self.tells_next:
-            behind = size.clamp(max=width) - int(not self.denoiser.shift)  # of rows that wait, the block may be longer
-            offset = offset.where(offset < width, behind[row])
+        positions: Any = at
+        row: Any = None
+        offset: Any = None
+        if self.tells_next or shadow is not None or self.needs_places or self.denoiser.shift:
+            if at is None:
+                row, offset = _places(*wanted.shape, self.device)
+            else:
+                of_all = at.clamp(max=wanted.numel() - 1)
+                row, offset = of_all // wanted.shape[1], of_all % wanted.shape[1]
+            if self.tells_next:  # of rows that wait, the block may be longer
+                behind = record[:, Field.LIMIT] - record[:, Field.START] * (self.is_cached and not is_wide)
+                behind = behind.clamp(max=width) - int(not self.denoiser.shift)
+                offset = offset.where(offset < width, behind[row])
+            if self.denoiser.shift and not self.is_whole:  # a token is predicted by the output before it
+                is_simple = at is None and not self.tells_next
+                positions = (
+                    _left(len(tokens), width, self.device) if is_simple else row * width + (offset - 1).clamp(min=0)
+                )
+            else:
+                positions = row * (width if shadow is None else wanted.shape[1]) + offset
+        elif self.on_gpu and at is not None:
+            positions = at.clamp(max=wanted.numel() - 1)
         if shadow is not None:
-            logits = shadow.logits(self.denoiser, columns, tokens, columns < length[:, None], row, offset)
+            logits = shadow.logits(self.denoiser, columns, tokens, columns < s.facts[:, :1], positions)
         else:
-            sees = self._sees(s, columns, limit, n_seen, is_wide) if is_ragged else None
-            logits = self._logits(s, rows, columns, tokens, sees, row, offset, None if is_wide else n_seen)
+            logits = self._logits(s, plan, window, tokens, positions)
         if self.tells_next and not self.writes_next:
-            self._tell(logits, rows, row, offset, number, at, wanted)
-        here = columns[row, offset.clamp(max=width - 1)]  # [N]
-        slot_numbers = s.slot_number[row, here]
+            self._tell(logits, plan.rows, row, offset, number, at, wanted)
+        here: Any = None
+        slot_numbers: Any = None
+        if self.needs_places:
+            here = columns[row, offset.clamp(max=width - 1)]  # [N]
+            slot_numbers = s.slot_number[row, here]
         if self.thinking is not None and self.thinking.boost:
             in_block = (s.block_of == number[:, None]) & (s.tokens == mask)
             budget = (s.slot_number >= 0).sum(1, keepdim=True)
-            self.thinking.raise_logits(logits, row, here, s.tokens, in_block, (s.facts[:, 2:3], budget))
-        zeros = self.nothing.expand(len(here))
+            self.thinking.raise_logits(logits, row, here, s.tokens, in_block, (s.facts[:, 1:2], budget))
+        is_random = unmasking_rule(options.unmasking).is_random
         proposals = propose(
             logits,
             options,
             banned_ids=self.banned_ids,
             end_ids=self.end_ids,
-            uniform=uniform_numbers(seed[row], steps[row], slot_numbers) if options.temperature > 0.0 else zeros,
+            uniform=uniform_numbers(s.facts[row, 2], s.steps[row], slot_numbers) if options.temperature > 0.0 else None,
             slot_numbers=slot_numbers,
-            random_numbers=s.random_numbers[row, here] if unmasking_rule(options.unmasking).is_random else zeros,
-            block_offsets=slot_numbers - n_before[row],
+            random_numbers=s.random_numbers[row, here] if is_random else None,
+            block_offsets=slot_numbers - record[row, Field.BEFORE] if self.needs_places else None,
             token_frequencies=self.token_frequencies,
+            needs_confidence=self.needs_confidence,
         )
 
         def spread(values: Tensor) -> Tensor:  # [N] -> [R, G]
             if at is not None:
-                values = values.new_zeros(wanted.numel() + 1).scatter(0, at, values)[:-1]
+                values = values.new_zeros(wanted.numel() + self.on_gpu).scatter_(0, at, values)[: wanted.numel()]
             return values.view(wanted.shape)
 
-        proposed, confidence, priority = map(spread, (proposals.tokens, proposals.confidence, proposals.priority))
+        proposed, priority = spread(proposals.tokens), spread(proposals.priority)
+        confidence = spread(proposals.confidence) if self.needs_confidence else priority
         entropy = confidence if options.entropy_bound is None else spread(proposals.entropy)
-        finite = finite * ((confidence == confidence) | ~wanted).all(1)  # NaN differs from itself
-        if self.writes_next:  # as Fast-dLLM v2 and Nemotron-Labs-Diffusion do; A2D fills it as all others
-            next_one = stop.clamp(max=self.sizes.columns - 1)[:, None]
+        if (
+            self.writes_next and stores is not None
+        ):  # as Fast-dLLM v2 and Nemotron-Labs-Diffusion do; A2D fills it as all others
+            next_one = record[:, Field.STOP].clamp(max=self.sizes.columns - 1)[:, None]
             is_told = stores[:, None] & (s.slot_number.gather(1, next_one) >= 0)
             s.tokens.scatter_(1, next_one, proposed[:, -1:].where(is_told, s.tokens.gather(1, next_one)))
             if options.trace:
-                s.note(next_one, is_told, confidence[:, -1:], passes)
+                s.note(next_one, is_told, confidence[:, -1:])
 
         # Fill and edit.
-        counts = s.counts[self._iota(len(phase)), first_count + torch.minimum(step, n_counts)]
+        counts = None if self.one_a_pass else record[:, Field.COUNT]
         grid = (candidates, priority[:, :width], confidence[:, :width], entropy[:, :width])
-        chosen = select(*grid, counts, options, strict=self.is_strict)
+        chosen, best = select(*grid, counts, options, strict=self.is_strict)
+        # NaN differs from itself, and is the largest of all.
+        s.finite = best == best if best is not None and not self.needs_places else ~(confidence.isnan() & wanted).any(1)
+        taken = None
         if options.kl_threshold is not None:
-            is_real = wanted.flatten()[of_all] if at is None else at < wanted.numel()
+            is_real = wanted.flatten() if at is None else at < wanted.numel()
             changes = klass.compare(s, logits, row, slot_numbers.where(is_real, s.before.shape[1] - 1), spread, columns)
-            chosen = klass.choose(chosen, candidates, confidence, changes, step, options)
-        elif shadow is not None:  # `post` is what the pass before filled
+            chosen = klass.choose(chosen, candidates, confidence, changes, record[:, Field.STEP], options)
+        elif shadow is not None:
             belief = shadow.belief(logits, row, offset, spread, columns)
-            chosen, taken = shadow.choose(candidates, slots & ~masked, confidence[:, :width], belief, post, options)
-            post = chosen.sum(1)
+            among = (window.expected >= 0) & ~masked
+            chosen, taken = shadow.choose(candidates, among, confidence[:, :width], belief, s.filled, options)
+        elif options.remasking != "none":
+            back = record[:, Field.BACK]
+            taken = remasking.least_sure(
+                s, columns, priority, chosen, (window.expected >= 0) & (~masked | chosen), back
+            )
+        goes_on = (masked ^ chosen).any(1)
         written = chosen
-        if editable is not None and options.editing_threshold is not None:
-            edits = editable & (confidence[:, :width] > options.editing_threshold) & (proposed[:, :width] != tokens)
+        if editable is not None and threshold is not None:
+            edits = editable & (confidence[:, :width] > threshold) & (proposed[:, :width] != tokens)
+            goes_on |= edits.any(1) & (record[:, Field.KIND] == Kind.EDIT)
             written = chosen | edits
         tokens = proposed[:, :width].where(written, tokens)
         if options.trace:
-            s.note(columns, written, confidence[:, :width], passes)
-        if options.remasking != "none":
-            if shadow is None:
-                back = s.backs[self._iota(len(phase)), first_count + torch.minimum(step, n_counts)]
-                taken = remasking.least_sure(s, columns, priority, chosen, slots & (tokens != mask), back)
+            s.note(columns, written, confidence[:, :width])
+            s.passes = s.passes + (number >= 0)
+        if taken is not None:
             tokens = tokens.masked_fill(taken, mask)
+            goes_on |= taken.any(1)
+            s.filled = chosen.sum(1) * goes_on
         s.tokens.scatter_(1, columns, tokens)
 
-        # What the next pass does: a block without masks is edited on or stored, or the row goes on to the next block.
-        is_step = active & ~stores
-        is_done = is_step & ~(masked & ~chosen).any(1)
-        if options.remasking != "none":
-            is_done = is_done & ~taken.any(1) if shadow is not None else is_step & (step + 1 >= n_counts)
-        is_stored: Tensor | None = None
-        next_phase = phase
-        if editable is not None:
-            is_editing = active & (phase == Phase.EDIT)
-            post = post + is_editing
-            is_stored = is_done & is_editing & ~edits.any(1)  # a pass that changed nothing saw the block as it stays
-            most = DEFAULT_POST_STEPS if options.max_post_steps is None else options.max_post_steps
-            goes_on = is_done & ~is_stored & (post < most)
-            next_phase = next_phase.masked_fill(goes_on, Phase.EDIT)
-            is_done &= ~goes_on
-        over = is_done & (number == last)
-        stops_at_end = not self.is_whole or options.append_blocks or options.remasking == "remdm"
-        if stops_at_end and self.end_ids:  # samplers of blocks stop after one with an end
-            over |= is_done & self._holds_end(slots, tokens)
-        if not self.is_causal or not (self.tells_next or self.is_cached):
-            moves = is_done & ~over
-        else:
-            next_phase = next_phase.masked_fill(is_done, Phase.STORE)
-            moves = stores
-            if is_stored is not None and not self.tells_next:
-                moves = moves | (is_stored & ~over)
-        number, step = number + moves, (step + is_step).masked_fill(moves, 0)
-        next_phase = next_phase.masked_fill(moves, Phase.FILL)
+        # What the next pass does.
+        s.at = record[:, Field.STAY].where(goes_on, record[:, Field.WIDE_DONE if is_wide else Field.DONE])
+        if options.temperature > 0.0:
+            s.steps = s.steps + ((number >= 0) & (record[:, Field.KIND] != Kind.STORE))
         if self.thinking is not None:
-            entered = s.blocks[self._iota(len(phase)), number]
-            s.tokens.copy_(self.thinking.close(s.tokens, entered[:, 0], entered[:, 1], s.facts[:, 2], moves))
-        if self.may_enter_full_blocks:
-            slots = s.block_of == number[:, None]  # [R, T]
-            is_full = moves & ~(slots & (s.tokens == mask)).any(1)
-            next_phase = next_phase.masked_fill(is_full, Phase.STORE)
-            over |= is_full & ((number == last) | self._holds_end(slots, s.tokens))
-        if options.exits_early:
-            returned = s.tokens.gather(1, s.returned)  # [R, N]
-            is_mask = returned == mask
-            is_decided = ~is_mask.any(1)
-            if self.end_ids:
-                prefix = (is_mask.cumsum(1) == 0) & (s.returned < self.sizes.columns - 1)
-                is_decided |= self._holds_end(prefix, returned)
-            over |= is_decided if editable is None else is_decided & (next_phase == Phase.STORE)
-        next_phase = next_phase.masked_fill(over & active, Phase.OVER)
-        post = post if editable is None and shadow is None else post.masked_fill(moves, 0)
-        per_row = 2 if options.cfg_scale > 0.0 else 1
-        positions = torch.addcmul(positions, active.long(), size, value=per_row)
-        numbers = (next_phase, number, step, post, passes + active, steps + is_step, positions, finite)
-        s.numbers.copy_(torch.stack(numbers, 1))
-
-    def _iota(self, n: int) -> Tensor:
-        """0 to n - 1, made once."""
-        if n not in self.iotas:
-            self.iotas[n] = torch.arange(n, device=self.device)
-        return self.iotas[n]
+            entered = s.records[iota(len(s.at), self.device), s.at]
+            moves = (entered[:, Field.NUMBER] > record[:, Field.NUMBER]) & (number >= 0)
+            bounds = entered[:, Field.START], entered[:, Field.STOP]
+            s.tokens.copy_(self.thinking.close(s.tokens, *bounds, s.facts[:, 1], moves))
+        if self.writes_next:  # a block of one mask may be full before it is entered
+            entered = s.records[iota(len(s.at), self.device), s.at]
+            is_mask = (s.block_of == entered[:, Field.NUMBER, None]) & (s.tokens == mask)
+            s.at = s.at.where(is_mask.any(1), entered[:, Field.FULL])
 
     def _where(self, wanted: Tensor, n_wanted: int | None) -> Tensor | None:
         """Places [N] among the flattened `wanted` [R, G], one behind them all beyond the last; None for everywhere."""
@@ -448,51 +504,35 @@ class Engine:
             return None
         return torch.nonzero_static(wanted.flatten(), size=n_wanted, fill_value=wanted.numel()).squeeze(1)
 
-    def _holds_end(self, where: Tensor, tokens: Tensor) -> Tensor:
-        """Rows [R] that hold an end of text or turn in these places [R, K]."""
-        return (torch.isin(tokens, self.ends) & where).any(1)
-
-    def _sees(self, s: Rows, columns: Tensor, limit: Tensor, n_seen: int, is_wide: bool) -> Tensor:
-        """Which of K columns a window's columns [R, W] see, [R, 1, K] or [R, W, K]: up to `limit` [R]."""
-        keys = self._iota(n_seen)[None]  # [1, K]
+    def _sees(self, s: Rows, record: Tensor, columns: Tensor, plan: Plan) -> Tensor:
+        """Which of K columns a window's columns [R, W] see, [R, 1, K] or [R, W, K]."""
+        keys, limit = iota(plan.n_seen, self.device)[None], record[:, Field.LIMIT]  # [1, K], [R]
         if self.attention.causal_context:
-            start = s.blocks[self._iota(len(columns)), s.numbers[:, 1], 0]
-            fills = (s.numbers[:, :1] == Phase.FILL) & (columns >= start[:, None])  # [R, W]
+            fills = (record[:, Field.KIND, None] == Kind.FILL) & (columns >= record[:, Field.START, None])  # [R, W]
             return (keys <= columns[:, :, None]) | (fills[:, :, None] & (keys < limit[:, None])[:, None])
         sees = (keys < limit[:, None])[:, None]
-        if self.is_causal and (is_wide or not self.is_cached):
-            prompts = s.facts[:, 2:3]
+        if self.is_causal and (plan.is_wide or not self.is_cached):
+            prompts = s.facts[:, 1:2]
             block = self.attention.block_of(columns, prompts)[:, :, None]
             sees = sees & (self.attention.block_of(keys, prompts)[:, None] <= block)
         return sees
 
-    def _logits(
-        self,
-        s: Rows,
-        rows: Tensor | None,
-        columns: Tensor,
-        tokens: Tensor,
-        sees: Tensor | None,
-        row: Tensor,
-        offset: Tensor,
-        n_seen: int | None,
-    ) -> Tensor:
-        """Logits [N, V] of the tokens at `offset` [N] in the windows of `row` [N]."""
-        cfg_scale = self.options.cfg_scale
-        prompt = s.prompt.gather(1, columns) if cfg_scale > 0.0 else None
+    def _logits(self, s: Rows, plan: Plan, window: Window, tokens: Tensor, positions: Tensor | None) -> Tensor:
+        """Logits [N, V] at `positions` [N] of the flattened windows, None for all of them."""
+        cfg_scale, sees = self.options.cfg_scale, window.sees
+        prompt = s.prompt.gather(1, window.columns) if cfg_scale > 0.0 else None
         if self.is_whole:
             real = None if sees is None else sees[:, 0].long()
-            at = row * columns.shape[1] + offset
-            return self.denoiser.logits(tokens, real, at, cfg_scale=cfg_scale, prompt_mask=prompt)
+            assert positions is not None
+            return self.denoiser.logits(tokens, real, positions, cfg_scale=cfg_scale, prompt_mask=prompt)
         return self.denoiser.window_logits(
             tokens,
-            columns,
+            window.columns,
             sees,
-            row,
-            offset,
+            positions,
             cache=self.cache,
-            cache_rows=None if rows is None else self._with_guided(rows),
-            n_seen=n_seen,
+            cache_rows=None if plan.rows is None else self._with_guided(plan.rows),
+            n_seen=None if plan.is_wide else plan.n_seen,
             cfg_scale=cfg_scale,
             prompt_mask=prompt,
         )
@@ -511,11 +551,11 @@ class Engine:
         n_rows, width = wanted.shape[0], wanted.shape[1] - 1
         if self.behind is None:
             self.behind = logits.new_zeros(len(self.slots) + 1, logits.shape[1])
-        slots = self._iota(n_rows) if rows is None else rows
+        slots = iota(n_rows, self.device) if rows is None else rows
         if not len(row):
             return
         is_wanted = wanted.flatten() if at is None else at < wanted.numel()
-        column = self._iota(wanted.numel()) % (width + 1) if at is None else at % (width + 1)
+        column = iota(wanted.numel(), self.device) % (width + 1) if at is None else at % (width + 1)
         for is_there, tells in (((offset == 0) & (number[row] > 0), False), (column == width, True)):
             is_there &= is_wanted
             n = torch.nonzero_static(is_there, size=n_rows, fill_value=0).squeeze(1)  # [R] of the N
@@ -527,41 +567,74 @@ class Engine:
 
     # What the host sees of it
 
-    def _send(self) -> None:
+    def _send(self, *, is_wide: bool) -> None:
         """Copies what the host looks at, on a GPU without waiting for it."""
-        sent = torch.cat([self.state.numbers, self.state.tokens.gather(1, self.state.returned)], 1)  # [R, 8 + N]
+        s = self.state
+        sent = torch.cat([s.at[:, None], s.finite[:, None], s.tokens.gather(1, s.shown)], 1)  # [R, 2 + N]
         event = None
         if self.on_gpu:
             pinned = torch.empty(sent.shape, dtype=sent.dtype, pin_memory=True)
             sent, event = pinned.copy_(sent, non_blocking=True), _event()
-        self.looks.append((self.n_passes, sent, event, list(self.slots)))
+        self.looks.append((self.n_passes, is_wide, sent, event, np.arange(len(self.slots)), self.slots.copy()))
 
-    def look(self, *, is_last: bool, at_all: bool) -> tuple[int, list[tuple[int, Look]]]:
-        """Denoising steps that were taken, and the slots whose rows are over, with all that is to be seen of them.
+    def look(
+        self, is_decided: Callable[[list[int]], bool] | None, *, is_last: bool
+    ) -> tuple[int, dict[int, Completion]]:
+        """Denoising steps that were taken, and the completions of the rows that are over, by their slots.
 
-        With `at_all`, others that took a step, too. On a GPU these are those of the pass before the last one, which is
-        over by now, unless nothing follows it.
+        On a GPU this is what the pass before the last one left, which is over by now, unless nothing follows it.
+        `is_decided` is asked about rows with more tokens than before. Raises NonFiniteLogitsError.
         """
         if len(self.looks) < (2 if self.on_gpu and not is_last else 1):
-            return 0, []
-        self.last_seen, sent, event, owners = self.looks.pop(0)
+            return 0, {}
+        self.last_seen, is_wide, sent, event, places, owners = self.looks.pop(0)
         if event is not None:
             event.synchronize()
-        slot_of = {index: slot for slot, index in enumerate(self.slots) if index is not None}
-        steps, found = 0, []
-        for numbers, tokens, index in zip(sent[:, :8].tolist(), sent, owners, strict=True):
-            if index is None or index not in slot_of:
-                continue
-            slot = slot_of[index]
-            taken = numbers[5] - self.seen[slot][5]
-            steps, self.seen[slot] = steps + taken, numbers
-            if not self.looks:
-                self.n_run[slot] = numbers[4]
-            is_due = at_all and taken and numbers[5] % _STEPS_BETWEEN_LOOKS.get(self.device.type, 1) == 0
-            if numbers[0] == Phase.OVER or is_due or not numbers[7]:
-                returned = tokens[8 : 8 + self.canvases[index].n_returned]
-                found.append((slot, look_at(numbers, returned.tolist(), self.denoiser.mask_token_id)))
-        return steps, found
+        numbers, is_same = sent.numpy()[places], (owners == self.slots) & (owners >= 0)
+        before = self.tables[self.every, self.seen].T  # [F, R]
+        ran = is_same & (before[Field.WIDE if is_wide else Field.BLOCK] >= 0)
+        if not numbers[:, 1].all() and (is_bad := ran & (numbers[:, 1] == 0)).any():
+            raise NonFiniteLogitsError(int(owners[is_bad.argmax()]))
+        took_step = ran & (before[Field.KIND] != Kind.STORE)
+        for n, amount in enumerate((ran, took_step, ran * before[Field.SIZE])):
+            self.costs[:, n] += amount
+        self.seen = np.where(is_same, numbers[:, 0], self.seen)
+        after, tokens = self.tables[self.every, self.seen].T, numbers[:, 2:]
+        is_over = ran & (self.seen < 0)
+        if self.stops_at_end:  # samplers of blocks stop after one with an end
+            is_stored, moved = after[Field.KIND] == Kind.STORE, after[Field.NUMBER] != before[Field.NUMBER]
+            done = np.where(is_stored, after[Field.NUMBER], before[Field.NUMBER])
+            done[~(ran & (is_stored | moved))] = -1
+            if (done >= 0).any():
+                in_block = self.shown_blocks == done[:, None]
+                is_over |= (self._is_end(tokens) & in_block).any(1)
+        place = np.arange(tokens.shape[1])
+        is_mask = (tokens == self.denoiser.mask_token_id) & (place < self.n_returned[:, None])  # [R, N]
+        n_ahead = np.where(is_mask.any(1), is_mask.argmax(1), self.n_returned)  # from the left without a gap
+        if self.options.exits_early:
+            # A model that edits may change a token until the token's block is done.
+            is_final = ran if self.options.editing_threshold is None else ran & (after[Field.KIND] == Kind.STORE)
+            is_decided_here = n_ahead == self.n_returned
+            if self.end_ids:
+                is_decided_here |= (self._is_end(tokens) & (place < n_ahead[:, None])).any(1)
+            is_over |= is_final & is_decided_here
+            if is_decided is not None:
+                is_due = self.costs[:, 1] % _STEPS_BETWEEN_LOOKS.get(self.device.type, 1) == 0
+                for asked in np.flatnonzero(is_final & took_step & is_due & ~is_over & (n_ahead > self.n_read)):
+                    self.n_read[asked] = n_ahead[asked]
+                    is_over[asked] = is_decided(tokens[asked, : n_ahead[asked]].tolist())
+        completions = {}
+        for slot in np.flatnonzero(is_over).tolist():
+            answer = tokens[slot, : n_ahead[slot]].tolist()
+            n = next((n for n, token in enumerate(answer, start=1) if token in self.end_ids), len(answer))
+            n_written = int(self.n_returned[slot] - is_mask[slot].sum())
+            trace = self.state.traced(slot, n) if self.options.trace else ()
+            completions[slot] = Completion(answer[:n], Cost(*self.costs[slot].tolist()), n_written, trace)
+        return int(took_step.sum()), completions
+
+    def _is_end(self, tokens: Numbers) -> Numbers:
+        """Where [R, N] an end of text or turn stands."""
+        return np.logical_or.reduce([tokens == end for end in self.end_ids])
 
     def decode(
         self,
@@ -569,37 +642,18 @@ class Engine:
         advance: Callable[[int], object],
         finished: Callable[[int, Completion], object],
     ) -> list[Completion]:
-        """Decodes all canvases; what `decode_canvases` says of stop tokens, early exit, progress and errors holds here.
-
-        A model that edits may change a token until the token's block is done: early exit waits for that.
-        """
+        """Decodes all canvases; what `decode_canvases` says of stop tokens, early exit, progress and errors holds."""
         completions: dict[int, Completion] = {}
-        n_read: dict[int, int] = {}  # tokens that `is_decided` was asked about
-        asks = self.options.exits_early and is_decided is not None
         while len(completions) < len(self.canvases):
             runs = self.run_pass()
-            steps, looks = self.look(is_last=not runs, at_all=asks)
-            free = []
-            for slot, row in looks:
-                index = self.slots[slot]
-                assert index is not None
-                if not row.is_finite:
-                    raise NonFiniteLogitsError(index)
-                is_over = row.phase is Phase.OVER
-                is_final = row.phase is Phase.STORE or self.options.editing_threshold is None
-                if asks and is_decided and not is_over and is_final and len(row.written) > n_read.get(index, 0):
-                    n_read[index] = len(row.written)
-                    is_over = is_decided(row.written)
-                if is_over:
-                    ends = (n for n, token in enumerate(row.written, start=1) if token in self.end_ids)
-                    answer = row.written[: next(ends, len(row.written))]
-                    trace = self.state.traced(slot, len(answer)) if self.options.trace else ()
-                    completions[index] = Completion(answer, row.cost, row.n_written, trace)
-                    finished(index, completions[index])
-                    free.append(slot)
+            steps, of_slots = self.look(is_decided, is_last=not runs)
+            for slot, completion in of_slots.items():
+                index = int(self.slots[slot])
+                completions[index] = completion
+                finished(index, completion)
             advance(steps)
-            if free:
-                self.refill(free)
+            if of_slots:
+                self.refill(np.array(list(of_slots)))
         return [completions[index] for index in range(len(self.canvases))]
 
 
@@ -652,6 +706,20 @@ def decode_canvases(
         token_frequencies = token_frequencies.to(denoiser.device)
     engine = Engine(denoiser, canvases, attention, options, banned, end_ids, thinking, token_frequencies, n_slots)
     return engine.decode(is_decided, advance, finished)
+
+
+@functools.lru_cache(maxsize=64)
+def _places(n_rows: int, width: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Row and offset [R * W] of all places of flattened windows."""
+    every = iota(n_rows * width, device)
+    return every // width, every % width
+
+
+@functools.lru_cache(maxsize=64)
+def _left(n_rows: int, width: int, device: torch.device) -> Tensor:
+    """What stands left of each place [R * W]; a window's first has its own."""
+    row, offset = _places(n_rows, width, device)
+    return row * width + (offset - 1).clamp(min=0)
 
 
 def _event() -> torch.cuda.Event:

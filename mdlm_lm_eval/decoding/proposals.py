@@ -7,12 +7,12 @@ import torch
 from torch import Tensor
 
 from mdlm_lm_eval.decoding.candidates import Candidates
-from mdlm_lm_eval.decoding.rules import Ranking, unmasking_rule
+from mdlm_lm_eval.decoding.rules import LAST, Ranking, unmasking_rule
 from mdlm_lm_eval.options import DecodingOptions
 
 # Probabilities exist in float32 for this many positions at a time: few enough for a CPU's cache where the vocabulary is
 # small; on a GPU as many as make up so many numbers, as each slice launches its own kernels.
-_POSITIONS_PER_SLICE, _NUMBERS_PER_SLICE_ON_GPU = 256, 2**27
+_POSITIONS_PER_SLICE, _NUMBERS_PER_SLICE, _NUMBERS_PER_SLICE_ON_GPU = 256, 2**19, 2**27
 
 
 @dataclass(frozen=True)
@@ -31,11 +31,12 @@ def propose(
     *,
     banned_ids: Collection[int],
     end_ids: Collection[int],
-    uniform: Tensor,
-    slot_numbers: Tensor,
-    random_numbers: Tensor,
+    uniform: Tensor | None = None,
+    slot_numbers: Tensor | None = None,
+    random_numbers: Tensor | None = None,
     block_offsets: Tensor | None = None,
     token_frequencies: Tensor | None = None,
+    needs_confidence: bool = True,
 ) -> Proposals:
     """Proposes tokens from `logits` [N, V], which may be overwritten.
 
@@ -51,13 +52,16 @@ def propose(
     rank = unmasking_rule(options.unmasking).rank
     ended = end_ids if options.eos_last else ()
     block_offsets = slot_numbers if block_offsets is None else block_offsets  # of one block
-    inputs = (logits, uniform, slot_numbers, random_numbers, block_offsets)
     on_gpu = logits.device.type == "cuda"
-    n = max(_POSITIONS_PER_SLICE, _NUMBERS_PER_SLICE_ON_GPU // logits.shape[1] if on_gpu else 0)
-    slices = zip(*(tensor.split(n) for tensor in inputs), strict=True)
-    parts = [
-        _propose_slice(rank, options, ended, token_frequencies, part.float(), *numbers) for part, *numbers in slices
-    ]
+    n = max(_POSITIONS_PER_SLICE, (_NUMBERS_PER_SLICE_ON_GPU if on_gpu else _NUMBERS_PER_SLICE) // logits.shape[1])
+    numbers = (uniform, slot_numbers, random_numbers, block_offsets)
+    parts = []
+    for begin in range(0, max(1, len(logits)), n):
+        here = slice(begin, begin + n)
+        part = [None if each is None else each[here] for each in numbers]
+        parts.append(
+            _propose_slice(rank, options, ended, token_frequencies, needs_confidence, logits[here].float(), *part)
+        )
     return Proposals(*parts[0]) if len(parts) == 1 else Proposals(*map(torch.cat, zip(*parts, strict=True)))
 
 
@@ -66,20 +70,19 @@ def _propose_slice(
     options: DecodingOptions,
     ended: Collection[int],
     token_frequencies: Tensor | None,
+    needs_confidence: bool,
     logits: Tensor,
-    uniform: Tensor,
-    slot_numbers: Tensor,
-    random_numbers: Tensor,
-    block_offsets: Tensor,
+    uniform: Tensor | None,
+    slot_numbers: Tensor | None,
+    random_numbers: Tensor | None,
+    block_offsets: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Tokens, confidence, priority and entropy [n] from float32 logits [n, V]."""
     drawn_from = _drawn_from(logits, options)  # [n, V]
-    tokens = logits.argmax(-1) if options.temperature == 0.0 else _sample(drawn_from, uniform)
-    comes_last = torch.zeros_like(tokens, dtype=torch.bool)
+    tokens = _likeliest(logits) if uniform is None or options.temperature == 0.0 else _sample(drawn_from, uniform)
     if ended:
         logits = logits.clone()
         for end_id in ended:
-            comes_last |= tokens == end_id
             logits[:, end_id] = -torch.inf
         drawn_from = _drawn_from(logits, options)
     plain = logits if options.top_p is None and options.top_k is None else drawn_from
@@ -87,16 +90,24 @@ def _propose_slice(
         drawn_from,
         plain,
         tokens,
-        comes_last,
+        ended,
         slot_numbers,
         random_numbers,
         block_offsets,
         (options.position_decay, options.calibration_cap),
         token_frequencies,
     )
-    confidence = candidates.confidence
-    entropy = confidence if options.entropy_bound is None else candidates.entropy
-    return tokens, confidence, rank(candidates), entropy
+    entropy = None if options.entropy_bound is None else candidates.entropy
+    priority = rank(candidates)
+    if ended or options.temperature != 0.0:  # a token without any probability: no number is too large
+        priority = priority.clamp(min=LAST)
+    confidence = candidates.confidence if needs_confidence else priority
+    return tokens, confidence, priority, confidence if entropy is None else entropy
+
+
+def _likeliest(logits: Tensor) -> Tensor:
+    """The first of the largest [n] of `logits` [n, V]; on a CPU numpy finds it ten times as fast as torch does."""
+    return torch.from_numpy(logits.numpy().argmax(1)) if logits.device.type == "cpu" else logits.argmax(-1)
 
 
 def _drawn_from(logits: Tensor, options: DecodingOptions) -> Tensor:

@@ -55,9 +55,11 @@ class RowWindows(ABC):
         columns = torch.tensor(begins)[:, None] + torch.arange(longest)
         columns = columns.where(columns < ends, self.width)  # the last column is no row's
         sees = torch.arange(self.width + 1) <= until(columns)[..., None]  # [R, W or 1, K]
-        row = torch.arange(len(rows)).repeat_interleave(longest)
         logits = self.denoiser.window_logits(
-            *(values.to(device) for values in (ids, columns, sees, row, torch.arange(longest).repeat(len(rows)))),
+            ids.to(device),
+            columns.to(device),
+            sees.to(device),
+            None,
             cache=self.cache,
             cache_rows=torch.tensor(rows).to(device),
             n_seen=self.width + 1,

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from enum import IntEnum
 from typing import Self
 
 import torch
@@ -10,80 +9,78 @@ from torch import Tensor
 
 from mdlm_lm_eval.decoding.blocks import Block
 from mdlm_lm_eval.decoding.canvas import Canvas
-from mdlm_lm_eval.decoding.completion import Cost, Filled
+from mdlm_lm_eval.decoding.completion import Filled
+from mdlm_lm_eval.decoding.program import OVER, Record
 from mdlm_lm_eval.decoding.rules import unmasking_rule
 from mdlm_lm_eval.model.devices import to_device
 from mdlm_lm_eval.options import DecodingOptions
 
-
-class Phase(IntEnum):
-    """What the next pass over a row's block is for."""
-
-    FILL = 0  # fill masks, and edit what was filled
-    EDIT = 1  # edit a block without masks
-    STORE = 2  # remember the keys and values of a finished block
-    OVER = 3  # nothing: the row is done, or its slot empty
+# What a pass changes.
+_CHANGING = ("at", "finite", "steps", "filled", "tokens", "remembered", "before", "divergences", "passes", "trace")
 
 
 @dataclass
 class Rows:
     """R rows on canvases of at most T - 1 tokens; the last column is no row's.
 
-    numbers: [R, 8] of each row: phase; number of its block; passes over the block that filled or edited, and how many
-        of these found no mask in it; all passes; all denoising steps; positions that went through the layers; whether
-        all logits were finite.
+    at: [R], the record of the pass to come.
+    finite: [R] bool, whether all logits of the last pass were.
+    steps: [R], denoising steps so far, counted where numbers are drawn.
+    filled: [R], of WINO: masks that the pass before filled.
     tokens: [R, T].
-    block_of, slot_number: [R, T], a slot's block and its place among the row's slots; -1 where there is no slot.
-    random_numbers: [R, T] float32 in [0, 1), for rules that draw an order.
-    prompt: [R, T] bool, what classifier-free guidance masks.
-    blocks: [R, B, 6] of each block: start, stop, where its counts begin in `counts`, how many it has, whether its first
-        pass is wide, how many slots are before it.
-    counts, backs: [R, S], masks that a pass fills at least, and tokens that it takes back; behind a block's last ones 1
-        and 0, for all passes that follow.
     remembered: [R, T] float32, the priority that a token had when it was filled; [R, 1] without remasking.
     before, divergences: [R, N + 1, V] and [R, H, T], of KLASS: the distributions of the pass before in every slot, and
         how much they changed in the last passes. [R, 1, 1] else.
-    trace: [R, 3, T] float32, of each token: the pass that wrote it, its confidence, how often the slot was written; [R,
-        3, 1] without that option.
-    facts: [R, 4] of each row: length, number of its last block, tokens of prompt, seed.
-    returned: [R, N], columns whose tokens come back; T - 1 behind the last.
+    passes, trace: [R], passes so far, and [R, 3, T] float32, of each token: the pass that wrote it, its confidence, how
+        often the slot was written; [R, 3, 1] without that option.
+    records: [R, S, F], the row's program; the last record is that of rows that are over.
+    windows: [R, B + 1, 2, W], of passes over single blocks: a block's columns, T - 1 behind its last one, and the mask
+        token where it has a slot, -1 elsewhere; the last one is empty. [R, 1, 2, 0] where no pass is of that kind.
+    block_of, slot_number: [R, T], a slot's block (-2 where there is no slot) and its place among the row's slots (-1).
+    random_numbers: [R, T] float32 in [0, 1), for rules that draw an order.
+    prompt: [R, T] bool, what classifier-free guidance masks.
+    facts: [R, 3] of each row: length, tokens of prompt, seed.
+    shown: [R, N], columns whose tokens the host looks at, those first that come back; T - 1 behind the last.
     """
 
-    numbers: Tensor
+    at: Tensor
+    finite: Tensor
+    steps: Tensor
+    filled: Tensor
     tokens: Tensor
+    remembered: Tensor
+    before: Tensor
+    divergences: Tensor
+    passes: Tensor
+    trace: Tensor
+    records: Tensor
+    windows: Tensor
     block_of: Tensor
     slot_number: Tensor
     random_numbers: Tensor
     prompt: Tensor
-    blocks: Tensor
-    counts: Tensor
-    backs: Tensor
-    remembered: Tensor
-    before: Tensor
-    divergences: Tensor
-    trace: Tensor
     facts: Tensor
-    returned: Tensor
+    shown: Tensor
 
     def of(self, rows: Tensor) -> Self:
         """A copy of some rows."""
         return type(self)(*(getattr(self, field.name)[rows] for field in fields(self)))
 
-    def put(self, rows: Tensor, others: "Rows") -> None:
-        """Writes rows, all that there is to know of them."""
-        for field in fields(self):
-            getattr(self, field.name).index_copy_(0, rows, getattr(others, field.name))
+    def put(self, rows: Tensor, others: "Rows", *, changes_only: bool = False) -> None:
+        """Writes rows, all that there is to know of them, or what a pass changes."""
+        for name in _CHANGING if changes_only else [field.name for field in fields(self)]:
+            getattr(self, name).index_copy_(0, rows, getattr(others, name))
 
-    def note(self, columns: Tensor, written: Tensor, confidence: Tensor, passes: Tensor) -> None:
-        """Traces what the pass behind `passes` [R] wrote where `written` [R, W], with this `confidence` [R, W]."""
-        at = columns[:, None].expand(-1, 3, -1)  # [R, 3, W]
+    def note(self, columns: Tensor, written: Tensor, confidence: Tensor) -> None:
+        """Traces what the next pass wrote where `written` [R, W], with this `confidence` [R, W]."""
+        at = columns.expand_as(written)[:, None].expand(-1, 3, -1)  # [R, 3, W]
         before = self.trace.gather(2, at)
-        now = torch.stack([(passes + 1.0)[:, None].expand_as(confidence), confidence, before[:, 2] + 1], 1)
+        now = torch.stack([(self.passes + 1.0)[:, None].expand_as(confidence), confidence, before[:, 2] + 1], 1)
         self.trace.scatter_(2, at, now.where(written[:, None], before))
 
     def traced(self, row: int, n: int) -> tuple[Filled, ...]:
         """The first `n` returned tokens of a row; waits for the device."""
-        numbers = self.trace[row][:, self.returned[row, :n]].tolist()
+        numbers = self.trace[row][:, self.shown[row, :n]].tolist()
         return tuple(Filled(int(by), sure, max(0, int(writes) - 1)) for by, sure, writes in zip(*numbers, strict=True))
 
     def to(self, device: torch.device) -> Self:
@@ -93,84 +90,68 @@ class Rows:
 
 @dataclass(frozen=True)
 class Sizes:
-    """Sizes that all rows of a run share: columns T, blocks B, counts S, returned tokens N, slots, vocabulary V."""
+    """Sizes that all rows of a run share: columns T, blocks B, records S, shown tokens N, slots, vocabulary V.
+
+    window: the width W of blocks in narrow passes, 0 where no pass is over a block alone.
+    """
 
     columns: int
     blocks: int
-    counts: int
-    returned: int
+    records: int
+    shown: int
     slots: int
     vocabulary: int
+    window: int
 
 
 def rows_of(
-    canvases: Sequence[tuple[Canvas, Sequence[Block]]], options: DecodingOptions, sizes: Sizes, pad_token_id: int
+    canvases: Sequence[tuple[Canvas, Sequence[Block], Sequence[Record]]],
+    options: DecodingOptions,
+    sizes: Sizes,
+    pad_token_id: int,
+    mask_token_id: int,
 ) -> Rows:
     """The rows of canvases and their blocks as they begin, on the host. Their seeds draw the orders of random rules."""
     n, is_random = len(canvases), unmasking_rule(options.unmasking).is_random
     compares, takes_back = options.kl_threshold is not None, options.remasking != "none"
     rows = Rows(
-        numbers=torch.tensor([Phase.FILL, 0, 0, 0, 0, 0, 0, 1]).repeat(n, 1),
+        at=torch.zeros(n, dtype=torch.long),
+        finite=torch.ones(n, dtype=torch.bool),
+        steps=torch.zeros(n, dtype=torch.long),
+        filled=torch.zeros(n, dtype=torch.long),
         tokens=torch.full((n, sizes.columns), pad_token_id),
-        block_of=torch.full((n, sizes.columns), -1),
-        slot_number=torch.full((n, sizes.columns), -1),
-        random_numbers=torch.zeros(n, sizes.columns),
-        prompt=torch.zeros(n, sizes.columns, dtype=torch.bool),
-        blocks=torch.zeros(n, sizes.blocks, 6, dtype=torch.long),
-        counts=torch.ones(n, sizes.counts, dtype=torch.long),
-        backs=torch.zeros(n, sizes.counts, dtype=torch.long),
         remembered=torch.zeros(n, sizes.columns if takes_back else 1),
         before=torch.zeros(n, *((sizes.slots + 1, sizes.vocabulary) if compares else (1, 1))),
         divergences=torch.zeros(n, *((options.kl_history, sizes.columns) if compares else (1, 1))),
+        passes=torch.zeros(n, dtype=torch.long),
         trace=torch.zeros(n, 3, sizes.columns if options.trace else 1),
-        facts=torch.zeros(n, 4, dtype=torch.long),
-        returned=torch.full((n, sizes.returned), sizes.columns - 1),
+        records=torch.tensor(OVER).repeat(n, sizes.records + 1, 1),
+        windows=torch.full((n, sizes.blocks + 1 if sizes.window else 1, 2, sizes.window), -1),
+        block_of=torch.full((n, sizes.columns), -2),
+        slot_number=torch.full((n, sizes.columns), -1),
+        random_numbers=torch.zeros(n, sizes.columns),
+        prompt=torch.zeros(n, sizes.columns, dtype=torch.bool),
+        facts=torch.zeros(n, 3, dtype=torch.long),
+        shown=torch.full((n, sizes.shown), sizes.columns - 1),
     )
-    for row, (canvas, blocks) in enumerate(canvases):
-        slots = torch.tensor(canvas.slots)
-        rows.tokens[row, : len(canvas.token_ids)] = torch.tensor(canvas.token_ids)
-        rows.slot_number[row, slots] = torch.arange(len(slots))
-        rows.prompt[row, : canvas.prompt_length] = True
-        rows.prompt[row, slots] = False
+    rows.windows[:, :, 0] = sizes.columns - 1
+    array = {field.name: getattr(rows, field.name).numpy() for field in fields(rows)}  # the same memory
+    for row, (canvas, blocks, records) in enumerate(canvases):
+        slots = list(canvas.slots)
+        array["tokens"][row, : len(canvas.token_ids)] = canvas.token_ids
+        array["slot_number"][row, slots] = range(len(slots))
+        array["prompt"][row, : canvas.prompt_length] = True
+        array["prompt"][row, slots] = False
         if is_random:
             generator = torch.Generator().manual_seed(canvas.seed)
             rows.random_numbers[row, slots] = torch.rand(len(slots), generator=generator)
-        counts: list[int] = []
-        backs: list[int] = []
-        table = []
         for number, block in enumerate(blocks):
-            rows.block_of[row, list(block.slots)] = number
-            n_before = sum(len(other.slots) for other in blocks[:number])
-            table.append([block.start, block.stop, len(counts), len(block.counts), block.is_wide, n_before])
-            counts += [*block.counts, 1]
-            backs += [*(block.backs or [0] * len(block.counts)), 0]
-        rows.blocks[row, : len(blocks)] = torch.tensor(table)
-        rows.counts[row, : len(counts)] = torch.tensor(counts, dtype=torch.long)
-        rows.backs[row, : len(backs)] = torch.tensor(backs, dtype=torch.long)
-        rows.facts[row] = torch.tensor([len(canvas.token_ids), len(blocks) - 1, canvas.prompt_length, canvas.seed])
-        rows.returned[row, : canvas.n_returned] = slots[: canvas.n_returned]
-        if not blocks[0].slots:
-            rows.numbers[row, 0] = Phase.STORE
+            array["block_of"][row, list(block.slots)] = number
+            if sizes.window and (block.slots or not block.is_wide):
+                array["windows"][row, number, 0, : block.stop - block.start] = range(block.start, block.stop)
+                array["windows"][row, number, 1, [slot - block.start for slot in block.slots]] = mask_token_id
+        array["records"][row, : len(records)] = records
+        array["facts"][row] = len(canvas.token_ids), canvas.prompt_length, canvas.seed
+        shown = slots[: sizes.shown]
+        array["shown"][row, : len(shown)] = shown
     return rows
-
-
-@dataclass(frozen=True)
-class Look:
-    """What the host sees of a row after a pass.
-
-    written: its returned tokens from the left without a gap; n_written: those that hold a token.
-    """
-
-    phase: Phase
-    cost: Cost
-    is_finite: bool
-    written: list[int]
-    n_written: int
-
-
-def look_at(numbers: Sequence[int], returned: list[int], mask_token_id: int) -> Look:
-    """From a row's `numbers` and the tokens of its returned slots."""
-    phase, _, _, _, passes, steps, positions, is_finite = numbers
-    written = returned[: returned.index(mask_token_id)] if mask_token_id in returned else returned
-    n_written = len(returned) - returned.count(mask_token_id)
-    return Look(Phase(phase), Cost(passes, steps, positions), bool(is_finite), written, n_written)

@@ -32,23 +32,27 @@ Ranking = Callable[["Candidates"], "Tensor"]
 class UnmaskingRule:
     """`rank` gives priorities [N] of N masks: the highest is unmasked first, of equal ones the leftmost.
 
-    A rule that `is_random` reads `Candidates.random_numbers`, which are drawn for no other.
+    A rule that `is_random` reads `Candidates.random_numbers`, which are drawn for no other. One that does not read
+    places looks at neither slot numbers nor block offsets, and its priorities are NaN where logits are.
     """
 
     rank: Ranking
     is_random: bool
+    reads_places: bool = True
 
 
 _registered: dict[str, UnmaskingRule] = {}
 
 
-def register_unmasking(name: str, *, is_random: bool = False) -> Callable[[Ranking], Ranking]:
+def register_unmasking(
+    name: str, *, is_random: bool = False, reads_places: bool = True
+) -> Callable[[Ranking], Ranking]:
     """Makes a function known as `unmasking=name`. Raises ValueError if there is a rule of that name."""
 
     def register(rank: Ranking) -> Ranking:
         if name in _registered:
             raise ValueError(f"an unmasking rule named {name!r} is registered already")
-        _registered[name] = UnmaskingRule(rank, is_random)
+        _registered[name] = UnmaskingRule(rank, is_random, reads_places)
         return rank
 
     return register
@@ -71,14 +75,14 @@ def _installed() -> dict[str, EntryPoint]:
     return {entry.name: entry for entry in entry_points(group=ENTRY_POINTS)}
 
 
-@register_unmasking("confidence")
+@register_unmasking("confidence", reads_places=False)
 def confidence(candidates: "Candidates") -> "Tensor":
     """The likeliest token first (LLaDA's `low_confidence`, Dream's `maskgit_plus`)."""
     # Not finer than float64 tells probabilities near 1 apart, as in the references: of equals the leftmost is first.
-    return (candidates.odds_against * -(2.0**53)).round().clamp(min=LAST)
+    return (candidates.odds_against * -(2.0**53)).round()
 
 
-@register_unmasking("entropy")
+@register_unmasking("entropy", reads_places=False)
 def entropy(candidates: "Candidates") -> "Tensor":
     """The lowest entropy first (Dream's `entropy`)."""
     return (-candidates.entropy).masked_fill(candidates.comes_last, LAST)
@@ -90,7 +94,7 @@ def left_to_right(candidates: "Candidates") -> "Tensor":
     return -candidates.slot_numbers.float()
 
 
-@register_unmasking("margin")
+@register_unmasking("margin", reads_places=False)
 def margin(candidates: "Candidates") -> "Tensor":
     """The largest lead of the likeliest token over the second first (Dream's `topk_margin`)."""
     first, second = candidates.probabilities.topk(2).values.unbind(-1)

@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from mdlm_lm_eval.model.devices import iota
 from mdlm_lm_eval.options import DecodingOptions
 
 
@@ -11,19 +12,23 @@ def select(
     priority: Tensor,
     confidence: Tensor,
     entropy: Tensor,
-    counts: Tensor,
+    counts: Tensor | None,
     options: DecodingOptions,
     *,
     strict: bool,
-) -> Tensor:
-    """Where [R, C] a mask is filled, of `candidates` [R, C] bool in R rows.
+) -> tuple[Tensor, Tensor | None]:
+    """Where [R, C] a mask is filled, of `candidates` [R, C] bool in R rows, and each row's highest priority [R].
 
     The `counts` [R] of highest `priority` [R, C] in each row, and those that the options' parallel rule accepts by
-    `confidence` and `entropy` [R, C]. `strict`: whether what equals `confidence_threshold` is not accepted.
+    `confidence` and `entropy` [R, C]. Without `counts` it is one each; with them the highest priority is not told.
+    `strict`: whether what equals `confidence_threshold` is not accepted.
     """
-    lowest = -torch.inf
-    rank = torch.argsort(priority.masked_fill(~candidates, lowest), dim=1, descending=True, stable=True).argsort(1)
-    chosen = rank < counts[:, None]
+    among, best = priority.where(candidates, -torch.inf), None
+    if counts is None:
+        best, place = among.max(1)
+        chosen = iota(among.shape[1], among.device) == place[:, None]
+    else:
+        chosen = torch.argsort(among, dim=1, descending=True, stable=True).argsort(1) < counts[:, None]
     # With `kl_threshold`, `klass.choose` says who is sure.
     if options.confidence_threshold is not None and options.kl_threshold is None:
         chosen = chosen | sure_enough(confidence, options.confidence_threshold, strict=strict)
@@ -31,7 +36,7 @@ def select(
         chosen = chosen | accepted_by_factor(candidates, confidence, options.parallel_factor)
     if options.entropy_bound is not None:
         chosen = chosen | accepted_by_entropy(candidates, priority, entropy, options.entropy_bound)
-    return chosen & candidates
+    return chosen & candidates, best
 
 
 def sure_enough(confidence: Tensor, threshold: float | None, *, strict: bool) -> Tensor:
@@ -48,7 +53,7 @@ def accepted_by_factor(candidates: Tensor, confidence: Tensor, factor: float) ->
     same index whether the last fails or none does (so of two masks both are always filled).
     """
     ordered, order = confidence.masked_fill(~candidates, -torch.inf).sort(dim=1, descending=True, stable=True)
-    place = torch.arange(1, candidates.shape[1] + 1, device=candidates.device)  # [C], r
+    place = iota(candidates.shape[1], candidates.device) + 1  # [C], r
     passes = ordered >= 1 - factor / (place + 1)
     passes[:, 0] = True
     run = passes.long().cumprod(1).sum(1)  # [R]

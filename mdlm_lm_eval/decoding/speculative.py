@@ -70,6 +70,6 @@ class Speculation(RowWindows):
             chosen = masked
             if self.options.confidence_threshold is not None:
                 ones = torch.ones(len(going), dtype=torch.long)
-                chosen = select(masked, confidence, confidence, confidence, ones, self.options, strict=False)
+                chosen, _ = select(masked, confidence, confidence, confidence, ones, self.options, strict=False)
             blocks[going] = tokens.where(chosen, blocks[going])
         return blocks

@@ -37,17 +37,15 @@ class Shadow:
         columns = columns.where(is_there, s.tokens.shape[1] - 1)
         return cls(columns, s.tokens.gather(1, columns), is_there, s.tokens.shape[1])
 
-    def logits(
-        self, denoiser: Denoiser, columns: Tensor, tokens: Tensor, is_real: Tensor, row: Tensor, offset: Tensor
-    ) -> Tensor:
-        """Logits [N, V] at `offset` [N] of `row` [N], of windows with `tokens` [R, W] and the shadow behind them."""
+    def logits(self, denoiser: Denoiser, columns: Tensor, tokens: Tensor, is_real: Tensor, positions: Tensor) -> Tensor:
+        """Logits [N, V] at `positions` [N] of the flattened windows with `tokens` [R, W] and the shadow behind them."""
         itself = columns[:, None] == self.columns[..., None]  # [R, B, W]
         real, there = is_real[:, None], self.is_there[:, None]  # [R, 1, W], [R, 1, B]
         canvas = torch.cat([real, torch.zeros_like(there)], 2).expand(-1, columns.shape[1], -1)  # [R, W, W + B]
         shadow = torch.cat([real & ~itself, there.expand(-1, self.columns.shape[1], -1)], 2)  # [R, B, W + B]
         sees = torch.cat([canvas, shadow], 1)
         ids = torch.cat([tokens, torch.full_like(self.columns, denoiser.mask_token_id)], 1)
-        return denoiser.window_logits(ids, torch.cat([columns, self.columns], 1), sees, row, offset)
+        return denoiser.window_logits(ids, torch.cat([columns, self.columns], 1), sees, positions)
 
     def belief(
         self, logits: Tensor, row: Tensor, offset: Tensor, spread: Callable[[Tensor], Tensor], columns: Tensor

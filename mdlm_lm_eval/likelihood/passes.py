@@ -15,7 +15,7 @@ from mdlm_lm_eval.likelihood.masks import Corruption
 from mdlm_lm_eval.likelihood.requests import LikelihoodRequest
 from mdlm_lm_eval.likelihood.trajectories import Trajectory
 from mdlm_lm_eval.model.denoiser import Denoiser, NonFiniteLogitsError
-from mdlm_lm_eval.model.devices import to_device
+from mdlm_lm_eval.model.devices import bucket, to_device
 from mdlm_lm_eval.options import DecodingOptions, LikelihoodOptions
 
 # Logits are upcast and normalised in slices of this many positions: at a vocabulary of 126,464 a slice takes 130 MB.
@@ -64,10 +64,14 @@ def merged(
 
 
 def read(
-    denoiser: Denoiser, canvases: Sequence[LikelihoodCanvas], log_likelihoods: list[float], options: LikelihoodOptions
+    denoiser: Denoiser,
+    canvases: Sequence[LikelihoodCanvas],
+    log_likelihoods: list[float],
+    options: LikelihoodOptions,
+    batch_size: int,
 ) -> None:
-    """One forward pass under full attention; see `take`."""
-    logits = _masked_logits(denoiser, canvases, options.cfg_scale)
+    """One forward pass of at most `batch_size` canvases under full attention; see `take`."""
+    logits = _masked_logits(denoiser, canvases, options.cfg_scale, batch_size)
     take(canvases, logits, log_likelihoods, options, denoiser.mask_token_id, strict=False)
 
 
@@ -148,18 +152,35 @@ def _log_probs(logits: Tensor, rows_and_tokens: list[tuple[int, int]]) -> Tensor
     return logits[rows, tokens].float() - normaliser.masked_fill(~normaliser.isfinite(), math.nan)[rows]
 
 
-def _masked_logits(denoiser: Denoiser, canvases: Sequence[LikelihoodCanvas], cfg_scale: float) -> Tensor:
-    """Logits [N, V] at the canvases' positions, canvas by canvas."""
-    length = max(len(canvas.token_ids) for canvas in canvases)
+def _masked_logits(
+    denoiser: Denoiser, canvases: Sequence[LikelihoodCanvas], cfg_scale: float, batch_size: int
+) -> Tensor:
+    """Logits [N, V] at the canvases' positions, canvas by canvas. On a GPU, rows and columns are of few numbers."""
+    device = denoiser.device
+    longest = max(len(canvas.token_ids) for canvas in canvases)
+    length = bucket(longest, device, least=64)
+    if longest <= length * 3 // 4:  # a power of two alone would pad too much
+        length = length * 3 // 4
+    n_rows = batch_size if device.type == "cuda" else len(canvases)
+    while n_rows // 4 >= len(canvases):
+        n_rows //= 4
+    n_more = n_rows - len(canvases)
+    canvases = [*canvases, *[canvases[-1]] * n_more]
     rows = [canvas.token_ids + [denoiser.pad_token_id] * (length - len(canvas.token_ids)) for canvas in canvases]
     lengths, contexts = torch.tensor([[len(c.token_ids), c.context_length] for c in canvases])[..., None].unbind(1)
     columns = torch.arange(length)[None]
-    flat = [b * length + canvas.context_length + p for b, canvas in enumerate(canvases) for p in canvas.positions()]
-    device = denoiser.device
-    return denoiser.logits(
+    flat = [
+        b * length + canvas.context_length + p
+        for b, canvas in enumerate(canvases[: len(canvases) - n_more])
+        for p in canvas.positions()
+    ]
+    is_ragged = device.type == "cuda" or bool((lengths != length).any())
+    logits = denoiser.logits(
         to_device(torch.tensor(rows), device),  # [B, T]
-        None if bool((lengths == length).all()) else to_device((columns < lengths).long(), device),
+        to_device((columns < lengths).long(), device) if is_ragged else None,
         to_device(torch.tensor(flat), device),  # [N], in the flattened canvases
         cfg_scale=cfg_scale,
         prompt_mask=to_device(columns < contexts, device) if cfg_scale > 0.0 else None,
     )
+    denoiser.canvas_count -= n_more * (2 if cfg_scale > 0.0 else 1)  # copies
+    return logits

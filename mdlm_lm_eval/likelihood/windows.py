@@ -13,11 +13,13 @@ from torch import Tensor
 
 from mdlm_lm_eval.likelihood.passes import LikelihoodCanvas
 from mdlm_lm_eval.model.denoiser import Denoiser
-from mdlm_lm_eval.model.devices import to_device
+from mdlm_lm_eval.model.devices import bucket, to_device
 from mdlm_lm_eval.model.kv_cache import CanvasCache
 
 # What a column of a row is; windows have numbers from 1.
 FINISHED, _BESIDE, _PADDING = 0, -1, -2
+# Columns of context and of windows that a GPU runs at least: shapes that are seldom met are slow there.
+_LEAST = 256
 # Whose finished tokens all requests of a row see.
 SHARED = -1
 
@@ -56,11 +58,14 @@ class FinishedBlocks:
     """
 
     def __init__(self, denoiser: Denoiser, rows: Sequence[Sequence[Column]], widest: int) -> None:
-        self.denoiser, self.rows = denoiser, rows
-        self.length = max(map(len, rows))
+        device = denoiser.device
+        self.n_more = bucket(len(rows), device) - len(rows)
+        self.denoiser, self.rows = denoiser, [*rows, *[()] * self.n_more]
+        self.length = bucket(max(map(len, rows)), device, least=_LEAST)
         self.cache: CanvasCache | None = None
         if widest:
-            self.cache = CanvasCache(denoiser.model.config.num_hidden_layers, self.length + widest)
+            most = self.length + bucket(widest, device, least=_LEAST)
+            self.cache = CanvasCache(denoiser.model.config.num_hidden_layers, most)
         self.is_remembered = False
 
     def logits(self, windows: Sequence[Window], cfg_scale: float) -> Tensor:
@@ -85,7 +90,8 @@ class FinishedBlocks:
                 Column(token_id, window.start + n, window.block, window.owner, number, n < window.context_length)
                 for n, token_id in enumerate(window.token_ids)
             ]
-        width = max(map(len, of_windows))
+        width = bucket(max(map(len, of_windows)), self.denoiser.device, least=_LEAST)
+        self.denoiser.canvas_count -= self.n_more * (2 if cfg_scale > 0.0 else 1)
         finished = [[*row, *[pad] * (self.length - len(row))] for row in self.rows]
         table = [
             [*row, *columns, *[pad] * (width - len(columns))] for row, columns in zip(finished, of_windows, strict=True)
@@ -94,15 +100,13 @@ class FinishedBlocks:
         start = self.length if self.is_remembered else 0
         queries = keys[:, start:]
         self.is_remembered = self.cache is not None
-        # Of a shifted model, `window_logits` reads the output before the token that it is asked for.
-        offsets = torch.tensor(outputs) + (self.length - start) + int(self.denoiser.shift)
+        at = torch.tensor(rows) * queries.shape[1] + torch.tensor(outputs) + (self.length - start)
         columns_run = torch.arange(start, keys.shape[1], device=keys.device).expand(len(keys), -1)
         return self.denoiser.window_logits(
             queries[..., 0],
             columns_run,
             _sees(queries, keys),
-            to_device(torch.tensor(rows), keys.device),
-            to_device(offsets, keys.device),
+            to_device(at, keys.device),
             position_ids=queries[..., 1],
             cache=self.cache,
             n_seen=keys.shape[1],

@@ -168,8 +168,7 @@ class Denoiser:
         input_ids: Tensor,
         columns: Tensor,
         sees: Tensor | None,
-        rows: Tensor,
-        offsets: Tensor,
+        outputs: Tensor | None,
         *,
         position_ids: Tensor | None = None,
         cache: CanvasCache | None = None,
@@ -184,17 +183,16 @@ class Denoiser:
         `sees` [B, W, K], or [B, 1, K] where all of a window see the same, says which of K columns each of them sees,
         None all of them. `position_ids` [B, W] are given where several columns hold copies of one position. `cache`
         remembers what was computed for the window, in its rows `cache_rows` [B] or in all of them (2 B under guidance).
-        The K columns are its first `n_seen`, or where that is None, as without a cache, the window itself. The logits
-        are those of the tokens at `offsets` [N] in the windows of `rows` [N]; of a model whose logits are shifted, W is
-        the first token behind the window, and 0 keeps its own output, as nothing on its left is computed.
+        The K columns are its first `n_seen`, or where that is None, as without a cache, the window itself. `outputs`
+        [N] are indices of the flattened window, None for all of it in order: the model's outputs there, whatever token
+        a shifted model's belong to.
         """
         position_ids = columns if position_ids is None else position_ids
         if cfg_scale > 0.0:
             input_ids = self._and_unconditional(input_ids, prompt_mask)
             position_ids = position_ids.repeat(2, 1)
-            rows, offsets = torch.cat([rows, rows + len(columns)]), offsets.repeat(2)
+            outputs = None if outputs is None else torch.cat([outputs, outputs + columns.numel()])
             columns, sees = columns.repeat(2, 1), None if sees is None else sees.repeat(2, 1, 1)
-        outputs = rows * input_ids.shape[1] + ((offsets - 1).clamp(min=0) if self.shift else offsets)
         remembered: dict[str, Any] = self._without_cache
         if cache is not None:
             cache.move_to(columns, n_seen, cache_rows)
@@ -215,14 +213,17 @@ class Denoiser:
             return sees
         return torch.where(sees, 0.0, torch.finfo(self.dtype).min).to(self.dtype)
 
-    def _forward(self, outputs: Tensor, **inputs: Any) -> Tensor:
-        """The model's logits [N, V] at `outputs` [N], indices into its flattened outputs."""
+    def _forward(self, outputs: Tensor | None, **inputs: Any) -> Tensor:
+        """The model's logits [N, V] at `outputs` [N], indices into its flattened outputs; None for all of these."""
 
         def keep_outputs(_module: nn.Module, hidden: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+            assert outputs is not None
             return (hidden[0].flatten(0, 1)[outputs.to(hidden[0].device)], *hidden[1:])  # [B, T, H] -> [N, H]
 
         self.forward_passes += 1
         self.canvas_count += len(inputs["input_ids"])
+        if outputs is None:
+            return self.model(**inputs).logits.flatten(0, 1)
         head = self.model.get_output_embeddings()
         if head is None or isinstance(head, nn.Embedding):
             # Remote code may project with its input embeddings, so that no module is there to be given fewer rows.

@@ -1,5 +1,6 @@
 """Where a model runs."""
 
+import functools
 import os
 import platform
 import resource
@@ -30,6 +31,17 @@ def share_cpu_among_processes() -> None:
     """
     if int(os.environ.get("WORLD_SIZE", "1")) > 1 and best_device() == "cpu":
         os.environ.setdefault("ACCELERATE_USE_CPU", "true")
+
+
+@functools.lru_cache(maxsize=256)
+def iota(n: int, device: torch.device) -> Tensor:
+    """0 to n - 1 on a device, made once; not to be written to."""
+    return torch.arange(n, device=device)
+
+
+def bucket(n: int, device: torch.device, *, least: int = 1) -> int:
+    """`n`, on a GPU rounded up to a power of two, so that attention meets few shapes."""
+    return max(least, 1 << (n - 1).bit_length()) if device.type == "cuda" else n
 
 
 def to_device(values: Tensor, device: torch.device) -> Tensor:
