@@ -207,6 +207,7 @@ class MDLM(HFLM):
         self.peft = peft
         self.adapter_weights = peft and families.files_digest(peft)
         self.denoiser.model = self._model
+        self._facts = None
 
     def _resolve(self, arguments: Mapping[str, Any]) -> Settings:
         implementation = arguments.get("attn_implementation")
@@ -222,6 +223,7 @@ class MDLM(HFLM):
     def _take(self, settings: Settings) -> None:
         self.settings, self.decoding, self.likelihood = settings, settings.decoding, settings.likelihood
         self._requests: dict[str, Request] = {}
+        self._facts: dict[str, Any] | None = None
         self.start_record()
 
     def _check(self, options: DecodingOptions, attention: Any, *, in_slots: bool | None = None) -> None:
@@ -630,13 +632,15 @@ class MDLM(HFLM):
     def get_model_info(self) -> dict[str, Any]:
         """lm-eval's own facts about the model, and under `mdlm` everything that a score depends on.
 
-        Requests that come after it are those of another evaluation, and begin a record of their own.
+        Requests that come after it are those of another evaluation, and begin a record of their own; until then, it
+        says the same again.
         """
-        facts = provenance(self)
-        if is_lm_eval():
-            say_at_the_end(in_words(facts, self._has_chat_template))
-        self.start_record()
-        return super().get_model_info() | {"mdlm": facts}
+        if self._facts is None or self.records != [RunRecord()]:
+            self._facts = provenance(self)
+            if is_lm_eval():
+                say_at_the_end(in_words(self._facts, self._has_chat_template))
+            self.start_record()
+        return super().get_model_info() | {"mdlm": self._facts}
 
     def chat_template(self, chat_template: bool | str = False) -> str | None:
         """The tokenizer's template, which lm-eval asks for where it applies it."""

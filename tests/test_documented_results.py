@@ -3,6 +3,7 @@
 A failing test shows the lines that the document should hold.
 """
 
+import itertools
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
@@ -11,10 +12,12 @@ from statistics import fmean
 from mdlm_leaderboard.board import Curve, Row, change
 from mdlm_leaderboard.build import read_board
 from mdlm_lm_eval.results.result_file import read_result_file
-from mdlm_lm_eval.results.statistics import paired_interval
+from mdlm_lm_eval.results.statistics import crossed_interval, paired_interval, t_interval
+from mdlm_lm_eval.results.suite import cluster_of
 
 ROOT = Path(__file__).parents[1]
 MASKS = (1, 2, 10, 50, 100, 200)
+FINE_TUNED = {"mdlm_rules": MASKS, "mdlm_context": (2, 200)}  # the mask counts at which adapters were scored
 RECIPES = {"built-in-ce-tv": "MA (CE + TV)", "built-in-ce": "MA (CE only)", "built-in-sft": "SFT"}
 
 
@@ -59,7 +62,7 @@ def of_suite_2_1() -> dict[str, Row]:
     """The built-in model's row of each family of questions: the first 100 of each task."""
     sections = read_board(ROOT / "leaderboard/results").sections
     standard = [one for one in sections if one.setting.fewshot_relevant == 10 and one.setting.limit == 100]
-    return {section.setting.asks: section.rows[0] for section in standard}
+    return {section.setting.asks: next(row for row in section.rows if not row.who.recipe) for section in standard}
 
 
 def test_the_built_in_model() -> None:
@@ -96,6 +99,49 @@ def test_the_second_training_seed() -> None:
     cost = f"masks cost the second model {paired_interval(*context).scaled(100).in_words} points"
     assert missing("docs/built_in_model.md", [line_of_table, cost]) == []
     assert missing("README.md", [f"loses only {costs[0].in_words} points to masks"]) == []
+
+
+def test_fine_tuning() -> None:
+    """Means over five seeds, with seeds and word rules as random."""
+    for group, wanted in FINE_TUNED.items():
+        before = {n: by_rule(scores(f"{group},n_masks={n},steps=1")) for n in wanted}
+        expected = [line("before", *(f"{100 * fmean(before[n]):.1f}" for n in wanted), lost_by([before])[0])]
+        arms = {}
+        for name in RECIPES:
+            folders = [f"results/built-in+out__{name}-seed{seed}" for seed in range(5)]
+            seeds = [{n: by_rule(scores(f"{group},n_masks={n},steps=1", one)) for n in wanted} for one in folders]
+            means = (f"{100 * fmean(fmean(seed[n]) for seed in seeds):.1f}" for n in wanted)
+            gain = above([seed[200] for seed in seeds], [before[200]] * 5)
+            expected.append(line(f"`{name}`", *means, lost_by(seeds)[1], gain))
+            arms[name] = [seed[200] for seed in seeds]
+            if group == "mdlm_rules":
+                at_200 = ", ".join(f"{100 * fmean(seed[200]):.1f}" for seed in seeds)
+                expected.append(f"`{name}` {at_200}")
+        for one, other in itertools.combinations(RECIPES, 2):
+            expected.append(line(f"`{one}` - `{other}`", above(arms[one], arms[other])))
+        assert missing("finetune/README.md", expected) == []
+
+
+def by_rule(of_tasks: dict[str, float]) -> list[float]:
+    """Accuracy by word rule."""
+    rules: dict[str, list[float]] = {}
+    for task, score in sorted(of_tasks.items()):
+        rules.setdefault(str(cluster_of(task)), []).append(score)
+    return [fmean(of_rule) for of_rule in rules.values()]
+
+
+def above(first: list[list[float]], second: list[list[float]]) -> str:
+    """By how many points `first` [seed][rule] is above `second`."""
+    differences = [[x - y for x, y in zip(*rows, strict=True)] for rows in zip(first, second, strict=True)]
+    return crossed_interval(differences).scaled(100).with_significance
+
+
+def lost_by(seeds: list[dict[int, list[float]]]) -> tuple[str, str]:
+    """What masks cost from 2 to 200: over the rules of one model, over seeds and rules of several."""
+    losses = [[x - y for x, y in zip(seed[2], seed[200], strict=True)] for seed in seeds]
+    return t_interval(losses[0]).scaled(100).in_words, "" if len(seeds) == 1 else crossed_interval(losses).scaled(
+        100
+    ).in_words
 
 
 def scores(cell: str, folder: str = "results/built-in") -> dict[str, float]:

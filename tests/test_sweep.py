@@ -20,7 +20,7 @@ from mdlm_lm_eval.sweep import run as sweep_run
 from mdlm_lm_eval.sweep.__main__ import main
 from tests.commands import run
 
-TIMES = ("date", "total_evaluation_time_seconds", "git_hash", "start_time", "end_time")
+TIMES = ("pretty_env_info", "date", "total_evaluation_time_seconds", "git_hash", "start_time", "end_time")
 
 
 class Ended(NamedTuple):

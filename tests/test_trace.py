@@ -10,6 +10,7 @@ from mdlm_lm_eval.decoding import decode_canvases
 from mdlm_lm_eval.lm import MDLM
 from mdlm_lm_eval.options import DecodingOptions, OptionError
 from tests import test_block_decoding as blocks
+from tests.conftest import suite
 from tests.test_decoding import MASK, VARIANTS, RecordingDenoiser, canvas, random_llama
 
 
@@ -65,7 +66,9 @@ def test_tokens_that_were_taken_back_count_as_edits() -> None:
 
 def test_a_result_holds_the_traces_of_answers_up_to_their_end() -> None:
     lm = MDLM(trace=True, unmasking="left_to_right", batch_size=2)
-    result = lm_eval.simple_evaluate(lm, tasks=["mdlm_reversal_reversed"], limit=3, bootstrap_iters=0)
+    result = lm_eval.simple_evaluate(
+        lm, tasks=["mdlm_reversal_reversed"], limit=3, bootstrap_iters=0, task_manager=suite()
+    )
     traces = result["config"]["mdlm"]["tasks"]["mdlm_reversal_reversed"]["trace"]
     assert [one["doc_id"] for one in traces] == [0, 1, 2]
     samples = {sample["doc_id"]: sample["resps"][0][0] for sample in result["samples"]["mdlm_reversal_reversed"]}
