@@ -93,6 +93,8 @@ class MDLM(HFLM):
     _has_chat_template = False
     peft: str | None
 
+    _facts: dict[str, Any] | None = None  # what was last said of an evaluation
+
     def __init__(self, pretrained: str | PreTrainedModel | None = BUILT_IN, **arguments: Any) -> None:
         model: Any = pretrained if isinstance(pretrained, torch.nn.Module) else None
         name = model_path(str(pretrained or BUILT_IN)) if model is None else model.name_or_path
@@ -223,7 +225,7 @@ class MDLM(HFLM):
     def _take(self, settings: Settings) -> None:
         self.settings, self.decoding, self.likelihood = settings, settings.decoding, settings.likelihood
         self._requests: dict[str, Request] = {}
-        self._facts: dict[str, Any] | None = None
+        self._facts = None
         self.start_record()
 
     def _check(self, options: DecodingOptions, attention: Any, *, in_slots: bool | None = None) -> None:
