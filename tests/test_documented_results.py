@@ -117,6 +117,10 @@ def test_fine_tuning() -> None:
             if group == "mdlm_rules":
                 at_200 = ", ".join(f"{100 * fmean(seed[200]):.1f}" for seed in seeds)
                 expected.append(f"`{name}` {at_200}")
+        if group == "mdlm_rules":
+            ma, ce = (above(arms[one], arms["built-in-sft"]) for one in ("built-in-ce-tv", "built-in-ce"))
+            kept = f"keeps {ma} points more than plain fine-tuning on the same text (CE only: {ce})"
+            assert missing("README.md", [kept]) == []
         for one, other in itertools.combinations(RECIPES, 2):
             expected.append(line(f"`{one}` - `{other}`", above(arms[one], arms[other])))
         assert missing("finetune/README.md", expected) == []

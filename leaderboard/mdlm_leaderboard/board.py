@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -15,14 +16,27 @@ from mdlm_leaderboard.scores import BENCHMARKS, COSTS, Scores, Setting, Who
 from mdlm_leaderboard.wordings import Wordings, wordings_of
 from mdlm_lm_eval.options import APPROXIMATE_CACHES, PARALLEL_RULES
 from mdlm_lm_eval.results.parallelism import Point, accuracy_under_parallelism, frontier, tokens_at_quality
-from mdlm_lm_eval.results.statistics import Interval, interval_over_tasks, paired_drop, paired_interval
+from mdlm_lm_eval.results.statistics import (
+    Interval,
+    interval_over_seeds,
+    interval_over_tasks,
+    paired_drop,
+    paired_interval,
+)
 from mdlm_lm_eval.results.suite import cluster_of, current_version
 
 ONE_STEP = ("1", AUTOREGRESSIVE)
 QUALITIES = (90, 95)  # percent of one token's score a pass
 LOSS_OVER = (2, 200)  # masks: from those that hold a whole answer to the paper's most; decided before any result
 # What of a point is not that of the first seed; "seed" becomes the number of seeds that have it.
-_OVER_SEEDS = {"score": "mean", "seconds": "mean", "tokens_per_pass": "mean", "n": "sum", "seed": "size"}
+_OVER_SEEDS = {
+    "score": "mean",
+    "by_seed": list,
+    "seconds": "mean",
+    "tokens_per_pass": "mean",
+    "n": "sum",
+    "seed": "size",
+}
 # Options that set the pace of a way of decoding: its points of one curve of accuracy against speed.
 _PACE = ("steps", "steps_per_block", *PARALLEL_RULES)
 
@@ -31,7 +45,8 @@ _PACE = ("steps", "steps_per_block", *PARALLEL_RULES)
 class Estimate:
     """A mean with its 95% band: of the suite's tasks clustered by word rule, of a benchmark over questions.
 
-    `by_task` has the accuracies that are compared task by task. `pairs` is the share of sets of `mdlm_rules` of which
+    `by_task` has the accuracies that are compared task by task, `by_seed` those of each seed that a mean is of: its
+    band takes seeds and rules as random. `pairs` is the share of sets of `mdlm_rules` of which
     all three askings are right. A benchmark's estimate also has what its answers took, what an ideal model reaches that
     draws several tokens a step independently (`bound`), and the most tokens per pass at each quality, a percentage of
     the slowest setting's score (`at_quality`).
@@ -42,6 +57,7 @@ class Estimate:
     high: float | None
     n_questions: int
     by_task: Mapping[str, float]
+    by_seed: tuple[Mapping[str, float], ...] = ()
     is_accuracy: bool = True
     note: str = ""
     masks: float | None = None
@@ -197,7 +213,11 @@ def change(curve: Curve, first: Any, second: Any) -> Interval | None:
     """Accuracy at `first` minus that at `second`, in points, paired by task; None where one is missing."""
     if first == second or not {first, second} <= curve.keys():
         return None
-    return paired_interval(curve[second].by_task, curve[first].by_task).scaled(100)
+    one, other = curve[first], curve[second]
+    if one.by_seed and len(one.by_seed) == len(other.by_seed):
+        pairs = zip(one.by_seed, other.by_seed, strict=True)
+        return interval_over_seeds([{task: a[task] - b[task] for task in a} for a, b in pairs]).scaled(100)
+    return paired_interval(other.by_task, one.by_task).scaled(100)
 
 
 def loss(row: Row, pair: tuple[int, int]) -> Interval | None:
@@ -315,9 +335,14 @@ def _estimate(own: pd.DataFrame, experiment: str) -> Estimate:
         names = ("is_accuracy", "note", "masks", *COSTS, "machine", "bound")
         return Estimate(facts["score"], facts["low"], facts["high"], int(facts["n"]), {}, **facts[list(names)])
     by_task = dict(zip(own["task"], own["score"], strict=True))
-    band = interval_over_tasks(by_task)
+    seeds: dict[str, dict[str, float]] = {}
+    for task, scores in zip(own["task"], own.get("by_seed", ()), strict=False):
+        for seed, score in scores:
+            seeds.setdefault(seed, {})[task] = score
+    by_seed = tuple(seeds[seed] for seed in sorted(seeds)) if len(seeds) > 1 else ()
+    band = interval_over_seeds(by_seed) if by_seed else interval_over_tasks(by_task)
     pairs = None if pd.isna(own["pairs"].iloc[0]) else float(own["pairs"].iloc[0])
-    return Estimate(band.mean, band.low, band.high, int(own["n"].sum()), by_task, pairs=pairs)
+    return Estimate(band.mean, band.low, band.high, int(own["n"].sum()), by_task, by_seed, pairs=pairs)
 
 
 def _mean_over_seeds(table: pd.DataFrame) -> pd.DataFrame:
@@ -325,7 +350,8 @@ def _mean_over_seeds(table: pd.DataFrame) -> pd.DataFrame:
     table = table[[one.adapter != one.recipe for one in table["who"]]]
     if table.empty:
         return table
-    table = table.assign(seed=table["who"], who=[_mean_of(one, 0) for one in table["who"]])
+    by_seed = [*zip(map(str, table["who"]), table["score"], strict=True)]
+    table = table.assign(by_seed=by_seed, seed=table["who"], who=[_mean_of(one, 0) for one in table["who"]])
     n_seeds = table.groupby("who", sort=False)["seed"].transform("nunique")
     table = table.assign(who=[_mean_of(one, n) for one, n in zip(table["who"], n_seeds, strict=True)], n_seeds=n_seeds)
     key = ["who", "experiment", "series", "x", "task"]
@@ -362,15 +388,19 @@ def _ranked(rows: Iterable[Row], pair: tuple[int, int]) -> list[Row]:
     curves = {row.id: row.curve("masks") for row in rows}
     at = {id: curve.get(pair[1], curve.get(NO_MASKS)) for id, curve in curves.items()}
     ordered = sorted(rows, key=lambda row: -(one.mean if (one := at[row.id]) else -1.0))
-    by_task = pd.DataFrame([one.by_task for row in ordered if (one := at[row.id])])
+    measured = [one for row in ordered if (one := at[row.id])]
+    by_task = pd.DataFrame([one.by_task for one in measured])
     if by_task.empty:
         return ordered
-    better = significantly_better(by_task)
+    better = significantly_better(by_task, [[fmean(seed.values()) for seed in one.by_seed] for one in measured])
     return [replace(row, rank=1 + int(better[n])) if n < len(by_task) else row for n, row in enumerate(ordered)]
 
 
-def significantly_better(by_task: pd.DataFrame) -> np.ndarray:
-    """Per row (a model; columns are tasks), how many others are better by the paired interval clustered by rule."""
+def significantly_better(by_task: pd.DataFrame, seeds: Sequence[Sequence[float]] = ()) -> np.ndarray:
+    """Per row (a model; columns are tasks), how many others are better by the paired interval clustered by rule.
+
+    `seeds` has the means of the seeds that a row is the mean of, or none: their variance adds to that over rules.
+    """
     from scipy.special import stdtrit
 
     means = by_task.mean(axis=1).to_numpy()
@@ -378,9 +408,12 @@ def significantly_better(by_task: pd.DataFrame) -> np.ndarray:
     n = sums.shape[1]
     squares = (sums**2).sum(axis=1)
     distances = np.maximum(squares[:, None] + squares[None] - 2 * sums @ sums.T, 0)
-    errors = np.sqrt(n / (n - 1) * distances) / by_task.shape[1]
+    own = np.array([np.var(one, ddof=1) / len(one) if len(one) > 1 else 0.0 for one in seeds or [()] * len(means)])
+    free = np.array([min(n, len(one)) - 1 if len(one) > 1 else n - 1 for one in seeds or [()] * len(means)])
+    errors = np.sqrt(n / (n - 1) * distances / by_task.shape[1] ** 2 + own[:, None] + own[None])
     ahead = means[None] - means[:, None]  # of the column's model
-    return np.asarray((ahead > np.maximum(stdtrit(n - 1, 0.975) * errors, 1e-12)).sum(axis=1))
+    least = stdtrit(np.minimum(free[:, None], free[None]), 0.975) * errors
+    return np.asarray((ahead > np.maximum(least, 1e-12)).sum(axis=1))
 
 
 def _with_frontiers(rows: Sequence[Row]) -> list[Row]:

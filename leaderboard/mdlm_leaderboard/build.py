@@ -160,7 +160,7 @@ def _suite(section: Section) -> list[str]:
     heads = ["rank", "model", "source", *(column.head for column in section.columns)]
     parts = [
         f"Ranked by accuracy at {most} masks; rows share a rank unless the better one differs significantly.{a_loss} "
-        "± is half the 95% interval, clustered by word rule.",
+        "± is half the 95% interval, clustered by word rule; of a mean over seeds, seeds count as random.",
         markdown_table(heads, rows),
     ]
     for name, experiment in BY_NAME.items():

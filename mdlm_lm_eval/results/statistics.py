@@ -122,6 +122,17 @@ def interval_over_tasks(scores: Mapping[str, float]) -> Interval:
     return clustered_interval([*scores.values()], [cluster_of(task) for task in scores])
 
 
+def interval_over_seeds(by_seed: Sequence[Mapping[str, float]]) -> Interval:
+    """Mean over rules of fine-tuned seeds' scores (task -> score), with seeds and rules as random."""
+    rows = []
+    for scores in by_seed:
+        rules: dict[Hashable, list[float]] = {}
+        for task in sorted(scores):
+            rules.setdefault(cluster_of(task), []).append(scores[task])
+        rows.append([fmean(own) for own in rules.values()])
+    return crossed_interval(rows) if len(rows[0]) > 1 else t_interval([row[0] for row in rows])
+
+
 def paired_interval(first: Mapping[str, float], second: Mapping[str, float]) -> Interval:
     """`second - first` on the tasks that both have, by the clustered interval of the differences.
 
