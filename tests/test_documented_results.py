@@ -108,7 +108,7 @@ def test_fine_tuning() -> None:
         expected = [line("before", *(f"{100 * fmean(before[n]):.1f}" for n in wanted), lost_by([before])[0])]
         arms = {}
         for name in RECIPES:
-            folders = [f"fine-tuned/built-in+out__{name}-seed{seed}" for seed in range(5)]
+            folders = [f"results/built-in+out__{name}-seed{seed}" for seed in range(5)]
             seeds = [{n: by_rule(scores(f"{group},n_masks={n},steps=1", one)) for n in wanted} for one in folders]
             means = (f"{100 * fmean(fmean(seed[n]) for seed in seeds):.1f}" for n in wanted)
             gain = above([seed[200] for seed in seeds], [before[200]] * 5)

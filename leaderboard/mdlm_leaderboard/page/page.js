@@ -205,7 +205,7 @@ addEventListener("DOMContentLoaded", () => {
     const [one, other] = [first, second].map((body) => JSON.parse(body.dataset.tasks ?? "{}"));
     compared.querySelector("caption").textContent = !isSame
       ? "The two rows answer other questions, as their tables say: no difference is computed."
-      : "± is half the 95% interval of a difference on the same tasks, clustered by word rule.";
+      : "± is half the 95% interval of a difference on the same tasks, clustered by word rule; variance between seeds is left out.";
     const lines = [];
     const counts = Object.keys(one).filter((n) => n in other);
     for (const n of counts) {
