@@ -12,12 +12,10 @@ from statistics import fmean
 from mdlm_leaderboard.board import Curve, Row, change
 from mdlm_leaderboard.build import read_board
 from mdlm_lm_eval.results.result_file import read_result_file
-from mdlm_lm_eval.results.statistics import crossed_interval, paired_interval, t_interval
-from mdlm_lm_eval.results.suite import cluster_of
+from mdlm_lm_eval.results.statistics import Interval, interval_over_seeds, paired_interval
 
 ROOT = Path(__file__).parents[1]
 MASKS = (1, 2, 10, 50, 100, 200)
-FINE_TUNED = {"mdlm_rules": (2, 200), "mdlm_context": (2, 200)}  # the mask counts at which adapters were scored
 RECIPES = {"built-in-ce-tv": "MA (CE + TV)", "built-in-ce": "MA (CE only)", "built-in-sft": "SFT"}
 
 
@@ -103,49 +101,36 @@ def test_the_second_training_seed() -> None:
 
 def test_fine_tuning() -> None:
     """Means over five seeds, with seeds and word rules as random."""
-    for group, wanted in FINE_TUNED.items():
-        before = {n: by_rule(scores(f"{group},n_masks={n},steps=1")) for n in wanted}
-        expected = [line("before", *(f"{100 * fmean(before[n]):.1f}" for n in wanted), lost_by([before])[0])]
+    for group in ("mdlm_rules", "mdlm_context"):
+        few, many = (f"{group},n_masks={n},steps=1" for n in (2, 200))
+        before, lost_before = scores(many), paired_interval(scores(many), scores(few)).scaled(100).in_words
+        expected = [line("before", *(mean([scores(cell)]) for cell in (few, many)), lost_before)]
         arms = {}
         for name in RECIPES:
             folders = [f"results/built-in+out__{name}-seed{seed}" for seed in range(5)]
-            seeds = [{n: by_rule(scores(f"{group},n_masks={n},steps=1", one)) for n in wanted} for one in folders]
-            means = (f"{100 * fmean(fmean(seed[n]) for seed in seeds):.1f}" for n in wanted)
-            gain = above([seed[200] for seed in seeds], [before[200]] * 5)
-            expected.append(line(f"`{name}`", *means, lost_by(seeds)[1], gain))
-            arms[name] = [seed[200] for seed in seeds]
-            if group == "mdlm_rules":
-                at_200 = ", ".join(f"{100 * fmean(seed[200]):.1f}" for seed in seeds)
-                expected.append(f"`{name}` {at_200}")
+            at_2, at_200 = ([scores(cell, folder) for folder in folders] for cell in (few, many))
+            costs = above(at_2, at_200).in_words, above(at_200, [before] * 5).with_significance
+            expected.append(line(f"`{name}`", mean(at_2), mean(at_200), *costs))
+            expected += [f"`{name}` {', '.join(mean([seed]) for seed in at_200)}"] if group == "mdlm_rules" else []
+            arms[name] = at_200
+        for one, other in itertools.combinations(RECIPES, 2):
+            expected.append(line(f"`{one}` - `{other}`", above(arms[one], arms[other]).with_significance))
+        assert missing("finetune/README.md", expected) == []
         if group == "mdlm_rules":
-            ma, ce = (above(arms[one], arms["built-in-sft"]) for one in ("built-in-ce-tv", "built-in-ce"))
+            ma, ce = (above(arms[one], arms["built-in-sft"]).in_words for one in ("built-in-ce-tv", "built-in-ce"))
             kept = f"keeps {ma} points more than plain fine-tuning on the same text (CE only: {ce})"
             assert missing("README.md", [kept]) == []
-        for one, other in itertools.combinations(RECIPES, 2):
-            expected.append(line(f"`{one}` - `{other}`", above(arms[one], arms[other])))
-        assert missing("finetune/README.md", expected) == []
 
 
-def by_rule(of_tasks: dict[str, float]) -> list[float]:
-    """Accuracy by word rule."""
-    rules: dict[str, list[float]] = {}
-    for task, score in sorted(of_tasks.items()):
-        rules.setdefault(str(cluster_of(task)), []).append(score)
-    return [fmean(of_rule) for of_rule in rules.values()]
+def mean(seeds: list[dict[str, float]]) -> str:
+    """Over tasks and seeds, in percent."""
+    return f"{100 * fmean(fmean(seed.values()) for seed in seeds):.1f}"
 
 
-def above(first: list[list[float]], second: list[list[float]]) -> str:
-    """By how many points `first` [seed][rule] is above `second`."""
-    differences = [[x - y for x, y in zip(*rows, strict=True)] for rows in zip(first, second, strict=True)]
-    return crossed_interval(differences).scaled(100).with_significance
-
-
-def lost_by(seeds: list[dict[int, list[float]]]) -> tuple[str, str]:
-    """What masks cost from 2 to 200: over the rules of one model, over seeds and rules of several."""
-    losses = [[x - y for x, y in zip(seed[2], seed[200], strict=True)] for seed in seeds]
-    return t_interval(losses[0]).scaled(100).in_words, "" if len(seeds) == 1 else crossed_interval(losses).scaled(
-        100
-    ).in_words
+def above(first: list[dict[str, float]], second: list[dict[str, float]]) -> Interval:
+    """By how many points the seeds `first` are above `second`."""
+    pairs = zip(first, second, strict=True)
+    return interval_over_seeds([{task: one[task] - other[task] for task in one} for one, other in pairs]).scaled(100)
 
 
 def scores(cell: str, folder: str = "results/built-in") -> dict[str, float]:

@@ -408,8 +408,8 @@ def significantly_better(by_task: pd.DataFrame, seeds: Sequence[Sequence[float]]
     n = sums.shape[1]
     squares = (sums**2).sum(axis=1)
     distances = np.maximum(squares[:, None] + squares[None] - 2 * sums @ sums.T, 0)
-    own = np.array([np.var(one, ddof=1) / len(one) if len(one) > 1 else 0.0 for one in seeds or [()] * len(means)])
-    free = np.array([min(n, len(one)) - 1 if len(one) > 1 else n - 1 for one in seeds or [()] * len(means)])
+    of_rows = [(np.var(one, ddof=1) / len(one), min(n, len(one)) - 1) if one else (0.0, n - 1) for one in seeds]
+    own, free = np.array(of_rows or [(0.0, n - 1)] * len(means)).T
     errors = np.sqrt(n / (n - 1) * distances / by_task.shape[1] ** 2 + own[:, None] + own[None])
     ahead = means[None] - means[:, None]  # of the column's model
     least = stdtrit(np.minimum(free[:, None], free[None]), 0.975) * errors
