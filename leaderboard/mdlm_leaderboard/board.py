@@ -4,7 +4,6 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -213,11 +212,19 @@ def change(curve: Curve, first: Any, second: Any) -> Interval | None:
     """Accuracy at `first` minus that at `second`, in points, paired by task; None where one is missing."""
     if first == second or not {first, second} <= curve.keys():
         return None
-    one, other = curve[first], curve[second]
-    if one.by_seed and len(one.by_seed) == len(other.by_seed):
-        pairs = zip(one.by_seed, other.by_seed, strict=True)
-        return interval_over_seeds([{task: a[task] - b[task] for task in a} for a, b in pairs]).scaled(100)
-    return paired_interval(other.by_task, one.by_task).scaled(100)
+    return difference(curve[first], curve[second]).scaled(100)
+
+
+def difference(one: Estimate, other: Estimate) -> Interval:
+    """`one` minus `other`, paired by task; of means over seeds with seeds and word rules as random.
+
+    Seeds are paired in their order, as many as both have; a row without seeds is paired with every seed of the other.
+    """
+    n = min(len(own.by_seed) for own in (one, other) if own.by_seed) if one.by_seed or other.by_seed else 1
+    if n == 1:
+        return paired_interval(other.by_task, one.by_task)
+    pairs = zip(one.by_seed or [one.by_task] * n, other.by_seed or [other.by_task] * n, strict=False)
+    return interval_over_seeds([{task: a[task] - b[task] for task in a} for a, b in pairs])
 
 
 def loss(row: Row, pair: tuple[int, int]) -> Interval | None:
@@ -392,14 +399,19 @@ def _ranked(rows: Iterable[Row], pair: tuple[int, int]) -> list[Row]:
     by_task = pd.DataFrame([one.by_task for one in measured])
     if by_task.empty:
         return ordered
-    better = significantly_better(by_task, [[fmean(seed.values()) for seed in one.by_seed] for one in measured])
-    return [replace(row, rank=1 + int(better[n])) if n < len(by_task) else row for n, row in enumerate(ordered)]
+    better = significantly_better(by_task)
+    for n, one in enumerate(measured):
+        for k, other in enumerate(measured):
+            if one.by_seed or other.by_seed:
+                better[n, k] = other.mean > one.mean and difference(other, one).is_significant
+    ranks = 1 + better.sum(axis=1)
+    return [replace(row, rank=int(ranks[n])) if n < len(ranks) else row for n, row in enumerate(ordered)]
 
 
-def significantly_better(by_task: pd.DataFrame, seeds: Sequence[Sequence[float]] = ()) -> np.ndarray:
-    """Per row (a model; columns are tasks), how many others are better by the paired interval clustered by rule.
+def significantly_better(by_task: pd.DataFrame) -> np.ndarray:
+    """[row, other] -> whether the other is better by `paired_interval`. Rows are models, columns tasks.
 
-    `seeds` has the means of the seeds that a row is the mean of, or none: their variance adds to that over rules.
+    All at once, as a thousand rows are half a million pairs.
     """
     from scipy.special import stdtrit
 
@@ -408,12 +420,9 @@ def significantly_better(by_task: pd.DataFrame, seeds: Sequence[Sequence[float]]
     n = sums.shape[1]
     squares = (sums**2).sum(axis=1)
     distances = np.maximum(squares[:, None] + squares[None] - 2 * sums @ sums.T, 0)
-    of_rows = [(np.var(one, ddof=1) / len(one), min(n, len(one)) - 1) if one else (0.0, n - 1) for one in seeds]
-    own, free = np.array(of_rows or [(0.0, n - 1)] * len(means)).T
-    errors = np.sqrt(n / (n - 1) * distances / by_task.shape[1] ** 2 + own[:, None] + own[None])
+    errors = np.sqrt(n / (n - 1) * distances) / by_task.shape[1]
     ahead = means[None] - means[:, None]  # of the column's model
-    least = stdtrit(np.minimum(free[:, None], free[None]), 0.975) * errors
-    return np.asarray((ahead > np.maximum(least, 1e-12)).sum(axis=1))
+    return np.asarray(ahead > np.maximum(stdtrit(n - 1, 0.975) * errors, 1e-12))
 
 
 def _with_frontiers(rows: Sequence[Row]) -> list[Row]:

@@ -5,7 +5,6 @@ document.documentElement.classList.add("js");
 
 addEventListener("DOMContentLoaded", () => {
   const AT_ONCE = 100; // rows of a table: a browser lays out a thousand in a third of a second
-  const T_975 = [NaN, 12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365]; // Student's, by degrees of freedom
   const form = document.querySelector(".filters");
   const [count, said, compared] = ["count", "said", "compared"].map((id) => document.getElementById(id));
   const tables = [...document.querySelectorAll(".section > .table > table")];
@@ -162,16 +161,36 @@ addEventListener("DOMContentLoaded", () => {
   const tasks = document.body.dataset.tasks.split(",");
   const clusters = document.body.dataset.clusters.split(",");
 
-  // Mean of the differences task by task, with half its 95% interval clustered by word rule.
+  const t975 = [NaN, ...document.body.dataset.t.split(",").map(Number)]; // Student's, by degrees of freedom
+  const squares = (values) => values.reduce((sum, value) => sum + value * value, 0);
+
+  // Of Student's t at any degrees of freedom: linear in their inverse between those of the table.
+  function quantile(freedom) {
+    const low = Math.min(Math.floor(freedom), t975.length - 2);
+    const share = (1 / low - 1 / freedom) / (1 / low - 1 / (low + 1));
+    return t975[low] + Math.min(share, 1) * (t975[low + 1] - t975[low]);
+  }
+
+  // Mean of the differences [seeds, tasks] with half its 95% interval: over word rules, and over seeds where there are
+  // several. This is statistics.interval_over_tasks and interval_over_seeds, where the formulas are explained.
   function difference(first, second) {
-    const differences = second.map((value, n) => value - first[n]);
-    const middle = mean(differences);
-    const sums = {};
-    differences.forEach((value, n) => (sums[clusters[n]] = (sums[clusters[n]] ?? 0) + value - middle));
-    const n = Object.keys(sums).length;
-    if (n < 2 || n > T_975.length) return signed(middle);
-    const squares = Object.values(sums).reduce((total, sum) => total + sum * sum, 0);
-    const half = (T_975[n - 1] * Math.sqrt((n / (n - 1)) * squares)) / differences.length;
+    const seeds = Math.min(...[first, second].map((own) => (own.length > 1 ? own.length : Infinity)));
+    const rows = Array.from({ length: Number.isFinite(seeds) ? seeds : 1 }, (_, s) =>
+      (second[s] ?? second[0]).map((value, n) => value - (first[s] ?? first[0])[n]));
+    const names = [...new Set(clusters)];
+    const byRule = rows.map((row) => names.map((name) => mean(row.filter((_, n) => clusters[n] === name))));
+    const middle = mean(byRule.map(mean));
+    if (names.length < 2) return signed(middle);
+    const ofSeeds = byRule.map((row) => mean(row) - middle);
+    const ofRules = names.map((_, n) => mean(byRule.map((row) => row[n])) - middle);
+    const left = byRule.flatMap((row, s) => row.map((value, n) => value - middle - ofSeeds[s] - ofRules[n]));
+    const groups = rows.length > 1 ? [ofSeeds, ofRules, left] : [ofRules];
+    const degrees = rows.length > 1 ? [rows.length - 1, names.length - 1, (rows.length - 1) * (names.length - 1)] : [names.length - 1];
+    const parts = groups.map((values, k) => squares(values) / values.length / degrees[k]);
+    const variance = parts.length > 1 ? Math.max(parts[0] + parts[1] - parts[2], parts[0], parts[1]) : parts[0];
+    const spread = parts.reduce((sum, part, k) => sum + (part * part) / degrees[k], 0);
+    const least = Math.min(...degrees);
+    const half = quantile(spread ? Math.max((variance * variance) / spread, least) : least) * Math.sqrt(variance);
     return `${signed(middle)}\u00a0±${half.toFixed(1)}`;
   }
 
@@ -190,7 +209,7 @@ addEventListener("DOMContentLoaded", () => {
   function lossDifference(head, one, other) {
     const [few, most] = (head.dataset.pair ?? "").split(",");
     if (![one, other].every((numbers) => few in numbers && most in numbers)) return "–";
-    return difference(...[one, other].map((numbers) => numbers[few].map((value, k) => value - numbers[most][k])));
+    return difference(...[one, other].map((numbers) => numbers[few].map((row, s) => row.map((value, k) => value - numbers[most][s][k]))));
   }
 
   function compare() {
@@ -205,11 +224,11 @@ addEventListener("DOMContentLoaded", () => {
     const [one, other] = [first, second].map((body) => JSON.parse(body.dataset.tasks ?? "{}"));
     compared.querySelector("caption").textContent = !isSame
       ? "The two rows answer other questions, as their tables say: no difference is computed."
-      : "± is half the 95% interval of a difference on the same tasks, clustered by word rule; variance between seeds is left out.";
+      : "± is half the 95% interval of a difference on the same tasks, clustered by word rule; of means over seeds, seeds are random, too.";
     const lines = [];
     const counts = Object.keys(one).filter((n) => n in other);
     for (const n of counts) {
-      const numbers = [one[n], other[n]].map((values) => mean(values).toFixed(1));
+      const numbers = [one[n], other[n]].map((rows) => mean(rows.map(mean)).toFixed(1));
       lines.push(line([`accuracy (%), ${n} mask${n === "1" ? "" : "s"}`, ...numbers, isSame ? difference(one[n], other[n]) : "–"]));
     }
     for (const head of first.closest("table").querySelectorAll("th.num[data-sort]:not(.rank, .points)")) {
@@ -219,7 +238,7 @@ addEventListener("DOMContentLoaded", () => {
       if (isNew) lines.push(line([head.querySelector("button").textContent.trim(), ...texts, lossDifference(head, one, other)]));
     }
     for (const [k, task] of (isSame && counts.length ? tasks : []).entries()) {
-      const [a, b] = [one, other].map((numbers) => mean(counts.map((n) => numbers[n][k])));
+      const [a, b] = [one, other].map((numbers) => mean(counts.flatMap((n) => numbers[n].map((row) => row[k]))));
       lines.push(line([task.replaceAll("_", " "), a.toFixed(1), b.toFixed(1), signed(b - a)]));
     }
     compared.querySelector("thead").replaceChildren(line(["measure", first.dataset.called, second.dataset.called, "difference"], true));

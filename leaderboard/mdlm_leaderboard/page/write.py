@@ -36,6 +36,8 @@ def write_page(board: Board, findings: Sequence[tuple[str, str, str]], charts: S
     style, script = (
         files("mdlm_leaderboard").joinpath("page", name).read_text("utf-8") for name in ("page.css", "page.js")
     )
+    from scipy.special import stdtrit
+
     rows = [row for section in board.sections for row in section.rows]
     tasks = sorted({task for row in rows for one in row.curve("masks").values() for task in one.by_task})
     html = environment.get_template("page.html.jinja").render(
@@ -50,6 +52,7 @@ def write_page(board: Board, findings: Sequence[tuple[str, str, str]], charts: S
         figures=[(title, list(own)) for title, own in groupby(charts, key=lambda chart: chart.section)],
         tasks=tasks,
         clusters=[cluster_of(task) for task in tasks],
+        t_975=[round(float(stdtrit(n, 0.975)), 4) for n in range(1, 41)],  # Student's, by degrees of freedom
         choices={name: sorted({getattr(row.who, name) for row in rows}) for name in ("family", "source")},
         dates=sorted(file.date for file in board.scores.files.values() if file.date),
         tables_of=_tables_of,
@@ -90,9 +93,11 @@ def _tables_of(row: Row, pair: tuple[int, int]) -> list[dict[str, Any]]:
 
 
 def _by_masks(row: Row) -> str:
-    """JSON of accuracies in percent by mask count and, in the order of their names, task; "" where there are none."""
-    curve = row.curve("masks")
-    numbers = {n: [round(100 * one.by_task[task], 2) for task in sorted(one.by_task)] for n, one in curve.items()}
+    """JSON of accuracies in percent, mask count -> [seeds, tasks in the order of their names]; "" where there are none."""
+    numbers = {
+        n: [[round(100 * own[task], 2) for task in sorted(own)] for own in one.by_seed or [one.by_task]]
+        for n, one in row.curve("masks").items()
+    }
     return json.dumps(numbers, separators=(",", ":")) if numbers else ""
 
 
