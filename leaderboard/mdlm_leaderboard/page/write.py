@@ -93,7 +93,7 @@ def _tables_of(row: Row, pair: tuple[int, int]) -> list[dict[str, Any]]:
 
 
 def _by_masks(row: Row) -> str:
-    """JSON of accuracies in percent, mask count -> [seeds, tasks in the order of their names]; "" where there are none."""
+    """JSON of accuracies in percent, mask count -> [seeds, tasks by name]; "" where there are none."""
     numbers = {
         n: [[round(100 * own[task], 2) for task in sorted(own)] for own in one.by_seed or [one.by_task]]
         for n, one in row.curve("masks").items()
