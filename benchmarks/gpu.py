@@ -4,18 +4,20 @@
     python benchmarks/gpu.py --shapes tiny tiny-blocks tiny-moe --batches 1 2 --tokens 8 --prompt_tokens 12
 
 Needs torch and transformers alone. A row is one workload at one batch: warmed up by a run, then the median of
-`--repeats`; one more run goes through torch's profiler (on a GPU), which counts waits, launches and the share of the
-time in which the device is busy. The floor is what the work needs at least: of passes over whole canvases the
-floating-point operations at the rate of a large matrix multiplication, of passes over blocks the bytes of weights and
-of remembered keys and values at the rate of a large copy. The plain loop is that of the families' scripts: one request
-at a time, and with a cache where these have one (block diffusion). Random weights are never sure of a token, so that
-thresholds save nothing here. Rows are written as they come; after `--seconds` no new one is begun.
+`--repeats`, or of as many as fit into `--row_seconds`; one more run has passes in its middle profiled (on a GPU), which
+counts waits, launches and the share of the time in which the device is busy. The floor is what the work needs at least:
+floating-point operations at the rate of a large matrix multiplication, or the bytes of weights and of remembered keys
+and values at the rate of a large copy, whichever takes longer. The plain loop is that of the families' scripts: one
+request at a time, with a cache where these have one. Random weights are never sure of a token, so that thresholds save
+nothing here. The time is shared among the shapes, each of which begins with its smallest batch; with `--compile` each
+runs once more, compiled, at batches of at most 32. Rows are written as they come.
 """
 
 import argparse
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -24,6 +26,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import DeviceType
 from transformers import DynamicCache, Glm4MoeConfig, Glm4MoeForCausalLM, LlamaConfig, LlamaForCausalLM
 
 from mdlm_lm_eval.decoding import decode_canvases
@@ -31,9 +34,13 @@ from mdlm_lm_eval.decoding.canvas import build_canvas
 from mdlm_lm_eval.likelihood import LikelihoodRequest, score
 from mdlm_lm_eval.model.attention import FULL_ATTENTION, AttentionPattern
 from mdlm_lm_eval.model.denoiser import Denoiser
+from mdlm_lm_eval.model.kv_cache import CanvasCache
 from mdlm_lm_eval.options import DecodingOptions, LikelihoodOptions
 
 MASK, PAD = 0, 1
+SAMPLES = 8  # of a continuation's Monte-Carlo estimate
+PROFILED = 8  # passes
+COMPILED_BATCH = 32  # at most: passes of more rows do not wait for launches
 HEADER = (
     "shape", "workload", "batch", "compiled", "ms a pass", "tokens a second", "of the floor", "busy", "waits a pass",
     "launches a pass", "peak GiB", "plain loop, tokens a second",
@@ -66,7 +73,7 @@ SHAPES = {
 }
 
 
-def random_denoiser(shape: Shape, device: str, dtype: torch.dtype, compiled: bool) -> Denoiser:
+def random_model(shape: Shape, device: str, dtype: torch.dtype) -> Any:
     """Random weights, made on the device."""
     torch.manual_seed(0)
     sizes: dict[str, Any] = {
@@ -83,15 +90,16 @@ def random_denoiser(shape: Shape, device: str, dtype: torch.dtype, compiled: boo
             sizes |= {"n_routed_experts": shape.experts, "num_experts_per_tok": 8, "moe_intermediate_size": shape.inner}
             sizes |= {"n_group": 8, "topk_group": 4, "n_shared_experts": 1, "first_k_dense_replace": 1}
             sizes |= {"intermediate_size": 10 * shape.inner, "head_dim": shape.hidden // shape.heads}
-            model: Any = Glm4MoeForCausalLM._from_config(Glm4MoeConfig(**sizes), dtype=dtype).eval()
-        else:
-            config = LlamaConfig(intermediate_size=shape.inner, **sizes)
-            model = LlamaForCausalLM._from_config(config, dtype=dtype).eval()
-    if compiled:
-        for layer in model.model.layers:
-            layer.compile()
+            return Glm4MoeForCausalLM._from_config(Glm4MoeConfig(**sizes), dtype=dtype).eval()
+        config = LlamaConfig(intermediate_size=shape.inner, **sizes)
+        return LlamaForCausalLM._from_config(config, dtype=dtype).eval()
+
+
+def denoiser_of(model: Any, shape: Shape, *, compiled: bool) -> Denoiser:
+    """With what its family says of it."""
     attention = FULL_ATTENTION if shape.block is None else AttentionPattern(shape.block)
-    return Denoiser(model, mask_token_id=MASK, pad_token_id=PAD, shift=shape.shift, attention=attention)
+    facts: dict[str, Any] = {"shift": shape.shift, "attention": attention, "compiled": compiled}
+    return Denoiser(model, mask_token_id=MASK, pad_token_id=PAD, **facts)
 
 
 def fill_surest(canvas: Tensor, logits: Tensor, start: int) -> None:
@@ -137,18 +145,81 @@ def plain_blocks(denoiser: Denoiser, prompt: list[int], n_masks: int, block: int
         sees = None
 
 
+@torch.no_grad()
+def plain_cached(denoiser: Denoiser, prompt: list[int], n_masks: int, block: int, steps: int, *, dual: bool) -> None:
+    """`steps` tokens of the first block, one a pass (Fast-dLLM's `generate_with_prefix_cache` and `..._dual_cache`)."""
+    canvas = torch.tensor([prompt + [MASK] * n_masks], device=denoiser.device)
+    columns, start = torch.arange(canvas.shape[1], device=denoiser.device)[None], len(prompt)
+    cache = CanvasCache(denoiser.model.config.num_hidden_layers, canvas.shape[1])
+    for step in range(steps):
+        window = slice(None) if step == 0 else slice(start, start + block if dual else None)
+        cache.move_to(columns[:, window], canvas.shape[1])
+        inputs = {"input_ids": canvas[:, window], "position_ids": columns[:, window], "past_key_values": cache}
+        logits = denoiser.model(**inputs, use_cache=True).logits
+        fill_surest(canvas, logits[:, start if step == 0 else 0 :][:, :block], start)
+
+
+@torch.no_grad()
+def plain_choice(denoiser: Denoiser, context: list[int], choice: list[int]) -> None:
+    """A continuation's samples in one pass, with logits of all positions (LLaDA's `get_log_likelihood`)."""
+    ids = torch.tensor([context + choice] * SAMPLES, device=denoiser.device)
+    masked = torch.zeros(ids.shape, dtype=torch.bool, device=denoiser.device)
+    masked[:, len(context) :] = torch.rand(SAMPLES, len(choice), device=denoiser.device) < 0.5
+    masked[:, -1] = True
+    logits = denoiser.model(input_ids=ids.masked_fill(masked, MASK)).logits
+    float(torch.nn.functional.cross_entropy(logits[masked], ids[masked]))
+
+
+@dataclass
+class Seen:
+    """What passes ran: their number, tokens through the layers, keys and values that they read, logits."""
+
+    passes: int = 0
+    tokens: int = 0
+    remembered: int = 0
+    logits: int = 0
+
+
+@contextmanager
+def counted(denoiser: Denoiser, seen: Seen, before: Callable[[int], object] = lambda _: None) -> Iterator[None]:
+    """Counts what `denoiser` runs inside the block, from graphs too; `before` is told each pass's number."""
+    forward = denoiser._forward
+
+    def counting(outputs: Tensor | None, **inputs: Any) -> Tensor:
+        before(seen.passes)
+        ids = inputs["input_ids"]
+        seen.passes += 1
+        seen.tokens += ids.numel()
+        seen.logits += ids.numel() if outputs is None else len(outputs)
+        if (cache := inputs.get("past_key_values")) is not None:
+            seen.remembered += len(ids) * (cache.canvas_layers[0].n_seen or 0)
+        return forward(outputs, **inputs)
+
+    denoiser._forward = counting  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        del denoiser._forward
+
+
 class Benchmark:
     """The rows of the table, measured one after the other."""
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         self.arguments = arguments
-        self.on_gpu = arguments.device == "cuda"
-        self.stop = time.perf_counter() + arguments.seconds
+        self.on_gpu = arguments.device.startswith("cuda")
+        self.end = time.perf_counter() + arguments.seconds
         self.rows: list[dict[str, Any]] = []
+        with self.profiler():  # what it sets up takes seconds, and must be there before CUDA graphs are
+            pass
         size = 8192 if self.on_gpu else 256
         matrix = torch.randn(size, size, device=arguments.device, dtype=arguments.dtype)
         self.flops = 2 * size**3 / self.timed(lambda: matrix @ matrix)
         self.bytes = 2 * matrix.nbytes / self.timed(matrix.clone)
+
+    def profiler(self) -> torch.profiler.profile:
+        activities = [torch.profiler.ProfilerActivity.CPU] + [torch.profiler.ProfilerActivity.CUDA] * self.on_gpu
+        return torch.profiler.profile(activities=activities)
 
     def wait(self) -> None:
         if self.on_gpu:
@@ -156,8 +227,8 @@ class Benchmark:
 
     def timed(self, run: Callable[[], object]) -> float:
         """Median seconds, after a run that warms up."""
-        times = []
-        for _ in range(self.arguments.repeats + 1):
+        times: list[float] = []
+        while len(times) < 2 or (len(times) <= self.arguments.repeats and sum(times) < self.arguments.row_seconds):
             self.wait()
             began = time.perf_counter()
             run()
@@ -170,125 +241,133 @@ class Benchmark:
         return [draw.choices(range(2, 300), k=self.arguments.prompt_tokens) for _ in range(n)]
 
     def run(self) -> None:
-        for name in self.arguments.shapes:
-            for compiled in (False, True)[: 1 + self.arguments.compile]:
-                denoiser = random_denoiser(SHAPES[name], self.arguments.device, self.arguments.dtype, compiled)
-                self.shape(name, denoiser, compiled)
-                del denoiser
+        turns = [(name, compiled) for name in self.arguments.shapes for compiled in (False, True)]
+        turns = [turn for turn in turns if not turn[1] or self.arguments.compile]
+        model: Any = None
+        denoiser: Any = None
+        plain_rates: dict[tuple[str, str], float] = {}
+        for n, (name, compiled) in enumerate(turns):
+            now = time.perf_counter()
+            stop = now + (self.end - now) / (len(turns) - n)
+            if not compiled:
+                model = denoiser = None  # before the next one takes its place
                 if self.on_gpu:
                     torch.cuda.empty_cache()
+                model = random_model(SHAPES[name], self.arguments.device, self.arguments.dtype)
+            denoiser = denoiser_of(model, SHAPES[name], compiled=compiled)
+            for batch in self.arguments.batches:
+                if batch > COMPILED_BATCH and compiled:
+                    break
+                for workload, (run, tokens, plain) in self.workloads(SHAPES[name], denoiser, batch).items():
+                    if time.perf_counter() > stop:
+                        break
+                    if (name, workload) not in plain_rates:
+                        plain_run, plain_tokens = plain
+                        plain_rates[name, workload] = plain_tokens / self.timed(plain_run)
+                    row = {"shape": name, "workload": workload, "batch": batch, "compiled": compiled}
+                    try:
+                        row |= self.measured(SHAPES[name], denoiser, run, tokens)
+                    except torch.OutOfMemoryError:
+                        continue
+                    row["plain loop, tokens a second"] = plain_rates[name, workload]
+                    self.rows.append(row)
+                    self.write()
 
-    def shape(self, name: str, denoiser: Denoiser, compiled: bool) -> None:
-        """All workloads of one model."""
-        shape, n = SHAPES[name], self.arguments.tokens
-        block = shape.block or min(32, n)
-        prompt = self.prompts(1)[0]
-        decodings: dict[str, tuple[dict[str, Any], int | None, Callable[[], object] | None, int]] = {}
-        if shape.block is None:
-            few = min(4, n)
-            decodings["suite: 200 masks, 1 step"] = (
-                {"n_masks": 200, "steps": 1}, 1, lambda: plain_whole(denoiser, prompt, 200, 1), 1,
-            )  # fmt: skip
-            decodings["exact"] = ({"n_masks": n}, None, lambda: plain_whole(denoiser, prompt, n, few), few)
-            for cache in ("prefix", "dual"):
-                decodings[f"cache={cache}"] = ({"n_masks": n, "block_length": block, "cache": cache}, None, None, 1)
-        else:
-            plain = (lambda: plain_blocks(denoiser, prompt, n, block), n)
-            decodings[f"blocks of {block}"] = ({"n_masks": n, "steps_per_block": block}, None, *plain)
-        for workload, (changes, returned, plain_run, plain_tokens) in decodings.items():
+    def workloads(
+        self, shape: Shape, denoiser: Denoiser, batch: int
+    ) -> dict[str, tuple[Callable[[], object], int, tuple[Callable[[], object], int]]]:
+        """By name: what runs, how many tokens it makes, and the plain loop with its tokens."""
+        n, prompts = self.arguments.tokens, self.prompts(batch)
+        block, few, prompt = shape.block or min(32, n), min(4, n), prompts[0]
+        all_: dict[str, tuple[Callable[[], object], int, tuple[Callable[[], object], int]]] = {}
+
+        def decoding(changes: dict[str, Any], returned: int | None = None) -> Callable[[], object]:
             options = DecodingOptions().override(changes)
-            plain_rate = None
-            for batch in self.arguments.batches:
-                if time.perf_counter() > self.stop:
-                    return
-                canvases = [
-                    build_canvas(ids, options, mask_token_id=MASK, max_length=8192, request_gen_toks=returned,
-                                 attention=denoiser.attention)[0]
-                    for ids in self.prompts(batch)
-                ]  # fmt: skip
-                if plain_rate is None and plain_run is not None:
-                    plain_rate = plain_tokens / self.timed(plain_run)
-                tokens = batch * (returned or n)
-                run = lambda c=canvases, o=options: decode_canvases(denoiser, c, o)  # noqa: E731
-                self.add(name, workload, batch, compiled, denoiser, run, tokens, plain_rate)
-        for length in (1, 8):
-            for batch in self.arguments.batches:
-                if time.perf_counter() > self.stop:
-                    return
-                choices = [[2 + n, *range(3, 2 + length)] for n in range(4)]
-                requests = [
-                    LikelihoodRequest(ids, choice, n) for ids in self.prompts(batch) for n, choice in enumerate(choices)
-                ]
-                likelihood = LikelihoodOptions(mc_num=8, check_greedy=False)
-                run = lambda r=requests, o=likelihood, b=batch: score(denoiser, r, o, batch_size=b, max_length=8192)  # noqa: E731
-                self.add(name, f"{length}-token choices", batch, compiled, denoiser, run, 4 * batch * length, None)
+            how: dict[str, Any] = {"mask_token_id": MASK, "max_length": 8192, "request_gen_toks": returned}
+            canvases = [build_canvas(ids, options, attention=denoiser.attention, **how)[0] for ids in prompts]
+            return lambda: decode_canvases(denoiser, canvases, options)
 
-    def add(
-        self, name: str, workload: str, batch: int, compiled: bool, denoiser: Denoiser, run: Callable[[], object],
-        tokens: int, plain_rate: float | None,
-    ) -> None:  # fmt: skip
-        """Measures one row and writes the table."""
+        if shape.block is None:
+            all_["suite: 200 masks, 1 step"] = (
+                decoding({"n_masks": 200, "steps": 1}, returned=1), batch,
+                (lambda: plain_whole(denoiser, prompt, 200, 1), 1),
+            )  # fmt: skip
+            # Every pass runs the same, so that few of them tell as much.
+            all_["exact, one token a pass"] = (
+                decoding({"n_masks": few}), batch * few, (lambda: plain_whole(denoiser, prompt, few, few), few)
+            )  # fmt: skip
+            for cache in ("prefix", "dual"):
+                plain = lambda dual=cache == "dual": plain_cached(denoiser, prompt, n, block, block, dual=dual)  # noqa: E731
+                changes = {"n_masks": n, "block_length": block, "cache": cache}
+                all_[f"cache={cache}, blocks of {block}"] = (decoding(changes), batch * n, (plain, block))
+        else:
+            changes = {"n_masks": n, "steps_per_block": block}
+            all_[f"block diffusion, blocks of {block}"] = (
+                decoding(changes), batch * n, (lambda: plain_blocks(denoiser, prompt, n, block), n)
+            )  # fmt: skip
+        for length in (1, 8):
+            choices = [[2 + number, *range(3, 2 + length)] for number in range(4)]
+            requests = [LikelihoodRequest(ids, choice, s) for ids in prompts for s, choice in enumerate(choices)]
+            likelihood = LikelihoodOptions(mc_num=SAMPLES, check_greedy=False)
+            all_[f"{length}-token choices"] = (
+                lambda r=requests, o=likelihood: score(denoiser, r, o, batch_size=batch, max_length=8192),  # type: ignore[misc]
+                4 * batch * length,
+                (lambda c=choices: [plain_choice(denoiser, prompt, choice) for choice in c], 4 * length),
+            )  # fmt: skip
+        return all_
+
+    def measured(self, shape: Shape, denoiser: Denoiser, run: Callable[[], object], tokens: int) -> dict[str, Any]:
+        """A row of the table."""
         if self.on_gpu:
             torch.cuda.reset_peak_memory_stats()
-        try:
-            seconds = self.timed(run)
-        except torch.OutOfMemoryError:
-            return
+        seconds = self.timed(run)
         peak = torch.cuda.max_memory_allocated() / 2**30 if self.on_gpu else 0.0
-        seen = {"tokens": 0, "passes": 0, "remembered": 0}
-
-        def count(_module: object, _arguments: object, inputs: dict[str, Any]) -> None:
-            seen["tokens"] += inputs["input_ids"].numel()
-            seen["passes"] += 1
-            mask, ids = inputs.get("attention_mask"), inputs["input_ids"]
-            seen["remembered"] += len(ids) * (ids.shape[1] if mask is None else mask.shape[-1])
-
-        hook = denoiser.model.register_forward_pre_hook(count, with_kwargs=True)
-        profile: dict[str, float] = {}
-        try:
-            if self.on_gpu:
-                profile = self.profiled(run, seconds)
-            else:
-                run()
-        finally:
-            hook.remove()
-        shape, passes = SHAPES[name], seen["passes"]
-        weights = sum(p.numel() for p in denoiser.model.parameters())
-        share = 1.0 if not shape.experts else min(1.0, 8 * seen["tokens"] / passes / shape.experts)
-        size = torch.empty(0, dtype=self.arguments.dtype).itemsize
-        cached = 2 * seen["remembered"] * shape.layers * shape.kv_heads * shape.hidden // shape.heads * size
-        used = weights if not shape.experts else weights * 8 / shape.experts
-        floor = max(2 * used * seen["tokens"] / self.flops, (passes * weights * share * size + cached) / self.bytes)
-        self.rows.append(
-            {
-                "shape": name,
-                "workload": workload,
-                "batch": batch,
-                "compiled": compiled,
-                "ms a pass": seconds / passes * 1e3,
-                "tokens a second": tokens / seconds,
-                "of the floor": floor / seconds,
-                "busy": profile.get("busy"),
-                "waits a pass": profile["waits"] / passes if profile else None,
-                "launches a pass": profile["launches"] / passes if profile else None,
-                "peak GiB": peak,
-                "plain loop, tokens a second": plain_rate,
-            }
-        )
-        self.write()
-
-    def profiled(self, run: Callable[[], object], seconds: float) -> dict[str, float]:
-        """Waits of the host, launches and the device's busy share of one run."""
-        activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
-        with torch.profiler.profile(activities=activities) as profiler:
+        seen = Seen()
+        with counted(denoiser, seen):
             run()
-            self.wait()
-        found = {"waits": 0.0, "launches": 0.0, "busy": 0.0}
+        profile = self.profiled(denoiser, run, seen.passes, seconds / seen.passes)
+        sizes = {name: weight.numel() for name, weight in denoiser.model.named_parameters()}
+        weights, outer = sum(sizes.values()), shape.vocabulary * shape.hidden  # of the embeddings, and of the head
+        in_experts = sum(size for name, size in sizes.items() if ".experts." in name)
+        chosen = min(1.0, 8 * seen.tokens / seen.passes / shape.experts) if shape.experts else 0.0
+        size = torch.empty(0, dtype=self.arguments.dtype).itemsize
+        read = seen.passes * (weights - outer - in_experts * (1 - chosen))
+        read += 2 * seen.remembered * shape.layers * shape.kv_heads * shape.hidden // shape.heads
+        used = weights - 2 * outer - in_experts * (1 - 8 / shape.experts if shape.experts else 0)
+        operations = 2 * (used * seen.tokens + outer * seen.logits)
+        return {
+            "ms a pass": seconds / seen.passes * 1e3,
+            "tokens a second": tokens / seconds,
+            "of the floor": max(operations / self.flops, read * size / self.bytes) / seconds,
+            **{name: value if self.on_gpu else None for name, value in profile.items()},
+            "peak GiB": peak,
+        }
+
+    def profiled(
+        self, denoiser: Denoiser, run: Callable[[], object], n_passes: int, seconds: float
+    ) -> dict[str, float]:
+        """Of passes in the middle of a run: waits of the host, launches, the device's busy share of `seconds` each."""
+        profiler = self.profiler()
+        first = max(0, (n_passes - PROFILED) // 2)
+        last = min(first + PROFILED, n_passes)
+
+        def at_pass(n: int) -> None:
+            if n in (first, last):
+                self.wait()
+                profiler.start() if n == first else profiler.stop()
+
+        with counted(denoiser, Seen(), at_pass):
+            run()
+        at_pass(n_passes)
+        found = {"busy": 0.0, "waits a pass": 0.0, "launches a pass": 0.0}
         for event in profiler.key_averages():
-            found["waits"] += event.count * (event.key in ("cudaStreamSynchronize", "cudaDeviceSynchronize"))
-            found["launches"] += event.count * event.key.startswith(("cudaLaunch", "cuLaunch", "cudaGraphLaunch"))
-            found["busy"] += event.self_device_time_total * 1e-6 / seconds
-        return found
+            if event.device_type == DeviceType.CUDA:  # kernels; operators repeat the time of theirs
+                found["busy"] += event.self_device_time_total * 1e-6 / seconds
+            found["waits a pass"] += event.count * (event.key == "cudaStreamSynchronize")
+            found["launches a pass"] += event.count * event.key.startswith(
+                ("cudaLaunch", "cuLaunch", "cudaGraphLaunch")
+            )
+        return {name: value / (last - first) for name, value in found.items()}
 
     def write(self) -> None:
         """Writes what is there so far, as JSON and into the README."""
@@ -324,7 +403,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--tokens", type=int, default=64, help="generated tokens")
     parser.add_argument("--prompt_tokens", type=int, default=512)
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=450.0)
+    parser.add_argument("--row_seconds", type=float, default=3.0, help="after which a row is not repeated")
+    parser.add_argument("--seconds", type=float, default=440.0, help="after which no row is begun")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--dtype", default=torch.float32, type=lambda name: getattr(torch, name))
     parser.add_argument("--compile", action="store_true", help="each shape once more with compiled layers")

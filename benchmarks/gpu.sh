@@ -4,5 +4,5 @@
 # weights are random and made on the device.
 set -eu
 cd "$(dirname "$0")/.."
-PYTHONPATH="$PWD${PYTHONPATH:+:$PYTHONPATH}" exec timeout 480 python benchmarks/gpu.py --device cuda --dtype bfloat16 \
+PYTHONPATH="$PWD${PYTHONPATH:+:$PYTHONPATH}" exec timeout 480 python3 benchmarks/gpu.py --device cuda --dtype bfloat16 \
     --compile --readme benchmarks/README.md --json benchmarks/gpu.json "$@"

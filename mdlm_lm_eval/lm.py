@@ -145,11 +145,9 @@ class MDLM(HFLM):
         # Now, as somebody may train into these folders while the model is evaluated.
         self.weights = families.files_digest(name, where["subfolder"]) if name else None
         self.adapter_weights = peft and families.files_digest(peft)
-        if settings.model.compile:
-            families.compile_layers(self.model)
         pad, mask = self.tokenizer.pad_token_id, self.mask_token_id
         facts: dict[str, Any] = {"shift": shift, "attention": settings.attention}
-        facts |= {"edits": family.edits, "read": family.read}
+        facts |= {"edits": family.edits, "read": family.read, "compiled": settings.model.compile}
         self.denoiser = Denoiser(self.model, mask_token_id=mask, pad_token_id=pad, **facts)
         # Encoders have no generation config.
         generation_eos = self.model.generation_config.eos_token_id if self.model.can_generate() else None

@@ -574,7 +574,7 @@ class Engine:
         event = None
         if self.on_gpu:
             pinned = torch.empty(sent.shape, dtype=sent.dtype, pin_memory=True)
-            sent, event = pinned.copy_(sent, non_blocking=True), _event()
+            sent, event = pinned.copy_(sent, non_blocking=True), _event(self.device)
         self.looks.append((self.n_passes, is_wide, sent, event, np.arange(len(self.slots)), self.slots.copy()))
 
     def look(
@@ -722,9 +722,9 @@ def _left(n_rows: int, width: int, device: torch.device) -> Tensor:
     return row * width + (offset - 1).clamp(min=0)
 
 
-def _event() -> torch.cuda.Event:
+def _event(device: torch.device) -> torch.cuda.Event:
     event = torch.cuda.Event()
-    event.record()
+    event.record(torch.cuda.current_stream(device))  # which may not be the process's current GPU
     return event
 
 

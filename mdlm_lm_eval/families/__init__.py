@@ -5,7 +5,6 @@ A new family is one file in this folder, or in a package of its own, that calls 
 
 from mdlm_lm_eval.families.adapters import load_adapter, load_adapter_config
 from mdlm_lm_eval.families.checkpoint import (
-    compile_layers,
     context_length,
     files_digest,
     load_denoiser,
@@ -26,7 +25,6 @@ __all__ = [
     "attention_of",
     "check_config",
     "check_options",
-    "compile_layers",
     "context_length",
     "end_of_turn_ids",
     "eos_ids",

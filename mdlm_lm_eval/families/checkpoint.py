@@ -5,10 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
 from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.conversion_mapping import register_checkpoint_conversion_mapping
-from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
 from mdlm_lm_eval.default_model import BUILT_IN, model_path
@@ -169,19 +167,6 @@ def reserved_positions(config: PretrainedConfig) -> int:
     """How many of the positions that the config names hold no token."""
     reserved = family_of(config).reserved_positions
     return 0 if reserved is None else reserved(load_skeleton(config))
-
-
-def compile_layers(model: nn.Module, backend: str = "inductor") -> None:
-    """Compiles the repeated layers in place, once for all of them and for every batch size and canvas length.
-
-    Layers rather than the whole model, as they share their code: compiling takes as long as for one. Raises OptionError
-    for a model whose layers transformers does not know.
-    """
-    layers = [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]
-    if not layers:
-        raise OptionError(f"compile must be false with {type(model).__name__}, whose layers are not transformers' own")
-    for layer in layers:
-        layer.compile(dynamic=True, backend=backend)
 
 
 def files_digest(checkpoint: str, subfolder: str = "") -> str | None:

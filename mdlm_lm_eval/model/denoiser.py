@@ -3,13 +3,16 @@
 import inspect
 from collections.abc import Callable, Iterator
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 
 from mdlm_lm_eval.model.attention import FULL_ATTENTION, AttentionPattern, block_causal_mask
+from mdlm_lm_eval.model.compiled import Graphs, compile_layers
 from mdlm_lm_eval.model.grouped_attention import NAME, use_grouped_attention
 from mdlm_lm_eval.model.kv_cache import CanvasCache
+from mdlm_lm_eval.options import OptionError
 
 
 class NonFiniteLogitsError(ArithmeticError):
@@ -28,8 +31,10 @@ class Denoiser:
 
     `model` is a transformers model (or a PEFT model around one) and `attention` what its positions see; `shift` says
     that its output at position i predicts the token at i + 1, as Dream's does, and `edits` that it was trained to
-    correct what it wrote, as LLaDA2.1 was; `read` is the family's, of a model without a mask token. `forward_passes`
-    counts the model's calls (NFE), `canvas_count` the canvases that they ran, guidance's included.
+    correct what it wrote, as LLaDA2.1 was; `read` is the family's, of a model without a mask token. `compiled` says
+    that its layers are to be compiled, and on a GPU its passes recorded as CUDA graphs. `forward_passes` counts the
+    model's calls (NFE), `canvas_count` the canvases that they ran, guidance's included. Raises OptionError for a model
+    that cannot be compiled.
     """
 
     def __init__(
@@ -42,6 +47,7 @@ class Denoiser:
         attention: AttentionPattern = FULL_ATTENTION,
         edits: bool = False,
         read: Callable[..., Iterator[Tensor]] | None = None,
+        compiled: bool = False,
     ) -> None:
         self.model: Any = model
         self.mask_token_id, self.pad_token_id, self.shift = mask_token_id, pad_token_id, shift
@@ -53,6 +59,11 @@ class Denoiser:
         if self.device.type == "cuda":
             # It plans anew, in tens of milliseconds, for every shape; others take a shape as it comes.
             torch.backends.cuda.enable_cudnn_sdp(False)
+        # Of passes without a cache, by the model with its adapter; others die with their cache.
+        self.graphs: WeakKeyDictionary[nn.Module, Graphs] | None = None
+        if compiled:
+            compile_layers(model)
+            self.graphs = WeakKeyDictionary() if self.device.type == "cuda" else None
         # No pass continues another: a cache would hold every layer's keys and values for nothing.
         self._without_cache = {"use_cache": False} if _takes(model, "use_cache") else {}
 
@@ -222,9 +233,13 @@ class Denoiser:
 
         self.forward_passes += 1
         self.canvas_count += len(inputs["input_ids"])
+        head = self.model.get_output_embeddings()
+        # autocast keeps narrower weights for later, which no graph may own
+        if self.graphs is not None and not torch.is_grad_enabled() and not torch.is_autocast_enabled("cuda"):
+            hidden = self._before_head(head, inputs)
+            return head(hidden if outputs is None else hidden[outputs])
         if outputs is None:
             return self.model(**inputs).logits.flatten(0, 1)
-        head = self.model.get_output_embeddings()
         if head is None or isinstance(head, nn.Embedding):
             # Remote code may project with its input embeddings, so that no module is there to be given fewer rows.
             return self.model(**inputs).logits.flatten(0, 1)[outputs]
@@ -233,6 +248,40 @@ class Denoiser:
             return self.model(**inputs).logits
         finally:
             hook.remove()
+
+    def _before_head(self, head: nn.Module, inputs: dict[str, Any]) -> Tensor:
+        """What a pass gives to the output layer, [B * T, H], until the next one; from a graph where there is one."""
+        cache: CanvasCache | None = inputs.get("past_key_values")
+        now = None if cache is None else cache.canvas_layers[0]
+        tensors = {name: inputs.get(name) for name in ("input_ids", "attention_mask", "position_ids")}
+        if now is not None:
+            tensors |= {"columns": now.columns, "rows": now.rows}
+        n_seen = None if now is None else now.n_seen
+
+        def forward(columns: Tensor | None = None, rows: Tensor | None = None, **of_model: Tensor | None) -> Tensor:
+            if cache is not None and columns is not None:
+                cache.move_to(columns, n_seen, rows)
+            given: list[Tensor] = []
+            made: list[Tensor] = []
+
+            def keep(_module: nn.Module, hidden: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+                given.append(hidden[0].flatten(0, 1))
+                return (given[0][:1], *hidden[1:])
+
+            hooks = head.register_forward_pre_hook(keep), head.register_forward_hook(lambda *a: made.append(a[2]))
+            try:
+                if self.model(**inputs | of_model).logits is not made[0]:
+                    name = type(self.model).__name__
+                    raise OptionError(f"compile must be false with {name}, which changes what its output layer makes")
+            finally:
+                for hook in hooks:
+                    hook.remove()
+            return given[0]
+
+        assert self.graphs is not None
+        graphs = self.graphs.setdefault(self.model, Graphs()) if cache is None else cache.graphs
+        with torch.cuda.device_of(inputs["input_ids"]):
+            return graphs.run(forward, n_seen, tensors)
 
 
 def _guided(logits: Tensor, cfg_scale: float) -> Tensor:

@@ -6,6 +6,8 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import Cache, CacheLayerMixin
 
+from mdlm_lm_eval.model.compiled import Graphs
+
 
 class CanvasLayer(CacheLayerMixin):
     """One layer's keys and values [B, H, T, D] of every column of a batch of canvases.
@@ -65,11 +67,12 @@ class CanvasLayer(CacheLayerMixin):
 class CanvasCache(Cache):
     """Keys and values of canvases of at most `width` columns, for each of a model's layers.
 
-    `n_rows` canvases, by default as many as the first pass runs.
+    `n_rows` canvases, by default as many as the first pass runs. `graphs` are those of passes over these tensors.
     """
 
     def __init__(self, n_layers: int, width: int, n_rows: int | None = None) -> None:
         self.canvas_layers = [CanvasLayer(width, n_rows) for _ in range(n_layers)]
+        self.graphs = Graphs()
         super().__init__(layers=list(self.canvas_layers))
 
     def move_to(self, columns: Tensor, n_seen: int | None, rows: Tensor | None = None) -> None:
@@ -82,5 +85,6 @@ class CanvasCache(Cache):
 
     def keep(self, rows: Tensor) -> None:
         """Drops all other rows."""
+        self.graphs = Graphs()
         for layer in self.canvas_layers:
             layer.keep(rows)

@@ -1,0 +1,105 @@
+"""`compile=true`: a model's layers compiled, and on a GPU its passes as CUDA graphs."""
+
+import functools
+from collections import Counter
+from collections.abc import Callable, Hashable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch._dynamo.exc import TorchDynamoException
+from transformers.modeling_layers import GradientCheckpointingLayer
+
+from mdlm_lm_eval.options import OptionError
+
+# A shape is recorded once it has come so often: recording one takes as long as some dozens of passes save.
+_PASSES_BEFORE = 16
+# Graphs of a layer: with and without a cache, a mask, several rows. With more than that, something is wrong.
+_MOST_GRAPHS = 64
+
+
+def compile_layers(model: nn.Module, backend: Any = "inductor") -> None:
+    """Compiles the repeated layers in place, once for all of them and for every batch size and canvas length.
+
+    Layers rather than the whole model, as they share their code: compiling takes as long as for one. For that a layer
+    is given its own part of the cache: its number would make it another layer. Raises OptionError for a model whose
+    layers transformers does not know or that is spread over devices; compiled layers raise it where they do not
+    compile, and never run uncompiled instead.
+    """
+    name, layers = type(model).__name__, [m for m in model.modules() if isinstance(m, GradientCheckpointingLayer)]
+    if not layers:
+        raise OptionError(f"compile must be false with {name}, whose layers are not transformers' own")
+    if len({parameter.device for parameter in model.parameters()}) > 1 or (getattr(model, "tp_size", 1) or 1) > 1:
+        raise OptionError(f"compile must be false with {name} on several devices")
+    torch._dynamo.config.recompile_limit = _MOST_GRAPHS
+    for layer in layers:
+        number = next((module.layer_idx for module in layer.modules() if hasattr(module, "layer_idx")), 0)
+        # `fullgraph` raises where it would else go on without the compiler.
+        compiled = torch.compile(layer.forward, dynamic=True, fullgraph=True, backend=backend)
+        layer.forward = functools.partial(_run_layer, layer.forward, compiled, number, name)
+
+
+def _run_layer(
+    plain: Callable[..., Any], compiled: Callable[..., Any], number: int, name: str, *args: Any, **kwargs: Any
+) -> Any:
+    cache = kwargs.get("past_key_values")
+    if cache is not None:
+        kwargs["past_key_values"] = own = cache.layers[number]
+        if not own.is_initialized:  # the first pass sizes the cache
+            return plain(*args, **kwargs)
+    try:
+        return compiled(*args, **kwargs)
+    except TorchDynamoException as error:
+        raise OptionError(f"compile must be false with {name}, whose layers do not compile: {error}") from error
+
+
+class Graphs:
+    """Passes over one model, and over one cache if any, as CUDA graphs: one for every shape that comes often.
+
+    A graph reads the tensors that it was recorded with, so that a pass copies its inputs there, and leaves its result
+    always in the same place.
+    """
+
+    def __init__(self) -> None:
+        self.seen: Counter[Hashable] = Counter()
+        self.recorded: dict[Hashable, tuple[dict[str, Tensor], Callable[[], object], Tensor]] = {}
+
+    def run(self, forward: Callable[..., Tensor], key: Hashable, inputs: Mapping[str, Tensor | None]) -> Tensor:
+        """`forward(**inputs)`, which is overwritten by the next pass. `key` is whatever else `forward` depends on.
+
+        Raises OptionError where the pass waits for the device, which a graph cannot.
+        """
+        tensors = {name: tensor for name, tensor in inputs.items() if tensor is not None}
+        key = key, *((name, tensor.shape, tensor.dtype) for name, tensor in tensors.items())
+        self.seen[key] += 1
+        if self.seen[key] <= _PASSES_BEFORE:
+            return forward(**inputs)
+        if key not in self.recorded:
+            fixed = {name: tensor.clone() for name, tensor in tensors.items()}
+            self.recorded[key] = fixed, *record(lambda: forward(**{**inputs, **fixed}))
+        fixed, replay, result = self.recorded[key]
+        for name, tensor in tensors.items():
+            fixed[name].copy_(tensor)
+        replay()
+        return result
+
+
+def record(run: Callable[[], Tensor]) -> tuple[Callable[[], object], Tensor]:
+    """A CUDA graph of `run`: what runs it again, and where its result then is."""
+    graph = torch.cuda.CUDAGraph()
+    try:
+        with torch.cuda.graph(graph, pool=_pool()):
+            result = run()
+    except torch.OutOfMemoryError:
+        raise
+    except RuntimeError as error:
+        raise OptionError(
+            f"compile must be false here: no CUDA graph can be recorded of this pass ({error})"
+        ) from error
+    return graph.replay, result
+
+
+@functools.cache
+def _pool() -> Any:
+    """Memory that all graphs share, as one runs after the other."""
+    return torch.cuda.graph_pool_handle()
