@@ -9,7 +9,7 @@ one layer exist at a time.
 
 The plain loop works as the families' own scripts do: one request at a time, logits and probabilities of the whole
 canvas, and mc_num samples for every continuation, whatever its length. Plain and ours take turns; times are medians
-over the turns, speed-ups medians over the pairs.
+over the turns, speed-ups medians over the pairs. On a CPU they are CPU seconds; set OMP_NUM_THREADS=1.
 
 Memory is what a turn takes on top of the weights at its peak, divided by the sequences of a forward pass (resident
 memory on a CPU, PyTorch's own count on a GPU).
@@ -200,10 +200,11 @@ def peak(device: torch.device) -> int:
 def take_turn(model: LlamaForCausalLM, run: Callable[[], list[Any]]) -> Turn:
     with counted(model) as work, torch.no_grad():
         before = start_peak(model.device)
-        start = time.perf_counter()
+        clock = time.perf_counter if model.device.type == "cuda" else time.process_time
+        start = clock()
         answers = run()
         highest = peak(model.device)  # waits for the device
-        return Turn(answers, time.perf_counter() - start, highest - before, work)
+        return Turn(answers, clock() - start, highest - before, work)
 
 
 def matmul_rate(device: torch.device, dtype: torch.dtype) -> float:

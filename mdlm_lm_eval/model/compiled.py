@@ -14,8 +14,10 @@ from mdlm_lm_eval.options import OptionError
 
 # A shape is recorded once it has come so often: recording one takes as long as some dozens of passes save.
 _PASSES_BEFORE = 16
+# Passes of more tokens do not wait for launches; their results, and more graphs, would take up much memory.
+_MOST_TOKENS, _MOST_RECORDED = 8192, 32
 # Graphs of a layer: with and without a cache, a mask, several rows. With more than that, something is wrong.
-_MOST_GRAPHS = 64
+_MOST_COMPILED = 64
 
 
 def compile_layers(model: nn.Module, backend: Any = "inductor") -> None:
@@ -31,7 +33,7 @@ def compile_layers(model: nn.Module, backend: Any = "inductor") -> None:
         raise OptionError(f"compile must be false with {name}, whose layers are not transformers' own")
     if len({parameter.device for parameter in model.parameters()}) > 1 or (getattr(model, "tp_size", 1) or 1) > 1:
         raise OptionError(f"compile must be false with {name} on several devices")
-    torch._dynamo.config.recompile_limit = _MOST_GRAPHS
+    torch._dynamo.config.recompile_limit = _MOST_COMPILED
     for layer in layers:
         number = next((module.layer_idx for module in layer.modules() if hasattr(module, "layer_idx")), 0)
         # `fullgraph` raises where it would else go on without the compiler.
@@ -72,9 +74,11 @@ class Graphs:
         tensors = {name: tensor for name, tensor in inputs.items() if tensor is not None}
         key = key, *((name, tensor.shape, tensor.dtype) for name, tensor in tensors.items())
         self.seen[key] += 1
-        if self.seen[key] <= _PASSES_BEFORE:
+        if self.seen[key] <= _PASSES_BEFORE or tensors["input_ids"].numel() > _MOST_TOKENS:
             return forward(**inputs)
         if key not in self.recorded:
+            if len(self.recorded) == _MOST_RECORDED:
+                del self.recorded[next(iter(self.recorded))]  # the oldest
             fixed = {name: tensor.clone() for name, tensor in tensors.items()}
             self.recorded[key] = fixed, *record(lambda: forward(**{**inputs, **fixed}))
         fixed, replay, result = self.recorded[key]
@@ -88,7 +92,8 @@ def record(run: Callable[[], Tensor]) -> tuple[Callable[[], object], Tensor]:
     """A CUDA graph of `run`: what runs it again, and where its result then is."""
     graph = torch.cuda.CUDAGraph()
     try:
-        with torch.cuda.graph(graph, pool=_pool()):
+        # Meanwhile other threads, as those that watch NCCL, may go on.
+        with torch.cuda.graph(graph, pool=_pool(), capture_error_mode="thread_local"):
             result = run()
     except torch.OutOfMemoryError:
         raise
