@@ -35,7 +35,7 @@ from mdlm_lm_eval.likelihood import LikelihoodRequest, score
 from mdlm_lm_eval.model.attention import FULL_ATTENTION, AttentionPattern
 from mdlm_lm_eval.model.denoiser import Denoiser
 from mdlm_lm_eval.model.kv_cache import CanvasCache
-from mdlm_lm_eval.options import DecodingOptions, LikelihoodOptions
+from mdlm_lm_eval.options import DecodingOptions, LikelihoodOptions, OptionError
 
 MASK, PAD = 0, 1
 SAMPLES = 8  # of a continuation's Monte-Carlo estimate
@@ -267,7 +267,8 @@ class Benchmark:
                     row = {"shape": name, "workload": workload, "batch": batch, "compiled": compiled}
                     try:
                         row |= self.measured(SHAPES[name], denoiser, run, tokens)
-                    except torch.OutOfMemoryError:
+                    except (torch.OutOfMemoryError, OptionError) as error:
+                        print(f"{row}: {error}", flush=True)
                         continue
                     row["plain loop, tokens a second"] = plain_rates[name, workload]
                     self.rows.append(row)

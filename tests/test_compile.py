@@ -97,6 +97,7 @@ def test_ragged_batches_compile_a_few_graphs_and_change_no_token() -> None:
     torch._dynamo.reset()
     counter, plain, other = CompileCounter(), a_model(), a_model()
     compiled.compile_layers(other, backend=counter)  # traced as for the compiler, and then run by PyTorch
+    compiled.compile_layers(other)  # as another denoiser would; nothing is compiled twice
     for name in ("full", "dual"):
         attention, shift, changes = MODES[name]
         options = DecodingOptions().override({"n_masks": 8, **changes})

@@ -35,6 +35,8 @@ def compile_layers(model: nn.Module, backend: Any = "inductor") -> None:
         raise OptionError(f"compile must be false with {name} on several devices")
     torch._dynamo.config.recompile_limit = _MOST_COMPILED
     for layer in layers:
+        if isinstance(layer.forward, functools.partial):
+            continue  # by another denoiser of this model
         number = next((module.layer_idx for module in layer.modules() if hasattr(module, "layer_idx")), 0)
         # `fullgraph` raises where it would else go on without the compiler.
         compiled = torch.compile(layer.forward, dynamic=True, fullgraph=True, backend=backend)
