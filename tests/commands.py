@@ -27,6 +27,7 @@ import functools, lm_eval.tasks
 lm_eval.tasks.TaskManager = functools.partial(lm_eval.tasks.TaskManager, include_defaults=False)
 """
 LM_EVAL = f"{WITHOUT_ITS_TASKS}\nfrom lm_eval.__main__ import cli_evaluate\ncli_evaluate()\n"
+HOOK = (Path(__file__).parent.parent / "mdlm_lm_eval_hook.pth").read_text()
 
 # Imports take seconds, and the work of a test's command a fraction of one: processes are forked from one that has
 # imported what they need. What a command imports, and when, is tested in processes that begin with Python itself.
@@ -42,7 +43,12 @@ def _command(name: str, words: Sequence[str], log: str, variables: dict[str, str
     os.environ.update(variables)
     sys.argv = [name, *words]
     try:
-        if name == "lm_eval":
+        if name == "-c":
+            folders, code = sys.argv.pop(1), sys.argv.pop(1)
+            sys.path[:0] = filter(None, folders.split(os.pathsep))
+            _forget_imports()
+            exec(code, {"__name__": "__main__"})
+        elif name == "lm_eval":
             exec(LM_EVAL, {"__name__": "__main__"})
         else:
             runpy.run_module(name, run_name="__main__", alter_sys=True)
@@ -51,6 +57,15 @@ def _command(name: str, words: Sequence[str], log: str, variables: dict[str, str
         sys.exit(1)
     finally:
         atexit._run_exitfuncs()
+
+
+def _forget_imports() -> None:
+    """Leaves of what is imported only what comes from elsewhere, and the start-up hook as an interpreter begins with."""
+    for name in [*sys.modules]:
+        if name.partition(".")[0] in ("lm_eval", "mdlm_lm_eval", "mdlm_finetune", "mdlm_leaderboard", "tests"):
+            del sys.modules[name]
+    sys.meta_path[:] = [finder for finder in sys.meta_path if type(finder).__name__ != "AfterImport"]
+    exec(HOOK)
 
 
 def start(name: str, *words: str, log: Path, **variables: str) -> BaseProcess:
@@ -81,3 +96,8 @@ def run(name: str, *words: str, processes: int = 1) -> subprocess.CompletedProce
         out, err = (Path(folder, f"0.{stream}").read_text(encoding="utf-8") for stream in ("out", "err"))
         code = next((process.exitcode for process in started if process.exitcode), 0)
         return subprocess.CompletedProcess([name, *words], code, out, err)
+
+
+def python(code: str, *words: str, path: Sequence[Path] = ()) -> subprocess.CompletedProcess[str]:
+    """Runs code, which finds the packages in `path` first, where neither lm-eval nor ours is imported yet."""
+    return run("-c", os.pathsep.join(map(str, path)), code, *words)

@@ -1,11 +1,9 @@
 """docs/extending.md: its package installs and its commands run; its diffs apply and do what the page says."""
 
 import json
-import os
 import re
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,21 +12,12 @@ from transformers import LlamaForCausalLM
 
 from mdlm_lm_eval import DecodingOptions, decode
 from mdlm_lm_eval.model.denoiser import Denoiser
+from tests.commands import python
 from tests.conftest import random_llama, tiny_tokenizer
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8")
 EXAMPLES = ROOT / "docs" / "examples"
-
-
-def run(*words: str, folder: Path, path: tuple[Path, ...]) -> str:
-    """What a Python process prints that finds the packages in `path` first."""
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([*map(str, path), os.environ.get("PYTHONPATH", "")])}
-    done = subprocess.run(
-        [sys.executable, *words], cwd=folder, env=environment, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 @pytest.fixture
@@ -46,7 +35,8 @@ def acme(tmp_path: Path) -> Path:
 
 # All in one process, as its imports take most of the time.
 PROGRAM = """
-import json, runpy, sys
+import json, os, runpy, sys
+os.chdir(sys.path[0])
 from mdlm_lm_eval import DecodingOptions, decode, load_denoiser, load_tokenizer
 from mdlm_lm_eval.families import end_of_turn_ids, family_of
 
@@ -68,7 +58,9 @@ def test_an_unmasking_rule_a_family_and_a_training_objective(acme: Path) -> None
     words = [*flags.split(), "--model_name_or_path", "built-in", "--max_steps", "1", "--evaluation_limit", "0"]
     model, end = save_acme_model(acme / "model")
     given = map(json.dumps, (str(acme / "model"), options, words))
-    n_filled, of_family, *_ = run("-c", PROGRAM, *given, folder=acme, path=(acme,)).splitlines()
+    done = python(PROGRAM, *given, path=[acme])
+    assert done.returncode == 0, done.stderr
+    n_filled, of_family, *_ = done.stdout.splitlines()
     assert n_filled == str(options["n_masks"])
     expected = decode(Denoiser(model, mask_token_id=299, pad_token_id=299), [[5, 6, 7]], DecodingOptions(n_masks=6))
     assert json.loads(of_family) == ["acme", expected, [end]]
@@ -109,7 +101,8 @@ def checkout(tmp_path: Path) -> tuple[Path, Path]:
 
 def test_a_few_shot_rule_and_a_column_of_the_leaderboard(checkout: tuple[Path, Path]) -> None:
     code = (
-        "import runpy, sys; runpy.run_module('mdlm_lm_eval.tasks.generate', run_name='__main__')\n"
+        "import os, runpy, sys; os.chdir(sys.path[0])\n"
+        "runpy.run_module('mdlm_lm_eval.tasks.generate', run_name='__main__')\n"
         "from lm_eval.tasks import TaskManager; from mdlm_lm_eval import tasks_path\n"
         "manager = TaskManager(include_path=str(tasks_path()), include_defaults=False)\n"
         "assert 'mdlm_tree_smallest' in manager.task_index['mdlm_context'].cfg['task']\n"
@@ -117,5 +110,7 @@ def test_a_few_shot_rule_and_a_column_of_the_leaderboard(checkout: tuple[Path, P
         "from mdlm_leaderboard.__main__ import main; main(['build', sys.argv[1], '--output', 'site'])"
     )
     results = ROOT / "leaderboard/suite-2.0/subsets"
-    assert "1000\n" in run("-c", code, str(results), folder=checkout[0], path=checkout)
+    done = python(code, str(results), path=checkout)
+    assert done.returncode == 0, done.stderr
+    assert "1000\n" in done.stdout
     assert "counts" in (checkout[0] / "site" / "leaderboard.csv").read_text(encoding="utf-8")

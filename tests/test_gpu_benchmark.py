@@ -1,9 +1,9 @@
 """benchmarks/gpu.py on tiny shapes on the CPU, without lm-eval: every row is there."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
+
+from tests.commands import python
 
 SCRIPT = Path(__file__).parents[1] / "benchmarks" / "gpu.py"
 WITHOUT_LM_EVAL = (
@@ -16,19 +16,9 @@ def test_the_tables_of_tiny_shapes(tmp_path: Path) -> None:
     readme.write_text("before\n<!-- gpu -->\nnot run\n<!-- end -->\nafter\n")
     options = {"--shapes": "tiny tiny-blocks tiny-moe", "--batches": "3", "--tokens": "8", "--prompt_tokens": "12"}
     arguments = [word for name, values in options.items() for word in (name, *values.split())]
-    command = [
-        sys.executable,
-        "-c",
-        WITHOUT_LM_EVAL,
-        *arguments,
-        "--repeats",
-        "1",
-        "--readme",
-        str(readme),
-        "--json",
-        str(tmp_path / "j"),
-    ]
-    subprocess.run(command, check=True, capture_output=True)
+    arguments += ["--repeats", "1", "--readme", str(readme), "--json", str(tmp_path / "j")]
+    done = python(WITHOUT_LM_EVAL, *arguments)
+    assert done.returncode == 0, done.stderr[-2000:]
     lines = readme.read_text().splitlines()
     assert (lines[0], lines[-1]) == ("before", "after")
     rows = json.loads((tmp_path / "j").read_text())["rows"]

@@ -9,19 +9,20 @@ import pytest
 
 import mdlm_lm_eval
 from mdlm_lm_eval import plugin
-from tests.commands import ENVIRONMENT, LM_EVAL
+from tests.commands import ENVIRONMENT, HOOK, LM_EVAL, python
 
 REPOSITORY = Path(__file__).parent.parent
-HOOK = (REPOSITORY / "mdlm_lm_eval_hook.pth").read_text()
 UNHOOKED = (
     "import sys; from mdlm_lm_eval import plugin\n"
     "sys.meta_path[:] = [f for f in sys.meta_path if not isinstance(f, plugin.AfterImport)]\n"
 )
 
 
-def python(code: str, *words: str, flags: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, *flags, "-c", code, *words]
-    return subprocess.run(command, capture_output=True, text=True, cwd="/", env=ENVIRONMENT, check=False)
+def python_itself(*words: str) -> subprocess.CompletedProcess[str]:
+    """Without the packages that are installed."""
+    environment = {name: value for name, value in ENVIRONMENT.items() if name != "PYTHONPATH"}
+    command = [sys.executable, "-S", "-c", *words]
+    return subprocess.run(command, capture_output=True, text=True, cwd="/", env=environment, check=False)
 
 
 def test_the_model_is_registered_and_the_suite_is_scanned_below_the_users_folder(
@@ -60,7 +61,7 @@ def test_the_hook_imports_nothing_but_the_plugin() -> None:
         f"import os, sys; sys.path.append({str(REPOSITORY)!r}); before = set(sys.modules)\n{HOOK}\n"
         "print(sorted(set(sys.modules) - before))"
     )
-    assert python(code, flags=("-S",)).stdout.strip() == "['mdlm_lm_eval', 'mdlm_lm_eval.plugin']"
+    assert python_itself(code).stdout.strip() == "['mdlm_lm_eval', 'mdlm_lm_eval.plugin']"
 
 
 @pytest.mark.parametrize("package", [None, "raise SystemExit(3)", "raise KeyboardInterrupt", "import nothing_at_all"])
@@ -69,9 +70,7 @@ def test_the_hook_survives_whatever_the_package_does(tmp_path: Path, package: st
         (tmp_path / "mdlm_lm_eval").mkdir()
         (tmp_path / "mdlm_lm_eval" / "__init__.py").write_text(package)
     code = f"import sys; sys.path[:] = [{str(tmp_path)!r}, *sys.path[1:]]\n{HOOK}\nprint('goes on')"
-    environment = {name: value for name, value in ENVIRONMENT.items() if name != "PYTHONPATH"}
-    command = [sys.executable, "-S", "-c", code]
-    done = subprocess.run(command, capture_output=True, text=True, cwd="/", env=environment, check=False)
+    done = python_itself(code)
     assert (done.returncode, done.stdout, done.stderr) == (0, "goes on\n", "")
 
 
