@@ -1,6 +1,7 @@
 """Commands in processes of their own, as users start them."""
 
 import atexit
+import logging
 import multiprocessing
 import os
 import runpy
@@ -8,7 +9,8 @@ import socket
 import subprocess
 import sys
 from collections.abc import Sequence
-from multiprocessing import connection, forkserver
+from itertools import pairwise
+from multiprocessing import connection, forkserver, resource_tracker
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -32,14 +34,33 @@ HOOK = (Path(__file__).parent.parent / "mdlm_lm_eval_hook.pth").read_text()
 # Imports take seconds, and the work of a test's command a fraction of one: processes are forked from one that has
 # imported what they need. What a command imports, and when, is tested in processes that begin with Python itself.
 _FORKS = multiprocessing.get_context("forkserver")
-_FORKS.set_forkserver_preload(
-    ["lm_eval.evaluator", "mdlm_lm_eval.lm", "mdlm_lm_eval.sweep.run", "mdlm_finetune.run", "tests.conftest"]
-)
+
+
+def fork_server() -> None:
+    """Starts that process as a copy of this one, in which no test has run yet."""
+
+    def copy(_: object, arguments: Sequence[str], kept: Sequence[int]) -> int:
+        if pid := os.fork():
+            return pid
+        try:
+            for first, end in pairwise([2, *sorted(kept), 65_536]):
+                os.closerange(first + 1, end)
+            atexit._clear()  # what ends with the other process
+            logging.root.handlers.clear()
+            exec(arguments[-1], {})
+        finally:
+            os._exit(0)
+
+    resource_tracker.ensure_running()
+    changes = ENVIRONMENT | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    with mock.patch.dict(os.environ, changes), mock.patch("multiprocessing.util.spawnv_passfds", copy):
+        forkserver.ensure_running()
 
 
 def _command(name: str, words: Sequence[str], log: str, variables: dict[str, str]) -> None:
-    for stream, end in ((1, ".out"), (2, ".err")):
+    for stream, name_of, end in ((1, "stdout", ".out"), (2, "stderr", ".err")):
         os.dup2(os.open(log + end, os.O_WRONLY | os.O_CREAT | os.O_APPEND), stream)
+        setattr(sys, name_of, open(stream, "w", buffering=1, encoding="utf-8"))
     os.environ.update(variables)
     sys.argv = [name, *words]
     try:
@@ -60,7 +81,7 @@ def _command(name: str, words: Sequence[str], log: str, variables: dict[str, str
 
 
 def _forget_imports() -> None:
-    """Leaves of what is imported only what comes from elsewhere, and the start-up hook as an interpreter begins with."""
+    """Of what is imported, only other projects' modules stay, and the start-up hook waits as in a new interpreter."""
     for name in [*sys.modules]:
         if name.partition(".")[0] in ("lm_eval", "mdlm_lm_eval", "mdlm_finetune", "mdlm_leaderboard", "tests"):
             del sys.modules[name]
@@ -70,8 +91,6 @@ def _forget_imports() -> None:
 
 def start(name: str, *words: str, log: Path, **variables: str) -> BaseProcess:
     """Starts `lm_eval`, without its own tasks, or `python -m NAME`; it writes to `{log}.out` and `{log}.err`."""
-    with mock.patch.dict(os.environ, ENVIRONMENT | {"PYTHONPATH": os.pathsep.join(sys.path)}):
-        forkserver.ensure_running()
     process = _FORKS.Process(target=_command, args=(name, words, str(log), variables), daemon=True)
     process.start()
     return process

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 # Several processes test at a time (`-n auto`), and start others; more threads than cores are slower by far.
-os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ |= {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"} | os.environ
 
 import pytest
 import torch
@@ -23,6 +23,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from mdlm_lm_eval import tasks_path
 from mdlm_lm_eval.model.denoiser import Denoiser
+from tests import commands
 
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 # Lm-eval asks pip, the compiler and others for their versions after each evaluation, most of which take less time.
@@ -32,8 +33,17 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_finish() -> None:
-    """Collections of garbage need not look at a million objects of modules each time."""
+    """Collections of garbage need not look at a million objects of modules each time; commands begin with them."""
     gc.freeze()
+    commands.fork_server()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Each process has a half of the files, and with them what their tests share, until it helps another one."""
+    from xdist.scheduler import WorkStealingScheduling
+
+    return WorkStealingScheduling(config, log) if config.option.dist == "load" else None
 
 
 SPECIAL_TOKENS = ("<|pad|>", "<|eos|>", "<|mask|>")

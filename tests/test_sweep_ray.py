@@ -30,7 +30,9 @@ def test_the_same_files_as_here_also_when_a_worker_is_killed(
         return take(claims)
 
     monkeypatch.setattr(Claims, "take", take_and_kill)
-    nodes = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "num_gpus": 0})
+    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    without = {"include_dashboard": False, "include_log_monitor": False, "no_monitor": True}  # a Python process each
+    nodes = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "num_gpus": 0, **without})
     nodes.add_node(num_cpus=1, num_gpus=0)
     try:
         ray_options = ("--executor=ray", f"--address={nodes.address}")
