@@ -60,7 +60,7 @@ def fork_server() -> None:
 def _command(name: str, words: Sequence[str], log: str, variables: dict[str, str]) -> None:
     for stream, name_of, end in ((1, "stdout", ".out"), (2, "stderr", ".err")):
         os.dup2(os.open(log + end, os.O_WRONLY | os.O_CREAT | os.O_APPEND), stream)
-        setattr(sys, name_of, open(stream, "w", buffering=1, encoding="utf-8"))
+        setattr(sys, name_of, os.fdopen(stream, "w", buffering=1, encoding="utf-8"))
     os.environ.update(variables)
     sys.argv = [name, *words]
     try:

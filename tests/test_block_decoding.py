@@ -1,6 +1,5 @@
-"""Decoding over blocks: rows at their own pace, exact and approximate caches, parallel rules, what is refused."""
+"""Decoding over blocks: what a pass runs, parallel rules, what is refused."""
 
-import random
 from typing import Any
 
 import pytest
@@ -8,21 +7,11 @@ import torch
 from transformers import BertConfig, BertForMaskedLM
 
 from mdlm_lm_eval.decoding import decode, decode_canvases
-from mdlm_lm_eval.decoding.canvas import Canvas, attention_in_effect, build_canvas, build_infill_canvas
 from mdlm_lm_eval.decoding.selection import accepted_by_entropy
 from mdlm_lm_eval.model.attention import FULL_ATTENTION, AttentionPattern
 from mdlm_lm_eval.model.denoiser import Denoiser
 from mdlm_lm_eval.options import DecodingOptions, OptionError
-from tests.conftest import random_llama
-
-MASK, PAD, EOS, VOCABULARY = 49, 48, 47, 50
-FROM_START, FROM_PROMPT = AttentionPattern(4), AttentionPattern(4, "prompt_end")
-
-
-def model(attention: AttentionPattern = FULL_ATTENTION, **facts: Any) -> Denoiser:
-    """Two layers with peaked logits, so that thresholds bite and answers depend on what was filled in before."""
-    llama = random_llama(VOCABULARY, num_key_value_heads=2)
-    return Denoiser(llama, mask_token_id=MASK, pad_token_id=PAD, attention=attention, **facts)
+from tests.canvases import FROM_START, MASK, PAD, VOCABULARY, canvas, model
 
 
 def certain_model(attention: AttentionPattern, **facts: Any) -> Denoiser:
@@ -31,94 +20,6 @@ def certain_model(attention: AttentionPattern, **facts: Any) -> Denoiser:
     with torch.no_grad():
         denoiser.model.lm_head.weight *= 1e4
     return denoiser
-
-
-def canvas(denoiser: Denoiser, options: DecodingOptions, prompt_length: int, gen_toks: int, seed: int) -> Canvas:
-    draw = random.Random(f"{prompt_length} {seed}")
-    prompt = [draw.randrange(40) for _ in range(prompt_length)]
-    return build_canvas(
-        prompt,
-        options,
-        mask_token_id=MASK,
-        max_length=128,
-        request_gen_toks=gen_toks,
-        seed=seed,
-        attention=attention_in_effect(denoiser.attention, options),
-    )[0]
-
-
-def neighbours(denoiser: Denoiser, options: DecodingOptions) -> list[Canvas]:
-    """Canvases, longer and shorter, with more and fewer masks, one of them with slots among its text."""
-    rows = [canvas(denoiser, options, 1 + 3 * n, 1 + (5 * n) % 13, n) for n in range(7)]
-    if options.cfg_scale == 0.0 and not denoiser.shift:
-        attention = attention_in_effect(denoiser.attention, options)
-        text = [[1, 2, 3, 4, 5], [6, 7], [*range(8, 18)], [1]]
-        infill, _ = build_infill_canvas(text, options, mask_token_id=MASK, max_length=128, attention=attention, seed=5)
-        rows.append(infill)
-    return rows
-
-
-BLOCK_VARIANTS: list[tuple[AttentionPattern, dict[str, Any], dict[str, Any]]] = [
-    (FROM_START, {}, {}),
-    (FROM_START, {}, {"block_length": 1}),
-    (FROM_START, {}, {"block_length": 8, "steps_per_block": 3}),
-    (FROM_START, {}, {"steps": 4, "unmasking": "margin"}),
-    (FROM_START, {}, {"unmasking": "random", "temperature": 0.8}),
-    (FROM_START, {}, {"unmasking": "entropy", "schedule": "cosine", "block_length": 8, "steps_per_block": 4}),
-    (FROM_START, {}, {"confidence_threshold": 0.2, "block_length": 8}),
-    (FROM_START, {}, {"confidence_threshold": 0.3, "block_length": 8, "small_block_length": 2}),
-    (FROM_START, {}, {"parallel_factor": 0.9, "block_length": 8}),
-    (FROM_START, {}, {"entropy_bound": 2.0, "block_length": 8}),
-    (FROM_START, {}, {"cfg_scale": 1.0, "unmasking": "left_to_right"}),
-    (FROM_START, {"edits": True}, {"editing_threshold": 0.1, "confidence_threshold": 0.1, "block_length": 8}),
-    (FROM_START, {"edits": True}, {"editing_threshold": 0.0, "max_post_steps": 2}),
-    (FROM_START, {"shift": True}, {"confidence_threshold": 0.3, "block_length": 8}),
-    (FROM_PROMPT, {}, {"schedule": "bd3lm", "steps_per_block": 3}),
-    (FROM_PROMPT, {"shift": True}, {"cfg_scale": 0.5}),
-]
-
-
-@pytest.mark.parametrize(("attention", "facts", "changes"), BLOCK_VARIANTS)
-def test_a_row_depends_on_itself_alone_and_remembering_changes_nothing(
-    attention: AttentionPattern, facts: dict[str, Any], changes: dict[str, Any]
-) -> None:
-    denoiser = model(attention, **facts)
-    options = DecodingOptions().override(changes)
-    batch = neighbours(denoiser, options)
-    together = decode_canvases(denoiser, batch, options, eos_ids=[EOS])
-    alone = [decode_canvases(denoiser, [row], options, eos_ids=[EOS])[0] for row in batch[1::2]]
-    assert together[1::2] == alone  # the cost too
-    recomputed = decode_canvases(denoiser, batch, options.override({"cache": "none"}), eos_ids=[EOS])
-    assert [row.token_ids for row in recomputed] == [row.token_ids for row in together]
-    assert [row.cost.steps for row in recomputed] == [row.cost.steps for row in together] or "edits" in facts
-    for row, completion in zip(batch, together, strict=True):
-        assert MASK not in completion.token_ids
-        assert len(completion.token_ids) == row.n_returned or completion.token_ids[-1] == EOS
-
-
-@pytest.mark.parametrize(("attention", "facts", "changes"), BLOCK_VARIANTS)
-def test_early_exit_changes_no_answer(
-    attention: AttentionPattern, facts: dict[str, Any], changes: dict[str, Any]
-) -> None:
-    denoiser = model(attention, **facts)
-    stops = set(range(0, 46, 5))
-
-    def answers(**more: bool) -> tuple[list[list[int]], int]:
-        options = DecodingOptions().override({**changes, **more, "n_masks": 16})
-        rows = [canvas(denoiser, options, 3 + n, 6, n) for n in range(6)]
-        before = denoiser.forward_passes
-        completions = decode_canvases(
-            denoiser, rows, options, eos_ids=[EOS], is_decided=lambda prefix: not stops.isdisjoint(prefix)
-        )
-        passes = denoiser.forward_passes - before
-        cut = [row.token_ids for row in completions]
-        ends = [next((n for n, token in enumerate(row) if token in stops or token == EOS), len(row)) for row in cut]
-        return [row[:end] for row, end in zip(cut, ends, strict=True)], passes
-
-    with_exit, few = answers()
-    without, many = answers(early_exit=False)
-    assert with_exit == without
-    assert few <= many
 
 
 def test_a_finished_block_is_not_decoded_again_nor_seen_by_those_before_it() -> None:
@@ -140,35 +41,6 @@ def test_a_pass_runs_the_block_alone() -> None:
     # 20 tokens of the prompt are whole blocks; 2 masks beside 2 tokens of it, once more to store; 4 masks.
     assert widths == [20, 4, 4, 4, *[4] * 4]
     assert (row.cost.forward_passes, row.cost.steps, row.cost.tokens) == (8, 6, 48)
-
-
-# Approximate caches
-
-
-CACHE_VARIANTS = [
-    (cache, shift, changes)
-    for cache in ("prefix", "dual")
-    for shift, changes in (
-        (False, {"steps": 6}),
-        (False, {"unmasking": "margin", "temperature": 0.5}),
-        (False, {"confidence_threshold": 0.3}),
-        (False, {"parallel_factor": 1.0}),
-        (False, {"entropy_bound": 1.5}),
-        (True, {"unmasking": "entropy", "schedule": "dream"}),
-        (True, {"confidence_threshold": 0.3}),
-    )
-]
-
-
-@pytest.mark.parametrize(("cache", "shift", "changes"), CACHE_VARIANTS)
-def test_rows_with_an_approximate_cache_depend_on_themselves_alone(
-    cache: str, shift: bool, changes: dict[str, Any]
-) -> None:
-    denoiser = model(shift=shift)
-    options = DecodingOptions().override({**changes, "cache": cache, "block_length": 4})
-    batch = neighbours(denoiser, options)
-    together = decode_canvases(denoiser, batch, options, eos_ids=[EOS])
-    assert together == [decode_canvases(denoiser, [row], options, eos_ids=[EOS])[0] for row in batch]
 
 
 # Parallel rules

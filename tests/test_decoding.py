@@ -1,37 +1,17 @@
-"""Decoding: schedules, unmasking orders, sampling, and that a row depends on itself alone."""
-
-import itertools
-import random
+"""Decoding: schedules, unmasking orders, sampling."""
 
 import pytest
 import torch
-from torch import nn
 
 from mdlm_lm_eval.decoding import decode, rules
 from mdlm_lm_eval.decoding import decode_canvases as completions_of
-from mdlm_lm_eval.decoding.canvas import Canvas, build_canvas, build_infill_canvas
+from mdlm_lm_eval.decoding.canvas import Canvas, build_infill_canvas
 from mdlm_lm_eval.decoding.proposals import propose
 from mdlm_lm_eval.decoding.rules import register_unmasking, unmasking_names, unmasking_rule
 from mdlm_lm_eval.decoding.schedules import unmask_counts
-from mdlm_lm_eval.model.denoiser import Denoiser, NonFiniteLogitsError
+from mdlm_lm_eval.model.denoiser import NonFiniteLogitsError
 from mdlm_lm_eval.options import DecodingOptions, OptionError
-from tests.conftest import random_llama
-
-MASK, PAD, EOS, VOCABULARY = 49, 48, 47, 50
-VARIANTS = [
-    {},
-    {"steps": 1},
-    {"steps": 3, "unmasking": "margin"},
-    {"steps": 4, "unmasking": "entropy", "schedule": "dream"},
-    {"steps": 5, "unmasking": "random", "schedule": "cosine"},
-    {"unmasking": "left_to_right", "block_length": 4},
-    {"steps": 6, "block_length": 4, "temperature": 0.7},
-    {"temperature": 1.0, "top_p": 0.9, "top_k": 20, "unmasking": "random"},
-    {"confidence_threshold": 0.3, "block_length": 5},
-    {"confidence_threshold": 0.3, "steps": 3},
-    {"cfg_scale": 1.0, "steps": 3},
-    {"eos_last": True, "steps": 4},
-]
+from tests.canvases import EOS, MASK, RecordingDenoiser, canvas, model
 
 
 def decode_canvases(*arguments, **settings) -> list[list[int]]:
@@ -39,36 +19,9 @@ def decode_canvases(*arguments, **settings) -> list[list[int]]:
     return [completion.token_ids for completion in completions_of(*arguments, **settings)]
 
 
-class RecordingDenoiser(Denoiser):
-    """Also keeps, for every forward pass, the canvases that went in and the number of rows of logits that came out."""
-
-    def __init__(self, model: nn.Module, *, shift: bool = False) -> None:
-        super().__init__(model, mask_token_id=MASK, pad_token_id=PAD, shift=shift)
-        self.inputs: list[torch.Tensor] = []
-        self.projected_rows: list[int] = []
-        model.get_output_embeddings().register_forward_hook(
-            lambda _module, inputs, _output: self.projected_rows.append(inputs[0].shape[:-1].numel())
-        )
-
-    def logits(self, input_ids, attention_mask, positions, **rest):
-        self.inputs.append(input_ids.clone())
-        return super().logits(input_ids, attention_mask, positions, **rest)
-
-
 @pytest.fixture
 def denoiser() -> RecordingDenoiser:
-    return RecordingDenoiser(random_llama(VOCABULARY))
-
-
-def canvas(options: DecodingOptions, prompt_length: int = 7, gen_toks: int = 12, seed: int = 0) -> Canvas:
-    draw = random.Random(f"{prompt_length} {seed}")
-    prompt = [draw.randrange(40) for _ in range(prompt_length)]
-    return build_canvas(prompt, options, mask_token_id=MASK, max_length=128, request_gen_toks=gen_toks, seed=seed)[0]
-
-
-def neighbours(options: DecodingOptions) -> list[Canvas]:
-    """15 canvases, longer and shorter, with more and fewer masks, steps and blocks."""
-    return [canvas(options, 1 + 4 * n, 1 + (5 * n) % 17, seed=n) for n in range(15)]
+    return model()
 
 
 # Schedules
@@ -171,61 +124,9 @@ def test_confidences_are_plain_ones_unless_the_distribution_is_filtered() -> Non
 # The loop
 
 
-@pytest.mark.parametrize("changes", VARIANTS)
-def test_a_row_depends_on_itself_alone(denoiser: RecordingDenoiser, changes: dict[str, object]) -> None:
-    options = DecodingOptions().override(changes)
-    one = canvas(options, seed=123)
-    alone = decode_canvases(denoiser, [one], options)
-    batch = [*neighbours(options)[:9], one, *neighbours(options)[9:]]
-    together = decode_canvases(denoiser, batch, options)
-    assert len(together) == 16
-    assert together[9] == alone[0]
-    shuffled = list(range(16))
-    random.Random(0).shuffle(shuffled)
-    again = decode_canvases(denoiser, [batch[n] for n in shuffled], options)
-    assert again == [together[n] for n in shuffled]
-
-
-@pytest.mark.parametrize("changes", VARIANTS)
-def test_early_exit_changes_no_text_and_saves_passes(denoiser: RecordingDenoiser, changes: dict[str, object]) -> None:
-    stops = set(range(0, 46, 3))
-
-    def text(tokens: list[int]) -> list[int]:
-        return list(itertools.takewhile(lambda token: token not in stops and token != EOS, tokens))
-
-    def run(**more: object) -> tuple[list[list[int]], int]:
-        options = DecodingOptions().override(changes | {"n_masks": 16} | more)
-        canvases = [canvas(options, 3 + n, 6, seed=n) for n in range(8)]
-        rows = sum(map(len, denoiser.inputs))
-        tokens = decode_canvases(
-            denoiser, canvases, options, eos_ids=[EOS], is_decided=lambda prefix: not stops.isdisjoint(prefix)
-        )
-        return [text(row) for row in tokens], sum(map(len, denoiser.inputs)) - rows
-
-    with_exit, rows_with = run()
-    without, rows_without = run(early_exit=False)
-    assert with_exit == without
-    assert rows_with <= rows_without
-    if changes == {}:
-        assert rows_with < rows_without
-
-
-@pytest.mark.parametrize("changes", VARIANTS)
-def test_the_whole_answer_comes_back_without_masks(denoiser: RecordingDenoiser, changes: dict[str, object]) -> None:
-    with torch.no_grad():  # the mask token would be the likeliest everywhere
-        denoiser.model.lm_head.weight[MASK] *= 50
-    for early_exit in (True, False):
-        options = DecodingOptions().override(changes | {"early_exit": early_exit})
-        for tokens, expected in zip(
-            decode_canvases(denoiser, neighbours(options), options), neighbours(options), strict=True
-        ):
-            assert len(tokens) == expected.n_returned
-            assert MASK not in tokens
-
-
 def test_one_token_a_step_left_to_right_is_greedy_decoding_by_hand(denoiser: RecordingDenoiser) -> None:
     options = DecodingOptions(unmasking="left_to_right")
-    one = canvas(options, gen_toks=5)
+    one = canvas(denoiser, options, gen_toks=5)
     ids = list(one.token_ids)
     for slot in one.slots:
         with torch.no_grad():
@@ -239,7 +140,7 @@ def test_a_threshold_takes_all_confident_tokens_and_at_least_one(denoiser: Recor
     def passes(threshold: float, **changes: object) -> int:
         options = DecodingOptions().override({"confidence_threshold": threshold, "early_exit": False} | changes)
         before = denoiser.forward_passes
-        decode_canvases(denoiser, [canvas(options)], options)
+        decode_canvases(denoiser, [canvas(denoiser, options)], options)
         return denoiser.forward_passes - before
 
     assert passes(1.0) == 12
@@ -252,8 +153,8 @@ def test_a_threshold_takes_all_confident_tokens_and_at_least_one(denoiser: Recor
 def test_samples_differ_by_seed_and_repeat_with_it(denoiser: RecordingDenoiser) -> None:
     for changes in ({"temperature": 1.0}, {"unmasking": "random", "steps": 6}):
         options = DecodingOptions().override(changes)
-        results = [tuple(*decode_canvases(denoiser, [canvas(options, seed=0)], options))]
-        one = canvas(options, seed=0)
+        results = [tuple(*decode_canvases(denoiser, [canvas(denoiser, options, seed=0)], options))]
+        one = canvas(denoiser, options, seed=0)
         for seed in (0, 1, 2, 3):
             reseeded = Canvas(**(vars(one) | {"seed": seed}))
             results.append(tuple(*decode_canvases(denoiser, [reseeded], options)))
@@ -277,7 +178,7 @@ def test_eos_ends_the_row_and_can_be_suppressed(denoiser: RecordingDenoiser) -> 
     with torch.no_grad():
         denoiser.model.lm_head.weight[EOS] *= 20
     options = DecodingOptions()
-    canvases = [canvas(options, 5 + n, seed=n) for n in range(8)]
+    canvases = [canvas(denoiser, options, 5 + n, seed=n) for n in range(8)]
     ended = decode_canvases(denoiser, canvases, options, eos_ids=[EOS])
     assert any(len(tokens) < 12 and tokens[-1] == EOS for tokens in ended)
     banned = DecodingOptions(suppress_eos=True)
@@ -289,13 +190,14 @@ def test_eos_ends_the_row_and_can_be_suppressed(denoiser: RecordingDenoiser) -> 
 
 
 def test_a_broken_model_ends_the_run_and_its_row_is_named(denoiser: RecordingDenoiser) -> None:
-    canvases = [canvas(DecodingOptions(), 5 + n, seed=n) for n in range(4)]
+    options = DecodingOptions(steps=1)
+    canvases = [canvas(denoiser, options, 5 + n, seed=n) for n in range(4)]
     broken = next(id for id in canvases[2].token_ids if all(id not in canvases[n].token_ids for n in (0, 1, 3)))
     with torch.no_grad():
         denoiser.model.model.embed_tokens.weight[broken] = torch.nan
     with pytest.raises(NonFiniteLogitsError, match="row 2 are not finite"):
-        decode_canvases(denoiser, canvases, DecodingOptions())
-    assert decode_canvases(denoiser, canvases[:2], DecodingOptions())
+        decode_canvases(denoiser, canvases, options)
+    assert decode_canvases(denoiser, canvases[:2], options)
 
 
 # Rules

@@ -1,6 +1,6 @@
 """Slots are refilled: answers and costs are those of single rows, and few slots run empty."""
 
-from random import Random
+from itertools import takewhile
 from typing import Any
 
 import pytest
@@ -8,90 +8,70 @@ import torch
 from transformers import LlamaConfig
 
 from mdlm_lm_eval.decoding import decode_canvases
-from mdlm_lm_eval.decoding.canvas import Canvas, build_canvas
 from mdlm_lm_eval.decoding.completion import Completion
 from mdlm_lm_eval.decoding.memory import row_memory, rows_that_fit
 from mdlm_lm_eval.decoding.proposals import uniform_numbers
 from mdlm_lm_eval.model.attention import FULL_ATTENTION, AttentionPattern
-from mdlm_lm_eval.model.denoiser import Denoiser
 from mdlm_lm_eval.options import DecodingOptions
-from tests.conftest import random_llama
+from tests.canvases import APPROXIMATE, EOS, FROM_START, IN_BLOCKS, MASK, WAYS, canvas, model, neighbours
 
-MASK, PAD, EOS, VOCABULARY = 49, 48, 47, 50
-BLOCKS = AttentionPattern(4)
-CASES: list[tuple[AttentionPattern, dict[str, Any], dict[str, Any]]] = [
-    (FULL_ATTENTION, {}, {"steps": 6, "unmasking": "margin"}),
-    (FULL_ATTENTION, {}, {"confidence_threshold": 0.3, "block_length": 4}),
-    (FULL_ATTENTION, {}, {"temperature": 0.8, "unmasking": "random", "cfg_scale": 1.0}),
-    (FULL_ATTENTION, {}, {"cache": "prefix", "block_length": 4, "entropy_bound": 1.0}),
-    (FULL_ATTENTION, {"shift": True}, {"cache": "dual", "block_length": 4, "confidence_threshold": 0.3}),
-    (BLOCKS, {}, {"confidence_threshold": 0.3, "temperature": 0.5}),
-    (BLOCKS, {}, {"cache": "none", "cfg_scale": 0.5}),
-    (BLOCKS, {"edits": True}, {"editing_threshold": 0.1, "confidence_threshold": 0.1}),
-    (BLOCKS, {"shift": True}, {"small_block_length": 2}),
-    (AttentionPattern(4, "prompt_end"), {"shift": True}, {"cfg_scale": 0.5}),
-]
+STOPS = set(range(0, 46, 5))
 
 
-def canvases(n: int, options: DecodingOptions, attention: AttentionPattern, most: int = 14) -> list[Canvas]:
-    draw = Random(1)
-    rows = []
-    for seed in range(n):
-        prompt, length = draw.choices(range(40), k=draw.randint(1, 20)), draw.randint(1, most)
-        rows.append(
-            build_canvas(
-                prompt,
-                options,
-                mask_token_id=MASK,
-                max_length=128,
-                request_gen_toks=length,
-                seed=seed,
-                attention=attention,
-            )[0]
-        )
-    return rows
+def is_decided(written: list[int]) -> bool:
+    return not STOPS.isdisjoint(written)
 
 
-@pytest.mark.parametrize(("attention", "facts", "changes"), CASES)
-def test_rows_that_take_freed_slots_are_those_of_single_rows(
-    attention: AttentionPattern, facts: dict[str, Any], changes: dict[str, Any]
-) -> None:
-    denoiser = Denoiser(random_llama(VOCABULARY), mask_token_id=MASK, pad_token_id=PAD, attention=attention, **facts)
-    options = DecodingOptions().override(changes)
-    rows = canvases(9, options, attention)
-    stops = set(range(0, 46, 5))
-    for settings in ({}, {"is_decided": lambda written: not stops.isdisjoint(written)}):
-        alone = [decode_canvases(denoiser, [row], options, eos_ids=[EOS], **settings)[0] for row in rows]
-        found: dict[int, Completion] = {}
-        steps: list[int] = []
-        refilled = decode_canvases(
-            denoiser,
-            rows,
-            options,
-            eos_ids=[EOS],
-            batch_size=3,
-            finished=found.__setitem__,
-            advance=steps.append,
-            **settings,
-        )
-        assert refilled == alone  # the cost too
-        assert [found[n] for n in range(9)] == alone
-        assert sum(steps) == sum(row.cost.steps for row in alone)
+@pytest.mark.parametrize(("attention", "facts", "changes"), [*WAYS, *IN_BLOCKS, *APPROXIMATE])
+def test_a_row_depends_on_itself_alone(attention: Any, facts: dict[str, Any], changes: dict[str, Any]) -> None:
+    """In a batch, and in slots that others leave: its tokens and its cost. Nor does what is remembered change it."""
+    denoiser, options = model(attention, **facts), DecodingOptions().override(changes)
+    rows = neighbours(denoiser, options)
+    whole = decode_canvases(denoiser, rows, options, eos_ids=[EOS])
+    for row, completion in zip(rows, whole, strict=True):
+        assert MASK not in completion.token_ids
+        assert len(completion.token_ids) == row.n_returned or completion.token_ids[-1] == EOS
+    if attention.is_block_causal:
+        recomputed = decode_canvases(denoiser, rows, options.override({"cache": "none"}), eos_ids=[EOS])
+        assert [row.token_ids for row in recomputed] == [row.token_ids for row in whole]
+        assert [row.cost.steps for row in recomputed] == [row.cost.steps for row in whole] or "edits" in facts
+    ends: dict[str, Any] = {"eos_ids": [EOS], "is_decided": is_decided}
+    assert whole[1::3] == [decode_canvases(denoiser, [row], options, eos_ids=[EOS])[0] for row in rows[1::3]]
+    alone = [decode_canvases(denoiser, [row], options, **ends)[0] for row in rows[::-1]]
+    found: dict[int, Completion] = {}
+    steps: list[int] = []
+    told: dict[str, Any] = {"finished": found.__setitem__, "advance": steps.append}
+    assert decode_canvases(denoiser, rows[::-1], options, batch_size=3, **ends, **told) == alone
+    assert [found[n] for n in range(len(rows))] == alone
+    assert sum(steps) == sum(row.cost.steps for row in alone)
+
+
+@pytest.mark.parametrize(("attention", "facts", "changes"), [*WAYS, *IN_BLOCKS])
+def test_early_exit_changes_no_answer(attention: Any, facts: dict[str, Any], changes: dict[str, Any]) -> None:
+    denoiser = model(attention, **facts)
+
+    def answers(**more: bool) -> tuple[list[list[int]], int]:
+        options = DecodingOptions().override({**changes, **more, "n_masks": 16})
+        rows = [canvas(denoiser, options, 3 + n, 6, n) for n in range(6)]
+        before = denoiser.canvas_count
+        completions = decode_canvases(denoiser, rows, options, eos_ids=[EOS], is_decided=is_decided)
+        texts = [takewhile(lambda token: token not in STOPS | {EOS}, row.token_ids) for row in completions]
+        return [*map(list, texts)], denoiser.canvas_count - before
+
+    (with_exit, few), (without, many) = answers(), answers(early_exit=False)
+    assert with_exit == without
+    assert few < many if changes == {} else few <= many
 
 
 @pytest.mark.parametrize(
     ("attention", "changes"),
-    [
-        (FULL_ATTENTION, {"block_length": 4}),
-        (FULL_ATTENTION, {"block_length": 4, "cache": "dual"}),
-        (BLOCKS, {}),
-    ],
+    [(FULL_ATTENTION, {"block_length": 4}), (FULL_ATTENTION, {"block_length": 4, "cache": "dual"}), (FROM_START, {})],
 )
 def test_few_slots_run_empty(attention: AttentionPattern, changes: dict[str, Any]) -> None:
     """Row-passes of 64 unequal requests over rows times passes."""
-    denoiser = Denoiser(random_llama(VOCABULARY), mask_token_id=MASK, pad_token_id=PAD, attention=attention)
-    options = DecodingOptions().override({**changes, "confidence_threshold": 0.3})
-    asked = sorted(canvases(64, options, attention), key=lambda one: -one.n_returned)  # as lm_eval's requests are
+    denoiser, options = model(attention), DecodingOptions().override({**changes, "confidence_threshold": 0.3})
+    asked = [canvas(denoiser, options, 1 + 7 * n % 20, 1 + 5 * n % 14, n) for n in range(64)]
+    asked.sort(key=lambda one: -one.n_returned)  # as lm_eval's requests are
     rows = decode_canvases(denoiser, asked, options, batch_size=8)
     row_passes = sum(row.cost.forward_passes for row in rows)
     assert row_passes == denoiser.canvas_count  # on a CPU empty slots are not run

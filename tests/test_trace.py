@@ -8,17 +8,16 @@ import torch
 
 from mdlm_lm_eval.decoding import decode_canvases
 from mdlm_lm_eval.lm import MDLM
+from mdlm_lm_eval.model.attention import AttentionPattern
 from mdlm_lm_eval.options import DecodingOptions, OptionError
-from tests import test_block_decoding as blocks
+from tests.canvases import IN_BLOCKS, MASK, WAYS, canvas, model, neighbours
 from tests.conftest import suite
-from tests.test_decoding import MASK, VARIANTS, RecordingDenoiser, canvas, random_llama
 
 
-@pytest.mark.parametrize("changes", VARIANTS)
+@pytest.mark.parametrize("changes", [changes for _, _, changes in WAYS])
 def test_each_token_has_the_pass_that_wrote_it_and_its_probability_then(changes: dict[str, Any]) -> None:
-    denoiser = RecordingDenoiser(random_llama(50))
-    options = DecodingOptions().override({**changes, "early_exit": False, "trace": True})
-    one = canvas(options)
+    denoiser, options = model(), DecodingOptions().override({**changes, "early_exit": False, "trace": True})
+    one = canvas(denoiser, options)
     (found,) = decode_canvases(denoiser, [one], options)
     final = [*one.token_ids[: one.slots[0]], *found.token_ids]
     seen = [states[0].tolist() for states in denoiser.inputs] + [final]
@@ -33,13 +32,12 @@ def test_each_token_has_the_pass_that_wrote_it_and_its_probability_then(changes:
             assert filled.confidence == pytest.approx(logits.softmax(0)[token].item(), abs=1e-5)
 
 
-@pytest.mark.parametrize(("attention", "facts", "changes"), blocks.BLOCK_VARIANTS)
+@pytest.mark.parametrize(("attention", "facts", "changes"), IN_BLOCKS)
 def test_tracing_changes_no_token_and_neighbours_no_trace(
     attention: Any, facts: dict[str, Any], changes: dict[str, Any]
 ) -> None:
-    denoiser = blocks.model(attention, **facts)
-    options = DecodingOptions().override(changes)
-    rows = blocks.neighbours(denoiser, options)
+    denoiser, options = model(attention, **facts), DecodingOptions().override(changes)
+    rows = neighbours(denoiser, options)
     plain = decode_canvases(denoiser, rows, options)
     traced = decode_canvases(denoiser, rows, options.override({"trace": True}), batch_size=3)
     assert [one.token_ids for one in plain] == [one.token_ids for one in traced]
@@ -56,9 +54,8 @@ def test_tracing_changes_no_token_and_neighbours_no_trace(
 
 
 def test_tokens_that_were_taken_back_count_as_edits() -> None:
-    denoiser = RecordingDenoiser(random_llama(50))
-    options = DecodingOptions(remasking="remdm", trace=True)
-    (found,) = decode_canvases(denoiser, [canvas(options)], options)
+    denoiser, options = model(), DecodingOptions(remasking="remdm", trace=True)
+    (found,) = decode_canvases(denoiser, [canvas(denoiser, options)], options)
     # Each pass writes one token, a rewritten one again.
     assert sum(1 + one.edits for one in found.trace) == found.cost.steps
     assert any(one.edits for one in found.trace)
@@ -83,4 +80,4 @@ def test_a_result_holds_the_traces_of_answers_up_to_their_end() -> None:
 def test_no_trace_of_what_is_drafted() -> None:
     lm = MDLM()
     with pytest.raises(OptionError, match="trace"):
-        lm._check(DecodingOptions(mode="linear_spec", trace=True), blocks.AttentionPattern(4, causal_context=True))
+        lm._check(DecodingOptions(mode="linear_spec", trace=True), AttentionPattern(4, causal_context=True))

@@ -1,0 +1,105 @@
+"""Tiny models, canvases for them, and ways of decoding, of which tests ask the same questions."""
+
+import random
+from typing import Any
+
+import torch
+
+from mdlm_lm_eval.decoding.canvas import Canvas, attention_in_effect, build_canvas, build_infill_canvas
+from mdlm_lm_eval.model.attention import FULL_ATTENTION, AttentionPattern
+from mdlm_lm_eval.model.denoiser import Denoiser
+from mdlm_lm_eval.options import DecodingOptions
+from tests.conftest import random_llama
+
+MASK, PAD, EOS, VOCABULARY = 49, 48, 47, 50
+FROM_START, FROM_PROMPT = AttentionPattern(4), AttentionPattern(4, "prompt_end")
+Way = tuple[AttentionPattern, dict[str, Any], dict[str, Any]]  # attention and other facts of a model, and options
+WAYS: list[Way] = [
+    (FULL_ATTENTION, {}, {}),
+    (FULL_ATTENTION, {}, {"steps": 1}),
+    (FULL_ATTENTION, {}, {"steps": 3, "unmasking": "margin"}),
+    (FULL_ATTENTION, {}, {"steps": 4, "unmasking": "entropy", "schedule": "dream"}),
+    (FULL_ATTENTION, {}, {"steps": 5, "unmasking": "random", "schedule": "cosine"}),
+    (FULL_ATTENTION, {}, {"unmasking": "left_to_right", "block_length": 4}),
+    (FULL_ATTENTION, {}, {"steps": 6, "block_length": 4, "temperature": 0.7}),
+    (FULL_ATTENTION, {}, {"temperature": 1.0, "top_p": 0.9, "top_k": 20, "unmasking": "random"}),
+    (FULL_ATTENTION, {}, {"confidence_threshold": 0.3, "block_length": 5}),
+    (FULL_ATTENTION, {}, {"confidence_threshold": 0.3, "steps": 3}),
+    (FULL_ATTENTION, {}, {"cfg_scale": 1.0, "steps": 3}),
+    (FULL_ATTENTION, {}, {"cfg_scale": 1.0, "unmasking": "random", "temperature": 0.8}),
+    (FULL_ATTENTION, {}, {"eos_last": True, "steps": 4}),
+]
+IN_BLOCKS: list[Way] = [
+    (FROM_START, {}, {}),
+    (FROM_START, {}, {"block_length": 1}),
+    (FROM_START, {}, {"block_length": 8, "steps_per_block": 3}),
+    (FROM_START, {}, {"steps": 4, "unmasking": "margin"}),
+    (FROM_START, {}, {"unmasking": "random", "temperature": 0.8}),
+    (FROM_START, {}, {"unmasking": "entropy", "schedule": "cosine", "block_length": 8, "steps_per_block": 4}),
+    (FROM_START, {}, {"confidence_threshold": 0.2, "block_length": 8}),
+    (FROM_START, {}, {"confidence_threshold": 0.3, "block_length": 8, "small_block_length": 2}),
+    (FROM_START, {}, {"parallel_factor": 0.9, "block_length": 8}),
+    (FROM_START, {}, {"entropy_bound": 2.0, "block_length": 8}),
+    (FROM_START, {}, {"cfg_scale": 1.0, "unmasking": "left_to_right"}),
+    (FROM_START, {"edits": True}, {"editing_threshold": 0.1, "confidence_threshold": 0.1, "block_length": 8}),
+    (FROM_START, {"edits": True}, {"editing_threshold": 0.0, "max_post_steps": 2}),
+    (FROM_START, {"shift": True}, {"confidence_threshold": 0.3, "block_length": 8}),
+    (FROM_PROMPT, {}, {"schedule": "bd3lm", "steps_per_block": 3}),
+    (FROM_PROMPT, {"shift": True}, {"cfg_scale": 0.5}),
+]
+APPROXIMATE: list[Way] = [
+    (FULL_ATTENTION, {"shift": shift}, {"cache": cache, "block_length": 4, **changes})
+    for cache in ("prefix", "dual")
+    for shift, changes in (
+        (False, {"steps": 6}),
+        (False, {"unmasking": "margin", "temperature": 0.5}),
+        (False, {"confidence_threshold": 0.3}),
+        (False, {"parallel_factor": 1.0}),
+        (False, {"entropy_bound": 1.5}),
+        (True, {"unmasking": "entropy", "schedule": "dream"}),
+        (True, {"confidence_threshold": 0.3}),
+    )
+]
+
+
+class RecordingDenoiser(Denoiser):
+    """Also keeps the canvases of every forward pass."""
+
+    def __init__(self, *arguments: Any, **facts: Any) -> None:
+        super().__init__(*arguments, **facts)
+        self.inputs: list[torch.Tensor] = []
+
+    def logits(self, input_ids: torch.Tensor, *arguments: Any, **named: Any) -> torch.Tensor:
+        self.inputs.append(input_ids.clone())
+        return super().logits(input_ids, *arguments, **named)
+
+
+def model(attention: AttentionPattern = FULL_ATTENTION, **facts: Any) -> RecordingDenoiser:
+    """Two layers with peaked logits, so that thresholds bite and answers depend on what was filled in before.
+
+    The mask token would be the likeliest everywhere.
+    """
+    llama = random_llama(VOCABULARY, num_key_value_heads=2)
+    with torch.no_grad():
+        llama.lm_head.weight[MASK] *= 50
+    return RecordingDenoiser(llama, mask_token_id=MASK, pad_token_id=PAD, attention=attention, **facts)
+
+
+def canvas(
+    denoiser: Denoiser, options: DecodingOptions, prompt_length: int = 7, gen_toks: int = 12, seed: int = 0
+) -> Canvas:
+    draw = random.Random(f"{prompt_length} {seed}")
+    prompt = [draw.randrange(40) for _ in range(prompt_length)]
+    where: dict[str, Any] = {"mask_token_id": MASK, "max_length": 128, "request_gen_toks": gen_toks, "seed": seed}
+    return build_canvas(prompt, options, attention=attention_in_effect(denoiser.attention, options), **where)[0]
+
+
+def neighbours(denoiser: Denoiser, options: DecodingOptions, n: int = 8) -> list[Canvas]:
+    """Canvases, longer and shorter, with more and fewer masks, one of them with slots among its text."""
+    rows = [canvas(denoiser, options, 1 + 3 * k, 1 + (5 * k) % 17, k) for k in range(n)]
+    if options.cfg_scale == 0.0 and not denoiser.shift:
+        attention = attention_in_effect(denoiser.attention, options)
+        text = [[1, 2, 3, 4, 5], [6, 7], [*range(8, 18)], [1]]
+        infill, _ = build_infill_canvas(text, options, mask_token_id=MASK, max_length=128, attention=attention, seed=5)
+        rows.append(infill)
+    return rows
