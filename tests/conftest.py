@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import signal
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ os.environ |= {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLI
 import pytest
 import torch
 import yaml
+from lm_eval import simple_evaluate
 from lm_eval.api.instance import Instance
 from lm_eval.tasks import TaskManager
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
@@ -104,6 +106,12 @@ def choice(context: str, continuation: str) -> Instance:
 def suite() -> TaskManager:
     """The package's own tasks, whose index takes a second."""
     return TaskManager(include_path=str(tasks_path()), include_defaults=False)
+
+
+def evaluate(lm: Any, tasks: Sequence[str], *folders: Path, **arguments: Any) -> dict[str, Any]:
+    """lm-eval's results of tasks in these folders, or of the package's own."""
+    manager = TaskManager(include_path=[*map(str, folders)], include_defaults=False) if folders else suite()
+    return dict(simple_evaluate(lm, tasks=[*tasks], task_manager=manager, bootstrap_iters=0, **arguments))
 
 
 @pytest.fixture

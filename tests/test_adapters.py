@@ -10,11 +10,9 @@ import torch
 from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
 
-from mdlm_lm_eval.families import load_denoiser
 from mdlm_lm_eval.options import OptionError
-from tests.logits import assert_close
+from tests.reference import GOLDEN, assert_close, load
 
-GOLDEN = Path(__file__).parent / "golden"
 MODULES = ["q_proj", "o_proj", "gate_proj", "down_proj", "lm_head"]
 INPUT_IDS = torch.arange(12).view(1, 12)
 REMOTE_NAMES = {
@@ -35,7 +33,7 @@ def logits_of(model: torch.nn.Module) -> torch.Tensor:
 @pytest.fixture
 def adapter(tmp_path: Path) -> tuple[Path, torch.Tensor]:
     """A LoRA adapter with random weights, on Llama's names, and what the model says with it."""
-    model = load_denoiser(str(GOLDEN / "llada")).model
+    model = load("llada").model
     config = LoraConfig(r=2, target_modules=MODULES, rank_pattern={"gate_proj": 3}, alpha_pattern={"gate_proj": 5})
     adapted = get_peft_model(model, config).eval()
     torch.manual_seed(0)
@@ -49,20 +47,20 @@ def adapter(tmp_path: Path) -> tuple[Path, torch.Tensor]:
 def test_native_names(adapter: tuple[Path, torch.Tensor]) -> None:
     folder, expected = adapter
     with warnings.catch_warnings(action="error", category=FutureWarning):
-        denoiser = load_denoiser(str(GOLDEN / "llada"), peft=str(folder))
+        denoiser = load("llada", peft=str(folder))
     assert_close(logits_of(denoiser.model), expected)
     assert denoiser.vocab_size == 160
 
 
 @pytest.mark.parametrize("save_embedding_layers", [False, True])
 def test_modules_trained_whole(tmp_path: Path, save_embedding_layers: bool) -> None:
-    model = load_denoiser(str(GOLDEN / "llada")).model
+    model = load("llada").model
     adapted = get_peft_model(model, LoraConfig(r=2, target_modules=["q_proj"], modules_to_save=["lm_head"])).eval()
     for name, parameter in adapted.named_parameters():
         if "modules_to_save" in name:
             torch.nn.init.normal_(parameter, std=0.3)
     adapted.save_pretrained(tmp_path, save_embedding_layers=save_embedding_layers)
-    assert_close(logits_of(load_denoiser(str(GOLDEN / "llada"), peft=str(tmp_path)).model), logits_of(adapted))
+    assert_close(logits_of(load("llada", peft=str(tmp_path)).model), logits_of(adapted))
 
 
 def test_names_of_lladas_remote_code(adapter: tuple[Path, torch.Tensor]) -> None:
@@ -77,7 +75,7 @@ def test_names_of_lladas_remote_code(adapter: tuple[Path, torch.Tensor]) -> None
     modules = {"target_modules": ["q_proj", "attn_out", "ff_proj", "ff_out"]}
     patterns = {"rank_pattern": {"ff_proj": 3}, "alpha_pattern": {"ff_proj": 5}}
     path.write_text(json.dumps(json.loads(path.read_text()) | modules | patterns))
-    denoiser = load_denoiser(str(GOLDEN / "llada"), peft=str(folder))
+    denoiser = load("llada", peft=str(folder))
     assert_close(logits_of(denoiser.model), expected)
 
 
@@ -97,8 +95,8 @@ def test_an_adapter_of_llada_moes_remote_code(tmp_path: Path, targets: list[str]
     save_file(weights, tmp_path / "merged" / "model.safetensors", {"format": "pt"})
     LoraConfig(r=2, lora_alpha=8, target_modules=targets).save_pretrained(tmp_path / "adapter")
     save_file(lora, tmp_path / "adapter" / "adapter_model.safetensors", {"format": "pt"})
-    loaded = load_denoiser(str(GOLDEN / "llada_moe"), peft=str(tmp_path / "adapter")).model
-    assert_close(logits_of(loaded), logits_of(load_denoiser(str(tmp_path / "merged")).model))
+    loaded = load("llada_moe", peft=str(tmp_path / "adapter")).model
+    assert_close(logits_of(loaded), logits_of(load(tmp_path / "merged").model))
 
 
 @pytest.mark.parametrize("name", ["layers.0", "layers.7", "missing"])
@@ -114,4 +112,4 @@ def test_an_adapter_for_another_model_is_refused(adapter: tuple[Path, torch.Tens
         weights |= {key.replace("layers.1", name): tensor for key, tensor in weights.items()}
     save_file({key: tensor.clone() for key, tensor in weights.items()}, path, {"format": "pt"})
     with pytest.raises(OptionError, match="does not fit"):
-        load_denoiser(str(GOLDEN / "llada"), peft=str(folder))
+        load("llada", peft=str(folder))

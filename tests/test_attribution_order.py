@@ -6,7 +6,6 @@ import re
 from pathlib import Path
 from typing import Any
 
-import lm_eval
 import pytest
 import scipy.stats
 from lm_eval.loggers import EvaluationTracker
@@ -15,7 +14,7 @@ from mdlm_lm_eval.analyses.__main__ import main
 from mdlm_lm_eval.analyses.order import calibration, order_by_model, order_of, read_orders
 from mdlm_lm_eval.lm import MDLM
 from mdlm_lm_eval.options import OptionError
-from tests.conftest import suite
+from tests.conftest import evaluate
 from tests.test_attribution_shots_against_masks import result_file
 
 
@@ -64,9 +63,7 @@ def test_calibration_of_known_confidences() -> None:
 def test_left_to_right_has_tau_1_and_another_order_has_not(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for unmasking in ("left_to_right", "random"):
         lm = MDLM(trace=True, unmasking=unmasking, batch_size=4)
-        result = lm_eval.simple_evaluate(
-            lm, tasks=["mdlm_reversal_as_given"], limit=4, bootstrap_iters=0, task_manager=suite()
-        )
+        result = evaluate(lm, ["mdlm_reversal_as_given"], limit=4)
         tracker = EvaluationTracker(output_path=str(tmp_path / unmasking))
         samples = result.pop("samples")
         tracker.save_results_aggregated(results=result, samples=samples)

@@ -10,16 +10,15 @@ import torch
 from peft import LoraConfig
 from safetensors.torch import load_file, save_file
 from torch import Tensor
-from torch.nn.functional import pad
 
-from mdlm_lm_eval.families import AttentionPattern, family_of, load_config, load_denoiser, load_tokenizer
+from mdlm_lm_eval.families import AttentionPattern, family_of, load_config, load_tokenizer
 from mdlm_lm_eval.lm import MDLM
 from mdlm_lm_eval.model.denoiser import Denoiser
 from mdlm_lm_eval.options import OptionError
+from tests import reference
 from tests.conftest import generation, tiny_tokenizer
-from tests.logits import assert_close
+from tests.reference import GOLDEN, assert_close, facts_of, padded, tensors_of
 
-GOLDEN = Path(__file__).parent / "golden"
 MASK = 159
 FOLDERS = {
     "llada2": "llada2",
@@ -30,12 +29,8 @@ FOLDERS = {
 }
 
 
-def golden(folder: str) -> dict[str, Tensor]:
-    return load_file(GOLDEN / folder / "golden.safetensors")
-
-
 def load(folder: str | Path, **arguments: Any) -> Denoiser:
-    return load_denoiser(str(GOLDEN / folder), dtype="float32", mask_token_id=MASK, **arguments)
+    return reference.load(folder, mask_token_id=MASK, **arguments)
 
 
 def copy_of(folder: str, path: Path, **changes: object) -> Path:
@@ -55,7 +50,7 @@ def logits(denoiser: Denoiser, ids: Tensor) -> Tensor:
 @pytest.mark.parametrize("folder", FOLDERS)
 @pytest.mark.parametrize("padding", ["none", "left", "right"])
 def test_logits_match_the_reference(folder: str, padding: str) -> None:
-    tensors, settings = golden(folder), json.loads((GOLDEN / folder / "golden.json").read_text())
+    tensors, settings = tensors_of(folder), facts_of(folder)
     ids = tensors["logits.input_ids"]  # [3, T]
     cases = [(length, [ids.shape[1]] * 3, "logits") for length in settings["logits_block_lengths"]]
     if padding != "none":
@@ -63,12 +58,8 @@ def test_logits_match_the_reference(folder: str, padding: str) -> None:
     for block_length, lengths, name in cases:
         denoiser = load(folder, block_length=block_length)
         denoiser.shift = False  # as the reference's are
-        spare = [max(lengths) - n for n in lengths]
-        widths = [(n, 0) if padding == "left" else (0, n) for n in spare]
-        rows = torch.stack([pad(row[:n], width) for row, n, width in zip(ids, lengths, widths, strict=True)])
-        real = torch.stack([pad(torch.ones(n).long(), width) for n, width in zip(lengths, widths, strict=True)])
-        positions, prompt_lengths = real.flatten().nonzero().squeeze(1), torch.zeros(3, dtype=torch.long)
-        found = denoiser.logits(rows, real, positions, prompt_lengths=prompt_lengths)
+        canvases = padded([row[:n] for row, n in zip(ids, lengths, strict=True)], padding)
+        found = denoiser.logits(*canvases, prompt_lengths=torch.zeros(3, dtype=torch.long))
         outputs = tensors[f"{name}.block{block_length}.output"]
         assert_close(found, torch.cat([row[:n] for row, n in zip(outputs, lengths, strict=True)]))
 
@@ -122,7 +113,7 @@ def test_a_saved_model_has_the_names_of_its_config(folder: str, tmp_path: Path) 
     names = load_file(tmp_path / "model.safetensors").keys()
     assert "model.layers.1.self_attn.q_proj.weight" in names
     assert not any("query_key_value" in name for name in names)
-    ids = golden(folder)["logits.input_ids"]
+    ids = tensors_of(folder)["logits.input_ids"]
     assert_close(logits(load(tmp_path), ids), logits(denoiser, ids))
     saved = load(tmp_path)
     assert family_of(saved.model.config).name == family_of(denoiser.model.config).name
@@ -178,7 +169,7 @@ def test_an_adapter_of_llada2s_remote_code(tmp_path: Path) -> None:
     adapter = tmp_path / "adapter"
     LoraConfig(r=2, lora_alpha=8, target_modules=["query_key_value", "dense"]).save_pretrained(adapter)
     save_file(lora, adapter / "adapter_model.safetensors", {"format": "pt"})
-    ids = golden("llada2")["logits.input_ids"]
+    ids = tensors_of("llada2")["logits.input_ids"]
     adapted, expected = load("llada2", peft=str(adapter)), load(merged)
     assert_close(logits(adapted, ids), logits(expected, ids))
 

@@ -3,14 +3,12 @@
 from pathlib import Path
 from typing import Any
 
-import lm_eval
 import pytest
 import torch
-from lm_eval.tasks import TaskManager
 
 from mdlm_lm_eval.lm import MDLM
 from mdlm_lm_eval.options import OptionError
-from tests.conftest import generation, tiny_model, tiny_tokenizer
+from tests.conftest import evaluate, generation, tiny_model, tiny_tokenizer
 
 DUAL: dict[str, Any] = {"cache": "dual", "block_length": 4, "device": "cpu"}
 
@@ -87,19 +85,11 @@ def test_sampled_requests_are_not_audited() -> None:
 
 
 def test_an_audited_run_says_what_its_cache_does_to_the_answers(checkpoint: Path, task_folder: Path) -> None:
-    manager = TaskManager(include_path=str(task_folder), include_defaults=False)
+    settings = {"device": "cpu", "batch_size": 2, "gen_kwargs": {"until": [], "max_gen_toks": 16}}
 
     def run(**options: Any) -> Any:
-        results = lm_eval.simple_evaluate(
-            model="mdlm",
-            model_args={"pretrained": str(checkpoint), "n_masks": 16, "block_length": 8} | options,
-            tasks=["tiny_generate"],
-            gen_kwargs={"until": [], "max_gen_toks": 16},
-            task_manager=manager,
-            device="cpu",
-            batch_size=2,
-            bootstrap_iters=0,
-        )
+        model = {"pretrained": str(checkpoint), "n_masks": 16, "block_length": 8} | options
+        results = evaluate("mdlm", ["tiny_generate"], task_folder, model_args=model, **settings)
         answers = {sample["doc_id"]: sample["resps"][0][0] for sample in results["samples"]["tiny_generate"]}
         return results["config"]["mdlm"]["tasks"]["tiny_generate"], answers
 

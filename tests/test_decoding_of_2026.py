@@ -1,49 +1,30 @@
-"""Decoding of iLLaDA and Nemotron-Labs-Diffusion: the tokens and passes of their reference code."""
+"""Decoders and samplers of 2026: the tokens and passes of their reference code."""
 
-import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from lm_eval.api.instance import Instance
-from safetensors.torch import load_file
+from safetensors.torch import save_file
 
-from mdlm_lm_eval.decoding import decode
-from mdlm_lm_eval.families import load_denoiser, load_tokenizer
+from mdlm_lm_eval.decoding import decode, decode_canvases
+from mdlm_lm_eval.decoding.canvas import build_infill_canvas
+from mdlm_lm_eval.families import load_tokenizer
 from mdlm_lm_eval.likelihood import LikelihoodRequest, score
 from mdlm_lm_eval.lm import MDLM
 from mdlm_lm_eval.model.denoiser import Denoiser
 from mdlm_lm_eval.options import DecodingOptions, LikelihoodOptions, OptionError
+from mdlm_lm_eval.resolve import resolve
 from tests.conftest import choice, generation
+from tests.reference import GOLDEN, facts_of, generated, load, named, tensors_of
 
-GOLDEN = Path(__file__).parent / "golden"
-NEMOTRON = json.loads((GOLDEN / "nemotron_labs_diffusion" / "golden.json").read_text())["generate"]
-
-
-def load(folder: str) -> Denoiser:
-    mask = {"mask_token_id": 159} if folder == "llada22" else {}
-    return load_denoiser(str(GOLDEN / folder), dtype="float32", **mask)
-
-
-def golden(folder: str, number: int) -> tuple[list[int], list[int]]:
-    """Prompt and what the reference put behind it."""
-    tensors = load_file(GOLDEN / folder / "golden.safetensors")
-    prompt = tensors[f"generate.{number}.prompt_ids"].flatten().tolist()
-    return prompt, tensors[f"generate.{number}.output"].flatten().tolist()[len(prompt) :]
+NEMOTRON = facts_of("nemotron_labs_diffusion")["generate"]
 
 
 def until_stop(tokens: list[int], stops: set[int]) -> list[int]:
     ends = [n for n, token in enumerate(tokens, start=1) if token in stops]
     return tokens[: ends[0]] if ends else tokens
-
-
-def nemotron_options(setting: dict[str, Any]) -> dict[str, Any]:
-    """Ours for a setting of the reference."""
-    names = {"block_length": "block_length", "threshold": "confidence_threshold", "causal_context": "causal_context"}
-    options = {ours: setting[name] for name, ours in names.items() if name in setting}
-    if "max_thinking_tokens" in setting:
-        options["max_thinking_tokens"] = setting["max_thinking_tokens"]
-    return options | {"mode": setting["mode"], "n_masks": setting["max_new_tokens"]}
 
 
 @pytest.mark.parametrize(
@@ -52,10 +33,12 @@ def nemotron_options(setting: dict[str, Any]) -> dict[str, Any]:
 )
 def test_nemotron_decodes_as_its_reference_does(number: int, cache: str) -> None:
     setting, denoiser = NEMOTRON[number], load("nemotron_labs_diffusion")
-    prompt, expected = golden("nemotron_labs_diffusion", number)
+    prompt, expected = generated("nemotron_labs_diffusion", number)
     stops = {setting["stop_token_id"]} if "stop_token_id" in setting else set()
     close = [setting["end_think_token_id"]] if "end_think_token_id" in setting else []
-    options = DecodingOptions(**nemotron_options(setting), cache=cache)
+    same = {name: name for name in ("block_length", "causal_context", "max_thinking_tokens", "mode")}
+    ours = named(setting, n_masks="max_new_tokens", confidence_threshold="threshold", **same)
+    options = DecodingOptions(**ours, cache=cache)
     (answer,) = decode(denoiser, [prompt], options, stop_ids=stops, end_think_ids=close)
     assert answer == until_stop(expected, stops)[: setting["max_new_tokens"]]
     if cache == "auto":
@@ -67,7 +50,7 @@ def test_nemotron_decodes_as_its_reference_does(number: int, cache: str) -> None
 
 def test_rows_of_nemotron_do_not_depend_on_their_neighbours() -> None:
     denoiser = load("nemotron_labs_diffusion")
-    prompts = [golden("nemotron_labs_diffusion", number)[0] for number in (1, 3, 5, 6, 8)]
+    prompts = [generated("nemotron_labs_diffusion", number)[0] for number in (1, 3, 5, 6, 8)]
     lengths = set()
     for more in ({}, {"confidence_threshold": 0.5}, {"mode": "ar"}, {"mode": "linear_spec"}, {"causal_context": False}):
         options = DecodingOptions(n_masks=20, block_length=None if more.get("mode") == "ar" else 8, **more)
@@ -77,25 +60,18 @@ def test_rows_of_nemotron_do_not_depend_on_their_neighbours() -> None:
     assert len(lengths) > 2
 
 
-ILLADA = json.loads((GOLDEN / "illada" / "golden.json").read_text())["generate"]
+ILLADA = facts_of("illada")["generate"]
 
 
 @pytest.mark.parametrize("number", range(len(ILLADA)))
 def test_illada_decodes_as_its_reference_does(number: int) -> None:
     """Full canvases, `var` (blocks that are appended one by one), and the boost of the end of thinking."""
     setting, denoiser = ILLADA[number], load("illada")
-    prompt, expected = golden("illada", number)
-    steps = {"steps_per_block" if setting["var"] else "steps": setting["steps"]}
-    options = DecodingOptions(
-        n_masks=setting["gen_length"],
-        block_length=setting["block_length"],
-        append_blocks=setting["var"],
-        cfg_scale=setting.get("cfg_scale", 0.0),
-        end_think_boost=setting.get("end_think_logit_boost", 0.0),
-        end_think_power=setting.get("end_think_boost_power", 1.0),
-        early_exit=False,
-        **steps,
-    )
+    prompt, expected = generated("illada", number)
+    names = {"n_masks": "gen_length", "block_length": "block_length", "append_blocks": "var", "cfg_scale": "cfg_scale"}
+    names |= {"end_think_boost": "end_think_logit_boost", "end_think_power": "end_think_boost_power"}
+    names["steps_per_block" if setting["var"] else "steps"] = "steps"
+    options = DecodingOptions(**named(setting, **names), early_exit=False)
     stops = {*setting.get("stop_token_ids", ()), 2} if setting["var"] else set()
     close = setting.get("end_think_token_ids", [])
     (answer,) = decode(denoiser, [prompt], options, stop_ids=stops, end_think_ids=close)
@@ -110,7 +86,7 @@ def test_illada_decodes_as_its_reference_does(number: int) -> None:
 
 def test_options_of_2026_reach_decoding_through_the_command_line() -> None:
     """A published setting of iLLaDA: prompt and end of thinking are words of its tokenizer."""
-    prompt, expected = golden("illada", 14)
+    prompt, expected = generated("illada", 14)
     setting = {"block_length": 8, "steps_per_block": 8, "append_blocks": "true", "end_think": "w58 w84"}
     setting |= {"end_think_boost": "100", "n_masks": 32}
     lm = MDLM(str(GOLDEN / "illada"), dtype="float32", device="cpu", batch_size=2, add_bos_token=False, **setting)
@@ -159,23 +135,17 @@ def test_what_a_model_cannot_do_is_refused(folder: str, options: dict[str, Any],
         decode(load(folder), [[7, 8, 9]], DecodingOptions(n_masks=8, **options))
 
 
-LLADA22 = json.loads((GOLDEN / "llada22" / "golden.json").read_text())["generate"]
+LLADA22 = facts_of("llada22")["generate"]
 
 
 @pytest.mark.parametrize("number", range(len(LLADA22)))
 def test_llada22_inserts_and_deletes_as_an_independent_decoder(number: int) -> None:
-    setting, denoiser = LLADA22[number], load("llada22")
-    prompt = load_file(GOLDEN / "llada22" / "golden.safetensors")[f"generate.{number}.prompt_ids"].flatten().tolist()
-    expected = load_file(GOLDEN / "llada22" / "golden.safetensors")[f"generate.{number}.output"].flatten().tolist()
-    options = DecodingOptions(
-        n_masks=setting["gen_length"],
-        block_length=setting["block_length"],
-        steps_per_block=setting["steps_per_block"],
-        confidence_threshold=setting["threshold"],
-        editing_threshold=setting["editing_threshold"],
-        max_post_steps=setting["max_post_steps"],
-        max_steps_per_block=setting.get("max_steps_per_block", 1000),
-    )
+    setting, denoiser = LLADA22[number], load("llada22", mask_token_id=159)
+    prompt, _ = generated("llada22", number)
+    expected = tensors_of("llada22")[f"generate.{number}.output"].flatten().tolist()  # without its prompt
+    same = ("block_length", "steps_per_block", "editing_threshold", "max_post_steps", "max_steps_per_block")
+    names = {"n_masks": "gen_length", "confidence_threshold": "threshold", **{name: name for name in same}}
+    options = DecodingOptions(**{"max_steps_per_block": 1000} | named(setting, **names))
     stops = {setting.get("stop_token_id", 158)}
     (answer,) = decode(denoiser, [prompt], options, stop_ids=stops)
     assert answer == until_stop(expected, stops)
@@ -183,3 +153,111 @@ def test_llada22_inserts_and_deletes_as_an_independent_decoder(number: int) -> N
         others = [prompt[:3], prompt + prompt[:6]]
         together = decode(denoiser, [prompt, *others], options, stop_ids=stops)
         assert together == [answer, *(decode(denoiser, [one], options, stop_ids=stops)[0] for one in others)]
+
+
+SETTINGS = facts_of("remasking")["generate"]
+TENSORS = tensors_of("remasking")
+
+
+def tiny_llada() -> Denoiser:
+    return load("fast_dllm_llada", mask_token_id=159)
+
+
+def ours(setting: dict[str, Any]) -> DecodingOptions:
+    """Our options for a setting of the reference."""
+    options: dict[str, Any] = {"n_masks": setting["gen_length"], "block_length": setting["block_length"]}
+    sampler = setting["sampler"]
+    if sampler == "pc":
+        options |= {"unmasking": "position_calibrated", "position_decay": setting["lambd"]}
+        options |= {"calibration_cap": setting["alpha"], "steps": setting["steps"]}
+        options["cfg_scale"] = setting.get("cfg_scale", 0.0)
+    if sampler == "remdm":
+        options |= {"remasking": "remdm", "remask_tokens": setting["remdm_number"]}
+    if sampler == "rcr":
+        rules = {"low_confidence": "confidence", "topk_margin": "margin", "entropy": "entropy"}
+        options |= {
+            "remasking": "rcr",
+            "unmasking": rules[setting["conf_alg"]],
+            "schedule": f"maskgit_{setting['mode']}",
+        }
+        options["steps_per_block"] = setting["steps"] // (setting["gen_length"] // setting["block_length"])
+    if sampler == "wino":
+        options |= {"remasking": "wino", "confidence_threshold": setting["threshold"]}
+        options["remask_threshold"] = setting["threshold_back"]
+    if sampler == "klass":
+        options |= {"confidence_threshold": setting["conf_threshold"], "kl_threshold": setting["kl_threshold"]}
+        options |= {"kl_history": setting["kl_history_length"], "steps": setting["steps"]}
+        options["unmask_strategy"] = setting.get("unmask_strategy", "all")
+    return DecodingOptions(**options, early_exit=False)
+
+
+@pytest.mark.parametrize("number", range(len(SETTINGS)))
+def test_a_sampler_does_as_its_reference(number: int) -> None:
+    setting, denoiser = SETTINGS[number], tiny_llada()
+    prompt, expected = generated("remasking", number)
+    stops = {setting["stop_token_id"]} if "stop_token_id" in setting else set()
+    how: dict[str, Any] = {"stop_ids": stops, "token_frequencies": TENSORS["pc.background"]}
+    (answer,) = decode(denoiser, [prompt], ours(setting), **how)
+    assert answer == expected[: len(answer)]
+    assert len(answer) == setting["gen_length"] or answer[-1] in stops
+    assert denoiser.forward_passes == setting["forward_passes"]
+    # What is returned may still be taken back when it is filled: early exit gives the same.
+    exits = replace(ours(setting), early_exit=True)
+    assert decode(denoiser, [prompt], exits, max_gen_toks=5, **how) == [answer[:5]]
+    others = [prompt[:4], prompt + prompt[:3]]
+    together = decode(denoiser, [prompt, *others], ours(setting), **how)
+    assert together == [decode(denoiser, [one], ours(setting), **how)[0] for one in [prompt, *others]]
+
+
+def test_frequencies_come_from_a_file(tmp_path: Path) -> None:
+    (prompt, expected), path = generated("remasking", 22), str(tmp_path / "background.safetensors")
+    save_file({"frequencies": TENSORS["pc.background"]}, path)
+    settings = {"n_masks": 32, "unmasking": "position_calibrated"}
+    (answer,) = decode(tiny_llada(), [prompt], DecodingOptions(**settings, token_frequencies=path))
+    assert answer == expected
+    with pytest.raises(OptionError, match="needs token_frequencies"):
+        decode(tiny_llada(), [prompt], DecodingOptions(**settings))
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"remasking": "wino"}, "needs confidence_threshold"),
+        ({"remasking": "rcr", "confidence_threshold": 0.9}, "does not work with a parallel rule"),
+        ({"remasking": "remdm", "steps": 4}, "steps must be auto"),
+        (
+            {"remasking": "rcr", "cache": "dual", "block_length": 4},
+            "does not work with block-causal attention or cache",
+        ),
+        ({"kl_threshold": 0.1}, "needs confidence_threshold"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(options: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(OptionError, match=sentence):
+        decode(tiny_llada(), [[1, 2, 3]], DecodingOptions(n_masks=8, **options))
+
+
+def test_remasking_is_also_what_llada_calls_the_unmasking_rule() -> None:
+    assert resolve({"remasking": "random"}).decoding.unmasking == "random"
+    assert resolve({"remasking": "rcr"}).decoding.remasking == "rcr"
+
+
+INFILLING = facts_of("infilling")
+INFILLED = tensors_of("infilling")
+
+
+@pytest.mark.parametrize("number", range(len(INFILLING["infill"])))
+def test_dreamon_fills_a_slot_as_its_reference(number: int) -> None:
+    """BOS, prefix, masks, suffix, EOS, and padding that is attended to. Its token for more masks is banned there."""
+    setting, names = INFILLING["infill"][number], ("prefix", "suffix", "canvas", "middle")
+    prefix, suffix, expected, middle = (INFILLED[f"infill.{number}.{name}"].tolist() for name in names)
+    denoiser, eos = load("dream"), INFILLING["eos_token_id"]
+    ending = [*suffix, eos, *[eos] * setting["padding"]]
+    segments = [[INFILLING["bos_token_id"], *prefix], *[[] for _ in middle[1:]], ending]
+    options = DecodingOptions(unmasking=setting["alg"], early_exit=False)
+    where: dict[str, Any] = {"mask_token_id": denoiser.mask_token_id, "max_length": denoiser.max_length}
+    canvas, _ = build_infill_canvas(segments, options, **where)
+    assert list(canvas.token_ids) == expected
+    (completion,) = decode_canvases(denoiser, [canvas], options, eos_ids=set(), end_of_turn_ids=set())
+    assert completion.token_ids == middle
+    assert denoiser.forward_passes == setting["forward_passes"]

@@ -19,7 +19,8 @@ from transformers import (
 
 from mdlm_lm_eval.model.attention import AttentionPattern
 from mdlm_lm_eval.model.denoiser import Denoiser
-from tests.logits import assert_close
+from tests import reference
+from tests.reference import assert_close
 
 MASK, PAD, VOCABULARY = 49, 48, 50
 SIZES = {
@@ -67,12 +68,7 @@ def row(length: int) -> list[int]:
 
 def padded(side: str) -> tuple[Tensor, Tensor, Tensor]:
     """Rows of 9 and 5 tokens as ids and attention mask, [2, 9] each, and the flat positions of their masks [4]."""
-    rows = []
-    for length in (9, 5):
-        ids, ones, padding = row(length), [1] * length, [0] * (9 - length)
-        pads = [PAD] * (9 - length)
-        rows.append((pads + ids, padding + ones) if side == "left" else (ids + pads, ones + padding))
-    input_ids, attention_mask = (torch.tensor(values) for values in zip(*rows, strict=True))
+    input_ids, attention_mask, _ = reference.padded([torch.tensor(row(length)) for length in (9, 5)], side)
     return input_ids, attention_mask, (input_ids == MASK).flatten().nonzero().squeeze(1)
 
 

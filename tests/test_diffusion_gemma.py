@@ -3,11 +3,9 @@
 from pathlib import Path
 from typing import Any
 
-import lm_eval
 import pytest
 import torch
 from lm_eval.api.instance import Instance
-from lm_eval.tasks import TaskManager
 from transformers import (
     DiffusionGemmaConfig,
     DiffusionGemmaForBlockDiffusion,
@@ -19,7 +17,7 @@ from mdlm_lm_eval import tasks_path
 from mdlm_lm_eval.families import family_of, load_denoiser
 from mdlm_lm_eval.lm import MDLM
 from mdlm_lm_eval.options import DecodingOptions, OptionError
-from tests.conftest import choice, tiny_tokenizer
+from tests.conftest import choice, evaluate, tiny_tokenizer
 
 SHAPE = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 1, "num_key_value_heads": 1, "head_dim": 16}
 STEPS = 4
@@ -147,14 +145,10 @@ def test_slots_are_read_off_the_canvas_that_begins_with_them(lm: MDLM) -> None:
 
 
 def test_tasks_with_slots_and_choices_run_on_it(gemma: str, task_folder: Path) -> None:
-    manager = TaskManager(
-        include_path=[str(task_folder), *(str(tasks_path() / name) for name in ("slot", "locality"))],
-        include_defaults=False,
-    )
+    folders = [task_folder, *(tasks_path() / name for name in ("slot", "locality"))]
     lm = MDLM(gemma, device="cpu", noise_num=2, n_masks=6)
     tasks = ["tiny_choice", "mdlm_animal_largest_slot", "mdlm_animal_largest_left_pos0"]
-    results = lm_eval.simple_evaluate(lm, tasks=tasks, task_manager=manager, limit=1, bootstrap_iters=0)
-    assert results is not None
+    results = evaluate(lm, tasks, *folders, limit=1)
     facts = results["config"]["mdlm"]["tasks"]
     assert facts["tiny_choice"]["masks"] == [6, 6]  # the whole canvas
     assert all(facts[name]["masks"] == [7, 7] for name in tasks[1:])  # the slot, and noise behind the text

@@ -1,6 +1,7 @@
-"""Configs, weights and tokenizers of published checkpoints, and what is refused."""
+"""Published checkpoints: configs, weights, tokenizers, what is refused, and what families and docs say of themselves."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,8 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, PretrainedConfig
 
 from mdlm_lm_eval.families import (
+    Family,
+    all_families,
     attention_of,
     check_options,
     end_of_turn_ids,
@@ -21,13 +24,12 @@ from mdlm_lm_eval.families import (
     load_config,
     load_denoiser,
     load_tokenizer,
+    register_family,
     resolve_mask_token_id,
 )
 from mdlm_lm_eval.options import DecodingOptions, OptionError
 from tests.conftest import tiny_tokenizer
-from tests.logits import assert_close
-
-GOLDEN = Path(__file__).parent / "golden"
+from tests.reference import GOLDEN, assert_close, load, tensors_of
 
 
 @pytest.fixture
@@ -43,9 +45,8 @@ def edit_config(folder: Path, **changes: object) -> None:
 
 
 def logits_of(folder: Path) -> torch.Tensor:
-    input_ids = load_file(GOLDEN / "llada" / "golden.safetensors")["logits.input_ids"]
     with torch.no_grad():
-        return load_denoiser(str(folder), dtype="float32").model(input_ids).logits
+        return load(folder).model(tensors_of("llada")["logits.input_ids"]).logits
 
 
 @pytest.mark.parametrize(
@@ -137,10 +138,10 @@ def test_a_missing_expert_is_refused(family: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("family", ["llada_moe", "llada2"])
 def test_experts_run_in_one_kernel_and_give_the_same_logits(family: str) -> None:
-    ids = load_file(GOLDEN / family / "golden.safetensors")["logits.input_ids"]
+    ids = tensors_of(family)["logits.input_ids"]
 
     def logits(**arguments: Any) -> torch.Tensor:
-        denoiser = load_denoiser(str(GOLDEN / family), dtype="float32", mask_token_id=159, **arguments)
+        denoiser = load(family, mask_token_id=159, **arguments)
         implementation = denoiser.model.get_experts_implementation()[""]
         assert implementation == arguments["experts_implementation"] if arguments else implementation != "eager"
         return denoiser.logits(ids, None, torch.arange(ids.numel()))
@@ -239,3 +240,38 @@ def test_a_digest_changes_with_the_weights(llada: Path) -> None:
     save_file(weights, llada / "model.safetensors", {"format": "pt"})
     assert None is not before != files_digest(str(llada))
     assert files_digest("some/hub-id") is None
+
+
+DOC = (Path(__file__).parents[1] / "docs" / "models.md").read_text(encoding="utf-8")
+ROWS = {
+    name: cells
+    for line in re.findall(r"^\| `.*", DOC, re.MULTILINE)
+    for cells in [[cell.strip() for cell in line.strip("|").split("|")]]
+    for name in re.findall(r"`([^`]+)`", cells[0])
+}
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_what_a_family_does_not_support_stands_in_its_row(name: str) -> None:
+    family = all_families()[name]
+    no_likelihood, no_cache = (
+        family.supports is not None and option not in family.supports for option in ("likelihood", "cache")
+    )
+    likelihood, cache = ROWS[name][4], ROWS[name][5]
+    assert no_likelihood == (likelihood == "no")
+    assert no_cache == (cache in ("no", "built in") or family.generate is not None)
+
+
+@pytest.mark.parametrize("name", ["acme", "sdar"])
+def test_a_model_type_belongs_to_one_family(name: str) -> None:
+    with pytest.raises(ValueError, match="belongs to the family sdar"):
+        register_family(Family(name=name, model_types=("sdar",)))
+
+
+def test_only_what_a_family_says_that_it_supports_works_with_it() -> None:
+    family = Family(name="acme", supports=frozenset({"steps"}), instead="use steps alone")
+    family.refuse("steps", 4)
+    for option in ("likelihood", "an_option_of_next_year"):
+        with pytest.raises(OptionError, match=f"{option}=1 does not work with the family acme: use steps alone"):
+            family.refuse(option, 1)
+    Family(name="all").refuse("an_option_of_next_year", 1)

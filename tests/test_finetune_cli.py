@@ -1,6 +1,11 @@
-"""The command: killed and resumed, and two processes."""
+"""The command: what users mistype ends in one sentence; killed and resumed; two processes."""
 
 import json
+import os
+import re
+import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 from random import Random
@@ -9,6 +14,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from mdlm_finetune.__main__ import main
 from tests.commands import run, start
 
 SMALL = ["per_device_train_batch_size=2", "max_train_samples=64", "max_length=200", "lora_r=4", "evaluation_limit=0"]
@@ -72,3 +78,82 @@ def test_two_processes_have_the_losses_of_one(tmp_path: Path, checkpoint: Path, 
         one, two = ([entry[name] for entry in logs[n] if name in entry] for n in (1, 2))
         assert len(set(one)) == 6
         assert one == pytest.approx(two, rel=1e-3), name
+
+
+# Each ends before anything is trained or left behind
+
+
+@pytest.fixture
+def here(tmp_path: Path, checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with data and a model, in which the command runs."""
+    (tmp_path / "data.jsonl").write_text('{"prompt": "one", "response": "two"}\n' * 8)
+    (tmp_path / "columns.jsonl").write_text('{"text": "a"}\n')
+    (tmp_path / "user_only.jsonl").write_text('{"messages": [{"role": "user", "content": "q"}]}\n')
+    (tmp_path / "wrong.yaml").write_text("output_dir: out/a\nbetta: 1\n")
+    (tmp_path / "model").symlink_to(checkpoint)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def words(*given: str) -> list[str]:
+    """A run of a tiny model, with `given` on top."""
+    run = ["--model_name_or_path=model", "--output_dir=out/a", "--max_length=200", "--max_steps=1", "--lora_r=4"]
+    return ["--config=built-in-ce-tv", *run, "--evaluation_limit=0", "--train_file=data.jsonl", *given]
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ("--betta=1", "unknown key betta=1; did you mean beta"),
+        ("--betta 1", "unknown key betta=1; did you mean beta"),
+        ("--config=wrong.yaml", "unknown key betta=1; did you mean beta"),
+        ("--objective=sft", "unknown key beta=1"),
+        ("--objective=dpo", "objective=dpo does not exist; the objectives are mask_agnostic, sft"),
+        ("--config=built-in-cetv", "config=built-in-cetv: must be a file or one of built-in-ce"),
+        ("--max_length=5000", "max_length=5000 is above the model's context of 256"),
+        ("--max_steps=1.5", "argument --max_steps/--max-steps: invalid int value: '1.5'"),
+        ("--dtype=int8", "argument --dtype: invalid choice: 'int8'"),
+        ("--divergence=js", "argument --divergence: invalid choice: 'js'"),
+        ("--alpha=0", r"alpha=0\.0 must be above 0"),
+        ("--beta=-1", r"beta=-1\.0 must be 0 or above"),
+        ("--p_low=0.9", r"p_low=0\.9, p_high=0\.8: must be 0 < p_low <= p_high <= 1"),
+        ("--masks_end=0", "masks_start=1, masks_end=0: must be 1 <= start <= end"),
+        ("--curriculum_passes=-1", "curriculum_passes=-1 must be 0 or above"),
+        ("--dataset_name=number_questions", "give either train_file or dataset_name"),
+        ("--resume --overwrite", "--resume, --overwrite and --evaluate exclude one another"),
+        ("--push_to_hub", "push_to_hub is not allowed; upload the adapter and its card with `hf upload"),
+        ("--hub_token=hf_x", "hub_token is not allowed; set the environment variable HF_TOKEN"),
+        ("--label_smoothing_factor=0.1", "label_smoothing_factor is not allowed; the objective has its own loss"),
+        ("--train_file=columns.jsonl", "the data has the columns text; allowed are messages; prompt, response"),
+        ("--train_file=user_only.jsonl", "holds no example to train on; rows skipped: 1 without an answer"),
+    ],
+)
+def test_is_refused(
+    given: str, message: str, here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["mdlm-finetune", *words(*given.split())])
+    with pytest.raises(SystemExit) as stop:
+        main()
+    assert stop.value.code == 2
+    assert re.search(f"mdlm-finetune: .*{message}", capsys.readouterr().err)
+    assert not [path for path in here.glob("out/**/*") if path.suffix != ".lock"]
+
+
+def test_ctrl_c_while_training(here: Path) -> None:
+    process = start("mdlm_finetune", *words("--max_steps=100000", "--save_steps=1"), log=here / "log")
+    while not (here / "out" / "a.checkpoints" / "checkpoint-1").exists():
+        assert process.is_alive()
+        time.sleep(0.01)
+    os.kill(process.pid or 0, signal.SIGINT)
+    process.join()
+    assert process.exitcode == 130
+    assert "mdlm-finetune: stopped; --resume continues" in (here / "log.err").read_text()
+
+
+def test_help_loads_nothing_slow() -> None:
+    script = (
+        "import json, sys, mdlm_finetune.__main__ as m; m.main(); print(json.dumps([*sys.modules]), file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", script, "--help"], capture_output=True, text=True, check=True)
+    assert not {"torch", "transformers", "numpy", "peft", "datasets"} & set(json.loads(done.stderr))
+    assert "--lora_target_modules" in done.stdout

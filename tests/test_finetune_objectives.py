@@ -1,10 +1,12 @@
-"""Objectives: LLaDA's plain one, and how another is added."""
+"""Objectives: the views that the mask-agnostic loss compares, its formulas, and LLaDA's plain one."""
 
+import math
 from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 from torch.nn import functional as F
 
 from mdlm_finetune import Collator, Example, mask_agnostic_loss
@@ -14,6 +16,152 @@ from mdlm_finetune.trainer import predictions
 from mdlm_lm_eval.model.attention import AttentionPattern
 from mdlm_lm_eval.model.denoiser import Denoiser
 from tests.conftest import tiny_model
+
+
+def collator(seed: int = 0, **options: Any) -> Collator:
+    return Collator(MaskAgnostic(**options), mask_token_id=2, eos_token_id=1, max_length=40, seed=seed)
+
+
+VIEWS = collator(masks_end=30, curriculum_passes=100)
+PAIRS = [Example(id, list(range(10, 15 + id)), list(range(50, 53 + 2 * id))) for id in range(4)]
+
+
+def test_views_differ_only_in_their_tails() -> None:
+    views = VIEWS(PAIRS, 100)
+    one, two = views.input_ids.chunk(2)
+    for row, example in enumerate(PAIRS):
+        n_text = len(example.prompt_ids) + len(example.answer_ids)
+        assert one[row, :n_text].tolist() == two[row, :n_text].tolist()
+        assert one[row, : len(example.prompt_ids)].tolist() == example.prompt_ids
+        counts = [int((view[row, n_text:] == 2).sum()) for view in (one, two)]
+        assert counts[0] != counts[1]
+        attended = views.attention_mask[[row, row + 4]].sum(1)
+        assert attended.tolist() == [n_text + max(counts)] * 2
+    assert views.prompt_lengths.tolist() == [len(example.prompt_ids) for example in PAIRS] * 2
+
+
+def test_targets_are_the_tokens_under_the_masks() -> None:
+    views = VIEWS(PAIRS, 100)
+    assert bool((views.input_ids.flatten()[views.positions] == 2).all())
+    first, second = views.positions.chunk(2)
+    assert torch.equal(first + views.input_ids.chunk(2)[0].numel(), second)
+    assert views.example.tolist() == (first // views.input_ids.shape[1]).tolist()
+    for target, owner in zip(views.targets.tolist(), views.example.tolist(), strict=True):
+        assert target in PAIRS[owner].answer_ids
+
+
+def test_at_least_one_answer_token_is_masked() -> None:
+    assert collator(p_low=1e-6, p_high=1e-6)(PAIRS, 0).example.bincount().tolist() == [1, 1, 1, 1]
+
+
+def test_the_prompt_can_be_masked_instead() -> None:
+    for part, tokens in (("prompt", set(range(10, 20))), ("both", {*range(10, 20), *range(50, 60)})):
+        views = collator(masked_part=part, p_low=0.9, p_high=0.9)(PAIRS, 0)
+        assert set(views.targets.tolist()) <= tokens
+        assert any(target < 20 for target in views.targets.tolist())
+        assert bool((views.input_ids.flatten()[views.positions] == 2).all())
+
+
+def test_an_example_is_noised_alike_in_any_batch() -> None:
+    whole, alone = VIEWS(PAIRS, 7), VIEWS(PAIRS[2:3], 7)
+    n = int(alone.attention_mask[0].sum())
+    assert whole.input_ids[2, :n].tolist() == alone.input_ids[0].tolist()
+    assert whole.input_ids[6, :n].tolist() == alone.input_ids[1].tolist()
+    assert not torch.equal(VIEWS(PAIRS, 8).mask_ratio, whole.mask_ratio)
+    assert not torch.equal(collator(seed=1)(PAIRS, 7).mask_ratio, whole.mask_ratio)
+
+
+def test_numbers_of_masks_are_drawn_from_0_to_the_curriculums_maximum() -> None:
+    growing = MaskAgnostic(masks_end=30, curriculum_passes=100)
+    assert [growing.max_masks(n) for n in (0, 50, 100, 1000)] == [1, 15, 30, 30]
+    (example,) = PAIRS[:1]
+    n_text = len(example.prompt_ids) + len(example.answer_ids)
+    small = collator(masks_end=3, curriculum_passes=0)
+    drawn = {int((row[n_text:] == 2).sum()) for n in range(40) for row in small([example], n).input_ids}
+    assert drawn == {0, 1, 2, 3}
+
+
+def test_bad_settings_are_refused() -> None:
+    with pytest.raises(ValueError, match="divergence=js must be one of tv, kl, none"):
+        MaskAgnostic(divergence="js")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="example 5: no answer to mask"):
+        VIEWS([Example(5, [3], [])], 0)
+
+
+# The loss, by finite differences, and at its limits
+
+OWNER = torch.tensor([0, 0, 0, 1, 2, 2])
+RATIO = torch.tensor([0.3, 0.8, 0.5], dtype=torch.float64)
+
+
+def random_views() -> tuple[Tensor, Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(3)
+    logits = torch.randn(2, 6, 7, generator=generator, dtype=torch.float64)
+    return logits[0], logits[1], torch.randint(7, (6,), generator=generator)
+
+
+def transcribed(logits_1: Tensor, logits_2: Tensor, targets: Tensor) -> tuple[float, float]:
+    """L_CE and L_TV by the paper's sums, in Python floats."""
+
+    def softmax(row: list[float]) -> list[float]:
+        weights = [math.exp(x) for x in row]
+        return [w / sum(weights) for w in weights]
+
+    ce = tv = 0.0
+    for b, p in enumerate(RATIO.tolist()):
+        positions = [j for j, owner in enumerate(OWNER.tolist()) if owner == b]
+        views = [[softmax(logits[j].tolist()) for j in positions] for logits in (logits_1, logits_2)]
+        n_m = len(positions)
+        ce += sum(-math.log(view[k][int(targets[j])]) for view in views for k, j in enumerate(positions)) / (
+            2 * p * n_m
+        )
+        tv += p / n_m * sum(abs(x - y) for one, two in zip(*views, strict=True) for x, y in zip(one, two, strict=True))
+    return ce / len(RATIO), tv / len(RATIO)
+
+
+def test_terms_are_the_papers_formulas() -> None:
+    one, two, targets = random_views()
+    loss = mask_agnostic_loss(one, two, targets, OWNER, RATIO, alpha=0.1, beta=10.0)
+    ce, tv = transcribed(one, two, targets)
+    assert loss.cross_entropy.item() == pytest.approx(ce, rel=1e-12)
+    assert loss.consistency.item() == pytest.approx(tv, rel=1e-12)
+    assert loss.total.item() == pytest.approx(0.1 * ce + 10.0 * tv, rel=1e-12)
+
+
+@pytest.mark.parametrize("divergence", ["tv", "kl"])
+@pytest.mark.parametrize("weighting", ["1/p", "none"])
+def test_gradient_by_finite_differences(divergence: str, weighting: str) -> None:
+    one, two, targets = random_views()
+
+    def total(a: Tensor, b: Tensor) -> Tensor:
+        switches = {"divergence": divergence, "weighting": weighting}
+        return mask_agnostic_loss(a, b, targets, OWNER, RATIO, alpha=0.4, beta=2.0, **switches).total  # type: ignore[arg-type]
+
+    assert torch.autograd.gradcheck(total, (one.requires_grad_(), two.requires_grad_()))
+
+
+@pytest.mark.parametrize("divergence", ["tv", "kl"])
+def test_identical_views_are_consistent_and_views_may_be_swapped(divergence: str) -> None:
+    one, two, targets = random_views()
+    how = {"alpha": 0.1, "beta": 1.0, "divergence": divergence}
+    same, there, back = (
+        mask_agnostic_loss(*views, targets, OWNER, RATIO, **how)  # type: ignore[arg-type]
+        for views in ((one, one), (one, two), (two, one))
+    )
+    assert (same.consistency.item(), same.total.item()) == (0.0, pytest.approx(0.1 * same.cross_entropy.item()))
+    assert there.total.item() == pytest.approx(back.total.item(), rel=1e-14)
+
+
+def test_weighting_none_takes_p_out() -> None:
+    one, two, targets = random_views()
+    plain = mask_agnostic_loss(one, two, targets, OWNER, RATIO, alpha=0.1, beta=1.0, weighting="none")
+    at_one = mask_agnostic_loss(one, two, targets, OWNER, torch.ones(3).double(), alpha=0.1, beta=1.0)
+    assert plain.total.item() == pytest.approx(at_one.total.item(), rel=1e-14)
+    with pytest.raises(ValueError, match="no masked answer token"):
+        mask_agnostic_loss(one, two, targets, OWNER, torch.ones(4), alpha=0.1, beta=1.0)
+
+
+# SFT, and objectives on models
 
 EXAMPLES = [Example(id, [10 + id, 20, 30], [40 + id, *range(50, 80)]) for id in range(8)]
 COLLATOR = Collator(Sft(), mask_token_id=2, eos_token_id=1, max_length=60)

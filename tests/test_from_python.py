@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from mdlm_lm_eval import DecodingOptions, decode, load_denoiser, load_tokenizer
-from mdlm_lm_eval.decoding import decode_canvases, generate
-from mdlm_lm_eval.decoding.canvas import build_canvas
+from mdlm_lm_eval.decoding import generate
 from mdlm_lm_eval.sweep.__main__ import main as sweep
 
 README = Path(__file__).parent.parent / "README.md"
@@ -63,12 +62,3 @@ def test_suppress_eos_leaves_ends_of_turn_possible_as_in_lm_eval(
     ((first, *_),) = decode(denoiser, [tokenizer.encode("red is")], options, stop_ids=[tokenizer.eos_token_id])
     monkeypatch.setattr(generate, "end_of_turn_ids", lambda _: frozenset({first}))
     assert decode(denoiser, ["red is"], options, tokenizer=tokenizer) == [""]
-
-
-def test_every_step_is_told(checkpoint: Path) -> None:
-    steps: list[int] = []
-    denoiser = load_denoiser(str(checkpoint))
-    options = DecodingOptions(n_masks=6, steps=3, early_exit=False)
-    canvases = [build_canvas([5, 6], options, mask_token_id=2, max_length=64)[0]] * 2
-    decode_canvases(denoiser, canvases, options, advance=steps.append)
-    assert steps == [2, 2, 2]

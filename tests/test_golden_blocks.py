@@ -1,87 +1,66 @@
 """The block-diffusion families' reference samplers, token for token and pass for pass (float32, temperature 0)."""
 
-import json
-from pathlib import Path
 from typing import Any
 
 import pytest
-from safetensors.torch import load_file
 from torch import Tensor
 
 from mdlm_lm_eval.decoding import decode, decode_canvases
 from mdlm_lm_eval.decoding.canvas import attention_in_effect, build_canvas
 from mdlm_lm_eval.decoding.schedules import unmask_counts
-from mdlm_lm_eval.families import load_denoiser
 from mdlm_lm_eval.model.denoiser import Denoiser
 from mdlm_lm_eval.options import DecodingOptions
+from tests.reference import facts_of, load, named, tensors_of
 
-GOLDEN = Path(__file__).parent / "golden"
 EOS = 158
+NAMES = {"n_masks": "gen_length", "block_length": "block_length", "steps_per_block": "steps"}
 Setting = dict[str, Any]
 
 
+def reached(options: dict[str, Any]) -> DecodingOptions:
+    """Thresholds above 1 are never reached."""
+    thresholds = {name: None for name, value in options.items() if name.endswith("threshold") and (value or 0) > 1}
+    return DecodingOptions(**{"early_exit": False} | options | thresholds)
+
+
 def llada2(setting: Setting) -> tuple[DecodingOptions, list[int]]:
-    """`generate` of LLaDA2.0. Thresholds above 1 are never reached."""
-    threshold, least = setting["threshold"], setting.get("minimal_topk", 1)
-    return DecodingOptions(
-        n_masks=setting["gen_length"],
-        block_length=setting["block_length"],
-        steps_per_block=setting["steps"] if least == 1 else min(setting["steps"], setting["gen_length"] // least),
-        schedule="llada2",
-        confidence_threshold=threshold if threshold <= 1 else None,
-        early_exit=setting.get("eos_early_stop", False),
-    ), [EOS]
+    """`generate` of LLaDA2.0."""
+    options = named(setting, **NAMES, early_exit="eos_early_stop", confidence_threshold="threshold")
+    if (least := setting.get("minimal_topk", 1)) > 1:
+        options["steps_per_block"] = min(setting["steps"], setting["gen_length"] // least)
+    return reached(options | {"schedule": "llada2"}), [EOS]
 
 
 def llada21(setting: Setting) -> tuple[DecodingOptions, list[int]]:
     """`generate` of LLaDA2.1, which goes on behind an EOS unless it is told to stop."""
-    block_length, editing = setting["block_length"], setting["editing_threshold"]
-    return DecodingOptions(
-        n_masks=setting["gen_length"],
-        block_length=block_length,
-        steps_per_block=-(-block_length // setting.get("num_to_transfer", 1)),
-        confidence_threshold=setting["threshold"],
-        editing_threshold=editing if editing <= 1 else None,
-        max_post_steps=setting.get("max_post_steps"),
-        early_exit=setting.get("eos_early_stop", False),
-    ), [EOS] if setting.get("eos_early_stop") else []
+    names = {"editing_threshold": "editing_threshold", "max_post_steps": "max_post_steps"}
+    options = named(setting, **NAMES, **names, early_exit="eos_early_stop", confidence_threshold="threshold")
+    options["steps_per_block"] = -(-setting["block_length"] // setting.get("num_to_transfer", 1))
+    return reached(options), [EOS] if setting.get("eos_early_stop") else []
 
 
 def sdar(setting: Setting) -> tuple[DecodingOptions, list[int]]:
     """`generate.py` and the evaluation's sampler; the former's own takes confidences after top_k=1: all are 1."""
-    return DecodingOptions(
-        n_masks=setting["gen_length"],
-        block_length=setting["block_length"],
-        steps_per_block=setting["denoising_steps"],
-        unmasking="left_to_right" if setting["remasking_strategy"] == "sequential" else "confidence",
-        confidence_threshold=setting.get("confidence_threshold"),
-        top_k=1 if "its own sampler" in setting["code"] else None,
-        early_exit=False,
-    ), [EOS] if setting.get("stop") else []
+    names = {"steps_per_block": "denoising_steps", "confidence_threshold": "confidence_threshold"}
+    options = named(setting, **NAMES | names) | {"top_k": 1 if "its own sampler" in setting["code"] else None}
+    options["unmasking"] = "left_to_right" if setting["remasking_strategy"] == "sequential" else "confidence"
+    return reached(options), [EOS] if setting.get("stop") else []
 
 
 def a2d_bd3lm(setting: Setting) -> tuple[DecodingOptions, list[int]]:
     """`BD3LMSampler`."""
-    n_masks, length = setting["max_new_tokens"], setting["block_size"]
-    steps = setting.get("steps_per_block") or -(-setting["steps"] // -(-n_masks // length))
-    return DecodingOptions(
-        n_masks=n_masks,
-        block_length=length,
-        steps_per_block=steps,
-        schedule="bd3lm",
-        cfg_scale=setting.get("cfg_scale", 0.0),
-    ), [EOS]
+    options = named(setting, n_masks="max_new_tokens", block_length="block_size", cfg_scale="cfg_scale")
+    n_blocks = -(-setting["max_new_tokens"] // setting["block_size"])
+    options["steps_per_block"] = setting.get("steps_per_block") or -(-setting["steps"] // n_blocks)
+    return DecodingOptions(**options, schedule="bd3lm"), [EOS]
 
 
 def fast_dllm_v2(setting: Setting) -> tuple[DecodingOptions, list[int]]:
     """`generate`, which returns the first token of the block behind the last one too."""
+    names = {"small_block_length": "small_block_size", "confidence_threshold": "threshold"}
     prompt, length = setting["prompt_length"], setting["block_size"]
-    return DecodingOptions(
-        n_masks=prompt // length * length + setting["max_new_tokens"] // length * length + 1 - prompt,
-        block_length=length,
-        small_block_length=setting["small_block_size"],
-        confidence_threshold=setting["threshold"],
-    ), [EOS]
+    n_masks = prompt // length * length + setting["max_new_tokens"] // length * length + 1 - prompt
+    return DecodingOptions(n_masks=n_masks, **named(setting, **names, block_length="block_size")), [EOS]
 
 
 FAMILIES = {"llada2": llada2, "llada21": llada21, "sdar": sdar, "a2d_bd3lm": a2d_bd3lm, "fast_dllm_v2": fast_dllm_v2}
@@ -89,7 +68,7 @@ FAMILIES = {"llada2": llada2, "llada21": llada21, "sdar": sdar, "a2d_bd3lm": a2d
 
 def settings_of(family: str) -> list[tuple[int, Setting]]:
     """All but the one that keeps a sub-block's approximate cache, which is not offered."""
-    settings = json.loads((GOLDEN / family / "golden.json").read_text())["generate"]
+    settings = facts_of(family)["generate"]
     return [(k, setting) for k, setting in enumerate(settings) if not setting.get("use_block_cache")]
 
 
@@ -98,11 +77,9 @@ def loaded() -> dict[str, tuple[Denoiser, dict[str, Tensor]]]:
     """Each family's model (A2D's also shifted, which one setting asks for) and golden tensors."""
     found = {}
     for family in FAMILIES:
-        tensors = load_file(GOLDEN / family / "golden.safetensors")
-        facts = json.loads((GOLDEN / family / "golden.json").read_text())
-        arguments = {"dtype": "float32", "mask_token_id": facts["mask_token_id"]}
-        found[family] = load_denoiser(str(GOLDEN / family), **arguments), tensors
-    shifted = load_denoiser(str(GOLDEN / "a2d_bd3lm"), shift_logits=True, **arguments)
+        mask = {"mask_token_id": facts_of(family)["mask_token_id"]}
+        found[family] = load(family, **mask), tensors_of(family)
+    shifted = load("a2d_bd3lm", shift_logits=True, **mask)
     found["a2d_bd3lm shifted"] = shifted, found["a2d_bd3lm"][1]
     return found
 
@@ -214,7 +191,7 @@ def test_llada2_takes_no_more_steps_than_tokens_are_asked_for(
 
 
 def test_the_schedule_of_a2d_rounds_as_its_reference() -> None:
-    schedule = json.loads((GOLDEN / "a2d_bd3lm" / "golden.json").read_text())["transfer_schedule"]
+    schedule = facts_of("a2d_bd3lm")["transfer_schedule"]
     assert len(schedule) == 90
     for name, expected in schedule.items():
         n_masks, steps = map(int, name.split("/"))

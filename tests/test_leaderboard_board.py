@@ -1,5 +1,6 @@
-"""What the board says of its rows: ranks, losses, seeds, findings, frontiers, and what papers state."""
+"""From result files to rows: what shares a row, a table or nothing; and what the board says of its rows."""
 
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -7,13 +8,263 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from mdlm_leaderboard.board import Board, Row, significantly_better
+from mdlm_leaderboard.board import Board, Row, Section, significantly_better
 from mdlm_leaderboard.build import points, read_board
 from mdlm_leaderboard.findings import mask_lines, masks_finding, speed_findings
 from mdlm_leaderboard.published import published
+from mdlm_leaderboard.scores import command_of
+from mdlm_lm_eval.options import OptionError
+from mdlm_lm_eval.results.result_file import read_result_file
 from mdlm_lm_eval.results.statistics import paired_interval
 from mdlm_lm_eval.results.suite import current_version
-from tests.leaderboard_files import TASKS, gsm8k_file, result_file, six_cells, suite_file, write
+from tests.leaderboard_files import TASKS, gsm8k_file, result_file, served, six_cells, suite_file, write
+
+RESULTS = Path(__file__).parents[1] / "leaderboard" / "results"
+
+
+def board(folder: Path, **contents: Any) -> Board:
+    return read_board(write(folder, **contents))
+
+
+def rows(of: Board | Section) -> list[Row]:
+    return [row for section in of.sections for row in section.rows] if isinstance(of, Board) else list(of.rows)
+
+
+def reasons(of: Board) -> dict[str, str]:
+    return dict(of.scores.refused)
+
+
+def test_all_experiments_of_one_model_are_one_row(tmp_path: Path) -> None:
+    (row,) = rows(
+        board(
+            tmp_path,
+            few=suite_file(n_masks=2),
+            many=suite_file(n_masks=200, accuracy=0.6),
+            no_dots=suite_file(variant="_slot", group="mdlm_slot"),
+            dots=suite_file(variant="_slot", group="mdlm_slot", n_fillers=200, accuracy=0.7),
+            first=suite_file(variant="_right_pos0", group="mdlm_locality_right_pos0"),
+            last=suite_file(variant="_right_pos40", group="mdlm_locality_right_pos40"),
+            first_open=suite_file(variant="_pos0", group="mdlm_position_pos0", n_masks=200),
+            bare=suite_file(n_masks=2, relevant=0, accuracy=0.4),
+            fewer=suite_file(n_masks=2, distractors=10, accuracy=0.9),
+        )
+    )[:1]
+    assert {key: list(curve) for key, curve in row.curves.items()} == {
+        ("masks", ""): [2, 200],
+        ("positions", "right"): [0, 40],
+        ("positions_by_masks", 200): [0],
+        ("dots", ""): [0, 200],
+        ("distractors", 2): [10, 40],
+        ("relevant", 2): [0, 10],
+    }
+    assert (row.who.decoding, row.who.family) == (("1 step", "bfloat16"), "llada")
+    estimate = row.curve("masks")[200]
+    assert (estimate.mean, estimate.n_questions) == (pytest.approx(0.6), 16000)
+    # Six of eight rules at 0.6, one 0.1 above and one below: Student's t of 7 degrees of freedom over rules.
+    assert estimate.high - estimate.mean == pytest.approx(2.3646 * (2 * 0.1**2 / 7) ** 0.5 / 8**0.5, rel=1e-4)  # type: ignore[operator]
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"steps": 40}, "40 steps, confidence"),
+        ({"steps": 40, "unmasking": "random", "seed": 5}, "40 steps, random, seed=5"),
+        ({"temperature": 0.7}, "temperature=0.7"),
+        ({"confidence_threshold": 0.9, "steps": 40}, "by confidence, confidence, confidence_threshold=0.9"),
+        ({"a_later_option": 3}, "a_later_option=3"),
+        ({"adapter": "/home/me/out/ma"}, ""),
+        ({"weights": "b" * 64}, ""),
+        ({"pretrained": "organisation/other"}, ""),
+    ],
+)
+def test_what_changes_a_score_makes_a_row(tmp_path: Path, changes: dict[str, Any], words: str) -> None:
+    found = rows(board(tmp_path, plain=suite_file(n_masks=2), changed=suite_file(n_masks=2, **changes)))
+    assert len(found) == 2
+    assert any(words in row.shown for row in found)
+    assert not any("/home" in str(row.who) for row in found), "names are a path's last part"
+    assert len({row.id for row in found}) == len({(str(row.who), row.shown) for row in found}) == 2
+
+
+@pytest.mark.parametrize("changes", [{"early_exit": False}, {"seed": 5}, {"max_gen_toks": None}])
+def test_what_changes_no_score_makes_none(tmp_path: Path, changes: dict[str, Any]) -> None:
+    contents = suite_file(n_masks=2), suite_file(n_masks=200, **changes)
+    assert len(rows(board(tmp_path, a=contents[0], b=contents[1]))) == 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"limit": 50}, "--limit 50 leaves out questions"),
+        ({"version": "1.0"}, f"suite version 1.0 asks other questions than {current_version()}"),
+        ({"suite_hash": "b" * 64}, "the files of the suite (hash bbbbbbbbbbbb) differ"),
+        ({"distractors": 20}, "fewshot_distractors=20 is not the standard 40"),
+    ],
+)
+def test_other_questions_share_no_table(tmp_path: Path, changes: dict[str, Any], why: str) -> None:
+    plain = {f"n{n}": suite_file(n_masks=n) for n in (10, 200)}
+    other = suite_file(n_masks=10, pretrained="other", **changes)
+    main, apart = board(tmp_path, **plain, other=other, block=suite_file(n_masks=10, pretrained="third")).sections
+    assert (len(main.rows), len(apart.rows)) == (2, 1)
+    assert main.why_apart == ""
+    assert why in apart.why_apart
+
+
+def test_questions_that_only_examples_answer_are_a_table_of_their_own_and_the_first(tmp_path: Path) -> None:
+    rules = suite_file(start="mdlm_rules_", group="mdlm_rules")
+    first, second = board(tmp_path, context=suite_file(), rules=rules).sections
+    assert "(mdlm_rules)" in first.title
+    assert "(mdlm_context)" in second.title
+
+
+def test_scores_that_disagree_are_not_used_and_those_that_agree_count_once(tmp_path: Path) -> None:
+    found = board(
+        tmp_path,
+        a=suite_file(n_masks=2),
+        b=suite_file(n_masks=2, accuracy=0.7),
+        c=suite_file(n_masks=10),
+        d=suite_file(n_masks=10),
+    )
+    (row,) = rows(found)
+    assert list(row.curve("masks")) == [10]
+    assert reasons(found) == {
+        "a.json": "disagrees with 'b.json' (0.9 against 0.8 on country_smallest); neither is used"
+    }
+
+
+def test_a_cell_may_come_from_several_files_and_must_be_whole(tmp_path: Path) -> None:
+    halves = []
+    for n in range(2):
+        half = suite_file(n_masks=2)
+        for name in TASKS[8 * n : 8 * n + 8]:
+            del half["configs"][f"mdlm_{name}"]
+        half |= {"groups": {}, "group_subtasks": {}}
+        halves.append(half)
+    (row,) = rows(board(tmp_path / "both", a=halves[0], b=halves[1]))
+    assert len(row.curve("masks")[2].by_task) == 16
+    found = board(tmp_path / "one", a=halves[0], b=suite_file(n_masks=200))
+    assert [list(row.curve("masks")) for row in rows(found)] == [[200], []], "not ranked"
+    assert len(found.sections[1].rows[0].benchmarks) == 8, "but shown, as any other task is"
+
+
+def test_prompts_that_lost_examples_are_left_out_of_the_suite_and_marked_in_benchmarks(tmp_path: Path) -> None:
+    cut = {"task_record": {"truncated_prompts": 7}}
+    found = board(tmp_path, suite=suite_file(**cut), gsm8k=gsm8k_file(**cut), fine=suite_file(n_masks=2))
+    assert (
+        "lost their first examples (7 of 1000 of mdlm_country_smallest), in 16 few-shot tasks"
+        in reasons(found)["suite.json"]
+    )
+    (estimate,) = found.sections[1].rows[0].benchmarks.values()
+    assert estimate.in_words.endswith("(7 prompts cut off)")
+
+
+def test_other_models_need_a_mask_count(tmp_path: Path) -> None:
+    found = board(
+        tmp_path,
+        hf=suite_file(model="hf", pretrained="Qwen/Qwen2.5-7B"),
+        ours=suite_file(n_masks=2),
+        llada=suite_file(model="some_diffusion_model", pretrained="x"),
+        slots=suite_file(model="hf", variant="_slot", group="mdlm_slot"),
+    )
+    assert "states no mask count for its few-shot tasks" in reasons(found)["llada.json"]
+    assert "whose slots need masks" in reasons(found)["slots.json"]
+    (section,) = found.sections
+    assert {row.who.family for row in section.rows} == {"autoregressive", "llada"}
+
+
+def test_what_a_server_decoded_is_set_apart_and_marks_what_is_unknown(tmp_path: Path) -> None:
+    ours, theirs = suite_file(n_masks=2), served(suite_file(n_masks=2))
+    found = board(tmp_path, ours=ours, theirs=theirs, bench=served(gsm8k_file(), version="unknown"))
+    main, apart, benchmarks = found.sections
+    assert (apart.title, apart.why_apart) == (
+        f"{main.title}, served by sglang 0.5.23",
+        "decoded by a server (sglang 0.5.23)",
+    )
+    assert benchmarks.title == "Benchmarks, served by sglang, version unknown"
+    (row,) = rows(apart)
+    n = sum(value == "unknown" for value in theirs["config"]["mdlm"]["settings"][0]["options"].values())
+    assert row.who.decoding == (f"{n} settings unknown",), "neither steps nor an order is claimed"
+    assert list(row.curve("masks")) == [2]
+    assert rows(main)[0].who.decoding == ("1 step", "bfloat16")
+
+
+def test_a_server_whose_masks_nobody_stated_is_in_no_table_of_the_suite(tmp_path: Path) -> None:
+    found = board(tmp_path, ours=suite_file(n_masks=2), theirs=served(suite_file(n_masks=2), known=()))
+    assert len(rows(found)) == 1
+    assert (
+        "states no mask count for its few-shot tasks (--model mdlm-server; settings must state n_masks)"
+        in (reasons(found)["theirs.json"])
+    )
+
+
+def test_masks_of_a_block_diffusion_model_are_those_asked_for(tmp_path: Path) -> None:
+    def file(n: int) -> dict[str, Any]:
+        record = {"masks": [n + 7, n + 7], "steps": [n, n], "block_length": [8, 8], "masks_in_block": [7, 7]}
+        return suite_file(n_masks=n, task_record=record, steps="auto")
+
+    (row,) = rows(board(tmp_path, a=file(2), b=file(200)))
+    assert list(row.curve("masks")) == [2, 200]
+    assert row.who.decoding == ("1 step", "block_length=8", "bfloat16")
+
+
+def test_unreadable_files_are_named_and_the_rest_is_used(tmp_path: Path) -> None:
+    other_layout, partial = suite_file(n_masks=10), suite_file(n_masks=50)
+    del other_layout["config"]["mdlm"]["settings"]
+    partial["n-samples"]["mdlm_verb_largest"]["effective"] = 10
+    found = board(tmp_path, cut='{"results"', other={"accuracy": 1}, old=other_layout, part=partial, good=suite_file())
+    assert len(rows(found)) == 1
+    assert "cannot be read as JSON" in reasons(found)["cut.json"]
+    assert "is no result file of lm-eval" in reasons(found)["other.json"]
+    assert "differs from the result files that this version reads (KeyError: 'settings')" in reasons(found)["old.json"]
+    assert "answers 10 of 1000 questions of 'mdlm_verb_largest' without a --limit" in reasons(found)["part.json"]
+    with pytest.raises(OptionError, match="holds no usable result file"):
+        board(tmp_path / "none", cut="{")
+
+
+def test_a_benchmark_column_says_what_its_prompts_were(tmp_path: Path) -> None:
+    likelihood = result_file({"arc": {"acc,none": 0.5, "perplexity,none": 7.25}}, output_type="multiple_choice")
+    found = board(tmp_path, a=gsm8k_file(), b=gsm8k_file(0.6, shots=0, pretrained="x"), c=likelihood)
+    (section,) = found.sections
+    assert section.benchmark_names == [
+        "arc v3.0 (acc, 5-shot)",
+        "arc v3.0 (perplexity, 5-shot)",
+        "gsm8k v3.0 (exact_match,flexible-extract, 0-shot)",
+        "gsm8k v3.0 (exact_match,flexible-extract, 5-shot)",
+    ]
+    ours = next(row for row in section.rows if row.who.model == "organisation/model")
+    assert [one.in_words for one in ours.benchmarks.values()] == ["50.0 ± 2.4", "50.0", "7.25"]
+
+
+def test_a_group_stands_for_its_tasks(tmp_path: Path) -> None:
+    metrics = {f"mmlu_{name}": {"acc,none": score} for name, score in (("law", 0.4), ("art", 0.6))}
+    (row,) = rows(board(tmp_path, a=result_file(metrics, group="mmlu", output_type="multiple_choice")))
+    assert {name: one.mean for name, one in row.benchmarks.items()} == {"mmlu v3.0 (acc, 5-shot)": 0.5}
+
+
+def test_the_command_can_be_pasted(tmp_path: Path) -> None:
+    content = gsm8k_file(pretrained="organisation/model", n_masks=64)
+    content["config"]["gen_kwargs"] = {"until": ["a", "b"]}
+    path = write(tmp_path, a=content, b=suite_file(relevant=5, limit=10)) / "a.json"
+    words = shlex.split(command_of(read_result_file(path)))
+    assert words[:5] == ["lm_eval", "--model", "mdlm", "--model_args", "pretrained=organisation/model,n_masks=64"]
+    assert words[5:] == [
+        "--tasks",
+        "gsm8k",
+        "--gen_kwargs",
+        '{"until": ["a", "b"]}',
+        "--num_fewshot",
+        "5",
+        "--batch_size",
+        "8",
+    ]
+    suite = command_of(read_result_file(tmp_path / "b.json"))
+    assert "--tasks mdlm_context --metadata fewshot_relevant=5 --limit 10" in suite
+
+
+def test_the_committed_results_are_all_used() -> None:
+    found = read_board(RESULTS)
+    assert found.scores.refused == ()
+    assert {path for row in rows(found) for path in row.files} == set(found.scores.files)
+    assert {row.who.source for row in rows(found)} == {"measured here"}
 
 
 def sweep(model: str, losses: dict[int, float], *, at_best: float = 0.8, **changes: Any) -> dict[str, Any]:

@@ -1,28 +1,22 @@
 """`likelihood=duel`: the deterministic decoder's own log-likelihood, against golden numbers and by enumeration."""
 
 import itertools
-import json
 import math
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from lm_eval.api.instance import Instance
-from safetensors.torch import load_file
 from torch import Tensor
 
 from mdlm_lm_eval.decoding import rules
 from mdlm_lm_eval.decoding.rules import register_unmasking
-from mdlm_lm_eval.families import load_config, load_model
-from mdlm_lm_eval.likelihood import LikelihoodRequest, duel, rolling_windows, score
-from mdlm_lm_eval.lm import MDLM
+from mdlm_lm_eval.likelihood import LikelihoodRequest, duel, score
 from mdlm_lm_eval.model.denoiser import Denoiser
 from mdlm_lm_eval.options import LikelihoodOptions, OptionError
 from tests.conftest import CountingDenoiser, random_llama
+from tests.reference import facts_of, load, tensors_of
 
 POLICIES = ("confidence", "margin", "entropy", "left_to_right")
-FOLDER = Path(__file__).parent / "golden"
 TOKENS, MASK = 4, 4
 
 
@@ -43,9 +37,7 @@ def toy(kind: type[Denoiser] = CountingDenoiser) -> Any:
 
 @pytest.fixture(scope="module")
 def llada() -> Any:
-    folder = FOLDER / "llada"
-    config = load_config(str(folder))
-    return load_model(str(folder), config, revision="main", subfolder="", dtype="float32", trust_remote_code=False)
+    return load("llada").model
 
 
 @pytest.mark.parametrize("distribution", ["without_mask", "all_tokens"])
@@ -53,8 +45,7 @@ def llada() -> Any:
 @pytest.mark.parametrize("policy", POLICIES)
 def test_golden_trajectories(llada: Any, policy: str, tokens_per_step: int, distribution: str) -> None:
     """Orders, log-probabilities and greedy flags of an independent implementation on LLaDA's modelling code."""
-    described = json.loads((FOLDER / "duel" / "golden.json").read_text())
-    golden = load_file(FOLDER / "duel" / "golden.safetensors")
+    described, golden = facts_of("duel"), tensors_of("duel")
     requests = [
         LikelihoodRequest(golden[f"pair.{pair}.context"].tolist(), golden[f"pair.{pair}.continuation"].tolist())
         for pair in range(len(described["pairs"]))
@@ -136,23 +127,3 @@ def test_a_canvas_of_masks_alone_has_no_order() -> None:
     assert denoiser.rows == 0
     left_to_right = LikelihoodOptions(likelihood="duel", unmasking="left_to_right")
     assert score(denoiser, [request], left_to_right, batch_size=1, max_length=64)[0][0] < 0
-
-
-def test_rolling_windows_and_choices_through_lm_eval(checkpoint: Path) -> None:
-    lm = MDLM(str(checkpoint), device="cpu", batch_size=4, max_length=12, likelihood="duel", unmasking="margin")
-    text = "some text to score"
-    rolling = Instance("loglikelihood_rolling", doc={}, arguments=(text,), idx=0, metadata=("r", 0, 1))
-    windows = rolling_windows(lm.tok_encode(text), max_length=12, prefix_token_id=lm.prefix_token_id)
-    options = LikelihoodOptions(likelihood="duel", unmasking="margin")
-    answers = score(lm.denoiser, windows, options, batch_size=1, max_length=12)
-    assert len(windows) == 2
-    assert lm.loglikelihood_rolling([rolling], disable_tqdm=True) == pytest.approx([sum(ll for ll, _ in answers)])
-    choices = [
-        Instance("loglikelihood", doc={}, arguments=("red", end), idx=0, metadata=("c", 0, 1))
-        for end in (" no", " yes")
-    ]
-    expected = [LikelihoodRequest(lm.tok_encode("red"), lm.tok_encode(instance.args[1])) for instance in choices]
-    assert lm.loglikelihood(choices, disable_tqdm=True) == [
-        (pytest.approx(ll, abs=1e-4), flag)
-        for ll, flag in score(lm.denoiser, expected, options, batch_size=1, max_length=12)
-    ]

@@ -7,12 +7,10 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import lm_eval
 import pytest
 import torch
 from lm_eval.api.instance import Instance
 from lm_eval.models.utils import postprocess_generated_text
-from lm_eval.tasks import TaskManager
 from peft import LoraConfig, get_peft_model
 from tokenizers.processors import TemplateProcessing
 
@@ -21,8 +19,8 @@ from mdlm_lm_eval.likelihood import rolling_windows, score
 from mdlm_lm_eval.lm import MDLM
 from mdlm_lm_eval.model import devices
 from mdlm_lm_eval.model.text import Ending, encode_infill
-from mdlm_lm_eval.options import OptionError
-from tests.conftest import choice, generation, tiny_model, tiny_tokenizer
+from mdlm_lm_eval.options import LikelihoodOptions, OptionError
+from tests.conftest import choice, evaluate, generation, tiny_model, tiny_tokenizer
 
 MASK = 2
 
@@ -50,21 +48,8 @@ def test_a_tokenizer_without_a_mask_token_is_refused_before_the_model_is_loaded(
 # Requests
 
 
-def test_one_request_gives_one_string_alone_in_any_batch_and_in_any_order(lm: MDLM) -> None:
-    texts = ["short", "a somewhat longer prompt", "the longest prompt of all of them, by far", "mid one", "z"] * 4
-    settings = {"max_gen_toks": 6, "until": []}
-    requests = [generation(f"{n} {text}", doc=n, **settings) for n, text in enumerate(texts)]
-    together = dict(zip([r.args[0] for r in requests], lm.generate_until(requests, disable_tqdm=True), strict=True))
-    assert len(set(together.values())) > 5
-    shuffled = random.Random(0).sample(requests, len(requests))
-    again = dict(zip([r.args[0] for r in shuffled], lm.generate_until(shuffled, disable_tqdm=True), strict=True))
-    assert again == together
-    for request in requests[:4]:
-        assert lm.generate_until([request], disable_tqdm=True) == [together[request.args[0]]]
-
-
 @pytest.mark.parametrize("block_length", [None, 4])
-def test_freed_slots_are_refilled_and_no_string_and_no_cost_changes(block_length: int | None) -> None:
+def test_strings_and_costs_depend_neither_on_the_batch_nor_on_the_order(block_length: int | None) -> None:
     """Rows of unequal length, most of which end early; of two tasks, whose shares of the slots are told apart."""
     model = tiny_model()
     if block_length is not None:
@@ -77,13 +62,14 @@ def test_freed_slots_are_refilled_and_no_string_and_no_cost_changes(block_length
         for n in range(24)
     ]
 
-    def run(batch_size: int) -> tuple[list[str], dict[str, Any]]:
+    def run(batch_size: int, asked: list[Instance]) -> tuple[dict[str, str], dict[str, Any]]:
         lm = MDLM(model, batch_size=batch_size, **settings)
-        strings = lm.generate_until(requests, disable_tqdm=True)
-        return strings, {name: facts["cost"] for name, facts in lm.get_model_info()["mdlm"]["tasks"].items()}
+        strings = zip([one.args[0] for one in asked], lm.generate_until(asked, disable_tqdm=True), strict=True)
+        return dict(strings), {name: facts["cost"] for name, facts in lm.get_model_info()["mdlm"]["tasks"].items()}
 
-    (alone, cost_alone), (together, cost) = run(1), run(5)
+    (alone, cost_alone), (together, cost) = run(1, requests), run(5, random.Random(0).sample(requests, len(requests)))
     assert together == alone
+    assert len(set(together.values())) > 5
     for name, of_task in cost.items():
         assert {key: of_task[key] for key in ("forward_passes", "layer_tokens", "answer_tokens")} == {
             key: cost_alone[name][key] for key in ("forward_passes", "layer_tokens", "answer_tokens")
@@ -178,13 +164,6 @@ def test_results_count_what_became_of_answers(lm: MDLM, monkeypatch: pytest.Monk
     }
 
 
-def test_infill_fills_each_marker(lm: MDLM) -> None:
-    request = generation("one <|mask|> two <|mask|>. three", task="infill", infill=True)
-    (string,) = lm.generate_until([request], disable_tqdm=True)
-    assert lm.get_model_info()["mdlm"]["tasks"]["infill"]["masks"] == [2, 2]
-    assert isinstance(string, str)
-
-
 def test_infill_with_a_mask_token_of_another_name() -> None:
     tokenizer = tiny_tokenizer()
     tokenizer.add_special_tokens({"mask_token": "<|mdm_mask|>"})
@@ -208,9 +187,11 @@ def test_infill_with_a_mask_token_of_another_name() -> None:
         ("one b two a", ("a", "b"), None, "one "),
         ("stop <t> one stop two", ("stop",), "<t>", "one "),
         ("one", (), None, "one"),
+        ("thought! | answer! more", ("!",), 94, "answer"),
+        ("thought! | and another | answer! more", ("!",), 94, "answer"),
     ],
 )
-def test_ending(text: str, until: tuple[str, ...], think_end: str | None, expected: str) -> None:
+def test_ending(text: str, until: tuple[str, ...], think_end: str | int | None, expected: str) -> None:
     tokenizer = tiny_tokenizer()
     ending = Ending(tokenizer, {1}, until, think_end)
     ids = tokenizer.encode(text)
@@ -246,14 +227,6 @@ def test_overlapping_stop_strings_decide_only_where_no_later_text_changes_lm_eva
     assert decided > 0.9 * constant
 
 
-def test_integer_think_end_token() -> None:
-    tokenizer = tiny_tokenizer()
-    (marker,) = tokenizer.encode("|")
-    ending = Ending(tokenizer, {1}, ("!",), marker)
-    for thought in ("thought!", "thought! | and another"):
-        assert ending.of(tokenizer.encode(f"{thought} | answer! more"))[0] == "answer"
-
-
 # Likelihood
 
 
@@ -265,14 +238,6 @@ def test_loglikelihood_of_a_one_token_choice_is_exact(lm: MDLM) -> None:
     (target,) = lm.tok_encode("a")
     assert one[0] == pytest.approx(float(logits.log_softmax(-1)[target]), abs=1e-4)
     assert one[1] == (int(logits.argmax()) == target)
-
-
-def test_loglikelihood_does_not_depend_on_neighbours(lm: MDLM) -> None:
-    requests = [choice("context " * n, continuation) for n in (1, 5, 9) for continuation in (" yes", " no way")]
-    together = lm.loglikelihood(requests, disable_tqdm=True)
-    for request, (value, greedy) in zip(requests, together, strict=True):
-        alone = lm.loglikelihood([request], disable_tqdm=True)[0]
-        assert alone == (pytest.approx(value, abs=1e-4), greedy)
 
 
 def test_a_context_of_spaces_is_the_beginning_of_the_text(lm: MDLM) -> None:
@@ -287,13 +252,14 @@ def test_a_text_that_begins_with_the_prefix_token_has_it_once(lm: MDLM) -> None:
     assert twice == pytest.approx(once, abs=1e-4)
 
 
-def test_rolling_is_the_sum_over_windows(checkpoint: Path) -> None:
-    lm = MDLM(str(checkpoint), device="cpu", batch_size=2, max_length=8, likelihood="chain")
+@pytest.mark.parametrize("estimator", [{"likelihood": "chain"}, {"likelihood": "duel", "unmasking": "margin"}])
+def test_rolling_is_the_sum_over_windows(checkpoint: Path, estimator: dict[str, str]) -> None:
+    lm = MDLM(str(checkpoint), device="cpu", batch_size=2, max_length=8, **estimator)
     texts = ("some text to score", "another")
     requests = [Instance("loglikelihood_rolling", {}, (text,), 0, metadata=("r", n, 1)) for n, text in enumerate(texts)]
     for text, bound in zip(texts, lm.loglikelihood_rolling(requests, disable_tqdm=True), strict=True):
         windows = rolling_windows(lm.tok_encode(text), max_length=8, prefix_token_id=lm.prefix_token_id)
-        answers = score(lm.denoiser, windows, lm.likelihood, batch_size=1, max_length=8)
+        answers = score(lm.denoiser, windows, LikelihoodOptions(**estimator), batch_size=1, max_length=8)
         assert len(windows) == {"another": 1}.get(text, 3)
         assert bound == pytest.approx(sum(value for value, _ in answers), abs=1e-4)
 
@@ -340,16 +306,9 @@ def test_automatic_batch_size_begins_with_what_fits_beside_the_weights(monkeypat
 
 
 def test_a_run_records_what_its_scores_depend_on(checkpoint: Path, task_folder: Path) -> None:
-    results = lm_eval.simple_evaluate(
-        model="mdlm",
-        model_args={"pretrained": str(checkpoint), "n_masks": 6, "steps": 3, "unmasking": "margin"},
-        tasks=["tiny_generate", "tiny_choice"],
-        task_manager=TaskManager(include_path=str(task_folder), include_defaults=False),
-        device="cpu",
-        batch_size=2,
-        torch_random_seed=77,
-        bootstrap_iters=0,
-    )
+    model = {"pretrained": str(checkpoint), "n_masks": 6, "steps": 3, "unmasking": "margin"}
+    settings = {"model_args": model, "device": "cpu", "batch_size": 2, "torch_random_seed": 77}
+    results = evaluate("mdlm", ["tiny_generate", "tiny_choice"], task_folder, **settings)
     info = json.loads(json.dumps(results["config"], default=str))["mdlm"]
     assert (info["decoding"]["n_masks"], info["decoding"]["steps"], info["decoding"]["unmasking"]) == (6, 3, "margin")
     assert info["decoding"]["seed"] == info["likelihood"]["seed"] == 77
@@ -388,11 +347,8 @@ def test_the_token_that_ends_an_answer_is_no_part_of_it(lm: MDLM, monkeypatch: p
 
 def test_evaluations_of_one_object_have_records_of_their_own(lm: MDLM, task_folder: Path) -> None:
     lm.get_model_info()
-    manager = TaskManager(include_path=str(task_folder), include_defaults=False)
     for n_masks in (4, 6):
-        results = lm_eval.simple_evaluate(
-            lm, tasks=["tiny_generate"], task_manager=manager, gen_kwargs={"n_masks": n_masks}, bootstrap_iters=0
-        )
+        results = evaluate(lm, ["tiny_generate"], task_folder, gen_kwargs={"n_masks": n_masks})
         told = results["config"]["mdlm"]
         assert told["tasks"]["tiny_generate"]["masks"] == [n_masks, n_masks]
         assert told["tasks"]["tiny_generate"]["requests"] == 5

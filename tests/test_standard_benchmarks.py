@@ -6,27 +6,22 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import evaluate
-import lm_eval
 import lm_eval.tasks
 import pytest
 import torch
 import yaml
-from lm_eval.tasks import TaskManager
 from torch import Tensor
 
 from mdlm_lm_eval.lm import MDLM
+from tests.conftest import evaluate
 
 TASKS = Path(lm_eval.tasks.__file__).parent
 YAMLS = {
     "arc_easy": "arc/arc_easy.yaml",
     "gsm8k": "gsm8k/gsm8k.yaml",
-    "hellaswag": "hellaswag/hellaswag.yaml",
     "humaneval": "humaneval/humaneval.yaml",
-    "lambada_openai": "lambada/lambada_openai.yaml",
     "mbpp": "mbpp/mbpp.yaml",
     "mmlu_anatomy": "mmlu/default/mmlu_anatomy.yaml",
-    "piqa": "piqa/piqa.yaml",
     "wikitext": "wikitext/wikitext.yaml",
     "winogrande": "winogrande/default.yaml",
 }
@@ -39,17 +34,6 @@ ARC = [
         ("Which is a plant?", ["oak", "cat", "a big stone", "air"], "A"),
         ("Which one flies?", ["a fish", "iron", "a worm", "a bird"], "D"),
     ]
-]
-HELLASWAG = [
-    {"ctx_a": a, "ctx_b": b, "activity_label": "Cooking", "endings": endings, "label": label}
-    for a, b, endings, label in [
-        ("A man cuts bread.", "he", ["eats it. [title] Done", "flies", "sings a long song", "is a boat"], "0"),
-        ("Water boils.", "the lid", ["laughs", "is read aloud", "rattles", "votes"], "2"),
-    ]
-]
-PIQA = [
-    {"goal": "Open a jar", "sol1": "turn the lid", "sol2": "look at it", "label": 0},
-    {"goal": "Dry a towel", "sol1": "put it into the lake", "sol2": "hang it up", "label": 1},
 ]
 WINOGRANDE = [
     {"sentence": "The cup fit the box as the _ was small.", "option1": "cup", "option2": "box", "answer": "1"},
@@ -68,7 +52,6 @@ WIKITEXT = [
     {"page": " = Oak = \n An oak is a tree . It grows @-@ slowly . " * 8},
     {"page": " = Ant = \n Ants live in colonies . "},
 ]
-LAMBADA = [{"text": "he opened the door and saw the cat"}, {"text": "she drank a cup of tea"}]
 HUMANEVAL = [
     {
         "task_id": "HumanEval/0",
@@ -88,20 +71,15 @@ MBPP = [
 ]
 DATA = {
     "arc_easy": ARC,
-    "hellaswag": HELLASWAG,
-    "piqa": PIQA,
     "winogrande": WINOGRANDE,
     "mmlu_anatomy": MMLU,
     "gsm8k": GSM8K,
     "wikitext": WIKITEXT,
-    "lambada_openai": LAMBADA,
     "humaneval": HUMANEVAL,
     "mbpp": MBPP,
 }
 GOLD = {
     "arc_easy": [1, 0, 3],
-    "hellaswag": [0, 2],
-    "piqa": [0, 1],
     "winogrande": [0, 1],
     "mmlu_anatomy": [0, 2, 1],
 }
@@ -127,7 +105,7 @@ def models(long_checkpoint: Path) -> dict[int, MDLM]:
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Evaluate:
     """`run(lm, task, **arguments)`: lm-eval's result for its YAML, included whole, with other data."""
-    monkeypatch.setattr(evaluate, "load", lambda _name: CodeEval())
+    monkeypatch.setattr("evaluate.load", lambda _name: CodeEval())
 
     def evaluate_task(lm: MDLM, name: str, **arguments: Any) -> dict[str, Any]:
         data, config = tmp_path / f"{name}.jsonl", tmp_path / f"{name}.yaml"
@@ -136,15 +114,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Evaluate:
         dataset = {"data_files": splits, "cache_dir": str(tmp_path / "cache")}
         local = {"include": str(TASKS / YAMLS[name]), "dataset_path": "json", "dataset_kwargs": dataset}
         config.write_text(yaml.safe_dump(local))
-        results: dict[str, Any] = lm_eval.simple_evaluate(
-            lm,
-            tasks=[str(config)],
-            task_manager=TaskManager(include_defaults=False),
-            bootstrap_iters=0,
-            confirm_run_unsafe_code=True,
-            **arguments,
-        )
-        return results
+        return evaluate(lm, [str(config)], tmp_path / "none", confirm_run_unsafe_code=True, **arguments)
 
     return evaluate_task
 
@@ -174,7 +144,7 @@ def log_likelihoods(results: dict[str, Any], name: str) -> list[float]:
 
 @pytest.mark.parametrize(
     ("name", "num_fewshot", "n_choices"),
-    [("arc_easy", 2, 4), ("hellaswag", 0, 4), ("piqa", 1, 2), ("winogrande", 0, 2), ("mmlu_anatomy", 2, 4)],
+    [("arc_easy", 2, 4), ("winogrande", 0, 2), ("mmlu_anatomy", 2, 4)],
 )
 def test_multiple_choice_does_not_depend_on_the_batch_size(
     models: dict[int, MDLM], run: Evaluate, name: str, num_fewshot: int, n_choices: int
@@ -212,15 +182,6 @@ def test_mmlu_log_likelihoods_are_the_bound_computed_by_hand(models: dict[int, M
     assert log_likelihoods({"samples": {"": [sample]}}, "")[2] == pytest.approx(by_hand, abs=1e-4)
 
 
-def test_lambada_has_a_perplexity_of_the_last_word(models: dict[int, MDLM], run: Evaluate) -> None:
-    alone, packed = (run(models[size], "lambada_openai") for size in (1, 5))
-    values = log_likelihoods(alone, "lambada_openai")
-    assert log_likelihoods(packed, "lambada_openai") == pytest.approx(values, abs=1e-4)
-    scores = alone["results"]["lambada_openai"]
-    assert scores["perplexity,none"] == pytest.approx(math.exp(-sum(values) / len(values)))
-    assert scores["acc,none"] == 0.0
-
-
 def test_wikitext_perplexity_sums_windows_of_a_page_longer_than_the_context(
     checkpoint: Path, models: dict[int, MDLM], run: Evaluate
 ) -> None:
@@ -236,18 +197,6 @@ def test_wikitext_perplexity_sums_windows_of_a_page_longer_than_the_context(
     assert scores["word_perplexity,none"] > scores["byte_perplexity,none"] > 1
     record = windowed[1].get_model_info()["mdlm"]["tasks"]["wikitext"]
     assert record["truncated_prompts"] == 0
-
-
-@pytest.mark.parametrize(("name", "num_fewshot"), [("gsm8k", 2), ("humaneval", 0), ("mbpp", 1)])
-def test_generation_does_not_depend_on_the_batch_size(
-    models: dict[int, MDLM], run: Evaluate, name: str, num_fewshot: int
-) -> None:
-    settings = {"num_fewshot": num_fewshot, "gen_kwargs": {"max_gen_toks": 12, "steps": 6}}
-    alone, packed = (run(models[size], name, **settings) for size in (1, 5))
-    raw = [sample["resps"] for sample in alone["samples"][name]]
-    assert raw == [sample["resps"] for sample in packed["samples"][name]]
-    assert all(text for [[text]] in raw)
-    assert answers(alone, name) == answers(packed, name)
 
 
 def test_gsm8k_ends_at_its_stop_string_and_both_filters_read_the_answer(

@@ -10,7 +10,7 @@ import lm_eval
 import pytest
 from lm_eval.api.model import LM
 from lm_eval.tasks import TaskManager
-from mdlm_lm_eval.tasks import generate, prompts, questions
+from mdlm_lm_eval.tasks import generate, questions
 
 from mdlm_lm_eval import tasks_path
 from mdlm_lm_eval.options import OptionError
@@ -274,15 +274,6 @@ def test_groups_hold_every_task_once() -> None:
     index, folders = suite().task_index, {"context", "slot", "position", "locality", "rules"}
     assert sorted(names) == sorted(n for n in suite().all_subtasks if index[n].yaml_path.parent.name in folders)
     assert len(set(names)) == 464
-
-
-def test_one_task_of_every_family_loads() -> None:
-    for end in ("", "_slot", *(f"_pos{p}" for p in POSITIONS)):
-        load(f"mdlm_object_largest{end}")
-    for place in prompts.QUESTION_PLACES:
-        for p in POSITIONS:
-            task = load(f"mdlm_object_largest_{place}_pos{p}")
-            assert (task.question_place, task.position) == (place, p)
 
 
 def test_tags_and_short_names() -> None:

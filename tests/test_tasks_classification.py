@@ -8,13 +8,12 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from lm_eval import simple_evaluate
 from lm_eval.tasks._yaml_loader import _import_func_in_yml, load_yaml
 from sklearn.neighbors import KNeighborsClassifier
 
 from mdlm_lm_eval import tasks_path
 from mdlm_lm_eval.options import OptionError
-from tests.conftest import suite
+from tests.conftest import evaluate, suite
 
 FOLDER = tasks_path() / "classification"
 DATA_SETS = ("nonlinear", "swiss_roll", "moons", "circles")
@@ -151,16 +150,8 @@ def test_wrong_orders_are_refused() -> None:
 
 
 def test_lm_eval_has_results_of_a_group() -> None:
-    results = simple_evaluate(
-        model="mdlm",
-        model_args={"n_masks": 10},
-        tasks=["mdlm_classification_random"],
-        task_manager=suite(),
-        num_fewshot=4,
-        limit=2,
-        device="cpu",
-        bootstrap_iters=0,
-    )
+    settings = {"model_args": {"n_masks": 10}, "num_fewshot": 4, "limit": 2, "device": "cpu"}
+    results = evaluate("mdlm", ["mdlm_classification_random"], **settings)
     task = "mdlm_classification_nonlinear_random"
     assert results["n-shot"][task] == 4
     assert results["config"]["mdlm"]["tasks"][task]["masks"] == [10, 10]

@@ -5,7 +5,6 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import lm_eval
 import pytest
 import yaml
 from lm_eval.tasks import TaskManager
@@ -13,7 +12,7 @@ from lm_eval.tasks._yaml_loader import load_yaml
 
 from mdlm_lm_eval import tasks_path
 from mdlm_lm_eval.lm import MDLM
-from tests.conftest import suite
+from tests.conftest import evaluate, suite
 
 Rows = list[dict[str, Any]]
 
@@ -212,22 +211,14 @@ def test_every_task_has_its_own_version(name: str) -> None:
 def test_they_run_on_a_masked_diffusion_model(tmp_path: Path, long_checkpoint: Path) -> None:
     lm = MDLM(str(long_checkpoint), device="cpu", batch_size=2, n_masks=4)
     rows = hotpotqa_rows()
-    for folder, config in {
-        "mdlm_agnews": lambda at: single_token_yaml(at, "agnews", rows_of("agnews", 8, 4), rows_of("agnews", 8, 4)),
-        "mdlm_hotpotqa": lambda at: local_yaml(
-            at, "hotpotqa/mdlm_hotpotqa.yaml", {"train": rows[:1], "validation": rows}
-        ),
-    }.items():
+    for folder in ("mdlm_agnews", "mdlm_hotpotqa"):
         at = tmp_path / folder
         at.mkdir()
-        results = lm_eval.simple_evaluate(
-            lm,
-            tasks=[config(at)],
-            task_manager=TaskManager(include_defaults=False),
-            limit=2,
-            bootstrap_iters=0,
-            num_fewshot=1,
-        )
+        if folder == "mdlm_agnews":
+            config = single_token_yaml(at, "agnews", rows_of("agnews", 8, 4), rows_of("agnews", 8, 4))
+        else:
+            config = local_yaml(at, "hotpotqa/mdlm_hotpotqa.yaml", {"train": rows[:1], "validation": rows})
+        results = evaluate(lm, [config], tmp_path, limit=2, num_fewshot=1)
         assert results["n-samples"][folder]["effective"] == 2
         assert results["n-shot"][folder] == 1
         assert all(len(sample["resps"][0][0]) <= 1 for sample in results["samples"][folder])

@@ -171,10 +171,3 @@ def test_the_three_tasks_of_a_set_name_it_alike() -> None:
             of_set.setdefault(document["set"], []).append((rule, document["question"]))
     assert all(len({text for _, text in asked}) == 1 for asked in of_set.values())
     assert all(len({rule for rule, _ in asked}) == 3 for asked in of_set.values())
-
-
-def test_the_group_holds_its_tasks() -> None:
-    index = suite().task_index
-    for group in ("mdlm_rules", "mdlm_rules_slot", *(f"mdlm_rules_position_pos{p}" for p in (0, 10, 20, 30, 40))):
-        assert len(index[group].cfg["task"]) == 16
-    assert len(index["mdlm_rules_animal"].tags) == 14

@@ -155,15 +155,3 @@ def test_capitalised_words_take_either_role() -> None:
             assert option.istitle() == (index == question.answer)
             (right if index == question.answer else wrong)[option.lower()] += 1
     assert set(right) == set(wrong) == set(words["lowercase"])
-
-
-def test_fewer_examples_are_the_beginning_of_more() -> None:
-    for n in (0, 1, 5, 10):
-        assert (
-            questions.relevant_examples("emotion", "largest", n)
-            == questions.relevant_examples("emotion", "largest", 30)[:n]
-        )
-        assert (
-            questions.distractor_examples("emotion", "largest", n)
-            == questions.distractor_examples("emotion", "largest", 40)[:n]
-        )

@@ -6,13 +6,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-import lm_eval
 import pytest
 import torch
 import yaml
 from lm_eval.api.instance import Instance
 from lm_eval.api.model import CachingLM
-from lm_eval.tasks import TaskManager
 from peft import LoraConfig, get_peft_model
 from transformers import LlamaForCausalLM
 
@@ -22,7 +20,7 @@ from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.record import fingerprint
 from mdlm_lm_eval.request_cache import SAMPLE_PREFIX
 from tests.commands import run, start
-from tests.conftest import choice, generation, tiny_model, tiny_tokenizer
+from tests.conftest import choice, evaluate, generation, tiny_model, tiny_tokenizer
 from tests.test_cli import result_file
 
 
@@ -126,28 +124,26 @@ def test_a_run_answered_by_its_cache_records_what_the_answers_took(checkpoint: P
     assert run() == (tasks, 0)
 
 
-@pytest.mark.parametrize("settings", [{"temperature": 1.0}, {"unmasking": "random", "steps": 4}])
-def test_repetitions_keep_answers_of_their_own(checkpoint: Path, tmp_path: Path, settings: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    ("settings", "asked", "is_drawn"),
+    [
+        ({"temperature": 1.0}, {}, True),
+        ({"unmasking": "random", "steps": 4}, {}, True),
+        ({"temperature": 0.0}, {"do_sample": True}, False),
+        ({"temperature": 1.0}, {"do_sample": True}, True),
+    ],
+)
+def test_repetitions_keep_answers_of_their_own(
+    checkpoint: Path, tmp_path: Path, settings: dict[str, Any], asked: dict[str, Any], is_drawn: bool
+) -> None:
     path = str(tmp_path / "cache.db")
-    requests = [generation("same", max_gen_toks=8)] * 4 + [generation("other", max_gen_toks=8)]
+    requests = [generation("same", max_gen_toks=8, **asked)] * 4 + [generation("other", max_gen_toks=8, **asked)]
     first = CachingLM(MDLM(str(checkpoint), device="cpu", **settings), path).generate_until(requests)
-    assert len(set(first[:4])) > 1
+    assert (len(set(first[:4])) > 1) == is_drawn
     resumed = MDLM(str(checkpoint), device="cpu", **settings)
     assert CachingLM(resumed, path).generate_until(requests) == first
     assert resumed.denoiser.forward_passes == 0
-
-
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_a_task_that_samples_is_resumed_at_any_temperature(
-    checkpoint: Path, tmp_path: Path, temperature: float
-) -> None:
-    path = str(tmp_path / "cache.db")
-    requests = [generation("same", max_gen_toks=4, do_sample=True)] * 3
-    first = CachingLM(MDLM(str(checkpoint), device="cpu", temperature=temperature), path).generate_until(requests)
-    resumed = MDLM(str(checkpoint), device="cpu", temperature=temperature)
-    assert CachingLM(resumed, path).generate_until(requests) == first
-    assert resumed.denoiser.forward_passes == 0
-    assert resumed.get_model_info()["mdlm"]["tasks"]["task"]["requests"] == 3
+    assert resumed.get_model_info()["mdlm"]["tasks"]["task"]["requests"] == 5
 
 
 class Interrupted(Exception):
@@ -184,31 +180,17 @@ def test_what_finished_before_an_interruption_is_not_computed_again(
     assert 0 < resumed.denoiser.forward_passes < undisturbed.denoiser.forward_passes
 
 
-REPEATS = 2
-DOCUMENTS = 8
+REPEATS, DOCUMENTS = 2, 5
 
 
 @pytest.fixture
-def many_requests(tmp_path: Path) -> Path:
+def many_requests(task_folder: Path, tmp_path: Path) -> Path:
     """A task whose requests, two samples a document, take long enough to be killed among."""
-    folder = tmp_path / "tasks"
-    folder.mkdir()
-    data = folder / "docs.jsonl"
-    data.write_text("".join(json.dumps({"q": f"question {n}"}) + "\n" for n in range(DOCUMENTS)))
-    config = {
-        "task": "tiny_many",
-        "dataset_path": "json",
-        "dataset_kwargs": {"data_files": {"test": str(data)}},
-        "test_split": "test",
-        "doc_to_text": "{{q}}",
-        "doc_to_target": "x",
-        "output_type": "generate_until",
-        "repeats": REPEATS,
-        "metric_list": [{"metric": "exact_match"}],
-        "generation_kwargs": {"until": [], "max_gen_toks": 128},
-    }
-    (folder / "tiny_many.yaml").write_text(yaml.safe_dump(config))
-    return folder
+    config = {"include": str(task_folder / "tiny_generate.yaml"), "task": "tiny_many", "repeats": REPEATS}
+    config |= {"generation_kwargs": {"until": [], "max_gen_toks": 128}}
+    (tmp_path / "tasks").mkdir()
+    (tmp_path / "tasks" / "tiny_many.yaml").write_text(yaml.safe_dump(config))
+    return tmp_path / "tasks"
 
 
 def test_a_killed_run_resumes_to_the_results_of_an_undisturbed_one(
@@ -216,15 +198,8 @@ def test_a_killed_run_resumes_to_the_results_of_an_undisturbed_one(
 ) -> None:
     """The temperature comes from --model_args alone, so that lm-eval takes the requests for deterministic ones."""
     model_args = {"pretrained": str(checkpoint), "n_masks": 128, "temperature": 1.0, "early_exit": False}
-    undisturbed = lm_eval.simple_evaluate(
-        model="mdlm",
-        model_args=model_args,
-        tasks=["tiny_many"],
-        task_manager=TaskManager(include_path=str(many_requests), include_defaults=False),
-        device="cpu",
-        batch_size=1,
-        bootstrap_iters=0,
-    )
+    settings: dict[str, Any] = {"model_args": model_args, "device": "cpu", "batch_size": 1}
+    undisturbed = evaluate("mdlm", ["tiny_many"], many_requests, **settings)
     expected = {sample["doc_id"]: sample["resps"] for sample in undisturbed["samples"]["tiny_many"]}
 
     command = [
