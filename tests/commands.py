@@ -96,8 +96,11 @@ def start(name: str, *words: str, log: Path, **variables: str) -> BaseProcess:
     return process
 
 
-def run(name: str, *words: str, processes: int = 1) -> subprocess.CompletedProcess[str]:
-    """Runs it to its end, also in several processes as `torchrun` starts them; what the first said comes back."""
+def run(name: str, *words: str, processes: int = 1, code: int = 0) -> subprocess.CompletedProcess[str]:
+    """Runs it to its end, also in several processes as `torchrun` starts them; what the first said comes back.
+
+    It must end with `code`.
+    """
     with TemporaryDirectory() as folder:
         with socket.create_server(("localhost", 0)) as free:
             port = free.getsockname()[1]
@@ -113,7 +116,7 @@ def run(name: str, *words: str, processes: int = 1) -> subprocess.CompletedProce
                 for process in running:
                     process.kill()  # it may wait for one that failed
         out, err = (Path(folder, f"0.{stream}").read_text(encoding="utf-8") for stream in ("out", "err"))
-        code = next((process.exitcode for process in started if process.exitcode), 0)
+        assert next((process.exitcode for process in started if process.exitcode), 0) == code, err[-3000:]
         return subprocess.CompletedProcess([name, *words], code, out, err)
 
 

