@@ -108,6 +108,11 @@ def suite() -> TaskManager:
     return TaskManager(include_path=str(tasks_path()), include_defaults=False)
 
 
+def load_task(name: str) -> Any:
+    """One of them."""
+    return suite().load([name])["tasks"][name]
+
+
 def evaluate(lm: Any, tasks: Sequence[str], *folders: Path, **arguments: Any) -> dict[str, Any]:
     """lm-eval's results of tasks in these folders, or of the package's own."""
     manager = TaskManager(include_path=[*map(str, folders)], include_defaults=False) if folders else suite()

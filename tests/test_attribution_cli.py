@@ -1,20 +1,28 @@
-"""`mdlm-attribution` as a user types it, on a few questions of a few tasks."""
+"""Analyses as a user runs them: on questions of a few tasks, on traces, and on result files."""
 
 import csv
 import json
+import random
 import re
 import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import scipy.stats
+from lm_eval.loggers import EvaluationTracker
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from mdlm_lm_eval import tasks_path
 from mdlm_lm_eval.analyses import inputs
 from mdlm_lm_eval.analyses.__main__ import main
+from mdlm_lm_eval.analyses.order import calibration, order_by_model, order_of, read_orders
 from mdlm_lm_eval.analyses.report import Report, over_tasks
-from tests.conftest import tiny_tokenizer
+from mdlm_lm_eval.analyses.shots_against_masks import by_model, gains_and_losses, read_scores
+from mdlm_lm_eval.lm import MDLM
+from mdlm_lm_eval.options import OptionError
+from tests.conftest import evaluate, tiny_tokenizer
 
 TASKS = "mdlm_animal_smallest,mdlm_verb_largest"
 FEW_EXAMPLES = ("--metadata", "fewshot_relevant=2", "fewshot_distractors=3")
@@ -147,3 +155,210 @@ def test_tasks_count_the_same_however_many_rows_they_have() -> None:
     assert summary["x"] == 4.0
     assert summary["band"] == pytest.approx(12.7062 * 2 * 2**0.5 / 2**0.5, rel=1e-4)
     assert over_tasks(rows[:2], "x", ["g"])[0]["band"] is None
+
+
+def traced(words: list[str], steps: list[int], confidence: float = 0.5) -> dict[str, Any]:
+    """As a result holds it, of an answer whose tokens are these words."""
+    ends = [len("".join(words[: n + 1])) for n in range(len(words))]
+    columns = {"ends": ends, "steps": steps, "confidence": [confidence] * len(words), "edits": [0] * len(words)}
+    text = {name: " ".join(map(str, column)) for name, column in columns.items()}
+    return {"doc_id": 0, "text": "".join(words), **text}
+
+
+def test_tau_is_kendalls() -> None:
+    for seed in range(20):
+        steps = random.Random(seed).sample(range(1, 9), 8)
+        tau = order_of(traced(list("abcdefgh"), steps))["tau"]
+        assert tau == pytest.approx(scipy.stats.kendalltau(range(8), steps).statistic)
+    assert order_of(traced(list("abcd"), [1, 2, 3, 4]))["tau"] == 1
+    assert order_of(traced(list("abcd"), [4, 3, 2, 1]))["tau"] == -1
+    assert order_of(traced(list("abcd"), [1, 1, 2, 2]))["tau"] == 1  # in one pass there is no order
+    assert order_of(traced(list("abcd"), [1, 1, 1, 1]))["tau"] is None
+
+
+@pytest.mark.parametrize(
+    ("words", "steps", "first"),
+    [
+        (["2", " and", " 3", " make", " 1", "2"], [3, 4, 5, 6, 1, 2], 1),
+        (["2", " and", " 3", " make", " 1", "2"], [1, 2, 3, 4, 5, 6], 0),
+        (["2", " and", " 3", " make", " 1", "2"], [2, 3, 4, 5, 1, 6], 0),  # half of the number is no answer
+        (["so", " 7", "."], [2, 1, 3], 1),
+        (["7", " it", " is"], [1, 2, 3], None),
+        (["none", " at", " all"], [1, 2, 3], None),
+    ],
+)
+def test_the_last_number_before_the_reasoning(words: list[str], steps: list[int], first: int | None) -> None:
+    assert order_of(traced(words, steps))["number_first"] == first
+
+
+def test_calibration_of_known_confidences() -> None:
+    sure = [{"model": "m", "confidence": 0.95, "correct": float(n < 9)} for n in range(10)]
+    unsure = [{"model": "m", "confidence": 0.25, "correct": float(n < 3)} for n in range(4)]
+    low, high = calibration(sure + unsure)
+    assert (low["answers"], low["correct"], high["answers"], high["correct"]) == (4, 0.75, 10, 0.9)
+    assert low["error"] == high["error"] == pytest.approx((4 * 0.5 + 10 * 0.05) / 14)
+
+
+def test_left_to_right_has_tau_1_and_another_order_has_not(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for unmasking in ("left_to_right", "random"):
+        lm = MDLM(trace=True, unmasking=unmasking, batch_size=4)
+        result = evaluate(lm, ["mdlm_reversal_as_given"], limit=4)
+        tracker = EvaluationTracker(output_path=str(tmp_path / unmasking))
+        samples = result.pop("samples")
+        tracker.save_results_aggregated(results=result, samples=samples)
+        tracker.save_results_samples("mdlm_reversal_as_given", samples["mdlm_reversal_as_given"])
+    rows = read_orders([tmp_path])
+    assert len(rows) == 8
+    tau = {row["model"]: row["tau"] for row in order_by_model(rows)["tau"]}
+    assert sorted(value == 1 for value in tau.values()) == [False, True]
+    assert all(row["correct"] in (0, 1) and 0 < row["confidence"] < 1 for row in rows)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sys.argv", ["mdlm-attribution", "order", str(tmp_path), "--output_path", str(tmp_path / "out")])
+        main()
+    assert re.search(r"left_to_right.*: Kendall's tau with left to right 1\.000", capsys.readouterr().out)
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {
+        f"order.{end}" for end in ("csv", "json", "png", "svg")
+    }
+
+
+def test_results_without_a_trace_say_how_to_get_one(tmp_path: Path) -> None:
+    path = tmp_path / "result.json"
+    path.write_text(json.dumps(result_file(5, 1, (0.4, 0.5, 0.6, 0.7))))
+    with pytest.raises(OptionError, match="trace=true"):
+        read_orders([path])
+
+
+SHOTS, MASKS = (5, 25), (1, 200)
+FOUR = ("t0", "t1", "t2", "t3")
+FEW, MANY, DISTRACTED = (0.4, 0.5, 0.6, 0.7), (0.9, 0.7, 0.65, 0.9), (0.5, 0.6, 0.7, 0.85)
+
+
+def result_file(
+    shots: int, n_masks: int, accuracies: tuple[float, ...], questions: int = 100, **mdlm: Any
+) -> dict[str, Any]:
+    """As lm-eval writes it, as far as it is read."""
+    options = {"n_masks": n_masks, "seed": 1234}
+    settings = {
+        "pretrained": "some/model",
+        "adapter": None,
+        "explicit_options": ["n_masks"],
+        "decoding": {"n_masks": n_masks},
+        "settings": [{"request_type": "generate_until", "options": options, "tasks": list(FOUR)}],
+        "tasks": {task: {"masks": [n_masks, n_masks + 7], "asked_masks": [n_masks, n_masks]} for task in FOUR},
+    }
+    return {
+        "results": {task: {"exact_match,none": accuracy} for task, accuracy in zip(FOUR, accuracies, strict=True)},
+        "n-samples": {task: {"original": 1000, "effective": questions} for task in FOUR},
+        "n-shot": dict.fromkeys(FOUR, shots),
+        "configs": {task: {} for task in FOUR},
+        "versions": dict.fromkeys(FOUR, "1"),
+        "lm_eval_version": "0.4.13",
+        "config": {"model": "mdlm", "mdlm": settings | mdlm},
+    }
+
+
+def write(folder: Path, **files: Any) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, content in files.items():
+        (folder / f"{name}.json").write_text(content if isinstance(content, str) else json.dumps(content))
+    return folder
+
+
+def complete(**mdlm: Any) -> dict[str, Any]:
+    return {
+        "few": result_file(5, 1, FEW, **mdlm),
+        "many": result_file(25, 1, MANY, **mdlm),
+        "distracted": result_file(25, 200, DISTRACTED, **mdlm),
+    }
+
+
+def test_one_row_per_task_and_pearsons_r(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path / "a" / "b", **complete(), of_no_use=result_file(5, 200, FEW))
+    words = ["mdlm-attribution", "shots-against-masks", str(tmp_path / "a"), f"--output_path={tmp_path / 'out'}"]
+    monkeypatch.setattr(sys, "argv", words)
+    main()
+    content = json.loads((tmp_path / "out" / "shots_against_masks.json").read_text())
+    rows, (summary,) = content["rows"], content["summary"]["models"]
+    assert content["settings"] == {"results": ["a"], "shots": [5, 25], "masks": [1, 200]}
+    assert "loss from 1 to 200 masks (points)" in (tmp_path / "out" / "shots_against_masks.svg").read_text()
+    assert [row["task"] for row in rows] == list(FOUR)
+    gains, losses = np.subtract(MANY, FEW), np.subtract(MANY, DISTRACTED)
+    assert [row["gain"] for row in rows] == pytest.approx(gains)
+    assert [row["loss"] for row in rows] == pytest.approx(losses)
+    assert summary["pearson_r"] == pytest.approx(np.corrcoef(gains, losses)[0, 1])
+    assert (summary["model"], summary["tasks"]) == ("some/model", 4)
+    for name, values in (("gain", gains), ("loss", losses)):
+        low, high = scipy.stats.t.interval(0.95, 3, loc=np.mean(values), scale=scipy.stats.sem(values))
+        assert (summary[name], summary[f"{name}_band"]) == pytest.approx((np.mean(values), (high - low) / 2))
+
+
+def test_models_adapters_and_decoding_settings_stay_apart(tmp_path: Path) -> None:
+    write(tmp_path / "plain", **complete())
+    write(tmp_path / "adapted", **complete(adapter="/me/out/adapter"))
+    files = complete(pretrained="/somewhere/model", explicit_options=["n_masks", "steps"])
+    for content in files.values():
+        content["config"]["mdlm"]["settings"][0]["options"]["steps"] = 40
+    write(tmp_path / "steps", **files)
+    summary = by_model(gains_and_losses(read_scores([tmp_path]), shots=SHOTS, masks=MASKS))
+    assert [row["model"] for row in summary] == ["model steps=40", "some/model", "some/model+adapter"]
+
+
+def test_what_is_undefined_is_none(tmp_path: Path) -> None:
+    files = complete() | {"distracted": result_file(25, 200, MANY)}
+    rows = gains_and_losses(read_scores([write(tmp_path, **files)]), shots=SHOTS, masks=MASKS)
+    assert by_model(rows)[0]["pearson_r"] is None
+    assert by_model(rows[:2])[0]["pearson_r"] is None
+    (summary,) = by_model(rows[:1])
+    assert (summary["gain"], summary["gain_band"], summary["loss_band"]) == (pytest.approx(0.5), None, None)
+
+
+def test_other_files_are_named_and_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    autoregressive = result_file(5, 1, FEW)
+    del autoregressive["config"]["mdlm"]
+    write(tmp_path, **complete(), truncated='{"results": {', of_hf=autoregressive)
+    assert len(gains_and_losses(read_scores([tmp_path]), shots=SHOTS, masks=MASKS)) == 4
+    said = capsys.readouterr().err
+    assert f"left out {tmp_path / 'truncated.json'}: " in said
+    assert f"left out {tmp_path / 'of_hf.json'}: is no result of --model mdlm" in said
+
+
+def of_suite(shots: int, n_masks: int, accuracies: tuple[float, ...], **changes: Any) -> dict[str, Any]:
+    """A file of the suite's tasks with all examples relevant; `changes` are the suite's settings."""
+    content = result_file(shots, n_masks, accuracies)
+    settings = {"fewshot_relevant": shots, "fewshot_distractors": 0, "fewshot_seed": 1} | changes
+    return content | {"configs": {task: {"metadata": settings} for task in FOUR}}
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"versions": dict.fromkeys(FOUR, "2")}, "version of model some/model, task t0: 2 and 1"),
+        ({"config": result_file(5, 1, FEW, weights="abc")["config"]}, "weights of model some/model: abc and nan"),
+        (of_suite(5, 1, FEW, fewshot_seed=2), "fewshot_seed of model some/model, task t0: 2 and 1"),
+        (
+            of_suite(25, 1, MANY, fewshot_distractors=20),
+            "fewshot_distractors of model some/model, task t0, shots 25: 20 and 0",
+        ),
+    ],
+)
+def test_what_was_made_under_other_conditions_does_not_mix(changes: Any, said: str, tmp_path: Path) -> None:
+    files = {"few": of_suite(5, 1, FEW), "many": of_suite(25, 1, MANY), "masked": of_suite(25, 200, DISTRACTED)}
+    of_no_use = of_suite(50, 1, MANY, fewshot_seed=2)  # which no row needs
+    whole = write(tmp_path / "a", **files, of_no_use=of_no_use)
+    assert len(gains_and_losses(read_scores([whole]), shots=SHOTS, masks=MASKS)) == 4
+    beside = write(tmp_path / "b", **files, beside=of_suite(5, 1, FEW) | changes)  # even if the accuracies agree
+    with pytest.raises(OptionError, match=rf"\.json do not compare \({re.escape(said)}\); leave"):
+        gains_and_losses(read_scores([beside]), shots=SHOTS, masks=MASKS)
+
+
+def test_files_that_disagree_are_both_named(tmp_path: Path) -> None:
+    write(tmp_path / "a", **complete(), other=result_file(5, 1, (0.1, *FEW[1:])))
+    with pytest.raises(
+        OptionError, match=r"few\.json and other\.json do not compare \(score of model some/model, task t0, shots 5"
+    ):
+        gains_and_losses(read_scores([tmp_path / "a"]), shots=SHOTS, masks=MASKS)
+    write(tmp_path / "b", **complete() | {"many": result_file(25, 1, MANY, questions=7)})
+    with pytest.raises(OptionError, match=r"distracted\.json and many\.json do not compare \(n of .*: 100 and 7\)"):
+        gains_and_losses(read_scores([tmp_path / "b"]), shots=SHOTS, masks=MASKS)
+    with pytest.raises(OptionError, match=r"found are 5 shots with 1 masks; 25 shots with 1 masks"):
+        gains_and_losses(read_scores([tmp_path / "b"]), shots=SHOTS, masks=(1, 7))

@@ -5,7 +5,6 @@ import json
 import math
 import re
 from collections import Counter
-from typing import Any
 
 import pytest
 from lm_eval.tasks._yaml_loader import _import_func_in_yml, load_yaml
@@ -13,7 +12,7 @@ from sklearn.neighbors import KNeighborsClassifier
 
 from mdlm_lm_eval import tasks_path
 from mdlm_lm_eval.options import OptionError
-from tests.conftest import evaluate, suite
+from tests.conftest import evaluate, load_task, suite
 
 FOLDER = tasks_path() / "classification"
 DATA_SETS = ("nonlinear", "swiss_roll", "moons", "circles")
@@ -24,12 +23,8 @@ PROMPTS_SHA256 = "7883e7bc9791f2bc67a3e5995b9c22af9ffd652b260a924b90dad2f5244880
 draw_points = _import_func_in_yml("points.draw_points", FOLDER)
 
 
-def load(name: str) -> Any:
-    return suite().load([name])["tasks"][name]
-
-
 def prompts(name: str, limit: int, num_fewshot: int | None = None) -> list[str]:
-    task = load(name)
+    task = load_task(name)
     if num_fewshot is not None:
         task.set_config("num_fewshot", num_fewshot)
     task.build_all_requests(limit=limit)
@@ -69,7 +64,7 @@ def test_classes_can_be_told_from_neighbours(data_set: str) -> None:
 def test_prompt_character_for_character() -> None:
     one = "Point: (1, 2, 3)\nOptions: (A) Above, (B) Below\nAnswer:[A].\n\n"
     two = "Point: (4, 5, 6)\nOptions: (A) Above, (B) Below\nAnswer:[B].\n\n"
-    task = load("mdlm_classification_circles_random")
+    task = load_task("mdlm_classification_circles_random")
     task.training_points[7] = [
         {"x": 1, "y": 2, "z": 3, "label": 0, "seed": 7},
         {"x": 4, "y": 5, "z": 6, "label": 1, "seed": 7},
@@ -123,7 +118,7 @@ def test_groups_hold_every_task_once_and_name_its_settings() -> None:
         assert group["metadata"]["version"] == "1.0"
         names += group["task"]
         for data_set, name in zip(DATA_SETS, group["task"], strict=True):
-            task = load(name)
+            task = load_task(name)
             assert task.dump_config()["metadata"].items() >= {
                 ("version", "1.0"),
                 ("data_set", data_set),
@@ -140,7 +135,7 @@ def test_wrong_shot_counts_are_refused(n: int) -> None:
     with pytest.raises(
         OptionError, match=rf"num_fewshot of .*moons_random must be a whole number from 0 up to 100, not {n}"
     ):
-        load("mdlm_classification_moons_random").set_config("num_fewshot", n)
+        load_task("mdlm_classification_moons_random").set_config("num_fewshot", n)
 
 
 def test_wrong_orders_are_refused() -> None:
