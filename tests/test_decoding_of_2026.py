@@ -204,9 +204,10 @@ def test_a_sampler_does_as_its_reference(number: int) -> None:
     # What is returned may still be taken back when it is filled: early exit gives the same.
     exits = replace(ours(setting), early_exit=True)
     assert decode(denoiser, [prompt], exits, max_gen_toks=5, **how) == [answer[:5]]
-    others = [prompt[:4], prompt + prompt[:3]]
-    together = decode(denoiser, [prompt, *others], ours(setting), **how)
-    assert together == [decode(denoiser, [one], ours(setting), **how)[0] for one in [prompt, *others]]
+    if number % 3 == 0:
+        others = [prompt[:4], prompt + prompt[:3]]
+        together = decode(denoiser, [prompt, *others], ours(setting), **how)
+        assert together == [answer, *(decode(denoiser, [one], ours(setting), **how)[0] for one in others)]
 
 
 def test_frequencies_come_from_a_file(tmp_path: Path) -> None:

@@ -481,7 +481,7 @@ def test_generated_files_are_those_of_the_generator() -> None:
 
 def test_a_slot_may_have_several_masks() -> None:
     lm = MDLM(n_masks="auto")
-    texts = {"<|mask:3|>": 3, "<|mask like verb|>": 1, "<|mask|>": 1}
+    texts = {"<|mask:3|>": 3, "<|mask like verb|>": 1, "<|mask|>": 1, "<|mask|> and <|mask|>": 2}
     for slot in texts:
         arguments = (f"knit is: {slot}.\n", {"infill": True, "until": []})
         request = Instance("generate_until", doc={}, arguments=arguments, idx=0, metadata=(slot, 0, 1))
