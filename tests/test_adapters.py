@@ -79,11 +79,18 @@ def test_names_of_lladas_remote_code(adapter: tuple[Path, torch.Tensor]) -> None
     assert_close(logits_of(denoiser.model), expected)
 
 
-@pytest.mark.parametrize("targets", [["q_proj", "o_proj"], ["q_proj", "gate_proj", "up_proj", "down_proj"]])
-def test_an_adapter_of_llada_moes_remote_code(tmp_path: Path, targets: list[str]) -> None:
-    """Its experts are modules of their own, where transformers' class has them fused."""
-    shutil.copytree(GOLDEN / "llada_moe", tmp_path / "merged")
-    weights = load_file(GOLDEN / "llada_moe" / "model.safetensors")
+@pytest.mark.parametrize(
+    ("family", "targets"),
+    [
+        ("llada_moe", ["q_proj", "o_proj"]),
+        ("llada_moe", ["q_proj", "gate_proj", "up_proj", "down_proj"]),
+        ("llada2", ["query_key_value", "attention.dense"]),
+    ],
+)
+def test_an_adapter_of_remote_code(tmp_path: Path, family: str, targets: list[str]) -> None:
+    """LLaDA-MoE's experts are modules of their own, where transformers' class has them fused; LLaDA2's q, k and v."""
+    shutil.copytree(GOLDEN / family, tmp_path / "merged")
+    weights = load_file(GOLDEN / family / "model.safetensors")
     torch.manual_seed(0)
     lora = {}
     for name in [name for name in weights if name.removesuffix(".weight").endswith(tuple(targets))]:
@@ -92,11 +99,13 @@ def test_an_adapter_of_llada_moes_remote_code(tmp_path: Path, targets: list[str]
         module = "base_model.model." + name.removesuffix(".weight")
         lora |= {f"{module}.lora_A.weight": a, f"{module}.lora_B.weight": b}
         weights[name] = weights[name] + b @ a * (8 / 2)
+    assert len(lora) >= 8
     save_file(weights, tmp_path / "merged" / "model.safetensors", {"format": "pt"})
+    targets = [target.rpartition(".")[2] for target in targets]
     LoraConfig(r=2, lora_alpha=8, target_modules=targets).save_pretrained(tmp_path / "adapter")
     save_file(lora, tmp_path / "adapter" / "adapter_model.safetensors", {"format": "pt"})
-    loaded = load("llada_moe", peft=str(tmp_path / "adapter")).model
-    assert_close(logits_of(loaded), logits_of(load(tmp_path / "merged").model))
+    loaded = load(family, mask_token_id=159, peft=str(tmp_path / "adapter")).model
+    assert_close(logits_of(loaded), logits_of(load(tmp_path / "merged", mask_token_id=159).model))
 
 
 @pytest.mark.parametrize("name", ["layers.0", "layers.7", "missing"])

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from peft import LoraConfig
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor
 
 from mdlm_lm_eval.families import AttentionPattern, family_of, load_config, load_tokenizer
@@ -152,26 +151,6 @@ def test_sdars_mixture_of_experts(tmp_path: Path) -> None:
 def test_llada2s_weights_cannot_be_split_over_devices_while_they_are_fused() -> None:
     with pytest.raises(OptionError, match="tp_plan does not work with the family llada2"):
         load("llada2", tp_plan="auto")
-
-
-def test_an_adapter_of_llada2s_remote_code(tmp_path: Path) -> None:
-    merged = copy_of("llada2", tmp_path / "llada2")
-    weights = load_file(merged / "model.safetensors")
-    lora: dict[str, Tensor] = {}
-    torch.manual_seed(0)
-    for name in [name for name in weights if name.endswith(("query_key_value.weight", "attention.dense.weight"))]:
-        rows, columns = weights[name].shape
-        a, b = torch.randn(2, columns) * 0.3, torch.randn(rows, 2) * 0.3
-        module = "base_model.model." + name.removesuffix(".weight")
-        lora |= {f"{module}.lora_A.weight": a, f"{module}.lora_B.weight": b}
-        weights[name] = weights[name] + b @ a * (8 / 2)
-    save_file(weights, merged / "model.safetensors", {"format": "pt"})
-    adapter = tmp_path / "adapter"
-    LoraConfig(r=2, lora_alpha=8, target_modules=["query_key_value", "dense"]).save_pretrained(adapter)
-    save_file(lora, adapter / "adapter_model.safetensors", {"format": "pt"})
-    ids = tensors_of("llada2")["logits.input_ids"]
-    adapted, expected = load("llada2", peft=str(adapter)), load(merged)
-    assert_close(logits(adapted, ids), logits(expected, ids))
 
 
 @pytest.mark.parametrize("folder", FOLDERS)
