@@ -94,7 +94,7 @@ def canvas(
     return build_canvas(prompt, options, attention=attention_in_effect(denoiser.attention, options), **where)[0]
 
 
-def neighbours(denoiser: Denoiser, options: DecodingOptions, n: int = 8) -> list[Canvas]:
+def neighbours(denoiser: Denoiser, options: DecodingOptions, n: int = 6) -> list[Canvas]:
     """Canvases, longer and shorter, with more and fewer masks, one of them with slots among its text."""
     rows = [canvas(denoiser, options, 1 + 3 * k, 1 + (5 * k) % 17, k) for k in range(n)]
     if options.cfg_scale == 0.0 and not denoiser.shift:

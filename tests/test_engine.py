@@ -38,7 +38,7 @@ def test_a_row_depends_on_itself_alone(attention: Any, facts: dict[str, Any], ch
         assert [row.token_ids for row in recomputed] == [row.token_ids for row in whole]
         assert [row.cost.steps for row in recomputed] == [row.cost.steps for row in whole] or "edits" in facts
     ends: dict[str, Any] = {"eos_ids": [EOS], "is_decided": is_decided}
-    assert whole[1::3] == [decode_canvases(denoiser, [row], options, eos_ids=[EOS])[0] for row in rows[1::3]]
+    assert whole[::3] == [decode_canvases(denoiser, [row], options, eos_ids=[EOS])[0] for row in rows[::3]]
     alone = [decode_canvases(denoiser, [row], options, **ends)[0] for row in rows[::-1]]
     found: dict[int, Completion] = {}
     steps: list[int] = []
