@@ -9,7 +9,6 @@ import socket
 import subprocess
 import sys
 from collections.abc import Sequence
-from itertools import pairwise
 from multiprocessing import connection, forkserver, resource_tracker
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -43,9 +42,10 @@ def fork_server() -> None:
         if pid := os.fork():
             return pid
         try:
-            for first, end in pairwise([2, *sorted(kept), 65_536]):
-                os.closerange(first + 1, end)
-            atexit._clear()  # what ends with the other process
+            null = os.open(os.devnull, os.O_RDWR)
+            for number in {*map(int, os.listdir("/dev/fd"))} - {0, 1, 2, *kept}:
+                os.dup2(null, number)  # pipes of the other process, and streams of its that modules may still hold
+            atexit._clear()
             logging.root.handlers.clear()
             exec(arguments[-1], {})
         finally:
@@ -61,6 +61,9 @@ def _command(name: str, words: Sequence[str], log: str, variables: dict[str, str
     for stream, name_of, end in ((1, "stdout", ".out"), (2, "stderr", ".err")):
         os.dup2(os.open(log + end, os.O_WRONLY | os.O_CREAT | os.O_APPEND), stream)
         setattr(sys, name_of, os.fdopen(stream, "w", buffering=1, encoding="utf-8"))
+    for reference in logging._handlerList:
+        if isinstance(handler := reference(), logging.StreamHandler):
+            handler.setStream(sys.stderr)
     os.environ.update(variables)
     sys.argv = [name, *words]
     try:

@@ -270,7 +270,7 @@ def test_the_committed_results_are_all_used() -> None:
 def sweep(model: str, losses: dict[int, float], *, at_best: float = 0.8, **changes: Any) -> dict[str, Any]:
     """A file per mask count -> points lost there."""
     return {
-        f"{abs(hash((model, n, str(changes))))}": suite_file(
+        "-".join(map(str, (model, n, *changes.values()))).replace("/", "-"): suite_file(
             n_masks=n, accuracy=at_best - lost, pretrained=model, **{"weights": model, **changes}
         )
         for n, lost in losses.items()
