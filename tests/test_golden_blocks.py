@@ -166,18 +166,6 @@ def test_masks_that_no_returned_block_sees_change_nothing(
     assert found[0] == found[1] == found[2]
 
 
-@pytest.mark.parametrize("length", [16, 32, 64])
-@pytest.mark.parametrize("family", ["llada2", "sdar", "a2d_bd3lm"])
-def test_a_block_of_any_length_fills_one_token_a_pass_by_default(
-    family: str, length: int, loaded: dict[str, Any]
-) -> None:
-    denoiser = loaded[family][0]
-    before = denoiser.forward_passes
-    decode(denoiser, [[1, 2, 3, 4] * 16], DecodingOptions(n_masks=64, block_length=length))
-    # One pass more stores the prompt, and one each block but the last.
-    assert denoiser.forward_passes - before == 64 + 64 // length
-
-
 @pytest.mark.parametrize(("schedule", "passes"), [("llada2", 8), ("linear", 32)])
 def test_llada2_takes_no_more_steps_than_tokens_are_asked_for(
     schedule: str, passes: int, loaded: dict[str, Any]

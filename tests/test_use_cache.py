@@ -187,7 +187,7 @@ REPEATS, DOCUMENTS = 2, 5
 def many_requests(task_folder: Path, tmp_path: Path) -> Path:
     """A task whose requests, two samples a document, take long enough to be killed among."""
     config = {"include": str(task_folder / "tiny_generate.yaml"), "task": "tiny_many", "repeats": REPEATS}
-    config |= {"generation_kwargs": {"until": [], "max_gen_toks": 128}}
+    config |= {"generation_kwargs": {"until": [], "max_gen_toks": 64}}
     (tmp_path / "tasks").mkdir()
     (tmp_path / "tasks" / "tiny_many.yaml").write_text(yaml.safe_dump(config))
     return tmp_path / "tasks"
@@ -197,7 +197,7 @@ def test_a_killed_run_resumes_to_the_results_of_an_undisturbed_one(
     checkpoint: Path, many_requests: Path, tmp_path: Path
 ) -> None:
     """The temperature comes from --model_args alone, so that lm-eval takes the requests for deterministic ones."""
-    model_args = {"pretrained": str(checkpoint), "n_masks": 128, "temperature": 1.0, "early_exit": False}
+    model_args = {"pretrained": str(checkpoint), "n_masks": 64, "temperature": 1.0, "early_exit": False}
     settings: dict[str, Any] = {"model_args": model_args, "device": "cpu", "batch_size": 1}
     undisturbed = evaluate("mdlm", ["tiny_many"], many_requests, **settings)
     expected = {sample["doc_id"]: sample["resps"] for sample in undisturbed["samples"]["tiny_many"]}
@@ -230,7 +230,7 @@ def test_a_killed_run_resumes_to_the_results_of_an_undisturbed_one(
         assert each["cost"].pop("seconds") > 0
         assert each["cost"].pop("peak_memory_bytes") > 0
     assert record == expected_record
-    assert record["cost"]["forward_passes"] == told["forward_passes"] == REPEATS * DOCUMENTS * 128
+    assert record["cost"]["forward_passes"] == told["forward_passes"] == REPEATS * DOCUMENTS * 64
 
 
 def finished_samples(database: Path) -> int:
