@@ -23,6 +23,7 @@ from mdlm_lm_eval.analyses.shots_against_masks import by_model, gains_and_losses
 from mdlm_lm_eval.lm import MDLM
 from mdlm_lm_eval.options import OptionError
 from tests.conftest import evaluate, tiny_tokenizer
+from tests.leaderboard_files import write
 
 TASKS = "mdlm_animal_smallest,mdlm_verb_largest"
 FEW_EXAMPLES = ("--metadata", "fewshot_relevant=2", "fewshot_distractors=3")
@@ -255,13 +256,6 @@ def result_file(
         "lm_eval_version": "0.4.13",
         "config": {"model": "mdlm", "mdlm": settings | mdlm},
     }
-
-
-def write(folder: Path, **files: Any) -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, content in files.items():
-        (folder / f"{name}.json").write_text(content if isinstance(content, str) else json.dumps(content))
-    return folder
 
 
 def complete(**mdlm: Any) -> dict[str, Any]:

@@ -110,8 +110,12 @@ def test_the_cards_table_is_of_a_sweep_in_the_order_of_its_mask_counts(
         evaluate(run.recipe)
 
 
-def assert_merged(merged: Tensor, adapted: Tensor, base: Tensor) -> None:
+def assert_merged(pretrained: Path, adapter: Path, input_ids: Tensor) -> None:
     """Merging rounds W + BA once, and CPUs sum in different orders: both errors grow with what the adapter changed."""
+    base, adapted, merged = (
+        load_denoiser(str(folder), dtype="float32", peft=peft).model(input_ids).logits
+        for folder, peft in ((pretrained, None), (pretrained, str(adapter)), (f"{adapter}.merged", None))
+    )
     change = float((adapted - base).abs().max())
     assert change > 0.1
     assert float((merged - adapted).abs().max()) < 1e-3 * change
@@ -127,11 +131,7 @@ def test_merged_is_the_adapted_model(family: str, tmp_path: Path, prompts: Path)
     PreTrainedTokenizerFast(tokenizer_object=words, eos_token="<|eos|>").save_pretrained(pretrained)
     finetune(small(adapter, pretrained, prompts, "learning_rate=0.1", "merge"))
     input_ids = load_file(pretrained / "golden.safetensors")["logits.input_ids"]
-    base, adapted, merged = (
-        load_denoiser(str(folder), dtype="float32", peft=peft).model(input_ids).logits
-        for folder, peft in ((pretrained, None), (pretrained, str(adapter)), (f"{adapter}.merged", None))
-    )
-    assert_merged(merged, adapted, base)
+    assert_merged(pretrained, adapter, input_ids)
 
 
 @pytest.mark.parametrize("target", ["lm_head", "embed_tokens"])
@@ -143,11 +143,7 @@ def test_merged_where_head_and_embedding_are_tied(target: str, tmp_path: Path, p
     finetune(run)
     write_merged(run.recipe)
     trained_on = torch.tensor([tiny_tokenizer()("one two")["input_ids"]])  # other tokens' embeddings do not change
-    base, adapted, merged = (
-        load_denoiser(str(folder), dtype="float32", peft=peft).model(trained_on).logits
-        for folder, peft in ((pretrained, None), (pretrained, str(adapter)), (f"{adapter}.merged", None))
-    )
-    assert_merged(merged, adapted, base)
+    assert_merged(pretrained, adapter, trained_on)
 
 
 @pytest.mark.parametrize(
