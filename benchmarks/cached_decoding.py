@@ -24,7 +24,7 @@ from mdlm_lm_eval.results.statistics import t_interval
 PAGE = Path(__file__).parents[1] / "docs" / "fast_decoding.md"
 CACHES = ("none", "prefix", "dual")
 RULES: dict[str, dict[str, float]] = {
-    "one token a step": {},
+    "one token per step": {},
     "threshold 0.9": {"confidence_threshold": 0.9},
     "factor 1": {"parallel_factor": 1.0},
 }

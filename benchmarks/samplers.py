@@ -23,8 +23,8 @@ from mdlm_lm_eval.results.markdown import markdown_table, replace_table
 from mdlm_lm_eval.results.statistics import t_interval
 
 SAMPLERS: dict[str, dict[str, Any]] = {
-    "one token a step": {},
-    "two tokens a step": {"steps": 8},
+    "one token per step": {},
+    "two tokens per step": {"steps": 8},
     "threshold": {"confidence_threshold": 0.9},
     "factor": {"parallel_factor": 1.0},
     "entropy bound": {"entropy_bound": 0.1},
@@ -34,7 +34,7 @@ SAMPLERS: dict[str, dict[str, Any]] = {
     "RCR": {"remasking": "rcr", "schedule": "maskgit_linear", "steps": 8},
     "WINO": {"remasking": "wino", "confidence_threshold": 0.6},
 }
-HEADER = ("sampler", "options", "accuracy (%)", "tokens per pass", "tokens as with one a step (%)")
+HEADER = ("sampler", "options", "accuracy (%)", "tokens per pass", "tokens as with one per step (%)")
 
 
 def background(lm: MDLM, count: int = 1000) -> torch.Tensor:

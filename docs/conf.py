@@ -51,4 +51,4 @@ def _finish(app: Sphinx, error: Exception | None) -> None:
     if error is None and app.builder.format == "html":
         out = Path(app.outdir)
         shutil.copytree(Path(app.confdir) / "figures", out / "docs" / "figures", dirs_exist_ok=True)
-        (out / "index.html").write_text('<meta http-equiv="refresh" content="0; url=docs/index.html">\n')
+        (out / "index.html").write_text('<meta http-equiv="refresh" content="0; url=README.html">\n')

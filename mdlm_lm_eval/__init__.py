@@ -1,9 +1,6 @@
-"""Masked diffusion language models in lm-evaluation-harness.
+"""Masked diffusion language models in lm-evaluation-harness."""
 
-Public names are resolved on first use, so that importing the package, which the start-up hook in `plugin` does in every
-interpreter, costs nothing.
-"""
-
+# Public names are resolved on first use: the start-up hook imports this package in every interpreter.
 import os
 
 TYPE_CHECKING = False  # as in typing, whose import alone would take longer than the whole start-up hook may

@@ -97,7 +97,7 @@ SCHEDULES = ("linear", "llada2", "dream", "cosine", "bd3lm", "maskgit_linear", "
 REMASKING = ("none", "wino", "remdm", "rcr")
 # How a model that is also causal decodes and scores.
 MODES = ("diffusion", "ar", "linear_spec")
-_NOISE_NUM = "draws of the random tokens in slots and choices, over which a read is the mean (DiffusionGemma)"
+_NOISE_NUM = "number of random draws that a read averages (DiffusionGemma)"
 # Of each of these, one option at most can be set.
 EXCLUSIVE_NAMES = (("mask_ratio", "n_masks"), ("steps_per_block", "steps"), PARALLEL_RULES)
 
@@ -135,13 +135,13 @@ class DecodingOptions(Options):
     small_block_length: int | None = option(None, "tokens per sub-block (Fast-dLLM v2)", least=1)
     unmasking: str = option("confidence", "which masks a step fills", **_UNMASKING)
     position_decay: float = option(
-        0.25, "of unmasking=position_calibrated: how fast priority falls with the place in the block", least=0
+        0.25, "for unmasking=position_calibrated: how fast priority falls with the position in the block", least=0
     )
     calibration_cap: float = option(
-        10.0, "of unmasking=position_calibrated: the most that rareness and confidence count for", above=0
+        10.0, "for unmasking=position_calibrated: upper limit of confidence times rareness", above=0
     )
     token_frequencies: str | None = option(
-        None, "of unmasking=position_calibrated: a safetensors file with each token's share of a background text"
+        None, "for unmasking=position_calibrated: a safetensors file with each token's share of a background text"
     )
     schedule: str = option("linear", "how many masks a step fills", choices=lambda: SCHEDULES)
     confidence_threshold: float | None = option(
@@ -164,42 +164,42 @@ class DecodingOptions(Options):
     max_post_steps: int | None = option(None, "editing passes after a block's last mask is filled", least=0)
     remasking: str = option(
         "none",
-        "takes filled tokens back: those of which the model was least sure, or is not sure any more (wino)",
+        "mask filled tokens again: those filled with the least confidence, or no longer confident (wino)",
         choices=lambda: REMASKING,
     )
-    remask_tokens: int = option(1, "of remasking=remdm: how many tokens a pass takes back", least=1)
+    remask_tokens: int = option(1, "for remasking=remdm: tokens masked again per pass", least=1)
     remask_threshold: float = option(
-        0.9, "of remasking=wino: less sure tokens are taken back", above=0, most=1, also=("threshold_back",)
+        0.9, "for remasking=wino: mask tokens of lower confidence again", above=0, most=1, also=("threshold_back",)
     )
     kl_threshold: float | None = option(
         None,
-        "with confidence_threshold: also how little a mask's distribution must have changed in the last passes (KLASS)",
+        "with confidence_threshold: fill only masks whose distribution changed less than this in recent passes (KLASS)",
         above=0,
     )
-    kl_history: int = option(2, "of kl_threshold: how many passes", least=1)
+    kl_history: int = option(2, "for kl_threshold: number of passes compared", least=1)
     unmask_strategy: str = option(
-        "all", "of kl_threshold: fills all such masks, or the surest alone", choices=lambda: ("all", "max_conf")
+        "all", "for kl_threshold: fill all such masks, or only the most confident", choices=lambda: ("all", "max_conf")
     )
     append_blocks: bool = option(
-        False, "appends blocks to the canvas one by one, of which n_masks is the most, up to one with an end (iLLaDA)"
+        False, "append blocks one by one until one ends the text, at most n_masks masks in all (iLLaDA)"
     )
     mode: str = option(
         "diffusion",
-        "of a model that is causal too (Nemotron-Labs-Diffusion); linear_spec: the tokens of ar from drafted blocks",
+        "for models that are also causal (Nemotron-Labs-Diffusion); linear_spec drafts blocks and gives ar's tokens",
         choices=lambda: MODES,
     )
     causal_context: bool = option(
-        True, "of such a model: prompt and finished blocks are attended causally, and tell the next block's first token"
+        True, "for such models: prompt and finished blocks attend causally and predict the next block's first token"
     )
-    end_think: str = option("</think>", "the text that ends thinking, of the three options below")
+    end_think: str = option("</think>", "the text that ends thinking, for the three options below")
     end_think_boost: float = option(
-        0.0, "raises the logit of the next token of end_think at a block's leftmost mask, the more the later", least=0
+        0.0, "raise the logit of end_think at a block's leftmost mask by at most this, at the canvas's end", least=0
     )
-    end_think_power: float = option(1.0, "of end_think_boost: the power of the share of masks before", above=0)
+    end_think_power: float = option(1.0, "end_think_boost grows with the position in the canvas to this power", above=0)
     max_thinking_tokens: int | None = option(
-        None, "puts end_think, where it is one token, behind so many tokens that do not hold it", least=0
+        None, "write end_think, which must be one token, after this many tokens without it", least=0
     )
-    max_steps_per_block: int = option(1000, "of a model that inserts and deletes (LLaDA2.2)", least=1)
+    max_steps_per_block: int = option(1000, "for models that insert and delete (LLaDA2.2)", least=1)
     temperature: float = option(
         0.0, "sampling temperature; 0 is greedy", least=0, llada="temperature", dream="temperature"
     )
@@ -257,11 +257,11 @@ class LikelihoodOptions(Options):
     )
     mode: str = option(
         "diffusion",
-        "of a model that is causal too (Nemotron-Labs-Diffusion); ar and linear_spec: exact, left to right",
+        "for models that are also causal (Nemotron-Labs-Diffusion); ar and linear_spec: exact, left to right",
         choices=lambda: MODES,
     )
     eos_after: bool = option(
-        False, "puts one end-of-text token behind the continuation, which is not scored", llada="padd_eos"
+        False, "put one end-of-text token, which is not scored, after the continuation", llada="padd_eos"
     )
     mc_num: int = option(128, "Monte Carlo samples per request", least=1, llada="mc_num")
     noise_num: int = option(8, _NOISE_NUM, least=1)

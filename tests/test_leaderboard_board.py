@@ -423,7 +423,8 @@ def test_a_folder_of_settings_has_a_row_each_and_its_frontier_marked(tmp_path: P
         "confidence_threshold=0.6": False,
     }
     (said,) = speed_findings(section)
-    assert said.startswith("gsm8k v3.0: 71.0 ± 2.4% at 0.39 tokens per forward pass (steps=256), 66.0 ± 2.4% at 2.00")
+    speeds = "71.0 ± 2.4% at 0.39 tokens per forward pass (steps=256), 66.0 ± 2.4% at 2.00"
+    assert said.startswith(f"{section.benchmark_names[0]}: {speeds}")
     first = section.rows[0]
     assert (first.cost("tokens_per_pass"), first.cost("seconds"), first.cost("memory_gib")) == (
         pytest.approx(100 / 256),
@@ -448,7 +449,8 @@ def test_speed_at_a_quality_is_between_the_settings_of_a_sweep(tmp_path: Path) -
     ], "the mean first; a bound is no score"
     assert set(parallel.bounds.values()) == {"47.9 at 2"}
     (said,) = speed_findings(read_board(tmp_path).sections[1])
-    assert said.startswith("parallel v3.0: 80.0% at 1.00 tokens per forward pass (steps=64), 20.0% at 8.33 (steps=8).")
+    speeds = "80.0% at 1.00 tokens per forward pass (steps=64), 20.0% at 8.33 (steps=8)."
+    assert said.startswith(f"parallel v3.0 (exact_match, 0-shot): {speeds}")
     assert said.endswith(" Of the slowest setting's score it keeps 90% up to 3.00 (PB90), 95% up to 2.00 (PB95).")
 
 

@@ -25,3 +25,5 @@ document.querySelectorAll("table").forEach((table) => {
     });
   });
 });
+// Code in tables wraps after these characters.
+document.querySelectorAll("td span.pre").forEach((code) => (code.innerHTML = code.innerHTML.replace(/[_,/]/g, "$&<wbr>")));

@@ -49,9 +49,9 @@ def _parser() -> argparse.ArgumentParser:
     build.add_argument("results", type=Path, help="folder that is searched for lm-eval's result files (*.json)")
     build.add_argument("--output", type=Path, required=True, help="folder for page, LEADERBOARD.md, CSV, JSON, figures")
     build.add_argument("--title", default="", help="the board's name (default: the folder's)")
-    build.add_argument("--published", action="store_true", help="also show what papers state of other models")
+    build.add_argument("--published", action="store_true", help="also show scores from papers")
     build.add_argument("--readme_figures", type=Path, help="folder for a copy of the figure of masks (*.svg)")
-    build.add_argument("--strict", action="store_true", help="exit with 1 where any file or score is not used")
+    build.add_argument("--strict", action="store_true", help="exit with 1 if any file or score is not used")
     show = command(_show, "one result in five lines: score, settings in effect, speed, audit, file")
     show.add_argument("file", type=Path, metavar="PATH", help="an lm-eval result file, or a folder: its newest one")
     by_question = "With the files of lm_eval's --log_samples beside the results, questions are compared one by one."
@@ -60,7 +60,7 @@ def _parser() -> argparse.ArgumentParser:
     compare.add_argument("second", type=Path, metavar="B", help="another of the same tasks")
     validate = command(_validate, "check result files before they are submitted")
     validate.add_argument("paths", type=Path, nargs="+", metavar="PATH", help="a result file, or a folder of them")
-    what = "the score with a cache or of a server, and that of exact decoding, on the questions that were decoded twice"
+    what = "scores with a cache or from a server against exact decoding, on the questions decoded twice"
     audit = command(_audit, what, "The files of lm_eval's --log_samples must be beside the results.")
     audit.add_argument(
         "file", type=Path, metavar="FILE", help="an lm-eval result file of a run with cache_audit or audit"

@@ -76,7 +76,7 @@ def speed_findings(section: Section) -> list[str]:
         if len(on) > 1:
             (slow, best), (fast, fastest) = on[0], on[-1]
             sentences.append(
-                f"{name.partition(' (')[0]}: {best.in_words}% at {best.tokens_per_pass:.2f} tokens per forward pass "
+                f"{name}: {best.in_words}% at {best.tokens_per_pass:.2f} tokens per forward pass "
                 f"({slow.label}), {fastest.in_words}% at {fastest.tokens_per_pass:.2f} ({fast.label})."
                 + _at_quality(slow, name, section)
             )

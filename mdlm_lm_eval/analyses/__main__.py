@@ -62,7 +62,7 @@ def _parser() -> argparse.ArgumentParser:
 
     help = "gradient attribution to masks, the last 50 non-masks and all non-masks (table 1)"
     groups = commands.add_parser("groups", help=help, **style)
-    groups.add_argument("--n_masks", type=count, help=f"masks appended; {TABLE_MASKS}, with --model hf none")
+    groups.add_argument("--n_masks", type=count, help=f"appended masks (default: {TABLE_MASKS}; with --model hf none)")
     _add_model_options(groups, default_tasks=OPEN_ENDED, default_limit=QUESTIONS)
     groups.set_defaults(run=_run_groups)
 
@@ -71,8 +71,8 @@ def _parser() -> argparse.ArgumentParser:
     examples.add_argument(
         "--n_masks", type=count, help=f"masks appended; none, as the prompts of {FIXED_SLOT} hold one"
     )
-    examples.add_argument("--reorderings", type=count, default=REORDERINGS, help=f"of the examples; {REORDERINGS}")
-    examples.add_argument("--seed", type=int, default=0, help="of the reorderings; 0")
+    examples.add_argument("--reorderings", type=count, default=REORDERINGS, help=f"default: {REORDERINGS}")
+    examples.add_argument("--seed", type=int, default=0, help="of the reorderings (default: 0)")
     default_tasks = f"{FIXED_SLOT}, with --model hf {OPEN_ENDED}"
     _add_model_options(examples, default_tasks=default_tasks, default_limit=QUESTIONS)
     examples.set_defaults(run=_run_examples)
@@ -89,8 +89,8 @@ def _parser() -> argparse.ArgumentParser:
     help = "gain from more shots against loss to more masks, from lm-eval result files (figure 20; E12)"
     shots = commands.add_parser("shots-against-masks", help=help, **style)
     shots.add_argument("results", nargs="+", type=Path, help="result files of lm_eval or mdlm-sweep, or their folders")
-    shots.add_argument("--shots", type=few_and_many, default=(5, 25), help="few and many shots; 5,25")
-    shots.add_argument("--masks", type=few_and_many, default=(1, 200), help="few and many masks; 1,200")
+    shots.add_argument("--shots", type=few_and_many, default=(5, 25), help="few and many shots (default: 5,25)")
+    shots.add_argument("--masks", type=few_and_many, default=(1, 200), help="few and many masks (default: 1,200)")
     shots.add_argument("--output_path", type=Path, required=True, metavar="FOLDER")
     shots.set_defaults(run=_run_shots_against_masks)
 
@@ -111,10 +111,10 @@ def _add_model_options(parser: argparse.ArgumentParser, *, default_tasks: str, d
     )
     parser.add_argument("--metadata", help="of the tasks: fewshot_distractors=20", **named)
     limit = "all" if default_limit is None else default_limit
-    parser.add_argument("--limit", type=count, default=default_limit, help=f"questions per task; {limit}")
+    parser.add_argument("--limit", type=count, default=default_limit, help=f"questions per task (default: {limit})")
     parser.add_argument("--apply_chat_template", action="store_true", help="for instruct models")
-    parser.add_argument("--batch_size", default="auto", help="auto")
-    parser.add_argument("--device", help="the machine's accelerator, else cpu")
+    parser.add_argument("--batch_size", default="auto", help="default: auto")
+    parser.add_argument("--device", help="default: the machine's accelerator, else cpu")
     parser.add_argument("--output_path", type=Path, required=True, metavar="FOLDER")
 
 

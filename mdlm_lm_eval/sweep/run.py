@@ -176,7 +176,7 @@ def fail(claims: Claims, cell: Cell, error: Exception) -> None:
 
 def progress_bar(cells: Iterable[Cell]) -> tqdm:
     """Over the tokens of all cells to do, whoever does them."""
-    layout = "cells {percentage:3.0f}%|{bar}| {elapsed} gone, {remaining} left"
+    layout = "cells {percentage:3.0f}%|{bar}| {elapsed} elapsed, {remaining} left"
     return tqdm(total=sum(map(_tokens, cells)), bar_format=layout, smoothing=0.0, disable=False)
 
 
