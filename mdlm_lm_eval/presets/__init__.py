@@ -60,7 +60,7 @@ def published() -> dict[str, Published]:
     for model, facts in models.items():
         for preset, run in facts["presets"].items():
             arguments = [f"pretrained={facts['pretrained']}", f"preset={model}/{preset}", "dtype=bfloat16"]
-            arguments += [facts["model_args"]] if "model_args" in facts else []
+            arguments += [level["model_args"] for level in (facts, run) if "model_args" in level]
             flags = ("--model_args", ",".join(arguments), *shlex.split(run["run"]), "--batch_size", "auto")
             about = facts["family"], run["score"], run["source"], not run["settings_only"]
             found[f"{model}/{preset}"] = Published(*about, flags)
