@@ -10,7 +10,8 @@ heavy is imported, so that every command parses its arguments at once.
 import difflib
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import Field, dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, replace
+from functools import cache, cached_property
 from importlib import import_module
 from types import NoneType
 from typing import Any, Literal, Self, get_args
@@ -24,13 +25,14 @@ class OptionError(ValueError):
 
 @dataclass(frozen=True)
 class Option:
-    """What is known of an option beside its type and default, which its field has.
+    """What is known of an option.
 
     least, most: the smallest and the largest value; above: a bound that is itself too small.
     none_below: a smaller value means that the option is not set.
     llada, dream: what LLaDA's and Dream's own scripts call it; also: what other scripts do. All are accepted.
     same: other names of its choices.
     silent: no value of it changes a score.
+    name, default, kinds: of its field, whose type is one of `kinds`.
     """
 
     help: str
@@ -44,6 +46,53 @@ class Option:
     dream: str = ""
     also: tuple[str, ...] = ()
     silent: bool = False
+    name: str = ""
+    default: Any = None
+    kinds: tuple[Any, ...] = ()
+
+    @property
+    def requirement(self) -> str:
+        """What it must be: "auto or a whole number from 1"."""
+        if self.choices is not None:
+            return f"one of {', '.join(self.choices())}"
+        if bool in self.kinds:
+            return "true or false"
+        if str in self.kinds:
+            return "a text of at least one character"
+        bounds = [("from", self.least), ("above", self.above), ("up to", self.most)]
+        words = [f"{word} {shown(bound)}" for word, bound in bounds if bound is not None]
+        number = " ".join(["a whole number" if int in self.kinds else "a number", *words])
+        return " or ".join([*["auto"] * (Auto in self.kinds), *["none"] * (NoneType in self.kinds), number])
+
+    def is_unset(self, value: object) -> bool:
+        """Whether a value says that the option is not set: none, but where that is a choice of its own."""
+        return value is None or (str(value).lower() == "none" and (NoneType in self.kinds or str not in self.kinds))
+
+    def parse(self, value: Any) -> Any:
+        """`value` as the option's type; the default where it is not set. Raises OptionError where it cannot be used."""
+        if self.is_unset(value):
+            return self.default
+        if bool in self.kinds:
+            return parse_flag(self.name, value)
+        if str in self.kinds:
+            text = self.same.get(str(value), str(value))
+            if isinstance(value, (dict, list)) or text not in (self.choices() if self.choices else {text} - {""}):
+                raise must_be(self.name, self.requirement, value)
+            return text
+        if Auto in self.kinds and value == "auto":
+            return value
+        number = _number(float if float in self.kinds else int, value)
+        least, above, most = self.least, self.above, self.most
+        if number is not None and self.none_below and number < (least or 0):
+            return None
+        if (
+            number is None
+            or (least is not None and number < least)
+            or (above is not None and number <= above)
+            or (most is not None and number > most)
+        ):
+            raise must_be(self.name, self.requirement, value)
+        return number
 
 
 def option(default: Any, help: str, **facts: Any) -> Any:
@@ -55,19 +104,17 @@ class Options:
     """A frozen dataclass whose fields are options; it parses and checks their values."""
 
     def __post_init__(self) -> None:
-        for declared in options_of(type(self)):
-            value = getattr(self, declared.name)
-            value = declared.default if _unset(declared, value) else _parse(declared, value)
-            object.__setattr__(self, declared.name, value)
+        for name, declared in options_of(type(self)).items():
+            if (value := getattr(self, name)) is not declared.default:
+                object.__setattr__(self, name, declared.parse(value))
 
     def override(self, changes: Mapping[str, object]) -> Self:
         """These options with `changes`, whose values may be strings as typed on a command line.
 
         Raises OptionError for a name that is no option (naming the nearest) and for a value that cannot be used.
         """
-        known = {declared.name for declared in options_of(type(self))}
         for name, value in changes.items():
-            if name not in known:
+            if name not in (known := options_of(type(self))):
                 raise unknown_option("option", name, value, known)
         return replace(self, **changes)  # type: ignore[type-var]
 
@@ -232,17 +279,17 @@ class DecodingOptions(Options):
                 settings = " and ".join(f"{name}={shown(value)}" for name, value in given.items())
                 raise OptionError(f"{settings} exclude each other")
 
-    @property
+    @cached_property
     def is_approximate(self) -> bool:
         """Whether what is remembered between steps may change an answer."""
         return self.cache in APPROXIMATE_CACHES
 
-    @property
+    @cached_property
     def exits_early(self) -> bool:
         """Whether rows may end once their answers are decided: nothing that is filled is taken back."""
         return self.early_exit and self.remasking == "none"
 
-    @property
+    @cached_property
     def is_parallel(self) -> bool:
         """Whether what a step fills depends on how sure the model is, and not on a schedule alone."""
         return any(getattr(self, name) is not None for name in PARALLEL_RULES)
@@ -309,37 +356,33 @@ class ModelOptions(Options):
         above=0,
     )
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.cache_audit is not None and self.cache_audit > 1 and self.cache_audit % 1:
-            raise must_be("cache_audit", "a share up to 1 or a whole number", self.cache_audit)
+
+@cache
+def options_of(kind: type[Options]) -> Mapping[str, Option]:
+    """Name -> declaration, in order."""
+    return {
+        each.name: replace(
+            each.metadata["option"], name=each.name, default=each.default, kinds=get_args(each.type) or (each.type,)
+        )
+        for each in fields(kind)  # type: ignore[arg-type]
+    }
 
 
-def options_of(kind: type[Options]) -> tuple[Field[Any], ...]:
-    """The fields of a class of options, in the order in which they are declared."""
-    return fields(kind)  # type: ignore[arg-type]
-
-
-def about(declared: Field[Any]) -> Option:
-    """What is known of an option beside its type and default."""
-    return declared.metadata["option"]
-
-
-def defaults_of(kind: type[Options]) -> dict[str, Any]:
+@cache
+def defaults_of(kind: type[Options]) -> Mapping[str, Any]:
     """Name -> default of every option of a class."""
-    return {declared.name: declared.default for declared in options_of(kind)}
+    return {name: declared.default for name, declared in options_of(kind).items()}
 
 
 OPTION_KINDS = (DecodingOptions, LikelihoodOptions, ModelOptions)
-DECODING_NAMES, LIKELIHOOD_NAMES, MODEL_NAMES = (frozenset(defaults_of(kind)) for kind in OPTION_KINDS)
+DECODING_NAMES, LIKELIHOOD_NAMES, MODEL_NAMES = (frozenset(options_of(kind)) for kind in OPTION_KINDS)
 OWN_NAMES = DECODING_NAMES | LIKELIHOOD_NAMES | MODEL_NAMES
-_DECLARED = {each.name: each for kind in reversed(OPTION_KINDS) for each in options_of(kind)}
+_ALL = [each for kind in OPTION_KINDS for each in options_of(kind).values()]
+# Options of which no value changes a score.
+SILENT_NAMES = frozenset(each.name for each in _ALL if each.silent)
 # What families' scripts call our options -> our name.
 ALIASES = {
-    alias: each.name
-    for each in (each for kind in OPTION_KINDS for each in options_of(kind))
-    for alias in (about(each).llada, about(each).dream, *about(each).also)
-    if alias not in ("", each.name)
+    alias: each.name for each in _ALL for alias in (each.llada, each.dream, *each.also) if alias not in ("", each.name)
 }
 
 
@@ -348,37 +391,19 @@ def our_name(name: str, value: object) -> str:
     return name if name == "remasking" and value in REMASKING else ALIASES.get(name, name)
 
 
-def silent_names() -> frozenset[str]:
-    """Options of which no value changes a score."""
-    return frozenset(name for name, declared in _DECLARED.items() if about(declared).silent)
-
-
 def parsed(kind: type[Options], given: Mapping[str, object]) -> dict[str, Any]:
-    """The options in `given` with the values that they stand for, without those that it leaves unset.
+    """Those of `given` that are options of this kind, with the values that they stand for; without any left unset.
 
-    Raises OptionError as `override` does.
+    Raises OptionError for a value that cannot be used.
     """
-    options = kind().override(given)
-    return {name: getattr(options, name) for name, value in given.items() if not _unset(_DECLARED[name], value)}
+    return {
+        name: declared.parse(given[name])
+        for name, declared in options_of(kind).items()
+        if name in given and (NoneType in declared.kinds or not declared.is_unset(given[name]))
+    }
 
 
 # Values
-
-
-def requirement(declared: Field[Any]) -> str:
-    """What an option must be: "auto or a whole number from 1"."""
-    kinds = get_args(declared.type) or (declared.type,)
-    known = about(declared)
-    if known.choices is not None:
-        return f"one of {', '.join(known.choices())}"
-    if bool in kinds:
-        return "true or false"
-    if str in kinds:
-        return "a text of at least one character"
-    bounds = [("from", known.least), ("above", known.above), ("up to", known.most)]
-    words = [f"{word} {shown(bound)}" for word, bound in bounds if bound is not None]
-    number = " ".join(["a whole number" if int in kinds else "a number", *words])
-    return " or ".join([*(["auto"] if Auto in kinds else []), *(["none"] if NoneType in kinds else []), number])
 
 
 def must_be(name: str, what: str, value: object) -> OptionError:
@@ -439,49 +464,15 @@ _MEANT = {
 }
 
 
-def _unset(declared: Field[Any], value: object) -> bool:
-    """Whether a value says that an option which cannot be none is not set."""
-    kinds = get_args(declared.type) or (declared.type,)
-    return NoneType not in kinds and (value is None or (str not in kinds and str(value).lower() == "none"))
-
-
-def _parse(declared: Field[Any], value: object) -> Any:
-    """`value` as an option's type. Raises OptionError where it cannot be used."""
-    kinds = get_args(declared.type) or (declared.type,)
-    known = about(declared)
-    if NoneType in kinds and (value is None or str(value).lower() == "none"):
-        return None
-    if bool in kinds:
-        return parse_flag(declared.name, value)
-    if str in kinds:
-        text = known.same.get(str(value), str(value))
-        fits = text in known.choices() if known.choices is not None else text != ""
-        if not fits or isinstance(value, (dict, list)):
-            raise must_be(declared.name, requirement(declared), value)
-        return text
-    if Auto in kinds and value == "auto":
-        return value
-    number = _number(float if float in kinds else int, value)
-    if number is not None and known.none_below and number < (known.least or 0):
-        return None
-    if (
-        number is None
-        or (known.least is not None and number < known.least)
-        or (known.above is not None and number <= known.above)
-        or (known.most is not None and number > known.most)
-    ):
-        raise must_be(declared.name, requirement(declared), value)
-    return number
-
-
 def _number(kind: type[int] | type[float], value: Any) -> int | float | None:
     """The finite number that a value is or spells, None where it is none; lm-eval reads `-1` and `1e2` as floats."""
     try:
         number = kind(value)
+        is_finite = math.isfinite(number)
     except (TypeError, ValueError, OverflowError):
         return None
-    cut = isinstance(value, (bool, float)) and (isinstance(value, bool) or number != value)
-    return None if cut or (kind is float and not math.isfinite(number)) else number
+    is_cut = isinstance(value, bool) or (isinstance(value, float) and number != value)
+    return number if is_finite and not is_cut else None
 
 
 def without_duel(unmasking: str) -> OptionError:

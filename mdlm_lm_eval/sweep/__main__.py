@@ -22,7 +22,7 @@ from lm_eval._cli.utils import MergeDictAction, handle_cli_value_string
 
 from mdlm_lm_eval import __version__
 from mdlm_lm_eval.command_line import ending_well, refuse_rest
-from mdlm_lm_eval.options import OptionError, about
+from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.presets import run_of
 from mdlm_lm_eval.sweep.plan import OPTIONS, Sweep, plan
 
@@ -158,9 +158,9 @@ def _parser() -> argparse.ArgumentParser:
     axes.add_argument("--metadata", nargs="+", metavar="KEY=VALUES", help="of tasks: fewshot_distractors=0,10,20,30")
     axes.add_argument("--num_fewshot", help="shots of tasks outside the suite")
     axes.add_argument("--seed", help="as lm_eval's with one number")
-    for name, declared in OPTIONS.items():
-        words: dict[str, Any] = {"nargs": "?", "const": "true"} if declared.type is bool else {}
-        axes.add_argument(f"--{name}", metavar="VALUES", help=about(declared).help, **words)
+    for name, option in OPTIONS.items():
+        words: dict[str, Any] = {"nargs": "?", "const": "true"} if bool in option.kinds else {}
+        axes.add_argument(f"--{name}", metavar="VALUES", help=option.help, **words)
     common = parser.add_argument_group("the same in all cells, as lm_eval's")
     common.add_argument("--model", help="mdlm (default), or hf for autoregressive models, which have no masks")
     for name in _NAMED:

@@ -25,9 +25,9 @@ from mdlm_lm_eval.results.result_file import LM_EVAL_SEEDS
 from mdlm_lm_eval.tasks.settings import check_metadata
 
 # Name -> its declaration, in the order in which folders name them. `seed` is an axis of its own, as `lm_eval --seed`.
-OPTIONS = {each.name: each for kind in (DecodingOptions, LikelihoodOptions) for each in options_of(kind)}
-OPTIONS |= {each.name: each for each in options_of(DecodingOptions)}  # of those that both have
-OPTIONS |= {each.name: each for each in options_of(ModelOptions) if each.name == "cache_audit"}
+_DECODING = options_of(DecodingOptions)
+OPTIONS = {**_DECODING, **options_of(LikelihoodOptions), **_DECODING}  # of those that both have, the first
+OPTIONS["cache_audit"] = options_of(ModelOptions)["cache_audit"]
 del OPTIONS["seed"]
 AXIS_NAMES = frozenset({*OPTIONS, "peft", "tasks", "metadata", "num_fewshot", "seed"})
 
@@ -181,7 +181,7 @@ def _checked(options: Mapping[str, Any]) -> dict[str, Any]:
     """A cell's options as their declarations read them, so that 1 and 1.0 are one cell. Raises OptionError."""
     read = dict(options)
     for kind in (LikelihoodOptions, DecodingOptions):
-        names = options.keys() & {each.name for each in options_of(kind)}
+        names = options.keys() & options_of(kind).keys()
         built = kind(**{name: options[name] for name in names})
         read |= {name: getattr(built, name) for name in names}
     return read
