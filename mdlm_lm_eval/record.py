@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import asdict, dataclass, field
@@ -14,7 +14,7 @@ from peft import PeftModel
 from torch.distributed.tensor import DTensor
 from transformers import PreTrainedTokenizerBase
 
-from mdlm_lm_eval import __version__, families
+from mdlm_lm_eval import __version__
 from mdlm_lm_eval.decoding.completion import Filled
 from mdlm_lm_eval.model.devices import device_name
 from mdlm_lm_eval.model.text import ENDINGS
@@ -22,7 +22,7 @@ from mdlm_lm_eval.options import DecodingOptions, LikelihoodOptions
 from mdlm_lm_eval.presets import mismatches
 from mdlm_lm_eval.resolve import SAMPLING_NAMES
 from mdlm_lm_eval.results.in_words import audit_in_words, cost_in_words, settings_in_words
-from mdlm_lm_eval.results.names import adapter_name, model_name
+from mdlm_lm_eval.results.names import adapter_name
 from mdlm_lm_eval.results.suite import suite_info
 
 if TYPE_CHECKING:
@@ -180,6 +180,9 @@ class TaskRecord:
             self.ranges[name] = (min(low, smallest), max(high, largest))
 
 
+Setting = tuple[str, DecodingOptions | LikelihoodOptions]
+
+
 @dataclass
 class RunRecord:
     """Records of all tasks in this process.
@@ -187,26 +190,22 @@ class RunRecord:
     settings: (request type, effective options) -> the tasks that were run with them. forward_passes: of whole batches.
     """
 
-    tasks: dict[str, TaskRecord] = field(default_factory=dict)
-    settings: dict[tuple[str, DecodingOptions | LikelihoodOptions], set[str]] = field(default_factory=dict)
+    tasks: defaultdict[str, TaskRecord] = field(default_factory=lambda: defaultdict(TaskRecord))
+    settings: defaultdict[Setting, set[str]] = field(default_factory=lambda: defaultdict(set))
     forward_passes: int = 0
-
-    def task(self, name: str | None) -> TaskRecord:
-        """The record of a task; requests that belong to none (made by hand) share one."""
-        return self.tasks.setdefault(name or "no task", TaskRecord())
 
     def add(
         self,
         name: str | None,
-        setting: tuple[str, DecodingOptions | LikelihoodOptions],
+        setting: Setting,
         cost: Mapping[str, float],
         *,
         truncated: int,
         **values: float,
     ) -> TaskRecord:
         """Counts one request of a task: setting, cost, effective values, and how many prompt tokens were cut off."""
-        self.settings.setdefault(setting, set()).add(name or "no task")
-        task = self.task(name)
+        self.settings[setting].add(name or "no task")  # as of requests that were made by hand
+        task = self.tasks[name or "no task"]
         task.requests += 1
         task.truncated_prompts += truncated > 0
         task.truncated_tokens += truncated
@@ -218,9 +217,9 @@ class RunRecord:
         """Adds what another process did."""
         self.forward_passes += other.forward_passes
         for name, task in other.tasks.items():
-            self.task(name).merge(task)
+            self.tasks[name].merge(task)
         for setting, names in other.settings.items():
-            self.settings.setdefault(setting, set()).update(names)
+            self.settings[setting] |= names
 
 
 def provenance(lm: "MDLM") -> dict[str, Any]:
@@ -230,16 +229,16 @@ def provenance(lm: "MDLM") -> dict[str, Any]:
         run.merge(record)
     tasks = {name: task.as_dict() for name, task in sorted(run.tasks.items())}
     return {
-        "decoding": asdict(lm.decoding),
-        "likelihood": asdict(lm.likelihood),
+        "decoding": asdict(lm.settings.decoding),
+        "likelihood": asdict(lm.settings.likelihood),
         **{name: getattr(lm, name) for name in _OF_MODEL.split()},
         "shift_logits": lm.denoiser.shift,
         "mixed_precision_dtype": str(lm.mixed_precision_dtype),
         "cache_audit": lm.settings.model.cache_audit,
         "prefix_token_id": lm.custom_prefix_token_id,
         "package_version": __version__,
-        "family": families.family_of(lm.config).name,
-        "pretrained": model_name(lm.checkpoint),
+        "family": lm._family.name,
+        "pretrained": lm.name,
         "adapter": lm.peft and adapter_name(lm.peft),
         "device": str(lm.device),
         "device_name": device_name(lm.device),
@@ -250,7 +249,7 @@ def provenance(lm: "MDLM") -> dict[str, Any]:
         "peak_memory_of": "GPUs" if lm.device.type == "cuda" else "process",
         "processes": lm.world_size,
         "preset": lm.settings.model.preset,
-        "preset_mismatches": mismatches(lm.settings.model.preset, families.family_of(lm.config).name, tasks),
+        "preset_mismatches": mismatches(lm.settings.model.preset, lm._family.name, tasks),
         "compile": lm.settings.model.compile,
         "explicit_options": sorted(lm.settings.explicit),
         "family_options": sorted(lm.settings.from_family),

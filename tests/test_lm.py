@@ -293,7 +293,7 @@ def test_rolling_is_the_sum_over_windows(checkpoint: Path) -> None:
     requests = [Instance("loglikelihood_rolling", {}, (text,), 0, metadata=("r", n, 1)) for n, text in enumerate(texts)]
     for text, bound in zip(texts, lm.loglikelihood_rolling(requests, disable_tqdm=True), strict=True):
         windows = rolling_windows(lm.tok_encode(text), max_length=8, prefix_token_id=lm.prefix_token_id)
-        answers = score(lm.denoiser, windows, lm.likelihood, batch_size=1, max_length=8)
+        answers = score(lm.denoiser, windows, lm.settings.likelihood, batch_size=1, max_length=8)
         assert len(windows) == {"another": 1}.get(text, 3)
         assert bound == pytest.approx(sum(value for value, _ in answers), abs=1e-4)
 
