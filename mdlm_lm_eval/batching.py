@@ -4,8 +4,6 @@ from collections.abc import Callable, Sequence
 
 from accelerate.utils.memory import clear_device_cache, should_reduce_batch_size
 
-from mdlm_lm_eval.options import OptionError
-
 
 class Batches:
     """Batch size as lm-eval gives it. `auto` starts from the largest size and halves it whenever memory runs out.
@@ -31,7 +29,6 @@ class Batches:
         An index stands for `rows_of(index)` rows, and a part has one index at least. `auto` takes up to `most` rows.
 
         Parts that are done stay done when a later one runs out of memory; the smaller size is kept for the next call.
-        Raises OptionError where memory runs out at a size that was asked for, or at one.
         """
         left = list(indices)
         self.size = min(self.most, most) if self.automatic else self.size
@@ -43,16 +40,8 @@ class Batches:
             try:
                 run(left[:count], self.size)
             except RuntimeError as error:
-                if not should_reduce_batch_size(error):
+                if not should_reduce_batch_size(error) or not self.automatic or self.size == 1:
                     raise
-                if not self.automatic:
-                    sentence = f"batch_size={self.size} does not fit into memory; use a smaller one, or auto"
-                    raise OptionError(sentence) from error
-                if self.size == 1:
-                    raise OptionError(
-                        "a single request does not fit into memory; use fewer masks (n_masks), dtype=bfloat16, or "
-                        "several GPUs (parallelize=True)"
-                    ) from error
                 self.size = self.most = self.size // 2
             else:
                 del left[:count]

@@ -71,14 +71,11 @@ def ending_well(command: str, *, after_stop: str) -> Iterator[None]:
         sys.exit(_STOPPED)
 
 
-def is_lm_eval() -> bool:
-    """Whether this process is the command `lm_eval`."""
-    spec = getattr(sys.modules["__main__"], "__spec__", None)
-    return "lm_eval.__main__" in {*sys.modules, getattr(spec, "name", None)}
-
-
 def say_at_the_end(lines: Mapping[str, str]) -> None:
-    """Prints these behind all that the `lm_eval` command says, with the command that shows the scores."""
+    """Prints these behind all that the command `lm_eval` says, and no other, with the command that shows the scores."""
+    spec = getattr(sys.modules["__main__"], "__spec__", None)
+    if "lm_eval.__main__" not in {*sys.modules, getattr(spec, "name", None)}:
+        return
     words = [part for word in sys.argv for part in word.split("=", 1)]
     folder = next((folder for flag, folder in pairwise(words) if flag in ("--output_path", "-o")), None)
     lines = {**lines, "scores": f"mdlm-leaderboard show {shlex.quote(folder)}" if folder else ""}

@@ -24,7 +24,7 @@ from transformers import BitsAndBytesConfig, PreTrainedModel
 
 from mdlm_lm_eval import families
 from mdlm_lm_eval.batching import Batches
-from mdlm_lm_eval.command_line import is_lm_eval, say_at_the_end, show_option_errors_alone
+from mdlm_lm_eval.command_line import say_at_the_end, show_option_errors_alone
 from mdlm_lm_eval.decoding import decode_canvases
 from mdlm_lm_eval.decoding.canvas import Canvas, build_canvas, build_infill_canvas, seed_of
 from mdlm_lm_eval.decoding.completion import Completion, Cost
@@ -114,8 +114,6 @@ class MDLM(HFLM):
         of_methods = {key: loading.pop(key) for key in _OF_METHODS if key in loading}
         fast, tokenizer = loading.pop("use_fast_tokenizer", True), loading.pop("tokenizer", name)
         if isinstance(tokenizer, (str, int, float)):
-            if not tokenizer:
-                raise OptionError("tokenizer is not set; a model object that names no checkpoint needs it")
             how = {**where, "use_fast_tokenizer": fast, "add_bos_token": of_methods.get("add_bos_token")}
             tokenizer = families.load_tokenizer(str(tokenizer), config=self._config, **how)
         self.mask_token_id = families.resolve_mask_token_id(self._config, tokenizer, settings.model.mask_token_id)
@@ -639,8 +637,7 @@ class MDLM(HFLM):
         """
         if self._facts is None or self.records != [RunRecord()]:
             self._facts = provenance(self)
-            if is_lm_eval():
-                say_at_the_end(in_words(self._facts, self._has_chat_template))
+            say_at_the_end(in_words(self._facts, self._has_chat_template))
             self.start_record()
         return super().get_model_info() | {"mdlm": self._facts}
 

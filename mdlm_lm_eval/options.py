@@ -29,7 +29,8 @@ class Option:
 
     least, most: the smallest and the largest value; above: a bound that is itself too small.
     none_below: a smaller value means that the option is not set.
-    llada, dream: what LLaDA's and Dream's own scripts call it; also: what other scripts do. All are accepted.
+    llada, dream: what LLaDA's and Dream's own scripts call it, where they differ; also: what other scripts do, with
+        blanks between. All are accepted.
     same: other names of its choices.
     silent: no value of it changes a score.
     name, default, kinds: of its field, whose type is one of `kinds`.
@@ -44,7 +45,7 @@ class Option:
     same: Mapping[str, str] = field(default_factory=dict)
     llada: str = ""
     dream: str = ""
-    also: tuple[str, ...] = ()
+    also: str = ""
     silent: bool = False
     name: str = ""
     default: Any = None
@@ -119,18 +120,14 @@ class Options:
         return replace(self, **changes)  # type: ignore[type-var]
 
 
-def _rules() -> Any:
-    """The registry of unmasking rules, which are files of their own above this room: looked up when one is named."""
-    return import_module("mdlm_lm_eval.decoding.rules")
-
-
 def is_random(unmasking: str) -> bool:
-    """Whether an unmasking rule draws its order."""
-    return bool(_rules().unmasking_rule(unmasking).is_random)
+    """Whether an unmasking rule draws its order. The rules are files of a room above, looked up when one is named."""
+    return bool(import_module(_RULES).unmasking_rule(unmasking).is_random)
 
 
+_RULES = "mdlm_lm_eval.decoding.rules"
 _UNMASKING: dict[str, Any] = {
-    "choices": lambda: _rules().unmasking_names(),
+    "choices": lambda: import_module(_RULES).unmasking_names(),
     "same": {"low_confidence": "confidence", "maskgit_plus": "confidence", "topk_margin": "margin"},
     "llada": "remasking",
     "dream": "alg",
@@ -165,19 +162,11 @@ class DecodingOptions(Options):
         None, "tokens returned if the task sets none; default: n_masks, else 256", least=1
     )
     steps: int | Auto = option(
-        "auto",
-        "denoising steps over the whole canvas; auto: one per returned token",
-        least=1,
-        llada="steps",
-        dream="diffusion_steps",
+        "auto", "denoising steps over the whole canvas; auto: one per returned token", least=1, dream="diffusion_steps"
     )
     steps_per_block: int | None = option(None, "instead of steps: denoising steps per block", least=1)
     block_length: int | None = option(
-        None,
-        "tokens per block; blocks are decoded one after the other",
-        least=1,
-        llada="block_length",
-        also=("block_size",),
+        None, "tokens per block; blocks are decoded one after the other", least=1, also="block_size"
     )
     small_block_length: int | None = option(None, "tokens per sub-block (Fast-dLLM v2)", least=1)
     unmasking: str = option("confidence", "which masks a step fills", **_UNMASKING)
@@ -197,7 +186,7 @@ class DecodingOptions(Options):
         "one per step",
         above=0,
         most=1,
-        also=("threshold",),
+        also="threshold",
     )
     parallel_factor: float | None = option(None, "instead of a schedule: Fast-dLLM's factor rule", above=0)
     entropy_bound: float | None = option(
@@ -216,7 +205,7 @@ class DecodingOptions(Options):
     )
     remask_tokens: int = option(1, "of remasking=remdm: how many tokens a pass takes back", least=1)
     remask_threshold: float = option(
-        0.9, "of remasking=wino: less sure tokens are taken back", above=0, most=1, also=("threshold_back",)
+        0.9, "of remasking=wino: less sure tokens are taken back", above=0, most=1, also="threshold_back"
     )
     kl_threshold: float | None = option(
         None,
@@ -247,15 +236,9 @@ class DecodingOptions(Options):
         None, "puts end_think, where it is one token, behind so many tokens that do not hold it", least=0
     )
     max_steps_per_block: int = option(1000, "of a model that inserts and deletes (LLaDA2.2)", least=1)
-    temperature: float = option(
-        0.0, "sampling temperature; 0 is greedy", least=0, llada="temperature", dream="temperature"
-    )
-    top_p: float | None = option(
-        None, "sample from the likeliest tokens of this total probability", above=0, most=1, dream="top_p"
-    )
-    top_k: int | None = option(
-        None, "sample from this many of the likeliest tokens", least=1, none_below=True, dream="top_k"
-    )
+    temperature: float = option(0.0, "sampling temperature; 0 is greedy", least=0)
+    top_p: float | None = option(None, "sample from the likeliest tokens of this total probability", above=0, most=1)
+    top_k: int | None = option(None, "sample from this many of the likeliest tokens", least=1, none_below=True)
     cfg_scale: float = option(0.0, "classifier-free guidance", least=0, llada="cfg")
     cache: str = option(
         "auto",
@@ -310,7 +293,7 @@ class LikelihoodOptions(Options):
     eos_after: bool = option(
         False, "puts one end-of-text token behind the continuation, which is not scored", llada="padd_eos"
     )
-    mc_num: int = option(128, "Monte Carlo samples per request", least=1, llada="mc_num")
+    mc_num: int = option(128, "Monte Carlo samples per request", least=1)
     noise_num: int = option(8, _NOISE_NUM, least=1)
     n_masks: int | Auto = option(
         "auto", "the whole canvas after the context, continuation included; auto adds no masks", least=1
@@ -344,7 +327,7 @@ class ModelOptions(Options):
     """What is ours among the model arguments beside decoding and likelihood."""
 
     preset: str | None = option(None, "settings of a published score; explicit options override it")
-    mask_token_id: int | None = option(None, "mask token's id, for models that name none", least=0, also=("mask_id",))
+    mask_token_id: int | None = option(None, "mask token's id, for models that name none", least=0, also="mask_id")
     shift_logits: bool | None = option(None, "whether an unknown model predicts the next position, as Dream does")
     diffusion_family: str | None = option(None, "family of a checkpoint whose config could be of several")
     compile: bool = option(
@@ -381,14 +364,7 @@ _ALL = [each for kind in OPTION_KINDS for each in options_of(kind).values()]
 # Options of which no value changes a score.
 SILENT_NAMES = frozenset(each.name for each in _ALL if each.silent)
 # What families' scripts call our options -> our name.
-ALIASES = {
-    alias: each.name for each in _ALL for alias in (each.llada, each.dream, *each.also) if alias not in ("", each.name)
-}
-
-
-def our_name(name: str, value: object) -> str:
-    """An option's name here. LLaDA's scripts say `remasking` for `unmasking`; here it also takes tokens back."""
-    return name if name == "remasking" and value in REMASKING else ALIASES.get(name, name)
+ALIASES = {alias: each.name for each in _ALL for alias in (each.llada, each.dream, *each.also.split()) if alias}
 
 
 def parsed(kind: type[Options], given: Mapping[str, object]) -> dict[str, Any]:

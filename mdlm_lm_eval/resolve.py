@@ -9,16 +9,17 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from mdlm_lm_eval.options import (
+    ALIASES,
     APPROXIMATE_CACHES,
     DECODING_NAMES,
     EXCLUSIVE_NAMES,
     OWN_NAMES,
+    REMASKING,
     DecodingOptions,
     LikelihoodOptions,
     ModelOptions,
     OptionError,
     is_random,
-    our_name,
     parse_flag,
     parse_whole,
     parsed,
@@ -193,7 +194,9 @@ def _our_names(given: Mapping[str, Any], kept: Collection[str] = ()) -> dict[str
     found: dict[str, Any] = {}
     for typed, value in given.items():
         name = str(typed).strip()
-        name = name if name in kept else our_name(name, value)
+        # LLaDA's scripts say `remasking` for `unmasking`; here it also takes tokens back.
+        if name not in kept and not (name == "remasking" and value in REMASKING):
+            name = ALIASES.get(name, name)
         if name in found:
             raise OptionError(
                 f"{name}={shown(found[name])} and {str(typed).strip()}={shown(value)} are the same option"

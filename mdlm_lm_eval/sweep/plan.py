@@ -29,6 +29,7 @@ _DECODING = options_of(DecodingOptions)
 OPTIONS = {**_DECODING, **options_of(LikelihoodOptions), **_DECODING}  # of those that both have, the first
 OPTIONS["cache_audit"] = options_of(ModelOptions)["cache_audit"]
 del OPTIONS["seed"]
+_UNSAFE = re.compile(r"[^\w.,=+-]+")  # in the names of folders
 AXIS_NAMES = frozenset({*OPTIONS, "peft", "tasks", "metadata", "num_fewshot", "seed"})
 
 
@@ -52,7 +53,7 @@ class Cell:
         """Task and settings, as its folder is called."""
         lm_evals = {"num_fewshot": self.num_fewshot, "seed": self.seed}
         settings = {**self.options, **self.metadata, **{k: v for k, v in lm_evals.items() if v is not None}}
-        return _file_name(",".join([self.task, *(f"{name}={value}" for name, value in settings.items())]))
+        return _UNSAFE.sub("_", ",".join([self.task, *(f"{name}={value}" for name, value in settings.items())]))
 
     @property
     def seeds(self) -> tuple[int, ...]:
@@ -191,10 +192,7 @@ def _values(name: str, value: Any) -> list[Any]:
     """An axis: a list, or a text of values with commas between them, or one value."""
     if isinstance(value, str):
         value = [handle_cli_value_string(part.strip()) for part in value.split(",") if part.strip()]
-    values = value if isinstance(value, list) else [] if value is None else [value]
-    if not values:
-        raise OptionError(f"{name} has no value; give at least one")
-    return values
+    return value if isinstance(value, list) else [value]
 
 
 def _checkpoint_name(name: str) -> str:
@@ -203,8 +201,4 @@ def _checkpoint_name(name: str) -> str:
     if path.is_absolute() and path.is_relative_to(Path.cwd()):
         path = path.relative_to(Path.cwd())
     name = path.name if path.is_absolute() else PurePath(path).as_posix()
-    return _file_name(name.strip("./").replace("/", "__"))  # as lm-eval names folders
-
-
-def _file_name(text: str) -> str:
-    return re.sub(r"[^\w.,=+-]+", "_", text)
+    return _UNSAFE.sub("_", name.strip("./").replace("/", "__"))  # as lm-eval names folders
