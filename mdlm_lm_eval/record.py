@@ -266,10 +266,9 @@ def provenance(lm: "MDLM") -> dict[str, Any]:
 
 def in_words(facts: Mapping[str, Any], has_chat_template: bool) -> dict[str, str]:
     """Settings in effect, speed and audit of a run, from its `provenance`."""
-    tasks = facts["tasks"].values()
-    caches = {one["options"]["cache"] for one in facts["settings"] if one["request_type"] == "generate_until"}
+    tasks, options = facts["tasks"].values(), [one["options"] for one in facts["settings"]]
     return {
-        "settings": ", ".join(settings_in_words(tasks, " and ".join(sorted(caches)), has_chat_template)),
+        "settings": ", ".join(settings_in_words(tasks, options, has_chat_template)),
         "speed": cost_in_words([{**task["cost"], "requests": task["requests"]} for task in tasks]),
         "audit": audit_in_words([task.get("audit", {}) for task in tasks]),
     }
