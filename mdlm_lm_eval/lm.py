@@ -7,9 +7,9 @@ import os
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from datetime import timedelta
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -60,15 +60,17 @@ _MAX_AUTO_BATCH, _MAX_AUTO_BATCH_ON_CPU = 1024, 16
 _BATCHES_PER_SAVE = 16
 # Slots are refilled from this many batches, which are planned together and are of similar lengths.
 _BATCHES_PER_RUN = 64
+# What a completion took, as results name it.
+_COUNTS = ("forward_passes", "denoising_steps", "layer_tokens", "written_tokens", "answer_tokens")
 # HFLM's arguments that its methods read, and those that belong to methods which are others here.
 _OF_HFLM = "mixed_precision_dtype max_length batch_size max_batch_size add_bos_token prefix_token_id think_end_token"
 _OF_METHODS = (*_OF_HFLM.split(), "enable_thinking", "chat_template_args")
 _WITHOUT_EFFECT = ("backend", "logits_cache", "softmax_dtype", "truncation", "use_cache")
 
 
-@dataclass(frozen=True)
+@dataclass
 class Generation:
-    """One generation request, ready to decode."""
+    """One generation request, and what came of it: its string, and where it is audited the exact answer."""
 
     instance: Instance
     request: Request
@@ -77,6 +79,9 @@ class Generation:
     fillers: int
     ending: Ending
     own_key: bool  # whether lm-eval's `--use_cache` would give all repetitions one answer, or none
+    is_audited: bool = False
+    string: str | None = None
+    exact: Answer | None = None
 
 
 class MDLM(HFLM):
@@ -282,36 +287,31 @@ class MDLM(HFLM):
         seeds = seeds_of(requests, [request.options.seed for request in wanted])
         generations = [self._prepare(*each) for each in zip(requests, wanted, seeds, strict=True)]
         self._warn_of_truncation([generation.truncated for generation in generations])
-        strings: dict[int, str] = {}
-        for n, generation in enumerate(generations):
-            if self.request_cache and generation.own_key:
-                cached = self.request_cache.sample(generation.instance.args, generation.canvas.seed)
-                strings |= {} if cached is None else {n: cached}
-        audited = self._chosen_for_audit(generations) if self.settings.model.cache_audit else set()
-        exactly: dict[int, Answer] = {}
-        steps = [generation.canvas.steps for generation in generations]
-        quiet = disable_tqdm or self.rank != 0
-        bar = tqdm(total=sum(steps), desc="Running generate_until requests", unit=" steps", disable=quiet)
+        for one in generations:
+            if self.request_cache and one.own_key:
+                one.string = self.request_cache.sample(one.instance.args, one.canvas.seed)
+        if self.settings.model.cache_audit:
+            self._choose_for_audit(generations, self.settings.model.cache_audit)
+        steps, quiet = sum(one.canvas.steps for one in generations), disable_tqdm or self.rank != 0
+        bar = tqdm(total=steps, desc="Running generate_until requests", unit=" steps", disable=quiet)
 
-        keep = partial(self._keep, generations, strings, exactly)
+        def run(part: list[Generation], n_slots: int) -> None:
+            part = [one for one in part if one.string is None]  # where memory ran out, some are done
+            bar.update(sum(one.canvas.steps for one in generations if one.string is not None) - bar.n)
+            if audited := [one for one in part if one.is_audited and one.exact is None]:
+                self._decode(audited, n_slots, cache="none")
+            self._decode(part, n_slots, bar.update)
 
-        def run(part: list[int], n_slots: int) -> None:
-            part = [n for n in part if n not in strings]  # where memory ran out, some are done
-            bar.update(sum(steps[n] for n in strings) - bar.n)
-            if in_audit := [n for n in part if n in audited and n not in exactly]:
-                self._decode(generations, in_audit, n_slots, exactly.update, cache="none")
-            self._decode(generations, part, n_slots, keep, bar.update)
-
-        groups: dict[Hashable, list[int]] = {}
-        for n, generation in enumerate(generations):
-            if n not in strings:
-                groups.setdefault(generation.request.alike, []).append(n)
+        groups: dict[Hashable, list[Generation]] = {}
+        for one in generations:
+            if one.string is None:
+                groups.setdefault(one.request.alike, []).append(one)
         for group in groups.values():  # the longest canvases first, so that memory runs out early if ever
-            group.sort(key=lambda n: (-len(generations[n].canvas.token_ids), generations[n].canvas.token_ids))
-            most = self._rows_that_fit(generations[group[0]]) if self.batches.automatic else 1
+            group.sort(key=lambda one: (-len(one.canvas.token_ids), one.canvas.token_ids))
+            most = self._rows_that_fit(group[0]) if self.batches.automatic else 1
             self.batches.run(group, run, batches_per_call=_BATCHES_PER_RUN, most=most)
         bar.close()
-        return [strings[n] for n in places]
+        return [str(generations[n].string) for n in places]
 
     def _prepare(self, instance: Instance, request: Request, seed: int) -> Generation:
         text, options = instance.args[0], request.options
@@ -339,55 +339,52 @@ class MDLM(HFLM):
 
     def _decode(
         self,
-        generations: Sequence[Generation],
-        part: Sequence[int],
+        part: Sequence[Generation],
         n_slots: int,
-        keep: Callable[[dict[int, Answer]], object],
         advance: Callable[[int], object] = lambda _: None,
         **changes: Any,
     ) -> None:
-        """Decodes requests of one setting, with these `changes` of its options, in so many slots.
+        """Decodes requests of one setting in so many slots; with `changes` of its options, for the audit.
 
-        `keep` gets the answers as they are done, as many at a time as there are slots. What was spent since the last
-        time is shared out by the passes that each took.
+        Answers are kept as they are done, as many at a time as there are slots. What was spent since the last time is
+        shared out by the passes that each took.
         """
-        generate, first = self._family.generate, generations[part[0]]
+        generate, first = self._family.generate, part[0]
         options = replace(first.request.options, **changes) if changes else first.request.options
         ends = self.eos_ids | self.end_of_turn_ids
         n_slots = 1 if generate else min(n_slots, len(part))
         n_left, passes = len(part), self.denoiser.forward_passes
-        done: dict[int, Completion] = {}
+        done: list[tuple[Generation, Completion]] = []
 
         def finished(at: int, completion: Completion) -> None:
             nonlocal n_left, passes
-            done[part[at]] = completion
-            advance(generations[part[at]].canvas.steps - completion.cost.steps)  # what early exit saved
+            done.append((part[at], completion))
+            advance(part[at].canvas.steps - completion.cost.steps)  # what early exit saved
             if len(done) < min(n_slots, n_left):
                 return
             seconds, peak_memory = meter.read()
             n_passes, passes = self.denoiser.forward_passes - passes, self.denoiser.forward_passes
             self.record.forward_passes += 0 if changes else n_passes
             n_left -= len(done)
-            row_passes = sum(each.cost.forward_passes for each in done.values())
-            answers = {}
-            for n, each in done.items():
+            row_passes = sum(each.cost.forward_passes for _, each in done)
+            for one, each in done:
                 ids, cost, share = each.token_ids, each.cost, each.cost.forward_passes / row_passes
                 n_answer = len(ids) - (ids[-1:] != [] and ids[-1] in ends)
-                amounts = {
-                    "forward_passes": cost.forward_passes,
-                    "denoising_steps": cost.steps,
-                    "layer_tokens": cost.tokens,
-                }
-                amounts |= {"written_tokens": each.n_written, "answer_tokens": n_answer}
+                amounts = dict(zip(_COUNTS, (*astuple(cost), each.n_written, n_answer), strict=True))
                 amounts |= {"slot_passes": share * n_slots * n_passes, "seconds": share * seconds}
-                amounts |= {"peak_memory_bytes": peak_memory}
-                string, ending = generations[n].ending.of(ids)
-                answers[n] = Answer(string, ids, amounts, ending, each.trace)
+                string, ending = one.ending.of(ids)
+                answer = Answer(string, ids, amounts | {"peak_memory_bytes": peak_memory}, ending, each.trace)
+                if changes:
+                    one.exact = answer
+                else:
+                    self._keep(one, answer)
+            if self.request_cache and not changes:
+                kept = ((one.instance.args, one.string, one.canvas.seed if one.own_key else None) for one, _ in done)
+                self.request_cache.save("generate_until", kept, self.record)
             done.clear()
-            keep(answers)
 
-        canvases = [generations[n].canvas for n in part]
-        with self._measured([generations[n].instance for n in part]) as meter:
+        canvases = [one.canvas for one in part]
+        with self._measured([one.instance for one in part]) as meter:
             if generate is None:
                 how: dict[str, Any] = {"eos_ids": self.eos_ids, "end_of_turn_ids": self.end_of_turn_ids}
                 how |= {"is_decided": first.ending.is_decided, "advance": advance, "finished": finished}
@@ -413,58 +410,47 @@ class MDLM(HFLM):
         sizes = {"length": len(canvas.token_ids), "n_logits": max(canvas.block_lengths), "is_cached": is_cached}
         return self._most_rows(**sizes, guided=options.cfg_scale > 0.0)
 
-    def _keep(
-        self,
-        generations: Sequence[Generation],
-        strings: dict[int, str],
-        exactly: Mapping[int, Answer],
-        answers: Mapping[int, Answer],
-    ) -> None:
-        """Puts answers into `strings`, the record and the request cache."""
-        for n, answer in answers.items():
-            canvas, request, instance = generations[n].canvas, generations[n].request, generations[n].instance
-            strings[n], options = answer.string, request.options
-            length = None if options.mode == "ar" else request.attention.block_length  # of a block-causal model
-            asked, blocks = len(canvas.slots), {}
-            if length is not None:
-                asked = options.n_masks if isinstance(options.n_masks, int) else canvas.n_returned
-                blocks = {"block_length": length, "masks_in_block": canvas.block_lengths[0]}
-            values = {"masks": len(canvas.slots), "asked_masks": asked, "steps": canvas.steps, **blocks}
-            values |= {"returned_tokens": canvas.n_returned, "fillers": generations[n].fillers}
-            values |= {"truncated": generations[n].truncated, "prompt_tokens": canvas.prompt_length}
-            record = self.record.add(instance.task_name, ("generate_until", options), answer.cost, **values)
-            record.endings.update({answer.ending: 1, "empty": not answer.string.strip()})
-            if answer.trace:
-                record.trace(instance.doc_id, answer, self.tokenizer)
-            if n in exactly:
-                record.audit(instance.doc_id, answer, exactly[n])
-        if self.request_cache:
-            asked_for = ((generations[n], answer.string) for n, answer in answers.items())
-            entries = ((one.instance.args, text, one.canvas.seed if one.own_key else None) for one, text in asked_for)
-            self.request_cache.save("generate_until", entries, self.record)
+    def _keep(self, one: Generation, answer: Answer) -> None:
+        """Puts an answer into its request and the record."""
+        canvas, request, one.string = one.canvas, one.request, answer.string
+        length = None if request.options.mode == "ar" else request.attention.block_length  # of a block-causal model
+        asked, blocks = len(canvas.slots), {}
+        if length is not None:
+            asked = request.options.n_masks if isinstance(request.options.n_masks, int) else canvas.n_returned
+            blocks = {"block_length": length, "masks_in_block": canvas.block_lengths[0]}
+        values = {"masks": len(canvas.slots), "asked_masks": asked, "steps": canvas.steps, **blocks}
+        values |= {"returned_tokens": canvas.n_returned, "fillers": one.fillers}
+        values |= {"truncated": one.truncated, "prompt_tokens": canvas.prompt_length}
+        setting = ("generate_until", request.options)
+        record = self.record.add(one.instance.task_name, setting, answer.cost, **values)
+        record.endings.update({answer.ending: 1, "empty": not answer.string.strip()})
+        if answer.trace:
+            record.trace(one.instance.doc_id, answer, self.tokenizer)
+        if one.exact:
+            record.audit(one.instance.doc_id, answer, one.exact)
 
-    def _chosen_for_audit(self, generations: Sequence[Generation]) -> set[int]:
-        """Requests that are decoded exactly as well: chosen by their seeds, not by batches or order.
+    def _choose_for_audit(self, generations: Sequence[Generation], wanted: float) -> None:
+        """Marks requests that are decoded exactly as well: chosen by their seeds, not by batches or order.
 
-        Up to 1, `cache_audit` is the share of requests. Above, it is their number in each task, of which every process
-        takes its part. Raises OptionError for sampled requests.
+        Up to 1, `wanted` is the share of requests. Above, it is their number in each task, of which every process takes
+        its part. Raises OptionError for sampled requests.
         """
-        wanted: float = self.settings.model.cache_audit or 0
-        places: dict[str | None, list[tuple[float, int]]] = {}
-        for n, generation in enumerate(generations):
-            options, seed = generation.request.options, generation.canvas.seed
+        by_task: dict[str | None, list[tuple[float, Generation]]] = {}
+        for one in generations:
+            options = one.request.options
             if not options.is_approximate:
                 continue
-            if generation.request.sampled:
+            if one.request.sampled:
                 what = f"cache_audit={shown(wanted)} does not work with temperature={shown(options.temperature)}"
                 raise OptionError(f"{what}: sampled answers differ without a cache too")
-            digest = hashlib.sha256(f"cache_audit {seed}".encode()).digest()
+            digest = hashlib.sha256(f"cache_audit {one.canvas.seed}".encode()).digest()
             place = int.from_bytes(digest[:6], "big") / 2**48
-            places.setdefault(generation.instance.task_name, []).append((place, n))
-        if wanted <= 1:
-            return {n for of_task in places.values() for place, n in of_task if place < wanted}
+            by_task.setdefault(one.instance.task_name, []).append((place, one))
         share = int(wanted) // self.world_size + (self.rank < int(wanted) % self.world_size)
-        return {n for of_task in places.values() for _, n in sorted(of_task)[:share]}
+        for of_task in by_task.values():
+            of_task.sort(key=lambda pair: pair[0])
+            for n, (place, one) in enumerate(of_task):
+                one.is_audited = place < wanted if wanted <= 1 else n < share
 
     # Likelihood
 
