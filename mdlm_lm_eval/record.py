@@ -195,13 +195,7 @@ class RunRecord:
     forward_passes: int = 0
 
     def add(
-        self,
-        name: str | None,
-        setting: Setting,
-        cost: Mapping[str, float],
-        *,
-        truncated: int,
-        **values: float,
+        self, name: str | None, setting: Setting, cost: Mapping[str, float], *, truncated: int, **values: float
     ) -> TaskRecord:
         """Counts one request of a task: setting, cost, effective values, and how many prompt tokens were cut off."""
         self.settings[setting].add(name or "no task")  # as of requests that were made by hand
