@@ -460,42 +460,30 @@ class MDLM(HFLM):
             raise OptionError("enable_thinking=true does not work with likelihood tasks")
         if not self.settings.likelihood.check_greedy:
             logger.warning("check_greedy=false: exact-match metrics of likelihood tasks will be 0")
-
-        def windows(instance: Instance, seed: int) -> list[LikelihoodRequest]:
-            return [LikelihoodRequest(*self._context_and_continuation(*instance.args), seed)]
-
-        return self._score("loglikelihood", requests, windows, lambda answer: answer, disable_tqdm)
+        return self._score("loglikelihood", requests, disable_tqdm)
 
     def loglikelihood_rolling(self, requests: list[Instance], disable_tqdm: bool = False) -> list[float]:
         """A lower bound of log p(text) in nats for every request: the sum over windows."""
+        return self._score("loglikelihood_rolling", requests, disable_tqdm)
 
-        def windows(instance: Instance, seed: int) -> list[LikelihoodRequest]:
-            _, ids = self._context_and_continuation("", instance.args[-1])
-            how: dict[str, Any] = {"max_length": self.max_length, "prefix_token_id": self.prefix_token_id}
-            return rolling_windows(ids, n_masks=self.settings.likelihood.n_masks, seed=seed, **how)
+    def _windows(self, is_rolling: bool, arguments: tuple[Any, ...], seed: int) -> list[LikelihoodRequest]:
+        if not is_rolling:
+            return [LikelihoodRequest(*self._context_and_continuation(*arguments), seed)]
+        _, ids = self._context_and_continuation("", arguments[-1])
+        how: dict[str, Any] = {"max_length": self.max_length, "prefix_token_id": self.prefix_token_id}
+        return rolling_windows(ids, n_masks=self.settings.likelihood.n_masks, seed=seed, **how)
 
-        in_pairs = bool(requests) and len(requests[0].args) == 2  # lm-eval 0.5: ("", text) -> (log p, False)
-        take: Callable[[tuple[float, bool]], Any] = lambda answer: answer if in_pairs else answer[0]  # noqa: E731
-        return self._score("loglikelihood_rolling", requests, windows, take, disable_tqdm)
-
-    def _score(
-        self,
-        request_type: str,
-        requests: Sequence[Instance],
-        windows_of: Callable[[Instance, int], list[LikelihoodRequest]],
-        answer_of_sum: Callable[[tuple[float, bool]], Any],
-        disable_tqdm: bool,
-    ) -> list[Any]:
+    def _score(self, request_type: str, requests: Sequence[Instance], disable_tqdm: bool) -> list[Any]:
         """Scores the windows of requests, longest first and those with the same context together."""
         if self.settings.model.preset and self.rank == 0:
             self._warn_of_preset(requests)
-        options = self.settings.likelihood
-        if request_type == "loglikelihood_rolling":
+        options, is_rolling = self.settings.likelihood, request_type == "loglikelihood_rolling"
+        if is_rolling:
             options = replace(options, check_greedy=False)  # the flag is not read there
         self._family.refuse("likelihood", options.likelihood)
         requests, places = self._own(requests)
         seeds = seeds_of(requests, [options.seed] * len(requests))
-        windows = [windows_of(instance, seed) for instance, seed in zip(requests, seeds, strict=True)]
+        windows = [self._windows(is_rolling, one.args, seed) for one, seed in zip(requests, seeds, strict=True)]
         cut = [[truncated_tokens(window, options, self.max_length) for window in own] for own in windows]
         self._warn_of_truncation([tokens for own in cut for tokens in own])
         found: dict[int, Any] = {}
@@ -521,7 +509,8 @@ class MDLM(HFLM):
                     values["read_standard_error"] = errors[0]
                 spent = {**shares, "peak_memory_bytes": peak_memory}
                 self.record.add(requests[n].task_name, (request_type, options), spent, truncated=truncated, **values)
-            found.update({n: answer_of_sum(sums[n]) for n in chunk})
+            # lm-eval 0.4 rolls over (text,) and wants a number; 0.5 over ("", text), and wants a pair.
+            found.update({n: sums[n] if len(requests[n].args) == 2 else sums[n][0] for n in chunk})
             if self.request_cache:
                 entries = ((requests[n].args, found[n], None) for n in chunk)
                 self.request_cache.save(request_type, entries, self.record)
@@ -622,8 +611,8 @@ class MDLM(HFLM):
         says the same again.
         """
         if self._facts is None or self.records != [RunRecord()]:
-            self._facts = provenance(self)
-            say_at_the_end(in_words(self._facts, self._has_chat_template))
+            self._facts = facts = provenance(self)
+            say_at_the_end(lambda: in_words(facts, self._has_chat_template))
             self.start_record()
         return super().get_model_info() | {"mdlm": self._facts}
 

@@ -133,7 +133,7 @@ class Settings:
         options = DecodingOptions(**{"seed": self.decoding.seed, **merged})
         until = given.get("until") or ()
         stops = tuple(filter(None, [until] if isinstance(until, str) else until))
-        infill = parse_flag("infill", given.get("infill", False))
+        infill = "infill" in given and parse_flag("infill", given["infill"])
         sampled = options.temperature > 0.0 or is_random(options.unmasking)
         alike = (replace(options, max_gen_toks=None), stops, infill)
         return Request(options, attention, stops, infill, sampled, _MEANINGLESS & given.keys(), alike)
