@@ -4,19 +4,19 @@ import csv
 from pathlib import Path
 
 from mdlm_lm_eval.command_line import typed
-from mdlm_lm_eval.options import DecodingOptions, LikelihoodOptions, ModelOptions, Option, defaults_of, options_of
+from mdlm_lm_eval.options import DecodingOptions, LikelihoodOptions, ModelOptions, Option, defaults_of
 from mdlm_lm_eval.presets import load_preset, preset_names, run_of
 from mdlm_lm_eval.results.markdown import markdown_table, replace_table
 
 TABLES = {"decoding": DecodingOptions, "likelihood": LikelihoodOptions, "model": ModelOptions}
 _HEADER = ("preset", "published", "task", "shots", "options")
-_DEFAULTS = {**defaults_of(LikelihoodOptions), **defaults_of(DecodingOptions)}
+_DEFAULTS = defaults_of(LikelihoodOptions) | defaults_of(DecodingOptions)
 
 
 def write(folder: Path) -> None:
     """Fills the marked places of options.md, and writes presets.csv."""
     for name, kind in TABLES.items():
-        table = markdown_table(("option", "default", "meaning"), map(_option, options_of(kind).values()))
+        table = markdown_table(("option", "default", "meaning"), map(_option, kind.declared.values()))
         replace_table(folder / "options.md", name, table)
     with (folder / "presets.csv").open("w", encoding="utf-8", newline="") as file:
         csv.writer(file, lineterminator="\n").writerows([_HEADER, *map(_preset, preset_names())])

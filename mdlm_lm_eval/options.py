@@ -10,11 +10,11 @@ heavy is imported, so that every command parses its arguments at once.
 import difflib
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
-from functools import cache, cached_property
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from importlib import import_module
 from types import NoneType
-from typing import Any, Literal, Self, get_args
+from typing import Any, ClassVar, Literal, Self, get_args
 
 Auto = Literal["auto"]
 
@@ -102,12 +102,22 @@ def option(default: Any, help: str, **facts: Any) -> Any:
 
 
 class Options:
-    """A frozen dataclass whose fields are options; it parses and checks their values."""
+    """A frozen dataclass whose fields are options, by name in `declared`; it parses and checks their values."""
+
+    declared: ClassVar[dict[str, Option]]
+
+    def __init_subclass__(cls) -> None:
+        found = {name: vars(cls)[name] for name in cls.__annotations__}
+        kinds = {name: get_args(kind) or (kind,) for name, kind in cls.__annotations__.items()}
+        cls.declared = {
+            name: replace(each.metadata["option"], name=name, default=each.default, kinds=kinds[name])
+            for name, each in found.items()
+        }
 
     def __post_init__(self) -> None:
-        for name, declared in options_of(type(self)).items():
-            if (value := getattr(self, name)) is not declared.default:
-                object.__setattr__(self, name, declared.parse(value))
+        for name, each in self.declared.items():
+            if (value := getattr(self, name)) is not each.default:
+                object.__setattr__(self, name, each.parse(value))
 
     def override(self, changes: Mapping[str, object]) -> Self:
         """These options with `changes`, whose values may be strings as typed on a command line.
@@ -115,8 +125,8 @@ class Options:
         Raises OptionError for a name that is no option (naming the nearest) and for a value that cannot be used.
         """
         for name, value in changes.items():
-            if name not in (known := options_of(type(self))):
-                raise unknown_option("option", name, value, known)
+            if name not in self.declared:
+                raise unknown_option("option", name, value, self.declared)
         return replace(self, **changes)  # type: ignore[type-var]
 
 
@@ -340,27 +350,15 @@ class ModelOptions(Options):
     )
 
 
-@cache
-def options_of(kind: type[Options]) -> Mapping[str, Option]:
-    """Name -> declaration, in order."""
-    return {
-        each.name: replace(
-            each.metadata["option"], name=each.name, default=each.default, kinds=get_args(each.type) or (each.type,)
-        )
-        for each in fields(kind)  # type: ignore[arg-type]
-    }
-
-
-@cache
-def defaults_of(kind: type[Options]) -> Mapping[str, Any]:
+def defaults_of(kind: type[Options]) -> dict[str, Any]:
     """Name -> default of every option of a class."""
-    return {name: declared.default for name, declared in options_of(kind).items()}
+    return {name: each.default for name, each in kind.declared.items()}
 
 
 OPTION_KINDS = (DecodingOptions, LikelihoodOptions, ModelOptions)
-DECODING_NAMES, LIKELIHOOD_NAMES, MODEL_NAMES = (frozenset(options_of(kind)) for kind in OPTION_KINDS)
+DECODING_NAMES, LIKELIHOOD_NAMES, MODEL_NAMES = (frozenset(kind.declared) for kind in OPTION_KINDS)
 OWN_NAMES = DECODING_NAMES | LIKELIHOOD_NAMES | MODEL_NAMES
-_ALL = [each for kind in OPTION_KINDS for each in options_of(kind).values()]
+_ALL = [each for kind in OPTION_KINDS for each in kind.declared.values()]
 # Options of which no value changes a score.
 SILENT_NAMES = frozenset(each.name for each in _ALL if each.silent)
 # What families' scripts call our options -> our name.
@@ -373,9 +371,9 @@ def parsed(kind: type[Options], given: Mapping[str, object]) -> dict[str, Any]:
     Raises OptionError for a value that cannot be used.
     """
     return {
-        name: declared.parse(given[name])
-        for name, declared in options_of(kind).items()
-        if name in given and (NoneType in declared.kinds or not declared.is_unset(given[name]))
+        name: each.parse(given[name])
+        for name, each in kind.declared.items()
+        if name in given and (NoneType in each.kinds or not each.is_unset(given[name]))
     }
 
 

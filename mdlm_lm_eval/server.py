@@ -430,7 +430,9 @@ class MDLMServer(LocalCompletionsAPI):
             places.setdefault(jobs[n].instance.task_name, []).append((seed_of(f"audit {seed}"), n))
         chosen = []
         for name, of_task in places.items():
-            chosen += [n for _, n in sorted(of_task)[: max(0, self.audit - len(self.record.tasks[name].audited))]]
+            chosen += [
+                n for _, n in sorted(of_task)[: max(0, self.audit - len(self.record.tasks[name or "no task"].audited))]
+            ]
         if any(self._effective(jobs[n].options)["temperature"] != 0 for n in chosen):
             raise OptionError("audit does not work with temperature above 0: sampled answers differ anyway")
         strings = self.reference.generate_until([jobs[n].instance for n in chosen]) if chosen else []

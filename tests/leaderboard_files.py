@@ -41,7 +41,7 @@ def result_file(
     """
     options |= {} if steps is None else {"steps": steps}
     kind: Any = DecodingOptions if output_type == "generate_until" else LikelihoodOptions
-    effective = {**defaults_of(kind), "seed": 1234, **options}
+    effective = defaults_of(kind) | {"seed": 1234} | options
     taken = steps if steps is not None else masks
     record = {"requests": asked, "masks": [masks, masks], "asked_masks": [masks, masks], "steps": [taken, taken]}
     record |= {"returned_tokens": [1, 1], "truncated_prompts": 0, **(task_record or {})}

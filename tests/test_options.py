@@ -13,7 +13,6 @@ from mdlm_lm_eval.options import (
     ModelOptions,
     OptionError,
     Options,
-    options_of,
 )
 from tests.commands import ENVIRONMENT
 
@@ -50,7 +49,7 @@ def test_a_bad_value_in_python_is_refused() -> None:
 
 @pytest.mark.parametrize("kind", [DecodingOptions, LikelihoodOptions, ModelOptions])
 def test_every_option_is_declared_whole(kind: type[Options]) -> None:
-    for name, declared in options_of(kind).items():
+    for name, declared in kind.declared.items():
         assert declared.help
         assert getattr(kind(), name) == declared.default
         assert declared.requirement.split()[0] in ("a", "auto", "none", "one", "true")

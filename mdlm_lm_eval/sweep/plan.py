@@ -17,7 +17,6 @@ from mdlm_lm_eval.options import (
     LikelihoodOptions,
     ModelOptions,
     OptionError,
-    options_of,
     parse_whole,
     unknown_option,
 )
@@ -25,9 +24,8 @@ from mdlm_lm_eval.results.result_file import LM_EVAL_SEEDS
 from mdlm_lm_eval.tasks.settings import check_metadata
 
 # Name -> its declaration, in the order in which folders name them. `seed` is an axis of its own, as `lm_eval --seed`.
-_DECODING = options_of(DecodingOptions)
-OPTIONS = {**_DECODING, **options_of(LikelihoodOptions), **_DECODING}  # of those that both have, the first
-OPTIONS["cache_audit"] = options_of(ModelOptions)["cache_audit"]
+OPTIONS = DecodingOptions.declared | LikelihoodOptions.declared | DecodingOptions.declared  # the first has precedence
+OPTIONS |= {"cache_audit": ModelOptions.declared["cache_audit"]}
 del OPTIONS["seed"]
 _UNSAFE = re.compile(r"[^\w.,=+-]+")  # in the names of folders
 AXIS_NAMES = frozenset({*OPTIONS, "peft", "tasks", "metadata", "num_fewshot", "seed"})
@@ -182,7 +180,7 @@ def _checked(options: Mapping[str, Any]) -> dict[str, Any]:
     """A cell's options as their declarations read them, so that 1 and 1.0 are one cell. Raises OptionError."""
     read = dict(options)
     for kind in (LikelihoodOptions, DecodingOptions):
-        names = options.keys() & options_of(kind).keys()
+        names = options.keys() & kind.declared.keys()
         built = kind(**{name: options[name] for name in names})
         read |= {name: getattr(built, name) for name in names}
     return read
