@@ -161,17 +161,11 @@ class TaskRecord:
     def _audit(self) -> dict[str, Any]:
         differences = [first for _, _, first in self.audited if first is not None]
         answers = sorted(self.audited, key=lambda one: -1 if one[0] is None else one[0])
-        return {
-            "requests": len(self.audited),
-            "same_strings": sum(exact is None for _, exact, _ in self.audited),
-            "first_differing_token": {"smallest": min(differences), "median": median(differences)}
-            if differences
-            else None,
-            "exact_cost": self.exact_cost.as_dict(),
-            "exact_answers": [
-                {"doc_id": doc} | ({} if exact is None else {"exact": exact}) for doc, exact, _ in answers
-            ],
-        }
+        first = {"smallest": min(differences), "median": median(differences)} if differences else None
+        exactly = [{"doc_id": doc} | ({} if exact is None else {"exact": exact}) for doc, exact, _ in answers]
+        n_same = sum(exact is None for _, exact, _ in self.audited)
+        facts = {"requests": len(answers), "same_strings": n_same, "first_differing_token": first}
+        return facts | {"exact_cost": self.exact_cost.as_dict(), "exact_answers": exactly}
 
     def widen(self, ranges: Mapping[str, tuple[float, float]]) -> None:
         """Takes more effective numbers into the ranges."""
@@ -226,9 +220,9 @@ def provenance(lm: "MDLM") -> dict[str, Any]:
         "decoding": asdict(lm.settings.decoding),
         "likelihood": asdict(lm.settings.likelihood),
         **{name: getattr(lm, name) for name in _OF_MODEL.split()},
+        **{name: getattr(lm.settings.model, name) for name in ("cache_audit", "preset", "compile")},
         "shift_logits": lm.denoiser.shift,
         "mixed_precision_dtype": str(lm.mixed_precision_dtype),
-        "cache_audit": lm.settings.model.cache_audit,
         "prefix_token_id": lm.custom_prefix_token_id,
         "package_version": __version__,
         "family": lm._family.name,
@@ -242,9 +236,7 @@ def provenance(lm: "MDLM") -> dict[str, Any]:
         "attn_implementation": lm.model.config._attn_implementation,
         "peak_memory_of": "GPUs" if lm.device.type == "cuda" else "process",
         "processes": lm.world_size,
-        "preset": lm.settings.model.preset,
         "preset_mismatches": mismatches(lm.settings.model.preset, lm._family.name, tasks),
-        "compile": lm.settings.model.compile,
         "explicit_options": sorted(lm.settings.explicit),
         "family_options": sorted(lm.settings.from_family),
         "batch_size": lm.batches.size,
