@@ -47,7 +47,7 @@ from mdlm_lm_eval.model.text import Ending, closing_ids, encode_infill, encode_w
 from mdlm_lm_eval.options import DecodingOptions, OptionError, parse_flag, shown
 from mdlm_lm_eval.presets import mismatches
 from mdlm_lm_eval.record import Answer, RunRecord, fingerprint, in_words, provenance
-from mdlm_lm_eval.request_cache import RequestCache, claim_cache
+from mdlm_lm_eval.request_cache import RequestCache
 from mdlm_lm_eval.resolve import Request, Settings, resolve
 from mdlm_lm_eval.results.names import model_name
 
@@ -625,9 +625,8 @@ class MDLM(HFLM):
     def set_cache_hook(self, cache_hook: CacheHook) -> None:
         """Refuses, with an OptionError, a request cache that another model or other options filled."""
         if cache_hook.dbdict is not None:
-            claim_cache(cache_hook.dbdict, fingerprint(self), path=cache_hook.dbdict.filename)
-            self.request_cache = RequestCache(cache_hook.dbdict)
-            self.record = self.request_cache.resume() or self.record
+            self.request_cache = RequestCache(cache_hook.dbdict, fingerprint(self))
+            self.record = self.request_cache.record or self.record
             self.records = [self.record]
         super().set_cache_hook(cache_hook)
 

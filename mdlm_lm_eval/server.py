@@ -44,7 +44,7 @@ from mdlm_lm_eval.options import (
     unknown_option,
 )
 from mdlm_lm_eval.record import Answer, RunRecord
-from mdlm_lm_eval.request_cache import RequestCache, claim_cache
+from mdlm_lm_eval.request_cache import RequestCache
 from mdlm_lm_eval.resolve import LOADING_NAMES, resolve
 from mdlm_lm_eval.results.names import model_name
 from mdlm_lm_eval.results.result_file import UNKNOWN
@@ -482,9 +482,8 @@ class MDLMServer(LocalCompletionsAPI):
         if cache_hook.dbdict is not None:
             facts = {"engine": self.engine, "version": self.version, "model": self.model, "max_length": self.max_length}
             options = {f"decoding {name}": value for name, value in self._effective(self.settings.decoding).items()}
-            claim_cache(cache_hook.dbdict, facts | options, path=cache_hook.dbdict.filename)
-            self.request_cache = RequestCache(cache_hook.dbdict)
-            self.record = self.request_cache.resume() or self.record
+            self.request_cache = RequestCache(cache_hook.dbdict, facts | options)
+            self.record = self.request_cache.record or self.record
 
 
 def _check_arguments(base_url: str, arguments: Mapping[str, Any]) -> None:

@@ -24,11 +24,6 @@ def shifted(_config: PretrainedConfig) -> bool:
     return True
 
 
-def full_attention(_config: PretrainedConfig, _block_length: int | None) -> AttentionPattern:
-    """Every position sees the whole canvas, whatever blocks it is decoded in."""
-    return FULL_ATTENTION
-
-
 def blocks_from_row_start(config: PretrainedConfig, block_length: int | None) -> AttentionPattern:
     """Attention in blocks that are counted from a row's first token: as long as the option says, else the config."""
     return AttentionPattern(block_length or config.block_length)
@@ -81,7 +76,8 @@ class Family:
     tokenizer_class: the class that reads the tokenizer, from the class name in its files.
     end_of_turn: tokens that end an assistant's turn in the family's chat format.
     shift: whether the output at position i predicts the token at i + 1; it raises OptionError where it is unknown.
-    attention: what a position sees, from the config and the option `block_length`.
+    attention: what a position sees, from the config and the option `block_length`; the whole canvas by default,
+        whatever blocks it is decoded in.
     edits: whether decoding may change a token that it has written, until the token's block is done (LLaDA2.1).
     generate: generation by transformers' own method, where the family is decoded by that alone:
         (model, prompt_ids, options, n_tokens=, end_ids=, pad_token_id=, seed=) -> (token ids, forward passes, tokens
@@ -112,7 +108,7 @@ class Family:
     tokenizer_class: Callable[[str | None], Any] = lambda _class_name: AutoTokenizer
     end_of_turn: tuple[str, ...] = ()
     shift: Callable[[PretrainedConfig], bool] = shift_of_config
-    attention: Callable[[PretrainedConfig, int | None], AttentionPattern] = full_attention
+    attention: Callable[[PretrainedConfig, int | None], AttentionPattern] = lambda _config, _length: FULL_ATTENTION
     edits: bool = False
     generate: Callable[..., tuple[list[int], int, int]] | None = None
     read: Callable[..., Iterator[Tensor]] | None = None
