@@ -468,7 +468,7 @@ class MDLMServer(LocalCompletionsAPI):
             server |= {"tokens_per_second": tokens / seconds} if tokens else {}
         if self.reference is not None:
             dtype = str(self.reference.model.dtype).removeprefix("torch.")
-            server["reference"] = {"dtype": dtype, "decoding": asdict(self.reference.decoding)}
+            server["reference"] = {"dtype": dtype, "decoding": asdict(self.reference.settings.decoding)}
         model = {"pretrained": model_name(self.pretrained), "adapter": self.peft and model_name(self.peft)}
         model |= {"family": self.family.name, "weights": None, "max_length": self.max_length}
         run = {"device": f"server ({self.engine})", "batch_size": self._concurrent, "package_version": __version__}
