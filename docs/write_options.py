@@ -1,12 +1,10 @@
 """Writes the tables of options and presets into the documentation: `python docs/write_options.py`."""
 
 import csv
-from dataclasses import Field
 from pathlib import Path
-from typing import Any
 
 from mdlm_lm_eval.command_line import typed
-from mdlm_lm_eval.options import DecodingOptions, LikelihoodOptions, ModelOptions, about, defaults_of, options_of
+from mdlm_lm_eval.options import DecodingOptions, LikelihoodOptions, ModelOptions, Option, defaults_of
 from mdlm_lm_eval.presets import load_preset, preset_names, run_of
 from mdlm_lm_eval.results.markdown import markdown_table, replace_table
 
@@ -18,7 +16,7 @@ _DEFAULTS = defaults_of(LikelihoodOptions) | defaults_of(DecodingOptions)
 def write(folder: Path) -> None:
     """Fills the marked places of options.md, and writes presets.csv."""
     for name, kind in TABLES.items():
-        table = markdown_table(("option", "default", "meaning"), map(_option, options_of(kind)))
+        table = markdown_table(("option", "default", "meaning"), map(_option, kind.declared.values()))
         replace_table(folder / "options.md", name, table)
     with (folder / "presets.csv").open("w", encoding="utf-8", newline="") as file:
         csv.writer(file, lineterminator="\n").writerows([_HEADER, *map(_preset, preset_names())])
@@ -32,16 +30,15 @@ def _preset(name: str) -> tuple[str, ...]:
     return f"`{name}`", score, f"`{task}`", shots or "", f"`{typed(options)}`"
 
 
-def _option(declared: Field[Any]) -> tuple[str, ...]:
-    known = about(declared)
+def _option(declared: Option) -> tuple[str, ...]:
     default = str(declared.default).lower().removesuffix(".0")
-    choices = f": {', '.join(known.choices())}" if known.choices else ""
-    names = {"LLaDA's": known.llada, "Dream's": known.dream}
+    choices = f": {', '.join(declared.choices())}" if declared.choices else ""
+    names = {"LLaDA's": declared.llada, "Dream's": declared.dream}
     elsewhere = ", ".join(f"{whose} `{name}`" for whose, name in names.items() if name not in ("", declared.name))
     return (
         f"`{declared.name}`",
         "" if default == "none" else f"`{default}`",
-        known.help + choices + (f" ({elsewhere})" if elsewhere else ""),
+        declared.help + choices + (f" ({elsewhere})" if elsewhere else ""),
     )
 
 

@@ -1,10 +1,11 @@
 """Runs requests in batches of a fixed size, or of the largest size that fits into memory."""
 
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from accelerate.utils.memory import clear_device_cache, should_reduce_batch_size
 
-from mdlm_lm_eval.options import OptionError
+Request = TypeVar("Request")
 
 
 class Batches:
@@ -19,21 +20,20 @@ class Batches:
 
     def run(
         self,
-        indices: Sequence[int],
-        run: Callable[[list[int], int], None],
+        requests: Sequence[Request],
+        run: Callable[[list[Request], int], None],
         *,
         batches_per_call: int,
         most: int,
-        rows_of: Callable[[int], int] = lambda _: 1,
+        rows_of: Callable[[Request], int] = lambda _: 1,
     ) -> None:
-        """Calls `run(part, batch size)` for consecutive parts of `indices`, each of at most so many batches of rows.
+        """Calls `run(part, batch size)` for consecutive parts of `requests`, each of at most so many batches of rows.
 
-        An index stands for `rows_of(index)` rows, and a part has one index at least. `auto` takes up to `most` rows.
+        A request stands for `rows_of(request)` rows; a part has one at least. `auto` takes up to `most` rows.
 
         Parts that are done stay done when a later one runs out of memory; the smaller size is kept for the next call.
-        Raises OptionError where memory runs out at a size that was asked for, or at one.
         """
-        left = list(indices)
+        left = list(requests)
         self.size = min(self.most, most) if self.automatic else self.size
         while left:
             rows = count = 0
@@ -43,16 +43,8 @@ class Batches:
             try:
                 run(left[:count], self.size)
             except RuntimeError as error:
-                if not should_reduce_batch_size(error):
+                if not should_reduce_batch_size(error) or not self.automatic or self.size == 1:
                     raise
-                if not self.automatic:
-                    sentence = f"batch_size={self.size} does not fit into memory; use a smaller one, or auto"
-                    raise OptionError(sentence) from error
-                if self.size == 1:
-                    raise OptionError(
-                        "a single request does not fit into memory; use fewer masks (n_masks), dtype=bfloat16, or "
-                        "several GPUs (parallelize=True)"
-                    ) from error
                 self.size = self.most = self.size // 2
             else:
                 del left[:count]

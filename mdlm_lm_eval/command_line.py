@@ -5,7 +5,7 @@ import json
 import os
 import shlex
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any
@@ -71,17 +71,14 @@ def ending_well(command: str, *, after_stop: str) -> Iterator[None]:
         sys.exit(_STOPPED)
 
 
-def is_lm_eval() -> bool:
-    """Whether this process is the command `lm_eval`."""
+def say_at_the_end(lines_of: Callable[[], Mapping[str, str]]) -> None:
+    """Prints these lines behind all that the command `lm_eval` says, with the one that shows the scores."""
     spec = getattr(sys.modules["__main__"], "__spec__", None)
-    return "lm_eval.__main__" in {*sys.modules, getattr(spec, "name", None)}
-
-
-def say_at_the_end(lines: Mapping[str, str]) -> None:
-    """Prints these behind all that the `lm_eval` command says, with the command that shows the scores."""
+    if "lm_eval.__main__" not in {*sys.modules, getattr(spec, "name", None)}:
+        return
     words = [part for word in sys.argv for part in word.split("=", 1)]
     folder = next((folder for flag, folder in pairwise(words) if flag in ("--output_path", "-o")), None)
-    lines = {**lines, "scores": f"mdlm-leaderboard show {shlex.quote(folder)}" if folder else ""}
+    lines = {**lines_of(), "scores": f"mdlm-leaderboard show {shlex.quote(folder)}" if folder else ""}
     text = "\n".join(f"mdlm: {name:<9} {line}" for name, line in lines.items() if line)
     atexit.register(print, text, file=sys.stderr)
 

@@ -5,9 +5,9 @@ import json
 import logging
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from datetime import timedelta
 from functools import cached_property
 from typing import Any
@@ -24,7 +24,7 @@ from transformers import BitsAndBytesConfig, PreTrainedModel
 
 from mdlm_lm_eval import families
 from mdlm_lm_eval.batching import Batches
-from mdlm_lm_eval.command_line import is_lm_eval, say_at_the_end, show_option_errors_alone
+from mdlm_lm_eval.command_line import say_at_the_end, show_option_errors_alone
 from mdlm_lm_eval.decoding import decode_canvases
 from mdlm_lm_eval.decoding.canvas import Canvas, build_canvas, build_infill_canvas, seed_of
 from mdlm_lm_eval.decoding.completion import Completion, Cost
@@ -44,11 +44,12 @@ from mdlm_lm_eval.likelihood import (
 from mdlm_lm_eval.model import devices
 from mdlm_lm_eval.model.denoiser import Denoiser, NonFiniteLogitsError
 from mdlm_lm_eval.model.text import Ending, closing_ids, encode_infill, encode_without_masks
-from mdlm_lm_eval.options import DecodingOptions, LikelihoodOptions, OptionError, parse_flag, shown
+from mdlm_lm_eval.options import DecodingOptions, OptionError, parse_flag, shown
 from mdlm_lm_eval.presets import mismatches
-from mdlm_lm_eval.record import Answer, RunRecord, TaskRecord, fingerprint, in_words, provenance
-from mdlm_lm_eval.request_cache import RequestCache, claim_cache
+from mdlm_lm_eval.record import Answer, RunRecord, fingerprint, in_words, provenance
+from mdlm_lm_eval.request_cache import RequestCache
 from mdlm_lm_eval.resolve import Request, Settings, resolve
+from mdlm_lm_eval.results.names import model_name
 
 logger = logging.getLogger(__name__)
 show_option_errors_alone()
@@ -61,16 +62,15 @@ _BATCHES_PER_SAVE = 16
 _BATCHES_PER_RUN = 64
 # What a completion took, as results name it.
 _COUNTS = ("forward_passes", "denoising_steps", "layer_tokens", "written_tokens", "answer_tokens")
-_AMOUNTS = (*_COUNTS, "slot_passes", "seconds", "peak_memory_bytes")
 # HFLM's arguments that its methods read, and those that belong to methods which are others here.
 _OF_HFLM = "mixed_precision_dtype max_length batch_size max_batch_size add_bos_token prefix_token_id think_end_token"
 _OF_METHODS = (*_OF_HFLM.split(), "enable_thinking", "chat_template_args")
 _WITHOUT_EFFECT = ("backend", "logits_cache", "softmax_dtype", "truncation", "use_cache")
 
 
-@dataclass(frozen=True)
+@dataclass
 class Generation:
-    """One generation request, ready to decode."""
+    """One generation request, and what came of it: its string, and where it is audited the exact answer."""
 
     instance: Instance
     request: Request
@@ -79,6 +79,9 @@ class Generation:
     fillers: int
     ending: Ending
     own_key: bool  # whether lm-eval's `--use_cache` would give all repetitions one answer, or none
+    is_audited: bool = False
+    string: str | None = None
+    exact: Answer | None = None
 
 
 class MDLM(HFLM):
@@ -109,15 +112,13 @@ class MDLM(HFLM):
             self._config = model.config
         families.check_config(self._config, name or "a model object")
         self._family = family = families.family_of(self._config)
-        settings = self._resolve(arguments)
+        self.settings = settings = self._resolve(arguments)
         loading = dict(settings.loading)
         for key in sorted(set(_WITHOUT_EFFECT) & loading.keys()):
             logger.warning("%s has no effect with --model mdlm", key)
         of_methods = {key: loading.pop(key) for key in _OF_METHODS if key in loading}
         fast, tokenizer = loading.pop("use_fast_tokenizer", True), loading.pop("tokenizer", name)
         if isinstance(tokenizer, (str, int, float)):
-            if not tokenizer:
-                raise OptionError("tokenizer is not set; a model object that names no checkpoint needs it")
             how = {**where, "use_fast_tokenizer": fast, "add_bos_token": of_methods.get("add_bos_token")}
             tokenizer = families.load_tokenizer(str(tokenizer), config=self._config, **how)
         self.mask_token_id = families.resolve_mask_token_id(self._config, tokenizer, settings.model.mask_token_id)
@@ -140,7 +141,7 @@ class MDLM(HFLM):
         super().__init__(model, backend="causal", tokenizer=tokenizer, peft=peft, **where, **of_methods)
         logging.getLogger(HFLM.__module__).disabled = False
         self._rank, self._world_size = place
-        self.pretrained = self.checkpoint = name
+        self.pretrained, self.name = name, model_name(name)
         self.enable_thinking = of_methods.get("enable_thinking")
         # Now, as somebody may train into these folders while the model is evaluated.
         self.weights = families.files_digest(name, where["subfolder"]) if name else None
@@ -153,10 +154,12 @@ class MDLM(HFLM):
         generation_eos = self.model.generation_config.eos_token_id if self.model.can_generate() else None
         self.eos_ids = families.eos_ids(self.tokenizer, generation_eos)
         self.end_of_turn_ids = families.end_of_turn_ids(self.tokenizer)
+        self._mask_string = self.tokenizer.convert_ids_to_tokens(mask)  # None where the id has no name
+        self._closing_ids = closing_ids(self.tokenizer)
         _ = self.prefix_token_id  # which a tokenizer without such a token must be given
         if self.max_length > self._context:
             logger.warning("max_length=%d: the model was made for %d tokens", self.max_length, self._context)
-        self._take(settings)
+        self.start_record()
 
     def _placed(self, loading: dict[str, Any]) -> dict[str, Any]:
         """Arguments of loading with devices for the weights: one, or with `parallelize` this process's share of all."""
@@ -192,8 +195,8 @@ class MDLM(HFLM):
 
     def use_options(self, arguments: Mapping[str, Any]) -> None:
         """Decodes and scores with other model arguments over the same weights, and begins a record of its own."""
-        settings = self._resolve(arguments)
-        self._take(settings)
+        self.settings, self._facts = self._resolve(arguments), None
+        self.start_record()
         self.denoiser.attention = self.settings.attention
         self.denoiser.forward_passes = self.denoiser.canvas_count = 0
 
@@ -220,12 +223,6 @@ class MDLM(HFLM):
         self._check(settings.decoding, settings.attention)
         return settings
 
-    def _take(self, settings: Settings) -> None:
-        self.settings, self.decoding, self.likelihood = settings, settings.decoding, settings.likelihood
-        self._requests: dict[str, Request] = {}
-        self._facts = None
-        self.start_record()
-
     def _check(self, options: DecodingOptions, attention: Any, *, in_slots: bool | None = None) -> None:
         """What the model cannot do. Raises OptionError."""
         families.check_options(self._config, options, in_slots=in_slots)
@@ -235,24 +232,23 @@ class MDLM(HFLM):
         """A request's options, merged and checked once for all requests that are alike."""
         key = json.dumps(gen_kwargs, default=str)
         if key not in self._requests:
-            request = self.settings.request(gen_kwargs)
+            self._requests[key] = request = self.settings.request(gen_kwargs)
             self._check(request.options, request.attention, in_slots=request.infill)
             if request.infill:
                 self._family.refuse("infill", "true")
             if request.ignored:
                 names = ", ".join(sorted(request.ignored))
                 logger.warning("Ignored, as masked diffusion has no use for them: %s", names)
-            self._requests[key] = request
         return self._requests[key]
 
     # Text
 
-    @property
+    @cached_property
     def max_length(self) -> int:
         """Tokens that fit on a canvas."""
         return int(self._max_length or self._context)
 
-    @property
+    @cached_property
     def prefix_token_id(self) -> int:
         """Comes before a text that has no context; an encoder's is [CLS]. Raises OptionError where there is none."""
         found: int | None = super().prefix_token_id
@@ -263,17 +259,14 @@ class MDLM(HFLM):
 
     def tok_encode(self, string: str, add_special_tokens: bool | None = None, **kwargs: Any) -> list[int]:
         """Token ids of a text that goes on: without a closing token, and the mask token's own string stays text."""
-
-        def encode(piece: str, first: bool) -> list[int]:
-            return HFLM.tok_encode(self, piece, add_special_tokens if first else False)
-
-        ids = encode_without_masks(self.tokenizer, string, self.mask_token_id, encode)
+        ids: list[int]
+        if self._mask_string is None or self._mask_string not in string:
+            ids = super().tok_encode(string, add_special_tokens)
+        else:
+            encode = lambda piece, first: HFLM.tok_encode(self, piece, add_special_tokens if first else False)  # noqa: E731
+            ids = encode_without_masks(self.tokenizer, string, self.mask_token_id, encode)
         closed = self._closing_ids and ids[-len(self._closing_ids) :] == self._closing_ids
         return ids[: -len(self._closing_ids)] if closed else ids
-
-    @cached_property
-    def _closing_ids(self) -> list[int]:
-        return closing_ids(self.tokenizer)
 
     def _context_and_continuation(self, context: str, continuation: str) -> tuple[list[int], list[int]]:
         if context.strip():
@@ -289,54 +282,36 @@ class MDLM(HFLM):
         """One string a request. Raises OptionError for any request's options before the first forward pass."""
         if self.settings.model.preset and self.rank == 0:
             self._warn_of_preset(requests)
-        given, requests = requests, self._without_copies(requests)
+        requests, places = self._own(requests)
         wanted = [self._request(instance.args[1]) for instance in requests]
         seeds = seeds_of(requests, [request.options.seed for request in wanted])
         generations = [self._prepare(*each) for each in zip(requests, wanted, seeds, strict=True)]
         self._warn_of_truncation([generation.truncated for generation in generations])
-        strings: dict[int, str] = {}
-        for n, generation in enumerate(generations):
-            if generation.own_key and self.request_cache:
-                cached = self.request_cache.sample(generation.instance.args, generation.canvas.seed)
-                strings |= {} if cached is None else {n: cached}
-        audited = self._chosen_for_audit(generations) if self.settings.model.cache_audit else set()
-        exactly: dict[int, Answer] = {}
-        steps = [generation.canvas.steps for generation in generations]
-        quiet = disable_tqdm or self.rank != 0
-        bar = tqdm(total=sum(steps), desc="Running generate_until requests", unit=" steps", disable=quiet)
+        for one in generations:
+            if self.request_cache and one.own_key:
+                one.string = self.request_cache.sample(one.instance.args, one.canvas.seed)
+        if self.settings.model.cache_audit:
+            self._choose_for_audit(generations, self.settings.model.cache_audit)
+        steps, quiet = sum(one.canvas.steps for one in generations), disable_tqdm or self.rank != 0
+        bar = tqdm(total=steps, desc="Running generate_until requests", unit=" steps", disable=quiet)
 
-        def keep(answers: dict[int, Answer]) -> None:
-            for n, answer in answers.items():
-                instance, strings[n] = generations[n].instance, answer.string
-                record = self._count(generations[n], answer)
-                if n in exactly:
-                    record.audit(instance.doc_id, answer, exactly[n])
-            if self.request_cache:
-                asked = ((generations[n], answer.string) for n, answer in answers.items())
-                entries = ((one.instance.args, text, one.canvas.seed if one.own_key else None) for one, text in asked)
-                self.request_cache.save("generate_until", entries, self.record)
+        def run(part: list[Generation], n_slots: int) -> None:
+            part = [one for one in part if one.string is None]  # where memory ran out, some are done
+            bar.update(sum(one.canvas.steps for one in generations if one.string is not None) - bar.n)
+            if audited := [one for one in part if one.is_audited and one.exact is None]:
+                self._decode(audited, n_slots, cache="none")
+            self._decode(part, n_slots, bar.update)
 
-        def run(part: list[int], n_slots: int) -> None:
-            part = [n for n in part if n not in strings]  # where memory ran out, some are done
-            bar.update(sum(steps[n] for n in strings) - bar.n)
-            if in_audit := [n for n in part if n in audited and n not in exactly]:
-                self._decode(generations, in_audit, n_slots, exactly.update, cache="none")
-            self._decode(generations, part, n_slots, keep, bar.update)
-
-        alike = {}
-        for one in self._requests.values():
-            options = (value for name, value in vars(one.options).items() if name != "max_gen_toks")
-            alike[id(one)] = (*options, one.until, one.infill)
-        groups: dict[Any, list[int]] = {}
-        for n, generation in enumerate(generations):
-            if n not in strings:
-                groups.setdefault(alike[id(generation.request)], []).append(n)
+        groups: dict[Hashable, list[Generation]] = {}
+        for one in generations:
+            if one.string is None:
+                groups.setdefault(one.request.alike, []).append(one)
         for group in groups.values():  # the longest canvases first, so that memory runs out early if ever
-            group.sort(key=lambda n: (-len(generations[n].canvas.token_ids), generations[n].canvas.token_ids))
-            most = self._rows_that_fit(generations[group[0]]) if self.batches.automatic else 1
+            group.sort(key=lambda one: (-len(one.canvas.token_ids), one.canvas.token_ids))
+            most = self._rows_that_fit(group[0]) if self.batches.automatic else 1
             self.batches.run(group, run, batches_per_call=_BATCHES_PER_RUN, most=most)
         bar.close()
-        return _with_copies([strings[n] for n in range(len(requests))], given)
+        return [str(generations[n].string) for n in places]
 
     def _prepare(self, instance: Instance, request: Request, seed: int) -> Generation:
         text, options = instance.args[0], request.options
@@ -364,50 +339,52 @@ class MDLM(HFLM):
 
     def _decode(
         self,
-        generations: Sequence[Generation],
-        part: Sequence[int],
+        part: Sequence[Generation],
         n_slots: int,
-        keep: Callable[[dict[int, Answer]], object],
         advance: Callable[[int], object] = lambda _: None,
         **changes: Any,
     ) -> None:
-        """Decodes requests of one setting, with these `changes` of its options, in so many slots.
+        """Decodes requests of one setting in so many slots; with `changes` of its options, for the audit.
 
-        `keep` gets the answers as they are done, as many at a time as there are slots. What was spent since the last
-        time is shared out by the passes that each took.
+        Answers are kept as they are done, as many at a time as there are slots. What was spent since the last time is
+        shared out by the passes that each took.
         """
-        generate, first = self._family.generate, generations[part[0]]
+        generate, first = self._family.generate, part[0]
         options = replace(first.request.options, **changes) if changes else first.request.options
         ends = self.eos_ids | self.end_of_turn_ids
         n_slots = 1 if generate else min(n_slots, len(part))
         n_left, passes = len(part), self.denoiser.forward_passes
-        done: dict[int, Completion] = {}
+        done: list[tuple[Generation, Completion]] = []
 
         def finished(at: int, completion: Completion) -> None:
             nonlocal n_left, passes
-            done[part[at]] = completion
-            advance(generations[part[at]].canvas.steps - completion.cost.steps)  # what early exit saved
+            done.append((part[at], completion))
+            advance(part[at].canvas.steps - completion.cost.steps)  # what early exit saved
             if len(done) < min(n_slots, n_left):
                 return
             seconds, peak_memory = meter.read()
             n_passes, passes = self.denoiser.forward_passes - passes, self.denoiser.forward_passes
             self.record.forward_passes += 0 if changes else n_passes
             n_left -= len(done)
-            row_passes = sum(each.cost.forward_passes for each in done.values())
-            answers = {}
-            for n, each in done.items():
+            row_passes = sum(each.cost.forward_passes for _, each in done)
+            for one, each in done:
                 ids, cost, share = each.token_ids, each.cost, each.cost.forward_passes / row_passes
                 n_answer = len(ids) - (ids[-1:] != [] and ids[-1] in ends)
-                counts = cost.forward_passes, cost.steps, cost.tokens, each.n_written, n_answer
-                used = share * n_slots * n_passes, share * seconds, peak_memory
-                amounts: dict[str, float] = dict(zip(_AMOUNTS, (*counts, *used), strict=True))
-                string, ending = generations[n].ending.of(ids)
-                answers[n] = Answer(string, ids, amounts, ending, each.trace)
+                amounts = dict(zip(_COUNTS, (*astuple(cost), each.n_written, n_answer), strict=True))
+                amounts |= {"slot_passes": share * n_slots * n_passes, "seconds": share * seconds}
+                string, ending = one.ending.of(ids)
+                answer = Answer(string, ids, amounts | {"peak_memory_bytes": peak_memory}, ending, each.trace)
+                if changes:
+                    one.exact = answer
+                else:
+                    self._keep(one, answer)
+            if self.request_cache and not changes:
+                kept = ((one.instance.args, one.string, one.canvas.seed if one.own_key else None) for one, _ in done)
+                self.request_cache.save("generate_until", kept, self.record)
             done.clear()
-            keep(answers)
 
-        canvases = [generations[n].canvas for n in part]
-        with self._measured([generations[n].instance for n in part]) as meter:
+        canvases = [one.canvas for one in part]
+        with self._measured([one.instance for one in part]) as meter:
             if generate is None:
                 how: dict[str, Any] = {"eos_ids": self.eos_ids, "end_of_turn_ids": self.end_of_turn_ids}
                 how |= {"is_decided": first.ending.is_decided, "advance": advance, "finished": finished}
@@ -433,44 +410,47 @@ class MDLM(HFLM):
         sizes = {"length": len(canvas.token_ids), "n_logits": max(canvas.block_lengths), "is_cached": is_cached}
         return self._most_rows(**sizes, guided=options.cfg_scale > 0.0)
 
-    def _count(self, generation: Generation, answer: Answer) -> TaskRecord:
-        canvas, options, name = generation.canvas, generation.request.options, generation.instance.task_name
-        length = None if options.mode == "ar" else generation.request.attention.block_length  # of a block-causal model
+    def _keep(self, one: Generation, answer: Answer) -> None:
+        """Puts an answer into its request and the record."""
+        canvas, request, one.string = one.canvas, one.request, answer.string
+        length = None if request.options.mode == "ar" else request.attention.block_length  # of a block-causal model
         asked, blocks = len(canvas.slots), {}
         if length is not None:
-            asked = options.n_masks if isinstance(options.n_masks, int) else canvas.n_returned
+            asked = request.options.n_masks if isinstance(request.options.n_masks, int) else canvas.n_returned
             blocks = {"block_length": length, "masks_in_block": canvas.block_lengths[0]}
         values = {"masks": len(canvas.slots), "asked_masks": asked, "steps": canvas.steps, **blocks}
-        values |= {"returned_tokens": canvas.n_returned, "fillers": generation.fillers}
-        values |= {"truncated": generation.truncated, "prompt_tokens": canvas.prompt_length}
-        record = self.record.add(name, ("generate_until", options), answer.cost, **values)
+        values |= {"returned_tokens": canvas.n_returned, "fillers": one.fillers}
+        values |= {"truncated": one.truncated, "prompt_tokens": canvas.prompt_length}
+        setting = ("generate_until", request.options)
+        record = self.record.add(one.instance.task_name, setting, answer.cost, **values)
         record.endings.update({answer.ending: 1, "empty": not answer.string.strip()})
         if answer.trace:
-            record.trace(generation.instance.doc_id, answer, self.tokenizer)
-        return record
+            record.trace(one.instance.doc_id, answer, self.tokenizer)
+        if one.exact:
+            record.audit(one.instance.doc_id, answer, one.exact)
 
-    def _chosen_for_audit(self, generations: Sequence[Generation]) -> set[int]:
-        """Requests that are decoded exactly as well: chosen by their seeds, not by batches or order.
+    def _choose_for_audit(self, generations: Sequence[Generation], wanted: float) -> None:
+        """Marks requests that are decoded exactly as well: chosen by their seeds, not by batches or order.
 
-        Up to 1, `cache_audit` is the share of requests. Above, it is their number in each task, of which every process
-        takes its part. Raises OptionError for sampled requests.
+        Up to 1, `wanted` is the share of requests. Above, it is their number in each task, of which every process takes
+        its part. Raises OptionError for sampled requests.
         """
-        wanted: float = self.settings.model.cache_audit or 0
-        places: dict[str | None, list[tuple[float, int]]] = {}
-        for n, generation in enumerate(generations):
-            options, seed = generation.request.options, generation.canvas.seed
+        by_task: dict[str | None, list[tuple[float, Generation]]] = {}
+        for one in generations:
+            options = one.request.options
             if not options.is_approximate:
                 continue
-            if generation.request.sampled:
+            if one.request.sampled:
                 what = f"cache_audit={shown(wanted)} does not work with temperature={shown(options.temperature)}"
                 raise OptionError(f"{what}: sampled answers differ without a cache too")
-            digest = hashlib.sha256(f"cache_audit {seed}".encode()).digest()
+            digest = hashlib.sha256(f"cache_audit {one.canvas.seed}".encode()).digest()
             place = int.from_bytes(digest[:6], "big") / 2**48
-            places.setdefault(generation.instance.task_name, []).append((place, n))
-        if wanted <= 1:
-            return {n for of_task in places.values() for place, n in of_task if place < wanted}
+            by_task.setdefault(one.instance.task_name, []).append((place, one))
         share = int(wanted) // self.world_size + (self.rank < int(wanted) % self.world_size)
-        return {n for of_task in places.values() for _, n in sorted(of_task)[:share]}
+        for of_task in by_task.values():
+            of_task.sort(key=lambda pair: pair[0])
+            for n, (place, one) in enumerate(of_task):
+                one.is_audited = place < wanted if wanted <= 1 else n < share
 
     # Likelihood
 
@@ -478,43 +458,32 @@ class MDLM(HFLM):
         """(log p(continuation | context) in nats, greedy flag) for every request."""
         if self.enable_thinking:
             raise OptionError("enable_thinking=true does not work with likelihood tasks")
-        if not self.likelihood.check_greedy:
+        if not self.settings.likelihood.check_greedy:
             logger.warning("check_greedy=false: exact-match metrics of likelihood tasks will be 0")
-
-        def windows(instance: Instance, seed: int) -> list[LikelihoodRequest]:
-            return [LikelihoodRequest(*self._context_and_continuation(*instance.args), seed)]
-
-        return self._score("loglikelihood", requests, self.likelihood, windows, lambda answer: answer, disable_tqdm)
+        return self._score("loglikelihood", requests, disable_tqdm)
 
     def loglikelihood_rolling(self, requests: list[Instance], disable_tqdm: bool = False) -> list[float]:
         """A lower bound of log p(text) in nats for every request: the sum over windows."""
+        return self._score("loglikelihood_rolling", requests, disable_tqdm)
 
-        def windows(instance: Instance, seed: int) -> list[LikelihoodRequest]:
-            _, ids = self._context_and_continuation("", instance.args[-1])
-            how: dict[str, Any] = {"max_length": self.max_length, "prefix_token_id": self.prefix_token_id}
-            return rolling_windows(ids, n_masks=self.likelihood.n_masks, seed=seed, **how)
+    def _windows(self, is_rolling: bool, arguments: tuple[Any, ...], seed: int) -> list[LikelihoodRequest]:
+        if not is_rolling:
+            return [LikelihoodRequest(*self._context_and_continuation(*arguments), seed)]
+        _, ids = self._context_and_continuation("", arguments[-1])
+        how: dict[str, Any] = {"max_length": self.max_length, "prefix_token_id": self.prefix_token_id}
+        return rolling_windows(ids, n_masks=self.settings.likelihood.n_masks, seed=seed, **how)
 
-        options = replace(self.likelihood, check_greedy=False)  # the flag is not read here
-        in_pairs = bool(requests) and len(requests[0].args) == 2  # lm-eval 0.5: ("", text) -> (log p, False)
-        take: Callable[[tuple[float, bool]], Any] = lambda answer: answer if in_pairs else answer[0]  # noqa: E731
-        return self._score("loglikelihood_rolling", requests, options, windows, take, disable_tqdm)
-
-    def _score(
-        self,
-        request_type: str,
-        requests: Sequence[Instance],
-        options: LikelihoodOptions,
-        windows_of: Callable[[Instance, int], list[LikelihoodRequest]],
-        answer_of_sum: Callable[[tuple[float, bool]], Any],
-        disable_tqdm: bool,
-    ) -> list[Any]:
+    def _score(self, request_type: str, requests: Sequence[Instance], disable_tqdm: bool) -> list[Any]:
         """Scores the windows of requests, longest first and those with the same context together."""
         if self.settings.model.preset and self.rank == 0:
             self._warn_of_preset(requests)
-        families.family_of(self._config).refuse("likelihood", options.likelihood)
-        given, requests = requests, self._without_copies(requests)
+        options, is_rolling = self.settings.likelihood, request_type == "loglikelihood_rolling"
+        if is_rolling:
+            options = replace(options, check_greedy=False)  # the flag is not read there
+        self._family.refuse("likelihood", options.likelihood)
+        requests, places = self._own(requests)
         seeds = seeds_of(requests, [options.seed] * len(requests))
-        windows = [windows_of(instance, seed) for instance, seed in zip(requests, seeds, strict=True)]
+        windows = [self._windows(is_rolling, one.args, seed) for one, seed in zip(requests, seeds, strict=True)]
         cut = [[truncated_tokens(window, options, self.max_length) for window in own] for own in windows]
         self._warn_of_truncation([tokens for own in cut for tokens in own])
         found: dict[int, Any] = {}
@@ -540,7 +509,8 @@ class MDLM(HFLM):
                     values["read_standard_error"] = errors[0]
                 spent = {**shares, "peak_memory_bytes": peak_memory}
                 self.record.add(requests[n].task_name, (request_type, options), spent, truncated=truncated, **values)
-            found.update({n: answer_of_sum(sums[n]) for n in chunk})
+            # lm-eval 0.4 rolls over (text,) and wants a number; 0.5 over ("", text), and wants a pair.
+            found.update({n: sums[n] if len(requests[n].args) == 2 else sums[n][0] for n in chunk})
             if self.request_cache:
                 entries = ((requests[n].args, found[n], None) for n in chunk)
                 self.request_cache.save(request_type, entries, self.record)
@@ -559,7 +529,7 @@ class MDLM(HFLM):
         order = sorted(range(len(requests)), key=longest_first)
         self.batches.run(order, run, batches_per_call=_BATCHES_PER_SAVE, most=most, **rows)
         bar.close()
-        return _with_copies([found[n] for n in range(len(requests))], given)
+        return [found[n] for n in places]
 
     # Batches, processes and what is kept
 
@@ -599,16 +569,21 @@ class MDLM(HFLM):
             )
             logger.warning(sentence, cut, len(truncated), self.max_length)
 
-    def _without_copies(self, requests: Sequence[Instance]) -> list[Instance]:
-        """Requests without the copies of the last one by which lm-eval makes the shares of processes equal."""
-        n_copies = 0
-        if self.world_size > 1 and requests:
-            n_copies = sum(instance is requests[-1] for instance in requests) - (requests[-1].repeats or 1)
-        return list(requests[: len(requests) - n_copies])
+    def _own(self, requests: Sequence[Instance]) -> tuple[list[Instance], list[int]]:
+        """Requests without the copies of the last one by which lm-eval makes the shares of processes equal.
+
+        And which of them answers each that was given; repetitions follow each other.
+        """
+        n_copies, repeats = 0, (requests[-1].repeats or 1) if requests else 1
+        if self.world_size > 1:
+            n_copies = max(0, sum(instance is requests[-1] for instance in requests) - repeats)
+        n_own = len(requests) - n_copies
+        return list(requests[:n_own]), [*range(n_own), *(n_own - repeats + n % repeats for n in range(n_copies))]
 
     def start_record(self) -> None:
         """Forgets what was recorded so far, and the request cache that it was kept in."""
         self.request_cache: RequestCache | None = None
+        self._requests: dict[str, Request] = {}
         self.record = RunRecord()
         self.records = [self.record]  # of all processes
 
@@ -636,9 +611,8 @@ class MDLM(HFLM):
         says the same again.
         """
         if self._facts is None or self.records != [RunRecord()]:
-            self._facts = provenance(self)
-            if is_lm_eval():
-                say_at_the_end(in_words(self._facts, self._has_chat_template))
+            self._facts = facts = provenance(self)
+            say_at_the_end(lambda: in_words(facts, self._has_chat_template))
             self.start_record()
         return super().get_model_info() | {"mdlm": self._facts}
 
@@ -651,9 +625,8 @@ class MDLM(HFLM):
     def set_cache_hook(self, cache_hook: CacheHook) -> None:
         """Refuses, with an OptionError, a request cache that another model or other options filled."""
         if cache_hook.dbdict is not None:
-            claim_cache(cache_hook.dbdict, fingerprint(self), path=cache_hook.dbdict.filename)
-            self.request_cache = RequestCache(cache_hook.dbdict)
-            self.record = self.request_cache.resume() or self.record
+            self.request_cache = RequestCache(cache_hook.dbdict, fingerprint(self))
+            self.record = self.request_cache.record or self.record
             self.records = [self.record]
         super().set_cache_hook(cache_hook)
 
@@ -671,13 +644,6 @@ def seeds_of(requests: Sequence[Instance], seeds: Sequence[int]) -> list[int]:
         found.append(seed_of(f"{seen[key]} {request}"))
         seen[key] += 1
     return found
-
-
-def _with_copies(answers: list[Any], given: Sequence[Instance]) -> list[Any]:
-    """Answers to all requests that were given: a copy has that of its original; repetitions follow each other."""
-    while len(answers) < len(given):
-        answers.append(answers[-(given[-1].repeats or 1)])
-    return answers
 
 
 def _length(window: LikelihoodRequest) -> int:

@@ -10,10 +10,11 @@ heavy is imported, so that every command parses its arguments at once.
 import difflib
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import Field, dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from importlib import import_module
 from types import NoneType
-from typing import Any, Literal, Self, get_args
+from typing import Any, ClassVar, Literal, Self, get_args
 
 Auto = Literal["auto"]
 
@@ -24,13 +25,15 @@ class OptionError(ValueError):
 
 @dataclass(frozen=True)
 class Option:
-    """What is known of an option beside its type and default, which its field has.
+    """What is known of an option.
 
     least, most: the smallest and the largest value; above: a bound that is itself too small.
     none_below: a smaller value means that the option is not set.
-    llada, dream: what LLaDA's and Dream's own scripts call it; also: what other scripts do. All are accepted.
+    llada, dream: what LLaDA's and Dream's own scripts call it, where they differ; also: what other scripts do, with
+        blanks between. All are accepted.
     same: other names of its choices.
     silent: no value of it changes a score.
+    name, default, kinds: of its field, whose type is one of `kinds`.
     """
 
     help: str
@@ -42,8 +45,55 @@ class Option:
     same: Mapping[str, str] = field(default_factory=dict)
     llada: str = ""
     dream: str = ""
-    also: tuple[str, ...] = ()
+    also: str = ""
     silent: bool = False
+    name: str = ""
+    default: Any = None
+    kinds: tuple[Any, ...] = ()
+
+    @property
+    def requirement(self) -> str:
+        """What it must be: "auto or a whole number from 1"."""
+        if self.choices is not None:
+            return f"one of {', '.join(self.choices())}"
+        if bool in self.kinds:
+            return "true or false"
+        if str in self.kinds:
+            return "a text of at least one character"
+        bounds = [("from", self.least), ("above", self.above), ("up to", self.most)]
+        words = [f"{word} {shown(bound)}" for word, bound in bounds if bound is not None]
+        number = " ".join(["a whole number" if int in self.kinds else "a number", *words])
+        return " or ".join([*["auto"] * (Auto in self.kinds), *["none"] * (NoneType in self.kinds), number])
+
+    def is_unset(self, value: object) -> bool:
+        """Whether a value says that the option is not set: none, but where that is a choice of its own."""
+        return value is None or (str(value).lower() == "none" and (NoneType in self.kinds or str not in self.kinds))
+
+    def parse(self, value: Any) -> Any:
+        """`value` as the option's type; the default where it is not set. Raises OptionError where it cannot be used."""
+        if self.is_unset(value):
+            return self.default
+        if bool in self.kinds:
+            return parse_flag(self.name, value)
+        if str in self.kinds:
+            text = self.same.get(str(value), str(value))
+            if isinstance(value, (dict, list)) or text not in (self.choices() if self.choices else {text} - {""}):
+                raise must_be(self.name, self.requirement, value)
+            return text
+        if Auto in self.kinds and value == "auto":
+            return value
+        number = _number(float if float in self.kinds else int, value)
+        least, above, most = self.least, self.above, self.most
+        if number is not None and self.none_below and number < (least or 0):
+            return None
+        if (
+            number is None
+            or (least is not None and number < least)
+            or (above is not None and number <= above)
+            or (most is not None and number > most)
+        ):
+            raise must_be(self.name, self.requirement, value)
+        return number
 
 
 def option(default: Any, help: str, **facts: Any) -> Any:
@@ -52,38 +102,42 @@ def option(default: Any, help: str, **facts: Any) -> Any:
 
 
 class Options:
-    """A frozen dataclass whose fields are options; it parses and checks their values."""
+    """A frozen dataclass whose fields are options, by name in `declared`; it parses and checks their values."""
+
+    declared: ClassVar[dict[str, Option]]
+
+    def __init_subclass__(cls) -> None:
+        found = {name: vars(cls)[name] for name in cls.__annotations__}
+        kinds = {name: get_args(kind) or (kind,) for name, kind in cls.__annotations__.items()}
+        cls.declared = {
+            name: replace(each.metadata["option"], name=name, default=each.default, kinds=kinds[name])
+            for name, each in found.items()
+        }
 
     def __post_init__(self) -> None:
-        for declared in options_of(type(self)):
-            value = getattr(self, declared.name)
-            value = declared.default if _unset(declared, value) else _parse(declared, value)
-            object.__setattr__(self, declared.name, value)
+        for name, each in self.declared.items():
+            if (value := getattr(self, name)) is not each.default:
+                object.__setattr__(self, name, each.parse(value))
 
     def override(self, changes: Mapping[str, object]) -> Self:
         """These options with `changes`, whose values may be strings as typed on a command line.
 
         Raises OptionError for a name that is no option (naming the nearest) and for a value that cannot be used.
         """
-        known = {declared.name for declared in options_of(type(self))}
         for name, value in changes.items():
-            if name not in known:
-                raise unknown_option("option", name, value, known)
+            if name not in self.declared:
+                raise unknown_option("option", name, value, self.declared)
         return replace(self, **changes)  # type: ignore[type-var]
 
 
-def _rules() -> Any:
-    """The registry of unmasking rules, which are files of their own above this room: looked up when one is named."""
-    return import_module("mdlm_lm_eval.decoding.rules")
-
-
 def is_random(unmasking: str) -> bool:
-    """Whether an unmasking rule draws its order."""
-    return bool(_rules().unmasking_rule(unmasking).is_random)
+    """Whether an unmasking rule draws its order. The rules are files of a room above, looked up when one is named."""
+    return bool(import_module(_RULES).unmasking_rule(unmasking).is_random)
 
 
+_RULES = "mdlm_lm_eval.decoding.rules"
 _UNMASKING: dict[str, Any] = {
-    "choices": lambda: _rules().unmasking_names(),
+    "choices": lambda: import_module(_RULES).unmasking_names(),
     "same": {"low_confidence": "confidence", "maskgit_plus": "confidence", "topk_margin": "margin"},
     "llada": "remasking",
     "dream": "alg",
@@ -118,19 +172,11 @@ class DecodingOptions(Options):
         None, "tokens returned if the task sets none; default: n_masks, else 256", least=1
     )
     steps: int | Auto = option(
-        "auto",
-        "denoising steps over the whole canvas; auto: one per returned token",
-        least=1,
-        llada="steps",
-        dream="diffusion_steps",
+        "auto", "denoising steps over the whole canvas; auto: one per returned token", least=1, dream="diffusion_steps"
     )
     steps_per_block: int | None = option(None, "instead of steps: denoising steps per block", least=1)
     block_length: int | None = option(
-        None,
-        "tokens per block; blocks are decoded one after the other",
-        least=1,
-        llada="block_length",
-        also=("block_size",),
+        None, "tokens per block; blocks are decoded one after the other", least=1, also="block_size"
     )
     small_block_length: int | None = option(None, "tokens per sub-block (Fast-dLLM v2)", least=1)
     unmasking: str = option("confidence", "which masks a step fills", **_UNMASKING)
@@ -150,7 +196,7 @@ class DecodingOptions(Options):
         "one per step",
         above=0,
         most=1,
-        also=("threshold",),
+        also="threshold",
     )
     parallel_factor: float | None = option(None, "instead of a schedule: Fast-dLLM's factor rule", above=0)
     entropy_bound: float | None = option(
@@ -169,7 +215,7 @@ class DecodingOptions(Options):
     )
     remask_tokens: int = option(1, "for remasking=remdm: tokens masked again per pass", least=1)
     remask_threshold: float = option(
-        0.9, "for remasking=wino: mask tokens of lower confidence again", above=0, most=1, also=("threshold_back",)
+        0.9, "for remasking=wino: mask tokens of lower confidence again", above=0, most=1, also="threshold_back"
     )
     kl_threshold: float | None = option(
         None,
@@ -200,15 +246,9 @@ class DecodingOptions(Options):
         None, "write end_think, which must be one token, after this many tokens without it", least=0
     )
     max_steps_per_block: int = option(1000, "for models that insert and delete (LLaDA2.2)", least=1)
-    temperature: float = option(
-        0.0, "sampling temperature; 0 is greedy", least=0, llada="temperature", dream="temperature"
-    )
-    top_p: float | None = option(
-        None, "sample from the likeliest tokens of this total probability", above=0, most=1, dream="top_p"
-    )
-    top_k: int | None = option(
-        None, "sample from this many of the likeliest tokens", least=1, none_below=True, dream="top_k"
-    )
+    temperature: float = option(0.0, "sampling temperature; 0 is greedy", least=0)
+    top_p: float | None = option(None, "sample from the likeliest tokens of this total probability", above=0, most=1)
+    top_k: int | None = option(None, "sample from this many of the likeliest tokens", least=1, none_below=True)
     cfg_scale: float = option(0.0, "classifier-free guidance", least=0, llada="cfg")
     cache: str = option(
         "auto",
@@ -232,17 +272,17 @@ class DecodingOptions(Options):
                 settings = " and ".join(f"{name}={shown(value)}" for name, value in given.items())
                 raise OptionError(f"{settings} exclude each other")
 
-    @property
+    @cached_property
     def is_approximate(self) -> bool:
         """Whether what is remembered between steps may change an answer."""
         return self.cache in APPROXIMATE_CACHES
 
-    @property
+    @cached_property
     def exits_early(self) -> bool:
         """Whether rows may end once their answers are decided: nothing that is filled is taken back."""
         return self.early_exit and self.remasking == "none"
 
-    @property
+    @cached_property
     def is_parallel(self) -> bool:
         """Whether what a step fills depends on how sure the model is, and not on a schedule alone."""
         return any(getattr(self, name) is not None for name in PARALLEL_RULES)
@@ -263,7 +303,7 @@ class LikelihoodOptions(Options):
     eos_after: bool = option(
         False, "put one end-of-text token, which is not scored, after the continuation", llada="padd_eos"
     )
-    mc_num: int = option(128, "Monte Carlo samples per request", least=1, llada="mc_num")
+    mc_num: int = option(128, "Monte Carlo samples per request", least=1)
     noise_num: int = option(8, _NOISE_NUM, least=1)
     n_masks: int | Auto = option(
         "auto", "the whole canvas after the context, continuation included; auto adds no masks", least=1
@@ -297,7 +337,7 @@ class ModelOptions(Options):
     """What is ours among the model arguments beside decoding and likelihood."""
 
     preset: str | None = option(None, "settings of a published score; explicit options override it")
-    mask_token_id: int | None = option(None, "mask token's id, for models that name none", least=0, also=("mask_id",))
+    mask_token_id: int | None = option(None, "mask token's id, for models that name none", least=0, also="mask_id")
     shift_logits: bool | None = option(None, "whether an unknown model predicts the next position, as Dream does")
     diffusion_family: str | None = option(None, "family of a checkpoint whose config could be of several")
     compile: bool = option(
@@ -309,76 +349,35 @@ class ModelOptions(Options):
         above=0,
     )
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.cache_audit is not None and self.cache_audit > 1 and self.cache_audit % 1:
-            raise must_be("cache_audit", "a share up to 1 or a whole number", self.cache_audit)
-
-
-def options_of(kind: type[Options]) -> tuple[Field[Any], ...]:
-    """The fields of a class of options, in the order in which they are declared."""
-    return fields(kind)  # type: ignore[arg-type]
-
-
-def about(declared: Field[Any]) -> Option:
-    """What is known of an option beside its type and default."""
-    return declared.metadata["option"]
-
 
 def defaults_of(kind: type[Options]) -> dict[str, Any]:
     """Name -> default of every option of a class."""
-    return {declared.name: declared.default for declared in options_of(kind)}
+    return {name: each.default for name, each in kind.declared.items()}
 
 
 OPTION_KINDS = (DecodingOptions, LikelihoodOptions, ModelOptions)
-DECODING_NAMES, LIKELIHOOD_NAMES, MODEL_NAMES = (frozenset(defaults_of(kind)) for kind in OPTION_KINDS)
+DECODING_NAMES, LIKELIHOOD_NAMES, MODEL_NAMES = (frozenset(kind.declared) for kind in OPTION_KINDS)
 OWN_NAMES = DECODING_NAMES | LIKELIHOOD_NAMES | MODEL_NAMES
-_DECLARED = {each.name: each for kind in reversed(OPTION_KINDS) for each in options_of(kind)}
+_ALL = [each for kind in OPTION_KINDS for each in kind.declared.values()]
+# Options of which no value changes a score.
+SILENT_NAMES = frozenset(each.name for each in _ALL if each.silent)
 # What families' scripts call our options -> our name.
-ALIASES = {
-    alias: each.name
-    for each in (each for kind in OPTION_KINDS for each in options_of(kind))
-    for alias in (about(each).llada, about(each).dream, *about(each).also)
-    if alias not in ("", each.name)
-}
-
-
-def our_name(name: str, value: object) -> str:
-    """An option's name here. LLaDA's scripts say `remasking` for `unmasking`; here it also takes tokens back."""
-    return name if name == "remasking" and value in REMASKING else ALIASES.get(name, name)
-
-
-def silent_names() -> frozenset[str]:
-    """Options of which no value changes a score."""
-    return frozenset(name for name, declared in _DECLARED.items() if about(declared).silent)
+ALIASES = {alias: each.name for each in _ALL for alias in (each.llada, each.dream, *each.also.split()) if alias}
 
 
 def parsed(kind: type[Options], given: Mapping[str, object]) -> dict[str, Any]:
-    """The options in `given` with the values that they stand for, without those that it leaves unset.
+    """Those of `given` that are options of this kind, with the values that they stand for; without any left unset.
 
-    Raises OptionError as `override` does.
+    Raises OptionError for a value that cannot be used.
     """
-    options = kind().override(given)
-    return {name: getattr(options, name) for name, value in given.items() if not _unset(_DECLARED[name], value)}
+    return {
+        name: each.parse(given[name])
+        for name, each in kind.declared.items()
+        if name in given and (NoneType in each.kinds or not each.is_unset(given[name]))
+    }
 
 
 # Values
-
-
-def requirement(declared: Field[Any]) -> str:
-    """What an option must be: "auto or a whole number from 1"."""
-    kinds = get_args(declared.type) or (declared.type,)
-    known = about(declared)
-    if known.choices is not None:
-        return f"one of {', '.join(known.choices())}"
-    if bool in kinds:
-        return "true or false"
-    if str in kinds:
-        return "a text of at least one character"
-    bounds = [("from", known.least), ("above", known.above), ("up to", known.most)]
-    words = [f"{word} {shown(bound)}" for word, bound in bounds if bound is not None]
-    number = " ".join(["a whole number" if int in kinds else "a number", *words])
-    return " or ".join([*(["auto"] if Auto in kinds else []), *(["none"] if NoneType in kinds else []), number])
 
 
 def must_be(name: str, what: str, value: object) -> OptionError:
@@ -439,49 +438,15 @@ _MEANT = {
 }
 
 
-def _unset(declared: Field[Any], value: object) -> bool:
-    """Whether a value says that an option which cannot be none is not set."""
-    kinds = get_args(declared.type) or (declared.type,)
-    return NoneType not in kinds and (value is None or (str not in kinds and str(value).lower() == "none"))
-
-
-def _parse(declared: Field[Any], value: object) -> Any:
-    """`value` as an option's type. Raises OptionError where it cannot be used."""
-    kinds = get_args(declared.type) or (declared.type,)
-    known = about(declared)
-    if NoneType in kinds and (value is None or str(value).lower() == "none"):
-        return None
-    if bool in kinds:
-        return parse_flag(declared.name, value)
-    if str in kinds:
-        text = known.same.get(str(value), str(value))
-        fits = text in known.choices() if known.choices is not None else text != ""
-        if not fits or isinstance(value, (dict, list)):
-            raise must_be(declared.name, requirement(declared), value)
-        return text
-    if Auto in kinds and value == "auto":
-        return value
-    number = _number(float if float in kinds else int, value)
-    if number is not None and known.none_below and number < (known.least or 0):
-        return None
-    if (
-        number is None
-        or (known.least is not None and number < known.least)
-        or (known.above is not None and number <= known.above)
-        or (known.most is not None and number > known.most)
-    ):
-        raise must_be(declared.name, requirement(declared), value)
-    return number
-
-
 def _number(kind: type[int] | type[float], value: Any) -> int | float | None:
     """The finite number that a value is or spells, None where it is none; lm-eval reads `-1` and `1e2` as floats."""
     try:
         number = kind(value)
+        is_finite = math.isfinite(number)
     except (TypeError, ValueError, OverflowError):
         return None
-    cut = isinstance(value, (bool, float)) and (isinstance(value, bool) or number != value)
-    return None if cut or (kind is float and not math.isfinite(number)) else number
+    is_cut = isinstance(value, bool) or (isinstance(value, float) and number != value)
+    return number if is_finite and not is_cut else None
 
 
 def without_duel(unmasking: str) -> OptionError:

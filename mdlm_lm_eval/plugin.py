@@ -58,7 +58,6 @@ def add_tasks(task_manager_module: "ModuleType") -> None:
 
 def _with_suite(initialise: "Callable[..., None]", self: object, arguments: "Any", named: "Any") -> "Any":
     from inspect import signature
-    from pathlib import Path
 
     from mdlm_lm_eval import tasks_path
 
@@ -66,9 +65,7 @@ def _with_suite(initialise: "Callable[..., None]", self: object, arguments: "Any
     bound.apply_defaults()
     suite, include_path = tasks_path(), bound.arguments["include_path"]
     users = list(include_path) if isinstance(include_path, (list, tuple)) else [include_path] if include_path else []
-    # A user who names the suite's own folder would otherwise have every task in it reported as overridden.
-    named_by_user = any(suite.resolve() == Path(str(path)).resolve() for path in users)
-    if bound.arguments["include_defaults"] and suite.is_dir() and not named_by_user:
+    if bound.arguments["include_defaults"] and suite.is_dir():
         bound.arguments["include_path"] = [suite, *users]
     return (bound.args[1:], bound.kwargs), include_path
 

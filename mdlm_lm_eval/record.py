@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import asdict, dataclass, field
@@ -14,7 +14,7 @@ from peft import PeftModel
 from torch.distributed.tensor import DTensor
 from transformers import PreTrainedTokenizerBase
 
-from mdlm_lm_eval import __version__, families
+from mdlm_lm_eval import __version__
 from mdlm_lm_eval.decoding.completion import Filled
 from mdlm_lm_eval.model.devices import device_name
 from mdlm_lm_eval.model.text import ENDINGS
@@ -22,7 +22,7 @@ from mdlm_lm_eval.options import DecodingOptions, LikelihoodOptions
 from mdlm_lm_eval.presets import mismatches
 from mdlm_lm_eval.resolve import SAMPLING_NAMES
 from mdlm_lm_eval.results.in_words import audit_in_words, cost_in_words, settings_in_words
-from mdlm_lm_eval.results.names import adapter_name, model_name
+from mdlm_lm_eval.results.names import adapter_name
 from mdlm_lm_eval.results.suite import suite_info
 
 if TYPE_CHECKING:
@@ -161,23 +161,20 @@ class TaskRecord:
     def _audit(self) -> dict[str, Any]:
         differences = [first for _, _, first in self.audited if first is not None]
         answers = sorted(self.audited, key=lambda one: -1 if one[0] is None else one[0])
-        return {
-            "requests": len(self.audited),
-            "same_strings": sum(exact is None for _, exact, _ in self.audited),
-            "first_differing_token": {"smallest": min(differences), "median": median(differences)}
-            if differences
-            else None,
-            "exact_cost": self.exact_cost.as_dict(),
-            "exact_answers": [
-                {"doc_id": doc} | ({} if exact is None else {"exact": exact}) for doc, exact, _ in answers
-            ],
-        }
+        first = {"smallest": min(differences), "median": median(differences)} if differences else None
+        exactly = [{"doc_id": doc} | ({} if exact is None else {"exact": exact}) for doc, exact, _ in answers]
+        n_same = sum(exact is None for _, exact, _ in self.audited)
+        facts = {"requests": len(answers), "same_strings": n_same, "first_differing_token": first}
+        return facts | {"exact_cost": self.exact_cost.as_dict(), "exact_answers": exactly}
 
     def widen(self, ranges: Mapping[str, tuple[float, float]]) -> None:
         """Takes more effective numbers into the ranges."""
         for name, (smallest, largest) in ranges.items():
             low, high = self.ranges.get(name, (smallest, largest))
             self.ranges[name] = (min(low, smallest), max(high, largest))
+
+
+Setting = tuple[str, DecodingOptions | LikelihoodOptions]
 
 
 @dataclass
@@ -187,26 +184,16 @@ class RunRecord:
     settings: (request type, effective options) -> the tasks that were run with them. forward_passes: of whole batches.
     """
 
-    tasks: dict[str, TaskRecord] = field(default_factory=dict)
-    settings: dict[tuple[str, DecodingOptions | LikelihoodOptions], set[str]] = field(default_factory=dict)
+    tasks: defaultdict[str, TaskRecord] = field(default_factory=lambda: defaultdict(TaskRecord))
+    settings: defaultdict[Setting, set[str]] = field(default_factory=lambda: defaultdict(set))
     forward_passes: int = 0
 
-    def task(self, name: str | None) -> TaskRecord:
-        """The record of a task; requests that belong to none (made by hand) share one."""
-        return self.tasks.setdefault(name or "no task", TaskRecord())
-
     def add(
-        self,
-        name: str | None,
-        setting: tuple[str, DecodingOptions | LikelihoodOptions],
-        cost: Mapping[str, float],
-        *,
-        truncated: int,
-        **values: float,
+        self, name: str | None, setting: Setting, cost: Mapping[str, float], *, truncated: int, **values: float
     ) -> TaskRecord:
         """Counts one request of a task: setting, cost, effective values, and how many prompt tokens were cut off."""
-        self.settings.setdefault(setting, set()).add(name or "no task")
-        task = self.task(name)
+        self.settings[setting].add(name or "no task")  # as of requests that were made by hand
+        task = self.tasks[name or "no task"]
         task.requests += 1
         task.truncated_prompts += truncated > 0
         task.truncated_tokens += truncated
@@ -218,9 +205,9 @@ class RunRecord:
         """Adds what another process did."""
         self.forward_passes += other.forward_passes
         for name, task in other.tasks.items():
-            self.task(name).merge(task)
+            self.tasks[name].merge(task)
         for setting, names in other.settings.items():
-            self.settings.setdefault(setting, set()).update(names)
+            self.settings[setting] |= names
 
 
 def provenance(lm: "MDLM") -> dict[str, Any]:
@@ -230,16 +217,16 @@ def provenance(lm: "MDLM") -> dict[str, Any]:
         run.merge(record)
     tasks = {name: task.as_dict() for name, task in sorted(run.tasks.items())}
     return {
-        "decoding": asdict(lm.decoding),
-        "likelihood": asdict(lm.likelihood),
+        "decoding": asdict(lm.settings.decoding),
+        "likelihood": asdict(lm.settings.likelihood),
         **{name: getattr(lm, name) for name in _OF_MODEL.split()},
+        **{name: getattr(lm.settings.model, name) for name in ("cache_audit", "preset", "compile")},
         "shift_logits": lm.denoiser.shift,
         "mixed_precision_dtype": str(lm.mixed_precision_dtype),
-        "cache_audit": lm.settings.model.cache_audit,
         "prefix_token_id": lm.custom_prefix_token_id,
         "package_version": __version__,
-        "family": families.family_of(lm.config).name,
-        "pretrained": model_name(lm.checkpoint),
+        "family": lm._family.name,
+        "pretrained": lm.name,
         "adapter": lm.peft and adapter_name(lm.peft),
         "device": str(lm.device),
         "device_name": device_name(lm.device),
@@ -249,9 +236,7 @@ def provenance(lm: "MDLM") -> dict[str, Any]:
         "attn_implementation": lm.model.config._attn_implementation,
         "peak_memory_of": "GPUs" if lm.device.type == "cuda" else "process",
         "processes": lm.world_size,
-        "preset": lm.settings.model.preset,
-        "preset_mismatches": mismatches(lm.settings.model.preset, families.family_of(lm.config).name, tasks),
-        "compile": lm.settings.model.compile,
+        "preset_mismatches": mismatches(lm.settings.model.preset, lm._family.name, tasks),
         "explicit_options": sorted(lm.settings.explicit),
         "family_options": sorted(lm.settings.from_family),
         "batch_size": lm.batches.size,
@@ -267,10 +252,9 @@ def provenance(lm: "MDLM") -> dict[str, Any]:
 
 def in_words(facts: Mapping[str, Any], has_chat_template: bool) -> dict[str, str]:
     """Settings in effect, speed and audit of a run, from its `provenance`."""
-    tasks = facts["tasks"].values()
-    caches = {one["options"]["cache"] for one in facts["settings"] if one["request_type"] == "generate_until"}
+    tasks, options = facts["tasks"].values(), [one["options"] for one in facts["settings"]]
     return {
-        "settings": ", ".join(settings_in_words(tasks, " and ".join(sorted(caches)), has_chat_template)),
+        "settings": ", ".join(settings_in_words(tasks, options, has_chat_template)),
         "speed": cost_in_words([{**task["cost"], "requests": task["requests"]} for task in tasks]),
         "audit": audit_in_words([task.get("audit", {}) for task in tasks]),
     }

@@ -4,23 +4,22 @@ They are merged once per distinct setting into an immutable object, which everyt
 """
 
 import math
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Hashable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from mdlm_lm_eval.options import (
+    ALIASES,
     APPROXIMATE_CACHES,
     DECODING_NAMES,
     EXCLUSIVE_NAMES,
-    LIKELIHOOD_NAMES,
-    MODEL_NAMES,
     OWN_NAMES,
+    REMASKING,
     DecodingOptions,
     LikelihoodOptions,
     ModelOptions,
     OptionError,
     is_random,
-    our_name,
     parse_flag,
     parse_whole,
     parsed,
@@ -73,7 +72,8 @@ AttentionOf = Callable[[int | None], Any]
 class Request:
     """What one generation request asks for.
 
-    sampled: whether its repetitions differ. ignored: its keys that mean nothing here.
+    sampled: whether its repetitions differ. ignored: its keys that mean nothing here. alike: what it shares with the
+    requests that may be in a batch with it.
     """
 
     options: DecodingOptions
@@ -82,6 +82,7 @@ class Request:
     infill: bool
     sampled: bool
     ignored: frozenset[str]
+    alike: Hashable
 
 
 @dataclass(frozen=True)
@@ -99,7 +100,7 @@ class Settings:
     explicit: frozenset[str]
     from_family: frozenset[str]
     loading: dict[str, Any]
-    layers: tuple[Layer, Layer, Layer]  # of decoding options: the family's, the preset's, the user's
+    layers: tuple[Layer, ...]  # of decoding options: the family's, the preset's, the user's
     attention_of: AttentionOf
 
     def request(self, gen_kwargs: Mapping[str, Any]) -> Request:
@@ -111,8 +112,14 @@ class Settings:
         given = _our_names(gen_kwargs, _REQUEST_NAMES)
         for name in sorted(given.keys() - (known := DECODING_NAMES | _REQUEST_NAMES)):
             raise unknown_option("generation option", name, given[name], known)
-        changes = {name: given[name] for name in given.keys() & DECODING_NAMES - {*SAMPLING_NAMES, "max_gen_toks"}}
-        changes = parsed(DecodingOptions, changes) | _sampling(given, self.explicit)
+        told = given.keys() - {*LENGTH_NAMES, *(name for name in SAMPLING_NAMES if given.get(name) is None)}
+        changes = parsed(DecodingOptions, {name: given[name] for name in told})
+        if given.get("do_sample") is not None:
+            if parse_flag("do_sample", given["do_sample"]):
+                changes.setdefault("temperature", 1.0)
+            else:
+                changes = {name: changes[name] for name in changes.keys() - SAMPLING_NAMES} | {"temperature": 0.0}
+        changes = {name: changes[name] for name in changes.keys() - self.explicit.intersection(SAMPLING_NAMES)}
         lengths = {
             name: parse_whole(name, given[name], least=1) for name in LENGTH_NAMES if given.get(name) is not None
         }
@@ -123,12 +130,13 @@ class Settings:
             changes["max_gen_toks"] = next(iter(lengths.values()))
         family, preset, typed = self.layers
         merged, attention = _merge((family, preset, {**typed, **changes}), self.attention_of)
-        until = given.get("until") or ()
         options = DecodingOptions(**{"seed": self.decoding.seed, **merged})
+        until = given.get("until") or ()
         stops = tuple(filter(None, [until] if isinstance(until, str) else until))
-        infill = parse_flag("infill", given.get("infill", False))
+        infill = "infill" in given and parse_flag("infill", given["infill"])
         sampled = options.temperature > 0.0 or is_random(options.unmasking)
-        return Request(options, attention, stops, infill, sampled, _MEANINGLESS & given.keys())
+        alike = (replace(options, max_gen_toks=None), stops, infill)
+        return Request(options, attention, stops, infill, sampled, _MEANINGLESS & given.keys(), alike)
 
 
 def resolve(
@@ -150,22 +158,17 @@ def resolve(
     quantisation = {name for name in given if name.startswith(_BITSANDBYTES)}
     for name in sorted(given.keys() - (known := OWN_NAMES | LOADING_NAMES | quantisation | _REFUSED.keys())):
         raise unknown_option("model argument", name, given[name], known)
-    model = ModelOptions().override({name: given[name] for name in given.keys() & MODEL_NAMES})
+    model = ModelOptions(**parsed(ModelOptions, given))
     preset: Layer = {}
     if model.preset is not None:
         from mdlm_lm_eval.presets import load_preset
 
         preset = load_preset(model.preset)
     published = family or {}
-    layers = (
-        parsed(DecodingOptions, {name: published[name] for name in published.keys() & DECODING_NAMES}),
-        parsed(DecodingOptions, {name: preset[name] for name in preset.keys() & DECODING_NAMES}),
-        parsed(DecodingOptions, {name: given[name] for name in given.keys() & DECODING_NAMES}),
-    )
+    layers = tuple(parsed(DecodingOptions, layer) for layer in (published, preset, given))
     merged, attention = _merge(layers, attention_of)
     scored = {name: published[name] for name in published.keys() - DECODING_NAMES}
-    scoring = {name: value for name, value in {**scored, **preset, **given}.items() if name in LIKELIHOOD_NAMES}
-    likelihood = parsed(LikelihoodOptions, scoring)
+    likelihood = parsed(LikelihoodOptions, {**scored, **preset, **given})
     explicit = frozenset(merged.keys() & {*layers[1], *layers[2]})
     cache = merged.get("cache", "auto")
     if model.cache_audit is not None and cache not in APPROXIMATE_CACHES:
@@ -173,9 +176,6 @@ def resolve(
             f"cache_audit={shown(model.cache_audit)} needs cache=prefix or cache=dual; with cache={cache} everything "
             "is decoded exactly"
         )
-    loading = {name: value for name, value in given.items() if name not in OWN_NAMES and value is not None}
-    if "trust_remote_code" in loading:
-        loading["trust_remote_code"] = parse_flag("trust_remote_code", loading["trust_remote_code"])
     return Settings(
         DecodingOptions(**{"seed": default_seed, **merged}),
         LikelihoodOptions(**{"seed": default_seed, **likelihood}),
@@ -183,7 +183,7 @@ def resolve(
         attention,
         explicit | (frozenset(likelihood) & {*preset, *given}),
         (frozenset(merged) | scored.keys()) - explicit - given.keys(),
-        {name: value for name, value in loading.items() if name not in _REFUSED},
+        {name: value for name, value in given.items() if name not in OWN_NAMES | _REFUSED.keys() and value is not None},
         layers,
         attention_of,
     )
@@ -194,24 +194,15 @@ def _our_names(given: Mapping[str, Any], kept: Collection[str] = ()) -> dict[str
     found: dict[str, Any] = {}
     for typed, value in given.items():
         name = str(typed).strip()
-        name = name if name in kept else our_name(name, value)
+        # LLaDA's scripts say `remasking` for `unmasking`; here it also takes tokens back.
+        if name not in kept and not (name == "remasking" and value in REMASKING):
+            name = ALIASES.get(name, name)
         if name in found:
             raise OptionError(
                 f"{name}={shown(found[name])} and {str(typed).strip()}={shown(value)} are the same option"
             )
         found[name] = value
     return found
-
-
-def _sampling(given: Mapping[str, Any], explicit: Collection[str]) -> dict[str, Any]:
-    """The sampling options of a request, of those that the user did not set."""
-    sampling = parsed(DecodingOptions, {name: given[name] for name in SAMPLING_NAMES if given.get(name) is not None})
-    if given.get("do_sample") is not None:
-        if not parse_flag("do_sample", given["do_sample"]):
-            sampling = {"temperature": 0.0}
-        else:
-            sampling.setdefault("temperature", 1.0)
-    return {name: value for name, value in sampling.items() if name not in explicit}
 
 
 def _merge(layers: tuple[Layer, ...], attention_of: AttentionOf) -> tuple[dict[str, Any], Any]:

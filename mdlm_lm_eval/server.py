@@ -44,7 +44,7 @@ from mdlm_lm_eval.options import (
     unknown_option,
 )
 from mdlm_lm_eval.record import Answer, RunRecord
-from mdlm_lm_eval.request_cache import RequestCache, claim_cache
+from mdlm_lm_eval.request_cache import RequestCache
 from mdlm_lm_eval.resolve import LOADING_NAMES, resolve
 from mdlm_lm_eval.results.names import model_name
 from mdlm_lm_eval.results.result_file import UNKNOWN
@@ -430,14 +430,16 @@ class MDLMServer(LocalCompletionsAPI):
             places.setdefault(jobs[n].instance.task_name, []).append((seed_of(f"audit {seed}"), n))
         chosen = []
         for name, of_task in places.items():
-            chosen += [n for _, n in sorted(of_task)[: max(0, self.audit - len(self.record.task(name).audited))]]
+            chosen += [
+                n for _, n in sorted(of_task)[: max(0, self.audit - len(self.record.tasks[name or "no task"].audited))]
+            ]
         if any(self._effective(jobs[n].options)["temperature"] != 0 for n in chosen):
             raise OptionError("audit does not work with temperature above 0: sampled answers differ anyway")
         strings = self.reference.generate_until([jobs[n].instance for n in chosen]) if chosen else []
         for n, string in zip(chosen, strings, strict=True):
             jobs[n].exact = Answer(string, self.tokenizer.encode(string, add_special_tokens=False), {})
         for name, task in self.reference.record.tasks.items():
-            self.record.task(name).exact_cost.merge(task.cost)
+            self.record.tasks[name].exact_cost.merge(task.cost)
         self.reference.start_record()
 
     # What is kept
@@ -466,7 +468,7 @@ class MDLMServer(LocalCompletionsAPI):
             server |= {"tokens_per_second": tokens / seconds} if tokens else {}
         if self.reference is not None:
             dtype = str(self.reference.model.dtype).removeprefix("torch.")
-            server["reference"] = {"dtype": dtype, "decoding": asdict(self.reference.decoding)}
+            server["reference"] = {"dtype": dtype, "decoding": asdict(self.reference.settings.decoding)}
         model = {"pretrained": model_name(self.pretrained), "adapter": self.peft and model_name(self.peft)}
         model |= {"family": self.family.name, "weights": None, "max_length": self.max_length}
         run = {"device": f"server ({self.engine})", "batch_size": self._concurrent, "package_version": __version__}
@@ -480,9 +482,8 @@ class MDLMServer(LocalCompletionsAPI):
         if cache_hook.dbdict is not None:
             facts = {"engine": self.engine, "version": self.version, "model": self.model, "max_length": self.max_length}
             options = {f"decoding {name}": value for name, value in self._effective(self.settings.decoding).items()}
-            claim_cache(cache_hook.dbdict, facts | options, path=cache_hook.dbdict.filename)
-            self.request_cache = RequestCache(cache_hook.dbdict)
-            self.record = self.request_cache.resume() or self.record
+            self.request_cache = RequestCache(cache_hook.dbdict, facts | options)
+            self.record = self.request_cache.record or self.record
 
 
 def _check_arguments(base_url: str, arguments: Mapping[str, Any]) -> None:

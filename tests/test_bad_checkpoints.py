@@ -45,7 +45,6 @@ def test_values_in_config_json(checkpoint: Path, tmp_path: Path, name: str, valu
         ({"trust_remote_code": "false"}, "trust_remote_code must be true or false, not false"),
         ({"shift_logits": "x"}, "shift_logits must be true or false, not x"),
         ({"mask_token_id": 10**6}, "mask_token_id=1000000 is no token"),
-        ({"block_length": 0}, "block_length must be a whole number from 1, not 0"),
     ],
 )
 def test_arguments(checkpoint: Path, arguments: dict[str, Any], said: str) -> None:

@@ -98,8 +98,8 @@ ACCEPTED = [
 @pytest.mark.parametrize("typed", ACCEPTED)
 def test_what_other_models_of_lm_eval_take(checkpoint: Path, typed: str) -> None:
     lm = MDLM.create_from_arg_obj({"pretrained": str(checkpoint), **key_val_to_dict(typed)}, {"device": "cuda:0"})
-    assert (lm.device.type, lm.decoding.steps, lm.decoding.top_k) == ("cpu", "auto", None)
-    assert lm.decoding.n_masks == (4 if " n_masks=4" in typed else "auto")
+    assert (lm.device.type, lm.settings.decoding.steps, lm.settings.decoding.top_k) == ("cpu", "auto", None)
+    assert lm.settings.decoding.n_masks == (4 if " n_masks=4" in typed else "auto")
 
 
 def test_batch_size_and_device_may_be_among_the_model_arguments(checkpoint: Path) -> None:

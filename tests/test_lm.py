@@ -364,18 +364,14 @@ def test_results_name_the_weights_that_were_loaded(checkpoint: Path, tmp_path: P
     assert lm.get_model_info()["mdlm"]["weights"] == digest
 
 
-@pytest.mark.parametrize(
-    ("batch_size", "said"), [(3, "batch_size=3 does not fit"), ("auto", "a single request does not")]
-)
-def test_where_nothing_fits_into_memory_a_sentence_says_so(
-    batch_size: int | str, said: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("batch_size", [3, "auto"])
+def test_where_nothing_fits_into_memory_it_ends(batch_size: int | str, monkeypatch: pytest.MonkeyPatch) -> None:
     def out_of_memory(*_: object, **__: object) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
 
     lm = MDLM(tiny_model(), tokenizer=tiny_tokenizer(), batch_size=batch_size)
     monkeypatch.setattr(lm.denoiser, "logits", out_of_memory)
-    with pytest.raises(OptionError, match=said):
+    with pytest.raises(torch.OutOfMemoryError, match="Tried to allocate"):
         lm.generate_until([generation(str(n), max_gen_toks=2) for n in range(5)], disable_tqdm=True)
 
 

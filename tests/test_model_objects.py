@@ -47,8 +47,3 @@ def test_code_of_its_own_needs_shift_logits() -> None:
     model.config = OwnConfig(**model.config.to_dict() | {"model_type": "own"})
     with pytest.raises(OptionError, match="shift_logits is not set"):
         MDLM(model, tokenizer=tiny_tokenizer())
-
-
-def test_without_a_name_it_needs_its_tokenizer() -> None:
-    with pytest.raises(OptionError, match="tokenizer is not set"):
-        MDLM(tiny_model())

@@ -294,7 +294,7 @@ def test_the_reference_reaches_what_an_engine_reaches() -> None:
         with StandIn(echo, pages) as server:
             lm = lm_of(server, settings={"confidence_threshold": 0.5}, audit=1, device="cpu")
         assert lm.reference is not None
-        found = lm.reference.decoding.confidence_threshold
+        found = lm.reference.settings.decoding.confidence_threshold
         assert (0.4999999 < found < 0.5) is below
 
 

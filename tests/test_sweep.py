@@ -265,9 +265,6 @@ def test_processes_take_a_gpu_each(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize(
     ("more", "sentence"),
     [
-        (["--executor=slurm"], "executor must be here or ray, not slurm"),
-        (["--workers=2"], "--workers is for --executor ray"),
-        (["--shard=16/16"], "--shard 16/16: must be I/N with I from 0 to N - 1, such as 0/16"),
         (["--output_path="], "--output_path is not set"),
         (["--tasks=mdlm_contxt"], "tasks=mdlm_contxt: lm-eval knows no such task or group; did you mean mdlm_context?"),
     ],

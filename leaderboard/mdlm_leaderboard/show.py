@@ -7,7 +7,7 @@ from mdlm_lm_eval.results.files import UnusableFile
 from mdlm_lm_eval.results.frame import benchmarks, frame_of, setting_of
 from mdlm_lm_eval.results.in_words import audit_in_words, cost_in_words, settings_in_words
 from mdlm_lm_eval.results.result_file import UNKNOWN, ResultFile, TaskResult, find_result_files, read_result_file
-from mdlm_lm_eval.results.samples import pair_accuracies
+from mdlm_lm_eval.results.samples import pair_accuracies, samples_path, unparsed_answers
 
 _MOST = 4  # scores named; the file has all
 
@@ -30,6 +30,7 @@ def show(path: Path) -> list[str]:
     sets = f"right in all three askings: {', '.join(pairs)}" if pairs else ""
     lines = {"score": _scores(file), "sets": sets}
     lines |= {"settings": _settings(file, top), "speed": _speed(file, top)}
+    lines |= {"preset": "; ".join((file.mdlm or {}).get("preset_mismatches", ())), "unparsed": _unparsed(file)}
     audits, how = [task.audit for task in file.tasks.values()], "in process" if file.server else "without the cache"
     lines |= {"audit": audit_in_words(audits, how), "file": str(path)}
     return [f"{name:<9} {line}" for name, line in lines.items() if line]
@@ -45,14 +46,21 @@ def _settings(file: ResultFile, top: Iterable[TaskResult]) -> str:
     """In effect: masks, steps, block, cache, template, then whatever else is not the default."""
     first = next(iter(top))
     unknown = [name for name, value in first.options.items() if value == UNKNOWN]
-    cache = None if "cache" in unknown else first.options.get("cache")
-    words = settings_in_words([first.effective], cache, file.chat_template)
+    options = [] if "cache" in unknown else [first.options]
+    words = settings_in_words([{**first.effective, "cost": first.cost}], options, file.chat_template)
     named = ("n_masks=", "steps=", "block_length=", "cache=", "chat template")
     words += [word for word in setting_of(file, first) if not word.startswith(named)]
     if cut := sum(task.truncated_prompts for task in file.tasks.values()):
         words.append(f"{cut} prompts cut off")
     words[:0] = [f"served by {file.served_by}"] if file.server else []
     return ", ".join(words) + (f": {', '.join(unknown)}" if unknown else "")
+
+
+def _unparsed(file: ResultFile) -> str:
+    """How many answers the tasks' filters found nothing in, of tasks whose samples are beside the file."""
+    paths = {name: samples_path(file.place, name) for name in file.tasks}
+    counts = {(name, how): n for name, path in paths.items() if path for how, n in unparsed_answers(path).items()}
+    return ", ".join(f"{n} answers of {name} ({how})" for (name, how), n in sorted(counts.items()))
 
 
 def _speed(file: ResultFile, top: Iterable[TaskResult]) -> str:

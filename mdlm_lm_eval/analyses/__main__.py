@@ -207,8 +207,6 @@ def _fill_in(given: argparse.Namespace, *, n_masks: int | None, tasks: str) -> N
         given.n_masks = given.n_masks or n_masks
     elif given.n_masks:
         raise OptionError(f"n_masks={given.n_masks} is not for model=hf: autoregressive models have no masks")
-    elif "pretrained" not in given.model_args:
-        raise OptionError("model=hf needs pretrained in --model_args; the built-in model is --model mdlm")
 
 
 def _model_name(given: argparse.Namespace) -> str:

@@ -38,12 +38,10 @@ def over_tasks(rows: Sequence[Row], value: str, by: list[str]) -> list[Row]:
 def read_results(paths: Iterable[Path]) -> list[tuple[Path, ResultFile]]:
     """All result files of `--model mdlm` at or below `paths`; others are named and left out.
 
-    Raises OptionError for a path that is not there, and where there is none.
+    Raises OptionError where there is none.
     """
     found = []
     for path in paths:
-        if not path.exists():
-            raise OptionError(f"{path}: no such file or folder")
         files, left_out = read_folder(path) if path.is_dir() else ([read_result_file(path, path.name)], {})
         left_out |= {file.path: "is no result of --model mdlm" for file in files if file.mdlm is None}
         for name, reason in left_out.items():

@@ -1,3 +1,4 @@
+# ruff: noqa: F401 - what this room offers to others
 """Model families, one file each, and what loads their checkpoints.
 
 A new family is one file in this folder, or in a package of its own, that calls `register_family(Family(...))`.
@@ -17,27 +18,3 @@ from mdlm_lm_eval.families.family import Family
 from mdlm_lm_eval.families.registry import all_families, family_of, register_family
 from mdlm_lm_eval.families.tokenizers import end_of_turn_ids, eos_ids, load_tokenizer
 from mdlm_lm_eval.model.attention import AttentionPattern
-
-__all__ = [
-    "AttentionPattern",
-    "Family",
-    "all_families",
-    "attention_of",
-    "check_config",
-    "check_options",
-    "context_length",
-    "end_of_turn_ids",
-    "eos_ids",
-    "family_of",
-    "files_digest",
-    "load_adapter",
-    "load_adapter_config",
-    "load_config",
-    "load_denoiser",
-    "load_model",
-    "load_skeleton",
-    "load_tokenizer",
-    "register_family",
-    "reserved_positions",
-    "resolve_mask_token_id",
-]

@@ -38,13 +38,5 @@ def attention(config: PretrainedConfig, block_length: int | None) -> AttentionPa
 
 
 for _name in BIDIRECTIONAL:
-    register_family(
-        Family(
-            name=_name,
-            model_types=(_name,),
-            check=check,
-            attention=attention,
-            end_of_turn=END_OF_TURN,
-        )
-    )
+    register_family(Family(name=_name, model_types=(_name,), check=check, attention=attention, end_of_turn=END_OF_TURN))
 register_family(Family(name="autoregressive", check=check_of_others))

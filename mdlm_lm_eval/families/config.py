@@ -35,10 +35,7 @@ def load_config(
     model_type, named = published.get("model_type"), published.get("diffusion_family")
     family = published_family(published, pretrained)
     if family is not None and family.native_config is not None:
-        try:
-            config = family.native_config(published | {"name_or_path": pretrained})
-        except KeyError as error:
-            raise OptionError(f"pretrained={pretrained}: {family.name} needs {error} in config.json") from error
+        config = family.native_config(published | {"name_or_path": pretrained})
         config.name_or_path = pretrained
         # transformers' class says neither that attention is bidirectional nor which family it is.
         config.is_causal, config.diffusion_family = False, named or family.name
@@ -71,11 +68,9 @@ def attention_of(
 ) -> AttentionPattern:
     """What a position sees. `block_length` is the option, `attn_implementation` what the model is loaded with.
 
-    Raises OptionError for a block length below 1, for an implementation that takes no mask by blocks, such as flash
-    attention, and for a sliding window with blocks.
+    Raises OptionError for an implementation that takes no mask by blocks, such as flash attention, and for a sliding
+    window with blocks.
     """
-    if block_length is not None and block_length < 1:
-        raise OptionError(f"block_length must be a whole number from 1, not {block_length}")
     pattern = family_of(config).attention(config, block_length)
     implementation = attn_implementation or config._attn_implementation
     if pattern.is_block_causal and implementation not in (None, "sdpa", GROUPED_ATTENTION, "eager"):

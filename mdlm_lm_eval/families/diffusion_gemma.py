@@ -61,11 +61,7 @@ def generate(
         with torch.random.fork_rng():
             torch.manual_seed(seed)
             generated = model.generate(
-                input_ids,
-                max_new_tokens=n_tokens,
-                eos_token_id=end_ids or None,
-                pad_token_id=pad_token_id,
-                **settings,
+                input_ids, max_new_tokens=n_tokens, eos_token_id=end_ids or None, pad_token_id=pad_token_id, **settings
             )
     finally:
         counter.remove()

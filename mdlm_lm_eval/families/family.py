@@ -24,24 +24,9 @@ def shifted(_config: PretrainedConfig) -> bool:
     return True
 
 
-def full_attention(_config: PretrainedConfig, _block_length: int | None) -> AttentionPattern:
-    """Every position sees the whole canvas, whatever blocks it is decoded in."""
-    return FULL_ATTENTION
-
-
 def blocks_from_row_start(config: PretrainedConfig, block_length: int | None) -> AttentionPattern:
     """Attention in blocks that are counted from a row's first token: as long as the option says, else the config."""
     return AttentionPattern(block_length or config.block_length)
-
-
-def no_complaint(_config: PretrainedConfig) -> str | None:
-    """Every config of the family is a masked diffusion model's."""
-    return None
-
-
-def auto_tokenizer(_class_name: str | None) -> Any:
-    """transformers finds the tokenizer's class."""
-    return AutoTokenizer
 
 
 def tokenizer_of_file(_class_name: str | None) -> Any:
@@ -50,15 +35,6 @@ def tokenizer_of_file(_class_name: str | None) -> Any:
     AutoTokenizer would see Llama's or Qwen's config and rebuild their pre-tokenizer in place of the file's.
     """
     return PreTrainedTokenizerFast
-
-
-def causal_lm(_config: PretrainedConfig) -> Any:
-    """transformers' decoder-only class; its masks become bidirectional with `is_causal=False`."""
-    return AutoModelForCausalLM
-
-
-def unchanged(_model: Any) -> None:
-    """transformers' class computes what the family's own code does."""
 
 
 # What any model does that answers with logits, but for remembering keys and values.
@@ -86,7 +62,8 @@ class Family:
         transformers ships; it raises OptionError for a setting without equivalent. None where transformers reads the
         config itself.
     check: what keeps a config from being a masked diffusion model's, as the end of a sentence; None where nothing does.
-    model_class: transformers' class (or auto class) for a config.
+    model_class: transformers' class (or auto class) for a config; masks of decoder-only ones become bidirectional with
+        `is_causal=False`.
     remote_code: whether the checkpoint's own code runs.
     weight_names: names of published weights, as regular expressions, -> transformers' names. Adapters that were trained
         on the published modules are renamed alike.
@@ -99,7 +76,8 @@ class Family:
     tokenizer_class: the class that reads the tokenizer, from the class name in its files.
     end_of_turn: tokens that end an assistant's turn in the family's chat format.
     shift: whether the output at position i predicts the token at i + 1; it raises OptionError where it is unknown.
-    attention: what a position sees, from the config and the option `block_length`.
+    attention: what a position sees, from the config and the option `block_length`; the whole canvas by default,
+        whatever blocks it is decoded in.
     edits: whether decoding may change a token that it has written, until the token's block is done (LLaDA2.1).
     generate: generation by transformers' own method, where the family is decoded by that alone:
         (model, prompt_ids, options, n_tokens=, end_ids=, pad_token_id=, seed=) -> (token ids, forward passes, tokens
@@ -119,18 +97,18 @@ class Family:
     config_key: str | None = None
     published_as: str | None = None
     native_config: Callable[[dict[str, Any]], PretrainedConfig] | None = None
-    check: Callable[[PretrainedConfig], str | None] = no_complaint
-    model_class: Callable[[PretrainedConfig], Any] = causal_lm
+    check: Callable[[PretrainedConfig], str | None] = lambda _config: None
+    model_class: Callable[[PretrainedConfig], Any] = lambda _config: AutoModelForCausalLM
     remote_code: bool = False
     weight_names: Mapping[str, str] = field(default_factory=dict)
     weight_conversions: Callable[[], list[Any]] = list
-    adapt: Callable[[Any], None] = unchanged
+    adapt: Callable[[Any], None] = lambda _model: None
     unused_weights: tuple[str, ...] = ()
     reserved_positions: Callable[[nn.Module], int] | None = None
-    tokenizer_class: Callable[[str | None], Any] = auto_tokenizer
+    tokenizer_class: Callable[[str | None], Any] = lambda _class_name: AutoTokenizer
     end_of_turn: tuple[str, ...] = ()
     shift: Callable[[PretrainedConfig], bool] = shift_of_config
-    attention: Callable[[PretrainedConfig, int | None], AttentionPattern] = full_attention
+    attention: Callable[[PretrainedConfig, int | None], AttentionPattern] = lambda _config, _length: FULL_ATTENTION
     edits: bool = False
     generate: Callable[..., tuple[list[int], int, int]] | None = None
     read: Callable[..., Iterator[Tensor]] | None = None

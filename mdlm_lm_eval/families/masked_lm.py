@@ -1,18 +1,11 @@
 """Masked language models that transformers ships (BERT, ModernBERT, ...)."""
 
-from typing import Any
-
 from torch import nn
-from transformers import AutoModelForMaskedLM, PretrainedConfig
+from transformers import AutoModelForMaskedLM
 from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
 
 from mdlm_lm_eval.families.family import WITHOUT_CACHE, Family
 from mdlm_lm_eval.families.registry import register_family
-
-
-def model_class(_config: PretrainedConfig) -> Any:
-    """transformers' encoder with its masked-LM head."""
-    return AutoModelForMaskedLM
 
 
 def positions_before_text(skeleton: nn.Module) -> int:
@@ -27,7 +20,7 @@ register_family(
     Family(
         name="masked_lm",
         model_types=tuple(MODEL_FOR_MASKED_LM_MAPPING_NAMES),
-        model_class=model_class,
+        model_class=lambda _config: AutoModelForMaskedLM,
         unused_weights=("pooler.", "cls.seq_relationship."),  # heads of BERT's pre-training
         reserved_positions=positions_before_text,
         # Neither caches, as encoders keep no keys and values, nor guidance: it compares with the same canvas whose

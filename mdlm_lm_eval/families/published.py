@@ -20,10 +20,7 @@ OF_ANY_CHECKPOINT = {
 
 
 def require(
-    family: str,
-    published: Mapping[str, Any],
-    values: Mapping[str, tuple[object, ...]],
-    others: str = "",
+    family: str, published: Mapping[str, Any], values: Mapping[str, tuple[object, ...]], others: str = ""
 ) -> None:
     """Refuses settings of a published config that transformers' class may not compute.
 

@@ -70,13 +70,12 @@ def published_family(published: Mapping[str, Any], pretrained: str) -> Family | 
 
 def family_of(config: PretrainedConfig) -> Family:
     """The family of a config in transformers' terms. Raises OptionError where it names one that is unknown."""
+    _discover()
     name = config.to_dict().get("diffusion_family")  # where the class of transformers does not
-    if name is not None:
-        if name not in all_families():
-            raise OptionError(f"diffusion_family={name!r} must be one of {', '.join(sorted(all_families()))}")
-        return all_families()[name]
-    native = (family for family in all_families().values() if family.native_config is None)
-    family = next((family for family in native if config.model_type in family.model_types), None)
-    if family is not None:
-        return family
-    return all_families()["autoregressive" if config.model_type in CONFIG_MAPPING else "remote"]
+    if name is None:
+        native = (each for each in _FAMILIES.values() if each.native_config is None)
+        found = next((each.name for each in native if config.model_type in each.model_types), None)
+        name = found or ("autoregressive" if config.model_type in CONFIG_MAPPING else "remote")
+    if name not in _FAMILIES:
+        raise OptionError(f"diffusion_family={name!r} must be one of {', '.join(sorted(_FAMILIES))}")
+    return _FAMILIES[name]

@@ -2,8 +2,6 @@
 
 import logging
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 from transformers import AutoTokenizer, PretrainedConfig, PreTrainedTokenizerBase
@@ -41,8 +39,12 @@ def load_tokenizer(
     more: dict[str, Any] = {} if add_bos_token is None else {"add_bos_token": add_bos_token}
     if tokenizer_class is AutoTokenizer:
         more |= {"use_fast": bool(use_fast_tokenizer), "trust_remote_code": bool(trust_remote_code)}
-    with _quiet():
+    # AutoTokenizer reads a published config as it is, and warns of its model type and rope settings.
+    logger = logging.getLogger("transformers.configuration_utils")
+    logger.disabled = True
+    with warnings.catch_warnings(action="ignore", category=FutureWarning):
         tokenizer = tokenizer_class.from_pretrained(pretrained, **where, **more)
+    logger.disabled = False
     settings = config.to_dict()
     if tokenizer.mask_token_id is None:
         name = _name_of(tokenizer, settings.get("mask_token_id"))
@@ -51,19 +53,6 @@ def load_tokenizer(
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = _name_of(tokenizer, settings.get("pad_token_id")) or tokenizer.eos_token
     return tokenizer
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """AutoTokenizer reads a published config as it is, and warns of its model type and rope settings."""
-    logger = logging.getLogger("transformers.configuration_utils")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings(action="ignore", category=FutureWarning):
-            yield
-    finally:
-        logger.setLevel(level)
 
 
 def _name_of(tokenizer: PreTrainedTokenizerBase, token_id: int | None) -> str | None:

@@ -24,9 +24,7 @@ def shown(name: str) -> str:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(
-        prog="python -m mdlm_lm_eval.presets",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        prog="python -m mdlm_lm_eval.presets", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("what", nargs="?", choices=("list", "show"), default="list")
     parser.add_argument("names", nargs="*", metavar="NAME")

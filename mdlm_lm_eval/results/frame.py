@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from mdlm_lm_eval.options import DecodingOptions, LikelihoodOptions, defaults_of, silent_names
+from mdlm_lm_eval.options import SILENT_NAMES, DecodingOptions, LikelihoodOptions, defaults_of
 from mdlm_lm_eval.results.files import UnusableFile
 from mdlm_lm_eval.results.result_file import (
     LM_EVAL_SEEDS,
@@ -29,7 +29,7 @@ _SILENT_ARGUMENTS = frozenset(
     "low_cpu_mem_usage max_batch_size max_concurrent max_cpu_memory max_memory max_memory_per_gpu max_retries model "
     "num_concurrent offload_folder parallelize path peft preset pretrained revision settings tensor_parallel_size "
     "timeout tokenizer_backend trust_remote_code use_fast_tokenizer use_safetensors verify_certificate".split()
-) | {*DECODING, *LIKELIHOOD, *silent_names()}
+) | {*DECODING, *LIKELIHOOD, *SILENT_NAMES}
 
 
 def load(folder: str | Path) -> pd.DataFrame:
@@ -135,7 +135,7 @@ def setting_of(file: ResultFile, result: TaskResult, *, without: Collection[str]
 
 
 def _options_in_words(file: ResultFile, result: TaskResult, without: Collection[str]) -> list[str]:
-    options, drop = dict(result.options), {*without, *silent_names(), "seed"}
+    options, drop = dict(result.options), {*without, *SILENT_NAMES, "seed"}
     explicit = {*file.gen_kwargs, *(file.mdlm or {}).get("explicit_options", ())}
     if result.config.get("output_type") == "generate_until":
         defaults: Mapping[str, Any] = DECODING

@@ -1,6 +1,5 @@
 """Whether a ranking lasts when the prompts are worded otherwise: Kendall's tau, and who beats whom how often."""
 
-import math
 from collections.abc import Mapping, Sequence
 from itertools import combinations
 from statistics import fmean
@@ -10,12 +9,9 @@ from mdlm_lm_eval.results.statistics import Interval, t_interval
 
 def kendall_tau(first: Sequence[float], second: Sequence[float]) -> float:
     """Tau-b of two lists of scores of the same models: 1 for one order, -1 for the reverse; nan where all are equal."""
-    signs = [
-        tuple((scores[m] > scores[n]) - (scores[m] < scores[n]) for scores in (first, second))
-        for m, n in combinations(range(len(first)), 2)
-    ]
-    untied = math.prod(sum(pair[k] != 0 for pair in signs) for k in (0, 1))
-    return sum(a * b for a, b in signs) / math.sqrt(untied) if untied else math.nan
+    from scipy.stats import kendalltau  # takes long to import
+
+    return float(kendalltau(first, second).statistic)
 
 
 def taus(by_template: Mapping[int, Sequence[float]]) -> list[float]:

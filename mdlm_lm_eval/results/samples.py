@@ -2,7 +2,7 @@
 
 import gzip
 import json
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -42,6 +42,12 @@ def read_scores(path: Path) -> Mapping[str, Mapping[Question, float]]:
                 question = int(sample["doc_id"]), str(sample["doc_hash"])
                 scores[f"{metric},{sample['filter']}"][question] = float(sample[metric])
     return scores
+
+
+def unparsed_answers(path: Path) -> Counter[str]:
+    """Filter -> answers that it found nothing in: empty, or lm-eval's own word for that."""
+    samples = (one for one in read_samples(path) if one.get("filter", "none") != "none")
+    return Counter(one["filter"] for one in samples if {*map(str, one["filtered_resps"])} <= {"", "[invalid]", "None"})
 
 
 def pair_accuracies(file: ResultFile) -> dict[str, tuple[float, int]]:

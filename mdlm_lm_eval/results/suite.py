@@ -5,7 +5,6 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 
 import yaml
 
@@ -94,18 +93,16 @@ def cluster_of(task: str) -> str:
 
 
 def suite_info(names: Iterable[str]) -> dict[str, str]:
-    """Version and content hash of the few-shot suite, empty where no task of it is among `names`."""
+    """Version and content hash of the few-shot suite, empty where no task of it is among `names`.
+
+    The hash is sha256 over the relative names and contents of the files that make the questions.
+    """
     folder = tasks_path()
     if not any((folder / part / f"{name}.yaml").exists() for name in names for part in _TASK_FOLDERS):
         return {}
-    return {"version": current_version(), "sha256": content_hash(folder, (*_TASK_FOLDERS, *_SOURCES))}
-
-
-def content_hash(folder: Path, parts: Iterable[str]) -> str:
-    """sha256 over the relative names and contents of the files under `parts`, which make the questions."""
     digest = hashlib.sha256()
-    paths = [path for part in parts for path in (folder / part, *(folder / part).rglob("*"))]
+    paths = [path for part in (*_TASK_FOLDERS, *_SOURCES) for path in (folder / part, *(folder / part).rglob("*"))]
     for path in sorted(paths, key=lambda path: path.relative_to(folder).as_posix()):
         if path.is_file() and path.suffix != ".pyc":
             digest.update(path.relative_to(folder).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
-    return digest.hexdigest()
+    return {"version": current_version(), "sha256": digest.hexdigest()}

@@ -22,7 +22,7 @@ from lm_eval._cli.utils import MergeDictAction, handle_cli_value_string
 
 from mdlm_lm_eval import __version__
 from mdlm_lm_eval.command_line import ending_well, refuse_rest
-from mdlm_lm_eval.options import OptionError, about
+from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.presets import run_of
 from mdlm_lm_eval.sweep.plan import OPTIONS, Sweep, plan
 
@@ -54,10 +54,6 @@ def _run(
     """Runs a sweep, or says how far it is, and prints what came out; returns the failures."""
     if not output_path:
         raise OptionError("--output_path is not set; name a folder, such as results")
-    if executor not in ("here", "ray"):
-        raise OptionError(f"executor must be here or ray, not {executor}")
-    if on_ray and executor != "ray":
-        raise OptionError(f"--{next(iter(on_ray))} is for --executor ray")
     # Heavy imports wait until the command line is known to be right.
     from mdlm_lm_eval.sweep import status as reports
     from mdlm_lm_eval.sweep.claims import Claims
@@ -65,7 +61,8 @@ def _run(
 
     tasks = Tasks(sweep)
     sweep = tasks.expanded()
-    sweep = replace(sweep, cells=sweep.cells[_part(shard)])
+    index, n = map(int, shard.split("/"))
+    sweep = replace(sweep, cells=sweep.cells[index::n])
     claims = Claims(sweep, Path(output_path))
     if status:
         print(reports.status(claims))
@@ -83,14 +80,6 @@ def _run(
     n_done = f"{len(done)} of {len(sweep.cells)} cells are done in {output_path}, {claims.own} by this process"
     print(f"{COMMAND}: {n_done}", file=sys.stderr)
     return claims.failures
-
-
-def _part(shard: str) -> slice:
-    """Every n-th cell for `i/n`: a Slurm array's index from 0, and its size."""
-    index, _, n = shard.partition("/")
-    if not (index.isdigit() and n.isdigit() and int(index) < int(n)):
-        raise OptionError(f"--shard {shard}: must be I/N with I from 0 to N - 1, such as 0/16")
-    return slice(int(index), None, int(n))
 
 
 def settings_of(words: Sequence[str]) -> dict[str, Any]:
@@ -148,7 +137,11 @@ def _parser() -> argparse.ArgumentParser:
     where = parser.add_argument_group("where cells run; docs/cluster.md says more")
     where.add_argument("--status", action="store_true", help="only list what is done and what is missing")
     where.add_argument("--shard", metavar="I/N", help="only every N-th cell, beginning with the I-th, from 0")
-    where.add_argument("--executor", help="here (default), in this process; ray, on a Ray cluster (the extra ray)")
+    where.add_argument(
+        "--executor",
+        choices=("here", "ray"),
+        help="here (default), in this process; ray, on a Ray cluster (the extra ray)",
+    )
     where.add_argument("--address", help="the Ray cluster: auto, or HOST:PORT (default: start one here)")
     where.add_argument("--workers", type=int, help="most workers at once (default: one per GPU, or per node)")
     where.add_argument("--gpus_per_worker", type=float, help="1 by default, 0 in a cluster without GPUs")
@@ -158,9 +151,9 @@ def _parser() -> argparse.ArgumentParser:
     axes.add_argument("--metadata", nargs="+", metavar="KEY=VALUES", help="of tasks: fewshot_distractors=0,10,20")
     axes.add_argument("--num_fewshot", help="shots of tasks outside the suite")
     axes.add_argument("--seed", help="lm_eval's --seed, one number")
-    for name, declared in OPTIONS.items():
-        words: dict[str, Any] = {"nargs": "?", "const": "true"} if declared.type is bool else {}
-        axes.add_argument(f"--{name}", metavar="VALUES", help=about(declared).help, **words)
+    for name, option in OPTIONS.items():
+        words: dict[str, Any] = {"nargs": "?", "const": "true"} if bool in option.kinds else {}
+        axes.add_argument(f"--{name}", metavar="VALUES", help=option.help, **words)
     common = parser.add_argument_group("the same in all cells, as for lm_eval")
     common.add_argument("--model", help="mdlm (default), or hf for autoregressive models, which have no masks")
     for name in _NAMED:

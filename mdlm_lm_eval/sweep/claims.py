@@ -45,7 +45,8 @@ class Claims:
         (self.output / ".locks").mkdir(parents=True, exist_ok=True)
         for _ in range(len(self.left)):
             cell = self.left.popleft()
-            lock = self._lock(cell)
+            digest = hashlib.sha256(self.sweep.name(cell).encode()).hexdigest()
+            lock = FileLock(self.output / ".locks" / f"{digest[:32]}.lock")
             try:
                 lock.acquire(timeout=0)
             except Timeout:
@@ -106,10 +107,6 @@ class Claims:
                 f"{folder} holds a result of other settings ({changes}); move it, or name another --output_path"
             )
         return not self.sweep.log_samples or any(folder.glob("samples_*"))
-
-    def _lock(self, cell: Cell) -> FileLock:
-        digest = hashlib.sha256(self.sweep.name(cell).encode()).hexdigest()
-        return FileLock(self.output / ".locks" / f"{digest[:32]}.lock")
 
 
 def _covers_more(now: float | None, before: float | None) -> bool:

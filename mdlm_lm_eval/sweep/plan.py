@@ -17,7 +17,6 @@ from mdlm_lm_eval.options import (
     LikelihoodOptions,
     ModelOptions,
     OptionError,
-    options_of,
     parse_whole,
     unknown_option,
 )
@@ -25,10 +24,10 @@ from mdlm_lm_eval.results.result_file import LM_EVAL_SEEDS
 from mdlm_lm_eval.tasks.settings import check_metadata
 
 # Name -> its declaration, in the order in which folders name them. `seed` is an axis of its own, as `lm_eval --seed`.
-OPTIONS = {each.name: each for kind in (DecodingOptions, LikelihoodOptions) for each in options_of(kind)}
-OPTIONS |= {each.name: each for each in options_of(DecodingOptions)}  # of those that both have
-OPTIONS |= {each.name: each for each in options_of(ModelOptions) if each.name == "cache_audit"}
+OPTIONS = DecodingOptions.declared | LikelihoodOptions.declared | DecodingOptions.declared  # the first has precedence
+OPTIONS |= {"cache_audit": ModelOptions.declared["cache_audit"]}
 del OPTIONS["seed"]
+_UNSAFE = re.compile(r"[^\w.,=+-]+")  # in the names of folders
 AXIS_NAMES = frozenset({*OPTIONS, "peft", "tasks", "metadata", "num_fewshot", "seed"})
 
 
@@ -52,7 +51,7 @@ class Cell:
         """Task and settings, as its folder is called."""
         lm_evals = {"num_fewshot": self.num_fewshot, "seed": self.seed}
         settings = {**self.options, **self.metadata, **{k: v for k, v in lm_evals.items() if v is not None}}
-        return _file_name(",".join([self.task, *(f"{name}={value}" for name, value in settings.items())]))
+        return _UNSAFE.sub("_", ",".join([self.task, *(f"{name}={value}" for name, value in settings.items())]))
 
     @property
     def seeds(self) -> tuple[int, ...]:
@@ -181,7 +180,7 @@ def _checked(options: Mapping[str, Any]) -> dict[str, Any]:
     """A cell's options as their declarations read them, so that 1 and 1.0 are one cell. Raises OptionError."""
     read = dict(options)
     for kind in (LikelihoodOptions, DecodingOptions):
-        names = options.keys() & {each.name for each in options_of(kind)}
+        names = options.keys() & kind.declared.keys()
         built = kind(**{name: options[name] for name in names})
         read |= {name: getattr(built, name) for name in names}
     return read
@@ -191,10 +190,7 @@ def _values(name: str, value: Any) -> list[Any]:
     """An axis: a list, or a text of values with commas between them, or one value."""
     if isinstance(value, str):
         value = [handle_cli_value_string(part.strip()) for part in value.split(",") if part.strip()]
-    values = value if isinstance(value, list) else [] if value is None else [value]
-    if not values:
-        raise OptionError(f"{name} has no value; give at least one")
-    return values
+    return value if isinstance(value, list) else [value]
 
 
 def _checkpoint_name(name: str) -> str:
@@ -203,8 +199,4 @@ def _checkpoint_name(name: str) -> str:
     if path.is_absolute() and path.is_relative_to(Path.cwd()):
         path = path.relative_to(Path.cwd())
     name = path.name if path.is_absolute() else PurePath(path).as_posix()
-    return _file_name(name.strip("./").replace("/", "__"))  # as lm-eval names folders
-
-
-def _file_name(text: str) -> str:
-    return re.sub(r"[^\w.,=+-]+", "_", text)
+    return _UNSAFE.sub("_", name.strip("./").replace("/", "__"))  # as lm-eval names folders

@@ -106,7 +106,8 @@ class Evaluator:
         results["config"]["mdlm_sweep"] = {"settings": settings, "command": sweep.command(cell)}
         samples = results.pop("samples", {}) if sweep.log_samples else {}
         files = _written(tracker, results, samples)
-        self._log(cell, results, samples)
+        if sweep.wandb_args or sweep.trackio_args:
+            self._log(cell, results, samples)
         return files
 
     def _prepared(self, cell: Cell) -> LM:
