@@ -157,7 +157,7 @@ class OnDevice(torch.Tensor):
 class NoEvent:
     """What is recorded after a copy to the host; waiting for it a pass later costs nothing."""
 
-    def __init__(self, _device):
+    def __init__(self, device):
         pass
 
     def synchronize(self):

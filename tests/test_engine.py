@@ -77,8 +77,9 @@ def test_few_slots_run_empty(attention: AttentionPattern, changes: dict[str, Any
     rows = decode_canvases(denoiser, asked, options, batch_size=8)
     row_passes = sum(row.cost.forward_passes for row in rows)
     assert row_passes == denoiser.canvas_count  # on a CPU empty slots are not run
-    if "cache" not in changes and not attention.is_block_causal:  # there, passes of prompts are of few rows
-        assert row_passes >= 0.95 * 8 * denoiser.forward_passes
+    if "cache" not in changes:  # there, passes of whole canvases are of few rows
+        # Blocks: of these few passes, some run the prompts of half as many rows.
+        assert row_passes >= (0.88 if attention.is_block_causal else 0.95) * 8 * denoiser.forward_passes
 
 
 def test_drawn_numbers_are_uniform_and_each_slots_own() -> None:

@@ -1,5 +1,6 @@
 """What an unmasking rule knows of the masks that it ranks."""
 
+import functools
 from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cached_property
@@ -7,6 +8,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
+
+from mdlm_lm_eval.model.devices import to_device
 
 
 @dataclass(frozen=True)
@@ -64,9 +67,15 @@ class Candidates:
         return self.plain_probabilities.gather(1, self.tokens[:, None]).squeeze(1)
 
     @cached_property
-    def odds_against(self) -> Tensor:
-        """[N], (1 - p) / p: tells apart what is 1 to float32, as the samplers do that take confidences in float64."""
+    def odds(self) -> Tensor:
+        """[N], -(1 - p) / p in units of 2^-53: tells apart what is 1 to float32, as samplers with float64 do."""
         confidence, probabilities = self.confidence, self.plain_probabilities
         for name in ("plain_probabilities", "probabilities"):  # overwritten here: who asks again gets new ones
             self.__dict__.pop(name, None)
-        return probabilities.scatter_(1, self.tokens[:, None], 0.0).sum(-1) / confidence
+        others = probabilities.scatter_(1, self.tokens[:, None], 0.0).sum(-1)
+        return torch.addcdiv(_zero(others.device), others, confidence, value=-(2.0**53))
+
+
+@functools.lru_cache(maxsize=16)
+def _zero(device: torch.device) -> Tensor:
+    return to_device(torch.zeros(()), device)

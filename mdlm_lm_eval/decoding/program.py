@@ -28,31 +28,40 @@ class Field(IntEnum):
     STAY = 0  # the next record where masks are left, or where an edit changed something
     DONE = 1  # the next one where not; itself where the row waits for a wide pass
     WIDE_DONE = 2  # the same after a wide pass
-    FULL = 3  # where to go instead if all masks of a block are filled when it is entered
-    NUMBER = 4  # of the block
-    BLOCK = 5  # the same in a narrow pass that runs it, else -1
-    WIDE = 6  # the same in a wide pass
+    NUMBER = 3  # of the block
+    BLOCK = 4  # the same in a narrow pass that runs it, else -1
+    WIDE = 5  # the same in a wide pass
+    WINDOW = 6  # of a narrow pass, among `Rows.windows`: a block's own is followed by the one that stores it
     KIND = 7
-    COUNT = 8  # masks that the pass fills at least
-    BACK = 9  # tokens that it takes back
-    STEP = 10  # of the block
-    START = 11  # first column of the block
-    STOP = 12  # the one behind its last
-    LIMIT = 13  # the first column that nothing sees
-    BEFORE = 14  # slots before the block
-    SIZE = 15  # positions that the pass runs through the layers
+    EDITS = 8  # whether it only edits, 0 or 1
+    COUNT = 9  # masks that the pass fills at least
+    BACK = 10  # tokens that it takes back
+    STEP = 11  # of the block
+    START = 12  # first column of the block
+    STOP = 13  # the one behind its last
+    LIMIT = 14  # the first column that nothing sees
+    BEFORE = 15  # slots before the block
+    SIZE = 16  # positions that the pass runs through the layers
 
 
 Record = list[int]
-OVER: Record = [-1] * 7 + [Kind.OVER, 1, 0, 0, 0, 1, 1, 0, 0]
+OVER: Record = [-1] * 7 + [Kind.OVER, 0, 1, 0, 0, 0, 1, 1, 0, 0]
 
 
 def records_of(
-    blocks: Sequence[Block], length: int, options: DecodingOptions, *, is_causal: bool, stores: bool, tells_next: bool
+    blocks: Sequence[Block],
+    length: int,
+    options: DecodingOptions,
+    *,
+    is_causal: bool,
+    stores: bool,
+    tells_next: bool,
+    writes_next: bool,
 ) -> list[Record]:
     """The records of a canvas of `length` tokens and its blocks, in the order in which they are met.
 
-    `stores`: whether finished blocks are run once more; `tells_next`: also those that the last edit left unchanged.
+    `stores`: whether finished blocks are run once more; `tells_next`: also those that the last edit left unchanged;
+    `writes_next`: which writes the token behind them, so that a next block of that one mask is not run to fill it.
     """
     most_edits = 0
     if options.editing_threshold is not None:
@@ -82,6 +91,10 @@ def records_of(
         first, end = len(records), len(records) + len(kinds)
         after = -1 if is_last else end
         store = end - 1 if kinds[-1][0] is Kind.STORE else after
+        if writes_next and number > 0 and block.slots == (block.start,):
+            for successor in (Field.DONE, Field.WIDE_DONE):
+                if records[-1][successor] == first:
+                    records[-1][successor] = store
         for n, (kind, count, back, step, is_wide) in enumerate(kinds):
             itself = first + n
             stay = done = after
@@ -94,11 +107,12 @@ def records_of(
                 stay = itself + 1 if n + 1 < n_fills + most_edits else store
                 done = store if tells_next else after
             size = limit if is_wide or not is_windowed else narrow
-            successors = stay, itself if is_wide else done, done, store if kind is Kind.FILL else itself
-            runs = number, -1 if is_wide else number, number if is_wide else -1
+            successors = stay, itself if is_wide else done, done
+            window = 2 * number + (kind is Kind.STORE)
+            runs = (number, -1, number, -1) if is_wide else (number, number, -1, window)
             bounds = block.start, block.stop, limit, n_before
             guided = 2 if options.cfg_scale > 0.0 else 1
-            records.append([*successors, *runs, kind, count, back, step, *bounds, guided * size])
+            records.append([*successors, *runs, kind, kind is Kind.EDIT, count, back, step, *bounds, guided * size])
         n_before += len(block.slots)
     return records
 

@@ -2,8 +2,10 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from enum import IntEnum
 from typing import Self
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -16,7 +18,20 @@ from mdlm_lm_eval.model.devices import to_device
 from mdlm_lm_eval.options import DecodingOptions
 
 # What a pass changes.
-_CHANGING = ("at", "finite", "steps", "filled", "tokens", "remembered", "before", "divergences", "passes", "trace")
+_CHANGING = ("at", "best", "steps", "filled", "tokens", "remembered", "before", "divergences", "passes", "trace")
+
+
+class Plane(IntEnum):
+    """What `Rows.windows` say of the G places of a window: those of a block's columns, T - 1 behind its last one.
+
+    Where blocks tell what stands behind them, the first place is that of the column behind the block.
+    """
+
+    COLUMN = 0
+    EXPECTED = 1  # the mask token where the pass may fill a mask, -1 elsewhere
+    ASKED = 2  # 1 where logits are needed without a mask, too
+    OUTPUT = 3  # which of the outputs, from the block's first one on, tells the token
+    PART = 4  # the small block
 
 
 @dataclass
@@ -24,7 +39,7 @@ class Rows:
     """R rows on canvases of at most T - 1 tokens; the last column is no row's.
 
     at: [R], the record of the pass to come.
-    finite: [R] bool, whether all logits of the last pass were.
+    best: [R] float32, NaN where logits of the last pass were not finite.
     steps: [R], denoising steps so far, counted where numbers are drawn.
     filled: [R], of WINO: masks that the pass before filled.
     tokens: [R, T].
@@ -34,8 +49,8 @@ class Rows:
     passes, trace: [R], passes so far, and [R, 3, T] float32, of each token: the pass that wrote it, its confidence, how
         often the slot was written; [R, 3, 1] without that option.
     records: [R, S, F], the row's program; the last record is that of rows that are over.
-    windows: [R, B + 1, 2, W], of passes over single blocks: a block's columns, T - 1 behind its last one, and the mask
-        token where it has a slot, -1 elsewhere; the last one is empty. [R, 1, 2, 0] where no pass is of that kind.
+    windows: [R, 2 B + 1, 5, G], of narrow passes, what `Plane` says; the last one is empty. [R, 1, 5, 0] where every
+        pass runs the columns from the first one on.
     block_of, slot_number: [R, T], a slot's block (-2 where there is no slot) and its place among the row's slots (-1).
     random_numbers: [R, T] float32 in [0, 1), for rules that draw an order.
     prompt: [R, T] bool, what classifier-free guidance masks.
@@ -44,7 +59,7 @@ class Rows:
     """
 
     at: Tensor
-    finite: Tensor
+    best: Tensor
     steps: Tensor
     filled: Tensor
     tokens: Tensor
@@ -92,7 +107,8 @@ class Rows:
 class Sizes:
     """Sizes that all rows of a run share: columns T, blocks B, records S, shown tokens N, slots, vocabulary V.
 
-    window: the width W of blocks in narrow passes, 0 where no pass is over a block alone.
+    window: the width W of blocks in narrow passes, 0 where there are none. tells, writes: whether a stored block tells
+    the token behind it, and whether that is written at once. shift: of the model's outputs.
     """
 
     columns: int
@@ -102,6 +118,9 @@ class Sizes:
     slots: int
     vocabulary: int
     window: int
+    tells: bool
+    writes: bool
+    shift: bool
 
 
 def rows_of(
@@ -116,7 +135,7 @@ def rows_of(
     compares, takes_back = options.kl_threshold is not None, options.remasking != "none"
     rows = Rows(
         at=torch.zeros(n, dtype=torch.long),
-        finite=torch.ones(n, dtype=torch.bool),
+        best=torch.zeros(n),
         steps=torch.zeros(n, dtype=torch.long),
         filled=torch.zeros(n, dtype=torch.long),
         tokens=torch.full((n, sizes.columns), pad_token_id),
@@ -126,7 +145,15 @@ def rows_of(
         passes=torch.zeros(n, dtype=torch.long),
         trace=torch.zeros(n, 3, sizes.columns if options.trace else 1),
         records=torch.tensor(OVER).repeat(n, sizes.records + 1, 1),
-        windows=torch.full((n, sizes.blocks + 1 if sizes.window else 1, 2, sizes.window), -1),
+        windows=torch.full(
+            (
+                n,
+                2 * sizes.blocks + 1 if sizes.window else 1,
+                len(Plane),
+                (sizes.window + sizes.tells) * bool(sizes.window),
+            ),
+            -1,
+        ),
         block_of=torch.full((n, sizes.columns), -2),
         slot_number=torch.full((n, sizes.columns), -1),
         random_numbers=torch.zeros(n, sizes.columns),
@@ -134,7 +161,9 @@ def rows_of(
         facts=torch.zeros(n, 3, dtype=torch.long),
         shown=torch.full((n, sizes.shown), sizes.columns - 1),
     )
-    rows.windows[:, :, 0] = sizes.columns - 1
+    rows.windows[:, :, Plane.COLUMN] = sizes.columns - 1
+    rows.windows[:, :, Plane.ASKED] = 0
+    rows.windows[:, :, Plane.OUTPUT, int(sizes.tells) :] = (torch.arange(sizes.window) - int(sizes.shift)).clamp(min=0)
     array = {field.name: getattr(rows, field.name).numpy() for field in fields(rows)}  # the same memory
     for row, (canvas, blocks, records) in enumerate(canvases):
         slots = list(canvas.slots)
@@ -148,8 +177,19 @@ def rows_of(
         for number, block in enumerate(blocks):
             array["block_of"][row, list(block.slots)] = number
             if sizes.window and (block.slots or not block.is_wide):
-                array["windows"][row, number, 0, : block.stop - block.start] = range(block.start, block.stop)
-                array["windows"][row, number, 1, [slot - block.start for slot in block.slots]] = mask_token_id
+                length = block.stop - block.start
+                fills, stores = windows = array["windows"][row, 2 * number : 2 * number + 2]  # [2, 5, G]
+                windows[:, Plane.COLUMN, sizes.tells : sizes.tells + length] = range(block.start, block.stop)
+                places = [slot - block.start + sizes.tells for slot in block.slots]
+                fills[Plane.EXPECTED, places] = mask_token_id
+                fills[Plane.ASKED, places] = options.editing_threshold is not None
+                fills[Plane.PART] = np.arange(-sizes.tells, sizes.window) // (
+                    options.small_block_length or sizes.window
+                )
+                if sizes.tells:
+                    stores[Plane.ASKED, 0], windows[:, Plane.OUTPUT, 0] = 1, length - 1
+                    if sizes.writes and block.stop in slots:
+                        stores[Plane.COLUMN, 0], stores[Plane.EXPECTED, 0] = block.stop, mask_token_id
         array["records"][row, : len(records)] = records
         array["facts"][row] = len(canvas.token_ids), canvas.prompt_length, canvas.seed
         shown = slots[: sizes.shown]

@@ -79,7 +79,7 @@ def _installed() -> dict[str, EntryPoint]:
 def confidence(candidates: "Candidates") -> "Tensor":
     """The likeliest token first (LLaDA's `low_confidence`, Dream's `maskgit_plus`)."""
     # Not finer than float64 tells probabilities near 1 apart, as in the references: of equals the leftmost is first.
-    return (candidates.odds_against * -(2.0**53)).round()
+    return candidates.odds.round()
 
 
 @register_unmasking("entropy", reads_places=False)

@@ -1,9 +1,11 @@
 """Which candidates a denoising step fills: the schedule's number of them, and all that a parallel rule accepts."""
 
+import functools
+
 import torch
 from torch import Tensor
 
-from mdlm_lm_eval.model.devices import iota
+from mdlm_lm_eval.model.devices import iota, to_device
 from mdlm_lm_eval.options import DecodingOptions
 
 
@@ -24,19 +26,23 @@ def select(
     `strict`: whether what equals `confidence_threshold` is not accepted.
     """
     among, best = priority.where(candidates, -torch.inf), None
-    if counts is None:
-        best, place = among.max(1)
-        chosen = iota(among.shape[1], among.device) == place[:, None]
-    else:
-        chosen = torch.argsort(among, dim=1, descending=True, stable=True).argsort(1) < counts[:, None]
+    accepted: Tensor | None = None
     # With `kl_threshold`, `klass.choose` says who is sure.
     if options.confidence_threshold is not None and options.kl_threshold is None:
-        chosen = chosen | sure_enough(confidence, options.confidence_threshold, strict=strict)
+        accepted = sure_enough(confidence, options.confidence_threshold, strict=strict)
     if options.parallel_factor is not None:
-        chosen = chosen | accepted_by_factor(candidates, confidence, options.parallel_factor)
+        others, accepted = accepted, accepted_by_factor(candidates, confidence, options.parallel_factor)
+        accepted = accepted if others is None else accepted | others
     if options.entropy_bound is not None:
-        chosen = chosen | accepted_by_entropy(candidates, priority, entropy, options.entropy_bound)
-    return chosen & candidates, best
+        others, accepted = accepted, accepted_by_entropy(among, entropy, options.entropy_bound)
+        accepted = accepted if others is None else accepted | others
+    if counts is not None:
+        chosen = torch.argsort(among, dim=1, descending=True, stable=True).argsort(1) < counts[:, None]
+        chosen = chosen if accepted is None else chosen | accepted
+    else:
+        best, place = among.max(1, keepdim=True)
+        chosen = iota(among.shape[1], among.device) == place if accepted is None else accepted.scatter_(1, place, True)
+    return chosen & candidates, best if best is None else best[:, 0]
 
 
 def sure_enough(confidence: Tensor, threshold: float | None, *, strict: bool) -> Tensor:
@@ -49,27 +55,32 @@ def sure_enough(confidence: Tensor, threshold: float | None, *, strict: bool) ->
 def accepted_by_factor(candidates: Tensor, confidence: Tensor, factor: float) -> Tensor:
     """Fast-dLLM's factor rule [R, C]: by descending confidence, a mask is filled while c_r >= 1 - factor / (r + 1).
 
-    The first is always in it. Where only the last candidate fails, the reference takes it too: its search ends at the
-    same index whether the last fails or none does (so of two masks both are always filled).
+    What it says of other places than `candidates` is to be ignored. The first is always in it. Where only the last
+    candidate fails, the reference takes it too: its search ends at the same index whether the last fails or none does
+    (so of two masks both are always filled).
     """
-    ordered, order = confidence.masked_fill(~candidates, -torch.inf).sort(dim=1, descending=True, stable=True)
-    place = iota(candidates.shape[1], candidates.device) + 1  # [C], r
-    passes = ordered >= 1 - factor / (place + 1)
-    passes[:, 0] = True
-    run = passes.long().cumprod(1).sum(1)  # [R]
-    n = candidates.sum(1)
-    run = torch.where(run == n - 1, n, run)
-    return torch.zeros_like(candidates).scatter(1, order, place <= run[:, None])
+    ordered, order = confidence.where(candidates, -torch.inf).sort(dim=1, descending=True, stable=True)
+    passes = ordered >= _factor_limits(candidates.shape[1], factor, candidates.device)
+    passes[:, :-1].logical_or_(ordered[:, 1:] == -torch.inf)  # the last candidate, and what is none
+    return torch.empty_like(candidates).scatter_(1, order, passes.cummin(1).values)
 
 
-def accepted_by_entropy(candidates: Tensor, priority: Tensor, entropy: Tensor, bound: float) -> Tensor:
+@functools.lru_cache(maxsize=64)
+def _factor_limits(n: int, factor: float, device: torch.device) -> Tensor:
+    """What the n surest must reach [n]; nothing the first and, if all are candidates, the last."""
+    limits = 1 - factor / (torch.arange(n) + 2.0)
+    limits[[0, -1]] = -torch.inf
+    return to_device(limits, device)
+
+
+def accepted_by_entropy(priority: Tensor, entropy: Tensor, bound: float) -> Tensor:
     """The entropy-bounded sampler's rule [R, C] (Ben-Hamu et al. 2025, arXiv 2505.24857).
 
     By descending `priority`, masks are filled while their entropies without the largest of them sum to at most `bound`,
-    which bounds how far their joint distribution is from the product of their own. The first is always among them.
+    which bounds how far their joint distribution is from the product of their own. The first is always among them. What
+    it says of other places, of priority -inf, is to be ignored.
     """
-    order = priority.masked_fill(~candidates, -torch.inf).argsort(dim=1, descending=True, stable=True)
-    ordered = entropy.masked_fill(~candidates, 0.0).gather(1, order)
+    order = priority.argsort(dim=1, descending=True, stable=True)
+    ordered = entropy.gather(1, order)  # of candidates first
     accepted = ordered.cumsum(1) - ordered.cummax(1).values <= bound
-    accepted[:, 0] = True  # whatever rounding makes of 0
-    return torch.zeros_like(candidates).scatter(1, order, accepted) & candidates
+    return torch.empty_like(accepted).scatter_(1, order, accepted)

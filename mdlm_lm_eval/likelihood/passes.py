@@ -158,12 +158,11 @@ def _masked_logits(
     """Logits [N, V] at the canvases' positions, canvas by canvas. On a GPU, rows and columns are of few numbers."""
     device = denoiser.device
     longest = max(len(canvas.token_ids) for canvas in canvases)
-    length = bucket(longest, device, least=64)
-    if longest <= length * 3 // 4:  # a power of two alone would pad too much
-        length = length * 3 // 4
-    n_rows = batch_size if device.type == "cuda" else len(canvases)
-    while n_rows // 4 >= len(canvases):
+    length, n_rows = bucket(longest, device, least=64), batch_size if device.type == "cuda" else len(canvases)
+    if n_rows // 4 >= len(canvases):
         n_rows //= 4
+    elif longest <= length * 3 // 4:  # in a full batch, a power of two alone would pad too much
+        length = length * 3 // 4
     n_more = n_rows - len(canvases)
     canvases = [*canvases, *[canvases[-1]] * n_more]
     rows = [canvas.token_ids + [denoiser.pad_token_id] * (length - len(canvas.token_ids)) for canvas in canvases]

@@ -83,6 +83,13 @@ class CanvasCache(Cache):
         for layer in self.canvas_layers:
             layer.columns, layer.n_seen, layer.rows = columns, n_seen, rows
 
+    def take(self, rows: Tensor, other: "CanvasCache", others: Tensor) -> None:
+        """Overwrites `rows` [B] with rows `others` [B] of another cache."""
+        for layer, its in zip(self.canvas_layers, other.canvas_layers, strict=True):
+            at, of = rows.to(layer.keys.device), others.to(layer.keys.device)
+            layer.keys.index_copy_(0, at, its.keys[of])
+            layer.values.index_copy_(0, at, its.values[of])
+
     def keep(self, rows: Tensor) -> None:
         """Drops all other rows."""
         self.graphs = Graphs()

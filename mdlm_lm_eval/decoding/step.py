@@ -1,0 +1,425 @@
+"""One pass over rows on the device: what is run of them, the tokens that this proposes, what is filled and changed."""
+
+import functools
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from mdlm_lm_eval.decoding import klass, remasking
+from mdlm_lm_eval.decoding.blocks import Block, blocks_of
+from mdlm_lm_eval.decoding.canvas import Canvas
+from mdlm_lm_eval.decoding.end_of_thinking import EndOfThinking
+from mdlm_lm_eval.decoding.program import Field, Kind, records_of
+from mdlm_lm_eval.decoding.proposals import propose, uniform_numbers
+from mdlm_lm_eval.decoding.rows import Plane, Rows, Sizes, rows_of
+from mdlm_lm_eval.decoding.rules import unmasking_rule
+from mdlm_lm_eval.decoding.selection import select
+from mdlm_lm_eval.decoding.slots import Numbers
+from mdlm_lm_eval.decoding.wino import Shadow
+from mdlm_lm_eval.model.attention import AttentionPattern
+from mdlm_lm_eval.model.denoiser import Denoiser
+from mdlm_lm_eval.model.devices import iota
+from mdlm_lm_eval.model.kv_cache import CanvasCache
+from mdlm_lm_eval.options import DecodingOptions
+
+# On a GPU, shapes are rounded up to these, so that attention kernels and graphs meet few of them.
+KEYS, POSITIONS = 256, 64
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A pass: the records `at` [R] that it was made for, the slots that go on in it, and its shape.
+
+    rows: the same slots on the device, None where all rows are run. is_ragged: whether keys must be masked.
+    """
+
+    at: Numbers
+    going: Numbers
+    rows: Tensor | None
+    width: int
+    n_seen: int
+    is_wide: bool
+    is_ragged: bool
+    cache: CanvasCache | None
+
+
+class Window(NamedTuple):
+    """Of each row: its record [R, F], the number of its block [R] (-1 where it waits), what is run, what may be filled.
+
+    run: columns [R, W] that the model runs. columns, expected, asked, part: [R, G], as `Plane` says, of those where
+    tokens are proposed; part is None without small blocks. outputs: [R, G], which of the R * W outputs tells the token;
+    None where it is that of the same place. sees: as of `Denoiser.window_logits`.
+    """
+
+    record: Tensor
+    number: Tensor
+    run: Tensor
+    columns: Tensor
+    expected: Tensor
+    asked: Tensor
+    outputs: Tensor | None
+    part: Tensor | None
+    sees: Tensor | None
+
+
+class Passes:
+    """Passes over the rows of these canvases, by a model with these options."""
+
+    def __init__(
+        self,
+        denoiser: Denoiser,
+        canvases: Sequence[Canvas],
+        attention: AttentionPattern,
+        options: DecodingOptions,
+        banned_ids: Collection[int],
+        end_ids: Collection[int],
+        thinking: EndOfThinking | None,
+        token_frequencies: Tensor | None,
+    ) -> None:
+        self.denoiser, self.attention, self.options = denoiser, attention, options
+        self.banned_ids, self.end_ids, self.thinking = banned_ids, end_ids, thinking
+        self.token_frequencies = token_frequencies
+        self.device = denoiser.device
+        self.on_gpu = self.device.type == "cuda"
+        self.is_causal = attention.is_block_causal
+        self.is_cached = options.cache != "none" and (self.is_causal or options.is_approximate)
+        self.is_whole = not self.is_causal and not options.is_approximate
+        # A stored block predicts the token behind it; where that is written at once, no pass sees it masked.
+        self.tells_next = self.is_causal and (denoiser.shift or attention.causal_context)
+        self.writes_next = self.tells_next and (attention.blocks_from == "row_start" or attention.causal_context)
+        # Whether a mask must exceed `confidence_threshold`: so in block diffusion, but for Nemotron-Labs-Diffusion.
+        self.is_strict = self.is_causal and not attention.whole_prompt
+        self.canvases = canvases
+        self.blocks: list[tuple[Block, ...]] = [
+            blocks_of(canvas, attention, options, shift=denoiser.shift) for canvas in canvases
+        ]
+        stores = self.is_causal and (self.is_cached or self.tells_next)
+        how = {"is_causal": self.is_causal, "stores": stores}
+        how |= {"tells_next": self.tells_next, "writes_next": self.writes_next}
+        self.records = [
+            records_of(blocks, len(canvas.token_ids), options, **how)
+            for canvas, blocks in zip(canvases, self.blocks, strict=True)
+        ]
+        self.longest_block = max(len(block.slots) for blocks in self.blocks for block in blocks)
+        narrow = [b.stop - b.start for blocks in self.blocks for b in blocks if b.slots or not b.is_wide]
+        self.runs_blocks = self.is_cached and options.cache != "prefix"
+        longest = max(len(canvas.token_ids) for canvas in canvases)
+        # Without blocks, an end of text stops nothing; with them, the host looks for one wherever there are slots.
+        self.stops_at_end = bool(end_ids) and (
+            not self.is_whole or options.append_blocks or options.remasking == "remdm"
+        )
+        self.sizes = Sizes(
+            columns=(up(longest, KEYS) if self.on_gpu and self.is_cached else longest) + 1,
+            blocks=max(map(len, self.blocks)),
+            records=max(map(len, self.records)),
+            shown=max(len(canvas.slots) if self.stops_at_end else canvas.n_returned for canvas in canvases),
+            slots=max(len(canvas.slots) for canvas in canvases),
+            vocabulary=denoiser.vocab_size,
+            window=max(narrow, default=1) if self.is_cached else 0,
+            tells=self.tells_next,
+            writes=self.writes_next,
+            shift=denoiser.shift,
+        )
+        # Whether every pass fills one mask, or what a parallel rule says.
+        one_each = all(count == 1 for blocks in self.blocks for block in blocks for count in block.counts)
+        self.one_a_pass = one_each and options.kl_threshold is None and options.remasking == "none"
+        # Whether anything asks where in its row a mask stands.
+        rule = unmasking_rule(options.unmasking)
+        self.is_random, self.needs_places = rule.is_random, rule.reads_places
+        self.needs_places |= options.temperature > 0.0 or options.kl_threshold is not None
+        self.needs_places |= thinking is not None and bool(thinking.boost)
+        self.needs_confidence = options.is_parallel or options.editing_threshold is not None or self.needs_places
+        self.needs_confidence |= options.remasking != "none" or options.trace
+        self.state: Rows  # of all slots
+        self.sees: Tensor | None = None  # what all rows see of so many columns, where that does not change
+        # Of a model whose blocks tell the next token, the logits of the one behind each slot's last block, [R + 1, V].
+        self.behind: Tensor | None = None
+
+    def rows(self, indices: Sequence[int]) -> Rows:
+        rows = [(self.canvases[index], self.blocks[index], self.records[index]) for index in indices]
+        return rows_of(rows, self.options, self.sizes, self.denoiser.pad_token_id, self.denoiser.mask_token_id)
+
+    def cache_of(self, n_rows: int) -> CanvasCache:
+        n_rows = 2 * n_rows if self.options.cfg_scale > 0.0 else n_rows
+        return CanvasCache(self.denoiser.model.config.num_hidden_layers, self.sizes.columns, n_rows)
+
+    def with_guided(self, rows: Tensor, n_rows: int) -> Tensor:
+        """Rows of a cache: behind all `n_rows` lie those of the unconditional canvases."""
+        return torch.cat([rows, rows + n_rows]) if self.options.cfg_scale > 0.0 else rows
+
+    def most_wanted(self, masks: int | None, plan: Plan, n_rows: int) -> int | None:
+        """On a GPU, which is not asked for their number: the most logits that a pass needs, None for all columns.
+
+        `masks` are those of the rows that run, where they are known.
+        """
+        width, is_wide = plan.width, plan.is_wide
+        if self.is_causal and is_wide:
+            return n_rows if self.tells_next else 0
+        if self.is_cached and not is_wide:
+            return None
+        if self.options.remasking != "none" or self.options.kl_threshold is not None:
+            return n_rows * (width + self.longest_block)
+        if masks is not None and (self.is_whole or not self.denoiser.shift):
+            return up(masks + (n_rows - len(plan.going)) * self.longest_block * is_wide, POSITIONS)
+        return min(n_rows * width, up(n_rows * self.longest_block, POSITIONS))
+
+    def window_of(self, s: Rows, plan: Plan) -> Window:
+        """Where a pass runs what of the rows: this is the same until they go on to their next records."""
+        options, n_rows, width, is_wide = self.options, len(s.at), plan.width, plan.is_wide
+        every, mask, last = iota(n_rows, self.device), self.denoiser.mask_token_id, self.sizes.columns - 1
+        record = s.records[every, s.at]  # [R, F]
+        number, limit = record[:, Field.WIDE if is_wide else Field.BLOCK], record[:, Field.LIMIT]
+        shift, tells, small = int(self.denoiser.shift), int(self.tells_next), options.small_block_length
+        outputs, part = None, None
+        run = iota(width, self.device).expand(n_rows, width)
+        if self.is_cached and not is_wide:
+            planes = s.windows[every, record[:, Field.WINDOW]]  # [R, 5, G]
+            if not self.on_gpu and self.runs_blocks:
+                planes = planes[..., : width + tells]
+            columns, expected, _, outputs, part = planes.unbind(1)
+            if self.runs_blocks and not (shift or tells):
+                outputs = None
+            asked = _flags(planes)[:, Plane.ASKED]
+            run = columns[:, tells:] if self.runs_blocks else _until(limit, record[:, Field.START, None] + run, last)
+        else:
+            if not self.is_whole:
+                run = _until(limit, run, last)
+            columns, block_of = run, s.block_of[:, :width] if self.is_whole else s.block_of.gather(1, run)
+            asked = block_of == number[:, None]
+            if options.remasking == "rcr":  # tokens of earlier blocks are taken back, too
+                asked = (block_of >= 0) & (block_of <= number[:, None])
+            expected = torch.where(asked, mask, -1)
+            part = None if small is None else (columns - record[:, Field.START, None]) // small
+            if tells:
+                stores = ((record[:, Field.KIND] == Kind.STORE) & (number >= 0))[:, None]
+                behind = record[:, Field.STOP, None].clamp(max=last)
+                is_written = stores & (s.slot_number.gather(1, behind) >= 0) & self.writes_next
+                columns = torch.cat([behind.masked_fill(~is_written, last), columns], 1)
+                expected = torch.cat([torch.where(is_written, mask, -1), expected], 1)
+                asked = torch.cat([stores, asked & ~stores], 1)
+                told = (limit.clamp(max=width) - 1)[:, None]
+                outputs = torch.cat([told, (iota(width, self.device) - shift).clamp(min=0).expand(n_rows, width)], 1)
+                part = None if part is None else torch.nn.functional.pad(part, (1, 0), value=-1)
+            elif shift and not self.is_whole:
+                outputs = (run - shift).clamp(min=0)
+        if outputs is not None:
+            outputs = outputs + iota(n_rows * width, self.device)[::width, None]
+        sees = None
+        if plan.is_ragged:
+            stays = plan.rows is None and not (self.is_causal or options.append_blocks)
+            sees = self.sees if stays else None
+            if sees is None or sees.shape[2] != plan.n_seen:
+                sees = self._sees(s, record, run, plan)
+            self.sees = sees if stays else self.sees
+        return Window(record, number, run, columns, expected, asked, outputs, part, sees)
+
+    def step(self, s: Rows, plan: Plan, window: Window, n_wanted: int | None) -> None:
+        """One pass of the model over rows `s`, and what follows from it for them."""
+        options, mask, is_wide = self.options, self.denoiser.mask_token_id, plan.is_wide
+        record, number, columns, expected = window.record, window.number, window.columns, window.expected
+        tokens = s.tokens.gather(1, columns)  # [R, G]
+        n_rows, n_places = tokens.shape
+        masked = tokens == expected
+        candidates, shadow, edits = masked, None, options.editing_threshold
+        if options.small_block_length is not None and window.part is not None:
+            part = window.part.where(masked, self.sizes.columns)
+            candidates = masked & (part == part.amin(1, keepdim=True))
+        if is_wide and not self.is_causal and self.denoiser.shift:
+            candidates = masked & (masked.cumsum(1) == 1)  # its logits are no later window's
+
+        # Where logits are needed: all places of a narrow pass on a GPU, and elsewhere those that are asked for.
+        wanted, at, numel = candidates, None, n_rows * n_places
+        tells_later, is_asked = self.tells_next and not self.writes_next, n_wanted is not None or not self.on_gpu
+        if (is_asked and (edits is not None or self.tells_next)) or tells_later:
+            wanted = candidates | (window.asked & ~masked)
+        if options.kl_threshold is not None:  # what the next block's first pass is compared with
+            wanted = wanted | ((s.block_of.gather(1, columns) == number[:, None] + 1) & (number >= 0)[:, None])
+        elif options.remasking == "wino":
+            shadow = Shadow.of(s, number, record[:, Field.BEFORE], self.longest_block)
+            wanted = torch.cat([wanted, (shadow.tokens != mask) & shadow.is_there], 1)  # [R, G + B]
+            n_places, numel = wanted.shape[1], wanted.numel()
+        if is_asked:
+            at = self._where(wanted, n_wanted)  # [N], behind the last where there are fewer
+        of_all = at if at is None or not self.on_gpu else at.clamp(max=numel - 1)
+        positions: Any = of_all if window.outputs is None else window.outputs.flatten()
+        if of_all is not None and window.outputs is not None:
+            positions = positions[of_all]
+        row: Any = None
+        offset: Any = None
+        if self.needs_places or shadow is not None or tells_later:
+            row, offset = _places(n_rows, n_places, self.device)
+            if of_all is not None:
+                row, offset = of_all // n_places, of_all % n_places
+
+        # Logits of these, and the tokens that they propose.
+        is_apart = self.is_cached and not (self.runs_blocks or is_wide)
+        ids = s.tokens.gather(1, window.run) if is_apart else tokens[:, int(self.tells_next) :]
+        if shadow is not None:
+            logits = shadow.logits(self.denoiser, columns, tokens, columns < s.facts[:, :1], positions)
+        else:
+            logits = self._logits(s, plan, window, ids, positions)
+        if tells_later:
+            self._tell(logits, plan.rows, row, offset, number, wanted.flatten() if at is None else at < numel)
+        here: Any = None
+        slot_numbers: Any = None
+        if self.needs_places:
+            here = columns[row, offset.clamp(max=columns.shape[1] - 1)]  # [N]
+            if self.tells_next:
+                here = here.where(offset > 0, (record[:, Field.STOP] - 1).clamp(min=0)[row])
+            slot_numbers = s.slot_number[row, here]
+        if self.thinking is not None and self.thinking.boost:
+            in_block = (s.block_of == number[:, None]) & (s.tokens == mask)
+            budget = (s.slot_number >= 0).sum(1, keepdim=True)
+            self.thinking.raise_logits(logits, row, here, s.tokens, in_block, (s.facts[:, 1:2], budget))
+        proposals = propose(
+            logits,
+            options,
+            banned_ids=self.banned_ids,
+            end_ids=self.end_ids,
+            uniform=uniform_numbers(s.facts[row, 2], s.steps[row], slot_numbers) if options.temperature > 0.0 else None,
+            slot_numbers=slot_numbers,
+            random_numbers=s.random_numbers[row, here] if self.is_random else None,
+            block_offsets=slot_numbers - record[row, Field.BEFORE] if self.needs_places else None,
+            token_frequencies=self.token_frequencies,
+            needs_confidence=self.needs_confidence,
+        )
+
+        def spread(values: Tensor) -> Tensor:  # [N] -> [R, G], with a shadow [R, G + B]
+            if at is not None:
+                values = values.new_zeros(numel + self.on_gpu).scatter_(0, at, values)[:numel]
+            return values.view(n_rows, n_places)
+
+        proposed, priority = spread(proposals.tokens), spread(proposals.priority)
+        confidence = spread(proposals.confidence) if self.needs_confidence else priority
+        entropy = confidence if options.entropy_bound is None else spread(proposals.entropy)
+        belief = None
+        if shadow is not None:
+            belief = shadow.belief(logits, row, offset, spread, columns)
+            proposed, priority, confidence = (each[:, : columns.shape[1]] for each in (proposed, priority, confidence))
+
+        # Fill and edit.
+        counts = None if self.one_a_pass else record[:, Field.COUNT]
+        chosen, best = select(candidates, priority, confidence, entropy, counts, options, strict=self.is_strict)
+        # NaN is the largest of all.
+        s.best = confidence.where(candidates, 0).sum(1) if best is None or self.needs_places else best
+        taken = None
+        if options.kl_threshold is not None:
+            slots = slot_numbers.where(at < numel, s.before.shape[1] - 1) if at is not None else slot_numbers
+            changes = klass.compare(s, logits, row, slots, spread, columns)
+            chosen = klass.choose(chosen, candidates, confidence, changes, record[:, Field.STEP], options)
+        elif shadow is not None and belief is not None:
+            chosen, taken = shadow.choose(candidates, window.asked & ~masked, confidence, belief, s.filled, options)
+        elif options.remasking != "none":
+            filled = window.asked & (~masked | chosen)
+            taken = remasking.least_sure(s, columns, priority, chosen, filled, record[:, Field.BACK])
+        if edits is None:
+            written = chosen
+            goes_on = (masked ^ chosen).any(1)
+        else:  # what was filled may change; a row where only that is left goes on with what changes
+            written = chosen.where(masked, (confidence > edits) & window.asked)
+        new = proposed.where(written, tokens)
+        if edits is not None:
+            only_edits = _flags(record)[:, Field.EDITS, None]
+            goes_on = ((new == tokens.where(only_edits, expected)) ^ only_edits).any(1)
+        if options.trace:
+            changed = written if edits is None else written & (new != tokens)
+            s.note(columns, changed, confidence)
+            s.passes = s.passes + (number >= 0)
+        if taken is not None:
+            new = new.masked_fill(taken, mask)
+            goes_on |= taken.any(1)
+            s.filled = chosen.sum(1) * goes_on
+        s.tokens.scatter_(1, columns, new)
+
+        # What the next pass does.
+        s.at = record[:, Field.STAY].where(goes_on, record[:, Field.WIDE_DONE if is_wide else Field.DONE])
+        if options.temperature > 0.0:
+            s.steps = s.steps + ((number >= 0) & (record[:, Field.KIND] != Kind.STORE))
+        if self.thinking is not None:
+            entered = s.records[iota(len(s.at), self.device), s.at]
+            moves = (entered[:, Field.NUMBER] > record[:, Field.NUMBER]) & (number >= 0)
+            bounds = entered[:, Field.START], entered[:, Field.STOP]
+            s.tokens.copy_(self.thinking.close(s.tokens, *bounds, s.facts[:, 1], moves))
+
+    def _where(self, wanted: Tensor, n_wanted: int | None) -> Tensor:
+        """Places [N] among the flattened `wanted` [R, G], one behind them all beyond the last."""
+        if n_wanted is None:
+            return wanted.flatten().nonzero().squeeze(1)
+        return torch.nonzero_static(wanted.flatten(), size=n_wanted, fill_value=wanted.numel()).squeeze(1)
+
+    def _sees(self, s: Rows, record: Tensor, columns: Tensor, plan: Plan) -> Tensor:
+        """Which of K columns a window's columns [R, W] see, [R, 1, K] or [R, W, K]."""
+        keys, limit = iota(plan.n_seen, self.device)[None], record[:, Field.LIMIT]  # [1, K], [R]
+        if self.attention.causal_context:
+            fills = (record[:, Field.KIND, None] == Kind.FILL) & (columns >= record[:, Field.START, None])  # [R, W]
+            return (keys <= columns[:, :, None]) | (fills[:, :, None] & (keys < limit[:, None])[:, None])
+        sees = (keys < limit[:, None])[:, None]
+        if self.is_causal and (plan.is_wide or not self.is_cached):
+            prompts = s.facts[:, 1:2]
+            block = self.attention.block_of(columns, prompts)[:, :, None]
+            sees = sees & (self.attention.block_of(keys, prompts)[:, None] <= block)
+        return sees
+
+    def _logits(self, s: Rows, plan: Plan, window: Window, tokens: Tensor, positions: Tensor | None) -> Tensor:
+        """Logits [N, V] at `positions` [N] of the flattened windows, None for all of them."""
+        cfg_scale, sees = self.options.cfg_scale, window.sees
+        prompt = s.prompt.gather(1, window.run) if cfg_scale > 0.0 else None
+        if self.is_whole:
+            real = None if sees is None else sees[:, 0].long()
+            assert positions is not None
+            return self.denoiser.logits(tokens, real, positions, cfg_scale=cfg_scale, prompt_mask=prompt)
+        return self.denoiser.window_logits(
+            tokens,
+            window.run,
+            sees,
+            positions,
+            cache=plan.cache,
+            cache_rows=None if plan.rows is None else self.with_guided(plan.rows, len(self.state.at)),
+            n_seen=None if plan.is_wide else plan.n_seen,
+            cfg_scale=cfg_scale,
+            prompt_mask=prompt,
+        )
+
+    def _tell(
+        self, logits: Tensor, rows: Tensor | None, row: Tensor, offset: Tensor, number: Tensor, wanted: Tensor
+    ) -> None:
+        """Puts what the block before told into a block's first `logits`, and remembers what a stored block tells."""
+        if self.behind is None:
+            self.behind = logits.new_zeros(len(self.state.at) + 1, logits.shape[1])
+        n_rows = len(number)
+        slots = iota(n_rows, self.device) if rows is None else rows
+        if not len(row):
+            return
+        for is_there, tells in (((offset == 1) & (number[row] > 0), False), (offset == 0, True)):
+            is_there &= wanted
+            n = torch.nonzero_static(is_there, size=n_rows, fill_value=0).squeeze(1)  # [R] of the N
+            of_slot = slots[row[n]]
+            if tells:
+                self.behind[of_slot.where(is_there[n], len(self.state.at))] = logits[n]
+            else:
+                logits[n] = self.behind[of_slot].where(is_there[n, None], logits[n])
+
+
+@functools.lru_cache(maxsize=64)
+def _places(n_rows: int, width: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Row and offset [R * W] of all places of flattened windows."""
+    every = iota(n_rows * width, device)
+    return every // width, every % width
+
+
+def _flags(table: Tensor) -> Tensor:
+    """The same table of numbers [..., C] as bool, where they are 0 or 1: its lowest bytes, which no kernel copies."""
+    return table.view(torch.bool)[..., ::8]
+
+
+def _until(limit: Tensor, columns: Tensor, last: int) -> Tensor:
+    """`columns` [R, W] below each row's `limit` [R], and `last` for all others."""
+    return torch.where(columns < limit[:, None], columns, last)
+
+
+def up(number: int, multiple: int) -> int:
+    """The next multiple."""
+    return -(-number // multiple) * multiple
