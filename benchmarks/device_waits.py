@@ -5,7 +5,7 @@
     ... device_waits.py --only cache         # rows whose name holds this
     ... device_waits.py --where dual         # also: which source lines (of mdlm_lm_eval, transformers) cause each event
     ... device_waits.py --plans              # attention plans of an evaluation whose rows leave as they finish
-    ... device_waits.py --host               # host time of a pass: outside the model, and of a 32-layer forward
+    ... device_waits.py --host               # host time of a pass outside the model
 
 How: every tensor "on the device" is a wrapper (`OnDevice`) that says device=cuda:0 and computes with a CPU tensor. A
 TorchFunctionMode turns factories and `.to("cuda")` into such wrappers; __torch_dispatch__ sees every ATen operation.
@@ -21,6 +21,7 @@ plans distinct attention problems (sizes and strides of Q, K, mask): on Hopper, 
 """
 
 import argparse
+import ast
 import collections
 import contextlib
 import time
@@ -310,6 +311,12 @@ def moe(layers=2, experts_implementation="grouped_mm"):
     return Glm4MoeForCausalLM(config).to(DTYPE).eval()
 
 
+def settings(text):
+    """Options from "name=value name=value"."""
+    pairs = (each.split("=") for each in text.split())
+    return {name: value if value.isalpha() else ast.literal_eval(value) for name, value in pairs}
+
+
 MASK, PAD = 2, 0
 DTYPE = torch.bfloat16  # as on a GPU: normalisation and softmax then cast
 
@@ -388,97 +395,49 @@ def decoding_rows(only, table):
     from mdlm_lm_eval.model.attention import AttentionPattern
     from mdlm_lm_eval.options import DecodingOptions
 
-    causal32, causal4 = AttentionPattern(16), AttentionPattern(4)
-    behind = AttentionPattern(16, "prompt_end")
+    blocks, blocks_of_4 = {"attention": AttentionPattern(16)}, {"attention": AttentionPattern(4)}
+    behind = {"attention": AttentionPattern(16, "prompt_end")}
     R = 8
-    cases = {
-        "one step, 200 masks, 1 token returned": ({}, dict(n_masks=200, steps=1), 1, {}, 4),
-        "one step, 200 masks, all returned": ({}, dict(n_masks=200, steps=1), None, {}, 4),
-        "full attention, 64 steps, equal lengths": ({}, dict(n_masks=64, steps=64), None, {"high": 40}, 4),
-        "full attention, 64 steps, ragged": ({}, dict(n_masks=64, steps=64), None, {}, 4),
-        "full attention, 64 steps, temperature 1": ({}, dict(n_masks=64, steps=64, temperature=1.0), None, {}, 4),
-        "full attention, 64 steps, cfg 1": ({}, dict(n_masks=64, steps=64, cfg_scale=1.0), None, {}, 4),
-        "full attention, confidence_threshold 0.9": (
-            {},
-            dict(n_masks=64, block_length=16, confidence_threshold=0.9),
-            None,
-            {},
-            4,
-        ),
-        "full attention, entropy_bound 5": ({}, dict(n_masks=64, block_length=16, entropy_bound=5.0), None, {}, 4),
-        "cache=prefix, 1 token a step": ({}, dict(n_masks=64, steps=64, block_length=16, cache="prefix"), None, {}, 4),
-        "cache=dual, 1 token a step": ({}, dict(n_masks=64, steps=64, block_length=16, cache="dual"), None, {}, 4),
-        "cache=dual, threshold 0.9": (
-            {},
-            dict(n_masks=64, block_length=16, cache="dual", confidence_threshold=0.9),
-            None,
-            {},
-            4,
-        ),
-        "cache=dual, Dream (shift, GQA)": (
-            dict(shift=True),
-            dict(n_masks=64, steps=64, block_length=16, cache="dual"),
-            None,
-            {},
+    # Name, the model's facts and heads of keys, options.
+    cases = [
+        ("one step, 200 masks, 1 token returned", {}, 4, "n_masks=200 steps=1"),
+        ("one step, 200 masks, all returned", {}, 4, "n_masks=200 steps=1"),
+        ("full attention, 64 steps, equal lengths", {}, 4, "n_masks=64 steps=64"),
+        ("full attention, 64 steps, ragged", {}, 4, "n_masks=64 steps=64"),
+        ("full attention, 64 steps, temperature 1", {}, 4, "n_masks=64 steps=64 temperature=1.0"),
+        ("full attention, 64 steps, cfg 1", {}, 4, "n_masks=64 steps=64 cfg_scale=1.0"),
+        ("full attention, threshold 0.9", {}, 4, "n_masks=64 block_length=16 confidence_threshold=0.9"),
+        ("full attention, entropy_bound 5", {}, 4, "n_masks=64 block_length=16 entropy_bound=5.0"),
+        ("cache=prefix, 1 token a step", {}, 4, "n_masks=64 steps=64 block_length=16 cache=prefix"),
+        ("cache=dual, 1 token a step", {}, 4, "n_masks=64 steps=64 block_length=16 cache=dual"),
+        ("cache=dual, threshold 0.9", {}, 4, "n_masks=64 block_length=16 cache=dual confidence_threshold=0.9"),
+        ("cache=dual, factor 1", {}, 4, "n_masks=64 block_length=16 cache=dual parallel_factor=1.0"),
+        ("cache=dual, Dream (shift, GQA)", {"shift": True}, 2, "n_masks=64 steps=64 block_length=16 cache=dual"),
+        ("blocks of 16 (LLaDA2-like, GQA)", blocks, 2, "n_masks=64 steps_per_block=16 confidence_threshold=0.95"),
+        ("blocks of 4 (SDAR b4-like, GQA)", blocks_of_4, 2, "n_masks=64 steps_per_block=4"),
+        ("blocks of 16, cache=none", blocks, 2, "n_masks=64 steps_per_block=16 cache=none"),
+        (
+            "blocks of 16, editing (LLaDA2.1-like)",
+            {**blocks, "edits": True},
             2,
+            "n_masks=64 confidence_threshold=0.95 editing_threshold=0.9",
         ),
-        "block diffusion 16, exact cache (LLaDA2-like, GQA)": (
-            dict(attention=causal32),
-            dict(n_masks=64, steps_per_block=16, confidence_threshold=0.95),
-            None,
-            {},
+        (
+            "blocks of 16, shift (Fast-dLLM v2-like)",
+            {**blocks, "shift": True},
             2,
+            "n_masks=64 confidence_threshold=0.9 small_block_length=8",
         ),
-        "block diffusion 4, exact cache (SDAR b4-like, GQA)": (
-            dict(attention=causal4),
-            dict(n_masks=64, steps_per_block=4),
-            None,
-            {},
-            2,
-        ),
-        "block diffusion 16, cache=none": (
-            dict(attention=causal32),
-            dict(n_masks=64, steps_per_block=16, cache="none"),
-            None,
-            {},
-            2,
-        ),
-        "block diffusion 16, editing (LLaDA2.1-like)": (
-            dict(attention=causal32, edits=True),
-            dict(n_masks=64, confidence_threshold=0.95, editing_threshold=0.9),
-            None,
-            {},
-            2,
-        ),
-        "block diffusion 16, shift (Fast-dLLM v2-like)": (
-            dict(attention=causal32, shift=True),
-            dict(n_masks=64, confidence_threshold=0.9, small_block_length=8),
-            None,
-            {},
-            2,
-        ),
-        "block diffusion 16 from prompt end (A2D-like)": (
-            dict(attention=behind, shift=False),
-            dict(n_masks=64, steps_per_block=16),
-            None,
-            {},
-            2,
-        ),
-        "block diffusion 16, exact cache, 1 row": (
-            dict(attention=causal32),
-            dict(n_masks=64, steps_per_block=16),
-            None,
-            {"rows": 1},
-            2,
-        ),
-    }
-    for name, (kw, opts, returned, lengths, kv) in cases.items():
+        ("blocks of 16 from prompt end (A2D-like)", behind, 2, "n_masks=64 steps_per_block=16"),
+        ("blocks of 16, 1 row", blocks, 2, "n_masks=64 steps_per_block=16"),
+    ]
+    for name, kw, kv, opts in cases:
         if only not in name:
             continue
         d = denoiser_of(dense(kv=kv), **kw)
-        options = DecodingOptions().override(opts)
-        lengths = dict(lengths)
-        n_rows = lengths.pop("rows", R)
+        options = DecodingOptions().override(settings(opts))
+        lengths = {"high": 40} if "equal" in name else {}
+        returned, n_rows = 1 if "1 token returned" in name else None, 1 if "1 row" in name else R
         attention = attention_in_effect(d.attention, options)
         canvases = [
             build_canvas(
@@ -590,8 +549,7 @@ def other_rows(only, table):
 
 
 def host_times():
-    """CPU time of a pass outside the model's forward, and of the forward itself where every kernel is tiny: what a
-    GPU that were infinitely fast would still wait for (this machine's single thread; launches cost about as much)."""
+    """CPU time of a pass outside the model's forward: what a GPU that were infinitely fast would still wait for."""
     from mdlm_lm_eval import DecodingOptions, Denoiser, LikelihoodOptions
     from mdlm_lm_eval.decoding import decode_canvases
     from mdlm_lm_eval.decoding.canvas import build_canvas
@@ -628,43 +586,19 @@ def host_times():
 
     print("\n| host time | outside the model, ms a pass | passes |")
     print("|---|---|---|")
-    for name, kw, opts, rows, length in (
-        (
-            "cache=dual, block 32, 8 rows, short prompts",
-            {},
-            dict(n_masks=64, steps=64, block_length=32, cache="dual"),
-            8,
-            48,
-        ),
-        (
-            "cache=dual, block 32, 32 rows, short prompts",
-            {},
-            dict(n_masks=64, steps=64, block_length=32, cache="dual"),
-            32,
-            48,
-        ),
-        (
-            "block diffusion 32, exact, 32 rows, short prompts",
-            dict(attention=AttentionPattern(32)),
-            dict(n_masks=64, steps_per_block=32),
-            32,
-            48,
-        ),
-        (
-            "block diffusion 4, exact, 64 rows, short prompts",
-            dict(attention=AttentionPattern(4)),
-            dict(n_masks=64, steps_per_block=4),
-            64,
-            48,
-        ),
-        ("full attention, 64 steps, 32 rows, short prompts", {}, dict(n_masks=64, steps=64), 32, 48),
+    for name, kw, opts, rows in (
+        ("cache=dual, block 32, 8 rows", {}, "n_masks=64 steps=64 block_length=32 cache=dual", 8),
+        ("cache=dual, block 32, 32 rows", {}, "n_masks=64 steps=64 block_length=32 cache=dual", 32),
+        ("blocks of 32, exact, 32 rows", {"attention": AttentionPattern(32)}, "n_masks=64 steps_per_block=32", 32),
+        ("blocks of 4, exact, 64 rows", {"attention": AttentionPattern(4)}, "n_masks=64 steps_per_block=4", 64),
+        ("full attention, 64 steps, 32 rows", {}, "n_masks=64 steps=64", 32),
     ):
         model = dense(layers=1)
         d = Denoiser(model, mask_token_id=MASK, pad_token_id=PAD, **kw)
-        options = DecodingOptions().override(opts)
+        options = DecodingOptions().override(settings(opts))
         canvases = [
             build_canvas(p, options, mask_token_id=MASK, max_length=2048, attention=d.attention)[0]
-            for p in prompts(rows, length - 8, length + 8)
+            for p in prompts(rows, 40, 56)
         ]
         out, inside, n = timed(
             model, lambda: decode_canvases(d, canvases, options, is_decided=lambda i: False), lambda: d.forward_passes
@@ -689,30 +623,6 @@ def host_times():
             flush=True,
         )
 
-    print("\n| forward of 32 layers, width 64, 1 row of 32 tokens | ms |")
-    print("|---|---|")
-    from mdlm_lm_eval.model.kv_cache import CanvasCache
-
-    for kv in (4, 2):
-        model = dense(layers=32, kv=kv)
-        ids = torch.randint(3, 500, (1, 32))
-        columns = torch.arange(32, 64)[None]
-        sees = torch.ones(1, 32, 64, dtype=torch.bool)
-        d = Denoiser(model, mask_token_id=MASK, pad_token_id=PAD)
-        cache = CanvasCache(32, 129)
-        at = torch.arange(32)
-        runs = {
-            "no cache, no mask": lambda: d.logits(ids, None, at),
-            "CanvasCache, bool mask": lambda: d.window_logits(ids, columns, sees, at, cache=cache, n_seen=64),
-        }
-        for name, run in runs.items():
-            times = []
-            for _ in range(12):
-                start = time.process_time()
-                run()
-                times.append(time.process_time() - start)
-            print(f"| {kv} of 4 heads of keys: {name} | {sorted(times)[len(times) // 2] * 1e3:.1f} |", flush=True)
-
 
 def plan_rows():
     """Distinct attention problems of an evaluation: several batches of ragged prompts, rows leaving as answers end."""
@@ -730,28 +640,16 @@ def plan_rows():
     )
     print("|---|---|---|---|")
     for name, kw, opts in (
-        ("full attention, 1 token a step", {}, dict(n_masks=64, steps=64, block_length=8)),
-        ("cache=dual, 1 token a step", {}, dict(n_masks=64, steps=64, block_length=8, cache="dual")),
-        ("cache=prefix, 1 token a step", {}, dict(n_masks=64, steps=64, block_length=8, cache="prefix")),
-        ("cache=dual, 4 tokens a step", {}, dict(n_masks=64, steps=16, block_length=8, cache="dual")),
-        (
-            "block diffusion 8, exact, 1 token a step",
-            dict(attention=AttentionPattern(8)),
-            dict(n_masks=64, steps_per_block=8),
-        ),
-        (
-            "block diffusion 8, exact, 4 tokens a step",
-            dict(attention=AttentionPattern(8)),
-            dict(n_masks=64, steps_per_block=2),
-        ),
-        (
-            "block diffusion 4, exact, 2 tokens a step",
-            dict(attention=AttentionPattern(4)),
-            dict(n_masks=64, steps_per_block=2),
-        ),
+        ("full attention, 1 token a step", {}, "n_masks=64 steps=64 block_length=8"),
+        ("cache=dual, 1 token a step", {}, "n_masks=64 steps=64 block_length=8 cache=dual"),
+        ("cache=prefix, 1 token a step", {}, "n_masks=64 steps=64 block_length=8 cache=prefix"),
+        ("cache=dual, 4 tokens a step", {}, "n_masks=64 steps=16 block_length=8 cache=dual"),
+        ("blocks of 8, 1 token a step", {"attention": AttentionPattern(8)}, "n_masks=64 steps_per_block=8"),
+        ("blocks of 8, 4 tokens a step", {"attention": AttentionPattern(8)}, "n_masks=64 steps_per_block=2"),
+        ("blocks of 4, 2 tokens a step", {"attention": AttentionPattern(4)}, "n_masks=64 steps_per_block=2"),
     ):
         d = denoiser_of(dense(layers=1), **kw)
-        options = DecodingOptions().override(opts)
+        options = DecodingOptions().override(settings(opts))
         C.clear()
         texts = sorted(prompts(96, 60, 100), key=len, reverse=True)
         with watched():

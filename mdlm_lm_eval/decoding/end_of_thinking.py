@@ -20,10 +20,8 @@ class EndOfThinking:
     budget: int | None
 
     @classmethod
-    def of(cls, options: DecodingOptions, token_ids: Sequence[int], device: torch.device) -> "EndOfThinking | None":
-        """None where nothing is asked for. Raises OptionError where `end_think` is not one token, as a budget needs."""
-        if not options.end_think_boost and options.max_thinking_tokens is None:
-            return None
+    def of(cls, options: DecodingOptions, token_ids: Sequence[int], device: torch.device) -> "EndOfThinking":
+        """Raises OptionError where `end_think` is not one token, as a budget needs."""
         if not token_ids or (options.max_thinking_tokens is not None and len(token_ids) > 1):
             raise OptionError(f"end_think={options.end_think} must be one token, not {len(token_ids)}")
         ids = to_device(torch.tensor(token_ids), device)

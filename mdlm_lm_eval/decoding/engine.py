@@ -34,7 +34,6 @@ from mdlm_lm_eval.decoding.row_windows import decode_in_batches
 from mdlm_lm_eval.decoding.slots import Look, Numbers, Slots
 from mdlm_lm_eval.decoding.speculative import Speculation
 from mdlm_lm_eval.decoding.step import KEYS, POSITIONS, Passes, Plan, Window, up
-from mdlm_lm_eval.model.attention import AttentionPattern
 from mdlm_lm_eval.model.denoiser import Denoiser, NonFiniteLogitsError
 from mdlm_lm_eval.model.devices import to_device
 from mdlm_lm_eval.model.kv_cache import CanvasCache
@@ -47,19 +46,9 @@ _STEPS_BETWEEN_LOOKS = {"cpu": 1, "cuda": 4}
 class Engine(Passes):
     """Rows in `n_slots` slots, and the canvases that wait for one; what each pass is for, and who is done."""
 
-    def __init__(
-        self,
-        denoiser: Denoiser,
-        canvases: Sequence[Canvas],
-        attention: AttentionPattern,
-        options: DecodingOptions,
-        banned_ids: Collection[int],
-        end_ids: Collection[int],
-        thinking: EndOfThinking | None,
-        token_frequencies: Tensor | None,
-        n_slots: int,
-    ) -> None:
-        super().__init__(denoiser, canvases, attention, options, banned_ids, end_ids, thinking, token_frequencies)
+    def __init__(self, n_slots: int, *of_passes: Any) -> None:
+        super().__init__(*of_passes)
+        canvases, options = self.canvases, self.options
         # Of each canvas, the records that it meets and their masks, where a schedule alone decides.
         self.paths: list[list[tuple[int, int]]] = []
         is_planned = options.editing_threshold is None and options.remasking == "none" and not self.writes_next
@@ -83,7 +72,7 @@ class Engine(Passes):
         self.cache = self.cache_of(size) if self.is_cached else None
         # Prompts are run ahead, many at a time, so that slots do not wait for the prompt of each row that enters.
         self.is_ahead = self.is_causal and self.is_cached and not self.tells_next
-        self.n_ahead = max(1, size // 2)
+        self.n_ahead = max(1, size // 2) if self.on_gpu else size // 2 + 1
         self.ready: list[tuple[int, int]] = []  # places in `ahead`, -1 without a prompt to run, and canvases
         self.ahead = self.state_ahead = self.state  # as they begin, on the host; behind their prompts
         self.cache_ahead: CanvasCache | None = None
@@ -125,7 +114,7 @@ class Engine(Passes):
         self.state.put(slots, on_device)
 
     def _run_prompts(self) -> bool:
-        """Runs the prompts of the next canvases, half as many as there were slots, in one pass; False if none waits."""
+        """Runs the prompts of the next canvases, about half as many as slots, in one pass; False if none waits."""
         indices = list(itertools.islice(self.waiting, self.n_ahead))
         with_prompt = [index for index in indices if self.records[index][0][Field.WIDE] >= 0]
         places = {index: place for place, index in enumerate(with_prompt)}
@@ -258,12 +247,12 @@ class Engine(Passes):
             look.event.synchronize()
         numbers = look.sent.numpy()[look.places]  # [R, 2 + N]
         tokens = numbers[:, 2:]
-        ran, took_step, done = slots.move(look, numbers[:, 0])
+        ran, took_step, before = slots.move(look, numbers[:, 0])
         is_bad = ran & np.isnan(numbers[:, 1].astype(np.int32).view(np.float32))
         if is_bad.any():
             raise NonFiniteLogitsError(int(look.owners[is_bad.argmax()]))
         is_over = ran & (slots.at < 0)
-        if self.stops_at_end and (done >= 0).any():  # samplers of blocks stop after one with an end
+        if self.stops_at_end and ((done := slots.finished(ran, before)) >= 0).any():  # as samplers of blocks do
             is_over |= (self._is_end(tokens) & (slots.shown_blocks == done[:, None])).any(1)
         if self.options.exits_early:
             # A model that edits may change a token until the token's block is done.
@@ -318,7 +307,7 @@ class Engine(Passes):
                 completions[index] = completion
                 finished(index, completion)
             advance(steps)
-            if of_slots:
+            if of_slots and len(completions) < len(self.canvases):
                 self.refill(np.array(list(of_slots)))
         return [completions[index] for index in range(len(self.canvases))]
 
@@ -365,12 +354,15 @@ def decode_canvases(
         how: dict[str, Any] = {"end_ids": end_ids, "is_decided": is_decided if options.early_exit else None}
         begin = lambda batch, first: own(denoiser, batch, first, options, attention.block_length or 1, banned)  # noqa: E731
         return decode_in_batches(canvases, begin, finished=finished, batch_size=n_slots, **how)
-    thinking = EndOfThinking.of(options, end_think_ids, denoiser.device)
+    thinking = None
+    if options.end_think_boost or options.max_thinking_tokens is not None:
+        thinking = EndOfThinking.of(options, end_think_ids, denoiser.device)
     if token_frequencies is None and options.token_frequencies is not None:
         (token_frequencies,) = load_file(options.token_frequencies).values()
     if token_frequencies is not None:
         token_frequencies = token_frequencies.to(denoiser.device)
-    engine = Engine(denoiser, canvases, attention, options, banned, end_ids, thinking, token_frequencies, n_slots)
+    of_passes = (denoiser, canvases, attention, options, banned, end_ids, thinking, token_frequencies)
+    engine = Engine(n_slots, *of_passes)
     return engine.decode(is_decided, advance, finished)
 
 

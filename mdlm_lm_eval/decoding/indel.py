@@ -5,14 +5,13 @@ goes; SPLIT becomes a mask in front of the token that was there. Such masks are 
 design notes of the release and a port of its modelling file; the file itself was not at hand.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from random import Random
 
 import torch
 from torch import Tensor
 
-from mdlm_lm_eval.decoding.canvas import Canvas
 from mdlm_lm_eval.decoding.completion import Cost
 from mdlm_lm_eval.decoding.row_windows import RowWindows
 from mdlm_lm_eval.model.denoiser import Denoiser
@@ -111,25 +110,16 @@ class Editor:
 class Insertions(RowWindows):
     """Rows whose blocks of `length` tokens are edited one after the other; an answer ends at the end of a block."""
 
-    def __init__(
-        self,
-        denoiser: Denoiser,
-        canvases: Sequence[Canvas],
-        first: int,
-        options: DecodingOptions,
-        length: int,
-        banned_ids: Collection[int],
-    ) -> None:
-        longest = max(len(canvas.token_ids) for canvas in canvases)
-        super().__init__(denoiser, canvases, first, -(-longest // length) * length, banned_ids)
-        self.editor, self.length = Editor(denoiser, options), length
-        self.texts = [list(canvas.token_ids) for canvas in canvases]
-        self.starts = [canvas.prompt_length // length * length for canvas in canvases]
+    def begin(self) -> None:
+        """And lays out the first blocks."""
+        self.editor = Editor(self.denoiser, self.options)
+        self.texts = [list(canvas.token_ids) for canvas in self.canvases]
+        self.starts = [canvas.prompt_length // self.length * self.length for canvas in self.canvases]
         if with_prompt := [n for n, start in enumerate(self.starts) if start]:
             before = [self.texts[n][: self.starts[n]] for n in with_prompt]
             self.run(with_prompt, before, [0] * len(with_prompt), self._own_block, is_step=False)
-        self.blocks = [self._next(n) for n in range(len(canvases))]
-        self.randoms = [Random(canvas.seed) for canvas in canvases]
+        self.blocks = [self._next(n) for n in range(len(self.canvases))]
+        self.randoms = [Random(canvas.seed) for canvas in self.canvases]
 
     def _next(self, row: int) -> Block:
         """The block at a row's start, as it is on the canvas."""

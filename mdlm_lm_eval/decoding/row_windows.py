@@ -13,20 +13,34 @@ from mdlm_lm_eval.decoding.canvas import Canvas
 from mdlm_lm_eval.decoding.completion import Completion, Cost
 from mdlm_lm_eval.model.denoiser import Denoiser, NonFiniteLogitsError
 from mdlm_lm_eval.model.kv_cache import CanvasCache
+from mdlm_lm_eval.options import DecodingOptions
 
 
 class RowWindows(ABC):
-    """The rows of a batch, of at most `width` columns; `first` is the index of its first canvas.
+    """The rows of a batch with blocks of `length` tokens; `first` is the index of its first canvas.
 
     `banned_ids` are never written.
     """
 
     def __init__(
-        self, denoiser: Denoiser, canvases: Sequence[Canvas], first: int, width: int, banned_ids: Collection[int]
+        self,
+        denoiser: Denoiser,
+        canvases: Sequence[Canvas],
+        first: int,
+        options: DecodingOptions,
+        length: int,
+        banned_ids: Collection[int],
     ) -> None:
         self.denoiser, self.canvases, self.first, self.banned_ids = denoiser, canvases, first, sorted(banned_ids)
-        self.width, self.costs = width, [Cost()] * len(canvases)
-        self.cache = CanvasCache(denoiser.model.config.num_hidden_layers, width + 1, len(canvases))
+        self.options, self.length, self.costs = options, length, [Cost()] * len(canvases)
+        longest = max(len(canvas.token_ids) for canvas in canvases)
+        self.width = (-(-longest // length) + 1) * length  # a block may reach behind the canvas
+        self.cache = CanvasCache(denoiser.model.config.num_hidden_layers, self.width + 1, len(canvases))
+        self.begin()
+
+    @abstractmethod
+    def begin(self) -> None:
+        """Runs the prompts."""
 
     @abstractmethod
     def written(self, row: int) -> list[int] | None:

@@ -100,16 +100,19 @@ class Slots:
         self.records[empty] = self.tables[empty, -1]
 
     def move(self, look: Look, at: Numbers) -> tuple[Numbers, Numbers, Numbers]:
-        """Rows are where a pass left them, `at` [R].
-
-        Which of them took part in it, which took a step, and the number of the block that it finished, else -1.
-        """
+        """Rows are where a pass left them, `at` [R]: which took part in it, which took a step, and the records left."""
         is_there, before = (look.owners == self.owners) & (self.owners >= 0), self.records
         ran = is_there & (before[:, Field.WIDE if look.is_wide else Field.BLOCK] >= 0)
         took_step = ran & (before[:, Field.KIND] != Kind.STORE)
-        self.costs += np.stack([ran, took_step, ran * before[:, Field.SIZE]], 1)
+        self.costs[:, 0] += ran
+        self.costs[:, 1] += took_step
+        self.costs[:, 2] += ran * before[:, Field.SIZE]
         self.at = np.where(is_there, at, self.at)
-        self.records = after = self.tables[np.arange(len(at)), self.at]
-        is_stored, moved = after[:, Field.KIND] == Kind.STORE, after[:, Field.NUMBER] != before[:, Field.NUMBER]
-        done = np.where(is_stored, after[:, Field.NUMBER], before[:, Field.NUMBER])
-        return ran, took_step, np.where(ran & (is_stored | moved), done, -1)
+        self.records = self.tables[np.arange(len(at)), self.at]
+        return ran, took_step, before
+
+    def finished(self, ran: Numbers, before: Numbers) -> Numbers:
+        """Numbers [R] of the blocks that rows have finished since they were at `before` [R, F], -1 for none."""
+        number, is_stored = self.records[:, Field.NUMBER], self.records[:, Field.KIND] == Kind.STORE
+        done = np.where(is_stored, number, before[:, Field.NUMBER])
+        return np.where(ran & (is_stored | (number != before[:, Field.NUMBER])), done, -1)

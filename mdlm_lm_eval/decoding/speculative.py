@@ -4,36 +4,23 @@ The tokens are those of `mode=ar`. A block is drafted by denoising it behind the
 causally: what the causal model would have written too is kept, and the first token that differs is replaced by its own.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from mdlm_lm_eval.decoding.canvas import Canvas
 from mdlm_lm_eval.decoding.row_windows import RowWindows
 from mdlm_lm_eval.decoding.selection import select
-from mdlm_lm_eval.model.denoiser import Denoiser
-from mdlm_lm_eval.options import DecodingOptions
 
 _causal = torch.clone  # a column sees those up to itself
 
 
 class Speculation(RowWindows):
-    """Rows that draft blocks of `block_length` tokens."""
+    """Rows that draft blocks of `length` tokens."""
 
-    def __init__(
-        self,
-        denoiser: Denoiser,
-        canvases: Sequence[Canvas],
-        first: int,
-        options: DecodingOptions,
-        block_length: int,
-        banned_ids: Collection[int],
-    ) -> None:
-        most = max(canvas.prompt_length + canvas.n_returned for canvas in canvases)
-        super().__init__(denoiser, canvases, first, most + block_length, banned_ids)
-        self.options, self.block_length = options, block_length
-        prompts = [canvas.token_ids[: canvas.prompt_length] for canvas in canvases]
+    def begin(self) -> None:
+        """And writes each row's first token."""
+        prompts = [canvas.token_ids[: canvas.prompt_length] for canvas in self.canvases]
         self.starts = [len(prompt) for prompt in prompts]
         logits = self.run(range(len(prompts)), prompts, [0] * len(prompts), _causal, is_step=False)
         last = torch.tensor(self.starts) - 1
@@ -55,7 +42,7 @@ class Speculation(RowWindows):
     def _draft(self, rows: Sequence[int]) -> Tensor:
         """Blocks [R, B], each behind what its row has written but the last token, with which it begins."""
         mask, starts = self.denoiser.mask_token_id, [self.starts[row] for row in rows]
-        blocks = torch.full((len(rows), self.block_length), mask)
+        blocks = torch.full((len(rows), self.length), mask)
         blocks[:, 0] = torch.tensor([self.answers[row][-1] for row in rows])
         while bool((blocks == mask).any()):
             going = (blocks == mask).any(1).nonzero().squeeze(1).tolist()

@@ -242,7 +242,11 @@ class Passes:
             wanted = torch.cat([wanted, (shadow.tokens != mask) & shadow.is_there], 1)  # [R, G + B]
             n_places, numel = wanted.shape[1], wanted.numel()
         if is_asked:
-            at = self._where(wanted, n_wanted)  # [N], behind the last where there are fewer
+            flat = wanted.flatten()
+            if n_wanted is None:
+                at = flat.nonzero().squeeze(1)  # [N]
+            else:  # behind the last where there are fewer
+                at = torch.nonzero_static(flat, size=n_wanted, fill_value=numel).squeeze(1)
         of_all = at if at is None or not self.on_gpu else at.clamp(max=numel - 1)
         positions: Any = of_all if window.outputs is None else window.outputs.flatten()
         if of_all is not None and window.outputs is not None:
@@ -343,12 +347,6 @@ class Passes:
             moves = (entered[:, Field.NUMBER] > record[:, Field.NUMBER]) & (number >= 0)
             bounds = entered[:, Field.START], entered[:, Field.STOP]
             s.tokens.copy_(self.thinking.close(s.tokens, *bounds, s.facts[:, 1], moves))
-
-    def _where(self, wanted: Tensor, n_wanted: int | None) -> Tensor:
-        """Places [N] among the flattened `wanted` [R, G], one behind them all beyond the last."""
-        if n_wanted is None:
-            return wanted.flatten().nonzero().squeeze(1)
-        return torch.nonzero_static(wanted.flatten(), size=n_wanted, fill_value=wanted.numel()).squeeze(1)
 
     def _sees(self, s: Rows, record: Tensor, columns: Tensor, plan: Plan) -> Tensor:
         """Which of K columns a window's columns [R, W] see, [R, 1, K] or [R, W, K]."""
