@@ -408,6 +408,7 @@ class MDLM(HFLM):
         options, canvas, attention = longest.request.options, longest.canvas, longest.request.attention
         is_cached = options.is_approximate or (attention.is_block_causal and options.cache != "none")
         sizes = {"length": len(canvas.token_ids), "n_logits": max(canvas.block_lengths), "is_cached": is_cached}
+        sizes["is_ahead"] = attention.is_block_causal
         return self._most_rows(**sizes, guided=options.cfg_scale > 0.0)
 
     def _keep(self, one: Generation, answer: Answer) -> None:

@@ -36,11 +36,13 @@ def row_memory(
     n_logits: int,
     itemsize: int,
     is_cached: bool = False,
+    is_ahead: bool = False,
     guided: bool = False,
 ) -> RowMemory:
     """Of a canvas of `length` tokens with logits at `n_logits` of them, in numbers of `itemsize` bytes.
 
-    A mixture's layer holds what its chosen experts make of each token.
+    A mixture's layer holds what its chosen experts make of each token. With `is_ahead`, the prompts of half as many rows
+    more are remembered.
     """
     text = config.get_text_config()
     heads, hidden = text.num_attention_heads, text.hidden_size
@@ -49,10 +51,10 @@ def row_memory(
         inner = max(inner, experts * (getattr(text, "moe_intermediate_size", None) or inner))
     size = getattr(text, "head_dim", None) or hidden // heads
     kv_heads = getattr(text, "num_key_value_heads", None) or heads
-    rows = 2 if guided else 1
+    rows, tensors = 2 if guided else 1, (3 if is_ahead else 2) * is_cached
     return RowMemory(
         activations=rows * length * (2 * inner + 5 * hidden) * itemsize,
-        remembered=rows * length * 2 * text.num_hidden_layers * kv_heads * size * itemsize if is_cached else 0,
+        remembered=rows * length * tensors * text.num_hidden_layers * kv_heads * size * itemsize,
         logits=rows * n_logits * text.vocab_size * itemsize,
     )
 
