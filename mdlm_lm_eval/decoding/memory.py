@@ -41,7 +41,7 @@ def row_memory(
 ) -> RowMemory:
     """Of a canvas of `length` tokens with logits at `n_logits` of them, in numbers of `itemsize` bytes.
 
-    A mixture's layer holds what its chosen experts make of each token. With `is_ahead`, the prompts of half as many rows
+    A mixture's layer holds what its chosen experts make of each token. With `is_ahead`, prompts of half as many rows
     more are remembered.
     """
     text = config.get_text_config()
