@@ -205,10 +205,11 @@ def test_rolling_windows(model: Any) -> None:
 
 
 def test_a_family_without_likelihood_says_so(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    lm = MDLM(str(checkpoint), device="cpu", batch_size=1)
     why = "it has none; use generate_until tasks"
-    family = replace(families.family_of(lm.config), supports=frozenset(), instead=why)
+    config = MDLM(str(checkpoint), device="cpu", batch_size=1).config
+    family = replace(families.family_of(config), supports=frozenset(), instead=why)
     monkeypatch.setattr(families, "family_of", lambda _config: family)
+    lm = MDLM(str(checkpoint), device="cpu", batch_size=1)
     choice = Instance("loglikelihood", doc={}, arguments=("a", " b"), idx=0, metadata=("c", 0, 1))
     text = Instance("loglikelihood_rolling", doc={}, arguments=("a text",), idx=0, metadata=("r", 0, 1))
     for ask, instance in ((lm.loglikelihood, choice), (lm.loglikelihood_rolling, text)):
