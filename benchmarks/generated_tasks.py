@@ -1,0 +1,105 @@
+"""Figures of a model's results on the generated tasks: accuracy against the tokens that a step fills.
+
+    python benchmarks/generated_tasks.py leaderboard/generated_tasks/built-in-lists --output docs/figures
+
+Hollow markers of the figure of lists are bounds: what an ideal model reaches that draws 2 or 4 names a step,
+independently of each other. They count names, the axis counts tokens, a third of which are names.
+"""
+
+import argparse
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from statistics import fmean
+
+from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, NullLocator
+
+from mdlm_lm_eval.results.figure_style import COLOURS, COLUMN_WIDTH, MARKERS, figure_style, save_figure
+from mdlm_lm_eval.results.result_file import find_result_files, read_result_file
+
+ONE_ANSWER = ("copy", "reverse", "sort", "insert_index", "remove_index", "replace_index")
+SEVERAL_ANSWERS = ("shuffle", "insert_anywhere", "remove_any", "replace_any")
+Tasks = Mapping[str, tuple[str, ...]]  # label -> tasks, of which a line shows the mean
+
+
+def _of_lists(end: str) -> Tasks:
+    tasks = {"one right answer": tuple(f"mdlm_parallel_{name}{end}" for name in ONE_ANSWER)}
+    return tasks | {name.replace("_", " "): (f"mdlm_parallel_{name}{end}",) for name in SEVERAL_ANSWERS}
+
+
+def _each(group: str, *names: str) -> Tasks:
+    return {name.replace("_", " "): (f"mdlm_{group}_{name}",) for name in names}
+
+
+#: Figure -> panel -> lines.
+FIGURES: dict[str, dict[str, Tasks]] = {
+    "parallel": {
+        "3 to 6 names": _of_lists(""),
+        "15 names": _of_lists("_15"),
+        "squares and walks": _each("parallel", "latin_square", "walk"),
+    },
+    "infill": {
+        "with the suffix": _each("infill", "sentence", "line"),
+        "the prefix alone": {"sentence": ("mdlm_infill_sentence_prefix",), "line": ("mdlm_infill_line_prefix",)},
+    },
+    "planning": {
+        "facts": _each("reversal", "as_given", "reversed"),
+        "Sudoku": {f"{n} empty cells": (f"mdlm_sudoku_{n}",) for n in (4, 8, 12)},
+        "countdown": {f"{n} numbers": (f"mdlm_countdown_{n}",) for n in (3, 4, 5)},
+    },
+}
+Scores = dict[int, dict[str, Mapping[str, float]]]  # tokens a step -> task -> metrics
+
+
+def scores_of(folder: Path) -> Scores:
+    """The results below a folder, of sweeps in blocks of `block_length` tokens with so many steps each."""
+    found: Scores = {}
+    for path in find_result_files(folder):
+        for name, task in read_result_file(path).tasks.items():
+            k = int(task.options["block_length"]) // int(task.options["steps_per_block"])
+            found.setdefault(k, {})[name] = task.metrics
+    return dict(sorted(found.items()))
+
+
+def mean_of(scores: Mapping[str, Mapping[str, float]], tasks: Iterable[str], metric: str = "exact_match") -> float:
+    """In percent."""
+    return 100 * fmean(scores[task][f"{metric},none"] for task in tasks)
+
+
+@figure_style(svg_fonttype="none")
+def draw(panels: Mapping[str, Tasks], scores: Scores) -> Figure:
+    """A panel beside the other, a line for each group of tasks."""
+    figure = Figure(figsize=(COLUMN_WIDTH * (0.2 + 0.7 * len(panels)), 2.4), layout="constrained")
+    for axes, (title, lines) in zip(figure.subplots(1, len(panels), sharey=True), panels.items(), strict=True):
+        for (label, tasks), colour, marker in zip(lines.items(), COLOURS, MARKERS, strict=False):
+            shown = {k: mean_of(one, tasks) for k, one in scores.items() if set(tasks) <= one.keys()}
+            axes.plot(list(shown), list(shown.values()), color=colour, marker=marker, label=label)
+            some = next(one for one in scores.values() if set(tasks) <= one.keys())
+            if "bound_2,none" in some[tasks[0]] and len(tasks) == 1:
+                bounds = [mean_of(some, tasks, f"bound_{k}") for k in (2, 4)]
+                axes.plot((2, 4), bounds, color=colour, marker=marker, markerfacecolor="none", linestyle=":")
+        axes.set_xscale("log")
+        axes.xaxis.set_major_locator(FixedLocator(list(scores)))
+        axes.xaxis.set_minor_locator(NullLocator())
+        axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+        axes.set_ylim(-3, 103)
+        axes.set_title(title)
+        axes.legend(frameon=False, loc="best", fontsize=6)
+    figure.supxlabel("tokens a step")
+    figure.supylabel("accuracy (%)")
+    return figure
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("results", type=Path)
+    parser.add_argument("--output", type=Path, required=True, help="folder for the figures")
+    given = parser.parse_args()
+    scores = scores_of(given.results)
+    for name, panels in FIGURES.items():
+        save_figure(draw(panels, scores), given.output / f"tasks-{name}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,117 @@
+"""Documents of the lists model: lists, squares, walks, middles and facts, asked as the generated tasks ask them.
+
+No passage that a task asks is in them.
+"""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache, partial
+from random import Random
+from typing import Any
+
+from transformers import PreTrainedTokenizerFast
+
+from mdlm_lm_eval.default_model.training.corpus import Document
+from mdlm_lm_eval.tasks.infill import passages
+from mdlm_lm_eval.tasks.parallel import lists
+from mdlm_lm_eval.tasks.planning import reversal
+
+SLOTS = (16, 32, 64)  # masks of a slot, beside as many as its tokens
+
+
+@dataclass(frozen=True)
+class Passage:
+    """What stands before an answer, the answer, what stands behind it, and how the task's documents put it."""
+
+    before: str
+    answer: str
+    after: str = ""
+    test: str = ""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """Passages of one task: how they are drawn, and what the task asks for."""
+
+    draw: Callable[[Random], Passage]
+    tests: Callable[[], dict[str, Any]]  # the task's documents
+    canvas: int  # masks of an answer, 0 for as many as its tokens
+    n_shots: int = 1
+    share: float = 1.0  # of the documents
+
+
+def _of_a_list(operation: str, length: str, rng: Random) -> Passage:
+    puzzle = lists.draw_puzzle(operation, lists.LONG if length == "long" else lists.SHORT, rng)
+    return Passage(lists.question(operation, puzzle), " " + ", ".join(lists.an_answer(operation, puzzle, rng)))
+
+
+def _walk(rng: Random) -> Passage:
+    text, *_, walk = lists.draw_walk(rng)
+    return Passage(text, " " + ", ".join(walk))
+
+
+def _middle(kind: str, is_prefix_only: bool, rng: Random) -> Passage:
+    before, middle, after = passages.KINDS[kind](rng)
+    return Passage(before, middle, "" if is_prefix_only else after, before + passages.slot(middle, "oracle") + after)
+
+
+def _fact(is_reversed: bool, rng: Random) -> Passage:
+    text, name = reversal.passage(is_reversed, rng)
+    return Passage(text, f" {name}.")
+
+
+@cache
+def kinds() -> dict[str, Kind]:
+    """Name -> kind."""
+    found = {}
+    for length, canvas in (("short", 32), ("long", 64)):
+        for operation in lists.OPERATIONS:
+            if (operation, length) != ("latin_square", "long"):
+                found[f"{operation} {length}"] = Kind(
+                    partial(_of_a_list, operation, length),
+                    partial(lists.list_documents, operation, length),
+                    64 if operation == "latin_square" else canvas,
+                )
+    found["walk"] = Kind(_walk, lists.walk_documents, 32, share=2.0)
+    for kind, canvas in (("sentence", 32), ("line", 24)):
+        tests = partial(passages.documents, kind)
+        found[kind] = Kind(partial(_middle, kind, False), tests, 0, share=3.0)
+        found[f"{kind} prefix"] = Kind(partial(_middle, kind, True), tests, canvas, share=0.5)
+    for is_reversed in (False, True):
+        tests = partial(reversal.documents, is_reversed)
+        found[f"reversal {is_reversed}"] = Kind(partial(_fact, is_reversed), tests, 8, reversal.N_SHOTS)
+    return found
+
+
+def asked(prompt: str) -> str:
+    """The last passage of a prompt."""
+    return re.split(r"\n\n+(?!assert)", prompt)[-1]
+
+
+@cache
+def reserved(kind: str) -> frozenset[str]:
+    """The passages that a task asks."""
+    return frozenset(asked(document["prompt"]) for document in kinds()[kind].tests()["test"])
+
+
+def document(kind: str, rng: Random, tokenizer: PreTrainedTokenizerFast) -> Document:
+    """A passage, alone or behind as many solved ones as in the task; EOS fills its canvas."""
+    this = kinds()[kind]
+    *shown, one = drawn = [this.draw(rng) for _ in range(1 + rng.choice((0, this.n_shots)))]
+    if not reserved(kind).isdisjoint(passage.test or passage.before for passage in drawn):
+        return document(kind, rng, tokenizer)
+    solved = [passage.before + passage.answer + passage.after for passage in shown]
+    before, middle = (tokenizer.tokenize(text) for text in ("\n\n".join([*solved, one.before]), one.answer))
+    canvas = this.canvas or rng.choice((0, *SLOTS))
+    middle += [tokenizer.eos_token] * (canvas - len(middle))
+    answers = list(range(len(before), len(before) + len(middle)))
+    return Document([*before, *middle, *(tokenizer.tokenize(one.after) if one.after else [])], answers)
+
+
+def batches(n: int, n_batches: int, rng: Random, tokenizer: PreTrainedTokenizerFast) -> list[list[Document]]:
+    """`n` documents of random kinds in batches, those of about the same length together."""
+    shares = [kind.share for kind in kinds().values()]
+    drawn = rng.choices(list(kinds()), shares, k=n)
+    found = sorted((document(kind, rng, tokenizer) for kind in drawn), key=lambda one: len(one.pieces))
+    return [found[start : start + n // n_batches] for start in range(0, n, n // n_batches)]
