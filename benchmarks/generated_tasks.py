@@ -1,4 +1,4 @@
-"""Figures of a model's results on the generated tasks: accuracy against the tokens that a step fills.
+"""Figures and tables of a model's results on the generated tasks: accuracy against the tokens that a step fills.
 
     python benchmarks/generated_tasks.py leaderboard/generated_tasks/built-in-lists --output docs/figures
 
@@ -44,8 +44,6 @@ FIGURES: dict[str, dict[str, Tasks]] = {
     },
     "planning": {
         "facts": _each("reversal", "as_given", "reversed"),
-        "Sudoku": {f"{n} empty cells": (f"mdlm_sudoku_{n}",) for n in (4, 8, 12)},
-        "countdown": {f"{n} numbers": (f"mdlm_countdown_{n}",) for n in (3, 4, 5)},
     },
 }
 Scores = dict[int, dict[str, Mapping[str, float]]]  # tokens a step -> task -> metrics
@@ -61,22 +59,39 @@ def scores_of(folder: Path) -> Scores:
     return dict(sorted(found.items()))
 
 
-def mean_of(scores: Mapping[str, Mapping[str, float]], tasks: Iterable[str], metric: str = "exact_match") -> float:
-    """In percent."""
-    return 100 * fmean(scores[task][f"{metric},none"] for task in tasks)
+def mean_of(scores: Mapping[str, Mapping[str, float]], tasks: Iterable[str]) -> float:
+    """Accuracy over tasks, in percent."""
+    return 100 * fmean(scores[task]["exact_match,none"] for task in tasks)
+
+
+def bounds_of(scores: Scores, tasks: Iterable[str]) -> list[float]:
+    """Of 2 and 4 names a step, in percent; none where they are 100 or the task has none."""
+    metrics = [next(one[task] for one in scores.values() if task in one) for task in tasks]
+    found = [100 * fmean(one.get(f"bound_{k},none", 1.0) for one in metrics) for k in (2, 4)]
+    return found if min(found) < 100 else []
+
+
+def table(panels: Mapping[str, Tasks], scores: Scores) -> list[str]:
+    """Rows in Markdown: what is asked, accuracy in percent at each number of tokens a step, and bounds."""
+    rows = []
+    for panel, lines in panels.items():
+        for label, tasks in lines.items():
+            shown = [mean_of(one, tasks) if set(tasks) <= one.keys() else None for one in scores.values()]
+            cells = ["" if value is None else f"{value:.1f}" for value in [*shown, *bounds_of(scores, tasks)]]
+            rows.append(" | ".join([f"| {panel}: {label}", *cells]) + " |")
+    return rows
 
 
 @figure_style(svg_fonttype="none")
 def draw(panels: Mapping[str, Tasks], scores: Scores) -> Figure:
     """A panel beside the other, a line for each group of tasks."""
     figure = Figure(figsize=(COLUMN_WIDTH * (0.2 + 0.7 * len(panels)), 2.4), layout="constrained")
-    for axes, (title, lines) in zip(figure.subplots(1, len(panels), sharey=True), panels.items(), strict=True):
+    (grid,) = figure.subplots(1, len(panels), sharey=True, squeeze=False)
+    for axes, (title, lines) in zip(grid, panels.items(), strict=True):
         for (label, tasks), colour, marker in zip(lines.items(), COLOURS, MARKERS, strict=False):
             shown = {k: mean_of(one, tasks) for k, one in scores.items() if set(tasks) <= one.keys()}
             axes.plot(list(shown), list(shown.values()), color=colour, marker=marker, label=label)
-            some = next(one for one in scores.values() if set(tasks) <= one.keys())
-            if "bound_2,none" in some[tasks[0]] and len(tasks) == 1:
-                bounds = [mean_of(some, tasks, f"bound_{k}") for k in (2, 4)]
+            if bounds := bounds_of(scores, tasks):
                 axes.plot((2, 4), bounds, color=colour, marker=marker, markerfacecolor="none", linestyle=":")
         axes.set_xscale("log")
         axes.xaxis.set_major_locator(FixedLocator(list(scores)))
@@ -99,6 +114,7 @@ def main() -> None:
     scores = scores_of(given.results)
     for name, panels in FIGURES.items():
         save_figure(draw(panels, scores), given.output / f"tasks-{name}")
+        print("\n".join(table(panels, scores)))
 
 
 if __name__ == "__main__":

@@ -48,7 +48,8 @@ class Noiser:
         """Masked diffusion: every token is masked with probability t ~ U(0,1), weight 1/t (LLaDA, equation 3).
 
         t is stratified over the documents of a batch, which changes the variance of the loss and not its mean.
-        `answers_alone` masks a document's answers and the EOS behind it, as LLaDA's fine-tuning does (equation 5).
+        `answers_alone` masks a document's answers and the EOS behind it, as LLaDA's fine-tuning does (equation 5), with
+        t of 0.1 at least.
         """
         clean = self.encode(documents)
         maskable = torch.full(clean.shape, not answers_alone)
@@ -57,6 +58,6 @@ class Noiser:
             maskable[row, len(document.pieces) :] = True
         n = len(clean)
         t = (torch.randperm(n, generator=generator)[:, None] + torch.rand(n, 1, generator=generator)) / n
-        t = t.clamp_min(1e-3)
+        t = t.clamp_min(0.1 if answers_alone else 1e-3)
         masked = maskable & (torch.rand(clean.shape, generator=generator) < t)
         return Batch(clean, clean.masked_fill(masked, self.mask_id), masked / t / maskable.sum())

@@ -4,7 +4,7 @@ No passage that a task asks is in them.
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from random import Random
@@ -17,6 +17,7 @@ from mdlm_lm_eval.tasks.infill import passages
 from mdlm_lm_eval.tasks.parallel import lists
 from mdlm_lm_eval.tasks.planning import reversal
 
+N_BATCHES = 4  # of a step
 SLOTS = (16, 32, 64)  # masks of a slot, beside as many as its tokens
 
 
@@ -41,8 +42,19 @@ class Kind:
     share: float = 1.0  # of the documents
 
 
-def _of_a_list(operation: str, length: str, rng: Random) -> Passage:
-    puzzle = lists.draw_puzzle(operation, lists.LONG if length == "long" else lists.SHORT, rng)
+@dataclass(frozen=True)
+class Stage:
+    """Steps on documents of these kinds: passages alone, or half of them behind solved ones as the tasks ask them."""
+
+    kinds: tuple[str, ...]
+    n_steps: int
+    n_documents: int  # of a step
+    is_asked: bool = False
+    decay: int | None = None  # steps by which the learning rates would fall to 0; None where they do not fall
+
+
+def _of_a_list(operation: str, lengths: Sequence[int], rng: Random) -> Passage:
+    puzzle = lists.draw_puzzle(operation, lengths, rng)
     return Passage(lists.question(operation, puzzle), " " + ", ".join(lists.an_answer(operation, puzzle, rng)))
 
 
@@ -63,16 +75,20 @@ def _fact(is_reversed: bool, rng: Random) -> Passage:
 
 @cache
 def kinds() -> dict[str, Kind]:
-    """Name -> kind."""
+    """Name -> kind: a task of lists by its operation and the most names, `copy 15`, the others by what they are."""
     found = {}
-    for length, canvas in (("short", 32), ("long", 64)):
-        for operation in lists.OPERATIONS:
-            if (operation, length) != ("latin_square", "long"):
-                found[f"{operation} {length}"] = Kind(
-                    partial(_of_a_list, operation, length),
-                    partial(lists.list_documents, operation, length),
-                    64 if operation == "latin_square" else canvas,
-                )
+    for most, lengths, canvas in (
+        *((n, range(1, n + 1), 12) for n in (1, 2, 3)),
+        (6, lists.SHORT, 32),
+        (15, (15,), 64),
+    ):
+        for operation in lists.OPERATIONS if most > 3 else ("copy",):
+            found[f"{operation} {most}"] = Kind(
+                partial(_of_a_list, operation, lengths),
+                partial(lists.list_documents, operation, "long" if most == 15 else "short"),
+                64 if operation == "latin_square" else canvas,
+            )
+    del found["latin_square 15"]
     found["walk"] = Kind(_walk, lists.walk_documents, 32, share=2.0)
     for kind, canvas in (("sentence", 32), ("line", 24)):
         tests = partial(passages.documents, kind)
@@ -82,6 +98,14 @@ def kinds() -> dict[str, Kind]:
         tests = partial(reversal.documents, is_reversed)
         found[f"reversal {is_reversed}"] = Kind(partial(_fact, is_reversed), tests, 8, reversal.N_SHOTS)
     return found
+
+
+def stages() -> tuple[Stage, ...]:
+    """From the copy of one name to all kinds as the tasks ask them."""
+    every = tuple(name for name in kinds() if name not in {"copy 1", "copy 2", "copy 3"})
+    short = tuple(name for name in every if not name.endswith("15") and name not in {"latin_square 6", "walk"})
+    copies = tuple(Stage((f"copy {n}",), n_steps, 96) for n, n_steps in ((1, 130), (2, 70), (3, 90)))
+    return (*copies, Stage(short, 300, 96), Stage(every, 210, 48, is_asked=True, decay=700))
 
 
 def asked(prompt: str) -> str:
@@ -95,12 +119,12 @@ def reserved(kind: str) -> frozenset[str]:
     return frozenset(asked(document["prompt"]) for document in kinds()[kind].tests()["test"])
 
 
-def document(kind: str, rng: Random, tokenizer: PreTrainedTokenizerFast) -> Document:
-    """A passage, alone or behind as many solved ones as in the task; EOS fills its canvas."""
+def document(kind: str, rng: Random, tokenizer: PreTrainedTokenizerFast, *, is_asked: bool = True) -> Document:
+    """A passage, alone or, of some that are asked, behind as many solved ones as in the task; EOS fills its canvas."""
     this = kinds()[kind]
-    *shown, one = drawn = [this.draw(rng) for _ in range(1 + rng.choice((0, this.n_shots)))]
+    *shown, one = drawn = [this.draw(rng) for _ in range(1 + is_asked * rng.choice((0, this.n_shots)))]
     if not reserved(kind).isdisjoint(passage.test or passage.before for passage in drawn):
-        return document(kind, rng, tokenizer)
+        return document(kind, rng, tokenizer, is_asked=is_asked)
     solved = [passage.before + passage.answer + passage.after for passage in shown]
     before, middle = (tokenizer.tokenize(text) for text in ("\n\n".join([*solved, one.before]), one.answer))
     canvas = this.canvas or rng.choice((0, *SLOTS))
@@ -109,9 +133,10 @@ def document(kind: str, rng: Random, tokenizer: PreTrainedTokenizerFast) -> Docu
     return Document([*before, *middle, *(tokenizer.tokenize(one.after) if one.after else [])], answers)
 
 
-def batches(n: int, n_batches: int, rng: Random, tokenizer: PreTrainedTokenizerFast) -> list[list[Document]]:
-    """`n` documents of random kinds in batches, those of about the same length together."""
-    shares = [kind.share for kind in kinds().values()]
-    drawn = rng.choices(list(kinds()), shares, k=n)
-    found = sorted((document(kind, rng, tokenizer) for kind in drawn), key=lambda one: len(one.pieces))
-    return [found[start : start + n // n_batches] for start in range(0, n, n // n_batches)]
+def batches(stage: Stage, rng: Random, tokenizer: PreTrainedTokenizerFast) -> list[list[Document]]:
+    """A step's documents in batches, those of about the same length together."""
+    drawn = rng.choices(stage.kinds, [kinds()[name].share for name in stage.kinds], k=stage.n_documents)
+    found = [document(kind, rng, tokenizer, is_asked=stage.is_asked) for kind in drawn]
+    found.sort(key=lambda one: len(one.pieces))
+    size = stage.n_documents // N_BATCHES
+    return [found[start : start + size] for start in range(0, len(found), size)]

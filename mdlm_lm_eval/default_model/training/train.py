@@ -3,11 +3,11 @@
     export OMP_NUM_THREADS=1
     python -m mdlm_lm_eval.default_model.training.train --output out/default_model
     python -m mdlm_lm_eval.default_model.training.train --output out/default_model_block --block_length 8
-    python -m mdlm_lm_eval.default_model.training.train --output out/default_model_lists --list_steps 1200
+    python -m mdlm_lm_eval.default_model.training.train --output out/default_model_lists --lists 1
 
 1. A curriculum of word facts and few-shot documents up to the suite's length, some of whose answers are masked.
 2. The same documents, and beside them longer text of another kind, random walks, under LLaDA's pre-training objective.
-With `--list_steps`, instead: the built-in model, trained further on documents of `lists.py`.
+With `--lists 1`, instead: the built-in model, trained further on documents of `lists.py`.
 
 Two runs on one machine give the same weights.
 """
@@ -33,8 +33,6 @@ from mdlm_lm_eval.default_model.training.tokenizer import build_tokenizer
 from mdlm_lm_eval.default_model.training.validation import measure
 from mdlm_lm_eval.default_model.training.walks import random_walk
 
-_DOCUMENTS_OF_LISTS, _BATCHES_OF_LISTS = 48, 4  # of a step
-
 
 @dataclass(frozen=True)
 class TrainingOptions:
@@ -46,7 +44,7 @@ class TrainingOptions:
     nonsense: float = 0.1  # share of documents of a nonsense rule
     walk_steps: int = 250  # of part 2
     walk_length: int = 719  # tokens, without EOS
-    list_steps: int = 0  # of training the built-in model further, instead of parts 1 and 2
+    lists: int = 0  # 1: trains the built-in model further on lists, instead of parts 1 and 2
     validation_sets: int = 48
 
 
@@ -88,14 +86,14 @@ class Training:
             walks = [random_walk(self.options.walk_length, self.rng) for _ in range(2)]
             self.step([self.noiser.everything_masked(walks, self.generator), *self.batches(STAGES[-1], 0.5)])
 
-    def run_on_lists(self, tokenizer: PreTrainedTokenizerFast) -> None:
-        """Trains on the passages of generated tasks, with learning rates that fall to 0."""
-        matrices, others = self.rates
-        for step in range(self.options.list_steps):
-            left = 1 - step / self.options.list_steps
-            self.rates = (matrices * left, others * left)
-            batches = lists.batches(_DOCUMENTS_OF_LISTS, _BATCHES_OF_LISTS, self.rng, tokenizer)
-            self.step([self.noiser.everything_masked(one, self.generator, answers_alone=True) for one in batches])
+    def run_on_lists(self, stage: lists.Stage, tokenizer: PreTrainedTokenizerFast) -> None:
+        """Trains on passages of the generated tasks."""
+        rates = self.rates
+        for step in range(stage.n_steps):
+            left = 1.0 if stage.decay is None else 1 - step / stage.decay
+            self.rates = (rates[0] * left, rates[1] * left)
+            found = lists.batches(stage, self.rng, tokenizer)
+            self.step([self.noiser.everything_masked(some, self.generator, answers_alone=True) for some in found])
 
     def step(self, batches: list[Batch]) -> float:
         """One optimiser step on the sum of the batches' losses; what share of the last one's masked tokens is right."""
@@ -129,12 +127,13 @@ def main() -> None:
     def report(**values: str | float) -> None:
         print(json.dumps({"cpu_minutes": round(time.process_time() / 60, 2), **values}), flush=True)
 
-    if options.list_steps:
+    if options.lists:
         model = LlamaForCausalLM.from_pretrained(model_path(BUILT_IN), attn_implementation="float32_sdpa")
         training = Training(model, noiser, options, "lists")
-        training.run_on_lists(tokenizer)
+        for of_lists in lists.stages():
+            training.run_on_lists(of_lists, tokenizer)
+            report(steps=training.steps, tokens=training.tokens)
         cast(Any, training.average.module).save_pretrained(output)
-        report(steps=training.steps, tokens=training.tokens)
         return
     model = build_model(tokenizer, options.block_length, options.seed)
     report(parameters=model.num_parameters(), **asdict(options))
