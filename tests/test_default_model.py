@@ -122,10 +122,10 @@ def programs_of(text: str) -> list[str]:
 
 def test_documents_of_lists_are_as_the_tasks_ask_and_answer() -> None:
     tokenizer, noiser = build_tokenizer(), Noiser(build_tokenizer())
-    (shortest, *_), *_ = drawn = lists.batches(12, 4, random.Random(0), tokenizer)
-    assert [len(batch) for batch in drawn] == [3] * 4
+    (shortest, *_), *_ = drawn = lists.batches(lists.stages()[-1], random.Random(0), tokenizer)
+    assert [len(batch) for batch in drawn] == [12] * 4
     assert len(shortest.pieces) == min(len(one.pieces) for batch in drawn for one in batch)
-    one = lists.document("copy short", random.Random(3), tokenizer)
+    one = lists.document("copy 6", random.Random(3), tokenizer)
     answer = [one.pieces[place] for place in one.answers]
     assert len(answer) == 32
     assert answer[-1] == tokenizer.eos_token
