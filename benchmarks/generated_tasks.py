@@ -22,11 +22,6 @@ SEVERAL_ANSWERS = ("shuffle", "insert_anywhere", "remove_any", "replace_any")
 Tasks = Mapping[str, tuple[str, ...]]  # label -> tasks, of which a line shows the mean
 
 
-def _of_lists(end: str) -> Tasks:
-    tasks = {"one right answer": tuple(f"mdlm_parallel_{name}{end}" for name in ONE_ANSWER)}
-    return tasks | {name.replace("_", " "): (f"mdlm_parallel_{name}{end}",) for name in SEVERAL_ANSWERS}
-
-
 def _each(group: str, *names: str) -> Tasks:
     return {name.replace("_", " "): (f"mdlm_{group}_{name}",) for name in names}
 
@@ -34,16 +29,8 @@ def _each(group: str, *names: str) -> Tasks:
 #: Figure -> panel -> lines.
 FIGURES: dict[str, dict[str, Tasks]] = {
     "parallel": {
-        "3 to 6 names": _of_lists(""),
-        "15 names": _of_lists("_15"),
-        "squares and walks": _each("parallel", "latin_square", "walk"),
-    },
-    "infill": {
-        "with the suffix": _each("infill", "sentence", "line"),
-        "the prefix alone": {"sentence": ("mdlm_infill_sentence_prefix",), "line": ("mdlm_infill_line_prefix",)},
-    },
-    "planning": {
-        "facts": _each("reversal", "as_given", "reversed"),
+        "one right answer": _each("parallel", *ONE_ANSWER),
+        "several right answers": _each("parallel", *SEVERAL_ANSWERS),
     },
 }
 Scores = dict[int, dict[str, Mapping[str, float]]]  # tokens a step -> task -> metrics
@@ -85,7 +72,7 @@ def table(panels: Mapping[str, Tasks], scores: Scores) -> list[str]:
 @figure_style(svg_fonttype="none")
 def draw(panels: Mapping[str, Tasks], scores: Scores) -> Figure:
     """A panel beside the other, a line for each group of tasks."""
-    figure = Figure(figsize=(COLUMN_WIDTH * (0.2 + 0.7 * len(panels)), 2.4), layout="constrained")
+    figure = Figure(figsize=(COLUMN_WIDTH * (0.2 + 0.7 * len(panels)), 2.8), layout="constrained")
     (grid,) = figure.subplots(1, len(panels), sharey=True, squeeze=False)
     for axes, (title, lines) in zip(grid, panels.items(), strict=True):
         for (label, tasks), colour, marker in zip(lines.items(), COLOURS, MARKERS, strict=False):
@@ -99,9 +86,9 @@ def draw(panels: Mapping[str, Tasks], scores: Scores) -> Figure:
         axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
         axes.set_ylim(-3, 103)
         axes.set_title(title)
-        axes.legend(frameon=False, loc="best", fontsize=6)
-    figure.supxlabel("tokens a step")
-    figure.supylabel("accuracy (%)")
+        axes.set_xlabel("tokens a step")
+        axes.legend(frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=2, fontsize=6)
+    grid[0].set_ylabel("accuracy (%)")
     return figure
 
 

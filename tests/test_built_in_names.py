@@ -43,7 +43,7 @@ def test_without_a_typed_batch_size_they_run_in_batches(tmp_path: Path) -> None:
         size: int | str = MDLM.create_from_arg_obj(dict(arguments), {"batch_size": given, "device": "cpu"}).batch_size
         return size
 
-    assert batch_size({}, 1) == batch_size({"pretrained": "built-in-block"}, 1) == "auto"
+    assert batch_size({}, 1) == batch_size({"pretrained": "built-in-lists"}, 1) == "auto"
     assert int(batch_size({}, "1")) == int(batch_size({"batch_size": "1"}, 1)) == 1
     assert int(batch_size({}, 4)) == 4
     shutil.copytree(model_path("built-in-block"), tmp_path, dirs_exist_ok=True)

@@ -20,10 +20,10 @@ from mdlm_lm_eval.default_model.training.model import block_causal_mask, build_m
 from mdlm_lm_eval.default_model.training.tokenizer import build_tokenizer
 
 
-def test_the_card_names_the_weights_that_lie_beside_it() -> None:
-    folder = Path(model_path(BUILT_IN))
-    digest = hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()
-    assert digest in (folder / "README.md").read_text(encoding="utf-8")
+@pytest.mark.parametrize("name", [BUILT_IN, "built-in-lists"])
+def test_the_card_names_the_weights(name: str) -> None:
+    digest = hashlib.sha256((Path(model_path(name)) / "model.safetensors").read_bytes()).hexdigest()
+    assert digest in (Path(model_path(BUILT_IN)) / "README.md").read_text(encoding="utf-8")
 
 
 def questions_of(document: corpus.Document) -> set[tuple[str, ...]]:
@@ -122,7 +122,7 @@ def programs_of(text: str) -> list[str]:
 
 def test_documents_of_lists_are_as_the_tasks_ask_and_answer() -> None:
     tokenizer, noiser = build_tokenizer(), Noiser(build_tokenizer())
-    (shortest, *_), *_ = drawn = lists.batches(lists.stages()[-1], random.Random(0), tokenizer)
+    (shortest, *_), *_ = drawn = lists.batches(lists.parts()["lists"][-1], random.Random(0), tokenizer)
     assert [len(batch) for batch in drawn] == [12] * 4
     assert len(shortest.pieces) == min(len(one.pieces) for batch in drawn for one in batch)
     one = lists.document("copy 6", random.Random(3), tokenizer)
@@ -164,7 +164,9 @@ def test_in_blocks_the_clean_and_noisy_copies_score_each_block_as_if_alone() -> 
     torch.testing.assert_close(logits, torch.cat(expected), atol=2e-2, rtol=0)
 
 
-@pytest.mark.parametrize(("name", "block_length"), [("default_model", None), ("default_model_block", 8)])
+@pytest.mark.parametrize(
+    ("name", "block_length"), [("default_model", None), ("default_model_block", 8), ("default_model_lists", None)]
+)
 def test_what_lies_in_the_package(name: str, block_length: int | None) -> None:
     folder = Path(mdlm_lm_eval.__file__).parent / name
     assert (folder / "model.safetensors").stat().st_size <= 15 * 1024 * 1024

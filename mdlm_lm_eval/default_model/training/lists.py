@@ -49,8 +49,7 @@ class Stage:
     kinds: tuple[str, ...]
     n_steps: int
     n_documents: int  # of a step
-    is_asked: bool = False
-    decay: int | None = None  # steps by which the learning rates would fall to 0; None where they do not fall
+    is_asked: bool = False  # its learning rates fall to 0
 
 
 def _of_a_list(operation: str, lengths: Sequence[int], rng: Random) -> Passage:
@@ -100,12 +99,16 @@ def kinds() -> dict[str, Kind]:
     return found
 
 
-def stages() -> tuple[Stage, ...]:
-    """From the copy of one name to all kinds as the tasks ask them."""
+def parts() -> dict[str, tuple[Stage, ...]]:
+    """From the copy of one name to all kinds as the tasks ask them; then lists of up to 6 names again, alone."""
     every = tuple(name for name in kinds() if name not in {"copy 1", "copy 2", "copy 3"})
-    short = tuple(name for name in every if not name.endswith("15") and name not in {"latin_square 6", "walk"})
+    first = tuple(name for name in every if not name.endswith("15") and name not in {"latin_square 6", "walk"})
     copies = tuple(Stage((f"copy {n}",), n_steps, 96) for n, n_steps in ((1, 130), (2, 70), (3, 90)))
-    return (*copies, Stage(short, 300, 96), Stage(every, 210, 48, is_asked=True, decay=700))
+    short = tuple(name for name in first if name.endswith("6"))
+    return {
+        "lists": (*copies, Stage(first, 300, 96), Stage(every, 700, 48, is_asked=True)),
+        "short lists": (Stage(short, 400, 64, is_asked=True),),
+    }
 
 
 def asked(prompt: str) -> str:

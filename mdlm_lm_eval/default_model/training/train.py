@@ -90,7 +90,7 @@ class Training:
         """Trains on passages of the generated tasks."""
         rates = self.rates
         for step in range(stage.n_steps):
-            left = 1.0 if stage.decay is None else 1 - step / stage.decay
+            left = 1 - step / stage.n_steps if stage.is_asked else 1.0
             self.rates = (rates[0] * left, rates[1] * left)
             found = lists.batches(stage, self.rng, tokenizer)
             self.step([self.noiser.everything_masked(some, self.generator, answers_alone=True) for some in found])
@@ -129,11 +129,13 @@ def main() -> None:
 
     if options.lists:
         model = LlamaForCausalLM.from_pretrained(model_path(BUILT_IN), attn_implementation="float32_sdpa")
-        training = Training(model, noiser, options, "lists")
-        for of_lists in lists.stages():
-            training.run_on_lists(of_lists, tokenizer)
-            report(steps=training.steps, tokens=training.tokens)
-        cast(Any, training.average.module).save_pretrained(output)
+        for part, of_part in lists.parts().items():
+            training = Training(model, noiser, options, part)
+            for one in of_part:
+                training.run_on_lists(one, tokenizer)
+            model = training.average.module
+            report(part=part, steps=training.steps, tokens=training.tokens)
+        cast(Any, model).save_pretrained(output)
         return
     model = build_model(tokenizer, options.block_length, options.seed)
     report(parameters=model.num_parameters(), **asdict(options))
