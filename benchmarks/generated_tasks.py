@@ -69,7 +69,7 @@ def table(panels: Mapping[str, Tasks], scores: Scores) -> list[str]:
     return rows
 
 
-@figure_style(svg_fonttype="none")
+@figure_style()
 def draw(panels: Mapping[str, Tasks], scores: Scores) -> Figure:
     """A panel beside the other, a line for each group of tasks."""
     figure = Figure(figsize=(COLUMN_WIDTH * (0.2 + 0.7 * len(panels)), 2.8), layout="constrained")
