@@ -61,11 +61,11 @@ def bounds_of(scores: Scores, tasks: Iterable[str]) -> list[float]:
 def table(panels: Mapping[str, Tasks], scores: Scores) -> list[str]:
     """Rows in Markdown: what is asked, accuracy in percent at each number of tokens a step, and bounds."""
     rows = []
-    for panel, lines in panels.items():
+    for lines in panels.values():
         for label, tasks in lines.items():
             shown = [mean_of(one, tasks) if set(tasks) <= one.keys() else None for one in scores.values()]
             cells = ["" if value is None else f"{value:.1f}" for value in [*shown, *bounds_of(scores, tasks)]]
-            rows.append(" | ".join([f"| {panel}: {label}", *cells]) + " |")
+            rows.append(" | ".join([f"| {label}", *cells]) + " |")
     return rows
 
 
