@@ -30,7 +30,7 @@ from mdlm_lm_eval.decoding.canvas import Canvas, build_canvas, build_infill_canv
 from mdlm_lm_eval.decoding.completion import Completion, Cost
 from mdlm_lm_eval.decoding.memory import row_memory, rows_that_fit
 from mdlm_lm_eval.decoding.requirements import check_decoding
-from mdlm_lm_eval.default_model import BUILT_IN, model_path
+from mdlm_lm_eval.default_model import BUILT_IN, MODEL_FOLDERS, model_path
 from mdlm_lm_eval.families import context_length
 from mdlm_lm_eval.likelihood import (
     LikelihoodRequest,
@@ -185,11 +185,17 @@ class MDLM(HFLM):
 
     @classmethod
     def create_from_arg_obj(cls, arg_dict: dict[str, Any], additional_config: dict[str, Any] | None = None) -> "MDLM":
-        """What `lm_eval` builds the model by; `batch_size` and `device` may be among the model arguments too."""
+        """What `lm_eval` builds the model by; `batch_size` and `device` may be among the model arguments too.
+
+        The models of the package fit into any machine: where no batch size is typed, theirs is `auto`.
+        """
         given = {name.strip(): value for name, value in arg_dict.items()}
         # lm-eval names the folder of results after it, from the same dictionary, once the model is built.
         arg_dict["pretrained"] = given["pretrained"] = given.get("pretrained") or BUILT_IN
-        return cls(**{name: value for name, value in (additional_config or {}).items() if value is not None} | given)
+        own = {name: value for name, value in (additional_config or {}).items() if value is not None}
+        if given["pretrained"] in MODEL_FOLDERS and own.get("batch_size") == 1:  # lm-eval's own; a typed one is text
+            own["batch_size"] = "auto"
+        return cls(**own | given)
 
     # Options
 

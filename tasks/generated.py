@@ -15,6 +15,8 @@ PARALLEL = (
     ("latin_square", "operation: latin_square", "length: short"),
 )
 VERSION = "1.0"  # as in the folders' `_*_yaml`
+# Tokens for 7 and for 16 names, at three a name, and for the end.
+SHORT, LONG = 24, 48
 COUNTDOWN, EMPTY_CELLS = (3, 4, 5), range(4, 13)
 HUMANEVAL = ("SingleLine", "MultiLine", "RandomSpan", "RandomSpanLight")
 
@@ -41,10 +43,10 @@ def _tasks() -> Iterator[tuple[str, str, str, tuple[str, ...], tuple[str, ...]]]
     """Folder, group, task, own lines and the arguments of its documents."""
     for name, *arguments in PARALLEL:
         answer = {"custom_dataset": "lists.list_documents", "process_results": "lists.grade_list"}
-        tokens = 64 if "length: long" in arguments or name == "latin_square" else 32
+        tokens = LONG if "length: long" in arguments or name == "latin_square" else SHORT
         yield "parallel", "mdlm_parallel", f"mdlm_parallel_{name}", _lines(answer, tokens), tuple(arguments)
     walk = {"custom_dataset": "lists.walk_documents", "process_results": "lists.grade_walk"}
-    yield "parallel", "mdlm_parallel", "mdlm_parallel_walk", _lines(walk, 32), ()
+    yield "parallel", "mdlm_parallel", "mdlm_parallel_walk", _lines(walk, SHORT), ()
     for n in COUNTDOWN:
         answer = {"custom_dataset": "countdown.documents", "process_results": "countdown.grade"}
         yield "planning", "mdlm_countdown", f"mdlm_countdown_{n}", _lines(answer, 12 * (n - 1)), (f"n_numbers: {n}",)

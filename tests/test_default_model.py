@@ -2,6 +2,7 @@
 
 import hashlib
 import random
+import re
 from itertools import pairwise
 from pathlib import Path
 
@@ -12,17 +13,17 @@ from transformers import AutoConfig, AutoTokenizer
 
 import mdlm_lm_eval
 from mdlm_lm_eval.default_model import BUILT_IN, model_path
-from mdlm_lm_eval.default_model.training import corpus, walks
+from mdlm_lm_eval.default_model.training import corpus, lists, walks
 from mdlm_lm_eval.default_model.training.batches import Batch, Noiser
 from mdlm_lm_eval.default_model.training.curriculum import STAGES, documents
 from mdlm_lm_eval.default_model.training.model import block_causal_mask, build_model, logits_at_masks
 from mdlm_lm_eval.default_model.training.tokenizer import build_tokenizer
 
 
-def test_the_card_names_the_weights_that_lie_beside_it() -> None:
-    folder = Path(model_path(BUILT_IN))
-    digest = hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()
-    assert digest in (folder / "README.md").read_text(encoding="utf-8")
+@pytest.mark.parametrize("name", [BUILT_IN, "built-in-lists"])
+def test_the_card_names_the_weights(name: str) -> None:
+    digest = hashlib.sha256((Path(model_path(name)) / "model.safetensors").read_bytes()).hexdigest()
+    assert digest in (Path(model_path(BUILT_IN)) / "README.md").read_text(encoding="utf-8")
 
 
 def questions_of(document: corpus.Document) -> set[tuple[str, ...]]:
@@ -101,6 +102,40 @@ def test_noising_masks_what_it_weighs() -> None:
     assert total / 50 == pytest.approx(1.0, abs=0.1)  # E[1/t over the masked] / tokens
 
 
+@pytest.mark.parametrize("kind", ["line", "line prefix"])
+def test_no_passage_of_a_task_is_trained_on(kind: str) -> None:
+    """Of all 960 programs the task asks 183, so that every fifth of what is drawn must be left out."""
+    tokenizer, rng = build_tokenizer(), random.Random(0)
+    drawn = [lists.document(kind, rng, tokenizer) for _ in range(100)]
+    programs = {line for one in drawn for line in programs_of("".join(one.pieces))}
+    asked = [programs_of(text.replace("<|mask like ", "").replace("|>", "")) for text in lists.reserved(kind)]
+    assert len(asked) == 183
+    assert len(programs) > 50
+    assert programs.isdisjoint(line for lines in asked for line in lines)
+
+
+def programs_of(text: str) -> list[str]:
+    """The two lines by which the programs of a text differ, of each."""
+    text = text.replace("<|endoftext|>", "")
+    return re.findall(r"def convert\(x\):\n( +\w+ = x \* \d\n +\w+ = \w+ [*+-] \d)", text)
+
+
+def test_documents_of_lists_are_as_the_tasks_ask_and_answer() -> None:
+    tokenizer, noiser = build_tokenizer(), Noiser(build_tokenizer())
+    (shortest, *_), *_ = drawn = lists.batches(lists.parts()["lists"][-1], random.Random(0), tokenizer)
+    assert [len(batch) for batch in drawn] == [12] * 4
+    assert len(shortest.pieces) == min(len(one.pieces) for batch in drawn for one in batch)
+    one = lists.document("copy 6", random.Random(3), tokenizer)
+    answer = [one.pieces[place] for place in one.answers]
+    assert len(answer) == 32
+    assert answer[-1] == tokenizer.eos_token
+    *_, question, copied = re.split("List: |Answer: ", "".join(one.pieces))
+    assert copied.replace("<|endoftext|>", "") == question.strip()
+    batch = noiser.everything_masked([one], torch.Generator().manual_seed(0), answers_alone=True)
+    assert set((batch.weights[0] > 0).nonzero()[:, 0].tolist()) <= {*one.answers, len(one.pieces)}
+    assert (batch.noisy[0] != batch.clean[0]).any()
+
+
 def test_a_walk_takes_each_step_to_a_successor_and_the_likeliest_most_often() -> None:
     rng = random.Random(0)
     steps = [step for _ in range(10) for step in pairwise(walks.random_walk(200, rng).pieces)]
@@ -129,7 +164,9 @@ def test_in_blocks_the_clean_and_noisy_copies_score_each_block_as_if_alone() -> 
     torch.testing.assert_close(logits, torch.cat(expected), atol=2e-2, rtol=0)
 
 
-@pytest.mark.parametrize(("name", "block_length"), [("default_model", None), ("default_model_block", 8)])
+@pytest.mark.parametrize(
+    ("name", "block_length"), [("default_model", None), ("default_model_block", 8), ("default_model_lists", None)]
+)
 def test_what_lies_in_the_package(name: str, block_length: int | None) -> None:
     folder = Path(mdlm_lm_eval.__file__).parent / name
     assert (folder / "model.safetensors").stat().st_size <= 15 * 1024 * 1024

@@ -4,6 +4,7 @@ A failing test shows the lines that the document should hold.
 """
 
 import itertools
+import runpy
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
@@ -153,3 +154,11 @@ def test_readme() -> None:
         f"dots {lost(dots, 0, 200)}, which is not significant (95%)",
     ]
     assert missing("README.md", expected) == []
+
+
+def test_the_generated_tasks() -> None:
+    script = runpy.run_path(str(ROOT / "benchmarks/generated_tasks.py"))
+    scores = script["scores_of"](ROOT / "leaderboard/generated_tasks/built-in-lists")
+    expected = [row for panels in script["FIGURES"].values() for row in script["table"](panels, scores)]
+    assert len(expected) == 10
+    assert missing("docs/built_in_model.md", expected) == []

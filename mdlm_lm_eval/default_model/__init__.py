@@ -3,7 +3,9 @@
 from pathlib import Path
 
 BUILT_IN = "built-in"  # the one that is taken where none is named
-MODEL_FOLDERS = {BUILT_IN: Path(__file__).parent, "built-in-block": Path(__file__).parents[1] / "default_model_block"}
+MODEL_FOLDERS = {BUILT_IN: Path(__file__).parent} | {
+    f"built-in-{name}": Path(__file__).parents[1] / f"default_model_{name}" for name in ("block", "lists")
+}
 
 
 def model_path(name: str) -> str:

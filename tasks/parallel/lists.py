@@ -8,7 +8,7 @@ filled in one step are drawn without knowledge of each other.
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from itertools import pairwise, permutations
 from math import prod
 from random import Random
@@ -102,7 +102,7 @@ def is_right(operation: str, puzzle: Puzzle, answer: Answer) -> bool:
     return answer in _answers(operation, puzzle)
 
 
-@cache
+@lru_cache(N_QUESTIONS)
 def _answers(operation: str, puzzle: Puzzle) -> frozenset[Answer]:
     return frozenset(OPERATIONS[operation].answers(puzzle))
 
@@ -157,7 +157,7 @@ def list_documents(operation: str, length: str, **_: object) -> dict[str, datase
     documents = []
     while len(documents) < N_QUESTIONS:
         example, asked = (draw_puzzle(operation, LONG if length == "long" else SHORT, rng) for _ in range(2))
-        shown = _an_answer(operation, example, rng)
+        shown = an_answer(operation, example, rng)
         bounds = {f"bound_{k}": bound(operation, len(asked.names), asked.index, k) for k in STEP_SIZES}
         prompt = f"{question(operation, example)} {', '.join(shown)}\n\n{question(operation, asked)}"
         puzzle = {"names": list(asked.names), "index": asked.index, "new": asked.new}
@@ -165,7 +165,7 @@ def list_documents(operation: str, length: str, **_: object) -> dict[str, datase
     return {"test": datasets.Dataset.from_list(documents)}
 
 
-def _an_answer(operation: str, puzzle: Puzzle, rng: Random) -> Answer:
+def an_answer(operation: str, puzzle: Puzzle, rng: Random) -> Answer:
     if operation == "shuffle":
         while (order := tuple(shuffled(puzzle.names, rng))) == puzzle.names:
             pass
@@ -205,7 +205,7 @@ def walk_documents(**_: object) -> dict[str, datasets.Dataset]:
     documents = []
     while len(documents) < N_QUESTIONS:
         (shown, edges, start, length, example), (asked, own_edges, own_start, own_length, _) = (
-            _draw_walk(rng) for _ in range(2)
+            draw_walk(rng) for _ in range(2)
         )
         del edges, start, length
         answers = walks(own_edges, own_start, own_length)
@@ -221,7 +221,7 @@ def walk_documents(**_: object) -> dict[str, datasets.Dataset]:
     return {"test": datasets.Dataset.from_list(documents)}
 
 
-def _draw_walk(rng: Random) -> tuple[str, list[tuple[str, str]], str, int, Answer]:
+def draw_walk(rng: Random) -> tuple[str, list[tuple[str, str]], str, int, Answer]:
     stations = shuffled(load_words()["name"], rng)[:N_STATIONS]
     ring = list(pairwise([*stations, stations[0]]))
     others = [

@@ -18,13 +18,13 @@ def documents(is_reversed: bool, **_: object) -> dict[str, datasets.Dataset]:
     rng = Random("mdlm reversal")
     documents = []
     for _question in range(N_QUESTIONS):
-        *solved, (text, answer) = (_passage(is_reversed, rng) for _ in range(N_SHOTS + 1))
+        *solved, (text, answer) = (passage(is_reversed, rng) for _ in range(N_SHOTS + 1))
         shots = [f"{facts} {name}." for facts, name in solved]
         documents.append({"prompt": "\n\n".join([*shots, text]), "answer": answer})
     return {"test": datasets.Dataset.from_list(documents)}
 
 
-def _passage(is_reversed: bool, rng: Random) -> tuple[str, str]:
+def passage(is_reversed: bool, rng: Random) -> tuple[str, str]:
     """Facts and the beginning of one that is asked for, with the name that ends it."""
     relation = RELATIONS[draw(rng, len(RELATIONS))]
     names = shuffled(load_words()["name"], rng)[: 2 * N_FACTS]

@@ -26,8 +26,10 @@ class Noiser:
         self.mask_id, self.eos_id = self.ids[tokenizer.mask_token], self.ids[tokenizer.eos_token]
 
     def encode(self, documents: list[Document]) -> torch.Tensor:
-        """Token ids [B, T] of the documents, EOS after each."""
-        return torch.tensor([[*(self.ids[piece] for piece in one.pieces), self.eos_id] for one in documents])
+        """Token ids [B, T] of the documents, EOS after each up to the length of the longest and one more."""
+        length = 1 + max(len(one.pieces) for one in documents)
+        rows = [[self.ids[piece] for piece in one.pieces] for one in documents]
+        return torch.tensor([row + [self.eos_id] * (length - len(row)) for row in rows])
 
     def answers_masked(self, documents: list[Document], most: float, generator: torch.Generator) -> Batch:
         """Masks 10% to `most` of the answers of each document, at least one; mean cross-entropy over all of them."""
@@ -40,14 +42,22 @@ class Noiser:
         masked = is_answer & ((draws < ratio) | (draws == draws.min(1, keepdim=True).values))
         return Batch(clean, clean.masked_fill(masked, self.mask_id), masked / masked.sum(), hidden=True)
 
-    def everything_masked(self, documents: list[Document], generator: torch.Generator) -> Batch:
+    def everything_masked(
+        self, documents: list[Document], generator: torch.Generator, *, answers_alone: bool = False
+    ) -> Batch:
         """Masked diffusion: every token is masked with probability t ~ U(0,1), weight 1/t (LLaDA, equation 3).
 
         t is stratified over the documents of a batch, which changes the variance of the loss and not its mean.
+        `answers_alone` masks a document's answers and the EOS behind it, as LLaDA's fine-tuning does (equation 5), with
+        t of 0.1 at least.
         """
         clean = self.encode(documents)
+        maskable = torch.full(clean.shape, not answers_alone)
+        for row, document in enumerate(documents):
+            maskable[row, document.answers] = True
+            maskable[row, len(document.pieces) :] = True
         n = len(clean)
         t = (torch.randperm(n, generator=generator)[:, None] + torch.rand(n, 1, generator=generator)) / n
-        t = t.clamp_min(1e-3)
-        masked = torch.rand(clean.shape, generator=generator) < t
-        return Batch(clean, clean.masked_fill(masked, self.mask_id), masked / t / clean.numel())
+        t = t.clamp_min(0.1 if answers_alone else 1e-3)
+        masked = maskable & (torch.rand(clean.shape, generator=generator) < t)
+        return Batch(clean, clean.masked_fill(masked, self.mask_id), masked / t / maskable.sum())

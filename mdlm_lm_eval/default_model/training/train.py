@@ -1,11 +1,13 @@
-"""Trains the built-in model, or its block-diffusion twin, from scratch on a CPU.
+"""Trains the built-in model, or its block-diffusion twin, from scratch on a CPU, or the built-in model on lists.
 
     export OMP_NUM_THREADS=1
     python -m mdlm_lm_eval.default_model.training.train --output out/default_model
     python -m mdlm_lm_eval.default_model.training.train --output out/default_model_block --block_length 8
+    python -m mdlm_lm_eval.default_model.training.train --output out/default_model_lists --lists 1
 
 1. A curriculum of word facts and few-shot documents up to the suite's length, some of whose answers are masked.
 2. The same documents, and beside them longer text of another kind, random walks, under LLaDA's pre-training objective.
+With `--lists 1`, instead: the built-in model, trained further on documents of `lists.py`.
 
 Two runs on one machine give the same weights.
 """
@@ -20,9 +22,10 @@ from typing import Any, cast
 
 import torch
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
-from transformers import LlamaForCausalLM
+from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
-from mdlm_lm_eval.default_model.training import corpus
+from mdlm_lm_eval.default_model import BUILT_IN, model_path
+from mdlm_lm_eval.default_model.training import corpus, lists
 from mdlm_lm_eval.default_model.training.batches import Batch, Noiser
 from mdlm_lm_eval.default_model.training.curriculum import STAGES, Stage, documents
 from mdlm_lm_eval.default_model.training.model import build_model, logits_at_masks, masked_loss
@@ -41,6 +44,7 @@ class TrainingOptions:
     nonsense: float = 0.1  # share of documents of a nonsense rule
     walk_steps: int = 250  # of part 2
     walk_length: int = 719  # tokens, without EOS
+    lists: int = 0  # 1: trains the built-in model further on lists, instead of parts 1 and 2
     validation_sets: int = 48
 
 
@@ -82,6 +86,15 @@ class Training:
             walks = [random_walk(self.options.walk_length, self.rng) for _ in range(2)]
             self.step([self.noiser.everything_masked(walks, self.generator), *self.batches(STAGES[-1], 0.5)])
 
+    def run_on_lists(self, stage: lists.Stage, tokenizer: PreTrainedTokenizerFast) -> None:
+        """Trains on passages of the generated tasks."""
+        rates = self.rates
+        for step in range(stage.n_steps):
+            left = 1 - step / stage.n_steps if stage.is_asked else 1.0
+            self.rates = (rates[0] * left, rates[1] * left)
+            found = lists.batches(stage, self.rng, tokenizer)
+            self.step([self.noiser.everything_masked(some, self.generator, answers_alone=True) for some in found])
+
     def step(self, batches: list[Batch]) -> float:
         """One optimiser step on the sum of the batches' losses; what share of the last one's masked tokens is right."""
         for batch in batches:
@@ -110,11 +123,21 @@ def main() -> None:
     tokenizer = build_tokenizer()
     tokenizer.save_pretrained(output)
     noiser = Noiser(tokenizer)
-    model = build_model(tokenizer, options.block_length, options.seed)
 
     def report(**values: str | float) -> None:
         print(json.dumps({"cpu_minutes": round(time.process_time() / 60, 2), **values}), flush=True)
 
+    if options.lists:
+        model = LlamaForCausalLM.from_pretrained(model_path(BUILT_IN), attn_implementation="float32_sdpa")
+        for part, of_part in lists.parts().items():
+            training = Training(model, noiser, options, part)
+            for one in of_part:
+                training.run_on_lists(one, tokenizer)
+            model = training.average.module
+            report(part=part, steps=training.steps, tokens=training.tokens)
+        cast(Any, model).save_pretrained(output)
+        return
+    model = build_model(tokenizer, options.block_length, options.seed)
     report(parameters=model.num_parameters(), **asdict(options))
     training = Training(model, noiser, options, "curriculum")
     for stage in STAGES:
