@@ -33,7 +33,7 @@ FIGURES: dict[str, dict[str, Tasks]] = {
         "several right answers": _each("parallel", *SEVERAL_ANSWERS),
     },
 }
-Scores = dict[int, dict[str, Mapping[str, float]]]  # tokens a step -> task -> metrics
+Scores = dict[int, dict[str, Mapping[str, float]]]  # tokens per step -> task -> metrics
 
 
 def scores_of(folder: Path) -> Scores:
@@ -59,7 +59,7 @@ def bounds_of(scores: Scores, tasks: Iterable[str]) -> list[float]:
 
 
 def table(panels: Mapping[str, Tasks], scores: Scores) -> list[str]:
-    """Rows in Markdown: what is asked, accuracy in percent at each number of tokens a step, and bounds."""
+    """Rows in Markdown: what is asked, accuracy in percent at each number of tokens per step, and bounds."""
     rows = []
     for lines in panels.values():
         for label, tasks in lines.items():
@@ -86,7 +86,7 @@ def draw(panels: Mapping[str, Tasks], scores: Scores) -> Figure:
         axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
         axes.set_ylim(-3, 103)
         axes.set_title(title)
-        axes.set_xlabel("tokens a step")
+        axes.set_xlabel("tokens per step")
         axes.legend(frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=2, fontsize=6)
     grid[0].set_ylabel("accuracy (%)")
     return figure
