@@ -103,17 +103,24 @@ def test_the_second_training_seed() -> None:
 def test_fine_tuning() -> None:
     """Means over five seeds, with seeds and word rules as random."""
     for group in ("mdlm_rules", "mdlm_context"):
-        few, many = (f"{group},n_masks={n},steps=1" for n in (2, 200))
-        before, lost_before = scores(many), paired_interval(scores(many), scores(few)).scaled(100).in_words
-        expected = [line("before", *(mean([scores(cell)]) for cell in (few, many)), lost_before)]
+        cells = {n: f"{group},n_masks={n},steps=1" for n in MASKS}
+        before = {n: scores(cell) for n, cell in cells.items()}
+        lost_before = paired_interval(before[200], before[2]).scaled(100).in_words
+        expected = [line("before", *(mean([before[n]]) for n in MASKS), lost_before)]
         arms = {}
         for name in RECIPES:
             folders = [f"results/built-in+out__{name}-seed{seed}" for seed in range(5)]
-            at_2, at_200 = ([scores(cell, folder) for folder in folders] for cell in (few, many))
-            costs = above(at_2, at_200).in_words, above(at_200, [before] * 5).with_significance
-            expected.append(line(f"`{name}`", mean(at_2), mean(at_200), *costs))
+            at = {n: [scores(cell, folder) for folder in folders] for n, cell in cells.items()}
+            at_200 = at[200]
+            costs = above(at[2], at_200).in_words, above(at_200, [before[200]] * 5).with_significance
+            expected.append(line(f"`{name}`", *(mean(at[n]) for n in MASKS), *costs))
             expected += [f"`{name}` {', '.join(mean([seed]) for seed in at_200)}"] if group == "mdlm_rules" else []
             arms[name] = at_200
+            if name == "built-in-ce-tv":
+                cost_at_10 = above([before[10]] * 5, at[10])
+                expected.append(f"{cost_at_10.in_words} {'points ' if group == 'mdlm_rules' else ''}of `{group}`")
+            elif name == "built-in-ce":
+                assert not above([before[10]] * 5, at[10]).is_significant
         for one, other in itertools.combinations(RECIPES, 2):
             expected.append(line(f"`{one}` - `{other}`", above(arms[one], arms[other]).with_significance))
         assert missing("finetune/README.md", expected) == []
