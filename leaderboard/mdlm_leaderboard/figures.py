@@ -275,7 +275,7 @@ def _draw_masks(axes: Axes, section: Section, *, is_narrow: bool) -> None:
         labels.append("\n".join([*wrap(_clipped(name, 2 * _LABEL) + seeds, _LABEL), f"loss {found.in_words}{chance}"]))
         ends.append((100 * curve[most].mean, colour))
     _log_axis(axes, sorted({n for row in rows for n in row.curve("masks")}), is_crowded=is_narrow)
-    percents = [100 * one.mean for row in rows for one in row.curve("masks").values()]
+    percents = [100 * one.mean for row in rows for own in (row, *row.seeds) for one in own.curve("masks").values()]
     lowest, highest = min(percents), max(percents)
     span = max(30, 1.2 * (highest - lowest))
     sizes = [span * _LINE_HEIGHT * (label.count("\n") + 1) for label in labels]
