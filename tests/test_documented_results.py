@@ -4,6 +4,7 @@ A failing test shows the lines that the document should hold.
 """
 
 import itertools
+import re
 import runpy
 from collections.abc import Iterable
 from functools import cache
@@ -84,6 +85,11 @@ def test_the_built_in_model() -> None:
     for form, cells in fillers.items():
         costs = [paired_interval(scores(cell), scores(without[form])).scaled(100).in_words for cell in cells]
         expected.append(line(form, *costs))
+    far, *_, near = places = [scores(f"mdlm_locality_right_pos{n}") for n in (0, 10, 20, 30, 40)]
+    expected.append(line("`mdlm_context`", *(mean([place]) for place in places)))
+    nearer = paired_interval(far, near).scaled(100)
+    more, significance = nearer.with_significance.split(", ", 1)
+    expected.append(f"worth {more} points more than the most distant ones, {significance}")
     assert missing("docs/built_in_model.md", expected) == []
 
 
@@ -144,7 +150,9 @@ def above(first: list[dict[str, float]], second: list[dict[str, float]]) -> Inte
 def scores(cell: str, folder: str = "results/built-in") -> dict[str, float]:
     """Accuracy by task of a cell of a committed sweep."""
     file = read_result_file(ROOT / "leaderboard" / folder / cell / "results_cell.json")
-    return {name.replace("_slot", ""): task.metrics["exact_match,none"] for name, task in file.tasks.items()}
+    return {
+        re.sub(r"_slot|_right_pos\d+", "", name): task.metrics["exact_match,none"] for name, task in file.tasks.items()
+    }
 
 
 def gain_of_examples(curve: Curve) -> str:

@@ -53,6 +53,7 @@ class Engine(Passes):
         self.paths: list[list[tuple[int, int]]] = []
         is_planned = options.editing_threshold is None and options.remasking == "none" and not self.writes_next
         is_planned &= not options.is_parallel and options.small_block_length is None
+        is_planned &= options.max_thinking_tokens is None  # which fills a mask that no schedule counts
         if self.on_gpu and is_planned:  # elsewhere the host sees at once where they are
             self.paths = list(map(path_of, self.records, self.blocks))
         order = sorted(

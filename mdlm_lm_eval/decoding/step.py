@@ -204,7 +204,7 @@ class Passes:
                 outputs = torch.cat([told, (iota(width, self.device) - shift).clamp(min=0).expand(n_rows, width)], 1)
                 part = None if part is None else torch.nn.functional.pad(part, (1, 0), value=-1)
             elif shift and not self.is_whole:
-                outputs = (run - shift).clamp(min=0)
+                outputs = (run - shift).clamp(min=0, max=width - 1)  # a padded place has the window's last column
         if outputs is not None:
             outputs = outputs + iota(n_rows * width, self.device)[::width, None]
         sees = None

@@ -92,10 +92,10 @@ class Graphs:
 
 def record(run: Callable[[], Tensor]) -> tuple[Callable[[], object], Tensor]:
     """A CUDA graph of `run`: what runs it again, and where its result then is."""
-    graph = torch.cuda.CUDAGraph()
+    graph, pool = torch.cuda.CUDAGraph(), _keeper(torch.cuda.current_device()).pool()
     try:
         # Meanwhile other threads, as those that watch NCCL, may go on.
-        with torch.cuda.graph(graph, pool=_pool(), capture_error_mode="thread_local"):
+        with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
             result = run()
     except torch.OutOfMemoryError:
         raise
@@ -107,6 +107,9 @@ def record(run: Callable[[], Tensor]) -> tuple[Callable[[], object], Tensor]:
 
 
 @functools.cache
-def _pool() -> Any:
-    """Memory that all graphs share, as one runs after the other."""
-    return torch.cuda.graph_pool_handle()
+def _keeper(device: int) -> Any:
+    """A graph whose memory all others share, as one runs after the other: memory that no graph is left in is lost."""
+    keeper = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(keeper, capture_error_mode="thread_local"):
+        torch.zeros(1, device=f"cuda:{device}")
+    return keeper

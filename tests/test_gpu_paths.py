@@ -1,0 +1,60 @@
+"""What decoding does on a GPU alone, padded keys and positions and paths that are known ahead, run on a CPU."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from mdlm_lm_eval.decoding import decode_canvases, engine, step
+from mdlm_lm_eval.decoding.canvas import build_canvas
+from mdlm_lm_eval.model.attention import FULL_ATTENTION, AttentionPattern
+from mdlm_lm_eval.options import DecodingOptions
+from tests.test_compile import a_model, denoiser
+
+
+class _Done:
+    def synchronize(self) -> None:
+        """Copies on a CPU are done at once."""
+
+    def query(self) -> bool:
+        return True
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Called, it switches to the paths of a GPU, with small buckets, so that short rows leave them unequal."""
+    empty = torch.empty
+
+    def switch() -> None:
+        monkeypatch.setattr(step.Passes, "on_gpu", property(lambda _: True, lambda _, __: None), raising=False)
+        monkeypatch.setattr(engine, "_event", lambda _: _Done())
+        monkeypatch.setattr(torch, "empty", lambda *size, pin_memory=False, **named: empty(*size, **named))
+        for module in (step, engine):
+            monkeypatch.setattr(module, "KEYS", 16)
+            monkeypatch.setattr(module, "POSITIONS", 16)
+
+    return switch
+
+
+@pytest.mark.parametrize(
+    ("attention", "shift", "changes"),
+    [
+        (FULL_ATTENTION, True, {"cache": "dual", "block_length": 4}),
+        (FULL_ATTENTION, True, {"cache": "prefix", "block_length": 4, "cfg_scale": 0.5}),
+        (AttentionPattern(4), False, {"confidence_threshold": 0.02}),
+        # The end of thinking fills a mask that no schedule counts.
+        (FULL_ATTENTION, False, {"block_length": 3, "n_masks": 33, "steps": 22, "max_thinking_tokens": 10}),
+    ],
+)
+def test_answers_are_those_of_a_cpu(
+    attention: AttentionPattern, shift: bool, changes: dict[str, Any], gpu: Any
+) -> None:
+    ours, options = denoiser(a_model(), attention, shift), DecodingOptions().override({"n_masks": 8, **changes})
+    facts: dict[str, Any] = {"mask_token_id": 2, "max_length": 512, "attention": attention}
+    lengths = [90, 40, 38, 36, 85, 20, 12, 3] * 6
+    canvases = [build_canvas([5 + k] * n, options, **facts)[0] for k, n in enumerate(lengths)]
+    on_cpu = decode_canvases(ours, canvases, options, end_think_ids=[9])
+    gpu()
+    for n_slots in (3, len(canvases)):
+        on_gpu = decode_canvases(ours, canvases, options, end_think_ids=[9], batch_size=n_slots)
+        assert [one.token_ids for one in on_gpu] == [one.token_ids for one in on_cpu]
