@@ -93,6 +93,17 @@ def test_the_built_in_model() -> None:
     assert missing("docs/built_in_model.md", expected) == []
 
 
+def test_wordings() -> None:
+    expected = []
+    for model in ("built-in", *(f"built-in+out__{name}-seed0" for name in RECIPES)):
+        cells = [f"mdlm_rules,n_masks=200,steps=1,fewshot_template={n},fewshot_seed=1" for n in range(10)]
+        name = model.partition("out__")[2].removesuffix("-seed0") or model
+        expected.append(line(f"`{name}`", *(mean([scores(cell, f"wordings/{model}")]) for cell in cells)))
+    (found,) = read_board(ROOT / "leaderboard/wordings").wordings
+    expected.append(found.in_words.partition("; ")[2])
+    assert missing("docs/built_in_model.md", expected) == []
+
+
 def test_the_second_training_seed() -> None:
     cells = [f"mdlm_rules,n_masks={n},steps=1" for n in (2, 200)] + ["mdlm_rules,n_masks=2,steps=1,fewshot_relevant=0"]
     few, many, without = (scores(cell, "second-seed") for cell in cells)
