@@ -126,7 +126,8 @@ def test_a_folder_of_ones_own_has_no_published_rows_and_its_settings_first(
     assert "Results in my-sweep" in page.text
     assert "published" not in page.text.lower()
     assert page.links.index("figures/frontier.svg") < page.links.index("leaderboard.csv")
-    assert page.text.index("steps=256") < page.text.index("gsm8k v3.0 (")
+    rows = page.text.partition("◆ marks")[2]
+    assert rows.index("steps=256") < rows.index("gsm8k v3.0 (")
     assert main(["build", "my-sweep", "--output", "site", "--strict"]) == 1
     with pytest.raises(SystemExit, match="2"):
         main(["build", "site", "--output", "x"])
