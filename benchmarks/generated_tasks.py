@@ -1,15 +1,14 @@
-"""Figures and tables of a model's results on the generated tasks: accuracy against the tokens that a step fills.
+"""Figure and table of a model's results on `mdlm_parallel`: accuracy against the tokens that a step fills.
 
     python benchmarks/generated_tasks.py leaderboard/generated_tasks/built-in-lists --output docs/figures
 
-Hollow markers of the figure of lists are bounds: what an ideal model reaches that draws 2 or 4 names a step,
+Hollow markers are bounds: what an ideal model reaches that draws 2 or 4 names per step,
 independently of each other. They count names, the axis counts tokens, a third of which are names.
 """
 
 import argparse
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from statistics import fmean
 
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, NullLocator
@@ -17,21 +16,10 @@ from matplotlib.ticker import FixedLocator, NullLocator
 from mdlm_lm_eval.results.figure_style import COLOURS, COLUMN_WIDTH, MARKERS, figure_style, save_figure
 from mdlm_lm_eval.results.result_file import find_result_files, read_result_file
 
-ONE_ANSWER = ("copy", "reverse", "sort", "insert_index", "remove_index", "replace_index")
-SEVERAL_ANSWERS = ("shuffle", "insert_anywhere", "remove_any", "replace_any")
-Tasks = Mapping[str, tuple[str, ...]]  # label -> tasks, of which a line shows the mean
-
-
-def _each(group: str, *names: str) -> Tasks:
-    return {name.replace("_", " "): (f"mdlm_{group}_{name}",) for name in names}
-
-
-#: Figure -> panel -> lines.
-FIGURES: dict[str, dict[str, Tasks]] = {
-    "parallel": {
-        "one right answer": _each("parallel", *ONE_ANSWER),
-        "several right answers": _each("parallel", *SEVERAL_ANSWERS),
-    },
+#: Panel -> operations, a line each.
+PANELS = {
+    "one right answer": ("copy", "reverse", "sort", "insert_index", "remove_index", "replace_index"),
+    "several right answers": ("shuffle", "insert_anywhere", "remove_any", "replace_any"),
 }
 Scores = dict[int, dict[str, Mapping[str, float]]]  # tokens per step -> task -> metrics
 
@@ -46,39 +34,36 @@ def scores_of(folder: Path) -> Scores:
     return dict(sorted(found.items()))
 
 
-def mean_of(scores: Mapping[str, Mapping[str, float]], tasks: Iterable[str]) -> float:
-    """Accuracy over tasks, in percent."""
-    return 100 * fmean(scores[task]["exact_match,none"] for task in tasks)
+def lines_of(scores: Scores, operation: str) -> tuple[dict[int, float], list[float]]:
+    """Accuracy by tokens per step, and the bounds at 2 and 4 names per step where they are below 100, in percent."""
+    task = f"mdlm_parallel_{operation}"
+    shown = {k: 100 * one[task]["exact_match,none"] for k, one in scores.items()}
+    metrics = next(iter(scores.values()))[task]
+    bounds = [100 * metrics.get(f"bound_{k},none", 1.0) for k in (2, 4)]
+    return shown, bounds if min(bounds) < 100 else []
 
 
-def bounds_of(scores: Scores, tasks: Iterable[str]) -> list[float]:
-    """Of 2 and 4 names a step, in percent; none where they are 100 or the task has none."""
-    metrics = [next(one[task] for one in scores.values() if task in one) for task in tasks]
-    found = [100 * fmean(one.get(f"bound_{k},none", 1.0) for one in metrics) for k in (2, 4)]
-    return found if min(found) < 100 else []
-
-
-def table(panels: Mapping[str, Tasks], scores: Scores) -> list[str]:
-    """Rows in Markdown: what is asked, accuracy in percent at each number of tokens per step, and bounds."""
+def table(scores: Scores) -> list[str]:
+    """Rows in Markdown: what is asked, accuracy at each number of tokens per step, and bounds."""
     rows = []
-    for lines in panels.values():
-        for label, tasks in lines.items():
-            shown = [mean_of(one, tasks) if set(tasks) <= one.keys() else None for one in scores.values()]
-            cells = ["" if value is None else f"{value:.1f}" for value in [*shown, *bounds_of(scores, tasks)]]
-            rows.append(" | ".join([f"| {label}", *cells]) + " |")
+    for operation in (one for operations in PANELS.values() for one in operations):
+        shown, bounds = lines_of(scores, operation)
+        cells = [f"{value:.1f}" for value in (*shown.values(), *bounds)]
+        rows.append(" | ".join([f"| {operation.replace('_', ' ')}", *cells]) + " |")
     return rows
 
 
 @figure_style()
-def draw(panels: Mapping[str, Tasks], scores: Scores) -> Figure:
-    """A panel beside the other, a line for each group of tasks."""
-    figure = Figure(figsize=(COLUMN_WIDTH * (0.2 + 0.7 * len(panels)), 2.8), layout="constrained")
-    (grid,) = figure.subplots(1, len(panels), sharey=True, squeeze=False)
-    for axes, (title, lines) in zip(grid, panels.items(), strict=True):
-        for (label, tasks), colour, marker in zip(lines.items(), COLOURS, MARKERS, strict=False):
-            shown = {k: mean_of(one, tasks) for k, one in scores.items() if set(tasks) <= one.keys()}
+def draw(scores: Scores) -> Figure:
+    """A panel beside the other, a line for each operation."""
+    figure = Figure(figsize=(COLUMN_WIDTH * (0.2 + 0.7 * len(PANELS)), 2.8), layout="constrained")
+    grid = figure.subplots(1, len(PANELS), sharey=True)
+    for axes, (title, operations) in zip(grid, PANELS.items(), strict=True):
+        for operation, colour, marker in zip(operations, COLOURS, MARKERS, strict=False):
+            shown, bounds = lines_of(scores, operation)
+            label = operation.replace("_", " ")
             axes.plot(list(shown), list(shown.values()), color=colour, marker=marker, label=label)
-            if bounds := bounds_of(scores, tasks):
+            if bounds:
                 axes.plot((2, 4), bounds, color=colour, marker=marker, markerfacecolor="none", linestyle=":")
         axes.set_xscale("log")
         axes.xaxis.set_major_locator(FixedLocator(list(scores)))
@@ -96,12 +81,11 @@ def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("results", type=Path)
-    parser.add_argument("--output", type=Path, required=True, help="folder for the figures")
+    parser.add_argument("--output", type=Path, required=True, help="folder for the figure")
     given = parser.parse_args()
     scores = scores_of(given.results)
-    for name, panels in FIGURES.items():
-        save_figure(draw(panels, scores), given.output / f"tasks-{name}")
-        print("\n".join(table(panels, scores)))
+    save_figure(draw(scores), given.output / "tasks-parallel")
+    print("\n".join(table(scores)))
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ from mdlm_lm_eval.decoding.canvas import Canvas, build_canvas, build_infill_canv
 from mdlm_lm_eval.decoding.completion import Completion, Cost
 from mdlm_lm_eval.decoding.memory import row_memory, rows_that_fit
 from mdlm_lm_eval.decoding.requirements import check_decoding
-from mdlm_lm_eval.decoding.step import KEYS, up
+from mdlm_lm_eval.decoding.step import columns_of
 from mdlm_lm_eval.default_model import BUILT_IN, MODEL_FOLDERS, model_path
 from mdlm_lm_eval.families import context_length
 from mdlm_lm_eval.likelihood import (
@@ -414,7 +414,7 @@ class MDLM(HFLM):
         """The most slots for canvases up to this one."""
         options, canvas, attention = longest.request.options, longest.canvas, longest.request.attention
         is_cached = options.is_approximate or (attention.is_block_causal and options.cache != "none")
-        length = up(len(canvas.token_ids), KEYS) + 1 if is_cached else len(canvas.token_ids)  # columns of the cache
+        length = columns_of(len(canvas.token_ids), is_padded=is_cached)
         sizes = {"length": length, "n_logits": max(canvas.block_lengths), "is_cached": is_cached}
         sizes["is_ahead"] = attention.is_block_causal
         return self._most_rows(**sizes, guided=options.cfg_scale > 0.0)

@@ -35,7 +35,7 @@ from mdlm_lm_eval.decoding.slots import Look, Numbers, Slots
 from mdlm_lm_eval.decoding.speculative import Speculation
 from mdlm_lm_eval.decoding.step import KEYS, POSITIONS, Passes, Plan, Window, up
 from mdlm_lm_eval.model.denoiser import Denoiser, NonFiniteLogitsError
-from mdlm_lm_eval.model.devices import to_device
+from mdlm_lm_eval.model.devices import bucket, to_device
 from mdlm_lm_eval.model.kv_cache import CanvasCache
 from mdlm_lm_eval.options import DecodingOptions, OptionError
 
@@ -60,7 +60,7 @@ class Engine(Passes):
             range(len(canvases)), key=lambda index: -len(canvases[index].slots) * (self.is_causal and self.is_cached)
         )
         self.waiting = iter(order)
-        size = _power_of_two(min(n_slots, len(canvases))) if self.on_gpu else min(n_slots, len(canvases))
+        size = bucket(min(n_slots, len(canvases)), self.device)
         self.slots = Slots.empty(size, self.sizes, max(map(len, self.paths), default=0))
         self.n_passes, self.last_seen = 0, -1
         # Whether the host knows where rows are when it begins a pass; the last pass, which holds as long as they stay.
@@ -140,7 +140,7 @@ class Engine(Passes):
         """On a GPU once half of them are, so that there are few numbers of rows."""
         n, owners = len(self.state.at), self.slots.owners
         kept = np.flatnonzero(owners >= 0)
-        size = _power_of_two(len(kept)) if self.on_gpu and len(kept) else len(kept)
+        size = bucket(len(kept), self.device) if len(kept) else 0
         if size == n:
             return
         kept = np.concatenate([kept, np.flatnonzero(owners < 0)[: size - len(kept)]])
@@ -214,7 +214,7 @@ class Engine(Passes):
         is_ragged = bool((limits != n_seen).any()) or self.attention.causal_context
         is_ragged |= self.is_causal and (on_gpu or is_wide or not self.is_cached)
         if is_wide and len(going) < len(at):
-            n_more = _power_of_two(len(going)) - len(going) if on_gpu else 0
+            n_more = bucket(len(going), self.device) - len(going)
             rows = to_device(torch.from_numpy(np.pad(going, (0, n_more), mode="edge")), self.device)
         return Plan(at, going, rows, width, n_seen, is_wide, is_ragged, self.cache)
 
@@ -371,7 +371,3 @@ def _event(device: torch.device) -> torch.cuda.Event:
     event = torch.cuda.Event()
     event.record(torch.cuda.current_stream(device))  # which may not be the process's current GPU
     return event
-
-
-def _power_of_two(number: int) -> int:
-    return 1 << (number - 1).bit_length()

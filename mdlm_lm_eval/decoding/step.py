@@ -112,7 +112,7 @@ class Passes:
             not self.is_whole or options.append_blocks or options.remasking == "remdm"
         )
         self.sizes = Sizes(
-            columns=(up(longest, KEYS) if self.on_gpu and self.is_cached else longest) + 1,
+            columns=columns_of(longest, is_padded=self.on_gpu and self.is_cached),
             blocks=max(map(len, self.blocks)),
             records=max(map(len, self.records)),
             shown=max(len(canvas.slots) if self.stops_at_end else canvas.n_returned for canvas in canvases),
@@ -416,6 +416,11 @@ def _flags(table: Tensor) -> Tensor:
 def _until(limit: Tensor, columns: Tensor, last: int) -> Tensor:
     """`columns` [R, W] below each row's `limit` [R], and `last` for all others."""
     return torch.where(columns < limit[:, None], columns, last)
+
+
+def columns_of(longest: int, *, is_padded: bool) -> int:
+    """Columns of canvases of up to `longest` tokens, and one for what nobody reads; `is_padded` as keys on a GPU."""
+    return (up(longest, KEYS) if is_padded else longest) + 1
 
 
 def up(number: int, multiple: int) -> int:
