@@ -113,10 +113,24 @@ def load_task(name: str) -> Any:
     return suite().load([name])["tasks"][name]
 
 
+def fake_template(messages: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
+    """A chat template that shows where messages begin."""
+    return "".join(f"<{m['role']}>{m['content']}" for m in messages) + ("<assistant>" if add_generation_prompt else "")
+
+
+def requests_of(task: Any, limit: int | None = None, num_fewshot: int | None = None, chat: bool = False) -> list[Any]:
+    """What a task asks: the arguments of its requests."""
+    if num_fewshot is not None:
+        task.set_config("num_fewshot", num_fewshot)
+    template = fake_template if chat else None
+    task.build_all_requests(limit=limit, apply_chat_template=chat, fewshot_as_multiturn=chat, chat_template=template)
+    return [instance.args for instance in task.instances]
+
+
 def evaluate(lm: Any, tasks: Sequence[str], *folders: Path, **arguments: Any) -> dict[str, Any]:
     """lm-eval's results of tasks in these folders, or of the package's own."""
     manager = TaskManager(include_path=[*map(str, folders)], include_defaults=False) if folders else suite()
-    return dict(simple_evaluate(lm, tasks=[*tasks], task_manager=manager, bootstrap_iters=0, **arguments))
+    return dict(simple_evaluate(lm, tasks=[*tasks], task_manager=manager, **{"bootstrap_iters": 0} | arguments))
 
 
 @pytest.fixture

@@ -7,7 +7,6 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-import lm_eval
 import pytest
 from lm_eval.api.model import LM
 from lm_eval.tasks import TaskManager
@@ -15,7 +14,7 @@ from mdlm_lm_eval.tasks import generate, questions
 
 from mdlm_lm_eval import tasks_path
 from mdlm_lm_eval.options import OptionError
-from tests.conftest import suite
+from tests.conftest import evaluate, fake_template, requests_of, suite
 
 LISTS = {path.stem: path.read_text(encoding="utf-8").splitlines() for path in (tasks_path() / "words").glob("*.txt")}
 CAPITALISED = {"country", "name"}
@@ -61,19 +60,11 @@ def load(name: str, **metadata: object) -> Any:
 
 
 def requests(name: str, limit: int | None = None, chat: bool = False, **metadata: object) -> list[tuple[str, dict]]:
-    task = load(name, **metadata)
-    task.build_all_requests(
-        limit=limit, apply_chat_template=chat, fewshot_as_multiturn=chat, chat_template=fake_template if chat else None
-    )
-    return [instance.args for instance in task.instances]
+    return requests_of(load(name, **metadata), limit, chat=chat)
 
 
 def prompt(name: str, **metadata: object) -> str:
     return requests(name, limit=1, **metadata)[0][0]
-
-
-def fake_template(messages: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
-    return "".join(f"<{m['role']}>{m['content']}" for m in messages) + ("<assistant>" if add_generation_prompt else "")
 
 
 class AlwaysA(LM):
@@ -92,11 +83,6 @@ class AlwaysA(LM):
         raise AssertionError
 
 
-def evaluate(lm: LM, name: str, **arguments: Any) -> dict[str, Any]:
-    manager = with_settings(name, arguments.pop("metadata", {}))
-    return lm_eval.simple_evaluate(lm, tasks=[name], task_manager=manager, bootstrap_iters=2, **arguments)
-
-
 def test_plain_prompt_character_for_character() -> None:
     few = {"fewshot_relevant": 1, "fewshot_distractors": 2}
     word = "Options: (A) Russia, (B) Tristan, (C) Melissa\nAnswer:[A].\n\n"
@@ -104,6 +90,7 @@ def test_plain_prompt_character_for_character() -> None:
     one = "Options: (A) 572, (B) 467, (C) 928\nAnswer:[C].\n\n"
     asked = "Options: (A) Patrick, (B) Hungary, (C) Ryan\nAnswer:["
     slot = asked + "<|mask|>].\n\n"
+    assert prompt("mdlm_country_largest", fewshot_relevant=0, fewshot_distractors=0) == asked
     assert prompt("mdlm_country_largest_pos0", **few) == word + two + one + asked
     assert prompt("mdlm_country_largest_right_pos0", **few) + "\n\n" == word + two + one + slot
     assert prompt("mdlm_country_largest_middle_pos0", **few) + "\n\n" == word + slot + two + one
@@ -244,7 +231,7 @@ def test_num_fewshot_is_refused_before_the_model_runs(n: int) -> None:
     lm = AlwaysA()
     wanted = "fewshot_relevant=0 fewshot_distractors=0" if n == 0 else "fewshot_relevant="
     with pytest.raises(OptionError, match=rf"num_fewshot={n} does not say .* --metadata {wanted}"):
-        evaluate(lm, "mdlm_verb_smallest", num_fewshot=n)
+        evaluate(lm, ["mdlm_verb_smallest"], num_fewshot=n)
     assert lm.n_requests == 0
 
 
@@ -255,7 +242,7 @@ def test_single_turn_chat_is_refused() -> None:
 
 
 def test_scores_and_their_mean() -> None:
-    results = evaluate(AlwaysA(), "mdlm_context", limit=100)
+    results = evaluate(AlwaysA(), ["mdlm_context"], limit=100, bootstrap_iters=2)
     rights = {
         f"mdlm_{rule}_{distractor}": [question.answer == 0 for question in questions.test_questions(rule, distractor)]
         for rule in questions.WRONG_CATEGORIES
@@ -268,14 +255,6 @@ def test_scores_and_their_mean() -> None:
     assert results["groups"]["mdlm_context"]["exact_match_stderr,none"] == pytest.approx(0.0118, abs=1e-3)
     assert results["versions"]["mdlm_verb_smallest"] == results["versions"]["mdlm_context"] == "2.1"
     assert results["n-shot"]["mdlm_verb_smallest"] == 50
-
-
-def test_zero_shot_and_limit() -> None:
-    lm = AlwaysA()
-    settings = {"fewshot_relevant": 0, "fewshot_distractors": 0}
-    results = evaluate(lm, "mdlm_verb_smallest", metadata=settings, limit=7, log_samples=True)
-    assert lm.n_requests == len(results["samples"]["mdlm_verb_smallest"]) == 7
-    assert prompt("mdlm_verb_smallest", **settings).startswith("Options: (A) ")
 
 
 def members_of(name: str) -> list[str]:
@@ -302,7 +281,7 @@ def test_tags_and_short_names() -> None:
     tagged = index["mdlm_animal"].tags
     assert len(tagged) == 44
     assert {index[name].cfg["rule"] for name in tagged} == {"animal"}
-    results = evaluate(AlwaysA(), "mdlm_animal_largest_pos10", limit=1)
+    results = evaluate(AlwaysA(), ["mdlm_animal_largest_pos10"], limit=1)
     assert results["results"]["mdlm_animal_largest_pos10"]["alias"] == "animal_largest_pos10"
 
 

@@ -12,7 +12,7 @@ from sklearn.neighbors import KNeighborsClassifier
 
 from mdlm_lm_eval import tasks_path
 from mdlm_lm_eval.options import OptionError
-from tests.conftest import evaluate, load_task, suite
+from tests.conftest import evaluate, load_task, requests_of, suite
 
 FOLDER = tasks_path() / "classification"
 DATA_SETS = ("nonlinear", "swiss_roll", "moons", "circles")
@@ -24,11 +24,7 @@ draw_points = _import_func_in_yml("points.draw_points", FOLDER)
 
 
 def prompts(name: str, limit: int, num_fewshot: int | None = None) -> list[str]:
-    task = load_task(name)
-    if num_fewshot is not None:
-        task.set_config("num_fewshot", num_fewshot)
-    task.build_all_requests(limit=limit)
-    return [instance.args[0] for instance in task.instances]
+    return [text for text, _ in requests_of(load_task(name), limit, num_fewshot)]
 
 
 def coordinates(text: str) -> tuple[int, ...]:
@@ -136,12 +132,6 @@ def test_wrong_shot_counts_are_refused(n: int) -> None:
         OptionError, match=rf"num_fewshot of .*moons_random must be a whole number from 0 up to 100, not {n}"
     ):
         load_task("mdlm_classification_moons_random").set_config("num_fewshot", n)
-
-
-def test_wrong_orders_are_refused() -> None:
-    config = load_yaml(FOLDER / "mdlm_classification_moons_random.yaml") | {"example_order": "farthest"}
-    with pytest.raises(ValueError, match="example_order='farthest' is not allowed; allowed are random, nearest_first"):
-        config["class"](config=config)
 
 
 def test_lm_eval_has_results_of_a_group() -> None:

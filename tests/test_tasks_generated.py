@@ -25,6 +25,7 @@ from mdlm_lm_eval.tasks import croissant, generate, questions
 from mdlm_lm_eval import tasks_path
 from mdlm_lm_eval.lm import MDLM
 from mdlm_lm_eval.results.suite import current_version
+from tests.conftest import load_task, suite
 
 Document = dict[str, Any]
 SINGLE_ANSWERS = ("copy", "reverse", "sort", "insert_index", "remove_index", "replace_index")
@@ -41,15 +42,7 @@ QUESTIONS = {
 SEVERAL_ANSWERS = ("shuffle", "insert_anywhere", "remove_any", "replace_any", "latin_square")
 
 
-@cache
-def manager() -> TaskManager:
-    return TaskManager(include_defaults=False, include_path=str(generate.FOLDER))
-
-
-@cache
-def task(name: str) -> Any:
-    (loaded,) = manager().load([name])["tasks"].values()
-    return loaded
+task = cache(load_task)
 
 
 def documents(name: str) -> list[Document]:
@@ -208,14 +201,6 @@ def test_the_readme_has_the_bounds() -> None:
             for column, k in zip(columns, (2, 4), strict=True):
                 bound = f"{100 * mean(doc[f'bound_{k}'] for doc in docs):.1f}"
                 assert bound == (shown[operation][column] if operation in shown else "100.0"), (operation, end, k)
-
-
-def test_the_bound_of_a_long_shuffle() -> None:
-    doc = documents("mdlm_parallel_shuffle_15")[0]
-    two_at_a_time = 1.0
-    for left in range(15, 1, -2):
-        two_at_a_time *= (left - 1) / left
-    assert doc["bound_2"] == pytest.approx(two_at_a_time, abs=1e-9)
 
 
 def test_countdown_questions_have_the_chain_they_were_made_by() -> None:
@@ -470,13 +455,8 @@ def test_questions_are_the_same_everywhere() -> None:
 def test_an_autoregressive_model_answers_what_has_no_slot(long_checkpoint: Path) -> None:
     tasks = ["mdlm_infill_line_prefix", "mdlm_countdown_3", "mdlm_sudoku_4", "mdlm_reversal_as_given"]
     arguments = {"pretrained": str(long_checkpoint), "device": "cpu", "max_length": 4096}
-    result = lm_eval.simple_evaluate("hf", arguments, tasks=tasks, limit=1, bootstrap_iters=0, task_manager=manager())
+    result = lm_eval.simple_evaluate("hf", arguments, tasks=tasks, limit=1, bootstrap_iters=0, task_manager=suite())
     assert {name: scores["exact_match,none"] for name, scores in result["results"].items()} == dict.fromkeys(tasks, 0)
-
-
-def test_generated_files_are_those_of_the_generator() -> None:
-    for path, text in generate.files().items():
-        assert (generate.FOLDER / path).read_text(encoding="utf-8") == text, path
 
 
 def test_a_slot_may_have_several_masks() -> None:

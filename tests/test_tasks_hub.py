@@ -8,11 +8,9 @@ from typing import Any
 import pytest
 import yaml
 from lm_eval.tasks import TaskManager
-from lm_eval.tasks._yaml_loader import load_yaml
 
 from mdlm_lm_eval import tasks_path
-from mdlm_lm_eval.lm import MDLM
-from tests.conftest import evaluate, suite
+from tests.conftest import requests_of
 
 Rows = list[dict[str, Any]]
 
@@ -54,10 +52,6 @@ HOTPOTQA = [  # question, answer, titles
 ]
 
 
-def fake_template(messages: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
-    return "".join(f"<{m['role']}>{m['content']}" for m in messages) + ("<assistant>" if add_generation_prompt else "")
-
-
 def rows_of(name: str, n: int, n_labels: int, start: int = 0) -> Rows:
     columns, _ = TEXTS[name]
     return [
@@ -90,11 +84,7 @@ def load(config: str) -> Any:
 
 
 def prompts(task: Any, num_fewshot: int | None = None, chat: bool = False) -> list[str]:
-    if num_fewshot is not None:
-        task.set_config("num_fewshot", num_fewshot)
-    template = fake_template if chat else None
-    task.build_all_requests(limit=10, apply_chat_template=chat, fewshot_as_multiturn=chat, chat_template=template)
-    return [instance.args[0] for instance in task.instances]
+    return [text for text, _ in requests_of(task, 10, num_fewshot, chat)]
 
 
 @pytest.mark.parametrize("name", SPLITS)
@@ -197,30 +187,3 @@ def test_hotpotqa_keeps_questions_with_two_options_that_fit(tmp_path: Path) -> N
         ("Which is longer, the Elbe or the Oder?", ["the Elbe", "the Oder"], "A"),
         ("Which city, Bonn, or Rome, Georgia, is larger?", ["Bonn", "Rome, Georgia"], "A"),
     ]
-
-
-@pytest.mark.parametrize("name", ["mdlm_single_token", "mdlm_hotpotqa"])
-def test_every_task_has_its_own_version(name: str) -> None:
-    index = suite().task_index
-    members = index[name].cfg["task"] if name == "mdlm_single_token" else []
-    assert members == [f"mdlm_{task}" for task in (SPLITS if members else ())]
-    for entry in (name, *members):
-        assert load_yaml(index[entry].yaml_path)["metadata"]["version"] == "1.0"
-
-
-def test_they_run_on_a_masked_diffusion_model(tmp_path: Path, long_checkpoint: Path) -> None:
-    lm = MDLM(str(long_checkpoint), device="cpu", batch_size=2, n_masks=4)
-    rows = hotpotqa_rows()
-    for folder in ("mdlm_agnews", "mdlm_hotpotqa"):
-        at = tmp_path / folder
-        at.mkdir()
-        if folder == "mdlm_agnews":
-            config = single_token_yaml(at, "agnews", rows_of("agnews", 8, 4), rows_of("agnews", 8, 4))
-        else:
-            config = local_yaml(at, "hotpotqa/mdlm_hotpotqa.yaml", {"train": rows[:1], "validation": rows})
-        results = evaluate(lm, [config], tmp_path, limit=2, num_fewshot=1)
-        assert results["n-samples"][folder]["effective"] == 2
-        assert results["n-shot"][folder] == 1
-        assert all(len(sample["resps"][0][0]) <= 1 for sample in results["samples"][folder])
-        assert 0 <= results["results"][folder]["exact_match,none"] <= 1
-        assert lm.get_model_info()["mdlm"]["tasks"][folder]["masks"] == [4, 4]
