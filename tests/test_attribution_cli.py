@@ -22,6 +22,7 @@ from mdlm_lm_eval.analyses.report import Report, over_tasks
 from mdlm_lm_eval.analyses.shots_against_masks import by_model, gains_and_losses, read_scores
 from mdlm_lm_eval.lm import MDLM
 from mdlm_lm_eval.options import OptionError
+from tests import leaderboard_files
 from tests.conftest import evaluate, tiny_tokenizer
 from tests.leaderboard_files import write
 
@@ -234,35 +235,17 @@ FOUR = ("t0", "t1", "t2", "t3")
 FEW, MANY, DISTRACTED = (0.4, 0.5, 0.6, 0.7), (0.9, 0.7, 0.65, 0.9), (0.5, 0.6, 0.7, 0.85)
 
 
-def result_file(
-    shots: int, n_masks: int, accuracies: tuple[float, ...], questions: int = 100, **mdlm: Any
-) -> dict[str, Any]:
-    """As lm-eval writes it, as far as it is read."""
-    options = {"n_masks": n_masks, "seed": 1234}
-    settings = {
-        "pretrained": "some/model",
-        "adapter": None,
-        "explicit_options": ["n_masks"],
-        "decoding": {"n_masks": n_masks},
-        "settings": [{"request_type": "generate_until", "options": options, "tasks": list(FOUR)}],
-        "tasks": {task: {"masks": [n_masks, n_masks + 7], "asked_masks": [n_masks, n_masks]} for task in FOUR},
-    }
-    return {
-        "results": {task: {"exact_match,none": accuracy} for task, accuracy in zip(FOUR, accuracies, strict=True)},
-        "n-samples": {task: {"original": 1000, "effective": questions} for task in FOUR},
-        "n-shot": dict.fromkeys(FOUR, shots),
-        "configs": {task: {} for task in FOUR},
-        "versions": dict.fromkeys(FOUR, "1"),
-        "lm_eval_version": "0.4.13",
-        "config": {"model": "mdlm", "mdlm": settings | mdlm},
-    }
+def result_file(shots: int, n_masks: int, accuracies: tuple[float, ...], **changes: Any) -> dict[str, Any]:
+    metrics = {task: {"exact_match,none": accuracy} for task, accuracy in zip(FOUR, accuracies, strict=True)}
+    given = {"pretrained": "some/model", "asked": 100, "masks": n_masks, "n_masks": n_masks}
+    return leaderboard_files.result_file(metrics, shots=shots, **given | changes)
 
 
-def complete(**mdlm: Any) -> dict[str, Any]:
+def complete(**changes: Any) -> dict[str, Any]:
     return {
-        "few": result_file(5, 1, FEW, **mdlm),
-        "many": result_file(25, 1, MANY, **mdlm),
-        "distracted": result_file(25, 200, DISTRACTED, **mdlm),
+        "few": result_file(5, 1, FEW, **changes),
+        "many": result_file(25, 1, MANY, **changes),
+        "distracted": result_file(25, 200, DISTRACTED, **changes),
     }
 
 
@@ -280,7 +263,7 @@ def test_one_row_per_task_and_pearsons_r(tmp_path: Path, monkeypatch: pytest.Mon
     assert [row["gain"] for row in rows] == pytest.approx(gains)
     assert [row["loss"] for row in rows] == pytest.approx(losses)
     assert summary["pearson_r"] == pytest.approx(np.corrcoef(gains, losses)[0, 1])
-    assert (summary["model"], summary["tasks"]) == ("some/model", 4)
+    assert (summary["model"], summary["tasks"]) == ("some/model bfloat16", 4)
     for name, values in (("gain", gains), ("loss", losses)):
         low, high = scipy.stats.t.interval(0.95, 3, loc=np.mean(values), scale=scipy.stats.sem(values))
         assert (summary[name], summary[f"{name}_band"]) == pytest.approx((np.mean(values), (high - low) / 2))
@@ -289,12 +272,13 @@ def test_one_row_per_task_and_pearsons_r(tmp_path: Path, monkeypatch: pytest.Mon
 def test_models_adapters_and_decoding_settings_stay_apart(tmp_path: Path) -> None:
     write(tmp_path / "plain", **complete())
     write(tmp_path / "adapted", **complete(adapter="/me/out/adapter"))
-    files = complete(pretrained="/somewhere/model", explicit_options=["n_masks", "steps"])
-    for content in files.values():
-        content["config"]["mdlm"]["settings"][0]["options"]["steps"] = 40
-    write(tmp_path / "steps", **files)
+    write(tmp_path / "steps", **complete(pretrained="/somewhere/model", steps=40))
     summary = by_model(gains_and_losses(read_scores([tmp_path]), shots=SHOTS, masks=MASKS))
-    assert [row["model"] for row in summary] == ["model steps=40", "some/model", "some/model+adapter"]
+    assert [row["model"] for row in summary] == [
+        "model steps=40, bfloat16",
+        "some/model bfloat16",
+        "some/model+adapter bfloat16",
+    ]
 
 
 def test_what_is_undefined_is_none(tmp_path: Path) -> None:
@@ -318,20 +302,19 @@ def test_other_files_are_named_and_left_out(tmp_path: Path, capsys: pytest.Captu
 
 def of_suite(shots: int, n_masks: int, accuracies: tuple[float, ...], **changes: Any) -> dict[str, Any]:
     """A file of the suite's tasks with all examples relevant; `changes` are the suite's settings."""
-    content = result_file(shots, n_masks, accuracies)
     settings = {"fewshot_relevant": shots, "fewshot_distractors": 0, "fewshot_seed": 1} | changes
-    return content | {"configs": {task: {"metadata": settings} for task in FOUR}}
+    return result_file(shots, n_masks, accuracies, metadata=settings)
 
 
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"versions": dict.fromkeys(FOUR, "2")}, "version of model some/model, task t0: 2 and 1"),
-        ({"config": result_file(5, 1, FEW, weights="abc")["config"]}, "weights of model some/model: abc and nan"),
-        (of_suite(5, 1, FEW, fewshot_seed=2), "fewshot_seed of model some/model, task t0: 2 and 1"),
+        ({"versions": dict.fromkeys(FOUR, "2")}, "version of model MODEL, task t0: 2 and 3.0"),
+        ({"config": result_file(5, 1, FEW, weights="abc")["config"]}, f"weights of model MODEL: abc and {'a' * 64}"),
+        (of_suite(5, 1, FEW, fewshot_seed=2), "fewshot_seed of model MODEL, task t0: 2 and 1"),
         (
             of_suite(25, 1, MANY, fewshot_distractors=20),
-            "fewshot_distractors of model some/model, task t0, shots 25: 20 and 0",
+            "fewshot_distractors of model MODEL, task t0, shots 25: 20 and 0",
         ),
     ],
 )
@@ -341,17 +324,19 @@ def test_what_was_made_under_other_conditions_does_not_mix(changes: Any, said: s
     whole = write(tmp_path / "a", **files, of_no_use=of_no_use)
     assert len(gains_and_losses(read_scores([whole]), shots=SHOTS, masks=MASKS)) == 4
     beside = write(tmp_path / "b", **files, beside=of_suite(5, 1, FEW) | changes)  # even if the accuracies agree
-    with pytest.raises(OptionError, match=rf"\.json do not compare \({re.escape(said)}\); leave"):
+    said = re.escape(said.replace("MODEL", "some/model bfloat16"))
+    with pytest.raises(OptionError, match=rf"\.json do not compare \({said}\); leave"):
         gains_and_losses(read_scores([beside]), shots=SHOTS, masks=MASKS)
 
 
 def test_files_that_disagree_are_both_named(tmp_path: Path) -> None:
     write(tmp_path / "a", **complete(), other=result_file(5, 1, (0.1, *FEW[1:])))
     with pytest.raises(
-        OptionError, match=r"few\.json and other\.json do not compare \(score of model some/model, task t0, shots 5"
+        OptionError,
+        match=r"few\.json and other\.json do not compare \(score of model some/model bfloat16, task t0, shots 5",
     ):
         gains_and_losses(read_scores([tmp_path / "a"]), shots=SHOTS, masks=MASKS)
-    write(tmp_path / "b", **complete() | {"many": result_file(25, 1, MANY, questions=7)})
+    write(tmp_path / "b", **complete() | {"many": result_file(25, 1, MANY, asked=7)})
     with pytest.raises(OptionError, match=r"distracted\.json and many\.json do not compare \(n of .*: 100 and 7\)"):
         gains_and_losses(read_scores([tmp_path / "b"]), shots=SHOTS, masks=MASKS)
     with pytest.raises(OptionError, match=r"found are 5 shots with 1 masks; 25 shots with 1 masks"):

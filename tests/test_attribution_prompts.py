@@ -80,11 +80,7 @@ def test_reorderings_shuffle_the_same_examples_each_in_its_own_way() -> None:
     assert all(option.isdigit() for example in original if example not in relevant for option in example.options)
 
 
-def test_what_cannot_be_analysed_is_refused(tasks: dict[str, Any], bytewise: Model, long_checkpoint: Path) -> None:
-    with pytest.raises(OptionError, match=r"n_masks=1900 takes 2.* tokens, but the model's context has 2048"):
-        first(tasks[OPEN], bytewise, 1900)
-    with pytest.raises(OptionError, match="tasks=mdlm_sst2: must be one of the few-shot suite's tasks and groups"):
-        load_tasks(["mdlm_sst2"], {})
+def test_what_cannot_be_analysed_is_refused(long_checkpoint: Path) -> None:
     with pytest.raises(OptionError, match="fewshot_relevent=3; did you mean fewshot_relevant"):
         load_tasks([OPEN], {"fewshot_relevent": 3})
     with pytest.raises(OptionError, match="cfg_scale=1 has no effect on an analysis"):
