@@ -11,7 +11,6 @@ import pytest
 from mdlm_leaderboard.board import Board, Row, Section, significantly_better
 from mdlm_leaderboard.build import points, read_board
 from mdlm_leaderboard.findings import mask_lines, masks_finding, speed_findings
-from mdlm_leaderboard.published import published
 from mdlm_leaderboard.scores import command_of
 from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.results.result_file import read_result_file
@@ -462,14 +461,6 @@ def test_approximate_answers_have_a_frontier_of_their_own(tmp_path: Path) -> Non
     on = {one.label for one in rows if next(iter(one.benchmarks.values())).on_frontier}
     assert {"steps=256", "confidence_threshold=0.9"} < on
     assert sum("cache=dual" in label for label in on) == 1
-
-
-def test_what_papers_state_is_a_row_per_model_and_adapter() -> None:
-    table = published().set_index(["model", "adapter"])
-    assert len(table) == 6
-    assert table.loc[("LLaDA-8B-Base", ""), "drop over mask counts (points), 1 step"] == 23
-    assert table.loc[("LLaDA-8B-Base", "MA loss (CE + TV)"), "degradation (%), 4 steps"] == 7.4
-    assert "figure 22" in table.loc[("LLaDA-8B-Instruct", ""), "citation"]
 
 
 def test_the_csv_is_tidy(tmp_path: Path) -> None:

@@ -346,10 +346,3 @@ def test_committed_results_are_valid_but_for_their_limit(folder: Path, capsys: p
     assert len(said) + len(problems) == len(list(folder.rglob("*.json"))) > 0
     assert bool(problems) == code
     assert all("--limit" in problem for problem in problems)
-
-
-@pytest.mark.parametrize("words", [(), ("build",), ("show",), ("validate",), ("compare",), ("audit",)])
-def test_every_command_has_help(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit, match="0"):
-        main([*words, "--help"])
-    assert "usage: mdlm-leaderboard" in capsys.readouterr().out

@@ -13,12 +13,11 @@ from mdlm_lm_eval.tasks.settings import DEFAULT_SETTINGS
 from scipy import stats
 
 from mdlm_lm_eval import tasks_path
-from mdlm_lm_eval.results import load, plot, suite
+from mdlm_lm_eval.results import load, suite
 from mdlm_lm_eval.results.files import UnusableFile, read_json, whole_folder, write_whole
 from mdlm_lm_eval.results.names import adapter_name, model_name, recorded_name
 from mdlm_lm_eval.results.parallelism import Point, accuracy_under_parallelism, frontier, tokens_at_quality
 from mdlm_lm_eval.results.result_file import read_result_file
-from mdlm_lm_eval.results.robustness import beats, kendall_tau, taus
 from mdlm_lm_eval.results.samples import read_scores, samples_path
 from mdlm_lm_eval.results.statistics import (
     Interval,
@@ -33,7 +32,7 @@ from mdlm_lm_eval.results.statistics import (
     t_interval,
 )
 from tests.conftest import suite as suite_tasks
-from tests.leaderboard_files import TASKS, gsm8k_file, result_file, six_cells, suite_file, write
+from tests.leaderboard_files import TASKS, result_file, six_cells, suite_file, write
 
 # Statistics
 
@@ -232,36 +231,6 @@ def test_load_has_a_row_per_file_task_and_metric(tmp_path: Path) -> None:
 def likelihood_file() -> dict[str, object]:
     metrics = {"wikitext": {"acc,none": 0.5, "word_perplexity,none": 12.5}}
     return result_file(metrics, output_type="loglikelihood_rolling", mc_num=16)
-
-
-def test_plots_show_what_differs(tmp_path: Path) -> None:
-    six_cells(tmp_path / "speed")
-    masks = {f"n{n}_{k}": gsm8k_file(0.6 - n / 2000, masks=n, n_masks=n, steps=k) for n in (128, 256) for k in (4, 8)}
-    write(tmp_path / "masks", **masks)
-    speed, by_masks = load(tmp_path / "speed"), load(tmp_path / "masks")
-    figure = plot.frontier(speed)
-    assert figure
-    (axes,) = figure.axes
-    assert axes.get_xlabel() == "tokens per forward pass"
-    best = sorted(zip(*axes.lines[0].get_data(), strict=True))
-    assert [y for _, y in best] == pytest.approx([71.0, 70.5, 66.0])
-    assert plot.masks(speed) is plot.frontier(by_masks) is None
-    figure = plot.masks(by_masks)
-    assert figure
-    assert [text.get_text() for text in figure.axes[0].get_legend().get_texts()] == ["steps=4", "steps=8"]
-
-
-def test_taus_and_leads_over_templates_are_the_known_ones() -> None:
-    rng = np.random.default_rng(0)
-    for _ in range(20):  # with ties, as accuracies have them
-        first, second = rng.integers(0, 6, (2, 8)).tolist()
-        assert kendall_tau(first, second) == pytest.approx(stats.kendalltau(first, second).statistic)
-    order, swapped = [4, 3, 2, 1], [4, 3, 1, 2]  # one of six pairs turned round
-    assert taus({0: order, 3: swapped, 5: order}) == pytest.approx([2 / 3, 1, 2 / 3])
-    assert math.isnan(kendall_tau([1, 1], [1, 2]))
-    share, lead = beats([80, 82, 70, 75], [70, 72, 75, 75])
-    assert (share, lead.mean) == (0.5, 3.75)
-    assert lead.half_width == pytest.approx(3.1824463 * np.std([10, 10, -5, 0], ddof=1) / 2)
 
 
 @pytest.mark.parametrize(

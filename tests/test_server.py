@@ -2,7 +2,7 @@
 
 import json
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -199,16 +199,6 @@ def test_retries_lose_and_double_nothing() -> None:
 
 def sorted_by_length(server: StandIn) -> list[dict[str, Any]]:
     return sorted(server.served, key=lambda payload: len(payload["prompt"]))
-
-
-@pytest.mark.usefixtures("_no_waiting")
-@pytest.mark.parametrize(("faults", "delay"), [([400] * 9, 0.0), ([], 3.0)])
-def test_a_server_that_never_answers_ends_the_run(faults: Sequence[int], delay: float) -> None:
-    with StandIn(echo, faults=faults, delay=delay) as server:
-        lm = lm_of(server, max_retries=2, timeout=1)
-        with pytest.raises((aiohttp.ClientResponseError, TimeoutError)):
-            lm.generate_until(numbered(1))
-        assert facts_of(lm)["tasks"] == {}
 
 
 @pytest.mark.usefixtures("_no_waiting")
