@@ -38,20 +38,6 @@ def test_values_in_config_json(checkpoint: Path, tmp_path: Path, name: str, valu
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        ({"diffusion_family": "foo"}, "diffusion_family='foo' must be one of"),
-        ({"trust_remote_code": "false"}, "trust_remote_code must be true or false, not false"),
-        ({"shift_logits": "x"}, "shift_logits must be true or false, not x"),
-        ({"mask_token_id": 10**6}, "mask_token_id=1000000 is no token"),
-    ],
-)
-def test_arguments(checkpoint: Path, arguments: dict[str, Any], said: str) -> None:
-    with pytest.raises(OptionError, match=said):
-        load_denoiser(str(checkpoint), **arguments)
-
-
 def test_an_adapter_that_adds_tokens_is_refused(checkpoint: Path, tmp_path: Path) -> None:
     model = AutoModelForCausalLM.from_pretrained(checkpoint)
     config = PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=2)

@@ -50,6 +50,7 @@ MODEL_ARGUMENTS = [
     ("stepz=3,nmask=5", "unknown model argument nmask=5; did you mean n_masks?"),
     ("preset=llada-8b-instruct/gms8k", "unknown preset='llada-8b-instruct/gms8k'; did you mean llada-8b-instruct/gsm"),
     ("mask_token_id=100000", "mask_token_id=100000 is no token of the vocabulary"),
+    ("shift_logits=x", "shift_logits must be true or false, not x"),
     ("trust_remote_code=maybe", "trust_remote_code must be true or false, not maybe"),
     ("token=hf_secret", "token does not work with --model mdlm: results would show it; set HF_TOKEN"),
     ("delta=other", "delta does not work with --model mdlm: merge the weights into the base model first"),

@@ -51,17 +51,6 @@ def test_block_causal_models_record_their_blocks() -> None:
     assert (facts["masks"], facts["asked_masks"]) == ([8, 8], [7, 7])
 
 
-def test_left_to_right_decoding_has_no_blocks_to_record() -> None:
-    recorded = []
-    for mode in ("diffusion", "ar"):
-        model = tiny_model()
-        model.config.diffusion_family, model.config.block_length = "nemotron_labs_diffusion", 4
-        lm = MDLM(model, tokenizer=tiny_tokenizer(), mode=mode)
-        lm.generate_until([generation("text", max_gen_toks=6)], disable_tqdm=True)
-        recorded.append(lm.get_model_info()["mdlm"]["tasks"]["task"].get("block_length"))
-    assert recorded == [[4, 4], None]
-
-
 def test_an_audit_that_runs_out_of_memory_counts_nothing_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     lm = MDLM(tiny_model(), tokenizer=tiny_tokenizer(), cache_audit=1.0, batch_size="auto", **DUAL)
     logits = lm.denoiser.logits

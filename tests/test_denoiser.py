@@ -115,20 +115,6 @@ def test_padding_on_either_side_changes_nothing_in_blocks(
     assert_close(actual, torch.cat(expected))
 
 
-def test_guidance_extrapolates_from_the_canvas_with_its_prompt_masked() -> None:
-    torch.manual_seed(0)
-    model = llama().eval()
-    denoiser = Denoiser(model, mask_token_id=MASK, pad_token_id=PAD)
-    input_ids, attention_mask, positions = padded("right")
-    prompt = attention_mask.bool() & (input_ids != MASK)
-    actual = denoiser.logits(input_ids, attention_mask, positions, cfg_scale=1.5, prompt_mask=prompt)
-    conditional = torch.cat([plain_logits(model, row(9))[-2:], plain_logits(model, row(5))[-2:]])
-    unconditional = torch.cat([plain_logits(model, [MASK] * 9)[-2:], plain_logits(model, [MASK] * 5)[-2:]])
-    assert_close(actual, unconditional + 2.5 * (conditional - unconditional))
-    with pytest.raises(ValueError, match="prompt_mask"):
-        denoiser.logits(input_ids, attention_mask, positions, cfg_scale=1.5)
-
-
 def test_gradients_flow_only_when_asked_for() -> None:
     denoiser = Denoiser(llama(), mask_token_id=MASK, pad_token_id=PAD)
     assert not denoiser.logits(*padded("right")).requires_grad

@@ -103,16 +103,6 @@ def test_batch_size_order_and_neighbours_change_nothing(denoiser, likelihood):
         assert [value for value, _ in results] == pytest.approx([value for value, _ in together], abs=1e-4)
 
 
-def test_extra_masks_stand_behind_the_continuation(denoiser):
-    context, choices = random_ids(8, 1), [[5], [6, 7]]
-    requests = [LikelihoodRequest(context, choice) for choice in choices]
-    estimates = log_likelihoods(denoiser, requests, likelihood="chain", n_masks=10)
-    for choice, estimate in zip(choices, estimates, strict=True):
-        n = len(choice)
-        expected = sum(masked_log_probs(denoiser, context, choice, range(i, n), 10 - n)[i] for i in range(n))
-        assert estimate == pytest.approx(expected, abs=1e-4)
-
-
 def greedy_by_definition(denoiser: Denoiser, context: list[int], n: int, extra: int) -> list[int]:
     answer = [MASK] * (n + extra)
     while MASK in answer[:n]:
@@ -151,17 +141,6 @@ def test_greedy_check_can_be_left_out(denoiser):
     assert not unchecked[0][1]
     assert checked[0][0] == pytest.approx(unchecked[0][0], abs=1e-4)
     assert denoiser.rows == 7 < rows_checked
-
-
-def test_guidance_contrasts_with_the_masked_context(denoiser):
-    context, token, scale = random_ids(6, 1), 9, 1.5
-    with torch.no_grad():
-        conditional = denoiser.model(torch.tensor([[*context, MASK]])).logits[0, -1]
-        unconditional = denoiser.model(torch.tensor([[MASK] * 7])).logits[0, -1]
-    guided = unconditional + (scale + 1) * (conditional - unconditional)
-    requests = [LikelihoodRequest(context, [token]), LikelihoodRequest(random_ids(13, 2), [token])]
-    estimate = log_likelihoods(denoiser, requests, cfg_scale=scale)[0]
-    assert estimate == pytest.approx(guided.log_softmax(-1)[token].item(), abs=1e-4)
 
 
 def test_long_contexts_are_cut_on_the_left(denoiser):

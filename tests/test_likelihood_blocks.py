@@ -3,23 +3,21 @@
 import itertools
 import math
 from dataclasses import replace
-from pathlib import Path
 from random import Random
 from typing import Any
 
 import pytest
 import torch
-from lm_eval.api.instance import Instance
 from torch import Tensor
 from transformers import LlamaForCausalLM
 
 from mdlm_lm_eval import families
-from mdlm_lm_eval.likelihood import LikelihoodRequest, duel, rolling_windows, score
+from mdlm_lm_eval.likelihood import LikelihoodRequest, duel, score
 from mdlm_lm_eval.lm import MDLM
 from mdlm_lm_eval.model.attention import FULL_ATTENTION, AttentionPattern
 from mdlm_lm_eval.model.denoiser import Denoiser
 from mdlm_lm_eval.options import LikelihoodOptions, OptionError
-from tests.conftest import random_llama
+from tests.conftest import choice, random_llama, tiny_model, tiny_tokenizer
 
 MASK, VOCABULARY, MAX_LENGTH = 12, 13, 64
 # blocks counted from, shifted logits, block length
@@ -195,24 +193,10 @@ def test_guidance_masks_the_context_before_the_block_too(model: Any, shift: bool
         )
 
 
-def test_rolling_windows(model: Any) -> None:
-    denoiser = blockwise(model, "row_start", False, 4)
-    windows = rolling_windows(ids(20, 1), max_length=9, prefix_token_id=3)
-    expected = [ByDefinition(model, "row_start", False, 4, window).bound() for window in windows]
-    options = LikelihoodOptions(likelihood="mc", check_greedy=False)
-    answers = score(denoiser, windows, options, batch_size=4, max_length=9)
-    assert [log_likelihood for log_likelihood, _ in answers] == pytest.approx(expected, abs=1e-4)
-
-
-def test_a_family_without_likelihood_says_so(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    why = "it has none; use generate_until tasks"
-    config = MDLM(str(checkpoint), device="cpu", batch_size=1).config
-    family = replace(families.family_of(config), supports=frozenset(), instead=why)
+def test_a_family_without_likelihood_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = MDLM(tiny_model(), tokenizer=tiny_tokenizer()).config
+    family = replace(families.family_of(config), supports=frozenset(), instead="it has none; use generate_until tasks")
     monkeypatch.setattr(families, "family_of", lambda _config: family)
-    lm = MDLM(str(checkpoint), device="cpu", batch_size=1)
-    choice = Instance("loglikelihood", doc={}, arguments=("a", " b"), idx=0, metadata=("c", 0, 1))
-    text = Instance("loglikelihood_rolling", doc={}, arguments=("a text",), idx=0, metadata=("r", 0, 1))
-    for ask, instance in ((lm.loglikelihood, choice), (lm.loglikelihood_rolling, text)):
-        with pytest.raises(OptionError, match=r"^likelihood=auto does not work .*: it has none; use generate_until"):
-            ask([instance], disable_tqdm=True)
-    assert lm.denoiser.forward_passes == 0
+    lm = MDLM(tiny_model(), tokenizer=tiny_tokenizer())
+    with pytest.raises(OptionError, match=r"^likelihood=auto does not work .*: it has none; use generate_until"):
+        lm.loglikelihood([choice("a", " b")], disable_tqdm=True)

@@ -8,8 +8,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from mdlm_lm_eval.decoding import rules
-from mdlm_lm_eval.decoding.rules import register_unmasking
 from mdlm_lm_eval.likelihood import LikelihoodRequest, duel, score
 from mdlm_lm_eval.model.denoiser import Denoiser
 from mdlm_lm_eval.options import LikelihoodOptions, OptionError
@@ -108,16 +106,6 @@ def test_batches_change_nothing_and_choices_share_a_pass(policy: str) -> None:
         assert [ll for ll, _ in together] == pytest.approx([ll for ll, _ in alone], abs=1e-4)
         assert [flag for _, flag in together] == [flag for _, flag in alone]
         assert rows_together < denoiser.rows == sum(len(request.continuation_ids) for request in requests)
-
-
-def test_random_order_has_no_likelihood(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rules, "_registered", dict(rules._registered))
-    with pytest.raises(OptionError, match=r"^unmasking=random has no likelihood=duel: .*use confidence"):
-        LikelihoodOptions(likelihood="duel", unmasking="random")
-    assert LikelihoodOptions(likelihood="mc", unmasking="random").likelihood == "mc"
-    register_unmasking("drawn_by_a_test", is_random=True)(lambda candidates: candidates.random_numbers)
-    with pytest.raises(OptionError, match=r"^unmasking=drawn_by_a_test has no likelihood=duel"):
-        LikelihoodOptions(likelihood="duel", unmasking="drawn_by_a_test")
 
 
 def test_a_canvas_of_masks_alone_has_no_order() -> None:

@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 from peft import LoraConfig, get_peft_model
-from transformers import LlamaForCausalLM, PretrainedConfig
 
 from mdlm_lm_eval.lm import MDLM
 from mdlm_lm_eval.options import OptionError
@@ -36,14 +35,4 @@ def test_an_autoregressive_model_is_refused() -> None:
     model = tiny_model()
     model.config.is_causal = True
     with pytest.raises(OptionError, match="is an autoregressive model"):
-        MDLM(model, tokenizer=tiny_tokenizer())
-
-
-def test_code_of_its_own_needs_shift_logits() -> None:
-    class OwnConfig(PretrainedConfig):
-        model_type = "own"
-
-    model: LlamaForCausalLM = tiny_model()
-    model.config = OwnConfig(**model.config.to_dict() | {"model_type": "own"})
-    with pytest.raises(OptionError, match="shift_logits is not set"):
         MDLM(model, tokenizer=tiny_tokenizer())

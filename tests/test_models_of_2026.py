@@ -67,22 +67,6 @@ def test_logits_of_nemotron_labs_diffusion() -> None:
             assert_close(found, tensors["blocks.next_token_logits"][row, block])
 
 
-def test_padding_changes_nothing_behind_a_causal_context() -> None:
-    tensors = tensors_of(NEMOTRON)
-    denoiser = load(NEMOTRON)
-    canvases = [
-        torch.cat([ids[:n], noisy[:8]])
-        for ids, n, noisy in zip(
-            tensors["causal.input_ids"], tensors["blocks.prompt_lengths"].tolist(), tensors["blocks.noisy"], strict=True
-        )
-    ]
-    for side in ("left", "right"):
-        found = denoiser.logits(*padded(canvases, side), prompt_lengths=tensors["blocks.prompt_lengths"])
-        parts = found.split([len(row) for row in canvases])
-        for part, expected in zip(parts, tensors["blocks.output"][:, 0], strict=True):
-            assert_close(part[-8:], expected)
-
-
 @pytest.mark.parametrize("block_length", [8, 16])
 def test_logits_of_llada22(block_length: int) -> None:
     tensors, denoiser = tensors_of("llada22"), load("llada22", mask_token_id=159, block_length=block_length)

@@ -23,7 +23,7 @@ from mdlm_lm_eval import DecodingOptions, decode
 from mdlm_lm_eval.families import load_denoiser
 from mdlm_lm_eval.lm import MDLM
 from mdlm_lm_eval.options import OptionError
-from tests.conftest import tiny_model
+from tests.conftest import choice, generation, tiny_model
 
 WORDS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{n}" for n in range(40)))
 SHAPE = {"vocab_size": len(WORDS), "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
@@ -40,26 +40,19 @@ def word_tokenizer() -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **names)
 
 
-def request(kind: str, *arguments: object) -> Instance:
-    return Instance(kind, {}, arguments, 0, metadata=("task", 0, 1))
-
-
-@pytest.fixture
-def bert(tmp_path: Path) -> MDLM:
+def test_bert_answers_every_kind_of_request(tmp_path: Path) -> None:
     config = BertConfig(**SHAPE, intermediate_size=32, max_position_embeddings=32, pad_token_id=0)
     BertForMaskedLM(config).save_pretrained(tmp_path)
     word_tokenizer().save_pretrained(tmp_path)
-    return MDLM(str(tmp_path), batch_size=2, mc_num=8)
-
-
-def test_bert_answers_every_kind_of_request(bert: MDLM) -> None:
-    prompts = [request("generate_until", text, {"max_gen_toks": 3}) for text in ("w1", "w2 w3 w4")]
+    bert = MDLM(str(tmp_path), batch_size=2, mc_num=8)
+    prompts = [generation(text, max_gen_toks=3) for text in ("w1", "w2 w3 w4")]
     together = bert.generate_until(prompts, disable_tqdm=True)
     assert together == [bert.generate_until([prompt], disable_tqdm=True)[0] for prompt in prompts]
     assert bert.prefix_token_id == WORDS.index("[CLS]")
-    (without_context,) = bert.loglikelihood([request("loglikelihood", "", "w1 w2")], disable_tqdm=True)
+    (without_context,) = bert.loglikelihood([choice("", "w1 w2")], disable_tqdm=True)
     assert without_context[0] < 0
-    assert bert.loglikelihood_rolling([request("loglikelihood_rolling", LONG)], disable_tqdm=True)[0] < 0
+    rolling = Instance("loglikelihood_rolling", {}, (LONG,), 0, metadata=("task", 0, 1))
+    assert bert.loglikelihood_rolling([rolling], disable_tqdm=True)[0] < 0
 
 
 def test_robertas_positions_begin_behind_its_padding(tmp_path: Path) -> None:
@@ -68,9 +61,9 @@ def test_robertas_positions_begin_behind_its_padding(tmp_path: Path) -> None:
     word_tokenizer().save_pretrained(tmp_path)
     lm = MDLM(str(tmp_path), mc_num=8)
     assert lm.max_length == 32
-    lm.generate_until([request("generate_until", LONG, {"max_gen_toks": 3})], disable_tqdm=True)
+    lm.generate_until([generation(LONG, max_gen_toks=3)], disable_tqdm=True)
     with pytest.raises(OptionError, match="32"):
-        MDLM(str(tmp_path), n_masks=32).generate_until([request("generate_until", LONG, {})], disable_tqdm=True)
+        MDLM(str(tmp_path), n_masks=32).generate_until([generation(LONG)], disable_tqdm=True)
     (answer,) = decode(lm.denoiser, [[5] * 40], DecodingOptions(n_masks=2))
     assert len(answer) == 2
 
@@ -113,10 +106,8 @@ def test_its_code_runs_and_answers_do_not_depend_on_the_batch(remote: Path) -> N
     canvas = torch.tensor([[5, 2, 6, 2]])
     found = lm.denoiser.logits(canvas, None, torch.tensor([1, 3]))
     torch.testing.assert_close(found, 2 * tiny_model()(canvas).logits[0, [1, 3]])
-    requests = [
-        Instance("generate_until", {}, (text, {"max_gen_toks": 4}), 0, metadata=("task", n, 1))
-        for n, text in enumerate(("a", "a longer prompt", "the longest prompt of them"))
-    ]
+    texts = ("a", "a longer prompt", "the longest prompt of them")
+    requests = [generation(text, doc=n, max_gen_toks=4) for n, text in enumerate(texts)]
     together = lm.generate_until(requests, disable_tqdm=True)
     assert together == [lm.generate_until([request], disable_tqdm=True)[0] for request in requests]
 

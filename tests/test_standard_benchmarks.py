@@ -61,9 +61,8 @@ class CodeEval:
 
 
 @pytest.fixture(scope="module")
-def models(long_checkpoint: Path) -> dict[int, MDLM]:
-    """One model for each of two batch sizes."""
-    return {size: MDLM(str(long_checkpoint), device="cpu", batch_size=size, mc_num=8) for size in (1, 5)}
+def lm(long_checkpoint: Path) -> MDLM:
+    return MDLM(str(long_checkpoint), device="cpu", batch_size=5, mc_num=8)
 
 
 @pytest.fixture
@@ -106,21 +105,8 @@ def log_likelihoods(results: dict[str, Any], name: str) -> list[float]:
     return [float(ll) for sample in results["samples"][name] for [(ll, _)] in sample["resps"]]
 
 
-def test_multiple_choice_does_not_depend_on_the_batch_size(models: dict[int, MDLM], run: Evaluate) -> None:
-    alone, packed = (run(models[size], "mmlu_anatomy", num_fewshot=2) for size in (1, 5))
-    values = log_likelihoods(alone, "mmlu_anatomy")
-    assert len({round(value, 6) for value in values}) > len(values) // 2
-    assert max(values) < 0
-    assert log_likelihoods(packed, "mmlu_anatomy") == pytest.approx(values, abs=1e-4)
-    chosen = torch.tensor(values).view(-1, 4).argmax(1).tolist()
-    right = [choice == doc["answer"] for choice, doc in zip(chosen, MMLU, strict=True)]
-    for results in (alone, packed):
-        assert results["results"]["mmlu_anatomy"]["acc,none"] == pytest.approx(sum(right) / len(right))
-
-
-def test_mmlu_log_likelihoods_are_the_bound_computed_by_hand(models: dict[int, MDLM], run: Evaluate) -> None:
+def test_mmlu_log_likelihoods_are_the_bound_computed_by_hand(lm: MDLM, run: Evaluate) -> None:
     """Two tokens, a space and a letter: half of each token's share with one mask, half of it with both."""
-    lm = models[5]
     results = run(lm, "mmlu_anatomy", num_fewshot=1)
     sample = results["samples"]["mmlu_anatomy"][0]
     context, continuation = sample["arguments"][2]
@@ -138,9 +124,7 @@ def test_mmlu_log_likelihoods_are_the_bound_computed_by_hand(models: dict[int, M
     assert log_likelihoods({"samples": {"": [sample]}}, "")[2] == pytest.approx(by_hand, abs=1e-4)
 
 
-def test_wikitext_perplexity_sums_windows_of_a_page_longer_than_the_context(
-    checkpoint: Path, models: dict[int, MDLM], run: Evaluate
-) -> None:
+def test_wikitext_perplexity_sums_windows_of_a_page_longer_than_the_context(checkpoint: Path, run: Evaluate) -> None:
     windowed = {size: MDLM(str(checkpoint), device="cpu", batch_size=size, max_length=128, mc_num=8) for size in (1, 5)}
     alone, packed = (run(windowed[size], "wikitext") for size in (1, 5))
     pages = alone["samples"]["wikitext"]
@@ -156,9 +140,8 @@ def test_wikitext_perplexity_sums_windows_of_a_page_longer_than_the_context(
 
 
 def test_gsm8k_ends_at_its_stop_string_and_both_filters_read_the_answer(
-    models: dict[int, MDLM], run: Evaluate, monkeypatch: pytest.MonkeyPatch
+    lm: MDLM, run: Evaluate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lm = models[5]
     script(lm, monkeypatch, " 20+22=42\n#### 42\nQuestion: 7 or 8?")
     passes = lm.denoiser.forward_passes
     results = run(lm, "gsm8k", num_fewshot=1, gen_kwargs={"max_gen_toks": 64, "block_length": 8})
@@ -171,13 +154,13 @@ def test_gsm8k_ends_at_its_stop_string_and_both_filters_read_the_answer(
 
 
 def test_humaneval_and_mbpp_cut_the_code_and_hand_it_to_the_metric(
-    models: dict[int, MDLM], run: Evaluate, monkeypatch: pytest.MonkeyPatch
+    lm: MDLM, run: Evaluate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    script(models[5], monkeypatch, "    return a + b\ndef more():\n    [DONE] no")
+    script(lm, monkeypatch, "    return a + b\ndef more():\n    [DONE] no")
     decoding = {"max_gen_toks": 64}
-    humaneval = run(models[5], "humaneval", gen_kwargs=decoding)
+    humaneval = run(lm, "humaneval", gen_kwargs=decoding)
     assert answers(humaneval, "humaneval")[0, "create_test"] == [[f"{HUMANEVAL['prompt']}    return a + b"]]
-    mbpp = run(models[5], "mbpp", gen_kwargs=decoding)
+    mbpp = run(lm, "mbpp", gen_kwargs=decoding)
     assert answers(mbpp, "mbpp")[0, "none"] == ["    return a + b\ndef more():\n    "]
     for name, results in (("humaneval", humaneval), ("mbpp", mbpp)):
         assert next(value for metric, value in results["results"][name].items() if metric.startswith("pass")) == 1.0
