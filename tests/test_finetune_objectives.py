@@ -81,13 +81,6 @@ def test_numbers_of_masks_are_drawn_from_0_to_the_curriculums_maximum() -> None:
     assert drawn == {0, 1, 2, 3}
 
 
-def test_bad_settings_are_refused() -> None:
-    with pytest.raises(ValueError, match="divergence=js must be one of tv, kl, none"):
-        MaskAgnostic(divergence="js")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="example 5: no answer to mask"):
-        VIEWS([Example(5, [3], [])], 0)
-
-
 # The loss, by finite differences, and at its limits
 
 OWNER = torch.tensor([0, 0, 0, 1, 2, 2])

@@ -1,6 +1,5 @@
 """Presets: each parses and runs, is listed, and is a whole run for a sweep."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,6 @@ from mdlm_lm_eval.sweep.__main__ import settings_of
 from mdlm_lm_eval.sweep.plan import plan
 from tests.commands import run
 from tests.conftest import choice, generation, tiny_model, tiny_tokenizer
-from tests.test_sweep import sweep
 
 PRESET = "llada-8b-base/gsm8k-256"
 # Families whose attention is block-causal, by the beginning of their presets' names.
@@ -124,18 +122,3 @@ def test_a_file_of_a_sweep_may_name_a_preset(tmp_path: Path) -> None:
     planned = plan(settings_of(["--config", str(tmp_path / "mine.yaml")]))
     assert planned.model_args == {"pretrained": "GSAI-ML/LLaDA-8B-Base", "preset": PRESET, "dtype": "float32"}
     assert [(cell.task, cell.num_fewshot) for cell in planned.cells] == [("gsm8k", 2)]
-
-
-def test_what_a_preset_was_not_made_for_is_in_the_terminal_and_in_the_result(
-    tmp_path: Path, checkpoint: Path, task_folder: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    assert sweep(tmp_path, checkpoint, task_folder, "--preset", PRESET, "--n_masks=8", "--num_fewshot=0").code == 0
-    (path,) = tmp_path.rglob("results_cell.json")
-    assert path.parent.name == "tiny_generate,n_masks=8,num_fewshot=0,preset=llada-8b-base__gsm8k-256"
-    recorded = json.loads(path.read_text())["config"]["mdlm"]
-    assert (recorded["preset"], recorded["dtype"], recorded["decoding"]["steps"]) == (PRESET, "bfloat16", 256)
-    assert recorded["preset_mismatches"] == [
-        f"preset={PRESET} is for the family llada, and the model's is llama",
-        f"preset={PRESET} is for gsm8k, and the task is tiny_generate",
-    ]
-    assert all(sentence in caplog.text for sentence in recorded["preset_mismatches"])
