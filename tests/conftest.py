@@ -92,6 +92,11 @@ def tiny_model() -> LlamaForCausalLM:
     return random_llama(259, num_attention_heads=2, max_position_embeddings=256, **ids)
 
 
+def refused(by: str) -> list[Any]:
+    """Input that `by` refuses, each with a part of the sentence that says why; a new case is a row of the file."""
+    return list(json.loads((Path(__file__).parent / "data" / "refused.json").read_text(encoding="utf-8"))[by])
+
+
 def generation(text: str, task: str = "task", doc: int | None = None, **gen_kwargs: Any) -> Instance:
     """A generation request."""
     return Instance("generate_until", doc={}, arguments=(text, gen_kwargs), idx=0, metadata=(task, doc, 1))

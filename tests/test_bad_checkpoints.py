@@ -12,22 +12,10 @@ from transformers import AutoModelForCausalLM
 from mdlm_lm_eval.families import load_denoiser
 from mdlm_lm_eval.lm import MDLM
 from mdlm_lm_eval.options import OptionError
-
-# What stands in config.json in place of the right value.
-CONFIG_VALUES = [
-    ("model_type", "foo", "model_type='foo' is not known"),
-    ("model_type", None, "model_type=None is not known"),
-    ("model_type", "gpt2", "with is_causal=false must be one of"),
-    ("is_causal", True, "is_causal"),
-    ("mask_token_id", "x", "mask_token_id='x' is no token of the vocabulary"),
-    ("mask_token_id", 10**6, "mask_token_id=1000000 is no token of the vocabulary"),
-    ("mask_token_id", -1, "mask_token_id=-1 is no token of the vocabulary"),
-    ("diffusion_family", "foo", "diffusion_family='foo' must be one of"),
-    ("shift_logits", "maybe", "shift_logits in config.json must be true or false, not 'maybe'"),
-]
+from tests.conftest import refused
 
 
-@pytest.mark.parametrize(("name", "value", "said"), CONFIG_VALUES)
+@pytest.mark.parametrize(("name", "value", "said"), refused("config.json"))
 def test_values_in_config_json(checkpoint: Path, tmp_path: Path, name: str, value: Any, said: str) -> None:
     shutil.copytree(checkpoint, tmp_path / "broken")
     path = tmp_path / "broken" / "config.json"

@@ -14,6 +14,7 @@ from safetensors.torch import load_file
 
 from mdlm_finetune.__main__ import main
 from tests.commands import run, start
+from tests.conftest import refused
 
 SMALL = ["per_device_train_batch_size=2", "max_train_samples=64", "max_length=200", "lora_r=4", "evaluation_limit=0"]
 
@@ -96,31 +97,7 @@ def words(*given: str) -> list[str]:
     return ["--config=built-in-ce-tv", *run, "--evaluation_limit=0", "--train_file=data.jsonl", *given]
 
 
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ("--betta=1", "unknown key betta=1; did you mean beta"),
-        ("--betta 1", "unknown key betta=1; did you mean beta"),
-        ("--config=wrong.yaml", "unknown key betta=1; did you mean beta"),
-        ("--objective=sft", "unknown key beta=1"),
-        ("--objective=dpo", "objective=dpo does not exist; the objectives are mask_agnostic, sft"),
-        ("--config=built-in-cetv", "config=built-in-cetv: must be a file or one of built-in-ce"),
-        ("--max_length=5000", "max_length=5000 is above the model's context of 256"),
-        ("--divergence=js", "argument --divergence: invalid choice: 'js'"),
-        ("--alpha=0", r"alpha=0\.0 must be above 0"),
-        ("--beta=-1", r"beta=-1\.0 must be 0 or above"),
-        ("--p_low=0.9", r"p_low=0\.9, p_high=0\.8: must be 0 < p_low <= p_high <= 1"),
-        ("--masks_end=0", "masks_start=1, masks_end=0: must be 1 <= start <= end"),
-        ("--curriculum_passes=-1", "curriculum_passes=-1 must be 0 or above"),
-        ("--dataset_name=number_questions", "give either train_file or dataset_name"),
-        ("--resume --overwrite", "--resume, --overwrite and --evaluate exclude one another"),
-        ("--push_to_hub", "push_to_hub is not allowed; upload the adapter and its card with `hf upload"),
-        ("--hub_token=hf_x", "hub_token is not allowed; set the environment variable HF_TOKEN"),
-        ("--label_smoothing_factor=0.1", "label_smoothing_factor is not allowed; the objective has its own loss"),
-        ("--train_file=columns.jsonl", "the data has the columns text; allowed are messages; prompt, response"),
-        ("--train_file=user_only.jsonl", "holds no example to train on; rows skipped: 1 without an answer"),
-    ],
-)
+@pytest.mark.parametrize(("given", "message"), refused("mdlm-finetune"))
 def test_is_refused(
     given: str, message: str, here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -128,7 +105,7 @@ def test_is_refused(
     with pytest.raises(SystemExit) as stop:
         main()
     assert stop.value.code == 2
-    assert re.search(f"mdlm-finetune: .*{message}", capsys.readouterr().err)
+    assert re.search(f"mdlm-finetune: .*{re.escape(message)}", capsys.readouterr().err)
     assert not [path for path in here.glob("out/**/*") if path.suffix != ".lock"]
 
 

@@ -22,7 +22,7 @@ from mdlm_lm_eval.likelihood import LikelihoodRequest, rolling_windows, score
 from mdlm_lm_eval.likelihood.masks import Corruption
 from mdlm_lm_eval.model.denoiser import Denoiser
 from mdlm_lm_eval.options import DecodingOptions, LikelihoodOptions, OptionError
-from tests.conftest import tiny_tokenizer
+from tests.conftest import refused, tiny_tokenizer
 from tests.reference import GOLDEN, assert_close, facts_of, load, padded, tensors_of
 
 NEMOTRON = "nemotron_labs_diffusion"
@@ -254,15 +254,7 @@ def test_autoregressive_likelihood_is_that_of_model_hf() -> None:
         assert found == (pytest.approx(log_likelihood, rel=1e-6, abs=1e-5), greedy)  # HFLM adds up in float32
 
 
-@pytest.mark.parametrize(
-    ("folder", "options", "sentence"),
-    [
-        ("illada", {"mode": "ar"}, "mode must be diffusion"),
-        ("nemotron_labs_diffusion", {}, "mode must be ar"),
-        ("nemotron_labs_diffusion", {"mode": "ar", "n_masks": 8}, "has no masks"),
-        ("llada22", {"likelihood": "confidence"}, "block-causal"),
-    ],
-)
+@pytest.mark.parametrize(("folder", "options", "sentence"), refused("likelihood"))
 def test_likelihoods_that_a_model_does_not_have(folder: str, options: dict[str, Any], sentence: str) -> None:
     with pytest.raises(OptionError, match=sentence):
         scores(load(folder, mask_token_id=100), REQUESTS[:1], **options)

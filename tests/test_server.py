@@ -21,7 +21,7 @@ from mdlm_lm_eval.results.result_file import read_result_file
 from mdlm_lm_eval.results.suite import current_version
 from mdlm_lm_eval.server import UNKNOWN, MDLMServer
 from tests.commands import run
-from tests.conftest import choice, generation
+from tests.conftest import choice, generation, refused
 
 MODEL = "built-in-block"
 STATED = {"confidence_threshold": 0.9}
@@ -113,19 +113,7 @@ def test_what_a_server_ignores_is_said_once(caplog: pytest.LogCaptureFixture) ->
     assert {setting["options"]["temperature"] for setting in facts["settings"]} == {0.0}
 
 
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        ({"settings": {"confidence_threshold": 2}}, "confidence_threshold must be none or a number above 0 up to 1"),
-        ({"settings": {"treshold": 1}}, "unknown option in settings treshold=1"),
-        ({"settings": "0.9"}, "settings must be a dictionary"),
-        ({"settings": {"confidence_threshold": 0.9}}, "confidence_threshold=0.9; the server says 0.95"),
-        ({"confidence_threshold": 0.9}, "is a setting of the server; say in settings="),
-        ({"max_concurent": 2}, "did you mean max_concurrent?"),
-        ({"auth_token": "x"}, "set OPENAI_API_KEY"),
-        ({"engine": "tgi"}, "engine must be one of auto, sglang"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "sentence"), refused("mdlm-server"))
 def test_wrong_arguments_are_refused(arguments: dict[str, Any], sentence: str) -> None:
     with StandIn(echo, sglang()) as server, pytest.raises(OptionError) as error:
         lm_of(server, **arguments)

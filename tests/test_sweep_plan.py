@@ -10,6 +10,7 @@ from lm_eval.utils import sanitize_model_name
 from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.sweep.__main__ import RECIPES, settings_of
 from mdlm_lm_eval.sweep.plan import plan
+from tests.conftest import refused
 
 
 def names(settings: dict[str, Any]) -> list[str]:
@@ -94,43 +95,17 @@ def test_model_arguments_are_typed_as_for_lm_eval(typed: list[str]) -> None:
     assert planned.cells[0].options == {"n_masks": 3, "filler": ",", "early_exit": True}
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"n_mask": "1,2"}, "unknown option n_mask=1,2; did you mean n_masks?"),
-        ({"grids": [{"step": 1}]}, "unknown option step=1; did you mean steps?"),
-        ({"n_masks": "1,0"}, "n_masks must be auto or a whole number from 1, not 0"),
-        ({"unmasking": "random,confident"}, "unmasking must be one of confidence, entropy, left_to_right, margin"),
-        ({"n_masks": 3, "grids": [{"mask_ratio": 0.2}]}, "n_masks=3 exclude each other"),
-        ({"tasks": None}, "tasks is not set"),
-        ({"metadata": {"fewshot_distractor": 10}}, "did you mean fewshot_distractors?"),
-        ({"num_fewshot": "1.5"}, "num_fewshot must be a whole number from 0, not 1.5"),
-        ({"grids": [{"limit": 5}]}, "limit is the same in all cells; name it above the grids"),
-        ({"model_args": {"n_masks": 5}, "n_masks": [1, 2]}, "n_masks is both in model_args and an axis"),
-        ({"model_args": {"seed": 5}, "grids": [{"seed": 1}]}, "seed is both in model_args and an axis"),
-        ({"gen_kwargs": {"n_masks": 5}, "n_masks": [1, 2]}, "n_masks is both in gen_kwargs and an axis"),
-        ({"peft": "/here/final,/there/final"}, "two cells would share the folder built-in+final/mdlm_context"),
-    ],
-)
+@pytest.mark.parametrize(("settings", "message"), refused("mdlm-sweep settings"))
 def test_bad_settings_are_refused_before_anything_loads(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(OptionError) as error:
         plan({"tasks": "mdlm_context"} | settings)
     assert message in str(error.value)
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["--config=e99"], "--config e99: must name a file, or one of e01_position, e02"),
-        (["--config=e0"], "--config e0: must name a file, or one of e01_position, e02"),
-        (["--tasks=mdlm_context", "--n_mask", "1,2"], "unknown option n_mask=1,2; did you mean n_masks?"),
-        (["--n_mask", "--limit", "5"], "unknown option n_mask; did you mean n_masks?"),
-        (["--tasks=mdlm_context", "--log_samples", "true"], "unexpected word 'true'"),
-    ],
-)
-def test_bad_command_lines(words: list[str], message: str) -> None:
+@pytest.mark.parametrize(("words", "message"), refused("mdlm-sweep words"))
+def test_bad_command_lines(words: str, message: str) -> None:
     with pytest.raises(OptionError) as error:
-        settings_of(words)
+        settings_of(words.split())
     assert str(error.value).startswith(message)
 
 

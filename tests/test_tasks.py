@@ -14,7 +14,7 @@ from mdlm_lm_eval.tasks import generate, questions
 
 from mdlm_lm_eval import tasks_path
 from mdlm_lm_eval.options import OptionError
-from tests.conftest import evaluate, fake_template, requests_of, suite
+from tests.conftest import evaluate, fake_template, refused, requests_of, suite
 
 LISTS = {path.stem: path.read_text(encoding="utf-8").splitlines() for path in (tasks_path() / "words").glob("*.txt")}
 CAPITALISED = {"country", "name"}
@@ -200,27 +200,7 @@ def test_settings_change_the_examples() -> None:
     }
 
 
-@pytest.mark.parametrize(
-    ("name", "metadata", "sentence"),
-    [
-        (
-            "mdlm_verb_smallest",
-            {"fewshot_relevnt": 5},
-            r"unknown setting of the few-shot tasks fewshot_relevnt=5; did you mean fewshot_relevant",
-        ),
-        (
-            "mdlm_verb_smallest",
-            {"fewshot_relevant": -1},
-            r"fewshot_relevant must be a whole number from 0 up to 10000, not -1",
-        ),
-        ("mdlm_verb_smallest", {"fewshot_seed": "x"}, r"fewshot_seed must be a whole number from 0 up to \d+, not x"),
-        (
-            "mdlm_verb_smallest_pos40",
-            {"fewshot_distractors": 30},
-            r"fewshot_distractors must be at least 40 .*, not 30",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("name", "metadata", "sentence"), refused("lm_eval --metadata"))
 def test_wrong_settings_are_refused(name: str, metadata: dict[str, object], sentence: str) -> None:
     with pytest.raises(OptionError, match=sentence):
         load(name, **metadata)
