@@ -92,9 +92,14 @@ def tiny_model() -> LlamaForCausalLM:
     return random_llama(259, num_attention_heads=2, max_position_embeddings=256, **ids)
 
 
+def data(name: str) -> Any:
+    """What a file of tests/data holds."""
+    return json.loads((Path(__file__).parent / "data" / name).read_text(encoding="utf-8"))
+
+
 def refused(by: str) -> list[Any]:
     """Input that `by` refuses, each with a part of the sentence that says why; a new case is a row of the file."""
-    return list(json.loads((Path(__file__).parent / "data" / "refused.json").read_text(encoding="utf-8"))[by])
+    return list(data("refused.json")[by])
 
 
 def generation(text: str, task: str = "task", doc: int | None = None, **gen_kwargs: Any) -> Instance:

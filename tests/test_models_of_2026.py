@@ -22,7 +22,7 @@ from mdlm_lm_eval.likelihood import LikelihoodRequest, rolling_windows, score
 from mdlm_lm_eval.likelihood.masks import Corruption
 from mdlm_lm_eval.model.denoiser import Denoiser
 from mdlm_lm_eval.options import DecodingOptions, LikelihoodOptions, OptionError
-from tests.conftest import refused, tiny_tokenizer
+from tests.conftest import data, refused, tiny_tokenizer
 from tests.reference import GOLDEN, assert_close, facts_of, load, padded, tensors_of
 
 NEMOTRON = "nemotron_labs_diffusion"
@@ -103,41 +103,18 @@ def test_an_unknown_llada2_is_refused(changes: dict[str, object], tmp_path: Path
 
 TINY = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
 TINY |= {"num_key_value_heads": 2, "max_position_embeddings": 128, "tie_word_embeddings": False, "bos_token_id": 0}
-# Keys of the published config.json, beside sizes; DreamReasoner's as far as ports of it name them.
-STABLE_DIFFCODER = {
-    "architectures": ["StableDiffcoderForCausalLM"],
-    "auto_map": {"AutoModelForCausalLM": "modeling_stable_diffcoder.StableDiffcoderForCausalLM"},
-    "model_type": "llama",
-    "attention_bias": False,
-    "attention_dropout": 0.1,
-    "eos_token_id": 2,
-    "hidden_act": "silu",
-    "layer_norm_eps": None,
-    "mlp_bias": False,
-    "resid_pdrop": 0.1,
-    "rms_norm_eps": 1e-6,
-    "rope_theta": 500000.0,
-}
-DREAM_REASONER = {
-    "architectures": ["DreamForCausalLM"],
-    "auto_map": {"AutoModelForCausalLM": "modeling_dream.DreamForCausalLM"},
-    "model_type": "Dream",
-    "block_size": 8,
-    "mask_token_id": 5,
-    "head_dim": 8,
-    "rms_norm_eps": 1e-6,
-    "rope_theta": 1000000.0,
-}
+# Keys of the published config.json, beside sizes, are in tests/data; DreamReasoner's as far as ports of it name them.
 BACKBONES = {
-    "stable-diffcoder": (STABLE_DIFFCODER, LlamaForCausalLM, LlamaConfig, 4, {"mask_token_id": 5}, "no masked diff"),
-    "dream-reasoner": (DREAM_REASONER, Qwen3ForCausalLM, Qwen3Config, 8, {"model_type": "qwen3"}, "block_size=8"),
+    "stable-diffcoder": (LlamaForCausalLM, LlamaConfig, 4, {"mask_token_id": 5}, "no masked diff"),
+    "dream-reasoner": (Qwen3ForCausalLM, Qwen3Config, 8, {"model_type": "qwen3"}, "block_size=8"),
 }
 
 
 @pytest.mark.parametrize("name", BACKBONES)
 def test_block_diffusion_on_a_known_backbone(name: str, tmp_path: Path) -> None:
     """With `is_causal` and `block_length` in its config.json, and without a cache as their samplers are described."""
-    published, model_class, config_class, length, said, refusal = BACKBONES[name]
+    model_class, config_class, length, said, refusal = BACKBONES[name]
+    published = data(f"{name}.json")
     torch.manual_seed(0)
     sizes = {**TINY, "initializer_range": 0.4, "rope_theta": published["rope_theta"], "rms_norm_eps": 1e-6}
     model: PreTrainedModel = model_class(config_class(**sizes, head_dim=8)).eval()

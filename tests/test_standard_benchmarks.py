@@ -13,40 +13,11 @@ import yaml
 from torch import Tensor
 
 from mdlm_lm_eval.lm import MDLM
-from tests.conftest import evaluate
+from tests.conftest import data, evaluate
 
 FOLDER = Path(lm_eval.tasks.__file__).parent
 Evaluate = Callable[..., dict[str, Any]]
-HUMANEVAL = {
-    "task_id": "HumanEval/0",
-    "prompt": 'def add(a, b):\n    """Sum."""\n',
-    "canonical_solution": "    return a + b\n",
-    "test": "def check(f):\n    assert f(2, 3) == 5\n",
-    "entry_point": "add",
-}
-MBPP = {
-    "task_id": 11,
-    "text": "Add two numbers.",
-    "code": "def add(a, b): return a + b",
-    "test_list": ["assert add(1, 2) == 3", "assert add(0, 0) == 0", "assert add(2, 2) == 4"],
-}
-MMLU = [
-    {"question": "How many hearts has a human?", "choices": ["one", "two", "three", "none"], "answer": 0},
-    {"question": "Where is the shin?", "choices": ["arm", "head", "leg", "back"], "answer": 2},
-    {"question": "What pumps blood?", "choices": ["liver", "heart", "skin", "eye"], "answer": 1},
-]
-GSM8K = [
-    {"question": f"Ann has {n} apples and gets {m}. How many has she?", "answer": f"{n}+{m}={n + m}\n#### {n + m}"}
-    for n, m in [(20, 22), (3, 4), (5, 6)]
-]
-WIKITEXT = [{"page": " = Oak = \n An oak is a tree . It grows @-@ slowly . " * 8}, {"page": " = Ant = \n Ants live . "}]
-TASKS: dict[str, tuple[str, list[dict[str, Any]]]] = {
-    "gsm8k": ("gsm8k/gsm8k.yaml", GSM8K),
-    "humaneval": ("humaneval/humaneval.yaml", [HUMANEVAL]),
-    "mbpp": ("mbpp/mbpp.yaml", [MBPP]),
-    "mmlu_anatomy": ("mmlu/default/mmlu_anatomy.yaml", MMLU),
-    "wikitext": ("wikitext/wikitext.yaml", WIKITEXT),
-}
+TASKS = data("benchmarks.json")  # task -> where lm-eval has its YAML, and a few documents of its schema
 
 
 class CodeEval:
@@ -72,10 +43,10 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Evaluate:
 
     def evaluate_task(lm: MDLM, name: str, **arguments: Any) -> dict[str, Any]:
         data, config = tmp_path / f"{name}.jsonl", tmp_path / f"{name}.yaml"
-        data.write_text("".join(json.dumps(doc) + "\n" for doc in TASKS[name][1]))
+        data.write_text("".join(json.dumps(doc) + "\n" for doc in TASKS[name]["docs"]))
         splits = dict.fromkeys(("train", "validation", "test", "dev"), str(data))
         dataset = {"data_files": splits, "cache_dir": str(tmp_path / "cache")}
-        local = {"include": str(FOLDER / TASKS[name][0]), "dataset_path": "json", "dataset_kwargs": dataset}
+        local = {"include": str(FOLDER / TASKS[name]["yaml"]), "dataset_path": "json", "dataset_kwargs": dataset}
         config.write_text(yaml.safe_dump(local))
         return evaluate(lm, [str(config)], tmp_path / "none", confirm_run_unsafe_code=True, **arguments)
 
@@ -130,7 +101,7 @@ def test_wikitext_perplexity_sums_windows_of_a_page_longer_than_the_context(chec
     pages = alone["samples"]["wikitext"]
     totals = [float(sample["resps"][0][0]) for sample in pages]
     assert [float(sample["resps"][0][0]) for sample in packed["samples"]["wikitext"]] == pytest.approx(totals, abs=1e-3)
-    n_bytes = sum(len(doc["page"].encode()) for doc in WIKITEXT)
+    n_bytes = sum(len(doc["page"].encode()) for doc in TASKS["wikitext"]["docs"])
     scores = alone["results"]["wikitext"]
     assert scores["bits_per_byte,none"] == pytest.approx(-sum(totals) / n_bytes / math.log(2))
     assert scores["byte_perplexity,none"] == pytest.approx(2 ** scores["bits_per_byte,none"])
@@ -159,7 +130,8 @@ def test_humaneval_and_mbpp_cut_the_code_and_hand_it_to_the_metric(
     script(lm, monkeypatch, "    return a + b\ndef more():\n    [DONE] no")
     decoding = {"max_gen_toks": 64}
     humaneval = run(lm, "humaneval", gen_kwargs=decoding)
-    assert answers(humaneval, "humaneval")[0, "create_test"] == [[f"{HUMANEVAL['prompt']}    return a + b"]]
+    (prompt,) = (doc["prompt"] for doc in TASKS["humaneval"]["docs"])
+    assert answers(humaneval, "humaneval")[0, "create_test"] == [[f"{prompt}    return a + b"]]
     mbpp = run(lm, "mbpp", gen_kwargs=decoding)
     assert answers(mbpp, "mbpp")[0, "none"] == ["    return a + b\ndef more():\n    "]
     for name, results in (("humaneval", humaneval), ("mbpp", mbpp)):

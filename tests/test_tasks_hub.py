@@ -10,50 +10,16 @@ import yaml
 from lm_eval.tasks import TaskManager
 
 from mdlm_lm_eval import tasks_path
-from tests.conftest import requests_of
+from tests.conftest import data, requests_of
 
 Rows = list[dict[str, Any]]
 
-SHORT = {"agnews", "rte", "qnli"}
-SPLITS = {  # examples, questions
-    "agnews": ("train", "test"),
-    "sst2": ("train", "validation"),
-    "rotten_tomatoes": ("train", "test"),
-    "mrpc": ("train", "validation"),
-    "rte": ("validation", "train"),
-    "qnli": ("train", "validation"),
-}
-TEXTS = {  # columns, and a question of them
-    "agnews": (("text",), "Text: {0}\nOptions: (A) World, (B) Sports, (C) Business\nAnswer:["),
-    "sst2": (("sentence",), "Text: {0}\nOptions: (A) negative, (B) positive\nAnswer:["),
-    "rotten_tomatoes": (("text",), "Text: {0}\nOptions: (A) negative, (B) positive\nAnswer:["),
-    "mrpc": (
-        ("sentence1", "sentence2"),
-        "First: {0}\nSecond: {1}\nOptions: (A) different meanings, (B) same meaning\nAnswer:[",
-    ),
-    "rte": (
-        ("sentence1", "sentence2"),
-        "Premise: {0}\nHypothesis: {1}\nOptions: (A) entailment, (B) no entailment\nAnswer:[",
-    ),
-    "qnli": (
-        ("question", "sentence"),
-        "Question: {0}\nText: {1}\nOptions: (A) answered, (B) not answered\nAnswer:[",
-    ),
-}
-HOTPOTQA = [  # question, answer, titles
-    ("Who was born first, Ann Lee or Eve Roe?", "Eve Roe", ["Ann Lee", "Eve Roe (singer)"]),
-    ("Is Ann Lee or Eve Roe older?", "Ann Lee", ["Eve Roe (singer)", "Ann Lee"]),
-    ("Which is longer, the Elbe or the Oder?", "Elbe", ["Elbe", "Oder"]),
-    ("Which city, Bonn, or Rome, Georgia, is larger?", "Bonn", ["Bonn", "Rome, Georgia"]),
-    ("Are Ann Lee and Eve Roe both singers?", "yes", ["Ann Lee", "Eve Roe"]),
-    ("Which city, Rome or Bonn or Paris, is oldest?", "Rome", ["Rome", "Bonn"]),
-    ("Who wrote the song, Ann Lee or Eve Roe?", "Jo Moe", ["Ann Lee", "Eve Roe"]),
-    ("Did he or she die first?", "he", ["Ann Lee", "Eve Roe"]),
-]
+# Of each task the splits of examples and questions, the columns, a question, and whether long texts are left out.
+SINGLE_TOKEN = data("single_token.json")
 
 
 def rows_of(name: str, n: int, n_labels: int, start: int = 0) -> Rows:
-    columns, _ = TEXTS[name]
+    columns = SINGLE_TOKEN[name]["columns"]
     return [
         {column: f" {column} number {n} " for column in columns} | {"label": n % n_labels, "idx": n}
         for n in range(start, start + n)
@@ -74,7 +40,7 @@ def local_yaml(folder: Path, source: str, splits: dict[str, Rows]) -> str:
 
 
 def single_token_yaml(folder: Path, name: str, examples: Rows, questions: Rows) -> str:
-    splits = dict(zip(SPLITS[name], (examples, questions), strict=True))
+    splits = dict(zip(SINGLE_TOKEN[name]["splits"], (examples, questions), strict=True))
     return local_yaml(folder, f"single_token/mdlm_{name}.yaml", splits)
 
 
@@ -87,9 +53,9 @@ def prompts(task: Any, num_fewshot: int | None = None, chat: bool = False) -> li
     return [text for text, _ in requests_of(task, 10, num_fewshot, chat)]
 
 
-@pytest.mark.parametrize("name", SPLITS)
+@pytest.mark.parametrize("name", SINGLE_TOKEN)
 def test_single_token_prompt_character_for_character(tmp_path: Path, name: str) -> None:
-    columns, form = TEXTS[name]
+    columns, form = SINGLE_TOKEN[name]["columns"], SINGLE_TOKEN[name]["asked"]
     n_labels = 4 if name == "agnews" else 2
     examples = rows_of(name, 40, n_labels)
     question = rows_of(name, 1, 1, start=99)
@@ -112,9 +78,9 @@ def test_single_token_chat_has_messages_with_a_prefilled_answer(tmp_path: Path) 
     assert chat == "<user>" + plain.replace("\n\n", "<user>").replace("\nAnswer", "<assistant>Answer")
 
 
-@pytest.mark.parametrize("name", SPLITS)
+@pytest.mark.parametrize("name", SINGLE_TOKEN)
 def test_single_token_rows_are_filtered_balanced_and_ordered(tmp_path: Path, name: str) -> None:
-    columns, _ = TEXTS[name]
+    columns = SINGLE_TOKEN[name]["columns"]
     n_labels = 3 if name == "agnews" else 2
     rows = [
         *rows_of(name, 400, n_labels),
@@ -130,7 +96,7 @@ def test_single_token_rows_are_filtered_balanced_and_ordered(tmp_path: Path, nam
         assert set(counts) == set(range(n_labels))
         assert max(counts.values()) - min(counts.values()) <= 1
     lengths = {sum(len(row[column].strip()) for column in columns) for row in questions + examples}
-    assert (max(lengths) <= 500) == (name in SHORT)
+    assert (max(lengths) <= 500) == SINGLE_TOKEN[name]["is_short"]
     assert [row["idx"] for row in questions[:100]] != sorted(row["idx"] for row in questions[:100])
     again = load(single_token_yaml(tmp_path, name, rows, rows))
     assert (again.sampler.df, list(again.eval_docs)) == (examples, questions)
@@ -155,7 +121,7 @@ def hotpotqa_rows(context: str = " It is here.") -> Rows:
             "supporting_facts": {"title": titles, "sent_id": [0, 0]},
             "context": {"title": titles, "sentences": [[f"This is {title}.", context] for title in titles]},
         }
-        for n, (question, answer, titles) in enumerate(HOTPOTQA)
+        for n, (question, answer, titles) in enumerate(data("hotpotqa.json"))
     ]
 
 
