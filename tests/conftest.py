@@ -15,7 +15,6 @@ os.environ |= {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLI
 
 import pytest
 import torch
-import yaml
 from lm_eval import simple_evaluate
 from lm_eval.api.instance import Instance
 from lm_eval.tasks import TaskManager
@@ -95,6 +94,14 @@ def tiny_model() -> LlamaForCausalLM:
 def data(name: str) -> Any:
     """What a file of tests/data holds."""
     return json.loads((Path(__file__).parent / "data" / name).read_text(encoding="utf-8"))
+
+
+def tasks_of(name: str, folder: Path) -> Path:
+    """A copy of the tasks in a folder of tests/data, whose YAML files say where their documents lie."""
+    folder.mkdir(exist_ok=True)
+    for path in (Path(__file__).parent / "data" / name).glob("*.*"):
+        (folder / path.name).write_text(path.read_text().replace("FOLDER", str(folder)))
+    return folder
 
 
 def refused(by: str) -> list[Any]:
@@ -181,33 +188,4 @@ def long_checkpoint(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) 
 @pytest.fixture(scope="session")
 def task_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Tasks `tiny_generate`, `tiny_sampled` (three repeats at temperature 1) and `tiny_choice` on five documents."""
-    folder = tmp_path_factory.mktemp("tasks")
-    questions = ["red is", "a longer question about blue is", "x", "one two three", "green grass and sky"]
-    data = folder / "docs.jsonl"
-    data.write_text("".join(json.dumps({"q": q, "a": n % 2}) + "\n" for n, q in enumerate(questions)))
-    common = {
-        "dataset_path": "json",
-        "dataset_kwargs": {"data_files": {"test": str(data)}},
-        "test_split": "test",
-        "doc_to_text": "{{q}}",
-        "num_fewshot": 0,
-    }
-    generate = common | {
-        "output_type": "generate_until",
-        "doc_to_target": "{{a}}",
-        "metric_list": [{"metric": "exact_match"}],
-        "generation_kwargs": {"until": ["\n"], "max_gen_toks": 4, "do_sample": False, "temperature": 0.0},
-    }
-    sampled = generate | {
-        "repeats": 3,
-        "generation_kwargs": {"until": [], "max_gen_toks": 8, "do_sample": True, "temperature": 1.0},
-    }
-    choice = common | {
-        "output_type": "multiple_choice",
-        "doc_to_choice": [" yes", " no"],
-        "doc_to_target": "a",
-        "metric_list": [{"metric": "acc"}],
-    }
-    for name, config in {"tiny_generate": generate, "tiny_sampled": sampled, "tiny_choice": choice}.items():
-        (folder / f"{name}.yaml").write_text(yaml.safe_dump({"task": name} | config))
-    return folder
+    return tasks_of("tasks", tmp_path_factory.mktemp("tasks"))

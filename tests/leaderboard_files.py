@@ -8,6 +8,7 @@ from typing import Any
 
 from mdlm_lm_eval.options import DecodingOptions, LikelihoodOptions, defaults_of
 from mdlm_lm_eval.results.suite import current_version
+from tests.conftest import data
 
 RULES = ("country", "capitalised", "verb", "adjective", "animal", "colour", "emotion", "object")
 TASKS = tuple(f"{rule}_{distractor}" for rule in RULES for distractor in ("smallest", "largest"))
@@ -49,41 +50,25 @@ def result_file(
         cost = {"forward_passes": passes * asked, "answer_tokens": 100 * asked, "seconds": 0.01 * passes * asked}
         record["cost"] = cost | {"peak_memory_bytes": 2**31}
     names = list(metrics)
-    config: dict[str, Any] = {
-        "model": model,
-        "model_args": {"pretrained": pretrained, **options} | ({"peft": adapter} if adapter else {}),
-        "model_num_parameters": 8_000_000_000,
-        "model_dtype": "torch.bfloat16",
-        "batch_size": 8,
-        "device": "cuda:0",
-        "limit": limit,
-        "gen_kwargs": {},
-        "random_seed": 0,
-        "numpy_seed": 1234,
-        "torch_seed": 1234,
-        "fewshot_seed": 1234,
-    }
+    content = data("result.json")
+    config = content["config"]
+    config |= {"model": model, "limit": limit}
+    config["model_args"] = {"pretrained": pretrained, **options} | ({"peft": adapter} if adapter else {})
     if model == "mdlm":
-        config["mdlm"] = {
+        config["mdlm"] |= {
             "decoding": effective,
             "likelihood": defaults_of(LikelihoodOptions),
             "settings": [{"request_type": output_type, "options": effective, "tasks": names}],
-            "package_version": "0.2.0",
-            "family": "llada",
             "pretrained": pretrained,
             "weights": weights,
             "adapter": adapter,
-            "adapter_weights": None,
-            "device": "cuda:0",
-            "device_name": "NVIDIA H200",
-            "torch": "2.13.0+cpu",
-            "batch_size": 8,
-            "processes": 1,
             "explicit_options": list(options),
             "tasks": dict.fromkeys(names, record),
             "task_suite": {"version": version, "sha256": suite_hash} if suite_hash else {},
         }
-    content = {
+    else:
+        del config["mdlm"]
+    content |= {
         "results": {name: {"name": name, **scores} for name, scores in metrics.items()},
         "group_subtasks": {group: names} if group else {},
         "configs": {
@@ -93,15 +78,11 @@ def result_file(
         "n-shot": dict.fromkeys(names, shots),
         "higher_is_better": {n: {m.partition(",")[0]: "perplexity" not in m for m in s} for n, s in metrics.items()},
         "n-samples": {name: {"original": 1319 if not suite_hash else 1000, "effective": asked} for name in names},
-        "config": config,
-        "date": 1795231548.94,
-        "transformers_version": "5.23.0",
-        "lm_eval_version": "0.4.13",
     }
     if group:
         first = {metric: sum(one[metric] for one in metrics.values()) / len(names) for metric in metrics[names[0]]}
         content["groups"] = {group: first}
-    return content
+    return dict(content)
 
 
 def suite_file(

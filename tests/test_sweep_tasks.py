@@ -15,60 +15,14 @@ from lm_eval.tasks import TaskManager
 from mdlm_lm_eval.sweep.plan import plan
 from mdlm_lm_eval.sweep.run import Tasks
 from tests.commands import run
+from tests.conftest import tasks_of
 from tests.test_sweep import stored, sweep
-
-# As lm-eval's own tasks do it: GPQA's with examples have a generator of their module, the others use Python's.
-UTILS = """
-import random
-from lm_eval.api.filter import Filter
-from lm_eval.api.registry import register_filter
-
-rng = random.Random(42)
-
-@register_filter("as_it_is")
-class AsItIs(Filter):
-    def apply(self, resps, docs):
-        return [answers[0] for answers in resps]
-
-def reordered(dataset):
-    order = rng.sample(range(len(dataset)), len(dataset))
-    random.shuffle(order)
-    return dataset.select(order)
-
-def with_choices(dataset):
-    def add(doc):
-        choices = ["A", "B", "C", "D", "E"]
-        random.shuffle(choices)
-        return {"q": doc["q"] + "".join(choices)}
-    return dataset.map(add)
-"""
 
 
 @pytest.fixture
 def drawing_tasks(tmp_path: Path) -> Path:
     """Tasks `reordered` and `with_choices`, which draw random numbers as they are loaded."""
-    folder = tmp_path / "drawing"
-    folder.mkdir()
-    (folder / "utils.py").write_text(UTILS)
-    data = folder / "docs.jsonl"
-    data.write_text("".join(json.dumps({"q": f"question {n} ", "a": str(n)}) + "\n" for n in range(9)))
-    config = {
-        "dataset_path": "json",
-        "dataset_kwargs": {"data_files": {"train": str(data), "test": str(data)}},
-        "test_split": "test",
-        "fewshot_split": "train",
-        "num_fewshot": 2,
-        "output_type": "generate_until",
-        "doc_to_text": "{{q}}",
-        "doc_to_target": "{{a}}",
-        "metric_list": [{"metric": "exact_match"}],
-        "filter_list": [{"name": "none", "filter": [{"function": "as_it_is"}]}],
-        "generation_kwargs": {"until": ["\n"], "max_gen_toks": 4, "do_sample": False},
-    }
-    for name in ("reordered", "with_choices"):
-        text = yaml.safe_dump({"task": name} | config) + f"process_docs: !function utils.{name}\n"
-        (folder / f"{name}.yaml").write_text(text)
-    return folder
+    return tasks_of("drawing_tasks", tmp_path / "drawing")
 
 
 def prompts(folder: Path) -> list[tuple[Any, ...]]:

@@ -26,14 +26,10 @@ from mdlm_lm_eval import tasks_path
 from mdlm_lm_eval.lm import MDLM
 from mdlm_lm_eval.results.suite import current_version
 from tests.conftest import load_task, suite
+from tests.reference import GOLDEN
 
 Document = dict[str, Any]
 SINGLE_ANSWERS = ("copy", "reverse", "sort", "insert_index", "remove_index", "replace_index")
-DREAMS_VERDICTS = (
-    "aabbabaabbbaabbaeabeaaeaaaeaaabaeaabfaeaaaabaaeababaeaaaaeebaeaaeeaaaabaaebbfafabaaaaaaaaefabafaaeab"
-    "efaaabfabebabababfaaeeaaaabafeaebbaaeaaaafbbabaaabefaaeaeebaeabbfaaabaaffbbbabaaeaaaabaaeaaebaeabbaa"
-    "ebeebbaaaaeeaaeabaabfaaaaaabeaaaeeaaeaaafaaefaaaab"
-)
 QUESTIONS = {
     "infill": "dd894fa7ae3a5a6d",
     "parallel": "744c48e1b21bc77f",
@@ -290,7 +286,7 @@ def test_verdicts_are_those_of_dreams_evaluation() -> None:
     Both were run on these strings once; what follows here is their answers alone.
     """
     strings = list(planning_strings())
-    verdicts = f"{int(DREAMS_VERDICTS, 16):0{len(strings)}b}"
+    verdicts = f"{int((GOLDEN / 'dream_verdicts.txt').read_text(), 16):0{len(strings)}b}"
     assert len(strings) == len(verdicts) == 1000
     assert verdicts.count("1") > 500
     found = "".join(f"{grade(name, doc, answer):.0f}" for name, doc, answer in strings)
