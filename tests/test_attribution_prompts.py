@@ -1,17 +1,24 @@
-"""The prompts that analyses look at are those that lm-eval scores, and every position is told apart."""
+"""The prompts that analyses look at are those that lm-eval scores, what they read there, and every position's part."""
 
+import math
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from lm_eval.api.instance import Instance
 
 from mdlm_lm_eval.analyses import inputs
-from mdlm_lm_eval.analyses.confidence import predict
+from mdlm_lm_eval.analyses.confidence import confidence_and_entropy, predict
 from mdlm_lm_eval.analyses.inputs import Model, Prompt, build_prompts, examples_of, load_model, load_tasks
+from mdlm_lm_eval.decoding import decode
 from mdlm_lm_eval.lm import MDLM
-from mdlm_lm_eval.options import OptionError
+from mdlm_lm_eval.model.attention import AttentionPattern
+from mdlm_lm_eval.model.denoiser import Denoiser
+from mdlm_lm_eval.options import DecodingOptions, OptionError
+from tests.conftest import tiny_model
 
+MASK = 2
 OPEN, SLOT, LEFT = "mdlm_animal_smallest", "mdlm_animal_smallest_slot", "mdlm_animal_smallest_left_pos10"
 
 
@@ -64,6 +71,36 @@ def test_each_example_is_where_its_tokens_say(name: str, chat: bool, tasks: dict
     said = [decode(prompt.token_ids[tokens.start : tokens.stop]) for tokens in prompt.examples]
     texts = [*map(task.template.solved, examples_of(task))]
     assert said == [between.join(text.split("\n")) for text in texts]
+
+
+def test_known_distributions_without_the_mask_token() -> None:
+    even = torch.zeros(5)
+    even[MASK] = 50.0  # the likeliest of all, and yet out of the question
+    certain = torch.tensor([0.0, 1e4, 0.0, 0.0, 0.0])
+    one_to_three = torch.tensor([0.0, -torch.inf, 0.0, math.log(3.0), -torch.inf])
+    logits = torch.stack([even, certain, one_to_three])
+    tokens, confidence, entropy = confidence_and_entropy(logits, MASK)
+    assert tokens[1:].tolist() == [1, 3]
+    assert confidence.tolist() == pytest.approx([0.25, 1.0, 0.75])
+    assert entropy.tolist() == pytest.approx([math.log(4), 0.0, math.log(4) - 0.75 * math.log(3)], abs=1e-6)
+    assert logits[0, MASK] == 50.0
+    # Half precision is summed in single.
+    _, confidence, entropy = confidence_and_entropy(torch.zeros(1, 100_001, dtype=torch.bfloat16), MASK)
+    assert (confidence.item(), entropy.item()) == pytest.approx((1e-5, math.log(100_000)), rel=1e-4)
+
+
+def test_predictions_are_what_decoding_writes_first_in_blocks_from_the_prompts_end() -> None:
+    attention = AttentionPattern(4, "prompt_end")
+    denoiser = Denoiser(tiny_model(), mask_token_id=MASK, pad_token_id=0, attention=attention, shift=True)
+    texts = [[n % 250 + 3 for n in range(length)] for length in (9, 14)]
+    prompts = [
+        Prompt(
+            ids + [MASK] * 6, len(ids), list(range(len(ids), len(ids) + 6)), list(range(len(ids))), [], "A", len(ids)
+        )
+        for ids in texts
+    ]
+    answers = decode(denoiser, texts, DecodingOptions(n_masks=6, steps_per_block=1))
+    assert [token for token, *_ in predict(denoiser, prompts)] == [answer[0] for answer in answers]
 
 
 def test_reorderings_shuffle_the_same_examples_each_in_its_own_way() -> None:

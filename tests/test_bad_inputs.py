@@ -1,15 +1,20 @@
 """Bad input that decides a score ends in one sentence that names the option, its value and what is possible.
 
-What only lm-eval, transformers or the file system has an opinion on is theirs to say.
+What only lm-eval, transformers or the file system has an opinion on is theirs to say. Most cases are rows of
+data/refused.json.
 """
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 from lm_eval._cli.utils import key_val_to_dict
+from peft import LoraConfig, PromptTuningConfig, get_peft_model
+from transformers import AutoModelForCausalLM
 
+from mdlm_lm_eval.families import load_denoiser
 from mdlm_lm_eval.lm import MDLM
 from mdlm_lm_eval.options import OptionError
 from tests.conftest import generation, refused, tiny_model, tiny_tokenizer
@@ -53,3 +58,32 @@ def test_batch_size_and_device_may_be_among_the_model_arguments(checkpoint: Path
     arguments = {"pretrained": str(checkpoint), "batch_size": 4, "device": "cpu"}
     lm = MDLM.create_from_arg_obj(arguments, {"batch_size": 1, "max_batch_size": None, "device": "cuda:0"})
     assert (lm.batches.size, lm.device.type) == (4, "cpu")
+
+
+# What in a checkpoint's files would give another score
+
+
+@pytest.mark.parametrize(("name", "value", "said"), refused("config.json"))
+def test_values_in_config_json(checkpoint: Path, tmp_path: Path, name: str, value: Any, said: str) -> None:
+    shutil.copytree(checkpoint, tmp_path / "broken")
+    path = tmp_path / "broken" / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {name: value}))
+    with pytest.raises(OptionError) as error:
+        load_denoiser(str(path.parent))
+    assert said in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_an_adapter_that_adds_tokens_is_refused(checkpoint: Path, tmp_path: Path) -> None:
+    model = AutoModelForCausalLM.from_pretrained(checkpoint)
+    config = PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=2)
+    get_peft_model(model, config).save_pretrained(tmp_path)
+    with pytest.raises(OptionError, match="prompt learning adds tokens"):
+        load_denoiser(str(checkpoint), peft=str(tmp_path))
+
+
+def test_an_adapter_around_a_tied_output_head(tmp_path: Path) -> None:
+    model = load_denoiser().model
+    get_peft_model(model, LoraConfig(r=2, target_modules=["lm_head"])).save_pretrained(tmp_path)
+    lm = MDLM(peft=str(tmp_path), device="cpu", batch_size=1)
+    assert lm.model.get_output_embeddings().weight.data_ptr() == lm.model.get_input_embeddings().weight.data_ptr()
