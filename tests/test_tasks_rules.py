@@ -4,7 +4,6 @@ import hashlib
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
-from functools import cache
 from itertools import product
 from typing import Any
 
@@ -223,18 +222,11 @@ def affixes_of(word: str) -> set[str]:
     return {f"{word[:n]}-" for n in range(1, 5)} | {f"-{word[-n:]}" for n in range(1, 5)}
 
 
-@cache
-def best_rule(rule: str, distractor: str) -> tuple[str, float]:
-    """The surface rule of the highest accuracy in a task. A capital is left out where it is what the task asks for."""
-    found = scores(questions.test_questions(rule, distractor), with_capital=rule != "capitalised")
-    best = max(found, key=lambda name: (found[name], name))
-    return best, found[best]
-
-
 @pytest.mark.parametrize(("rule", "distractor"), TASKS)
 def test_no_surface_rule_answers_a_task(rule: str, distractor: str) -> None:
-    name, accuracy = best_rule(rule, distractor)
-    assert accuracy <= LIMIT, name
+    """A capital is left out where it is what the task asks for."""
+    found = scores(questions.test_questions(rule, distractor), with_capital=rule != "capitalised")
+    assert {name: accuracy for name, accuracy in found.items() if accuracy > LIMIT} == {}
 
 
 def test_the_readme_names_what_is_scored_without_examples() -> None:
