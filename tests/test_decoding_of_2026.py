@@ -16,7 +16,7 @@ from mdlm_lm_eval.lm import MDLM
 from mdlm_lm_eval.model.denoiser import Denoiser
 from mdlm_lm_eval.options import DecodingOptions, LikelihoodOptions, OptionError
 from mdlm_lm_eval.resolve import resolve
-from tests.conftest import choice, generation
+from tests.conftest import choice, generation, refused
 from tests.reference import GOLDEN, facts_of, generated, load, named, tensors_of
 
 NEMOTRON = facts_of("nemotron_labs_diffusion")["generate"]
@@ -118,18 +118,7 @@ def test_one_checkpoint_is_evaluated_as_a_causal_model_too(mode: str) -> None:
     assert (recorded["decoding"]["mode"], recorded["likelihood"]["mode"]) == (mode, mode)
 
 
-@pytest.mark.parametrize(
-    ("folder", "options", "sentence"),
-    [
-        ("illada", {"mode": "ar"}, "mode must be diffusion"),
-        ("illada", {"causal_context": False}, "causal_context must be true"),
-        ("illada", {"append_blocks": True, "block_length": 8, "cache": "dual"}, "append_blocks must be false"),
-        ("illada", {"end_think_boost": 3.0}, "end_think=</think> must be one token"),
-        ("nemotron_labs_diffusion", {"append_blocks": True}, "append_blocks must be false"),
-        ("nemotron_labs_diffusion", {"mode": "ar", "block_length": 8}, "block_length=8 does not work with mode=ar"),
-        ("nemotron_labs_diffusion", {"mode": "linear_spec", "temperature": 0.5}, "temperature=0.5 does not work"),
-    ],
-)
+@pytest.mark.parametrize(("folder", "options", "sentence"), refused("decoding"))
 def test_what_a_model_cannot_do_is_refused(folder: str, options: dict[str, Any], sentence: str) -> None:
     with pytest.raises(OptionError, match=sentence):
         decode(load(folder), [[7, 8, 9]], DecodingOptions(n_masks=8, **options))
@@ -220,19 +209,7 @@ def test_frequencies_come_from_a_file(tmp_path: Path) -> None:
         decode(tiny_llada(), [prompt], DecodingOptions(**settings))
 
 
-@pytest.mark.parametrize(
-    ("options", "sentence"),
-    [
-        ({"remasking": "wino"}, "needs confidence_threshold"),
-        ({"remasking": "rcr", "confidence_threshold": 0.9}, "does not work with a parallel rule"),
-        ({"remasking": "remdm", "steps": 4}, "steps must be auto"),
-        (
-            {"remasking": "rcr", "cache": "dual", "block_length": 4},
-            "does not work with block-causal attention or cache",
-        ),
-        ({"kl_threshold": 0.1}, "needs confidence_threshold"),
-    ],
-)
+@pytest.mark.parametrize(("options", "sentence"), refused("remasking"))
 def test_what_does_not_go_together_is_refused(options: dict[str, Any], sentence: str) -> None:
     with pytest.raises(OptionError, match=sentence):
         decode(tiny_llada(), [[1, 2, 3]], DecodingOptions(n_masks=8, **options))
