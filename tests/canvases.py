@@ -9,43 +9,14 @@ from mdlm_lm_eval.decoding.canvas import Canvas, attention_in_effect, build_canv
 from mdlm_lm_eval.model.attention import FULL_ATTENTION, AttentionPattern
 from mdlm_lm_eval.model.denoiser import Denoiser
 from mdlm_lm_eval.options import DecodingOptions
-from tests.conftest import random_llama
+from tests.conftest import data, random_llama
 
 MASK, PAD, EOS, VOCABULARY = 49, 48, 47, 50
 FROM_START, FROM_PROMPT = AttentionPattern(4), AttentionPattern(4, "prompt_end")
 Way = tuple[AttentionPattern, dict[str, Any], dict[str, Any]]  # attention and other facts of a model, and options
-WAYS: list[Way] = [
-    (FULL_ATTENTION, {}, {}),
-    (FULL_ATTENTION, {}, {"steps": 1}),
-    (FULL_ATTENTION, {}, {"steps": 3, "unmasking": "margin"}),
-    (FULL_ATTENTION, {}, {"steps": 4, "unmasking": "entropy", "schedule": "dream"}),
-    (FULL_ATTENTION, {}, {"steps": 5, "unmasking": "random", "schedule": "cosine"}),
-    (FULL_ATTENTION, {}, {"unmasking": "left_to_right", "block_length": 4}),
-    (FULL_ATTENTION, {}, {"steps": 6, "block_length": 4, "temperature": 0.7}),
-    (FULL_ATTENTION, {}, {"temperature": 1.0, "top_p": 0.9, "top_k": 20, "unmasking": "random"}),
-    (FULL_ATTENTION, {}, {"confidence_threshold": 0.3, "block_length": 5}),
-    (FULL_ATTENTION, {}, {"confidence_threshold": 0.3, "steps": 3}),
-    (FULL_ATTENTION, {}, {"cfg_scale": 1.0, "steps": 3}),
-    (FULL_ATTENTION, {}, {"cfg_scale": 1.0, "unmasking": "random", "temperature": 0.8}),
-    (FULL_ATTENTION, {}, {"eos_last": True, "steps": 4}),
-]
+WAYS: list[Way] = [(FULL_ATTENTION, {}, options) for options in data("ways.json")["full"]]
 IN_BLOCKS: list[Way] = [
-    (FROM_START, {}, {}),
-    (FROM_START, {}, {"block_length": 1}),
-    (FROM_START, {}, {"block_length": 8, "steps_per_block": 3}),
-    (FROM_START, {}, {"steps": 4, "unmasking": "margin"}),
-    (FROM_START, {}, {"unmasking": "random", "temperature": 0.8}),
-    (FROM_START, {}, {"unmasking": "entropy", "schedule": "cosine", "block_length": 8, "steps_per_block": 4}),
-    (FROM_START, {}, {"confidence_threshold": 0.2, "block_length": 8}),
-    (FROM_START, {}, {"confidence_threshold": 0.3, "block_length": 8, "small_block_length": 2}),
-    (FROM_START, {}, {"parallel_factor": 0.9, "block_length": 8}),
-    (FROM_START, {}, {"entropy_bound": 2.0, "block_length": 8}),
-    (FROM_START, {}, {"cfg_scale": 1.0, "unmasking": "left_to_right"}),
-    (FROM_START, {"edits": True}, {"editing_threshold": 0.1, "confidence_threshold": 0.1, "block_length": 8}),
-    (FROM_START, {"edits": True}, {"editing_threshold": 0.0, "max_post_steps": 2}),
-    (FROM_START, {"shift": True}, {"confidence_threshold": 0.3, "block_length": 8}),
-    (FROM_PROMPT, {}, {"schedule": "bd3lm", "steps_per_block": 3}),
-    (FROM_PROMPT, {"shift": True}, {"cfg_scale": 0.5}),
+    (AttentionPattern(4, blocks_from), facts, options) for blocks_from, facts, options in data("ways.json")["blocks"]
 ]
 APPROXIMATE: list[Way] = [
     (FULL_ATTENTION, {"shift": shift}, {"cache": cache, "block_length": 4, **changes})

@@ -230,16 +230,6 @@ def test_overlapping_stop_strings_decide_only_where_no_later_text_changes_lm_eva
 # Likelihood
 
 
-def test_loglikelihood_of_a_one_token_choice_is_exact(lm: MDLM) -> None:
-    (one,) = lm.loglikelihood([choice("context", "a")], disable_tqdm=True)
-    input_ids = torch.tensor([[*lm.tok_encode("context"), MASK]])
-    with torch.no_grad():
-        logits = lm.model(input_ids=input_ids).logits[0, -1].float()
-    (target,) = lm.tok_encode("a")
-    assert one[0] == pytest.approx(float(logits.log_softmax(-1)[target]), abs=1e-4)
-    assert one[1] == (int(logits.argmax()) == target)
-
-
 def test_a_context_of_spaces_is_the_beginning_of_the_text(lm: MDLM) -> None:
     pairs = [choice("\n", "abc"), choice("", "\nabc")]
     (spaces, _), (nothing, _) = lm.loglikelihood(pairs, disable_tqdm=True)

@@ -34,12 +34,6 @@ def test_strings_are_parsed_by_the_type_of_the_option() -> None:
     assert DecodingOptions(top_p=0.5).override(typed) == DecodingOptions(**expected, n_fillers=4, seed=2**62 + 1)
 
 
-def test_override_leaves_the_other_options_and_the_original_alone() -> None:
-    original = DecodingOptions(steps=3)
-    assert original.override({"n_masks": 5}) == DecodingOptions(steps=3, n_masks=5)
-    assert original == DecodingOptions(steps=3)
-
-
 def test_a_bad_value_in_python_is_refused() -> None:
     with pytest.raises(OptionError, match=r"n_masks must be auto or a whole number from 1, not true"):
         DecodingOptions(n_masks=True)

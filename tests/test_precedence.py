@@ -8,29 +8,9 @@ from transformers import PretrainedConfig
 from mdlm_lm_eval import families
 from mdlm_lm_eval.options import DecodingOptions, OptionError
 from mdlm_lm_eval.resolve import Settings, resolve
-from tests.conftest import tiny_model
+from tests.conftest import data, tiny_model
 
 BLOCKS = "llada-8b-instruct/gsm8k-blocks"
-# Family, preset, what is typed, and the options that it touches in effect.
-TYPED: list[tuple[str | None, str | None, dict[str, Any], dict[str, Any]]] = [
-    ("llada2", None, {"steps": 64}, {"steps_per_block": None, "confidence_threshold": 0.95}),
-    *(("llada2", None, {"block_length": length}, {"steps_per_block": length}) for length in (16, 32, 64)),
-    ("llada2", None, {"block_length": 64, "steps_per_block": 32}, {}),
-    ("llada2", "llada2.0-mini/gsm8k", {"block_length": 64}, {"steps_per_block": 64}),
-    ("sdar", "sdar-8b-chat/gsm8k", {"block_length": 6}, {"steps_per_block": 6}),
-    ("llada2", None, {"entropy_bound": 0.5}, {"confidence_threshold": None, "steps_per_block": 32}),
-    ("llada2", None, {"parallel_factor": None}, {"confidence_threshold": 0.95}),
-    ("llada2", "llada2.0-mini/gsm8k", {"steps": 64}, {"steps_per_block": None, "confidence_threshold": 0.95}),
-    ("llada21", None, {"editing_threshold": None}, {"max_post_steps": None, "confidence_threshold": 0.95}),
-    ("llada21", "llada2.1-mini/gpqa-speed", {"editing_threshold": None}, {"max_post_steps": None}),
-    ("fast_dllm_v2", None, {"block_length": 4}, {"small_block_length": None}),
-    ("fast_dllm_v2", None, {"block_length": 16}, {"small_block_length": 8}),
-    ("sdar", "sdar-8b-chat/gsm8k", {"n_masks": 2}, {"block_length": 4}),
-    (None, BLOCKS, {"n_masks": 4}, {"block_length": None, "steps": 256}),
-    (None, BLOCKS, {"mask_ratio": 2.0}, {"n_masks": "auto", "block_length": 8}),
-    (None, BLOCKS, {"steps_per_block": 4}, {"steps": "auto", "block_length": 8}),
-    (None, BLOCKS, {"steps": "32", "temperature": 0.5}, {"n_masks": 256, "block_length": 8}),
-]
 
 
 def config_of(family: str | None, block_length: int = 32) -> PretrainedConfig:
@@ -48,10 +28,11 @@ def resolved(config: PretrainedConfig, arguments: dict[str, Any], preset: str | 
     )
 
 
-@pytest.mark.parametrize(("family", "preset", "typed", "effect"), TYPED)
+@pytest.mark.parametrize(("family", "preset", "typed", "effect"), data("precedence.json")["typed"])
 def test_what_is_typed_drops_what_it_excludes(
     family: str | None, preset: str | None, typed: dict[str, Any], effect: dict[str, Any]
 ) -> None:
+    """`effect` are the options in effect that what is typed touches."""
     config = config_of(family)
     settings = resolved(config, typed, preset)
     wanted = vars(DecodingOptions().override(typed | effect)).items()
@@ -102,25 +83,7 @@ def test_a_cache_that_is_published_gives_way(typed: dict[str, Any], left: dict[s
 # Sampling keys of task files
 
 
-@pytest.mark.parametrize(
-    ("request_says", "user_says", "expected"),
-    [
-        ({"temperature": 0.7, "do_sample": True, "steps": 3}, {}, {"temperature": 0.7, "steps": 3}),
-        (
-            {"temperature": 0.7, "do_sample": True, "steps": 3},
-            {"temperature": 0.2, "steps": 9},
-            {"temperature": 0.2, "steps": 3},
-        ),
-        ({"do_sample": False, "temperature": 0.9, "top_k": 1, "top_p": 0.5}, {}, {}),
-        ({"do_sample": False, "top_k": 1}, {"top_k": 3}, {"top_k": 3}),
-        ({"do_sample": True}, {}, {"temperature": 1.0}),
-        ({"do_sample": True, "top_k": 0}, {}, {"temperature": 1.0}),
-        ({"do_sample": True}, {"temperature": 0.7}, {"temperature": 0.7}),
-        ({"max_new_tokens": 512}, {}, {"max_gen_toks": 512}),
-        ({"max_tokens": 5}, {"max_gen_toks": 7}, {"max_gen_toks": 5}),
-        ({"gen_length": 4, "threshold": 0.5}, {"seed": 3}, {"n_masks": 4, "confidence_threshold": 0.5, "seed": 3}),
-    ],
-)
+@pytest.mark.parametrize(("request_says", "user_says", "expected"), data("precedence.json")["requests"])
 def test_requests(request_says: dict[str, Any], user_says: dict[str, Any], expected: dict[str, Any]) -> None:
     assert resolve(user_says).request(request_says).options == DecodingOptions(**expected)
 
