@@ -87,24 +87,6 @@ def test_repeats_differ_at_temperature_1_and_are_reproducible(lm: MDLM) -> None:
     assert lm.generate_until([other_document], disable_tqdm=True) == first[:1]
 
 
-def test_early_exit_changes_no_string(lm: MDLM) -> None:
-    settings = {"max_gen_toks": 24, "n_masks": 24, "block_length": 2}
-
-    def run(**more: Any) -> tuple[str, int]:
-        before = lm.denoiser.forward_passes
-        (string,) = lm.generate_until([generation("to be stopped", **settings, **more)], disable_tqdm=True)
-        return string, lm.denoiser.forward_passes - before
-
-    free, all_passes = run()
-    assert all_passes == 24
-    until = [free[3:4]]
-    complete, passes = run(until=until, early_exit=False)
-    assert (complete, passes) == (free[: free.index(until[0])], 24)
-    early, fewer_passes = run(until=until)
-    assert early == complete
-    assert fewer_passes < 24
-
-
 def test_meaningless_keys_give_one_warning(lm: MDLM, caplog: pytest.LogCaptureFixture) -> None:
     requests = [generation(str(n), max_gen_toks=1, num_beams=3, repetition_penalty=1.1) for n in range(3)]
     lm.generate_until(requests, disable_tqdm=True)
