@@ -7,6 +7,7 @@ import pytest
 from mdlm_lm_eval.decoding.canvas import Canvas, build_canvas, build_infill_canvas
 from mdlm_lm_eval.model.attention import AttentionPattern
 from mdlm_lm_eval.options import DecodingOptions, OptionError
+from tests.conftest import data
 
 MASK = 99
 
@@ -22,26 +23,7 @@ def build(prompt_length: int = 10, gen_toks: int | None = None, max_length: int 
     return canvas
 
 
-@pytest.mark.parametrize(
-    ("gen_toks", "changes", "masks", "returned", "steps"),
-    [
-        (None, {}, 256, 256, 256),
-        (4, {}, 4, 4, 4),
-        (1, {"n_masks": 200}, 200, 1, 1),
-        (1, {"n_masks": 200, "steps": 40}, 200, 1, 40),
-        (None, {"n_masks": 512}, 512, 512, 512),
-        (64, {"n_masks": 8}, 8, 8, 8),
-        (None, {"max_gen_toks": 7}, 7, 7, 7),
-        (3, {"max_gen_toks": 7}, 3, 3, 3),
-        (4, {"steps": 100}, 4, 4, 4),
-        (4, {"steps_per_block": 9}, 4, 4, 4),
-        (1, {"mask_ratio": 0.25}, 3, 1, 1),
-        (1, {"mask_ratio": 0.01}, 1, 1, 1),
-        (1, {"n_masks": 20, "confidence_threshold": 0.9}, 20, 1, 20),
-        (1, {"n_masks": 20, "confidence_threshold": 0.9, "steps": 4}, 20, 1, 20),
-        (1, {"n_masks": 20, "parallel_factor": 1, "steps_per_block": 1}, 20, 1, 20),
-    ],
-)
+@pytest.mark.parametrize(("gen_toks", "changes", "masks", "returned", "steps"), data("canvas.json"))
 def test_masks_returned_tokens_and_steps(
     gen_toks: int | None, changes: dict[str, object], masks: int, returned: int, steps: int
 ) -> None:

@@ -28,7 +28,7 @@ from mdlm_lm_eval.families import (
     resolve_mask_token_id,
 )
 from mdlm_lm_eval.options import DecodingOptions, OptionError
-from tests.conftest import refused, tiny_tokenizer
+from tests.conftest import data, refused, tiny_tokenizer
 from tests.reference import GOLDEN, assert_close, load, tensors_of
 
 
@@ -165,18 +165,7 @@ def test_dream_tokenizer_loads_without_its_remote_class(tmp_path: Path) -> None:
     vocabulary = {token: i for i, token in enumerate([*alphabet, "ab"])}
     (tmp_path / "vocab.json").write_text(json.dumps(vocabulary))
     (tmp_path / "merges.txt").write_text("#version: 0.2\na b\n")
-    names = ["<|endoftext|>", "<|im_end|>", "<|mask|>"]
-    added = {str(257 + i): {"content": name, "special": True} for i, name in enumerate(names)}
-    settings = {
-        "tokenizer_class": "DreamTokenizer",
-        "auto_map": {"AutoTokenizer": ["tokenization_dream.DreamTokenizer", None]},
-        "added_tokens_decoder": added,
-        "bos_token": names[0],
-        "eos_token": names[0],
-        "pad_token": names[0],
-        "mask_token": names[2],
-    }
-    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(data("dream_tokenizer_config.json")))
     config = load_config(str(GOLDEN / "dream"))
     with_bos = load_tokenizer(str(tmp_path), config=config, add_bos_token=True)
     assert with_bos("ab")["input_ids"] == [257, 256]

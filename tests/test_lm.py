@@ -11,7 +11,6 @@ import pytest
 import torch
 from lm_eval.api.instance import Instance
 from lm_eval.models.utils import postprocess_generated_text
-from peft import LoraConfig, get_peft_model
 from tokenizers.processors import TemplateProcessing
 
 from mdlm_lm_eval import families
@@ -345,24 +344,3 @@ def test_where_nothing_fits_into_memory_it_ends(batch_size: int | str, monkeypat
     monkeypatch.setattr(lm.denoiser, "logits", out_of_memory)
     with pytest.raises(torch.OutOfMemoryError, match="Tried to allocate"):
         lm.generate_until([generation(str(n), max_gen_toks=2) for n in range(5)], disable_tqdm=True)
-
-
-def test_other_options_and_adapters_over_the_same_weights(checkpoint: Path, tmp_path: Path) -> None:
-    get_peft_model(tiny_model(), LoraConfig(target_modules=["q_proj"], r=2, init_lora_weights=False)).save_pretrained(
-        tmp_path / "own"
-    )
-    request = [generation("a prompt", max_gen_toks=6)]
-
-    def run(lm: MDLM) -> tuple[Any, Any]:
-        strings, facts = lm.generate_until(request, disable_tqdm=True), lm.get_model_info()["mdlm"]
-        return strings, [facts[name] for name in ("decoding", "adapter_weights", "forward_passes", "explicit_options")]
-
-    lm = MDLM(str(checkpoint), device="cpu", n_masks=4)
-    first = run(lm)
-    lm.use_options({"pretrained": str(checkpoint), "n_masks": 8, "unmasking": "entropy"})
-    lm.use_adapter(str(tmp_path / "own"))
-    fresh = MDLM(str(checkpoint), device="cpu", n_masks=8, unmasking="entropy", peft=str(tmp_path / "own"))
-    assert run(lm) == run(fresh) != first
-    lm.use_adapter(None)
-    lm.use_options({"n_masks": 4})
-    assert run(lm) == first

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 import mdlm_lm_eval
-from mdlm_lm_eval import plugin
 from tests.commands import ENVIRONMENT, HOOK, LM_EVAL, python
 
 REPOSITORY = Path(__file__).parent.parent
@@ -157,9 +156,3 @@ def test_public_names() -> None:
     assert all(getattr(mdlm_lm_eval, name) for name in mdlm_lm_eval.__all__)
     with pytest.raises(AttributeError, match="no attribute 'Nothing'"):
         mdlm_lm_eval.Nothing  # noqa: B018
-
-
-def test_arming_twice_leaves_one_finder() -> None:
-    plugin.arm()
-    plugin.arm()
-    assert sum(isinstance(finder, plugin.AfterImport) for finder in sys.meta_path) == 1

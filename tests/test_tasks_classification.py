@@ -8,7 +8,6 @@ from collections import Counter
 
 import pytest
 from lm_eval.tasks._yaml_loader import _import_func_in_yml, load_yaml
-from sklearn.neighbors import KNeighborsClassifier
 
 from mdlm_lm_eval import tasks_path
 from mdlm_lm_eval.options import OptionError
@@ -47,14 +46,6 @@ def test_points_are_balanced_different_and_repeatable(data_set: str) -> None:
     assert len({json.dumps(splits["test"].tolist()) for splits in drawn.values()}) == 5
     again = draw_points.__wrapped__(data_set, 1)
     assert all((again[split] == drawn[1][split]).all() for split in again)
-
-
-@pytest.mark.parametrize("data_set", DATA_SETS)
-def test_classes_can_be_told_from_neighbours(data_set: str) -> None:
-    splits = draw_points(data_set, 1)
-    train, test = splits["train"], splits["test"]
-    neighbours = KNeighborsClassifier(3).fit(train[:, :3], train[:, 3])
-    assert neighbours.score(test[:, :3], test[:, 3]) > 0.85
 
 
 def test_prompt_character_for_character() -> None:

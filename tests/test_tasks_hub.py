@@ -104,12 +104,6 @@ def test_single_token_rows_are_filtered_balanced_and_ordered(tmp_path: Path, nam
     assert more.startswith(fewer.rpartition("\n\n")[0])
 
 
-def test_too_many_shots_are_refused(tmp_path: Path) -> None:
-    task = load(single_token_yaml(tmp_path, "mrpc", rows_of("mrpc", 8, 2), rows_of("mrpc", 2, 2)))
-    with pytest.raises(AssertionError, match="exceeds the 8 that are available"):
-        prompts(task, num_fewshot=9)
-
-
 def hotpotqa_rows(context: str = " It is here.") -> Rows:
     return [
         {
