@@ -14,7 +14,6 @@ from mdlm_finetune.recipe import read_arguments
 from mdlm_leaderboard.__main__ import _parser as leaderboard_parser
 from mdlm_lm_eval.analyses.__main__ import _parser as attribution_parser
 from mdlm_lm_eval.families import all_families
-from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.presets import preset_names, published
 from mdlm_lm_eval.resolve import resolve
 from mdlm_lm_eval.sweep import __main__ as sweep
@@ -73,11 +72,6 @@ def test_a_command_is_understood(command: str, tmp_path: Path, monkeypatch: pyte
         assert all(f'"{word}"' in code for word in words if word.startswith("--"))
     else:
         assert find_spec(program)
-
-
-def test_an_option_that_does_not_exist_is_noticed() -> None:
-    with pytest.raises(OptionError, match="n_masks"):
-        lm_eval(shlex.split("--model mdlm --model_args n_mask=2 --tasks mdlm_context"))
 
 
 def test_tables_are_as_generated(tmp_path: Path) -> None:

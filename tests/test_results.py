@@ -31,6 +31,7 @@ from mdlm_lm_eval.results.statistics import (
     paired_interval,
     t_interval,
 )
+from tests.conftest import data
 from tests.conftest import suite as suite_tasks
 from tests.leaderboard_files import TASKS, result_file, six_cells, suite_file, write
 
@@ -233,19 +234,9 @@ def likelihood_file() -> dict[str, object]:
     return result_file(metrics, output_type="loglikelihood_rolling", mc_num=16)
 
 
-@pytest.mark.parametrize(
-    ("points", "best", "area"),
-    [
-        ([(1, 80), (2, 79), (4, 76)], 80, 299.5523),
-        ([(4, 76), (1, 80), (2, 79)], 80, 299.5523),
-        ([(1, 80), (2, 79), (4, 76)], 82, 284.3811),
-        ([(1, 80), (3, 82)], 82, 236.3554),
-        ([(1, 80), (2, 74), (4, 76)], 80, 298.1207),
-        ([(2, 70)], 70, 140),
-        ([(1, 80), (2, 75)], 80, 151.0886),  # five points less is not more than five
-    ],
-)
+@pytest.mark.parametrize(("points", "best", "area"), data("parallelism.json")["area"])
 def test_accuracy_under_parallelism(points: list[Point], best: float, area: float) -> None:
+    """Five points less than the best are not more than five."""
     assert accuracy_under_parallelism(points, best) == pytest.approx(area, abs=5e-5)
 
 
@@ -259,19 +250,9 @@ def test_the_frontier_is_what_nothing_beats() -> None:
     assert frontier(points) == [False, True, False, True, True, False]
 
 
-@pytest.mark.parametrize(
-    ("points", "share", "tokens"),
-    [
-        ([(1, 80), (2, 76), (4, 68), (8, 20)], 0.9, 3.0),  # 72 is half way from 76 to 68
-        ([(1, 80), (2, 76), (4, 68), (8, 20)], 0.95, 2.0),
-        ([(8, 20), (4, 68), (1, 80), (2, 76)], 0.5, 4 + 4 * 28 / 48),
-        ([(1, 80), (2, 60), (3, 76), (4, 68)], 0.9, 3.5),  # the setting at 2 is beaten and counts for nothing
-        ([(1, 80), (2, 79)], 0.9, 2.0),
-        ([(2, 60), (4, 50)], 0.9, None),  # a way of decoding without one token a pass
-        ([], 0.9, None),
-    ],
-)
+@pytest.mark.parametrize(("points", "share", "tokens"), data("parallelism.json")["tokens at a share"])
 def test_the_most_tokens_at_a_quality(points: list[Point], share: float, tokens: float | None) -> None:
+    """Between settings that no other beats; without one token a pass there is nothing to compare with."""
     found = tokens_at_quality(points, share, 80)
     assert found == (None if tokens is None else pytest.approx(tokens))
     assert tokens_at_quality(points, share, 0) is None

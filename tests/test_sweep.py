@@ -182,6 +182,7 @@ def test_adapters_share_the_weights_and_leave_no_trace(tmp_path: Path, checkpoin
         assert sweep(tmp_path / "alone", checkpoint, task_folder, f"--peft={peft}", *more).code == 0
     expected = answers(tmp_path / "alone")
     assert answers(tmp_path / "together") == expected
+    assert stored(tmp_path / "together") == stored(tmp_path / "alone")
     assert len({json.dumps(said) for said in expected.values()}) == 3
     assert {result["config"]["mdlm"]["adapter"] for result in stored(tmp_path / "together").values()} == {
         "one",
