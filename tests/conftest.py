@@ -23,7 +23,6 @@ from torch.utils import collect_env
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from mdlm_lm_eval import tasks_path
-from mdlm_lm_eval.model.denoiser import Denoiser
 from tests import commands
 
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
@@ -154,16 +153,6 @@ def evaluate(lm: Any, tasks: Sequence[str], *folders: Path, **arguments: Any) ->
 def without_tasks_of_lm_eval(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Lm-eval has thousands of tasks, whose index takes seconds."""
     monkeypatch.setattr("lm_eval.tasks.manager.__file__", str(tmp_path / "none" / "manager.py"))
-
-
-class CountingDenoiser(Denoiser):
-    """Also counts the rows of all forward passes."""
-
-    rows = 0
-
-    def logits(self, input_ids: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-        self.rows += len(input_ids)
-        return super().logits(input_ids, *args, **kwargs)
 
 
 @pytest.fixture(scope="session")

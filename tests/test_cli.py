@@ -93,19 +93,9 @@ def test_two_processes_give_the_same_answers(
     assert info["settings"] == alone["settings"]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        (("nmask=5",), "unknown model argument nmask=5; did you mean n_masks?"),
-        (("n_masks=4", "--gen_kwargs", "steps=0"), "steps must be auto or a whole number from 1, not 0"),
-    ],
-)
-def test_bad_input_ends_with_one_sentence(
-    checkpoint: Path, task_folder: Path, arguments: tuple[str, ...], sentence: str
-) -> None:
-    first, *rest = arguments
-    done = run("lm_eval", *words(task_folder, "--model_args", f"pretrained={checkpoint},{first}", *rest), code=1)
-    assert done.stderr.splitlines()[-1] == f"mdlm: {sentence}"
+def test_bad_input_ends_with_one_sentence(checkpoint: Path, task_folder: Path) -> None:
+    done = run("lm_eval", *words(task_folder, "--model_args", f"pretrained={checkpoint},nmask=5"), code=1)
+    assert done.stderr.splitlines()[-1] == "mdlm: unknown model argument nmask=5; did you mean n_masks?"
     assert "Traceback" not in done.stderr
 
 

@@ -11,14 +11,14 @@ from mdlm_lm_eval.likelihood import LikelihoodRequest, rolling_windows, score, t
 from mdlm_lm_eval.likelihood.masks import monte_carlo_corruptions
 from mdlm_lm_eval.model.denoiser import Denoiser
 from mdlm_lm_eval.options import LikelihoodOptions, OptionError
-from tests.conftest import CountingDenoiser, random_llama
+from tests.conftest import random_llama
 
 MASK, PAD, VOCABULARY = 49, 48, 50
 
 
 @pytest.fixture
-def denoiser() -> CountingDenoiser:
-    return CountingDenoiser(random_llama(VOCABULARY), mask_token_id=MASK, pad_token_id=PAD)
+def denoiser() -> Denoiser:
+    return Denoiser(random_llama(VOCABULARY), mask_token_id=MASK, pad_token_id=PAD)
 
 
 def log_probs(denoiser: Denoiser, token_ids: list[int]) -> torch.Tensor:
@@ -56,18 +56,11 @@ def log_likelihoods(denoiser, requests, batch_size=16, max_length=128, **options
     return [log_likelihood for log_likelihood, _ in results]
 
 
-def test_chain_is_the_left_to_right_factorisation(denoiser):
-    context, continuation = random_ids(7, 1), random_ids(5, 2)
-    expected = sum(masked_log_probs(denoiser, context, continuation, range(i, 5))[i] for i in range(5))
-    [estimate] = log_likelihoods(denoiser, [LikelihoodRequest(context, continuation)], likelihood="chain")
-    assert estimate == pytest.approx(expected, abs=1e-4)
-
-
 def test_short_continuations_are_enumerated_exactly(denoiser):
     context, continuation = random_ids(7, 1), random_ids(4, 2)
     [estimate] = log_likelihoods(denoiser, [LikelihoodRequest(context, continuation)], likelihood="mc", mc_num=15)
     assert estimate == pytest.approx(expected_bound(denoiser, context, continuation), abs=1e-4)
-    assert denoiser.rows == 15
+    assert denoiser.canvas_count == 15
 
 
 @pytest.mark.parametrize("mc_num", [1, 3, 6, 14])
@@ -135,12 +128,12 @@ def test_greedy_check_can_be_left_out(denoiser):
     context = random_ids(10, 4)
     request = LikelihoodRequest(context, greedy_by_definition(denoiser, context, 3, 0))
     checked = score(denoiser, [request], LikelihoodOptions(), batch_size=4, max_length=128)
-    rows_checked, denoiser.rows = denoiser.rows, 0
+    rows_checked, denoiser.canvas_count = denoiser.canvas_count, 0
     unchecked = score(denoiser, [request], LikelihoodOptions(check_greedy=False), batch_size=4, max_length=128)
     assert checked[0][1]
     assert not unchecked[0][1]
     assert checked[0][0] == pytest.approx(unchecked[0][0], abs=1e-4)
-    assert denoiser.rows == 7 < rows_checked
+    assert denoiser.canvas_count == 7 < rows_checked
 
 
 def test_long_contexts_are_cut_on_the_left(denoiser):
@@ -159,7 +152,7 @@ def test_canvases_that_do_not_fit_are_refused_before_any_pass(denoiser, n_masks,
     requests = [LikelihoodRequest([1, 2], [3]), LikelihoodRequest([1, 2], [3, 4, 5])]
     with pytest.raises(OptionError, match=message):
         score(denoiser, requests, LikelihoodOptions(n_masks=n_masks), batch_size=2, max_length=max_length)
-    assert denoiser.rows == 0
+    assert denoiser.canvas_count == 0
 
 
 @pytest.mark.parametrize("n_masks", ["auto", 4])

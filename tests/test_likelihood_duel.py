@@ -11,7 +11,7 @@ from torch import Tensor
 from mdlm_lm_eval.likelihood import LikelihoodRequest, duel, score
 from mdlm_lm_eval.model.denoiser import Denoiser
 from mdlm_lm_eval.options import LikelihoodOptions, OptionError
-from tests.conftest import CountingDenoiser, random_llama
+from tests.conftest import random_llama
 from tests.reference import facts_of, load, tensors_of
 
 POLICIES = ("confidence", "margin", "entropy", "left_to_right")
@@ -26,7 +26,7 @@ class AllTokensDenoiser(Denoiser):
         return torch.nn.functional.pad(logits, (0, 1), value=-torch.inf)
 
 
-def toy(kind: type[Denoiser] = CountingDenoiser) -> Any:
+def toy(kind: type[Denoiser] = Denoiser) -> Any:
     """Four tokens and the mask, peaked enough that thresholds are reached."""
     sizes = {"hidden_size": 16, "intermediate_size": 32, "num_attention_heads": 2, "max_position_embeddings": 64}
     model = random_llama(TOKENS + 1, seed=3, initializer_range=0.5, **sizes)
@@ -84,7 +84,7 @@ def test_probabilities_of_all_strings_sum_to_one(policy: str, tokens_per_step: i
     assert sum(is_greedy for _, is_greedy in answers) == 1
     # One canvas to begin with, and never more of them than there are ways to fill what is filled.
     steps = math.ceil(4 / tokens_per_step)
-    assert denoiser.rows <= sum(TOKENS ** min(4, step * tokens_per_step) for step in range(steps)) + 4**3 * (
+    assert denoiser.canvas_count <= sum(TOKENS ** min(4, step * tokens_per_step) for step in range(steps)) + 4**3 * (
         threshold is not None
     )
 
@@ -99,19 +99,19 @@ def test_batches_change_nothing_and_choices_share_a_pass(policy: str) -> None:
     ]
     for n_masks in ("auto", 8):
         options = LikelihoodOptions(likelihood="duel", unmasking=policy, n_masks=n_masks)
-        denoiser.rows = 0
+        denoiser.canvas_count = 0
         together = score(denoiser, requests, options, batch_size=5, max_length=64)
-        rows_together, denoiser.rows = denoiser.rows, 0
+        rows_together, denoiser.canvas_count = denoiser.canvas_count, 0
         alone = [score(denoiser, [request], options, batch_size=1, max_length=64)[0] for request in requests]
         assert [ll for ll, _ in together] == pytest.approx([ll for ll, _ in alone], abs=1e-4)
         assert [flag for _, flag in together] == [flag for _, flag in alone]
-        assert rows_together < denoiser.rows == sum(len(request.continuation_ids) for request in requests)
+        assert rows_together < denoiser.canvas_count == sum(len(request.continuation_ids) for request in requests)
 
 
 def test_a_canvas_of_masks_alone_has_no_order() -> None:
     request, denoiser = LikelihoodRequest([], [1, 2, 3]), toy()
     with pytest.raises(OptionError, match="needs a context of at least one token"):
         score(denoiser, [request], LikelihoodOptions(likelihood="duel"), batch_size=1, max_length=64)
-    assert denoiser.rows == 0
+    assert denoiser.canvas_count == 0
     left_to_right = LikelihoodOptions(likelihood="duel", unmasking="left_to_right")
     assert score(denoiser, [request], left_to_right, batch_size=1, max_length=64)[0][0] < 0
