@@ -113,9 +113,9 @@ def generation(text: str, task: str = "task", doc: int | None = None, **gen_kwar
     return Instance("generate_until", doc={}, arguments=(text, gen_kwargs), idx=0, metadata=(task, doc, 1))
 
 
-def choice(context: str, continuation: str) -> Instance:
+def choice(context: str, continuation: str, doc: int = 0) -> Instance:
     """A likelihood request."""
-    return Instance("loglikelihood", doc={}, arguments=(context, continuation), idx=0, metadata=("choice", 0, 1))
+    return Instance("loglikelihood", doc={}, arguments=(context, continuation), idx=0, metadata=("choice", doc, 1))
 
 
 @cache

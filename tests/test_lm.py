@@ -236,14 +236,16 @@ def test_rolling_is_the_sum_over_windows(checkpoint: Path, estimator: dict[str, 
 
 
 def test_a_broken_model_ends_the_run_and_names_the_request(checkpoint: Path) -> None:
-    lm = MDLM(pretrained=str(checkpoint), device="cpu", batch_size=2)
-    lm.model.model.norm.weight.data.fill_(torch.nan)
-    for run, request in (
-        (lm.generate_until, generation("a prompt", max_gen_toks=4)),
-        (lm.loglikelihood, choice("context", "a")),
+    lm = MDLM(pretrained=str(checkpoint), device="cpu", batch_size=4)
+    lm.model.get_input_embeddings().weight.data[lm.tok_encode("#")] = torch.nan
+    fine, broken = generation("a prompt", doc=1, max_gen_toks=4), generation("#", doc=2, max_gen_toks=4)
+    for run, requests in (
+        (lm.generate_until, [fine, broken, fine]),
+        (lm.loglikelihood, [choice("context", "a"), choice("#", "a", doc=1)]),
     ):
-        with pytest.raises(OptionError, match=f"not finite .* task {request.task_name}, document {request.doc_id}"):
-            run([request], disable_tqdm=True)
+        named = f"task {requests[1].task_name}, document {requests[1].doc_id}"
+        with pytest.raises(OptionError, match=f"not finite .* {named}"):
+            run(requests, disable_tqdm=True)
 
 
 # Models, batches, records
