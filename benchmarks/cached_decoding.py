@@ -12,8 +12,7 @@ from pathlib import Path
 from random import Random
 
 from mdlm_lm_eval.decoding import decode_canvases
-from mdlm_lm_eval.decoding.canvas import build_infill_canvas
-from mdlm_lm_eval.decoding.completion import Completion
+from mdlm_lm_eval.decoding.canvas import Completion, build_infill_canvas
 from mdlm_lm_eval.default_model.training.corpus import draw_rule, few_shot
 from mdlm_lm_eval.lm import MDLM
 from mdlm_lm_eval.model.text import SLOT_MARKER, encode_infill

@@ -26,11 +26,10 @@ from mdlm_lm_eval import families
 from mdlm_lm_eval.batching import Batches
 from mdlm_lm_eval.command_line import say_at_the_end, show_option_errors_alone
 from mdlm_lm_eval.decoding import decode_canvases
-from mdlm_lm_eval.decoding.canvas import Canvas, build_canvas, build_infill_canvas, seed_of
-from mdlm_lm_eval.decoding.completion import Completion, Cost
+from mdlm_lm_eval.decoding.canvas import Canvas, Completion, Cost, build_canvas, build_infill_canvas, seed_of
 from mdlm_lm_eval.decoding.memory import row_memory, rows_that_fit
+from mdlm_lm_eval.decoding.passes import columns_of
 from mdlm_lm_eval.decoding.requirements import check_decoding
-from mdlm_lm_eval.decoding.step import columns_of
 from mdlm_lm_eval.default_model import BUILT_IN, MODEL_FOLDERS, model_path
 from mdlm_lm_eval.families import context_length
 from mdlm_lm_eval.likelihood import (

@@ -15,7 +15,7 @@ from torch.distributed.tensor import DTensor
 from transformers import PreTrainedTokenizerBase
 
 from mdlm_lm_eval import __version__
-from mdlm_lm_eval.decoding.completion import Filled
+from mdlm_lm_eval.decoding.canvas import Filled
 from mdlm_lm_eval.model.devices import device_name
 from mdlm_lm_eval.model.text import ENDINGS
 from mdlm_lm_eval.options import DecodingOptions, LikelihoodOptions

@@ -8,8 +8,8 @@ from transformers import BertConfig, BertForMaskedLM
 
 from mdlm_lm_eval.decoding import decode
 from mdlm_lm_eval.decoding import decode_canvases as completions_of
+from mdlm_lm_eval.decoding.candidates import propose
 from mdlm_lm_eval.decoding.canvas import build_infill_canvas
-from mdlm_lm_eval.decoding.proposals import propose
 from mdlm_lm_eval.decoding.rules import register_unmasking
 from mdlm_lm_eval.decoding.schedules import unmask_counts
 from mdlm_lm_eval.decoding.selection import accepted_by_entropy

@@ -8,9 +8,9 @@ import torch
 from transformers import LlamaConfig
 
 from mdlm_lm_eval.decoding import decode_canvases
-from mdlm_lm_eval.decoding.completion import Completion
+from mdlm_lm_eval.decoding.candidates import uniform_numbers
+from mdlm_lm_eval.decoding.canvas import Completion
 from mdlm_lm_eval.decoding.memory import row_memory, rows_that_fit
-from mdlm_lm_eval.decoding.proposals import uniform_numbers
 from mdlm_lm_eval.lm import MDLM
 from mdlm_lm_eval.model.attention import FULL_ATTENTION, AttentionPattern
 from mdlm_lm_eval.options import DecodingOptions, OptionError

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from mdlm_lm_eval.decoding import decode_canvases, engine, step
+from mdlm_lm_eval.decoding import decode_canvases, engine, passes
 from mdlm_lm_eval.decoding.canvas import build_canvas
 from mdlm_lm_eval.model.attention import FULL_ATTENTION, AttentionPattern
 from mdlm_lm_eval.options import DecodingOptions
@@ -26,11 +26,11 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Any:
     empty = torch.empty
 
     def switch() -> None:
-        monkeypatch.setattr(step.Passes, "on_gpu", property(lambda _: True, lambda _, __: None), raising=False)
+        monkeypatch.setattr(passes.Passes, "on_gpu", property(lambda _: True, lambda _, __: None), raising=False)
         monkeypatch.setattr(engine, "_event", lambda _: _Done())
         monkeypatch.setattr(torch, "empty", lambda *size, pin_memory=False, **named: empty(*size, **named))
         monkeypatch.setattr(engine, "bucket", lambda n, _: 1 << (n - 1).bit_length())
-        for module in (step, engine):
+        for module in (passes, engine):
             monkeypatch.setattr(module, "KEYS", 16)
             monkeypatch.setattr(module, "POSITIONS", 16)
 

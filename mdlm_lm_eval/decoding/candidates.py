@@ -1,4 +1,4 @@
-"""What an unmasking rule knows of the masks that it ranks."""
+"""What is proposed for each mask: the token that it would become, how sure the model is, and its place in the order."""
 
 import functools
 from collections.abc import Collection
@@ -9,7 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mdlm_lm_eval.decoding.rules import LAST, Ranking, unmasking_rule
 from mdlm_lm_eval.model.devices import to_device
+from mdlm_lm_eval.options import DecodingOptions
+
+# Probabilities exist in float32 for this many positions at a time: few enough for a CPU's cache where the vocabulary is
+# small; on a GPU as many as make up so many numbers, as each slice launches its own kernels.
+_POSITIONS_PER_SLICE, _NUMBERS_PER_SLICE, _NUMBERS_PER_SLICE_ON_GPU = 256, 2**19, 2**27
 
 
 @dataclass(frozen=True)
@@ -79,3 +85,141 @@ class Candidates:
 @functools.lru_cache(maxsize=16)
 def _zero(device: torch.device) -> Tensor:
     return to_device(torch.zeros(()), device)
+
+
+@dataclass(frozen=True)
+class Proposals:
+    """For each of N masks: the token it would become, that token's probability, and its place in the order."""
+
+    tokens: Tensor  # [N]
+    confidence: Tensor  # [N] float32, probabilities; NaN where the logits are not finite
+    priority: Tensor  # [N] float32, the highest is unmasked first
+    entropy: Tensor  # [N] float32, in nats, where `entropy_bound` asks for it
+
+
+def propose(
+    logits: Tensor,
+    options: DecodingOptions,
+    *,
+    banned_ids: Collection[int],
+    end_ids: Collection[int],
+    uniform: Tensor | None = None,
+    slot_numbers: Tensor | None = None,
+    random_numbers: Tensor | None = None,
+    block_offsets: Tensor | None = None,
+    token_frequencies: Tensor | None = None,
+    needs_confidence: bool = True,
+) -> Proposals:
+    """Proposes tokens from `logits` [N, V], which may be overwritten.
+
+    `banned_ids` are never proposed. `uniform` [N] holds one number in [0, 1) a mask, from which a token is drawn at
+    `temperature` > 0; at 0 the likeliest is taken. `slot_numbers`, `block_offsets`, `random_numbers` [N] and
+    `token_frequencies` [V] are those of `Candidates`, which says what confidence, margin and entropy are taken of.
+
+    With `eos_last`, confidences are read as if `end_ids` could not be chosen, though they can: LLaDA's sampler sets
+    their logits to -inf after it has chosen the tokens and before the softmax (`confidence_eos_eot_inf`).
+    """
+    for banned_id in banned_ids:  # one at a time: a list of indices would be copied to the device
+        logits[:, banned_id] = -torch.inf
+    rank = unmasking_rule(options.unmasking).rank
+    ended = end_ids if options.eos_last else ()
+    block_offsets = slot_numbers if block_offsets is None else block_offsets  # of one block
+    on_gpu = logits.device.type == "cuda"
+    n = max(_POSITIONS_PER_SLICE, (_NUMBERS_PER_SLICE_ON_GPU if on_gpu else _NUMBERS_PER_SLICE) // logits.shape[1])
+    numbers = (uniform, slot_numbers, random_numbers, block_offsets)
+    parts = []
+    for begin in range(0, max(1, len(logits)), n):
+        here = slice(begin, begin + n)
+        part = [None if each is None else each[here] for each in numbers]
+        parts.append(
+            _propose_slice(rank, options, ended, token_frequencies, needs_confidence, logits[here].float(), *part)
+        )
+    return Proposals(*parts[0]) if len(parts) == 1 else Proposals(*map(torch.cat, zip(*parts, strict=True)))
+
+
+def _propose_slice(
+    rank: Ranking,
+    options: DecodingOptions,
+    ended: Collection[int],
+    token_frequencies: Tensor | None,
+    needs_confidence: bool,
+    logits: Tensor,
+    uniform: Tensor | None,
+    slot_numbers: Tensor | None,
+    random_numbers: Tensor | None,
+    block_offsets: Tensor | None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Tokens, confidence, priority and entropy [n] from float32 logits [n, V]."""
+    drawn_from = _drawn_from(logits, options)  # [n, V]
+    if uniform is not None and options.temperature != 0.0:
+        tokens = _sample(drawn_from, uniform)
+    elif logits.device.type == "cpu":  # there numpy finds the first of the largest ten times as fast as torch does
+        tokens = torch.from_numpy(logits.numpy().argmax(1))
+    else:
+        tokens = logits.argmax(-1)
+    if ended:
+        logits = logits.clone()
+        for end_id in ended:
+            logits[:, end_id] = -torch.inf
+        drawn_from = _drawn_from(logits, options)
+    plain = logits if options.top_p is None and options.top_k is None else drawn_from
+    candidates = Candidates(
+        drawn_from,
+        plain,
+        tokens,
+        ended,
+        slot_numbers,
+        random_numbers,
+        block_offsets,
+        (options.position_decay, options.calibration_cap),
+        token_frequencies,
+    )
+    entropy = None if options.entropy_bound is None else candidates.entropy
+    priority = rank(candidates)
+    if ended or options.temperature != 0.0:  # a token without any probability: no number is too large
+        priority = priority.clamp(min=LAST)
+    confidence = candidates.confidence if needs_confidence else priority
+    return tokens, confidence, priority, confidence if entropy is None else entropy
+
+
+def _drawn_from(logits: Tensor, options: DecodingOptions) -> Tensor:
+    """Logits [n, V] of the distribution that tokens are drawn from."""
+    if options.temperature != 0.0:
+        logits = logits / options.temperature
+    if options.top_p is not None or options.top_k is not None:
+        logits = _filter(logits, options)
+    return logits
+
+
+def _filter(logits: Tensor, options: DecodingOptions) -> Tensor:
+    """`logits` [n, V] with -inf outside the `top_k` likeliest tokens and the likeliest ones that reach `top_p`."""
+    ordered, ids = logits.sort(descending=True, stable=True)
+    dropped = torch.zeros_like(ordered, dtype=torch.bool)
+    if options.top_p is not None:
+        probabilities = ordered.softmax(-1)
+        dropped = probabilities.cumsum(-1) - probabilities > options.top_p
+    if options.top_k is not None:
+        dropped[:, options.top_k :] = True
+    return logits.masked_fill(torch.zeros_like(dropped).scatter(1, ids, dropped), -torch.inf)
+
+
+def _sample(logits: Tensor, uniform: Tensor) -> Tensor:
+    """One token a row of `logits` [n, V], distributed as their softmax, by inversion of `uniform` [n].
+
+    One number a mask draws from the same distribution as LLaDA's Gumbel noise, which takes V of them.
+    """
+    cumulative = logits.softmax(-1).cumsum(-1)  # [n, V]
+    # The factor keeps rounding from reaching past the last token whose probability is not zero.
+    reached = uniform * cumulative[:, -1] * (1 - 2**-20)
+    return torch.searchsorted(cumulative, reached[:, None], right=True).squeeze(1)
+
+
+def uniform_numbers(seeds: Tensor, steps: Tensor, slot_numbers: Tensor) -> Tensor:
+    """One number in [0, 1) a mask [N], decided by its row's seed, step and slot alone.
+
+    The finaliser of SplitMix64 over a counter: a generator's state would have to be carried for every row.
+    """
+    bits = seeds + (steps * 2**32 + slot_numbers + 1) * -0x61C8864680B583EB
+    for shift, factor in ((30, -0x40A7B892E31B1A47), (27, -0x6B2FB644ECCEEE15), (31, 1)):
+        bits = (bits ^ ((bits >> shift) & (2 ** (64 - shift) - 1))) * factor
+    return ((bits >> 40) & (2**24 - 1)).float() * 2.0**-24

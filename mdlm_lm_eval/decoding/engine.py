@@ -25,15 +25,14 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from mdlm_lm_eval.decoding.canvas import Canvas, attention_in_effect
-from mdlm_lm_eval.decoding.completion import Completion, Cost
+from mdlm_lm_eval.decoding.canvas import Canvas, Completion, Cost, attention_in_effect
 from mdlm_lm_eval.decoding.end_of_thinking import EndOfThinking
+from mdlm_lm_eval.decoding.host_loop import decode_in_batches
 from mdlm_lm_eval.decoding.indel import Insertions
+from mdlm_lm_eval.decoding.passes import KEYS, POSITIONS, Passes, Plan, Window, up
 from mdlm_lm_eval.decoding.program import Field, Kind, path_of
-from mdlm_lm_eval.decoding.row_windows import decode_in_batches
-from mdlm_lm_eval.decoding.slots import Look, Numbers, Slots
+from mdlm_lm_eval.decoding.rows import Look, Numbers, Slots
 from mdlm_lm_eval.decoding.speculative import Speculation
-from mdlm_lm_eval.decoding.step import KEYS, POSITIONS, Passes, Plan, Window, up
 from mdlm_lm_eval.model.denoiser import Denoiser, NonFiniteLogitsError
 from mdlm_lm_eval.model.devices import bucket, to_device
 from mdlm_lm_eval.model.kv_cache import CanvasCache

@@ -12,8 +12,8 @@ from random import Random
 import torch
 from torch import Tensor
 
-from mdlm_lm_eval.decoding.completion import Cost
-from mdlm_lm_eval.decoding.row_windows import RowWindows
+from mdlm_lm_eval.decoding.canvas import Cost
+from mdlm_lm_eval.decoding.host_loop import HostLoop
 from mdlm_lm_eval.model.denoiser import Denoiser
 from mdlm_lm_eval.options import DecodingOptions
 
@@ -107,7 +107,7 @@ class Editor:
         block.tokens, block.is_prompt, block.is_original = (list(values) for values in zip(*new, strict=True))
 
 
-class Insertions(RowWindows):
+class Insertions(HostLoop):
     """Rows whose blocks of `length` tokens are edited one after the other; an answer ends at the end of a block."""
 
     def begin(self) -> None:

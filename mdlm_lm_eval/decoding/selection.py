@@ -27,7 +27,7 @@ def select(
     """
     among, best = priority.where(candidates, -torch.inf), None
     accepted: Tensor | None = None
-    # With `kl_threshold`, `klass.choose` says who is sure.
+    # With `kl_threshold`, `choose_stable` says who is sure.
     if options.confidence_threshold is not None and options.kl_threshold is None:
         accepted = sure_enough(confidence, options.confidence_threshold, strict=strict)
     if options.parallel_factor is not None:

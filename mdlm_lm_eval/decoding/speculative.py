@@ -9,13 +9,13 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from mdlm_lm_eval.decoding.row_windows import RowWindows
+from mdlm_lm_eval.decoding.host_loop import HostLoop
 from mdlm_lm_eval.decoding.selection import select
 
 _causal = torch.clone  # a column sees those up to itself
 
 
-class Speculation(RowWindows):
+class Speculation(HostLoop):
     """Rows that draft blocks of `length` tokens."""
 
     def begin(self) -> None:

@@ -9,7 +9,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from mdlm_lm_eval.decoding.proposals import propose
+from mdlm_lm_eval.decoding.candidates import propose
 from mdlm_lm_eval.decoding.selection import sure_enough
 from mdlm_lm_eval.likelihood.masks import Corruption
 from mdlm_lm_eval.likelihood.requests import LikelihoodRequest

@@ -10,8 +10,7 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from mdlm_lm_eval.decoding.canvas import Canvas, seed_of
-from mdlm_lm_eval.decoding.completion import Completion, Cost
+from mdlm_lm_eval.decoding.canvas import Canvas, Completion, Cost, seed_of
 from mdlm_lm_eval.likelihood.requests import LikelihoodRequest, answer_length
 from mdlm_lm_eval.model.denoiser import Denoiser, NonFiniteLogitsError
 from mdlm_lm_eval.options import DecodingOptions, LikelihoodOptions, OptionError

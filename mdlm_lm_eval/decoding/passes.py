@@ -8,17 +8,16 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from mdlm_lm_eval.decoding import klass, remasking
+from mdlm_lm_eval.decoding import remasking
 from mdlm_lm_eval.decoding.blocks import Block, blocks_of
+from mdlm_lm_eval.decoding.candidates import propose, uniform_numbers
 from mdlm_lm_eval.decoding.canvas import Canvas
 from mdlm_lm_eval.decoding.end_of_thinking import EndOfThinking
 from mdlm_lm_eval.decoding.program import Field, Kind, records_of
-from mdlm_lm_eval.decoding.proposals import propose, uniform_numbers
-from mdlm_lm_eval.decoding.rows import Plane, Rows, Sizes, rows_of
+from mdlm_lm_eval.decoding.remasking import Shadow
+from mdlm_lm_eval.decoding.rows import Numbers, Plane, Rows, Sizes, rows_of
 from mdlm_lm_eval.decoding.rules import unmasking_rule
 from mdlm_lm_eval.decoding.selection import select
-from mdlm_lm_eval.decoding.slots import Numbers
-from mdlm_lm_eval.decoding.wino import Shadow
 from mdlm_lm_eval.model.attention import AttentionPattern
 from mdlm_lm_eval.model.denoiser import Denoiser
 from mdlm_lm_eval.model.devices import iota
@@ -312,8 +311,8 @@ class Passes:
         taken = None
         if options.kl_threshold is not None:
             slots = slot_numbers.where(at < numel, s.before.shape[1] - 1) if at is not None else slot_numbers
-            changes = klass.compare(s, logits, row, slots, spread, columns)
-            chosen = klass.choose(chosen, candidates, confidence, changes, record[:, Field.STEP], options)
+            changes = remasking.compare_with_before(s, logits, row, slots, spread, columns)
+            chosen = remasking.choose_stable(chosen, candidates, confidence, changes, record[:, Field.STEP], options)
         elif shadow is not None and belief is not None:
             chosen, taken = shadow.choose(candidates, window.asked & ~masked, confidence, belief, s.filled, options)
         elif options.remasking != "none":

@@ -9,14 +9,13 @@ from collections.abc import Callable, Collection, Sequence
 import torch
 from torch import Tensor
 
-from mdlm_lm_eval.decoding.canvas import Canvas
-from mdlm_lm_eval.decoding.completion import Completion, Cost
+from mdlm_lm_eval.decoding.canvas import Canvas, Completion, Cost
 from mdlm_lm_eval.model.denoiser import Denoiser, NonFiniteLogitsError
 from mdlm_lm_eval.model.kv_cache import CanvasCache
 from mdlm_lm_eval.options import DecodingOptions
 
 
-class RowWindows(ABC):
+class HostLoop(ABC):
     """The rows of a batch with blocks of `length` tokens; `first` is the index of its first canvas.
 
     `banned_ids` are never written.
@@ -90,7 +89,7 @@ class RowWindows(ABC):
 
 def decode_in_batches(
     canvases: Sequence[Canvas],
-    begin: Callable[[Sequence[Canvas], int], RowWindows],
+    begin: Callable[[Sequence[Canvas], int], HostLoop],
     *,
     end_ids: Collection[int],
     is_decided: Callable[[list[int]], bool] | None,
