@@ -4,12 +4,12 @@ import functools
 from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from mdlm_lm_eval.decoding.rules import LAST, Ranking, unmasking_rule
+from mdlm_lm_eval.decoding.rules import LAST, unmasking_rule
 from mdlm_lm_eval.model.devices import to_device
 from mdlm_lm_eval.options import DecodingOptions
 
@@ -18,7 +18,7 @@ from mdlm_lm_eval.options import DecodingOptions
 _POSITIONS_PER_SLICE, _NUMBERS_PER_SLICE, _NUMBERS_PER_SLICE_ON_GPU = 256, 2**19, 2**27
 
 
-@dataclass(frozen=True)
+@dataclass
 class Candidates:
     """N masks of one or more rows.
 
@@ -87,8 +87,7 @@ def _zero(device: torch.device) -> Tensor:
     return to_device(torch.zeros(()), device)
 
 
-@dataclass(frozen=True)
-class Proposals:
+class Proposals(NamedTuple):
     """For each of N masks: the token it would become, that token's probability, and its place in the order."""
 
     tokens: Tensor  # [N]
@@ -119,67 +118,53 @@ def propose(
     With `eos_last`, confidences are read as if `end_ids` could not be chosen, though they can: LLaDA's sampler sets
     their logits to -inf after it has chosen the tokens and before the softmax (`confidence_eos_eot_inf`).
     """
+    on_cpu = logits.device.type == "cpu"
+    n = max(_POSITIONS_PER_SLICE, (_NUMBERS_PER_SLICE if on_cpu else _NUMBERS_PER_SLICE_ON_GPU) // logits.shape[1])
+    if len(logits) > n:
+        n_parts, of_each = -(-len(logits) // n), (uniform, slot_numbers, random_numbers, block_offsets)
+        numbers = ([None] * n_parts if each is None else each.split(n) for each in of_each)
+        how: dict[str, Any] = {"banned_ids": banned_ids, "end_ids": end_ids}
+        how |= {"token_frequencies": token_frequencies, "needs_confidence": needs_confidence}
+        parts = [
+            propose(
+                part, options, uniform=drawn, slot_numbers=slots, random_numbers=order, block_offsets=offsets, **how
+            )
+            for part, drawn, slots, order, offsets in zip(logits.split(n), *numbers, strict=True)
+        ]
+        return Proposals(*map(torch.cat, zip(*parts, strict=True)))
     for banned_id in banned_ids:  # one at a time: a list of indices would be copied to the device
-        logits[:, banned_id] = -torch.inf
-    rank = unmasking_rule(options.unmasking).rank
-    ended = end_ids if options.eos_last else ()
-    block_offsets = slot_numbers if block_offsets is None else block_offsets  # of one block
-    on_gpu = logits.device.type == "cuda"
-    n = max(_POSITIONS_PER_SLICE, (_NUMBERS_PER_SLICE_ON_GPU if on_gpu else _NUMBERS_PER_SLICE) // logits.shape[1])
-    numbers = (uniform, slot_numbers, random_numbers, block_offsets)
-    parts = []
-    for begin in range(0, max(1, len(logits)), n):
-        here = slice(begin, begin + n)
-        part = [None if each is None else each[here] for each in numbers]
-        parts.append(
-            _propose_slice(rank, options, ended, token_frequencies, needs_confidence, logits[here].float(), *part)
-        )
-    return Proposals(*parts[0]) if len(parts) == 1 else Proposals(*map(torch.cat, zip(*parts, strict=True)))
-
-
-def _propose_slice(
-    rank: Ranking,
-    options: DecodingOptions,
-    ended: Collection[int],
-    token_frequencies: Tensor | None,
-    needs_confidence: bool,
-    logits: Tensor,
-    uniform: Tensor | None,
-    slot_numbers: Tensor | None,
-    random_numbers: Tensor | None,
-    block_offsets: Tensor | None,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Tokens, confidence, priority and entropy [n] from float32 logits [n, V]."""
-    drawn_from = _drawn_from(logits, options)  # [n, V]
+        logits.select(1, banned_id).fill_(-torch.inf)
+    logits = logits.float()
+    is_plain = options.temperature == 0.0 and options.top_p is None and options.top_k is None
+    drawn_from = logits if is_plain else _drawn_from(logits, options)  # [n, V]
     if uniform is not None and options.temperature != 0.0:
         tokens = _sample(drawn_from, uniform)
-    elif logits.device.type == "cpu":  # there numpy finds the first of the largest ten times as fast as torch does
+    elif on_cpu:  # there numpy finds the first of the largest ten times as fast as torch does
         tokens = torch.from_numpy(logits.numpy().argmax(1))
     else:
         tokens = logits.argmax(-1)
-    if ended:
+    if ended := end_ids if options.eos_last else ():
         logits = logits.clone()
         for end_id in ended:
-            logits[:, end_id] = -torch.inf
+            logits.select(1, end_id).fill_(-torch.inf)
         drawn_from = _drawn_from(logits, options)
-    plain = logits if options.top_p is None and options.top_k is None else drawn_from
     candidates = Candidates(
         drawn_from,
-        plain,
+        logits if options.top_p is None and options.top_k is None else drawn_from,
         tokens,
         ended,
         slot_numbers,
         random_numbers,
-        block_offsets,
+        slot_numbers if block_offsets is None else block_offsets,  # of one block
         (options.position_decay, options.calibration_cap),
         token_frequencies,
     )
     entropy = None if options.entropy_bound is None else candidates.entropy
-    priority = rank(candidates)
+    priority = unmasking_rule(options.unmasking).rank(candidates)
     if ended or options.temperature != 0.0:  # a token without any probability: no number is too large
         priority = priority.clamp(min=LAST)
     confidence = candidates.confidence if needs_confidence else priority
-    return tokens, confidence, priority, confidence if entropy is None else entropy
+    return Proposals(tokens, confidence, priority, confidence if entropy is None else entropy)
 
 
 def _drawn_from(logits: Tensor, options: DecodingOptions) -> Tensor:

@@ -1,4 +1,4 @@
-"""The canvas of one request: prompt | masks | fillers | text after the slot, what is decoded of it, and what it gave."""
+"""The canvas of one request: prompt | masks | fillers | text after the slot; what is decoded of it, what it gave."""
 
 import hashlib
 import math

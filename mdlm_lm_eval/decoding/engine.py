@@ -16,6 +16,7 @@ A pass that runs whole canvases or prompts beside cached blocks is a wide one, o
 runs nothing but prompts, those of rows that wait for a slot are run ahead, many in one pass.
 """
 
+import functools
 import itertools
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
@@ -31,15 +32,15 @@ from mdlm_lm_eval.decoding.host_loop import decode_in_batches
 from mdlm_lm_eval.decoding.indel import Insertions
 from mdlm_lm_eval.decoding.passes import KEYS, POSITIONS, Passes, Plan, Window, up
 from mdlm_lm_eval.decoding.program import Field, Kind, path_of
-from mdlm_lm_eval.decoding.rows import Look, Numbers, Slots
+from mdlm_lm_eval.decoding.rows import BROKEN, Look, Numbers, Slots
 from mdlm_lm_eval.decoding.speculative import Speculation
 from mdlm_lm_eval.model.denoiser import Denoiser, NonFiniteLogitsError
 from mdlm_lm_eval.model.devices import bucket, to_device
 from mdlm_lm_eval.model.kv_cache import CanvasCache
 from mdlm_lm_eval.options import DecodingOptions, OptionError
 
-# Stop strings are looked for after so many steps of a row: that takes the host longer than anything else does.
-_STEPS_BETWEEN_LOOKS = {"cpu": 1, "cuda": 4}
+# On a GPU, stop strings are looked for after so many steps of a row: that takes the host longer than all else does.
+_STEPS_BETWEEN_LOOKS = 4
 
 
 class Engine(Passes):
@@ -54,10 +55,10 @@ class Engine(Passes):
         is_planned &= not options.is_parallel and options.small_block_length is None
         is_planned &= options.max_thinking_tokens is None  # which fills a mask that no schedule counts
         if self.on_gpu and is_planned:  # elsewhere the host sees at once where they are
-            self.paths = list(map(path_of, self.records, self.blocks))
-        order = sorted(
-            range(len(canvases)), key=lambda index: -len(canvases[index].slots) * (self.is_causal and self.is_cached)
-        )
+            self.paths = list(map(path_of, self.programs))
+        order: Sequence[int] = range(len(canvases))
+        if self.is_causal and self.is_cached:
+            order = sorted(order, key=lambda index: -len(canvases[index].slots))
         self.waiting = iter(order)
         size = bucket(min(n_slots, len(canvases)), self.device)
         self.slots = Slots.empty(size, self.sizes, max(map(len, self.paths), default=0))
@@ -67,22 +68,27 @@ class Engine(Passes):
         self.plan: Plan | None = None
         self.window: Window | None = None
         self.looks: list[Look] = []
-        self.state = self.rows([0] * size).to(self.device)
-        self.state.at.fill_(-1)
         self.cache = self.cache_of(size) if self.is_cached else None
         # Prompts are run ahead, many at a time, so that slots do not wait for the prompt of each row that enters.
         self.is_ahead = self.is_causal and self.is_cached and not self.tells_next
         self.n_ahead = max(1, size // 2) if self.on_gpu else size // 2 + 1
         self.ready: list[tuple[int, int]] = []  # places in `ahead`, -1 without a prompt to run, and canvases
-        self.ahead = self.state_ahead = self.state  # as they begin, on the host; behind their prompts
+        first = list(itertools.islice(self.waiting, size))
+        first += first[-1:] * (size - len(first))  # on a GPU, of slots that stay empty
+        self.ahead = rows = self.rows(first)  # as they begin, on the host
+        self.state = self.state_ahead = rows.to(self.device)  # behind their prompts
         self.cache_ahead: CanvasCache | None = None
-        self.refill(np.arange(size))
+        self.slots.enter(np.arange(size), first, canvases, rows, self.paths, is_prompt_run=False)
+        if size > len(canvases):
+            self._leave(np.arange(len(canvases), size))
 
     def refill(self, free: Numbers) -> None:
         """The next canvases take free slots; slots that nothing waits for are empty, and dropped in time."""
         self.plan = self.window = self.sees = None
+        for look in self.looks:
+            look.is_there[free] = False
         while len(free):
-            if self.is_ahead and self.n_passes:
+            if self.is_ahead:
                 if not self.ready and not self._run_prompts():
                     break
                 pairs, self.ready = self.ready[: len(free)], self.ready[len(free) :]
@@ -93,9 +99,12 @@ class Engine(Passes):
                     self._enter(free[: len(own)], *zip(*own, strict=True), is_prompt_run=is_prompt_run)
                     free = free[len(own) :]
         if len(free):
-            self.slots.leave(free)
-            self.state.at.index_fill_(0, to_device(torch.from_numpy(free), self.device), -1)
+            self._leave(free)
             self._drop_empty_slots()
+
+    def _leave(self, free: Numbers) -> None:
+        self.slots.leave(free)
+        self.state.at.index_fill_(0, to_device(torch.from_numpy(free), self.device), -1)
 
     def _enter(self, taken: Numbers, places: Sequence[int], indices: Sequence[int], *, is_prompt_run: bool) -> None:
         """Canvases take slots; those whose prompts have been run have `places` in `ahead`."""
@@ -116,7 +125,7 @@ class Engine(Passes):
     def _run_prompts(self) -> bool:
         """Runs the prompts of the next canvases, about half as many as slots, in one pass; False if none waits."""
         indices = list(itertools.islice(self.waiting, self.n_ahead))
-        with_prompt = [index for index in indices if self.records[index][0][Field.WIDE] >= 0]
+        with_prompt = [index for index in indices if self.programs[index].records[0, Field.WIDE] >= 0]
         places = {index: place for place, index in enumerate(with_prompt)}
         self.ready = [(places.get(index, -1), index) for index in indices]
         if not with_prompt:
@@ -131,8 +140,7 @@ class Engine(Passes):
         going = np.arange(len(indices))
         plan = Plan(going, going, None, width, width, True, True, self.cache_ahead)
         state = self.state_ahead = self.ahead.to(self.device)
-        with torch.no_grad():
-            self.step(state, plan, self.window_of(state, plan), 0 if self.on_gpu else None)
+        self.step(state, plan, self.window_of(state, plan), 0 if self.on_gpu else None)
         return True
 
     def _drop_empty_slots(self) -> None:
@@ -149,7 +157,9 @@ class Engine(Passes):
             self.cache.keep(self.with_guided(rows, n))
         if self.behind is not None:
             self.behind = self.behind[torch.cat([rows, rows.new_full((1,), n)])]
-        self.looks = [look._replace(places=look.places[kept], owners=look.owners[kept]) for look in self.looks]
+        for at, look in enumerate(self.looks):
+            places = kept if look.places is None else look.places[kept]
+            self.looks[at] = look._replace(places=places, is_there=look.is_there[kept])
 
     # What the next pass runs
 
@@ -159,23 +169,29 @@ class Engine(Passes):
         if self.paths:
             at, wanted = slots.paths[np.arange(len(at)), slots.n_run].T
         # Where nothing has moved since the last pass, and the host knows that, what to run is the same.
-        is_same = self.knows_records and self.plan is not None and not self.plan.is_wide and (at == self.plan.at).all()
-        plan = self.plan if is_same else self._plan(at)
+        plan = self.plan if self.knows_records else None
+        if plan is None or plan.is_wide or not (at is plan.at or (at == plan.at).all()):
+            plan, self.window = self._plan(at), None
         if plan is None:
             return False
-        with torch.no_grad():
-            state = self.state if plan.rows is None else self.state.of(plan.rows)
-            if self.window is None or not is_same:
-                self.window = self.window_of(state, plan)
-            n_wanted = None
-            if self.on_gpu:
-                masks = None if wanted is None else int(wanted[plan.going].sum())
-                n_wanted = self.most_wanted(masks, plan, len(state.at))
-            self.step(state, plan, self.window, n_wanted)
-            if plan.rows is not None:
-                self.state.put(plan.rows, state, changes_only=True)
-            self._send(is_wide=plan.is_wide)
-        slots.n_run[plan.going] += 1
+        state = self.state if plan.rows is None else self.state.of(plan.rows)
+        if self.window is None:
+            self.window = self.window_of(state, plan)
+        n_wanted = None
+        if self.on_gpu:
+            masks = None if wanted is None else int(wanted[plan.going].sum())
+            n_wanted = self.most_wanted(masks, plan, len(state.at))
+        self.step(state, plan, self.window, n_wanted)
+        if plan.rows is not None:
+            self.state.put(plan.rows, state, changes_only=True)
+        # What the host looks at is copied, on a GPU without waiting for it.
+        sent, event = torch.cat([self.state.tokens.gather(1, self.state.shown), self.state.at[:, None]], 1), None
+        if self.on_gpu:
+            pinned = torch.empty(sent.shape, dtype=sent.dtype, pin_memory=True)
+            sent, event = pinned.copy_(sent, non_blocking=True), _event(self.device)
+        self.looks.append(Look(self.n_passes, plan.is_wide, sent, event, None, slots.owners >= 0))
+        if self.paths:
+            slots.n_run[plan.going] += 1
         if plan.is_wide:
             slots.launched[plan.going] = self.n_passes
         self.n_passes += 1
@@ -219,18 +235,6 @@ class Engine(Passes):
 
     # What the host sees of it
 
-    def _send(self, *, is_wide: bool) -> None:
-        """Copies what the host looks at, on a GPU without waiting for it."""
-        s = self.state
-        best = s.best[:, None].float().view(torch.int32)  # its bits
-        sent = torch.cat([s.at[:, None], best, s.tokens.gather(1, s.shown)], 1)  # [R, 2 + N]
-        event = None
-        if self.on_gpu:
-            pinned = torch.empty(sent.shape, dtype=sent.dtype, pin_memory=True)
-            sent, event = pinned.copy_(sent, non_blocking=True), _event(self.device)
-        owners = self.slots.owners.copy()
-        self.looks.append(Look(self.n_passes, is_wide, sent, event, np.arange(len(owners)), owners))
-
     def look(
         self, is_decided: Callable[[list[int]], bool] | None, *, is_last: bool
     ) -> tuple[int, dict[int, Completion]]:
@@ -241,55 +245,54 @@ class Engine(Passes):
         """
         if len(self.looks) < (2 if self.on_gpu and not is_last else 1):
             return 0, {}
-        look, slots = self.looks.pop(0), self.slots
+        look, slots, options = self.looks.pop(0), self.slots, self.options
         self.last_seen = look.number
         if look.event is not None:
             look.event.synchronize()
-        numbers = look.sent.numpy()[look.places]  # [R, 2 + N]
-        tokens = numbers[:, 2:]
-        ran, took_step, before = slots.move(look, numbers[:, 0])
-        is_bad = ran & np.isnan(numbers[:, 1].astype(np.int32).view(np.float32))
-        if is_bad.any():
-            raise NonFiniteLogitsError(int(look.owners[is_bad.argmax()]))
-        is_over = ran & (slots.at < 0)
-        if self.stops_at_end and ((done := slots.finished(ran, before)) >= 0).any():  # as samplers of blocks do
-            is_over |= (self._is_end(tokens) & (slots.shown_blocks == done[:, None])).any(1)
-        if self.options.exits_early:
+        numbers = look.sent.numpy()  # [R, N + 1]
+        if look.places is not None:
+            numbers = numbers[look.places]
+        ran, before, has_moved = slots.move(look, numbers[:, -1])
+        took_step = ran & (before[:, Field.STEPS] > 0)
+        is_mask = numbers == self.denoiser.mask_token_id
+        decided = (is_mask | slots.behind).argmax(1)  # [R], tokens that are returned from the left without a gap
+        is_end: Any = False
+        if self.end_ids:
+            is_end = functools.reduce(np.logical_or, [numbers == end for end in self.end_ids])
+        is_over = np.zeros_like(ran)
+        if has_moved:
+            if (slots.at == BROKEN).any():
+                raise NonFiniteLogitsError(int(slots.owners[(slots.at == BROKEN).argmax()]))
+            is_over = ran & (slots.at < 0)
+            if self.stops_at_end:  # as samplers of blocks do, where a block is finished
+                number, is_stored = slots.records[:, Field.NUMBER], slots.records[:, Field.KIND] == Kind.STORE
+                is_done = ran & (is_stored | (number != before[:, Field.NUMBER]))
+                done = np.where(is_done, np.where(is_stored, number, before[:, Field.NUMBER]), -1)
+                is_over |= (is_end & (slots.shown_blocks == done[:, None])).any(1)
+        if options.exits_early:
             # A model that edits may change a token until the token's block is done.
             is_final = ran
-            if self.options.editing_threshold is not None:
+            if options.editing_threshold is not None:
                 is_final = ran & (slots.records[:, Field.KIND] == Kind.STORE)
-            n_ahead, _ = self._ahead_of(tokens)
-            ends = n_ahead == slots.n_returned
+            ends = decided == slots.n_returned
             if self.end_ids:
-                ends |= (self._is_end(tokens) & (np.arange(tokens.shape[1]) < n_ahead[:, None])).any(1)
+                ends |= (is_end & (np.arange(numbers.shape[1]) < decided[:, None])).any(1)
             is_over |= is_final & ends
             if is_decided is not None:
-                is_due = slots.costs[:, 1] % _STEPS_BETWEEN_LOOKS.get(self.device.type, 1) == 0
-                for asked in np.flatnonzero(is_final & took_step & is_due & ~is_over & (n_ahead > slots.n_read)):
-                    slots.n_read[asked] = n_ahead[asked]
-                    is_over[asked] = is_decided(tokens[asked, : n_ahead[asked]].tolist())
+                is_due = is_final & took_step & ~is_over & (decided > slots.n_read)
+                if self.on_gpu:
+                    is_due &= slots.costs[:, 1] % _STEPS_BETWEEN_LOOKS == 0
+                for asked in np.flatnonzero(is_due):
+                    slots.n_read[asked] = decided[asked]
+                    is_over[asked] = is_decided(numbers[asked, : decided[asked]].tolist())
         completions: dict[int, Completion] = {}
-        if not is_over.any():
-            return int(took_step.sum()), completions
-        n_ahead, n_masks = self._ahead_of(tokens)
-        for slot in np.flatnonzero(is_over).tolist():
-            answer = tokens[slot, : n_ahead[slot]].tolist()
+        for slot in np.flatnonzero(is_over).tolist() if is_over.any() else ():
+            answer = numbers[slot, : decided[slot]].tolist()
             n = next((n for n, token in enumerate(answer, start=1) if token in self.end_ids), len(answer))
-            trace = self.state.traced(slot, n) if self.options.trace else ()
-            n_written = int(slots.n_returned[slot] - n_masks[slot])
+            trace = self.state.traced(slot, n) if options.trace else ()
+            n_written = int((~is_mask & ~slots.behind)[slot].sum())
             completions[slot] = Completion(answer[:n], Cost(*slots.costs[slot].tolist()), n_written, trace)
         return int(took_step.sum()), completions
-
-    def _ahead_of(self, tokens: Numbers) -> tuple[Numbers, Numbers]:
-        """Of tokens [R, N], those returned from the left without a gap, [R], and the masks among the returned, [R]."""
-        returned = self.slots.n_returned
-        is_mask = (tokens == self.denoiser.mask_token_id) & (np.arange(tokens.shape[1]) < returned[:, None])
-        return np.where(is_mask.any(1), is_mask.argmax(1), returned), is_mask.sum(1)
-
-    def _is_end(self, tokens: Numbers) -> Numbers:
-        """Where [R, N] an end of text or turn stands."""
-        return np.logical_or.reduce([tokens == end for end in self.end_ids])
 
     def decode(
         self,
@@ -362,8 +365,8 @@ def decode_canvases(
     if token_frequencies is not None:
         token_frequencies = token_frequencies.to(denoiser.device)
     of_passes = (denoiser, canvases, attention, options, banned, end_ids, thinking, token_frequencies)
-    engine = Engine(n_slots, *of_passes)
-    return engine.decode(is_decided, advance, finished)
+    with torch.no_grad():
+        return Engine(n_slots, *of_passes).decode(is_decided, advance, finished)
 
 
 def _event(device: torch.device) -> torch.cuda.Event:

@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 
 from mdlm_lm_eval.decoding import remasking
-from mdlm_lm_eval.decoding.blocks import Block, blocks_of
+from mdlm_lm_eval.decoding.blocks import blocks_of
 from mdlm_lm_eval.decoding.candidates import propose, uniform_numbers
 from mdlm_lm_eval.decoding.canvas import Canvas
 from mdlm_lm_eval.decoding.end_of_thinking import EndOfThinking
-from mdlm_lm_eval.decoding.program import Field, Kind, records_of
+from mdlm_lm_eval.decoding.program import Field, Kind, Program, program_of
 from mdlm_lm_eval.decoding.remasking import Shadow
-from mdlm_lm_eval.decoding.rows import Numbers, Plane, Rows, Sizes, rows_of
+from mdlm_lm_eval.decoding.rows import BROKEN, Numbers, Plane, Rows, Sizes, rows_of
 from mdlm_lm_eval.decoding.rules import unmasking_rule
 from mdlm_lm_eval.decoding.selection import select
 from mdlm_lm_eval.model.attention import AttentionPattern
@@ -48,13 +48,16 @@ class Plan:
 class Window(NamedTuple):
     """Of each row: its record [R, F], the number of its block [R] (-1 where it waits), what is run, what may be filled.
 
-    run: columns [R, W] that the model runs. columns, expected, asked, part: [R, G], as `Plane` says, of those where
-    tokens are proposed; part is None without small blocks. outputs: [R, G], which of the R * W outputs tells the token;
-    None where it is that of the same place. sees: as of `Denoiser.window_logits`.
+    stay, done: [R], the records that may follow. run: columns [R, W] that the model runs. columns, expected, asked,
+    part: [R, G], as `Plane` says, of those where tokens are proposed; part is None without small blocks. outputs:
+    [R, G], which of the R * W outputs tells the token; None where it is that of the same place. sees: as of
+    `Denoiser.window_logits`.
     """
 
     record: Tensor
     number: Tensor
+    stay: Tensor
+    done: Tensor
     run: Tensor
     columns: Tensor
     expected: Tensor
@@ -92,18 +95,21 @@ class Passes:
         # Whether a mask must exceed `confidence_threshold`: so in block diffusion, but for Nemotron-Labs-Diffusion.
         self.is_strict = self.is_causal and not attention.whole_prompt
         self.canvases = canvases
-        self.blocks: list[tuple[Block, ...]] = [
-            blocks_of(canvas, attention, options, shift=denoiser.shift) for canvas in canvases
-        ]
         stores = self.is_causal and (self.is_cached or self.tells_next)
         how = {"is_causal": self.is_causal, "stores": stores}
         how |= {"tells_next": self.tells_next, "writes_next": self.writes_next}
-        self.records = [
-            records_of(blocks, len(canvas.token_ids), options, **how)
-            for canvas, blocks in zip(canvases, self.blocks, strict=True)
-        ]
-        self.longest_block = max(len(block.slots) for blocks in self.blocks for block in blocks)
-        narrow = [b.stop - b.start for blocks in self.blocks for b in blocks if b.slots or not b.is_wide]
+        of_shapes: dict[object, Program] = {}
+        self.programs: list[Program] = []
+        for canvas in canvases:
+            numbers = len(canvas.token_ids), canvas.prompt_length, canvas.n_returned
+            shape = *numbers, canvas.slots, canvas.block_lengths, canvas.block_steps
+            if shape not in of_shapes:
+                own = blocks_of(canvas, attention, options, shift=denoiser.shift)
+                of_shapes[shape] = program_of(own, len(canvas.token_ids), options, **how)
+            self.programs.append(of_shapes[shape])
+        blocks = [block for program in of_shapes.values() for block in program.blocks]
+        self.longest_block = max(len(block.slots) for block in blocks)
+        narrow = [block.stop - block.start for block in blocks if block.slots or not block.is_wide]
         self.runs_blocks = self.is_cached and options.cache != "prefix"
         longest = max(len(canvas.token_ids) for canvas in canvases)
         # Without blocks, an end of text stops nothing; with them, the host looks for one wherever there are slots.
@@ -112,18 +118,18 @@ class Passes:
         )
         self.sizes = Sizes(
             columns=columns_of(longest, is_padded=self.on_gpu and self.is_cached),
-            blocks=max(map(len, self.blocks)),
-            records=max(map(len, self.records)),
+            blocks=max(len(program.blocks) for program in of_shapes.values()),
+            records=max(len(program.records) for program in of_shapes.values()),
             shown=max(len(canvas.slots) if self.stops_at_end else canvas.n_returned for canvas in canvases),
             slots=max(len(canvas.slots) for canvas in canvases),
-            vocabulary=denoiser.vocab_size,
+            vocabulary=0 if options.kl_threshold is None else denoiser.vocab_size,
             window=max(narrow, default=1) if self.is_cached else 0,
             tells=self.tells_next,
             writes=self.writes_next,
             shift=denoiser.shift,
         )
         # Whether every pass fills one mask, or what a parallel rule says.
-        one_each = all(count == 1 for blocks in self.blocks for block in blocks for count in block.counts)
+        one_each = all(count == 1 for block in blocks for count in block.counts)
         self.one_a_pass = one_each and options.kl_threshold is None and options.remasking == "none"
         # Whether anything asks where in its row a mask stands.
         rule = unmasking_rule(options.unmasking)
@@ -138,8 +144,10 @@ class Passes:
         self.behind: Tensor | None = None
 
     def rows(self, indices: Sequence[int]) -> Rows:
-        rows = [(self.canvases[index], self.blocks[index], self.records[index]) for index in indices]
-        return rows_of(rows, self.options, self.sizes, self.denoiser.pad_token_id, self.denoiser.mask_token_id)
+        """Canvases as they begin, on the host."""
+        canvases, programs = [self.canvases[index] for index in indices], [self.programs[index] for index in indices]
+        ids = self.denoiser.pad_token_id, self.denoiser.mask_token_id
+        return rows_of(canvases, programs, self.options, self.sizes, *ids)
 
     def cache_of(self, n_rows: int) -> CanvasCache:
         n_rows = 2 * n_rows if self.options.cfg_scale > 0.0 else n_rows
@@ -213,7 +221,8 @@ class Passes:
             if sees is None or sees.shape[2] != plan.n_seen:
                 sees = self._sees(s, record, run, plan)
             self.sees = sees if stays else self.sees
-        return Window(record, number, run, columns, expected, asked, outputs, part, sees)
+        successors = record[:, Field.STAY], record[:, Field.WIDE_DONE if is_wide else Field.DONE]
+        return Window(record, number, *successors, run, columns, expected, asked, outputs, part, sees)
 
     def step(self, s: Rows, plan: Plan, window: Window, n_wanted: int | None) -> None:
         """One pass of the model over rows `s`, and what follows from it for them."""
@@ -263,7 +272,16 @@ class Passes:
         if shadow is not None:
             logits = shadow.logits(self.denoiser, columns, tokens, columns < s.facts[:, :1], positions)
         else:
-            logits = self._logits(s, plan, window, ids, positions)
+            named: dict[str, Any] = {}
+            if options.cfg_scale > 0.0:
+                named = {"cfg_scale": options.cfg_scale, "prompt_mask": s.prompt.gather(1, window.run)}
+            if self.is_whole:
+                real = None if window.sees is None else window.sees[:, 0]
+                logits = self.denoiser.logits(ids, real, positions, is_aligned=True, **named)
+            else:
+                rows = None if plan.rows is None else self.with_guided(plan.rows, len(self.state.at))
+                named |= {"cache": plan.cache, "cache_rows": rows, "n_seen": None if plan.is_wide else plan.n_seen}
+                logits = self.denoiser.window_logits(ids, window.run, window.sees, positions, **named)
         if tells_later:
             self._tell(logits, plan.rows, row, offset, number, wanted.flatten() if at is None else at < numel)
         here: Any = None
@@ -307,7 +325,7 @@ class Passes:
         counts = None if self.one_a_pass else record[:, Field.COUNT]
         chosen, best = select(candidates, priority, confidence, entropy, counts, options, strict=self.is_strict)
         # NaN is the largest of all.
-        s.best = confidence.where(candidates, 0).sum(1) if best is None or self.needs_places else best
+        best = confidence.where(candidates, 0).sum(1) if best is None or self.needs_places else best
         taken = None
         if options.kl_threshold is not None:
             slots = slot_numbers.where(at < numel, s.before.shape[1] - 1) if at is not None else slot_numbers
@@ -338,7 +356,7 @@ class Passes:
         s.tokens.scatter_(1, columns, new)
 
         # What the next pass does.
-        s.at = record[:, Field.STAY].where(goes_on, record[:, Field.WIDE_DONE if is_wide else Field.DONE])
+        s.at = window.stay.where(goes_on, window.done).masked_fill(best.isnan(), BROKEN)
         if options.temperature > 0.0:
             s.steps = s.steps + ((number >= 0) & (record[:, Field.KIND] != Kind.STORE))
         if self.thinking is not None:
@@ -359,26 +377,6 @@ class Passes:
             block = self.attention.block_of(columns, prompts)[:, :, None]
             sees = sees & (self.attention.block_of(keys, prompts)[:, None] <= block)
         return sees
-
-    def _logits(self, s: Rows, plan: Plan, window: Window, tokens: Tensor, positions: Tensor | None) -> Tensor:
-        """Logits [N, V] at `positions` [N] of the flattened windows, None for all of them."""
-        cfg_scale, sees = self.options.cfg_scale, window.sees
-        prompt = s.prompt.gather(1, window.run) if cfg_scale > 0.0 else None
-        if self.is_whole:
-            real = None if sees is None else sees[:, 0].long()
-            assert positions is not None
-            return self.denoiser.logits(tokens, real, positions, cfg_scale=cfg_scale, prompt_mask=prompt)
-        return self.denoiser.window_logits(
-            tokens,
-            window.run,
-            sees,
-            positions,
-            cache=plan.cache,
-            cache_rows=None if plan.rows is None else self.with_guided(plan.rows, len(self.state.at)),
-            n_seen=None if plan.is_wide else plan.n_seen,
-            cfg_scale=cfg_scale,
-            prompt_mask=prompt,
-        )
 
     def _tell(
         self, logits: Tensor, rows: Tensor | None, row: Tensor, offset: Tensor, number: Tensor, wanted: Tensor

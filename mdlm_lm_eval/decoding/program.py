@@ -5,6 +5,10 @@ A device only looks records up: what a pass leaves behind decides between two su
 
 from collections.abc import Sequence
 from enum import IntEnum
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
 
 from mdlm_lm_eval.decoding.blocks import Block
 from mdlm_lm_eval.options import DecodingOptions
@@ -41,14 +45,33 @@ class Field(IntEnum):
     STOP = 13  # the one behind its last
     LIMIT = 14  # the first column that nothing sees
     BEFORE = 15  # slots before the block
-    SIZE = 16  # positions that the pass runs through the layers
+    # What `Cost` counts of the pass:
+    PASSES = 16
+    STEPS = 17  # 0 or 1
+    SIZE = 18  # positions that the pass runs through the layers
 
 
-Record = list[int]
-OVER: Record = [-1] * 7 + [Kind.OVER, 0, 1, 0, 0, 0, 1, 1, 0, 0]
+OVER = [-1] * 7 + [Kind.OVER, 0, 1, 0, 0, 0, 1, 1, 0, 0, 0, 0]
+Numbers = npt.NDArray[Any]
 
 
-def records_of(
+class Program(NamedTuple):
+    """What canvases of one shape have in common: B blocks, and the passes over them.
+
+    bounds, is_narrow: [B, 2], columns of the blocks, and [B] bool, which of them narrow passes run. slots, numbers:
+    [N], the slots that are decoded, and the numbers of their blocks. records: [S, F], in the order in which they are
+    met.
+    """
+
+    blocks: Sequence[Block]
+    bounds: Numbers
+    is_narrow: Numbers
+    slots: Numbers
+    numbers: Numbers
+    records: Numbers
+
+
+def program_of(
     blocks: Sequence[Block],
     length: int,
     options: DecodingOptions,
@@ -57,8 +80,8 @@ def records_of(
     stores: bool,
     tells_next: bool,
     writes_next: bool,
-) -> list[Record]:
-    """The records of a canvas of `length` tokens and its blocks, in the order in which they are met.
+) -> Program:
+    """The program of a canvas of `length` tokens and its blocks.
 
     `stores`: whether finished blocks are run once more; `tells_next`: also those that the last edit left unchanged;
     `writes_next`: which writes the token behind them, so that a next block of that one mask is not run to fill it.
@@ -67,7 +90,7 @@ def records_of(
     if options.editing_threshold is not None:
         most_edits = DEFAULT_POST_STEPS if options.max_post_steps is None else options.max_post_steps
     is_planned = options.remasking in ("remdm", "rcr")
-    records: list[Record] = []
+    records: list[list[int]] = []
     n_before = 0
     for number, block in enumerate(blocks):
         steps = list(zip(block.counts, block.backs or [0] * len(block.counts), strict=True))
@@ -112,20 +135,30 @@ def records_of(
             runs = (number, -1, number, -1) if is_wide else (number, number, -1, window)
             bounds = block.start, block.stop, limit, n_before
             guided = 2 if options.cfg_scale > 0.0 else 1
-            records.append([*successors, *runs, kind, kind is Kind.EDIT, count, back, step, *bounds, guided * size])
+            costs = 1, kind is not Kind.STORE, guided * size
+            records.append([*successors, *runs, kind, kind is Kind.EDIT, count, back, step, *bounds, *costs])
         n_before += len(block.slots)
-    return records
+    numbers = [number for number, block in enumerate(blocks) for _ in block.slots]
+    return Program(
+        blocks,
+        np.array([(block.start, block.stop) for block in blocks]),
+        np.array([bool(block.slots) or not block.is_wide for block in blocks]),
+        np.array([slot for block in blocks for slot in block.slots]),
+        np.array(numbers),
+        np.array(records),
+    )
 
 
-def path_of(records: Sequence[Record], blocks: Sequence[Block]) -> list[tuple[int, int]]:
+def path_of(program: Program) -> list[tuple[int, int]]:
     """The records that a row meets where a schedule alone decides, and how many masks its block holds in each pass."""
     path: list[tuple[int, int]] = []
+    records: list[list[int]] = program.records.tolist()
     at, number, masks = 0, -1, 0
     while at != -1:
         record = records[at]
         if record[Field.NUMBER] != number:
             number = record[Field.NUMBER]
-            masks = len(blocks[number].slots)
+            masks = len(program.blocks[number].slots)
         path.append((at, masks))
         if record[Field.KIND] == Kind.FILL:
             masks -= min(masks, record[Field.COUNT])

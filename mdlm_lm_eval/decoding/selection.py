@@ -37,7 +37,9 @@ def select(
         others, accepted = accepted, accepted_by_entropy(among, entropy, options.entropy_bound)
         accepted = accepted if others is None else accepted | others
     if counts is not None:
-        chosen = torch.argsort(among, dim=1, descending=True, stable=True).argsort(1) < counts[:, None]
+        is_first = iota(among.shape[1], among.device) < counts[:, None]  # [R, C], by descending priority
+        order = among.argsort(dim=1, descending=True, stable=True)
+        chosen = torch.empty_like(candidates).scatter_(1, order, is_first)
         chosen = chosen if accepted is None else chosen | accepted
     else:
         best, place = among.max(1, keepdim=True)

@@ -1,6 +1,7 @@
 """What each position of a canvas sees."""
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ class AttentionPattern:
     causal_context: bool = False
     whole_blocks: bool = False
 
-    @property
+    @cached_property
     def is_block_causal(self) -> bool:
         """Whether finished blocks never see what comes after them, so that their keys and values stay exact."""
         return self.block_length is not None

@@ -111,68 +111,47 @@ class Denoiser:
         prompt_mask: Tensor | None = None,
         prompt_lengths: Tensor | None = None,
         gradient: bool = False,
+        is_aligned: bool = False,
     ) -> Tensor:
         """Logits [N, V] of the tokens at `positions` [N], indices into the flattened canvases, in their order.
 
-        `input_ids` and `attention_mask` are [B, T]; padding may be on either side, and without a mask there is none.
-        Only those N rows reach the output projection. `prompt_lengths` [B], in tokens, are needed where blocks are
-        counted from the prompt's end.
+        `input_ids` and `attention_mask` are [B, T]; padding may be on either side (`is_aligned`: on the right), and
+        without a mask there is none. Only those N rows reach the output projection. `prompt_lengths` [B], in tokens,
+        are needed where blocks are counted from the prompt's end.
 
         With `cfg_scale` s > 0: u + (s + 1)(c - u), u from the same canvas with the prompt (`prompt_mask`, [B, T] bool)
         masked (LLaDA, appendix on classifier-free guidance). Without `gradient` nothing is kept for a backward pass.
         Raises ValueError where guidance lacks `prompt_mask` or blocks from the prompt's end lack `prompt_lengths`.
         """
-        if cfg_scale > 0.0:
-            positions = torch.cat([positions, positions + input_ids.numel()])
-            input_ids = self._and_unconditional(input_ids, prompt_mask)
-            attention_mask = None if attention_mask is None else attention_mask.repeat(2, 1)
-            prompt_lengths = None if prompt_lengths is None else prompt_lengths.repeat(2)
-        with torch.set_grad_enabled(gradient):
-            if self.attention.is_block_causal:
-                logits = self._block_causal_attention(input_ids, attention_mask, positions, prompt_lengths)
-            else:
-                logits = self._full_attention(input_ids, attention_mask, positions)
-            if cfg_scale > 0.0:
-                logits = _guided(logits, cfg_scale)
-        return logits
-
-    def _and_unconditional(self, input_ids: Tensor, prompt_mask: Tensor | None) -> Tensor:
-        """Canvases [B, T] and the same with their prompts masked, [2 B, T]."""
-        if prompt_mask is None:
-            raise ValueError("cfg_scale needs prompt_mask, the positions that the unconditional canvas masks")
-        return torch.cat([input_ids, input_ids.masked_fill(prompt_mask, self.mask_token_id)])
-
-    def _full_attention(self, input_ids: Tensor, attention_mask: Tensor | None, positions: Tensor) -> Tensor:
         length = input_ids.shape[1]
-        if attention_mask is not None:
-            # Padding goes to the right, so that positions count from each row's first token in every family's own way.
-            to_right = attention_mask.argsort(dim=1, descending=True, stable=True)  # [B, T]
-            input_ids, attention_mask = input_ids.gather(1, to_right), attention_mask.gather(1, to_right)
-            rows_before = positions - positions % length
-            positions = rows_before + to_right.argsort(1).flatten()[positions]
-            if self._broadcast_mask:
-                attention_mask = attention_mask.bool()[:, None, None, :]  # [B, 1, 1, T], for all heads and queries
-        if self.shift:
-            # The first token of a row has nothing on its left and keeps its own output, as in Dream's sampler.
-            positions = positions - (positions % length != 0).long()
-        return self._forward(positions, input_ids=input_ids, attention_mask=attention_mask, **self._without_cache)
-
-    def _block_causal_attention(
-        self, input_ids: Tensor, attention_mask: Tensor | None, positions: Tensor, prompt_lengths: Tensor | None
-    ) -> Tensor:
-        if prompt_lengths is None:
-            if self.attention.blocks_from == "prompt_end":
-                raise ValueError("blocks that are counted from the prompt's end need prompt_lengths")
-            prompt_lengths = input_ids.new_zeros(len(input_ids))
-        real = torch.ones_like(input_ids) if attention_mask is None else attention_mask
-        position_ids = (real.cumsum(1) - 1).clamp(min=0)  # [B, T]
-        order = self.attention.order_of(position_ids, prompt_lengths[:, None]).masked_fill(real == 0, -1)  # [B, T]
-        if self.shift:
-            positions = positions - (position_ids.flatten()[positions] != 0).long()
-        mask = self._as_attention_takes_it(block_causal_mask(order))
-        return self._forward(
-            positions, input_ids=input_ids, attention_mask=mask, position_ids=position_ids, **self._without_cache
-        )
+        inputs: dict[str, Any] = dict(self._without_cache)
+        if not self.attention.is_block_causal:
+            if attention_mask is not None and not is_aligned:
+                # Padding goes to the right: positions count from each row's first token in every family's own way.
+                to_right = attention_mask.argsort(dim=1, descending=True, stable=True)  # [B, T]
+                input_ids, attention_mask = input_ids.gather(1, to_right), attention_mask.gather(1, to_right)
+                prompt_mask = None if prompt_mask is None else prompt_mask.gather(1, to_right)
+                positions = positions - positions % length + to_right.argsort(1).flatten()[positions]
+            if attention_mask is not None:  # [B, 1, 1, T], for all heads and queries
+                broadcast = self._broadcast_mask
+                attention_mask = attention_mask.bool()[:, None, None] if broadcast else attention_mask.long()
+            if self.shift:
+                # The first token of a row has nothing on its left and keeps its own output, as in Dream's sampler.
+                positions = positions - (positions % length).clamp(max=1)
+        else:
+            if prompt_lengths is None:
+                if self.attention.blocks_from == "prompt_end":
+                    raise ValueError("blocks that are counted from the prompt's end need prompt_lengths")
+                prompt_lengths = input_ids.new_zeros(len(input_ids))
+            real = torch.ones_like(input_ids) if attention_mask is None else attention_mask
+            inputs["position_ids"] = position_ids = (real.cumsum(1) - 1).clamp(min=0)  # [B, T]
+            order = self.attention.order_of(position_ids, prompt_lengths[:, None]).masked_fill(real == 0, -1)  # [B, T]
+            if self.shift:
+                positions = positions - (position_ids.flatten()[positions] != 0).long()
+            attention_mask = self._as_attention_takes_it(block_causal_mask(order))
+        inputs |= {"input_ids": input_ids, "attention_mask": attention_mask}
+        with torch.set_grad_enabled(gradient):
+            return self._forward(positions, inputs, cfg_scale=cfg_scale, prompt_mask=prompt_mask)
 
     def window_logits(
         self,
@@ -198,22 +177,14 @@ class Denoiser:
         [N] are indices of the flattened window, None for all of it in order: the model's outputs there, whatever token
         a shifted model's belong to.
         """
-        position_ids = columns if position_ids is None else position_ids
-        if cfg_scale > 0.0:
-            input_ids = self._and_unconditional(input_ids, prompt_mask)
-            position_ids = position_ids.repeat(2, 1)
-            outputs = None if outputs is None else torch.cat([outputs, outputs + columns.numel()])
-            columns, sees = columns.repeat(2, 1), None if sees is None else sees.repeat(2, 1, 1)
-        remembered: dict[str, Any] = self._without_cache
-        if cache is not None:
-            cache.move_to(columns, n_seen, cache_rows)
-            remembered = {"past_key_values": cache, "use_cache": True}
         mask = None if sees is None else self._as_attention_takes_it(sees[:, None])
+        position_ids = columns if position_ids is None else position_ids
+        inputs = {"input_ids": input_ids, "attention_mask": mask, "position_ids": position_ids, **self._without_cache}
+        if cache is not None:
+            cache.move_to(columns.repeat(2, 1) if cfg_scale > 0.0 else columns, n_seen, cache_rows)
+            inputs |= {"past_key_values": cache, "use_cache": True}
         with torch.no_grad():
-            logits = self._forward(
-                outputs, input_ids=input_ids, attention_mask=mask, position_ids=position_ids, **remembered
-            )
-        return _guided(logits, cfg_scale) if cfg_scale > 0.0 else logits
+            return self._forward(outputs, inputs, cfg_scale=cfg_scale, prompt_mask=prompt_mask)
 
     def _as_attention_takes_it(self, sees: Tensor) -> Tensor:
         """A mask [B, 1, queries, keys], which transformers hands through to attention untouched.
@@ -224,8 +195,21 @@ class Denoiser:
             return sees
         return torch.where(sees, 0.0, torch.finfo(self.dtype).min).to(self.dtype)
 
-    def _forward(self, outputs: Tensor | None, **inputs: Any) -> Tensor:
-        """The model's logits [N, V] at `outputs` [N], indices into its flattened outputs; None for all of these."""
+    def _forward(
+        self, outputs: Tensor | None, inputs: dict[str, Any], *, cfg_scale: float = 0.0, prompt_mask: Tensor | None
+    ) -> Tensor:
+        """The model's logits [N, V] at `outputs` [N], indices into its flattened outputs; None for all of these.
+
+        With `cfg_scale` the canvases are run twice, with and without their prompts (`prompt_mask`).
+        """
+        if cfg_scale > 0.0:
+            if prompt_mask is None:
+                raise ValueError("cfg_scale needs prompt_mask, the positions that the unconditional canvas masks")
+            ids = inputs["input_ids"]
+            outputs = None if outputs is None else torch.cat([outputs, outputs + ids.numel()])
+            twice = {name: torch.cat([each, each]) for name, each in inputs.items() if isinstance(each, Tensor)}
+            twice["input_ids"] = torch.cat([ids, ids.masked_fill(prompt_mask, self.mask_token_id)])
+            inputs = inputs | twice
 
         def keep_outputs(_module: nn.Module, hidden: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
             assert outputs is not None
@@ -237,22 +221,27 @@ class Denoiser:
         # autocast keeps narrower weights for later, which no graph may own
         if self.graphs is not None and not torch.is_grad_enabled() and not torch.is_autocast_enabled("cuda"):
             hidden = self._before_head(head, inputs)
-            return head(hidden if outputs is None else hidden[outputs])
-        if outputs is None:
-            return self.model(**inputs).logits.flatten(0, 1)
-        if head is None or isinstance(head, nn.Embedding):
+            logits = head(hidden if outputs is None else hidden[outputs])
+        elif outputs is None:
+            logits = self.model(**inputs).logits.flatten(0, 1)
+        elif head is None or isinstance(head, nn.Embedding):
             # Remote code may project with its input embeddings, so that no module is there to be given fewer rows.
-            return self.model(**inputs).logits.flatten(0, 1)[outputs]
-        hook = head.register_forward_pre_hook(keep_outputs)
-        try:
-            return self.model(**inputs).logits
-        finally:
-            hook.remove()
+            logits = self.model(**inputs).logits.flatten(0, 1)[outputs]
+        else:
+            hook = head.register_forward_pre_hook(keep_outputs)
+            try:
+                logits = self.model(**inputs).logits
+            finally:
+                hook.remove()
+        if cfg_scale > 0.0:
+            conditional, unconditional = logits.chunk(2)
+            logits = unconditional + (cfg_scale + 1.0) * (conditional - unconditional)
+        return logits
 
     def _before_head(self, head: nn.Module, inputs: dict[str, Any]) -> Tensor:
         """What a pass gives to the output layer, [B * T, H], until the next one; from a graph where there is one."""
         cache: CanvasCache | None = inputs.get("past_key_values")
-        now = None if cache is None else cache.canvas_layers[0]
+        now = None if cache is None else cache.now
         tensors = {name: inputs.get(name) for name in ("input_ids", "attention_mask", "position_ids")}
         if now is not None:
             tensors |= {"columns": now.columns, "rows": now.rows}
@@ -282,12 +271,6 @@ class Denoiser:
         graphs = self.graphs.setdefault(self.model, Graphs()) if cache is None else cache.graphs
         with torch.cuda.device_of(inputs["input_ids"]):
             return graphs.run(forward, n_seen, tensors)
-
-
-def _guided(logits: Tensor, cfg_scale: float) -> Tensor:
-    """Logits [N, V] from those of the conditional and the unconditional canvases, [2 N, V]."""
-    conditional, unconditional = logits.chunk(2)
-    return unconditional + (cfg_scale + 1.0) * (conditional - unconditional)
 
 
 def _takes(model: nn.Module, argument: str) -> bool:

@@ -1,5 +1,6 @@
 """Keys and values that are remembered between passes over parts of a canvas."""
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -7,6 +8,18 @@ from torch import Tensor
 from transformers.cache_utils import Cache, CacheLayerMixin
 
 from mdlm_lm_eval.model.compiled import Graphs
+
+
+@dataclass
+class Window:
+    """The pass to come: its columns [B, W] of `rows` [B], None for all, and how many of the first columns it sees.
+
+    n_seen: None for those that the pass itself runs.
+    """
+
+    columns: Tensor
+    n_seen: int | None
+    rows: Tensor | None
 
 
 class CanvasLayer(CacheLayerMixin):
@@ -17,12 +30,9 @@ class CanvasLayer(CacheLayerMixin):
     runs: rows may be at different columns, and nothing else is copied.
     """
 
-    def __init__(self, width: int, n_rows: int | None) -> None:
+    def __init__(self, width: int, n_rows: int | None, now: Window) -> None:
         super().__init__()
-        self.n_rows, self.width = n_rows, width
-        self.columns = torch.empty(0, 0, dtype=torch.long)  # [B, W], of the pass to come
-        self.rows: Tensor | None = None  # [B] of these, None for all
-        self.n_seen: int | None = 0  # None: those that the pass itself runs
+        self.n_rows, self.width, self.now = n_rows, width, now
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
         """Zeros: what was never run is masked, and masked numbers must be finite."""
@@ -36,13 +46,14 @@ class CanvasLayer(CacheLayerMixin):
         """Writes the window's keys and values [B, H, W, D]; the keys and values that it sees."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
-        rows = torch.arange(len(self.columns), device=self.columns.device) if self.rows is None else self.rows
+        columns, n_seen, rows = self.now.columns, self.now.n_seen, self.now.rows
+        every = torch.arange(len(columns), device=columns.device) if rows is None else rows
         for remembered, new in ((self.keys, key_states), (self.values, value_states)):
-            remembered[rows[:, None], :, self.columns] = new.transpose(1, 2)
-        if self.n_seen is None:
+            remembered[every[:, None], :, columns] = new.transpose(1, 2)
+        if n_seen is None:
             return key_states, value_states
-        run = slice(None) if self.rows is None else self.rows
-        return self.keys[run, :, : self.n_seen], self.values[run, :, : self.n_seen]
+        run = slice(None) if rows is None else rows
+        return self.keys[run, :, :n_seen], self.values[run, :, :n_seen]
 
     def keep(self, rows: Tensor) -> None:
         """Drops all other rows."""
@@ -53,7 +64,7 @@ class CanvasLayer(CacheLayerMixin):
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         """Not asked, as every pass brings its mask."""
-        return self.n_seen or 0, 0
+        return self.now.n_seen or 0, 0
 
     def get_seq_length(self) -> int:
         """Not asked, as every pass brings its positions."""
@@ -71,7 +82,8 @@ class CanvasCache(Cache):
     """
 
     def __init__(self, n_layers: int, width: int, n_rows: int | None = None) -> None:
-        self.canvas_layers = [CanvasLayer(width, n_rows) for _ in range(n_layers)]
+        self.now = Window(torch.empty(0, 0, dtype=torch.long), 0, None)
+        self.canvas_layers = [CanvasLayer(width, n_rows, self.now) for _ in range(n_layers)]
         self.graphs = Graphs()
         super().__init__(layers=list(self.canvas_layers))
 
@@ -80,8 +92,7 @@ class CanvasCache(Cache):
 
         Where that is None, it sees what it runs itself and nothing that is remembered.
         """
-        for layer in self.canvas_layers:
-            layer.columns, layer.n_seen, layer.rows = columns, n_seen, rows
+        self.now.columns, self.now.n_seen, self.now.rows = columns, n_seen, rows
 
     def take(self, rows: Tensor, other: "CanvasCache", others: Tensor) -> None:
         """Overwrites `rows` [B] with rows `others` [B] of another cache."""
