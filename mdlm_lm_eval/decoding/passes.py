@@ -5,6 +5,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -239,7 +240,9 @@ class Passes:
             candidates = masked & (masked.cumsum(1) == 1)  # its logits are no later window's
 
         # Where logits are needed: all places of a narrow pass on a GPU, and elsewhere those that are asked for.
-        wanted, at, numel = candidates, None, n_rows * n_places
+        wanted, numel = candidates, n_rows * n_places
+        at: Tensor | None = None
+        of_all: Tensor | None = None
         tells_later, is_asked = self.tells_next and not self.writes_next, n_wanted is not None or not self.on_gpu
         if (is_asked and (edits is not None or self.tells_next)) or tells_later:
             wanted = candidates | (window.asked & ~masked)
@@ -249,13 +252,11 @@ class Passes:
             shadow = Shadow.of(s, number, record[:, Field.BEFORE], self.longest_block)
             wanted = torch.cat([wanted, (shadow.tokens != mask) & shadow.is_there], 1)  # [R, G + B]
             n_places, numel = wanted.shape[1], wanted.numel()
-        if is_asked:
-            flat = wanted.flatten()
-            if n_wanted is None:
-                at = flat.nonzero().squeeze(1)  # [N]
-            else:  # behind the last where there are fewer
-                at = torch.nonzero_static(flat, size=n_wanted, fill_value=numel).squeeze(1)
-        of_all = at if at is None or not self.on_gpu else at.clamp(max=numel - 1)
+        if not self.on_gpu:
+            at = of_all = torch.from_numpy(np.flatnonzero(wanted.numpy()))  # [N]
+        elif n_wanted is not None:  # behind the last where there are fewer
+            at = torch.nonzero_static(wanted.flatten(), size=n_wanted, fill_value=numel).squeeze(1)
+            of_all = at.clamp(max=numel - 1)
         positions: Any = of_all if window.outputs is None else window.outputs.flatten()
         if of_all is not None and window.outputs is not None:
             positions = positions[of_all]
@@ -268,7 +269,7 @@ class Passes:
 
         # Logits of these, and the tokens that they propose.
         is_apart = self.is_cached and not (self.runs_blocks or is_wide)
-        ids = s.tokens.gather(1, window.run) if is_apart else tokens[:, int(self.tells_next) :]
+        ids = s.tokens.gather(1, window.run) if is_apart else tokens[:, 1:] if self.tells_next else tokens
         if shadow is not None:
             logits = shadow.logits(self.denoiser, columns, tokens, columns < s.facts[:, :1], positions)
         else:
@@ -309,8 +310,10 @@ class Passes:
         )
 
         def spread(values: Tensor) -> Tensor:  # [N] -> [R, G], with a shadow [R, G + B]
+            if not self.on_gpu:
+                return values.new_zeros(n_rows, n_places).masked_scatter_(wanted, values)
             if at is not None:
-                values = values.new_zeros(numel + self.on_gpu).scatter_(0, at, values)[:numel]
+                values = values.new_zeros(numel + 1).scatter_(0, at, values)[:numel]
             return values.view(n_rows, n_places)
 
         proposed, priority = spread(proposals.tokens), spread(proposals.priority)
