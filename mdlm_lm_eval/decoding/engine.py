@@ -32,7 +32,7 @@ from mdlm_lm_eval.decoding.host_loop import decode_in_batches
 from mdlm_lm_eval.decoding.indel import Insertions
 from mdlm_lm_eval.decoding.passes import KEYS, POSITIONS, Passes, Plan, Window, up
 from mdlm_lm_eval.decoding.program import Field, Kind, path_of
-from mdlm_lm_eval.decoding.rows import BROKEN, Look, Numbers, Slots
+from mdlm_lm_eval.decoding.rows import Look, Numbers, Slots
 from mdlm_lm_eval.decoding.speculative import Speculation
 from mdlm_lm_eval.model.denoiser import Denoiser, NonFiniteLogitsError
 from mdlm_lm_eval.model.devices import bucket, to_device
@@ -185,7 +185,10 @@ class Engine(Passes):
         if plan.rows is not None:
             self.state.put(plan.rows, state, changes_only=True)
         # What the host looks at is copied, on a GPU without waiting for it.
-        sent, event = torch.cat([self.state.tokens.gather(1, self.state.shown), self.state.at[:, None]], 1), None
+        now, event = self.state, None
+        best = now.best.float().view(torch.int32)[:, None]  # its bits, all as int32: of several dtypes each is copied
+        shown = now.tokens.gather(1, now.shown).view(torch.int32), now.at[:, None].view(torch.int32)
+        sent = torch.cat([*shown, best, best], 1).view(torch.int64)  # [R, N + 2]
         if self.on_gpu:
             pinned = torch.empty(sent.shape, dtype=sent.dtype, pin_memory=True)
             sent, event = pinned.copy_(sent, non_blocking=True), _event(self.device)
@@ -249,10 +252,13 @@ class Engine(Passes):
         self.last_seen = look.number
         if look.event is not None:
             look.event.synchronize()
-        numbers = look.sent.numpy()  # [R, N + 1]
+        numbers = look.sent.numpy()  # [R, N + 2]
         if look.places is not None:
             numbers = numbers[look.places]
-        ran, before, has_moved = slots.move(look, numbers[:, -1])
+        ran, before, has_moved = slots.move(look, numbers[:, -2])
+        is_bad = ran & np.isnan(numbers.view(np.float32)[:, -1])
+        if is_bad.any():
+            raise NonFiniteLogitsError(int(slots.owners[is_bad.argmax()]))
         took_step = ran & (before[:, Field.STEPS] > 0)
         is_mask = numbers == self.denoiser.mask_token_id
         decided = (is_mask | slots.behind).argmax(1)  # [R], tokens that are returned from the left without a gap
@@ -261,8 +267,6 @@ class Engine(Passes):
             is_end = functools.reduce(np.logical_or, [numbers == end for end in self.end_ids])
         is_over = np.zeros_like(ran)
         if has_moved:
-            if (slots.at == BROKEN).any():
-                raise NonFiniteLogitsError(int(slots.owners[(slots.at == BROKEN).argmax()]))
             is_over = ran & (slots.at < 0)
             if self.stops_at_end:  # as samplers of blocks do, where a block is finished
                 number, is_stored = slots.records[:, Field.NUMBER], slots.records[:, Field.KIND] == Kind.STORE

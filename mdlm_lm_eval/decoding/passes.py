@@ -16,7 +16,7 @@ from mdlm_lm_eval.decoding.canvas import Canvas
 from mdlm_lm_eval.decoding.end_of_thinking import EndOfThinking
 from mdlm_lm_eval.decoding.program import Field, Kind, Program, program_of
 from mdlm_lm_eval.decoding.remasking import Shadow
-from mdlm_lm_eval.decoding.rows import BROKEN, Numbers, Plane, Rows, Sizes, rows_of
+from mdlm_lm_eval.decoding.rows import Numbers, Plane, Rows, Sizes, rows_of
 from mdlm_lm_eval.decoding.rules import unmasking_rule
 from mdlm_lm_eval.decoding.selection import select
 from mdlm_lm_eval.model.attention import AttentionPattern
@@ -262,7 +262,7 @@ class Passes:
             positions = positions[of_all]
         row: Any = None
         offset: Any = None
-        if self.needs_places or shadow is not None or tells_later:
+        if self.needs_places or shadow is not None:
             row, offset = _places(n_rows, n_places, self.device)
             if of_all is not None:
                 row, offset = of_all // n_places, of_all % n_places
@@ -284,7 +284,7 @@ class Passes:
                 named |= {"cache": plan.cache, "cache_rows": rows, "n_seen": None if plan.is_wide else plan.n_seen}
                 logits = self.denoiser.window_logits(ids, window.run, window.sees, positions, **named)
         if tells_later:
-            self._tell(logits, plan.rows, row, offset, number, wanted.flatten() if at is None else at < numel)
+            self._tell(logits, plan.rows, at, wanted, number > 0)
         here: Any = None
         slot_numbers: Any = None
         if self.needs_places:
@@ -328,7 +328,7 @@ class Passes:
         counts = None if self.one_a_pass else record[:, Field.COUNT]
         chosen, best = select(candidates, priority, confidence, entropy, counts, options, strict=self.is_strict)
         # NaN is the largest of all.
-        best = confidence.where(candidates, 0).sum(1) if best is None or self.needs_places else best
+        s.best = confidence.where(candidates, 0).sum(1) if best is None or self.needs_places else best
         taken = None
         if options.kl_threshold is not None:
             slots = slot_numbers.where(at < numel, s.before.shape[1] - 1) if at is not None else slot_numbers
@@ -359,7 +359,7 @@ class Passes:
         s.tokens.scatter_(1, columns, new)
 
         # What the next pass does.
-        s.at = window.stay.where(goes_on, window.done).masked_fill(best.isnan(), BROKEN)
+        s.at = window.stay.where(goes_on, window.done)
         if options.temperature > 0.0:
             s.steps = s.steps + ((number >= 0) & (record[:, Field.KIND] != Kind.STORE))
         if self.thinking is not None:
@@ -381,18 +381,27 @@ class Passes:
             sees = sees & (self.attention.block_of(keys, prompts)[:, None] <= block)
         return sees
 
-    def _tell(
-        self, logits: Tensor, rows: Tensor | None, row: Tensor, offset: Tensor, number: Tensor, wanted: Tensor
-    ) -> None:
-        """Puts what the block before told into a block's first `logits`, and remembers what a stored block tells."""
+    def _tell(self, logits: Tensor, rows: Tensor | None, at: Tensor | None, wanted: Tensor, has_before: Tensor) -> None:
+        """Puts what the block before told into a block's first `logits`, and remembers what a stored block tells.
+
+        They stand at the second and at the first place of those `wanted` [R, G]; `has_before` [R]: whether there is a
+        block before. `logits` are of all places, or of those `at` [N].
+        """
+        n_rows, n_places = wanted.shape
         if self.behind is None:
             self.behind = logits.new_zeros(len(self.state.at) + 1, logits.shape[1])
-        n_rows = len(number)
         slots = iota(n_rows, self.device) if rows is None else rows
-        if not len(row):
+        if at is None:
+            of_places = logits.view(n_rows, n_places, -1)
+            before, told = self.behind[slots], (wanted[:, 1] & has_before)[:, None]
+            of_places[:, 1] = before.where(told, of_places[:, 1])
+            self.behind[slots] = of_places[:, 0].where(wanted[:, :1], before)
             return
-        for is_there, tells in (((offset == 1) & (number[row] > 0), False), (offset == 0, True)):
-            is_there &= wanted
+        if not len(at):
+            return
+        is_wanted, row, offset = at < wanted.numel(), (at // n_places).clamp(max=n_rows - 1), at % n_places
+        for is_there, tells in (((offset == 1) & has_before[row], False), (offset == 0, True)):
+            is_there &= is_wanted
             n = torch.nonzero_static(is_there, size=n_rows, fill_value=0).squeeze(1)  # [R] of the N
             of_slot = slots[row[n]]
             if tells:

@@ -19,10 +19,7 @@ from mdlm_lm_eval.options import DecodingOptions
 Numbers = npt.NDArray[Any]
 
 # What a pass changes.
-_CHANGING = ("at", "steps", "filled", "tokens", "remembered", "before", "divergences", "passes", "trace")
-
-# Stands for the record of a row whose logits were not finite.
-BROKEN = -2
+_CHANGING = ("at", "best", "steps", "filled", "tokens", "remembered", "before", "divergences", "passes", "trace")
 
 
 class Plane(IntEnum):
@@ -42,7 +39,8 @@ class Plane(IntEnum):
 class Rows:
     """R rows on canvases of at most T - 1 tokens; the last column is no row's. What no option asks for is None.
 
-    at: [R], the record of the pass to come; `BROKEN` where the last pass's logits were not finite.
+    at: [R], the record of the pass to come.
+    best: [R] float32, NaN where logits of the last pass were not finite.
     tokens: [R, T].
     records: [R, S, F], the row's program; the last record is that of rows that are over.
     windows: [R, 2 B + 1, 5, G], of narrow passes, what `Plane` says; the last one is empty. [R, 1, 5, 0] where every
@@ -62,6 +60,7 @@ class Rows:
     """
 
     at: Tensor
+    best: Tensor
     tokens: Tensor
     records: Tensor
     windows: Tensor
@@ -186,6 +185,7 @@ def rows_of(
     compares, takes_back, counts = options.kl_threshold is not None, options.remasking != "none", torch.zeros(n).long()
     return Rows(
         at=counts.clone(),
+        best=torch.zeros(n),
         tokens=torch.from_numpy(tokens),
         records=torch.from_numpy(records),
         windows=torch.from_numpy(windows),
@@ -206,10 +206,10 @@ def rows_of(
 
 
 class Look(NamedTuple):
-    """What a pass left of the rows that were there, on its way to the host: `sent` [R, N + 1] once `event` is over.
+    """What a pass left of the rows that were there, on its way to the host: `sent` [R, N + 2] once `event` is over.
 
-    Those are the tokens that the host looks at, and `Rows.at`. places: of the slots of today, their rows in `sent`,
-    None where they are the same. is_there: [R], whether a slot still holds the row that the pass ran.
+    Those are the tokens that the host looks at, `Rows.at` and twice `Rows.best`. places: of the slots of today, their
+    rows in `sent`, None where they are the same. is_there: [R], whether a slot still holds the row that the pass ran.
     """
 
     number: int
@@ -229,8 +229,8 @@ class Slots:
     launched, n_run: the last wide pass of the row, and how many passes it took.
     costs: [R, 3], what `Cost` holds.
     n_read, n_returned: tokens that the caller was asked about, and that come back.
-    behind: [R, N + 1] bool, what stands behind the tokens that come back.
-    shown_blocks: [R, N + 1], blocks of the tokens that the host sees.
+    behind: [R, N + 2] bool, what stands behind the tokens that come back.
+    shown_blocks: [R, N + 2], blocks of the tokens that the host sees.
     tables, paths: the rows' programs, and what they meet of them where a schedule alone decides.
     """
 
@@ -251,7 +251,7 @@ class Slots:
     def empty(cls, n: int, sizes: Sizes, longest_path: int) -> Self:
         """No slot of `n` holds a canvas."""
         nothing, zeros = np.full(n, -1), np.zeros(n, int)
-        tables, seen = np.tile(OVER, (n, sizes.records + 1, 1)), (n, sizes.shown + 1)
+        tables, seen = np.tile(OVER, (n, sizes.records + 1, 1)), (n, sizes.shown + 2)
         seen_of = np.ones(seen, bool), np.full(seen, -2)
         costs, paths = np.zeros((n, 3), int), np.full((n, longest_path + 1, 2), -1)
         arrays = (nothing, nothing, tables[:, -1], nothing, zeros, costs, zeros, zeros, *seen_of, tables, paths)
@@ -277,7 +277,7 @@ class Slots:
         self.at[taken], self.records[taken], self.n_read[taken] = 0, self.tables[taken, 0], 0
         self.n_returned[taken] = n_returned = np.array([canvases[index].n_returned for index in indices])
         self.behind[taken] = np.arange(self.behind.shape[1]) >= n_returned[:, None]
-        self.shown_blocks[taken, :-1] = rows.block_of.gather(1, rows.shown).numpy()
+        self.shown_blocks[taken, :-2] = rows.block_of.gather(1, rows.shown).numpy()
         self.paths[taken] = -1
         if paths:
             for slot, index in zip(taken, indices, strict=True):
