@@ -412,6 +412,7 @@ def decoding_rows(only, table):
         ("cache=dual, 1 token a step", {}, 4, "n_masks=64 steps=64 block_length=16 cache=dual"),
         ("cache=dual, threshold 0.9", {}, 4, "n_masks=64 block_length=16 cache=dual confidence_threshold=0.9"),
         ("cache=dual, factor 1", {}, 4, "n_masks=64 block_length=16 cache=dual parallel_factor=1.0"),
+        ("cache=dual, entropy_bound 5", {}, 4, "n_masks=64 block_length=16 cache=dual entropy_bound=5.0"),
         ("cache=dual, Dream (shift, GQA)", {"shift": True}, 2, "n_masks=64 steps=64 block_length=16 cache=dual"),
         ("blocks of 16 (LLaDA2-like, GQA)", blocks, 2, "n_masks=64 steps_per_block=16 confidence_threshold=0.95"),
         ("blocks of 4 (SDAR b4-like, GQA)", blocks_of_4, 2, "n_masks=64 steps_per_block=4"),
@@ -429,6 +430,7 @@ def decoding_rows(only, table):
             "n_masks=64 confidence_threshold=0.9 small_block_length=8",
         ),
         ("blocks of 16 from prompt end (A2D-like)", behind, 2, "n_masks=64 steps_per_block=16"),
+        ("blocks of 16 from prompt end, shift", {**behind, "shift": True}, 2, "n_masks=64 steps_per_block=16"),
         ("blocks of 16, 1 row", blocks, 2, "n_masks=64 steps_per_block=16"),
     ]
     for name, kw, kv, opts in cases:

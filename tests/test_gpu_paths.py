@@ -29,7 +29,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Any:
         monkeypatch.setattr(passes.Passes, "on_gpu", property(lambda _: True, lambda _, __: None), raising=False)
         monkeypatch.setattr(engine, "_event", lambda _: _Done())
         monkeypatch.setattr(torch, "empty", lambda *size, pin_memory=False, **named: empty(*size, **named))
-        monkeypatch.setattr(engine, "bucket", lambda n, _: 1 << (n - 1).bit_length())
+        monkeypatch.setattr(engine, "bucket", lambda n, _, least=1: max(least, 1 << (n - 1).bit_length()))
         for module in (passes, engine):
             monkeypatch.setattr(module, "KEYS", 16)
             monkeypatch.setattr(module, "POSITIONS", 16)

@@ -22,7 +22,9 @@ _POSITIONS_PER_SLICE, _NUMBERS_PER_SLICE, _NUMBERS_PER_SLICE_ON_GPU = 256, 2**19
 class Candidates:
     """N masks of one or more rows.
 
-    given, given_plain: [N, V], the logits of the two distributions that follow, in the model's dtype.
+    logits: [N, V] float32, of the distribution that tokens are drawn from (at temperature 0 the model's own).
+    plain_logits: [N, V] float32, of the distribution that confidences are read from: at temperature 1, as in LLaDA's
+        sampler, unless `top_p` or `top_k` is set. With `eos_last`, both are without the tokens that end an answer.
     tokens: [N], the token that each mask would become.
     last_ids: with `eos_last`, tokens that end an answer.
     slot_numbers: [N], a mask's place among the masks of its row, counted from the left; for rules that read places.
@@ -32,8 +34,8 @@ class Candidates:
     token_frequencies: [V], of tokens in a background text; None without one.
     """
 
-    given: Tensor
-    given_plain: Tensor
+    logits: Tensor
+    plain_logits: Tensor
     tokens: Tensor
     last_ids: Collection[int]
     slot_numbers: Any
@@ -51,29 +53,14 @@ class Candidates:
         return found
 
     @cached_property
-    def logits(self) -> Tensor:
-        """[N, V] float32, of the distribution that tokens are drawn from: at temperature 0 the model's own."""
-        return self.given.float()
-
-    @cached_property
     def probabilities(self) -> Tensor:
-        """[N, V] float32, the softmax of these."""
-        return self.given.softmax(-1, dtype=torch.float32)
-
-    @cached_property
-    def plain_logits(self) -> Tensor:
-        """[N, V] float32, of the distribution that confidences are read from.
-
-        At temperature 1, as in LLaDA's sampler, unless `top_p` or `top_k` is set. With `eos_last`, this and the other
-        are without the tokens that end an answer.
-        """
-        return self.given_plain.float()
+        """[N, V], of the distribution that tokens are drawn from."""
+        return self.logits.softmax(-1)
 
     @cached_property
     def plain_probabilities(self) -> Tensor:
-        """[N, V] float32, the softmax of these."""
-        same = self.given_plain is self.given
-        return self.probabilities if same else self.given_plain.softmax(-1, dtype=torch.float32)
+        """[N, V], of the distribution that confidences are read from."""
+        return self.probabilities if self.plain_logits is self.logits else self.plain_logits.softmax(-1)
 
     @cached_property
     def entropy(self) -> Tensor:
@@ -147,7 +134,7 @@ def propose(
         return Proposals(*map(torch.cat, zip(*parts, strict=True)))
     for banned_id in banned_ids:  # one at a time: a list of indices would be copied to the device
         logits.select(1, banned_id).fill_(-torch.inf)
-    logits = logits.float() if on_cpu else logits
+    logits = logits.float()
     is_plain = options.temperature == 0.0 and options.top_p is None and options.top_k is None
     drawn_from = logits if is_plain else _drawn_from(logits, options)  # [n, V]
     if uniform is not None and options.temperature != 0.0:
@@ -182,7 +169,6 @@ def propose(
 
 def _drawn_from(logits: Tensor, options: DecodingOptions) -> Tensor:
     """Logits [n, V] of the distribution that tokens are drawn from."""
-    logits = logits.float()
     if options.temperature != 0.0:
         logits = logits / options.temperature
     if options.top_p is not None or options.top_k is not None:

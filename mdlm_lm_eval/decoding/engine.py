@@ -232,7 +232,7 @@ class Engine(Passes):
         is_ragged = bool((limits != n_seen).any()) or self.attention.causal_context
         is_ragged |= self.is_causal and (on_gpu or is_wide or not self.is_cached)
         if is_wide and len(going) < len(at):
-            n_more = bucket(len(going), self.device) - len(going)
+            n_more = bucket(len(going), self.device, least=2) - len(going)
             rows = to_device(torch.from_numpy(np.pad(going, (0, n_more), mode="edge")), self.device)
         return Plan(at, going, rows, width, n_seen, is_wide, is_ragged, self.cache)
 
@@ -286,8 +286,8 @@ class Engine(Passes):
                 is_due = is_final & took_step & ~is_over & (decided > slots.n_read)
                 if self.on_gpu:
                     is_due &= slots.costs[:, 1] % _STEPS_BETWEEN_LOOKS == 0
-                for asked in np.flatnonzero(is_due):
-                    slots.n_read[asked] = decided[asked]
+                np.copyto(slots.n_read, decided, where=is_due)
+                for asked in np.flatnonzero(is_due).tolist():
                     is_over[asked] = is_decided(numbers[asked, : decided[asked]].tolist())
         completions: dict[int, Completion] = {}
         for slot in np.flatnonzero(is_over).tolist() if is_over.any() else ():

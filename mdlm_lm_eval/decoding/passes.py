@@ -49,16 +49,17 @@ class Plan:
 class Window(NamedTuple):
     """Of each row: its record [R, F], the number of its block [R] (-1 where it waits), what is run, what may be filled.
 
-    stay, done: [R], the records that may follow. run: columns [R, W] that the model runs. columns, expected, asked,
-    part: [R, G], as `Plane` says, of those where tokens are proposed; part is None without small blocks. outputs:
-    [R, G], which of the R * W outputs tells the token; None where it is that of the same place. sees: as of
-    `Denoiser.window_logits`.
+    stay, done: [R], the records that may follow. has_before: [R], whether a block stands before it, where that matters.
+    run: columns [R, W] that the model runs. columns, expected, asked, part: [R, G], as `Plane` says, of those where
+    tokens are proposed; part is None without small blocks. outputs: [R, G], which of the R * W outputs tells the token;
+    None where it is that of the same place. sees: as of `Denoiser.window_logits`.
     """
 
     record: Tensor
     number: Tensor
     stay: Tensor
     done: Tensor
+    has_before: Tensor | None
     run: Tensor
     columns: Tensor
     expected: Tensor
@@ -223,7 +224,8 @@ class Passes:
                 sees = self._sees(s, record, run, plan)
             self.sees = sees if stays else self.sees
         successors = record[:, Field.STAY], record[:, Field.WIDE_DONE if is_wide else Field.DONE]
-        return Window(record, number, *successors, run, columns, expected, asked, outputs, part, sees)
+        has_before = number > 0 if tells and not self.writes_next else None
+        return Window(record, number, *successors, has_before, run, columns, expected, asked, outputs, part, sees)
 
     def step(self, s: Rows, plan: Plan, window: Window, n_wanted: int | None) -> None:
         """One pass of the model over rows `s`, and what follows from it for them."""
@@ -244,7 +246,7 @@ class Passes:
         at: Tensor | None = None
         of_all: Tensor | None = None
         tells_later, is_asked = self.tells_next and not self.writes_next, n_wanted is not None or not self.on_gpu
-        if (is_asked and (edits is not None or self.tells_next)) or tells_later:
+        if (is_asked and (edits is not None or self.tells_next)) or (tells_later and edits is not None):
             wanted = candidates | (window.asked & ~masked)
         if options.kl_threshold is not None:  # what the next block's first pass is compared with
             wanted = wanted | ((s.block_of.gather(1, columns) == number[:, None] + 1) & (number >= 0)[:, None])
@@ -284,7 +286,7 @@ class Passes:
                 named |= {"cache": plan.cache, "cache_rows": rows, "n_seen": None if plan.is_wide else plan.n_seen}
                 logits = self.denoiser.window_logits(ids, window.run, window.sees, positions, **named)
         if tells_later:
-            self._tell(logits, plan.rows, at, wanted, number > 0)
+            self._tell(logits, plan.rows, at, wanted, window)
         here: Any = None
         slot_numbers: Any = None
         if self.needs_places:
@@ -327,8 +329,8 @@ class Passes:
         # Fill and edit.
         counts = None if self.one_a_pass else record[:, Field.COUNT]
         chosen, best = select(candidates, priority, confidence, entropy, counts, options, strict=self.is_strict)
-        # NaN is the largest of all.
-        s.best = confidence.where(candidates, 0).sum(1) if best is None or self.needs_places else best
+        # NaN is the largest of all; a rule that reads places may not see it.
+        s.best = confidence.where(candidates, 0).sum(1) if self.needs_places else best
         taken = None
         if options.kl_threshold is not None:
             slots = slot_numbers.where(at < numel, s.before.shape[1] - 1) if at is not None else slot_numbers
@@ -381,26 +383,27 @@ class Passes:
             sees = sees & (self.attention.block_of(keys, prompts)[:, None] <= block)
         return sees
 
-    def _tell(self, logits: Tensor, rows: Tensor | None, at: Tensor | None, wanted: Tensor, has_before: Tensor) -> None:
+    def _tell(self, logits: Tensor, rows: Tensor | None, at: Tensor | None, wanted: Tensor, window: Window) -> None:
         """Puts what the block before told into a block's first `logits`, and remembers what a stored block tells.
 
-        They stand at the second and at the first place of those `wanted` [R, G]; `has_before` [R]: whether there is a
-        block before. `logits` are of all places, or of those `at` [N].
+        They stand at the second and at the first place of those `wanted` [R, G]. `logits` are of all places, or of
+        those `at` [N].
         """
         n_rows, n_places = wanted.shape
+        assert window.has_before is not None
         if self.behind is None:
             self.behind = logits.new_zeros(len(self.state.at) + 1, logits.shape[1])
-        slots = iota(n_rows, self.device) if rows is None else rows
         if at is None:
-            of_places = logits.view(n_rows, n_places, -1)
-            before, told = self.behind[slots], (wanted[:, 1] & has_before)[:, None]
+            of_places, slots = logits.view(n_rows, n_places, -1), slice(n_rows) if rows is None else rows
+            before, told = self.behind[slots], (wanted[:, 1] & window.has_before)[:, None]
             of_places[:, 1] = before.where(told, of_places[:, 1])
-            self.behind[slots] = of_places[:, 0].where(wanted[:, :1], before)
+            self.behind[slots] = of_places[:, 0].where(window.asked[:, :1], before)
             return
+        slots = iota(n_rows, self.device) if rows is None else rows
         if not len(at):
             return
         is_wanted, row, offset = at < wanted.numel(), (at // n_places).clamp(max=n_rows - 1), at % n_places
-        for is_there, tells in (((offset == 1) & has_before[row], False), (offset == 0, True)):
+        for is_there, tells in (((offset == 1) & window.has_before[row], False), (offset == 0, True)):
             is_there &= is_wanted
             n = torch.nonzero_static(is_there, size=n_rows, fill_value=0).squeeze(1)  # [R] of the N
             of_slot = slots[row[n]]

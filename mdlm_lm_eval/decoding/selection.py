@@ -18,14 +18,15 @@ def select(
     options: DecodingOptions,
     *,
     strict: bool,
-) -> tuple[Tensor, Tensor | None]:
+) -> tuple[Tensor, Tensor]:
     """Where [R, C] a mask is filled, of `candidates` [R, C] bool in R rows, and each row's highest priority [R].
 
     The `counts` [R] of highest `priority` [R, C] in each row, and those that the options' parallel rule accepts by
-    `confidence` and `entropy` [R, C]. Without `counts` it is one each; with them the highest priority is not told.
+    `confidence` and `entropy` [R, C]. Without `counts` it is one each.
     `strict`: whether what equals `confidence_threshold` is not accepted.
     """
-    among, best = priority.where(candidates, -torch.inf), None
+    among = priority.where(candidates, -torch.inf)
+    best: Tensor | None = None
     accepted: Tensor | None = None
     # With `kl_threshold`, `choose_stable` says who is sure.
     if options.confidence_threshold is not None and options.kl_threshold is None:
@@ -33,18 +34,23 @@ def select(
     if options.parallel_factor is not None:
         others, accepted = accepted, accepted_by_factor(candidates, confidence, options.parallel_factor)
         accepted = accepted if others is None else accepted | others
-    if options.entropy_bound is not None:
-        others, accepted = accepted, accepted_by_entropy(among, entropy, options.entropy_bound)
+    if counts is not None or options.entropy_bound is not None:
+        ordered, order = among.sort(dim=1, descending=True, stable=True)
+        best = ordered[:, 0]
+    if options.entropy_bound is not None:  # the first is always accepted
+        others, accepted = accepted, accepted_by_entropy(order, entropy, options.entropy_bound)
         accepted = accepted if others is None else accepted | others
     if counts is not None:
         is_first = iota(among.shape[1], among.device) < counts[:, None]  # [R, C], by descending priority
-        order = among.argsort(dim=1, descending=True, stable=True)
         chosen = torch.empty_like(candidates).scatter_(1, order, is_first)
-        chosen = chosen if accepted is None else chosen | accepted
-    else:
-        best, place = among.max(1, keepdim=True)
-        chosen = iota(among.shape[1], among.device) == place if accepted is None else accepted.scatter_(1, place, True)
-    return chosen & candidates, best if best is None else best[:, 0]
+        accepted = chosen if accepted is None else chosen | accepted
+    elif best is None:
+        of_best, place = among.max(1, keepdim=True)
+        best, places = of_best[:, 0], iota(among.shape[1], among.device)
+        accepted = places == place if accepted is None else accepted.scatter_(1, place, True)
+    assert accepted is not None
+    assert best is not None
+    return accepted & candidates, best
 
 
 def sure_enough(confidence: Tensor, threshold: float | None, *, strict: bool) -> Tensor:
@@ -75,14 +81,13 @@ def _factor_limits(n: int, factor: float, device: torch.device) -> Tensor:
     return to_device(limits, device)
 
 
-def accepted_by_entropy(priority: Tensor, entropy: Tensor, bound: float) -> Tensor:
+def accepted_by_entropy(order: Tensor, entropy: Tensor, bound: float) -> Tensor:
     """The entropy-bounded sampler's rule [R, C] (Ben-Hamu et al. 2025, arXiv 2505.24857).
 
-    By descending `priority`, masks are filled while their entropies without the largest of them sum to at most `bound`,
-    which bounds how far their joint distribution is from the product of their own. The first is always among them. What
-    it says of other places, of priority -inf, is to be ignored.
+    In the `order` [R, C] of descending priority, masks are filled while their entropies without the largest of them sum
+    to at most `bound`, which bounds how far their joint distribution is from the product of their own. The first is
+    always among them. What it says of other places, which are last in the order, is to be ignored.
     """
-    order = priority.argsort(dim=1, descending=True, stable=True)
     ordered = entropy.gather(1, order)  # of candidates first
     accepted = ordered.cumsum(1) - ordered.cummax(1).values <= bound
     return torch.empty_like(accepted).scatter_(1, order, accepted)
