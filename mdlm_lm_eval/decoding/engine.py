@@ -78,7 +78,7 @@ class Engine(Passes):
         self.ahead = rows = self.rows(first)  # as they begin, on the host
         self.state = self.state_ahead = rows.to(self.device)  # behind their prompts
         self.cache_ahead: CanvasCache | None = None
-        self.slots.enter(np.arange(size), first, canvases, rows, self.paths, is_prompt_run=False)
+        self.slots.enter(np.arange(size), first, rows, self.paths, is_prompt_run=False)
         if size > len(canvases):
             self._leave(np.arange(len(canvases), size))
 
@@ -119,7 +119,7 @@ class Engine(Passes):
         else:
             rows = self.rows(indices)
             on_device = rows.to(self.device)
-        self.slots.enter(taken, indices, self.canvases, rows, self.paths, is_prompt_run=is_prompt_run)
+        self.slots.enter(taken, indices, rows, self.paths, is_prompt_run=is_prompt_run)
         self.state.put(slots, on_device)
 
     def _run_prompts(self) -> bool:

@@ -1,6 +1,6 @@
 """The rows that are being decoded: their state on the model's device, and what the host knows of them."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from enum import IntEnum
 from typing import Any, NamedTuple, Self
@@ -17,6 +17,7 @@ from mdlm_lm_eval.model.devices import to_device
 from mdlm_lm_eval.options import DecodingOptions
 
 Numbers = npt.NDArray[Any]
+Paths = Sequence[Sequence[tuple[int, int]]]  # as of `path_of`, of every canvas
 
 # What a pass changes.
 _CHANGING = ("at", "best", "steps", "filled", "tokens", "remembered", "before", "divergences", "passes", "trace")
@@ -46,7 +47,7 @@ class Rows:
     windows: [R, 2 B + 1, 5, G], of narrow passes, what `Plane` says; the last one is empty. [R, 1, 5, 0] where every
         pass runs the columns from the first one on.
     block_of, slot_number: [R, T], a slot's block (-2 where there is no slot) and its place among the row's slots (-1).
-    facts: [R, 3] of each row: length, tokens of prompt, seed.
+    facts: [R, 4] of each row: length, tokens of prompt, seed, tokens that are returned.
     shown: [R, N], columns whose tokens the host looks at, those first that come back; T - 1 behind the last.
     steps: [R], denoising steps so far, where numbers are drawn.
     random_numbers: [R, T] float32 in [0, 1), for rules that draw an order.
@@ -78,11 +79,18 @@ class Rows:
     passes: Any
     trace: Any
 
+    def _each(self, change: Callable[[Tensor], Tensor]) -> Self:
+        of_all = (getattr(self, field.name) for field in fields(self))
+        values: list[Any] = [None if each is None else change(each) for each in of_all]
+        return type(self)(*values)
+
     def of(self, rows: Tensor) -> Self:
         """A copy of some rows."""
-        of_all = (getattr(self, field.name) for field in fields(self))
-        values: list[Any] = [None if each is None else each[rows] for each in of_all]
-        return type(self)(*values)
+        return self._each(lambda each: each[rows])
+
+    def to(self, device: torch.device) -> Self:
+        """The same on a device; nothing waits for the copies."""
+        return self._each(lambda each: to_device(each, device))
 
     def put(self, rows: Tensor, others: "Rows", *, changes_only: bool = False) -> None:
         """Writes rows, all that there is to know of them, or what a pass changes."""
@@ -101,12 +109,6 @@ class Rows:
         """The first `n` returned tokens of a row; waits for the device."""
         numbers = self.trace[row][:, self.shown[row, :n]].tolist()
         return tuple(Filled(int(by), sure, max(0, int(writes) - 1)) for by, sure, writes in zip(*numbers, strict=True))
-
-    def to(self, device: torch.device) -> Self:
-        """The same on a device; nothing waits for the copies."""
-        of_all = (getattr(self, field.name) for field in fields(self))
-        values: list[Any] = [None if each is None else to_device(each, device) for each in of_all]
-        return type(self)(*values)
 
 
 @dataclass(frozen=True)
@@ -141,7 +143,7 @@ def rows_of(
     n, last, tells = len(canvases), sizes.columns - 1, int(sizes.tells)
     of_slots = n, sizes.columns
     tokens, slot_number = np.full(of_slots, pad_token_id), np.full(of_slots, -1)
-    block_of, shown, facts = np.full(of_slots, -2), np.full((n, sizes.shown), last), np.zeros((n, 3), int)
+    block_of, shown, facts = np.full(of_slots, -2), np.full((n, sizes.shown), last), np.zeros((n, 4), int)
     records = np.tile(OVER, (n, sizes.records + 1, 1))
     width = sizes.window + tells if sizes.window else 0
     windows = np.full((n, 2 * sizes.blocks + 1 if width else 1, len(Plane), width), -1)
@@ -155,7 +157,7 @@ def rows_of(
         slot_number[row, slots] = np.arange(len(slots))
         block_of[row, program.slots] = program.numbers
         records[row, : len(program.records)] = program.records
-        facts[row] = len(canvas.token_ids), canvas.prompt_length, canvas.seed
+        facts[row] = len(canvas.token_ids), canvas.prompt_length, canvas.seed, canvas.n_returned
         shown[row, : len(slots)] = slots[: sizes.shown]
         if prompt is not None:
             prompt[row, : canvas.prompt_length] = True
@@ -261,21 +263,12 @@ class Slots:
         """A copy of some slots."""
         return type(self)(*(getattr(self, field.name)[kept] for field in fields(self)))
 
-    def enter(
-        self,
-        taken: Numbers,
-        indices: Sequence[int],
-        canvases: Sequence[Canvas],
-        rows: Rows,
-        paths: Sequence[Sequence[tuple[int, int]]],
-        *,
-        is_prompt_run: bool,
-    ) -> None:
+    def enter(self, taken: Numbers, indices: Sequence[int], rows: Rows, paths: Paths, *, is_prompt_run: bool) -> None:
         """Canvases `indices` take slots, with their `rows` on the host as they begin."""
         self.owners[taken], self.launched[taken], self.n_run[taken], self.costs[taken] = indices, -1, 0, 0
         self.tables[taken] = rows.records.numpy()
         self.at[taken], self.records[taken], self.n_read[taken] = 0, self.tables[taken, 0], 0
-        self.n_returned[taken] = n_returned = np.array([canvases[index].n_returned for index in indices])
+        self.n_returned[taken] = n_returned = rows.facts[:, 3].numpy()
         self.behind[taken] = np.arange(self.behind.shape[1]) >= n_returned[:, None]
         self.shown_blocks[taken, :-2] = rows.block_of.gather(1, rows.shown).numpy()
         self.paths[taken] = -1
