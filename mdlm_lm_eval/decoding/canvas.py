@@ -24,11 +24,7 @@ class Canvas:
     block_steps: tuple[int, ...]  # denoising steps in effect of each block; the most that a parallel rule takes
     seed: int  # of this request and repetition
     prompt_length: int  # tokens of context, for classifier-free guidance; slots may stand among them
-
-    @property
-    def steps(self) -> int:
-        """Denoising steps in effect, over all blocks."""
-        return sum(self.block_steps)
+    steps: int  # of all blocks
 
 
 @dataclass(frozen=True)
@@ -240,4 +236,5 @@ def _planned(
         n_blocks = sum(number <= last for number in numbers)
         token_ids, slots = token_ids[:n_columns], slots[: sum(block_lengths[:n_blocks])]
         block_lengths, block_steps = block_lengths[:n_blocks], block_steps[:n_blocks]
-    return Canvas(tuple(token_ids), tuple(slots), n_returned, block_lengths, tuple(block_steps), seed, prompt_length)
+    blocks = block_lengths, tuple(block_steps)
+    return Canvas(tuple(token_ids), tuple(slots), n_returned, *blocks, seed, prompt_length, sum(block_steps))
