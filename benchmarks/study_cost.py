@@ -47,9 +47,9 @@ def _operations(cell: Any, prompt_tokens: int) -> float:
     """Of all questions of a cell (a group of 16 tasks)."""
     examples = 10 + int(cell.metadata.get("fewshot_distractors", EXAMPLES - 10))
     prompt = prompt_tokens * (examples + 1) / (EXAMPLES + 1)
-    n_masks = int(cell.options.get("n_masks", cell.options.get("mask_ratio", 0.0) * prompt or 1))
-    tokens = prompt + n_masks + cell.options.get("n_fillers", 0)
-    steps = cell.options.get("steps", 1)
+    n_masks = int(cell.arguments.get("n_masks", cell.arguments.get("mask_ratio", 0.0) * prompt or 1))
+    tokens = prompt + n_masks + cell.arguments.get("n_fillers", 0)
+    steps = cell.arguments.get("steps", 1)
     passes = min(steps, n_masks) if isinstance(steps, int) else 1
     weights = LAYERS * (4 * WIDTH**2 + 3 * WIDTH * FEED_FORWARD)
     layers = 2 * weights * tokens + LAYERS * 4 * tokens**2 * WIDTH

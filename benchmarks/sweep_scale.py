@@ -69,7 +69,7 @@ def _start(output: Path, logs: Path, cells: int) -> int:
 
 
 def _claims(output: Path, cells: int) -> Claims:
-    return Claims(Sweep(tuple(Cell(task=str(n)) for n in range(cells)), model="model"), output)
+    return Claims(Sweep(tuple(Cell(task=str(n), model="model") for n in range(cells)), model="model"), output)
 
 
 def _report(output: Path, logs: Path, cells: int, codes: Counter[int], seconds: float) -> None:

@@ -60,6 +60,7 @@ _MAX_AUTO_BATCH, _MAX_AUTO_BATCH_ON_CPU = 1024, 16
 _BATCHES_PER_SAVE = 16
 # Slots are refilled from this many batches, which are planned together and are of similar lengths.
 _BATCHES_PER_RUN = 64
+_CUT = "%d of %d prompts were longer than the model's context of %d tokens allows and lost tokens on the left"
 # What a completion took, as results name it.
 _COUNTS = ("forward_passes", "denoising_steps", "layer_tokens", "written_tokens", "answer_tokens")
 # HFLM's arguments that its methods read, and those that belong to methods which are others here.
@@ -75,9 +76,8 @@ class Generation:
     instance: Instance
     request: Request
     canvas: Canvas
-    truncated: int
-    fillers: int
     ending: Ending
+    counts: dict[str, int]  # its effective numbers, and how many prompt tokens were cut off
     own_key: bool  # whether lm-eval's `--use_cache` would give all repetitions one answer, or none
     is_audited: bool = False
     string: str | None = None
@@ -292,7 +292,8 @@ class MDLM(HFLM):
         wanted = [self._request(instance.args[1]) for instance in requests]
         seeds = seeds_of(requests, [request.options.seed for request in wanted])
         generations = [self._prepare(*each) for each in zip(requests, wanted, seeds, strict=True)]
-        self._warn_of_truncation([generation.truncated for generation in generations])
+        if n_cut := sum(one.counts["truncated"] > 0 for one in generations):
+            logger.warning(_CUT, n_cut, len(generations), self.max_length)
         for one in generations:
             if self.request_cache and one.own_key:
                 one.string = self.request_cache.sample(one.instance.args, one.canvas.seed)
@@ -340,8 +341,15 @@ class MDLM(HFLM):
             attention=request.attention,
         )
         ending = Ending(self.tokenizer, self.eos_ids | self.end_of_turn_ids, request.until, self.think_end_token)
+        n_masks, asked, block_length = len(canvas.slots), options.n_masks, request.attention.block_length
+        counts = {"masks": n_masks, "asked_masks": n_masks, "steps": canvas.steps}
+        if block_length is not None and options.mode != "ar":  # masks stand to the end of the last block
+            counts |= {"asked_masks": asked if isinstance(asked, int) else canvas.n_returned}
+            counts |= {"block_length": block_length, "masks_in_block": canvas.block_lengths[0]}
+        counts |= {"returned_tokens": canvas.n_returned, "fillers": len(fillers)}
+        counts |= {"truncated": truncated, "prompt_tokens": canvas.prompt_length}
         own_key = request.sampled or self._family.generate is not None or bool(instance.args[1].get("do_sample"))
-        return Generation(instance, request, canvas, truncated, len(fillers), ending, own_key)
+        return Generation(instance, request, canvas, ending, counts, own_key)
 
     def _decode(
         self,
@@ -357,6 +365,9 @@ class MDLM(HFLM):
         """
         generate, first = self._family.generate, part[0]
         options = replace(first.request.options, **changes) if changes else first.request.options
+        cache = options.cache  # in effect; transformers' own methods remember what they do
+        if cache == "auto" and generate is None:
+            cache = "exact" if first.request.attention.is_block_causal else "none"
         ends = self.eos_ids | self.end_of_turn_ids
         n_slots = 1 if generate else min(n_slots, len(part))
         n_left, passes = len(part), self.denoiser.forward_passes
@@ -379,11 +390,19 @@ class MDLM(HFLM):
                 amounts = dict(zip(_COUNTS, (*astuple(cost), each.n_written, n_answer), strict=True))
                 amounts |= {"slot_passes": share * n_slots * n_passes, "seconds": share * seconds}
                 string, ending = one.ending.of(ids)
-                answer = Answer(string, ids, amounts | {"peak_memory_bytes": peak_memory}, ending, each.trace)
+                answer = Answer(string, ids, amounts | {"peak_memory_bytes": peak_memory}, each.trace)
                 if changes:
                     one.exact = answer
-                else:
-                    self._keep(one, answer)
+                    continue
+                one.string, doc_id = string, one.instance.doc_id
+                setting = ("generate_until", one.request.options)
+                task = self.record.add(one.instance.task_name, setting, answer.cost, **one.counts)
+                task.caches.add(cache)
+                task.endings.update({ending: 1, "empty": not string.strip()})
+                if answer.trace:
+                    task.trace(doc_id, answer, self.tokenizer)
+                if one.exact:
+                    task.audit(doc_id, answer, one.exact)
             if self.request_cache and not changes:
                 kept = ((one.instance.args, one.string, one.canvas.seed if one.own_key else None) for one, _ in done)
                 self.request_cache.save("generate_until", kept, self.record)
@@ -417,25 +436,6 @@ class MDLM(HFLM):
         sizes = {"length": length, "n_logits": max(canvas.block_lengths), "is_cached": is_cached}
         sizes["is_ahead"] = attention.is_block_causal
         return self._most_rows(**sizes, guided=options.cfg_scale > 0.0)
-
-    def _keep(self, one: Generation, answer: Answer) -> None:
-        """Puts an answer into its request and the record."""
-        canvas, request, one.string = one.canvas, one.request, answer.string
-        length = None if request.options.mode == "ar" else request.attention.block_length  # of a block-causal model
-        asked, blocks = len(canvas.slots), {}
-        if length is not None:
-            asked = request.options.n_masks if isinstance(request.options.n_masks, int) else canvas.n_returned
-            blocks = {"block_length": length, "masks_in_block": canvas.block_lengths[0]}
-        values = {"masks": len(canvas.slots), "asked_masks": asked, "steps": canvas.steps, **blocks}
-        values |= {"returned_tokens": canvas.n_returned, "fillers": one.fillers}
-        values |= {"truncated": one.truncated, "prompt_tokens": canvas.prompt_length}
-        setting = ("generate_until", request.options)
-        record = self.record.add(one.instance.task_name, setting, answer.cost, **values)
-        record.endings.update({answer.ending: 1, "empty": not answer.string.strip()})
-        if answer.trace:
-            record.trace(one.instance.doc_id, answer, self.tokenizer)
-        if one.exact:
-            record.audit(one.instance.doc_id, answer, one.exact)
 
     def _choose_for_audit(self, generations: Sequence[Generation], wanted: float) -> None:
         """Marks requests that are decoded exactly as well: chosen by their seeds, not by batches or order.
@@ -493,7 +493,8 @@ class MDLM(HFLM):
         seeds = seeds_of(requests, [options.seed] * len(requests))
         windows = [self._windows(is_rolling, one.args, seed) for one, seed in zip(requests, seeds, strict=True)]
         cut = [[truncated_tokens(window, options, self.max_length) for window in own] for own in windows]
-        self._warn_of_truncation([tokens for own in cut for tokens in own])
+        if n_cut := sum(tokens > 0 for own in cut for tokens in own):
+            logger.warning(_CUT, n_cut, sum(map(len, cut)), self.max_length)
         found: dict[int, Any] = {}
         bar = tqdm(total=len(requests), desc=f"Running {request_type} requests", disable=disable_tqdm or self.rank != 0)
 
@@ -569,13 +570,6 @@ class MDLM(HFLM):
                 f"the model's logits are not finite (NaN or infinity) for the task {instance.task_name}, document "
                 f"{instance.doc_id}: its weights are damaged, or its dtype is too narrow (try dtype=float32)"
             ) from error
-
-    def _warn_of_truncation(self, truncated: Sequence[int]) -> None:
-        if cut := sum(tokens > 0 for tokens in truncated):
-            sentence = (
-                "%d of %d prompts were longer than the model's context of %d tokens allows and lost tokens on the left"
-            )
-            logger.warning(sentence, cut, len(truncated), self.max_length)
 
     def _own(self, requests: Sequence[Instance]) -> tuple[list[Instance], list[int]]:
         """Requests without the copies of the last one by which lm-eval makes the shares of processes equal.

@@ -83,7 +83,6 @@ class Answer(NamedTuple):
     string: str
     token_ids: Sequence[int]
     cost: dict[str, float]
-    ending: str = ""
     trace: Sequence[Filled] = ()
 
 
@@ -94,6 +93,8 @@ class TaskRecord:
     ranges: the smallest and the largest of each effective number, and of the standard errors of reads.
     audited: document, exact answer and first differing token of the requests that were decoded exactly as well; the
         latter two are None where the strings agree.
+    caches: of generation tasks, the caches in effect: that of the option `cache`, which auto makes exact or none, and
+        auto where the family's own method decodes.
     endings: how many answers each of `ENDINGS` has, and how many are empty, whatever ended them.
     traces: of each answer decoded with `trace`: its document, its text, and for each token where it ends in the text
         and what `Filled` has, one string a column with blanks between the numbers.
@@ -106,6 +107,7 @@ class TaskRecord:
     cost: Cost = field(default_factory=Cost)
     audited: list[tuple[int | None, str | None, int | None]] = field(default_factory=list)
     exact_cost: Cost = field(default_factory=Cost)
+    caches: set[str] = field(default_factory=set)
     endings: Counter[str] = field(default_factory=Counter)
     traces: list[dict[str, Any]] = field(default_factory=list)
 
@@ -140,8 +142,11 @@ class TaskRecord:
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.cost.merge(other.cost)
         self.exact_cost.merge(other.exact_cost)
+        self.caches |= other.caches
         self.endings.update(other.endings)
-        self.widen(other.ranges)
+        for name, (low, high) in other.ranges.items():
+            lowest, highest = self.ranges.get(name, (low, high))
+            self.ranges[name] = (min(lowest, low), max(highest, high))
 
     def as_dict(self) -> dict[str, Any]:
         """For the results file."""
@@ -152,6 +157,8 @@ class TaskRecord:
             "truncated_tokens": self.truncated_tokens,
             "cost": self.cost.as_dict(),
         }
+        if self.caches:
+            facts["cache"] = " and ".join(sorted(self.caches))
         if self.endings:
             facts["endings"] = {name: int(self.endings[name]) for name in ("empty", *ENDINGS)}
         if self.traces:
@@ -166,12 +173,6 @@ class TaskRecord:
         n_same = sum(exact is None for _, exact, _ in self.audited)
         facts = {"requests": len(answers), "same_strings": n_same, "first_differing_token": first}
         return facts | {"exact_cost": self.exact_cost.as_dict(), "exact_answers": exactly}
-
-    def widen(self, ranges: Mapping[str, tuple[float, float]]) -> None:
-        """Takes more effective numbers into the ranges."""
-        for name, (smallest, largest) in ranges.items():
-            low, high = self.ranges.get(name, (smallest, largest))
-            self.ranges[name] = (min(low, smallest), max(high, largest))
 
 
 Setting = tuple[str, DecodingOptions | LikelihoodOptions]
@@ -198,7 +199,9 @@ class RunRecord:
         task.truncated_prompts += truncated > 0
         task.truncated_tokens += truncated
         task.cost.add(**cost)
-        task.widen({name: (value, value) for name, value in values.items()})
+        for key, value in values.items():
+            lowest, highest = task.ranges.get(key, (value, value))
+            task.ranges[key] = (min(lowest, value), max(highest, value))
         return task
 
     def merge(self, other: "RunRecord") -> None:
@@ -252,9 +255,9 @@ def provenance(lm: "MDLM") -> dict[str, Any]:
 
 def in_words(facts: Mapping[str, Any], has_chat_template: bool) -> dict[str, str]:
     """Settings in effect, speed and audit of a run, from its `provenance`."""
-    tasks, options = facts["tasks"].values(), [one["options"] for one in facts["settings"]]
+    tasks = facts["tasks"].values()
     return {
-        "settings": ", ".join(settings_in_words(tasks, options, has_chat_template)),
+        "settings": ", ".join(settings_in_words(tasks, has_chat_template)),
         "speed": cost_in_words([{**task["cost"], "requests": task["requests"]} for task in tasks]),
         "audit": audit_in_words([task.get("audit", {}) for task in tasks]),
     }

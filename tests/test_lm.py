@@ -301,6 +301,7 @@ def test_a_run_records_what_its_scores_depend_on(checkpoint: Path, task_folder: 
         "prompt_tokens": 0,
         "truncated_prompts": 0,
         "truncated_tokens": 0,
+        "cache": "none",
         "endings": {"empty": 0, "ended_by_eos": 0, "ended_by_stop": 0, "cut": 5},
     }
     assert info["tasks"]["tiny_choice"]["masks"] == [6, 6]

@@ -94,7 +94,7 @@ def test_a_preset_of_another_family_or_task_is_told(
 def test_a_preset_is_a_whole_run_of_which_each_part_can_be_set() -> None:
     def commands(*words: str) -> list[str]:
         planned = plan(settings_of(["--preset", *words]))
-        return [f"{planned.name(cell)}: {planned.command(cell)}" for cell in planned.cells]
+        return [f"{cell.name}: {planned.command(cell)}" for cell in planned.cells]
 
     of_preset = f"preset={PRESET},dtype=bfloat16"
     assert commands(PRESET) == [

@@ -14,7 +14,7 @@ from tests.conftest import refused
 
 
 def names(settings: dict[str, Any]) -> list[str]:
-    return [cell.name for cell in plan(settings).cells]
+    return [cell.name.removeprefix("built-in/").removeprefix("hf/") for cell in plan(settings).cells]
 
 
 def test_every_value_of_an_axis_meets_every_other_once() -> None:
@@ -36,7 +36,9 @@ def test_every_value_of_an_axis_meets_every_other_once() -> None:
 def test_tasks_shots_and_seeds_are_axes() -> None:
     planned = plan({"tasks": "mdlm_sst2,mdlm_rte", "num_fewshot": "5,25", "seed": [1, 2]})
     expected = [(f"mdlm_{task}", shots, seed) for task in ("sst2", "rte") for shots in (5, 25) for seed in (1, 2)]
-    assert [cell.name for cell in planned.cells] == [f"{t},num_fewshot={n},seed={seed}" for t, n, seed in expected]
+    assert [cell.name for cell in planned.cells] == [
+        f"built-in/{t},num_fewshot={n},seed={seed}" for t, n, seed in expected
+    ]
     assert planned.cells[0].seeds == (1, 1, 1, 1)
     assert plan({"tasks": "mdlm_context"}).cells[0].seeds == (0, 1234, 1234, 1234)  # lm-eval's own
 
@@ -51,16 +53,18 @@ def test_adapters_are_an_axis_and_have_folders_of_their_own(tmp_path: Path) -> N
     adapters = f"none,out/a/final,out/b/final,{tmp_path}/c"
     planned = plan({"tasks": ["mdlm_slot"], "peft": adapters, "model_args": {"pretrained": "org/model"}})
     models = ["org__model", "org__model+out__a__final", "org__model+out__b__final", "org__model+c"]
-    assert list(map(planned.name, planned.cells)) == [f"{model}/mdlm_slot" for model in models]
+    assert [cell.name for cell in planned.cells] == [f"{model}/mdlm_slot" for model in models]
     assert models[0] == sanitize_model_name("org/model")  # the folder of one `lm_eval`
-    assert all(shlex.quote(planned.name(cell)) == planned.name(cell) for cell in planned.cells)
+    assert all(shlex.quote(cell.name) == cell.name for cell in planned.cells)
 
 
 def test_options_among_model_arguments_are_axes_of_one_value() -> None:
     settings = {"tasks": "mdlm_context", "model_args": {"n_masks": "5", "peft": "out/a", "dtype": "float32"}}
     planned = plan(settings)
     assert planned.model_args == {"pretrained": "built-in", "dtype": "float32"}
-    assert [(cell.peft, cell.name) for cell in planned.cells] == [("out/a", "mdlm_context,n_masks=5")]
+    (cell,) = planned.cells
+    assert cell.name == "built-in+out__a/mdlm_context,n_masks=5"
+    assert cell.arguments == {**planned.model_args, "peft": "out/a", "n_masks": 5}
 
 
 def test_autoregressive_models_have_no_mask_axes() -> None:
@@ -92,7 +96,7 @@ def test_the_recorded_command_says_everything() -> None:
 def test_model_arguments_are_typed_as_for_lm_eval(typed: list[str]) -> None:
     planned = plan(settings_of(["--tasks=mdlm_context", "--early_exit", "--n_masks=3", *typed]))
     assert planned.model_args == {"pretrained": "org/model", "revision": "12"}
-    assert planned.cells[0].options == {"n_masks": 3, "filler": ",", "early_exit": True}
+    assert planned.cells[0].arguments == {**planned.model_args, "n_masks": 3, "filler": ",", "early_exit": True}
 
 
 @pytest.mark.parametrize(("settings", "message"), refused("mdlm-sweep settings"))
@@ -118,7 +122,7 @@ def test_the_command_line_wins_over_a_file(tmp_path: Path) -> None:
     planned = plan(settings_of([*words, "--metadata", "fewshot_distractors=0,5"]))
     assert planned.model_args == {"pretrained": "b", "dtype": "float32"}
     assert [cell.name for cell in planned.cells] == [
-        f"mdlm_slot,n_masks=7{steps},fewshot_seed=1,fewshot_distractors={n}"
+        f"b/mdlm_slot,n_masks=7{steps},fewshot_seed=1,fewshot_distractors={n}"
         for steps in ("", ",steps=1")
         for n in (0, 5)
     ]
@@ -134,4 +138,4 @@ def test_packaged_sweeps_parse() -> None:
 def test_the_recipe_for_speed_audits_cached_cells_alone() -> None:
     cells = plan(settings_of(["--config", "fast", "--tasks", "t"])).cells
     assert len(cells) == 30
-    assert all(("cache_audit" in cell.options) == (cell.options["cache"] != "none") for cell in cells)
+    assert all(("cache_audit" in cell.arguments) == (cell.arguments["cache"] != "none") for cell in cells)

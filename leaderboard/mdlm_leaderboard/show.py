@@ -46,8 +46,8 @@ def _settings(file: ResultFile, top: Iterable[TaskResult]) -> str:
     """In effect: masks, steps, block, cache, template, then whatever else is not the default."""
     first = next(iter(top))
     unknown = [name for name, value in first.options.items() if value == UNKNOWN]
-    options = [] if "cache" in unknown else [first.options]
-    words = settings_in_words([{**first.effective, "cost": first.cost}], options, file.chat_template)
+    cache = None if first.cache == UNKNOWN else first.cache
+    words = settings_in_words([{**first.effective, "cache": cache}], file.chat_template)
     named = ("n_masks=", "steps=", "block_length=", "cache=", "chat template")
     words += [word for word in setting_of(file, first) if not word.startswith(named)]
     if cut := sum(task.truncated_prompts for task in file.tasks.values()):

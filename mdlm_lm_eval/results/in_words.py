@@ -1,24 +1,18 @@
 """What a result says about its run, in words: for the end of a run and for `mdlm-leaderboard show`."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 _RANGES = {"masks": "asked_masks", "steps": "steps", "block": "block_length"}
 
 
-def settings_in_words(
-    tasks: Sequence[Mapping[str, Any]], options: Sequence[Mapping[str, Any]], has_chat_template: bool
-) -> list[str]:
-    """Masks, steps, block and cache in effect, from ranges and `cost` that tasks recorded and their options."""
+def settings_in_words(tasks: Collection[Mapping[str, Any]], has_chat_template: bool) -> list[str]:
+    """Masks, steps, block and cache in effect, as tasks recorded them."""
     words = []
     for name, recorded in _RANGES.items():
         bounds = [bound for of_task in tasks for bound in of_task.get(recorded, ())]
         words += [f"{name} {' to '.join(map(str, sorted({min(bounds), max(bounds)})))}"] if bounds else []
-    is_causal = any("masks_in_block" in of_task for of_task in tasks)
-    is_causal |= any(one.get("mode", "diffusion") != "diffusion" for one in options)
-    # A model that decodes by transformers' own method counts no tokens, and remembers what that does.
-    auto = "exact" if is_causal else "none" if any("layer_tokens" in of_task["cost"] for of_task in tasks) else "auto"
-    caches = sorted({auto if one["cache"] == "auto" else one["cache"] for one in options if "cache" in one})
+    caches = sorted({of_task["cache"] for of_task in tasks if of_task.get("cache")})
     words += [f"cache {' and '.join(caches)}"] if caches else []
     return [*words, "chat template" if has_chat_template else "no chat template"]
 

@@ -23,8 +23,9 @@ class TaskResult:
 
     `config` is the task's own. Of `--model mdlm` only: `options` are the decoding or likelihood options in effect,
     `effective` the ranges that it recorded, such as steps -> (1, 1) and asked_masks -> the fewest and the most masks
-    that were asked for, `cost` what the answers took, `audit` what `cache_audit` found. `truncated_prompts` of its
-    prompts did not fit into the model's context and lost their beginning.
+    that were asked for, `cache` the one in effect (the option, in older files), `cost` what the answers took, `audit`
+    what `cache_audit` found. `truncated_prompts` of its prompts did not fit into the model's context and lost their
+    beginning.
     """
 
     name: str
@@ -39,6 +40,7 @@ class TaskResult:
     metadata: Mapping[str, Any]
     options: Mapping[str, Any]
     effective: Mapping[str, tuple[int, int]]
+    cache: str | None
     cost: Mapping[str, float]
     audit: Mapping[str, Any]
     truncated_prompts: int
@@ -162,6 +164,7 @@ def _task(content: Mapping[str, Any], name: str, mdlm: Mapping[str, Any]) -> Tas
     config, counts = content["configs"][name], content["n-samples"][name]
     recorded = mdlm.get("tasks", {}).get(name, {})
     settings = mdlm["settings"] if mdlm else ()
+    options: Mapping[str, Any] = next((one["options"] for one in settings if name in one["tasks"]), {})
     return TaskResult(
         name=name,
         version=str(content["versions"][name]),
@@ -170,8 +173,9 @@ def _task(content: Mapping[str, Any], name: str, mdlm: Mapping[str, Any]) -> Tas
         n_original=int(counts["original"]),
         config=config,
         metadata=config.get("metadata") or {},
-        options=next((one["options"] for one in settings if name in one["tasks"]), {}),
+        options=options,
         effective={key: (value[0], value[1]) for key, value in recorded.items() if isinstance(value, list)},
+        cache=recorded.get("cache", options.get("cache")),
         cost={**recorded.get("cost", {}), **({"requests": recorded["requests"]} if "requests" in recorded else {})},
         audit=recorded.get("audit") or {},
         truncated_prompts=recorded.get("truncated_prompts", 0),

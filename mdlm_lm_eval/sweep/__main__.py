@@ -73,8 +73,8 @@ def _run(
         run_on_ray(sweep, claims, **on_ray)
     else:
         run_here(sweep, tasks, claims)
-    done = [cell for cell in sweep.cells if sweep.name(cell) not in claims.failures]
-    print(reports.table(sweep, done, claims.output))
+    done = [cell for cell in sweep.cells if cell.name not in claims.failures]
+    print(reports.table(done, claims.output))
     for name, sentence in claims.failures.items():
         print(f"{COMMAND}: failed: {name}: {sentence}", file=sys.stderr)
     n_done = f"{len(done)} of {len(sweep.cells)} cells are done in {output_path}, {claims.own} by this process"

@@ -45,7 +45,7 @@ class Claims:
         (self.output / ".locks").mkdir(parents=True, exist_ok=True)
         for _ in range(len(self.left)):
             cell = self.left.popleft()
-            digest = hashlib.sha256(self.sweep.name(cell).encode()).hexdigest()
+            digest = hashlib.sha256(cell.name.encode()).hexdigest()
             lock = FileLock(self.output / ".locks" / f"{digest[:32]}.lock")
             try:
                 lock.acquire(timeout=0)
@@ -56,13 +56,13 @@ class Claims:
                 if not self.is_finished(cell):
                     return cell, lock
             except OptionError as error:
-                self.failures[self.sweep.name(cell)] = str(error)
+                self.failures[cell.name] = str(error)
             lock.release()
         return None
 
     def finish(self, cell: Cell, files: Mapping[str, bytes]) -> None:
         """Puts a cell's files in their place. Its lock must be held."""
-        with whole_folder(self.output / self.sweep.name(cell)) as unfinished:
+        with whole_folder(self.output / cell.name) as unfinished:
             for name, content in files.items():
                 (unfinished / name).write_bytes(content)
         self.own += 1
@@ -72,12 +72,12 @@ class Claims:
 
         Where the weights lie is not part of it: their digests tell two folders of one name apart.
         """
-        sweep, arguments = self.sweep, self.sweep.arguments(cell)
+        arguments = dict(cell.arguments)
         pretrained, adapter = arguments.pop("pretrained", None), arguments.pop("peft", None)
-        settings = {name: getattr(sweep, name) for name in _SHARED}
+        settings = {name: getattr(self.sweep, name) for name in _SHARED}
         settings |= {name: getattr(cell, name) for name in ("task", "metadata", "num_fewshot", "seeds")}
         settings |= {
-            "fewshot_as_multiturn": None if sweep.fewshot_as_multiturn else "false",
+            "fewshot_as_multiturn": None if self.sweep.fewshot_as_multiturn else "false",
             "model_args": arguments,
             "task_suite": self._suite((cell.task,)),
             "weights": pretrained and self._digest(str(pretrained), arguments.get("subfolder") or ""),
@@ -90,7 +90,7 @@ class Claims:
 
         Raises OptionError for a result of other settings or another model, and where anything else is in its place.
         """
-        folder = self.output / self.sweep.name(cell)
+        folder = self.output / cell.name
         if not folder.exists():
             return False
         try:

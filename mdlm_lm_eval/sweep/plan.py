@@ -4,6 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from functools import cached_property
 from itertools import product
 from pathlib import Path, PurePath
 from typing import Any
@@ -35,23 +36,26 @@ AXIS_NAMES = frozenset({*OPTIONS, "peft", "tasks", "metadata", "num_fewshot", "s
 class Cell:
     """One run of `lm_eval`: a task or group under one setting of everything.
 
-    `options` are decoding and likelihood options, `metadata` is the task's own, such as fewshot_distractors. None means
-    what `lm_eval` does without the argument.
+    `model` is what folders call checkpoint and adapter, `arguments` what `lm_eval --model_args` takes: adapter and
+    options too. `metadata` is the task's own, such as fewshot_distractors. None means what `lm_eval` does without the
+    argument.
     """
 
     task: str
-    peft: str | None = None
-    options: Mapping[str, Any] = field(default_factory=dict)
+    model: str = "mdlm"
+    arguments: Mapping[str, Any] = field(default_factory=dict)
     metadata: Mapping[str, Any] = field(default_factory=dict)
     num_fewshot: int | None = None
     seed: int | None = None
 
-    @property
+    @cached_property
     def name(self) -> str:
-        """Task and settings, as its folder is called."""
-        lm_evals = {"num_fewshot": self.num_fewshot, "seed": self.seed}
-        settings = {**self.options, **self.metadata, **{k: v for k, v in lm_evals.items() if v is not None}}
-        return _UNSAFE.sub("_", ",".join([self.task, *(f"{name}={value}" for name, value in settings.items())]))
+        """Its folder within the output folder: MODEL[+ADAPTER]/TASK,SETTINGS[,preset=PRESET]."""
+        settings = {name: value for name, value in self.arguments.items() if name in OPTIONS} | dict(self.metadata)
+        preset = str(self.arguments.get("preset") or "").replace("/", "__")
+        settings |= {"num_fewshot": self.num_fewshot, "seed": self.seed, "preset": preset or None}
+        words = [self.task, *(f"{name}={value}" for name, value in settings.items() if value is not None)]
+        return f"{self.model}/{_UNSAFE.sub('_', ','.join(words))}"
 
     @property
     def seeds(self) -> tuple[int, ...]:
@@ -82,24 +86,12 @@ class Sweep:
     wandb_args: Mapping[str, Any] = field(default_factory=dict)
     trackio_args: Mapping[str, Any] = field(default_factory=dict)
 
-    def arguments(self, cell: Cell) -> dict[str, Any]:
-        """As `lm_eval --model_args` takes them."""
-        adapter = {} if cell.peft is None else {"peft": cell.peft}
-        return {**self.model_args, **adapter, **cell.options}
-
-    def name(self, cell: Cell) -> str:
-        """The cell's folder within the output folder: MODEL[+ADAPTER]/TASK,SETTINGS[,preset=PRESET]."""
-        model = _checkpoint_name(str(self.model_args.get("pretrained", self.model)))
-        adapter = "" if cell.peft is None else f"+{_checkpoint_name(cell.peft)}"
-        preset = f",preset={_checkpoint_name(self.model_args['preset'])}" if self.model_args.get("preset") else ""
-        return f"{model}{adapter}/{cell.name}{preset}"
-
     def command(self, cell: Cell) -> str:
         """The `lm_eval` command of the very same run."""
         shared = {name: getattr(self, name) for name in ("batch_size", "device", "include_path", "system_instruction")}
         flags = {
             "model": self.model,
-            "model_args": self.arguments(cell),
+            "model_args": cell.arguments,
             "tasks": cell.task,
             "gen_kwargs": self.gen_kwargs,
             "metadata": [f"{name}={value}" for name, value in cell.metadata.items()],
@@ -142,37 +134,41 @@ def plan(settings: Mapping[str, Any]) -> Sweep:
     cells: dict[str, Cell] = {}
     for grid in grids:
         metadata = {**(common.get("metadata") or {}), **(grid.get("metadata") or {})}
-        cells |= {repr(cell): cell for cell in _cells({**axes, **common, **grid}, metadata, has_masks=model == "mdlm")}
+        found = _cells({**axes, **common, **grid}, model=model, model_args=model_args, metadata=metadata)
+        cells |= {repr(cell): cell for cell in found}
     given = {name: common[name] for name in COMMON_NAMES if common.get(name) is not None}
-    sweep = Sweep(tuple(cells.values()), **(given | {"model_args": model_args}))
-    if twice := [name for name, n in Counter(map(sweep.name, sweep.cells)).items() if n > 1]:
+    if twice := [name for name, n in Counter(cell.name for cell in cells.values()).items() if n > 1]:
         raise OptionError(f"two cells would share the folder {twice[0]}; give their adapters or values other names")
-    return sweep
+    return Sweep(tuple(cells.values()), **(given | {"model_args": model_args}))
 
 
-def _cells(settings: Mapping[str, Any], metadata: Mapping[str, Any], *, has_masks: bool) -> list[Cell]:
+def _cells(
+    settings: Mapping[str, Any], *, model: str, model_args: Mapping[str, Any], metadata: Mapping[str, Any]
+) -> list[Cell]:
     """All combinations; those that share an adapter, then those that share a task, one after the other."""
     if not settings.get("tasks"):
         raise OptionError("tasks is not set; name at least one, such as mdlm_context")
     # Autoregressive models decode in one way only: these axes collapse.
-    names = [name for name in OPTIONS if name in settings and has_masks]
+    names = [name for name in OPTIONS if name in settings and model == "mdlm"]
     options = {name: _values(name, settings[name]) for name in names}
     of_tasks = {name: _values(name, value) for name, value in metadata.items()}
     other: dict[str, list[Any]] = {"peft": [None], "num_fewshot": [None], "seed": [None]}
     other |= {name: _values(name, settings[name]) for name in other if name in settings}
     of_lm_eval = other["num_fewshot"], other["seed"]
     tasks = _values("tasks", settings["tasks"])
-    cells = []
+    folder, cells = _checkpoint_name(str(model_args.get("pretrained", model))), []
     for peft, task, of_task, shots, seed, chosen in product(
         other["peft"], tasks, product(*of_tasks.values()), *of_lm_eval, product(*options.values())
     ):
-        adapter = None if str(peft).lower() == "none" else str(peft)
-        own = _checked(dict(zip(options, chosen, strict=True)))
+        arguments, name = dict(model_args), folder
+        if str(peft).lower() != "none":
+            arguments["peft"], name = str(peft), f"{folder}+{_checkpoint_name(str(peft))}"
+        arguments |= _checked(dict(zip(options, chosen, strict=True)))
         chosen_metadata = dict(zip(of_tasks, of_task, strict=True))
         check_metadata([str(task)], chosen_metadata)
         given = {"num_fewshot": shots, "seed": seed}
         whole = {name: parse_whole(name, value) for name, value in given.items() if value is not None}
-        cells.append(Cell(str(task), adapter, own, chosen_metadata, **whole))
+        cells.append(Cell(str(task), name, arguments, chosen_metadata, **whole))
     return cells
 
 

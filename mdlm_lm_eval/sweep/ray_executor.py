@@ -46,7 +46,7 @@ def run_on_ray(
         # Ray starts an actor anew that died, and tries its cell again.
         options = {"num_cpus": 1, "num_gpus": each, "max_restarts": -1, "max_task_retries": _RETRIES}
         actor = ray.remote(Worker).options(**options)
-        started = [actor.remote(sweep, sweep.cells[0].peft, os.getcwd()) for _ in range(n_workers)]
+        started = [actor.remote(sweep, sweep.cells[0].arguments.get("peft"), os.getcwd()) for _ in range(n_workers)]
         # No cell waits for an actor that the cluster has no room for yet.
         starting = {worker.__ray_ready__.remote(): worker for worker in started}
         running: dict[ray.ObjectRef, tuple[ActorHandle, Cell, FileLock]] = {}

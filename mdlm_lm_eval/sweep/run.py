@@ -90,7 +90,7 @@ class Evaluator:
         _forget_task_files()
         results = simple_evaluate(
             lm,
-            model_args=sweep.arguments(cell),
+            model_args=dict(cell.arguments),
             tasks=[cell.task],
             gen_kwargs=dict(sweep.gen_kwargs),
             num_fewshot=cell.num_fewshot,
@@ -112,18 +112,19 @@ class Evaluator:
 
     def _prepared(self, cell: Cell) -> LM:
         """The model with the cell's adapter and options; only models of lm-eval are read again for an adapter."""
-        if self._lm is None or (cell.peft != self._peft and not isinstance(self._lm, MDLM)):
-            self._load(cell.peft)
-        if isinstance(self._lm, MDLM):
-            lm, self._lm = self._lm, None  # an adapter that does not fit leaves parts of itself in the model
+        lm, peft = self._lm, cell.arguments.get("peft")
+        if lm is None or (peft != self._peft and not isinstance(lm, MDLM)):
+            lm = self._load(peft)
+        if isinstance(lm, MDLM):
+            if peft != lm.peft:
+                self._lm = None  # an adapter that does not fit leaves parts of itself in the model
+                lm.use_adapter(peft)
+                self._lm = lm
             torch.manual_seed(cell.seeds[2])  # the default of the option `seed`, as lm-eval sets it before it loads
-            lm.use_adapter(cell.peft)
-            self._lm = lm
-            lm.use_options(self.sweep.arguments(cell))
-        assert self._lm is not None
-        return self._lm
+            lm.use_options(cell.arguments)
+        return lm
 
-    def _load(self, peft: str | None) -> None:
+    def _load(self, peft: str | None) -> LM:
         self._lm = None  # frees the memory first
         arguments = dict(self.sweep.model_args)
         if self.sweep.model == "mdlm":  # which takes adapter, preset and options of a cell as that begins
@@ -131,8 +132,9 @@ class Evaluator:
         elif peft is not None:
             arguments["peft"] = peft
         placement = {"batch_size": self.sweep.batch_size, "device": self._device}
-        self._lm = registry.get_model(self.sweep.model).create_from_arg_obj(arguments, placement)
         self._peft = peft
+        self._lm = lm = registry.get_model(self.sweep.model).create_from_arg_obj(arguments, placement)
+        return lm
 
     def _log(self, cell: Cell, results: dict[str, Any], samples: dict[str, Any]) -> None:
         """Sends a cell to W&B and Trackio as a run of its own. Their failures cost no result, as in lm-eval."""
@@ -140,7 +142,7 @@ class Evaluator:
             if not arguments:
                 continue
             try:
-                log = getattr(loggers, logger)({"name": self.sweep.name(cell), **arguments})
+                log = getattr(loggers, logger)({"name": cell.name, **arguments})
                 log.post_init(results)
                 log.log_eval_result()
                 if samples:
@@ -159,7 +161,7 @@ def run_here(sweep: Sweep, tasks: Tasks, claims: Claims) -> None:
                 time.sleep(1)
                 continue
             cell, lock = taken
-            evaluator = evaluator or Evaluator(sweep, tasks, cell.peft)
+            evaluator = evaluator or Evaluator(sweep, tasks, cell.arguments.get("peft"))
             try:
                 claims.finish(cell, evaluator.files(cell, claims.settings(cell)))
             except Exception as error:  # other cells may do
@@ -171,8 +173,8 @@ def run_here(sweep: Sweep, tasks: Tasks, claims: Claims) -> None:
 def fail(claims: Claims, cell: Cell, error: Exception) -> None:
     """Keeps why a cell could not be done, and shows where an error of a library came from."""
     kind = "" if isinstance(error, OptionError) else f"{type(error).__name__}: "
-    claims.failures[claims.sweep.name(cell)] = f"{kind}{error}"
-    say(f"failed: {claims.sweep.name(cell)}: {''.join(traceback.format_exception(error)) if kind else error}")
+    claims.failures[cell.name] = f"{kind}{error}"
+    say(f"failed: {cell.name}: {''.join(traceback.format_exception(error)) if kind else error}")
 
 
 def progress_bar(cells: Iterable[Cell]) -> tqdm:
@@ -227,7 +229,7 @@ def _written(tracker: EvaluationTracker, results: dict[str, Any], samples: dict[
 
 def _tokens(cell: Cell) -> int:
     """About how many tokens pass through the model for one question; only their ratios matter."""
-    masks, steps = cell.options.get("n_masks"), cell.options.get("steps")
+    masks, steps = cell.arguments.get("n_masks"), cell.arguments.get("steps")
     n_masks = masks if isinstance(masks, int) else 1
     return (min(steps, n_masks) if isinstance(steps, int) else 1) * (_PROMPT_TOKENS + n_masks)
 

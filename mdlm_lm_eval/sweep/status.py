@@ -11,7 +11,7 @@ from mdlm_lm_eval.results.frame import benchmarks, frame_of
 from mdlm_lm_eval.results.markdown import markdown_table
 from mdlm_lm_eval.results.result_file import read_result_file
 from mdlm_lm_eval.sweep.claims import RESULT_FILE, Claims
-from mdlm_lm_eval.sweep.plan import Cell, Sweep
+from mdlm_lm_eval.sweep.plan import Cell
 
 _COSTS = {"tokens_per_pass": ".2f", "seconds": ".3g"}
 _HEADER = ["cell", "metric", "score", "questions", "tokens per pass", "seconds per question"]
@@ -25,15 +25,15 @@ def status(claims: Claims) -> str:
             state = "done" if claims.is_finished(cell) else "missing"
         except OptionError:
             state = "of other settings"
-        found[state].append(claims.sweep.name(cell))
+        found[state].append(cell.name)
     counts = ", ".join(f"{len(names)} {state}" for state, names in found.items())
     undone = [f"{state}: {name}" for state, names in found.items() if state != "done" for name in names]
     return "\n".join([f"{len(claims.sweep.cells)} cells: {counts}", *undone])
 
 
-def table(sweep: Sweep, cells: Sequence[Cell], output: Path) -> str:
+def table(cells: Sequence[Cell], output: Path) -> str:
     """A row for each cell: score with its 95% interval, tokens for each forward pass, seconds for each question."""
-    files = ((output / sweep.name(cell) / RESULT_FILE, sweep.name(cell)) for cell in cells)
+    files = ((output / cell.name / RESULT_FILE, cell.name) for cell in cells)
     frame = frame_of(read_result_file(path, name) for path, name in files)
     rows = benchmarks(frame).drop_duplicates("file").to_dict("records") if len(frame) else []
     return markdown_table(_HEADER, map(_row, rows))
