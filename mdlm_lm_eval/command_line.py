@@ -71,16 +71,24 @@ def ending_well(command: str, *, after_stop: str) -> Iterator[None]:
         sys.exit(_STOPPED)
 
 
-def say_at_the_end(lines_of: Callable[[], Mapping[str, str]]) -> None:
-    """Prints these lines behind all that the command `lm_eval` says, with the one that shows the scores."""
+def runs_lm_eval() -> bool:
+    """Whether this process is the command `lm_eval`."""
     spec = getattr(sys.modules["__main__"], "__spec__", None)
-    if "lm_eval.__main__" not in {*sys.modules, getattr(spec, "name", None)}:
-        return
-    words = [part for word in sys.argv for part in word.split("=", 1)]
-    folder = next((folder for flag, folder in pairwise(words) if flag in ("--output_path", "-o")), None)
-    lines = {**lines_of(), "scores": f"mdlm-leaderboard show {shlex.quote(folder)}" if folder else ""}
-    text = "\n".join(f"mdlm: {name:<9} {line}" for name, line in lines.items() if line)
-    atexit.register(print, text, file=sys.stderr)
+    return "lm_eval.__main__" in {*sys.modules, getattr(spec, "name", None)}
+
+
+def say_at_the_end(lines_of: Callable[[], Mapping[str, str]]) -> None:
+    """Prints these lines, if there are any, behind all that `lm_eval` says, with the one that shows the scores."""
+
+    def say() -> None:
+        words = [part for word in sys.argv for part in word.split("=", 1)]
+        folder = next((folder for flag, folder in pairwise(words) if flag in ("--output_path", "-o")), None)
+        if lines := dict(lines_of()):
+            lines["scores"] = f"mdlm-leaderboard show {shlex.quote(folder)}" if folder else ""
+        sys.stderr.writelines(f"mdlm: {name:<9} {line}\n" for name, line in lines.items() if line)
+
+    if runs_lm_eval():
+        atexit.register(say)
 
 
 def show_option_errors_alone() -> None:

@@ -24,7 +24,7 @@ from transformers import BitsAndBytesConfig, PreTrainedModel
 
 from mdlm_lm_eval import families
 from mdlm_lm_eval.batching import Batches
-from mdlm_lm_eval.command_line import say_at_the_end, show_option_errors_alone
+from mdlm_lm_eval.command_line import runs_lm_eval, say_at_the_end, show_option_errors_alone
 from mdlm_lm_eval.decoding import decode_canvases
 from mdlm_lm_eval.decoding.canvas import Canvas, Completion, Cost, build_canvas, build_infill_canvas, seed_of
 from mdlm_lm_eval.decoding.memory import row_memory, rows_that_fit
@@ -87,8 +87,9 @@ class Generation:
 class MDLM(HFLM):
     """Masked diffusion language model for lm-eval, registered as `mdlm`.
 
-    `pretrained` is a hub id, a folder, a model object, or the name of a model that comes with the package. Takes HFLM's
-    and transformers' arguments, the fields of `DecodingOptions` and `LikelihoodOptions`, and those of `ModelOptions`.
+    `pretrained` is a hub id, a folder, a model object, or the name of a model that comes with the package; these fit
+    into any machine, and their `batch_size` is auto by default. Takes HFLM's and transformers' arguments, the fields of
+    `DecodingOptions` and `LikelihoodOptions`, and those of `ModelOptions`.
     Raises OptionError, before weights are read, for an unknown argument and for an option that the model cannot do.
     """
 
@@ -100,6 +101,8 @@ class MDLM(HFLM):
 
     def __init__(self, pretrained: str | PreTrainedModel | None = BUILT_IN, **arguments: Any) -> None:
         model: Any = pretrained if isinstance(pretrained, torch.nn.Module) else None
+        if model is None and (pretrained or BUILT_IN) in MODEL_FOLDERS and arguments.get("batch_size") is None:
+            arguments["batch_size"] = "auto"
         name = model_path(str(pretrained or BUILT_IN)) if model is None else model.name_or_path
         where: dict[str, Any] = {
             "revision": str(arguments.get("revision") or "main"),
@@ -160,6 +163,7 @@ class MDLM(HFLM):
         if self.max_length > self._context:
             logger.warning("max_length=%d: the model was made for %d tokens", self.max_length, self._context)
         self.start_record()
+        say_at_the_end(lambda: {} if self._facts is None else in_words(self._facts, self._has_chat_template))
 
     def _placed(self, loading: dict[str, Any]) -> dict[str, Any]:
         """Arguments of loading with devices for the weights: one, or with `parallelize` this process's share of all."""
@@ -185,16 +189,13 @@ class MDLM(HFLM):
 
     @classmethod
     def create_from_arg_obj(cls, arg_dict: dict[str, Any], additional_config: dict[str, Any] | None = None) -> "MDLM":
-        """What `lm_eval` builds the model by; `batch_size` and `device` may be among the model arguments too.
-
-        The models of the package fit into any machine: where no batch size is typed, theirs is `auto`.
-        """
+        """What `lm_eval` builds the model by; `batch_size` and `device` may be among the model arguments too."""
         given = {name.strip(): value for name, value in arg_dict.items()}
         # lm-eval names the folder of results after it, from the same dictionary, once the model is built.
         arg_dict["pretrained"] = given["pretrained"] = given.get("pretrained") or BUILT_IN
         own = {name: value for name, value in (additional_config or {}).items() if value is not None}
-        if given["pretrained"] in MODEL_FOLDERS and own.get("batch_size") == 1:  # lm-eval's own; a typed one is text
-            own["batch_size"] = "auto"
+        if own.get("batch_size") == 1 and runs_lm_eval():  # the command's default; what is typed is text
+            del own["batch_size"]
         return cls(**own | given)
 
     # Options
@@ -204,12 +205,9 @@ class MDLM(HFLM):
         self.settings, self._facts = self._resolve(arguments), None
         self.start_record()
         self.denoiser.attention = self.settings.attention
-        self.denoiser.forward_passes = self.denoiser.canvas_count = 0
 
     def use_adapter(self, peft: str | None) -> None:
         """Puts another adapter, or none, over the base model's weights. Raises OptionError where it does not fit."""
-        if peft == self.peft:
-            return
         base = self._model if self.peft is None else self._model.unload()
         self._model = base if peft is None else families.load_adapter(base, peft, revision=self.revision)
         self._model.eval()
@@ -286,8 +284,6 @@ class MDLM(HFLM):
 
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
         """One string a request. Raises OptionError for any request's options before the first forward pass."""
-        if self.settings.model.preset and self.rank == 0:
-            self._warn_of_preset(requests)
         requests, places = self._own(requests)
         wanted = [self._request(instance.args[1]) for instance in requests]
         seeds = seeds_of(requests, [request.options.seed for request in wanted])
@@ -483,8 +479,6 @@ class MDLM(HFLM):
 
     def _score(self, request_type: str, requests: Sequence[Instance], disable_tqdm: bool) -> list[Any]:
         """Scores the windows of requests, longest first and those with the same context together."""
-        if self.settings.model.preset and self.rank == 0:
-            self._warn_of_preset(requests)
         options, is_rolling = self.settings.likelihood, request_type == "loglikelihood_rolling"
         if is_rolling:
             options = replace(options, check_greedy=False)  # the flag is not read there
@@ -545,9 +539,8 @@ class MDLM(HFLM):
     @cached_property
     def batches(self) -> Batches:
         """The batch size in use, shared by all requests of a run."""
-        on_cpu = min(self.max_batch_size, _MAX_AUTO_BATCH_ON_CPU)
-        on_gpu = int(self.settings.loading.get("max_batch_size") or _MAX_AUTO_BATCH)
-        return Batches(self.batch_size, on_cpu if self.device.type == "cpu" else on_gpu)
+        most = int(self.settings.loading.get("max_batch_size") or _MAX_AUTO_BATCH)
+        return Batches(self.batch_size, min(most, _MAX_AUTO_BATCH_ON_CPU) if self.device.type == "cpu" else most)
 
     def _most_rows(self, **sizes: Any) -> int:
         """Rows of these sizes, as `row_memory` takes them, that fit into a GPU beside the weights."""
@@ -574,8 +567,12 @@ class MDLM(HFLM):
     def _own(self, requests: Sequence[Instance]) -> tuple[list[Instance], list[int]]:
         """Requests without the copies of the last one by which lm-eval makes the shares of processes equal.
 
-        And which of them answers each that was given; repetitions follow each other.
+        And which of them answers each that was given; repetitions follow each other. Warns of a preset that was made
+        for other tasks or another family.
         """
+        if (preset := self.settings.model.preset) and self.rank == 0:
+            for sentence in mismatches(preset, self._family.name, sorted({str(one.task_name) for one in requests})):
+                logger.warning(sentence)
         n_copies, repeats = 0, (requests[-1].repeats or 1) if requests else 1
         if self.world_size > 1:
             n_copies = max(0, sum(instance is requests[-1] for instance in requests) - repeats)
@@ -588,12 +585,6 @@ class MDLM(HFLM):
         self._requests: dict[str, Request] = {}
         self.record = RunRecord()
         self.records = [self.record]  # of all processes
-
-    def _warn_of_preset(self, requests: Sequence[Instance]) -> None:
-        """Warns of a preset that was made for another task or family."""
-        names = sorted({str(instance.task_name) for instance in requests})
-        for sentence in mismatches(self.settings.model.preset, self._family.name, names):
-            logger.warning(sentence)
 
     def barrier(self) -> None:
         """Waits for all processes and shares their records.
@@ -613,8 +604,7 @@ class MDLM(HFLM):
         says the same again.
         """
         if self._facts is None or self.records != [RunRecord()]:
-            self._facts = facts = provenance(self)
-            say_at_the_end(lambda: in_words(facts, self._has_chat_template))
+            self._facts = provenance(self)
             self.start_record()
         return super().get_model_info() | {"mdlm": self._facts}
 

@@ -65,14 +65,10 @@ class Option:
         number = " ".join(["a whole number" if int in self.kinds else "a number", *words])
         return " or ".join([*["auto"] * (Auto in self.kinds), *["none"] * (NoneType in self.kinds), number])
 
-    def is_unset(self, value: object) -> bool:
-        """Whether a value says that the option is not set: none, but where that is a choice of its own."""
-        return value is None or (str(value).lower() == "none" and (NoneType in self.kinds or str not in self.kinds))
-
     def parse(self, value: Any) -> Any:
-        """`value` as the option's type; the default where it is not set. Raises OptionError where it cannot be used."""
-        if self.is_unset(value):
-            return self.default
+        """`value` as the option's type, None where it says that the option is not set. Raises OptionError."""
+        if value is None or (str(value).lower() == "none" and (NoneType in self.kinds or str not in self.kinds)):
+            return None
         if bool in self.kinds:
             return parse_flag(self.name, value)
         if str in self.kinds:
@@ -82,16 +78,21 @@ class Option:
             return text
         if Auto in self.kinds and value == "auto":
             return value
-        number = _number(float if float in self.kinds else int, value)
-        least, above, most = self.least, self.above, self.most
-        if number is not None and self.none_below and number < (least or 0):
+        try:
+            number = (float if float in self.kinds else int)(value)
+        except (TypeError, ValueError, OverflowError):
+            number = math.nan
+        if isinstance(value, bool) or (isinstance(value, float) and number != value):  # 2.5 is no whole number
+            number = math.nan
+        if self.none_below and number < (self.least or 0):
             return None
-        if (
-            number is None
-            or (least is not None and number < least)
-            or (above is not None and number <= above)
-            or (most is not None and number > most)
-        ):
+        is_right = (
+            -math.inf < number < math.inf
+            and (self.least is None or number >= self.least)
+            and (self.above is None or number > self.above)
+            and (self.most is None or number <= self.most)
+        )
+        if not is_right:
             raise must_be(self.name, self.requirement, value)
         return number
 
@@ -102,9 +103,13 @@ def option(default: Any, help: str, **facts: Any) -> Any:
 
 
 class Options:
-    """A frozen dataclass whose fields are options, by name in `declared`; it parses and checks their values."""
+    """A frozen dataclass whose fields are options, by name in `declared`; it parses and checks their values.
+
+    exclusive: names of which one at most can be set.
+    """
 
     declared: ClassVar[dict[str, Option]]
+    exclusive: ClassVar[tuple[tuple[str, ...], ...]] = ()
 
     def __init_subclass__(cls) -> None:
         found = {name: vars(cls)[name] for name in cls.__annotations__}
@@ -117,7 +122,13 @@ class Options:
     def __post_init__(self) -> None:
         for name, each in self.declared.items():
             if (value := getattr(self, name)) is not each.default:
-                object.__setattr__(self, name, each.parse(value))
+                parsed = each.parse(value)
+                object.__setattr__(self, name, each.default if parsed is None else parsed)
+        for names in self.exclusive:
+            given = {name: getattr(self, name) for name in names if getattr(self, name) not in (None, "auto")}
+            if len(given) > 1:
+                settings = " and ".join(f"{name}={shown(value)}" for name, value in given.items())
+                raise OptionError(f"{settings} exclude each other")
 
     def override(self, changes: Mapping[str, object]) -> Self:
         """These options with `changes`, whose values may be strings as typed on a command line.
@@ -152,13 +163,13 @@ REMASKING = ("none", "wino", "remdm", "rcr")
 # How a model that is also causal decodes and scores.
 MODES = ("diffusion", "ar", "linear_spec")
 _NOISE_NUM = "number of random draws that a read averages (DiffusionGemma)"
-# Of each of these, one option at most can be set.
-EXCLUSIVE_NAMES = (("mask_ratio", "n_masks"), ("steps_per_block", "steps"), PARALLEL_RULES)
 
 
 @dataclass(frozen=True)
 class DecodingOptions(Options):
     """How answers are decoded. Lengths are tokens; None means "not set"."""
+
+    exclusive = (("mask_ratio", "n_masks"), ("steps_per_block", "steps"), PARALLEL_RULES)
 
     n_masks: int | Auto = option(
         "auto",
@@ -264,14 +275,6 @@ class DecodingOptions(Options):
     noise_num: int = option(8, _NOISE_NUM, least=1)
     seed: int = option(0, "random seed; default: lm_eval's --seed", least=0)
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for names in EXCLUSIVE_NAMES:
-            given = {name: getattr(self, name) for name in names if getattr(self, name) not in (None, "auto")}
-            if len(given) > 1:
-                settings = " and ".join(f"{name}={shown(value)}" for name, value in given.items())
-                raise OptionError(f"{settings} exclude each other")
-
     @cached_property
     def is_approximate(self) -> bool:
         """Whether what is remembered between steps may change an answer."""
@@ -325,7 +328,10 @@ class LikelihoodOptions(Options):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.likelihood == "duel" and is_random(self.unmasking):
-            raise without_duel(self.unmasking)
+            raise OptionError(
+                f"unmasking={self.unmasking} has no likelihood=duel: its order is drawn, and many orders lead to one "
+                "text; use confidence, margin, entropy or left_to_right"
+            )
         if self.likelihood != "duel" and self.tokens_per_step != 1:
             raise OptionError(f"tokens_per_step={self.tokens_per_step} is an option of likelihood=duel alone")
         if self.likelihood != "read" and self.noise_num != type(self).noise_num:
@@ -370,11 +376,9 @@ def parsed(kind: type[Options], given: Mapping[str, object]) -> dict[str, Any]:
 
     Raises OptionError for a value that cannot be used.
     """
-    return {
-        name: each.parse(given[name])
-        for name, each in kind.declared.items()
-        if name in given and (NoneType in each.kinds or not each.is_unset(given[name]))
-    }
+    values = {name: each.parse(given[name]) for name, each in kind.declared.items() if name in given}
+    # None is a value of its own where it can switch off what a preset or a family sets.
+    return {name: value for name, value in values.items() if value is not None or NoneType in kind.declared[name].kinds}
 
 
 # Values
@@ -405,9 +409,10 @@ def parse_flag(name: str, value: object) -> bool:
 
 def parse_whole(name: str, value: object, *, least: int = 0, most: int | None = None) -> int:
     """A whole number, which may be typed. Raises OptionError for anything else."""
-    number = _number(int, value)
-    if number is None or number < least or (most is not None and number > most):
-        raise must_be(name, f"a whole number from {least}" + ("" if most is None else f" up to {most}"), value)
+    declared = Option("", least=least, most=most, name=name, kinds=(int,))
+    number = declared.parse(value)
+    if number is None:
+        raise must_be(name, declared.requirement, value)
     return int(number)
 
 
@@ -436,22 +441,3 @@ _MEANT = {
     "max_tokens": "max_gen_toks",
     "stop": "until",
 }
-
-
-def _number(kind: type[int] | type[float], value: Any) -> int | float | None:
-    """The finite number that a value is or spells, None where it is none; lm-eval reads `-1` and `1e2` as floats."""
-    try:
-        number = kind(value)
-        is_finite = math.isfinite(number)
-    except (TypeError, ValueError, OverflowError):
-        return None
-    is_cut = isinstance(value, bool) or (isinstance(value, float) and number != value)
-    return number if is_finite and not is_cut else None
-
-
-def without_duel(unmasking: str) -> OptionError:
-    """The error about an unmasking rule that draws its order."""
-    return OptionError(
-        f"unmasking={unmasking} has no likelihood=duel: its order is drawn, and many orders lead to one text; use "
-        "confidence, margin, entropy or left_to_right"
-    )

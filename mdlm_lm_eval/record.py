@@ -218,7 +218,7 @@ def provenance(lm: "MDLM") -> dict[str, Any]:
     run = deepcopy(lm.records[0])
     for record in lm.records[1:]:
         run.merge(record)
-    tasks = {name: task.as_dict() for name, task in sorted(run.tasks.items())}
+    tasks, preset = {name: task.as_dict() for name, task in sorted(run.tasks.items())}, lm.settings.model.preset
     return {
         "decoding": asdict(lm.settings.decoding),
         "likelihood": asdict(lm.settings.likelihood),
@@ -239,7 +239,7 @@ def provenance(lm: "MDLM") -> dict[str, Any]:
         "attn_implementation": lm.model.config._attn_implementation,
         "peak_memory_of": "GPUs" if lm.device.type == "cuda" else "process",
         "processes": lm.world_size,
-        "preset_mismatches": mismatches(lm.settings.model.preset, lm._family.name, tasks),
+        "preset_mismatches": mismatches(preset, lm._family.name, tasks) if preset else [],
         "explicit_options": sorted(lm.settings.explicit),
         "family_options": sorted(lm.settings.from_family),
         "batch_size": lm.batches.size,

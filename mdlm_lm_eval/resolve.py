@@ -12,7 +12,6 @@ from mdlm_lm_eval.options import (
     ALIASES,
     APPROXIMATE_CACHES,
     DECODING_NAMES,
-    EXCLUSIVE_NAMES,
     OWN_NAMES,
     REMASKING,
     DecodingOptions,
@@ -60,7 +59,13 @@ _IGNORED = """
 _MEANINGLESS = frozenset(_IGNORED.split())
 _REQUEST_NAMES = frozenset({"until", "infill", "do_sample", *LENGTH_NAMES, *_MEANINGLESS})
 
-_EXCLUSIVE = (*EXCLUSIVE_NAMES, ("cache", "cfg_scale"), ("cache", "unmasking"))
+_EXCLUSIVE = (*DecodingOptions.exclusive, ("cache", "cfg_scale"), ("cache", "unmasking"))
+# Of these, some values exclude nothing; the others do wherever they are set, be it to auto.
+_EXCLUDES: dict[str, Callable[[Any], bool]] = {
+    "cache": lambda value: value in APPROXIMATE_CACHES,
+    "unmasking": is_random,
+    "cfg_scale": bool,
+}
 _NEEDS = {"max_post_steps": "editing_threshold", "cache": "block_length"}
 
 Layer = Mapping[str, Any]
@@ -211,7 +216,6 @@ def _merge(layers: tuple[Layer, ...], attention_of: AttentionOf) -> tuple[dict[s
     A layer drops from those below it what it excludes and what it leaves without meaning. Where it changes the length
     of blocks, each of their steps fills as many tokens as before.
     """
-    own_length = getattr(attention_of(None), "block_length", None)
     length = next((layer["block_length"] for layer in reversed(layers) if "block_length" in layer), None)
     attention = attention_of(length)
     full_attention = attention is not None and not attention.is_block_causal
@@ -219,16 +223,20 @@ def _merge(layers: tuple[Layer, ...], attention_of: AttentionOf) -> tuple[dict[s
     merged: dict[str, Any] = {}
     for layer in layers:
         below = {name: value for name, value in merged.items() if name not in layer}
-        for names in _EXCLUSIVE:
-            if any(_in_force(name, layer) for name in names):
-                below = {
-                    name: value for name, value in below.items() if name not in names or not _in_force(name, below)
-                }
+        in_force = {
+            name
+            for name, value in {**below, **layer}.items()
+            if value is not None and (name not in _EXCLUDES or _EXCLUDES[name](value))
+        }
+        told = in_force & layer.keys()
+        excluded = {name for names in _EXCLUSIVE if told.intersection(names) for name in names} & in_force
+        below = {name: value for name, value in below.items() if name not in excluded}
         n_masks = layer.get("n_masks")
         if full_attention and isinstance(n_masks, int) and (below.get("block_length") or 0) > n_masks:
             del below["block_length"]  # in block diffusion, a block may be longer than what is asked for
         if (steps := below.get("steps_per_block")) and "block_length" in layer:
-            before, after = merged.get("block_length") or own_length, layer["block_length"] or own_length
+            own = getattr(attention_of(None), "block_length", None)
+            before, after = merged.get("block_length") or own, layer["block_length"] or own
             below["steps_per_block"] = math.ceil(steps * after / before) if before and after else steps
         if block_length and block_length % (below.get("small_block_length") or 1):
             del below["small_block_length"]  # made for other blocks
@@ -236,13 +244,3 @@ def _merge(layers: tuple[Layer, ...], attention_of: AttentionOf) -> tuple[dict[s
         below = {name: value for name, value in below.items() if _NEEDS.get(name) not in lost}
         merged = {**below, **layer}
     return merged, attention
-
-
-def _in_force(name: str, layer: Layer) -> bool:
-    """Whether an option excludes others; the rest do wherever they are set, be it to auto."""
-    value = layer.get(name)
-    if name == "cache":
-        return value in APPROXIMATE_CACHES
-    if name == "unmasking":
-        return value is not None and is_random(value)
-    return bool(value) if name == "cfg_scale" else value is not None

@@ -1,8 +1,10 @@
 """Models that come with the package, by name."""
 
 import shutil
+import sys
 from pathlib import Path
 
+import pytest
 import torch
 
 from mdlm_lm_eval import load_denoiser, load_tokenizer
@@ -36,15 +38,17 @@ def test_the_weights_of_a_result_are_those_of_its_subfolder(tmp_path: Path) -> N
     assert lm.get_model_info()["mdlm"]["weights"] == whole
 
 
-def test_without_a_typed_batch_size_they_run_in_batches(tmp_path: Path) -> None:
-    """lm-eval hands over the number 1 where nothing is typed, and text where something is."""
-
-    def batch_size(arguments: dict[str, str], given: int | str) -> int | str:
+def test_their_batch_size_is_auto_unless_one_is_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def batch_size(given: int | str | None, **arguments: str) -> int | str:
         size: int | str = MDLM.create_from_arg_obj(dict(arguments), {"batch_size": given, "device": "cpu"}).batch_size
         return size
 
-    assert batch_size({}, 1) == batch_size({"pretrained": "built-in-lists"}, 1) == "auto"
-    assert int(batch_size({}, "1")) == int(batch_size({"batch_size": "1"}, 1)) == 1
-    assert int(batch_size({}, 4)) == 4
+    assert MDLM().batch_size == batch_size(None) == batch_size(None, pretrained="built-in-lists") == "auto"
+    assert MDLM(batch_size=1).batch_size == batch_size(1) == 1
+    assert int(batch_size(4)) == 4
+    # The command hands over the number 1 where nothing is typed, and text where something is.
+    monkeypatch.setitem(sys.modules, "lm_eval.__main__", sys)
+    assert batch_size(1) == "auto"
+    assert int(batch_size("1")) == int(batch_size(1, batch_size="1")) == 1
     shutil.copytree(model_path("built-in-block"), tmp_path, dirs_exist_ok=True)
-    assert int(batch_size({"pretrained": str(tmp_path)}, 1)) == 1
+    assert int(batch_size(1, pretrained=str(tmp_path))) == 1

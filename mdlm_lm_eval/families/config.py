@@ -9,7 +9,7 @@ from mdlm_lm_eval.default_model import model_path
 from mdlm_lm_eval.families.registry import all_families, family_of, published_family
 from mdlm_lm_eval.model.attention import AttentionPattern
 from mdlm_lm_eval.model.grouped_attention import NAME as GROUPED_ATTENTION
-from mdlm_lm_eval.options import DecodingOptions, OptionError, defaults_of
+from mdlm_lm_eval.options import DecodingOptions, OptionError
 
 
 def load_config(
@@ -97,9 +97,9 @@ def check_options(config: PretrainedConfig, options: DecodingOptions, *, in_slot
     family = family_of(config)
     if options.noise_num != DecodingOptions.noise_num and family.read is None:
         raise OptionError(f"noise_num={options.noise_num} is of models that denoise random tokens, not {family.name}")
-    for name, default in defaults_of(DecodingOptions).items():
+    for name, each in DecodingOptions.declared.items():
         value = getattr(options, name)
-        if value != default and (name, value) != ("cache", "none"):  # which asks for nothing
+        if value != each.default and (name, value) != ("cache", "none"):  # which asks for nothing
             family.refuse(name, value, in_slots=in_slots)
     if options.is_approximate:
         _check_sees_all(config, f"cache={options.cache}")

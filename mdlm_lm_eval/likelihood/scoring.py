@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import torch
 
-from mdlm_lm_eval.decoding.rules import unmasking_rule
 from mdlm_lm_eval.likelihood.block_causal import score_blocks
 from mdlm_lm_eval.likelihood.causal import score_causally
 from mdlm_lm_eval.likelihood.masks import Corruption, chain_corruptions, monte_carlo_corruptions
@@ -15,7 +14,7 @@ from mdlm_lm_eval.likelihood.reads import score_by_reads
 from mdlm_lm_eval.likelihood.requests import LikelihoodRequest, answer_length, answer_tokens, chunks, truncated_tokens
 from mdlm_lm_eval.likelihood.trajectories import Trajectory
 from mdlm_lm_eval.model.denoiser import Denoiser
-from mdlm_lm_eval.options import LikelihoodOptions, OptionError, without_duel
+from mdlm_lm_eval.options import LikelihoodOptions, OptionError
 
 # Canvases are made while batches are formed. Requests that share a context share canvases; the bounds keep tasks with
 # many requests, and those in which all have the same (empty) context, from being laid out in memory at once.
@@ -125,8 +124,6 @@ def duel(
 
     Raises as `score` does.
     """
-    if unmasking_rule(options.unmasking).is_random:
-        raise without_duel(options.unmasking)
     trajectories = [_start(denoiser, index, request, options, max_length) for index, request in enumerate(requests)]
     if denoiser.attention.is_block_causal:
         fitted = [trajectory.request for trajectory in trajectories]

@@ -73,10 +73,8 @@ def run_of(name: str) -> Published:
     return published()[name]
 
 
-def mismatches(name: str | None, family: str, tasks: Iterable[str | None]) -> list[str]:
+def mismatches(name: str, family: str, tasks: Iterable[str | None]) -> list[str]:
     """Sentences about what a preset was not made for: a model of this `family`, and any of these `tasks`."""
-    if name is None:
-        return []
     run, found = run_of(name), []
     if family != run.family:
         found.append(f"preset={name} is for the family {run.family}, and the model's is {family}")
