@@ -1,6 +1,5 @@
 """The lm-eval model `mdlm`: requests in, strings and log-likelihoods out."""
 
-import hashlib
 import json
 import logging
 import os
@@ -159,7 +158,6 @@ class MDLM(HFLM):
         self.end_of_turn_ids = families.end_of_turn_ids(self.tokenizer)
         self._mask_string = self.tokenizer.convert_ids_to_tokens(mask)  # None where the id has no name
         self._closing_ids = closing_ids(self.tokenizer)
-        _ = self.prefix_token_id  # which a tokenizer without such a token must be given
         if self.max_length > self._context:
             logger.warning("max_length=%d: the model was made for %d tokens", self.max_length, self._context)
         self.start_record()
@@ -254,12 +252,9 @@ class MDLM(HFLM):
 
     @cached_property
     def prefix_token_id(self) -> int:
-        """Comes before a text that has no context; an encoder's is [CLS]. Raises OptionError where there is none."""
+        """Comes before a text that has no context; an encoder's is [CLS]."""
         found: int | None = super().prefix_token_id
-        found = self.tokenizer.cls_token_id if found is None else found
-        if found is None:
-            raise OptionError("prefix_token_id is not set and the tokenizer names no token that texts begin with")
-        return found
+        return int(self.tokenizer.cls_token_id) if found is None else found
 
     def tok_encode(self, string: str, add_special_tokens: bool | None = None, **kwargs: Any) -> list[int]:
         """Token ids of a text that goes on: without a closing token, and the mask token's own string stays text."""
@@ -447,8 +442,7 @@ class MDLM(HFLM):
             if one.request.sampled:
                 what = f"cache_audit={shown(wanted)} does not work with temperature={shown(options.temperature)}"
                 raise OptionError(f"{what}: sampled answers differ without a cache too")
-            digest = hashlib.sha256(f"cache_audit {one.canvas.seed}".encode()).digest()
-            place = int.from_bytes(digest[:6], "big") / 2**48
+            place = seed_of(f"cache_audit {one.canvas.seed}") / 2**63
             by_task.setdefault(one.instance.task_name, []).append((place, one))
         share = int(wanted) // self.world_size + (self.rank < int(wanted) % self.world_size)
         for of_task in by_task.values():

@@ -131,7 +131,7 @@ class MDLMServer(LocalCompletionsAPI):
 
     def __init__(
         self,
-        base_url: str | None = None,
+        base_url: str,
         engine: str = "auto",
         engine_version: str = "",
         model: str = "",
@@ -145,17 +145,15 @@ class MDLMServer(LocalCompletionsAPI):
         verify_certificate: bool | str = True,
         **arguments: Any,
     ) -> None:
-        if not base_url:
-            raise OptionError("base_url is not set; it must be the server's address, such as http://localhost:30000")
         _check_arguments(base_url, arguments)
         address = base_url.rstrip("/").removesuffix("/completions").removesuffix("/v1")
         super().__init__(
             base_url=f"{address}/v1/completions",
             tokenizer_backend="None",
-            num_concurrent=parse_whole("max_concurrent", max_concurrent, least=1),
-            timeout=parse_whole("timeout", timeout, least=1),
-            max_retries=parse_whole("max_retries", max_retries, least=1),
-            verify_certificate=parse_flag("verify_certificate", verify_certificate),
+            num_concurrent=max_concurrent,
+            timeout=timeout,
+            max_retries=max_retries,
+            verify_certificate=verify_certificate,
         )
         listed = (self._ask(address, "/v1/models").get("data") or [{}])[0]
         self.model = model or listed.get("id") or pretrained
@@ -167,7 +165,7 @@ class MDLMServer(LocalCompletionsAPI):
         self.facts, self.said = self._said(address)
         self.version = engine_version or str(self.facts.pop("version", UNKNOWN))
         given = {name: arguments.pop(name) for name in REQUEST_OPTIONS if name in arguments}
-        self._take(_dictionary(settings), given)
+        self._take(json.loads(settings) if isinstance(settings, str) else settings, given)
         self.pretrained = pretrained or self.model
         self._load(tokenizer or self.pretrained, arguments, listed.get("max_model_len"))
         self.audit = parse_whole("audit", audit)
@@ -527,12 +525,3 @@ def _of_sglang(info: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]
 
 def _kept(info: Mapping[str, Any]) -> dict[str, Any]:
     return {name: info[name] for name in _FACTS.split() if info.get(name) is not None}
-
-
-def _dictionary(settings: str | Mapping[str, Any]) -> dict[str, Any]:
-    try:
-        return dict(json.loads(settings) if isinstance(settings, str) else settings)
-    except (ValueError, TypeError) as error:
-        raise OptionError(
-            f"settings must be a dictionary of decoding options, or JSON, not {shown(settings)}"
-        ) from error

@@ -23,8 +23,6 @@ from mdlm_lm_eval.results.suite import generated_group
 
 def read_board(results: Path, title: str = "", with_published: bool = False, leave_out: Path | None = None) -> Board:
     """All result files under `results` as a board. Raises OptionError where there is no usable one."""
-    if not results.is_dir():
-        raise OptionError(f"{str(results)!r} is no folder")
     scores = scores_of(*read_folder(results, leave_out=leave_out))
     if scores.table.empty:
         reasons = "".join(f"\n  {path}: {reason}" for path, reason in scores.refused)

@@ -202,7 +202,7 @@ def _group(
         cost={
             key: (max if key == "peak_memory_bytes" else sum)(cost[key] for cost in costs)
             for key in set(costs[0]).intersection(*costs)
-            if not key.endswith("_per_forward")
+            if not key.endswith(("_per_forward", "_occupancy"))  # ratios of these
         },
         audit={},
         truncated_prompts=sum(task.truncated_prompts for task in members),
