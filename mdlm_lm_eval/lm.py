@@ -216,32 +216,20 @@ class MDLM(HFLM):
 
     def _resolve(self, arguments: Mapping[str, Any]) -> Settings:
         implementation = arguments.get("attn_implementation")
-        settings = resolve(
+        return resolve(
             arguments,
             family=self._family.decoding_defaults,
             attention_of=lambda length: families.attention_of(self._config, length, implementation),
+            check=self._check,
             default_seed=torch.initial_seed() % 2**63,  # lm-eval seeds torch with --seed before it builds the model
         )
-        self._check(settings.decoding, settings.attention)
-        return settings
 
-    def _check(self, options: DecodingOptions, attention: Any, *, in_slots: bool | None = None) -> None:
+    def _check(self, options: DecodingOptions, attention: Any, in_slots: bool | None = None) -> None:
         """What the model cannot do. Raises OptionError."""
         families.check_options(self._config, options, in_slots=in_slots)
         check_decoding(options, attention, edits=self._family.edits)
-
-    def _request(self, gen_kwargs: Mapping[str, Any]) -> Request:
-        """A request's options, merged and checked once for all requests that are alike."""
-        key = json.dumps(gen_kwargs, default=str)
-        if key not in self._requests:
-            self._requests[key] = request = self.settings.request(gen_kwargs)
-            self._check(request.options, request.attention, in_slots=request.infill)
-            if request.infill:
-                self._family.refuse("infill", "true")
-            if request.ignored:
-                names = ", ".join(sorted(request.ignored))
-                logger.warning("Ignored, as masked diffusion has no use for them: %s", names)
-        return self._requests[key]
+        if in_slots:
+            self._family.refuse("infill", "true")
 
     # Text
 
@@ -280,7 +268,9 @@ class MDLM(HFLM):
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
         """One string a request. Raises OptionError for any request's options before the first forward pass."""
         requests, places = self._own(requests)
-        wanted = [self._request(instance.args[1]) for instance in requests]
+        wanted = [self.settings.request(instance.args[1]) for instance in requests]
+        if ignored := {name for request in wanted for name in request.ignored}:
+            logger.warning("Ignored, as masked diffusion has no use for them: %s", ", ".join(sorted(ignored)))
         seeds = seeds_of(requests, [request.options.seed for request in wanted])
         generations = [self._prepare(*each) for each in zip(requests, wanted, seeds, strict=True)]
         if n_cut := sum(one.counts["truncated"] > 0 for one in generations):
@@ -576,7 +566,6 @@ class MDLM(HFLM):
     def start_record(self) -> None:
         """Forgets what was recorded so far, and the request cache that it was kept in."""
         self.request_cache: RequestCache | None = None
-        self._requests: dict[str, Request] = {}
         self.record = RunRecord()
         self.records = [self.record]  # of all processes
 

@@ -125,9 +125,9 @@ class Options:
                 parsed = each.parse(value)
                 object.__setattr__(self, name, each.default if parsed is None else parsed)
         for names in self.exclusive:
-            given = {name: getattr(self, name) for name in names if getattr(self, name) not in (None, "auto")}
+            given = [name for name in names if getattr(self, name) not in (None, "auto")]
             if len(given) > 1:
-                settings = " and ".join(f"{name}={shown(value)}" for name, value in given.items())
+                settings = " and ".join(f"{name}={shown(getattr(self, name))}" for name in given)
                 raise OptionError(f"{settings} exclude each other")
 
     def override(self, changes: Mapping[str, object]) -> Self:

@@ -3,9 +3,10 @@
 They are merged once per distinct setting into an immutable object, which everything downstream reads.
 """
 
+import json
 import math
 from collections.abc import Callable, Collection, Hashable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from mdlm_lm_eval.options import (
@@ -71,6 +72,8 @@ _NEEDS = {"max_post_steps": "editing_threshold", "cache": "block_length"}
 Layer = Mapping[str, Any]
 # The AttentionPattern under an option `block_length`; None where the model is not known.
 AttentionOf = Callable[[int | None], Any]
+# Raises OptionError for options, under an attention, that the model cannot do; whether a request has slots, if known.
+Check = Callable[[DecodingOptions, Any, bool | None], None]
 
 
 @dataclass(frozen=True)
@@ -107,13 +110,18 @@ class Settings:
     loading: dict[str, Any]
     layers: tuple[Layer, ...]  # of decoding options: the family's, the preset's, the user's
     attention_of: AttentionOf
+    check: Check
+    requests: dict[str, Request] = field(default_factory=dict)
 
     def request(self, gen_kwargs: Mapping[str, Any]) -> Request:
-        """A request's options over these.
+        """A request's options over these, merged and checked once for all requests that are alike.
 
         Sampling keys, which task files written for autoregressive models hold anyway, count only where the user set
-        none. Raises OptionError for an unknown key or a value that cannot be used.
+        none. Raises OptionError for an unknown key, a value that cannot be used, and what the model cannot do.
         """
+        key = json.dumps(gen_kwargs, default=str)
+        if key in self.requests:
+            return self.requests[key]
         given = _our_names(gen_kwargs, _REQUEST_NAMES)
         for name in sorted(given.keys() - (known := DECODING_NAMES | _REQUEST_NAMES)):
             raise unknown_option("generation option", name, given[name], known)
@@ -139,9 +147,11 @@ class Settings:
         until = given.get("until") or ()
         stops = tuple(filter(None, [until] if isinstance(until, str) else until))
         infill = "infill" in given and parse_flag("infill", given["infill"])
+        self.check(options, attention, infill)
         sampled = options.temperature > 0.0 or is_random(options.unmasking)
-        alike = (replace(options, max_gen_toks=None), stops, infill)
-        return Request(options, attention, stops, infill, sampled, _MEANINGLESS & given.keys(), alike)
+        ignored, alike = _MEANINGLESS & given.keys(), (replace(options, max_gen_toks=None), stops, infill)
+        self.requests[key] = request = Request(options, attention, stops, infill, sampled, ignored, alike)
+        return request
 
 
 def resolve(
@@ -149,20 +159,21 @@ def resolve(
     *,
     family: Mapping[str, object] | None = None,
     attention_of: AttentionOf = lambda block_length: None,
+    check: Check = lambda options, attention, in_slots: None,
     default_seed: int = 0,
 ) -> Settings:
     """Merges model arguments with a preset and what a `family` of models publishes (its `decoding_defaults`).
 
-    Raises OptionError for an unknown name, with the nearest known one, and for values and combinations of our options
-    that cannot be used. HFLM and transformers check their own.
+    `check` says what the model can do. Raises OptionError for an unknown name, with the nearest known one, and for
+    values and combinations of our options that cannot be used. HFLM and transformers check their own.
     """
     given = _our_names(arguments)
     for name in sorted(_REFUSED.keys() & given.keys()):
         if given[name] not in (None, False):
             raise OptionError(f"{name} does not work with --model mdlm: {_REFUSED[name]}")
-    quantisation = {name for name in given if name.startswith(_BITSANDBYTES)}
-    for name in sorted(given.keys() - (known := OWN_NAMES | LOADING_NAMES | quantisation | _REFUSED.keys())):
-        raise unknown_option("model argument", name, given[name], known)
+    for name in sorted(given.keys() - (known := OWN_NAMES | LOADING_NAMES | _REFUSED.keys())):
+        if not name.startswith(_BITSANDBYTES):
+            raise unknown_option("model argument", name, given[name], known)
     model = ModelOptions(**parsed(ModelOptions, given))
     preset: Layer = {}
     if model.preset is not None:
@@ -181,8 +192,10 @@ def resolve(
             f"cache_audit={shown(model.cache_audit)} needs cache=prefix or cache=dual; with cache={cache} everything "
             "is decoded exactly"
         )
+    decoding = DecodingOptions(**{"seed": default_seed, **merged})
+    check(decoding, attention, None)
     return Settings(
-        DecodingOptions(**{"seed": default_seed, **merged}),
+        decoding,
         LikelihoodOptions(**{"seed": default_seed, **likelihood}),
         model,
         attention,
@@ -191,6 +204,7 @@ def resolve(
         {name: value for name, value in given.items() if name not in OWN_NAMES | _REFUSED.keys() and value is not None},
         layers,
         attention_of,
+        check,
     )
 
 
