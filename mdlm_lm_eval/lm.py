@@ -268,7 +268,11 @@ class MDLM(HFLM):
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
         """One string a request. Raises OptionError for any request's options before the first forward pass."""
         requests, places = self._own(requests)
-        wanted = [self.settings.request(instance.args[1]) for instance in requests]
+        keys = [json.dumps(instance.args[1], default=str) for instance in requests]
+        for key, instance in zip(keys, requests, strict=True):
+            if key not in self._resolved:
+                self._resolved[key] = self.settings.request(instance.args[1])
+        wanted = [self._resolved[key] for key in keys]
         if ignored := {name for request in wanted for name in request.ignored}:
             logger.warning("Ignored, as masked diffusion has no use for them: %s", ", ".join(sorted(ignored)))
         seeds = seeds_of(requests, [request.options.seed for request in wanted])
@@ -566,6 +570,7 @@ class MDLM(HFLM):
     def start_record(self) -> None:
         """Forgets what was recorded so far, and the request cache that it was kept in."""
         self.request_cache: RequestCache | None = None
+        self._resolved: dict[str, Request] = {}
         self.record = RunRecord()
         self.records = [self.record]  # of all processes
 

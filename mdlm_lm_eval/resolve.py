@@ -3,10 +3,9 @@
 They are merged once per distinct setting into an immutable object, which everything downstream reads.
 """
 
-import json
 import math
 from collections.abc import Callable, Collection, Hashable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from mdlm_lm_eval.options import (
@@ -111,17 +110,13 @@ class Settings:
     layers: tuple[Layer, ...]  # of decoding options: the family's, the preset's, the user's
     attention_of: AttentionOf
     check: Check
-    requests: dict[str, Request] = field(default_factory=dict)
 
     def request(self, gen_kwargs: Mapping[str, Any]) -> Request:
-        """A request's options over these, merged and checked once for all requests that are alike.
+        """A request's options over these.
 
         Sampling keys, which task files written for autoregressive models hold anyway, count only where the user set
         none. Raises OptionError for an unknown key, a value that cannot be used, and what the model cannot do.
         """
-        key = json.dumps(gen_kwargs, default=str)
-        if key in self.requests:
-            return self.requests[key]
         given = _our_names(gen_kwargs, _REQUEST_NAMES)
         for name in sorted(given.keys() - (known := DECODING_NAMES | _REQUEST_NAMES)):
             raise unknown_option("generation option", name, given[name], known)
@@ -150,8 +145,7 @@ class Settings:
         self.check(options, attention, infill)
         sampled = options.temperature > 0.0 or is_random(options.unmasking)
         ignored, alike = _MEANINGLESS & given.keys(), (replace(options, max_gen_toks=None), stops, infill)
-        self.requests[key] = request = Request(options, attention, stops, infill, sampled, ignored, alike)
-        return request
+        return Request(options, attention, stops, infill, sampled, ignored, alike)
 
 
 def resolve(

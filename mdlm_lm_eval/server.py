@@ -290,7 +290,9 @@ class MDLMServer(LocalCompletionsAPI):
 
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
         """One string a request. Raises OptionError for any request's options before the first is sent."""
-        wanted = [self._request(instance.args[1]) for instance in requests]
+        alike = {json.dumps(instance.args[1], default=str): instance.args[1] for instance in requests}
+        resolved = {key: self._request(gen_kwargs) for key, gen_kwargs in alike.items()}
+        wanted = [resolved[json.dumps(instance.args[1], default=str)] for instance in requests]
         seeds = seeds_of(requests, [request.options.seed for request in wanted])
         jobs = [self._prepare(*each) for each in zip(requests, wanted, seeds, strict=True)]
         answers: dict[int, Any] = {}
