@@ -255,14 +255,6 @@ class MDLM(HFLM):
         closed = self._closing_ids and ids[-len(self._closing_ids) :] == self._closing_ids
         return ids[: -len(self._closing_ids)] if closed else ids
 
-    def _context_and_continuation(self, context: str, continuation: str) -> tuple[list[int], list[int]]:
-        if context.strip():
-            return self._encode_pair(context, continuation)
-        ids = self.tok_encode(context + continuation, add_special_tokens=False)
-        if ids[:1] == [self.prefix_token_id]:
-            return ids[:1], ids[1:]
-        return [self.prefix_token_id], ids
-
     # Generation
 
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
@@ -459,11 +451,17 @@ class MDLM(HFLM):
         return self._score("loglikelihood_rolling", requests, disable_tqdm)
 
     def _windows(self, is_rolling: bool, arguments: tuple[Any, ...], seed: int) -> list[LikelihoodRequest]:
+        """What one request scores: a continuation behind its context, or a text in windows."""
+        context, text = ("", arguments[-1]) if is_rolling else arguments
+        if context.strip():
+            context_ids, ids = self._encode_pair(context, text)
+            return [LikelihoodRequest(context_ids, ids, seed)]
+        prefix, ids = self.prefix_token_id, self.tok_encode(context + text, add_special_tokens=False)
+        ids = ids[1:] if ids[:1] == [prefix] else ids
         if not is_rolling:
-            return [LikelihoodRequest(*self._context_and_continuation(*arguments), seed)]
-        _, ids = self._context_and_continuation("", arguments[-1])
-        how: dict[str, Any] = {"max_length": self.max_length, "prefix_token_id": self.prefix_token_id}
-        return rolling_windows(ids, n_masks=self.settings.likelihood.n_masks, seed=seed, **how)
+            return [LikelihoodRequest([prefix], ids, seed)]
+        how: dict[str, Any] = {"max_length": self.max_length, "n_masks": self.settings.likelihood.n_masks}
+        return rolling_windows(ids, prefix_token_id=prefix, seed=seed, **how)
 
     def _score(self, request_type: str, requests: Sequence[Instance], disable_tqdm: bool) -> list[Any]:
         """Scores the windows of requests, longest first and those with the same context together."""
@@ -511,8 +509,8 @@ class MDLM(HFLM):
             first = max(windows[n], key=_length, default=LikelihoodRequest([], []))
             return -_length(first), first.context_ids
 
-        most = 1
-        for longest in sorted((window for own in windows for window in own), key=_length)[-1:]:
+        most, longest = 1, max((window for own in windows for window in own), key=_length, default=None)
+        if longest is not None:
             length = len(longest.context_ids) + answer_length(longest, options)
             sizes = {"n_logits": len(longest.continuation_ids), "is_cached": self.denoiser.attention.is_block_causal}
             most = self._most_rows(length=min(length, self.max_length), guided=options.cfg_scale > 0.0, **sizes)
@@ -571,8 +569,7 @@ class MDLM(HFLM):
         """Forgets what was recorded so far, and the request cache that it was kept in."""
         self.request_cache: RequestCache | None = None
         self._resolved: dict[str, Request] = {}
-        self.record = RunRecord()
-        self.records = [self.record]  # of all processes
+        self.record = self.record_of_all = RunRecord()  # of this process, and of all
 
     def barrier(self) -> None:
         """Waits for all processes and shares their records.
@@ -583,7 +580,9 @@ class MDLM(HFLM):
         if self.world_size > 1:
             records: list[Any] = [None] * self.world_size
             torch.distributed.all_gather_object(records, self.record)
-            self.records = records
+            self.record_of_all = RunRecord()
+            for record in records:
+                self.record_of_all.merge(record)
 
     def get_model_info(self) -> dict[str, Any]:
         """lm-eval's own facts about the model, and under `mdlm` everything that a score depends on.
@@ -591,7 +590,7 @@ class MDLM(HFLM):
         Requests that come after it are those of another evaluation, and begin a record of their own; until then, it
         says the same again.
         """
-        if self._facts is None or self.records != [RunRecord()]:
+        if self._facts is None or self.record_of_all != RunRecord():
             self._facts = provenance(self)
             self.start_record()
         return super().get_model_info() | {"mdlm": self._facts}
@@ -606,8 +605,7 @@ class MDLM(HFLM):
         """Refuses, with an OptionError, a request cache that another model or other options filled."""
         if cache_hook.dbdict is not None:
             self.request_cache = RequestCache(cache_hook.dbdict, fingerprint(self))
-            self.record = self.request_cache.record or self.record
-            self.records = [self.record]
+            self.record = self.record_of_all = self.request_cache.record or self.record
         super().set_cache_hook(cache_hook)
 
 

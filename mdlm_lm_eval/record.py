@@ -4,7 +4,6 @@ import hashlib
 import json
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from copy import deepcopy
 from dataclasses import asdict, dataclass, field
 from statistics import median
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -215,10 +214,8 @@ class RunRecord:
 
 def provenance(lm: "MDLM") -> dict[str, Any]:
     """Everything that a score depends on: model, options, effective numbers of each task, machine."""
-    run = deepcopy(lm.records[0])
-    for record in lm.records[1:]:
-        run.merge(record)
-    tasks, preset = {name: task.as_dict() for name, task in sorted(run.tasks.items())}, lm.settings.model.preset
+    run, preset = lm.record_of_all, lm.settings.model.preset
+    tasks = {name: task.as_dict() for name, task in sorted(run.tasks.items())}
     return {
         "decoding": asdict(lm.settings.decoding),
         "likelihood": asdict(lm.settings.likelihood),

@@ -43,6 +43,11 @@ def test_tasks_shots_and_seeds_are_axes() -> None:
     assert plan({"tasks": "mdlm_context"}).cells[0].seeds == (0, 1234, 1234, 1234)  # lm-eval's own
 
 
+def test_none_is_a_value_of_an_axis() -> None:
+    planned = names({"tasks": "t", "block_length": 8, "confidence_threshold": "none,0.9"})
+    assert planned == ["t,block_length=8,confidence_threshold=None", "t,block_length=8,confidence_threshold=0.9"]
+
+
 def test_the_metadata_of_a_grid_wins_over_what_all_share() -> None:
     metadata = {"fewshot_distractors": 10, "fewshot_relevant": 5}
     settings = {"tasks": "t", "metadata": metadata, "grids": [{"metadata": {"fewshot_distractors": 0}}]}

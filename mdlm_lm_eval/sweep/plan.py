@@ -52,9 +52,10 @@ class Cell:
     def name(self) -> str:
         """Its folder within the output folder: MODEL[+ADAPTER]/TASK,SETTINGS[,preset=PRESET]."""
         settings = {name: value for name, value in self.arguments.items() if name in OPTIONS} | dict(self.metadata)
-        preset = str(self.arguments.get("preset") or "").replace("/", "__")
-        settings |= {"num_fewshot": self.num_fewshot, "seed": self.seed, "preset": preset or None}
-        words = [self.task, *(f"{name}={value}" for name, value in settings.items() if value is not None)]
+        preset = str(self.arguments.get("preset") or "").replace("/", "__") or None
+        more = {"num_fewshot": self.num_fewshot, "seed": self.seed, "preset": preset}
+        settings |= {name: value for name, value in more.items() if value is not None}
+        words = [self.task, *(f"{name}={value}" for name, value in settings.items())]
         return f"{self.model}/{_UNSAFE.sub('_', ','.join(words))}"
 
     @property
