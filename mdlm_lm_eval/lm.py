@@ -2,27 +2,23 @@
 
 import json
 import logging
-import os
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import astuple, dataclass, replace
-from datetime import timedelta
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
-from accelerate import Accelerator, InitProcessGroupKwargs
-from accelerate.utils import get_max_memory
+from accelerate.utils.memory import clear_device_cache, should_reduce_batch_size
 from lm_eval.api.instance import Instance
 from lm_eval.api.model import CacheHook
 from lm_eval.models.huggingface import HFLM
 from lm_eval.models.utils_hf import get_dtype
 from tqdm import tqdm
-from transformers import BitsAndBytesConfig, PreTrainedModel
+from transformers import PreTrainedModel
 
 from mdlm_lm_eval import families
-from mdlm_lm_eval.batching import Batches
 from mdlm_lm_eval.command_line import runs_lm_eval, say_at_the_end, show_option_errors_alone
 from mdlm_lm_eval.decoding import decode_canvases
 from mdlm_lm_eval.decoding.canvas import Canvas, Completion, Cost, build_canvas, build_infill_canvas, seed_of
@@ -68,6 +64,9 @@ _OF_METHODS = (*_OF_HFLM.split(), "enable_thinking", "chat_template_args")
 _WITHOUT_EFFECT = ("backend", "logits_cache", "softmax_dtype", "truncation", "use_cache")
 
 
+T = TypeVar("T")
+
+
 @dataclass
 class Generation:
     """One generation request, and what came of it: its string, and where it is audited the exact answer."""
@@ -81,6 +80,50 @@ class Generation:
     is_audited: bool = False
     string: str | None = None
     exact: Answer | None = None
+
+
+class Batches:
+    """Batch size as lm-eval gives it. `auto` starts from the largest size and halves it whenever memory runs out.
+
+    size: the one in use; most: the largest that did not run out of memory yet.
+    """
+
+    def __init__(self, batch_size: int | str, largest: int) -> None:
+        self.automatic = batch_size == "auto"
+        self.size = self.most = largest if self.automatic else int(batch_size)
+
+    def run(
+        self,
+        requests: Sequence[T],
+        run: Callable[[list[T], int], None],
+        *,
+        batches_per_call: int,
+        most: int,
+        rows_of: Callable[[T], int] = lambda _: 1,
+    ) -> None:
+        """Calls `run(part, batch size)` for consecutive parts of `requests`, each of at most so many batches of rows.
+
+        A request stands for `rows_of(request)` rows; a part has one at least. `auto` takes up to `most` rows.
+
+        Parts that are done stay done when a later one runs out of memory; the smaller size is kept for the next call.
+        """
+        left = list(requests)
+        self.size = min(self.most, most) if self.automatic else self.size
+        while left:
+            rows = count = 0
+            while count < len(left) and (count == 0 or rows + rows_of(left[count]) <= self.size * batches_per_call):
+                rows += rows_of(left[count])
+                count += 1
+            try:
+                run(left[:count], self.size)
+            except RuntimeError as error:
+                if not should_reduce_batch_size(error) or not self.automatic or self.size == 1:
+                    raise
+                self.size = self.most = self.size // 2
+            else:
+                del left[:count]
+                continue
+            clear_device_cache(garbage_collection=True)  # here, where the error no longer holds the batch's tensors
 
 
 class MDLM(HFLM):
@@ -131,18 +174,19 @@ class MDLM(HFLM):
         peft = str(loading.pop("peft", None) or "") or None
         for key in (*where, *_WITHOUT_EFFECT):
             loading.pop(key, None)
-        self._rank, self._world_size = 0, 1
+        processes = None
         if model is None:
             dtype = get_dtype(loading.pop("torch_dtype", None) or loading.pop("dtype", None) or "auto")
-            loading = self._placed(_quantised(loading))
+            loading, processes = families.placed(loading)
             model = families.load_model(name, self._config, dtype=dtype, **where, **loading)
         if peft:
             model = families.load_adapter(model, peft, revision=where["revision"])
-        place, logging.getLogger(HFLM.__module__).disabled = (self._rank, self._world_size), True
-        # It warns of models that it did not load itself.
+        logging.getLogger(HFLM.__module__).disabled = True  # it warns of models that it did not load itself
         super().__init__(model, backend="causal", tokenizer=tokenizer, peft=peft, **where, **of_methods)
         logging.getLogger(HFLM.__module__).disabled = False
-        self._rank, self._world_size = place
+        if processes is not None and processes.num_processes > 1:
+            self.accelerator = processes
+            self._rank, self._world_size = processes.process_index, processes.num_processes
         self.pretrained, self.name = name, model_name(name)
         self.enable_thinking = of_methods.get("enable_thinking")
         # Now, as somebody may train into these folders while the model is evaluated.
@@ -162,28 +206,6 @@ class MDLM(HFLM):
             logger.warning("max_length=%d: the model was made for %d tokens", self.max_length, self._context)
         self.start_record()
         say_at_the_end(lambda: {} if self._facts is None else in_words(self._facts, self._has_chat_template))
-
-    def _placed(self, loading: dict[str, Any]) -> dict[str, Any]:
-        """Arguments of loading with devices for the weights: one, or with `parallelize` this process's share of all."""
-        parallelize, offload = loading.pop("parallelize", False), loading.pop("offload_folder", "./offload")
-        device, gpu_memory = loading.pop("device", None), loading.pop("max_memory_per_gpu", None)
-        cpu_memory = loading.pop("max_cpu_memory", None)
-        if loading.get("tp_plan") is not None:  # all processes share the model, and each has all requests
-            return loading
-        devices.share_cpu_among_processes()
-        accelerator = Accelerator(kwargs_handlers=[InitProcessGroupKwargs(timeout=timedelta(weeks=52))])
-        self._rank, self._world_size = accelerator.process_index, accelerator.num_processes
-        if self._world_size > 1:
-            self.accelerator = accelerator
-        if not parallelize:
-            device = accelerator.device if self._world_size > 1 else devices.usable_device(device)
-            return {"device_map": {"": str(device)}, **loading}
-        own, n_processes = accelerator.local_process_index, int(os.environ.get("LOCAL_WORLD_SIZE", self._world_size))
-        memory: dict[Any, Any] = {} if cpu_memory is None else {"cpu": cpu_memory}
-        for gpu, free in get_max_memory().items():
-            if gpu != "cpu" and gpu % n_processes == own:
-                memory[gpu] = gpu_memory or free
-        return {"device_map": "auto", "max_memory": memory, "offload_folder": offload, **loading}
 
     @classmethod
     def create_from_arg_obj(cls, arg_dict: dict[str, Any], additional_config: dict[str, Any] | None = None) -> "MDLM":
@@ -626,12 +648,3 @@ def seeds_of(requests: Sequence[Instance], seeds: Sequence[int]) -> list[int]:
 
 def _length(window: LikelihoodRequest) -> int:
     return len(window.context_ids) + len(window.continuation_ids)
-
-
-def _quantised(loading: dict[str, Any]) -> dict[str, Any]:
-    """`load_in_4bit` and its kin, which transformers 5 no longer takes, as a quantisation config."""
-    kin = {name: value for name, value in loading.items() if name.startswith(("load_in_", "bnb_4bit_", "llm_int8_"))}
-    loading = {name: value for name, value in loading.items() if name not in kin}
-    if kin.get("load_in_4bit") or kin.get("load_in_8bit"):
-        loading["quantization_config"] = BitsAndBytesConfig(**kin)
-    return loading

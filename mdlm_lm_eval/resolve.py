@@ -37,7 +37,7 @@ _LOADING = """
     use_kernels use_safetensors variant weights_only disable_mmap
 """
 LOADING_NAMES = frozenset(_LOADING.split())
-_BITSANDBYTES = ("load_in_", "bnb_4bit_", "llm_int8_")
+BITSANDBYTES = ("load_in_", "bnb_4bit_", "llm_int8_")
 _REFUSED = {
     "autogptq": "a GPTQ checkpoint names its quantisation in its config and loads without it",
     "gptqmodel": "a GPTQ checkpoint names its quantisation in its config and loads without it",
@@ -166,7 +166,7 @@ def resolve(
         if given[name] not in (None, False):
             raise OptionError(f"{name} does not work with --model mdlm: {_REFUSED[name]}")
     for name in sorted(given.keys() - (known := OWN_NAMES | LOADING_NAMES | _REFUSED.keys())):
-        if not name.startswith(_BITSANDBYTES):
+        if not name.startswith(BITSANDBYTES):
             raise unknown_option("model argument", name, given[name], known)
     model = ModelOptions(**parsed(ModelOptions, given))
     preset: Layer = {}

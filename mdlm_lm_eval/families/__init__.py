@@ -15,6 +15,7 @@ from mdlm_lm_eval.families.checkpoint import (
 )
 from mdlm_lm_eval.families.config import attention_of, check_config, check_options, load_config, resolve_mask_token_id
 from mdlm_lm_eval.families.family import Family
+from mdlm_lm_eval.families.placement import placed
 from mdlm_lm_eval.families.registry import all_families, family_of, register_family
 from mdlm_lm_eval.families.tokenizers import end_of_turn_ids, eos_ids, load_tokenizer
 from mdlm_lm_eval.model.attention import AttentionPattern

@@ -1,0 +1,40 @@
+"""Where a checkpoint's weights go and in which form, from HFLM's arguments of loading."""
+
+import os
+from datetime import timedelta
+from typing import Any
+
+from accelerate import Accelerator, InitProcessGroupKwargs
+from accelerate.utils import get_max_memory
+from transformers import BitsAndBytesConfig
+
+from mdlm_lm_eval.model import devices
+from mdlm_lm_eval.resolve import BITSANDBYTES
+
+
+def placed(loading: dict[str, Any]) -> tuple[dict[str, Any], Accelerator | None]:
+    """transformers' arguments of loading, with devices: one, or with `parallelize` this process's share of all GPUs.
+
+    And the processes that share the requests; None where they share the model (`tp_plan`), and each has all requests.
+    `load_in_4bit` and its kin, which transformers 5 no longer takes, become a quantisation config.
+    """
+    kin = {name: loading.pop(name) for name in list(loading) if name.startswith(BITSANDBYTES)}
+    if kin.get("load_in_4bit") or kin.get("load_in_8bit"):
+        loading["quantization_config"] = BitsAndBytesConfig(**kin)
+    parallelize, offload = loading.pop("parallelize", False), loading.pop("offload_folder", "./offload")
+    device, gpu_memory = loading.pop("device", None), loading.pop("max_memory_per_gpu", None)
+    cpu_memory = loading.pop("max_cpu_memory", None)
+    if loading.get("tp_plan") is not None:
+        return loading, None
+    devices.share_cpu_among_processes()
+    processes = Accelerator(kwargs_handlers=[InitProcessGroupKwargs(timeout=timedelta(weeks=52))])
+    n = processes.num_processes
+    if not parallelize:
+        device = processes.device if n > 1 else devices.usable_device(device)
+        return {"device_map": {"": str(device)}, **loading}, processes
+    own, n_here = processes.local_process_index, int(os.environ.get("LOCAL_WORLD_SIZE", n))
+    memory: dict[Any, Any] = {} if cpu_memory is None else {"cpu": cpu_memory}
+    for gpu, free in get_max_memory().items():
+        if gpu != "cpu" and gpu % n_here == own:
+            memory[gpu] = gpu_memory or free
+    return {"device_map": "auto", "max_memory": memory, "offload_folder": offload, **loading}, processes
