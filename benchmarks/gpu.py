@@ -185,15 +185,15 @@ def counted(denoiser: Denoiser, seen: Seen, before: Callable[[int], object] = la
     """Counts what `denoiser` runs inside the block, from graphs too; `before` is told each pass's number."""
     forward = denoiser._forward
 
-    def counting(outputs: Tensor | None, **inputs: Any) -> Tensor:
+    def counting(outputs: Tensor | None, inputs: dict[str, Any], **guidance: Any) -> Tensor:
         before(seen.passes)
         ids = inputs["input_ids"]
         seen.passes += 1
         seen.tokens += ids.numel()
         seen.logits += ids.numel() if outputs is None else len(outputs)
         if (cache := inputs.get("past_key_values")) is not None:
-            seen.remembered += len(ids) * (cache.canvas_layers[0].n_seen or 0)
-        return forward(outputs, **inputs)
+            seen.remembered += len(ids) * (cache.now.n_seen or 0)
+        return forward(outputs, inputs, **guidance)
 
     denoiser._forward = counting  # type: ignore[method-assign]
     try:

@@ -103,17 +103,25 @@ def load_model(
         native = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
         loader = type(f"{native.__name__}_{family.name}", (native,), {"__module__": native.__module__})
         register_checkpoint_conversion_mapping(loader.__name__, conversions, overwrite=True)
-    model, info = loader.from_pretrained(
-        pretrained,
-        config=config,
-        revision=revision or "main",
-        subfolder=subfolder or "",
-        dtype=dtype or "auto",
-        trust_remote_code=bool(trust_remote_code) and family.remote_code,
-        ignore_mismatched_sizes=True,  # reported below, by name, with the missing ones
-        output_loading_info=True,
-        **from_pretrained_kwargs,
-    )
+    try:
+        model, info = loader.from_pretrained(
+            pretrained,
+            config=config,
+            revision=revision or "main",
+            subfolder=subfolder or "",
+            dtype=dtype or "auto",
+            trust_remote_code=bool(trust_remote_code) and family.remote_code,
+            ignore_mismatched_sizes=True,  # reported below, by name, with the missing ones
+            output_loading_info=True,
+            **from_pretrained_kwargs,
+        )
+    except RuntimeError as error:
+        if "conversion of the weights" not in str(error):
+            raise
+        raise OptionError(
+            f"pretrained={pretrained}: weights are missing or of another shape among those that are split or joined "
+            "while loading; transformers' report above names them"
+        ) from error
     unexpected = {
         name for name in info["unexpected_keys"] if not any(unused in name for unused in family.unused_weights)
     }
