@@ -21,15 +21,7 @@ IN_BLOCKS: list[Way] = [
 APPROXIMATE: list[Way] = [
     (FULL_ATTENTION, {"shift": shift}, {"cache": cache, "block_length": 4, **changes})
     for cache in ("prefix", "dual")
-    for shift, changes in (
-        (False, {"steps": 6}),
-        (False, {"unmasking": "margin", "temperature": 0.5}),
-        (False, {"confidence_threshold": 0.3}),
-        (False, {"parallel_factor": 1.0}),
-        (False, {"entropy_bound": 1.5}),
-        (True, {"unmasking": "entropy", "schedule": "dream"}),
-        (True, {"confidence_threshold": 0.3}),
-    )
+    for shift, changes in data("ways.json")["approximate"]
 ]
 
 

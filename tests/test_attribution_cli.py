@@ -23,7 +23,7 @@ from mdlm_lm_eval.analyses.shots_against_masks import by_model, gains_and_losses
 from mdlm_lm_eval.lm import MDLM
 from mdlm_lm_eval.options import OptionError
 from tests import leaderboard_files
-from tests.conftest import evaluate, refused, tiny_tokenizer
+from tests.conftest import data, evaluate, refused, tiny_tokenizer
 from tests.leaderboard_files import write
 
 TASKS = "mdlm_animal_smallest,mdlm_verb_largest"
@@ -164,18 +164,9 @@ def test_tau_is_kendalls() -> None:
     assert order_of(traced(list("abcd"), [1, 1, 1, 1]))["tau"] is None
 
 
-@pytest.mark.parametrize(
-    ("words", "steps", "first"),
-    [
-        (["2", " and", " 3", " make", " 1", "2"], [3, 4, 5, 6, 1, 2], 1),
-        (["2", " and", " 3", " make", " 1", "2"], [1, 2, 3, 4, 5, 6], 0),
-        (["2", " and", " 3", " make", " 1", "2"], [2, 3, 4, 5, 1, 6], 0),  # half of the number is no answer
-        (["so", " 7", "."], [2, 1, 3], 1),
-        (["7", " it", " is"], [1, 2, 3], None),
-        (["none", " at", " all"], [1, 2, 3], None),
-    ],
-)
+@pytest.mark.parametrize(("words", "steps", "first"), data("cases.json")["numbers before reasoning"])
 def test_the_last_number_before_the_reasoning(words: list[str], steps: list[int], first: int | None) -> None:
+    """Half of a number is no answer."""
     assert order_of(traced(words, steps))["number_first"] == first
 
 

@@ -15,7 +15,7 @@ from mdlm_lm_eval.lm import MDLM
 from mdlm_lm_eval.model.denoiser import Denoiser
 from mdlm_lm_eval.options import OptionError
 from tests import reference
-from tests.conftest import generation, tiny_tokenizer
+from tests.conftest import data, generation, tiny_tokenizer
 from tests.reference import GOLDEN, assert_close, facts_of, padded, tensors_of
 
 MASK = 159
@@ -69,20 +69,11 @@ def test_an_implementation_that_takes_no_mask_is_refused(implementation: str) ->
         load("sdar", attn_implementation=implementation)
 
 
-@pytest.mark.parametrize(
-    ("folder", "pattern", "shift", "edits"),
-    [
-        ("llada2", AttentionPattern(32), False, True),
-        ("llada21", AttentionPattern(32), False, True),
-        ("sdar", AttentionPattern(4), False, False),
-        ("a2d_bd3lm", AttentionPattern(32, "prompt_end"), False, False),
-        ("fast_dllm_v2", AttentionPattern(32), True, False),
-    ],
-)
-def test_what_a_denoiser_knows(folder: str, pattern: AttentionPattern, shift: bool, edits: bool) -> None:
+@pytest.mark.parametrize(("folder", "pattern", "shift", "edits"), data("cases.json")["block families"])
+def test_what_a_denoiser_knows(folder: str, pattern: list[Any], shift: bool, edits: bool) -> None:
     denoiser = load(folder)
     assert family_of(denoiser.model.config).name == FOLDERS[folder]
-    assert (denoiser.attention, denoiser.shift, denoiser.edits) == (pattern, shift, edits)
+    assert (denoiser.attention, denoiser.shift, denoiser.edits) == (AttentionPattern(*pattern), shift, edits)
     assert load(folder, block_length=16).attention.block_length == 16
 
 

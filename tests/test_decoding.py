@@ -17,7 +17,7 @@ from mdlm_lm_eval.model.attention import FULL_ATTENTION, AttentionPattern
 from mdlm_lm_eval.model.denoiser import Denoiser
 from mdlm_lm_eval.options import DecodingOptions, OptionError
 from tests.canvases import EOS, FROM_START, MASK, PAD, VOCABULARY, RecordingDenoiser, canvas, model
-from tests.conftest import refused
+from tests.conftest import data, refused
 
 
 def decode_canvases(*arguments, **settings) -> list[list[int]]:
@@ -33,18 +33,7 @@ def denoiser() -> RecordingDenoiser:
 # Schedules
 
 
-@pytest.mark.parametrize(
-    ("n_masks", "steps", "schedule", "counts"),
-    [
-        (8, 3, "linear", [3, 3, 2]),
-        (8, 8, "linear", [1] * 8),
-        (16, 5, "dream", [3, 3, 3, 3, 4]),
-        (8, 1, "dream", [8]),
-        (512, 2, "dream", [255, 257]),
-        (16, 4, "cosine", [2, 3, 5, 6]),
-        (4, 4, "cosine", [1, 1, 1, 1]),
-    ],
-)
+@pytest.mark.parametrize(("n_masks", "steps", "schedule", "counts"), data("cases.json")["unmask counts"])
 def test_unmask_counts(n_masks: int, steps: int, schedule: str, counts: list[int]) -> None:
     assert unmask_counts(n_masks, steps, schedule) == counts
 

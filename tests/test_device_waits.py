@@ -14,7 +14,7 @@ from mdlm_lm_eval.likelihood import LikelihoodRequest, score
 from mdlm_lm_eval.model.attention import FULL_ATTENTION, AttentionPattern
 from mdlm_lm_eval.model.denoiser import Denoiser
 from mdlm_lm_eval.options import DecodingOptions, LikelihoodOptions
-from tests.conftest import random_llama
+from tests.conftest import data, random_llama
 
 SCRIPT = Path(__file__).parents[1] / "benchmarks" / "device_waits.py"
 MASK, PAD, EOS, VOCABULARY = 49, 48, 47, 50
@@ -39,31 +39,11 @@ def counted(waits: Any, kind: str, zone: str | None = None) -> int:
     return sum(n for (k, z), n in waits.C.n.items() if k == kind and zone in (None, z))
 
 
-@pytest.mark.parametrize(
-    ("attention", "facts", "changes", "kernels"),
-    [
-        (FULL_ATTENTION, {}, {}, 20),
-        (FULL_ATTENTION, {}, {"temperature": 1.0, "top_p": 0.9, "cfg_scale": 1.0}, 83),
-        (FULL_ATTENTION, {}, {"confidence_threshold": 0.9, "block_length": 4}, 26),
-        (FULL_ATTENTION, {}, {"entropy_bound": 1.0, "unmasking": "entropy", "block_length": 4}, 33),
-        (FULL_ATTENTION, {}, {"cache": "prefix", "block_length": 4, "confidence_threshold": 0.9}, 30),
-        (FULL_ATTENTION, {}, {"cache": "dual", "block_length": 4}, 30),
-        (FULL_ATTENTION, {"shift": True}, {"cache": "dual", "block_length": 4}, 30),
-        (FULL_ATTENTION, {}, {"cache": "dual", "block_length": 4, "parallel_factor": 1.0}, 30),
-        (FULL_ATTENTION, {}, {"cache": "dual", "block_length": 4, "entropy_bound": 1.0}, 30),
-        (AttentionPattern(4), {}, {}, 30),
-        (AttentionPattern(4), {}, {"confidence_threshold": 0.9}, 30),
-        (AttentionPattern(4), {}, {"cache": "none"}, 28),
-        (AttentionPattern(4), {"edits": True}, {"confidence_threshold": 0.9, "editing_threshold": 0.5}, 30),
-        (AttentionPattern(4), {"shift": True}, {"confidence_threshold": 0.9, "small_block_length": 2}, 30),
-        (AttentionPattern(4, "prompt_end"), {"shift": True}, {}, 30),
-        (AttentionPattern(4, "prompt_end"), {}, {"cfg_scale": 1.0, "unmasking": "random"}, 35),
-    ],
-)
+@pytest.mark.parametrize(("pattern", "facts", "changes", "kernels"), data("kernels.json"))
 def test_decoding_waits_for_nothing_and_gives_the_same_answers(
-    waits: Any, attention: AttentionPattern, facts: dict[str, Any], changes: dict[str, Any], kernels: int
+    waits: Any, pattern: list[Any], facts: dict[str, Any], changes: dict[str, Any], kernels: int
 ) -> None:
-    options = DecodingOptions().override({"n_masks": 8, **changes})
+    attention, options = AttentionPattern(*pattern), DecodingOptions().override({"n_masks": 8, **changes})
 
     def completions(denoiser: Denoiser) -> list[list[int]]:
         canvases = [

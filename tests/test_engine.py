@@ -5,12 +5,10 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import LlamaConfig
 
 from mdlm_lm_eval.decoding import decode_canvases
 from mdlm_lm_eval.decoding.candidates import uniform_numbers
 from mdlm_lm_eval.decoding.canvas import Completion
-from mdlm_lm_eval.decoding.memory import row_memory, rows_that_fit
 from mdlm_lm_eval.lm import MDLM
 from mdlm_lm_eval.model.attention import FULL_ATTENTION, AttentionPattern
 from mdlm_lm_eval.options import DecodingOptions, OptionError
@@ -92,28 +90,6 @@ def test_drawn_numbers_are_uniform_and_each_slots_own() -> None:
     assert (shares - 0.1).abs().max() < 0.01
     for axis in range(3):
         assert (numbers.mean(axis) - 0.5).abs().max() < 0.3
-
-
-def test_a_budget_of_bytes_fills_an_h200_and_spares_a_small_card() -> None:
-    """LLaDA-8B: 90 kB of activations and 512 kB of keys and values a token, logits of 126,464 tokens a position."""
-    llada = LlamaConfig(
-        vocab_size=126_464,
-        hidden_size=4096,
-        intermediate_size=12_288,
-        num_hidden_layers=32,
-        num_attention_heads=32,
-        num_key_value_heads=32,
-    )
-    one_step = row_memory(llada, length=1024, n_logits=1, itemsize=2)
-    assert one_step.activations == 1024 * 90_112
-    dual = row_memory(llada, length=1024, n_logits=32, itemsize=2, is_cached=True)
-    assert dual.remembered == 1024 * 2**19
-    free = 122 * 2**30  # an H200 with the weights on it
-    assert rows_that_fit(one_step, free, most=4096) == 1024
-    assert rows_that_fit(dual, free, most=4096) == 128
-    assert rows_that_fit(dual, free, most=64) == 64
-    assert rows_that_fit(dual, 6 * 2**30, most=64) == 4
-    assert rows_that_fit(dual, 2**30, most=64) == 1
 
 
 @pytest.mark.parametrize("changes", [changes for _, _, changes in WAYS])

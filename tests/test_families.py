@@ -49,17 +49,7 @@ def logits_of(folder: Path) -> torch.Tensor:
         return load(folder).model(tensors_of("llada")["logits.input_ids"]).logits
 
 
-@pytest.mark.parametrize(
-    ("family", "model_type", "mask_token_id"),
-    [
-        ("llada", "llada", 126336),
-        ("llada_moe", "lladamoe", 156895),
-        ("llada2", "llada2_moe", 156895),
-        ("sdar", "sdar", 151669),
-        ("sdar", "sdar_moe", 151669),
-        ("fast_dllm_v2", "Fast_dLLM_Qwen", 151665),
-    ],
-)
+@pytest.mark.parametrize(("family", "model_type", "mask_token_id"), data("cases.json")["mask tokens"])
 def test_a_config_without_mask_token_has_that_of_the_published_code(
     family: str, model_type: str, mask_token_id: int, tmp_path: Path
 ) -> None:

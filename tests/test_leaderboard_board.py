@@ -16,6 +16,7 @@ from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.results.result_file import read_result_file
 from mdlm_lm_eval.results.statistics import paired_interval
 from mdlm_lm_eval.results.suite import current_version
+from tests.conftest import data
 from tests.leaderboard_files import TASKS, gsm8k_file, result_file, served, six_cells, suite_file, write
 
 RESULTS = Path(__file__).parents[1] / "leaderboard" / "results"
@@ -63,19 +64,7 @@ def test_all_experiments_of_one_model_are_one_row(tmp_path: Path) -> None:
     assert estimate.high - estimate.mean == pytest.approx(2.3646 * (2 * 0.1**2 / 7) ** 0.5 / 8**0.5, rel=1e-4)  # type: ignore[operator]
 
 
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"steps": 40}, "40 steps, confidence"),
-        ({"steps": 40, "unmasking": "random", "seed": 5}, "40 steps, random, seed=5"),
-        ({"temperature": 0.7}, "temperature=0.7"),
-        ({"confidence_threshold": 0.9, "steps": 40}, "by confidence, confidence, confidence_threshold=0.9"),
-        ({"a_later_option": 3}, "a_later_option=3"),
-        ({"adapter": "/home/me/out/ma"}, ""),
-        ({"weights": "b" * 64}, ""),
-        ({"pretrained": "organisation/other"}, ""),
-    ],
-)
+@pytest.mark.parametrize(("changes", "words"), data("cases.json")["rows of their own"])
 def test_what_changes_a_score_makes_a_row(tmp_path: Path, changes: dict[str, Any], words: str) -> None:
     found = rows(board(tmp_path, plain=suite_file(n_masks=2), changed=suite_file(n_masks=2, **changes)))
     assert len(found) == 2

@@ -19,7 +19,7 @@ from mdlm_lm_eval.lm import MDLM
 from mdlm_lm_eval.model import devices
 from mdlm_lm_eval.model.text import Ending, encode_infill
 from mdlm_lm_eval.options import LikelihoodOptions, OptionError
-from tests.conftest import choice, evaluate, generation, tiny_model, tiny_tokenizer
+from tests.conftest import choice, data, evaluate, generation, tiny_model, tiny_tokenizer
 
 MASK = 2
 
@@ -161,18 +161,8 @@ def test_infill_with_a_mask_token_of_another_name() -> None:
     assert literal[1:] == [encode(" two", False)]
 
 
-@pytest.mark.parametrize(
-    ("text", "until", "think_end", "expected"),
-    [
-        ("one stop two", ("stop",), None, "one "),
-        ("one b two a", ("a", "b"), None, "one "),
-        ("stop <t> one stop two", ("stop",), "<t>", "one "),
-        ("one", (), None, "one"),
-        ("thought! | answer! more", ("!",), 94, "answer"),
-        ("thought! | and another | answer! more", ("!",), 94, "answer"),
-    ],
-)
-def test_ending(text: str, until: tuple[str, ...], think_end: str | int | None, expected: str) -> None:
+@pytest.mark.parametrize(("text", "until", "think_end", "expected"), data("cases.json")["endings"])
+def test_ending(text: str, until: list[str], think_end: str | int | None, expected: str) -> None:
     tokenizer = tiny_tokenizer()
     ending = Ending(tokenizer, {1}, until, think_end)
     ids = tokenizer.encode(text)
@@ -269,10 +259,12 @@ def test_automatic_batch_size_halves_when_memory_runs_out(checkpoint: Path, monk
 
 
 def test_automatic_batch_size_begins_with_what_fits_beside_the_weights(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(devices, "free_bytes", lambda device: int(2.5 * 2**30 / 0.9) + 4 * 300_000)
+    monkeypatch.setattr(devices, "free_bytes", lambda device: int(2.5 * 2**30 / 0.9) + 1_900_000)
     lm = MDLM(tiny_model(), tokenizer=tiny_tokenizer(), batch_size="auto")
-    for length, size in ((60, 8), (200, 2)):  # of a request of a byte
-        lm.generate_until([generation(str(n), max_gen_toks=length, steps=1) for n in range(9)], disable_tqdm=True)
+    dual = {"cache": "dual", "block_length": 100}  # whose keys and values take the place of 2 rows in 4
+    for length, size, how in ((60, 8, {}), (200, 2, {}), (200, 2, dual)):  # of a request of a byte
+        asked = [generation(str(n), max_gen_toks=length, steps_per_block=1, **how) for n in range(9)]
+        lm.generate_until(asked, disable_tqdm=True)
         assert lm.batches.size == size
     lm.loglikelihood([choice("x" * 200, "a")], disable_tqdm=True)
     assert lm.batches.size > 2
@@ -291,19 +283,7 @@ def test_a_run_records_what_its_scores_depend_on(checkpoint: Path, task_folder: 
     assert info["dtype"] == "float32"
     assert info["torch"] == torch.__version__
     assert info["tasks"]["tiny_generate"].pop("cost")["forward_passes"] == 5 * 3
-    assert info["tasks"]["tiny_generate"] | {"prompt_tokens": 0} == {
-        "requests": 5,
-        "masks": [6, 6],
-        "asked_masks": [6, 6],
-        "steps": [3, 3],
-        "returned_tokens": [4, 4],
-        "fillers": [0, 0],
-        "prompt_tokens": 0,
-        "truncated_prompts": 0,
-        "truncated_tokens": 0,
-        "cache": "none",
-        "endings": {"empty": 0, "ended_by_eos": 0, "ended_by_stop": 0, "cut": 5},
-    }
+    assert info["tasks"]["tiny_generate"] == data("cases.json")["record"]
     assert info["tasks"]["tiny_choice"]["masks"] == [6, 6]
     assert info["forward_passes"] > 3 * 3  # in batches of two, and those of the choices
 

@@ -15,21 +15,11 @@ from mdlm_lm_eval.options import (
     Options,
 )
 from tests.commands import ENVIRONMENT
+from tests.conftest import data
 
 
 def test_strings_are_parsed_by_the_type_of_the_option() -> None:
-    typed = {
-        "n_masks": "200",
-        "steps": "auto",
-        "temperature": "0.5",
-        "suppress_eos": "false",
-        "eos_last": "true",
-        "top_p": "none",
-        "filler": "1",
-        "max_gen_toks": 64.0,
-        "n_fillers": np.int64(4),
-        "seed": 2**62 + 1,
-    }
+    typed = data("cases.json")["typed options"] | {"n_fillers": np.int64(4), "seed": 2**62 + 1}
     expected = {"n_masks": 200, "temperature": 0.5, "eos_last": True, "filler": "1", "max_gen_toks": 64}
     assert DecodingOptions(top_p=0.5).override(typed) == DecodingOptions(**expected, n_fillers=4, seed=2**62 + 1)
 

@@ -67,14 +67,7 @@ def test_what_is_typed_twice_and_excludes_each_other_is_an_error() -> None:
         resolve({"steps_per_block": 4}).request({"steps": 3})
 
 
-@pytest.mark.parametrize(
-    ("typed", "left"),
-    [
-        ({"cfg_scale": 1.0}, {"block_length": 32, "cfg_scale": 1.0}),
-        ({"unmasking": "random"}, {"block_length": 32, "unmasking": "random"}),
-        ({"block_length": None}, {}),
-    ],
-)
+@pytest.mark.parametrize(("typed", "left"), data("precedence.json")["instead of a published cache"])
 def test_a_cache_that_is_published_gives_way(typed: dict[str, Any], left: dict[str, Any]) -> None:
     merged = resolve(typed, family={"cache": "dual", "block_length": 32}).decoding
     assert merged == DecodingOptions(**left)

@@ -12,7 +12,7 @@ from mdlm_lm_eval.resolve import resolve
 from mdlm_lm_eval.sweep.__main__ import settings_of
 from mdlm_lm_eval.sweep.plan import plan
 from tests.commands import run
-from tests.conftest import choice, generation, tiny_model, tiny_tokenizer
+from tests.conftest import choice, data, generation, tiny_model, tiny_tokenizer
 
 PRESET = "llada-8b-base/gsm8k-256"
 # Families whose attention is block-causal, by the beginning of their presets' names.
@@ -67,17 +67,7 @@ def test_presets_are_listed_by_the_command_that_errors_name() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("name", "family", "task", "sentences"),
-    [
-        (PRESET, "llada", "gsm8k", []),
-        (PRESET, "dream", "gsm8k", [f"preset={PRESET} is for the family llada, and the model's is dream"]),
-        (PRESET, "llada", "humaneval", [f"preset={PRESET} is for gsm8k, and the task is humaneval"]),
-        ("llada-8b-base/mmlu", "llada", "mmlu_anatomy", []),
-        ("llada-8b-instruct/mmlu", "llada", "mmlu_anatomy_generative", []),
-        ("llada-8b-base/arc_challenge", "llada", "arc_easy", ["preset=llada-8b-base/arc_challenge is for arc_ch"]),
-    ],
-)
+@pytest.mark.parametrize(("name", "family", "task", "sentences"), data("cases.json")["preset mismatches"])
 def test_a_preset_of_another_family_or_task_is_told(
     name: str, family: str, task: str, sentences: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:

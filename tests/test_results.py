@@ -149,15 +149,7 @@ def test_models_are_called_by_hub_id_or_last_part(tmp_path: Path) -> None:
     assert recorded_name("/venv/site-packages/mdlm_lm_eval/default_model") == "built-in"
 
 
-@pytest.mark.parametrize(
-    ("card", "name"),
-    [
-        ("---\nmodel_name: MA (CE + TV), seed 0\n---\n# Adapter\n", "MA (CE + TV), seed 0"),
-        ("---\nmodel-index:\n- name: MA, seed 1\n  results: []\n---\n", "MA, seed 1"),
-        ("# No front matter\n", "adapter"),
-        ("---\n[: yaml\n---\n", "adapter"),
-    ],
-)
+@pytest.mark.parametrize(("card", "name"), data("cases.json")["cards of adapters"])
 def test_an_adapter_is_called_what_its_card_says(tmp_path: Path, card: str, name: str) -> None:
     (tmp_path / "adapter").mkdir()
     (tmp_path / "adapter" / "README.md").write_text(card)

@@ -15,7 +15,7 @@ from lm_eval.tasks import TaskManager
 from mdlm_lm_eval.sweep.plan import plan
 from mdlm_lm_eval.sweep.run import Tasks
 from tests.commands import run
-from tests.conftest import tasks_of
+from tests.conftest import data, tasks_of
 from tests.test_sweep import stored, sweep
 
 
@@ -57,16 +57,7 @@ def test_every_cell_asks_what_its_command_asks(
         assert prompts(another) != expected
 
 
-@pytest.mark.parametrize(
-    ("tasks", "expected", "is_indexed"),
-    [
-        ("mdlm_context", ["mdlm_context"], False),
-        ("mdlm_position_pos*", [f"mdlm_position_pos{position}" for position in (0, 10, 20, 30, 40)], False),
-        ("tiny_generate", ["tiny_generate"], False),
-        ("tiny_*,tiny_choice", ["tiny_choice", "tiny_generate", "tiny_sampled"], True),
-        ("my_group", ["my_group"], True),
-    ],
-)
+@pytest.mark.parametrize(("tasks", "expected", "is_indexed"), data("cases.json")["tasks of a sweep"])
 def test_lm_evals_own_tasks_are_known_where_they_may_be_meant(
     tmp_path: Path,
     task_folder: Path,

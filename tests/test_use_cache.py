@@ -20,7 +20,7 @@ from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.record import fingerprint
 from mdlm_lm_eval.request_cache import SAMPLE_PREFIX
 from tests.commands import run, start
-from tests.conftest import choice, evaluate, generation, tiny_model, tiny_tokenizer
+from tests.conftest import choice, data, evaluate, generation, tiny_model, tiny_tokenizer
 from tests.test_cli import result_file
 
 
@@ -124,15 +124,7 @@ def test_a_run_answered_by_its_cache_records_what_the_answers_took(checkpoint: P
     assert run() == (tasks, 0)
 
 
-@pytest.mark.parametrize(
-    ("settings", "asked", "is_drawn"),
-    [
-        ({"temperature": 1.0}, {}, True),
-        ({"unmasking": "random", "steps": 4}, {}, True),
-        ({"temperature": 0.0}, {"do_sample": True}, False),
-        ({"temperature": 1.0}, {"do_sample": True}, True),
-    ],
-)
+@pytest.mark.parametrize(("settings", "asked", "is_drawn"), data("cases.json")["drawn answers"])
 def test_repetitions_keep_answers_of_their_own(
     checkpoint: Path, tmp_path: Path, settings: dict[str, Any], asked: dict[str, Any], is_drawn: bool
 ) -> None:
