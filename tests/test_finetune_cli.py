@@ -26,7 +26,7 @@ def data(tmp_path: Path) -> Path:
     return path
 
 
-def flags(data: Path, checkpoint: Path, output: Path, *changes: str) -> list[str]:
+def flags(data: Path | str, checkpoint: Path | str, output: Path | str, *changes: str) -> list[str]:
     where = [f"train_file={data}", f"model_name_or_path={checkpoint}", f"output_dir={output}"]
     return ["--config=built-in-ce-tv", *(f"--{flag}" for flag in (*where, *SMALL, *changes))]
 
@@ -91,17 +91,13 @@ def here(tmp_path: Path, checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> P
     return tmp_path
 
 
-def words(*given: str) -> list[str]:
-    """A run of a tiny model, with `given` on top."""
-    run = ["--model_name_or_path=model", "--output_dir=out/a", "--max_length=200", "--max_steps=1", "--lora_r=4"]
-    return ["--config=built-in-ce-tv", *run, "--evaluation_limit=0", "--train_file=data.jsonl", *given]
-
-
 @pytest.mark.parametrize(("given", "message"), refused("mdlm-finetune"))
 def test_is_refused(
     given: str, message: str, here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(sys, "argv", ["mdlm-finetune", *words(*given.split())])
+    monkeypatch.setattr(
+        sys, "argv", ["mdlm-finetune", *flags("data.jsonl", "model", "out/a", "max_steps=1"), *given.split()]
+    )
     with pytest.raises(SystemExit) as stop:
         main()
     assert stop.value.code == 2
