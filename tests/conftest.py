@@ -149,6 +149,21 @@ def evaluate(lm: Any, tasks: Sequence[str], *folders: Path, **arguments: Any) ->
     return dict(simple_evaluate(lm, tasks=[*tasks], task_manager=manager, **{"bootstrap_iters": 0} | arguments))
 
 
+def small_memory(lm: Any, most: int, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Lets passes without a cache run out of memory with more than `most` rows; how many rows each is asked for."""
+    sizes: list[int] = []
+    logits = lm.denoiser.logits
+
+    def limited(input_ids: torch.Tensor, *arguments: Any, **named: Any) -> torch.Tensor:
+        sizes.append(len(input_ids))
+        if len(input_ids) > most:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
+        return logits(input_ids, *arguments, **named)
+
+    monkeypatch.setattr(lm.denoiser, "logits", limited)
+    return sizes
+
+
 @pytest.fixture
 def without_tasks_of_lm_eval(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Lm-eval has thousands of tasks, whose index takes seconds."""

@@ -4,11 +4,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from mdlm_lm_eval.lm import MDLM
 from mdlm_lm_eval.options import OptionError
-from tests.conftest import evaluate, generation, tiny_model, tiny_tokenizer
+from tests.conftest import evaluate, generation, small_memory, tiny_model, tiny_tokenizer
 
 DUAL: dict[str, Any] = {"cache": "dual", "block_length": 4, "device": "cpu"}
 
@@ -53,14 +52,7 @@ def test_block_causal_models_record_their_blocks() -> None:
 
 def test_an_audit_that_runs_out_of_memory_counts_nothing_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     lm = MDLM(tiny_model(), tokenizer=tiny_tokenizer(), cache_audit=1.0, batch_size="auto", **DUAL)
-    logits = lm.denoiser.logits
-
-    def small_memory(input_ids: torch.Tensor, *arguments: Any, **named: Any) -> Any:
-        if len(input_ids) > 2:
-            raise torch.cuda.OutOfMemoryError("CUDA out of memory.")
-        return logits(input_ids, *arguments, **named)
-
-    monkeypatch.setattr(lm.denoiser, "logits", small_memory)  # of passes without a cache
+    small_memory(lm, 2, monkeypatch)
     lm.generate_until([generation(f"text {n}", max_gen_toks=4) for n in range(6)], disable_tqdm=True)
     facts = lm.get_model_info()["mdlm"]["tasks"]["task"]
     assert (facts["requests"], facts["audit"]["requests"], lm.batches.size) == (6, 6, 2)

@@ -19,7 +19,7 @@ from mdlm_lm_eval.lm import MDLM
 from mdlm_lm_eval.model import devices
 from mdlm_lm_eval.model.text import Ending, encode_infill
 from mdlm_lm_eval.options import LikelihoodOptions, OptionError
-from tests.conftest import choice, data, evaluate, generation, tiny_model, tiny_tokenizer
+from tests.conftest import choice, data, evaluate, generation, small_memory, tiny_model, tiny_tokenizer
 
 MASK = 2
 
@@ -243,16 +243,7 @@ def test_a_broken_model_ends_the_run_and_names_the_request(checkpoint: Path) -> 
 
 def test_automatic_batch_size_halves_when_memory_runs_out(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lm = MDLM(str(checkpoint), device="cpu", batch_size="auto")
-    sizes = []
-    logits = lm.denoiser.logits
-
-    def small_memory(input_ids: torch.Tensor, *arguments: Any, **named: Any) -> Any:
-        sizes.append(len(input_ids))
-        if len(input_ids) > 4:
-            raise torch.cuda.OutOfMemoryError("CUDA out of memory.")
-        return logits(input_ids, *arguments, **named)
-
-    monkeypatch.setattr(lm.denoiser, "logits", small_memory)
+    sizes = small_memory(lm, 4, monkeypatch)
     requests = [generation(str(n), max_gen_toks=1) for n in range(10)]
     assert len(lm.generate_until(requests, disable_tqdm=True)) == 10
     assert sizes == [10, 8, 4, 4, 2]
@@ -320,10 +311,7 @@ def test_results_name_the_weights_that_were_loaded(checkpoint: Path, tmp_path: P
 
 @pytest.mark.parametrize("batch_size", [3, "auto"])
 def test_where_nothing_fits_into_memory_it_ends(batch_size: int | str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def out_of_memory(*_: object, **__: object) -> None:
-        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
-
     lm = MDLM(tiny_model(), tokenizer=tiny_tokenizer(), batch_size=batch_size)
-    monkeypatch.setattr(lm.denoiser, "logits", out_of_memory)
+    small_memory(lm, 0, monkeypatch)
     with pytest.raises(torch.OutOfMemoryError, match="Tried to allocate"):
         lm.generate_until([generation(str(n), max_gen_toks=2) for n in range(5)], disable_tqdm=True)
