@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 import torch
 
+from mdlm_lm_eval.decoding import decode
 from mdlm_lm_eval.likelihood import LikelihoodRequest, duel, rolling_windows, score, truncated_tokens
 from mdlm_lm_eval.likelihood.masks import monte_carlo_corruptions
 from mdlm_lm_eval.model.denoiser import Denoiser
-from mdlm_lm_eval.options import LikelihoodOptions, OptionError
+from mdlm_lm_eval.options import DecodingOptions, LikelihoodOptions, OptionError
 from tests.conftest import random_llama
 from tests.reference import facts_of, load, tensors_of
 
@@ -242,6 +243,17 @@ def test_probabilities_of_all_strings_sum_to_one(policy: str, tokens_per_step: i
     assert denoiser.canvas_count <= sum(TOKENS ** min(4, step * tokens_per_step) for step in range(steps)) + 4**3 * (
         threshold is not None
     )
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_threshold_fills_what_it_fills_in_decoding(policy: str) -> None:
+    denoiser, rule = toy(), {"unmasking": policy, "confidence_threshold": 0.5}
+    (answer,) = decode(denoiser, [[1, 3]], DecodingOptions(n_masks=8, **rule))
+    n_passes, denoiser.forward_passes = denoiser.forward_passes, 0
+    request, options = LikelihoodRequest([1, 3], answer), LikelihoodOptions(likelihood="duel", **rule)
+    [(_, is_greedy)] = score(denoiser, [request], options, batch_size=1, max_length=64)
+    assert is_greedy
+    assert denoiser.forward_passes == n_passes < 8
 
 
 @pytest.mark.parametrize("policy", POLICIES)
