@@ -1,9 +1,9 @@
-"""Figure and table of a model's results on `mdlm_parallel`: accuracy against the tokens that a step fills.
+"""Figure and tables of a model's results on `mdlm_parallel`: accuracy against the tokens that a step fills.
 
     python benchmarks/generated_tasks.py leaderboard/generated_tasks/built-in-lists --output docs/figures
 
-Hollow markers are bounds: what an ideal model reaches that draws 2 or 4 names per step,
-independently of each other. They count names, the axis counts tokens, a third of which are names.
+Hollow markers are bounds: what an ideal model reaches that draws 2 or 4 names per step (6 or 12 tokens) independently
+of each other. They hold where tokens are sampled.
 """
 
 import argparse
@@ -16,12 +16,17 @@ from matplotlib.ticker import FixedLocator, NullLocator
 from mdlm_lm_eval.results.figure_style import COLOURS, COLUMN_WIDTH, MARKERS, figure_style, save_figure
 from mdlm_lm_eval.results.result_file import find_result_files, read_result_file
 
-#: Panel -> operations, a line each.
+ONE = ("copy", "reverse", "sort", "insert_index", "remove_index", "replace_index")
+SEVERAL = ("shuffle", "insert_anywhere", "remove_any", "replace_any")
+#: Panel -> temperature and operations, a line each.
 PANELS = {
-    "one right answer": ("copy", "reverse", "sort", "insert_index", "remove_index", "replace_index"),
-    "several right answers": ("shuffle", "insert_anywhere", "remove_any", "replace_any"),
+    "one right answer": (0.0, ONE),
+    "several right answers": (0.0, SEVERAL),
+    "several right answers, sampled": (1.0, SEVERAL),
 }
-Scores = dict[int, dict[str, Mapping[str, float]]]  # tokens per step -> task -> metrics
+TOKENS = 3  # of a name in a list
+N_QUESTIONS = 100  # of a task
+Scores = dict[float, dict[int, dict[str, Mapping[str, float]]]]  # temperature -> tokens per step -> task -> metrics
 
 
 def scores_of(folder: Path) -> Scores:
@@ -30,27 +35,41 @@ def scores_of(folder: Path) -> Scores:
     for path in find_result_files(folder):
         for name, task in read_result_file(path).tasks.items():
             k = int(task.options["block_length"]) // int(task.options["steps_per_block"])
-            found.setdefault(k, {})[name] = task.metrics
-    return dict(sorted(found.items()))
+            found.setdefault(float(task.options["temperature"]), {}).setdefault(k, {})[name] = task.metrics
+    return {temperature: dict(sorted(by_k.items())) for temperature, by_k in found.items()}
 
 
-def lines_of(scores: Scores, operation: str) -> tuple[dict[int, float], list[float]]:
-    """Accuracy by tokens per step, and the bounds at 2 and 4 names per step where they are below 100, in percent."""
+def lines_of(scores: Scores, temperature: float, operation: str) -> tuple[dict[int, float], dict[int, float]]:
+    """By tokens per step, in percent: the accuracy, and where tokens are sampled its bounds at 2 and 4 names."""
     task = f"mdlm_parallel_{operation}"
-    shown = {k: 100 * one[task]["exact_match,none"] for k, one in scores.items()}
-    metrics = next(iter(scores.values()))[task]
-    bounds = [100 * metrics.get(f"bound_{k},none", 1.0) for k in (2, 4)]
-    return shown, bounds if min(bounds) < 100 else []
+    shown = {k: 100 * one[task]["exact_match,none"] for k, one in scores[temperature].items()}
+    metrics = next(iter(scores[temperature].values()))[task]
+    return shown, {TOKENS * n: 100 * metrics[f"bound_{n},none"] for n in (2, 4)} if temperature else {}
 
 
 def table(scores: Scores) -> list[str]:
-    """Rows in Markdown: what is asked, accuracy at each number of tokens per step, and bounds."""
+    """Rows in Markdown: what is asked, and accuracy at each number of tokens per step, with the bounds after it."""
     rows = []
-    for operation in (one for operations in PANELS.values() for one in operations):
-        shown, bounds = lines_of(scores, operation)
-        cells = [f"{value:.1f}" for value in (*shown.values(), *bounds)]
-        rows.append(" | ".join([f"| {operation.replace('_', ' ')}", *cells]) + " |")
+    for temperature, operations in ((0.0, ONE + SEVERAL), (1.0, SEVERAL)):
+        for operation in operations:
+            shown, bounds = lines_of(scores, temperature, operation)
+            cells = [f"{value:.1f}" for value in (*shown.values(), *bounds.values())]
+            rows.append(" | ".join([f"| {operation.replace('_', ' ')}", *cells]) + " |")
     return rows
+
+
+def lost(scores: Scores, temperature: float) -> str:
+    """Mean points that the most tokens per step cost on operations with several answers, with a 95% interval.
+
+    As if the questions of each setting were others, which does not make it narrower.
+    """
+    by_k = scores[temperature]
+    few, many = (
+        [by_k[k][f"mdlm_parallel_{operation}"]["exact_match,none"] for operation in SEVERAL]
+        for k in (min(by_k), max(by_k))
+    )
+    variance = sum(share * (1 - share) for share in few + many) / N_QUESTIONS
+    return f"{100 * (sum(few) - sum(many)) / len(SEVERAL):.1f} ± {100 * 1.96 * variance**0.5 / len(SEVERAL):.1f}"
 
 
 @figure_style()
@@ -58,15 +77,16 @@ def draw(scores: Scores) -> Figure:
     """A panel beside the other, a line for each operation."""
     figure = Figure(figsize=(COLUMN_WIDTH * (0.2 + 0.7 * len(PANELS)), 2.8), layout="constrained")
     grid = figure.subplots(1, len(PANELS), sharey=True)
-    for axes, (title, operations) in zip(grid, PANELS.items(), strict=True):
+    for axes, (title, (temperature, operations)) in zip(grid, PANELS.items(), strict=True):
         for operation, colour, marker in zip(operations, COLOURS, MARKERS, strict=False):
-            shown, bounds = lines_of(scores, operation)
+            shown, bounds = lines_of(scores, temperature, operation)
             label = operation.replace("_", " ")
             axes.plot(list(shown), list(shown.values()), color=colour, marker=marker, label=label)
             if bounds:
-                axes.plot((2, 4), bounds, color=colour, marker=marker, markerfacecolor="none", linestyle=":")
+                style = {"marker": marker, "markerfacecolor": "none", "linestyle": ":"}
+                axes.plot(list(bounds), list(bounds.values()), color=colour, **style)
         axes.set_xscale("log")
-        axes.xaxis.set_major_locator(FixedLocator(list(scores)))
+        axes.xaxis.set_major_locator(FixedLocator(list(scores[temperature])))
         axes.xaxis.set_minor_locator(NullLocator())
         axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
         axes.set_ylim(-3, 103)
@@ -86,6 +106,7 @@ def main() -> None:
     scores = scores_of(given.results)
     save_figure(draw(scores), given.output / "tasks-parallel")
     print("\n".join(table(scores)))
+    print(f"several right answers, lost: {lost(scores, 0.0)}; sampled: {lost(scores, 1.0)}")
 
 
 if __name__ == "__main__":

@@ -3,11 +3,11 @@
     export OMP_NUM_THREADS=1
     python -m mdlm_lm_eval.default_model.training.train --output out/default_model
     python -m mdlm_lm_eval.default_model.training.train --output out/default_model_block --block_length 8
-    python -m mdlm_lm_eval.default_model.training.train --output out/default_model_lists --lists 1
+    python -m mdlm_lm_eval.default_model.training.train --output out/default_model_lists --lists
 
 1. A curriculum of word facts and few-shot documents up to the suite's length, some of whose answers are masked.
 2. The same documents, and beside them longer text of another kind, random walks, under LLaDA's pre-training objective.
-With `--lists 1`, instead: the built-in model, trained further on documents of `lists.py`.
+With `--lists`, instead: the built-in model, trained further on the stages of `lists.py`.
 
 Two runs on one machine give the same weights.
 """
@@ -44,7 +44,6 @@ class TrainingOptions:
     nonsense: float = 0.1  # share of documents of a nonsense rule
     walk_steps: int = 250  # of part 2
     walk_length: int = 719  # tokens, without EOS
-    lists: int = 0  # 1: trains the built-in model further on lists, instead of parts 1 and 2
     validation_sets: int = 48
 
 
@@ -87,11 +86,10 @@ class Training:
             self.step([self.noiser.everything_masked(walks, self.generator), *self.batches(STAGES[-1], 0.5)])
 
     def run_on_lists(self, stage: lists.Stage, tokenizer: PreTrainedTokenizerFast) -> None:
-        """Trains on passages of the generated tasks."""
-        rates = self.rates
+        """Trains on short lists."""
         for step in range(stage.n_steps):
-            left = 1 - step / stage.n_steps if stage.is_asked else 1.0
-            self.rates = (rates[0] * left, rates[1] * left)
+            rate = stage.rate * (1 - 0.9 * step / stage.n_steps)
+            self.rates = (rate, rate / 10)
             found = lists.batches(stage, self.rng, tokenizer)
             self.step([self.noiser.everything_masked(some, self.generator, answers_alone=True) for some in found])
 
@@ -115,10 +113,11 @@ def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output", type=Path, required=True, help="folder for the model")
+    parser.add_argument("--lists", action="store_true", help="train the built-in model further on lists")
     for name, value in asdict(TrainingOptions()).items():
         parser.add_argument(f"--{name}", type=int if value is None else type(value), default=value)
     arguments = vars(parser.parse_args())
-    output = arguments.pop("output")
+    output, on_lists = arguments.pop("output"), arguments.pop("lists")
     options = TrainingOptions(**arguments)
     tokenizer = build_tokenizer()
     tokenizer.save_pretrained(output)
@@ -127,14 +126,13 @@ def main() -> None:
     def report(**values: str | float) -> None:
         print(json.dumps({"cpu_minutes": round(time.process_time() / 60, 2), **values}), flush=True)
 
-    if options.lists:
+    if on_lists:
         model = LlamaForCausalLM.from_pretrained(model_path(BUILT_IN), attn_implementation="float32_sdpa")
-        for part, of_part in lists.parts().items():
-            training = Training(model, noiser, options, part)
-            for one in of_part:
-                training.run_on_lists(one, tokenizer)
-            model = training.average.module
-            report(part=part, steps=training.steps, tokens=training.tokens)
+        for one in lists.STAGES:
+            training = Training(model, noiser, options, one.name)
+            training.run_on_lists(one, tokenizer)
+            report(stage=one.name, steps=training.steps, tokens=training.tokens)
+        model = training.average.module
         cast(Any, model).save_pretrained(output)
         return
     model = build_model(tokenizer, options.block_length, options.seed)
