@@ -1,5 +1,6 @@
 """Decoding: schedules, unmasking orders, sampling; over blocks, what a pass runs, parallel rules, what is refused."""
 
+import math
 from typing import Any
 
 import pytest
@@ -69,6 +70,7 @@ def test_a_position_that_predicts_eos_comes_last_in_every_order_that_asks_the_mo
     last = proposal(rows, end_ids=[2], eos_last=True, unmasking=unmasking)
     assert last.tokens.tolist() == [2, 0]
     assert last.priority.argsort(descending=True).tolist() == [1, 0]
+    assert proposal([[math.nan] * 3], end_ids=[0], eos_last=True, unmasking=unmasking).priority.isnan().all()
 
 
 def test_sampling_follows_temperature_top_p_and_top_k() -> None:

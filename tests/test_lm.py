@@ -229,8 +229,10 @@ def test_a_broken_model_ends_the_run_and_names_the_request(checkpoint: Path) -> 
     lm = MDLM(pretrained=str(checkpoint), device="cpu", batch_size=4)
     lm.model.get_input_embeddings().weight.data[lm.tok_encode("#")] = torch.nan
     fine, broken = generation("a prompt", doc=1, max_gen_toks=4), generation("#", doc=2, max_gen_toks=4)
+    drawn = [generation(text, doc=n, max_gen_toks=1, temperature=1.0) for n, text in enumerate(("a prompt", "#"))]
     for run, requests in (
         (lm.generate_until, [fine, broken, fine]),
+        (lm.generate_until, drawn),
         (lm.loglikelihood, [choice("context", "a"), choice("#", "a", doc=1)]),
     ):
         named = f"task {requests[1].task_name}, document {requests[1].doc_id}"

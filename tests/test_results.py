@@ -203,7 +203,9 @@ def test_samples_are_read_compressed_too(tmp_path: Path) -> None:
 
 
 def test_load_has_a_row_per_file_task_and_metric(tmp_path: Path) -> None:
-    write(six_cells(tmp_path), cut='{"results": {', suite=suite_file(n_masks=200), lik=likelihood_file())
+    traced = {"trace": [{"doc_id": 0, "text": "a"}]}  # of one answer
+    of_suite = suite_file(n_masks=200, task_record=traced)
+    write(six_cells(tmp_path), cut='{"results": {', suite=of_suite, lik=likelihood_file())
     with pytest.warns(UserWarning, match=r"cut.json is left out: it cannot be read as JSON"):
         frame = load(tmp_path)
     assert len(frame) == 6 + 17 + 2

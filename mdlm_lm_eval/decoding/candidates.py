@@ -49,7 +49,7 @@ class Candidates:
         """[N] bool, masks that would become a token that ends an answer, with `eos_last`."""
         found = torch.zeros_like(self.tokens, dtype=torch.bool)
         for last_id in self.last_ids:
-            found |= self.tokens == last_id
+            found |= (self.tokens == last_id) & ~self.confidence.isnan()  # of NaN, the first token is the largest
         return found
 
     @cached_property
@@ -196,7 +196,8 @@ def _sample(logits: Tensor, uniform: Tensor) -> Tensor:
     cumulative = logits.softmax(-1).cumsum(-1)  # [n, V]
     # The factor keeps rounding from reaching past the last token whose probability is not zero.
     reached = uniform * cumulative[:, -1] * (1 - 2**-20)
-    return torch.searchsorted(cumulative, reached[:, None], right=True).squeeze(1)
+    # Nothing reaches NaN; such a row's confidence is NaN, too, whatever token it has.
+    return torch.searchsorted(cumulative, reached[:, None], right=True).squeeze(1).clamp(max=logits.shape[1] - 1)
 
 
 def uniform_numbers(seeds: Tensor, steps: Tensor, slot_numbers: Tensor) -> Tensor:

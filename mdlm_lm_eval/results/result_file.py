@@ -163,6 +163,7 @@ def _parse(content: Mapping[str, Any], place: Path, name: str) -> ResultFile:
 def _task(content: Mapping[str, Any], name: str, mdlm: Mapping[str, Any]) -> TaskResult:
     config, counts = content["configs"][name], content["n-samples"][name]
     recorded = mdlm.get("tasks", {}).get(name, {})
+    ranges = {key: value for key, value in recorded.items() if isinstance(value, list) and key != "trace"}
     settings = mdlm["settings"] if mdlm else ()
     options: Mapping[str, Any] = next((one["options"] for one in settings if name in one["tasks"]), {})
     return TaskResult(
@@ -174,7 +175,7 @@ def _task(content: Mapping[str, Any], name: str, mdlm: Mapping[str, Any]) -> Tas
         config=config,
         metadata=config.get("metadata") or {},
         options=options,
-        effective={key: (value[0], value[1]) for key, value in recorded.items() if isinstance(value, list)},
+        effective={key: (value[0], value[1]) for key, value in ranges.items()},
         cache=recorded.get("cache", options.get("cache")),
         cost={**recorded.get("cost", {}), **({"requests": recorded["requests"]} if "requests" in recorded else {})},
         audit=recorded.get("audit") or {},
