@@ -21,7 +21,15 @@ from transformers import PreTrainedModel
 from mdlm_lm_eval import families
 from mdlm_lm_eval.command_line import runs_lm_eval, say_at_the_end, show_option_errors_alone
 from mdlm_lm_eval.decoding import decode_canvases
-from mdlm_lm_eval.decoding.canvas import Canvas, Completion, Cost, build_canvas, build_infill_canvas, seed_of
+from mdlm_lm_eval.decoding.canvas import (
+    Canvas,
+    Completion,
+    Cost,
+    build_canvas,
+    build_infill_canvas,
+    cache_in_effect,
+    seed_of,
+)
 from mdlm_lm_eval.decoding.memory import row_memory, rows_that_fit
 from mdlm_lm_eval.decoding.passes import columns_of
 from mdlm_lm_eval.decoding.requirements import check_decoding
@@ -364,9 +372,8 @@ class MDLM(HFLM):
         """
         generate, first = self._family.generate, part[0]
         options = replace(first.request.options, **changes) if changes else first.request.options
-        cache = options.cache  # in effect; transformers' own methods remember what they do
-        if cache == "auto" and generate is None:
-            cache = "exact" if first.request.attention.is_block_causal else "none"
+        # Transformers' own methods remember what they do.
+        cache = options.cache if generate else cache_in_effect(first.request.attention, options)
         ends = self.eos_ids | self.end_of_turn_ids
         n_slots = 1 if generate else min(n_slots, len(part))
         n_left, passes = len(part), self.denoiser.forward_passes
@@ -430,7 +437,7 @@ class MDLM(HFLM):
     def _rows_that_fit(self, longest: Generation) -> int:
         """The most slots for canvases up to this one."""
         options, canvas, attention = longest.request.options, longest.canvas, longest.request.attention
-        is_cached = options.is_approximate or (attention.is_block_causal and options.cache != "none")
+        is_cached = cache_in_effect(attention, options) != "none"
         length = columns_of(len(canvas.token_ids), is_padded=is_cached)
         sizes = {"length": length, "n_logits": max(canvas.block_lengths), "is_cached": is_cached}
         sizes["is_ahead"] = attention.is_block_causal

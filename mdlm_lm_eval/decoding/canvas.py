@@ -77,6 +77,13 @@ def attention_in_effect(attention: AttentionPattern, options: DecodingOptions) -
     return attention if options.causal_context else replace(attention, causal_context=False)
 
 
+def cache_in_effect(attention: AttentionPattern, options: DecodingOptions) -> str:
+    """What is remembered between passes: none, exact (finished blocks, which see none behind them), prefix or dual."""
+    if options.cache == "auto":
+        return "exact" if attention.is_block_causal else "none"
+    return options.cache
+
+
 def seed_of(text: str) -> int:
     """A seed below 2^63 that a text tells."""
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1

@@ -12,7 +12,7 @@ from torch import Tensor
 from mdlm_lm_eval.decoding import remasking
 from mdlm_lm_eval.decoding.blocks import blocks_of
 from mdlm_lm_eval.decoding.candidates import propose, uniform_numbers
-from mdlm_lm_eval.decoding.canvas import Canvas
+from mdlm_lm_eval.decoding.canvas import Canvas, cache_in_effect
 from mdlm_lm_eval.decoding.end_of_thinking import EndOfThinking
 from mdlm_lm_eval.decoding.program import Field, Kind, Program, program_of
 from mdlm_lm_eval.decoding.remasking import Shadow
@@ -89,7 +89,7 @@ class Passes:
         self.device = denoiser.device
         self.on_gpu = self.device.type == "cuda"
         self.is_causal = attention.is_block_causal
-        self.is_cached = options.cache != "none" and (self.is_causal or options.is_approximate)
+        self.is_cached = cache_in_effect(attention, options) != "none"
         self.is_whole = not self.is_causal and not options.is_approximate
         # A stored block predicts the token behind it; where that is written at once, no pass sees it masked.
         self.tells_next = self.is_causal and (denoiser.shift or attention.causal_context)
@@ -98,7 +98,7 @@ class Passes:
         self.is_strict = self.is_causal and not attention.whole_prompt
         self.canvases = canvases
         stores = self.is_causal and (self.is_cached or self.tells_next)
-        how = {"is_causal": self.is_causal, "stores": stores}
+        how = {"is_causal": self.is_causal, "is_cached": self.is_cached, "stores": stores}
         how |= {"tells_next": self.tells_next, "writes_next": self.writes_next}
         of_shapes: dict[object, Program] = {}
         self.programs: list[Program] = []

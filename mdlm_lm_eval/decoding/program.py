@@ -77,6 +77,7 @@ def program_of(
     options: DecodingOptions,
     *,
     is_causal: bool,
+    is_cached: bool,
     stores: bool,
     tells_next: bool,
     writes_next: bool,
@@ -101,7 +102,6 @@ def program_of(
         is_last = number + 1 == len(blocks)
         limit = block.stop if is_causal or options.append_blocks else length
         narrow = block.stop - block.start if options.cache != "prefix" else length - block.start
-        is_windowed = options.is_approximate or (is_causal and options.cache != "none")
         kinds: list[tuple[Kind, int, int, int, bool]] = []  # kind, count, back, step, whether it is wide
         if block.slots:
             kinds = [(Kind.FILL, *pair, n, block.is_wide and n == 0) for n, pair in enumerate(steps)]
@@ -129,7 +129,7 @@ def program_of(
             elif kind is Kind.EDIT:
                 stay = itself + 1 if n + 1 < n_fills + most_edits else store
                 done = store if tells_next else after
-            size = limit if is_wide or not is_windowed else narrow
+            size = limit if is_wide or not is_cached else narrow
             successors = stay, itself if is_wide else done, done
             window = 2 * number + (kind is Kind.STORE)
             runs = (number, -1, number, -1) if is_wide else (number, number, -1, window)

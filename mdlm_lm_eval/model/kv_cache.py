@@ -11,7 +11,7 @@ from mdlm_lm_eval.model.compiled import Graphs
 
 
 @dataclass
-class Window:
+class NextPass:
     """The pass to come: its columns [B, W] of `rows` [B], None for all, and how many of the first columns it sees.
 
     n_seen: None for those that the pass itself runs.
@@ -30,7 +30,7 @@ class CanvasLayer(CacheLayerMixin):
     runs: rows may be at different columns, and nothing else is copied.
     """
 
-    def __init__(self, width: int, n_rows: int | None, now: Window) -> None:
+    def __init__(self, width: int, n_rows: int | None, now: NextPass) -> None:
         super().__init__()
         self.n_rows, self.width, self.now = n_rows, width, now
 
@@ -82,7 +82,7 @@ class CanvasCache(Cache):
     """
 
     def __init__(self, n_layers: int, width: int, n_rows: int | None = None) -> None:
-        self.now = Window(torch.empty(0, 0, dtype=torch.long), 0, None)
+        self.now = NextPass(torch.empty(0, 0, dtype=torch.long), 0, None)
         self.canvas_layers = [CanvasLayer(width, n_rows, self.now) for _ in range(n_layers)]
         self.graphs = Graphs()
         super().__init__(layers=list(self.canvas_layers))
