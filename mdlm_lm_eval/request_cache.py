@@ -1,7 +1,9 @@
 """Keeps lm-eval's `--use_cache` honest: a cache file answers only for the model and the options that filled it, every
 repetition of a sampled request with its own answer, and keeps the record of its answers."""
 
+import sqlite3
 from collections.abc import Iterable
+from contextlib import closing
 from typing import Any
 
 from lm_eval.api.model import hash_args
@@ -49,12 +51,15 @@ class RequestCache:
         self, request_type: str, answers: Iterable[tuple[tuple[Any, ...], Any, int | None]], record: RunRecord
     ) -> None:
         """Writes answers to requests (arguments, answer, seed), and the record of all so far, to disk at once."""
+        entries = self.entries
         keys = {
             hash_args(request_type, arguments) if seed is None else _sample_key(arguments, seed): answer
             for arguments, answer, seed in answers
         }
-        self.entries.update(keys | {_RECORD: record})
-        self.entries.commit()
+        rows = [(entries.encode_key(key), entries.encode(value)) for key, value in {**keys, _RECORD: record}.items()]
+        # lm-eval's dictionary commits each entry by itself; a killed run keeps answers with their record, or neither.
+        with closing(sqlite3.connect(entries.filename, timeout=60)) as file, file:
+            file.executemany(f'REPLACE INTO "{entries.tablename}" (key, value) VALUES (?, ?)', rows)
 
 
 def _sample_key(arguments: tuple[Any, ...], seed: int) -> str:
