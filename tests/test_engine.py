@@ -64,20 +64,24 @@ def test_early_exit_changes_no_answer(attention: Any, facts: dict[str, Any], cha
 
 
 @pytest.mark.parametrize(
-    ("attention", "changes"),
-    [(FULL_ATTENTION, {"block_length": 4}), (FULL_ATTENTION, {"block_length": 4, "cache": "dual"}), (FROM_START, {})],
+    ("attention", "changes", "occupancy", "waiting"),
+    [
+        (FULL_ATTENTION, {"block_length": 4}, 0.95, 1.0),
+        (FULL_ATTENTION, {"block_length": 4, "cache": "dual"}, 0.78, 1.1),  # rows wait for passes of whole canvases
+        (FROM_START, {}, 0.88, 1.0),  # some of these few passes run the prompts of half as many rows
+    ],
 )
-def test_few_slots_run_empty(attention: AttentionPattern, changes: dict[str, Any]) -> None:
+def test_few_slots_run_empty(
+    attention: AttentionPattern, changes: dict[str, Any], occupancy: float, waiting: float
+) -> None:
     """Row-passes of 64 unequal requests over rows times passes."""
     denoiser, options = model(attention), DecodingOptions().override({**changes, "confidence_threshold": 0.3})
     asked = [canvas(denoiser, options, 1 + 7 * n % 20, 1 + 5 * n % 14, n) for n in range(64)]
     asked.sort(key=lambda one: -one.n_returned)  # as lm_eval's requests are
     rows = decode_canvases(denoiser, asked, options, batch_size=8)
     row_passes = sum(row.cost.forward_passes for row in rows)
-    assert row_passes == denoiser.canvas_count  # on a CPU empty slots are not run
-    if "cache" not in changes:  # there, passes of whole canvases are of few rows
-        # Blocks: of these few passes, some run the prompts of half as many rows.
-        assert row_passes >= (0.88 if attention.is_block_causal else 0.95) * 8 * denoiser.forward_passes
+    assert row_passes <= denoiser.canvas_count <= waiting * row_passes  # on a CPU empty slots are not run
+    assert row_passes >= occupancy * 8 * denoiser.forward_passes
 
 
 def test_drawn_numbers_are_uniform_and_each_slots_own() -> None:
