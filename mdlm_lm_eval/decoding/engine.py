@@ -208,7 +208,7 @@ class Engine(Passes):
         needs_wide = (record[:, Field.WIDE] >= 0) & (bool(self.paths) | (slots.launched <= self.last_seen))
         is_wide = bool(needs_wide.any())
         if is_wide and not self.paths and not self.is_causal:
-            # A wide pass costs about as much for one row as for many: it waits for half of the rows, or for all to wait.
+            # A wide pass of one row costs about as much as of many: it waits for half of them, or until none goes on.
             is_going = at >= 0
             is_wide = 2 * needs_wide.sum() >= is_going.sum() or bool((record[is_going, Field.WIDE] >= 0).all())
         (going,) = (needs_wide if is_wide else at >= 0).nonzero()
