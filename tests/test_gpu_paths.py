@@ -9,6 +9,7 @@ from mdlm_lm_eval.decoding import decode_canvases, engine, passes
 from mdlm_lm_eval.decoding.canvas import build_canvas
 from mdlm_lm_eval.model.attention import FULL_ATTENTION, AttentionPattern
 from mdlm_lm_eval.options import DecodingOptions
+from tests.canvases import APPROXIMATE, model, neighbours
 from tests.test_compile import a_model, denoiser
 
 
@@ -59,3 +60,16 @@ def test_answers_are_those_of_a_cpu(
     for n_slots in (3, len(canvases)):
         on_gpu = decode_canvases(ours, canvases, options, end_think_ids=[9], batch_size=n_slots)
         assert [one.token_ids for one in on_gpu] == [one.token_ids for one in on_cpu]
+
+
+@pytest.mark.parametrize(("attention", "facts", "changes"), APPROXIMATE)
+def test_a_row_is_charged_for_the_passes_that_ran_it_and_no_others(
+    attention: AttentionPattern, facts: dict[str, Any], changes: dict[str, Any], gpu: Any
+) -> None:
+    """Though the host sees a pass late, and rows in refilled slots wait for passes over whole canvases."""
+    ours, options = model(attention, **facts), DecodingOptions().override(changes)
+    rows = neighbours(ours, options, 9)
+    alone = [decode_canvases(ours, [row], options)[0] for row in rows]
+    gpu()
+    for n_slots in (2, 3, 4, len(rows)):
+        assert decode_canvases(ours, rows, options, batch_size=n_slots) == alone

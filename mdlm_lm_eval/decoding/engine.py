@@ -86,7 +86,7 @@ class Engine(Passes):
         """The next canvases take free slots; slots that nothing waits for are empty, and dropped in time."""
         self.plan = self.window = self.sees = None
         for look in self.looks:
-            look.is_there[free] = False
+            look.takes_part[free] = False
         while len(free):
             if self.is_ahead:
                 if not self.ready and not self._run_prompts():
@@ -159,7 +159,7 @@ class Engine(Passes):
             self.behind = self.behind[torch.cat([rows, rows.new_full((1,), n)])]
         for at, look in enumerate(self.looks):
             places = kept if look.places is None else look.places[kept]
-            self.looks[at] = look._replace(places=places, is_there=look.is_there[kept])
+            self.looks[at] = look._replace(places=places, takes_part=look.takes_part[kept])
 
     # What the next pass runs
 
@@ -192,7 +192,10 @@ class Engine(Passes):
         if self.on_gpu:
             pinned = torch.empty(sent.shape, dtype=sent.dtype, pin_memory=True)
             sent, event = pinned.copy_(sent, non_blocking=True), _event(self.device)
-        self.looks.append(Look(self.n_passes, plan.is_wide, sent, event, None, slots.owners >= 0))
+        takes_part = slots.owners >= 0
+        if plan.is_wide:
+            takes_part &= np.isin(np.arange(len(takes_part)), plan.going)
+        self.looks.append(Look(self.n_passes, plan.is_wide, sent, event, None, takes_part))
         if self.paths:
             slots.n_run[plan.going] += 1
         if plan.is_wide:

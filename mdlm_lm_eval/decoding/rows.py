@@ -211,7 +211,8 @@ class Look(NamedTuple):
     """What a pass left of the rows that were there, on its way to the host: `sent` [R, N + 2] once `event` is over.
 
     Those are the tokens that the host looks at, `Rows.at` and twice `Rows.best`. places: of the slots of today, their
-    rows in `sent`, None where they are the same. is_there: [R], whether a slot still holds the row that the pass ran.
+    rows in `sent`, None where they are the same. takes_part: [R], whether a slot still holds its row, and a wide pass
+    was planned to run it: a row that came to wait for a wide pass after that plan is not in it.
     """
 
     number: int
@@ -219,7 +220,7 @@ class Look(NamedTuple):
     sent: Tensor
     event: Any
     places: Numbers | None
-    is_there: Numbers
+    takes_part: Numbers
 
 
 @dataclass
@@ -292,9 +293,9 @@ class Slots:
     def move(self, look: Look, at: Numbers) -> tuple[Numbers, Numbers, bool]:
         """Rows are where a pass left them, `at` [R]: which took part in it, the records left, and whether any moved."""
         before = self.records
-        ran = look.is_there & (before[:, Field.WIDE if look.is_wide else Field.BLOCK] >= 0)
+        ran = look.takes_part & (before[:, Field.WIDE if look.is_wide else Field.BLOCK] >= 0)
         self.costs += before[:, Field.PASSES :] * ran[:, None]
-        moved = look.is_there & (at != self.at)
+        moved = look.takes_part & (at != self.at)
         if has_moved := bool(moved.any()):
             self.at = np.where(moved, at, self.at)
             self.records = self.tables[np.arange(len(at)), self.at]
