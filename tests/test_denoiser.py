@@ -115,6 +115,20 @@ def test_padding_on_either_side_changes_nothing_in_blocks(
     assert_close(actual, torch.cat(expected))
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_blocks_under_eager_attention_are_those_of_sdpa(dtype: torch.dtype) -> None:
+    input_ids, attention_mask, _ = padded("left")
+    logits = []
+    for implementation in ("eager", "sdpa"):
+        torch.manual_seed(0)
+        model = llama(attn_implementation=implementation).eval().to(dtype)
+        denoiser = Denoiser(model, mask_token_id=MASK, pad_token_id=PAD, attention=AttentionPattern(4))
+        logits.append(denoiser.logits(input_ids, attention_mask, attention_mask.flatten().nonzero().squeeze(1)))
+    eps = max(torch.finfo(dtype).eps, torch.finfo(torch.float32).eps)  # eager attention takes softmax in float32
+    tolerance = 4 * eps * float(logits[1].abs().max())
+    torch.testing.assert_close(*logits, atol=tolerance, rtol=0.0)
+
+
 def test_gradients_flow_only_when_asked_for() -> None:
     denoiser = Denoiser(llama(), mask_token_id=MASK, pad_token_id=PAD)
     assert not denoiser.logits(*padded("right")).requires_grad

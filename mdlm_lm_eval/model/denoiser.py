@@ -193,7 +193,7 @@ class Denoiser:
         """
         if self.model.config._attn_implementation != "eager":
             return sees
-        return torch.where(sees, 0.0, torch.finfo(self.dtype).min).to(self.dtype)
+        return torch.zeros_like(sees, dtype=self.dtype).masked_fill_(~sees, torch.finfo(self.dtype).min)
 
     def _forward(
         self, outputs: Tensor | None, inputs: dict[str, Any], *, cfg_scale: float = 0.0, prompt_mask: Tensor | None
