@@ -59,6 +59,13 @@ def test_the_last_block_may_be_short_and_a_long_block_is_the_whole_automatic_can
     assert build(gen_toks=10, block_length=32).block_lengths == (10,)
 
 
+def test_steps_are_shared_by_length_and_the_first_blocks_take_the_rest() -> None:
+    assert build(gen_toks=12, block_length=4, steps=8).block_steps == (3, 3, 2)
+    assert build(gen_toks=10, block_length=4, steps=7).block_steps == (3, 3, 1)
+    assert build(gen_toks=10, block_length=4, steps=2).block_steps == (1, 1, 1)
+    assert build(gen_toks=10, block_length=4, steps=99).block_steps == (4, 4, 2)
+
+
 @pytest.mark.parametrize("n_masks", [1, 2, 9, 80])
 def test_blocks_that_nothing_is_returned_of_are_left_out_and_the_others_take_one_token_a_step(n_masks: int) -> None:
     canvas, _ = build_canvas(

@@ -77,6 +77,25 @@ def test_strings_and_costs_depend_neither_on_the_batch_nor_on_the_order(block_le
         assert 0.5 < of_task["batch_occupancy"] <= 1 == cost_alone[name]["batch_occupancy"]
 
 
+def test_processes_add_up_what_they_ran_and_take_the_time_of_the_slowest(
+    lm: MDLM, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    records, costs = [], []
+    for length in (4, 9):
+        lm.start_record()
+        lm.generate_until([generation("same", "task", max_gen_toks=length)], disable_tqdm=True)
+        records.append(lm.record)
+        costs.append(lm.record.tasks["task"].cost.as_dict())
+    monkeypatch.setattr(lm, "_world_size", 2)
+    monkeypatch.setattr(
+        torch.distributed, "all_gather_object", lambda gathered, _: gathered.__setitem__(slice(2), records)
+    )
+    lm.barrier()
+    cost = lm.get_model_info()["mdlm"]["tasks"]["task"]["cost"]
+    assert cost["forward_passes"] == costs[0]["forward_passes"] + costs[1]["forward_passes"]
+    assert cost["seconds"] == max(each["seconds"] for each in costs) < sum(each["seconds"] for each in costs)
+
+
 def test_repeats_differ_at_temperature_1_and_are_reproducible(lm: MDLM) -> None:
     request = generation("same", doc=3, max_gen_toks=8, temperature=1.0, do_sample=True)
     first = lm.generate_until([request] * 4, disable_tqdm=True)
