@@ -46,6 +46,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Any:
         (AttentionPattern(4), False, {"confidence_threshold": 0.02}),
         # The end of thinking fills a mask that no schedule counts.
         (FULL_ATTENTION, False, {"block_length": 3, "n_masks": 33, "steps": 22, "max_thinking_tokens": 10}),
+        (AttentionPattern(4), False, {"max_thinking_tokens": 1}),
     ],
 )
 def test_answers_are_those_of_a_cpu(

@@ -57,7 +57,8 @@ def _whole_blocks(canvas: Canvas, options: DecodingOptions) -> tuple[Block, ...]
             counts = (*counts[:-1], length)  # what the passes before left
         elif options.is_parallel:
             counts = ()
-        elif steps == 1 and options.exits_early:  # all of it at once: what is not returned need not be predicted
+        elif steps == 1 and options.exits_early and options.max_thinking_tokens is None:
+            # All of it at once: what is not returned need not be predicted, unless an end of thinking stands there.
             slots = slots[: canvas.n_returned - start]
         stop = canvas.slots[start + length - 1] + 1 if options.append_blocks else len(canvas.token_ids)
         blocks.append(Block(0, stop, slots, counts, backs))

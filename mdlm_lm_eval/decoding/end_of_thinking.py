@@ -12,9 +12,13 @@ from mdlm_lm_eval.options import DecodingOptions, OptionError
 
 @dataclass(frozen=True)
 class EndOfThinking:
-    """The tokens [S] that end thinking, and what is done for them; `budget` in tokens, None without one."""
+    """The tokens [S] that end thinking, and what is done for them.
+
+    budget: in tokens, None without one; then `end`, the first of the tokens, is the only one, and never changes.
+    """
 
     token_ids: Tensor
+    end: int
     boost: float
     power: float
     budget: int | None
@@ -25,7 +29,7 @@ class EndOfThinking:
         if not token_ids or (options.max_thinking_tokens is not None and len(token_ids) > 1):
             raise OptionError(f"end_think={options.end_think} must be one token, not {len(token_ids)}")
         ids = to_device(torch.tensor(token_ids), device)
-        return cls(ids, options.end_think_boost, options.end_think_power, options.max_thinking_tokens)
+        return cls(ids, token_ids[0], options.end_think_boost, options.end_think_power, options.max_thinking_tokens)
 
     def _matches(self, tokens: Tensor, prompt_lengths: Tensor) -> list[Tensor]:
         """For k = 0, ..., S, where [R, T] the k tokens before a position are the first k, behind the prompt [R, 1]."""
@@ -55,17 +59,18 @@ class EndOfThinking:
         amount = self.boost * share**self.power * is_leftmost
         logits.scatter_add_(1, self.token_ids[matched[row, column]][:, None], amount[:, None].to(logits.dtype))
 
-    def close(self, tokens: Tensor, start: Tensor, stop: Tensor, prompt_lengths: Tensor, enters: Tensor) -> Tensor:
-        """`tokens` [R, T] with the end of thinking where the budget is used up, of rows [R] that `enters` a block.
+    def close(
+        self, tokens: Tensor, block_of: Tensor, prompt_lengths: Tensor, entered: Tensor, enters: Tensor
+    ) -> Tensor:
+        """`tokens` [R, T] with the end of thinking where the budget ends, of rows [R] that `enters` the block there.
 
-        The block is start:stop, and the first one that reaches behind the budget; nothing is written where the end is
-        there before the block. All others are [R].
+        `block_of` [R, T] are the blocks of slots, `entered` [R] the numbers of the blocks to come. Nothing is written
+        where a slot of an earlier block holds the end.
         """
         if self.budget is None:
             return tokens
-        column = prompt_lengths + self.budget
-        places = torch.arange(tokens.shape[1], device=tokens.device)  # [T]
-        before = (places >= prompt_lengths[:, None]) & (places < start[:, None])  # [R, T]
-        is_there = (before & (tokens == self.token_ids[0])).any(1)
-        closes = enters & ~is_there & (start <= column) & (column < stop)
-        return torch.where(closes[:, None] & (places == column[:, None]), self.token_ids[0], tokens)
+        column = (prompt_lengths + self.budget).clamp(max=tokens.shape[1] - 1)[:, None]  # [R, 1]
+        entered = entered[:, None]
+        is_there = ((block_of >= 0) & (block_of < entered) & (tokens == self.end)).any(1, keepdim=True)
+        closes = enters[:, None] & ~is_there & (block_of.gather(1, column) == entered)
+        return tokens.scatter(1, column, tokens.gather(1, column).masked_fill(closes, self.end))

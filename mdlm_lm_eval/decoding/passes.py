@@ -149,7 +149,10 @@ class Passes:
         """Canvases as they begin, on the host."""
         canvases, programs = [self.canvases[index] for index in indices], [self.programs[index] for index in indices]
         ids = self.denoiser.pad_token_id, self.denoiser.mask_token_id
-        return rows_of(canvases, programs, self.options, self.sizes, *ids)
+        rows = rows_of(canvases, programs, self.options, self.sizes, *ids)
+        if self.thinking is not None:
+            self._enter_blocks(rows, rows.records[:, 0, Field.NUMBER], torch.ones_like(rows.at, dtype=torch.bool))
+        return rows
 
     def cache_of(self, n_rows: int) -> CanvasCache:
         n_rows = 2 * n_rows if self.options.cfg_scale > 0.0 else n_rows
@@ -235,6 +238,9 @@ class Passes:
         n_rows, n_places = tokens.shape
         masked = tokens == expected
         candidates, shadow, edits = masked, None, options.editing_threshold
+        changeable = window.asked
+        if self.thinking is not None and self.thinking.budget is not None:
+            changeable = changeable & (tokens != self.thinking.end)
         if options.small_block_length is not None and window.part is not None:
             part = window.part.where(masked, self.sizes.columns)
             candidates = masked & (part == part.amin(1, keepdim=True))
@@ -337,15 +343,15 @@ class Passes:
             changes = remasking.compare_with_before(s, logits, row, slots, spread, columns)
             chosen = remasking.choose_stable(chosen, candidates, confidence, changes, record[:, Field.STEP], options)
         elif shadow is not None and belief is not None:
-            chosen, taken = shadow.choose(candidates, window.asked & ~masked, confidence, belief, s.filled, options)
+            chosen, taken = shadow.choose(candidates, changeable & ~masked, confidence, belief, s.filled, options)
         elif options.remasking != "none":
-            filled = window.asked & (~masked | chosen)
+            filled = changeable & (~masked | chosen)
             taken = remasking.least_sure(s, columns, priority, chosen, filled, record[:, Field.BACK])
         if edits is None:
             written = chosen
             goes_on = (masked ^ chosen).any(1)
         else:  # what was filled may change; a row where only that is left goes on with what changes
-            written = chosen.where(masked, (confidence > edits) & window.asked)
+            written = chosen.where(masked, (confidence > edits) & changeable)
         new = proposed.where(written, tokens)
         if edits is not None:
             only_edits = _flags(record)[:, Field.EDITS, None]
@@ -365,10 +371,16 @@ class Passes:
         if options.temperature > 0.0:
             s.steps = s.steps + ((number >= 0) & (record[:, Field.KIND] != Kind.STORE))
         if self.thinking is not None:
-            entered = s.records[iota(len(s.at), self.device), s.at]
-            moves = (entered[:, Field.NUMBER] > record[:, Field.NUMBER]) & (number >= 0)
-            bounds = entered[:, Field.START], entered[:, Field.STOP]
-            s.tokens.copy_(self.thinking.close(s.tokens, *bounds, s.facts[:, 1], moves))
+            entered = s.records[iota(len(s.at), self.device), s.at, Field.NUMBER]
+            self._enter_blocks(s, entered, (entered > record[:, Field.NUMBER]) & (number >= 0))
+
+    def _enter_blocks(self, s: Rows, entered: Tensor, enters: Tensor) -> None:
+        """Writes the end of thinking that is due in the blocks `entered` [R], of rows [R] that `enters` theirs now."""
+        assert self.thinking is not None
+        tokens = self.thinking.close(s.tokens, s.block_of, s.facts[:, 1], entered, enters)
+        if self.options.trace:  # no pass wrote it
+            s.trace.masked_fill_((tokens != s.tokens)[:, None], 0.0)
+        s.tokens.copy_(tokens)
 
     def _sees(self, s: Rows, record: Tensor, columns: Tensor, plan: Plan) -> Tensor:
         """Which of K columns a window's columns [R, W] see, [R, 1, K] or [R, W, K]."""
