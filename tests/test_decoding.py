@@ -250,6 +250,14 @@ def test_dreams_first_pass_needs_a_second_one() -> None:
         decode(model(shift=True), [[1, 2]], options)
 
 
+@pytest.mark.parametrize(("attention", "changes"), [(FROM_START, {}), (FULL_ATTENTION, {"cache": "dual"})])
+def test_what_no_pass_predicts_again_is_not_edited(attention: AttentionPattern, changes: dict[str, Any]) -> None:
+    denoiser = model(attention, shift=True, edits=True)
+    with pytest.raises(OptionError, match="editing_threshold does not work with a model whose logits are shifted"):
+        decode(denoiser, [[1, 2]], DecodingOptions(n_masks=8, block_length=4, editing_threshold=0.5, **changes))
+    assert denoiser.forward_passes == 0
+
+
 def test_an_encoder_keeps_no_keys_and_values() -> None:
     config = BertConfig(
         vocab_size=VOCABULARY, hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2

@@ -358,6 +358,12 @@ def decode_canvases(
     attention = attention_in_effect(denoiser.attention, options)
     if options.remasking == "wino" and denoiser.shift:
         raise OptionError("remasking=wino does not work with a model whose logits are shifted: a shadow has no left")
+    runs_blocks = options.is_approximate or (attention.is_block_causal and attention.blocks_from == "row_start")
+    if options.editing_threshold is not None and denoiser.shift and runs_blocks:
+        raise OptionError(
+            "editing_threshold does not work with a model whose logits are shifted and cache=prefix|dual, or blocks "
+            "from a row's start: a pass over a block does not predict its first token, which could not be edited"
+        )
     if options.is_approximate and not denoiser.keeps_keys_and_values:
         raise OptionError(f"cache must be none for an encoder, which keeps no keys and values, not {options.cache}")
     n_slots = batch_size or len(canvases)
