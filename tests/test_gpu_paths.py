@@ -4,12 +4,13 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from mdlm_lm_eval.decoding import decode_canvases, engine, passes
 from mdlm_lm_eval.decoding.canvas import build_canvas
 from mdlm_lm_eval.model.attention import FULL_ATTENTION, AttentionPattern
 from mdlm_lm_eval.options import DecodingOptions
-from tests.canvases import APPROXIMATE, model, neighbours
+from tests.canvases import APPROXIMATE, canvas, model, neighbours
 from tests.test_compile import a_model, denoiser
 
 
@@ -74,3 +75,34 @@ def test_a_row_is_charged_for_the_passes_that_ran_it_and_no_others(
     gpu()
     for n_slots in (2, 3, 4, len(rows)):
         assert decode_canvases(ours, rows, options, batch_size=n_slots) == alone
+
+
+def select_one_at_most(candidates: Tensor, priority: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
+    """A sampler that is slower than the schedule, as an option of somebody's own could make it."""
+    first = candidates & (candidates.cumsum(1) == 1)
+    return first, priority.amax(1)
+
+
+def select_nothing(candidates: Tensor, priority: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
+    return torch.zeros_like(candidates), priority.amax(1)
+
+
+@pytest.mark.parametrize("changes", [{}, {"cache": "dual"}, {"temperature": 1.0}])
+def test_a_sampler_that_would_never_end_is_an_error_and_a_slow_one_is_not(
+    changes: dict[str, Any], gpu: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a GPU passes are planned ahead by the schedule: a sampler that does not keep to it runs out of them."""
+    ours, options = model(), DecodingOptions(steps=4, block_length=8, n_masks=32).override(changes)
+    rows = [canvas(ours, options, 1 + 3 * k, 5, k) for k in range(5)]
+    monkeypatch.setattr(passes, "select", select_one_at_most)
+    assert all(len(row.token_ids) == 5 for row in decode_canvases(ours, rows, options, batch_size=2))
+    whole = options.override({"early_exit": False})
+    assert [row.n_written for row in decode_canvases(ours, rows, whole, batch_size=2)] == [5] * 5
+    monkeypatch.setattr(passes, "select", select_nothing)
+    with pytest.raises(engine.NoProgressError, match="steps=4 block_length=8"):
+        decode_canvases(ours, rows, options, batch_size=2)
+    gpu()
+    for select in (select_nothing, select_one_at_most):
+        monkeypatch.setattr(passes, "select", select)
+        with pytest.raises(engine.NoProgressError, match="steps=4"):
+            decode_canvases(ours, rows, options, batch_size=2)

@@ -37,10 +37,25 @@ from mdlm_lm_eval.decoding.speculative import Speculation
 from mdlm_lm_eval.model.denoiser import Denoiser, NonFiniteLogitsError
 from mdlm_lm_eval.model.devices import bucket, to_device
 from mdlm_lm_eval.model.kv_cache import CanvasCache
-from mdlm_lm_eval.options import DecodingOptions, OptionError
+from mdlm_lm_eval.options import DecodingOptions, OptionError, defaults_of
 
 # On a GPU, stop strings are looked for after so many steps of a row: that takes the host longer than all else does.
 _STEPS_BETWEEN_LOOKS = 4
+# Passes that change no row: on a GPU one may run before the host sees that rows wait for a wide pass.
+_MOST_STILL = 3
+
+
+class NoProgressError(RuntimeError):
+    """Passes change no row any more, so that decoding would never end; the message names the options."""
+
+    def __init__(self, options: DecodingOptions) -> None:
+        defaults = defaults_of(DecodingOptions)
+        own = [f"{name}={getattr(options, name)}" for name in defaults if getattr(options, name) != defaults[name]]
+        super().__init__(
+            f"decoding would never end: {_MOST_STILL} passes changed no row. The sampler must fill a mask or go on in "
+            f"every pass, and must not be planned ahead where its options change how many masks a pass fills; "
+            f"options: {' '.join(own) or 'defaults'}"
+        )
 
 
 class Engine(Passes):
@@ -68,6 +83,8 @@ class Engine(Passes):
         self.plan: Plan | None = None
         self.window: Window | None = None
         self.looks: list[Look] = []
+        self.seen: Any = None  # tokens and records of the last look
+        self.n_still = 0  # looks since any of these changed
         self.cache = self.cache_of(size) if self.is_cached else None
         # Prompts are run ahead, many at a time, so that slots do not wait for the prompt of each row that enters.
         self.is_ahead = self.is_causal and self.is_cached and not self.tells_next
@@ -187,8 +204,11 @@ class Engine(Passes):
         # What the host looks at is copied, on a GPU without waiting for it.
         now, event = self.state, None
         best = now.best.float().view(torch.int32)[:, None]  # its bits, all as int32: of several dtypes each is copied
-        shown = now.tokens.gather(1, now.shown).view(torch.int32), now.at[:, None].view(torch.int32)
-        sent = torch.cat([*shown, best, best], 1).view(torch.int64)  # [R, N + 2]
+        shown, at_bits = now.tokens.gather(1, now.shown).view(torch.int32), now.at[:, None].view(torch.int32)
+        total = at_bits[:, :1]
+        if self.sizes.slots > self.sizes.shown:  # changes where a token does that is not shown
+            total = now.tokens.sum(1, keepdim=True, dtype=torch.int32)
+        sent = torch.cat([shown, at_bits, total, best], 1).view(torch.int64)  # [R, N + 2]
         if self.on_gpu:
             pinned = torch.empty(sent.shape, dtype=sent.dtype, pin_memory=True)
             sent, event = pinned.copy_(sent, non_blocking=True), _event(self.device)
@@ -254,6 +274,7 @@ class Engine(Passes):
         `is_decided` is asked about rows with more tokens than before. Raises NonFiniteLogitsError.
         """
         if len(self.looks) < (2 if self.on_gpu and not is_last else 1):
+            self.n_still += is_last
             return 0, {}
         look, slots, options = self.looks.pop(0), self.slots, self.options
         self.last_seen = look.number
@@ -262,6 +283,9 @@ class Engine(Passes):
         numbers = look.sent.numpy()  # [R, N + 2]
         if look.places is not None:
             numbers = numbers[look.places]
+        seen = numbers.view(np.int32)[:, :-1]  # without `best`, which random numbers change, too
+        self.n_still = self.n_still + 1 if np.array_equal(seen, self.seen) else 0
+        self.seen = seen
         ran, before, has_moved = slots.move(look, numbers[:, -2])
         is_bad = ran & np.isnan(numbers.view(np.float32)[:, -1])
         if is_bad.any():
@@ -320,6 +344,9 @@ class Engine(Passes):
                 index = int(self.slots.owners[slot])
                 completions[index] = completion
                 finished(index, completion)
+            self.n_still *= not of_slots
+            if self.n_still >= _MOST_STILL:
+                raise NoProgressError(self.options)
             advance(steps)
             if of_slots and len(completions) < len(self.canvases):
                 self.refill(np.array(list(of_slots)))
@@ -349,7 +376,7 @@ def decode_canvases(
     `suppress_eos` bans `eos_ids` and leaves ends of turn possible, as LLaDA's `logits_eos_inf` does. `advance(n)` tells
     that n rows took a step, `finished(n, completion)` that canvas n is done. `end_think_ids` are the tokens of
     `end_think`, `token_frequencies` [V] what the file of that option holds. Raises NonFiniteLogitsError where a row's
-    logits are NaN or infinite.
+    logits are NaN or infinite, and NoProgressError where passes change no row any more.
     """
     if not canvases:
         return []

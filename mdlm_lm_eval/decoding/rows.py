@@ -210,9 +210,10 @@ def rows_of(
 class Look(NamedTuple):
     """What a pass left of the rows that were there, on its way to the host: `sent` [R, N + 2] once `event` is over.
 
-    Those are the tokens that the host looks at, `Rows.at` and twice `Rows.best`. places: of the slots of today, their
-    rows in `sent`, None where they are the same. takes_part: [R], whether a slot still holds its row, and a wide pass
-    was planned to run it: a row that came to wait for a wide pass after that plan is not in it.
+    Those are the tokens that the host looks at, `Rows.at`, and in halves of 32 bits `Rows.best` after the sum of all
+    tokens (where some slots are not shown). places: of the slots of today, their rows in `sent`, None where they are
+    the same. takes_part: [R], whether a slot still holds its row, and a wide pass was planned to run it: a row that
+    came to wait for a wide pass after that plan is not in it.
     """
 
     number: int
