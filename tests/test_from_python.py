@@ -51,6 +51,23 @@ def test_texts_are_decoded_as_their_tokens_are(checkpoint: Path) -> None:
     assert text == tokenizer.decode(ids, skip_special_tokens=True)
 
 
+def test_a_text_by_itself_is_one_prompt(checkpoint: Path) -> None:
+    denoiser, tokenizer = load_denoiser(str(checkpoint)), load_tokenizer(str(checkpoint))
+    options = DecodingOptions(n_masks=4)
+    expected = decode(denoiser, ["red is"], options, tokenizer=tokenizer)
+    assert decode(denoiser, "red is", options, tokenizer=tokenizer) == expected
+
+
+def test_what_decode_cannot_take_is_one_sentence(checkpoint: Path) -> None:
+    denoiser, tokenizer = load_denoiser(str(checkpoint)), load_tokenizer(str(checkpoint))
+    for prompts in ("red is", ["red is"]):
+        with pytest.raises(OptionError, match="a text cannot be decoded without a tokenizer"):
+            decode(denoiser, prompts, DecodingOptions(n_masks=4))
+    with pytest.raises(OptionError, match="trace=true is not allowed"):
+        decode(denoiser, ["red is"], DecodingOptions(n_masks=4, trace=True), tokenizer=tokenizer)
+    assert denoiser.forward_passes == 0
+
+
 def test_fillers_stand_behind_the_masks(checkpoint: Path) -> None:
     denoiser, tokenizer = load_denoiser(str(checkpoint)), load_tokenizer(str(checkpoint))
     seen: list[list[int]] = []

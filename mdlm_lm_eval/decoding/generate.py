@@ -18,7 +18,7 @@ from mdlm_lm_eval.options import DecodingOptions, OptionError
 
 def decode(
     denoiser: Denoiser,
-    prompts: Iterable[list[int]] | Iterable[str],
+    prompts: str | Iterable[list[int]] | Iterable[str],
     options: DecodingOptions,
     *,
     tokenizer: PreTrainedTokenizerBase | None = None,
@@ -29,17 +29,20 @@ def decode(
 ) -> list[Any]:
     """What follows every prompt, decoded as one batch: the whole canvas, or its first `max_gen_toks` tokens.
 
-    Prompts are lists of token ids, and so are the answers; with a `tokenizer` (`load_tokenizer`) both are texts. A row
-    ends with its first token of `stop_ids`, a text before its first end token too. `end_think_ids` are the tokens of
-    the option `end_think` where there is no tokenizer, `token_frequencies` [V] what that option's file holds. Equal
-    prompts are repetitions and draw different random numbers. Raises OptionError for options that this model cannot
-    serve, for a canvas that does not fit, and for fillers without a tokenizer; NonFiniteLogitsError where a row's
-    logits are NaN or infinite.
+    Prompts are lists of token ids, and so are the answers; with a `tokenizer` (`load_tokenizer`) both are texts. A text
+    by itself is one prompt, and its answer comes in a list too. A row ends with its first token of `stop_ids`, a text
+    before its first end token too. `end_think_ids` are the tokens of the option `end_think` where there is no
+    tokenizer, `token_frequencies` [V] what that option's file holds. Equal prompts are repetitions and draw different
+    random numbers. Raises OptionError for options that this model cannot serve, for a canvas that does not fit, for
+    texts or fillers without a tokenizer, and for `trace`, which answers alone do not hold; NonFiniteLogitsError where a
+    row's logits are NaN or infinite.
     """
     check_decoding(options, attention_in_effect(denoiser.attention, options), edits=denoiser.edits)
     if options.n_fillers and tokenizer is None:
         raise OptionError(f"n_fillers={options.n_fillers} is not allowed without a tokenizer; allowed is 0")
-    ids: Sequence[Any] = list(prompts)
+    if options.trace:
+        raise OptionError("trace=true is not allowed in decode(), which returns answers alone; lm_eval records traces")
+    ids = _listed(prompts, tokenizer)
     filler_ids: list[int] = []
     end_of_turn: Collection[int] = ()
     if tokenizer is not None:
@@ -73,3 +76,12 @@ def decode(
         return [completion.token_ids for completion in completions]
     ending = Ending(tokenizer, frozenset(stop_ids) | frozenset(end_of_turn), until=(), think_end_token=None)
     return [ending.of(completion.token_ids)[0] for completion in completions]
+
+
+def _listed(
+    prompts: str | Iterable[list[int]] | Iterable[str], tokenizer: PreTrainedTokenizerBase | None
+) -> Sequence[Any]:
+    found: list[Any] = [prompts] if isinstance(prompts, str) else list(prompts)
+    if tokenizer is None and any(isinstance(prompt, str) for prompt in found):
+        raise OptionError("a text cannot be decoded without a tokenizer; give tokenizer=, or prompts as token ids")
+    return found
