@@ -131,7 +131,7 @@ class MDLMServer(LocalCompletionsAPI):
 
     def __init__(
         self,
-        base_url: str,
+        base_url: str = "",
         engine: str = "auto",
         engine_version: str = "",
         model: str = "",
@@ -147,14 +147,17 @@ class MDLMServer(LocalCompletionsAPI):
     ) -> None:
         _check_arguments(base_url, arguments)
         address = base_url.rstrip("/").removesuffix("/completions").removesuffix("/v1")
-        super().__init__(
-            base_url=f"{address}/v1/completions",
-            tokenizer_backend="None",
-            num_concurrent=max_concurrent,
-            timeout=timeout,
-            max_retries=max_retries,
-            verify_certificate=verify_certificate,
-        )
+        try:
+            super().__init__(
+                base_url=f"{address}/v1/completions",
+                tokenizer_backend="None",
+                num_concurrent=max_concurrent,
+                timeout=timeout,
+                max_retries=max_retries,
+                verify_certificate=verify_certificate,
+            )
+        except ModuleNotFoundError as error:
+            raise OptionError("mdlm-server needs lm-eval's API models: pip install 'mdlm-lm-eval[server]'") from error
         listed = (self._ask(address, "/v1/models").get("data") or [{}])[0]
         self.model = model or listed.get("id") or pretrained
         owner = str(listed.get("owned_by"))
@@ -485,6 +488,8 @@ class MDLMServer(LocalCompletionsAPI):
 
 
 def _check_arguments(base_url: str, arguments: Mapping[str, Any]) -> None:
+    if not base_url:
+        raise OptionError("base_url is not set; name the server's address, such as http://localhost:8000")
     secrets = [name for name in _SECRETS if arguments.get(name) is not None]
     secrets += ["a password in base_url"] if urlsplit(base_url).password else []
     if secrets:

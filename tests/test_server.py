@@ -34,7 +34,7 @@ def echo(payload: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def lm_of(server: StandIn, **arguments: Any) -> MDLMServer:
-    return MDLMServer(server.address, pretrained=MODEL, **arguments)
+    return MDLMServer(**{"base_url": server.address, "pretrained": MODEL} | arguments)
 
 
 def sglang(**changes: Any) -> dict[str, Any]:
@@ -118,6 +118,12 @@ def test_wrong_arguments_are_refused(arguments: dict[str, Any], sentence: str) -
     with StandIn(echo, sglang()) as server, pytest.raises(OptionError) as error:
         lm_of(server, **arguments)
     assert sentence in str(error.value)
+
+
+def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lm_eval.models.api_models.find_spec", lambda name: None)
+    with pytest.raises(OptionError, match=r"pip install 'mdlm-lm-eval\[server\]'"):
+        MDLMServer("http://localhost:1")
 
 
 def test_what_a_server_cannot_be_asked_for_is_refused() -> None:

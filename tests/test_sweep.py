@@ -261,6 +261,9 @@ def test_processes_take_a_gpu_each(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     ("more", "sentence"),
     [
         (["--output_path="], "--output_path is not set"),
+        (["--shard=4/4"], "--shard must be I/N with I from 0 to N - 1, such as 0/4, not 4/4"),
+        (["--shard=9/4"], "--shard must be I/N"),
+        (["--shard=1"], "--shard must be I/N"),
         (["--tasks=mdlm_contxt"], "tasks=mdlm_contxt: lm-eval knows no such task or group; did you mean mdlm_context?"),
     ],
 )
@@ -271,3 +274,12 @@ def test_the_command_refuses_in_one_sentence(
     assert ended.code not in (0, None)
     assert f"mdlm-sweep: {sentence}" in ended.err + str(ended.code)
     assert not (tmp_path / "out").exists()
+
+
+def test_a_missing_extra_is_named(
+    tmp_path: Path, checkpoint: Path, task_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    monkeypatch.delitem(sys.modules, "mdlm_lm_eval.sweep.ray_executor", raising=False)
+    ended = sweep(tmp_path / "out", checkpoint, task_folder, "--executor=ray")
+    assert (ended.code, ended.err) == (2, "mdlm-sweep: --executor ray needs Ray: pip install 'mdlm-lm-eval[ray]'\n")

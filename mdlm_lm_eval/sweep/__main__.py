@@ -22,7 +22,7 @@ from lm_eval._cli.utils import MergeDictAction, handle_cli_value_string
 
 from mdlm_lm_eval import __version__
 from mdlm_lm_eval.command_line import ending_well, refuse_rest
-from mdlm_lm_eval.options import OptionError
+from mdlm_lm_eval.options import OptionError, must_be
 from mdlm_lm_eval.presets import run_of
 from mdlm_lm_eval.sweep.plan import OPTIONS, Sweep, plan
 
@@ -54,6 +54,7 @@ def _run(
     """Runs a sweep, or says how far it is, and prints what came out; returns the failures."""
     if not output_path:
         raise OptionError("--output_path is not set; name a folder, such as results")
+    index, n = _parsed_shard(shard)
     # Heavy imports wait until the command line is known to be right.
     from mdlm_lm_eval.sweep import status as reports
     from mdlm_lm_eval.sweep.claims import Claims
@@ -61,15 +62,16 @@ def _run(
 
     tasks = Tasks(sweep)
     sweep = tasks.expanded()
-    index, n = map(int, shard.split("/"))
     sweep = replace(sweep, cells=sweep.cells[index::n])
     claims = Claims(sweep, Path(output_path))
     if status:
         print(reports.status(claims))
         return {}
     if executor == "ray":
-        from mdlm_lm_eval.sweep.ray_executor import run_on_ray
-
+        try:
+            from mdlm_lm_eval.sweep.ray_executor import run_on_ray
+        except ModuleNotFoundError as error:
+            raise OptionError("--executor ray needs Ray: pip install 'mdlm-lm-eval[ray]'") from error
         run_on_ray(sweep, claims, **on_ray)
     else:
         run_here(sweep, tasks, claims)
@@ -82,6 +84,14 @@ def _run(
     return claims.failures
 
 
+def _parsed_shard(shard: str) -> tuple[int, int]:
+    """Number and count of a shard "I/N". Raises OptionError where there is no such shard."""
+    index, _, n = shard.partition("/")
+    if not (index.isdecimal() and n.isdecimal() and int(index) < int(n)):
+        raise must_be("--shard", "I/N with I from 0 to N - 1, such as 0/4", shard)
+    return int(index), int(n)
+
+
 def settings_of(words: Sequence[str]) -> dict[str, Any]:
     """What a command line says, on top of the file and the preset that it names.
 
@@ -92,6 +102,8 @@ def settings_of(words: Sequence[str]) -> dict[str, Any]:
     refuse_rest(rest, [action.dest for action in parser._actions])
     given = vars(known)
     settings = yaml.safe_load(_file(given.pop("config")).read_text(encoding="utf-8")) if "config" in given else {}
+    if without_value := [pair for pair in given.get("metadata", ()) if "=" not in pair]:
+        raise OptionError(f"--metadata {without_value[0]}: must be KEY=VALUES, such as fewshot_distractors=0,10")
     if "metadata" in given:
         given["metadata"] = dict(pair.partition("=")[::2] for pair in given["metadata"])
     of_file, preset = settings.pop("preset", None), given.pop("preset", None)
@@ -136,7 +148,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"{COMMAND} {__version__}")
     where = parser.add_argument_group("where cells run; docs/cluster.md says more")
     where.add_argument("--status", action="store_true", help="only list what is done and what is missing")
-    where.add_argument("--shard", metavar="I/N", help="only every N-th cell, beginning with the I-th, from 0")
+    where.add_argument("--shard", metavar="I/N", help="only every N-th cell, from cell I on; I is 0 to N - 1")
     where.add_argument(
         "--executor",
         choices=("here", "ray"),

@@ -184,9 +184,11 @@ def _checked(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _values(name: str, value: Any) -> list[Any]:
-    """An axis: a list, or a text of values with commas between them, or one value."""
+    """An axis: a list, or a text of values with commas between them, or one value. Raises OptionError without any."""
     if isinstance(value, str):
         value = [handle_cli_value_string(part.strip()) for part in value.split(",") if part.strip()]
+    if value == []:
+        raise OptionError(f"{name} has no value")
     return value if isinstance(value, list) else [value]
 
 
