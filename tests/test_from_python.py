@@ -1,13 +1,14 @@
 """The package from Python: its public names as README shows them, and model objects."""
 
-import json
 import re
 import shlex
 import sys
 from pathlib import Path
 from typing import Any
 
+import nbformat
 import pytest
+from nbclient import NotebookClient
 from peft import LoraConfig, get_peft_model
 
 from mdlm_lm_eval import DecodingOptions, decode, load_denoiser, load_tokenizer
@@ -27,20 +28,26 @@ def test_readmes_example_runs_as_it_stands() -> None:
     assert f"print(answers)  # {names['answers']}\n" in example
 
 
-def test_the_notebook_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its commands on one question each; the committed outputs are of as many as it says."""
+def test_the_notebook_runs_and_shows_its_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its commands run here, on one question each; a kernel of Jupyter executes its other cells."""
     monkeypatch.chdir(tmp_path)
-    names: dict[str, object] = {}
-    for cell in json.loads((README.parent / "docs" / "notebook.ipynb").read_text(encoding="utf-8"))["cells"]:
-        code = "".join(cell["source"])
-        if cell["cell_type"] == "code" and code.startswith("!"):
-            assert cell["outputs"][0]["text"][0].startswith("| cell | metric | score |")
-            monkeypatch.setattr(sys, "argv", [*shlex.split(code.removeprefix("!")), "--limit=1"])
-            with pytest.raises(SystemExit, match="0"):
-                sweep()
-        elif cell["cell_type"] == "code":
-            assert cell["outputs"]
-            exec(code, names)
+    notebook = nbformat.read(README.parent / "docs" / "notebook.ipynb", as_version=4)
+    commands = [cell for cell in notebook.cells if cell.source.startswith("!")]
+    for cell in commands:
+        assert cell.outputs[0].text.startswith("| cell | metric | score |")
+        monkeypatch.setattr(sys, "argv", [*shlex.split(cell.source.removeprefix("!")), "--limit=1"])
+        with pytest.raises(SystemExit, match="0"):
+            sweep()
+    notebook.cells = [cell for cell in notebook.cells if cell.cell_type == "code" and cell not in commands]
+    committed = [_kinds(cell) for cell in notebook.cells]
+    NotebookClient(notebook, kernel_name="python3").execute()
+    assert [_kinds(cell) for cell in notebook.cells] == committed
+    assert sum("image/png" in kinds for kinds in committed) == 2
+
+
+def _kinds(cell: Any) -> set[str]:
+    """In which forms a cell's last line is shown."""
+    return {kind for output in cell.outputs for kind in output.get("data", ())}
 
 
 def test_texts_are_decoded_as_their_tokens_are(checkpoint: Path) -> None:

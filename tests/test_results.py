@@ -13,7 +13,7 @@ from mdlm_lm_eval.tasks.settings import DEFAULT_SETTINGS
 from scipy import stats
 
 from mdlm_lm_eval import tasks_path
-from mdlm_lm_eval.results import load, suite
+from mdlm_lm_eval.results import load, plot, suite
 from mdlm_lm_eval.results.files import UnusableFile, read_json, whole_folder, write_whole
 from mdlm_lm_eval.results.names import adapter_name, model_name, recorded_name
 from mdlm_lm_eval.results.parallelism import Point, accuracy_under_parallelism, frontier, tokens_at_quality
@@ -33,7 +33,7 @@ from mdlm_lm_eval.results.statistics import (
 )
 from tests.conftest import data
 from tests.conftest import suite as suite_tasks
-from tests.leaderboard_files import TASKS, result_file, six_cells, suite_file, write
+from tests.leaderboard_files import TASKS, gsm8k_file, result_file, six_cells, suite_file, write
 
 # Statistics
 
@@ -226,6 +226,21 @@ def test_load_has_a_row_per_file_task_and_metric(tmp_path: Path) -> None:
 def likelihood_file() -> dict[str, object]:
     metrics = {"wikitext": {"acc,none": 0.5, "word_perplexity,none": 12.5}}
     return result_file(metrics, output_type="loglikelihood_rolling", mc_num=16)
+
+
+def test_a_frontier_of_equal_tokens_per_pass_is_of_seconds(tmp_path: Path) -> None:
+    """Caches make passes cheaper and not fewer."""
+    for cache, seconds in {"none": 256, "prefix": 192, "dual": 128}.items():
+        spent = {"forward_passes": 256, "answer_tokens": 256, "seconds": seconds}
+        write(tmp_path, **{cache: gsm8k_file(0.7, cache=cache, block_length=32, task_record={"cost": spent})})
+    frame = load(tmp_path)
+    figure = plot.frontier(frame)
+    assert figure
+    assert figure.axes[0].get_xlabel() == "seconds per question"
+    with pytest.warns(plot.NothingToDrawWarning, match="differ in tokens per forward pass"):
+        assert plot.frontier(frame, "tokens_per_pass") is None
+    with pytest.warns(plot.NothingToDrawWarning, match="differ in their number of masks"):
+        assert plot.masks(frame) is None
 
 
 @pytest.mark.parametrize(("points", "best", "area"), data("parallelism.json")["area"])

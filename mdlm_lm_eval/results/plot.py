@@ -1,5 +1,7 @@
 """Figures of a DataFrame that `mdlm_lm_eval.results.load` returned: accuracy by masks, and accuracy against speed."""
 
+import io
+import warnings
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -19,25 +21,47 @@ _WHO = ["model", "adapter", "setting_without_masks"]
 _MOST_PANELS, _MOST_LINES, _MOST_BANDS = 4, 7, 3
 
 
-def masks(frame: pd.DataFrame) -> Figure | None:
-    """Score by the number of masks, a panel per benchmark and a line per setting; None where mask counts do not differ.
+class NothingToDrawWarning(UserWarning):
+    """Why there is no figure."""
 
-    Bands are the 95% intervals `low` to `high`; more than three lines have none.
+
+class Chart(Figure):
+    """A figure that notebooks show, also without `%matplotlib inline`."""
+
+    def _repr_png_(self) -> bytes:
+        buffer = io.BytesIO()
+        self.savefig(buffer, format="png")
+        return buffer.getvalue()
+
+
+def masks(frame: pd.DataFrame) -> Figure | None:
+    """Score by the number of masks, a panel per benchmark and a line per setting.
+
+    Bands are the 95% intervals `low` to `high`; more than three lines have none. None, with a NothingToDrawWarning,
+    where mask counts do not differ.
     """
     found = benchmarks(frame).dropna(subset=["masks"])
     counts = found.groupby(["benchmark", *_WHO], dropna=False)["masks"].transform("nunique")
-    return _panels(found[counts > 1], _draw_masks, "number of masks")
+    figure = _panels(found[counts > 1], _draw_masks, "number of masks")
+    if figure is None:
+        _say_nothing_to_draw("no two results of a setting differ in their number of masks")
+    return figure
 
 
-def frontier(frame: pd.DataFrame, cost: str = "tokens_per_pass") -> Figure | None:
-    """Score against tokens per forward pass (or `cost="seconds"` per question), a panel per benchmark.
+def frontier(frame: pd.DataFrame, cost: str | None = None) -> Figure | None:
+    """Score against speed, a panel per benchmark.
 
-    A line joins the settings of a checkpoint that no other beats in both; approximate caches have a line of their own.
-    None where no two settings differ in speed.
+    `cost` is `tokens_per_pass` or `seconds` (per question); by default tokens per forward pass, or seconds where these
+    do not differ, as with caches. A line joins the settings of a checkpoint that no other beats in both; approximate
+    caches have a line of their own. None, with a NothingToDrawWarning, where no two settings differ in speed.
     """
-    found = benchmarks(frame).dropna(subset=[cost])
-    speeds = found.groupby("benchmark")[cost].transform("nunique")
-    return _panels(found[speeds > 1], partial(_draw_frontier, cost=cost), _COSTS[cost])
+    for name in _COSTS if cost is None else (cost,):
+        found = benchmarks(frame).dropna(subset=[name])
+        speeds = found.groupby("benchmark")[name].transform("nunique")
+        if figure := _panels(found[speeds > 1], partial(_draw_frontier, cost=name), _COSTS[name]):
+            return figure
+    _say_nothing_to_draw(f"no two settings differ in {_COSTS[cost] if cost else 'speed'}")
+    return None
 
 
 def who(row: pd.Series, frame: pd.DataFrame, columns: tuple[str, ...]) -> str:
@@ -50,12 +74,16 @@ def who(row: pd.Series, frame: pd.DataFrame, columns: tuple[str, ...]) -> str:
     return ", ".join(part for part in told if part not in shared) or "defaults"
 
 
+def _say_nothing_to_draw(reason: str) -> None:
+    warnings.warn(f"nothing to draw: {reason}", NothingToDrawWarning, stacklevel=3)
+
+
 @figure_style()
 def _panels(found: pd.DataFrame, draw: Callable[[Axes, pd.DataFrame], None], label: str) -> Figure | None:
     groups = list(found.groupby("benchmark", sort=False))[:_MOST_PANELS]
     if not groups:
         return None
-    figure = Figure(figsize=(3.6 * len(groups) + 0.4, 2.8), layout="constrained")
+    figure = Chart(figsize=(3.6 * len(groups) + 0.4, 2.8), layout="constrained")
     for axes, (name, rows) in zip(figure.subplots(1, len(groups), squeeze=False).flat, groups, strict=True):
         draw(axes, rows)
         axes.set_title(name)
