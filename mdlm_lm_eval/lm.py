@@ -16,7 +16,7 @@ from lm_eval.api.model import CacheHook
 from lm_eval.models.huggingface import HFLM
 from lm_eval.models.utils_hf import get_dtype
 from tqdm import tqdm
-from transformers import PreTrainedModel
+from transformers import PretrainedConfig, PreTrainedModel
 
 from mdlm_lm_eval import families
 from mdlm_lm_eval.command_line import runs_lm_eval, say_at_the_end, show_option_errors_alone
@@ -51,7 +51,7 @@ from mdlm_lm_eval.options import DecodingOptions, OptionError, parse_flag, shown
 from mdlm_lm_eval.presets import mismatches
 from mdlm_lm_eval.record import Answer, RunRecord, fingerprint, in_words, provenance
 from mdlm_lm_eval.request_cache import RequestCache
-from mdlm_lm_eval.resolve import Request, Settings, resolve
+from mdlm_lm_eval.resolve import Request, Settings, resolve, without_effect
 from mdlm_lm_eval.results.names import model_name
 
 logger = logging.getLogger(__name__)
@@ -88,6 +88,40 @@ class Generation:
     is_audited: bool = False
     string: str | None = None
     exact: Answer | None = None
+
+
+def where_of(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Where model arguments say that a checkpoint's files are, and whether its code may run."""
+    return {
+        "revision": str(arguments.get("revision") or "main"),
+        "subfolder": str(arguments.get("subfolder") or ""),
+        "trust_remote_code": parse_flag("trust_remote_code", arguments.get("trust_remote_code") or False),
+    }
+
+
+def config_of(pretrained: str | None, arguments: Mapping[str, Any]) -> PretrainedConfig:
+    """The config that model arguments load a checkpoint with. Raises OptionError, as `families.load_config` does."""
+    name = model_path(str(pretrained or BUILT_IN))
+    return families.load_config(name, diffusion_family=arguments.get("diffusion_family"), **where_of(arguments))
+
+
+def settings_of(config: PretrainedConfig, arguments: Mapping[str, Any]) -> Settings:
+    """Model arguments, merged for the model of a config. Raises OptionError for what it cannot do."""
+    family, implementation = families.family_of(config), arguments.get("attn_implementation")
+
+    def check(options: DecodingOptions, attention: Any, in_slots: bool | None = None) -> None:
+        families.check_options(config, options, in_slots=in_slots)
+        check_decoding(options, attention, edits=family.edits)
+        if in_slots:
+            family.refuse("infill", "true")
+
+    return resolve(
+        arguments,
+        family=family.decoding_defaults,
+        attention_of=lambda length: families.attention_of(config, length, implementation),
+        check=check,
+        default_seed=torch.initial_seed() % 2**63,  # lm-eval seeds torch with --seed before it builds the model
+    )
 
 
 class Batches:
@@ -154,18 +188,11 @@ class MDLM(HFLM):
         if model is None and (pretrained or BUILT_IN) in MODEL_FOLDERS and arguments.get("batch_size") is None:
             arguments["batch_size"] = "auto"
         name = model_path(str(pretrained or BUILT_IN)) if model is None else model.name_or_path
-        where: dict[str, Any] = {
-            "revision": str(arguments.get("revision") or "main"),
-            "subfolder": str(arguments.get("subfolder") or ""),
-            "trust_remote_code": parse_flag("trust_remote_code", arguments.get("trust_remote_code") or False),
-        }
-        if model is None:
-            self._config = families.load_config(name, diffusion_family=arguments.get("diffusion_family"), **where)
-        else:
-            self._config = model.config
+        where = where_of(arguments)
+        self._config = config_of(pretrained, arguments) if model is None else model.config
         families.check_config(self._config, name or "a model object")
         self._family = family = families.family_of(self._config)
-        self.settings = settings = self._resolve(arguments)
+        self.settings = settings = settings_of(self._config, arguments)
         loading = dict(settings.loading)
         for key in sorted(set(_WITHOUT_EFFECT) & loading.keys()):
             logger.warning("%s has no effect with --model mdlm", key)
@@ -230,7 +257,7 @@ class MDLM(HFLM):
 
     def use_options(self, arguments: Mapping[str, Any]) -> None:
         """Decodes and scores with other model arguments over the same weights, and begins a record of its own."""
-        self.settings, self._facts = self._resolve(arguments), None
+        self.settings, self._facts = settings_of(self._config, arguments), None
         self.start_record()
         self.denoiser.attention = self.settings.attention
 
@@ -243,23 +270,6 @@ class MDLM(HFLM):
         self.adapter_weights = peft and families.files_digest(peft)
         self.denoiser.model = self._model
         self._facts = None
-
-    def _resolve(self, arguments: Mapping[str, Any]) -> Settings:
-        implementation = arguments.get("attn_implementation")
-        return resolve(
-            arguments,
-            family=self._family.decoding_defaults,
-            attention_of=lambda length: families.attention_of(self._config, length, implementation),
-            check=self._check,
-            default_seed=torch.initial_seed() % 2**63,  # lm-eval seeds torch with --seed before it builds the model
-        )
-
-    def _check(self, options: DecodingOptions, attention: Any, in_slots: bool | None = None) -> None:
-        """What the model cannot do. Raises OptionError."""
-        families.check_options(self._config, options, in_slots=in_slots)
-        check_decoding(options, attention, edits=self._family.edits)
-        if in_slots:
-            self._family.refuse("infill", "true")
 
     # Text
 
@@ -299,6 +309,7 @@ class MDLM(HFLM):
             logger.warning("Ignored, as masked diffusion has no use for them: %s", ", ".join(sorted(ignored)))
         seeds = seeds_of(requests, [request.options.seed for request in wanted])
         generations = [self._prepare(*each) for each in zip(requests, wanted, seeds, strict=True)]
+        warn_of_no_effect(generations)
         if n_cut := sum(one.counts["truncated"] > 0 for one in generations):
             logger.warning(_CUT, n_cut, len(generations), self.max_length)
         for one in generations:
@@ -636,6 +647,24 @@ class MDLM(HFLM):
             self.request_cache = RequestCache(cache_hook.dbdict, fingerprint(self))
             self.record = self.record_of_all = self.request_cache.record or self.record
         super().set_cache_hook(cache_hook)
+
+
+def warn_of_no_effect(generations: Sequence[Generation]) -> None:
+    """Says which options that were typed change nothing in these requests."""
+    for request in {id(one.request): one.request for one in generations}.values():
+        for name, why in without_effect(request.options, request.attention).items():
+            if name in request.typed:
+                logger.warning("%s=%s has no effect %s", name, shown(getattr(request.options, name)), why)
+    short = [
+        len(one.canvas.slots)
+        for one in generations
+        if "block_length" in one.request.typed
+        and not one.request.attention.is_block_causal
+        and (one.request.options.block_length or 0) > len(one.canvas.slots)
+    ]
+    if short:
+        what = "block_length is longer than %d of %d canvases, which are one block each; the shortest has %d masks"
+        logger.warning(what, len(short), len(generations), min(short))
 
 
 def seeds_of(requests: Sequence[Instance], seeds: Sequence[int]) -> list[int]:

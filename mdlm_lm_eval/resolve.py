@@ -13,6 +13,7 @@ from mdlm_lm_eval.options import (
     APPROXIMATE_CACHES,
     DECODING_NAMES,
     OWN_NAMES,
+    PARALLEL_RULES,
     REMASKING,
     DecodingOptions,
     LikelihoodOptions,
@@ -67,6 +68,15 @@ _EXCLUDES: dict[str, Callable[[Any], bool]] = {
     "cfg_scale": bool,
 }
 _NEEDS = {"max_post_steps": "editing_threshold", "cache": "block_length"}
+# Options that only change something with another one: at a value, or at any that is not its default.
+_PARTNERS: dict[str, tuple[str, Any]] = {
+    **dict.fromkeys(("position_decay", "calibration_cap", "token_frequencies"), ("unmasking", "position_calibrated")),
+    "remask_tokens": ("remasking", "remdm"),
+    "remask_threshold": ("remasking", "wino"),
+    **dict.fromkeys(("kl_history", "unmask_strategy"), ("kl_threshold", None)),
+    "end_think_power": ("end_think_boost", None),
+    "filler": ("n_fillers", None),
+}
 
 Layer = Mapping[str, Any]
 # The AttentionPattern under an option `block_length`; None where the model is not known.
@@ -80,7 +90,7 @@ class Request:
     """What one generation request asks for.
 
     sampled: whether its repetitions differ. ignored: its keys that mean nothing here. alike: what it shares with the
-    requests that may be in a batch with it.
+    requests that may be in a batch with it. typed: the options that the user or the task set.
     """
 
     options: DecodingOptions
@@ -90,6 +100,7 @@ class Request:
     sampled: bool
     ignored: frozenset[str]
     alike: Hashable
+    typed: frozenset[str]
 
 
 @dataclass(frozen=True)
@@ -145,7 +156,8 @@ class Settings:
         self.check(options, attention, infill)
         sampled = options.temperature > 0.0 or is_random(options.unmasking)
         ignored, alike = _MEANINGLESS & given.keys(), (replace(options, max_gen_toks=None), stops, infill)
-        return Request(options, attention, stops, infill, sampled, ignored, alike)
+        set_here = frozenset({*typed, *changes})
+        return Request(options, attention, stops, infill, sampled, ignored, alike, set_here)
 
 
 def resolve(
@@ -200,6 +212,22 @@ def resolve(
         attention_of,
         check,
     )
+
+
+def without_effect(options: DecodingOptions, attention: Any) -> dict[str, str]:
+    """Options that are set and change nothing under an attention, and why as the end of a sentence."""
+    default = DecodingOptions()
+    found = {}
+    for name, (partner, value) in _PARTNERS.items():
+        actual = getattr(options, partner)
+        if actual == getattr(default, partner) if value is None else actual != value:
+            found[name] = f"without {partner}" if value is None else f"without {partner}={value}"
+    is_causal = attention is not None and attention.is_block_causal
+    rules = [name for name in PARALLEL_RULES if getattr(options, name) is not None]
+    if rules and not is_causal and options.kl_threshold is None:
+        rule = f"with {rules[0]}={shown(getattr(options, rules[0]))}"
+        found |= dict.fromkeys(("steps", "steps_per_block", "schedule"), rule)
+    return {name: why for name, why in found.items() if getattr(options, name) != getattr(default, name)}
 
 
 def _our_names(given: Mapping[str, Any], kept: Collection[str] = ()) -> dict[str, Any]:

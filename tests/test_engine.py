@@ -9,6 +9,7 @@ import torch
 from mdlm_lm_eval.decoding import decode_canvases
 from mdlm_lm_eval.decoding.candidates import uniform_numbers
 from mdlm_lm_eval.decoding.canvas import Completion
+from mdlm_lm_eval.decoding.requirements import check_decoding
 from mdlm_lm_eval.lm import MDLM
 from mdlm_lm_eval.model.attention import FULL_ATTENTION, AttentionPattern
 from mdlm_lm_eval.options import DecodingOptions, OptionError
@@ -158,6 +159,6 @@ def test_a_result_holds_the_traces_of_answers_up_to_their_end() -> None:
 
 
 def test_no_trace_of_what_is_drafted() -> None:
-    lm = MDLM()
+    options, attention = DecodingOptions(mode="linear_spec", trace=True), AttentionPattern(4, causal_context=True)
     with pytest.raises(OptionError, match="trace"):
-        lm._check(DecodingOptions(mode="linear_spec", trace=True), AttentionPattern(4, causal_context=True))
+        check_decoding(options, attention, edits=False)

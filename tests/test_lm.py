@@ -112,6 +112,18 @@ def test_meaningless_keys_give_one_warning(lm: MDLM, caplog: pytest.LogCaptureFi
     assert sum("num_beams" in record.message for record in caplog.records) == 1
 
 
+def test_options_without_effect_are_said(caplog: pytest.LogCaptureFixture) -> None:
+    lm = MDLM(tiny_model(), tokenizer=tiny_tokenizer(), block_length=8, confidence_threshold=0.9, steps=2)
+    short, long = (generation(text, max_gen_toks=n, filler="!") for text, n in (("a", 4), ("b", 16)))
+    lm.generate_until([short, long], disable_tqdm=True)
+    said = {record.message for record in caplog.records if record.name == "mdlm_lm_eval.lm"}
+    assert said == {
+        "steps=2 has no effect with confidence_threshold=0.9",
+        "filler=! has no effect without n_fillers",
+        "block_length is longer than 1 of 2 canvases, which are one block each; the shortest has 4 masks",
+    }
+
+
 def test_long_prompts_are_cut_on_the_left_and_counted(lm: MDLM, caplog: pytest.LogCaptureFixture) -> None:
     tail = "the end"
     long, short = "x" * 400 + tail, "x" * (256 - 4 - len(tail)) + tail

@@ -276,6 +276,12 @@ def test_the_command_refuses_in_one_sentence(
     assert not (tmp_path / "out").exists()
 
 
+def test_no_cell_runs_where_one_cannot(tmp_path: Path, checkpoint: Path, task_folder: Path) -> None:
+    ended = sweep(tmp_path / "out", checkpoint, task_folder, "--n_masks=4", "--cache=none,dual")
+    assert (ended.code, "cache=dual needs block_length" in ended.err) == (2, True)
+    assert not (tmp_path / "out").exists()
+
+
 def test_a_missing_extra_is_named(
     tmp_path: Path, checkpoint: Path, task_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,6 +9,7 @@ from lm_eval.utils import sanitize_model_name
 
 from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.sweep.__main__ import RECIPES, settings_of
+from mdlm_lm_eval.sweep.check import check_cells
 from mdlm_lm_eval.sweep.plan import plan
 from tests.conftest import refused
 
@@ -109,6 +110,30 @@ def test_bad_settings_are_refused_before_anything_loads(settings: dict[str, Any]
     with pytest.raises(OptionError) as error:
         plan({"tasks": "mdlm_context"} | settings)
     assert message in str(error.value)
+
+
+@pytest.mark.parametrize(("settings", "message"), refused("mdlm-sweep cells"))
+def test_cells_that_cannot_run_or_are_equal_are_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(OptionError) as error:
+        check_cells(plan({"tasks": "mdlm_context"} | settings))
+    assert message in str(error.value)
+
+
+def test_what_has_an_effect_is_an_axis() -> None:
+    """In block diffusion a threshold fills at least as many masks as its schedule says."""
+    axes = {"tasks": "t", "steps": [4, 8], "confidence_threshold": 0.9}
+    check_cells(plan(axes | {"model_args": {"pretrained": "built-in-block"}}))
+    check_cells(plan({"tasks": "t", "n_masks": 8, "unmasking": ["confidence", "entropy"], "seed": [1, 2]}))
+
+
+def test_an_audit_skips_exact_cells() -> None:
+    planned = plan({"tasks": "t", "block_length": 8, "cache": "dual,none", "cache_audit": "5,9"})
+    check_cells(planned)
+    assert [cell.name.partition("cache=")[2] for cell in planned.cells] == [
+        "dual,cache_audit=5",
+        "dual,cache_audit=9",
+        "none",
+    ]
 
 
 @pytest.mark.parametrize(("words", "message"), refused("mdlm-sweep words"))

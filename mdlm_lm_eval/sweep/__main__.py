@@ -57,6 +57,7 @@ def _run(
     index, n = _parsed_shard(shard)
     # Heavy imports wait until the command line is known to be right.
     from mdlm_lm_eval.sweep import status as reports
+    from mdlm_lm_eval.sweep.check import check_cells
     from mdlm_lm_eval.sweep.claims import Claims
     from mdlm_lm_eval.sweep.run import Tasks, run_here
 
@@ -67,6 +68,7 @@ def _run(
     if status:
         print(reports.status(claims))
         return {}
+    check_cells(sweep)
     if executor == "ray":
         try:
             from mdlm_lm_eval.sweep.ray_executor import run_on_ray

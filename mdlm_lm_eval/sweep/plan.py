@@ -14,6 +14,7 @@ from lm_eval._cli.utils import handle_cli_value_string
 from mdlm_lm_eval.command_line import lm_eval_command
 from mdlm_lm_eval.default_model import BUILT_IN
 from mdlm_lm_eval.options import (
+    APPROXIMATE_CACHES,
     DecodingOptions,
     LikelihoodOptions,
     ModelOptions,
@@ -152,6 +153,7 @@ def _cells(
     # Autoregressive models decode in one way only: these axes collapse.
     names = [name for name in OPTIONS if name in settings and model == "mdlm"]
     options = {name: _values(name, settings[name]) for name in names}
+    has_caches = any(value in APPROXIMATE_CACHES for value in options.get("cache", ()))
     of_tasks = {name: _values(name, value) for name, value in metadata.items()}
     other: dict[str, list[Any]] = {"peft": [None], "num_fewshot": [None], "seed": [None]}
     other |= {name: _values(name, settings[name]) for name in other if name in settings}
@@ -165,6 +167,8 @@ def _cells(
         if str(peft).lower() != "none":
             arguments["peft"], name = str(peft), f"{folder}+{_checkpoint_name(str(peft))}"
         arguments |= _checked(dict(zip(options, chosen, strict=True)))
+        if has_caches and arguments["cache"] not in APPROXIMATE_CACHES:
+            arguments.pop("cache_audit", None)  # there is nothing to audit in the grid's exact cells
         chosen_metadata = dict(zip(of_tasks, of_task, strict=True))
         check_metadata([str(task)], chosen_metadata)
         given = {"num_fewshot": shots, "seed": seed}
