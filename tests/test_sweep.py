@@ -18,7 +18,10 @@ from transformers import LlamaForCausalLM
 from mdlm_lm_eval.results.result_file import read_result_file
 from mdlm_lm_eval.sweep import run as sweep_run
 from mdlm_lm_eval.sweep.__main__ import main
+from mdlm_lm_eval.sweep.plan import plan
+from mdlm_lm_eval.sweep.status import table
 from tests.commands import run
+from tests.leaderboard_files import result_file
 
 TIMES = ("pretty_env_info", "date", "total_evaluation_time_seconds", "git_hash", "start_time", "end_time")
 
@@ -111,9 +114,25 @@ def test_the_last_table_has_intervals_tokens_and_seconds(tmp_path: Path, checkpo
     result = file.tasks["tiny_generate"]
     percent = 100 * result.metrics["exact_match,none"]
     half = 196 * result.standard_errors["exact_match,none"]
-    assert cells[1][1:4] == ["exact_match", f"{percent:.1f} ± {half:.1f}" if half else f"{percent:.1f}", "5"]
-    assert float(cells[1][4]) == pytest.approx(result.cost["answer_tokens"] / result.cost["forward_passes"], abs=0.01)
-    assert float(cells[1][5].rstrip(" |")) == pytest.approx(result.cost["seconds"] / 5, rel=0.01)
+    assert cells[1][1:3] == [f"{percent:.1f} ± {half:.1f}" if half else f"{percent:.1f}", "5"]
+    assert float(cells[1][3]) == pytest.approx(result.cost["answer_tokens"] / result.cost["forward_passes"], abs=0.01)
+    assert float(cells[1][4].rstrip(" |")) == pytest.approx(result.cost["seconds"] / 5, rel=0.01)
+
+
+def test_the_last_table_has_every_metric(tmp_path: Path) -> None:
+    two = {"t": {"acc,none": 0.9, "exact_match,none": 0.4}, "u": {"acc,none": 0.8, "exact_match,none": 0.3}}
+    cells = plan({"tasks": "t,tag,v"}).cells
+    for cell, metrics in zip(cells, ({"t": two["t"]}, two, {"v": {"word_perplexity,none": 12.5}}), strict=True):
+        (tmp_path / cell.name).mkdir(parents=True)
+        (tmp_path / cell.name / "results_cell.json").write_text(json.dumps(result_file(metrics, asked=50, passes=100)))
+    assert table(cells, tmp_path).splitlines() == [
+        "| cell | acc | exact_match | word_perplexity | questions | tokens per pass | seconds per question |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
+        "| built-in/t | 90.0 | 40.0 |  | 50 | 1.00 | 1 |",
+        "| built-in/tag: t | 90.0 | 40.0 |  | 50 | 1.00 | 1 |",
+        "| built-in/tag: u | 80.0 | 30.0 |  | 50 | 1.00 | 1 |",
+        "| built-in/v |  |  | 12.5 | 50 | 1.00 | 1 |",
+    ]
 
 
 def test_nothing_loads_where_all_is_done(

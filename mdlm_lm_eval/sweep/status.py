@@ -14,7 +14,7 @@ from mdlm_lm_eval.sweep.claims import RESULT_FILE, Claims
 from mdlm_lm_eval.sweep.plan import Cell
 
 _COSTS = {"tokens_per_pass": ".2f", "seconds": ".3g"}
-_HEADER = ["cell", "metric", "score", "questions", "tokens per pass", "seconds per question"]
+_LAST = ["questions", "tokens per pass", "seconds per question"]
 
 
 def status(claims: Claims) -> str:
@@ -32,13 +32,25 @@ def status(claims: Claims) -> str:
 
 
 def table(cells: Sequence[Cell], output: Path) -> str:
-    """A row for each cell: score with its 95% interval, tokens for each forward pass, seconds for each question."""
+    """A row for each cell: every metric with its 95% interval, tokens for each forward pass, seconds for each question.
+
+    A cell of several tasks, as of a tag, has a row for each.
+    """
     files = ((output / cell.name / RESULT_FILE, cell.name) for cell in cells)
     frame = frame_of(read_result_file(path, name) for path, name in files)
-    rows = benchmarks(frame).drop_duplicates("file").to_dict("records") if len(frame) else []
-    return markdown_table(_HEADER, map(_row, rows))
+    if frame.empty:
+        return markdown_table(["cell", *_LAST], [])
+    top = benchmarks(frame)
+    metrics = list(dict.fromkeys(top["metric"]))
+    rows = []
+    for file, of_file in top.groupby("file", sort=False):
+        for task, of_task in of_file.groupby("task", sort=False):
+            scores = dict(zip(of_task["metric"], of_task["in_words"], strict=True))
+            label = file if of_file["task"].nunique() == 1 else f"{file}: {task}"
+            first = of_task.iloc[0]
+            rows.append([label, *(scores.get(name, "") for name in metrics), str(first["n"]), *_costs(first)])
+    return markdown_table(["cell", *(name.removesuffix(",none") for name in metrics), *_LAST], rows)
 
 
-def _row(row: Mapping[str, Any]) -> list[str]:
-    costs = ["" if pd.isna(row[name]) else f"{row[name]:{digits}}" for name, digits in _COSTS.items()]
-    return [row["file"], row["metric"].removesuffix(",none"), row["in_words"], str(row["n"]), *costs]
+def _costs(row: Mapping[str, Any]) -> list[str]:
+    return ["" if pd.isna(row[name]) else f"{row[name]:{digits}}" for name, digits in _COSTS.items()]
