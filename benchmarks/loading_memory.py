@@ -98,6 +98,7 @@ def llada2(arguments: argparse.Namespace) -> tuple[dict[str, object], list[tuple
     i, dense, heads = arguments.intermediate_size // 16, arguments.intermediate_size, h // 128
     config = COMMON | {
         "model_type": "llada2_moe",
+        "diffusion_family": "llada2",
         "hidden_size": h,
         "head_dim": 128,
         "num_attention_heads": heads,

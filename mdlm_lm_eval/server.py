@@ -256,7 +256,7 @@ class MDLMServer(LocalCompletionsAPI):
         path, remote = model_path(tokenizer), parse_flag("trust_remote_code", arguments.get("trust_remote_code", False))
         where: dict[str, Any] = {"revision": arguments.get("revision") or "main", "trust_remote_code": remote}
         where["subfolder"] = arguments.get("subfolder") or ""
-        config = families.load_config(path, **where)
+        config = families.load_config(path, diffusion_family=arguments.get("diffusion_family"), **where)
         families.check_config(config, path)
         bos = arguments.get("add_bos_token")
         self.tokenizer = families.load_tokenizer(path, config=config, add_bos_token=bos, **where)
@@ -496,7 +496,7 @@ def _check_arguments(base_url: str, arguments: Mapping[str, Any]) -> None:
         raise OptionError(
             f"{secrets[0]} does not work with --model mdlm-server: results would show it; set OPENAI_API_KEY"
         )
-    own = {*REQUEST_OPTIONS, *signature(MDLMServer).parameters} - {"arguments"}
+    own = {*REQUEST_OPTIONS, *signature(MDLMServer).parameters, "diffusion_family"} - {"arguments"}
     for name, value in arguments.items():
         if name in DECODING_NAMES - own:
             raise OptionError(

@@ -21,7 +21,7 @@ from tests.reference import GOLDEN, assert_close, facts_of, padded, tensors_of
 MASK = 159
 FOLDERS = {
     "llada2": "llada2",
-    "llada21": "llada2",  # the same config; its user says diffusion_family=llada21
+    "llada21": "llada21",
     "sdar": "sdar",
     "a2d_bd3lm": "a2d-qwen3",
     "fast_dllm_v2": "fast_dllm_v2",
@@ -77,13 +77,31 @@ def test_what_a_denoiser_knows(folder: str, pattern: list[Any], shift: bool, edi
     assert load(folder, block_length=16).attention.block_length == 16
 
 
-@pytest.mark.parametrize("name", ["LLaDA2.1-mini", "llada2-16b-sft", "llada-2-1k"])
-def test_no_name_tells_llada21_from_llada2(name: str, tmp_path: Path) -> None:
-    folder = copy_of("llada21", tmp_path / name)
-    assert family_of(load(folder).model.config).name == "llada2"
-    denoiser = load(folder, diffusion_family="llada21")
-    assert family_of(denoiser.model.config).decoding_defaults["editing_threshold"] == 0.9
-    denoiser.model.save_pretrained(tmp_path / "saved")
+@pytest.mark.parametrize(
+    ("name", "family"),
+    [
+        ("inclusionAI/LLaDA2.1-mini", "llada21"),
+        ("models--inclusionAI--LLaDA2.1-flash/snapshots/0a1b", "llada21"),
+        ("llada2.1-sft/checkpoint-10", "llada21"),
+        ("inclusionAI/LLaDA2.0-mini", "llada2"),
+        ("LLaDA2.0-flash-CAP", "llada2"),
+    ],
+)
+def test_a_name_says_which_llada2(name: str, family: str, tmp_path: Path) -> None:
+    """Both have one config; 2.0's decoding of 2.1 would never edit."""
+    folder = copy_of("llada2", tmp_path / name, diffusion_family=None)
+    lm = MDLM(str(folder), tokenizer=tiny_tokenizer(), mask_token_id=MASK, device="cpu")
+    assert family_of(lm.model.config).name == family
+    assert lm.settings.decoding.editing_threshold == (0.9 if family == "llada21" else None)
+    assert lm.settings.decoding.schedule == ("llada2" if family == "llada2" else "linear")
+
+
+@pytest.mark.parametrize("name", ["model", "llada2-16b-sft", "llada-2-1k", "LLaDA2.10"])
+def test_a_name_that_says_neither_needs_a_word(name: str, tmp_path: Path) -> None:
+    folder = copy_of("llada2", tmp_path / name, diffusion_family=None)
+    with pytest.raises(OptionError, match=r"is of llada2 or llada21; say which with diffusion_family="):
+        load(folder)
+    load(folder, diffusion_family="llada21").model.save_pretrained(tmp_path / "saved")
     assert family_of(load(tmp_path / "saved").model.config).name == "llada21"
 
 

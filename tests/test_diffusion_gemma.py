@@ -14,29 +14,36 @@ from transformers import (
 )
 
 from mdlm_lm_eval import tasks_path
+from mdlm_lm_eval.decoding.memory import row_memory
 from mdlm_lm_eval.families import family_of, load_denoiser
 from mdlm_lm_eval.lm import MDLM
 from mdlm_lm_eval.options import DecodingOptions, OptionError
 from tests.conftest import choice, evaluate, tiny_tokenizer
 
-SHAPE = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 1, "num_key_value_heads": 1, "head_dim": 16}
+SHAPE = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8}
+# As published: layers that see the whole text have fewer and wider heads of keys than those with a window.
+GLOBAL = {
+    "global_head_dim": 16,
+    "num_global_key_value_heads": 1,
+    "layer_types": ["sliding_attention", "full_attention"],
+}
 STEPS = 4
 
 
 @pytest.fixture(scope="module")
 def gemma(tmp_path_factory: pytest.TempPathFactory) -> str:
     folder = tmp_path_factory.mktemp("gemma")
-    experts = {"num_experts": 4, "top_k_experts": 2, "moe_intermediate_size": 16, "global_head_dim": 16}
+    experts = {"num_experts": 4, "top_k_experts": 2, "moe_intermediate_size": 16}
     text = DiffusionGemmaTextConfig(
         **SHAPE,
+        **GLOBAL,
         **experts,
         vocab_size=len(tiny_tokenizer()),
         intermediate_size=32,
         max_position_embeddings=4096,
-        layer_types=["full_attention"],
     )
     vision = Gemma4VisionConfig(**SHAPE, intermediate_size=16)
-    torch.manual_seed(0)
+    torch.manual_seed(1)  # whose answers to slots are letters and not parts of them
     config = DiffusionGemmaConfig(text_config=text, vision_config=vision, canvas_length=8)
     model = DiffusionGemmaForBlockDiffusion(config)
     model.model.decoder.embed_tokens.weight.data *= 30  # peaked enough for answers that noise does not change
@@ -64,18 +71,25 @@ def test_answers_do_not_depend_on_the_batch_nor_on_other_random_numbers(lm: MDLM
     assert repeated[0] == together[0] != repeated[1]
 
 
-def test_it_is_transformers_own_generation_under_a_seed(lm: MDLM) -> None:
+def test_it_is_transformers_own_generation_under_a_seed(lm: MDLM, gemma: str) -> None:
     generate, prompt, eos = family_of(lm.config).generate, lm.tok_encode("abc"), lm.tokenizer.eos_token_id
     assert generate is not None
     settings: dict[str, Any] = {"n_tokens": 11, "end_ids": [eos], "pad_token_id": 0, "seed": 7}
     found, passes, n_written = generate(lm.model, prompt, DecodingOptions(), **settings)
     torch.manual_seed(7)
-    expected = lm.model.generate(torch.tensor([prompt]), max_new_tokens=11, eos_token_id=eos, pad_token_id=0)
+    model = DiffusionGemmaForBlockDiffusion.from_pretrained(gemma)
+    expected = model.generate(torch.tensor([prompt]), max_new_tokens=11, eos_token_id=eos, pad_token_id=0)
     assert found == expected.sequences[0, 3:14].tolist()
     assert passes * float(expected.tokens_per_forward) == pytest.approx(n_written)
     assert n_written == int((expected.sequences[0, 3:] != 0).sum())
     bounded = DecodingOptions(steps_per_block=1, entropy_bound=0.3)
     assert generate(lm.model, prompt, bounded, **settings)[1] == 2  # one pass for each canvas of 8
+
+
+def test_each_layers_own_heads_are_remembered(lm: MDLM) -> None:
+    row = row_memory(lm.config, length=10, n_logits=0, itemsize=4, is_cached=True)
+    cache = lm.model.model.encoder(input_ids=torch.tensor([list(range(10))])).past_key_values
+    assert row.remembered == sum(layer.keys.nbytes + layer.values.nbytes for layer in cache.layers)
 
 
 @pytest.mark.parametrize("option", [{"n_masks": 16}, {"temperature": 0.5}, {"steps": 4}, {"cfg_scale": 1.0}])

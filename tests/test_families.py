@@ -61,6 +61,24 @@ def test_a_config_without_mask_token_has_that_of_the_published_code(
     assert load_config(str(tmp_path)).mask_token_id == mask_token_id
 
 
+@pytest.mark.parametrize("family", ["llada", "llada2"])
+@pytest.mark.parametrize("instead", [False, True])
+def test_a_config_that_transformers_5_saved_again_is_the_same_model(family: str, instead: bool, tmp_path: Path) -> None:
+    """It writes `rope_parameters` beside the published keys, or instead of them, and reads them first."""
+    published = json.loads((GOLDEN / family / "config.json").read_text())
+    names = [name for name in ("rope_theta", "partial_rotary_factor", "rope_scaling") if name in published]
+    rotary = {name: published[name] for name in names if published[name] is not None}
+    published |= {"rope_parameters": {"rope_type": "default", **rotary}}
+    for name in names:
+        del published[name]
+        if not instead and name != "rope_scaling":
+            published[name] = 1.0 if name == "rope_theta" else rotary[name]
+    (tmp_path / "config.json").write_text(json.dumps(published))
+    expected = load_config(str(GOLDEN / family)).rope_parameters
+    assert load_config(str(tmp_path)).rope_parameters == expected
+    assert expected["rope_theta"] == rotary["rope_theta"]
+
+
 @pytest.mark.parametrize(("family", "setting", "named"), refused("families"))
 def test_a_setting_without_equivalent_is_refused_before_weights_are_read(
     family: str, setting: dict[str, object], named: str, tmp_path: Path

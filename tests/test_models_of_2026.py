@@ -91,6 +91,14 @@ def test_what_llada22_is(tmp_path: Path) -> None:
     )
 
 
+def test_llada22_without_edit_ids_has_those_of_its_release(tmp_path: Path) -> None:
+    settings = json.loads((GOLDEN / "llada22" / "config.json").read_text())
+    del settings["delete_token_id"], settings["split_token_id"]
+    (tmp_path / "config.json").write_text(json.dumps(settings))
+    config = load_config(str(tmp_path))
+    assert (config.delete_token_id, config.split_token_id) == (156930, 156931)
+
+
 @pytest.mark.parametrize(
     "changes", [{"expert_capacity": 2}, {"expert_capacity": 17}, {"expert_capacity_per_layer": 4}, {"n_hash_layers": 1}]
 )

@@ -45,18 +45,22 @@ def row_memory(
     more are remembered.
     """
     text = config.get_text_config()
-    heads, hidden = text.num_attention_heads, text.hidden_size
     inner = text.intermediate_size
     if (experts := getattr(text, "num_experts_per_tok", None)) is not None:
         inner = max(inner, experts * (getattr(text, "moe_intermediate_size", None) or inner))
-    size = getattr(text, "head_dim", None) or hidden // heads
-    kv_heads = getattr(text, "num_key_value_heads", None) or heads
     rows, tensors = 2 if guided else 1, (3 if is_ahead else 2) * is_cached
     return RowMemory(
-        activations=rows * length * (2 * inner + 5 * hidden) * itemsize,
-        remembered=rows * length * tensors * text.num_hidden_layers * kv_heads * size * itemsize,
+        activations=rows * length * (2 * inner + 5 * text.hidden_size) * itemsize,
+        remembered=rows * length * tensors * sum(map(_width_of_keys, text.per_layer_config)) * itemsize,
         logits=rows * n_logits * text.vocab_size * itemsize,
     )
+
+
+def _width_of_keys(layer: PreTrainedConfig) -> int:
+    """Numbers per token in a layer's keys."""
+    heads = layer.num_attention_heads
+    size = getattr(layer, "head_dim", None) or layer.hidden_size // heads
+    return int((getattr(layer, "num_key_value_heads", None) or heads) * size)
 
 
 def rows_that_fit(row: RowMemory, free_bytes: int, *, most: int) -> int:

@@ -8,7 +8,7 @@ from typing import Any
 from transformers import LlamaConfig
 
 from mdlm_lm_eval.families.family import Family, tokenizer_of_file
-from mdlm_lm_eval.families.published import require
+from mdlm_lm_eval.families.published import plain_rotary, require
 from mdlm_lm_eval.families.registry import register_family
 from mdlm_lm_eval.options import OptionError
 
@@ -31,7 +31,7 @@ OTHER_KEYS = (
     "d_model n_layers n_heads n_kv_heads multi_query_attention mlp_hidden_size mlp_ratio embedding_size vocab_size "
     "max_sequence_length rms_norm_eps rope_theta include_bias include_qkv_bias weight_tying bos_token_id eos_token_id "
     "pad_token_id alibi_bias_max attention_dropout attention_layer_norm_with_affine embedding_dropout flash_attention "
-    "init_cutoff_factor init_device init_fn init_std precision residual_dropout rope_full_precision"
+    "init_cutoff_factor init_device init_fn init_std precision residual_dropout rope_full_precision rope_parameters"
 )
 
 # Checkpoint names (regular expressions) -> Llama's. `ff_out` is a block's down projection and also the output head.
@@ -71,7 +71,7 @@ def native_config(published: dict[str, Any]) -> LlamaConfig:
         num_key_value_heads=n_kv_heads,
         max_position_embeddings=published["max_sequence_length"],
         rms_norm_eps=published.get("rms_norm_eps", 1e-5),
-        rope_parameters={"rope_type": "default", "rope_theta": published.get("rope_theta", 10000.0)},
+        rope_parameters=plain_rotary("LLaDA", published, rope_theta=10000.0),
         attention_bias=bool(published.get("include_qkv_bias", False)),
         mlp_bias=bool(published.get("include_bias", False)),
         tie_word_embeddings=bool(published.get("weight_tying", False)),

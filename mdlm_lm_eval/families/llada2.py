@@ -11,7 +11,7 @@ from transformers import Glm4MoeConfig
 from transformers.core_model_loading import Split, WeightConverter
 
 from mdlm_lm_eval.families.family import Family, blocks_from_row_start, tokenizer_of_file
-from mdlm_lm_eval.families.published import require
+from mdlm_lm_eval.families.published import plain_rotary, require
 from mdlm_lm_eval.families.registry import register_family
 
 BLOCK_LENGTH = 32  # of training and of all published decoding settings; no config says it
@@ -40,7 +40,7 @@ SAME_KEYS = (
 OTHER_KEYS = (
     "num_experts num_shared_experts use_qkv_bias use_qk_norm rope_theta partial_rotary_factor rotary_dim "
     "attention_dropout embedding_dropout output_dropout initializer_range max_window_layers sliding_window "
-    "output_router_logits"
+    "output_router_logits rope_parameters"
 )
 
 # Checkpoint names (regular expressions) -> GLM-4-MoE's; the rest are the same.
@@ -56,7 +56,6 @@ WEIGHT_NAMES = {
 def native_config(published: dict[str, Any]) -> Glm4MoeConfig:
     """Glm4MoeConfig for a LLaDA2 `config.json`; OptionError where a setting has no equivalent."""
     require("LLaDA2", published, GLM4_MOE_SETTINGS, f"{SAME_KEYS} {OTHER_KEYS}")
-    rotary = {name: published[name] for name in ("rope_theta", "partial_rotary_factor")}
     return Glm4MoeConfig(
         **{name: published[name] for name in SAME_KEYS.split()},
         n_routed_experts=published["num_experts"],
@@ -65,7 +64,7 @@ def native_config(published: dict[str, Any]) -> Glm4MoeConfig:
         use_qk_norm=bool(published.get("use_qk_norm", True)),
         norm_topk_prob=True,
         num_nextn_predict_layers=0,
-        rope_parameters={"rope_type": "default", **rotary},
+        rope_parameters=plain_rotary("LLaDA2", published, "rope_theta", "partial_rotary_factor"),
         bos_token_id=published.get("bos_token_id"),
         eos_token_id=published.get("eos_token_id", published.get("pad_token_id")),
         pad_token_id=published.get("pad_token_id"),
@@ -83,11 +82,12 @@ def weight_conversions() -> list[Any]:
     return [WeightConverter("attention.query_key_value", projections, operations=[Split(dim=0)])]
 
 
-def llada2(name: str, model_types: tuple[str, ...], decoding_defaults: Mapping[str, object]) -> Family:
+def llada2(name: str, published_as: str | None, decoding_defaults: Mapping[str, object]) -> Family:
     """One of the releases, with the defaults of its `generate`."""
     return Family(
         name=name,
-        model_types=model_types,
+        model_types=("llada2_moe",),
+        published_as=published_as,
         native_config=native_config,
         weight_names=WEIGHT_NAMES,
         weight_conversions=weight_conversions,
@@ -99,8 +99,9 @@ def llada2(name: str, model_types: tuple[str, ...], decoding_defaults: Mapping[s
     )
 
 
-# Their configs are the same, so 2.1 is asked for by name: diffusion_family=llada21.
-register_family(
-    llada2("llada2", ("llada2_moe",), {"steps_per_block": 32, "schedule": "llada2", "confidence_threshold": 0.95})
-)
-register_family(llada2("llada21", (), {"confidence_threshold": 0.95, "editing_threshold": 0.9, "max_post_steps": 16}))
+# Their configs are the same, and their names differ: LLaDA2.0-mini, LLaDA2.1-flash. `llada-2-1k` is neither.
+_NAME = r"(?<![a-z])llada[-_]?2[._-]?{}(?![a-z0-9])"
+_AS_LLADA20 = {"steps_per_block": 32, "schedule": "llada2", "confidence_threshold": 0.95}
+_AS_LLADA21 = {"confidence_threshold": 0.95, "editing_threshold": 0.9, "max_post_steps": 16}
+register_family(llada2("llada2", _NAME.format(0), _AS_LLADA20))
+register_family(llada2("llada21", _NAME.format(1), _AS_LLADA21))

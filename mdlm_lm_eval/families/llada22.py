@@ -25,6 +25,7 @@ SUPPORTED = (
     "load_denoiser likelihood block_length n_masks mask_ratio max_gen_toks steps_per_block confidence_threshold "
     "editing_threshold max_post_steps max_steps_per_block early_exit seed suppress_eos"
 )
+DELETE_TOKEN_ID, SPLIT_TOKEN_ID = 156930, 156931  # of the release
 OWN_KEYS = ("expert_capacity", "block_size", "delete_token_id", "split_token_id")
 
 
@@ -76,7 +77,8 @@ def native_config(published: dict[str, Any]) -> Glm4MoeConfig:
     config = llada2.native_config({name: value for name, value in published.items() if name not in OWN_KEYS})
     config.expert_capacity = capacity
     config.routing_block_length = config.block_length = published["block_size"]
-    config.delete_token_id, config.split_token_id = published["delete_token_id"], published["split_token_id"]
+    config.delete_token_id = published.get("delete_token_id", DELETE_TOKEN_ID)
+    config.split_token_id = published.get("split_token_id", SPLIT_TOKEN_ID)
     return config
 
 
@@ -91,7 +93,7 @@ def attention(config: Glm4MoeConfig, block_length: int | None) -> AttentionPatte
 
 register_family(
     replace(
-        llada2.llada2("llada22", ("llada2_moe",), DEFAULTS),
+        llada2.llada2("llada22", None, DEFAULTS),
         config_key="expert_capacity",
         native_config=native_config,
         adapt=route_by_blocks,

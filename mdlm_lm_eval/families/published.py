@@ -42,6 +42,25 @@ def require(
         )
 
 
+def plain_rotary(family: str, published: Mapping[str, Any], *names: str, **defaults: object) -> dict[str, Any]:
+    """`rope_parameters` of rotary positions that are not scaled, with the published `names` and those with a default.
+
+    The authors' configs hold them as keys of their own. transformers 5 saves such a config with `rope_parameters`
+    beside these keys or instead of them, and reads `rope_parameters` first; so does this function. Raises OptionError
+    for scaled positions and for a name that the config does not have.
+    """
+    saved = published.get("rope_parameters") or {}
+    rotary = {name: saved.get(name, published.get(name, defaults.get(name))) for name in (*names, *defaults)}
+    others = {name: value for name, value in saved.items() if name not in rotary and value is not None}
+    if others not in ({}, {"rope_type": "default"}):
+        raise OptionError(
+            f"{family} config: rope_parameters={saved!r} is not supported; its rope_type must be 'default'"
+        )
+    if missing := [name for name, value in rotary.items() if value is None]:
+        raise OptionError(f"{family} config: {', '.join(missing)} is missing")
+    return {"rope_type": "default", **rotary}
+
+
 def same_keys(
     family: str,
     config_class: type[ConfigClass],

@@ -65,7 +65,10 @@ def published_family(published: Mapping[str, Any], pretrained: str) -> Family | 
             if family.published_as and re.search(family.published_as, part.lower()):
                 return family
     names = " or ".join(family.name for family in left)
-    raise OptionError(f"pretrained={pretrained}: its config.json is of {names}; say which with diffusion_family=")
+    raise OptionError(
+        f"pretrained={pretrained}: its config.json is of {names}; say which with diffusion_family= among the model "
+        "arguments or as a key of config.json"
+    )
 
 
 def family_of(config: PretrainedConfig) -> Family:

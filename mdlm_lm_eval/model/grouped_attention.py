@@ -41,10 +41,15 @@ AttentionMaskInterface.register(NAME, sdpa_mask)
 
 
 def use_grouped_attention(config: PreTrainedConfig) -> None:
-    """Lets a model of transformers with `sdpa` and fewer heads of keys than of queries attend by this function."""
+    """Lets a model of transformers with `sdpa` and fewer heads of keys than of queries attend by this function.
+
+    Layers of one model may have different numbers of heads (DiffusionGemma), so each layer is asked for its own.
+    """
     text = config.get_text_config()
     heads = getattr(text, "num_attention_heads", None)
-    is_grouped = heads is not None and (getattr(text, "num_key_value_heads", None) or heads) < heads
+    is_grouped = heads is not None and any(
+        (getattr(layer, "num_key_value_heads", None) or heads) < heads for layer in text.per_layer_config
+    )
     is_remote = config.to_dict().get("diffusion_family") == "remote"
     if is_grouped and not is_remote and config._attn_implementation == "sdpa":
         config._attn_implementation = NAME
