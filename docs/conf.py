@@ -23,6 +23,7 @@ include_patterns = [
     "leaderboard/*/README.md",
     "mdlm_lm_eval/*/README.md",
 ]
+exclude_patterns = ["mdlm_lm_eval/tasks"]  # a link to tasks/
 suppress_warnings = ["myst.header"]  # the model card begins below its front matter
 myst_heading_anchors = 4
 default_role = "code"

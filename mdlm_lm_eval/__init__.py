@@ -1,14 +1,12 @@
 """Masked diffusion language models in lm-evaluation-harness."""
 
 # Public names are resolved on first use: the start-up hook imports this package in every interpreter.
-import os
-
 TYPE_CHECKING = False  # as in typing, whose import alone would take longer than the whole start-up hook may
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from mdlm_lm_eval.checkpoints import load_denoiser, load_tokenizer
     from mdlm_lm_eval.decoding import decode
-    from mdlm_lm_eval.families import load_denoiser, load_tokenizer
     from mdlm_lm_eval.lm import MDLM
     from mdlm_lm_eval.model.denoiser import Denoiser
     from mdlm_lm_eval.options import DecodingOptions, LikelihoodOptions
@@ -32,15 +30,10 @@ _MODULE_OF = {
     "DecodingOptions": "mdlm_lm_eval.options",
     "LikelihoodOptions": "mdlm_lm_eval.options",
     "Denoiser": "mdlm_lm_eval.model.denoiser",
-    "load_denoiser": "mdlm_lm_eval.families",
-    "load_tokenizer": "mdlm_lm_eval.families",
+    "load_denoiser": "mdlm_lm_eval.checkpoints",
+    "load_tokenizer": "mdlm_lm_eval.checkpoints",
     "decode": "mdlm_lm_eval.decoding",
 }
-
-
-# A wheel has the task suite in the package, a checkout beside it: `mdlm_lm_eval.tasks` is its one name in both.
-if not os.path.isdir(os.path.join(os.path.dirname(__file__), "tasks")):
-    __path__.append(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 
 def __dir__() -> list[str]:
@@ -56,9 +49,7 @@ def __getattr__(name: str) -> object:
 
 
 def tasks_path() -> "Path":
-    """Folder of the task suite's YAML files: in the package where it came from a wheel, beside it in a checkout."""
+    """Folder of the task suite's YAML files; in a checkout, the package's is a link to the one beside it."""
     from pathlib import Path
 
-    package = Path(__file__).parent
-    packaged = package / "tasks"
-    return packaged if packaged.is_dir() else package.parent / "tasks"
+    return Path(__file__).parent.resolve() / "tasks"

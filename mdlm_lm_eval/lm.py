@@ -18,7 +18,8 @@ from lm_eval.models.utils_hf import get_dtype
 from tqdm import tqdm
 from transformers import PretrainedConfig, PreTrainedModel
 
-from mdlm_lm_eval import families
+from mdlm_lm_eval import checkpoints as families
+from mdlm_lm_eval.checkpoints import context_length
 from mdlm_lm_eval.command_line import runs_lm_eval, say_at_the_end, show_option_errors_alone
 from mdlm_lm_eval.decoding import decode_canvases
 from mdlm_lm_eval.decoding.canvas import (
@@ -34,7 +35,6 @@ from mdlm_lm_eval.decoding.memory import row_memory, rows_that_fit
 from mdlm_lm_eval.decoding.passes import columns_of
 from mdlm_lm_eval.decoding.requirements import check_decoding
 from mdlm_lm_eval.default_model import BUILT_IN, MODEL_FOLDERS, model_path
-from mdlm_lm_eval.families import context_length
 from mdlm_lm_eval.likelihood import (
     LikelihoodRequest,
     answer_length,

@@ -1,5 +1,7 @@
 """Makes `--model mdlm`, `--model mdlm-server` and the task suite known to lm-eval releases that discover no plugins.
 
+No other file touches what lm-eval keeps to itself.
+
 `mdlm_lm_eval_hook.pth` calls `arm` when an interpreter starts, so this module imports nothing but `sys` until lm-eval's
 modules are. What `arm` leaves behind is one entry in `sys.meta_path` that waits for two of them and acts once each has
 run. An action that fails prints one line, and lm-eval is as it would be without this package.
@@ -9,7 +11,7 @@ import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from importlib.machinery import ModuleSpec
     from types import ModuleType
     from typing import Any
@@ -68,6 +70,25 @@ def _with_suite(initialise: "Callable[..., None]", self: object, arguments: "Any
     if bound.arguments["include_defaults"] and suite.is_dir():
         bound.arguments["include_path"] = [suite, *users]
     return (bound.args[1:], bound.kwargs), include_path
+
+
+def forget_task_files(loaded: "Iterable[str]") -> None:
+    """Lets lm-eval import the Python files of tasks anew, as the process of one `lm_eval` would.
+
+    A random generator in one of them would go on where it was left, and ask other questions. `loaded` are the names of
+    modules among which they are.
+    """
+    from os.path import isabs
+
+    from lm_eval.api import registry
+
+    files = {name for name in loaded if name.startswith("lm_eval.tasks.") or isabs(name)}
+    for name in files:
+        del sys.modules[name]
+    for registered in vars(registry).values():
+        if isinstance(registered, registry.Registry):  # takes no second filter or metric of one name
+            for name in [name for name, value in registered.items() if getattr(value, "__module__", None) in files]:
+                del registered._objs[name]
 
 
 class AfterImport:

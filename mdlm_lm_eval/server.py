@@ -25,11 +25,11 @@ from lm_eval.api.model import CacheHook
 from lm_eval.models.openai_completions import LocalCompletionsAPI
 from lm_eval.models.utils import has_bos_prefix, postprocess_generated_text
 
-from mdlm_lm_eval import __version__, families
+from mdlm_lm_eval import __version__, checkpoints
+from mdlm_lm_eval.checkpoints import context_length
 from mdlm_lm_eval.command_line import show_option_errors_alone
 from mdlm_lm_eval.decoding.canvas import DEFAULT_MAX_GEN_TOKS, seed_of
 from mdlm_lm_eval.default_model import model_path
-from mdlm_lm_eval.families import context_length
 from mdlm_lm_eval.lm import MDLM, seeds_of
 from mdlm_lm_eval.model.text import closing_ids, encode_without_masks
 from mdlm_lm_eval.options import (
@@ -256,17 +256,17 @@ class MDLMServer(LocalCompletionsAPI):
         path, remote = model_path(tokenizer), parse_flag("trust_remote_code", arguments.get("trust_remote_code", False))
         where: dict[str, Any] = {"revision": arguments.get("revision") or "main", "trust_remote_code": remote}
         where["subfolder"] = arguments.get("subfolder") or ""
-        config = families.load_config(path, diffusion_family=arguments.get("diffusion_family"), **where)
-        families.check_config(config, path)
+        config = checkpoints.load_config(path, diffusion_family=arguments.get("diffusion_family"), **where)
+        checkpoints.check_config(config, path)
         bos = arguments.get("add_bos_token")
-        self.tokenizer = families.load_tokenizer(path, config=config, add_bos_token=bos, **where)
+        self.tokenizer = checkpoints.load_tokenizer(path, config=config, add_bos_token=bos, **where)
         self.tokenizer_backend, self.tokenized_requests, self.add_bos_token = "huggingface", True, bos
-        self.family = families.family_of(config)
+        self.family = checkpoints.family_of(config)
         generates = self.family.generate is not None  # without masks
-        self.mask_token_id = None if generates else families.resolve_mask_token_id(config, self.tokenizer, None)
+        self.mask_token_id = None if generates else checkpoints.resolve_mask_token_id(config, self.tokenizer, None)
         self._closing = closing_ids(self.tokenizer)
         self.vocab_size = config.get_text_config().vocab_size
-        self.end_ids = families.eos_ids(self.tokenizer, None) | families.end_of_turn_ids(self.tokenizer)
+        self.end_ids = checkpoints.eos_ids(self.tokenizer, None) | checkpoints.end_of_turn_ids(self.tokenizer)
         lengths = (served_length, arguments.get("max_length") or context_length(config, self.tokenizer))
         self.max_length = min(int(length) for length in lengths if length)
         self.think_end_token, self.peft = arguments.get("think_end_token"), arguments.get("peft")

@@ -54,7 +54,7 @@ def spelling(tests: Sequence[Question]) -> Scores:
     vectors = CountVectorizer(analyzer="char_wb", ngram_range=(1, 4), lowercase=False, binary=True)
     seen, asked = vectors.fit_transform(options), vectors.transform(words)
     folds = np.array([fold[option] for option in options])
-    log_odds = {}
+    log_odds: dict[str, float] = {}
     for n in range(N_FOLDS):
         learner = LogisticRegression(max_iter=1000).fit(seen[folds != n], is_right[folds != n])
         found = learner.decision_function(asked)

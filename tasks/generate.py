@@ -74,6 +74,7 @@ def readme(current: str) -> str:
 
 def _families() -> Iterator[tuple[str, str, str, str, tuple[str, ...]]]:
     """Folder, group, included file, end of the task names and own lines of each 16 tasks that differ in rules alone."""
+    lines: tuple[str, ...]
     yield "context", "mdlm_context", "_open_ended_yaml", "", ("arrangement: mixed",)
     yield "slot", "mdlm_slot", "_fixed_slot_yaml", "_slot", ("arrangement: mixed",)
     for p in POSITIONS:

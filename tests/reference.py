@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 from torch.nn.functional import pad
 
-from mdlm_lm_eval.families import load_denoiser
+from mdlm_lm_eval.checkpoints import load_denoiser
 from mdlm_lm_eval.model.denoiser import Denoiser
 
 GOLDEN = Path(__file__).parent / "golden"

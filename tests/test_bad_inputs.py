@@ -14,7 +14,7 @@ from lm_eval._cli.utils import key_val_to_dict
 from peft import LoraConfig, PromptTuningConfig, get_peft_model
 from transformers import AutoModelForCausalLM
 
-from mdlm_lm_eval.families import load_denoiser
+from mdlm_lm_eval.checkpoints import load_denoiser
 from mdlm_lm_eval.lm import MDLM
 from mdlm_lm_eval.options import OptionError
 from tests.conftest import generation, refused, tiny_model, tiny_tokenizer

@@ -10,7 +10,8 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from mdlm_lm_eval.families import AttentionPattern, family_of, load_config, load_tokenizer
+from mdlm_lm_eval.checkpoints import load_config, load_tokenizer
+from mdlm_lm_eval.families import AttentionPattern, family_of
 from mdlm_lm_eval.lm import MDLM
 from mdlm_lm_eval.model.denoiser import Denoiser
 from mdlm_lm_eval.options import OptionError

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from mdlm_lm_eval import load_denoiser, load_tokenizer
+from mdlm_lm_eval.checkpoints import files_digest
 from mdlm_lm_eval.default_model import model_path
-from mdlm_lm_eval.families import files_digest
 from mdlm_lm_eval.lm import MDLM
 
 

@@ -8,9 +8,9 @@ import pytest
 from lm_eval.api.instance import Instance
 from safetensors.torch import save_file
 
+from mdlm_lm_eval.checkpoints import load_tokenizer
 from mdlm_lm_eval.decoding import decode, decode_canvases
 from mdlm_lm_eval.decoding.canvas import build_infill_canvas
-from mdlm_lm_eval.families import load_tokenizer
 from mdlm_lm_eval.likelihood import LikelihoodRequest, score
 from mdlm_lm_eval.lm import MDLM
 from mdlm_lm_eval.model.denoiser import Denoiser

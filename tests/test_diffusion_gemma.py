@@ -14,8 +14,9 @@ from transformers import (
 )
 
 from mdlm_lm_eval import tasks_path
+from mdlm_lm_eval.checkpoints import load_denoiser
 from mdlm_lm_eval.decoding.memory import row_memory
-from mdlm_lm_eval.families import family_of, load_denoiser
+from mdlm_lm_eval.families import family_of
 from mdlm_lm_eval.lm import MDLM
 from mdlm_lm_eval.options import DecodingOptions, OptionError
 from tests.conftest import choice, evaluate, tiny_tokenizer

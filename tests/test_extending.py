@@ -38,7 +38,8 @@ PROGRAM = """
 import json, os, runpy, sys
 os.chdir(sys.path[0])
 from mdlm_lm_eval import DecodingOptions, decode, load_denoiser, load_tokenizer
-from mdlm_lm_eval.families import end_of_turn_ids, family_of
+from mdlm_lm_eval.checkpoints import end_of_turn_ids
+from mdlm_lm_eval.families import family_of
 
 folder, options, flags = map(json.loads, sys.argv[1:])
 print(len(decode(load_denoiser(), [[5, 6]], DecodingOptions(**options))[0]))
@@ -92,7 +93,7 @@ def checkout(tmp_path: Path) -> tuple[Path, Path]:
     """The folders of a copy of the code with every diff of the page applied."""
     quiet = shutil.ignore_patterns("__pycache__", "training")
     for part in ("mdlm_lm_eval", "tasks", "leaderboard/mdlm_leaderboard"):
-        shutil.copytree(ROOT / part, tmp_path / part, ignore=quiet)
+        shutil.copytree(ROOT / part, tmp_path / part, ignore=quiet, symlinks=True)
     for diff in re.findall(r"```diff\n(.*?)```", PAGE, re.DOTALL):
         subprocess.run(["git", "apply", "-"], input=diff, text=True, cwd=tmp_path, check=True)
     return tmp_path, tmp_path / "leaderboard"

@@ -12,21 +12,18 @@ from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, PretrainedConfig
 
-from mdlm_lm_eval.families import (
-    Family,
-    all_families,
+from mdlm_lm_eval.checkpoints import (
     attention_of,
     check_options,
     end_of_turn_ids,
     eos_ids,
-    family_of,
     files_digest,
     load_config,
     load_denoiser,
     load_tokenizer,
-    register_family,
     resolve_mask_token_id,
 )
+from mdlm_lm_eval.families import Family, all_families, family_of, register_family
 from mdlm_lm_eval.options import DecodingOptions, OptionError
 from tests.conftest import data, refused, tiny_tokenizer
 from tests.reference import GOLDEN, assert_close, load, tensors_of

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from transformers import LlamaForCausalLM
 
-from mdlm_lm_eval import families
+from mdlm_lm_eval import checkpoints
 from mdlm_lm_eval.likelihood import LikelihoodRequest, duel, score
 from mdlm_lm_eval.lm import MDLM
 from mdlm_lm_eval.model.attention import FULL_ATTENTION, AttentionPattern
@@ -195,8 +195,10 @@ def test_guidance_masks_the_context_before_the_block_too(model: Any, shift: bool
 
 def test_a_family_without_likelihood_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     config = MDLM(tiny_model(), tokenizer=tiny_tokenizer()).config
-    family = replace(families.family_of(config), supports=frozenset(), instead="it has none; use generate_until tasks")
-    monkeypatch.setattr(families, "family_of", lambda _config: family)
+    family = replace(
+        checkpoints.family_of(config), supports=frozenset(), instead="it has none; use generate_until tasks"
+    )
+    monkeypatch.setattr(checkpoints, "family_of", lambda _config: family)
     lm = MDLM(tiny_model(), tokenizer=tiny_tokenizer())
     with pytest.raises(OptionError, match=r"^likelihood=auto does not work .*: it has none; use generate_until"):
         lm.loglikelihood([choice("a", " b")], disable_tqdm=True)

@@ -13,7 +13,7 @@ from lm_eval.api.instance import Instance
 from lm_eval.models.utils import postprocess_generated_text
 from tokenizers.processors import TemplateProcessing
 
-from mdlm_lm_eval import families
+from mdlm_lm_eval import checkpoints
 from mdlm_lm_eval.likelihood import rolling_windows, score
 from mdlm_lm_eval.lm import MDLM
 from mdlm_lm_eval.model import devices
@@ -38,7 +38,7 @@ def test_a_tokenizer_without_a_mask_token_is_refused_before_the_model_is_loaded(
     model.save_pretrained(tmp_path)
     tokenizer.save_pretrained(tmp_path)
     loaded = []
-    monkeypatch.setattr(families, "load_model", lambda *_, **__: loaded.append(True))
+    monkeypatch.setattr(checkpoints, "load_model", lambda *_, **__: loaded.append(True))
     with pytest.raises(OptionError, match="mask_token_id"):
         MDLM(str(tmp_path))
     assert not loaded

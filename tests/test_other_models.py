@@ -20,7 +20,7 @@ from transformers import (
 )
 
 from mdlm_lm_eval import DecodingOptions, decode
-from mdlm_lm_eval.families import load_denoiser
+from mdlm_lm_eval.checkpoints import load_denoiser
 from mdlm_lm_eval.lm import MDLM
 from mdlm_lm_eval.options import OptionError
 from tests.conftest import choice, generation, tiny_model

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from transformers import PretrainedConfig
 
-from mdlm_lm_eval import families
+from mdlm_lm_eval import checkpoints, families
 from mdlm_lm_eval.options import DecodingOptions, OptionError
 from mdlm_lm_eval.resolve import Settings, resolve
 from tests.conftest import data, tiny_model
@@ -24,7 +24,7 @@ def resolved(config: PretrainedConfig, arguments: dict[str, Any], preset: str | 
     return resolve(
         arguments | ({} if preset is None else {"preset": preset}),
         family=families.family_of(config).decoding_defaults,
-        attention_of=lambda length: families.attention_of(config, length),
+        attention_of=lambda length: checkpoints.attention_of(config, length),
     )
 
 

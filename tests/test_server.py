@@ -14,7 +14,7 @@ from lm_eval.api.model import CachingLM
 from benchmarks.serve import DIALECTS, DROP, Answer, StandIn, completion, decoding, models
 from mdlm_leaderboard.audit import audit_scores
 from mdlm_lm_eval import tasks_path
-from mdlm_lm_eval.families import load_denoiser, load_tokenizer
+from mdlm_lm_eval.checkpoints import load_denoiser, load_tokenizer
 from mdlm_lm_eval.lm import MDLM
 from mdlm_lm_eval.options import DecodingOptions, OptionError
 from mdlm_lm_eval.results.result_file import read_result_file

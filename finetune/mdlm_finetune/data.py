@@ -8,14 +8,14 @@ from random import Random
 from typing import Any
 
 from datasets import load_dataset
-from mdlm_lm_eval.tasks import prompts, questions
 from tqdm import tqdm
 from transformers import PreTrainedTokenizerBase
 
 from mdlm_finetune.recipe import NUMBER_QUESTIONS, Recipe, Run
-from mdlm_lm_eval.families import end_of_turn_ids
+from mdlm_lm_eval.checkpoints import end_of_turn_ids
 from mdlm_lm_eval.model.text import closing_ids
 from mdlm_lm_eval.options import OptionError
+from mdlm_lm_eval.tasks import prompts, questions
 
 _N_QUESTIONS = range(15, 51)  # of a generated document
 

@@ -9,7 +9,6 @@ from pathlib import PurePosixPath
 from typing import Any
 
 import pandas as pd
-from mdlm_lm_eval.tasks.settings import DEFAULT_SETTINGS
 
 from mdlm_leaderboard.experiments import AUTOREGRESSIVE, EXPERIMENTS, NO_MASKS, SuiteRun
 from mdlm_lm_eval.command_line import lm_eval_command
@@ -19,8 +18,9 @@ from mdlm_lm_eval.results.frame import MASKS, rows_of, setting_of
 from mdlm_lm_eval.results.result_file import LM_EVAL_SEEDS, UNKNOWN, ResultFile, TaskResult
 from mdlm_lm_eval.results.samples import pair_accuracies
 from mdlm_lm_eval.results.suite import SuiteTask, generated_group, suite_task, task_names
+from mdlm_lm_eval.tasks.settings import DEFAULT_SETTINGS
 
-USUAL_WORDING = {name: DEFAULT_SETTINGS[name] for name in ("fewshot_template", "fewshot_seed")}
+USUAL_WORDING: dict[str, Any] = {name: DEFAULT_SETTINGS[name] for name in ("fewshot_template", "fewshot_seed")}
 TOLERANCE = 1e-9  # two runs of one setting agree up to the order of float sums
 BENCHMARKS = "benchmarks"  # the experiment of every task that is not the suite's
 _SEEDS = ("random_seed", "numpy_seed", "torch_seed", "fewshot_seed")
@@ -198,7 +198,7 @@ def _suite_lines(
     score_of["pairs"] = pairs.get(task.group, (None, 0))[0]
     who = _suite_who(file, result, task)
     for experiment in EXPERIMENTS:
-        standard = {experiment.beyond: DEFAULT_SETTINGS[experiment.beyond]} if experiment.beyond else {}
+        standard: dict[str, Any] = {experiment.beyond: DEFAULT_SETTINGS[experiment.beyond]} if experiment.beyond else {}
         for series, x in experiment.places(run):
             place = {"experiment": experiment.name, "series": series, "x": x}
             yield {"setting": replace(setting, **standard), "who": who} | place | score_of

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from accelerate import find_executable_batch_size
 from tqdm import tqdm
 
-from mdlm_lm_eval import families
+from mdlm_lm_eval import checkpoints
 from mdlm_lm_eval.analyses import inputs
 from mdlm_lm_eval.analyses.confidence import predict
 from mdlm_lm_eval.analyses.gradients import attribute, example_means, group_means
@@ -33,9 +33,9 @@ def run(analysis: str, given: Namespace, rows_of: Callable[[Namespace, inputs.Mo
         "pretrained": recorded_name(pretrained),
         "model_args": {name: value for name, value in given.model_args.items() if name not in ("pretrained", "peft")},
         # A checkpoint or adapter that was trained on has the same name with other weights.
-        "weights": families.files_digest(model_path(pretrained), given.model_args.get("subfolder") or ""),
+        "weights": checkpoints.files_digest(model_path(pretrained), given.model_args.get("subfolder") or ""),
         "adapter": adapter and recorded_name(str(adapter)),
-        "adapter_weights": adapter and families.files_digest(str(adapter)),
+        "adapter_weights": adapter and checkpoints.files_digest(str(adapter)),
         "tasks": sorted(tasks),
         "task_suite": suite_info(tasks),
         **{name: vars(given).get(name) for name in _SETTINGS},

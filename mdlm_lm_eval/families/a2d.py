@@ -9,8 +9,8 @@ from typing import Any
 
 from transformers import LlamaConfig, PretrainedConfig, Qwen2Config, Qwen3Config
 
+from mdlm_lm_eval.families.config_mapping import same_keys
 from mdlm_lm_eval.families.family import Family
-from mdlm_lm_eval.families.published import same_keys
 from mdlm_lm_eval.families.registry import register_family
 from mdlm_lm_eval.model.attention import AttentionPattern
 

@@ -10,8 +10,8 @@ from typing import Any
 from transformers import Glm4MoeConfig
 from transformers.core_model_loading import Split, WeightConverter
 
+from mdlm_lm_eval.families.config_mapping import plain_rotary, require
 from mdlm_lm_eval.families.family import Family, blocks_from_row_start, tokenizer_of_file
-from mdlm_lm_eval.families.published import plain_rotary, require
 from mdlm_lm_eval.families.registry import register_family
 
 BLOCK_LENGTH = 32  # of training and of all published decoding settings; no config says it

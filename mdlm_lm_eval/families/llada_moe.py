@@ -4,8 +4,8 @@ from typing import Any
 
 from transformers import Qwen3MoeConfig
 
+from mdlm_lm_eval.families.config_mapping import same_keys
 from mdlm_lm_eval.families.family import Family, tokenizer_of_file
-from mdlm_lm_eval.families.published import same_keys
 from mdlm_lm_eval.families.registry import register_family
 from mdlm_lm_eval.options import OptionError
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from mdlm_lm_eval import families
+from mdlm_lm_eval import checkpoints
 from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.results.files import UnusableFile, read_json, whole_folder
 from mdlm_lm_eval.results.suite import suite_info
@@ -38,7 +38,7 @@ class Claims:
         self.left = deque(sweep.cells)
         self.failures: dict[str, str] = {}
         self.own = 0
-        self._digest, self._suite = cache(families.files_digest), cache(suite_info)
+        self._digest, self._suite = cache(checkpoints.files_digest), cache(suite_info)
 
     def take(self) -> tuple[Cell, FileLock] | None:
         """A cell that is left, and its lock, which the caller releases; None where others hold all of them now."""

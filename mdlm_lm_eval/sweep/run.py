@@ -2,7 +2,6 @@
 
 import getpass
 import json
-import os
 import sys
 import tempfile
 import time
@@ -25,6 +24,7 @@ from mdlm_lm_eval import tasks_path
 from mdlm_lm_eval.lm import MDLM
 from mdlm_lm_eval.model.devices import best_device
 from mdlm_lm_eval.options import OptionError, did_you_mean
+from mdlm_lm_eval.plugin import forget_task_files
 from mdlm_lm_eval.sweep.claims import RESULT_FILE, Claims
 from mdlm_lm_eval.sweep.plan import Cell, Sweep
 
@@ -87,7 +87,7 @@ class Evaluator:
         """
         sweep, lm = self.sweep, self._prepared(cell)
         tracker = EvaluationTracker()
-        _forget_task_files()
+        forget_task_files(sys.modules.keys() - _MODULES)
         results = simple_evaluate(
             lm,
             model_args=dict(cell.arguments),
@@ -232,17 +232,3 @@ def _tokens(cell: Cell) -> int:
     masks, steps = cell.arguments.get("n_masks"), cell.arguments.get("steps")
     n_masks = masks if isinstance(masks, int) else 1
     return (min(steps, n_masks) if isinstance(steps, int) else 1) * (_PROMPT_TOKENS + n_masks)
-
-
-def _forget_task_files() -> None:
-    """Lets lm-eval import the Python files of tasks anew, as the process of one `lm_eval` would.
-
-    A random generator in one of them would go on where the cell before left it, and ask other questions.
-    """
-    files = {name for name in sys.modules.keys() - _MODULES if name.startswith("lm_eval.tasks.") or os.path.isabs(name)}
-    for name in files:
-        del sys.modules[name]
-    for registered in vars(registry).values():
-        if isinstance(registered, registry.Registry):  # takes no second filter or metric of one name
-            for name in [name for name, value in registered.items() if getattr(value, "__module__", None) in files]:
-                del registered._objs[name]

@@ -15,6 +15,7 @@ from random import Random
 from typing import Any
 
 import datasets
+
 from mdlm_lm_eval.tasks.questions import draw, load_words, shuffled
 
 N_QUESTIONS = 100
@@ -154,7 +155,7 @@ def question(operation: str, puzzle: Puzzle) -> str:
 def list_documents(operation: str, length: str, **_: object) -> dict[str, datasets.Dataset]:
     """100 questions, each with an example of its own, none asked twice."""
     rng = Random(f"mdlm parallel {operation} {length}")
-    documents = []
+    documents: list[dict[str, Any]] = []
     while len(documents) < N_QUESTIONS:
         example, asked = (draw_puzzle(operation, LONG if length == "long" else SHORT, rng) for _ in range(2))
         shown = an_answer(operation, example, rng)
@@ -202,19 +203,17 @@ def walks(edges: Sequence[tuple[str, str]], start: str, length: int) -> list[Ans
 def walk_documents(**_: object) -> dict[str, datasets.Dataset]:
     """100 walks on graphs of six stations and nine tracks, in which every station can be left."""
     rng = Random("mdlm parallel walk")
-    documents = []
+    documents: list[dict[str, Any]] = []
     while len(documents) < N_QUESTIONS:
-        (shown, edges, start, length, example), (asked, own_edges, own_start, own_length, _) = (
-            draw_walk(rng) for _ in range(2)
-        )
-        del edges, start, length
-        answers = walks(own_edges, own_start, own_length)
+        shown, *_parts, example = draw_walk(rng)
+        asked, edges, start, length, _answer = draw_walk(rng)
+        answers = walks(edges, start, length)
         documents.append(
             {
                 "prompt": f"{shown} {', '.join(example)}\n\n{asked}",
-                "edges": [list(edge) for edge in own_edges],
-                "start": own_start,
-                "length": own_length,
+                "edges": [list(edge) for edge in edges],
+                "start": start,
+                "length": length,
                 **{f"bound_{k}": factorised(answers, k) for k in STEP_SIZES},
             }
         )

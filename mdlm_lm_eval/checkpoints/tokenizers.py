@@ -7,8 +7,8 @@ from typing import Any
 from transformers import AutoTokenizer, PretrainedConfig, PreTrainedTokenizerBase
 from transformers.models.auto.tokenization_auto import get_tokenizer_config
 
+from mdlm_lm_eval.checkpoints.config import load_config
 from mdlm_lm_eval.default_model import BUILT_IN, model_path
-from mdlm_lm_eval.families.config import load_config
 from mdlm_lm_eval.families.registry import all_families, family_of
 
 

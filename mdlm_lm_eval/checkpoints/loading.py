@@ -1,0 +1,82 @@
+"""A checkpoint as a denoiser, and how many tokens fit on its canvas."""
+
+from typing import Any
+
+import torch
+from transformers import PretrainedConfig, PreTrainedTokenizerBase
+
+from mdlm_lm_eval.checkpoints.adapters import load_adapter
+from mdlm_lm_eval.checkpoints.config import attention_of, load_config, resolve_mask_token_id
+from mdlm_lm_eval.checkpoints.tokenizers import load_tokenizer
+from mdlm_lm_eval.checkpoints.weights import load_model, load_skeleton
+from mdlm_lm_eval.default_model import BUILT_IN
+from mdlm_lm_eval.families.registry import family_of
+from mdlm_lm_eval.model.denoiser import Denoiser
+from mdlm_lm_eval.options import OptionError
+
+
+def load_denoiser(
+    pretrained: str = BUILT_IN,
+    *,
+    dtype: str | torch.dtype | None = None,
+    device: str | torch.device | None = None,
+    peft: str | None = None,
+    trust_remote_code: bool = False,
+    revision: str = "main",
+    subfolder: str = "",
+    diffusion_family: str | None = None,
+    mask_token_id: int | None = None,
+    shift_logits: bool | None = None,
+    block_length: int | None = None,
+    **from_pretrained_kwargs: Any,
+) -> Denoiser:
+    """The denoiser of a checkpoint; no tokenizer is read where the config names the mask token.
+
+    `pretrained` is a hub id, a folder, or the name of a model that comes with the package; `dtype` is the checkpoint's
+    own by default; `diffusion_family` names the family where the config does not; `block_length` replaces that of
+    a block diffusion model. `from_pretrained_kwargs` go to transformers. Raises OptionError, before weights are read,
+    for a checkpoint that is no masked diffusion model or that names no mask token.
+    """
+    if shift_logits not in (True, False, None):
+        raise OptionError(f"shift_logits must be true or false, not {shift_logits}")
+    where: dict[str, Any] = {"revision": revision, "subfolder": subfolder, "trust_remote_code": trust_remote_code}
+    config = load_config(pretrained, diffusion_family=diffusion_family, **where)
+    settings = config.to_dict()
+    tokenizer = None
+    if mask_token_id is None and settings.get("mask_token_id") is None:
+        tokenizer = load_tokenizer(pretrained, config=config, **where)
+    mask_token_id = resolve_mask_token_id(config, tokenizer, mask_token_id)
+    family = family_of(config)
+    family.refuse("load_denoiser", pretrained)
+    shift = family.shift(config) if shift_logits is None else shift_logits
+    attention = attention_of(config, block_length, from_pretrained_kwargs.get("attn_implementation"))
+    if device is not None:
+        from_pretrained_kwargs.setdefault("device_map", {"": device})
+    model: Any = load_model(pretrained, config, dtype=dtype, **where, **from_pretrained_kwargs)
+    if peft is not None:
+        model = load_adapter(model, peft, revision=revision)
+    # Padding is never attended to, so any id does where the checkpoint names none, or one without an embedding, as -1.
+    pad_token_id = settings.get("pad_token_id")
+    has_pad = isinstance(pad_token_id, int) and 0 <= pad_token_id < config.get_text_config().vocab_size
+    return Denoiser(
+        model,
+        mask_token_id=mask_token_id,
+        pad_token_id=pad_token_id if has_pad else mask_token_id,
+        shift=shift,
+        attention=attention,
+        edits=family.edits,
+    )
+
+
+def context_length(config: PretrainedConfig, tokenizer: PreTrainedTokenizerBase) -> int:
+    """Tokens that fit on a canvas, as config and tokenizer say; lm-eval's 2048 where neither does."""
+    text = config.get_text_config()
+    told = [getattr(text, name, None) for name in ("n_positions", "max_position_embeddings", "n_ctx")]
+    told += [tokenizer.model_max_length if tokenizer.model_max_length < 10**9 else None]
+    return int(next((length for length in told if length is not None), 2048)) - reserved_positions(config)
+
+
+def reserved_positions(config: PretrainedConfig) -> int:
+    """How many of the positions that the config names hold no token."""
+    reserved = family_of(config).reserved_positions
+    return 0 if reserved is None else reserved(load_skeleton(config))
