@@ -13,7 +13,7 @@ from mdlm_lm_eval.tasks.settings import DEFAULT_SETTINGS
 from mdlm_lm_eval.results.files import UnusableFile
 from mdlm_lm_eval.results.markdown import markdown_table
 from mdlm_lm_eval.results.result_file import TaskResult, read_result_file
-from mdlm_lm_eval.results.samples import read_samples, samples_path
+from mdlm_lm_eval.results.samples import SAMPLES, metrics_of, read_samples, samples_path
 from mdlm_lm_eval.results.statistics import Interval, paired_bootstrap
 from mdlm_lm_eval.results.suite import suite_task
 
@@ -79,15 +79,13 @@ def _of_task(path: Path, result: TaskResult, include_path: str | None, ways: tup
     metadata = json.dumps({name: result.metadata[name] for name in given if name in result.metadata})
     task = _manager(include_path, metadata).load([result.name])["tasks"][result.name]
     pairs: dict[str, list[tuple[float, float]]] = {}  # exact and as run
-    for sample in read_samples(samples):
+    for sample in read_samples(samples, SAMPLES):
         if sample["doc_id"] not in exact:
             continue
         answer = exact[sample["doc_id"]]
-        found = sample if answer is None else _score(task, sample, answer)
-        for metric in sample["metrics"]:
-            if isinstance(sample[metric], int | float):
-                of_metric = pairs.setdefault(f"{metric},{sample['filter']}", [])
-                of_metric.append((float(found[metric]), float(sample[metric])))
+        found: Mapping[str, Any] = sample if answer is None else _score(task, sample, answer)
+        for metric, value in metrics_of(sample).items():
+            pairs.setdefault(f"{metric},{sample['filter']}", []).append((float(found[metric]), value))
     n_same = sum(answer is None for answer in exact.values())
     return [
         AuditScore(

@@ -75,7 +75,7 @@ def build(
         draw_charts(charts, folder)
         said = [sentence for sentence, _, _ in findings]
         (folder / "LEADERBOARD.md").write_text(markdown(board, said), encoding="utf-8")
-        points(board).to_csv(folder / "leaderboard.csv", index=False)
+        points(board).map(_as_text).to_csv(folder / "leaderboard.csv", index=False)
         (folder / "leaderboard.json").write_text(_json(board), encoding="utf-8")
         write_page(board, findings, charts, folder)
         shutil.rmtree(output / "figures", ignore_errors=True)  # an earlier build's
@@ -113,6 +113,11 @@ def points(board: Board) -> pd.DataFrame:
                     value = {"value": found.mean, "low": found.low, "high": found.high}
                     lines.append(who | setting | {"measure": column.name} | value)
     return pd.DataFrame(lines)
+
+
+def _as_text(cell: object) -> object:
+    """A text that a spreadsheet would run as a formula begins with an apostrophe, which says that it is text."""
+    return f"'{cell}" if isinstance(cell, str) and cell.startswith(("=", "+", "-", "@", "\t", "\r")) else cell
 
 
 def _who(row: Row) -> dict[str, str]:

@@ -139,7 +139,7 @@ def file_scores(file: ResultFile, refused: list[tuple[str, str]]) -> Iterable[di
                 f"answers {result.n_questions} of {result.n_original} questions of {result.name!r} without a --limit"
             )
     suites = {name: task for name in file.tasks if (task := suite_task(name))}
-    counted = all("asked_masks" in file.tasks[name].effective for name in suites)
+    counted = all({"masks", "asked_masks"} <= file.tasks[name].effective.keys() for name in suites)
     if suites and not counted and file.model_kind not in autoregressive_kinds():
         how = "; settings must state n_masks" if file.server else ""
         refused.append((file.path, f"states no mask count for its few-shot tasks (--model {file.model_kind}{how})"))
@@ -152,7 +152,11 @@ def file_scores(file: ResultFile, refused: list[tuple[str, str]]) -> Iterable[di
     used = [(file.tasks[name], task) for name, task in suites.items() if name not in cut]
     found = Counter(task.group for _, task in used)
     partial = {result.name for result, task in used if found[task.group] < len(task_names())}
-    pairs = pair_accuracies(file)
+    try:
+        pairs = pair_accuracies(file)
+    except UnusableFile as error:  # of the samples, which no other score is from
+        refused.append((file.path, str(error)))
+        pairs = {}
     return [*(line for one in used for line in _suite_lines(file, *one, pairs)), *_benchmark_lines(file, partial)]
 
 
@@ -190,7 +194,7 @@ def _suite_lines(
         name: int(result.metadata.get(name, default)) for name, default in DEFAULT_SETTINGS.items()
     }
     ratio, (low, high) = result.options.get("mask_ratio"), result.effective.get("asked_masks", (NO_MASKS, NO_MASKS))
-    masks, fillers = low if low == high and ratio is None else None, int(result.options.get("n_fillers", 0))
+    masks, fillers = low if low == high and ratio is None else None, result.options.get("n_fillers") or 0
     run = SuiteRun(task, masks, ratio, fillers, given["fewshot_relevant"], given["fewshot_distractors"])
     facts: dict[str, Any] = {name: getattr(file, name) for name in ("served_by", "limit", "chat_template")}
     setting = Setting(task.asks, result.version, file.suite_hash, **given, **facts)
@@ -213,27 +217,27 @@ def _suite_who(file: ResultFile, result: TaskResult, task: SuiteTask) -> Who:
     options, masks = result.options, result.effective["masks"][1]
     if not task.is_open_ended and masks > 1:
         other.append(f"{masks - 1} masks after the text")
-    if options.get("n_fillers") and (not task.is_slot or options["filler"] != "."):
-        other.append(f"{options['n_fillers']} fillers {options['filler']!r}")
+    if options.get("n_fillers") and (not task.is_slot or options.get("filler") != "."):
+        other.append(f"{options['n_fillers']} fillers {options.get('filler')!r}")
     steps = _steps(result, is_one_mask=not task.is_open_ended)
-    order = "" if steps == "1" or options["unmasking"] == UNKNOWN else options["unmasking"]
-    return replace(who, steps=steps, unmasking=order, other=tuple(other))
+    order = options.get("unmasking") or UNKNOWN
+    return replace(who, steps=steps, unmasking="" if steps == "1" or order == UNKNOWN else order, other=tuple(other))
 
 
 def _steps(result: TaskResult, *, is_one_mask: bool) -> str:
     """The number asked for; where none was, or where it may not count, the number taken."""
-    options = result.options
-    if any(options[name] not in (None, UNKNOWN) for name in PARALLEL_RULES):
+    options, asked = result.options, result.options.get("steps", UNKNOWN)
+    if any(options.get(name) not in (None, UNKNOWN) for name in PARALLEL_RULES):
         return "by confidence"
     if "steps" not in result.effective:  # of a server, which does not count them
-        return "" if options["steps"] == UNKNOWN else str(options["steps"])
+        return "" if asked == UNKNOWN else str(asked)
     taken = result.effective["steps"][1]
     if "masks_in_block" in result.effective:  # a block-diffusion model takes more steps where it sees no more masks
-        if options["steps_per_block"] is not None:
+        if options.get("steps_per_block") is not None:
             return f"{options['steps_per_block']} per block"
-        return str(result.effective["returned_tokens"][1] if options["steps"] == "auto" else options["steps"])
-    is_taken = options["steps"] == "auto" or options["block_length"] or (taken == 1 and is_one_mask)
-    return str(taken if is_taken else options["steps"])
+        return str(result.effective.get("returned_tokens", (0, taken))[1] if asked == "auto" else asked)
+    is_taken = asked in ("auto", UNKNOWN) or options.get("block_length") or (taken == 1 and is_one_mask)
+    return str(taken if is_taken else asked)
 
 
 def _benchmark_lines(file: ResultFile, partial: Collection[str]) -> Iterable[dict[str, Any]]:

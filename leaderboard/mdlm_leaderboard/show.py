@@ -24,7 +24,7 @@ def show(path: Path) -> list[str]:
         path = newest
     file = read_result_file(path)
     results = [*file.group_results.values(), *file.tasks.values()]
-    inside = {member for members in file.groups.values() for member in members}
+    inside = {member for group in file.group_results for member in file.groups[group]}
     top = [result for result in results if result.name not in inside]
     pairs = [f"{name} {100 * share:.1f}% of {n} sets" for name, (share, n) in pair_accuracies(file).items()]
     sets = f"right in all three askings: {', '.join(pairs)}" if pairs else ""

@@ -58,9 +58,9 @@ def _group_problems(file: ResultFile, group: str, results: Mapping[str, TaskResu
         asked = rule_sets if result.name.startswith("mdlm_rules_") else questions
         if result.n_original != asked.N_TEST_QUESTIONS:
             yield f"{result.name} has {result.n_original} questions; it must have {asked.N_TEST_QUESTIONS}"
-        right = result.metrics["exact_match,none"] * result.n_questions
+        score = result.metrics["exact_match,none"]
+        right = score * result.n_questions
         if abs(right - round(right)) > 1e-6:
-            score = result.metrics["exact_match,none"]
             yield f"{result.name} has exact_match={score}, which {result.n_questions} answers cannot give"
     reported = file.group_results[group].metrics.get("exact_match,none") if group in file.group_results else None
     mean = fmean(result.metrics["exact_match,none"] for result in results.values())

@@ -86,7 +86,7 @@ def frame_of(files: Iterable[ResultFile]) -> pd.DataFrame:
 def rows_of(file: ResultFile) -> Iterable[dict[str, Any]]:
     """The rows of one file, as `load` describes them."""
     mdlm = file.mdlm or {}
-    facts = {
+    facts: dict[str, Any] = {
         "file": file.path,
         **{name: getattr(file, name) for name in _OF_FILE},
         "family": mdlm.get("family", file.model_kind),
@@ -99,15 +99,14 @@ def rows_of(file: ResultFile) -> Iterable[dict[str, Any]]:
         is_group = result.name in file.groups
         low, high = result.effective.get("asked_masks", (None, None))
         requests, passes, memory = map(result.cost.get, ("requests", "forward_passes", "peak_memory_bytes"))
+        fewshot = {key: value for key, value in result.metadata.items() if key.startswith("fewshot_")}
         of_task = {
             "task": result.name,
             "is_group": is_group,
             "group": parent.get(result.name, ""),
             "n": result.n_questions,
             **{name: getattr(result, name) for name in ("version", "shots", "truncated_prompts")},
-            "fewshot_seed": file.config.get("fewshot_seed"),
-            **{key: value for key, value in result.metadata.items() if key.startswith("fewshot_")},
-            **result.options,
+            "fewshot_seed": result.metadata.get("fewshot_seed", file.config.get("fewshot_seed")),
             "masks": low if low == high else None,
             "setting": ", ".join(setting_of(file, result)),
             "setting_without_masks": ", ".join(setting_of(file, result, without=MASKS)),
@@ -118,7 +117,8 @@ def rows_of(file: ResultFile) -> Iterable[dict[str, Any]]:
         for metric, score in result.metrics.items():
             interval = file.interval(result, metric)
             of_score = {"metric": metric, "score": score, "low": interval.low, "high": interval.high}
-            yield facts | of_task | of_score | {"is_accuracy": result.is_accuracy(metric)}
+            row = facts | of_task | of_score | {"is_accuracy": result.is_accuracy(metric)}
+            yield {**row, **{key: value for key, value in {**fewshot, **result.options}.items() if key not in row}}
 
 
 def setting_of(file: ResultFile, result: TaskResult, *, without: Collection[str] = ()) -> list[str]:
@@ -139,7 +139,10 @@ def _options_in_words(file: ResultFile, result: TaskResult, without: Collection[
     explicit = {*file.gen_kwargs, *(file.mdlm or {}).get("explicit_options", ())}
     if result.config.get("output_type") == "generate_until":
         defaults: Mapping[str, Any] = DECODING
-        if "masks_in_block" in result.effective:  # a block-diffusion model, whose own block length is its default
+        if {
+            "masks_in_block",
+            "block_length",
+        } <= result.effective.keys():  # a block-diffusion model, whose own block length is its default
             options["block_length"] = result.effective["block_length"][1]
         draws = bool(options.get("temperature")) or options.get("unmasking") == "random"
         drop |= set() if "max_gen_toks" in explicit else {"max_gen_toks"}
@@ -155,7 +158,8 @@ def _options_in_words(file: ResultFile, result: TaskResult, without: Collection[
     ]
     n_unknown = sum(value == UNKNOWN for value in result.options.values())
     words += [f"{n_unknown} settings unknown"] if n_unknown else []
-    words += [f"seed={options['seed']}"] if draws and options.get("seed") not in (UNKNOWN, LM_EVAL_SEEDS[-1]) else []
+    seed = options.get("seed", UNKNOWN)
+    words += [f"seed={seed}"] if draws and seed not in (UNKNOWN, LM_EVAL_SEEDS[-1]) else []
     generation = result.config.get("generation_kwargs") or {}
     if file.mdlm is None and generation.get("do_sample"):
         words.append(f"temperature={generation.get('temperature')}")

@@ -1,20 +1,23 @@
 """lm-eval's result files: where they lie, and what is kept of one. Everybody who reads one reads it here."""
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import Any
 
 from mdlm_lm_eval.results.files import UnusableFile, read_json
 from mdlm_lm_eval.results.names import BUILT_IN, recorded_name
+from mdlm_lm_eval.results.recorded import LARGEST, Options, Ranges, Recorded, RecordOfTask, Shaped, Suite
+from mdlm_lm_eval.results.redaction import redacted
 from mdlm_lm_eval.results.statistics import Interval, interval_over_tasks
 from mdlm_lm_eval.results.suite import suite_task
 
 LM_EVAL_SEEDS = (0, 1234, 1234, 1234)  # its defaults, of Python, numpy, torch and few-shot samples
 UNKNOWN = "unknown"  # a decoding option of a server that neither it nor the user stated
 _NORMAL_95 = 1.96
+_RECORDED = Shaped(Recorded)
 
 
 @dataclass(frozen=True)
@@ -33,7 +36,7 @@ class TaskResult:
     shots: int
     metrics: Mapping[str, float]
     standard_errors: Mapping[str, float]
-    higher_is_better: Mapping[str, bool]
+    higher_is_better: Mapping[str, bool | None]
     n_questions: int
     n_original: int
     config: Mapping[str, Any]
@@ -47,7 +50,7 @@ class TaskResult:
 
     def is_accuracy(self, metric: str) -> bool:
         """Whether this score is a share from 0 to 1 of which more is better."""
-        return 0 <= self.metrics[metric] <= 1 and self.higher_is_better.get(metric.partition(",")[0], True)
+        return 0 <= self.metrics[metric] <= 1 and bool(self.higher_is_better.get(metric.partition(",")[0], True))
 
 
 @dataclass(frozen=True)
@@ -111,15 +114,18 @@ def find_result_files(folder: Path, *, leave_out: Path | None = None) -> list[Pa
 
 
 def read_result_file(path: Path, name: str | None = None) -> ResultFile:
-    """Reads one file, which is called `name` (its path by default) from then on. Raises UnusableFile."""
+    """Reads one file, which is called `name` (its path by default) from then on, without secrets (`redacted`).
+
+    Raises UnusableFile, the only exception: it says why a file cannot be used.
+    """
     content = read_json(path)
     if not isinstance(content, dict) or not {"results", "config"} <= content.keys():
         raise UnusableFile("is no result file of lm-eval, which has 'results' and 'config'")
+    recorded = _RECORDED.of(redacted(content))
     try:
-        return _parse(content, path, name or str(path))
-    except (LookupError, TypeError, AttributeError, ValueError) as error:
-        what = f"{type(error).__name__}: {error}"
-        raise UnusableFile(f"differs from the result files that this version reads ({what})") from error
+        return _parsed(recorded, path, name or str(path))
+    except KeyError as error:  # of a task or group that another part names
+        raise UnusableFile(f"names {error} in one place and lacks it in another") from error
 
 
 def leaves(group: str, groups: Mapping[str, Sequence[str]]) -> list[str]:
@@ -127,11 +133,15 @@ def leaves(group: str, groups: Mapping[str, Sequence[str]]) -> list[str]:
     return [leaf for name in groups[group] for leaf in (leaves(name, groups) if name in groups else [name])]
 
 
-def _parse(content: Mapping[str, Any], place: Path, name: str) -> ResultFile:
-    config: Mapping[str, Any] = content["config"]
-    mdlm, arguments = config.get("mdlm"), dict(config.get("model_args") or {})
-    groups = {group: tuple(members) for group, members in content.get("group_subtasks", {}).items() if members}
-    tasks = {task: _task(content, task, mdlm or {}) for task in content["configs"]}
+def _parsed(content: Recorded, place: Path, name: str) -> ResultFile:
+    config = content.config
+    mdlm, arguments = config.get("mdlm"), _arguments(config.get("model_args"))
+    suite = (mdlm.get("task_suite") if mdlm else None) or Suite()
+    groups = {group: tuple(members) for group, members in content.group_subtasks.items() if members}
+    _check_no_cycle(groups)
+    tasks = {task: _task(content, task) for task in content.configs}
+    if not any(task.metrics for task in tasks.values()):
+        raise UnusableFile("has no score")
     limit = config.get("limit")
     given = next((arguments[key] for key in ("pretrained", "model", "path") if arguments.get(key)), config["model"])
     model, adapter = (mdlm["pretrained"] or BUILT_IN, mdlm["adapter"]) if mdlm else (given, arguments.get("peft"))
@@ -143,56 +153,77 @@ def _parse(content: Mapping[str, Any], place: Path, name: str) -> ResultFile:
         model=recorded_name(model),
         adapter=adapter and recorded_name(adapter),
         model_args=arguments,
-        gen_kwargs=dict(config.get("gen_kwargs") or {}),
+        gen_kwargs=_arguments(config.get("gen_kwargs")),
         mdlm=mdlm,
         sweep=config.get("mdlm_sweep") or {},
-        dtype=str(config.get("model_dtype", "")).removeprefix("torch."),
+        dtype=(config.get("model_dtype") or "").removeprefix("torch."),
         limit=None if limit is None or all(t.n_questions == t.n_original for t in tasks.values()) else float(limit),
-        chat_template=bool(content.get("chat_template")),
-        fewshot_as_multiturn=bool(content.get("fewshot_as_multiturn")),
-        system_instruction=content.get("system_instruction") or None,
-        versions={package: content.get(f"{package}_version") for package in ("lm_eval", "transformers")},
-        date=datetime.fromtimestamp(content["date"], UTC).isoformat(timespec="seconds") if "date" in content else "",
-        suite_hash=((mdlm or {}).get("task_suite") or {}).get("sha256"),
+        chat_template=bool(content.chat_template),
+        fewshot_as_multiturn=bool(content.fewshot_as_multiturn),
+        system_instruction=content.system_instruction or None,
+        versions={"lm_eval": content.lm_eval_version, "transformers": content.transformers_version},
+        date="" if content.date is None else datetime.fromtimestamp(content.date, UTC).isoformat(timespec="seconds"),
+        suite_hash=suite.get("sha256"),
         tasks=tasks,
-        group_results={group: _group(content, group, groups, tasks) for group in content.get("groups", {})},
+        group_results={group: _group(content, group, groups, tasks) for group in content.groups},
         groups=groups,
     )
 
 
-def _task(content: Mapping[str, Any], name: str, mdlm: Mapping[str, Any]) -> TaskResult:
-    config, counts = content["configs"][name], content["n-samples"][name]
-    recorded = mdlm.get("tasks", {}).get(name, {})
-    ranges = {key: value for key, value in recorded.items() if isinstance(value, list) and key != "trace"}
-    settings = mdlm["settings"] if mdlm else ()
-    options: Mapping[str, Any] = next((one["options"] for one in settings if name in one["tasks"]), {})
+def _arguments(given: Mapping[str, Any] | str | None) -> dict[str, Any]:
+    """As a mapping: from Python, lm-eval records them as they were given, also as `name=value,name=value`."""
+    if isinstance(given, str):
+        return {name: value for name, _, value in (part.partition("=") for part in given.split(",")) if name}
+    return dict(given or {})
+
+
+def _check_no_cycle(groups: Mapping[str, Sequence[str]]) -> None:
+    try:
+        TopologicalSorter(groups).prepare()
+    except CycleError as error:
+        raise UnusableFile(f"has groups that are in each other: {', '.join(error.args[1])}") from error
+
+
+def _task(content: Recorded, name: str) -> TaskResult:
+    config, counts, mdlm = content.configs[name], content.questions[name], content.config.get("mdlm")
+    recorded, options = RecordOfTask(), Options()
+    if mdlm:
+        recorded = mdlm["tasks"].get(name, recorded)
+        settings = [one["options"] for one in mdlm["settings"] if name in one["tasks"]]
+        if not settings:
+            raise UnusableFile(f"states no settings of {name!r}")
+        options = settings[0]
+    cost = dict(recorded.get("cost", {}))
+    if "requests" in recorded:
+        cost["requests"] = recorded["requests"]
+    ranges: Mapping[str, Any] = recorded
     return TaskResult(
         name=name,
-        version=str(content["versions"][name]),
-        shots=int(content["n-shot"][name]),
-        n_questions=int(counts["effective"]),
-        n_original=int(counts["original"]),
+        version=str(content.versions[name]),
+        shots=content.shots[name],
+        n_questions=counts["effective"],
+        n_original=counts["original"],
         config=config,
         metadata=config.get("metadata") or {},
         options=options,
-        effective={key: (value[0], value[1]) for key, value in ranges.items()},
+        effective={key: (ranges[key][0], ranges[key][1]) for key in Ranges.__annotations__ if key in ranges},
         cache=recorded.get("cache", options.get("cache")),
-        cost={**recorded.get("cost", {}), **({"requests": recorded["requests"]} if "requests" in recorded else {})},
+        cost=cost,
         audit=recorded.get("audit") or {},
         truncated_prompts=recorded.get("truncated_prompts", 0),
-        **_metrics(content["results"][name], content.get("higher_is_better", {}).get(name, {})),
+        **_metrics(content.results[name], content.higher_is_better.get(name, {})),
     )
 
 
 def _group(
-    content: Mapping[str, Any], name: str, groups: Mapping[str, Sequence[str]], tasks: Mapping[str, TaskResult]
+    content: Recorded, name: str, groups: Mapping[str, Sequence[str]], tasks: Mapping[str, TaskResult]
 ) -> TaskResult:
     members = [tasks[task] for task in leaves(name, groups)]
     first, ranges, costs = members[0], [task.effective for task in members], [task.cost for task in members]
     return replace(
         first,
         name=name,
-        version=str(content["versions"].get(name, first.version)),
+        version=str(content.versions.get(name, first.version)),
         n_questions=sum(task.n_questions for task in members),
         n_original=sum(task.n_original for task in members),
         metadata={},
@@ -207,15 +238,16 @@ def _group(
         },
         audit={},
         truncated_prompts=sum(task.truncated_prompts for task in members),
-        **_metrics(content["groups"][name], first.higher_is_better),
+        **_metrics(content.groups[name], first.higher_is_better),
     )
 
 
-def _metrics(result: Mapping[str, Any], higher_is_better: Mapping[str, bool]) -> dict[str, Any]:
-    values = {key: value for key, value in result.items() if "," in key and isinstance(value, int | float)}
-    finite = {key: float(value) for key, value in values.items() if math.isfinite(value)}
+def _metrics(result: Mapping[str, Any], higher_is_better: Mapping[str, bool | None]) -> dict[str, Any]:
+    numbers = {key: value for key, value in result.items() if "," in key and type(value) in (int, float)}
+    finite = {key: float(value) for key, value in numbers.items() if abs(value) <= LARGEST}  # no nan, either
+    errors = {key.replace("_stderr,", ","): value for key, value in finite.items() if "_stderr," in key and value >= 0}
     return {
         "metrics": {key: value for key, value in finite.items() if "_stderr," not in key},
-        "standard_errors": {key.replace("_stderr,", ","): value for key, value in finite.items() if "_stderr," in key},
+        "standard_errors": errors,
         "higher_is_better": higher_is_better,
     }

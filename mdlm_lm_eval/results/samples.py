@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import zlib
 from collections import Counter, defaultdict
 from collections.abc import Mapping
 from contextlib import suppress
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from mdlm_lm_eval.results.files import UnusableFile
+from mdlm_lm_eval.results.recorded import LARGEST, AskingOfSet, FilteredSample, Sample, Shape, Shaped
 from mdlm_lm_eval.results.result_file import ResultFile
 from mdlm_lm_eval.results.suite import suite_task
 from mdlm_lm_eval.tasks import rule_sets
@@ -16,38 +18,49 @@ from mdlm_lm_eval.tasks import rule_sets
 # What identifies a question: its number and the digest of its document.
 Question = tuple[int, str]
 
+SAMPLES = Shaped(list[Sample])
+_FILTERED, _ASKINGS = Shaped(list[FilteredSample]), Shaped(list[AskingOfSet])
+_NOTHING = frozenset(("", "[invalid]", "None"))
+
 
 def samples_path(result: Path, task: str) -> Path | None:
     """The samples of a task beside a result file, None where there are none."""
     date = result.stem.rpartition("_")[2]  # has no underscore; a name of the user's own may have some
-    paths = (result.with_name(f"samples_{task}_{date}.jsonl{ending}") for ending in ("", ".gz"))
-    return next((path for path in paths if path.exists()), None)
+    with suppress(OSError, ValueError):  # what a task is called need not be a file's name
+        paths = (result.with_name(f"samples_{task}_{date}.jsonl{ending}") for ending in ("", ".gz"))
+        return next((path for path in paths if path.exists()), None)
+    return None
 
 
-def read_samples(path: Path) -> list[dict[str, Any]]:
-    """The lines of a file of samples. Raises UnusableFile where it is cut off."""
+def read_samples(path: Path, shape: Shaped[list[Shape]]) -> list[Shape]:
+    """The lines of a file of samples. Raises UnusableFile where it is cut off, or a line is of another shape."""
     try:
         with (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8") as lines:
-            return [json.loads(line) for line in lines]
-    except (ValueError, EOFError, gzip.BadGzipFile) as error:
+            return shape.of([json.loads(line) for line in lines])
+    except (OSError, ValueError, EOFError, RecursionError, zlib.error) as error:  # also of the shape
         raise UnusableFile(f"has samples that cannot be read: {path.name!r} ({error})") from error
 
 
 def read_scores(path: Path) -> Mapping[str, Mapping[Question, float]]:
     """Metric (`metric,filter`) -> question -> score, of metrics that are one number per question."""
     scores: dict[str, dict[Question, float]] = defaultdict(dict)
-    for sample in read_samples(path):
-        for metric in sample["metrics"]:
-            if isinstance(sample[metric], int | float):
-                question = int(sample["doc_id"]), str(sample["doc_hash"])
-                scores[f"{metric},{sample['filter']}"][question] = float(sample[metric])
+    for sample in read_samples(path, SAMPLES):
+        for metric, value in metrics_of(sample).items():
+            scores[f"{metric},{sample['filter']}"][sample["doc_id"], sample["doc_hash"]] = value
     return scores
+
+
+def metrics_of(sample: Sample) -> dict[str, float]:
+    """Those of one sample that are a number."""
+    values: Mapping[str, Any] = sample
+    found = {metric: values.get(metric) for metric in sample["metrics"]}
+    return {name: float(one) for name, one in found.items() if isinstance(one, int | float) and abs(one) <= LARGEST}
 
 
 def unparsed_answers(path: Path) -> Counter[str]:
     """Filter -> answers that it found nothing in: empty, or lm-eval's own word for that."""
-    samples = (one for one in read_samples(path) if one.get("filter", "none") != "none")
-    return Counter(one["filter"] for one in samples if {*map(str, one["filtered_resps"])} <= {"", "[invalid]", "None"})
+    samples = (one for one in read_samples(path, _FILTERED) if one.get("filter", "none") != "none")
+    return Counter(one["filter"] for one in samples if {*map(str, one.get("filtered_resps", "?"))} <= _NOTHING)
 
 
 def pair_accuracies(file: ResultFile) -> dict[str, tuple[float, int]]:
@@ -59,7 +72,9 @@ def pair_accuracies(file: ResultFile) -> dict[str, tuple[float, int]]:
     for name in file.tasks:
         task, path = suite_task(name), samples_path(file.place, name)
         if task and path and task.asks == "mdlm_rules":
-            askings[task.group] += [(one["doc"]["set"], one["exact_match"] == 1) for one in read_samples(path)]
+            askings[task.group] += [
+                (one["doc"]["set"], one["exact_match"] == 1) for one in read_samples(path, _ASKINGS)
+            ]
     found = {}
     for group, asked in askings.items():
         with suppress(ValueError):  # --limit may leave no set whole

@@ -1,0 +1,95 @@
+"""What a result file must not give away: secrets among recorded arguments, and whose home directory it came from."""
+
+import re
+from functools import lru_cache
+from typing import Any
+
+REMOVED = "(removed)"
+
+_ALWAYS_SECRET = frozenset(
+    "apikey auth authentication authorization bearer cookie cookies credential credentials passphrase passwd password "  # noqa: SIM905
+    "passwords pwd secret secrets".split()
+)
+_KEYS = frozenset(("access", "account", "api", "auth", "encryption", "license", "private", "signing", "subscription"))
+# Words before `token` of tokens that are part of a vocabulary or counted.
+_OF_VOCABULARY = frozenset(
+    "audio begin bos cls differing end eos first image last mask new next pad per prefix sep special start stop "  # noqa: SIM905
+    "suffix unk video".split()
+)
+_ANSWERS = frozenset(("exact_answers", "trace"))  # a model's own words, which are scored and never shown
+
+_WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+")
+# `name=value`, `"name": value` and `--name value`, up to the value; a quoted value goes on to its quote.
+_NAME = re.compile(r"""--(?P<flag>[A-Za-z][\w-]*)\s+|(?P<key>[A-Za-z][\w.-]*)\\?["']?\s*[=:]\s*""")
+_VALUE = re.compile(
+    r"""\\?"[^"]*"|\\?'[^']*'|\[[^\]]*\]|\{[^}]*\}|(?:(?:Basic|Bearer|Digest|Token)\s+)?[^\s,;&"'{}\[\]()]+""",
+)
+_SHAPES = re.compile(
+    r"\bhf_(?:(?=[A-Za-z0-9]*[A-Z0-9])[A-Za-z0-9]{8,}|[a-z]{20,})"
+    r"|\bsk-(?:(?=[\w-]*[A-Z0-9])[\w-]{8,}|[\w-]{20,})"
+    r"|\bBearer\s+[\w.~+/=-]{8,}"
+    r"|\b(?:gh[opsur]|github_pat|glpat|gsk|nvapi|pypi|xox[abprs])[_-][\w-]{16,}"
+    r"|\b(?:AKIA|ASIA)[A-Z0-9]{16}\b|\bAIza[\w-]{30,}"
+    r"|\beyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*"  # JSON web token
+)
+_CREDENTIALS = re.compile(r"(?P<scheme>\b[A-Za-z][A-Za-z0-9+.-]*://)[^\s/?#\"'@]*(?:@[^\s/?#\"'@]*)*@")
+# A comma ends it where another argument follows.
+_QUERY = re.compile(r"(?P<url>\b[A-Za-z][A-Za-z0-9+.-]*://[^\s?#\"',]*)[?#](?:[^\s\"',]|,(?!\s*[\w.-]+=))+")
+_HOME = re.compile(
+    r"(?<![\w.~-])(?:/(?:home|Users)/[^/\s,;:=\"']+|/root|[A-Za-z]:[\\/]+Users[\\/]+[^\\/\s,;\"']+)(?![\w.-])"
+)
+
+
+def redacted(content: Any) -> Any:
+    """The same JSON with "(removed)" for every secret, and `~` for home directories.
+
+    Secret are the values of keys such as `token`, `api_key` or `password`, in mappings and inside strings
+    (`name=value`, `--name value`, JSON), strings that look like a token (`hf_...`, `sk-...`, `Bearer ...`), and the
+    credentials and queries of URLs. Keys of vocabularies (`mask_token_id`, `think_end_token`) and answers stay.
+    """
+    if isinstance(content, str):
+        return _of_text(content)
+    if isinstance(content, list):
+        return [redacted(one) for one in content]
+    if isinstance(content, dict):
+        return {_of_text(key): _of_value(key, value) for key, value in content.items()}
+    return content
+
+
+def _of_value(key: str, value: Any) -> Any:
+    if key in _ANSWERS and isinstance(value, list):  # `trace` is an option, too
+        return value
+    is_empty = value is None or isinstance(value, bool) or value == ""  # whether there was a token is no secret
+    return REMOVED if _is_secret(key) and not is_empty else redacted(value)
+
+
+@lru_cache(maxsize=4096)
+def _is_secret(key: str) -> bool:
+    words = [word.lower() for word in _WORD.findall(key)]
+    if not words:
+        return False
+    before = words[-2] if len(words) > 1 else ""
+    return (
+        not _ALWAYS_SECRET.isdisjoint(words)
+        or (words[-1] == "token" and before not in _OF_VOCABULARY)
+        or (words[-1] == "key" and before in _KEYS)
+    )
+
+
+@lru_cache(maxsize=4096)  # the files of a folder repeat most of theirs
+def _of_text(text: str) -> str:
+    text = text.encode("utf-8", "replace").decode("utf-8")  # JSON may hold half a character, which no file can
+    text = _CREDENTIALS.sub(rf"\g<scheme>{REMOVED}@", text)
+    text = _QUERY.sub(rf"\g<url>?{REMOVED}", text)
+    text = _SHAPES.sub(REMOVED, _without_named(text))
+    return _HOME.sub("~", text)
+
+
+def _without_named(text: str) -> str:
+    parts, end = [], 0
+    for found in _NAME.finditer(text):
+        is_secret = found.start() >= end and _is_secret(found["flag"] or found["key"])
+        if is_secret and (value := _VALUE.match(text, found.end())):
+            parts += [text[end : found.end()], REMOVED]
+            end = value.end()
+    return "".join([*parts, text[end:]])
