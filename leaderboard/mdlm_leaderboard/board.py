@@ -14,7 +14,13 @@ from mdlm_leaderboard.experiments import AUTOREGRESSIVE, BY_NAME, NO_MASKS, Seri
 from mdlm_leaderboard.scores import BENCHMARKS, COSTS, Scores, Setting, Who
 from mdlm_leaderboard.wordings import Wordings, wordings_of
 from mdlm_lm_eval.options import APPROXIMATE_CACHES, PARALLEL_RULES
-from mdlm_lm_eval.results.parallelism import Point, accuracy_under_parallelism, frontier, tokens_at_quality
+from mdlm_lm_eval.results.parallelism import (
+    Point,
+    accuracy_under_parallelism,
+    frontier,
+    score_at_slowest,
+    tokens_at_quality,
+)
 from mdlm_lm_eval.results.statistics import (
     Interval,
     interval_over_seeds,
@@ -48,7 +54,7 @@ class Estimate:
     band takes seeds and rules as random. `pairs` is the share of sets of `mdlm_rules` of which
     all three askings are right. A benchmark's estimate also has what its answers took, what an ideal model reaches that
     draws several tokens a step independently (`bound`), and the most tokens per pass at each quality, a percentage of
-    the slowest setting's score (`at_quality`).
+    the slowest exact setting's score (`at_quality`).
     """
 
     mean: float
@@ -433,7 +439,7 @@ def _with_frontiers(rows: Sequence[Row]) -> list[Row]:
     by_cache: dict[tuple[Any, ...], dict[str, Point]] = {}  # row -> point, of all that share a frontier
     by_way: dict[tuple[Any, ...], dict[str, Point]] = {}  # of all that are one curve
     best: dict[str, float] = {}
-    slowest: dict[tuple[Any, ...], Point] = {}  # of a checkpoint on a benchmark: one token a pass
+    exact: dict[tuple[Any, ...], list[Point]] = {}  # of a checkpoint on a benchmark
     for row in rows:
         for name, one in row.benchmarks.items():
             if one.tokens_per_pass and one.is_accuracy:
@@ -441,14 +447,13 @@ def _with_frontiers(rows: Sequence[Row]) -> list[Row]:
                 by_cache.setdefault((name, row.who.model, row.who.adapter, is_exact(row)), {})[row.id] = point
                 by_way.setdefault((name, row.who.model, row.who.adapter, _way(row)), {})[row.id] = point
                 best[name] = max(best.get(name, 0.0), point[1])
-                whose = (name, row.who.model, row.who.adapter)
-                slowest[whose] = min(slowest.get(whose, point), point)
+                exact.setdefault((name, row.who.model, row.who.adapter), []).extend([point] if is_exact(row) else ())
     found: dict[tuple[str, str], dict[str, Any]] = {}
     for (name, *_), own in by_cache.items():
         for id, is_on in zip(own, frontier([*own.values()]), strict=True):
             found[id, name] = {"on_frontier": is_on and len(own) > 1}
     for way, own in by_way.items():
-        curve, base = [*own.values()], slowest[way[:3]][1]
+        curve, base = [*own.values()], score_at_slowest(exact[way[:3]])
         at_quality = {quality: tokens_at_quality(curve, quality / 100, base) for quality in QUALITIES}
         speed = {"area": accuracy_under_parallelism(curve, best[way[0]]), "at_quality": at_quality}
         for id in own if len(own) > 1 else ():

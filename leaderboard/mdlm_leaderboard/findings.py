@@ -1,8 +1,9 @@
 """What the board says in sentences, with the numbers of its tables."""
 
+from collections.abc import Sequence
 from itertools import product
 
-from mdlm_leaderboard.board import ONE_STEP, QUALITIES, Row, Section, is_exact, loss
+from mdlm_leaderboard.board import ONE_STEP, QUALITIES, Estimate, Row, Section, is_exact, loss
 from mdlm_leaderboard.scores import Who
 from mdlm_lm_eval.results.names import BUILT_IN
 from mdlm_lm_eval.results.statistics import Interval
@@ -67,26 +68,30 @@ def _most(row: Row, section: Section) -> str:
 
 
 def speed_findings(section: Section) -> list[str]:
-    """Per benchmark and checkpoint, the fastest setting on the frontier beside the most accurate one."""
+    """Per benchmark and checkpoint, the fastest setting on the frontier beside the most accurate one.
+
+    Exact answers and those with an approximate cache have a frontier, and so a sentence, each.
+    """
     sentences = []
     names = section.benchmark_names[: 1 if section.setting.group else None]  # of a group the mean
-    for name, who in product(names, dict.fromkeys(str(row.who) for row in section.rows)):
-        found = [(row, row.benchmarks[name]) for row in section.rows if name in row.benchmarks and str(row.who) == who]
+    checkpoints = dict.fromkeys(str(row.who) for row in section.rows)
+    for name, who, exact in product(names, checkpoints, (True, False)):
+        rows = [row for row in section.rows if str(row.who) == who and is_exact(row) == exact]
+        found = [(row, row.benchmarks[name]) for row in rows if name in row.benchmarks]
         on = sorted((one for one in found if one[1].on_frontier), key=lambda one: one[1].tokens_per_pass or 0)
         if len(on) > 1:
             (slow, best), (fast, fastest) = on[0], on[-1]
+            caches = "" if exact else ", with an approximate cache"
             sentences.append(
-                f"{name}: {best.in_words}% at {best.tokens_per_pass:.2f} tokens per forward pass "
+                f"{name}{caches}: {best.in_words}% at {best.tokens_per_pass:.2f} tokens per forward pass "
                 f"({slow.label}), {fastest.in_words}% at {fastest.tokens_per_pass:.2f} ({fast.label})."
-                + _at_quality(slow, name, section)
+                + _at_quality([one for _, one in found])
             )
     return sentences
 
 
-def _at_quality(row: Row, name: str, section: Section) -> str:
-    """Per quality, how fast the row's checkpoint can be that good in any way of decoding with caches as exact."""
-    alike = [one for one in section.rows if str(one.who) == str(row.who) and is_exact(one) == is_exact(row)]
-    ways = [one.benchmarks[name].at_quality for one in alike if name in one.benchmarks]
-    most = {q: max((tokens for way in ways if (tokens := way.get(q))), default=None) for q in QUALITIES}
+def _at_quality(found: Sequence[Estimate]) -> str:
+    """Per quality, how fast the checkpoint can be that good in any of these ways of decoding."""
+    most = {q: max((tokens for one in found if (tokens := one.at_quality.get(q))), default=None) for q in QUALITIES}
     words = [f"{q}% up to {tokens:.2f} (PB{q})" for q, tokens in most.items() if tokens]
-    return f" Of the slowest setting's score it keeps {', '.join(words)}." if words else ""
+    return f" Of the slowest exact setting's score it keeps {', '.join(words)}." if words else ""

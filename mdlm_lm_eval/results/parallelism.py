@@ -29,6 +29,12 @@ def accuracy_under_parallelism(points: Sequence[Point], best: float) -> float | 
     return area
 
 
+def score_at_slowest(points: Sequence[Point]) -> float:
+    """The best score at the slowest speed, to the two digits that are shown; 0 without points."""
+    slowest = min((round(speed, 2) for speed, _ in points), default=0)
+    return max((score for speed, score in points if round(speed, 2) == slowest), default=0)
+
+
 def tokens_at_quality(points: Sequence[Point], share: float, base: float) -> float | None:
     """The most tokens per forward pass at which the score is at least `share` of `base`, that of one token a pass.
 
