@@ -183,3 +183,12 @@ def test_names_that_no_file_can_have_are_scores_like_others(tmp_path: Path) -> N
         pytest.warns(UserWarning, match="c.json is left out: it names 'missing' in one place and lacks it in another"),
     ):
         load(tmp_path)
+
+
+def test_no_cell_of_the_csv_is_a_formula(tmp_path: Path) -> None:
+    write(tmp_path / "results", a=gsm8k_file(pretrained="=cmd|x"), b=gsm8k_file(pretrained="+1"))
+    assert main(["build", str(tmp_path / "results"), "--output", str(tmp_path / "site")]) == 0
+    table = (tmp_path / "site" / "leaderboard.csv").read_text()
+    assert ",'=cmd|x," in table
+    assert ",'+1," in table
+    assert ",=" not in table
