@@ -30,9 +30,9 @@ SAMPLERS: dict[str, dict[str, Any]] = {
     "entropy bound": {"entropy_bound": 0.1},
     "KLASS": {"confidence_threshold": 0.6, "kl_threshold": 0.015},
     "PC-Sampler": {"unmasking": "position_calibrated"},
-    "ReMDM": {"remasking": "remdm"},
-    "RCR": {"remasking": "rcr", "schedule": "maskgit_linear", "steps": 8},
-    "WINO": {"remasking": "wino", "confidence_threshold": 0.6},
+    "ReMDM": {"sampler": "remdm"},
+    "RCR": {"sampler": "rcr", "schedule": "maskgit_linear", "steps": 8},
+    "WINO": {"sampler": "wino", "confidence_threshold": 0.6},
 }
 HEADER = ("sampler", "options", "accuracy (%)", "tokens per pass", "tokens as with one per step (%)")
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from mdlm_lm_eval.command_line import typed
 from mdlm_lm_eval.options import DecodingOptions, LikelihoodOptions, ModelOptions, Option, defaults_of
 from mdlm_lm_eval.presets import load_preset, preset_names, run_of
+from mdlm_lm_eval.registry import guests
 from mdlm_lm_eval.results.markdown import markdown_table, replace_table
 
 TABLES = {"decoding": DecodingOptions, "likelihood": LikelihoodOptions, "model": ModelOptions}
@@ -16,8 +17,9 @@ _DEFAULTS = defaults_of(LikelihoodOptions) | defaults_of(DecodingOptions)
 def write(folder: Path) -> None:
     """Fills the marked places of options.md, and writes presets.csv."""
     for name, kind in TABLES.items():
-        table = markdown_table(("option", "default", "meaning"), map(_option, kind.declared.values()))
-        replace_table(folder / "options.md", name, table)
+        own = kind().as_record()  # without the options of plug-ins
+        rows = [_option(each) for each in kind.declared().values() if each.name in own]
+        replace_table(folder / "options.md", name, markdown_table(("option", "default", "meaning"), rows))
     with (folder / "presets.csv").open("w", encoding="utf-8", newline="") as file:
         csv.writer(file, lineterminator="\n").writerows([_HEADER, *map(_preset, preset_names())])
 
@@ -32,7 +34,9 @@ def _preset(name: str) -> tuple[str, ...]:
 
 def _option(declared: Option) -> tuple[str, ...]:
     default = str(declared.default).lower().removesuffix(".0")
-    choices = f": {', '.join(declared.choices())}" if declared.choices else ""
+    added = {word for words in guests().values() for word in words}
+    found = [each for each in (declared.choices or list)() if f"{declared.name}={each}" not in added]
+    choices = f": {', '.join(found)}" if found else ""
     names = {"LLaDA's": declared.llada, "Dream's": declared.dream}
     elsewhere = ", ".join(f"{whose} `{name}`" for whose, name in names.items() if name not in ("", declared.name))
     return (

@@ -22,18 +22,19 @@ from mdlm_lm_eval import checkpoints as families
 from mdlm_lm_eval.checkpoints import context_length
 from mdlm_lm_eval.command_line import runs_lm_eval, say_at_the_end, show_option_errors_alone
 from mdlm_lm_eval.decoding import decode_canvases
+from mdlm_lm_eval.decoding.caches import cache_name, cache_policy
 from mdlm_lm_eval.decoding.canvas import (
     Canvas,
     Completion,
-    Cost,
+    RowCost,
     build_canvas,
     build_infill_canvas,
-    cache_in_effect,
     seed_of,
 )
+from mdlm_lm_eval.decoding.checks import check_decoding
 from mdlm_lm_eval.decoding.memory import row_memory, rows_that_fit
-from mdlm_lm_eval.decoding.passes import columns_of
-from mdlm_lm_eval.decoding.requirements import check_decoding
+from mdlm_lm_eval.decoding.run import columns_of
+from mdlm_lm_eval.decoding.trace import filled
 from mdlm_lm_eval.default_model import BUILT_IN, MODEL_FOLDERS, model_path
 from mdlm_lm_eval.likelihood import (
     LikelihoodRequest,
@@ -44,6 +45,7 @@ from mdlm_lm_eval.likelihood import (
     score,
     truncated_tokens,
 )
+from mdlm_lm_eval.loader import load_plugins
 from mdlm_lm_eval.model import devices
 from mdlm_lm_eval.model.denoiser import Denoiser, NonFiniteLogitsError
 from mdlm_lm_eval.model.text import Ending, closing_ids, encode_infill, encode_without_masks
@@ -184,6 +186,7 @@ class MDLM(HFLM):
     _facts: dict[str, Any] | None = None  # what was last said of an evaluation
 
     def __init__(self, pretrained: str | PreTrainedModel | None = BUILT_IN, **arguments: Any) -> None:
+        load_plugins(arguments.get("plugins"))
         model: Any = pretrained if isinstance(pretrained, torch.nn.Module) else None
         if model is None and (pretrained or BUILT_IN) in MODEL_FOLDERS and arguments.get("batch_size") is None:
             arguments["batch_size"] = "auto"
@@ -384,7 +387,7 @@ class MDLM(HFLM):
         generate, first = self._family.generate, part[0]
         options = replace(first.request.options, **changes) if changes else first.request.options
         # Transformers' own methods remember what they do.
-        cache = options.cache if generate else cache_in_effect(first.request.attention, options)
+        cache = options.cache if generate else cache_name(first.request.attention, options)
         ends = self.eos_ids | self.end_of_turn_ids
         n_slots = 1 if generate else min(n_slots, len(part))
         n_left, passes = len(part), self.denoiser.forward_passes
@@ -407,7 +410,8 @@ class MDLM(HFLM):
                 amounts = dict(zip(_COUNTS, (*astuple(cost), each.n_written, n_answer), strict=True))
                 amounts |= {"slot_passes": share * n_slots * n_passes, "seconds": share * seconds}
                 string, ending = one.ending.of(ids)
-                answer = Answer(string, ids, amounts | {"peak_memory_bytes": peak_memory}, each.trace)
+                trace = filled(each.events, one.canvas.slots[: len(ids)], self.mask_token_id) if each.events else []
+                answer = Answer(string, ids, amounts | {"peak_memory_bytes": peak_memory}, trace)
                 if changes:
                     one.exact = answer
                     continue
@@ -441,14 +445,14 @@ class MDLM(HFLM):
                     how |= {"end_ids": sorted(ends), "pad_token_id": self.tokenizer.pad_token_id, "seed": canvas.seed}
                     ids, n_passes, n_written = generate(self.model, prompt, options, **how)
                     self.denoiser.forward_passes += n_passes
-                    completion = Completion(ids, Cost(forward_passes=n_passes, steps=n_passes), n_written)
+                    completion = Completion(ids, RowCost(forward_passes=n_passes, steps=n_passes), n_written)
                 advance(completion.cost.steps)
                 finished(at, completion)
 
     def _rows_that_fit(self, longest: Generation) -> int:
         """The most slots for canvases up to this one."""
         options, canvas, attention = longest.request.options, longest.canvas, longest.request.attention
-        is_cached = cache_in_effect(attention, options) != "none"
+        is_cached = cache_policy(attention, options).remembers
         length = columns_of(len(canvas.token_ids), is_padded=is_cached)
         sizes = {"length": length, "n_logits": max(canvas.block_lengths), "is_cached": is_cached}
         sizes["is_ahead"] = attention.is_block_causal

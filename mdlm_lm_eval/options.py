@@ -3,20 +3,27 @@
 
     DecodingOptions().override({"n_masks": "200", "unmasking": "entropy"})
 
-Help texts, docs/options.md, sweep axes, fingerprints and the leaderboard's columns read these declarations. Nothing
-heavy is imported, so that every command parses its arguments at once.
+Help texts, docs/options.md, sweep axes, fingerprints and the leaderboard's columns read these declarations. Samplers
+and row decoders declare theirs in their own files; they are given and shown like all others. Nothing heavy is imported,
+so that every command parses its arguments at once.
 """
 
 import difflib
+import inspect
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import Field, dataclass, field, fields, replace
 from functools import cached_property
-from importlib import import_module
 from types import NoneType
-from typing import Any, ClassVar, Literal, Self, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeVar, get_args
+
+from mdlm_lm_eval.registry import CACHES, ROW_DECODERS, SAMPLERS, UNMASKING, Registry
+
+if TYPE_CHECKING:
+    from mdlm_lm_eval.decoding.sampler import Sampler
 
 Auto = Literal["auto"]
+Way = TypeVar("Way", bound="Options")
 
 
 class OptionError(ValueError):
@@ -65,6 +72,10 @@ class Option:
         number = " ".join(["a whole number" if int in self.kinds else "a number", *words])
         return " or ".join([*["auto"] * (Auto in self.kinds), *["none"] * (NoneType in self.kinds), number])
 
+    def takes(self, value: Any) -> bool:
+        """Whether `value` is one of its choices, under any name."""
+        return self.choices is not None and str(value) in {*self.choices(), *self.same}
+
     def parse(self, value: Any) -> Any:
         """`value` as the option's type, None where it says that the option is not set. Raises OptionError."""
         if value is None or (str(value).lower() == "none" and (NoneType in self.kinds or str not in self.kinds)):
@@ -103,24 +114,28 @@ def option(default: Any, help: str, **facts: Any) -> Any:
 
 
 class Options:
-    """A frozen dataclass whose fields are options, by name in `declared`; it parses and checks their values.
+    """A frozen dataclass whose fields are options; it parses and checks their values.
 
     exclusive: names of which one at most can be set.
     """
 
-    declared: ClassVar[dict[str, Option]]
     exclusive: ClassVar[tuple[tuple[str, ...], ...]] = ()
+    _declared: ClassVar[dict[str, Option]] = {}
 
     def __init_subclass__(cls) -> None:
-        found = {name: vars(cls)[name] for name in cls.__annotations__}
-        kinds = {name: get_args(kind) or (kind,) for name, kind in cls.__annotations__.items()}
-        cls.declared = {
-            name: replace(each.metadata["option"], name=name, default=each.default, kinds=kinds[name])
+        kinds = inspect.get_annotations(cls, eval_str=True)
+        found = {
+            name: each for name, each in vars(cls).items() if isinstance(each, Field) and "option" in each.metadata
+        }
+        cls._declared = cls._declared | {
+            name: replace(
+                each.metadata["option"], name=name, default=each.default, kinds=get_args(kinds[name]) or (kinds[name],)
+            )
             for name, each in found.items()
         }
 
     def __post_init__(self) -> None:
-        for name, each in self.declared.items():
+        for name, each in self._declared.items():
             if (value := getattr(self, name)) is not each.default:
                 parsed = each.parse(value)
                 object.__setattr__(self, name, each.default if parsed is None else parsed)
@@ -130,44 +145,59 @@ class Options:
                 settings = " and ".join(f"{name}={shown(getattr(self, name))}" for name in given)
                 raise OptionError(f"{settings} exclude each other")
 
+    @classmethod
+    def declared(cls) -> dict[str, Option]:
+        """Name -> declaration of every option."""
+        return cls._declared
+
+    def as_dict(self) -> dict[str, Any]:
+        """Name -> value of every option."""
+        return {name: getattr(self, name) for name in self._declared}
+
+    def as_record(self) -> dict[str, Any]:
+        """What results keep: `as_dict`."""
+        return self.as_dict()
+
     def override(self, changes: Mapping[str, object]) -> Self:
         """These options with `changes`, whose values may be strings as typed on a command line.
 
         Raises OptionError for a name that is no option (naming the nearest) and for a value that cannot be used.
         """
+        declared = self.declared()
         for name, value in changes.items():
-            if name not in self.declared:
-                raise unknown_option("option", name, value, self.declared)
+            if name not in declared:
+                raise unknown_option("option", name, value, declared)
         return replace(self, **changes)  # type: ignore[type-var]
 
 
 def is_random(unmasking: str) -> bool:
-    """Whether an unmasking rule draws its order. The rules are files of a room above, looked up when one is named."""
-    return bool(import_module(_RULES).unmasking_rule(unmasking).is_random)
+    """Whether an unmasking rule draws its order."""
+    return UNMASKING.get(unmasking).is_random
 
 
-_RULES = "mdlm_lm_eval.decoding.rules"
 _UNMASKING: dict[str, Any] = {
-    "choices": lambda: import_module(_RULES).unmasking_names(),
+    "choices": lambda: UNMASKING.names(),
     "same": {"low_confidence": "confidence", "maskgit_plus": "confidence", "topk_margin": "margin"},
     "llada": "remasking",
     "dream": "alg",
 }
-# Caches that hold what they computed before other tokens were filled.
-APPROXIMATE_CACHES = ("prefix", "dual")
 # Options that let a step fill more masks than its schedule says.
 PARALLEL_RULES = ("confidence_threshold", "parallel_factor", "entropy_bound")
 SCHEDULES = ("linear", "llada2", "dream", "cosine", "bd3lm", "maskgit_linear", "maskgit_cosine", "maskgit_pow2")
-# Samplers that take tokens back.
-REMASKING = ("none", "wino", "remdm", "rcr")
+# The sampler in effect where nothing asks for another one.
+DEFAULT_SAMPLER = "schedule"
 # How a model that is also causal decodes and scores.
 MODES = ("diffusion", "ar", "linear_spec")
 _NOISE_NUM = "number of random draws that a read averages (DiffusionGemma)"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False)
 class DecodingOptions(Options):
-    """How answers are decoded. Lengths are tokens; None means "not set"."""
+    """How answers are decoded. Lengths are tokens; None means "not set".
+
+    Options of samplers and row decoders are given like those below: `DecodingOptions(n_masks=4, kl_threshold=0.1)`.
+    of_ways: those of them that differ from their defaults, by name.
+    """
 
     exclusive = (("mask_ratio", "n_masks"), ("steps_per_block", "steps"), PARALLEL_RULES)
 
@@ -215,27 +245,11 @@ class DecodingOptions(Options):
         "instead of a schedule: fill the most confident masks while their entropies sum to at most this (EB-sampler)",
         least=0,
     )
-    editing_threshold: float | None = option(
-        None, "confidence needed to change a filled token (LLaDA2.1)", least=0, most=1
-    )
-    max_post_steps: int | None = option(None, "editing passes after a block's last mask is filled", least=0)
-    remasking: str = option(
-        "none",
-        "mask filled tokens again: those filled with the least confidence, or no longer confident (wino)",
-        choices=lambda: REMASKING,
-    )
-    remask_tokens: int = option(1, "for remasking=remdm: tokens masked again per pass", least=1)
-    remask_threshold: float = option(
-        0.9, "for remasking=wino: mask tokens of lower confidence again", above=0, most=1, also="threshold_back"
-    )
-    kl_threshold: float | None = option(
-        None,
-        "with confidence_threshold: fill only masks whose distribution changed less than this in recent passes (KLASS)",
-        above=0,
-    )
-    kl_history: int = option(2, "for kl_threshold: number of passes compared", least=1)
-    unmask_strategy: str = option(
-        "all", "for kl_threshold: fill all such masks, or only the most confident", choices=lambda: ("all", "max_conf")
+    sampler: str = option(
+        "auto",
+        "the way of decoding; auto: the one that is chosen by an option of its own, else schedule",
+        choices=lambda: ("auto", *SAMPLERS.names()),
+        same={"none": "auto"},
     )
     append_blocks: bool = option(
         False, "append blocks one by one until one ends the text, at most n_masks masks in all (iLLaDA)"
@@ -256,7 +270,6 @@ class DecodingOptions(Options):
     max_thinking_tokens: int | None = option(
         None, "write end_think, which must be one token, after this many tokens without it", least=0
     )
-    max_steps_per_block: int = option(1000, "for models that insert and delete (LLaDA2.2)", least=1)
     temperature: float = option(0.0, "sampling temperature; 0 is greedy", least=0)
     top_p: float | None = option(None, "sample from the likeliest tokens of this total probability", above=0, most=1)
     top_k: int | None = option(None, "sample from this many of the likeliest tokens", least=1, none_below=True)
@@ -264,7 +277,7 @@ class DecodingOptions(Options):
     cache: str = option(
         "auto",
         "key-value cache between steps; auto: only exact caches",
-        choices=lambda: ("auto", "none", *APPROXIMATE_CACHES),
+        choices=lambda: ("auto", *CACHES.names()),
     )
     filler: str = option(".", "neutral text repeated after the masks")
     n_fillers: int = option(0, "number of fillers", least=0)
@@ -275,15 +288,84 @@ class DecodingOptions(Options):
     noise_num: int = option(8, _NOISE_NUM, least=1)
     seed: int = option(0, "random seed; default: lm_eval's --seed", least=0)
 
+    of_ways: tuple[tuple[str, Any], ...] = ()
+
+    def __init__(self, **given: Any) -> None:
+        of_ways = dict(given.pop("of_ways", ()))
+        for each in fields(self):
+            object.__setattr__(self, each.name, given.pop(each.name, each.default))
+        of_ways, declared = of_ways | given, options_of(SAMPLERS, ROW_DECODERS) if of_ways or given else {}
+        for name in of_ways.keys() - declared.keys():
+            raise unknown_option("option", name, of_ways[name], self.declared())
+        parsed = {name: declared[name].parse(value) for name, value in sorted(of_ways.items())}
+        kept = {name: value for name, value in parsed.items() if value not in (None, declared[name].default)}
+        object.__setattr__(self, "of_ways", tuple(kept.items()))
+        self.__post_init__()
+        self._check_way()
+
+    def _check_way(self) -> None:
+        """Raises OptionError for an option of a sampler that is not in effect."""
+        own = self.way.declared()
+        for name, value in self.of_ways:
+            if name not in own and (owners := samplers_with(name)):
+                choosing = {SAMPLERS.get(each).asked_by for each in owners} - {None, name}
+                hint = f" (set {' or '.join(sorted(map(str, choosing)))})" if choosing else ""
+                raise OptionError(
+                    f"{name}={shown(value)} is an option of sampler={' and '.join(owners)}{hint}, and "
+                    f"sampler={self.sampler_name} is in effect"
+                )
+
+    @classmethod
+    def declared(cls) -> dict[str, Option]:
+        """Name -> declaration of every option, also those of samplers and row decoders."""
+        return cls._declared | options_of(SAMPLERS, ROW_DECODERS)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Name -> value of every option, also those of samplers and row decoders.
+
+        `sampler` is auto where auto means the same.
+        """
+        is_auto = self.sampler_name == (asked_sampler(dict(self.of_ways)) or DEFAULT_SAMPLER)
+        of_ways = {name: each.default for name, each in options_of(SAMPLERS, ROW_DECODERS).items()}
+        return super().as_dict() | ({"sampler": "auto"} if is_auto else {}) | of_ways | dict(self.of_ways)
+
+    def as_record(self) -> dict[str, Any]:
+        """`as_dict` as any machine would have it: without options of plug-ins that are neither set nor in effect."""
+        shown = {*self._declared, *dict(self.of_ways), *self.way.declared()}
+        registries: tuple[Registry[Any], ...] = (SAMPLERS, ROW_DECODERS)
+        for registry in registries:
+            shown.update(*(way.declared() for name, way in registry.all().items() if name not in registry.guests()))
+        return {name: value for name, value in self.as_dict().items() if name in shown}
+
+    @cached_property
+    def sampler_name(self) -> str:
+        """The name of the sampler in effect."""
+        return asked_sampler({"sampler": self.sampler, **dict(self.of_ways)}) or DEFAULT_SAMPLER
+
+    @cached_property
+    def way(self) -> "Sampler":
+        """The sampler in effect, whose fields are its options."""
+        return self.of(SAMPLERS.get(self.sampler_name))
+
+    def of(self, kind: type[Way]) -> Way:
+        """A sampler or row decoder with its options as they are set here."""
+        own = kind.declared()
+        return kind(**{name: value for name, value in self.of_ways if name in own})
+
+    def changes(self) -> dict[str, Any]:
+        """Name -> value of every option that differs from its default."""
+        defaults = defaults_of(type(self))
+        return {name: value for name, value in self.as_dict().items() if value != defaults[name]}
+
     @cached_property
     def is_approximate(self) -> bool:
         """Whether what is remembered between steps may change an answer."""
-        return self.cache in APPROXIMATE_CACHES
+        return self.cache in approximate_caches()
 
     @cached_property
     def exits_early(self) -> bool:
-        """Whether rows may end once their answers are decided: nothing that is filled is taken back."""
-        return self.early_exit and self.remasking == "none"
+        """Whether rows may end once their answers are decided, before the canvas is."""
+        return self.early_exit and self.way.settled != "with the canvas"
 
     @cached_property
     def is_parallel(self) -> bool:
@@ -343,6 +425,7 @@ class ModelOptions(Options):
     """What is ours among the model arguments beside decoding and likelihood."""
 
     preset: str | None = option(None, "settings of a published score; explicit options override it")
+    plugins: str | None = option(None, "files (.py) and modules of your own to load first, with colons between them")
     mask_token_id: int | None = option(None, "mask token's id, for models that name none", least=0, also="mask_id")
     shift_logits: bool | None = option(None, "whether an unknown model predicts the next position, as Dream does")
     diffusion_family: str | None = option(None, "family of a checkpoint whose config could be of several")
@@ -356,19 +439,85 @@ class ModelOptions(Options):
     )
 
 
-def defaults_of(kind: type[Options]) -> dict[str, Any]:
-    """Name -> default of every option of a class."""
-    return {name: each.default for name, each in kind.declared.items()}
+def options_of(*registries: Registry[Any]) -> dict[str, Option]:
+    """Options of all samplers or row decoders; help says of which samplers.
+
+    Raises ValueError where two of them differ under one name.
+    """
+    found: dict[str, Option] = {}
+    samplers: dict[str, list[str]] = {}
+    for registry in registries:
+        for kind, way in sorted(registry.all().items()):
+            for name, each in way.declared().items():
+                if name in _CORE or found.setdefault(name, each) != each:
+                    raise ValueError(f"the {registry.kind} {kind} declares {name}, which is another option already")
+                if registry is SAMPLERS:
+                    samplers.setdefault(name, []).append(kind)
+    chosen = {name: f" (sampler={'|'.join(kinds)})" for name, kinds in samplers.items()}
+    return {name: replace(each, help=each.help + chosen.get(name, "")) for name, each in found.items()}
+
+
+def samplers_with(name: str) -> tuple[str, ...]:
+    """Names of the samplers that have this option."""
+    return tuple(each for each, kind in sorted(SAMPLERS.all().items()) if name in kind.declared())
+
+
+def asked_sampler(given: Mapping[str, Any]) -> str | None:
+    """The sampler that options ask for, by `sampler` or by an option that chooses one; None where they ask for none.
+
+    Raises OptionError where they ask for two.
+    """
+    if given.get("sampler") not in (None, "auto"):
+        return str(given["sampler"])
+    # A subclass of a sampler is asked for by its name, unless it has such an option of its own.
+    asked = {name: vars(kind).get("asked_by") for name, kind in sorted(SAMPLERS.all().items())} if given else {}
+    found = {name: option for name, option in asked.items() if option and given.get(option) is not None}
+    if len(found) > 1:
+        settings = " and ".join(f"{option}={shown(given[option])}" for option in found.values())
+        raise OptionError(f"{settings} exclude each other: they choose sampler={' and sampler='.join(found)}")
+    return next(iter(found), None)
+
+
+def approximate_caches() -> tuple[str, ...]:
+    """Caches that hold what they computed before other tokens were filled."""
+    return tuple(name for name, policy in sorted(CACHES.all().items()) if not policy.is_exact)
 
 
 OPTION_KINDS = (DecodingOptions, LikelihoodOptions, ModelOptions)
-DECODING_NAMES, LIKELIHOOD_NAMES, MODEL_NAMES = (frozenset(kind.declared) for kind in OPTION_KINDS)
-OWN_NAMES = DECODING_NAMES | LIKELIHOOD_NAMES | MODEL_NAMES
-_ALL = [each for kind in OPTION_KINDS for each in kind.declared.values()]
-# Options of which no value changes a score.
-SILENT_NAMES = frozenset(each.name for each in _ALL if each.silent)
-# What families' scripts call our options -> our name.
-ALIASES = {alias: each.name for each in _ALL for alias in (each.llada, each.dream, *each.also.split()) if alias}
+# What samplers and row decoders cannot call an option of theirs.
+_CORE = frozenset(name for kind in OPTION_KINDS for name in kind._declared)
+
+
+def defaults_of(kind: type[Options]) -> dict[str, Any]:
+    """Name -> default of every option of a class."""
+    return {name: each.default for name, each in kind.declared().items()}
+
+
+def own_names() -> frozenset[str]:
+    """Names of all options."""
+    return frozenset(name for kind in OPTION_KINDS for name in kind.declared())
+
+
+def silent_names() -> frozenset[str]:
+    """Names of the options of which no value changes a score."""
+    return frozenset(name for kind in OPTION_KINDS for name, each in kind.declared().items() if each.silent)
+
+
+def aliases() -> dict[str, str]:
+    """What families' scripts call our options -> our name."""
+    declared = [each for kind in OPTION_KINDS for each in kind.declared().values()]
+    return {alias: each.name for each in declared for alias in (each.llada, each.dream, *each.also.split()) if alias}
+
+
+def our_name(name: str, value: object) -> str:
+    """The option that a script's name stands for; other names stay.
+
+    LLaDA's scripts say `remasking` for `unmasking`, and version 0.3 of this package said it for `sampler`.
+    """
+    if name == "remasking":
+        sampler, rule = DecodingOptions._declared["sampler"], DecodingOptions._declared["unmasking"]
+        return "sampler" if sampler.takes(value) and not rule.takes(value) else "unmasking"
+    return aliases().get(name, name)
 
 
 def parsed(kind: type[Options], given: Mapping[str, object]) -> dict[str, Any]:
@@ -376,9 +525,10 @@ def parsed(kind: type[Options], given: Mapping[str, object]) -> dict[str, Any]:
 
     Raises OptionError for a value that cannot be used.
     """
-    values = {name: each.parse(given[name]) for name, each in kind.declared.items() if name in given}
+    declared = kind.declared()
+    values = {name: each.parse(given[name]) for name, each in declared.items() if name in given}
     # None is a value of its own where it can switch off what a preset or a family sets.
-    return {name: value for name, value in values.items() if value is not None or NoneType in kind.declared[name].kinds}
+    return {name: value for name, value in values.items() if value is not None or NoneType in declared[name].kinds}
 
 
 # Values
@@ -426,7 +576,7 @@ def unknown_option(what: str, name: object, value: object, known: Iterable[str])
 def did_you_mean(name: str, known: Iterable[str]) -> str | None:
     """The question about an unknown name, None where no known one is near."""
     names = list(known)
-    meant = _MEANT.get(name, ALIASES.get(name))
+    meant = _MEANT.get(name, aliases().get(name))
     nearest = [meant] if meant in names else difflib.get_close_matches(name, names, n=1)
     return f"did you mean {nearest[0]}?" if nearest else None
 
@@ -438,6 +588,7 @@ _MEANT = {
     **dict.fromkeys(("dual_cache", "use_dual_cache"), "cache"),
     "do_sample": "temperature",
     "factor": "parallel_factor",
+    "remasking": "sampler",
     "max_tokens": "max_gen_toks",
     "stop": "until",
 }

@@ -4,7 +4,7 @@ import hashlib
 import json
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from statistics import median
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -14,7 +14,8 @@ from torch.distributed.tensor import DTensor
 from transformers import PreTrainedTokenizerBase
 
 from mdlm_lm_eval import __version__
-from mdlm_lm_eval.decoding.canvas import Filled
+from mdlm_lm_eval.decoding.trace import Filled
+from mdlm_lm_eval.loader import plugins
 from mdlm_lm_eval.model.devices import device_name
 from mdlm_lm_eval.model.text import ENDINGS
 from mdlm_lm_eval.options import DecodingOptions, LikelihoodOptions
@@ -32,13 +33,13 @@ _OF_MODEL = "mask_token_id max_length think_end_token add_bos_token weights revi
 # Of the facts about a run, those that an answer depends on.
 _OF_ANSWERS = """
     mask_token_id shift_logits max_length think_end_token mixed_precision_dtype add_bos_token cache_audit
-    prefix_token_id package_version
+    prefix_token_id package_version plugins
 """
 # Settings that say where a model came from, or what its weights say better.
 _SILENT_SETTINGS = {"_name_or_path", "base_model_name_or_path", "transformers_version", "dtype"}
 
 
-class Cost(Counter[str]):
+class TaskCost(Counter[str]):
     """Sums over a task's requests, whatever batches these were in.
 
     forward_passes: passes of the model that a request's row took part in.
@@ -57,7 +58,7 @@ class Cost(Counter[str]):
         for name, amount in amounts.items():
             self[name] = max(self[name], amount) if name == "peak_memory_bytes" else self[name] + amount  # type: ignore[assignment]
 
-    def merge(self, other: "Cost") -> None:
+    def merge(self, other: "TaskCost") -> None:
         """Adds what another process took for the same task at the same time, so that seconds are not added up."""
         self.add(**{name: amount for name, amount in other.items() if name != "seconds"})
         self["seconds"] = max(self["seconds"], other["seconds"])
@@ -103,9 +104,9 @@ class TaskRecord:
     ranges: dict[str, tuple[float, float]] = field(default_factory=dict)
     truncated_prompts: int = 0
     truncated_tokens: int = 0
-    cost: Cost = field(default_factory=Cost)
+    cost: TaskCost = field(default_factory=TaskCost)
     audited: list[tuple[int | None, str | None, int | None]] = field(default_factory=list)
-    exact_cost: Cost = field(default_factory=Cost)
+    exact_cost: TaskCost = field(default_factory=TaskCost)
     caches: set[str] = field(default_factory=set)
     endings: Counter[str] = field(default_factory=Counter)
     traces: list[dict[str, Any]] = field(default_factory=list)
@@ -217,14 +218,15 @@ def provenance(lm: "MDLM") -> dict[str, Any]:
     run, preset = lm.record_of_all, lm.settings.model.preset
     tasks = {name: task.as_dict() for name, task in sorted(run.tasks.items())}
     return {
-        "decoding": asdict(lm.settings.decoding),
-        "likelihood": asdict(lm.settings.likelihood),
+        "decoding": lm.settings.decoding.as_record(),
+        "likelihood": lm.settings.likelihood.as_record(),
         **{name: getattr(lm, name) for name in _OF_MODEL.split()},
         **{name: getattr(lm.settings.model, name) for name in ("cache_audit", "preset", "compile")},
         "shift_logits": lm.denoiser.shift,
         "mixed_precision_dtype": str(lm.mixed_precision_dtype),
         "prefix_token_id": lm.custom_prefix_token_id,
         "package_version": __version__,
+        "plugins": plugins(),
         "family": lm._family.name,
         "pretrained": lm.name,
         "adapter": lm.peft and adapter_name(lm.peft),
@@ -244,7 +246,7 @@ def provenance(lm: "MDLM") -> dict[str, Any]:
         "tasks": tasks,
         "task_suite": suite_info(tasks),
         "settings": [
-            {"request_type": kind, "options": asdict(options), "tasks": sorted(names)}
+            {"request_type": kind, "options": options.as_record(), "tasks": sorted(names)}
             for (kind, options), names in sorted(run.settings.items(), key=repr)
         ],
     }

@@ -9,23 +9,25 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from mdlm_lm_eval.options import (
-    ALIASES,
-    APPROXIMATE_CACHES,
-    DECODING_NAMES,
-    OWN_NAMES,
+    DEFAULT_SAMPLER,
     PARALLEL_RULES,
-    REMASKING,
     DecodingOptions,
     LikelihoodOptions,
     ModelOptions,
     OptionError,
+    approximate_caches,
+    asked_sampler,
     is_random,
+    options_of,
+    our_name,
+    own_names,
     parse_flag,
     parse_whole,
     parsed,
     shown,
     unknown_option,
 )
+from mdlm_lm_eval.registry import SAMPLERS
 
 # Arguments of lm-eval's HFLM and of transformers' from_pretrained, which they check themselves.
 _LOADING = """
@@ -63,17 +65,14 @@ _REQUEST_NAMES = frozenset({"until", "infill", "do_sample", *LENGTH_NAMES, *_MEA
 _EXCLUSIVE = (*DecodingOptions.exclusive, ("cache", "cfg_scale"), ("cache", "unmasking"))
 # Of these, some values exclude nothing; the others do wherever they are set, be it to auto.
 _EXCLUDES: dict[str, Callable[[Any], bool]] = {
-    "cache": lambda value: value in APPROXIMATE_CACHES,
+    "cache": lambda value: value in approximate_caches(),
     "unmasking": is_random,
     "cfg_scale": bool,
 }
-_NEEDS = {"max_post_steps": "editing_threshold", "cache": "block_length"}
+_NEEDS = {"cache": "block_length"}
 # Options that only change something with another one: at a value, or at any that is not its default.
 _PARTNERS: dict[str, tuple[str, Any]] = {
     **dict.fromkeys(("position_decay", "calibration_cap", "token_frequencies"), ("unmasking", "position_calibrated")),
-    "remask_tokens": ("remasking", "remdm"),
-    "remask_threshold": ("remasking", "wino"),
-    **dict.fromkeys(("kl_history", "unmask_strategy"), ("kl_threshold", None)),
     "end_think_power": ("end_think_boost", None),
     "filler": ("n_fillers", None),
 }
@@ -129,7 +128,7 @@ class Settings:
         none. Raises OptionError for an unknown key, a value that cannot be used, and what the model cannot do.
         """
         given = _our_names(gen_kwargs, _REQUEST_NAMES)
-        for name in sorted(given.keys() - (known := DECODING_NAMES | _REQUEST_NAMES)):
+        for name in sorted(given.keys() - (known := {*DecodingOptions.declared()} | _REQUEST_NAMES)):
             raise unknown_option("generation option", name, given[name], known)
         told = given.keys() - {*LENGTH_NAMES, *(name for name in SAMPLING_NAMES if given.get(name) is None)}
         changes = parsed(DecodingOptions, {name: given[name] for name in told})
@@ -177,7 +176,7 @@ def resolve(
     for name in sorted(_REFUSED.keys() & given.keys()):
         if given[name] not in (None, False):
             raise OptionError(f"{name} does not work with --model mdlm: {_REFUSED[name]}")
-    for name in sorted(given.keys() - (known := OWN_NAMES | LOADING_NAMES | _REFUSED.keys())):
+    for name in sorted(given.keys() - (known := own_names() | LOADING_NAMES | _REFUSED.keys())):
         if not name.startswith(BITSANDBYTES):
             raise unknown_option("model argument", name, given[name], known)
     model = ModelOptions(**parsed(ModelOptions, given))
@@ -186,17 +185,20 @@ def resolve(
         from mdlm_lm_eval.presets import load_preset
 
         preset = load_preset(model.preset)
+        if "plugins" in preset:
+            raise OptionError(f"preset={model.preset} names plugins, which the user alone can")
     published = family or {}
     layers = tuple(parsed(DecodingOptions, layer) for layer in (published, preset, given))
     merged, attention = _merge(layers, attention_of)
-    scored = {name: published[name] for name in published.keys() - DECODING_NAMES}
+    scored = {name: published[name] for name in published.keys() - DecodingOptions.declared()}
     likelihood = parsed(LikelihoodOptions, {**scored, **preset, **given})
     explicit = frozenset(merged.keys() & {*layers[1], *layers[2]})
     cache = merged.get("cache", "auto")
-    if model.cache_audit is not None and cache not in APPROXIMATE_CACHES:
+    if model.cache_audit is not None and cache not in approximate_caches():
+        caches = " or cache=".join(approximate_caches())
         raise OptionError(
-            f"cache_audit={shown(model.cache_audit)} needs cache=prefix or cache=dual; with cache={cache} everything "
-            "is decoded exactly"
+            f"cache_audit={shown(model.cache_audit)} needs cache={caches}; with cache={cache} everything is decoded "
+            "exactly"
         )
     decoding = DecodingOptions(**{"seed": default_seed, **merged})
     check(decoding, attention, None)
@@ -207,7 +209,11 @@ def resolve(
         attention,
         explicit | (frozenset(likelihood) & {*preset, *given}),
         (frozenset(merged) | scored.keys()) - explicit - given.keys(),
-        {name: value for name, value in given.items() if name not in OWN_NAMES | _REFUSED.keys() and value is not None},
+        {
+            name: value
+            for name, value in given.items()
+            if name not in own_names() | _REFUSED.keys() and value is not None
+        },
         layers,
         attention_of,
         check,
@@ -224,7 +230,7 @@ def without_effect(options: DecodingOptions, attention: Any) -> dict[str, str]:
             found[name] = f"without {partner}" if value is None else f"without {partner}={value}"
     is_causal = attention is not None and attention.is_block_causal
     rules = [name for name in PARALLEL_RULES if getattr(options, name) is not None]
-    if rules and not is_causal and options.kl_threshold is None:
+    if rules and not is_causal and options.way.steps_of(1, options) is not None:
         rule = f"with {rules[0]}={shown(getattr(options, rules[0]))}"
         found |= dict.fromkeys(("steps", "steps_per_block", "schedule"), rule)
     return {name: why for name, why in found.items() if getattr(options, name) != getattr(default, name)}
@@ -235,9 +241,8 @@ def _our_names(given: Mapping[str, Any], kept: Collection[str] = ()) -> dict[str
     found: dict[str, Any] = {}
     for typed, value in given.items():
         name = str(typed).strip()
-        # LLaDA's scripts say `remasking` for `unmasking`; here it also takes tokens back.
-        if name not in kept and not (name == "remasking" and value in REMASKING):
-            name = ALIASES.get(name, name)
+        if name not in kept:
+            name = our_name(name, value)
         if name in found:
             raise OptionError(
                 f"{name}={shown(found[name])} and {str(typed).strip()}={shown(value)} are the same option"
@@ -266,7 +271,7 @@ def _merge(layers: tuple[Layer, ...], attention_of: AttentionOf) -> tuple[dict[s
         }
         told = in_force & layer.keys()
         excluded = {name for names in _EXCLUSIVE if told.intersection(names) for name in names} & in_force
-        below = {name: value for name, value in below.items() if name not in excluded}
+        below = _of_one_sampler({name: value for name, value in below.items() if name not in excluded}, layer)
         n_masks = layer.get("n_masks")
         if full_attention and isinstance(n_masks, int) and (below.get("block_length") or 0) > n_masks:
             del below["block_length"]  # in block diffusion, a block may be longer than what is asked for
@@ -280,3 +285,12 @@ def _merge(layers: tuple[Layer, ...], attention_of: AttentionOf) -> tuple[dict[s
         below = {name: value for name, value in below.items() if _NEEDS.get(name) not in lost}
         merged = {**below, **layer}
     return merged, attention
+
+
+def _of_one_sampler(below: Layer, layer: Layer) -> dict[str, Any]:
+    """What is left of lower layers under `layer`: without the options of samplers that are not in effect there."""
+    asked = asked_sampler(layer)
+    kept = {name: value for name, value in below.items() if name != "sampler" or asked is None}
+    sampler = asked or asked_sampler({**kept, **layer}) or DEFAULT_SAMPLER
+    others = options_of(SAMPLERS).keys() - SAMPLERS.get(sampler).declared()
+    return {name: value for name, value in kept.items() if name not in others}

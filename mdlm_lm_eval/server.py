@@ -11,7 +11,7 @@ import logging
 import time
 from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from inspect import signature
 from random import Random
 from typing import Any
@@ -25,7 +25,7 @@ from lm_eval.api.model import CacheHook
 from lm_eval.models.openai_completions import LocalCompletionsAPI
 from lm_eval.models.utils import has_bos_prefix, postprocess_generated_text
 
-from mdlm_lm_eval import __version__, checkpoints
+from mdlm_lm_eval import __version__, checkpoints, loader
 from mdlm_lm_eval.checkpoints import context_length
 from mdlm_lm_eval.command_line import show_option_errors_alone
 from mdlm_lm_eval.decoding.canvas import DEFAULT_MAX_GEN_TOKS, seed_of
@@ -33,7 +33,6 @@ from mdlm_lm_eval.default_model import model_path
 from mdlm_lm_eval.lm import MDLM, seeds_of
 from mdlm_lm_eval.model.text import closing_ids, encode_without_masks
 from mdlm_lm_eval.options import (
-    DECODING_NAMES,
     DecodingOptions,
     LikelihoodOptions,
     OptionError,
@@ -123,6 +122,7 @@ class MDLMServer(LocalCompletionsAPI):
     model: the name that the server knows the model by; the first that it lists if not set.
     pretrained: the checkpoint, on the hub or in a folder; `model` if not set. Its tokenizer makes the token ids.
     settings: decoding options that the server was started with, as far as it does not say them: a dictionary or JSON.
+    plugins: as of `--model mdlm`.
     audit: how many requests of each task are decoded in process too. HFLM's arguments (dtype, device) are for that.
 
     Options of `REQUEST_OPTIONS` may be given as well. Raises OptionError for other arguments, for settings that
@@ -143,8 +143,10 @@ class MDLMServer(LocalCompletionsAPI):
         timeout: int | str = 300,
         max_retries: int | str = 3,
         verify_certificate: bool | str = True,
+        plugins: str = "",
         **arguments: Any,
     ) -> None:
+        loader.load_plugins(plugins)
         _check_arguments(base_url, arguments)
         address = base_url.rstrip("/").removesuffix("/completions").removesuffix("/v1")
         try:
@@ -209,8 +211,9 @@ class MDLMServer(LocalCompletionsAPI):
 
     def _take(self, stated: Mapping[str, Any], given: Mapping[str, Any]) -> None:
         """Merges what the server says, what the user states and what requests carry."""
-        for name in sorted(set(stated) - DECODING_NAMES):
-            raise unknown_option("option in settings", name, stated[name], DECODING_NAMES)
+        known = DecodingOptions.declared()
+        for name in sorted(set(stated) - known.keys()):
+            raise unknown_option("option in settings", name, stated[name], known)
         self.stated = parsed(DecodingOptions, stated)
         self.said = parsed(DecodingOptions, self.said)
         for name in sorted(self.said.keys() & self.stated.keys()):
@@ -227,9 +230,9 @@ class MDLMServer(LocalCompletionsAPI):
         """The options of a request as far as they are known."""
         if isinstance(options, LikelihoodOptions):
             read = {"likelihood": "read", "n_masks": options.n_masks, "noise_num": 1, "seed": options.seed}
-            return dict.fromkeys(asdict(options), UNKNOWN) | read
+            return dict.fromkeys(options.as_record(), UNKNOWN) | read
         carried = {name: getattr(options, name) for name in REQUEST_OPTIONS}
-        return dict.fromkeys(asdict(options), UNKNOWN) | self.known | carried | dict(self.dialect.fixed)
+        return dict.fromkeys(options.as_record(), UNKNOWN) | self.known | carried | dict(self.dialect.fixed)
 
     def _request(self, gen_kwargs: Mapping[str, Any]) -> Any:
         request = self.settings.request(gen_kwargs)
@@ -469,10 +472,15 @@ class MDLMServer(LocalCompletionsAPI):
             server |= {"tokens_per_second": tokens / seconds} if tokens else {}
         if self.reference is not None:
             dtype = str(self.reference.model.dtype).removeprefix("torch.")
-            server["reference"] = {"dtype": dtype, "decoding": asdict(self.reference.settings.decoding)}
+            server["reference"] = {"dtype": dtype, "decoding": self.reference.settings.decoding.as_record()}
         model = {"pretrained": model_name(self.pretrained), "adapter": self.peft and model_name(self.peft)}
         model |= {"family": self.family.name, "weights": None, "max_length": self.max_length}
-        run = {"device": f"server ({self.engine})", "batch_size": self._concurrent, "package_version": __version__}
+        run = {
+            "device": f"server ({self.engine})",
+            "batch_size": self._concurrent,
+            "package_version": __version__,
+            "plugins": loader.plugins(),
+        }
         explicit = sorted({*self.stated, *self.settings.explicit.intersection(REQUEST_OPTIONS)})
         run |= {"explicit_options": explicit, "family_options": [], "settings": settings, "server": server}
         self.start_record()
@@ -482,6 +490,7 @@ class MDLMServer(LocalCompletionsAPI):
         """Refuses, with an OptionError, a request cache that another server or other settings filled."""
         if cache_hook.dbdict is not None:
             facts = {"engine": self.engine, "version": self.version, "model": self.model, "max_length": self.max_length}
+            facts |= {"plugins": loader.plugins()}
             options = {f"decoding {name}": value for name, value in self._effective(self.settings.decoding).items()}
             self.request_cache = RequestCache(cache_hook.dbdict, facts | options)
             self.record = self.request_cache.record or self.record
@@ -498,7 +507,7 @@ def _check_arguments(base_url: str, arguments: Mapping[str, Any]) -> None:
         )
     own = {*REQUEST_OPTIONS, *signature(MDLMServer).parameters, "diffusion_family"} - {"arguments"}
     for name, value in arguments.items():
-        if name in DECODING_NAMES - own:
+        if name in DecodingOptions.declared().keys() - own:
             raise OptionError(
                 f"{name}={shown(value)} is a setting of the server; say in settings= that it has this value"
             )
@@ -517,7 +526,7 @@ def _of_sglang(info: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]
     facts = _kept(info) | ({"version": info["version"]} if "version" in info else {})
     if algorithm not in _SGLANG_DEFAULTS:
         return facts, {}
-    said = {name: value for name, value in asdict(DecodingOptions()).items() if name not in REQUEST_OPTIONS}
+    said = {name: value for name, value in DecodingOptions().as_dict().items() if name not in REQUEST_OPTIONS}
     names = {theirs: _SGLANG_NAMES[theirs] for theirs in ("block_size", *_SGLANG_DEFAULTS[algorithm])}
     for ours in names.values():
         del said[ours]

@@ -6,10 +6,10 @@ from typing import Any
 
 import datasets
 from lm_eval.api import task as lm_eval_task
-from mdlm_lm_eval.tasks import prompts, questions, rule_sets
-from mdlm_lm_eval.tasks.settings import read_settings
 
 from mdlm_lm_eval.options import OptionError, must_be
+from mdlm_lm_eval.tasks import prompts, questions, rule_sets
+from mdlm_lm_eval.tasks.settings import read_settings
 
 # lm-eval 0.5 has a class for each type of output.
 Base: Any = getattr(lm_eval_task, "GenerateTask", lm_eval_task.ConfigurableTask)

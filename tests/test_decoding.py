@@ -11,12 +11,13 @@ from mdlm_lm_eval.decoding import decode
 from mdlm_lm_eval.decoding import decode_canvases as completions_of
 from mdlm_lm_eval.decoding.candidates import propose
 from mdlm_lm_eval.decoding.canvas import build_infill_canvas
-from mdlm_lm_eval.decoding.rules import register_unmasking
+from mdlm_lm_eval.decoding.rules import UnmaskingRule
 from mdlm_lm_eval.decoding.schedules import unmask_counts
 from mdlm_lm_eval.decoding.selection import accepted_by_entropy
 from mdlm_lm_eval.model.attention import FULL_ATTENTION, AttentionPattern
 from mdlm_lm_eval.model.denoiser import Denoiser
 from mdlm_lm_eval.options import DecodingOptions, OptionError
+from mdlm_lm_eval.registry import register
 from tests.canvases import EOS, FROM_START, MASK, PAD, VOCABULARY, RecordingDenoiser, canvas, model
 from tests.conftest import data, refused
 
@@ -136,7 +137,7 @@ def test_eos_ends_the_row_and_can_be_suppressed(denoiser: RecordingDenoiser) -> 
 
 def test_a_rule_is_registered_once() -> None:
     with pytest.raises(ValueError, match="'random' is registered already"):
-        register_unmasking("random")(lambda candidates: candidates.confidence)
+        register(name="random", unmasking=UnmaskingRule(lambda candidates: candidates.confidence))
 
 
 # The public function

@@ -161,17 +161,17 @@ def ours(setting: dict[str, Any]) -> DecodingOptions:
         options |= {"calibration_cap": setting["alpha"], "steps": setting["steps"]}
         options["cfg_scale"] = setting.get("cfg_scale", 0.0)
     if sampler == "remdm":
-        options |= {"remasking": "remdm", "remask_tokens": setting["remdm_number"]}
+        options |= {"sampler": "remdm", "remask_tokens": setting["remdm_number"]}
     if sampler == "rcr":
         rules = {"low_confidence": "confidence", "topk_margin": "margin", "entropy": "entropy"}
         options |= {
-            "remasking": "rcr",
+            "sampler": "rcr",
             "unmasking": rules[setting["conf_alg"]],
             "schedule": f"maskgit_{setting['mode']}",
         }
         options["steps_per_block"] = setting["steps"] // (setting["gen_length"] // setting["block_length"])
     if sampler == "wino":
-        options |= {"remasking": "wino", "confidence_threshold": setting["threshold"]}
+        options |= {"sampler": "wino", "confidence_threshold": setting["threshold"]}
         options["remask_threshold"] = setting["threshold_back"]
     if sampler == "klass":
         options |= {"confidence_threshold": setting["conf_threshold"], "kl_threshold": setting["kl_threshold"]}
@@ -209,15 +209,26 @@ def test_frequencies_come_from_a_file(tmp_path: Path) -> None:
         decode(tiny_llada(), [prompt], DecodingOptions(**settings))
 
 
-@pytest.mark.parametrize(("options", "sentence"), refused("remasking"))
+@pytest.mark.parametrize(("options", "sentence"), refused("samplers"))
 def test_what_does_not_go_together_is_refused(options: dict[str, Any], sentence: str) -> None:
     with pytest.raises(OptionError, match=sentence):
         decode(tiny_llada(), [[1, 2, 3]], DecodingOptions(n_masks=8, **options))
 
 
-def test_remasking_is_also_what_llada_calls_the_unmasking_rule() -> None:
-    assert resolve({"remasking": "random"}).decoding.unmasking == "random"
-    assert resolve({"remasking": "rcr"}).decoding.remasking == "rcr"
+@pytest.mark.parametrize(
+    ("value", "effect"),
+    [
+        ("random", {"unmasking": "random"}),
+        ("low_confidence", {}),
+        ("rcr", {"sampler": "rcr"}),
+        ("none", {}),
+    ],
+)
+def test_remasking_is_what_llada_calls_the_unmasking_rule_and_was_the_sampler(
+    value: str, effect: dict[str, str]
+) -> None:
+    assert resolve({"remasking": value}).decoding == resolve(effect).decoding
+    assert resolve({}).request({"remasking": value}).options == resolve(effect).decoding
 
 
 INFILLING = facts_of("infilling")

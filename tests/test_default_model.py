@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from mdlm_lm_eval.tasks import prompts, questions, rule_sets
 from transformers import AutoConfig, AutoTokenizer
 
 import mdlm_lm_eval
@@ -18,6 +17,7 @@ from mdlm_lm_eval.default_model.training.batches import Batch, Noiser
 from mdlm_lm_eval.default_model.training.curriculum import STAGES, documents
 from mdlm_lm_eval.default_model.training.model import block_causal_mask, build_model, logits_at_masks
 from mdlm_lm_eval.default_model.training.tokenizer import build_tokenizer
+from mdlm_lm_eval.tasks import prompts, questions, rule_sets
 
 DATA_SHA256 = "290336539a883d2c06567d7bc164385dc3fd78bc70f8e6382988aca77ab294a5"
 

@@ -9,6 +9,7 @@ import torch
 
 from mdlm_lm_eval.decoding import decode_canvases
 from mdlm_lm_eval.decoding.canvas import Canvas, Completion
+from mdlm_lm_eval.decoding.trace import filled
 from mdlm_lm_eval.model.attention import FULL_ATTENTION, AttentionPattern
 from mdlm_lm_eval.model.denoiser import Denoiser
 from mdlm_lm_eval.options import DecodingOptions
@@ -25,9 +26,9 @@ LEFT_TO_RIGHT: list[Way] = [
     (LIKE_NEMOTRON, {}, {"block_length": 8}),
 ]
 CHANGES_TOKENS: list[Way] = [
-    (FULL_ATTENTION, {}, {"remasking": "wino", "confidence_threshold": 0.2, "remask_threshold": 0.9}),
-    (FULL_ATTENTION, {}, {"remasking": "remdm", "block_length": 8}),
-    (FULL_ATTENTION, {}, {"remasking": "rcr", "steps": 6}),
+    (FULL_ATTENTION, {}, {"sampler": "wino", "confidence_threshold": 0.2, "remask_threshold": 0.9}),
+    (FULL_ATTENTION, {}, {"sampler": "remdm", "block_length": 8}),
+    (FULL_ATTENTION, {}, {"sampler": "rcr", "steps": 6}),
     (FROM_START, {"edits": True}, {"editing_threshold": 0.0, "block_length": 8}),
 ]
 
@@ -66,7 +67,7 @@ def test_the_end_is_written_when_its_block_is_decoded(
     for row, answer, plain in zip(rows, answers, decoded(denoiser, rows, without), strict=True):
         assert answer.token_ids.index(END) == budget
         assert len(answer.token_ids) == len(plain.token_ids) == row.n_returned
-        if options.remasking != "rcr":  # which takes tokens of earlier blocks back
+        if options.sampler != "rcr":  # which takes tokens of earlier blocks back
             before = first_of_its_block(row, budget)
             assert answer.token_ids[:before] == plain.token_ids[:before]
     assert decoded(denoiser, rows[1:2], options) == answers[1:2]
@@ -124,7 +125,9 @@ def test_no_end_is_written_after_one_of_the_model_or_beyond_the_masks(
 def test_no_pass_wrote_the_end() -> None:
     for attention in (FULL_ATTENTION, FROM_START, LIKE_NEMOTRON):
         denoiser, options = model(attention), DecodingOptions(trace=True, block_length=4, max_thinking_tokens=4)
-        (answer,) = decoded(denoiser, [canvas(denoiser, options, 8, 12)], options)
-        assert answer.trace[4] == (0, 0.0, 0)
+        row = canvas(denoiser, options, 8, 12)
+        (answer,) = decoded(denoiser, [row], options)
+        trace = filled(answer.events, row.slots, MASK)
+        assert trace[4] == (0, 0.0, 0)
         assert MASK not in answer.token_ids
-        assert all(filled.step > 0 for n, filled in enumerate(answer.trace) if n != 4)
+        assert all(each.step > 0 for n, each in enumerate(trace) if n != 4)

@@ -8,8 +8,9 @@ import torch
 
 from mdlm_lm_eval.decoding import decode_canvases
 from mdlm_lm_eval.decoding.candidates import uniform_numbers
-from mdlm_lm_eval.decoding.canvas import Completion
-from mdlm_lm_eval.decoding.requirements import check_decoding
+from mdlm_lm_eval.decoding.canvas import Canvas, Completion
+from mdlm_lm_eval.decoding.checks import check_decoding
+from mdlm_lm_eval.decoding.trace import Filled, filled
 from mdlm_lm_eval.lm import MDLM
 from mdlm_lm_eval.model.attention import FULL_ATTENTION, AttentionPattern
 from mdlm_lm_eval.options import DecodingOptions, OptionError
@@ -97,6 +98,10 @@ def test_drawn_numbers_are_uniform_and_each_slots_own() -> None:
         assert (numbers.mean(axis) - 0.5).abs().max() < 0.3
 
 
+def trace_of(row: Canvas, found: Completion) -> list[Filled]:
+    return filled(found.events, row.slots[: len(found.token_ids)], MASK)
+
+
 @pytest.mark.parametrize("changes", [changes for _, _, changes in WAYS])
 def test_each_token_has_the_pass_that_wrote_it_and_its_probability_then(changes: dict[str, Any]) -> None:
     denoiser, options = model(), DecodingOptions().override({**changes, "early_exit": False, "trace": True})
@@ -104,15 +109,15 @@ def test_each_token_has_the_pass_that_wrote_it_and_its_probability_then(changes:
     (found,) = decode_canvases(denoiser, [one], options)
     final = [*one.token_ids[: one.slots[0]], *found.token_ids]
     seen = [states[0].tolist() for states in denoiser.inputs] + [final]
-    for slot, token, filled in zip(one.slots, found.token_ids, found.trace, strict=True):
-        assert seen[filled.step - 1][slot] == MASK
-        assert seen[filled.step][slot] == token
-        assert filled.edits == 0
+    for slot, token, by in zip(one.slots, found.token_ids, trace_of(one, found), strict=True):
+        assert seen[by.step - 1][slot] == MASK
+        assert seen[by.step][slot] == token
+        assert by.edits == 0
         if not {"temperature", "cfg_scale", "eos_last"} & changes.keys():
             with torch.no_grad():
-                logits = denoiser.model(torch.tensor([seen[filled.step - 1]])).logits[0, slot]
+                logits = denoiser.model(torch.tensor([seen[by.step - 1]])).logits[0, slot]
             logits[MASK] = -torch.inf
-            assert filled.confidence == pytest.approx(logits.softmax(0)[token].item(), abs=1e-5)
+            assert by.confidence == pytest.approx(logits.softmax(0)[token].item(), abs=1e-5)
 
 
 @pytest.mark.parametrize(("attention", "facts", "changes"), IN_BLOCKS)
@@ -124,24 +129,26 @@ def test_tracing_changes_no_token_and_neighbours_no_trace(
     plain = decode_canvases(denoiser, rows, options)
     traced = decode_canvases(denoiser, rows, options.override({"trace": True}), batch_size=3)
     assert [one.token_ids for one in plain] == [one.token_ids for one in traced]
-    assert not any(one.trace for one in plain)
+    assert not any(one.events for one in plain)
     for row, one in [*zip(rows, traced, strict=True)][1::3]:
         (alone,) = decode_canvases(denoiser, [row], options.override({"trace": True}))
-        assert [(f.step, f.edits) for f in alone.trace] == [(f.step, f.edits) for f in one.trace]
-    for one in traced:
-        assert len(one.trace) == len(one.token_ids)
-        assert all(0 < f.step <= one.cost.forward_passes and 0 < f.confidence <= 1 for f in one.trace)
+        assert [event[:-1] for event in alone.events] == [event[:-1] for event in one.events]
+    traces = [trace_of(*pair) for pair in zip(rows, traced, strict=True)]
+    for one, trace in zip(traced, traces, strict=True):
+        assert all(0 < f.step <= one.cost.forward_passes and 0 < f.confidence <= 1 for f in trace)
     if changes.get("unmasking") == "left_to_right":
-        assert all(list(one.trace) == sorted(one.trace) for one in traced)
-    assert any(f.edits for one in traced for f in one.trace) == ("editing_threshold" in changes)
+        assert all(trace == sorted(trace) for trace in traces)
+    assert any(f.edits for trace in traces for f in trace) == ("editing_threshold" in changes)
 
 
 def test_tokens_that_were_taken_back_count_as_edits() -> None:
-    denoiser, options = model(), DecodingOptions(remasking="remdm", trace=True)
-    (found,) = decode_canvases(denoiser, [canvas(denoiser, options)], options)
+    denoiser, options = model(), DecodingOptions(sampler="remdm", trace=True)
+    one = canvas(denoiser, options)
+    (found,) = decode_canvases(denoiser, [one], options)
+    trace = trace_of(one, found)
     # Each pass writes one token, a rewritten one again.
-    assert sum(1 + one.edits for one in found.trace) == found.cost.steps
-    assert any(one.edits for one in found.trace)
+    assert sum(1 + each.edits for each in trace) == sum(event.new != MASK for event in found.events) <= found.cost.steps
+    assert any(each.edits for each in trace)
 
 
 def test_a_result_holds_the_traces_of_answers_up_to_their_end() -> None:

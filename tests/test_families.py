@@ -23,8 +23,9 @@ from mdlm_lm_eval.checkpoints import (
     load_tokenizer,
     resolve_mask_token_id,
 )
-from mdlm_lm_eval.families import Family, all_families, family_of, register_family
+from mdlm_lm_eval.families import Family, all_families, family_of
 from mdlm_lm_eval.options import DecodingOptions, OptionError
+from mdlm_lm_eval.registry import register
 from tests.conftest import data, refused, tiny_tokenizer
 from tests.reference import GOLDEN, assert_close, load, tensors_of
 
@@ -241,5 +242,5 @@ def test_what_a_family_does_not_support_stands_in_its_row(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["acme", "sdar"])
 def test_a_model_type_belongs_to_one_family(name: str) -> None:
-    with pytest.raises(ValueError, match="belongs to the family sdar"):
-        register_family(Family(name=name, model_types=("sdar",)))
+    with pytest.raises(ValueError, match=r"belongs to the family sdar|'sdar' is registered already"):
+        register(name=name, family=Family(name=name, model_types=("sdar",)))

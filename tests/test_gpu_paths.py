@@ -4,12 +4,16 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
-from mdlm_lm_eval.decoding import decode_canvases, engine, passes
+from mdlm_lm_eval.decoding import decode_canvases, engine
 from mdlm_lm_eval.decoding.canvas import build_canvas
+from mdlm_lm_eval.decoding.run import Run
+from mdlm_lm_eval.decoding.sampler import Choice, View
+from mdlm_lm_eval.decoding.samplers.schedule import Schedule
+from mdlm_lm_eval.model import devices
 from mdlm_lm_eval.model.attention import FULL_ATTENTION, AttentionPattern
 from mdlm_lm_eval.options import DecodingOptions
+from mdlm_lm_eval.registry import register
 from tests.canvases import APPROXIMATE, canvas, model, neighbours
 from tests.test_compile import a_model, denoiser
 
@@ -28,13 +32,12 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Any:
     empty = torch.empty
 
     def switch() -> None:
-        monkeypatch.setattr(passes.Passes, "on_gpu", property(lambda _: True, lambda _, __: None), raising=False)
+        monkeypatch.setattr(Run, "on_gpu", property(lambda _: True))
         monkeypatch.setattr(engine, "_event", lambda _: _Done())
         monkeypatch.setattr(torch, "empty", lambda *size, pin_memory=False, **named: empty(*size, **named))
         monkeypatch.setattr(engine, "bucket", lambda n, _, least=1: max(least, 1 << (n - 1).bit_length()))
-        for module in (passes, engine):
-            monkeypatch.setattr(module, "KEYS", 16)
-            monkeypatch.setattr(module, "POSITIONS", 16)
+        monkeypatch.setattr(devices, "KEYS", 16)
+        monkeypatch.setattr(devices, "POSITIONS", 16)
 
     return switch
 
@@ -77,32 +80,38 @@ def test_a_row_is_charged_for_the_passes_that_ran_it_and_no_others(
         assert decode_canvases(ours, rows, options, batch_size=n_slots) == alone
 
 
-def select_one_at_most(candidates: Tensor, priority: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
-    """A sampler that is slower than the schedule, as an option of somebody's own could make it."""
-    first = candidates & (candidates.cumsum(1) == 1)
-    return first, priority.amax(1)
+class OneAtMost(Schedule):
+    """Slower than its plan, as an option of somebody's own could make it."""
+
+    def choose(self, view: View, options: DecodingOptions) -> Choice:
+        return Choice(fill=view.masks & (view.masks.cumsum(1) == 1))
 
 
-def select_nothing(candidates: Tensor, priority: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
-    return torch.zeros_like(candidates), priority.amax(1)
+class Nothing(Schedule):
+    """Fills nothing."""
+
+    def choose(self, view: View, options: DecodingOptions) -> Choice:
+        return Choice(fill=torch.zeros_like(view.masks))
+
+
+register(name="one_at_most", sampler=OneAtMost)
+register(name="nothing", sampler=Nothing)
 
 
 @pytest.mark.parametrize("changes", [{}, {"cache": "dual"}, {"temperature": 1.0}])
-def test_a_sampler_that_would_never_end_is_an_error_and_a_slow_one_is_not(
-    changes: dict[str, Any], gpu: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_sampler_that_would_never_end_is_an_error_and_a_slow_one_is_not(changes: dict[str, Any], gpu: Any) -> None:
     """On a GPU passes are planned ahead by the schedule: a sampler that does not keep to it runs out of them."""
     ours, options = model(), DecodingOptions(steps=4, block_length=8, n_masks=32).override(changes)
     rows = [canvas(ours, options, 1 + 3 * k, 5, k) for k in range(5)]
-    monkeypatch.setattr(passes, "select", select_one_at_most)
-    assert all(len(row.token_ids) == 5 for row in decode_canvases(ours, rows, options, batch_size=2))
-    whole = options.override({"early_exit": False})
+    slow, stuck = (options.override({"sampler": name}) for name in ("one_at_most", "nothing"))
+    assert all(len(row.token_ids) == 5 for row in decode_canvases(ours, rows, slow, batch_size=2))
+    whole = slow.override({"early_exit": False})
     assert [row.n_written for row in decode_canvases(ours, rows, whole, batch_size=2)] == [5] * 5
-    monkeypatch.setattr(passes, "select", select_nothing)
-    with pytest.raises(engine.NoProgressError, match="steps=4 block_length=8"):
-        decode_canvases(ours, rows, options, batch_size=2)
+    with pytest.raises(engine.NoProgressError, match=r"the sampler Nothing .*steps=4, block_length=8"):
+        decode_canvases(ours, rows, stuck, batch_size=2)
     gpu()
-    for select in (select_nothing, select_one_at_most):
-        monkeypatch.setattr(passes, "select", select)
+    for each in (stuck, slow):
+        before = ours.forward_passes
         with pytest.raises(engine.NoProgressError, match="steps=4"):
-            decode_canvases(ours, rows, options, batch_size=2)
+            decode_canvases(ours, rows, each, batch_size=2)
+        assert ours.forward_passes - before <= 8

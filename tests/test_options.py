@@ -1,19 +1,27 @@
 """Options: what a command line may say of them, and that they are declared whole."""
 
+import pickle
 import subprocess
 import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 import pytest
 
+from mdlm_lm_eval.decoding.sampler import Sampler
 from mdlm_lm_eval.options import (
-    SILENT_NAMES,
     DecodingOptions,
     LikelihoodOptions,
     ModelOptions,
     OptionError,
     Options,
+    option,
+    silent_names,
 )
+from mdlm_lm_eval.registry import SAMPLERS, register
+from mdlm_lm_eval.resolve import resolve
 from tests.commands import ENVIRONMENT
 from tests.conftest import data
 
@@ -33,19 +41,87 @@ def test_a_bad_value_in_python_is_refused() -> None:
 
 @pytest.mark.parametrize("kind", [DecodingOptions, LikelihoodOptions, ModelOptions])
 def test_every_option_is_declared_whole(kind: type[Options]) -> None:
-    for name, declared in kind.declared.items():
+    for name, declared in kind.declared().items():
         assert declared.help
-        assert getattr(kind(), name) == declared.default
+        assert kind().as_dict()[name] == declared.default
         assert declared.requirement.split()[0] in ("a", "auto", "none", "one", "true")
 
 
 def test_only_what_changes_no_score_is_silent() -> None:
-    assert {"early_exit", "trace", "compile"} == SILENT_NAMES
+    assert {"early_exit", "trace", "compile"} == silent_names()
+
+
+def test_options_of_a_sampler_are_given_and_shown_like_all_others() -> None:
+    options = DecodingOptions(n_masks=4, kl_threshold="0.1")
+    assert options == DecodingOptions().override({"n_masks": "4", "kl_threshold": 0.1, "kl_history": 2})
+    assert hash(options) == hash(replace(DecodingOptions(kl_threshold=0.5), n_masks=4, kl_threshold=0.1))
+    assert options != DecodingOptions(n_masks=4) == replace(options, kl_threshold=None)
+    assert pickle.loads(pickle.dumps(options)) == options
+    shown = options.as_dict()
+    assert shown.keys() == DecodingOptions.declared().keys()
+    assert DecodingOptions(**shown) == options
+    assert (shown["sampler"], shown["kl_history"], shown["remask_tokens"]) == ("auto", 2, 1)
+    assert DecodingOptions(sampler="klass", n_masks=4, kl_threshold=0.1).as_dict() == shown
+    assert (options.way.kl_threshold, options.way) == (0.1, SAMPLERS.get("klass")(kl_threshold=0.1))
+
+
+def test_what_samplers_take_back_keeps_rows_from_exiting_early() -> None:
+    exits = {name: DecodingOptions(sampler=name).exits_early for name in ("schedule", "remdm", "rcr")}
+    assert exits == {"schedule": True, "remdm": False, "rcr": False}
+    assert not DecodingOptions(early_exit=False).exits_early
+
+
+@dataclass(frozen=True)
+class Hurried(Sampler):
+    """Of a plug-in."""
+
+    asked_by: ClassVar[str | None] = "haste"
+
+    haste: int | None = option(None, "masks that a pass fills", least=1, also="hurry")
+
+
+@pytest.fixture
+def registered(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    with monkeypatch.context() as patched:
+        patched.setattr(SAMPLERS, "_known", dict(SAMPLERS.all()))
+        register(name="hurried", sampler=Hurried)
+        yield
+
+
+@pytest.mark.usefixtures("registered")
+def test_a_sampler_that_is_registered_later_has_its_options_everywhere() -> None:
+    assert DecodingOptions(haste=3).way == Hurried(haste=3)
+    assert resolve({"hurry": "3"}).decoding.as_dict()["haste"] == 3
+    assert resolve({}).request({"haste": 3}).options == resolve({"sampler": "hurried", "haste": 3}).decoding.override(
+        {"sampler": "auto"}
+    )
+    declared = DecodingOptions.declared()["haste"]
+    assert (declared.requirement, declared.help) == (
+        "none or a whole number from 1",
+        "masks that a pass fills (sampler=hurried)",
+    )
+
+
+@pytest.mark.usefixtures("registered")
+@pytest.mark.parametrize("name", ["haste", "n_masks", "likelihood"])
+def test_an_option_is_one_thing(name: str) -> None:
+    other = type("Other", (Sampler,), {"__annotations__": {name: int}, name: option(1, "another"), "__doc__": ""})
+    register(name="other", sampler=dataclass(frozen=True)(other))
+    with pytest.raises(ValueError, match=f"the sampler other declares {name}, which is another option already"):
+        DecodingOptions.declared()
+
+
+@pytest.mark.usefixtures("registered")
+def test_a_name_is_one_thing() -> None:
+    register(name="hurried", sampler=Hurried)  # the same
+    with pytest.raises(ValueError, match="a sampler named 'hurried' is registered already"):
+        register(name="hurried", sampler=SAMPLERS.get("wino"))
 
 
 def test_nothing_heavy_is_imported_for_options_and_help() -> None:
     code = (
-        "import sys; from mdlm_lm_eval.decoding.rules import unmasking_names; unmasking_names(); "
+        "import sys; from mdlm_lm_eval.registry import SAMPLERS, UNMASKING; UNMASKING.all(); SAMPLERS.all(); "
+        "from mdlm_lm_eval.options import DecodingOptions; DecodingOptions().as_dict(); "
         "assert 'torch' not in sys.modules; "
         "import mdlm_lm_eval.options, mdlm_lm_eval.sweep.__main__, mdlm_lm_eval.analyses.__main__; "
         "from mdlm_lm_eval.resolve import resolve; resolve({'n_masks': 4, 'unmasking': 'margin'}); "

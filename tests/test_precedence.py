@@ -35,14 +35,14 @@ def test_what_is_typed_drops_what_it_excludes(
     """`effect` are the options in effect that what is typed touches."""
     config = config_of(family)
     settings = resolved(config, typed, preset)
-    wanted = vars(DecodingOptions().override(typed | effect)).items()
+    wanted = DecodingOptions().override(typed | effect).as_dict().items()
     expected = {name: value for name, value in wanted if name in typed | effect}
-    assert expected.items() <= vars(settings.decoding).items()
+    assert expected.items() <= settings.decoding.as_dict().items()
     assert typed.keys() <= settings.explicit
     assert not settings.explicit & settings.from_family
-    of_request = resolved(config, {}, preset).request(typed).options
+    of_request = resolved(config, {}, preset).request(typed).options.as_dict()
     sampling = {"temperature"} if preset else set()  # a request's counts only where nothing else is set
-    assert all(getattr(of_request, name) == expected[name] for name in expected.keys() - sampling)
+    assert all(of_request[name] == expected[name] for name in expected.keys() - sampling)
 
 
 @pytest.mark.parametrize("block_length", [4, 12])

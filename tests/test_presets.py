@@ -6,7 +6,7 @@ import pytest
 from lm_eval.api.instance import Instance
 
 from mdlm_lm_eval.lm import MDLM
-from mdlm_lm_eval.options import DECODING_NAMES, LIKELIHOOD_NAMES
+from mdlm_lm_eval.options import DecodingOptions, LikelihoodOptions
 from mdlm_lm_eval.presets import load_preset, preset_names
 from mdlm_lm_eval.resolve import resolve
 from mdlm_lm_eval.sweep.__main__ import settings_of
@@ -23,8 +23,8 @@ BLOCK_FAMILIES = {"llada2.0": "llada2", "llada2.1": "llada21", "sdar": "sdar", "
 def test_the_options_of_a_preset_are_valid_and_explicit(name: str) -> None:
     preset = load_preset(name)
     settings = resolve({"preset": name})
-    assert settings.explicit == preset.keys() <= DECODING_NAMES | LIKELIHOOD_NAMES
-    options = vars(settings.likelihood) if "likelihood" in preset else vars(settings.decoding)
+    assert settings.explicit == preset.keys() <= {*DecodingOptions.declared(), *LikelihoodOptions.declared()}
+    options = (settings.likelihood if "likelihood" in preset else settings.decoding).as_dict()
     assert preset.items() <= options.items()
 
 

@@ -5,11 +5,10 @@ import json
 import math
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import numpy as np
 import pytest
-from mdlm_lm_eval.tasks.questions import N_TEST_QUESTIONS
-from mdlm_lm_eval.tasks.settings import DEFAULT_SETTINGS
 from scipy import stats
 
 from mdlm_lm_eval import tasks_path
@@ -31,6 +30,8 @@ from mdlm_lm_eval.results.statistics import (
     paired_interval,
     t_interval,
 )
+from mdlm_lm_eval.tasks.questions import N_TEST_QUESTIONS
+from mdlm_lm_eval.tasks.settings import DEFAULT_SETTINGS
 from tests.conftest import data
 from tests.conftest import suite as suite_tasks
 from tests.leaderboard_files import TASKS, gsm8k_file, result_file, six_cells, suite_file, write
@@ -221,6 +222,31 @@ def test_load_has_a_row_per_file_task_and_metric(tmp_path: Path) -> None:
     words = frame[frame["file"] == "lik.json"].set_index("metric")["is_accuracy"]
     assert words.to_dict() == {"acc,none": True, "word_perplexity,none": False}
     assert read_result_file(tmp_path / "suite.json").tasks["mdlm_verb_largest"].options["n_masks"] == 200
+
+
+def of_03(content: dict[str, Any], remasking: str) -> dict[str, Any]:
+    """The same as version 0.3 recorded it: `remasking` in the place of `sampler`."""
+    content = json.loads(json.dumps(content))
+    mdlm = content["config"]["mdlm"]
+    for options in (mdlm["decoding"], *(one["options"] for one in mdlm["settings"])):
+        del options["sampler"]
+        options["remasking"] = remasking
+    content["config"]["model_args"] |= {"remasking": remasking}
+    return content
+
+
+def test_results_of_version_03_compare_with_those_of_today(tmp_path: Path) -> None:
+    taken_back = {"sampler": "rcr", "schedule": "maskgit_linear"}
+    of_today = {"plain": gsm8k_file(steps=8), "rcr": gsm8k_file(**taken_back)}
+    before = {"plain": of_03(gsm8k_file(steps=8), "none"), "rcr": of_03(gsm8k_file(**taken_back), "rcr")}
+    write(tmp_path / "of_03", **before)
+    write(tmp_path / "of_today", **of_today)
+    frame = load(tmp_path).set_index("file")
+    for name, setting in {"plain": "steps=8", "rcr": "schedule=maskgit_linear, sampler=rcr"}.items():
+        for folder in ("of_03", "of_today"):
+            row = frame.loc[f"{folder}/{name}.json"]
+            assert row["setting"] == f"{setting}, bfloat16"
+            assert row["sampler"] == ("auto" if name == "plain" else "rcr")
 
 
 def likelihood_file() -> dict[str, object]:

@@ -82,7 +82,7 @@ def test_settings_are_said_stated_or_unknown() -> None:
             lm = lm_of(server, **arguments)
             lm.generate_until(numbered(1))
             (setting,) = facts_of(lm)["settings"]
-        assert setting["options"].keys() == vars(DecodingOptions()).keys()
+        assert setting["options"].keys() == DecodingOptions.declared().keys()
         return setting["options"], {name for name, value in setting["options"].items() if value == UNKNOWN}
 
     options, missing = unknown(sglang())

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from lm_eval.api.model import LM
 from lm_eval.tasks import TaskManager
-from mdlm_lm_eval.tasks import generate, questions
 
 from mdlm_lm_eval import tasks_path
 from mdlm_lm_eval.options import OptionError
+from mdlm_lm_eval.tasks import generate, questions
 from tests.conftest import evaluate, fake_template, refused, requests_of, suite
 
 LISTS = {path.stem: path.read_text(encoding="utf-8").splitlines() for path in (tasks_path() / "words").glob("*.txt")}

@@ -20,11 +20,11 @@ import pytest
 import yaml
 from lm_eval.api.instance import Instance
 from lm_eval.tasks import TaskManager
-from mdlm_lm_eval.tasks import croissant, generate, questions
 
 from mdlm_lm_eval import tasks_path
 from mdlm_lm_eval.lm import MDLM
 from mdlm_lm_eval.results.suite import current_version
+from mdlm_lm_eval.tasks import croissant, generate, questions
 from tests.conftest import data, load_task, suite
 from tests.reference import GOLDEN
 

@@ -8,9 +8,9 @@ from itertools import product
 from typing import Any
 
 import pytest
-from mdlm_lm_eval.tasks import baselines, prompts, questions, rule_sets
 
 from mdlm_lm_eval import tasks_path
+from mdlm_lm_eval.tasks import baselines, prompts, questions, rule_sets
 from tests.conftest import load_task
 
 RULES = tuple(questions.WRONG_CATEGORIES)

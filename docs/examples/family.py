@@ -1,8 +1,8 @@
 """A model family in one file: checkpoints that are a Llama with bidirectional attention, under names of their own.
 
-Import it before loading, or let a package name it in its pyproject.toml:
+Load it with `plugins=family.py`, import it before loading, or let a package name it in its pyproject.toml:
 
-    [project.entry-points."mdlm_lm_eval.families"]
+    [project.entry-points."mdlm_lm_eval.family"]
     acme = "acme.family"
 """
 
@@ -10,7 +10,8 @@ from typing import Any
 
 from transformers import LlamaConfig
 
-from mdlm_lm_eval.families import Family, register_family
+from mdlm_lm_eval.families import Family
+from mdlm_lm_eval.registry import register
 
 
 def native_config(published: dict[str, Any]) -> LlamaConfig:
@@ -25,13 +26,14 @@ def native_config(published: dict[str, Any]) -> LlamaConfig:
     )
 
 
-register_family(
-    Family(
+register(
+    name="acme",
+    family=Family(
         name="acme",
         model_types=("acme-diffusion",),
         native_config=native_config,
         weight_names={r"^trunk\.": "model.", r"^head\.": "lm_head."},
         end_of_turn=("<|acme_end|>",),
         decoding_defaults={"steps": 32},
-    )
+    ),
 )

@@ -1,8 +1,8 @@
 """A training objective in one file: the whole answer is masked at once, and its mean cross-entropy is the loss.
 
-Let a package name it in its pyproject.toml:
+Load it with `--plugins objective.py`, or let a package name it in its pyproject.toml:
 
-    [project.entry-points."mdlm_finetune.objectives"]
+    [project.entry-points."mdlm_lm_eval.objective"]
     whole_answer = "acme.objective"
 """
 
@@ -13,10 +13,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from mdlm_finetune.objective import Noised, NoisedBatch, Noising, Objective
-from mdlm_finetune.objectives import register_objective
+from mdlm_lm_eval.registry import register
 
 
-@register_objective("whole_answer")
 @dataclass(frozen=True)
 class WholeAnswer(Objective):
     """Fields are flags of mdlm-finetune: --label_smoothing 0.1."""
@@ -38,3 +37,6 @@ class WholeAnswer(Objective):
     def loss(self, logits: Tensor, batch: NoisedBatch) -> Mapping[str, Tensor]:
         """Of logits [N, V]."""
         return {"loss": F.cross_entropy(logits.float(), batch.targets, label_smoothing=self.label_smoothing)}
+
+
+register(name="whole_answer", objective=WholeAnswer)

@@ -8,18 +8,16 @@ from importlib import import_module
 TYPE_CHECKING = False  # as in typing, whose import takes longer than all that --help needs
 if TYPE_CHECKING:
     from mdlm_finetune.data import Example
-    from mdlm_finetune.objectives import register_objective
     from mdlm_finetune.objectives.mask_agnostic import mask_agnostic_loss
     from mdlm_finetune.trainer import Collator, DiffusionTrainer
 
-__all__ = ["Collator", "DiffusionTrainer", "Example", "mask_agnostic_loss", "register_objective"]
+__all__ = ["Collator", "DiffusionTrainer", "Example", "mask_agnostic_loss"]
 
 _MODULE_OF = {
     "Collator": "trainer",
     "DiffusionTrainer": "trainer",
     "Example": "data",
     "mask_agnostic_loss": "objectives.mask_agnostic",
-    "register_objective": "objectives",
 }
 
 

@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import yaml
 
-from mdlm_finetune.objectives import objective_class, objective_names
+from mdlm_finetune.objectives import objective_class
 from mdlm_lm_eval.command_line import refuse_rest
 from mdlm_lm_eval.default_model import BUILT_IN
-from mdlm_lm_eval.options import OptionError
+from mdlm_lm_eval.loader import load_plugins
+from mdlm_lm_eval.options import ModelOptions, OptionError
+from mdlm_lm_eval.registry import OBJECTIVES
 
 if TYPE_CHECKING:
     from transformers import TrainingArguments
@@ -46,7 +48,8 @@ class Recipe:
     """Our keys, and those of TrainingArguments that have other defaults here: the paper's (appendix B)."""
 
     output_dir: str = _key(MISSING, "the adapter's folder, whole at the end; checkpoints are in OUTPUT_DIR.checkpoints")
-    objective: str = _key("mask_agnostic", f"one of {', '.join(objective_names())}")
+    objective: str = _key("mask_agnostic", f"one of {', '.join(OBJECTIVES.names())}, or of a plug-in")
+    plugins: str | None = _key(None, ModelOptions.declared()["plugins"].help)
     model_name_or_path: str = _key(BUILT_IN, "built-in, a hub id or a folder, of any family of --model mdlm")
     train_file: str | None = _key(None, "a .jsonl, .json or .parquet file to train on")
     dataset_name: str | None = _key(None, f"or a data set on the hub, or {NUMBER_QUESTIONS}, which is generated")
@@ -122,12 +125,13 @@ def read_arguments(words: Sequence[str]) -> Run:
     from transformers import HfArgumentParser, TrainingArguments
 
     early_parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    for name in ("config", "objective", "train_file", "dataset_name"):
+    for name in ("config", "objective", "plugins", "train_file", "dataset_name"):
         early_parser.add_argument(f"--{name}", f"--{name.replace('_', '-')}")
     early = early_parser.parse_known_args(words)[0]
     in_file = _read_recipe(early.config) if early.config else {}
     if early.train_file or early.dataset_name:  # the flag replaces the recipe's data, whichever of the two it names
         in_file = {name: value for name, value in in_file.items() if name not in ("train_file", "dataset_name")}
+    load_plugins(early.plugins or in_file.get("plugins"))
     objective = objective_class(early.objective or in_file.get("objective", Recipe.objective))
 
     kinds = (TrainingArguments, Recipe, objective)  # later ones win over earlier ones where they share a key

@@ -8,14 +8,13 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from mdlm_lm_eval.tasks.settings import DEFAULT_SETTINGS
-
 from mdlm_lm_eval.results.files import UnusableFile
 from mdlm_lm_eval.results.markdown import markdown_table
 from mdlm_lm_eval.results.result_file import TaskResult, read_result_file
 from mdlm_lm_eval.results.samples import SAMPLES, metrics_of, read_samples, samples_path
 from mdlm_lm_eval.results.statistics import Interval, paired_bootstrap
 from mdlm_lm_eval.results.suite import suite_task
+from mdlm_lm_eval.tasks.settings import DEFAULT_SETTINGS
 
 
 @dataclass(frozen=True)

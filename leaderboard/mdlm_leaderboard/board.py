@@ -8,12 +8,11 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from mdlm_lm_eval.tasks.settings import DEFAULT_SETTINGS
 
 from mdlm_leaderboard.experiments import AUTOREGRESSIVE, BY_NAME, NO_MASKS, Series
 from mdlm_leaderboard.scores import BENCHMARKS, COSTS, Scores, Setting, Who
 from mdlm_leaderboard.wordings import Wordings, wordings_of
-from mdlm_lm_eval.options import APPROXIMATE_CACHES, PARALLEL_RULES
+from mdlm_lm_eval.options import PARALLEL_RULES, approximate_caches
 from mdlm_lm_eval.results.parallelism import (
     Point,
     accuracy_under_parallelism,
@@ -29,6 +28,7 @@ from mdlm_lm_eval.results.statistics import (
     paired_interval,
 )
 from mdlm_lm_eval.results.suite import cluster_of, current_version
+from mdlm_lm_eval.tasks.settings import DEFAULT_SETTINGS
 
 ONE_STEP = ("1", AUTOREGRESSIVE)
 QUALITIES = (90, 95)  # percent of one token's score a pass
@@ -473,7 +473,7 @@ def _with_frontiers(rows: Sequence[Row]) -> list[Row]:
 
 def is_exact(row: Row) -> bool:
     """Whether no cache may change an answer."""
-    return not any(f"cache={name}" in row.who.other for name in APPROXIMATE_CACHES)
+    return not any(f"cache={name}" in row.who.other for name in approximate_caches())
 
 
 def _way(row: Row) -> tuple[str, ...]:

@@ -4,12 +4,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from statistics import fmean
 
-from mdlm_lm_eval.tasks import questions, rule_sets
-
 from mdlm_leaderboard.scores import TOLERANCE, file_scores
 from mdlm_lm_eval.results.files import UnusableFile
 from mdlm_lm_eval.results.result_file import UNKNOWN, ResultFile, TaskResult, read_result_file
 from mdlm_lm_eval.results.suite import current_version, suite_task, task_names
+from mdlm_lm_eval.tasks import questions, rule_sets
 
 # What `--model mdlm` records, without which nobody could run it again or tell checkpoints apart.
 _RECORDED = ("decoding", "likelihood", "family", "pretrained", "weights", "package_version", "device", "task_suite")

@@ -19,7 +19,7 @@ from lm_eval._cli.utils import MergeDictAction
 
 from mdlm_lm_eval import __version__
 from mdlm_lm_eval.command_line import ending_well
-from mdlm_lm_eval.options import OptionError
+from mdlm_lm_eval.options import ModelOptions, OptionError
 
 COMMAND = "mdlm-attribution"
 OPEN_ENDED, FIXED_SLOT = "mdlm_context", "mdlm_slot"
@@ -106,6 +106,7 @@ def _add_model_options(parser: argparse.ArgumentParser, *, default_tasks: str, d
     named: dict[str, Any] = {"nargs": "+", "default": {}, "action": MergeDictAction, "metavar": "KEY=VALUE"}
     parser.add_argument("--model", default="mdlm", choices=("mdlm", "hf"), help="hf for autoregressive models")
     parser.add_argument("--model_args", help="as lm_eval's: pretrained=...,peft=...,dtype=..., or JSON", **named)
+    parser.add_argument("--plugins", metavar="FILES", help=ModelOptions.declared()["plugins"].help)
     parser.add_argument(
         "--tasks", type=lambda text: text.split(","), help=f"tasks and groups of the few-shot suite; {default_tasks}"
     )
@@ -203,6 +204,7 @@ def _run_order(given: argparse.Namespace) -> None:
 def _fill_in(given: argparse.Namespace, *, n_masks: int | None, tasks: str) -> None:
     """The defaults that depend on the model. Raises OptionError for masks of an autoregressive one."""
     given.tasks = given.tasks or [tasks]
+    given.model_args |= {"plugins": given.plugins} if given.plugins else {}
     if given.model != "hf":
         given.n_masks = given.n_masks or n_masks
     elif given.n_masks:

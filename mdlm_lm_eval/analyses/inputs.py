@@ -14,7 +14,7 @@ from mdlm_lm_eval import MDLM, tasks_path
 from mdlm_lm_eval.decoding.canvas import build_canvas, build_infill_canvas
 from mdlm_lm_eval.model.denoiser import Denoiser
 from mdlm_lm_eval.model.text import SLOT_MARKER
-from mdlm_lm_eval.options import DECODING_NAMES, LIKELIHOOD_NAMES, DecodingOptions, OptionError
+from mdlm_lm_eval.options import DecodingOptions, LikelihoodOptions, OptionError
 from mdlm_lm_eval.results.suite import suite_info
 from mdlm_lm_eval.tasks import questions
 from mdlm_lm_eval.tasks.settings import check_metadata
@@ -53,7 +53,7 @@ def load_model(kind: str, model_args: Mapping[str, Any], device: str | None) -> 
     attention is causal, the token at the predicted position has no influence. Raises OptionError for options of
     decoding, which have no effect on an analysis, and for a masked diffusion model as `hf`.
     """
-    for name in (DECODING_NAMES | LIKELIHOOD_NAMES) & {*model_args}:
+    for name in {*DecodingOptions.declared(), *LikelihoodOptions.declared()} & {*model_args}:
         raise OptionError(f"{name}={model_args[name]} has no effect on an analysis; leave it out of --model_args")
     lm: Any = (HFLM if kind == "hf" else MDLM)(**model_args, **({} if device is None else {"device": device}))
     lm.model.requires_grad_(False)

@@ -9,7 +9,7 @@ from mdlm_lm_eval.default_model import model_path
 from mdlm_lm_eval.families.registry import all_families, family_of, published_family
 from mdlm_lm_eval.model.attention import AttentionPattern
 from mdlm_lm_eval.model.grouped_attention import NAME as GROUPED_ATTENTION
-from mdlm_lm_eval.options import DecodingOptions, OptionError
+from mdlm_lm_eval.options import DecodingOptions, OptionError, defaults_of
 
 
 def load_config(
@@ -97,10 +97,12 @@ def check_options(config: PretrainedConfig, options: DecodingOptions, *, in_slot
     family = family_of(config)
     if options.noise_num != DecodingOptions.noise_num and family.read is None:
         raise OptionError(f"noise_num={options.noise_num} is of models that denoise random tokens, not {family.name}")
-    for name, each in DecodingOptions.declared.items():
-        value = getattr(options, name)
-        if value != each.default and (name, value) != ("cache", "none"):  # which asks for nothing
+    defaults = defaults_of(DecodingOptions)
+    for name, value in options.as_dict().items():
+        if value != defaults[name] and (name, value) != ("cache", "none"):  # which asks for nothing
             family.refuse(name, value, in_slots=in_slots)
+    if options.way.needs(options).hindsight:
+        family.refuse("sampler", options.sampler_name, needs="hindsight", in_slots=in_slots)
     if options.is_approximate:
         _check_sees_all(config, f"cache={options.cache}")
 

@@ -118,18 +118,22 @@ def propose(
     With `eos_last`, confidences are read as if `end_ids` could not be chosen, though they can: LLaDA's sampler sets
     their logits to -inf after it has chosen the tokens and before the softmax (`confidence_eos_eot_inf`).
     """
-    on_cpu = logits.device.type == "cpu"
-    n = max(_POSITIONS_PER_SLICE, (_NUMBERS_PER_SLICE if on_cpu else _NUMBERS_PER_SLICE_ON_GPU) // logits.shape[1])
-    if len(logits) > n:
-        n_parts, of_each = -(-len(logits) // n), (uniform, slot_numbers, random_numbers, block_offsets)
-        numbers = ([None] * n_parts if each is None else each.split(n) for each in of_each)
-        how: dict[str, Any] = {"banned_ids": banned_ids, "end_ids": end_ids}
-        how |= {"token_frequencies": token_frequencies, "needs_confidence": needs_confidence}
+    slices = slices_of(len(logits), logits)
+    if len(slices) > 1:
         parts = [
             propose(
-                part, options, uniform=drawn, slot_numbers=slots, random_numbers=order, block_offsets=offsets, **how
+                logits[part],
+                options,
+                banned_ids=banned_ids,
+                end_ids=end_ids,
+                uniform=_part(uniform, part),
+                slot_numbers=_part(slot_numbers, part),
+                random_numbers=_part(random_numbers, part),
+                block_offsets=_part(block_offsets, part),
+                token_frequencies=token_frequencies,
+                needs_confidence=needs_confidence,
             )
-            for part, drawn, slots, order, offsets in zip(logits.split(n), *numbers, strict=True)
+            for part in slices
         ]
         return Proposals(*map(torch.cat, zip(*parts, strict=True)))
     for banned_id in banned_ids:  # one at a time: a list of indices would be copied to the device
@@ -139,7 +143,7 @@ def propose(
     drawn_from = logits if is_plain else _drawn_from(logits, options)  # [n, V]
     if uniform is not None and options.temperature != 0.0:
         tokens = _sample(drawn_from, uniform)
-    elif on_cpu:  # there numpy finds the first of the largest ten times as fast as torch does
+    elif logits.device.type == "cpu":  # there numpy finds the first of the largest ten times as fast as torch does
         tokens = torch.from_numpy(logits.numpy().argmax(1))
     else:
         tokens = logits.argmax(-1)
@@ -165,6 +169,26 @@ def propose(
         priority = priority.clamp(min=LAST)
     confidence = candidates.confidence if needs_confidence else priority
     return Proposals(tokens, confidence, priority, confidence if entropy is None else entropy)
+
+
+def slices_of(n: int, logits: Tensor) -> list[slice]:
+    """Slices of n positions with `logits` [..., V], few enough at a time to hold their probabilities in float32."""
+    most = _NUMBERS_PER_SLICE if logits.device.type == "cpu" else _NUMBERS_PER_SLICE_ON_GPU
+    size = max(_POSITIONS_PER_SLICE, most // logits.shape[-1])
+    return [slice(start, start + size) for start in range(0, n, size)]
+
+
+def probability_of(logits: Tensor, tokens: Tensor) -> Tensor:
+    """Probabilities [N] float32 of `tokens` [N] by `logits` [N, V]."""
+    found = [
+        logits[part].float().softmax(-1).gather(1, tokens[part, None]).squeeze(1)
+        for part in slices_of(len(logits), logits)
+    ]
+    return torch.cat(found) if found else logits.new_zeros(0, dtype=torch.float32)
+
+
+def _part(values: Tensor | None, part: slice) -> Tensor | None:
+    return None if values is None else values[part]
 
 
 def _drawn_from(logits: Tensor, options: DecodingOptions) -> Tensor:

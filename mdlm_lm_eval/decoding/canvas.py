@@ -5,8 +5,8 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
+from mdlm_lm_eval.decoding.trace import Event
 from mdlm_lm_eval.model.attention import FULL_ATTENTION, AttentionPattern
 from mdlm_lm_eval.options import DecodingOptions, OptionError
 
@@ -28,7 +28,7 @@ class Canvas:
 
 
 @dataclass(frozen=True)
-class Cost:
+class RowCost:
     """What one row of a batch took, whatever its neighbours did.
 
     forward_passes: passes of the model that this row took part in; those that only fill its cache too.
@@ -41,28 +41,18 @@ class Cost:
     tokens: int = 0
 
 
-class Filled(NamedTuple):
-    """How a returned token came to be: the row's forward pass that wrote it, counted from 1, the model's probability of
-    it then, and how often the slot had held a token before. All are 0 for a token that no pass wrote, as `end_think`.
-    """
-
-    step: int
-    confidence: float
-    edits: int
-
-
 @dataclass(frozen=True)
 class Completion:
     """The tokens of a canvas's returned slots, up to an EOS or end of turn inclusive.
 
-    `n_written` counts the returned slots that hold a token, those behind an EOS too. `trace` is of each token, empty
-    without that option.
+    n_written: returned slots that hold a token, those after an EOS too.
+    events: with the option `trace`, all that the passes changed on the canvas, in their order.
     """
 
     token_ids: list[int]
-    cost: Cost
+    cost: RowCost
     n_written: int
-    trace: tuple[Filled, ...] = ()
+    events: tuple[Event, ...] = ()
 
 
 def attention_in_effect(attention: AttentionPattern, options: DecodingOptions) -> AttentionPattern:
@@ -75,13 +65,6 @@ def attention_in_effect(attention: AttentionPattern, options: DecodingOptions) -
     if options.mode == "ar":
         attention = replace(attention, block_length=1)
     return attention if options.causal_context else replace(attention, causal_context=False)
-
-
-def cache_in_effect(attention: AttentionPattern, options: DecodingOptions) -> str:
-    """What is remembered between passes: none, exact (finished blocks, which see none behind them), prefix or dual."""
-    if options.cache == "auto":
-        return "exact" if attention.is_block_causal else "none"
-    return options.cache
 
 
 def seed_of(text: str) -> int:
@@ -226,17 +209,7 @@ def _planned(
         length = min(options.block_length or len(slots), len(slots))
         full, rest = divmod(len(slots), length)
         block_lengths = (length,) * full + ((rest,) if rest else ())
-    if options.remasking == "remdm":
-        block_steps = [2 * length for length in block_lengths]
-    elif options.is_parallel and options.kl_threshold is None and not is_causal:
-        block_steps = list(block_lengths)  # Fast-dLLM's rules: one mask a step at least, whatever `steps` is
-    elif options.steps_per_block is not None:
-        block_steps = [min(options.steps_per_block, length) for length in block_lengths]
-    elif options.steps == "auto" and (is_causal or options.is_parallel):
-        block_steps = list(block_lengths)  # one token a step
-    else:
-        n_steps = n_returned if options.steps == "auto" else min(options.steps, len(slots))
-        block_steps = share_steps(n_steps, block_lengths)
+    block_steps = _steps_of_blocks(block_lengths, n_returned, options, is_causal=is_causal)
     if is_causal:
         last = attention.block_of(slots[n_returned - 1], prompt_length)
         n_columns = sum(attention.block_of(column, prompt_length) <= last for column in range(len(token_ids)))
@@ -245,3 +218,18 @@ def _planned(
         block_lengths, block_steps = block_lengths[:n_blocks], block_steps[:n_blocks]
     blocks = block_lengths, tuple(block_steps)
     return Canvas(tuple(token_ids), tuple(slots), n_returned, *blocks, seed, prompt_length, sum(block_steps))
+
+
+def _steps_of_blocks(
+    block_lengths: Sequence[int], n_returned: int, options: DecodingOptions, *, is_causal: bool
+) -> list[int]:
+    """Denoising steps of each block: as the sampler says, as an option says of a block, or of all blocks."""
+    own = [] if is_causal else [options.way.steps_of(length, options) for length in block_lengths]
+    if decided := [steps for steps in own if steps is not None]:
+        return decided
+    if options.steps_per_block is not None:
+        return [min(options.steps_per_block, length) for length in block_lengths]
+    if options.steps == "auto" and (is_causal or options.is_parallel):
+        return list(block_lengths)  # one token a step
+    n_steps = n_returned if options.steps == "auto" else min(options.steps, sum(block_lengths))
+    return share_steps(n_steps, block_lengths)

@@ -1,106 +1,136 @@
-"""Reverse diffusion of many canvases in a fixed number of slots: one loop for all attention patterns and caches.
+"""Reverse diffusion of many canvases in a fixed number of lanes: one loop for all samplers and attention patterns.
 
-All that changes from pass to pass are tensors on the device (`Rows`): a pass proposes, selects, edits, writes and goes
-on to the next block there. The host sees a copy of a few numbers per row, on a GPU one pass late, and acts where a row
-enters or leaves: when one is done the next canvas takes its slot. Nothing in a row depends on the others.
+All that changes from pass to pass are tensors on the device (`Rows`): a pass proposes, chooses, writes and goes on to
+the next block there. The host sees a copy of a few numbers per row, on a GPU one pass late, and acts where a row enters
+or leaves: when one is done, the next canvas takes its lane. Nothing in a row depends on the others.
 
-What a pass runs of a row:
+The columns that a pass runs:
     full attention, exact: the whole canvas.
-    block-causal: its block, at its own place, against the remembered keys and values of those before it, which never
-        see what follows them. A finished block is run once more, so that the keys and values of its final tokens are
-        remembered. With `cache=none` the canvas up to the block's end.
-    `cache=prefix|dual` (Fast-dLLM, arXiv 2505.22618): the whole canvas in a block's first pass; then the block and all
-        behind it (`prefix`) or the block alone (`dual`), against what the first pass computed for the rest.
+    block-causal: the row's block, at its own place, against the remembered keys and values of those before it, which
+        never see what follows them. A finished block is run once more, so that the keys and values of its final tokens
+        are remembered. With `cache=none` the canvas up to the block's end.
+    a cache that is renewed at each block: the whole canvas in a block's first pass; then the block, with or without
+        all after it, against what the first pass computed for the rest.
 
 A pass that runs whole canvases or prompts beside cached blocks is a wide one, of the rows that need it alone. Where it
-runs nothing but prompts, those of rows that wait for a slot are run ahead, many in one pass.
+runs nothing but prompts, those of rows that wait for a lane are run ahead, many in one pass.
 """
 
-import functools
 import itertools
 from collections.abc import Callable, Collection, Sequence
-from typing import Any
 
 import numpy as np
 import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from mdlm_lm_eval.decoding.canvas import Canvas, Completion, Cost, attention_in_effect
-from mdlm_lm_eval.decoding.end_of_thinking import EndOfThinking
-from mdlm_lm_eval.decoding.host_loop import decode_in_batches
-from mdlm_lm_eval.decoding.indel import Insertions
-from mdlm_lm_eval.decoding.passes import KEYS, POSITIONS, Passes, Plan, Window, up
-from mdlm_lm_eval.decoding.program import Field, Kind, path_of
-from mdlm_lm_eval.decoding.rows import Look, Numbers, Slots
-from mdlm_lm_eval.decoding.speculative import Speculation
+from mdlm_lm_eval.decoding.canvas import Canvas, Completion, RowCost, attention_in_effect
+from mdlm_lm_eval.decoding.history import History
+from mdlm_lm_eval.decoding.lanes import Lanes, Look, Moved
+from mdlm_lm_eval.decoding.next_token import NextTokenLogits
+from mdlm_lm_eval.decoding.passes import Memory, most_wanted, run_pass
+from mdlm_lm_eval.decoding.program import Field, Kind, Numbers, path_of
+from mdlm_lm_eval.decoding.row_decoders import row_decoder_for
+from mdlm_lm_eval.decoding.rows import Rows
+from mdlm_lm_eval.decoding.run import Run
+from mdlm_lm_eval.decoding.thinking import EndOfThinking
+from mdlm_lm_eval.decoding.trace import Event
+from mdlm_lm_eval.decoding.windows import Plan, Window, window_of
+from mdlm_lm_eval.model.attention import AttentionPattern
 from mdlm_lm_eval.model.denoiser import Denoiser, NonFiniteLogitsError
-from mdlm_lm_eval.model.devices import bucket, to_device
+from mdlm_lm_eval.model.devices import bucket, to_device, up_to_keys, up_to_positions
 from mdlm_lm_eval.model.kv_cache import CanvasCache
-from mdlm_lm_eval.options import DecodingOptions, OptionError, defaults_of
+from mdlm_lm_eval.options import DecodingOptions, OptionError, shown
 
 # On a GPU, stop strings are looked for after so many steps of a row: that takes the host longer than all else does.
 _STEPS_BETWEEN_LOOKS = 4
-# Passes that change no row: on a GPU one may run before the host sees that rows wait for a wide pass.
-_MOST_STILL = 3
+# A row in which so many passes change nothing makes no progress.
+_MOST_IDLE = 3
+
+Decided = Callable[[list[int]], bool]
 
 
 class NoProgressError(RuntimeError):
-    """Passes change no row any more, so that decoding would never end; the message names the options."""
+    """Passes change nothing any more, and masks are left."""
 
-    def __init__(self, options: DecodingOptions) -> None:
-        defaults = defaults_of(DecodingOptions)
-        own = [f"{name}={getattr(options, name)}" for name in defaults if getattr(options, name) != defaults[name]]
+    def __init__(self, options: DecodingOptions, index: int) -> None:
+        changes = ", ".join(f"{name}={shown(value)}" for name, value in options.changes().items())
         super().__init__(
-            f"decoding would never end: {_MOST_STILL} passes changed no row. The sampler must fill a mask or go on in "
-            f"every pass, and must not be planned ahead where its options change how many masks a pass fills; "
-            f"options: {' '.join(own) or 'defaults'}"
+            f"the sampler {type(options.way).__name__} makes no progress on canvas {index}: {_MOST_IDLE} passes "
+            "changed nothing, or a pass filled another number of masks than was planned; options: "
+            f"{changes or 'the defaults'}"
         )
 
 
-class Engine(Passes):
-    """Rows in `n_slots` slots, and the canvases that wait for one; what each pass is for, and who is done."""
+class Engine:
+    """Rows in `n_lanes` lanes and the canvases that wait for one; the passes over them, and the host's looks."""
 
-    def __init__(self, n_slots: int, *of_passes: Any) -> None:
-        super().__init__(*of_passes)
-        canvases, options = self.canvases, self.options
-        # Of each canvas, the records that it meets and their masks, where a schedule alone decides.
-        self.paths: list[list[tuple[int, int]]] = []
-        is_planned = options.editing_threshold is None and options.remasking == "none" and not self.writes_next
-        is_planned &= not options.is_parallel and options.small_block_length is None
-        is_planned &= options.max_thinking_tokens is None  # which fills a mask that no schedule counts
-        if self.on_gpu and is_planned:  # elsewhere the host sees at once where they are
-            self.paths = list(map(path_of, self.programs))
-        order: Sequence[int] = range(len(canvases))
-        if self.is_causal and self.is_cached:
-            order = sorted(order, key=lambda index: -len(canvases[index].slots))
+    def __init__(self, run: Run, n_lanes: int) -> None:
+        self.run, self.device = run, run.device
+        # Of each canvas, the records that it meets and their masks, where a plan alone decides; elsewhere than on a GPU
+        # the host sees at once where rows are.
+        self.paths = list(map(path_of, run.programs)) if run.on_gpu and run.path_is_known else []
+        order: Sequence[int] = range(len(run.canvases))
+        if run.is_causal and run.is_cached:
+            order = sorted(order, key=lambda index: -len(run.canvases[index].slots))
         self.waiting = iter(order)
-        size = bucket(min(n_slots, len(canvases)), self.device)
-        self.slots = Slots.empty(size, self.sizes, max(map(len, self.paths), default=0))
+        size = bucket(min(n_lanes, len(run.canvases)), self.device)
+        self.lanes = Lanes.empty(size, run.sizes, max(map(len, self.paths), default=0))
+        self.events: dict[int, list[Event]] = {}
         self.n_passes, self.last_seen = 0, -1
         # Whether the host knows where rows are when it begins a pass; the last pass, which holds as long as they stay.
-        self.knows_records = not self.on_gpu or bool(self.paths)
+        self.knows_records = not run.on_gpu or bool(self.paths)
         self.plan: Plan | None = None
         self.window: Window | None = None
+        self.sees: Tensor | None = None  # the columns that all rows see, where that does not change
         self.looks: list[Look] = []
-        self.seen: Any = None  # tokens and records of the last look
-        self.n_still = 0  # looks since any of these changed
-        self.cache = self.cache_of(size) if self.is_cached else None
-        # Prompts are run ahead, many at a time, so that slots do not wait for the prompt of each row that enters.
-        self.is_ahead = self.is_causal and self.is_cached and not self.tells_next
-        self.n_ahead = max(1, size // 2) if self.on_gpu else size // 2 + 1
+        self.cache = run.new_cache(size) if run.is_cached else None
+        history = None
+        if passes := run.needs.history:
+            vocabulary = run.denoiser.vocab_size
+            history = History(size, run.sizes.slots, vocabulary, passes, run.sizes.columns, self.device)
+        self.memory = Memory(size, NextTokenLogits(), history)
+        # Prompts are run ahead, many at a time, so that lanes do not wait for the prompt of each row that enters.
+        self.is_ahead = run.is_causal and run.is_cached and not run.predicts_next
+        self.n_ahead = max(1, size // 2) if run.on_gpu else size // 2 + 1
         self.ready: list[tuple[int, int]] = []  # places in `ahead`, -1 without a prompt to run, and canvases
         first = list(itertools.islice(self.waiting, size))
-        first += first[-1:] * (size - len(first))  # on a GPU, of slots that stay empty
-        self.ahead = rows = self.rows(first)  # as they begin, on the host
-        self.state = self.state_ahead = rows.to(self.device)  # behind their prompts
+        first += first[-1:] * (size - len(first))  # on a GPU, of lanes that stay empty
+        self.ahead = rows = run.rows(first)  # as they begin, on the host
+        self.state = self.state_ahead = rows.to(self.device)  # after their prompts
         self.cache_ahead: CanvasCache | None = None
-        self.slots.enter(np.arange(size), first, rows, self.paths, is_prompt_run=False)
-        if size > len(canvases):
-            self._leave(np.arange(len(canvases), size))
+        self.lanes.enter(np.arange(size), first, rows, self.paths, is_prompt_run=False)
+        self._begin_traces(first, rows.tokens)
+        if size > len(run.canvases):
+            self._leave(np.arange(len(run.canvases), size))
 
-    def refill(self, free: Numbers) -> None:
-        """The next canvases take free slots; slots that nothing waits for are empty, and dropped in time."""
+    def decode(
+        self,
+        is_decided: Decided | None,
+        advance: Callable[[int], object],
+        finished: Callable[[int, Completion], object],
+    ) -> list[Completion]:
+        """Decodes all canvases, as `decode_canvases` says. Raises NoProgressError and NonFiniteLogitsError."""
+        n_canvases = len(self.run.canvases)
+        completions: dict[int, Completion] = {}
+        while len(completions) < n_canvases:
+            runs = self._run_pass()
+            if not runs and not self.looks:
+                raise NoProgressError(self.run.options, int(self.lanes.owners.max()))
+            steps, of_lanes = self._look(is_decided, is_last=not runs)
+            for lane, completion in of_lanes.items():
+                index = int(self.lanes.owners[lane])
+                completions[index] = completion
+                finished(index, completion)
+            advance(steps)
+            if of_lanes and len(completions) < n_canvases:
+                self._refill(np.array(list(of_lanes)))
+        return [completions[index] for index in range(n_canvases)]
+
+    # Lanes
+
+    def _refill(self, free: Numbers) -> None:
+        """The next canvases take free lanes; lanes that nothing waits for are empty, and dropped in time."""
         self.plan = self.window = self.sees = None
         for look in self.looks:
             look.takes_part[free] = False
@@ -117,75 +147,82 @@ class Engine(Passes):
                     free = free[len(own) :]
         if len(free):
             self._leave(free)
-            self._drop_empty_slots()
+            self._drop_empty_lanes()
 
     def _leave(self, free: Numbers) -> None:
-        self.slots.leave(free)
+        self.lanes.leave(free)
         self.state.at.index_fill_(0, to_device(torch.from_numpy(free), self.device), -1)
 
     def _enter(self, taken: Numbers, places: Sequence[int], indices: Sequence[int], *, is_prompt_run: bool) -> None:
-        """Canvases take slots; those whose prompts have been run have `places` in `ahead`."""
-        slots = to_device(torch.from_numpy(taken), self.device)
+        """Canvases take lanes; those whose prompts have been run have `places` in `ahead`."""
+        lanes = to_device(torch.from_numpy(taken), self.device)
         if is_prompt_run:
             assert self.cache is not None
             assert self.cache_ahead is not None
-            of_ahead, n = torch.tensor(places), len(self.ahead.at)
-            others = to_device(of_ahead, self.device)
-            rows, on_device = self.ahead.of(of_ahead), self.state_ahead.of(others)
-            self.cache.take(self.with_guided(slots, len(self.state.at)), self.cache_ahead, self.with_guided(others, n))
+            in_ahead, n_ahead = torch.tensor(places), len(self.ahead.at)
+            theirs = to_device(in_ahead, self.device)
+            rows, on_device = self.ahead.of(in_ahead), self.state_ahead.of(theirs)
+            own = self.run.with_guided(lanes, len(self.state.at))
+            self.cache.take(own, self.cache_ahead, self.run.with_guided(theirs, n_ahead))
         else:
-            rows = self.rows(indices)
+            rows = self.run.rows(indices)
             on_device = rows.to(self.device)
-        self.slots.enter(taken, indices, rows, self.paths, is_prompt_run=is_prompt_run)
-        self.state.put(slots, on_device)
+        self.lanes.enter(taken, indices, rows, self.paths, is_prompt_run=is_prompt_run)
+        self._begin_traces(indices, rows.tokens)
+        self.state.put(lanes, on_device)
+        if self.memory.history is not None:
+            self.memory.history.enter(lanes)
 
     def _run_prompts(self) -> bool:
-        """Runs the prompts of the next canvases, about half as many as slots, in one pass; False if none waits."""
+        """Runs the prompts of the next canvases, about half as many as lanes, in one pass; False if none waits."""
+        run = self.run
         indices = list(itertools.islice(self.waiting, self.n_ahead))
-        with_prompt = [index for index in indices if self.programs[index].records[0, Field.WIDE] >= 0]
+        with_prompt = [index for index in indices if run.programs[index].records[0, Field.WIDE] >= 0]
         places = {index: place for place, index in enumerate(with_prompt)}
         self.ready = [(places.get(index, -1), index) for index in indices]
         if not with_prompt:
             return bool(indices)
-        indices = with_prompt
-        indices += indices[-1:] * (self.n_ahead - len(indices) if self.on_gpu else 0)
-        self.ahead = self.rows(indices)
-        if self.cache_ahead is None or not self.on_gpu:
-            self.cache_ahead = self.cache_of(len(indices))
+        with_prompt += with_prompt[-1:] * (self.n_ahead - len(with_prompt) if run.on_gpu else 0)
+        self.ahead = run.rows(with_prompt)
+        if self.cache_ahead is None or not run.on_gpu:
+            self.cache_ahead = run.new_cache(len(with_prompt))
         width = int(self.ahead.records[:, 0, Field.LIMIT].max())
-        width = min(up(width, KEYS), self.sizes.columns) if self.on_gpu else width
-        going = np.arange(len(indices))
-        plan = Plan(going, going, None, width, width, True, True, self.cache_ahead)
+        width = min(up_to_keys(width), run.sizes.columns) if run.on_gpu else width
+        going = np.arange(len(with_prompt))
+        plan = Plan(going, going, None, width, width, True, True, self.cache_ahead, None)
         state = self.state_ahead = self.ahead.to(self.device)
-        self.step(state, plan, self.window_of(state, plan), 0 if self.on_gpu else None)
+        run_pass(run, state, plan, window_of(run, state, plan, None), self.memory, 0 if run.on_gpu else None)
         return True
 
-    def _drop_empty_slots(self) -> None:
+    def _drop_empty_lanes(self) -> None:
         """On a GPU once half of them are, so that there are few numbers of rows."""
-        n, owners = len(self.state.at), self.slots.owners
+        n, owners = len(self.state.at), self.lanes.owners
         kept = np.flatnonzero(owners >= 0)
         size = bucket(len(kept), self.device) if len(kept) else 0
         if size == n:
             return
         kept = np.concatenate([kept, np.flatnonzero(owners < 0)[: size - len(kept)]])
         rows = to_device(torch.from_numpy(kept), self.device)
-        self.state, self.slots = self.state.of(rows), self.slots.of(kept)
+        self.state, self.lanes = self.state.of(rows), self.lanes.of(kept)
         if self.cache is not None:
-            self.cache.keep(self.with_guided(rows, n))
-        if self.behind is not None:
-            self.behind = self.behind[torch.cat([rows, rows.new_full((1,), n)])]
-        for at, look in enumerate(self.looks):
+            self.cache.keep(self.run.with_guided(rows, n))
+        self.memory.next_token.keep(rows, n)
+        if self.memory.history is not None:
+            self.memory.history.keep(rows)
+        self.memory.n_lanes = size
+        for number, look in enumerate(self.looks):
             places = kept if look.places is None else look.places[kept]
-            self.looks[at] = look._replace(places=places, takes_part=look.takes_part[kept])
+            self.looks[number] = look._replace(places=places, takes_part=look.takes_part[kept])
 
-    # What the next pass runs
+    # Passes
 
-    def run_pass(self) -> bool:
+    def _run_pass(self) -> bool:
         """A wide pass of the rows that need one, else one of all rows; False if there is none to run."""
-        slots, at, wanted = self.slots, self.slots.at, None
+        run, lanes, at = self.run, self.lanes, self.lanes.at
+        masks_of: Numbers | None = None
         if self.paths:
-            at, wanted = slots.paths[np.arange(len(at)), slots.n_run].T
-        # Where nothing has moved since the last pass, and the host knows that, what to run is the same.
+            at, masks_of = lanes.paths[np.arange(len(at)), lanes.n_run].T
+        # Where nothing has moved since the last pass, and the host knows that, the plan is the same.
         plan = self.plan if self.knows_records else None
         if plan is None or plan.is_wide or not (at is plan.at or (at == plan.at).all()):
             plan, self.window = self._plan(at), None
@@ -193,44 +230,39 @@ class Engine(Passes):
             return False
         state = self.state if plan.rows is None else self.state.of(plan.rows)
         if self.window is None:
-            self.window = self.window_of(state, plan)
+            self.window = self._window(plan, state)
         n_wanted = None
-        if self.on_gpu:
-            masks = None if wanted is None else int(wanted[plan.going].sum())
-            n_wanted = self.most_wanted(masks, plan, len(state.at))
-        self.step(state, plan, self.window, n_wanted)
+        if run.on_gpu:
+            masks = None if masks_of is None else int(masks_of[plan.going].sum())
+            n_wanted = most_wanted(run, plan, len(state.at), masks)
+        before = self.state.tokens.clone() if run.options.trace else None
+        run_pass(run, state, plan, self.window, self.memory, n_wanted)
         if plan.rows is not None:
             self.state.put(plan.rows, state, changes_only=True)
-        # What the host looks at is copied, on a GPU without waiting for it.
-        now, event = self.state, None
-        best = now.best.float().view(torch.int32)[:, None]  # its bits, all as int32: of several dtypes each is copied
-        shown, at_bits = now.tokens.gather(1, now.shown).view(torch.int32), now.at[:, None].view(torch.int32)
-        total = at_bits[:, :1]
-        if self.sizes.slots > self.sizes.shown:  # changes where a token does that is not shown
-            total = now.tokens.sum(1, keepdim=True, dtype=torch.int32)
-        sent = torch.cat([shown, at_bits, total, best], 1).view(torch.int64)  # [R, N + 2]
-        if self.on_gpu:
-            pinned = torch.empty(sent.shape, dtype=sent.dtype, pin_memory=True)
-            sent, event = pinned.copy_(sent, non_blocking=True), _event(self.device)
-        takes_part = slots.owners >= 0
-        if plan.is_wide:
-            takes_part &= np.isin(np.arange(len(takes_part)), plan.going)
-        self.looks.append(Look(self.n_passes, plan.is_wide, sent, event, None, takes_part))
+        self._send(plan, before)
         if self.paths:
-            slots.n_run[plan.going] += 1
+            lanes.n_run[plan.going] += 1
         if plan.is_wide:
-            slots.launched[plan.going] = self.n_passes
+            lanes.launched[plan.going] = self.n_passes
         self.n_passes += 1
         self.plan = plan
         return True
 
+    def _window(self, plan: Plan, state: Rows) -> Window:
+        """The pass's window; the columns that rows see are kept while these stay."""
+        stays = plan.rows is None and not (self.run.is_causal or self.run.options.append_blocks)
+        window = window_of(self.run, state, plan, self.sees if stays else None)
+        if stays and window.sees is not None:
+            self.sees = window.sees
+        return window
+
     def _plan(self, at: Numbers) -> Plan | None:
-        """What the next pass runs where rows are at these records: the ones to come, or those last seen."""
-        slots, on_gpu, rows = self.slots, self.on_gpu, None
-        record = slots.tables[np.arange(len(at)), at] if self.paths else slots.records  # [R, F]
-        needs_wide = (record[:, Field.WIDE] >= 0) & (bool(self.paths) | (slots.launched <= self.last_seen))
+        """The next pass where rows are at these records: the ones to come, or those last seen."""
+        run, lanes = self.run, self.lanes
+        record = lanes.tables[np.arange(len(at)), at] if self.paths else lanes.records  # [R, F]
+        needs_wide = (record[:, Field.WIDE] >= 0) & (bool(self.paths) | (lanes.launched <= self.last_seen))
         is_wide = bool(needs_wide.any())
-        if is_wide and not self.paths and not self.is_causal:
+        if is_wide and not self.paths and not run.is_causal:
             # A wide pass of one row costs about as much as of many: it waits for half of them, or until none goes on.
             is_going = at >= 0
             is_wide = 2 * needs_wide.sum() >= is_going.sum() or bool((record[is_going, Field.WIDE] >= 0).all())
@@ -239,118 +271,183 @@ class Engine(Passes):
             return None
         record = record[going]
         limits = record[:, Field.LIMIT]
-        if self.is_causal and not self.knows_records:  # an unseen pass moves a row to the next block at most
-            limits = limits + (self.attention.block_length or 1) * len(self.looks)
-            limits = np.minimum(limits, [len(self.canvases[index].token_ids) for index in slots.owners[going]])
-        n_seen = width = int(limits.max())
-        if not is_wide and self.runs_blocks:
-            width = self.sizes.window if on_gpu else int((record[:, Field.STOP] - record[:, Field.START]).max())
-        elif not is_wide and self.is_cached:
-            width = int((limits - record[:, Field.START]).max())
-        if on_gpu and self.is_cached:
-            n_seen = min(up(n_seen, KEYS), self.sizes.columns)
-            if is_wide:
-                width = n_seen
-            elif not self.runs_blocks:
-                width = up(width, POSITIONS)
-        elif on_gpu:
-            width = min(up(width, POSITIONS), self.sizes.columns - 1)
-        n_seen = n_seen if self.is_cached else width
-        is_ragged = bool((limits != n_seen).any()) or self.attention.causal_context
-        is_ragged |= self.is_causal and (on_gpu or is_wide or not self.is_cached)
+        if run.is_causal and not self.knows_records:  # an unseen pass moves a row to the next block at most
+            limits = limits + (run.attention.block_length or 1) * len(self.looks)
+            limits = np.minimum(limits, [len(run.canvases[index].token_ids) for index in lanes.owners[going]])
+        width, n_seen = self._shape(record, limits, is_wide=is_wide)
+        is_ragged = bool((limits != n_seen).any()) or run.attention.causal_context
+        is_ragged |= run.is_causal and (run.on_gpu or is_wide or not run.is_cached)
+        rows: Tensor | None = None
+        cache_rows: Tensor | None = None
         if is_wide and len(going) < len(at):
             n_more = bucket(len(going), self.device, least=2) - len(going)
             rows = to_device(torch.from_numpy(np.pad(going, (0, n_more), mode="edge")), self.device)
-        return Plan(at, going, rows, width, n_seen, is_wide, is_ragged, self.cache)
+            cache_rows = run.with_guided(rows, len(self.state.at))
+        return Plan(at, going, rows, width, n_seen, is_wide, is_ragged, self.cache, cache_rows)
 
-    # What the host sees of it
+    def _shape(self, record: Numbers, limits: Numbers, *, is_wide: bool) -> tuple[int, int]:
+        """Columns that each row runs, and that it sees, for rows with these records [K, F] and limits [K]."""
+        run = self.run
+        n_seen = width = int(limits.max())
+        if not is_wide and run.runs_blocks:
+            longest = (record[:, Field.STOP] - record[:, Field.START]).max()
+            width = run.sizes.window if run.on_gpu else int(longest)
+        elif not is_wide and run.is_cached:
+            width = int((limits - record[:, Field.START]).max())
+        if run.on_gpu and run.is_cached:
+            n_seen = min(up_to_keys(n_seen), run.sizes.columns)
+            if is_wide:
+                width = n_seen
+            elif not run.runs_blocks:
+                width = up_to_positions(width)
+        elif run.on_gpu:
+            width = min(up_to_positions(width), run.sizes.columns - 1)
+        return width, n_seen if run.is_cached else width
 
-    def look(
-        self, is_decided: Callable[[list[int]], bool] | None, *, is_last: bool
-    ) -> tuple[int, dict[int, Completion]]:
-        """Denoising steps that were taken, and the completions of the rows that are over, by their slots.
+    def _send(self, plan: Plan, before: Tensor | None) -> None:
+        """Sends the outcome of a pass to the host, on a GPU without waiting for it; with a trace, all tokens."""
+        now = self.state
+        best = now.best.float().view(torch.int32)[:, None]  # its bits, all as int32: of several dtypes each is copied
+        tokens, at = now.tokens.gather(1, now.shown).view(torch.int32), now.at[:, None].view(torch.int32)
+        total = at[:, :1]
+        if self.run.sizes.slots > self.run.sizes.shown:  # changes where a token does that is not shown
+            total = now.tokens.sum(1, keepdim=True, dtype=torch.int32)
+        sent = torch.cat([tokens, at, total, best], 1).view(torch.int64)  # [R, N + 2]
+        changes = None
+        if before is not None:
+            changes = torch.stack([before.int(), now.tokens.int(), now.confidence.view(torch.int32)])
+        event = None
+        if self.run.on_gpu:
+            sent, changes = _to_host(sent), None if changes is None else _to_host(changes)
+            event = _event(self.device)
+        takes_part = self.lanes.owners >= 0
+        if plan.is_wide:
+            takes_part &= np.isin(np.arange(len(takes_part)), plan.going)
+        self.looks.append(Look(self.n_passes, plan.is_wide, sent, changes, event, None, takes_part))
 
-        On a GPU this is what the pass before the last one left, which is over by now, unless nothing follows it.
-        `is_decided` is asked about rows with more tokens than before. Raises NonFiniteLogitsError.
+    # The host's look at them
+
+    def _look(self, is_decided: Decided | None, *, is_last: bool) -> tuple[int, dict[int, Completion]]:
+        """Denoising steps that were taken, and the completions of the rows that are over, by their lanes.
+
+        On a GPU this is the outcome of the pass before the last one, which is over by now, unless nothing follows it.
+        `is_decided` is asked about rows with more tokens than before.
         """
-        if len(self.looks) < (2 if self.on_gpu and not is_last else 1):
-            self.n_still += is_last
+        if len(self.looks) < (2 if self.run.on_gpu and not is_last else 1):
             return 0, {}
-        look, slots, options = self.looks.pop(0), self.slots, self.options
+        look, lanes = self.looks.pop(0), self.lanes
         self.last_seen = look.number
         if look.event is not None:
             look.event.synchronize()
-        numbers = look.sent.numpy()  # [R, N + 2]
-        if look.places is not None:
-            numbers = numbers[look.places]
-        seen = numbers.view(np.int32)[:, :-1]  # without `best`, which random numbers change, too
-        self.n_still = self.n_still + 1 if np.array_equal(seen, self.seen) else 0
-        self.seen = seen
-        ran, before, has_moved = slots.move(look, numbers[:, -2])
-        is_bad = ran & np.isnan(numbers.view(np.float32)[:, -1])
+        numbers = look.numbers()  # [R, N + 2]
+        bits = numbers.view(np.int32)
+        moved = lanes.move(look, numbers[:, -2], bits[:, :-1])
+        is_bad = moved.ran & np.isnan(bits.view(np.float32)[:, -1])
         if is_bad.any():
-            raise NonFiniteLogitsError(int(slots.owners[is_bad.argmax()]))
-        took_step = ran & (before[:, Field.STEPS] > 0)
-        is_mask = numbers == self.denoiser.mask_token_id
-        decided = (is_mask | slots.behind).argmax(1)  # [R], tokens that are returned from the left without a gap
-        is_end: Any = False
-        if self.end_ids:
-            is_end = functools.reduce(np.logical_or, [numbers == end for end in self.end_ids])
-        is_over = np.zeros_like(ran)
-        if has_moved:
-            is_over = ran & (slots.at < 0)
-            if self.stops_at_end:  # as samplers of blocks do, where a block is finished
-                number, is_stored = slots.records[:, Field.NUMBER], slots.records[:, Field.KIND] == Kind.STORE
-                is_done = ran & (is_stored | (number != before[:, Field.NUMBER]))
-                done = np.where(is_done, np.where(is_stored, number, before[:, Field.NUMBER]), -1)
-                is_over |= (is_end & (slots.shown_blocks == done[:, None])).any(1)
-        if options.exits_early:
-            # A model that edits may change a token until the token's block is done.
-            is_final = ran
-            if options.editing_threshold is not None:
-                is_final = ran & (slots.records[:, Field.KIND] == Kind.STORE)
-            ends = decided == slots.n_returned
-            if self.end_ids:
-                ends |= (is_end & (np.arange(numbers.shape[1]) < decided[:, None])).any(1)
-            is_over |= is_final & ends
+            raise NonFiniteLogitsError(int(lanes.owners[is_bad.argmax()]))
+        self._guard(moved)
+        if look.changes is not None:
+            self._add_events(look, moved)
+        took_step = moved.ran & (moved.before[:, Field.STEPS] > 0)
+        is_end = np.zeros(numbers.shape, bool)
+        for end_id in self.run.end_ids:
+            is_end |= numbers == end_id
+        is_over = self._is_over(moved, is_end)
+        decided = self._decided(numbers)
+        if self.run.options.exits_early:
+            ends = (decided == lanes.n_returned) | (is_end & (np.arange(numbers.shape[1]) < decided[:, None])).any(1)
+            is_over |= moved.ran & ends
             if is_decided is not None:
-                is_due = is_final & took_step & ~is_over & (decided > slots.n_read)
-                if self.on_gpu:
-                    is_due &= slots.costs[:, 1] % _STEPS_BETWEEN_LOOKS == 0
-                np.copyto(slots.n_read, decided, where=is_due)
-                for asked in np.flatnonzero(is_due).tolist():
-                    is_over[asked] = is_decided(numbers[asked, : decided[asked]].tolist())
-        completions: dict[int, Completion] = {}
-        for slot in np.flatnonzero(is_over).tolist() if is_over.any() else ():
-            answer = numbers[slot, : decided[slot]].tolist()
-            n = next((n for n, token in enumerate(answer, start=1) if token in self.end_ids), len(answer))
-            trace = self.state.traced(slot, n) if options.trace else ()
-            n_written = int((~is_mask & ~slots.behind)[slot].sum())
-            completions[slot] = Completion(answer[:n], Cost(*slots.costs[slot].tolist()), n_written, trace)
+                self._ask(is_decided, numbers, decided, is_over, took_step)
+        completions = {
+            lane: self._completion(lane, numbers[lane], int(decided[lane]))
+            for lane in (np.flatnonzero(is_over).tolist() if is_over.any() else ())
+        }
         return int(took_step.sum()), completions
 
-    def decode(
-        self,
-        is_decided: Callable[[list[int]], bool] | None,
-        advance: Callable[[int], object],
-        finished: Callable[[int, Completion], object],
-    ) -> list[Completion]:
-        """Decodes all canvases; what `decode_canvases` says of stop tokens, early exit, progress and errors holds."""
-        completions: dict[int, Completion] = {}
-        while len(completions) < len(self.canvases):
-            runs = self.run_pass()
-            steps, of_slots = self.look(is_decided, is_last=not runs)
-            for slot, completion in of_slots.items():
-                index = int(self.slots.owners[slot])
-                completions[index] = completion
-                finished(index, completion)
-            self.n_still *= not of_slots
-            if self.n_still >= _MOST_STILL:
-                raise NoProgressError(self.options)
-            advance(steps)
-            if of_slots and len(completions) < len(self.canvases):
-                self.refill(np.array(list(of_slots)))
-        return [completions[index] for index in range(len(self.canvases))]
+    def _guard(self, moved: Moved) -> None:
+        """Raises NoProgressError where passes change nothing, or a row is elsewhere than its sampler planned."""
+        lanes = self.lanes
+        is_stuck = lanes.idle >= _MOST_IDLE
+        if self.paths:
+            planned = lanes.paths[np.arange(len(lanes.at)), lanes.costs[:, 0], 0]
+            is_stuck |= moved.ran & (lanes.at != planned)
+        if is_stuck.any():
+            raise NoProgressError(self.run.options, int(lanes.owners[is_stuck.argmax()]))
+
+    def _is_over(self, moved: Moved, is_end: Numbers) -> Numbers:
+        """Rows [R] whose program is over, or that finished a block with an end of text, as samplers of blocks do."""
+        lanes = self.lanes
+        if not moved.any_moved:
+            return np.zeros_like(moved.ran)
+        is_over = moved.ran & (lanes.at < 0)
+        if self.run.stops_at_end:
+            number, is_stored = lanes.records[:, Field.NUMBER], lanes.records[:, Field.KIND] == Kind.STORE
+            before = moved.before[:, Field.NUMBER]
+            is_done = moved.ran & (is_stored | (number != before))
+            done = np.where(is_done, np.where(is_stored, number, before), -1)
+            is_over |= (is_end & (lanes.shown_blocks == done[:, None])).any(1)
+        return is_over
+
+    def _decided(self, numbers: Numbers) -> Numbers:
+        """How many tokens are returned from the left without a gap [R], of those that can change no more."""
+        lanes = self.lanes
+        is_open = (numbers == self.run.denoiser.mask_token_id) | lanes.beyond_answer
+        if self.run.sampler.settled == "with its block":
+            # A filled token may change until its block is done.
+            is_stored = lanes.records[:, Field.KIND] == Kind.STORE
+            n_closed = np.where(lanes.at < 0, self.run.sizes.blocks, lanes.records[:, Field.NUMBER] + is_stored)
+            is_open = is_open | (lanes.shown_blocks >= n_closed[:, None])
+        found: Numbers = is_open.argmax(1)
+        return found
+
+    def _ask(
+        self, is_decided: Decided, numbers: Numbers, decided: Numbers, is_over: Numbers, took_step: Numbers
+    ) -> None:
+        """Marks rows as over [R] whose decided tokens are all that the caller needs."""
+        lanes = self.lanes
+        is_due = took_step & ~is_over & (decided > lanes.n_read)
+        if self.run.on_gpu:
+            is_due &= lanes.costs[:, 1] % _STEPS_BETWEEN_LOOKS == 0
+        np.copyto(lanes.n_read, decided, where=is_due)
+        for lane in np.flatnonzero(is_due).tolist():
+            is_over[lane] = is_decided(numbers[lane, : decided[lane]].tolist())
+
+    def _completion(self, lane: int, numbers: Numbers, n_decided: int) -> Completion:
+        """The answer of a row that is over, up to an end of text inclusive."""
+        lanes = self.lanes
+        answer: list[int] = numbers[:n_decided].tolist()
+        n = next((n for n, token in enumerate(answer, start=1) if token in self.run.end_ids), len(answer))
+        is_written = (numbers != self.run.denoiser.mask_token_id) & ~lanes.beyond_answer[lane]
+        return Completion(
+            token_ids=answer[:n],
+            cost=RowCost(*lanes.costs[lane].tolist()),
+            n_written=int(is_written.sum()),
+            events=tuple(self.events.pop(int(lanes.owners[lane]), ())),
+        )
+
+    # Traces
+
+    def _begin_traces(self, indices: Sequence[int], tokens: Tensor) -> None:
+        """Notes what stands on canvases `tokens` [K, T] otherwise than they were built, before the first pass."""
+        if not self.run.options.trace:
+            return
+        for index, row in zip(indices, tokens.tolist(), strict=True):
+            built = self.run.canvases[index].token_ids
+            pairs = enumerate(zip(built, row, strict=False))
+            self.events[index] = [Event(0, at, old, new, 0.0) for at, (old, new) in pairs if old != new]
+
+    def _add_events(self, look: Look, moved: Moved) -> None:
+        """Notes what a pass changed on each canvas that took part in it."""
+        assert look.changes is not None
+        before, after, bits = look.changes.numpy()
+        for lane in np.flatnonzero(moved.ran).tolist():
+            row = lane if look.places is None else int(look.places[lane])
+            index, step = int(self.lanes.owners[lane]), int(self.lanes.costs[lane, 0])
+            confidence = bits[row].view(np.float32)
+            for at in np.flatnonzero(before[row] != after[row]).tolist():
+                old, new = int(before[row, at]), int(after[row, at])
+                self.events[index].append(Event(step, at, old, new, float(confidence[at])))
 
 
 def decode_canvases(
@@ -362,7 +459,7 @@ def decode_canvases(
     end_of_turn_ids: Collection[int] = (),
     end_think_ids: Sequence[int] = (),
     token_frequencies: Tensor | None = None,
-    is_decided: Callable[[list[int]], bool] | None = None,
+    is_decided: Decided | None = None,
     advance: Callable[[int], object] = lambda _: None,
     finished: Callable[[int, Completion], object] = lambda *_: None,
     batch_size: int | None = None,
@@ -370,37 +467,36 @@ def decode_canvases(
     """Decodes canvases: the tokens of each one's first `n_returned` slots, up to an EOS or end of turn inclusive.
 
     `batch_size` rows run at a time (all by default); when one is done, the next canvas takes its place.
-    Options are those that `check_decoding` lets through. Nothing in a row depends on the others. `is_decided` tells of
-    tokens unmasked from the left, without a gap, whether the caller needs no more: an unmasked token never changes, so
-    with `early_exit` such a row leaves the batch (its result may then end there). The mask token is never emitted.
-    `suppress_eos` bans `eos_ids` and leaves ends of turn possible, as LLaDA's `logits_eos_inf` does. `advance(n)` tells
-    that n rows took a step, `finished(n, completion)` that canvas n is done. `end_think_ids` are the tokens of
-    `end_think`, `token_frequencies` [V] what the file of that option holds. Raises NonFiniteLogitsError where a row's
-    logits are NaN or infinite, and NoProgressError where passes change no row any more.
+    Options are those that `check_decoding` lets through. Nothing in a row depends on the others. `is_decided` says of
+    tokens that can change no more, from the left without a gap, whether the caller needs no more: with `early_exit`
+    such a row leaves the batch (its result may then end there). The mask token is never emitted. `suppress_eos` bans
+    `eos_ids` and leaves ends of turn possible, as LLaDA's `logits_eos_inf` does. `advance(n)` is told that n rows took
+    a step, `finished(n, completion)` that canvas n is done. `end_think_ids` are the tokens of `end_think`,
+    `token_frequencies` [V] those of that option's file. Raises NonFiniteLogitsError where a row's logits are NaN or
+    infinite, NoProgressError where passes change nothing any more.
     """
     if not canvases:
         return []
     end_ids = {*eos_ids, *end_of_turn_ids}
     banned = {denoiser.mask_token_id, *(eos_ids if options.suppress_eos else ())}
     attention = attention_in_effect(denoiser.attention, options)
-    if options.remasking == "wino" and denoiser.shift:
-        raise OptionError("remasking=wino does not work with a model whose logits are shifted: a shadow has no left")
-    runs_blocks = options.is_approximate or (attention.is_block_causal and attention.blocks_from == "row_start")
-    if options.editing_threshold is not None and denoiser.shift and runs_blocks:
-        raise OptionError(
-            "editing_threshold does not work with a model whose logits are shifted and cache=prefix|dual, or blocks "
-            "from a row's start: a pass over a block does not predict its first token, which could not be edited"
+    n_lanes = batch_size or len(canvases)
+    if (row_decoder := row_decoder_for(denoiser, options)) is not None:
+        return row_decoder.decode(
+            denoiser,
+            canvases,
+            options,
+            attention,
+            banned_ids=banned,
+            end_ids=end_ids,
+            is_decided=is_decided if options.early_exit else None,
+            advance=advance,
+            finished=finished,
+            batch_size=n_lanes,
         )
+    _check_shift(denoiser, options, attention)
     if options.is_approximate and not denoiser.keeps_keys_and_values:
         raise OptionError(f"cache must be none for an encoder, which keeps no keys and values, not {options.cache}")
-    n_slots = batch_size or len(canvases)
-    own: type[Speculation] | type[Insertions] | None = Speculation if options.mode == "linear_spec" else None
-    if denoiser.model.config.to_dict().get("delete_token_id") is not None:
-        own = Insertions
-    if own is not None:
-        how: dict[str, Any] = {"end_ids": end_ids, "is_decided": is_decided if options.early_exit else None}
-        begin = lambda batch, first: own(denoiser, batch, first, options, attention.block_length or 1, banned)  # noqa: E731
-        return decode_in_batches(canvases, begin, finished=finished, batch_size=n_slots, **how)
     thinking = None
     if options.end_think_boost or options.max_thinking_tokens is not None:
         thinking = EndOfThinking.of(options, end_think_ids, denoiser.device)
@@ -408,9 +504,40 @@ def decode_canvases(
         (token_frequencies,) = load_file(options.token_frequencies).values()
     if token_frequencies is not None:
         token_frequencies = token_frequencies.to(denoiser.device)
-    of_passes = (denoiser, canvases, attention, options, banned, end_ids, thinking, token_frequencies)
     with torch.no_grad():
-        return Engine(n_slots, *of_passes).decode(is_decided, advance, finished)
+        run = Run(
+            denoiser,
+            canvases,
+            attention,
+            options,
+            banned_ids=banned,
+            end_ids=end_ids,
+            thinking=thinking,
+            token_frequencies=token_frequencies,
+        )
+        return Engine(run, n_lanes).decode(is_decided, advance, finished)
+
+
+def _check_shift(denoiser: Denoiser, options: DecodingOptions, attention: AttentionPattern) -> None:
+    """Raises OptionError for a sampler that needs logits which a model with shifted ones does not give."""
+    needs = options.way.needs(options)
+    if not denoiser.shift:
+        return
+    if needs.hindsight:
+        raise OptionError(f"sampler={options.sampler_name} does not work with a model whose logits are shifted")
+    runs_blocks = options.is_approximate or (attention.is_block_causal and attention.blocks_from == "row_start")
+    if needs.proposals_for_filled and runs_blocks:
+        raise OptionError(
+            f"{options.way.asked_by or 'sampler'} does not work with a model whose logits are shifted and a cache that "
+            "is renewed at each block, or blocks from a row's start: a pass over a block does not predict its first "
+            "token, which could not be edited"
+        )
+
+
+def _to_host(values: Tensor) -> Tensor:
+    """A copy in pinned memory, which nothing waits for."""
+    pinned = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
+    return pinned.copy_(values, non_blocking=True)
 
 
 def _event(device: torch.device) -> torch.cuda.Event:

@@ -1,9 +1,10 @@
 """The program of a row: a record for every pass that it can take, and which record follows which.
 
-A device only looks records up: what a pass leaves behind decides between two successors, and nothing else is counted.
+A device only looks records up: the outcome of a pass decides between two successors, and nothing else is counted.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, NamedTuple
 
@@ -11,16 +12,17 @@ import numpy as np
 import numpy.typing as npt
 
 from mdlm_lm_eval.decoding.blocks import Block
+from mdlm_lm_eval.decoding.caches import CachePolicy
+from mdlm_lm_eval.decoding.sampler import Step
 from mdlm_lm_eval.options import DecodingOptions
 
-# LLaDA2.1's own default.
-DEFAULT_POST_STEPS = 16
+Numbers = npt.NDArray[Any]
 
 
 class Kind(IntEnum):
-    """What a pass over a row's block is for."""
+    """The purpose of a pass over a row's block."""
 
-    FILL = 0  # fill masks, and edit what was filled
+    FILL = 0  # fill masks, and edit filled tokens
     EDIT = 1  # edit a block without masks
     STORE = 2  # remember the keys and values of a finished block
     OVER = 3  # nothing: the row is done, or its slot empty
@@ -38,21 +40,35 @@ class Field(IntEnum):
     WINDOW = 6  # of a narrow pass, among `Rows.windows`: a block's own is followed by the one that stores it
     KIND = 7
     EDITS = 8  # whether it only edits, 0 or 1
-    COUNT = 9  # masks that the pass fills at least
-    BACK = 10  # tokens that it takes back
-    STEP = 11  # of the block
+    FILL = 9  # masks that the pass fills at least
+    BACK = 10  # tokens that it masks again
+    STEP = 11  # of the block's planned steps
     START = 12  # first column of the block
-    STOP = 13  # the one behind its last
+    STOP = 13  # the column after its last
     LIMIT = 14  # the first column that nothing sees
     BEFORE = 15  # slots before the block
-    # What `Cost` counts of the pass:
+    # Costs of the pass, as in `RowCost`:
     PASSES = 16
     STEPS = 17  # 0 or 1
     SIZE = 18  # positions that the pass runs through the layers
 
 
 OVER = [-1] * 7 + [Kind.OVER, 0, 1, 0, 0, 0, 1, 1, 0, 0, 0, 0]
-Numbers = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Structure:
+    """What the programs of a run share beside their blocks.
+
+    is_causal: whether blocks see nothing after them. stores: whether finished blocks are run once more.
+    predicts_next: whether a finished block predicts the token after it, so that it is also run after its last edit.
+    fills_next: whether that token is filled at once, so that a next block of one mask needs no pass to fill it.
+    """
+
+    is_causal: bool
+    stores: bool
+    predicts_next: bool
+    fills_next: bool
 
 
 class Program(NamedTuple):
@@ -71,86 +87,103 @@ class Program(NamedTuple):
     records: Numbers
 
 
-def program_of(
-    blocks: Sequence[Block],
-    length: int,
-    options: DecodingOptions,
-    *,
-    is_causal: bool,
-    is_cached: bool,
-    stores: bool,
-    tells_next: bool,
-    writes_next: bool,
-) -> Program:
-    """The program of a canvas of `length` tokens and its blocks.
+class _Pass(NamedTuple):
+    """A pass over a block, before it has a place among the records."""
 
-    `stores`: whether finished blocks are run once more; `tells_next`: also those that the last edit left unchanged;
-    `writes_next`: which writes the token behind them, so that a next block of that one mask is not run to fill it.
-    """
-    most_edits = 0
-    if options.editing_threshold is not None:
-        most_edits = DEFAULT_POST_STEPS if options.max_post_steps is None else options.max_post_steps
-    is_planned = options.remasking in ("remdm", "rcr")
+    kind: Kind
+    step: Step
+    number: int
+    is_wide: bool
+
+
+def program_of(
+    blocks: Sequence[Block], length: int, options: DecodingOptions, cache: CachePolicy, structure: Structure
+) -> Program:
+    """The program of a canvas of `length` tokens and its blocks."""
     records: list[list[int]] = []
     n_before = 0
     for number, block in enumerate(blocks):
-        steps = list(zip(block.counts, block.backs or [0] * len(block.counts), strict=True))
-        if not is_planned:  # behind a block's last counts 1, for all passes that follow
-            steps += [(1, 0)] * (options.kl_history if options.kl_threshold is not None else 1)
-        while options.kl_threshold is None and not is_planned and len(steps) > 1 and steps[-1] == steps[-2]:
-            steps.pop()
         is_last = number + 1 == len(blocks)
-        limit = block.stop if is_causal or options.append_blocks else length
-        narrow = block.stop - block.start if options.cache != "prefix" else length - block.start
-        kinds: list[tuple[Kind, int, int, int, bool]] = []  # kind, count, back, step, whether it is wide
-        if block.slots:
-            kinds = [(Kind.FILL, *pair, n, block.is_wide and n == 0) for n, pair in enumerate(steps)]
-            if block.is_wide and len(kinds) == 1:
-                kinds.append((*kinds[0][:4], False))
-            kinds += [(Kind.EDIT, 1, 0, 0, False)] * most_edits
-        n_fills = len(kinds) - most_edits * bool(block.slots)
-        if not block.slots or (stores and not is_last):
-            kinds.append((Kind.STORE, 1, 0, 0, block.is_wide and not block.slots))
-        first, end = len(records), len(records) + len(kinds)
-        after = -1 if is_last else end
-        store = end - 1 if kinds[-1][0] is Kind.STORE else after
-        if writes_next and number > 0 and block.slots == (block.start,):
+        passes = _passes_over(block, options, structure, is_last=is_last)
+        first = len(records)
+        successors = _successors(passes, first, options, structure, is_last=is_last)
+        if structure.fills_next and number > 0 and block.slots == (block.start,):
+            store = first + len(passes) - 1 if passes[-1].kind is Kind.STORE else _after(first, passes, is_last)
             for successor in (Field.DONE, Field.WIDE_DONE):
                 if records[-1][successor] == first:
                     records[-1][successor] = store
-        for n, (kind, count, back, step, is_wide) in enumerate(kinds):
-            itself = first + n
-            stay = done = after
-            if kind is Kind.FILL:
-                stay = itself + 1 if n + 1 < n_fills else itself
-                done = first + n_fills if most_edits else store
-                if is_planned:
-                    stay = done = itself + 1 if n + 1 < n_fills else after
-            elif kind is Kind.EDIT:
-                stay = itself + 1 if n + 1 < n_fills + most_edits else store
-                done = store if tells_next else after
-            size = limit if is_wide or not is_cached else narrow
-            successors = stay, itself if is_wide else done, done
-            window = 2 * number + (kind is Kind.STORE)
-            runs = (number, -1, number, -1) if is_wide else (number, number, -1, window)
+        limit = block.stop if structure.is_causal or options.append_blocks else length
+        narrow = (length if cache.runs_rest else block.stop) - block.start
+        guided = 2 if options.cfg_scale > 0.0 else 1
+        for each, (stay, done, wide_done) in zip(passes, successors, strict=True):
+            window = 2 * number + (each.kind is Kind.STORE)
+            runs = (number, -1, number, -1) if each.is_wide else (number, number, -1, window)
+            size = limit if each.is_wide or not cache.remembers else narrow
             bounds = block.start, block.stop, limit, n_before
-            guided = 2 if options.cfg_scale > 0.0 else 1
-            costs = 1, kind is not Kind.STORE, guided * size
-            records.append([*successors, *runs, kind, kind is Kind.EDIT, count, back, step, *bounds, *costs])
+            costs = 1, each.kind is not Kind.STORE, guided * size
+            kinds = each.kind, each.kind is Kind.EDIT, *each.step, each.number
+            records.append([stay, done, wide_done, *runs, *kinds, *bounds, *costs])
         n_before += len(block.slots)
-    numbers = [number for number, block in enumerate(blocks) for _ in block.slots]
     return Program(
-        blocks,
-        np.array([(block.start, block.stop) for block in blocks]),
-        np.array([bool(block.slots) or not block.is_wide for block in blocks]),
-        np.array([slot for block in blocks for slot in block.slots]),
-        np.array(numbers),
-        np.array(records),
+        blocks=blocks,
+        bounds=np.array([(block.start, block.stop) for block in blocks]),
+        is_narrow=np.array([bool(block.slots) or not block.is_wide for block in blocks]),
+        slots=np.array([slot for block in blocks for slot in block.slots]),
+        numbers=np.array([number for number, block in enumerate(blocks) for _ in block.slots]),
+        records=np.array(records),
     )
 
 
+def _passes_over(block: Block, options: DecodingOptions, structure: Structure, *, is_last: bool) -> list[_Pass]:
+    """The passes over a block in their order; steps that are equal and follow each other to the end are one."""
+    sampler = options.way
+    passes: list[_Pass] = []
+    if block.slots:
+        steps = list(block.steps)
+        if not sampler.ends_as_planned:
+            steps.append(Step(1))  # after the plan, each pass fills at least one mask
+            while len(steps) > 1 and steps[-1] == steps[-2] and not sampler.needs(options).step:
+                steps.pop()
+        passes = [_Pass(Kind.FILL, step, n, block.is_wide and n == 0) for n, step in enumerate(steps)]
+        if block.is_wide and len(passes) == 1 and not sampler.ends_as_planned:
+            passes.append(passes[0]._replace(is_wide=False))
+        passes += [_Pass(Kind.EDIT, Step(1), 0, False)] * sampler.edit_passes(options)
+    if not block.slots or (structure.stores and not is_last):
+        passes.append(_Pass(Kind.STORE, Step(1), 0, block.is_wide and not block.slots))
+    return passes
+
+
+def _after(first: int, passes: Sequence[_Pass], is_last: bool) -> int:
+    """The record that follows a block's passes."""
+    return -1 if is_last else first + len(passes)
+
+
+def _successors(
+    passes: Sequence[_Pass], first: int, options: DecodingOptions, structure: Structure, *, is_last: bool
+) -> list[tuple[int, int, int]]:
+    """Of each pass over a block, whose records begin at `first`: the fields STAY, DONE and WIDE_DONE."""
+    after = _after(first, passes, is_last)
+    store = first + len(passes) - 1 if passes[-1].kind is Kind.STORE else after
+    n_fills = sum(each.kind is Kind.FILL for each in passes)
+    n_edits = sum(each.kind is Kind.EDIT for each in passes)
+    found: list[tuple[int, int, int]] = []
+    for n, each in enumerate(passes):
+        itself = first + n
+        stay = done = after
+        if each.kind is Kind.FILL and options.way.ends_as_planned:
+            stay = done = itself + 1 if n + 1 < n_fills else store
+        elif each.kind is Kind.FILL:
+            stay = itself + 1 if n + 1 < n_fills else itself
+            done = first + n_fills if n_edits else store
+        elif each.kind is Kind.EDIT:
+            stay = itself + 1 if n + 1 < n_fills + n_edits else store
+            done = store if structure.predicts_next else after
+        found.append((stay, itself if each.is_wide else done, done))
+    return found
+
+
 def path_of(program: Program) -> list[tuple[int, int]]:
-    """The records that a row meets where a schedule alone decides, and how many masks its block holds in each pass."""
+    """The records that a row meets where a plan alone decides, and how many masks its block holds in each pass."""
     path: list[tuple[int, int]] = []
     records: list[list[int]] = program.records.tolist()
     at, number, masks = 0, -1, 0
@@ -161,6 +194,6 @@ def path_of(program: Program) -> list[tuple[int, int]]:
             masks = len(program.blocks[number].slots)
         path.append((at, masks))
         if record[Field.KIND] == Kind.FILL:
-            masks -= min(masks, record[Field.COUNT])
+            masks -= min(masks, record[Field.FILL])
         at = record[Field.STAY] if masks else record[Field.WIDE_DONE]
     return path

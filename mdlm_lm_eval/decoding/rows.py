@@ -1,63 +1,56 @@
-"""The rows that are being decoded: their state on the model's device, and what the host knows of them."""
+"""The rows that are being decoded, as tensors on the model's device."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from enum import IntEnum
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from mdlm_lm_eval.decoding.canvas import Canvas, Filled
-from mdlm_lm_eval.decoding.program import OVER, Field, Program
+from mdlm_lm_eval.decoding.canvas import Canvas
+from mdlm_lm_eval.decoding.program import OVER, Numbers, Program
 from mdlm_lm_eval.decoding.rules import unmasking_rule
+from mdlm_lm_eval.decoding.sampler import Needs
 from mdlm_lm_eval.model.devices import to_device
 from mdlm_lm_eval.options import DecodingOptions
 
-Numbers = npt.NDArray[Any]
-Paths = Sequence[Sequence[tuple[int, int]]]  # as of `path_of`, of every canvas
-
-# What a pass changes.
-_CHANGING = ("at", "best", "steps", "filled", "tokens", "remembered", "before", "divergences", "passes", "trace")
+# The fields that a pass changes.
+_CHANGING = ("at", "best", "steps", "tokens", "state", "confidence")
 
 
 class Plane(IntEnum):
-    """What `Rows.windows` say of the G places of a window: those of a block's columns, T - 1 behind its last one.
+    """Fields for each of a window's G places; unused places hold column T - 1.
 
-    Where blocks tell what stands behind them, the first place is that of the column behind the block.
+    Where a finished block predicts the next token, the first place is that of the column after the block.
     """
 
     COLUMN = 0
     EXPECTED = 1  # the mask token where the pass may fill a mask, -1 elsewhere
     ASKED = 2  # 1 where logits are needed without a mask, too
-    OUTPUT = 3  # which of the outputs, from the block's first one on, tells the token
+    OUTPUT = 3  # which of the outputs, from the block's first one on, predicts the token
     PART = 4  # the small block
 
 
 @dataclass
 class Rows:
-    """R rows on canvases of at most T - 1 tokens; the last column is no row's. What no option asks for is None.
+    """R rows on canvases of at most T - 1 tokens; the last column is no row's. A field that no option asks for is None.
 
     at: [R], the record of the pass to come.
     best: [R] float32, NaN where logits of the last pass were not finite.
     tokens: [R, T].
     records: [R, S, F], the row's program; the last record is that of rows that are over.
-    windows: [R, 2 B + 1, 5, G], of narrow passes, what `Plane` says; the last one is empty. [R, 1, 5, 0] where every
-        pass runs the columns from the first one on.
+    windows: [R, 2 B + 1, 5, G], of narrow passes, the fields of `Plane`; the last one is empty. [R, 1, 5, 0] where
+        every pass runs the columns from the first one on.
     block_of, slot_number: [R, T], a slot's block (-2 where there is no slot) and its place among the row's slots (-1).
     facts: [R, 4] of each row: length, tokens of prompt, seed, tokens that are returned.
-    shown: [R, N], columns whose tokens the host looks at, those first that come back; T - 1 behind the last.
+    shown: [R, N], columns whose tokens the host looks at, those first that come back; T - 1 after the last.
+    state: the sampler's own tensors [R, ...] by name.
     steps: [R], denoising steps so far, where numbers are drawn.
     random_numbers: [R, T] float32 in [0, 1), for rules that draw an order.
     prompt: [R, T] bool, what classifier-free guidance masks.
-    filled: [R], of samplers that take tokens back: masks that the pass before filled.
-    remembered: [R, T] float32, of the same: the priority that a token had when it was filled.
-    before, divergences: [R, N + 1, V] and [R, H, T], of KLASS: the distributions of the pass before in every slot, and
-        how much they changed in the last passes.
-    passes, trace: [R], passes so far, and [R, 3, T] float32, of each token: the pass that wrote it, its confidence, how
-        often the slot was written.
+    confidence: [R, T] float32, with a trace: the probability of each token when it was written, 0 where no pass did.
     """
 
     at: Tensor
@@ -69,20 +62,21 @@ class Rows:
     slot_number: Tensor
     facts: Tensor
     shown: Tensor
+    state: dict[str, Tensor]
     steps: Any
     random_numbers: Any
     prompt: Any
-    filled: Any
-    remembered: Any
-    before: Any
-    divergences: Any
-    passes: Any
-    trace: Any
+    confidence: Any
 
     def _each(self, change: Callable[[Tensor], Tensor]) -> Self:
-        of_all = (getattr(self, field.name) for field in fields(self))
-        values: list[Any] = [None if each is None else change(each) for each in of_all]
-        return type(self)(*values)
+        values: dict[str, Any] = {}
+        for field in fields(self):
+            each = getattr(self, field.name)
+            if isinstance(each, dict):
+                values[field.name] = {name: change(tensor) for name, tensor in each.items()}
+            else:
+                values[field.name] = None if each is None else change(each)
+        return type(self)(**values)
 
     def of(self, rows: Tensor) -> Self:
         """A copy of some rows."""
@@ -93,30 +87,22 @@ class Rows:
         return self._each(lambda each: to_device(each, device))
 
     def put(self, rows: Tensor, others: "Rows", *, changes_only: bool = False) -> None:
-        """Writes rows, all that there is to know of them, or what a pass changes."""
+        """Overwrites rows, wholly or in the fields that a pass changes."""
         for name in _CHANGING if changes_only else [field.name for field in fields(self)]:
-            if (of_all := getattr(self, name)) is not None:
-                of_all.index_copy_(0, rows, getattr(others, name))
-
-    def note(self, columns: Tensor, written: Tensor, confidence: Tensor) -> None:
-        """Traces what the next pass wrote where `written` [R, W], with this `confidence` [R, W]."""
-        at = columns.expand_as(written)[:, None].expand(-1, 3, -1)  # [R, 3, W]
-        before = self.trace.gather(2, at)
-        now = torch.stack([(self.passes + 1.0)[:, None].expand_as(confidence), confidence, before[:, 2] + 1], 1)
-        self.trace.scatter_(2, at, now.where(written[:, None], before))
-
-    def traced(self, row: int, n: int) -> tuple[Filled, ...]:
-        """The first `n` returned tokens of a row; waits for the device."""
-        numbers = self.trace[row][:, self.shown[row, :n]].tolist()
-        return tuple(Filled(int(by), sure, max(0, int(writes) - 1)) for by, sure, writes in zip(*numbers, strict=True))
+            own, theirs = getattr(self, name), getattr(others, name)
+            if isinstance(own, dict):
+                for key, tensor in own.items():
+                    tensor.index_copy_(0, rows, theirs[key])
+            elif own is not None:
+                own.index_copy_(0, rows, theirs)
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """Sizes that all rows of a run share: columns T, blocks B, records S, shown tokens N, slots, vocabulary V.
+    """Sizes that all rows of a run share: columns T, blocks B, records S, shown tokens N, slots.
 
-    window: the width W of blocks in narrow passes, 0 where there are none. tells, writes: whether a stored block tells
-    the token behind it, and whether that is written at once. shift: of the model's outputs.
+    window: the width W of blocks in narrow passes, 0 where there are none. predicts_next, fills_next: whether a
+    finished block predicts the token after it, and whether that is filled at once. shift: of the model's outputs.
     """
 
     columns: int
@@ -124,10 +110,9 @@ class Sizes:
     records: int
     shown: int
     slots: int
-    vocabulary: int
     window: int
-    tells: bool
-    writes: bool
+    predicts_next: bool
+    fills_next: bool
     shift: bool
 
 
@@ -136,21 +121,19 @@ def rows_of(
     programs: Sequence[Program],
     options: DecodingOptions,
     sizes: Sizes,
+    needs: Needs,
+    *,
     pad_token_id: int,
     mask_token_id: int,
 ) -> Rows:
     """The rows of canvases and their programs as they begin, on the host. Seeds draw the orders of random rules."""
-    n, last, tells = len(canvases), sizes.columns - 1, int(sizes.tells)
-    of_slots = n, sizes.columns
-    tokens, slot_number = np.full(of_slots, pad_token_id), np.full(of_slots, -1)
-    block_of, shown, facts = np.full(of_slots, -2), np.full((n, sizes.shown), last), np.zeros((n, 4), int)
+    n, last = len(canvases), sizes.columns - 1
+    of_columns = n, sizes.columns
+    tokens, slot_number = np.full(of_columns, pad_token_id), np.full(of_columns, -1)
+    block_of, shown, facts = np.full(of_columns, -2), np.full((n, sizes.shown), last), np.zeros((n, 4), int)
     records = np.tile(OVER, (n, sizes.records + 1, 1))
-    width = sizes.window + tells if sizes.window else 0
-    windows = np.full((n, 2 * sizes.blocks + 1 if width else 1, len(Plane), width), -1)
-    windows[:, :, Plane.COLUMN], windows[:, :, Plane.ASKED] = last, 0
-    windows[:, :, Plane.OUTPUT, tells:] = (np.arange(sizes.window) - sizes.shift).clip(min=0)
-    prompt = np.zeros(of_slots, bool) if options.cfg_scale > 0.0 else None
-    random_numbers = torch.zeros(of_slots) if unmasking_rule(options.unmasking).is_random else None
+    prompt = np.zeros(of_columns, bool) if options.cfg_scale > 0.0 else None
+    random_numbers = torch.zeros(of_columns) if unmasking_rule(options.unmasking).is_random else None
     for row, (canvas, program) in enumerate(zip(canvases, programs, strict=True)):
         slots = np.array(canvas.slots)
         tokens[row, : len(canvas.token_ids)] = canvas.token_ids
@@ -165,139 +148,59 @@ def rows_of(
         if random_numbers is not None:
             generator = torch.Generator().manual_seed(canvas.seed)
             random_numbers[row, canvas.slots] = torch.rand(len(slots), generator=generator)
-        if width:
-            starts, stops = program.bounds.T
-            narrow, numbers = program.is_narrow.nonzero()[0], program.numbers
-            of_blocks = windows[row, : 2 * len(starts)].reshape(-1, 2, len(Plane), width)  # [B, 2, 5, G]
-            columns = starts[narrow, None] + np.arange(sizes.window)
-            columns = np.where(columns < stops[narrow, None], columns, last)
-            of_blocks[narrow, :, Plane.COLUMN, tells:] = columns[:, None]
-            places = program.slots - starts[numbers] + tells
-            of_blocks[numbers, 0, Plane.EXPECTED, places] = mask_token_id
-            of_blocks[numbers, 0, Plane.ASKED, places] = options.editing_threshold is not None
-            parts = np.arange(-tells, sizes.window) // (options.small_block_length or sizes.window)
-            of_blocks[narrow, 0, Plane.PART] = parts
-            if tells:
-                of_blocks[narrow, 1, Plane.ASKED, 0] = 1
-                of_blocks[narrow, :, Plane.OUTPUT, 0] = (stops - starts - 1)[narrow, None]
-                if sizes.writes:
-                    writes = narrow[np.isin(stops[narrow], slots)]
-                    of_blocks[writes, 1, Plane.COLUMN, 0] = stops[writes]
-                    of_blocks[writes, 1, Plane.EXPECTED, 0] = mask_token_id
-    compares, takes_back, counts = options.kl_threshold is not None, options.remasking != "none", torch.zeros(n).long()
+    host = torch.device("cpu")
     return Rows(
-        at=counts.clone(),
+        at=torch.zeros(n, dtype=torch.long),
         best=torch.zeros(n),
         tokens=torch.from_numpy(tokens),
         records=torch.from_numpy(records),
-        windows=torch.from_numpy(windows),
+        windows=torch.from_numpy(_windows(canvases, programs, options, sizes, needs, mask_token_id)),
         block_of=torch.from_numpy(block_of),
         slot_number=torch.from_numpy(slot_number),
         facts=torch.from_numpy(facts),
         shown=torch.from_numpy(shown),
-        steps=counts if options.temperature > 0.0 else None,
+        state=dict(options.way.state(n, sizes.columns, host)),
+        steps=torch.zeros(n, dtype=torch.long) if options.temperature > 0.0 else None,
         random_numbers=random_numbers,
         prompt=None if prompt is None else torch.from_numpy(prompt),
-        filled=counts.clone() if takes_back else None,
-        remembered=torch.zeros(of_slots) if takes_back else None,
-        before=torch.zeros(n, sizes.slots + 1, sizes.vocabulary) if compares else None,
-        divergences=torch.zeros(n, options.kl_history, sizes.columns) if compares else None,
-        passes=counts.clone() if options.trace else None,
-        trace=torch.zeros(n, 3, sizes.columns) if options.trace else None,
+        confidence=torch.zeros(of_columns) if options.trace else None,
     )
 
 
-class Look(NamedTuple):
-    """What a pass left of the rows that were there, on its way to the host: `sent` [R, N + 2] once `event` is over.
-
-    Those are the tokens that the host looks at, `Rows.at`, and in halves of 32 bits `Rows.best` after the sum of all
-    tokens (where some slots are not shown). places: of the slots of today, their rows in `sent`, None where they are
-    the same. takes_part: [R], whether a slot still holds its row, and a wide pass was planned to run it: a row that
-    came to wait for a wide pass after that plan is not in it.
-    """
-
-    number: int
-    is_wide: bool
-    sent: Tensor
-    event: Any
-    places: Numbers | None
-    takes_part: Numbers
-
-
-@dataclass
-class Slots:
-    """R slots as the host knows them, on a GPU a pass late; all arrays begin with R.
-
-    owners: which canvas each holds, -1 for none.
-    at: the record `Rows.at` as last seen. records: [R, F], these records themselves.
-    launched, n_run: the last wide pass of the row, and how many passes it took.
-    costs: [R, 3], what `Cost` holds.
-    n_read, n_returned: tokens that the caller was asked about, and that come back.
-    behind: [R, N + 2] bool, what stands behind the tokens that come back.
-    shown_blocks: [R, N + 2], blocks of the tokens that the host sees.
-    tables, paths: the rows' programs, and what they meet of them where a schedule alone decides.
-    """
-
-    owners: Numbers
-    at: Numbers
-    records: Numbers
-    launched: Numbers
-    n_run: Numbers
-    costs: Numbers
-    n_read: Numbers
-    n_returned: Numbers
-    behind: Numbers
-    shown_blocks: Numbers
-    tables: Numbers
-    paths: Numbers
-
-    @classmethod
-    def empty(cls, n: int, sizes: Sizes, longest_path: int) -> Self:
-        """No slot of `n` holds a canvas."""
-        nothing, zeros = np.full(n, -1), np.zeros(n, int)
-        tables, seen = np.tile(OVER, (n, sizes.records + 1, 1)), (n, sizes.shown + 2)
-        seen_of = np.ones(seen, bool), np.full(seen, -2)
-        costs, paths = np.zeros((n, 3), int), np.full((n, longest_path + 1, 2), -1)
-        arrays = (nothing, nothing, tables[:, -1], nothing, zeros, costs, zeros, zeros, *seen_of, tables, paths)
-        return cls(*(array.copy() for array in arrays))
-
-    def of(self, kept: Numbers) -> Self:
-        """A copy of some slots."""
-        return type(self)(*(getattr(self, field.name)[kept] for field in fields(self)))
-
-    def enter(self, taken: Numbers, indices: Sequence[int], rows: Rows, paths: Paths, *, is_prompt_run: bool) -> None:
-        """Canvases `indices` take slots, with their `rows` on the host as they begin."""
-        self.owners[taken], self.launched[taken], self.n_run[taken], self.costs[taken] = indices, -1, 0, 0
-        self.tables[taken] = rows.records.numpy()
-        self.at[taken], self.records[taken], self.n_read[taken] = 0, self.tables[taken, 0], 0
-        self.n_returned[taken] = n_returned = rows.facts[:, 3].numpy()
-        self.behind[taken] = np.arange(self.behind.shape[1]) >= n_returned[:, None]
-        self.shown_blocks[taken, :-2] = rows.block_of.gather(1, rows.shown).numpy()
-        self.paths[taken] = -1
-        if paths:
-            for slot, index in zip(taken, indices, strict=True):
-                self.paths[slot, : len(paths[index])] = paths[index]
-        if is_prompt_run:
-            prompts = self.tables[taken, 0]
-            self.at[taken], self.n_run[taken], self.costs[taken] = (
-                prompts[:, Field.WIDE_DONE],
-                1,
-                prompts[:, Field.PASSES :],
-            )
-            self.records[taken] = self.tables[taken, self.at[taken]]
-
-    def leave(self, empty: Numbers) -> None:
-        """Slots that nothing waits for."""
-        self.owners[empty] = self.at[empty] = self.paths[empty] = -1
-        self.records[empty] = self.tables[empty, -1]
-
-    def move(self, look: Look, at: Numbers) -> tuple[Numbers, Numbers, bool]:
-        """Rows are where a pass left them, `at` [R]: which took part in it, the records left, and whether any moved."""
-        before = self.records
-        ran = look.takes_part & (before[:, Field.WIDE if look.is_wide else Field.BLOCK] >= 0)
-        self.costs += before[:, Field.PASSES :] * ran[:, None]
-        moved = look.takes_part & (at != self.at)
-        if has_moved := bool(moved.any()):
-            self.at = np.where(moved, at, self.at)
-            self.records = self.tables[np.arange(len(at)), self.at]
-        return ran, before, has_moved
+def _windows(
+    canvases: Sequence[Canvas],
+    programs: Sequence[Program],
+    options: DecodingOptions,
+    sizes: Sizes,
+    needs: Needs,
+    mask_token_id: int,
+) -> Numbers:
+    """`Rows.windows`, which hold all that narrow passes look up."""
+    n, last, next_places = len(canvases), sizes.columns - 1, int(sizes.predicts_next)
+    width = sizes.window + next_places if sizes.window else 0
+    windows = np.full((n, 2 * sizes.blocks + 1 if width else 1, len(Plane), width), -1)
+    windows[:, :, Plane.COLUMN], windows[:, :, Plane.ASKED] = last, 0
+    windows[:, :, Plane.OUTPUT, next_places:] = (np.arange(sizes.window) - sizes.shift).clip(min=0)
+    if not width:
+        return windows
+    for row, (canvas, program) in enumerate(zip(canvases, programs, strict=True)):
+        starts, stops = program.bounds.T
+        narrow, numbers = program.is_narrow.nonzero()[0], program.numbers
+        of_blocks = windows[row, : 2 * len(starts)].reshape(-1, 2, len(Plane), width)  # [B, 2, 5, G]
+        columns = starts[narrow, None] + np.arange(sizes.window)
+        columns = np.where(columns < stops[narrow, None], columns, last)
+        of_blocks[narrow, :, Plane.COLUMN, next_places:] = columns[:, None]
+        places = program.slots - starts[numbers] + next_places
+        of_blocks[numbers, 0, Plane.EXPECTED, places] = mask_token_id
+        of_blocks[numbers, 0, Plane.ASKED, places] = needs.filled
+        parts = np.arange(-next_places, sizes.window) // (options.small_block_length or sizes.window)
+        of_blocks[narrow, 0, Plane.PART] = parts
+        if not sizes.predicts_next:
+            continue
+        of_blocks[narrow, 1, Plane.ASKED, 0] = 1
+        of_blocks[narrow, :, Plane.OUTPUT, 0] = (stops - starts - 1)[narrow, None]
+        if sizes.fills_next:
+            fills = narrow[np.isin(stops[narrow], np.array(canvas.slots))]
+            of_blocks[fills, 1, Plane.COLUMN, 0] = stops[fills]
+            of_blocks[fills, 1, Plane.EXPECTED, 0] = mask_token_id
+    return windows

@@ -1,48 +1,38 @@
-"""Which candidates a denoising step fills: the schedule's number of them, and all that a parallel rule accepts."""
+"""Which masks a denoising step fills: the schedule's number of them, and all that a parallel rule accepts."""
 
 import functools
 
 import torch
 from torch import Tensor
 
+from mdlm_lm_eval.decoding.sampler import View
 from mdlm_lm_eval.model.devices import iota, to_device
-from mdlm_lm_eval.options import DecodingOptions
 
 
 def select(
-    candidates: Tensor,
-    priority: Tensor,
-    confidence: Tensor,
-    entropy: Tensor,
-    counts: Tensor | None,
-    options: DecodingOptions,
-    *,
-    strict: bool,
+    view: View, *, threshold: float | None = None, factor: float | None = None, entropy_bound: float | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Where [R, C] a mask is filled, of `candidates` [R, C] bool in R rows, and each row's highest priority [R].
+    """Where [R, C] a mask is filled, and the highest priority [R] of each row's masks, NaN where logits are.
 
-    The `counts` [R] of highest `priority` [R, C] in each row, and those that the options' parallel rule accepts by
-    `confidence` and `entropy` [R, C]. Without `counts` it is one each.
-    `strict`: whether what equals `confidence_threshold` is not accepted.
+    The `view.fill` masks of highest priority in each row, one without them, and those that a parallel rule accepts: by
+    confidence at least `threshold`, by Fast-dLLM's `factor`, or by the sum of their entropies.
     """
-    among = priority.where(candidates, -torch.inf)
+    masks, counts = view.masks, view.fill
+    among = view.priority.where(masks, -torch.inf)
     best: Tensor | None = None
     accepted: Tensor | None = None
-    # With `kl_threshold`, `choose_stable` says who is sure.
-    if options.confidence_threshold is not None and options.kl_threshold is None:
-        accepted = sure_enough(confidence, options.confidence_threshold, strict=strict)
-    if options.parallel_factor is not None:
-        others, accepted = accepted, accepted_by_factor(candidates, confidence, options.parallel_factor)
-        accepted = accepted if others is None else accepted | others
-    if counts is not None or options.entropy_bound is not None:
+    if threshold is not None:
+        accepted = sure_enough(view.confidence, threshold, strict=view.strict)
+    if factor is not None:
+        accepted = accepted_by_factor(masks, view.confidence, factor)
+    if counts is not None or entropy_bound is not None:
         ordered, order = among.sort(dim=1, descending=True, stable=True)
         best = ordered[:, 0]
-    if options.entropy_bound is not None:  # the first is always accepted
-        others, accepted = accepted, accepted_by_entropy(order, entropy, options.entropy_bound)
-        accepted = accepted if others is None else accepted | others
+    if entropy_bound is not None:  # the first is always accepted
+        accepted = accepted_by_entropy(order, view.entropy, entropy_bound)
     if counts is not None:
         is_first = iota(among.shape[1], among.device) < counts[:, None]  # [R, C], by descending priority
-        chosen = torch.empty_like(candidates).scatter_(1, order, is_first)
+        chosen = torch.empty_like(masks).scatter_(1, order, is_first)
         accepted = chosen if accepted is None else chosen | accepted
     elif best is None:
         of_best, place = among.max(1, keepdim=True)
@@ -50,7 +40,23 @@ def select(
         accepted = places == place if accepted is None else accepted.scatter_(1, place, True)
     assert accepted is not None
     assert best is not None
-    return accepted & candidates, best
+    return accepted & masks, best
+
+
+def lowest(values: Tensor, among: Tensor, counts: Tensor) -> Tensor:
+    """Where [R, C] of `among` the `counts` [R] lowest of `values` [R, C] stand in each row; of equals the leftmost."""
+    rank = values.masked_fill(~among, torch.inf).argsort(dim=1, stable=True).argsort(1)
+    return among & (rank < counts[:, None])
+
+
+def least_sure(view: View, fill: Tensor) -> tuple[Tensor, Tensor]:
+    """The `view.back` tokens in each row [R, C] that had the lowest priority when they were filled, and all priorities.
+
+    `fill` [R, C] are filled now. The priorities [R, T] are those of the state's `priority` and of this pass.
+    """
+    remembered = view.priority.where(fill, view.state["priority"].gather(1, view.columns))
+    back = lowest(remembered, view.filled | fill, view.back)
+    return back, view.state["priority"].scatter(1, view.columns, remembered)
 
 
 def sure_enough(confidence: Tensor, threshold: float | None, *, strict: bool) -> Tensor:

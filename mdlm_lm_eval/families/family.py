@@ -8,7 +8,8 @@ from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, AutoTokenizer, PretrainedConfig, PreTrainedTokenizerFast
 
 from mdlm_lm_eval.model.attention import FULL_ATTENTION, AttentionPattern
-from mdlm_lm_eval.options import OptionError
+from mdlm_lm_eval.options import OptionError, options_of
+from mdlm_lm_eval.registry import ROW_DECODERS, SAMPLERS
 
 
 def shift_of_config(config: PretrainedConfig) -> bool:
@@ -40,9 +41,9 @@ def tokenizer_of_file(_class_name: str | None) -> Any:
 # What any model does that answers with logits, but for remembering keys and values.
 _NAMES = (
     "load_denoiser likelihood infill n_masks mask_ratio max_gen_toks steps steps_per_block block_length "
-    "small_block_length unmasking schedule confidence_threshold parallel_factor entropy_bound editing_threshold "
-    "max_post_steps temperature top_p top_k cfg_scale filler n_fillers suppress_eos eos_last early_exit seed "
-    "kl_threshold kl_history unmask_strategy append_blocks end_think end_think_boost end_think_power "
+    "small_block_length unmasking schedule confidence_threshold parallel_factor entropy_bound sampler "
+    "temperature top_p top_k cfg_scale filler n_fillers suppress_eos eos_last early_exit seed "
+    "append_blocks end_think end_think_boost end_think_power "
     "position_decay calibration_cap token_frequencies trace"
 )
 WITHOUT_CACHE = frozenset(_NAMES.split())
@@ -87,7 +88,9 @@ class Family:
     decoding_defaults: decoding options that its authors publish. The command line takes them for options that are not
         given.
     supports: decoding options, and `likelihood`, `infill` and `load_denoiser`, that work with the family; None for
-        every one, also those that are added later.
+        every one, also those that are added later. `sampler` stands for the options of all samplers, which refuse a
+        model themselves, and `hindsight` for what some of them need: passes in which columns see what they are told to.
+        Options of a row decoder work only where they are named.
     supports_in_slots: decoding options that work in requests with slots, where these differ; empty where they do not.
     instead: what to use in place of an option that does not, as a clause.
     """
@@ -117,13 +120,22 @@ class Family:
     supports_in_slots: frozenset[str] = frozenset()
     instead: str = "leave it out"
 
-    def refuse(self, option: str, value: object, *, in_slots: bool | None = None) -> None:
-        """Raises OptionError where the family does not support `option`, a name in the sense of `supports`.
+    def shares_with(self, other: "Family") -> str:
+        """The model types that both answer to although nothing else tells their configs apart, in words."""
+        differ = (self.config_key, self.published_as) != (other.config_key, other.published_as)
+        shared = set() if differ else set(self.model_types) & set(other.model_types)
+        return f"model_type {', '.join(sorted(shared))}" if shared else ""
+
+    def refuse(self, option: str, value: object, *, needs: str = "", in_slots: bool | None = None) -> None:
+        """Raises OptionError where the family does not support `option`, or what it `needs`: names as in `supports`.
 
         `in_slots` says whether the request has slots; None where that is not known yet.
         """
         supports = self.supports
         if supports is not None and self.supports_in_slots and in_slots is not False:
             supports = self.supports_in_slots if in_slots else supports | self.supports_in_slots
-        if supports is not None and option not in supports:
+        if supports is not None and "sampler" in supports:
+            supports |= options_of(SAMPLERS).keys()
+        is_free = supports is None and option not in options_of(ROW_DECODERS).keys() - options_of(SAMPLERS).keys()
+        if not is_free and (needs or option) not in (supports or ()):
             raise OptionError(f"{option}={value} does not work with the family {self.name}: {self.instead}")

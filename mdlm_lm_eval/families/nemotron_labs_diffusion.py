@@ -50,8 +50,7 @@ register_family(
         weight_names={r"^encoder\.": "model.", r"^diffusion_head\.": "lm_head."},
         attention=attention,
         # Refused elsewhere where they do not go with block-causal attention.
-        supports=WITHOUT_CACHE - {"infill", "filler", "n_fillers", "small_block_length", "editing_threshold"}
-        | OWN_OPTIONS,
+        supports=WITHOUT_CACHE - {"infill", "filler", "n_fillers", "small_block_length"} | OWN_OPTIONS,
         instead="its blocks follow the prompt",
     )
 )

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from mdlm_lm_eval.decoding.canvas import Canvas, Completion, Cost, seed_of
+from mdlm_lm_eval.decoding.canvas import Canvas, Completion, RowCost, seed_of
 from mdlm_lm_eval.likelihood.requests import LikelihoodRequest, answer_length
 from mdlm_lm_eval.model.denoiser import Denoiser, NonFiniteLogitsError
 from mdlm_lm_eval.options import DecodingOptions, LikelihoodOptions, OptionError
@@ -61,7 +61,7 @@ def fill_by_reads(
         total = total + log_probs.sum(0)  # [n, V]
     if not total.isfinite().all():
         raise NonFiniteLogitsError(index)
-    return Completion(total.argmax(-1).tolist(), Cost(forward_passes=options.noise_num, steps=options.noise_num), n)
+    return Completion(total.argmax(-1).tolist(), RowCost(forward_passes=options.noise_num, steps=options.noise_num), n)
 
 
 def _draws(

@@ -33,6 +33,20 @@ def share_cpu_among_processes() -> None:
         os.environ.setdefault("ACCELERATE_USE_CPU", "true")
 
 
+# On a GPU, shapes are rounded up to multiples of these, so that attention kernels and graphs meet few of them.
+KEYS, POSITIONS = 256, 64
+
+
+def up_to_keys(n: int) -> int:
+    """The next multiple of `KEYS`."""
+    return -(-n // KEYS) * KEYS
+
+
+def up_to_positions(n: int) -> int:
+    """The next multiple of `POSITIONS`."""
+    return -(-n // POSITIONS) * POSITIONS
+
+
 @functools.lru_cache(maxsize=256)
 def iota(n: int, device: torch.device) -> Tensor:
     """0 to n - 1 on a device, made once; not to be written to."""

@@ -1,16 +1,17 @@
 """Result files as one tidy pandas DataFrame: `from mdlm_lm_eval.results import load`."""
 
 import warnings
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from mdlm_lm_eval.options import SILENT_NAMES, DecodingOptions, LikelihoodOptions, defaults_of
+from mdlm_lm_eval.options import DecodingOptions, LikelihoodOptions, defaults_of, silent_names
 from mdlm_lm_eval.results.files import UnusableFile
 from mdlm_lm_eval.results.result_file import (
     LM_EVAL_SEEDS,
+    RENAMED,
     UNKNOWN,
     ResultFile,
     TaskResult,
@@ -18,7 +19,6 @@ from mdlm_lm_eval.results.result_file import (
     read_result_file,
 )
 
-DECODING, LIKELIHOOD = defaults_of(DecodingOptions), defaults_of(LikelihoodOptions)
 # Options that say how many masks or fillers there are: axes of figures, and no part of `setting_without_masks`.
 MASKS = frozenset({"n_masks", "mask_ratio", "n_fillers", "filler"})
 _OF_FILE = ("model", "adapter", "served_by", "dtype", "chat_template", "limit", "suite_hash", "date")
@@ -27,9 +27,10 @@ _SILENT_ARGUMENTS = frozenset(
     "audit backend base_url batch_size cache_audit cache_dir data_parallel_size device device_map "  # noqa: SIM905
     "device_map_option dtype engine engine_version force_download gpu_memory_utilization local_files_only "
     "low_cpu_mem_usage max_batch_size max_concurrent max_cpu_memory max_memory max_memory_per_gpu max_retries model "
-    "num_concurrent offload_folder parallelize path peft preset pretrained revision settings tensor_parallel_size "
-    "timeout tokenizer_backend trust_remote_code use_fast_tokenizer use_safetensors verify_certificate".split()
-) | {*DECODING, *LIKELIHOOD, *SILENT_NAMES}
+    "num_concurrent offload_folder parallelize path peft plugins preset pretrained revision settings "
+    "tensor_parallel_size timeout tokenizer_backend trust_remote_code use_fast_tokenizer use_safetensors "
+    "verify_certificate".split()
+)
 
 
 def load(folder: str | Path) -> pd.DataFrame:
@@ -129,31 +130,46 @@ def setting_of(file: ResultFile, result: TaskResult, *, without: Collection[str]
     revision, words = (file.mdlm or file.model_args).get("revision"), _options_in_words(file, result, without)
     words += [f"revision={revision}"] if revision not in (None, "", "main") else []
     words += [file.dtype] if file.dtype else []
-    words += [f"{name}={value}" for name, value in sorted(file.model_args.items()) if name not in _SILENT_ARGUMENTS]
+    in_columns = {*defaults_of(DecodingOptions), *defaults_of(LikelihoodOptions), *silent_names(), *RENAMED}
+    silent = _SILENT_ARGUMENTS | in_columns
+    words += [f"{name}={value}" for name, value in sorted(file.model_args.items()) if name not in silent]
     words += [f"system instruction {file.system_instruction!r}"] if file.system_instruction else []
+    words = [_with_digest(file, word) for word in words]
+    family = f"family={(file.mdlm or {}).get('family')}"
+    words += [marked] if (marked := _with_digest(file, family)) != family else []
     return words + (["chat template"] if file.chat_template else [])
 
 
+def _with_digest(file: ResultFile, word: str) -> str:
+    """A setting with the file that registered what it names, as results of plug-ins of one name are no one's."""
+    for plugin in (file.mdlm or {}).get("plugins", ()):
+        if word in plugin["registers"]:
+            return f"{word} ({plugin['name']} {str(plugin['sha256'])[:8]})"
+    return word
+
+
 def _options_in_words(file: ResultFile, result: TaskResult, without: Collection[str]) -> list[str]:
-    options, drop = dict(result.options), {*without, *SILENT_NAMES, "seed"}
+    options, drop = dict(result.options), {*without, *silent_names(), "seed"}
     explicit = {*file.gen_kwargs, *(file.mdlm or {}).get("explicit_options", ())}
     if result.config.get("output_type") == "generate_until":
-        defaults: Mapping[str, Any] = DECODING
-        if {
-            "masks_in_block",
-            "block_length",
-        } <= result.effective.keys():  # a block-diffusion model, whose own block length is its default
+        defaults = defaults_of(DecodingOptions)
+        # The default of a block-diffusion model is its own block length.
+        if {"masks_in_block", "block_length"} <= result.effective.keys():
             options["block_length"] = result.effective["block_length"][1]
         draws = bool(options.get("temperature")) or options.get("unmasking") == "random"
         drop |= set() if "max_gen_toks" in explicit else {"max_gen_toks"}
         drop |= set() if options.get("n_fillers") else {"filler"}
     else:
-        defaults, draws = LIKELIHOOD, options.get("likelihood") in ("auto", "mc")
+        defaults, draws = defaults_of(LikelihoodOptions), options.get("likelihood") in ("auto", "mc")
         # Whether greedy decoding gives the continuation is a score where there is one continuation only.
         drop |= {"check_greedy"} if result.config.get("output_type") == "multiple_choice" else set()
+    # In one order, whichever version wrote the file.
+    ordered = {
+        name: options[name] for name in [*defaults, *sorted(options.keys() - defaults.keys())] if name in options
+    }
     words = [
         f"{name}={value}"
-        for name, value in options.items()
+        for name, value in ordered.items()
         if name not in drop and value not in (UNKNOWN, defaults.get(name)) and (value or defaults.get(name))
     ]
     n_unknown = sum(value == UNKNOWN for value in result.options.values())
@@ -163,5 +179,6 @@ def _options_in_words(file: ResultFile, result: TaskResult, without: Collection[
     generation = result.config.get("generation_kwargs") or {}
     if file.mdlm is None and generation.get("do_sample"):
         words.append(f"temperature={generation.get('temperature')}")
-    typed = {name: value for name, value in file.gen_kwargs.items() if name not in {*DECODING, "do_sample"}}
+    in_columns = {*DecodingOptions.declared(), *RENAMED, "do_sample"}
+    typed = {name: value for name, value in file.gen_kwargs.items() if name not in in_columns}
     return words + [f"{name}={value}" for name, value in typed.items()]

@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, NullLocator
 
-from mdlm_lm_eval.options import APPROXIMATE_CACHES
+from mdlm_lm_eval.options import approximate_caches
 from mdlm_lm_eval.results.figure_style import COLOURS, MARKERS, figure_style
 from mdlm_lm_eval.results.frame import benchmarks
 from mdlm_lm_eval.results.parallelism import frontier as on_frontier
@@ -111,7 +111,7 @@ def _draw_masks(axes: Axes, rows: pd.DataFrame) -> None:
 
 def _draw_frontier(axes: Axes, rows: pd.DataFrame, cost: str) -> None:
     sign = -1 if cost == "seconds" else 1
-    exact = ~rows["cache"].isin(APPROXIMATE_CACHES) if "cache" in rows else rows["score"].notna()
+    exact = ~rows["cache"].isin(approximate_caches()) if "cache" in rows else rows["score"].notna()
     for _, own in rows.groupby([rows["model"], rows["adapter"], exact], dropna=False, sort=False):
         points = list(zip(own[cost], own["score"], strict=True))
         on = on_frontier([(sign * x, y) for x, y in points])

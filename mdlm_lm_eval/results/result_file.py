@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from mdlm_lm_eval.results.files import UnusableFile, read_json
 from mdlm_lm_eval.results.names import BUILT_IN, recorded_name
@@ -16,6 +16,8 @@ from mdlm_lm_eval.results.suite import suite_task
 
 LM_EVAL_SEEDS = (0, 1234, 1234, 1234)  # its defaults, of Python, numpy, torch and few-shot samples
 UNKNOWN = "unknown"  # a decoding option of a server that neither it nor the user stated
+# Options of version 0.3 that have another name: the name, and values that are others.
+RENAMED = {"remasking": ("sampler", {"none": "auto"})}
 _NORMAL_95 = 1.96
 _RECORDED = Shaped(Recorded)
 
@@ -170,6 +172,16 @@ def _parsed(content: Recorded, place: Path, name: str) -> ResultFile:
     )
 
 
+def as_now(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Recorded options under the names of this version."""
+    found = dict(options)
+    for name in found.keys() & RENAMED.keys():
+        now, values = RENAMED[name]
+        value = found.pop(name)
+        found[now] = values.get(value, value)
+    return found
+
+
 def _arguments(given: Mapping[str, Any] | str | None) -> dict[str, Any]:
     """As a mapping: from Python, lm-eval records them as they were given, also as `name=value,name=value`."""
     if isinstance(given, str):
@@ -192,7 +204,7 @@ def _task(content: Recorded, name: str) -> TaskResult:
         settings = [one["options"] for one in mdlm["settings"] if name in one["tasks"]]
         if not settings:
             raise UnusableFile(f"states no settings of {name!r}")
-        options = settings[0]
+        options = cast(Options, as_now(settings[0]))
     cost = dict(recorded.get("cost", {}))
     if "requests" in recorded:
         cost["requests"] = recorded["requests"]

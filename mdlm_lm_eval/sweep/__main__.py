@@ -22,9 +22,10 @@ from lm_eval._cli.utils import MergeDictAction, handle_cli_value_string
 
 from mdlm_lm_eval import __version__
 from mdlm_lm_eval.command_line import ending_well, refuse_rest
-from mdlm_lm_eval.options import OptionError, must_be
+from mdlm_lm_eval.loader import load_plugins
+from mdlm_lm_eval.options import ModelOptions, OptionError, must_be
 from mdlm_lm_eval.presets import run_of
-from mdlm_lm_eval.sweep.plan import OPTIONS, Sweep, plan
+from mdlm_lm_eval.sweep.plan import Sweep, axes_of_options, plan
 
 COMMAND = "mdlm-sweep"
 RECIPES = Path(__file__).parent / "recipes"
@@ -99,6 +100,7 @@ def settings_of(words: Sequence[str]) -> dict[str, Any]:
 
     Raises OptionError for a name that is no option.
     """
+    load_plugins(_plugins_of(words))
     parser = _parser()
     known, rest = parser.parse_known_args(words)
     refuse_rest(rest, [action.dest for action in parser._actions])
@@ -120,7 +122,22 @@ def settings_of(words: Sequence[str]) -> dict[str, Any]:
             given[name] = (settings.get(name) or {}) | given[name]
     if "grids" in settings:  # what the command line says holds for every grid of the file
         settings["grids"] = [{name: grid[name] for name in grid if name not in given} for grid in settings["grids"]]
-    return settings | given
+    settings |= given
+    if plugins := settings.pop("plugins", None):
+        settings["model_args"] = {"plugins": plugins} | (settings.get("model_args") or {})
+    return settings
+
+
+def _plugins_of(words: Sequence[str]) -> str | None:
+    """The plug-ins that are named anywhere: with them there are more options to parse."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    for name in ("config", "plugins"):
+        parser.add_argument(f"--{name}")
+    parser.add_argument("--model_args", nargs="+", action=MergeDictAction, default={})
+    given = parser.parse_known_args(words)[0]
+    settings = yaml.safe_load(_file(given.config).read_text(encoding="utf-8")) if given.config else {}
+    places = ({"plugins": given.plugins}, given.model_args, settings, settings.get("model_args") or {})
+    return next((str(each["plugins"]) for each in places if each.get("plugins")), None)
 
 
 def _file(config: str) -> Path:
@@ -165,10 +182,11 @@ def _parser() -> argparse.ArgumentParser:
     axes.add_argument("--metadata", nargs="+", metavar="KEY=VALUES", help="of tasks: fewshot_distractors=0,10,20")
     axes.add_argument("--num_fewshot", help="shots of tasks outside the suite")
     axes.add_argument("--seed", help="lm_eval's --seed, one number")
-    for name, option in OPTIONS.items():
+    for name, option in axes_of_options().items():
         words: dict[str, Any] = {"nargs": "?", "const": "true"} if bool in option.kinds else {}
         axes.add_argument(f"--{name}", metavar="VALUES", help=option.help, **words)
     common = parser.add_argument_group("the same in all cells, as for lm_eval")
+    common.add_argument("--plugins", metavar="FILES", help=ModelOptions.declared()["plugins"].help)
     common.add_argument("--model", help="mdlm (default), or hf for autoregressive models, which have no masks")
     for name in _NAMED:
         common.add_argument(f"--{name}", nargs="+", action=MergeDictAction, metavar="NAME=VALUE", help="or JSON")

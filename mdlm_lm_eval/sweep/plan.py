@@ -14,23 +14,32 @@ from lm_eval._cli.utils import handle_cli_value_string
 from mdlm_lm_eval.command_line import lm_eval_command
 from mdlm_lm_eval.default_model import BUILT_IN
 from mdlm_lm_eval.options import (
-    APPROXIMATE_CACHES,
     DecodingOptions,
     LikelihoodOptions,
     ModelOptions,
+    Option,
     OptionError,
+    approximate_caches,
+    asked_sampler,
+    options_of,
     parse_whole,
     unknown_option,
 )
+from mdlm_lm_eval.registry import ROW_DECODERS, SAMPLERS
 from mdlm_lm_eval.results.result_file import LM_EVAL_SEEDS
 from mdlm_lm_eval.tasks.settings import check_metadata
 
-# Name -> its declaration, in the order in which folders name them. `seed` is an axis of its own, as `lm_eval --seed`.
-OPTIONS = DecodingOptions.declared | LikelihoodOptions.declared | DecodingOptions.declared  # the first has precedence
-OPTIONS |= {"cache_audit": ModelOptions.declared["cache_audit"]}
-del OPTIONS["seed"]
 _UNSAFE = re.compile(r"[^\w.,=+-]+")  # in the names of folders
-AXIS_NAMES = frozenset({*OPTIONS, "peft", "tasks", "metadata", "num_fewshot", "seed"})
+_OTHER_AXES = ("peft", "tasks", "metadata", "num_fewshot", "seed")
+
+
+def axes_of_options() -> dict[str, Option]:
+    """Name -> declaration, in the order in which folders name them; `seed` is another axis, as `lm_eval --seed`."""
+    decoding = DecodingOptions.declared()
+    found = decoding | LikelihoodOptions.declared() | decoding  # the first has precedence
+    found |= {"cache_audit": ModelOptions.declared()["cache_audit"]}
+    del found["seed"]
+    return found
 
 
 @dataclass(frozen=True)
@@ -52,7 +61,8 @@ class Cell:
     @cached_property
     def name(self) -> str:
         """Its folder within the output folder: MODEL[+ADAPTER]/TASK,SETTINGS[,preset=PRESET]."""
-        settings = {name: value for name, value in self.arguments.items() if name in OPTIONS} | dict(self.metadata)
+        options = axes_of_options()
+        settings = {name: value for name, value in self.arguments.items() if name in options} | dict(self.metadata)
         preset = str(self.arguments.get("preset") or "").replace("/", "__") or None
         more = {"num_fewshot": self.num_fewshot, "seed": self.seed, "preset": preset}
         settings |= {name: value for name, value in more.items() if value is not None}
@@ -120,19 +130,21 @@ def plan(settings: Mapping[str, Any]) -> Sweep:
     """
     common = {name: value for name, value in settings.items() if name != "grids"}
     grids: list[dict[str, Any]] = settings.get("grids") or [{}]
+    options = axes_of_options()
+    axis_names = {*options, *_OTHER_AXES}
     for name, value in [*common.items(), *(item for grid in grids for item in grid.items())]:
-        if name not in AXIS_NAMES | COMMON_NAMES:
-            raise unknown_option("option", name, value, AXIS_NAMES | COMMON_NAMES)
+        if name not in axis_names | COMMON_NAMES:
+            raise unknown_option("option", name, value, axis_names | COMMON_NAMES)
     named_in_grids = {name for grid in grids for name in grid}
     if misplaced := sorted(named_in_grids & COMMON_NAMES):
         raise OptionError(f"{misplaced[0]} is the same in all cells; name it above the grids")
     for place in ("model_args", "gen_kwargs"):
-        if twice := sorted((common.get(place) or {}).keys() & (common.keys() | named_in_grids) & AXIS_NAMES):
+        if twice := sorted((common.get(place) or {}).keys() & (common.keys() | named_in_grids) & axis_names):
             raise OptionError(f"{twice[0]} is both in {place} and an axis; name it once")
     model = str(common.get("model", "mdlm"))
     model_args = {**({"pretrained": BUILT_IN} if model == "mdlm" else {}), **(common.get("model_args") or {})}
     # Options among the model arguments are axes of one value.
-    axes = {name: [model_args.pop(name)] for name in [*model_args] if name in {*OPTIONS, "peft"}}
+    axes = {name: [model_args.pop(name)] for name in [*model_args] if name in {*options, "peft"}}
     cells: dict[str, Cell] = {}
     for grid in grids:
         metadata = {**(common.get("metadata") or {}), **(grid.get("metadata") or {})}
@@ -151,9 +163,9 @@ def _cells(
     if not settings.get("tasks"):
         raise OptionError("tasks is not set; name at least one, such as mdlm_context")
     # Autoregressive models decode in one way only: these axes collapse.
-    names = [name for name in OPTIONS if name in settings and model == "mdlm"]
+    names = [name for name in axes_of_options() if name in settings and model == "mdlm"]
     options = {name: _values(name, settings[name]) for name in names}
-    has_caches = any(value in APPROXIMATE_CACHES for value in options.get("cache", ()))
+    has_caches = any(value in approximate_caches() for value in options.get("cache", ()))
     of_tasks = {name: _values(name, value) for name, value in metadata.items()}
     other: dict[str, list[Any]] = {"peft": [None], "num_fewshot": [None], "seed": [None]}
     other |= {name: _values(name, settings[name]) for name in other if name in settings}
@@ -167,7 +179,7 @@ def _cells(
         if str(peft).lower() != "none":
             arguments["peft"], name = str(peft), f"{folder}+{_checkpoint_name(str(peft))}"
         arguments |= _checked(dict(zip(options, chosen, strict=True)))
-        if has_caches and arguments["cache"] not in APPROXIMATE_CACHES:
+        if has_caches and arguments["cache"] not in approximate_caches():
             arguments.pop("cache_audit", None)  # there is nothing to audit in the grid's exact cells
         chosen_metadata = dict(zip(of_tasks, of_task, strict=True))
         check_metadata([str(task)], chosen_metadata)
@@ -179,11 +191,14 @@ def _cells(
 
 def _checked(options: Mapping[str, Any]) -> dict[str, Any]:
     """A cell's options as their declarations read them, so that 1 and 1.0 are one cell. Raises OptionError."""
-    read = dict(options)
+    read, of_ways = dict(options), options_of(SAMPLERS, ROW_DECODERS)
     for kind in (LikelihoodOptions, DecodingOptions):
-        names = options.keys() & kind.declared.keys()
-        built = kind(**{name: options[name] for name in names})
-        read |= {name: getattr(built, name) for name in names}
+        own = {name: options[name] for name in options.keys() & kind.declared().keys() - of_ways.keys()}
+        built = kind(**own)
+        read |= {name: getattr(built, name) for name in own}
+    # The model or its preset may say which sampler has them.
+    read |= {name: each.parse(options[name]) for name, each in of_ways.items() if name in options}
+    asked_sampler(read)
     return read
 
 

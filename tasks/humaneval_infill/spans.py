@@ -8,6 +8,7 @@ DreamOn reports (Bavarian et al., 2022, arXiv:2207.14255; Wu et al., 2025).
 from typing import Any
 
 import datasets
+
 from mdlm_lm_eval.tasks.infill.passages import slot
 
 PATH = "loubnabnl/humaneval_infilling"

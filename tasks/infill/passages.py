@@ -8,6 +8,7 @@ from random import Random
 from typing import Any
 
 import datasets
+
 from mdlm_lm_eval.tasks.questions import draw, load_words, shuffled
 
 N_QUESTIONS = 200

@@ -11,6 +11,7 @@ from random import Random
 from typing import Any
 
 import datasets
+
 from mdlm_lm_eval.tasks.questions import draw
 
 N_QUESTIONS, N_SHOTS = 200, 8

@@ -7,6 +7,7 @@ from random import Random
 from typing import Any
 
 import datasets
+
 from mdlm_lm_eval.tasks.questions import draw, load_words, shuffled
 
 N_QUESTIONS, N_FACTS, N_SHOTS = 200, 6, 2

@@ -10,6 +10,7 @@ from random import Random
 from typing import Any
 
 import datasets
+
 from mdlm_lm_eval.tasks.questions import draw, shuffled
 
 N_QUESTIONS, N_SHOTS = 100, 8

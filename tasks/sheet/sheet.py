@@ -3,6 +3,7 @@
 from typing import Any
 
 import datasets
+
 from mdlm_lm_eval.tasks import prompts, rule_sets
 from mdlm_lm_eval.tasks.questions import WRONG_CATEGORIES
 

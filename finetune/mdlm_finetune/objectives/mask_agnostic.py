@@ -9,8 +9,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from mdlm_finetune.objective import Noised, NoisedBatch, Noising, Objective
-from mdlm_finetune.objectives import register_objective
 from mdlm_lm_eval.options import OptionError
+from mdlm_lm_eval.registry import register
 
 Divergence = Literal["tv", "kl", "none"]
 Weighting = Literal["1/p", "none"]
@@ -70,7 +70,6 @@ def mask_agnostic_loss(
     return MaskAgnosticLoss(alpha * cross_entropy + beta * consistency, cross_entropy, consistency)
 
 
-@register_objective("mask_agnostic")
 @dataclass(frozen=True)
 class MaskAgnostic(Objective):
     """Two views of each example, the same noised answer with different numbers of masks appended (section 6.1 of the
@@ -148,3 +147,6 @@ class MaskAgnostic(Objective):
         one, two = logits.chunk(2)  # [N, vocabulary] each
         terms = mask_agnostic_loss(one, two, batch.targets, batch.example, batch.mask_ratio, **weights)
         return {"loss": terms.total, "cross_entropy": terms.cross_entropy, "consistency": terms.consistency}
+
+
+register(name="mask_agnostic", objective=MaskAgnostic)

@@ -8,12 +8,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from mdlm_finetune.objective import Noised, NoisedBatch, Noising, Objective
-from mdlm_finetune.objectives import register_objective
+from mdlm_lm_eval.registry import register
 
 T_MIN = 1e-3  # LLaDA's own floor of t, without which one token could weigh without limit
 
 
-@register_objective("sft")
 @dataclass(frozen=True)
 class Sft(Objective):
     """t ~ U(0, 1), each token of `masked_part` masked with probability t, weight 1/t (LLaDA, eq. 5 and GUIDELINES.md).
@@ -49,3 +48,6 @@ class Sft(Objective):
         per_token = F.cross_entropy(logits.float(), batch.targets, reduction="none")  # [N]
         weight = 1.0 / (batch.mask_ratio * batch.n_maskable * len(batch.ids))  # [B]
         return {"loss": (per_token * weight[batch.example]).sum()}
+
+
+register(name="sft", objective=Sft)

@@ -9,8 +9,8 @@ from transformers import PreTrainedTokenizerBase
 
 from mdlm_lm_eval.checkpoints import end_of_turn_ids, eos_ids, reserved_positions
 from mdlm_lm_eval.decoding.canvas import attention_in_effect, build_canvas, seed_of
+from mdlm_lm_eval.decoding.checks import check_decoding
 from mdlm_lm_eval.decoding.engine import decode_canvases
-from mdlm_lm_eval.decoding.requirements import check_decoding
 from mdlm_lm_eval.model.denoiser import Denoiser
 from mdlm_lm_eval.model.text import Ending, encode_without_masks
 from mdlm_lm_eval.options import DecodingOptions, OptionError

@@ -1,39 +1,84 @@
-"""Decoding whose passes depend on what each row has written: a window of each row, against what is remembered of it.
+"""Decoding that is no step over a fixed canvas: speculation, insertion and deletion, a model's own method.
 
-Drafts are written and rejected, blocks grow and shrink; a batch ends with its last row.
+A row decoder takes canvases and gives completions; the engine knows no name of any. Files of this folder register
+themselves, as samplers do. `PassByPass` is the loop of those whose passes depend on what each row has written. Nothing
+here imports torch before it decodes, so that commands can list the options without it.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor
+from mdlm_lm_eval.decoding.canvas import Canvas, Completion, RowCost
+from mdlm_lm_eval.model.attention import AttentionPattern
+from mdlm_lm_eval.options import DecodingOptions, Options
+from mdlm_lm_eval.registry import ROW_DECODERS
 
-from mdlm_lm_eval.decoding.canvas import Canvas, Completion, Cost
-from mdlm_lm_eval.model.denoiser import Denoiser, NonFiniteLogitsError
-from mdlm_lm_eval.model.kv_cache import CanvasCache
-from mdlm_lm_eval.options import DecodingOptions
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from mdlm_lm_eval.model.denoiser import Denoiser
 
 
-class HostLoop(ABC):
+@dataclass(frozen=True)
+class RowDecoder(Options, ABC):
+    """A way of decoding that decides everything itself; its fields are its options."""
+
+    @classmethod
+    @abstractmethod
+    def serves(cls, denoiser: "Denoiser", options: DecodingOptions) -> bool:
+        """Whether it decodes for this model with these options."""
+
+    @abstractmethod
+    def decode(
+        self,
+        denoiser: "Denoiser",
+        canvases: Sequence[Canvas],
+        options: DecodingOptions,
+        attention: AttentionPattern,
+        *,
+        banned_ids: Collection[int],
+        end_ids: Collection[int],
+        is_decided: Callable[[list[int]], bool] | None,
+        advance: Callable[[int], object],
+        finished: Callable[[int, Completion], object],
+        batch_size: int,
+    ) -> list[Completion]:
+        """As `decode_canvases`; `banned_ids` are never written, `is_decided` ends rows early."""
+
+
+def row_decoder_for(denoiser: "Denoiser", options: DecodingOptions) -> RowDecoder | None:
+    """The row decoder that serves this model, with its options; None where the engine decodes."""
+    for kind in ROW_DECODERS.all().values():
+        if kind.serves(denoiser, options):
+            return options.of(kind)
+    return None
+
+
+class PassByPass(ABC):
     """The rows of a batch with blocks of `length` tokens; `first` is the index of its first canvas.
+
+    A pass runs a window of each row, against what is remembered of it; a batch ends with its last row.
 
     `banned_ids` are never written.
     """
 
     def __init__(
         self,
-        denoiser: Denoiser,
+        denoiser: "Denoiser",
         canvases: Sequence[Canvas],
         first: int,
         options: DecodingOptions,
         length: int,
         banned_ids: Collection[int],
     ) -> None:
+        from mdlm_lm_eval.model.kv_cache import CanvasCache
+
         self.denoiser, self.canvases, self.first, self.banned_ids = denoiser, canvases, first, sorted(banned_ids)
-        self.options, self.length, self.costs = options, length, [Cost()] * len(canvases)
+        self.options, self.length, self.costs = options, length, [RowCost()] * len(canvases)
         longest = max(len(canvas.token_ids) for canvas in canvases)
-        self.width = (-(-longest // length) + 1) * length  # a block may reach behind the canvas
+        self.width = (-(-longest // length) + 1) * length  # a block may reach beyond the canvas
         self.cache = CanvasCache(denoiser.model.config.num_hidden_layers, self.width + 1, len(canvases))
         self.begin()
 
@@ -43,7 +88,7 @@ class HostLoop(ABC):
 
     @abstractmethod
     def written(self, row: int) -> list[int] | None:
-        """What a row has written for good behind its prompt; None where its block is still decoded."""
+        """The tokens after its prompt that a row has written for good; None where its block is still decoded."""
 
     @abstractmethod
     def step(self, rows: list[int]) -> None:
@@ -54,14 +99,18 @@ class HostLoop(ABC):
         rows: Sequence[int],
         windows: Sequence[Sequence[int]],
         begins: Sequence[int],
-        until: Callable[[Tensor], Tensor],
+        until: "Callable[[Tensor], Tensor]",
         *,
         is_step: bool = True,
-    ) -> Tensor:
+    ) -> "Tensor":
         """Logits [R, W, V] float32 of windows that begin at columns `begins` of `rows`, remembered as they are.
 
         `until` gives the last columns, [R, W] or [R, 1], that those of windows [R, W] see. Raises NonFiniteLogitsError.
         """
+        import torch
+
+        from mdlm_lm_eval.model.denoiser import NonFiniteLogitsError
+
         longest, pad, device = max(map(len, windows)), self.denoiser.pad_token_id, self.denoiser.device
         ids = torch.tensor([[*window, *[pad] * (longest - len(window))] for window in windows])
         ends = torch.tensor([begin + len(window) for begin, window in zip(begins, windows, strict=True)])[:, None]
@@ -82,21 +131,21 @@ class HostLoop(ABC):
             if not bool(logits[n, : len(window)].isfinite().all()):
                 raise NonFiniteLogitsError(self.first + index)
             cost = self.costs[index]
-            self.costs[index] = Cost(cost.forward_passes + 1, cost.steps + is_step, cost.tokens + len(window))
+            self.costs[index] = RowCost(cost.forward_passes + 1, cost.steps + is_step, cost.tokens + len(window))
         logits[..., self.banned_ids] = -torch.inf
         return logits
 
 
 def decode_in_batches(
     canvases: Sequence[Canvas],
-    begin: Callable[[Sequence[Canvas], int], HostLoop],
+    begin: Callable[[Sequence[Canvas], int], PassByPass],
     *,
     end_ids: Collection[int],
     is_decided: Callable[[list[int]], bool] | None,
     finished: Callable[[int, Completion], object],
     batch_size: int,
 ) -> list[Completion]:
-    """As `decode_canvases`; `begin` takes a batch and the index of its first canvas. `is_decided` ends rows early."""
+    """As `decode_canvases`; `begin` takes a batch and the index of its first canvas."""
     done: dict[int, Completion] = {}
     for first in range(0, len(canvases), batch_size):
         batch = begin(canvases[first : first + batch_size], first)

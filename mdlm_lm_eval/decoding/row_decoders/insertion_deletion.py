@@ -5,17 +5,22 @@ goes; SPLIT becomes a mask in front of the token that was there. Such masks are 
 design notes of the release and a port of its modelling file; the file itself was not at hand.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from random import Random
+from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor
+from mdlm_lm_eval.decoding.canvas import Canvas, Completion, RowCost
+from mdlm_lm_eval.decoding.row_decoders import PassByPass, RowDecoder, decode_in_batches
+from mdlm_lm_eval.decoding.samplers.editing import EDITING_THRESHOLD, MAX_POST_STEPS
+from mdlm_lm_eval.model.attention import AttentionPattern
+from mdlm_lm_eval.options import DecodingOptions, option
+from mdlm_lm_eval.registry import register
 
-from mdlm_lm_eval.decoding.canvas import Cost
-from mdlm_lm_eval.decoding.host_loop import HostLoop
-from mdlm_lm_eval.model.denoiser import Denoiser
-from mdlm_lm_eval.options import DecodingOptions
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from mdlm_lm_eval.model.denoiser import Denoiser
 
 _DEFAULT_STEPS, _DEFAULT_POST_STEPS, _REDRAWS = 32, 16, 5
 
@@ -41,13 +46,13 @@ class Block:
 
 
 class Editor:
-    """What a pass makes of a block."""
+    """The changes that a pass makes to a block."""
 
-    def __init__(self, denoiser: Denoiser, options: DecodingOptions) -> None:
+    def __init__(self, denoiser: "Denoiser", options: DecodingOptions, own: "InsertionDeletion") -> None:
         config = denoiser.model.config
-        self.mask, self.options = denoiser.mask_token_id, options
+        self.mask, self.options, self.own = denoiser.mask_token_id, options, own
         self.delete, self.split = config.delete_token_id, config.split_token_id
-        self.most_post = _DEFAULT_POST_STEPS if options.max_post_steps is None else options.max_post_steps
+        self.most_post = _DEFAULT_POST_STEPS if own.max_post_steps is None else own.max_post_steps
 
     def is_over(self, block: Block) -> bool:
         """Before a pass, whether the block needs none."""
@@ -55,12 +60,12 @@ class Editor:
         block.post = 0 if any(block.is_original[i] for i in masks) else block.post + 1
         return block.n_masks == 0 or (not masks and block.post > self.most_post)
 
-    def edit(self, block: Block, logits: Tensor, random: Random) -> bool:
+    def edit(self, block: Block, logits: "Tensor", random: Random) -> bool:
         """One pass, with `logits` [B, V]; whether the block is done."""
         options, before = self.options, list(block.tokens)
         confidence, proposed = (values.tolist() for values in logits.softmax(-1).max(-1))
         masks = [i for i, token in enumerate(before) if token == self.mask]
-        most = options.max_steps_per_block
+        most = self.own.max_steps_per_block
         is_final = block.post >= max(1, self.most_post) or block.step == most - 1
         originals = {i for i in masks if block.is_original[i]}
         chosen = set(masks)
@@ -72,14 +77,14 @@ class Editor:
             chosen = set(sure if len(sure) >= need else sorted(masks, key=lambda i: -confidence[i])[:need])
         if self.most_post == 0 and originals and originals <= chosen:  # no pass follows that could edit
             is_final, chosen = True, set(masks)
-        if (threshold := options.editing_threshold) is not None:
+        if (threshold := self.own.editing_threshold) is not None:
             chosen |= {
                 i
                 for i, token in enumerate(before)
                 if not (token == self.mask or block.is_prompt[i]) and confidence[i] > threshold and proposed[i] != token
             }
         if is_final:
-            logits[:, [self.delete, self.split]] = -torch.inf
+            logits[:, [self.delete, self.split]] = -float("inf")
             proposed = logits.argmax(-1).tolist()
         written = [proposed[i] if i in chosen else token for i, token in enumerate(before)]
         for _ in range(0 if is_final else _REDRAWS):  # a block that was written before would come again and again
@@ -87,7 +92,7 @@ class Editor:
             if not changed or tuple(written) not in block.seen:
                 break
             place = random.choice(changed)
-            logits[place, written[place]] = -torch.inf
+            logits[place, written[place]] = -float("inf")
             written[place] = int(logits[place].argmax())
         block.seen.add(tuple(written))
         block.step += 1
@@ -107,12 +112,12 @@ class Editor:
         block.tokens, block.is_prompt, block.is_original = (list(values) for values in zip(*new, strict=True))
 
 
-class Insertions(HostLoop):
+class Insertions(PassByPass):
     """Rows whose blocks of `length` tokens are edited one after the other; an answer ends at the end of a block."""
 
     def begin(self) -> None:
         """And lays out the first blocks."""
-        self.editor = Editor(self.denoiser, self.options)
+        self.editor = Editor(self.denoiser, self.options, self.options.of(InsertionDeletion))
         self.texts = [list(canvas.token_ids) for canvas in self.canvases]
         self.starts = [canvas.prompt_length // self.length * self.length for canvas in self.canvases]
         if with_prompt := [n for n, start in enumerate(self.starts) if start]:
@@ -126,7 +131,7 @@ class Insertions(HostLoop):
         start = self.starts[row]
         return Block.of(self.texts[row][start : start + self.length], self.denoiser.mask_token_id)
 
-    def _own_block(self, columns: Tensor) -> Tensor:
+    def _own_block(self, columns: "Tensor") -> "Tensor":
         return (columns // self.length + 1) * self.length - 1
 
     def written(self, row: int) -> list[int] | None:
@@ -148,5 +153,46 @@ class Insertions(HostLoop):
                 self.starts[n] += self.length
                 self.blocks[n] = self._next(n)
             else:
-                self.costs[n] = Cost(cost.forward_passes, cost.steps + 1, cost.tokens)
+                self.costs[n] = RowCost(cost.forward_passes, cost.steps + 1, cost.tokens)
                 block.is_done = self.editor.edit(block, of_row, self.randoms[n])
+
+
+@dataclass(frozen=True)
+class InsertionDeletion(RowDecoder):
+    """Serves checkpoints whose config names a token that deletes."""
+
+    editing_threshold: float | None = EDITING_THRESHOLD
+    max_post_steps: int | None = MAX_POST_STEPS
+    max_steps_per_block: int = option(1000, "for models that insert and delete (LLaDA2.2)", least=1)
+
+    @classmethod
+    def serves(cls, denoiser: "Denoiser", options: DecodingOptions) -> bool:
+        """By the config."""
+        return denoiser.model.config.to_dict().get("delete_token_id") is not None
+
+    def decode(
+        self,
+        denoiser: "Denoiser",
+        canvases: Sequence[Canvas],
+        options: DecodingOptions,
+        attention: AttentionPattern,
+        *,
+        banned_ids: Collection[int],
+        end_ids: Collection[int],
+        is_decided: Callable[[list[int]], bool] | None,
+        advance: Callable[[int], object],
+        finished: Callable[[int, Completion], object],
+        batch_size: int,
+    ) -> list[Completion]:
+        """Block by block, in batches."""
+        return decode_in_batches(
+            canvases,
+            lambda batch, first: Insertions(denoiser, batch, first, options, attention.block_length or 1, banned_ids),
+            end_ids=end_ids,
+            is_decided=is_decided,
+            finished=finished,
+            batch_size=batch_size,
+        )
+
+
+register(name="insertion_deletion", row_decoder=InsertionDeletion)

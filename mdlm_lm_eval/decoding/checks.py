@@ -1,0 +1,54 @@
+"""Which decoding options a model can serve; everything else is refused before anything expensive starts."""
+
+from mdlm_lm_eval.decoding.caches import cache_policy
+from mdlm_lm_eval.model.attention import AttentionPattern
+from mdlm_lm_eval.options import DecodingOptions, OptionError, defaults_of, must_be
+
+# The options that left-to-right decoding takes.
+_OF_ANY_MODE = {"mode", "n_masks", "mask_ratio", "max_gen_toks", "early_exit", "seed", "suppress_eos", "end_think"}
+_OF_MODE = {
+    "ar": {"temperature", "top_p", "top_k", "cache", "max_thinking_tokens", "trace"},
+    "linear_spec": {"block_length", "confidence_threshold"},
+}
+
+
+def check_decoding(options: DecodingOptions, attention: AttentionPattern, *, edits: bool) -> None:
+    """Raises OptionError for an option that a model with this attention, which edits or not, has no use for."""
+    sampler, cache = options.way, cache_policy(attention, options)
+    if sampler.edits and not edits:
+        asked_by = sampler.asked_by or "sampler"
+        raise must_be(asked_by, "none for a model that does not edit", options.as_dict()[asked_by])
+    _check_mode(options, attention)
+    for reason in (sampler.refuses(options, attention), cache.refuses(options, attention)):
+        if reason is not None:
+            raise OptionError(reason)
+    if options.append_blocks and (attention.is_block_causal or options.is_approximate or options.n_fillers):
+        raise must_be("append_blocks", "false with block-causal attention, cache=prefix|dual and fillers", "true")
+    _check_blocks(options, attention)
+
+
+def _check_mode(options: DecodingOptions, attention: AttentionPattern) -> None:
+    """Decoding from left to right needs a causal context, and takes few options."""
+    if options.mode != "diffusion" and not attention.causal_context:
+        raise must_be("mode", "diffusion for a model without a causal context", options.mode)
+    if options.mode != "diffusion":
+        defaults = defaults_of(DecodingOptions)
+        for name, value in options.as_dict().items():
+            if value != defaults[name] and name not in _OF_ANY_MODE | _OF_MODE[options.mode]:
+                raise OptionError(f"{name}={value} does not work with mode={options.mode}")
+    if not options.causal_context and (options.mode != "diffusion" or not attention.whole_prompt):
+        raise must_be("causal_context", "true, but for mode=diffusion of a model that has one", "false")
+
+
+def _check_blocks(options: DecodingOptions, attention: AttentionPattern) -> None:
+    """Small blocks divide the model's blocks; under full attention, a block is no longer than the canvas."""
+    length, small = options.block_length, options.small_block_length
+    if attention.block_length is not None:
+        length = length or attention.block_length
+        if small is not None and length % small:
+            raise must_be("small_block_length", f"a divisor of the model's block length {length}", small)
+        return
+    if small is not None:
+        raise must_be("small_block_length", "none for a model with full attention", small)
+    if isinstance(options.n_masks, int) and length is not None and length > options.n_masks:
+        raise must_be("block_length", f"at most n_masks={options.n_masks}", length)

@@ -1,0 +1,67 @@
+"""How likely a filled token is as if its own position were masked: a shadow of the block stands after the canvas.
+
+A mask in the shadow has the position of its column. It sees the canvas but for that column, and the shadow; the canvas
+sees the canvas alone, so that one pass tells both (WINO, arXiv 2507.18578).
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from mdlm_lm_eval.decoding.candidates import probability_of
+from mdlm_lm_eval.model.denoiser import Denoiser
+
+
+@dataclass(frozen=True)
+class Shadow:
+    """`columns`, `tokens` and `is_there` [R, B] of the block's positions, on R canvases of T columns."""
+
+    columns: Tensor
+    tokens: Tensor
+    is_there: Tensor
+    n_columns: int
+
+    @classmethod
+    def of(
+        cls, tokens: Tensor, slot_number: Tensor, block_of: Tensor, number: Tensor, n_before: Tensor, length: int
+    ) -> "Shadow":
+        """Of blocks `number` [R] with `n_before` [R] slots before them, of at most `length` slots.
+
+        `tokens`, `slot_number`, `block_of` are [R, T], whose last column is no row's.
+        """
+        slot = n_before[:, None] + torch.arange(length, device=number.device)  # [R, B]
+        columns = (slot_number[:, None] == slot[..., None]).long().argmax(2)
+        is_there = block_of.gather(1, columns) == number[:, None]
+        columns = columns.where(is_there, tokens.shape[1] - 1)
+        return cls(columns, tokens.gather(1, columns), is_there, tokens.shape[1])
+
+    def wanted(self, mask_token_id: int) -> Tensor:
+        """[R, B] bool, the tokens that are asked about: those that are no masks."""
+        return (self.tokens != mask_token_id) & self.is_there
+
+    def logits(
+        self, denoiser: Denoiser, columns: Tensor, tokens: Tensor, is_real: Tensor, positions: Tensor | None
+    ) -> Tensor:
+        """Logits [N, V] at `positions` [N] of the flattened windows with `tokens` [R, W] and the shadow after them."""
+        itself = columns[:, None] == self.columns[..., None]  # [R, B, W]
+        real, there = is_real[:, None], self.is_there[:, None]  # [R, 1, W], [R, 1, B]
+        canvas = torch.cat([real, torch.zeros_like(there)], 2).expand(-1, columns.shape[1], -1)  # [R, W, W + B]
+        shadow = torch.cat([real & ~itself, there.expand(-1, self.columns.shape[1], -1)], 2)  # [R, B, W + B]
+        sees = torch.cat([canvas, shadow], 1)
+        ids = torch.cat([tokens, torch.full_like(self.columns, denoiser.mask_token_id)], 1)
+        return denoiser.window_logits(ids, torch.cat([columns, self.columns], 1), sees, positions)
+
+    def standing(self, row: Tensor, place: Tensor) -> Tensor:
+        """The tokens [N] at `place` [N] of the shadows of `row` [N]."""
+        return self.tokens[row, place.clamp(min=0)]
+
+    def onto(self, probabilities: Tensor, columns: Tensor) -> Tensor:
+        """The shadow's `probabilities` [R, B] at the window's `columns` [R, W]; 0 where it says nothing."""
+        on_canvas = probabilities.new_zeros(len(columns), self.n_columns)
+        return on_canvas.scatter(1, self.columns, probabilities).gather(1, columns)
+
+
+def hindsight(shadow: Shadow, logits: Tensor, row: Tensor, place: Tensor) -> Tensor:
+    """Probabilities [N] of the shadow's tokens by `logits` [N, V] at `place` [N] of `row` [N]."""
+    return probability_of(logits, shadow.standing(row, place))

@@ -1,0 +1,50 @@
+"""How much the distribution of each mask changed in the last passes, for samplers that compare passes."""
+
+import torch
+from torch import Tensor
+
+from mdlm_lm_eval.decoding.candidates import slices_of
+
+_EPSILON = 1e-12  # KLASS's
+
+
+def divergence(probabilities: Tensor, before: Tensor) -> Tensor:
+    """Kullback-Leibler divergence [N] of distributions [N, V] from those `before` [N, V], in nats."""
+    changes = (probabilities + _EPSILON).log() - (before + _EPSILON).log()
+    return (probabilities * changes).sum(-1)
+
+
+class History:
+    """Distributions of R lanes' slots as of the pass before, [R, N + 1, V], and their changes in H passes, [R, H, T].
+
+    The last slot is nobody's. Both lie on the device and are zeros where nothing was seen yet.
+    """
+
+    def __init__(self, n_lanes: int, n_slots: int, vocabulary: int, passes: int, columns: int, device: torch.device):
+        self.n_slots = n_slots
+        self._before = torch.zeros(n_lanes, n_slots + 1, vocabulary, device=device)
+        self._changes = torch.zeros(n_lanes, passes, columns, device=device)
+
+    def enter(self, lanes: Tensor) -> None:
+        """Forgets `lanes` [K]."""
+        self._before.index_fill_(0, lanes, 0.0)
+        self._changes.index_fill_(0, lanes, 0.0)
+
+    def keep(self, lanes: Tensor) -> None:
+        """Drops all other lanes."""
+        self._before, self._changes = self._before[lanes], self._changes[lanes]
+
+    def add(self, logits: Tensor, row: Tensor, slots: Tensor) -> Tensor:
+        """Remembers the distributions of `logits` [N, V] at `slots` [N] of `row` [N]; their divergences [N]."""
+        found = []
+        for part in slices_of(len(logits), logits):
+            probabilities = logits[part].float().softmax(-1)
+            found.append(divergence(probabilities, self._before[row[part], slots[part]]))
+            self._before[row[part], slots[part]] = probabilities
+        return torch.cat(found) if found else logits.new_zeros(0, dtype=torch.float32)
+
+    def divergences(self, now: Tensor, columns: Tensor) -> Tensor:
+        """The last H passes' changes [R, H, W] at the window's `columns` [R, W], with this pass's, `now` [R, W]."""
+        on_canvas = torch.zeros_like(self._changes[:, 0]).scatter(1, columns, now)  # [R, T]
+        self._changes = torch.cat([self._changes[:, 1:], on_canvas[:, None]], 1)
+        return self._changes.gather(2, columns[:, None].expand(-1, self._changes.shape[1], -1))

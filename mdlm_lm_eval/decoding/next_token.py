@@ -1,0 +1,53 @@
+"""Logits of the token after each row's last finished block, for models whose finished blocks predict it."""
+
+import torch
+from torch import Tensor
+
+from mdlm_lm_eval.decoding.places import Places
+from mdlm_lm_eval.model.devices import iota
+
+
+class NextTokenLogits:
+    """[R + 1, V], for R lanes and one that nobody reads; made when the first logits are there."""
+
+    def __init__(self) -> None:
+        self._logits: Tensor | None = None
+
+    def keep(self, lanes: Tensor, n_lanes: int) -> None:
+        """Drops all other lanes of `n_lanes`."""
+        if self._logits is not None:
+            self._logits = self._logits[torch.cat([lanes, lanes.new_full((1,), n_lanes)])]
+
+    def exchange(
+        self, logits: Tensor, places: Places, lanes: Tensor | None, n_lanes: int, asked: Tensor, has_before: Tensor
+    ) -> None:
+        """Puts the prediction for a block's first token into `logits`, and remembers those of finished blocks.
+
+        They stand at the second and at the first place of each row. `logits` [N, V] are those at `places`, of rows in
+        `lanes` [R] of `n_lanes` (None for all); `asked` [R, G] holds which rows finished a block, `has_before` [R]
+        which blocks have one before them.
+        """
+        n_rows, n_places = places.wanted.shape
+        if self._logits is None:
+            self._logits = logits.new_zeros(n_lanes + 1, logits.shape[1])
+        if places.at is None:
+            of_places, rows = logits.view(n_rows, n_places, -1), slice(n_rows) if lanes is None else lanes
+            before, is_first = self._logits[rows], (places.wanted[:, 1] & has_before)[:, None]
+            of_places[:, 1] = before.where(is_first, of_places[:, 1])
+            self._logits[rows] = of_places[:, 0].where(asked[:, :1], before)
+            return
+        if not len(places.at):
+            return
+        of_rows = iota(n_rows, logits.device) if lanes is None else lanes
+        for is_there, is_finished in (
+            ((places.offset == 1) & has_before[places.row], False),
+            (places.offset == 0, True),
+        ):
+            if places.inside is not None:
+                is_there = is_there & places.inside
+            n = torch.nonzero_static(is_there, size=n_rows, fill_value=0).squeeze(1)  # [R] of the N
+            lane = of_rows[places.row[n]]
+            if is_finished:
+                self._logits[lane.where(is_there[n], n_lanes)] = logits[n]
+            else:
+                logits[n] = self._logits[lane].where(is_there[n, None], logits[n])

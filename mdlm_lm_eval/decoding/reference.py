@@ -1,0 +1,237 @@
+"""Decoding of one canvas, read from top to bottom: no cache, no batch, nothing for the device's sake.
+
+It takes the same samplers, rules, schedules and attention patterns as the engine, which must give the same canvases
+after every pass (`tests/test_reference.py`). It knows no early exit, no end of thinking and no trace.
+"""
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from mdlm_lm_eval.decoding.blocks import Block, blocks_of
+from mdlm_lm_eval.decoding.candidates import propose, uniform_numbers
+from mdlm_lm_eval.decoding.canvas import Canvas, attention_in_effect
+from mdlm_lm_eval.decoding.hindsight import Shadow, hindsight
+from mdlm_lm_eval.decoding.history import History
+from mdlm_lm_eval.decoding.sampler import Choice, Step, View
+from mdlm_lm_eval.model.denoiser import Denoiser
+from mdlm_lm_eval.options import DecodingOptions
+from mdlm_lm_eval.registry import CACHES
+
+
+def decode_one(
+    denoiser: Denoiser,
+    canvas: Canvas,
+    options: DecodingOptions,
+    *,
+    banned_ids: Collection[int] = (),
+    end_ids: Collection[int] = (),
+    token_frequencies: Tensor | None = None,
+) -> list[list[int]]:
+    """The canvas after every pass; `banned_ids` are never written, `end_ids` end an answer."""
+    row = _Row(denoiser, canvas, options, {denoiser.mask_token_id, *banned_ids}, end_ids, token_frequencies)
+    sampler, canvases = options.way, []
+    for number, block in enumerate(row.blocks):
+        steps = block.steps if sampler.ends_as_planned else [*block.steps, Step(1)]
+        n_passes = n_edits = 0
+        has_changed = True
+        while block.slots:
+            if sampler.ends_as_planned:
+                is_over = n_passes == len(steps)
+            elif is_over := not row.masks(number).any():
+                is_over = n_edits == sampler.edit_passes(options) or not has_changed
+                n_edits += 1
+            if is_over:
+                break
+            before = row.tokens.clone()
+            at = min(n_passes, len(steps) - 1)
+            row.fill(number, steps[at], at)
+            canvases.append(row.tokens[0, :-1].tolist())
+            has_changed = not before.equal(row.tokens)
+            n_passes += 1
+        if row.ends_with(number):
+            break
+        if row.predicts_next and number + 1 < len(row.blocks):  # a finished block is run once more
+            row.fill_next(block)
+            canvases.append(row.tokens[0, :-1].tolist())
+    return canvases
+
+
+@dataclass
+class _Row:
+    """A canvas that is decoded: `tokens` [1, T], of which the last stands for no token."""
+
+    denoiser: Denoiser
+    canvas: Canvas
+    options: DecodingOptions
+    banned_ids: Collection[int]
+    end_ids: Collection[int]
+    token_frequencies: Tensor | None
+    n_steps: int = 0
+    tokens: Tensor = field(init=False)
+    block_of: Tensor = field(init=False)
+
+    def __post_init__(self) -> None:
+        denoiser, canvas, options = self.denoiser, self.canvas, self.options
+        self.attention = attention = attention_in_effect(denoiser.attention, options)
+        self.blocks = blocks_of(canvas, attention, options, CACHES.get("none"), shift=denoiser.shift)
+        self.predicts_next = attention.is_block_causal and (denoiser.shift or attention.causal_context)
+        self.fills_next = self.predicts_next and (attention.blocks_from == "row_start" or attention.causal_context)
+        self.tokens = torch.tensor([[*canvas.token_ids, denoiser.pad_token_id]])
+        self.slot_number = torch.full_like(self.tokens, -1)
+        self.slot_number[0, list(canvas.slots)] = torch.arange(len(canvas.slots))
+        self.block_of = torch.full_like(self.tokens, -2)
+        for number, block in enumerate(self.blocks):
+            self.block_of[0, list(block.slots)] = number
+        n_columns = self.tokens.shape[1]
+        self.needs = needs = options.way.needs(options)
+        self.state = options.way.state(1, n_columns, torch.device("cpu"))
+        sizes = len(canvas.slots), denoiser.vocab_size, max(1, needs.history), n_columns
+        self.history = History(1, *sizes, torch.device("cpu")) if needs.history else None
+        generator = torch.Generator().manual_seed(canvas.seed)
+        self.order = torch.zeros(1, n_columns)
+        self.order[0, list(canvas.slots)] = torch.rand(len(canvas.slots), generator=generator)
+
+    def masks(self, number: int) -> Tensor:
+        """[1, T] bool, the masks of a block."""
+        return (self.tokens == self.denoiser.mask_token_id) & (self.block_of == number)
+
+    def fill(self, number: int, step: Step, at: int) -> None:
+        """One denoising step over a block."""
+        block, needs = self.blocks[number], self.needs
+        in_reach = self.block_of == number
+        if needs.earlier_blocks:
+            in_reach = (self.block_of >= 0) & (self.block_of <= number)
+        is_mask = self.tokens == self.denoiser.mask_token_id
+        masks, filled = in_reach & is_mask, in_reach & ~is_mask
+        fillable = masks
+        if (small := self.options.small_block_length) is not None:
+            part = (torch.arange(self.tokens.shape[1]) - block.start) // small
+            fillable = masks & (part == part.masked_fill(~masks[0], self.tokens.shape[1]).min())
+        wanted = fillable | filled if needs.proposals_for_filled else fillable
+        if needs.history:
+            wanted = wanted | (self.block_of == number + 1)
+        shadow = None
+        if needs.hindsight:
+            n_before = self.slot_number[0, block.slots[0]]
+            shadow = Shadow.of(
+                self.tokens, self.slot_number, self.block_of, torch.tensor([number]), n_before[None], len(block.slots)
+            )
+        logits = self._logits(block, shadow)
+        columns = wanted[0].nonzero().squeeze(1)
+        outputs = (columns - int(self.denoiser.shift)).clamp(min=0)
+        view = self._view(logits[outputs], columns, fillable, filled, step, at, self.slot_number[0, block.slots[0]])
+        if shadow is not None:
+            places = torch.arange(len(block.slots))
+            of_shadow = logits[-len(block.slots) :]
+            of_shadow[:, list(self.banned_ids)] = -torch.inf
+            beliefs = hindsight(shadow, of_shadow, torch.zeros_like(places), places) * shadow.wanted(
+                self.denoiser.mask_token_id
+            )
+            view = View(**vars(view) | {"hindsight": shadow.onto(beliefs, view.columns)})
+        self._take(view, self.options.way.choose(view, self.options))
+        self.n_steps += 1
+
+    def fill_next(self, block: Block) -> None:
+        """The token after a finished block, where the model's blocks predict it and it is a mask."""
+        column = torch.tensor([block.stop])
+        is_mask = torch.zeros_like(self.tokens, dtype=torch.bool)
+        if not self.fills_next or self.slot_number[0, block.stop] < 0:
+            return
+        is_mask[0, block.stop] = True
+        logits = self._logits(block, None, is_finished=True)[[block.stop - 1]]
+        drawn_as = self.slot_number[0, column - 1]  # its random number is that of the slot before it
+        view = self._view(logits, column, is_mask, ~is_mask & is_mask, Step(1), 0, torch.tensor(0), drawn_as)
+        self._take(view, self.options.way.choose(view, self.options))
+
+    def ends_with(self, number: int) -> bool:
+        """Whether an end of text in a finished block ends the answer, as in samplers of blocks."""
+        has_blocks = self.attention.is_block_causal or self.options.append_blocks or self.options.way.ends_at_eos
+        written = self.tokens[self.block_of == number].tolist()
+        return has_blocks and not self.end_ids.isdisjoint(written) if isinstance(self.end_ids, set) else False
+
+    def _logits(self, block: Block, shadow: Shadow | None, *, is_finished: bool = False) -> Tensor:
+        """Outputs [W, V] of all columns that the block sees, then of the shadow's."""
+        attention, n_prompt = self.attention, self.canvas.prompt_length
+        is_cut = attention.is_block_causal or self.options.append_blocks
+        columns = torch.arange(block.stop if is_cut else self.tokens.shape[1] - 1)[None]
+        tokens = self.tokens[:, : columns.shape[1]]
+        if shadow is not None:
+            is_real = torch.ones_like(columns, dtype=torch.bool)
+            return shadow.logits(self.denoiser, columns, tokens, is_real, None)
+        order = attention.block_of(columns, n_prompt)
+        if attention.causal_context:
+            order = columns if is_finished else columns.masked_fill(columns >= block.start, columns.shape[1])
+        sees = order[:, None, :] <= order[:, :, None]  # [1, W, W]
+        prompt = (columns < n_prompt) & (self.slot_number[:, : columns.shape[1]] < 0)
+        return self.denoiser.window_logits(
+            tokens, columns, sees, None, cfg_scale=self.options.cfg_scale, prompt_mask=prompt
+        )
+
+    def _view(
+        self,
+        logits: Tensor,
+        columns: Tensor,
+        masks: Tensor,
+        filled: Tensor,
+        step: Step,
+        at: int,
+        n_before: Tensor,
+        drawn_as: Tensor | None = None,
+    ) -> View:
+        """A pass over the whole canvas, with `logits` [N, V] at `columns` [N]."""
+        options = self.options
+        slots = self.slot_number[0, columns] if drawn_as is None else drawn_as
+        uniform = None
+        if options.temperature > 0.0:
+            seed, steps = torch.tensor(self.canvas.seed), torch.tensor(self.n_steps)
+            uniform = uniform_numbers(seed, steps, slots)
+        proposals = propose(
+            logits.clone(),
+            options,
+            banned_ids=self.banned_ids,
+            end_ids=self.end_ids,
+            uniform=uniform,
+            slot_numbers=slots,
+            random_numbers=self.order[0, columns],
+            block_offsets=slots - n_before,
+            token_frequencies=self.token_frequencies,
+        )
+
+        def on_canvas(values: Tensor) -> Tensor:  # [N] -> [1, T]
+            return torch.zeros(1, self.tokens.shape[1], dtype=values.dtype).index_put(
+                (torch.tensor(0), columns), values
+            )
+
+        every = torch.arange(self.tokens.shape[1])[None]
+        divergence = None
+        if self.history is not None:
+            banned = logits.float().index_fill(1, torch.tensor(sorted(self.banned_ids)), -torch.inf)
+            changes = self.history.add(banned, torch.zeros_like(columns), slots)
+            divergence = self.history.divergences(on_canvas(changes), every)
+        return View(
+            columns=every,
+            tokens=self.tokens,
+            masks=masks,
+            filled=filled,
+            proposed=on_canvas(proposals.tokens),
+            confidence=on_canvas(proposals.confidence),
+            priority=on_canvas(proposals.priority),
+            entropy=on_canvas(proposals.entropy),
+            fill=torch.tensor([step.fill]),
+            back=torch.tensor([step.back]),
+            step=torch.tensor([at]),
+            strict=self.attention.is_block_causal and not self.attention.whole_prompt,
+            divergence=divergence,
+            state=self.state,
+        )
+
+    def _take(self, view: View, choice: Choice) -> None:
+        """The tokens and the sampler's state after a pass."""
+        written = choice.fill if choice.change is None else choice.fill | choice.change
+        self.tokens = view.proposed.where(written, self.tokens)
+        if choice.back is not None:
+            self.tokens = self.tokens.masked_fill(choice.back, self.denoiser.mask_token_id)
+        self.state = dict(choice.state) or self.state

@@ -1,0 +1,114 @@
+"""Left-to-right decoding from drafted blocks (`mode=linear_spec` of Nemotron-Labs-Diffusion).
+
+The tokens are those of `mode=ar`. A block is drafted by denoising it behind the remembered tokens, and then read
+causally: what the causal model would have written too is kept, and the first token that differs is replaced by its own.
+"""
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from mdlm_lm_eval.decoding.canvas import Canvas, Completion
+from mdlm_lm_eval.decoding.row_decoders import PassByPass, RowDecoder, decode_in_batches
+from mdlm_lm_eval.model.attention import AttentionPattern
+from mdlm_lm_eval.options import DecodingOptions
+from mdlm_lm_eval.registry import register
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from mdlm_lm_eval.model.denoiser import Denoiser
+
+
+def _causal(columns: "Tensor") -> "Tensor":
+    """A column sees those up to itself."""
+    return columns.clone()
+
+
+class Speculation(PassByPass):
+    """Rows that draft blocks of `length` tokens."""
+
+    def begin(self) -> None:
+        """And writes each row's first token."""
+        prompts = [canvas.token_ids[: canvas.prompt_length] for canvas in self.canvases]
+        self.starts = [len(prompt) for prompt in prompts]
+        logits = self.run(range(len(prompts)), prompts, [0] * len(prompts), _causal, is_step=False)
+        tokens = logits.argmax(-1).tolist()
+        self.answers = [[of_row[start - 1]] for of_row, start in zip(tokens, self.starts, strict=True)]
+
+    def written(self, row: int) -> list[int]:
+        """Every token that was accepted."""
+        return self.answers[row]
+
+    def step(self, rows: list[int]) -> None:
+        """Accepts the draft up to the first disagreement, then appends the causal token."""
+        blocks = self._draft(rows).tolist()
+        logits = self.run(rows, blocks, [self.starts[row] for row in rows], _causal)
+        for row, block, written in zip(rows, blocks, logits.argmax(-1).tolist(), strict=True):
+            n = next((n for n in range(len(block) - 1) if written[n] != block[n + 1]), len(block) - 1)
+            self.answers[row] += written[: n + 1]
+            self.starts[row] += n + 1
+
+    def _draft(self, rows: Sequence[int]) -> "Tensor":
+        """Blocks [R, B], each behind what its row has written but the last token, with which it begins."""
+        import torch
+
+        from mdlm_lm_eval.decoding.selection import sure_enough
+
+        mask, starts = self.denoiser.mask_token_id, [self.starts[row] for row in rows]
+        blocks = torch.full((len(rows), self.length), mask)
+        blocks[:, 0] = torch.tensor([self.answers[row][-1] for row in rows])
+        while bool((blocks == mask).any()):
+            going = (blocks == mask).any(1).nonzero().squeeze(1).tolist()
+            logits = self.run(
+                [rows[n] for n in going],
+                blocks[going].tolist(),
+                [starts[n] for n in going],
+                lambda columns: columns[:, -1:],
+            )
+            confidence, tokens = (values.cpu() for values in logits.softmax(-1).max(-1))
+            masked = blocks[going] == mask
+            chosen = masked
+            if (threshold := self.options.confidence_threshold) is not None:
+                surest = confidence.where(masked, -float("inf")).argmax(1, keepdim=True)
+                sure = sure_enough(confidence, threshold, strict=False)
+                chosen = sure.scatter(1, surest, True) & masked
+            blocks[going] = tokens.where(chosen, blocks[going])
+        return blocks
+
+
+@dataclass(frozen=True)
+class LinearSpeculation(RowDecoder):
+    """Serves `mode=linear_spec`."""
+
+    @classmethod
+    def serves(cls, denoiser: "Denoiser", options: DecodingOptions) -> bool:
+        """By the option."""
+        return options.mode == "linear_spec"
+
+    def decode(
+        self,
+        denoiser: "Denoiser",
+        canvases: Sequence[Canvas],
+        options: DecodingOptions,
+        attention: AttentionPattern,
+        *,
+        banned_ids: Collection[int],
+        end_ids: Collection[int],
+        is_decided: Callable[[list[int]], bool] | None,
+        advance: Callable[[int], object],
+        finished: Callable[[int, Completion], object],
+        batch_size: int,
+    ) -> list[Completion]:
+        """Draft by draft, in batches."""
+        return decode_in_batches(
+            canvases,
+            lambda batch, first: Speculation(denoiser, batch, first, options, attention.block_length or 1, banned_ids),
+            end_ids=end_ids,
+            is_decided=is_decided,
+            finished=finished,
+            batch_size=batch_size,
+        )
+
+
+register(name="linear_speculation", row_decoder=LinearSpeculation)

@@ -1,0 +1,60 @@
+"""Fills masks as `schedule` does and corrects tokens of the block that were filled before (LLaDA2.1)."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from mdlm_lm_eval.decoding.sampler import Choice, Needs, View
+from mdlm_lm_eval.decoding.samplers.schedule import Schedule
+from mdlm_lm_eval.options import DecodingOptions, option
+from mdlm_lm_eval.registry import register
+
+if TYPE_CHECKING:
+    from mdlm_lm_eval.model.attention import AttentionPattern
+
+# LLaDA2.1's own default.
+_POST_STEPS = 16
+# Models that also insert and delete take these options, too.
+EDITING_THRESHOLD = option(None, "confidence needed to change a filled token (LLaDA2.1)", least=0, most=1)
+MAX_POST_STEPS = option(None, "editing passes after a block's last mask is filled", least=0)
+
+
+@dataclass(frozen=True)
+class Editing(Schedule):
+    """A filled token becomes what the model proposes instead, where it is surer of that than `editing_threshold`.
+
+    After a block's last mask, passes that only edit follow, until one changes nothing.
+    """
+
+    asked_by: ClassVar[str | None] = "editing_threshold"
+    settled: ClassVar[Literal["at once", "with its block", "with the canvas"]] = "with its block"
+    edits: ClassVar[bool] = True
+
+    editing_threshold: float | None = EDITING_THRESHOLD
+    max_post_steps: int | None = MAX_POST_STEPS
+
+    def refuses(self, options: DecodingOptions, attention: "AttentionPattern") -> str | None:
+        """It needs a threshold."""
+        if self.editing_threshold is None:
+            return "sampler=editing needs editing_threshold"
+        return None
+
+    def needs(self, options: DecodingOptions) -> Needs:
+        """Proposals for filled tokens, too."""
+        return Needs(confidence=True, filled=True, proposals_for_filled=True)
+
+    def edit_passes(self, options: DecodingOptions) -> int:
+        """Passes after the last mask, LLaDA2.1's 16 by default."""
+        return _POST_STEPS if self.max_post_steps is None else self.max_post_steps
+
+    def path_is_known(self, options: DecodingOptions) -> bool:
+        """Edits end when they change nothing."""
+        return False
+
+    def choose(self, view: View, options: DecodingOptions) -> Choice:
+        """Masks as without edits, and filled tokens by their proposals' confidence."""
+        assert self.editing_threshold is not None
+        filled = super().choose(view, options)
+        return filled._replace(change=view.filled & (view.confidence > self.editing_threshold))
+
+
+register(name="editing", sampler=Editing)

@@ -1,0 +1,68 @@
+"""KLASS (arXiv 2511.05664): fills masks where the model is sure and its distribution has hardly changed."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from mdlm_lm_eval.decoding.sampler import Choice, Needs, Sampler, Step, View
+from mdlm_lm_eval.options import DecodingOptions, option
+from mdlm_lm_eval.registry import register
+
+if TYPE_CHECKING:
+    from mdlm_lm_eval.model.attention import AttentionPattern
+
+
+@dataclass(frozen=True)
+class Klass(Sampler):
+    """All masks that are sure and stable; in rows without one, as many as the schedule says."""
+
+    asked_by: ClassVar[str | None] = "kl_threshold"
+
+    kl_threshold: float | None = option(
+        None,
+        "with confidence_threshold: fill only masks whose distribution changed less than this in recent passes (KLASS)",
+        above=0,
+    )
+    kl_history: int = option(2, "for kl_threshold: number of passes compared", least=1)
+    unmask_strategy: str = option(
+        "all", "for kl_threshold: fill all such masks, or only the most confident", choices=lambda: ("all", "max_conf")
+    )
+
+    def refuses(self, options: DecodingOptions, attention: "AttentionPattern") -> str | None:
+        """Distributions are compared over whole canvases."""
+        if self.kl_threshold is None:
+            return "sampler=klass needs kl_threshold"
+        if attention.is_block_causal or options.is_approximate:
+            refused = f"block-causal attention or cache={options.cache}"
+            return f"kl_threshold={self.kl_threshold} does not work with {refused}"
+        if options.confidence_threshold is None:
+            return f"kl_threshold={self.kl_threshold} needs confidence_threshold"
+        return None
+
+    def needs(self, options: DecodingOptions) -> Needs:
+        """Divergences of the last passes."""
+        return Needs(confidence=True, step=True, history=self.kl_history)
+
+    def plan(self, n_masks: int, steps: int, options: DecodingOptions, *, after_one: bool = False) -> Sequence[Step]:
+        """The schedule's counts, of which the last one takes whatever is left."""
+        from mdlm_lm_eval.decoding.schedules import unmask_counts
+
+        counts = [count for count in unmask_counts(n_masks, steps, options.schedule) if count]
+        return [*map(Step, counts[:-1]), Step(n_masks), *[Step(1)] * (self.kl_history - 1)]
+
+    def choose(self, view: View, options: DecodingOptions) -> Choice:
+        """With `unmask_strategy=max_conf`, only the surest of the masks that are ready."""
+        from mdlm_lm_eval.decoding.selection import select, sure_enough
+
+        assert self.kl_threshold is not None
+        assert view.divergence is not None
+        by_schedule, best = select(view)
+        is_stable = (view.divergence < self.kl_threshold).all(1) & (view.step >= self.kl_history - 1)[:, None]
+        ready = view.masks & is_stable & sure_enough(view.confidence, options.confidence_threshold, strict=True)
+        if self.unmask_strategy == "max_conf":
+            surest = view.confidence.masked_fill(~ready, -float("inf")).argmax(1, keepdim=True)
+            ready = ready & ready.new_zeros(ready.shape).scatter(1, surest, True)
+        return Choice(fill=ready.where(ready.any(1, keepdim=True), by_schedule), best=best)
+
+
+register(name="klass", sampler=Klass)

@@ -1,0 +1,70 @@
+"""ReMDM for LLaDA (arXiv 2503.00307): once most of a block is filled, its least sure tokens are filled anew."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from mdlm_lm_eval.decoding.sampler import Choice, Needs, Sampler, Step, View
+from mdlm_lm_eval.options import DecodingOptions, option
+from mdlm_lm_eval.registry import register
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+    from mdlm_lm_eval.model.attention import AttentionPattern
+
+
+@dataclass(frozen=True)
+class Remdm(Sampler):
+    """7/8 of a block one by one; as many passes as it is long refill `remask_tokens` of it; then the rest."""
+
+    ends_as_planned: ClassVar[bool] = True
+    settled: ClassVar[Literal["at once", "with its block", "with the canvas"]] = "with the canvas"
+    ends_at_eos: ClassVar[bool] = True
+
+    remask_tokens: int = option(1, "for sampler=remdm: tokens masked again per pass", least=1)
+
+    def refuses(self, options: DecodingOptions, attention: "AttentionPattern") -> str | None:
+        """Its passes are planned for a block of a whole canvas."""
+        if attention.is_block_causal or options.is_approximate:
+            return f"sampler=remdm does not work with block-causal attention or cache={options.cache}"
+        if options.is_parallel or options.append_blocks:
+            return "sampler=remdm does not work with a parallel rule or append_blocks"
+        if (options.steps, options.steps_per_block) != ("auto", None):
+            return f"steps must be auto with sampler=remdm, which fills one token a pass, not {options.steps}"
+        return None
+
+    def needs(self, options: DecodingOptions) -> Needs:
+        """The block's tokens."""
+        return Needs(filled=True)
+
+    def steps_of(self, n_masks: int, options: DecodingOptions) -> int | None:
+        """Twice as many passes as tokens."""
+        return 2 * n_masks
+
+    def plan(self, n_masks: int, steps: int, options: DecodingOptions, *, after_one: bool = False) -> Sequence[Step]:
+        """A pass that masks tokens again is followed by one that fills as many."""
+        begins = int(n_masks / 8 * 7)
+        loop = range(begins, begins + n_masks)
+        return [
+            Step(self.remask_tokens if i in loop else 1, self.remask_tokens if i + 1 in loop else 0)
+            for i in range(2 * n_masks)
+        ]
+
+    def state(self, n_rows: int, n_columns: int, device: "torch.device") -> "dict[str, Tensor]":
+        """priority: [R, T] float32, each token's when it was filled."""
+        import torch
+
+        return {"priority": torch.zeros(n_rows, n_columns, device=device)}
+
+    def choose(self, view: View, options: DecodingOptions) -> Choice:
+        """Masks by the schedule; tokens that had the lowest priority when they were filled are masked again."""
+        from mdlm_lm_eval.decoding.selection import least_sure, select
+
+        fill, best = select(view)
+        back, priority = least_sure(view, fill)
+        return Choice(fill=fill, back=back, best=best, state={"priority": priority})
+
+
+register(name="remdm", sampler=Remdm)

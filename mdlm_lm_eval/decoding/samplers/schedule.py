@@ -1,0 +1,50 @@
+"""Fills masks by a schedule or by a parallel rule, for good: LLaDA, Dream, Fast-dLLM, EB-sampler."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from mdlm_lm_eval.decoding.sampler import Choice, Sampler, Step, View
+from mdlm_lm_eval.options import DecodingOptions
+from mdlm_lm_eval.registry import register
+
+
+@dataclass(frozen=True)
+class Schedule(Sampler):
+    """The masks of highest priority, as many as the schedule says, and all that a parallel rule accepts."""
+
+    def steps_of(self, n_masks: int, options: DecodingOptions) -> int | None:
+        """Fast-dLLM's rules fill one mask a pass at least, whatever `steps` is."""
+        return n_masks if options.is_parallel else None
+
+    def plan(self, n_masks: int, steps: int, options: DecodingOptions, *, after_one: bool = False) -> Sequence[Step]:
+        """Steps that would fill nothing (Dream's schedule has some) change nothing and are left out.
+
+        After a first pass that fills one mask they are run and counted, as in Fast-dLLM's sampler for Dream.
+        """
+        from mdlm_lm_eval.decoding.schedules import least_counts, unmask_counts, unmask_counts_after_one
+
+        if options.is_parallel and steps >= n_masks:
+            return ()
+        if after_one:
+            return [Step(count) for count in unmask_counts_after_one(n_masks, steps, options.schedule)]
+        counts_of = least_counts if options.is_parallel else unmask_counts
+        return [Step(count) for count in counts_of(n_masks, steps, options.schedule) if count]
+
+    def path_is_known(self, options: DecodingOptions) -> bool:
+        """Without a parallel rule, the schedule decides."""
+        return not options.is_parallel
+
+    def choose(self, view: View, options: DecodingOptions) -> Choice:
+        """By priority and by the options' parallel rule."""
+        from mdlm_lm_eval.decoding.selection import select
+
+        fill, best = select(
+            view,
+            threshold=options.confidence_threshold,
+            factor=options.parallel_factor,
+            entropy_bound=options.entropy_bound,
+        )
+        return Choice(fill=fill, best=best)
+
+
+register(name="schedule", sampler=Schedule)

@@ -1,0 +1,78 @@
+"""WINO (arXiv 2507.18578): fills many masks at once, and masks again what the model does not believe any more."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from mdlm_lm_eval.decoding.sampler import Choice, Needs, Sampler, View
+from mdlm_lm_eval.options import DecodingOptions, option
+from mdlm_lm_eval.registry import register
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+    from mdlm_lm_eval.model.attention import AttentionPattern
+
+_MOST, _LEAST, _SHARE = 20, 5, 0.7  # of a block's masks, the most that a pass fills
+_FIRST = 30  # stands for the masks that the pass before a block's first one filled
+
+
+@dataclass(frozen=True)
+class Wino(Sampler):
+    """Masks that exceed `confidence_threshold` are filled; tokens whose own mask would not bring them back are masked.
+
+    The model's belief in a filled token is its probability in hindsight: as if its own position were masked.
+    """
+
+    settled: ClassVar[Literal["at once", "with its block", "with the canvas"]] = "with the canvas"
+
+    remask_threshold: float = option(
+        0.9, "for sampler=wino: mask tokens of lower confidence again", above=0, most=1, also="threshold_back"
+    )
+
+    def refuses(self, options: DecodingOptions, attention: "AttentionPattern") -> str | None:
+        """A shadow of the block stands after the whole canvas."""
+        if attention.is_block_causal or options.is_approximate:
+            return f"sampler=wino does not work with block-causal attention or cache={options.cache}"
+        if options.confidence_threshold is None:
+            return "sampler=wino needs confidence_threshold"
+        if options.append_blocks:
+            return "sampler=wino does not work with append_blocks"
+        if options.cfg_scale:
+            return f"cfg_scale must be 0 with sampler=wino, not {options.cfg_scale:g}"
+        return None
+
+    def needs(self, options: DecodingOptions) -> Needs:
+        """The block's tokens, and the belief in them."""
+        return Needs(confidence=True, filled=True, hindsight=True)
+
+    def steps_of(self, n_masks: int, options: DecodingOptions) -> int | None:
+        """One token a pass at the slowest."""
+        return n_masks
+
+    def state(self, n_rows: int, n_columns: int, device: "torch.device") -> "dict[str, Tensor]":
+        """last: [R], masks that the pass before filled in this block."""
+        import torch
+
+        return {"last": torch.zeros(n_rows, dtype=torch.long, device=device)}
+
+    def choose(self, view: View, options: DecodingOptions) -> Choice:
+        """At most a share of the masks; fewer tokens are masked again than the pass before filled."""
+        from mdlm_lm_eval.decoding.selection import lowest, sure_enough
+
+        assert view.hindsight is not None
+        last = view.state["last"]
+        most = (view.masks.sum(1) * _SHARE).long().clamp(min=_LEAST, max=_MOST)
+        sure = view.masks & sure_enough(view.confidence, options.confidence_threshold, strict=True)
+        fill = lowest(-view.confidence, view.masks, sure.sum(1).minimum(most).clamp(min=1))
+        last = last.masked_fill(last == 0, _FIRST)
+        doubted = view.filled & (view.hindsight < self.remask_threshold)
+        n_doubted = doubted.sum(1)
+        n_back = (last - 1).where(n_doubted >= last, n_doubted)
+        n_filled = fill.sum(1)
+        back = lowest(view.hindsight, doubted, n_back * (n_filled > 1))
+        goes_on = (view.masks & ~fill | back).any(1)
+        return Choice(fill=fill, back=back, state={"last": n_filled * goes_on})
+
+
+register(name="wino", sampler=Wino)

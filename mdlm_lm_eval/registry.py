@@ -1,0 +1,148 @@
+"""What can be added to the package by name: samplers, caches, row decoders, unmasking rules, families and objectives.
+
+    register(name="right_to_left", unmasking=UnmaskingRule(rank))
+
+Built-in ones are files of their rooms. Others are registered by a program, by a file that is loaded with the option
+`plugins`, or by an entry point `mdlm_lm_eval.sampler` (`.cache`, `.unmasking`, ...) of an installed package: its name
+is the object's, which is registered when it is first asked for. A name belongs to one object: a second one is an error.
+"""
+
+import hashlib
+import pkgutil
+import sys
+from collections.abc import Callable
+from functools import cached_property
+from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+if TYPE_CHECKING:
+    from mdlm_finetune.objective import Objective
+    from mdlm_lm_eval.decoding.caches import CachePolicy
+    from mdlm_lm_eval.decoding.row_decoders import RowDecoder
+    from mdlm_lm_eval.decoding.rules import UnmaskingRule
+    from mdlm_lm_eval.decoding.sampler import Sampler
+    from mdlm_lm_eval.families.family import Family
+
+T = TypeVar("T")
+_OWN_PACKAGES = ("mdlm_lm_eval", "mdlm_finetune")
+
+
+class Registry(Generic[T]):
+    """Objects of one `kind` by name. `room` is a folder with a file of each, or a module that registers several.
+
+    shared: says in words what two objects of other names share although only one of them can have it, if anything.
+    """
+
+    def __init__(self, kind: str, room: str, shared: Callable[[T, T], str] = lambda one, other: "") -> None:
+        self.kind, self.room, self.shared = kind, room, shared
+        self._known: dict[str, T] = {}
+        self._loaded: set[str] = set()  # names of entry points
+        self._guests: dict[str, str] = {}  # names of what is not built in -> the module that registered it
+
+    def add(self, name: str, thing: T, module: str) -> None:
+        """Raises ValueError where another object has the name, or what only one can have."""
+        if self._known.get(name, thing) != thing:
+            raise ValueError(f"a {self.kind} named {name!r} is registered already")
+        for other, known in self._known.items():
+            if other != name and (shared := self.shared(thing, known)):
+                raise ValueError(f"{self.kind} {name}: the {shared} belongs to the {self.kind} {other}")
+        self._known[name] = thing
+        if module.partition(".")[0] not in _OWN_PACKAGES:
+            self._guests[name] = module
+            digest_of(module)
+
+    def names(self) -> tuple[str, ...]:
+        """All names; imports no built-in file and no installed package."""
+        return tuple(sorted({*self._files, *self._known, *self._installed}))
+
+    def get(self, name: str) -> T:
+        """The object of a name. Raises KeyError where there is none."""
+        if name not in self._known and name in self._files:
+            import_module(f"{self.room}.{name}")
+        if name in self._installed and name not in self._loaded:
+            entry = self._installed[name]
+            thing = entry.load()
+            if not isinstance(thing, ModuleType):  # a module registers its objects itself
+                self.add(name, thing, entry.module)
+            self._loaded.add(name)
+        return self._known[name]
+
+    def all(self) -> dict[str, T]:
+        """Every object by its name."""
+        for file in self._files:
+            import_module(f"{self.room}.{file}")
+        for name in self._installed:
+            self.get(name)
+        return dict(self._known)
+
+    def guests(self) -> dict[str, str]:
+        """Names of what is not built in -> the module that registered it."""
+        return dict(self._guests)
+
+    @cached_property
+    def _files(self) -> tuple[str, ...]:
+        module = import_module(self.room)
+        return tuple(file.name for file in pkgutil.iter_modules(getattr(module, "__path__", ())))
+
+    @cached_property
+    def _installed(self) -> dict[str, EntryPoint]:
+        return {entry.name: entry for entry in entry_points(group=f"mdlm_lm_eval.{self.kind}")}
+
+
+SAMPLERS: Registry[type["Sampler"]] = Registry("sampler", "mdlm_lm_eval.decoding.samplers")
+CACHES: Registry["CachePolicy"] = Registry("cache", "mdlm_lm_eval.decoding.caches")
+ROW_DECODERS: Registry[type["RowDecoder"]] = Registry("row_decoder", "mdlm_lm_eval.decoding.row_decoders")
+UNMASKING: Registry["UnmaskingRule"] = Registry("unmasking", "mdlm_lm_eval.decoding.rules")
+FAMILIES: Registry["Family"] = Registry("family", "mdlm_lm_eval.families", lambda one, other: one.shares_with(other))
+OBJECTIVES: Registry[type["Objective"]] = Registry("objective", "mdlm_finetune.objectives")
+_KINDS: dict[str, Registry[Any]] = {
+    each.kind: each for each in (SAMPLERS, CACHES, ROW_DECODERS, UNMASKING, FAMILIES, OBJECTIVES)
+}
+
+
+def register(
+    *,
+    name: str,
+    sampler: "type[Sampler] | None" = None,
+    cache: "CachePolicy | None" = None,
+    row_decoder: "type[RowDecoder] | None" = None,
+    unmasking: "UnmaskingRule | None" = None,
+    family: "Family | None" = None,
+    objective: "type[Objective] | None" = None,
+) -> None:
+    """Makes an object known by its name. Raises ValueError where another object of its kind has the name."""
+    module = str(sys._getframe(1).f_globals.get("__name__", "__main__"))  # whose file results record
+    given = {
+        "sampler": sampler,
+        "cache": cache,
+        "row_decoder": row_decoder,
+        "unmasking": unmasking,
+        "family": family,
+        "objective": objective,
+    }
+    for kind, thing in given.items():
+        if thing is not None:
+            _KINDS[kind].add(name, thing, module)
+
+
+_digests: dict[str, str | None] = {}
+
+
+def digest_of(module: str) -> str | None:
+    """The SHA-256 of an imported module's file as it was when first asked for; None where it has no file."""
+    if module not in _digests:
+        file = getattr(sys.modules.get(module), "__file__", None)
+        _digests[module] = None if file is None else hashlib.sha256(Path(file).read_bytes()).hexdigest()
+    return _digests[module]
+
+
+def guests() -> dict[str, list[str]]:
+    """Modules that are not built in -> what they registered, as `kind=name`."""
+    found: dict[str, list[str]] = {}
+    for kind, registry in _KINDS.items():
+        for name, module in registry.guests().items():
+            found.setdefault(module, []).append(f"{kind}={name}")
+    return found

@@ -1,0 +1,112 @@
+"""The engine against the reference loop, pass by pass, for every sampler, rule, schedule and attention pattern."""
+
+import ast
+import random
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from mdlm_lm_eval.decoding import decode_canvases, reference
+from mdlm_lm_eval.decoding.canvas import Canvas, Completion
+from mdlm_lm_eval.decoding.reference import decode_one
+from mdlm_lm_eval.decoding.rules import unmasking_names
+from mdlm_lm_eval.decoding.trace import replay
+from mdlm_lm_eval.model.attention import FULL_ATTENTION, AttentionPattern
+from mdlm_lm_eval.options import SCHEDULES, DecodingOptions
+from tests.canvases import EOS, FROM_PROMPT, FROM_START, IN_BLOCKS, VOCABULARY, WAYS, model, neighbours
+
+WHOLE_PROMPT = AttentionPattern(4, "prompt_end", whole_prompt=True)
+LIKE_NEMOTRON = AttentionPattern(4, "prompt_end", whole_prompt=True, causal_context=True)
+PATTERNS: list[tuple[AttentionPattern, dict[str, Any]]] = [
+    (FULL_ATTENTION, {}),
+    (FULL_ATTENTION, {"shift": True}),
+    *[
+        (attention, {"shift": shift})
+        for attention in (FROM_START, FROM_PROMPT, WHOLE_PROMPT)
+        for shift in (False, True)
+    ],
+    (LIKE_NEMOTRON, {}),
+]
+SAMPLERS: list[dict[str, Any]] = [
+    {"sampler": "wino", "confidence_threshold": 0.2, "remask_threshold": 0.5, "block_length": 8},
+    {"sampler": "wino", "confidence_threshold": 0.2, "block_length": 5},
+    {"sampler": "remdm", "block_length": 8},
+    {"sampler": "remdm", "remask_tokens": 2},
+    {"sampler": "rcr", "steps": 4, "block_length": 8},
+    {"sampler": "rcr", "steps": 7, "schedule": "maskgit_cosine", "block_length": 6},
+    {"kl_threshold": 0.5, "confidence_threshold": 0.2, "block_length": 8},
+    {"kl_threshold": 0.5, "confidence_threshold": 0.2, "kl_history": 3, "unmask_strategy": "max_conf"},
+]
+EDITING = {"confidence_threshold": 0.3, "editing_threshold": 0.3}
+FREQUENCIES = torch.rand(VOCABULARY, generator=torch.Generator().manual_seed(1))
+
+
+def canvases_of(row: Canvas, found: Completion) -> list[list[int]]:
+    return [canvas for _, canvas in replay(row.token_ids, found.events)]
+
+
+def without_repeats(canvas: Canvas, canvases: list[list[int]]) -> list[list[int]]:
+    """Only those that differ from the one before."""
+    before = [list(canvas.token_ids), *canvases]
+    return [now for then, now in pairwise(before) if now != then]
+
+
+def compare(attention: AttentionPattern, facts: dict[str, Any], changes: dict[str, Any], *, n: int = 4) -> None:
+    denoiser = model(attention, **facts)
+    cache = {} if "block_length" in changes and not attention.is_block_causal else {"cache": "none"}
+    options = DecodingOptions().override({**changes, **cache, "early_exit": False, "trace": True})
+    frequencies = FREQUENCIES if options.unmasking == "position_calibrated" else None
+    rows = neighbours(denoiser, options, n)
+    found = decode_canvases(denoiser, rows, options, eos_ids=[EOS], token_frequencies=frequencies, batch_size=3)
+    for row, one in zip(rows, found, strict=True):
+        banned = [EOS] if options.suppress_eos else []
+        passes = decode_one(denoiser, row, options, banned_ids=banned, end_ids={EOS}, token_frequencies=frequencies)
+        assert canvases_of(row, one) == without_repeats(row, passes)
+        assert one.cost.forward_passes == len(passes)
+
+
+@pytest.mark.parametrize(("attention", "facts", "changes"), [*WAYS, *IN_BLOCKS])
+def test_every_way_of_decoding(attention: AttentionPattern, facts: dict[str, Any], changes: dict[str, Any]) -> None:
+    compare(attention, facts, {**changes, "cache": "none"})
+
+
+@pytest.mark.parametrize("changes", SAMPLERS)
+def test_every_sampler(changes: dict[str, Any]) -> None:
+    compare(FULL_ATTENTION, {}, changes)
+
+
+@pytest.mark.parametrize("attention", [FROM_START, FROM_PROMPT, FULL_ATTENTION])
+def test_editing(attention: AttentionPattern) -> None:
+    compare(attention, {"edits": True}, EDITING)
+
+
+@pytest.mark.parametrize(("attention", "facts"), PATTERNS)
+def test_every_pattern_with_a_random_rule_schedule_and_pace(attention: AttentionPattern, facts: dict[str, Any]) -> None:
+    draw = random.Random(f"{attention} {facts}")
+    paces: list[dict[str, Any]] = [{}, {"steps_per_block": 2}, {"confidence_threshold": 0.3}, {"parallel_factor": 1.0}]
+    for _ in range(4):
+        changes = {
+            **draw.choice([*paces, {"entropy_bound": 1.0}, {"steps": draw.randint(1, 9)}]),
+            "unmasking": draw.choice(unmasking_names()),
+            "schedule": draw.choice(SCHEDULES),
+            "temperature": draw.choice([0.0, 0.0, 0.7]),
+            "cfg_scale": draw.choice([0.0, 0.5]),
+            "block_length": draw.choice([2, 4]),
+        }
+        compare(attention, facts, changes, n=3)
+
+
+def test_modes_of_a_model_with_a_causal_context() -> None:
+    for changes in ({"mode": "ar"}, {"causal_context": False}, {"temperature": 0.5}):
+        compare(LIKE_NEMOTRON, {}, changes)
+
+
+def test_it_imports_no_part_of_the_engine() -> None:
+    tree = ast.parse(Path(reference.__file__).read_text(encoding="utf-8"))
+    imported = {
+        node.module.split(".")[-1] for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module
+    }
+    assert imported.isdisjoint({"engine", "rows", "passes", "program", "lanes", "windows", "run"})
