@@ -1,19 +1,37 @@
 """docs/extending.md: its package installs and its commands run; its diffs apply and do what the page says."""
 
+import hashlib
 import json
 import re
+import shlex
 import shutil
 import subprocess
+import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
+from lm_eval.utils import simple_parse_args_string
 from safetensors.torch import save_file
 from transformers import LlamaForCausalLM
 
-from mdlm_lm_eval import DecodingOptions, decode
+from mdlm_leaderboard.build import read_board
+from mdlm_lm_eval import DecodingOptions, decode, load_denoiser, loader, tasks_path
+from mdlm_lm_eval.decoding import decode_canvases
+from mdlm_lm_eval.decoding.trace import replay
 from mdlm_lm_eval.model.denoiser import Denoiser
-from tests.commands import python
+from mdlm_lm_eval.options import OptionError
+from mdlm_lm_eval.registry import SAMPLERS
+from mdlm_lm_eval.resolve import resolve
+from mdlm_lm_eval.results import load
+from mdlm_lm_eval.sweep.__main__ import settings_of
+from mdlm_lm_eval.sweep.plan import plan
+from tests.canvases import MASK, canvas, model
+from tests.commands import python, run
 from tests.conftest import random_llama, tiny_tokenizer
+from tests.test_gpu_paths import gpu  # noqa: F401 - a fixture
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8")
@@ -43,6 +61,8 @@ from mdlm_lm_eval.families import family_of
 
 folder, options, flags = map(json.loads, sys.argv[1:])
 print(len(decode(load_denoiser(), [[5, 6]], DecodingOptions(**options))[0]))
+planned = DecodingOptions(n_masks=8, steps=4, eta=0.5, sampler="path_planning")
+print(json.dumps(decode(load_denoiser(), [[5, 6]], planned)))
 denoiser, tokenizer = load_denoiser(folder), load_tokenizer(folder)
 answers = decode(denoiser, [[5, 6, 7]], DecodingOptions(n_masks=6))
 print(json.dumps([family_of(denoiser.model.config).name, answers, sorted(end_of_turn_ids(tokenizer))]))
@@ -51,7 +71,7 @@ runpy.run_module("mdlm_finetune", run_name="__main__")
 """
 
 
-def test_an_unmasking_rule_a_family_and_a_training_objective(acme: Path) -> None:
+def test_an_installed_sampler_rule_family_and_objective(acme: Path) -> None:
     (arguments,) = re.findall("--model_args (.*unmasking=right_to_left)", PAGE)
     options = {name: int(value) if value.isdigit() else value for name, value in re.findall(r"(\w+)=(\w+)", arguments)}
     (flags,) = re.findall("mdlm-finetune (.* whole_answer .*)", PAGE)
@@ -60,8 +80,10 @@ def test_an_unmasking_rule_a_family_and_a_training_objective(acme: Path) -> None
     model, end = save_acme_model(acme / "model")
     given = map(json.dumps, (str(acme / "model"), options, words))
     done = python(PROGRAM, *given, path=[acme])
-    n_filled, of_family, *_ = done.stdout.splitlines()
+    n_filled, planned, of_family, *_ = done.stdout.splitlines()
     assert n_filled == str(options["n_masks"])
+    ours = load_denoiser()
+    assert json.loads(planned) == [path_planning(ours, [5, 6, *[ours.mask_token_id] * 8], 4, eta=0.5)[-1][2:]]
     expected = decode(Denoiser(model, mask_token_id=299, pad_token_id=299), [[5, 6, 7]], DecodingOptions(n_masks=6))
     assert json.loads(of_family) == ["acme", expected, [end]]
 
@@ -82,7 +104,127 @@ def save_acme_model(folder: Path) -> tuple[LlamaForCausalLM, int]:
     return model, tokenizer.convert_tokens_to_ids("<|acme_end|>")
 
 
-@pytest.mark.parametrize("example", ["unmasking.py", "family.py", "objective.py"])
+# A sampler by file
+
+
+def path_planning(denoiser: Denoiser, canvas: Sequence[int], steps: int, eta: float) -> list[list[int]]:
+    """The canvas after every pass, as the published loop has it: greedy, without batches, over all logits."""
+    ids = torch.tensor(canvas)
+    fixed, found = ids != denoiser.mask_token_id, []
+    n_masks = int((~fixed).sum())
+    for step in range(1, steps + 1):
+        with torch.no_grad():
+            logits = denoiser.model(input_ids=ids[None]).logits[0].double()
+        logits[:, denoiser.mask_token_id] = -torch.inf
+        score, proposed = logits.log_softmax(-1).max(-1)
+        is_mask = ids == denoiser.mask_token_id
+        score = torch.where(is_mask, score, score * eta).masked_fill(fixed, torch.inf)
+        left = n_masks * (steps - step) // steps
+        ids = torch.where(is_mask, proposed, ids)
+        ids[score.argsort(stable=True)[:left]] = denoiser.mask_token_id
+        found.append(ids.tolist())
+    return found
+
+
+@pytest.fixture
+def by_file(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The example, loaded for one test."""
+    file, modules = EXAMPLES / "sampler.py", {*sys.modules}
+    with monkeypatch.context() as patched:
+        patched.setattr(loader, "_named", [])
+        patched.setattr(SAMPLERS, "_known", dict(SAMPLERS.all()))
+        patched.setattr(SAMPLERS, "_guests", SAMPLERS.guests())
+        loader.load_plugins(str(file))
+        loader.load_plugins(str(file))  # once
+        yield file
+    for name in {*sys.modules} - modules:
+        if name.startswith("plugin_"):
+            del sys.modules[name]
+
+
+@pytest.mark.usefixtures("by_file")
+@pytest.mark.parametrize("eta", [0.0, 0.5, 1.0])
+def test_a_sampler_of_ones_own_does_as_the_published_loop(eta: float, gpu: Any) -> None:  # noqa: F811
+    denoiser = model()
+    options = DecodingOptions(sampler="path_planning", n_masks=12, steps=6, eta=eta, trace=True)
+    rows = [canvas(denoiser, options, 3 + 2 * k, seed=k) for k in range(6)]
+    together = decode_canvases(denoiser, rows, options)
+    expected = [path_planning(denoiser, row.token_ids, 6, eta) for row in rows]
+    assert [one.token_ids for one in together] == [passes[-1][-12:] for passes in expected]
+    assert [[ids for _, ids in replay(row.token_ids, one.events)] for row, one in zip(rows, together, strict=True)] == (
+        expected
+    )
+    assert any(event.new == MASK for one in together for event in one.events) == (eta > 0)
+    assert {one.cost.forward_passes for one in together} == {6}
+    refilled = decode_canvases(denoiser, rows, options, batch_size=2)
+    gpu()
+    on_gpu = decode_canvases(denoiser, rows, options, batch_size=2)
+    without_confidences = [
+        [(one.token_ids, one.cost, [event[:4] for event in one.events]) for one in found]
+        for found in (together, refilled, on_gpu)
+    ]
+    assert without_confidences[0] == without_confidences[1] == without_confidences[2]
+
+
+@pytest.mark.usefixtures("by_file")
+def test_a_sampler_of_ones_own_exits_early_where_its_blocks_are_settled() -> None:
+    denoiser = model()
+    exits = DecodingOptions(sampler="path_planning", n_masks=12, block_length=4, steps=6)
+    row = canvas(denoiser, exits, gen_toks=5)
+    stays = exits.override({"early_exit": False})
+    early, whole = (decode_canvases(denoiser, [row], options)[0] for options in (exits, stays))
+    assert early.token_ids == whole.token_ids
+    assert (early.cost.forward_passes, whole.cost.forward_passes) == (4, 6)
+
+
+def test_options_of_a_file_are_in_help_and_sweeps(by_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--plugins", str(by_file), "--tasks=mdlm_verb_smallest", "--sampler=path_planning", "--eta=0.5,1"]
+    cells = plan(settings_of(words)).cells
+    assert [cell.arguments["eta"] for cell in cells] == [0.5, 1.0]
+    assert {cell.arguments["plugins"] for cell in cells} == {str(by_file)}
+    with pytest.raises(SystemExit):
+        settings_of([*words, "--help"])
+    shown = " ".join(capsys.readouterr().out.split())
+    assert re.search(r"--eta VALUES how readily tokens [^)]* \(sampler=path_planning\)", shown)
+
+
+@pytest.mark.parametrize("named", ["missing.py", "no_such_package.sampler"])
+def test_a_plugin_that_is_not_there(named: str) -> None:
+    with pytest.raises(OptionError, match=f"plugins={named}: there is no such"):
+        loader.load_plugins(named)
+
+
+def test_what_a_preset_names_is_not_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mdlm_lm_eval.presets.load_preset", lambda _: {"plugins": "sampler.py"})
+    with pytest.raises(OptionError, match="preset=any names plugins, which the user alone can"):
+        resolve({"preset": "any"})
+
+
+def test_a_result_says_which_file_decoded(tmp_path: Path) -> None:
+    (command,) = re.findall("lm_eval (.*plugins=.*)", PAGE)
+    file, output = shutil.copy(EXAMPLES / "sampler.py", tmp_path), tmp_path / "results"
+    words = shlex.split(command.replace("plugins=sampler.py", f"plugins={file}"))
+    words += ["--include_path", str(tasks_path())]  # the suite, without lm-eval's own tasks
+    words += ["--use_cache", str(tmp_path / "cache"), "--output_path", str(output)]
+    run("lm_eval", *words)
+    (path,) = output.rglob("results_*.json")
+    mdlm = json.loads(path.read_text())["config"]["mdlm"]
+    digest = hashlib.sha256(Path(file).read_bytes()).hexdigest()
+    assert {"name": "sampler.py", "sha256": digest, "registers": ["sampler=path_planning"]} in mdlm["plugins"]
+    asked = simple_parse_args_string(words[words.index("--model_args") + 1])
+    assert {name: mdlm["decoding"][name] for name in asked.keys() - {"plugins"}}.items() <= asked.items()
+    facts = mdlm["tasks"]["mdlm_verb_smallest"]
+    assert facts["cost"]["forward_passes"] == asked["steps"] * facts["requests"]
+    (setting,) = {*load(output)["setting"]}
+    assert "eta=0.5" in setting
+    assert f"sampler=path_planning (sampler.py {digest[:8]})" in setting
+    (section,) = read_board(output).sections
+    assert digest[:8] in f"{section.common} {section.rows[0].label}"
+    Path(file).write_text(Path(file).read_text() + "# another one\n")
+    assert "plugins was" in run("lm_eval", *words, code=1).stderr
+
+
+@pytest.mark.parametrize("example", ["sampler.py", "unmasking.py", "family.py", "objective.py"])
 def test_what_the_page_shows_of_an_example_is_in_it(example: str) -> None:
     shown = re.findall(r"```python\n(.*?)(?:    \.\.\.\n)?```", PAGE, re.DOTALL)
     assert any(code in (EXAMPLES / example).read_text(encoding="utf-8") for code in shown)
