@@ -105,7 +105,11 @@ def tasks_of(name: str, folder: Path) -> Path:
 
 def refused(by: str) -> list[Any]:
     """Input that `by` refuses, each with a part of the sentence that says why; a new case is a row of the file."""
-    return list(data("refused.json")[by])
+    return [pytest.param(*row, id=" ".join(map(_words, row[:-1]))) for row in data("refused.json")[by]]
+
+
+def _words(value: Any) -> str:
+    return ",".join(f"{k}={_words(v)}" for k, v in value.items()) if isinstance(value, dict) else str(value)
 
 
 def generation(text: str, task: str = "task", doc: int | None = None, **gen_kwargs: Any) -> Instance:
