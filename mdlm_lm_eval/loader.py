@@ -8,13 +8,14 @@ can. Results record the digest of each file.
 
 import hashlib
 import sys
+from collections.abc import Mapping
 from importlib import import_module
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
 
-from mdlm_lm_eval.options import OptionError
-from mdlm_lm_eval.registry import digest_of, guests
+from mdlm_lm_eval.options import OptionError, built_in_names
+from mdlm_lm_eval.registry import ROW_DECODERS, SAMPLERS, Registry, digest_of, guests
 
 _named: list[str] = []  # modules that were named
 
@@ -32,13 +33,27 @@ def load_plugins(named: object) -> None:
 
 
 def plugins() -> list[dict[str, Any]]:
-    """Name, digest, and what it registered, of every plug-in that this process has loaded."""
-    found = guests()
-    modules = sorted({*_named, *found})
+    """Every plug-in that this process has loaded: its name, the digest of its file, and what it `registers`.
+
+    That is `sampler=NAME`, `unmasking=NAME` and so on, and the names of options that it alone declares.
+    """
+    found, built_in = guests(), built_in_names()
+    words = {module: {*registered} for module, registered in found.items()}
+    registries: tuple[Registry[Any], ...] = (SAMPLERS, ROW_DECODERS)
+    for registry in registries:
+        for name, module in registry.guests().items():
+            words[module] |= registry.get(name).declared().keys() - built_in
     return [
-        {"name": _name(module), "sha256": digest_of(module), "registers": sorted(found.get(module, ()))}
-        for module in modules
+        {"name": _name(module), "sha256": digest_of(module), "registers": sorted(words.get(module, ()))}
+        for module in sorted({*_named, *found})
     ]
+
+
+def digests(settings: Mapping[str, Any]) -> dict[str, str | None]:
+    """Name -> digest of the plug-ins that the user named, and of those that registered something in these settings."""
+    words = {*settings, *(f"{name}={value}" for name, value in settings.items())}
+    named = {_name(module) for module in _named}
+    return {each["name"]: each["sha256"] for each in plugins() if each["name"] in named or words & {*each["registers"]}}
 
 
 def _load_module(name: str) -> str:

@@ -331,10 +331,7 @@ class DecodingOptions(Options):
 
     def as_record(self) -> dict[str, Any]:
         """`as_dict` as any machine would have it: without options of plug-ins that are neither set nor in effect."""
-        shown = {*self._declared, *dict(self.of_ways), *self.way.declared()}
-        registries: tuple[Registry[Any], ...] = (SAMPLERS, ROW_DECODERS)
-        for registry in registries:
-            shown.update(*(way.declared() for name, way in registry.all().items() if name not in registry.guests()))
+        shown = built_in_names() | {*dict(self.of_ways), *self.way.declared()}
         return {name: value for name, value in self.as_dict().items() if name in shown}
 
     @cached_property
@@ -455,6 +452,13 @@ def options_of(*registries: Registry[Any]) -> dict[str, Option]:
                     samplers.setdefault(name, []).append(kind)
     chosen = {name: f" (sampler={'|'.join(kinds)})" for name, kinds in samplers.items()}
     return {name: replace(each, help=each.help + chosen.get(name, "")) for name, each in found.items()}
+
+
+def built_in_names() -> set[str]:
+    """Names of decoding options that no plug-in declares, or not alone."""
+    registries: tuple[Registry[Any], ...] = (SAMPLERS, ROW_DECODERS)
+    ways = (way for each in registries for name, way in each.all().items() if name not in each.guests())
+    return {*DecodingOptions._declared}.union(*(way.declared() for way in ways))
 
 
 def samplers_with(name: str) -> tuple[str, ...]:

@@ -27,6 +27,7 @@ from mdlm_lm_eval.registry import SAMPLERS
 from mdlm_lm_eval.resolve import resolve
 from mdlm_lm_eval.results import load
 from mdlm_lm_eval.sweep.__main__ import settings_of
+from mdlm_lm_eval.sweep.claims import Claims
 from mdlm_lm_eval.sweep.plan import plan
 from tests.canvases import MASK, canvas, model
 from tests.commands import python, run
@@ -179,9 +180,13 @@ def test_a_sampler_of_ones_own_exits_early_where_its_blocks_are_settled() -> Non
 
 def test_options_of_a_file_are_in_help_and_sweeps(by_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--plugins", str(by_file), "--tasks=mdlm_verb_smallest", "--sampler=path_planning", "--eta=0.5,1"]
-    cells = plan(settings_of(words)).cells
+    cells = (planned := plan(settings_of(words))).cells
     assert [cell.arguments["eta"] for cell in cells] == [0.5, 1.0]
     assert {cell.arguments["plugins"] for cell in cells} == {str(by_file)}
+    # A finished cell was decoded by the same file, wherever that lies.
+    settings = Claims(planned, by_file).settings(cells[0])
+    assert settings["plugins"] == {"sampler.py": hashlib.sha256(by_file.read_bytes()).hexdigest()}
+    assert "plugins" not in settings["model_args"]
     with pytest.raises(SystemExit):
         settings_of([*words, "--help"])
     shown = " ".join(capsys.readouterr().out.split())
@@ -210,13 +215,13 @@ def test_a_result_says_which_file_decoded(tmp_path: Path) -> None:
     (path,) = output.rglob("results_*.json")
     mdlm = json.loads(path.read_text())["config"]["mdlm"]
     digest = hashlib.sha256(Path(file).read_bytes()).hexdigest()
-    assert {"name": "sampler.py", "sha256": digest, "registers": ["sampler=path_planning"]} in mdlm["plugins"]
+    assert {"name": "sampler.py", "sha256": digest, "registers": ["eta", "sampler=path_planning"]} in mdlm["plugins"]
     asked = simple_parse_args_string(words[words.index("--model_args") + 1])
     assert {name: mdlm["decoding"][name] for name in asked.keys() - {"plugins"}}.items() <= asked.items()
     facts = mdlm["tasks"]["mdlm_verb_smallest"]
     assert facts["cost"]["forward_passes"] == asked["steps"] * facts["requests"]
     (setting,) = {*load(output)["setting"]}
-    assert "eta=0.5" in setting
+    assert f"eta=0.5 (sampler.py {digest[:8]})" in setting
     assert f"sampler=path_planning (sampler.py {digest[:8]})" in setting
     (section,) = read_board(output).sections
     assert digest[:8] in f"{section.common} {section.rows[0].label}"

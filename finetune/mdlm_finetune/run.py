@@ -28,7 +28,7 @@ from mdlm_finetune.data import load_examples
 from mdlm_finetune.recipe import Recipe, Run
 from mdlm_finetune.trainer import Collator, DiffusionTrainer
 from mdlm_lm_eval import load_denoiser, load_tokenizer
-from mdlm_lm_eval.loader import plugins
+from mdlm_lm_eval.loader import digests
 from mdlm_lm_eval.model.denoiser import Denoiser
 from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.results.files import whole_folder, write_whole
@@ -135,7 +135,8 @@ def _what_is_learned(run: Run) -> dict[str, Any]:
     if run.recipe.train_file is not None:
         with open(run.recipe.train_file, "rb") as file:
             settings["train_file_sha256"] = hashlib.file_digest(file, "sha256").hexdigest()
-    if loaded := {plugin["name"]: plugin["sha256"] for plugin in plugins()}:
+    settings.pop("plugins", None)
+    if loaded := digests({"objective": run.recipe.objective}):
         settings["plugins"] = loaded
     return settings | {"processes": run.training.world_size}
 

@@ -143,7 +143,7 @@ def setting_of(file: ResultFile, result: TaskResult, *, without: Collection[str]
 def _with_digest(file: ResultFile, word: str) -> str:
     """A setting with the file that registered what it names, as results of plug-ins of one name are no one's."""
     for plugin in (file.mdlm or {}).get("plugins", ()):
-        if word in plugin["registers"]:
+        if {word, word.partition("=")[0]} & {*plugin["registers"]}:
             return f"{word} ({plugin['name']} {str(plugin['sha256'])[:8]})"
     return word
 

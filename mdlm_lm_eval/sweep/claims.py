@@ -16,6 +16,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from mdlm_lm_eval import checkpoints
+from mdlm_lm_eval.loader import digests
 from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.results.files import UnusableFile, read_json, whole_folder
 from mdlm_lm_eval.results.suite import suite_info
@@ -74,6 +75,7 @@ class Claims:
         """
         arguments = dict(cell.arguments)
         pretrained, adapter = arguments.pop("pretrained", None), arguments.pop("peft", None)
+        arguments.pop("plugins", None)
         settings = {name: getattr(self.sweep, name) for name in _SHARED}
         settings |= {name: getattr(cell, name) for name in ("task", "metadata", "num_fewshot", "seeds")}
         settings |= {
@@ -82,6 +84,7 @@ class Claims:
             "task_suite": self._suite((cell.task,)),
             "weights": pretrained and self._digest(str(pretrained), arguments.get("subfolder") or ""),
             "adapter_weights": adapter and self._digest(adapter),
+            "plugins": digests(cell.arguments) or None,
         }
         return dict(json.loads(json.dumps(settings, default=str)))  # as the file will have it
 
