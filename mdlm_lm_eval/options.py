@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeVar, get_arg
 from mdlm_lm_eval.registry import CACHES, ROW_DECODERS, SAMPLERS, UNMASKING, Registry
 
 if TYPE_CHECKING:
-    from mdlm_lm_eval.decoding.sampler import Sampler
+    from mdlm_lm_eval.registry import Sampler
 
 Auto = Literal["auto"]
 Way = TypeVar("Way", bound="Options")

@@ -11,7 +11,7 @@ import hashlib
 import pkgutil
 import sys
 from collections.abc import Callable
-from functools import cached_property
+from functools import cache, cached_property
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
@@ -89,7 +89,12 @@ class Registry(Generic[T]):
 
     @cached_property
     def _installed(self) -> dict[str, EntryPoint]:
-        return {entry.name: entry for entry in entry_points(group=f"mdlm_lm_eval.{self.kind}")}
+        return {entry.name: entry for entry in _all_entry_points().select(group=f"mdlm_lm_eval.{self.kind}")}
+
+
+@cache
+def _all_entry_points() -> Any:
+    return entry_points()  # reads all installed packages
 
 
 SAMPLERS: Registry[type["Sampler"]] = Registry("sampler", "mdlm_lm_eval.decoding.samplers")
