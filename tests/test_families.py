@@ -26,7 +26,7 @@ from mdlm_lm_eval.checkpoints import (
 from mdlm_lm_eval.families import Family, all_families, family_of
 from mdlm_lm_eval.options import DecodingOptions, OptionError
 from mdlm_lm_eval.registry import register
-from tests.conftest import data, refused, tiny_tokenizer
+from tests.conftest import data, refused, tiny_model, tiny_tokenizer
 from tests.reference import GOLDEN, assert_close, load, tensors_of
 
 
@@ -244,3 +244,25 @@ def test_what_a_family_does_not_support_stands_in_its_row(name: str) -> None:
 def test_a_model_type_belongs_to_one_family(name: str) -> None:
     with pytest.raises(ValueError, match=r"belongs to the family sdar|'sdar' is registered already"):
         register(name=name, family=Family(name=name, model_types=("sdar",)))
+
+
+@pytest.mark.parametrize(
+    ("family", "options", "named"),
+    [
+        ("masked_lm", {"sampler": "wino", "confidence_threshold": 0.9}, "sampler=wino"),  # its passes need masks
+        ("masked_lm", {"sampler": "remdm", "remask_tokens": 2}, None),
+        ("llada", {"sampler": "wino", "confidence_threshold": 0.9}, None),
+        ("llada22", {"editing_threshold": 0.5, "max_post_steps": 2, "max_steps_per_block": 9}, None),
+        ("llada22", {"sampler": "remdm"}, "sampler=remdm"),
+        ("llada22", {"kl_threshold": 0.1}, "kl_threshold=0.1"),
+        ("llada", {"max_steps_per_block": 9}, "max_steps_per_block=9"),
+    ],
+)
+def test_samplers_that_a_family_takes(family: str, options: dict[str, Any], named: str | None) -> None:
+    config = tiny_model().config
+    config.diffusion_family = family
+    if named is None:
+        check_options(config, DecodingOptions(**options))
+        return
+    with pytest.raises(OptionError, match=f"^{named} does not work with the family {family}:"):
+        check_options(config, DecodingOptions(**options))

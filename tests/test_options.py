@@ -95,6 +95,8 @@ def test_a_sampler_that_is_registered_later_has_its_options_everywhere() -> None
     assert resolve({}).request({"haste": 3}).options == resolve({"sampler": "hurried", "haste": 3}).decoding.override(
         {"sampler": "auto"}
     )
+    # Results are the same on a machine without the plug-in.
+    assert "haste" in DecodingOptions(haste=3).as_record().keys() - DecodingOptions().as_record().keys()
     declared = DecodingOptions.declared()["haste"]
     assert (declared.requirement, declared.help) == (
         "none or a whole number from 1",
