@@ -21,7 +21,7 @@ import mdlm_lm_eval
 from mdlm_lm_eval.checkpoints import load_config, load_tokenizer
 from mdlm_lm_eval.default_model.training.corpus import draw_rule, few_shot
 from mdlm_lm_eval.likelihood import LikelihoodRequest, score
-from mdlm_lm_eval.likelihood.masks import Corruption, monte_carlo_corruptions
+from mdlm_lm_eval.likelihood.corruptions import Corruption, monte_carlo_corruptions
 from mdlm_lm_eval.options import LikelihoodOptions
 
 BUILT_IN_MODEL = Path(mdlm_lm_eval.__file__).parent / "default_model"

@@ -13,6 +13,8 @@ from typing import Any
 from mdlm_lm_eval.options import OptionError, unknown_option
 
 _STOPPED, _PIPE_CLOSED = 130, 141  # as a shell counts SIGINT and SIGPIPE
+# Variables by which `torchrun` tells processes of each other.
+TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
 def typed(arguments: Mapping[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""What a result says of a run: the effective numbers and the cost of each task, and what its scores depend on."""
+"""The part of a result that describes a run: effective numbers and cost of each task, and all that scores depend on."""
 
 import hashlib
 import json
@@ -30,12 +30,12 @@ if TYPE_CHECKING:
 
 _VALUES_PER_PARAMETER = 16
 _OF_MODEL = "mask_token_id max_length think_end_token add_bos_token weights revision adapter_weights"
-# Of the facts about a run, those that an answer depends on.
+# The facts about a run that an answer depends on.
 _OF_ANSWERS = """
     mask_token_id shift_logits max_length think_end_token mixed_precision_dtype add_bos_token cache_audit
     prefix_token_id package_version plugins
 """
-# Settings that say where a model came from, or what its weights say better.
+# Settings that say where a model came from, or that its weights say better.
 _SILENT_SETTINGS = {"_name_or_path", "base_model_name_or_path", "transformers_version", "dtype"}
 
 
@@ -43,29 +43,31 @@ class TaskCost(Counter[str]):
     """Sums over a task's requests, whatever batches these were in.
 
     forward_passes: passes of the model that a request's row took part in.
-    slot_passes: passes of whole batches times their slots, shared among the requests: what there was room for.
+    slot_passes: passes of whole batches times their lanes, shared among the requests: the passes that had room.
     denoising_steps: the passes in which masks could be filled or tokens changed.
     layer_tokens: positions that went through the layers, absent where they are not counted.
-    written_tokens: tokens in the returned slots, those behind an EOS too.
+    written_tokens: tokens in the returned slots, also those after an EOS.
     answer_tokens: tokens up to the EOS or end of turn, without it.
-    canvases: of likelihood tasks, the canvases that were scored; those of a batch are shared among its requests.
+    canvases: canvases that were scored for likelihood tasks; those of a batch are shared among its requests.
     seconds: wall time of decoding or scoring, shared likewise.
     peak_memory_bytes: the most that was in use meanwhile, as `devices.Meter` reads it.
     """
 
-    def add(self, **amounts: float) -> None:
-        """Adds what one more request took; the peak is the highest of all."""
+    def add(self, amounts: Mapping[str, float]) -> None:
+        """Adds the cost of one more request; the peak is the highest of all."""
         for name, amount in amounts.items():
             self[name] = max(self[name], amount) if name == "peak_memory_bytes" else self[name] + amount  # type: ignore[assignment]
 
     def merge(self, other: "TaskCost") -> None:
-        """Adds what another process took for the same task at the same time, so that seconds are not added up."""
-        self.add(**{name: amount for name, amount in other.items() if name != "seconds"})
+        """Adds the cost of another process for the same task at the same time: seconds are the longer ones."""
+        self.add({name: amount for name, amount in other.items() if name != "seconds"})
         self["seconds"] = max(self["seconds"], other["seconds"])
 
     def as_dict(self) -> dict[str, Any]:
-        """For the results file, with the share of slots that were busy (`batch_occupancy`), and the answer's tokens per
-        forward pass, over sums (d3LLM, arXiv 2601.07568)."""
+        """For the results file, with the share of lanes that were busy (`batch_occupancy`) and tokens per forward pass.
+
+        Tokens per pass are a ratio of sums, as in d3LLM (arXiv 2601.07568).
+        """
         found: dict[str, Any] = {name: amount for name, amount in self.items() if amount}
         if "canvases" in found:
             found["canvases"] = round(self["canvases"])
@@ -78,7 +80,7 @@ class TaskCost(Counter[str]):
 
 
 class Answer(NamedTuple):
-    """What came back for a request."""
+    """The answer to a request, its cost, and with the option `trace` how it came to be."""
 
     string: str
     token_ids: Sequence[int]
@@ -91,13 +93,13 @@ class TaskRecord:
     """Numbers of one task's requests.
 
     ranges: the smallest and the largest of each effective number, and of the standard errors of reads.
-    audited: document, exact answer and first differing token of the requests that were decoded exactly as well; the
+    audited: document, exact answer and first differing token for each request that was decoded exactly as well; the
         latter two are None where the strings agree.
-    caches: of generation tasks, the caches in effect: that of the option `cache`, which auto makes exact or none, and
+    caches: the caches in effect in generation tasks: that of the option `cache`, where auto becomes exact or none, and
         auto where the family's own method decodes.
     endings: how many answers each of `ENDINGS` has, and how many are empty, whatever ended them.
-    traces: of each answer decoded with `trace`: its document, its text, and for each token where it ends in the text
-        and what `Filled` has, one string a column with blanks between the numbers.
+    traces: for each answer decoded with `trace`, its document, its text, and for each token where it ends in the text
+        and the fields of `Filled`; each column is one string with blanks between the numbers.
     """
 
     requests: int = 0
@@ -112,8 +114,8 @@ class TaskRecord:
     traces: list[dict[str, Any]] = field(default_factory=list)
 
     def audit(self, doc_id: int | None, cached: Answer, exact: Answer) -> None:
-        """Compares two answers. Tokens count only where the strings differ: what follows a stop string is no answer."""
-        self.exact_cost.add(**exact.cost)
+        """Compares two answers. Tokens count only where strings differ: those after a stop string are no answer."""
+        self.exact_cost.add(exact.cost)
         if cached.string == exact.string:
             self.audited.append((doc_id, None, None))
             return
@@ -137,7 +139,7 @@ class TaskRecord:
         self.traces.append(facts | {name: " ".join(map(str, column)) for name, column in columns})
 
     def merge(self, other: "TaskRecord") -> None:
-        """Adds what another process did for the same task."""
+        """Adds the record of another process for the same task."""
         for name in ("requests", "truncated_prompts", "truncated_tokens", "audited", "traces"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.cost.merge(other.cost)
@@ -182,7 +184,8 @@ Setting = tuple[str, DecodingOptions | LikelihoodOptions]
 class RunRecord:
     """Records of all tasks in this process.
 
-    settings: (request type, effective options) -> the tasks that were run with them. forward_passes: of whole batches.
+    settings: (request type, effective options) -> the tasks that ran with them.
+    forward_passes: the model's calls, for whole batches.
     """
 
     tasks: defaultdict[str, TaskRecord] = field(default_factory=lambda: defaultdict(TaskRecord))
@@ -190,22 +193,28 @@ class RunRecord:
     forward_passes: int = 0
 
     def add(
-        self, name: str | None, setting: Setting, cost: Mapping[str, float], *, truncated: int, **values: float
+        self,
+        name: str | None,
+        setting: Setting,
+        *,
+        cost: Mapping[str, float],
+        numbers: Mapping[str, float],
+        truncated: int,
     ) -> TaskRecord:
-        """Counts one request of a task: setting, cost, effective values, and how many prompt tokens were cut off."""
-        self.settings[setting].add(name or "no task")  # as of requests that were made by hand
+        """Counts one request of a task: its setting, cost, effective numbers, and prompt tokens that were cut off."""
+        self.settings[setting].add(name or "no task")  # requests that were made by hand have none
         task = self.tasks[name or "no task"]
         task.requests += 1
         task.truncated_prompts += truncated > 0
         task.truncated_tokens += truncated
-        task.cost.add(**cost)
-        for key, value in values.items():
+        task.cost.add(cost)
+        for key, value in numbers.items():
             lowest, highest = task.ranges.get(key, (value, value))
             task.ranges[key] = (min(lowest, value), max(highest, value))
         return task
 
     def merge(self, other: "RunRecord") -> None:
-        """Adds what another process did."""
+        """Adds the record of another process."""
         self.forward_passes += other.forward_passes
         for name, task in other.tasks.items():
             self.tasks[name].merge(task)
@@ -263,7 +272,7 @@ def in_words(facts: Mapping[str, Any], has_chat_template: bool) -> dict[str, str
 
 
 def fingerprint(lm: "MDLM") -> dict[str, Any]:
-    """What an answer to a request depends on, under flat names."""
+    """All that an answer to a request depends on, under flat names."""
     facts = provenance(lm)
     return {
         **{f"decoding {name}": value for name, value in facts["decoding"].items()},
@@ -291,14 +300,14 @@ def _weights_digest(model: torch.nn.Module) -> str:
     for name, parameter in (*model.named_parameters(), *buffers):
         digest.update(f"{name} {tuple(parameter.shape)} {parameter.dtype}".encode())
         local = parameter.to_local() if isinstance(parameter, DTensor) else parameter
-        if not local.is_meta:  # weights offloaded to disk
+        if not local.is_meta:  # weights that are offloaded to disk are meta tensors
             first = local.detach().flatten()[:_VALUES_PER_PARAMETER].float().cpu()
             digest.update(first.numpy().tobytes())
     return digest.hexdigest()
 
 
 def _digest(settings: Mapping[str, Any]) -> str:
-    """Digest of the config of a model or an adapter, or a vocabulary: what weights do not tell, such as rope."""
+    """Digest of the config of a model or an adapter, or of a vocabulary: facts that weights do not show, as rope."""
     kept = {name: value for name, value in settings.items() if name not in _SILENT_SETTINGS}
     as_json = json.dumps(
         kept, sort_keys=True, default=lambda value: sorted(value) if isinstance(value, set) else str(value)

@@ -18,11 +18,11 @@ SAMPLE_PREFIX = "mdlm_lm_eval.sample "
 class RequestCache:
     """Answers as they are finished, in lm-eval's `entries` on disk.
 
-    lm-eval's keys hold a request's arguments alone: such a cache would answer for n_masks=200 what it computed for
-    n_masks=1. So an empty one is marked as filled by `fingerprint`, and one that something else filled is refused, by
-    an OptionError that names what differs. Sampled requests (a seed is given) get keys of their own, or all repetitions
-    of one would get one answer; what lm-eval kept of them when a run ended is forgotten, so that it asks for them
-    again, one by one. `record` is that of the answers so far.
+    lm-eval's keys hold a request's arguments alone: such a cache would answer a request for n_masks=200 with the answer
+    for n_masks=1. So an empty cache is marked as filled by `fingerprint`, and a cache with another mark is refused, by
+    an OptionError that names the differences. Sampled requests (those with a seed) get keys of their own, or all
+    repetitions of one would get one answer; entries that lm-eval kept for them when a run ended are deleted, so that it
+    asks for them again, one by one. `record` is that of the answers so far.
     """
 
     def __init__(self, entries: Any, fingerprint: dict[str, Any]) -> None:

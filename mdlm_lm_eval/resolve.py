@@ -17,6 +17,7 @@ from mdlm_lm_eval.options import (
     OptionError,
     approximate_caches,
     asked_sampler,
+    defaults_of,
     is_random,
     options_of,
     our_name,
@@ -63,7 +64,7 @@ _MEANINGLESS = frozenset(_IGNORED.split())
 _REQUEST_NAMES = frozenset({"until", "infill", "do_sample", *LENGTH_NAMES, *_MEANINGLESS})
 
 _EXCLUSIVE = (*DecodingOptions.exclusive, ("cache", "cfg_scale"), ("cache", "unmasking"))
-# Of these, some values exclude nothing; the others do wherever they are set, be it to auto.
+# Some values of these exclude nothing; all others exclude each other once set, even to auto.
 _EXCLUDES: dict[str, Callable[[Any], bool]] = {
     "cache": lambda value: value in approximate_caches(),
     "unmasking": is_random,
@@ -85,11 +86,12 @@ Check = Callable[[DecodingOptions, Any, bool | None], None]
 
 
 @dataclass(frozen=True)
-class Request:
-    """What one generation request asks for.
+class ResolvedRequest:
+    """The options of one generation request, merged with all others.
 
-    sampled: whether its repetitions differ. ignored: its keys that mean nothing here. alike: what it shares with the
-    requests that may be in a batch with it. typed: the options that the user or the task set.
+    attention: the model's, with blocks of the option `block_length`. sampled: whether its repetitions differ.
+    ignored: its keys that mean nothing here. alike: equal for requests that may share a batch. typed: the options that
+    the user or the task set.
     """
 
     options: DecodingOptions
@@ -106,8 +108,8 @@ class Request:
 class Settings:
     """Model arguments, merged.
 
-    `explicit` names the decoding and likelihood options that the user set, by name or by a preset; `from_family` those
-    that have the value that the family's authors publish. `loading` are the arguments of HFLM and transformers.
+    explicit: the decoding and likelihood options that the user set, by name or by a preset. from_family: those that
+    have the value that the family's authors publish. loading: the arguments of HFLM and transformers.
     """
 
     decoding: DecodingOptions
@@ -121,11 +123,12 @@ class Settings:
     attention_of: AttentionOf
     check: Check
 
-    def request(self, gen_kwargs: Mapping[str, Any]) -> Request:
+    def request(self, gen_kwargs: Mapping[str, Any]) -> ResolvedRequest:
         """A request's options over these.
 
         Sampling keys, which task files written for autoregressive models hold anyway, count only where the user set
-        none. Raises OptionError for an unknown key, a value that cannot be used, and what the model cannot do.
+        none. Raises OptionError for an unknown key, a value that cannot be used, and options that the model cannot
+        serve.
         """
         given = _our_names(gen_kwargs, _REQUEST_NAMES)
         for name in sorted(given.keys() - (known := {*DecodingOptions.declared()} | _REQUEST_NAMES)):
@@ -154,9 +157,16 @@ class Settings:
         infill = "infill" in given and parse_flag("infill", given["infill"])
         self.check(options, attention, infill)
         sampled = options.temperature > 0.0 or is_random(options.unmasking)
-        ignored, alike = _MEANINGLESS & given.keys(), (replace(options, max_gen_toks=None), stops, infill)
-        set_here = frozenset({*typed, *changes})
-        return Request(options, attention, stops, infill, sampled, ignored, alike, set_here)
+        return ResolvedRequest(
+            options=options,
+            attention=attention,
+            until=stops,
+            infill=infill,
+            sampled=sampled,
+            ignored=_MEANINGLESS & given.keys(),
+            alike=(replace(options, max_gen_toks=None), stops, infill),
+            typed=frozenset({*typed, *changes}),
+        )
 
 
 def resolve(
@@ -167,10 +177,10 @@ def resolve(
     check: Check = lambda options, attention, in_slots: None,
     default_seed: int = 0,
 ) -> Settings:
-    """Merges model arguments with a preset and what a `family` of models publishes (its `decoding_defaults`).
+    """Merges model arguments with a preset and the `decoding_defaults` that a `family` of models publishes.
 
-    `check` says what the model can do. Raises OptionError for an unknown name, with the nearest known one, and for
-    values and combinations of our options that cannot be used. HFLM and transformers check their own.
+    `check` refuses options that the model cannot serve. Raises OptionError for an unknown name, with the nearest known
+    one, and for values and combinations of our options that cannot be used. HFLM and transformers check their own.
     """
     given = _our_names(arguments)
     for name in sorted(_REFUSED.keys() & given.keys()):
@@ -203,37 +213,37 @@ def resolve(
     decoding = DecodingOptions(**{"seed": default_seed, **merged})
     check(decoding, attention, None)
     return Settings(
-        decoding,
-        LikelihoodOptions(**{"seed": default_seed, **likelihood}),
-        model,
-        attention,
-        explicit | (frozenset(likelihood) & {*preset, *given}),
-        (frozenset(merged) | scored.keys()) - explicit - given.keys(),
-        {
+        decoding=decoding,
+        likelihood=LikelihoodOptions(**{"seed": default_seed, **likelihood}),
+        model=model,
+        attention=attention,
+        explicit=explicit | (frozenset(likelihood) & {*preset, *given}),
+        from_family=(frozenset(merged) | scored.keys()) - explicit - given.keys(),
+        loading={
             name: value
             for name, value in given.items()
             if name not in own_names() | _REFUSED.keys() and value is not None
         },
-        layers,
-        attention_of,
-        check,
+        layers=layers,
+        attention_of=attention_of,
+        check=check,
     )
 
 
 def without_effect(options: DecodingOptions, attention: Any) -> dict[str, str]:
     """Options that are set and change nothing under an attention, and why as the end of a sentence."""
-    default = DecodingOptions()
+    defaults = defaults_of(DecodingOptions)
     found = {}
     for name, (partner, value) in _PARTNERS.items():
         actual = getattr(options, partner)
-        if actual == getattr(default, partner) if value is None else actual != value:
+        if actual == defaults[partner] if value is None else actual != value:
             found[name] = f"without {partner}" if value is None else f"without {partner}={value}"
     is_causal = attention is not None and attention.is_block_causal
     rules = [name for name in PARALLEL_RULES if getattr(options, name) is not None]
     if rules and not is_causal and options.way.steps_of(1, options) is not None:
         rule = f"with {rules[0]}={shown(getattr(options, rules[0]))}"
         found |= dict.fromkeys(("steps", "steps_per_block", "schedule"), rule)
-    return {name: why for name, why in found.items() if getattr(options, name) != getattr(default, name)}
+    return {name: why for name, why in found.items() if getattr(options, name) != defaults[name]}
 
 
 def _our_names(given: Mapping[str, Any], kept: Collection[str] = ()) -> dict[str, Any]:
@@ -252,10 +262,10 @@ def _our_names(given: Mapping[str, Any], kept: Collection[str] = ()) -> dict[str
 
 
 def _merge(layers: tuple[Layer, ...], attention_of: AttentionOf) -> tuple[dict[str, Any], Any]:
-    """Options that are set in any layer, the last one first, and the attention under them.
+    """Options that any layer sets, where the last one counts most, and the attention under them.
 
-    A layer drops from those below it what it excludes and what it leaves without meaning. Where it changes the length
-    of blocks, each of their steps fills as many tokens as before.
+    A layer drops options of lower layers that it excludes or leaves without meaning. Where it changes the length of
+    blocks, each of their steps fills as many tokens as before.
     """
     length = next((layer["block_length"] for layer in reversed(layers) if "block_length" in layer), None)
     attention = attention_of(length)
@@ -288,7 +298,7 @@ def _merge(layers: tuple[Layer, ...], attention_of: AttentionOf) -> tuple[dict[s
 
 
 def _of_one_sampler(below: Layer, layer: Layer) -> dict[str, Any]:
-    """What is left of lower layers under `layer`: without the options of samplers that are not in effect there."""
+    """The options of lower layers that stay under `layer`: not those of samplers that are not in effect there."""
     asked = asked_sampler(layer)
     kept = {name: value for name, value in below.items() if name != "sampler" or asked is None}
     sampler = asked or asked_sampler({**kept, **layer}) or DEFAULT_SAMPLER

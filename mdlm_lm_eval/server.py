@@ -1,8 +1,8 @@
 """The lm-eval model `mdlm-server`: a serving engine decodes, and the result says with which settings.
 
-lm-eval's own API transport sends the requests (concurrency, timeouts, retries). What the server says of its settings,
-what the user states and what neither does are recorded apart, and a sample of the requests can be decoded in process
-as well. Requests and facts are those of SGLang 0.5.23, vLLM 0.33 and LMDeploy 0.18.
+lm-eval's own API transport sends the requests (concurrency, timeouts, retries). Settings that the server says, settings
+that the user states and unknown ones are recorded apart, and a sample of the requests can be decoded in process as
+well. Requests and facts are those of SGLang 0.5.23, vLLM 0.33 and LMDeploy 0.18.
 """
 
 import asyncio
@@ -30,13 +30,14 @@ from mdlm_lm_eval.checkpoints import context_length
 from mdlm_lm_eval.command_line import show_option_errors_alone
 from mdlm_lm_eval.decoding.canvas import DEFAULT_MAX_GEN_TOKS, seed_of
 from mdlm_lm_eval.default_model import model_path
-from mdlm_lm_eval.lm import MDLM, seeds_of
+from mdlm_lm_eval.jobs.audit import in_drawn_order
+from mdlm_lm_eval.jobs.requests import Job, seeds_of
+from mdlm_lm_eval.lm import MDLM, Source, config_of
 from mdlm_lm_eval.model.text import closing_ids, encode_without_masks
 from mdlm_lm_eval.options import (
     DecodingOptions,
     LikelihoodOptions,
     OptionError,
-    parse_flag,
     parse_whole,
     parsed,
     shown,
@@ -44,7 +45,7 @@ from mdlm_lm_eval.options import (
 )
 from mdlm_lm_eval.record import Answer, RunRecord
 from mdlm_lm_eval.request_cache import RequestCache
-from mdlm_lm_eval.resolve import LOADING_NAMES, resolve
+from mdlm_lm_eval.resolve import LOADING_NAMES, ResolvedRequest, resolve
 from mdlm_lm_eval.results.names import model_name
 from mdlm_lm_eval.results.result_file import UNKNOWN
 from mdlm_lm_eval.results.suite import suite_info
@@ -66,7 +67,7 @@ _SGLANG_DEFAULTS: dict[str, dict[str, float]] = {
     "LowConfidence": {"threshold": 0.95},
     "JointThreshold": {"threshold": 0.5, "edit_threshold": 0, "max_post_edit_steps": 16},
 }
-# What of a server's own account is kept; the rest holds paths, addresses and keys.
+# The facts that a server serves and results keep; the others hold paths, addresses and keys.
 _FACTS = """
     dllm_algorithm dllm_fdfo dtype kv_cache_dtype quantization attention_backend tp_size dp_size max_running_requests
     random_seed canvas_length max_denoising_steps
@@ -78,9 +79,9 @@ class Engine:
     """How requests to an engine differ from OpenAI's.
 
     fixed: options that requests do not carry, as the engine ignores or rejects them, with the value that is in effect.
-    blocks: whether it writes block after block until the requested tokens are there, so that masks are those.
+    blocks: whether it writes block after block until the requested tokens are there, so that there are as many masks.
     takes_ids: whether prompts may be token ids; stop_ids: whether it takes `stop_token_ids`.
-    reaches: whether a token is written where its confidence equals the threshold (>= for our >).
+    reaches: whether a token is written where its confidence equals the threshold (>=; ours must exceed it).
     """
 
     fixed: Mapping[str, Any] = field(default_factory=dict)
@@ -99,30 +100,25 @@ ENGINES = {
 
 
 @dataclass
-class Job:
-    """One request to the server. `exact` is the answer in process where the request is audited."""
+class ServerJob(Job):
+    """One request to the server. until: the strings that its answer is cut at."""
 
-    instance: Instance
     payload: dict[str, Any]
-    options: DecodingOptions | LikelihoodOptions
-    counts: dict[str, int]
-    until: tuple[str, ...] = ()
-    seed: int | None = None  # of a request whose repetitions differ
-    exact: Answer | None = None
+    until: tuple[str, ...]
 
 
-_JOB: ContextVar[Job] = ContextVar("job")  # of the transport's current task
+_JOB: ContextVar[ServerJob] = ContextVar("job")  # of the transport's current task
 
 
 class MDLMServer(LocalCompletionsAPI):
     """Generation by a server's `/v1/completions`, registered as `mdlm-server`.
 
-    base_url: the server's address. engine: one of `ENGINES`; auto asks the server. engine_version: of an
-        engine that does not say it (lm-eval takes an argument `version` for that of the tasks).
+    base_url: the server's address. engine: one of `ENGINES`; auto asks the server. engine_version: needed where the
+        engine does not say it (lm-eval takes an argument `version` for that of the tasks).
     model: the name that the server knows the model by; the first that it lists if not set.
     pretrained: the checkpoint, on the hub or in a folder; `model` if not set. Its tokenizer makes the token ids.
-    settings: decoding options that the server was started with, as far as it does not say them: a dictionary or JSON.
-    plugins: as of `--model mdlm`.
+    settings: decoding options that the server was started with and does not say: a dictionary or JSON.
+    plugins: as for `--model mdlm`.
     audit: how many requests of each task are decoded in process too. HFLM's arguments (dtype, device) are for that.
 
     Options of `REQUEST_OPTIONS` may be given as well. Raises OptionError for other arguments, for settings that
@@ -179,7 +175,7 @@ class MDLMServer(LocalCompletionsAPI):
 
     @classmethod
     def create_from_arg_obj(cls, arg_dict: dict[str, Any], additional_config: dict[str, Any] | None = None) -> Any:
-        """What `lm_eval` builds the model by; it names the folder of results after `pretrained`."""
+        """The model as `lm_eval` builds it; it names the folder of results after `pretrained`."""
         config = {name: value for name, value in (additional_config or {}).items() if value is not None}
         found = cls(**config | arg_dict)
         arg_dict.setdefault("pretrained", found.pretrained)
@@ -188,10 +184,11 @@ class MDLMServer(LocalCompletionsAPI):
     # Settings
 
     def _ask(self, address: str, path: str) -> dict[str, Any]:
-        """What the server says there, nothing where it has no such page."""
-        how = {"headers": self.header, "verify": self.verify_certificate, "timeout": self.timeout}
+        """The server's page under this path; nothing where it has none."""
         try:
-            answer = requests.get(address + path, **how)
+            answer = requests.get(
+                address + path, headers=self.header, verify=self.verify_certificate, timeout=self.timeout
+            )
             return dict(answer.json()) if answer.ok else {}
         except ValueError:
             return {}
@@ -210,7 +207,7 @@ class MDLMServer(LocalCompletionsAPI):
         return _kept(diffusion) | self._ask(address, "/version"), said
 
     def _take(self, stated: Mapping[str, Any], given: Mapping[str, Any]) -> None:
-        """Merges what the server says, what the user states and what requests carry."""
+        """Merges the settings that the server says with those that the user states and requests carry."""
         known = DecodingOptions.declared()
         for name in sorted(set(stated) - known.keys()):
             raise unknown_option("option in settings", name, stated[name], known)
@@ -234,13 +231,15 @@ class MDLMServer(LocalCompletionsAPI):
         carried = {name: getattr(options, name) for name in REQUEST_OPTIONS}
         return dict.fromkeys(options.as_record(), UNKNOWN) | self.known | carried | dict(self.dialect.fixed)
 
-    def _request(self, gen_kwargs: Mapping[str, Any]) -> Any:
+    def _request(self, gen_kwargs: Mapping[str, Any]) -> ResolvedRequest:
+        """A request's options. Raises OptionError for options that a server cannot be asked for."""
         request = self.settings.request(gen_kwargs)
         usual = {name: getattr(self.settings.decoding, name) for name in REQUEST_OPTIONS}
         if request.infill or replace(request.options, **usual) != self.settings.decoding:
-            what = ", ".join(f"{name}={shown(value)}" for name, value in gen_kwargs.items() if name != "until")
+            asked = ", ".join(f"{name}={shown(value)}" for name, value in gen_kwargs.items() if name != "until")
             raise OptionError(
-                f"a task asks for {what}; a server's requests carry {', '.join(REQUEST_OPTIONS)} and stop strings alone"
+                f"a task asks for {asked}; a server's requests carry {', '.join(REQUEST_OPTIONS)} and stop strings "
+                "alone"
             )
         ignored = {
             name: getattr(request.options, name)
@@ -255,14 +254,18 @@ class MDLMServer(LocalCompletionsAPI):
     # Text
 
     def _load(self, tokenizer: str, arguments: Mapping[str, Any], served_length: int | None) -> None:
-        """The tokenizer and what the checkpoint's config says. Raises OptionError for a causal language model's."""
-        path, remote = model_path(tokenizer), parse_flag("trust_remote_code", arguments.get("trust_remote_code", False))
-        where: dict[str, Any] = {"revision": arguments.get("revision") or "main", "trust_remote_code": remote}
-        where["subfolder"] = arguments.get("subfolder") or ""
-        config = checkpoints.load_config(path, diffusion_family=arguments.get("diffusion_family"), **where)
+        """The tokenizer and facts of the checkpoint's config. Raises OptionError for a causal language model's."""
+        path, source, bos = model_path(tokenizer), Source.of(arguments), arguments.get("add_bos_token")
+        config = config_of(tokenizer, arguments)
         checkpoints.check_config(config, path)
-        bos = arguments.get("add_bos_token")
-        self.tokenizer = checkpoints.load_tokenizer(path, config=config, add_bos_token=bos, **where)
+        self.tokenizer = checkpoints.load_tokenizer(
+            path,
+            config=config,
+            add_bos_token=bos,
+            revision=source.revision,
+            subfolder=source.subfolder,
+            trust_remote_code=source.trust_remote_code,
+        )
         self.tokenizer_backend, self.tokenized_requests, self.add_bos_token = "huggingface", True, bos
         self.family = checkpoints.family_of(config)
         generates = self.family.generate is not None  # without masks
@@ -301,18 +304,16 @@ class MDLMServer(LocalCompletionsAPI):
         wanted = [resolved[json.dumps(instance.args[1], default=str)] for instance in requests]
         seeds = seeds_of(requests, [request.options.seed for request in wanted])
         jobs = [self._prepare(*each) for each in zip(requests, wanted, seeds, strict=True)]
-        answers: dict[int, Any] = {}
-        for n, job in enumerate(jobs):
-            if job.seed is not None and self.request_cache:
-                kept = self.request_cache.sample(job.instance.args, job.seed)
-                answers |= {} if kept is None else {n: kept}
-        left = [n for n in range(len(jobs)) if n not in answers]
+        answers: list[Any] = [job.saved_sample(self.request_cache) for job in jobs]
+        left = [n for n, answer in enumerate(answers) if answer is None]
         if self.audit:
             self._decode_exactly([jobs[n] for n in left], [seeds[n] for n in left])
-        answers |= dict(zip(left, self._send([jobs[n] for n in left]), strict=True))
-        return [answers[n] for n in range(len(jobs))]
+        for n, answer in zip(left, self._send([jobs[n] for n in left]), strict=True):
+            answers[n] = answer
+        return answers
 
-    def _prepare(self, instance: Instance, request: Any, seed: int) -> Job:
+    def _prepare(self, instance: Instance, request: ResolvedRequest, seed: int) -> ServerJob:
+        """The payload of a request, and the numbers that results give of it."""
         options, engine = request.options, self.dialect
         stated = options.n_masks if isinstance(options.n_masks, int) else None
         n_tokens = options.max_gen_toks or stated or DEFAULT_MAX_GEN_TOKS
@@ -328,14 +329,22 @@ class MDLMServer(LocalCompletionsAPI):
             payload["stop"] = list(request.until)
         if engine.stop_ids:
             payload["stop_token_ids"] = sorted(self.end_ids)
-        counts = {"truncated": len(ids) - len(kept), "prompt_tokens": len(kept), "returned_tokens": n_tokens}
+        numbers = {"prompt_tokens": len(kept), "returned_tokens": n_tokens}
         if stated or engine.blocks:
-            counts |= {"masks": stated or n_tokens, "asked_masks": stated or n_tokens}
-        sampled = request.sampled or self.family.generate or instance.args[1].get("do_sample")
-        payload = {name: value for name, value in payload.items() if name not in engine.fixed}
-        return Job(instance, payload, options, counts, request.until, seed if sampled else None)
+            numbers |= {"masks": stated or n_tokens, "asked_masks": stated or n_tokens}
+        differs = request.sampled or self.family.generate or instance.args[1].get("do_sample")
+        return ServerJob(
+            instance=instance,
+            options=options,
+            numbers=numbers,
+            truncated=len(ids) - len(kept),
+            own_seed=seed if differs else None,
+            exact=None,
+            payload={name: value for name, value in payload.items() if name not in engine.fixed},
+            until=request.until,
+        )
 
-    def _send(self, jobs: Sequence[Job]) -> list[Any]:
+    def _send(self, jobs: Sequence[ServerJob]) -> list[Any]:
         """Answers of the server in the jobs' order; each is recorded and kept as it arrives."""
         self._arrived = time.monotonic()
         if not jobs:
@@ -343,7 +352,7 @@ class MDLMServer(LocalCompletionsAPI):
         sent = self.get_batched_requests(list(jobs), [None] * len(jobs), generate=True)
         return [answer for answers in asyncio.run(sent) for answer in answers]
 
-    def create_message(self, messages: list[Job], generate: bool = False) -> Any:
+    def create_message(self, messages: list[ServerJob], generate: bool = False) -> Any:
         """The job, whose payload was made before."""
         return messages[0]
 
@@ -356,7 +365,7 @@ class MDLMServer(LocalCompletionsAPI):
         job, choice, usage = _JOB.get(), outputs["choices"][0], outputs.get("usage") or {}
         now = time.monotonic()
         seconds, self._arrived = now - self._arrived, now
-        name, kind = job.instance.task_name, job.instance.request_type
+        kind = job.instance.request_type
         if kind == "generate_until":
             answer: Any = postprocess_generated_text(choice["text"], list(job.until), self.think_end_token)
         else:
@@ -366,13 +375,14 @@ class MDLMServer(LocalCompletionsAPI):
         passes = usage.get("nfe", outputs.get("nfe"))
         amounts = {"answer_tokens": usage.get("completion_tokens"), "forward_passes": passes, "seconds": seconds}
         known = {key: value for key, value in amounts.items() if value is not None}
-        task = self.record.add(name, (kind, job.options), known, **job.counts)
-        if job.exact is not None:
-            served = Answer(answer, self.tokenizer.encode(answer, add_special_tokens=False), {})
-            task.audit(job.instance.doc_id, served, job.exact)
+        job.add_to(self.record, kind, known, None if job.exact is None else self._answer(answer))
         if self.request_cache:
-            self.request_cache.save(kind, [(job.instance.args, answer, job.seed)], self.record)
+            self.request_cache.save(kind, [(job.instance.args, answer, job.own_seed)], self.record)
         return [answer]
+
+    def _answer(self, string: str) -> Answer:
+        """A string as an answer that can be audited."""
+        return Answer(string, self.tokenizer.encode(string, add_special_tokens=False), {})
 
     # Likelihood
 
@@ -402,8 +412,18 @@ class MDLMServer(LocalCompletionsAPI):
             if len(target) != 1:
                 raise OptionError(f"a canvas read scores one token; {shown(continuation)} has {len(target)}")
             asked = {"prompt": ids[-(self.max_length - length) :], "logprob_token_ids": target, "vllm_xargs": reads}
-            counts = {"truncated": max(0, len(ids) - len(asked["prompt"])), "asked_masks": length, "masks": length}
-            jobs.append(Job(instance, payload | asked, options, counts | {"continuation_tokens": 1}))
+            jobs.append(
+                ServerJob(
+                    instance=instance,
+                    options=options,
+                    numbers={"asked_masks": length, "masks": length, "continuation_tokens": 1},
+                    truncated=max(0, len(ids) - len(asked["prompt"])),
+                    own_seed=None,
+                    exact=None,
+                    payload=payload | asked,
+                    until=(),
+                )
+            )
         return self._send(jobs)
 
     def loglikelihood_rolling(self, requests: list[Instance], disable_tqdm: bool = False) -> list[float]:
@@ -413,7 +433,7 @@ class MDLMServer(LocalCompletionsAPI):
     # Audit
 
     def _in_process(self, arguments: Mapping[str, Any]) -> MDLM:
-        """The checkpoint with the server's settings; what is unknown has the family's defaults."""
+        """The checkpoint with the server's settings; unknown ones have the family's defaults."""
         if self.family.generate is not None:
             raise OptionError(f"audit does not work with the family {self.family.name}, whose answers are sampled")
         fixed = {name: value for name, value in self.dialect.fixed.items() if value not in (UNKNOWN, None)}
@@ -426,35 +446,32 @@ class MDLMServer(LocalCompletionsAPI):
         prompts = {"tokenizer": self.tokenizer, "max_length": self.max_length}
         return MDLM(self.pretrained, **{**arguments, **prompts, **options, **given, **fixed})
 
-    def _decode_exactly(self, jobs: Sequence[Job], seeds: Sequence[int]) -> None:
-        """Decodes the audited requests in process: of each task those with the smallest digests, in any order."""
+    def _decode_exactly(self, jobs: Sequence[ServerJob], seeds: Sequence[int]) -> None:
+        """Decodes the audited requests of each task in process."""
         assert self.reference is not None
-        places: dict[str | None, list[tuple[int, int]]] = {}
-        for n, seed in enumerate(seeds):
-            places.setdefault(jobs[n].instance.task_name, []).append((seed_of(f"audit {seed}"), n))
-        chosen = []
-        for name, of_task in places.items():
-            chosen += [
-                n for _, n in sorted(of_task)[: max(0, self.audit - len(self.record.tasks[name or "no task"].audited))]
-            ]
+        tasks = [job.instance.task_name for job in jobs]
+        chosen: list[int] = []
+        for name, of_task in in_drawn_order(zip(tasks, seeds, strict=True), "audit").items():
+            n_left = max(0, self.audit - len(self.record.tasks[name or "no task"].audited))
+            chosen += [n for _, n in of_task[:n_left]]
         if any(self._effective(jobs[n].options)["temperature"] != 0 for n in chosen):
             raise OptionError("audit does not work with temperature above 0: sampled answers differ anyway")
         strings = self.reference.generate_until([jobs[n].instance for n in chosen]) if chosen else []
         for n, string in zip(chosen, strings, strict=True):
-            jobs[n].exact = Answer(string, self.tokenizer.encode(string, add_special_tokens=False), {})
+            jobs[n].exact = self._answer(string)
         for name, task in self.reference.record.tasks.items():
             self.record.tasks[name].exact_cost.merge(task.cost)
         self.reference.start_record()
 
-    # What is kept
+    # Records
 
     def start_record(self) -> None:
-        """Forgets what was recorded so far."""
+        """Forgets the record so far."""
         self.request_cache: RequestCache | None = None
         self.record = RunRecord()
 
     def get_model_info(self) -> dict[str, Any]:
-        """Under `mdlm`: settings as far as they are known, the server, and what each task took."""
+        """Under `mdlm`: settings as far as they are known, the server, and the cost of each task."""
         tasks = {name: task.as_dict() for name, task in sorted(self.record.tasks.items())}
         seconds, tokens = (
             sum(task["cost"].get(name, 0) for task in tasks.values()) for name in ("seconds", "answer_tokens")

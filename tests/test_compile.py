@@ -62,13 +62,13 @@ def tapes(monkeypatch: pytest.MonkeyPatch) -> list[Tape]:
     """What was recorded; every shape is, when it comes the second time."""
     made: list[Tape] = []
 
-    def record(run: Callable[[], Tensor]) -> tuple[Callable[[], object], Tensor]:
+    def capture(run: Callable[[], Tensor]) -> tuple[Callable[[], object], Tensor]:
         made.append(Tape())
         with made[-1]:
             result = run()
         return made[-1].replay, result
 
-    monkeypatch.setattr(compiled, "record", record)
+    monkeypatch.setattr(compiled, "capture", capture)
     monkeypatch.setattr(compiled, "_PASSES_BEFORE", 1)
     return made
 

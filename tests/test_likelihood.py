@@ -10,7 +10,7 @@ import torch
 
 from mdlm_lm_eval.decoding import decode
 from mdlm_lm_eval.likelihood import LikelihoodRequest, duel, rolling_windows, score, truncated_tokens
-from mdlm_lm_eval.likelihood.masks import monte_carlo_corruptions
+from mdlm_lm_eval.likelihood.corruptions import monte_carlo_corruptions
 from mdlm_lm_eval.model.denoiser import Denoiser
 from mdlm_lm_eval.options import DecodingOptions, LikelihoodOptions, OptionError
 from tests.conftest import random_llama

@@ -15,6 +15,7 @@ import yaml
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
 from mdlm_finetune.recipe import Recipe, Run
+from mdlm_lm_eval.command_line import TORCHRUN
 from mdlm_lm_eval.default_model import BUILT_IN
 from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.results.files import write_whole
@@ -30,7 +31,6 @@ Scores = Mapping[int, Mapping[str, float]]  # mask count -> task of the group ->
 _PACKAGES = ("mdlm-lm-eval", "torch", "transformers", "peft")
 _EVALUATION = "## Before and after"
 _NOT_EVALUATED = "Not evaluated yet: `mdlm-finetune --config RECIPE --evaluate` fills this in.\n"
-_TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 _IN_EVERY_LOG = {"loss", "grad_norm", "learning_rate", "epoch", "step"}
 
 
@@ -82,7 +82,7 @@ def evaluate(recipe: Recipe) -> None:
     results = recipe.beside("evaluation") / f"limit{recipe.evaluation_limit}"
     words = sweep_words(recipe, recipe.model_name_or_path, str(recipe.folder))
     # With torchrun's variables the sweep would wait for processes that only trained.
-    environment = {name: value for name, value in os.environ.items() if name not in _TORCHRUN}
+    environment = {name: value for name, value in os.environ.items() if name not in TORCHRUN}
     command = [sys.executable, "-m", "mdlm_lm_eval.sweep", *words, f"--output_path={results}"]
     if status := subprocess.run(command, env=environment).returncode:
         raise OptionError(f"the adapter is in {recipe.folder}; its evaluation failed (status {status})")

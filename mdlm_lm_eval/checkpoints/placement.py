@@ -12,11 +12,12 @@ from mdlm_lm_eval.model import devices
 from mdlm_lm_eval.resolve import BITSANDBYTES
 
 
-def placed(loading: dict[str, Any]) -> tuple[dict[str, Any], Accelerator | None]:
-    """transformers' arguments of loading, with devices: one, or with `parallelize` this process's share of all GPUs.
+def device_placement(loading: dict[str, Any]) -> tuple[dict[str, Any], Accelerator | None]:
+    """transformers' arguments of loading with devices, and the processes that share the requests.
 
-    And the processes that share the requests; None where they share the model (`tp_plan`), and each has all requests.
-    `load_in_4bit` and its kin, which transformers 5 no longer takes, become a quantisation config.
+    The devices are one, or with `parallelize` this process's share of all GPUs. The processes are None where they share
+    the model (`tp_plan`) and each has all requests. `load_in_4bit` and its kin, which transformers 5 no longer takes,
+    become a quantisation config.
     """
     kin = {name: loading.pop(name) for name in list(loading) if name.startswith(BITSANDBYTES)}
     if kin.get("load_in_4bit") or kin.get("load_in_8bit"):

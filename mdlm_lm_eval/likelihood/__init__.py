@@ -1,6 +1,5 @@
 """log p(continuation | context): Monte-Carlo bound, left-to-right chain, the decoder's own; windows over long texts."""
 
-from mdlm_lm_eval.likelihood.reads import fill_by_reads
 from mdlm_lm_eval.likelihood.requests import LikelihoodRequest, answer_length, rolling_windows, truncated_tokens
 from mdlm_lm_eval.likelihood.scoring import duel, most_rows, score
 
@@ -8,7 +7,6 @@ __all__ = [
     "LikelihoodRequest",
     "answer_length",
     "duel",
-    "fill_by_reads",
     "most_rows",
     "rolling_windows",
     "score",

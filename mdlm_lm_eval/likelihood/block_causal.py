@@ -1,7 +1,7 @@
 """Log-likelihoods under block-causal attention: sums over the blocks of a continuation.
 
-A block is scored given the finished blocks before it, as it is decoded. The continuation's own tokens stand in these,
-so that no block waits for another: many are scored in one pass, and a continuation's trajectories walk side by side.
+A block is scored given the finished blocks before it, as in decoding. These hold the continuation's own tokens, so that
+no block waits for another: one pass scores many, and a continuation's trajectories advance side by side.
 """
 
 import itertools
@@ -9,17 +9,17 @@ import math
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 
-from mdlm_lm_eval.likelihood.masks import Corruption
-from mdlm_lm_eval.likelihood.passes import merged, take
+from mdlm_lm_eval.likelihood.corruptions import Corruption
 from mdlm_lm_eval.likelihood.requests import LikelihoodRequest, answer_length, answer_tokens, chunks
+from mdlm_lm_eval.likelihood.scored_passes import merged, take
+from mdlm_lm_eval.likelihood.spans import FINISHED, SHARED, Column, FinishedBlocks, Span
 from mdlm_lm_eval.likelihood.trajectories import Trajectory
-from mdlm_lm_eval.likelihood.windows import FINISHED, SHARED, Column, FinishedBlocks, Window
 from mdlm_lm_eval.model.attention import AttentionPattern
 from mdlm_lm_eval.model.denoiser import Denoiser
 from mdlm_lm_eval.options import LikelihoodOptions
 
-# Tokens of windows in a row and pass, and of continuations in a row: the mask that says who sees whom has the square.
-_WINDOW_TOKENS = 2048
+# Tokens of spans in a row and pass, and of continuations in a row: the attention mask grows with their square.
+_SPAN_TOKENS = 2048
 _FINISHED_TOKENS = 2048
 # Blocks of one request draw from seeds this far apart: those of neighbouring requests differ by one.
 _BETWEEN_SEEDS = 0x9E3779B97F4A7C15
@@ -27,7 +27,7 @@ _BETWEEN_SEEDS = 0x9E3779B97F4A7C15
 
 @dataclass
 class ContextRow:
-    """Requests with one context: their blocks' trajectories, and the finished tokens that these stand behind."""
+    """Requests with one context: their blocks' trajectories, and the finished tokens before these."""
 
     trajectories: list[Trajectory]
     finished: list[Column]
@@ -38,7 +38,7 @@ def trajectories_of_blocks(
 ) -> list[Trajectory]:
     """One trajectory for every block that holds tokens of the continuation; `length` tokens follow the context.
 
-    Where the tokens of a block depend on its length, masks fill the last one.
+    Masks fill the last block where a model needs whole ones.
     """
     context, tokens = len(request.context_ids), request.context_ids + request.continuation_ids
     if attention.whole_blocks and attention.block_length is not None:
@@ -84,36 +84,37 @@ def score_blocks(
     *,
     batch_size: int,
 ) -> tuple[list[float], list[list[Trajectory]]]:
-    """Estimates from `corruptions_of` the part of a request in one block, and the trajectories of all requests' blocks.
+    """Log-likelihoods as sums over blocks, and the trajectories of all requests' blocks.
 
-    Trajectories are walked by the rule of `greedy`: to their ends where there are no corruptions, with `check_greedy`
-    as long as all of a request's are greedy, else not at all.
+    `corruptions_of` gives the corruptions of the part of a request in one block. Trajectories follow the rule of
+    `greedy`: to their ends where there are no corruptions, with `check_greedy` as long as all of a request's are
+    greedy, and else not at all.
     """
     longest = max((len(request.continuation_ids) for request in requests), default=0)
     block_length = denoiser.attention.block_length or longest
-    # No more positions are read in a pass than of `batch_size` canvases under full attention.
-    most_windows = min(batch_size * max(1, math.ceil(longest / block_length)), max(1, _WINDOW_TOKENS // block_length))
+    # A pass reads no more positions than one over `batch_size` canvases under full attention.
+    most_spans = min(batch_size * max(1, math.ceil(longest / block_length)), max(1, _SPAN_TOKENS // block_length))
     log_likelihoods = [0.0] * len(requests)
     trajectories: list[list[Trajectory]] = [[] for _ in requests]
     rows = _context_rows(denoiser, requests, options)
-    for batch in _batches(rows, corruptions_of, options, denoiser.mask_token_id, batch_size, most_windows):
+    for batch in _batches(rows, corruptions_of, options, denoiser.mask_token_id, batch_size, most_spans):
         of_batch = [trajectory for row, _ in batch for trajectory in row.trajectories]
         for trajectory in of_batch:
             trajectories[trajectory.index].append(trajectory)
-        windows = [window for _, of_row in batch for window in of_row]
+        spans = [span for _, of_row in batch for span in of_row]
         walks = corruptions_of is None or options.check_greedy
-        several = len(windows) > most_windows or (walks and any(len(t.masked) > 1 for t in of_batch))
-        widest = most_windows * (max(len(window.token_ids) for window in windows) + 1) if windows and several else 0
+        several = len(spans) > most_spans or (walks and any(len(t.masked) > 1 for t in of_batch))
+        widest = most_spans * (max(len(span.token_ids) for span in spans) + 1) if spans and several else 0
         finished = FinishedBlocks(denoiser, [row.finished for row, _ in batch], widest)
-        while windows:
-            for part in chunks(windows, most_windows):
+        while spans:
+            for part in chunks(spans, most_spans):
                 logits = finished.logits(part, options.cfg_scale)
                 take(part, logits, log_likelihoods, greedy, denoiser.mask_token_id, strict=True)
             stopped = set() if corruptions_of is None else {t.index for t in of_batch if not t.is_greedy}
-            windows = []
+            spans = []
             for number, (row, _) in enumerate(batch if walks else []):
                 going = [t for t in row.trajectories if t.masked and t.index not in stopped]
-                windows += _windows(number, going, denoiser.mask_token_id)
+                spans += _spans(number, going, denoiser.mask_token_id)
     return log_likelihoods, trajectories
 
 
@@ -161,41 +162,41 @@ def _batches(
     options: LikelihoodOptions,
     mask_token_id: int,
     batch_size: int,
-    most_windows: int,
-) -> Iterator[list[tuple[ContextRow, list[Window]]]]:
-    """Rows with their first windows; several rows only where one pass has room for all of these."""
-    batch: list[tuple[ContextRow, list[Window]]] = []
-    n_windows = 0
+    most_spans: int,
+) -> Iterator[list[tuple[ContextRow, list[Span]]]]:
+    """Rows with their first spans; several rows only where one pass has room for all of these."""
+    batch: list[tuple[ContextRow, list[Span]]] = []
+    n_spans = 0
     for row in rows:
         number = len(batch)
         walks = corruptions_of is None or options.check_greedy
-        windows = _windows(0, row.trajectories, mask_token_id, corruptions_of, walks=walks)
-        if batch and (len(batch) == batch_size or n_windows + len(windows) > most_windows):
+        spans = _spans(0, row.trajectories, mask_token_id, corruptions_of, walks=walks)
+        if batch and (len(batch) == batch_size or n_spans + len(spans) > most_spans):
             yield batch
-            batch, n_windows, number = [], 0, 0
-        for window in windows:
-            window.row = number
-        batch.append((row, windows))
-        n_windows += len(windows)
+            batch, n_spans, number = [], 0, 0
+        for span in spans:
+            span.row = number
+        batch.append((row, spans))
+        n_spans += len(spans)
     if batch:
         yield batch
 
 
-def _windows(
+def _spans(
     row: int,
     going: Sequence[Trajectory],
     mask_token_id: int,
     corruptions_of: Callable[[LikelihoodRequest], list[Corruption]] | None = None,
     *,
     walks: bool = True,
-) -> list[Window]:
-    """Copies of blocks for a row, those that are the same to the model as one; see `merged`."""
+) -> list[Span]:
+    """Copies of blocks for a row, where copies that are the same to the model are one; see `merged`."""
 
-    def window(trajectory: Trajectory, masked: Sequence[int]) -> tuple[Hashable, Window]:
+    def span(trajectory: Trajectory, masked: Sequence[int]) -> tuple[Hashable, Span]:
         request, start = trajectory.request, trajectory.start
         tokens = request.context_ids + answer_tokens(request, trajectory.answer_length, masked, mask_token_id)
         owner = trajectory.index if trajectory.offset > 0 else SHARED
-        made = Window(
+        made = Span(
             tokens,
             len(request.context_ids),
             row=row,
@@ -206,4 +207,4 @@ def _windows(
         )
         return (owner, start, *tokens), made
 
-    return merged(going, window, corruptions_of, walks=walks)
+    return merged(going, span, corruptions_of, walks=walks)

@@ -1,23 +1,21 @@
-"""Exact log-likelihoods of a model that is causal where it denoises nothing (Nemotron-Labs-Diffusion, `mode=ar`)."""
+"""Exact log-likelihoods of a model that is causal wherever it does not denoise (Nemotron-Labs-Diffusion, `mode=ar`)."""
 
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
+from mdlm_lm_eval.decoding.candidates import slices_of
 from mdlm_lm_eval.likelihood.requests import LikelihoodRequest, chunks
 from mdlm_lm_eval.model.denoiser import Denoiser, NonFiniteLogitsError
-
-# Logits are upcast and normalised in slices of this many positions.
-_POSITIONS_PER_SLICE = 256
 
 
 def score_causally(
     denoiser: Denoiser, requests: Sequence[LikelihoodRequest], batch_size: int
 ) -> list[tuple[float, bool]]:
-    """(log p(continuation | context) in nats, whether each token is the likeliest one) for every request, as HFLM's.
+    """(log p(continuation | context) in nats, whether each token is the likeliest one) for every request, as in HFLM.
 
-    The mask is a token like others here. Raises NonFiniteLogitsError.
+    The mask is a token like any other here. Raises NonFiniteLogitsError.
     """
     texts = [request.context_ids + request.continuation_ids for request in requests]
     longest_first = sorted(range(len(texts)), key=lambda index: -len(texts[index]))
@@ -34,12 +32,10 @@ def score_causally(
             ids.to(device),
             (torch.arange(width)[None] < lengths[:, None]).long().to(device),
             (scored - 1).to(device),
-            prompt_lengths=lengths.to(device),  # nothing behind the prompt: causal throughout
+            prompt_lengths=lengths.to(device),  # all is prompt: causal throughout
         )
         truth = ids.flatten()[scored].to(device)
-        parts = [
-            _of_truth(*part) for part in zip(*(t.split(_POSITIONS_PER_SLICE) for t in (logits, truth)), strict=True)
-        ]
+        parts = [_of_truth(logits[part], truth[part]) for part in slices_of(max(1, len(truth)), logits)]
         log_probs, is_likeliest = (torch.cat(values).cpu() for values in zip(*parts, strict=True))
         for index, of_one, greedy in zip(batch, log_probs.split(counts), is_likeliest.split(counts), strict=True):
             if not of_one.isfinite().all():

@@ -12,9 +12,9 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class LikelihoodRequest:
-    """log p(continuation | context) is asked for; `seed` draws the Monte-Carlo masks.
+    """A request for log p(continuation | context); `seed` draws the Monte-Carlo masks.
 
-    after_ids: tokens behind the answer, which are not scored. of_text: whether it is a part of a longer text.
+    after_ids: tokens after the answer, which are not scored. of_text: whether it is a part of a longer text.
     """
 
     context_ids: list[int]
@@ -25,7 +25,7 @@ class LikelihoodRequest:
 
 
 def answer_length(request: LikelihoodRequest, options: LikelihoodOptions) -> int:
-    """Tokens on the canvas after the context: the continuation, the extra masks behind it, and with `eos_after` one.
+    """Tokens on the canvas after the context: the continuation, the extra masks after it, and with `eos_after` one.
 
     Raises OptionError if an explicit `n_masks` is smaller than the continuation.
     """
@@ -43,7 +43,7 @@ def answer_length(request: LikelihoodRequest, options: LikelihoodOptions) -> int
 def answer_tokens(
     request: LikelihoodRequest, answer_length: int, masked: Sequence[int], mask_token_id: int
 ) -> list[int]:
-    """The continuation with masks at the positions in `masked`, the extra masks behind it, and what follows these."""
+    """The continuation with masks at the positions in `masked`, then the extra masks, then `after_ids`."""
     n_extra = answer_length - len(request.continuation_ids) - len(request.after_ids)
     answer = [*request.continuation_ids, *[mask_token_id] * n_extra, *request.after_ids]
     for position in masked:
@@ -81,7 +81,7 @@ def rolling_windows(
     n_masks: int | Literal["auto"] = "auto",
     seed: int = 0,
 ) -> list[LikelihoodRequest]:
-    """Cut a text into requests that score each token once, with as much of the text before it as fits.
+    """Cuts a text into requests that score each token once, with as much of the text before it as fits.
 
     The first window's context is the prefix token. A window holds at most max_length - 1 tokens, at most `n_masks` of
     them scored. Windows draw from different seeds. Raises OptionError if `n_masks` leaves no room for the prefix.

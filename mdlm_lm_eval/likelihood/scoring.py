@@ -8,10 +8,10 @@ import torch
 
 from mdlm_lm_eval.likelihood.block_causal import score_blocks
 from mdlm_lm_eval.likelihood.causal import score_causally
-from mdlm_lm_eval.likelihood.masks import Corruption, chain_corruptions, monte_carlo_corruptions
-from mdlm_lm_eval.likelihood.passes import LikelihoodCanvas, merged, read
+from mdlm_lm_eval.likelihood.corruptions import Corruption, chain_corruptions, monte_carlo_corruptions
 from mdlm_lm_eval.likelihood.reads import score_by_reads
 from mdlm_lm_eval.likelihood.requests import LikelihoodRequest, answer_length, answer_tokens, chunks, truncated_tokens
+from mdlm_lm_eval.likelihood.scored_passes import LikelihoodCanvas, merged, read
 from mdlm_lm_eval.likelihood.trajectories import Trajectory
 from mdlm_lm_eval.model.denoiser import Denoiser
 from mdlm_lm_eval.options import LikelihoodOptions, OptionError
@@ -35,7 +35,7 @@ def corruptions_of(request: LikelihoodRequest, options: LikelihoodOptions) -> li
 
 
 def most_rows(request: LikelihoodRequest, options: LikelihoodOptions) -> int:
-    """How many rows of batches a request stands for: canvases at most; merged masks and shared contexts save some."""
+    """How many rows of batches a request stands for: its canvases, without those that merging or sharing saves."""
     n = len(request.continuation_ids)
     if options.mode != "diffusion":
         return 1
@@ -57,21 +57,21 @@ def score(
 ) -> Sequence[tuple[float, bool] | tuple[float, bool, float | None]]:
     """(log p(continuation | context) in nats, whether greedy decoding gives the continuation) for every request.
 
-    `mc` estimates LLaDA's bound (`masks.py`), `chain` factorises left to right, `auto` is exact for one token and `mc`
-    otherwise; `corruptions_of` says so in code, and comparisons with other schemes put theirs in its place. `duel` is
+    `mc` estimates LLaDA's bound (`corruptions.py`), `chain` factorises left to right, `auto` is exact for one token and
+    `mc` otherwise; `corruptions_of` makes their corruptions, and comparisons with other schemes replace it. `duel` is
     exact for the deterministic decoder (`trajectories.py`). Under block-causal attention each of them is a sum over
     blocks (`block_causal.py`), with `mc_num` samples for each block. `confidence` (iLLaDA) reveals the true tokens one
-    by one, the likeliest first: as the order looks at what is hidden, its sum ranks answers and is no likelihood (it
+    by one, the likeliest first: as the order depends on hidden tokens, its sum ranks answers and is no likelihood (it
     exceeds 1 over all answers). `mode=ar` is the causal model's own likelihood (`causal.py`). `read` is the mean over
-    draws of noise and has its standard error behind it (`reads.py`).
+    draws of noise, followed by its standard error (`reads.py`).
 
-    Raises OptionError, before any forward pass, if a canvas does not fit or the model cannot do what is asked for, and
+    Raises OptionError, before any forward pass, if a canvas does not fit or the model cannot serve the options, and
     NonFiniteLogitsError where a request's logits are NaN or infinite.
 
-    Greedy decoding is that of `duel`'s own unmasking rule, elsewhere in the order of confidence, one token a step. It
-    goes over the continuation's positions; extra masks behind it stay masks, as they do in the estimate. Its first step
-    is read off the estimate's own passes where they contain the fully masked continuation, and it stops at the first
-    token that differs. Without `check_greedy` the flag is False.
+    Greedy decoding follows `duel`'s own unmasking rule, or else the order of confidence, one token a step. It covers
+    the continuation's positions; extra masks after it stay masks, as they do in the estimate. Its first step is read
+    off the estimate's own passes where they contain the fully masked continuation, and it stops at the first token that
+    differs. Without `check_greedy` the flag is False.
     """
     _check(denoiser, requests, options)
     if options.mode != "diffusion" or options.likelihood == "read":
@@ -82,7 +82,7 @@ def score(
             return score_by_reads(denoiser, fitted, options, batch_size)
         return score_causally(denoiser, fitted, batch_size)
     if options.likelihood == "duel":
-        ends = duel(denoiser, requests, options, batch_size=batch_size, max_length=max_length)
+        ends = _decoded(denoiser, requests, options, batch_size=batch_size, max_length=max_length)
         return [(sum(end.log_probs), options.check_greedy and end.is_greedy) for end in ends]
     greedy = replace(options, likelihood="duel", unmasking="confidence", confidence_threshold=None)
     trajectories = [_start(denoiser, index, request, options, max_length) for index, request in enumerate(requests)]
@@ -124,6 +124,18 @@ def duel(
 
     Raises as `score` does.
     """
+    _check(denoiser, requests, options)
+    return _decoded(denoiser, requests, options, batch_size=batch_size, max_length=max_length)
+
+
+def _decoded(
+    denoiser: Denoiser,
+    requests: Sequence[LikelihoodRequest],
+    options: LikelihoodOptions,
+    *,
+    batch_size: int,
+    max_length: int,
+) -> list[Trajectory]:
     trajectories = [_start(denoiser, index, request, options, max_length) for index, request in enumerate(requests)]
     if denoiser.attention.is_block_causal:
         fitted = [trajectory.request for trajectory in trajectories]
@@ -134,7 +146,7 @@ def duel(
 
 
 def _check(denoiser: Denoiser, requests: Sequence[LikelihoodRequest], options: LikelihoodOptions) -> None:
-    """Raises OptionError for what the model, or a part of a text, cannot be scored with."""
+    """Raises OptionError for options that the model, or a part of a text, cannot be scored with."""
     attention = denoiser.attention
     if (options.likelihood == "read") != (denoiser.read is not None):
         which = "read" if denoiser.read else "another one for a model that denoises masks"
@@ -157,7 +169,7 @@ def _check(denoiser: Denoiser, requests: Sequence[LikelihoodRequest], options: L
 
 
 def _eos_id(denoiser: Denoiser) -> int:
-    """The config's end of text. Raises OptionError where there is none."""
+    """The end-of-text token of the config. Raises OptionError where it names none."""
     named = denoiser.model.config.get_text_config().eos_token_id
     found = named[0] if isinstance(named, list) else named
     if found is None:
@@ -180,7 +192,7 @@ def _start(
 
 
 def _joined(whole: Trajectory, blocks: Sequence[Trajectory]) -> Trajectory:
-    """The trajectory of a whole continuation, whose blocks are decoded one after the other."""
+    """The trajectory of a whole continuation, from those of its blocks, which are decoded one after the other."""
     return replace(
         whole,
         masked=[],
@@ -223,7 +235,7 @@ def _corrupted(
     options: LikelihoodOptions,
     mask_token_id: int,
 ) -> Iterator[LikelihoodCanvas]:
-    """Canvases of all corruptions, longest first; equal ones of requests with the same context are one.
+    """Canvases of all corruptions, longest first; requests with the same context share equal ones.
 
     With `check_greedy`, trajectories begin on them.
     """

@@ -1,7 +1,7 @@
-"""The deterministic decoder's way to a given continuation: which mask it fills when, and how likely the true token is.
+"""The deterministic decoder's way to a given continuation: when it fills each mask, and how likely the true token is.
 
-The unmasking rule looks at a canvas and names the masks to fill next. Where these take the continuation's own tokens,
-step by step, one trajectory leads to each continuation. So the log-probabilities along it sum to the exact
+The unmasking rule looks at a canvas and names the masks to fill next. Filled with the continuation's own tokens, step
+by step, these lead to each continuation along one trajectory. So the log-probabilities along it sum to the exact
 log p(continuation | context) of the decoder that draws its tokens at temperature 1: DUEL (arXiv 2603.01367). The rule
 never sees a token that is still masked.
 """
@@ -16,17 +16,18 @@ from mdlm_lm_eval.likelihood.requests import LikelihoodRequest
 class Trajectory:
     """How far the decoder has come with one request, or with a block of it where attention is block-causal.
 
-    index: of the request, in the caller's order.
-    request: context and continuation, as far as they stand in the block.
-    answer_length: tokens behind the context, as far as they stand in the block.
+    index: that of the request, in the caller's order.
+    request: context and continuation, without the parts outside the block.
+    answer_length: tokens after the context that the block holds.
     masked: continuation positions that are still masks, ascending.
     order: the others, in the order in which they were filled; within a step the rule's first choice comes first.
     log_probs: in that order, nats, of the true token among all tokens but the mask.
     is_greedy: whether every true token was the likeliest one when it was filled in.
-    first_alone: whether the leftmost mask is filled before all others, whatever the rule says. The finished blocks of a
-        shifted model tell it (Fast-dLLM v2).
-    block: its number; start: the position of its first token; offset: that of its first continuation token in the whole
-        continuation; left: the token before it and that one's block, None at the start of a text.
+    first_alone: whether the leftmost mask is filled before all others, whatever the rule says: a shifted model's
+        finished blocks predict it (Fast-dLLM v2).
+    block, start: the number of the block and the position of its first token. offset: the place of the block's first
+        continuation token in the whole continuation. left: the token before the block and that token's block, None at
+        the start of a text.
     """
 
     index: int
@@ -45,11 +46,11 @@ class Trajectory:
     def fill(
         self, tokens: Sequence[int], priority: Sequence[float], sure: Sequence[bool], truth: Sequence[float], least: int
     ) -> None:
-        """One denoising step, told for each of the masks in turn: what the rule proposes, and log p(the true token).
+        """One denoising step: fills the `least` masks of highest priority, and all `sure` ones.
 
-        Fills the `least` masks of highest priority, and all `sure` ones.
+        All sequences have a value for each mask in turn; `tokens` are the proposals, `truth` log p(true token).
         """
-        order = sorted(range(len(self.masked)), key=lambda n: -priority[n])  # of equals the leftmost is first
+        order = sorted(range(len(self.masked)), key=lambda n: -priority[n])  # the leftmost first among equals
         if self.first_alone and not self.order:
             order = [0]
         chosen = [n for rank, n in enumerate(order) if rank < least or sure[n]]

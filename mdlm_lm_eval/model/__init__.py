@@ -1,1 +1,1 @@
-"""What can be asked of any model: logits at chosen positions, keys and values, attention patterns, text as tokens."""
+"""Everything that works with any model: logits at chosen positions, keys and values, attention, text as tokens."""

@@ -1,4 +1,4 @@
-"""What each position of a canvas sees."""
+"""Attention patterns: which positions of a canvas see each other."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,12 +13,12 @@ class AttentionPattern:
     """`full` attention, or `block_causal`: a position sees its own block and those before it.
 
     block_length: tokens of a block; None for full attention.
-    blocks_from: where blocks are counted from: the first token of a row (LLaDA2.x, SDAR, Fast-dLLM v2), or the end of
-        its prompt, so that the prompt's first block is the short one (A2D).
-    whole_prompt: whether the prompt is one block, of blocks that are counted from its end.
+    blocks_from: the place that blocks are counted from: the first token of a row (LLaDA2.x, SDAR, Fast-dLLM v2), or the
+        end of its prompt, so that the prompt's first block is the short one (A2D).
+    whole_prompt: whether the prompt is one block, where blocks are counted from its end.
     causal_context: whether the prompt and finished blocks are attended causally, and only the block that is denoised
-        sees itself whole (Nemotron-Labs-Diffusion). Keys and values of a block change when it is finished, and what is
-        finished predicts the token behind it.
+        sees itself whole (Nemotron-Labs-Diffusion). Keys and values of a block change when it is finished, and a
+        finished block predicts the next token.
     whole_blocks: whether canvases end with a whole block, as the tokens of a block share experts (LLaDA2.2).
     """
 
@@ -34,10 +34,10 @@ class AttentionPattern:
         return self.block_length is not None
 
     def order_of(self, positions: "Tensor", prompt_lengths: "Tensor") -> "Tensor":
-        """Order [B, T] of `positions` [B, T], with `prompt_lengths` [B, 1]: each sees those of its own or a lower one.
+        """Order [B, T] of `positions` [B, T], with `prompt_lengths` [B, 1]: each sees those of the same or a lower one.
 
-        With a causal context a canvas ends with the block that is denoised; one without tokens behind its prompt is
-        attended causally throughout.
+        With a causal context a canvas ends with the block that is denoised; a canvas that is all prompt is attended
+        causally throughout.
         """
         if not self.causal_context or self.block_length is None:
             return self.block_of(positions, prompt_lengths)
@@ -46,7 +46,7 @@ class AttentionPattern:
         return positions.masked_fill(is_last, positions.shape[1])
 
     def block_of(self, position: Any, prompt_length: Any = 0) -> Any:
-        """Number of the block that a position is in, of a row with so many tokens of prompt; integers or tensors."""
+        """Number of the block that a position is in, in a row with so many prompt tokens; integers or tensors."""
         if self.block_length is None:
             return position * 0
         if self.whole_prompt:

@@ -12,10 +12,10 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from mdlm_lm_eval.options import OptionError
 
-# A shape is recorded once it has come so often: recording one takes as long as some dozens of passes save.
+# A shape is captured after so many passes: a capture takes as long as some dozens of passes save.
 _PASSES_BEFORE = 16
 # Passes of more tokens do not wait for launches; their results, and more graphs, would take up much memory.
-_MOST_TOKENS, _MOST_RECORDED = 8192, 32
+_MOST_TOKENS, _MOST_CAPTURED = 8192, 32
 # Graphs of a layer: with and without a cache, a mask, several rows. With more than that, something is wrong.
 _MOST_COMPILED = 64
 
@@ -23,10 +23,9 @@ _MOST_COMPILED = 64
 def compile_layers(model: nn.Module, backend: Any = "inductor") -> None:
     """Compiles the repeated layers in place, once for all of them and for every batch size and canvas length.
 
-    Layers rather than the whole model, as they share their code: compiling takes as long as for one. For that a layer
-    is given its own part of the cache: its number would make it another layer. Raises OptionError for a model whose
-    layers transformers does not know or that is spread over devices; compiled layers raise it where they do not
-    compile, and never run uncompiled instead.
+    Layers share their code, so compiling all of them takes as long as one. Each layer gets its own part of the cache:
+    a layer index would force recompilation. Raises OptionError for a model whose layers are not transformers' own or
+    that is spread over devices; compiled layers raise it where they do not compile, and never run uncompiled instead.
     """
     name, layers = type(model).__name__, [m for m in model.modules() if isinstance(m, GradientCheckpointingLayer)]
     if not layers:
@@ -36,9 +35,9 @@ def compile_layers(model: nn.Module, backend: Any = "inductor") -> None:
     torch._dynamo.config.recompile_limit = _MOST_COMPILED
     for layer in layers:
         if isinstance(layer.forward, functools.partial):
-            continue  # by another denoiser of this model
+            continue  # another denoiser of this model compiled it
         number = next((module.layer_idx for module in layer.modules() if hasattr(module, "layer_idx")), 0)
-        # `fullgraph` raises where it would else go on without the compiler.
+        # `fullgraph` raises where the pass would otherwise go on without the compiler.
         compiled = torch.compile(layer.forward, dynamic=True, fullgraph=True, backend=backend)
         layer.forward = functools.partial(_run_layer, layer.forward, compiled, number, name)
 
@@ -58,57 +57,57 @@ def _run_layer(
 
 
 class Graphs:
-    """Passes over one model, and over one cache if any, as CUDA graphs: one for every shape that comes often.
+    """Passes over one model, and over one cache if any, as CUDA graphs: one for every frequent shape.
 
-    A graph reads the tensors that it was recorded with, so that a pass copies its inputs there, and leaves its result
-    always in the same place.
+    A graph reads the tensors that it was captured with: a pass copies its inputs there, and its result is always in the
+    same place.
     """
 
     def __init__(self) -> None:
         self.seen: Counter[Hashable] = Counter()
-        self.recorded: dict[Hashable, tuple[dict[str, Tensor], Callable[[], object], Tensor]] = {}
+        self.captured: dict[Hashable, tuple[dict[str, Tensor], Callable[[], object], Tensor]] = {}
 
     def run(self, forward: Callable[..., Tensor], key: Hashable, inputs: Mapping[str, Tensor | None]) -> Tensor:
-        """`forward(**inputs)`, which is overwritten by the next pass. `key` is whatever else `forward` depends on.
+        """`forward(**inputs)`, which the next pass overwrites. `key` stands for all else that `forward` depends on.
 
-        Raises OptionError where the pass waits for the device, which a graph cannot.
+        Raises OptionError where the pass waits for the device, which a graph cannot do.
         """
         tensors = {name: tensor for name, tensor in inputs.items() if tensor is not None}
         key = key, *((name, tensor.shape, tensor.dtype) for name, tensor in tensors.items())
         self.seen[key] += 1
         if self.seen[key] <= _PASSES_BEFORE or tensors["input_ids"].numel() > _MOST_TOKENS:
             return forward(**inputs)
-        if key not in self.recorded:
-            if len(self.recorded) == _MOST_RECORDED:
-                del self.recorded[next(iter(self.recorded))]  # the oldest
+        if key not in self.captured:
+            if len(self.captured) == _MOST_CAPTURED:
+                del self.captured[next(iter(self.captured))]  # the oldest
             fixed = {name: tensor.clone() for name, tensor in tensors.items()}
-            self.recorded[key] = fixed, *record(lambda: forward(**{**inputs, **fixed}))
-        fixed, replay, result = self.recorded[key]
+            self.captured[key] = fixed, *capture(lambda: forward(**{**inputs, **fixed}))
+        fixed, replay, result = self.captured[key]
         for name, tensor in tensors.items():
             fixed[name].copy_(tensor)
         replay()
         return result
 
 
-def record(run: Callable[[], Tensor]) -> tuple[Callable[[], object], Tensor]:
-    """A CUDA graph of `run`: what runs it again, and where its result then is."""
+def capture(run: Callable[[], Tensor]) -> tuple[Callable[[], object], Tensor]:
+    """A CUDA graph of `run`: the function that replays it, and the tensor that then holds its result."""
     graph, pool = torch.cuda.CUDAGraph(), _keeper(torch.cuda.current_device()).pool()
     try:
-        # Meanwhile other threads, as those that watch NCCL, may go on.
+        # Other threads, such as those that watch NCCL, may go on meanwhile.
         with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
             result = run()
     except torch.OutOfMemoryError:
         raise
     except RuntimeError as error:
         raise OptionError(
-            f"compile must be false here: no CUDA graph can be recorded of this pass ({error})"
+            f"compile must be false here: no CUDA graph can be captured of this pass ({error})"
         ) from error
     return graph.replay, result
 
 
 @functools.cache
 def _keeper(device: int) -> Any:
-    """A graph whose memory all others share, as one runs after the other: memory that no graph is left in is lost."""
+    """A graph that keeps the memory alive which all others share, as they run one after the other."""
     keeper = torch.cuda.CUDAGraph()
     with torch.cuda.graph(keeper, capture_error_mode="thread_local"):
         torch.zeros(1, device=f"cuda:{device}")

@@ -27,14 +27,17 @@ class NonFiniteLogitsError(ArithmeticError):
 
 
 class Denoiser:
-    """A model with what must be known to denoise with it.
+    """A model, and the facts that are needed to denoise with it.
 
-    `model` is a transformers model (or a PEFT model around one) and `attention` what its positions see; `shift` says
-    that its output at position i predicts the token at i + 1, as Dream's does, and `edits` that it was trained to
-    correct what it wrote, as LLaDA2.1 was; `read` is the family's, of a model without a mask token. `compiled` says
-    that its layers are to be compiled, and on a GPU its passes recorded as CUDA graphs. `forward_passes` counts the
-    model's calls (NFE), `canvas_count` the canvases that they ran, guidance's included. Raises OptionError for a model
-    that cannot be compiled.
+    model: a transformers model, or a PEFT model around one.
+    shift: whether its output at position i predicts the token at i + 1, as Dream's does.
+    attention: which positions see each other.
+    edits: whether it was trained to correct tokens that it wrote, as LLaDA2.1 was.
+    read, generate: those of `Family`, for a model without a mask token and one with a method of its own.
+    compiled: whether its layers are compiled, and on a GPU its passes captured as CUDA graphs.
+
+    `forward_passes` counts the model's calls (NFE), `canvas_count` the canvases that these ran, guidance's included.
+    Raises OptionError for a model that cannot be compiled.
     """
 
     def __init__(
@@ -47,19 +50,20 @@ class Denoiser:
         attention: AttentionPattern = FULL_ATTENTION,
         edits: bool = False,
         read: Callable[..., Iterator[Tensor]] | None = None,
+        generate: Callable[..., tuple[list[int], int, int]] | None = None,
         compiled: bool = False,
     ) -> None:
         self.model: Any = model
         self.mask_token_id, self.pad_token_id, self.shift = mask_token_id, pad_token_id, shift
-        self.attention, self.edits, self.read = attention, edits, read
+        self.attention, self.edits, self.read, self.generate = attention, edits, read, generate
         self.forward_passes = 0
         self.canvas_count = 0
         self._broadcast_mask = _may_broadcast_mask(model.config)
         use_grouped_attention(model.config)
         if self.device.type == "cuda":
-            # It plans anew, in tens of milliseconds, for every shape; others take a shape as it comes.
+            # cuDNN plans for every new shape, which takes tens of milliseconds; other kernels do not.
             torch.backends.cuda.enable_cudnn_sdp(False)
-        # Of passes without a cache, by the model with its adapter; others die with their cache.
+        # Graphs of passes without a cache, by the model with its adapter; those with a cache belong to it.
         self.graphs: WeakKeyDictionary[nn.Module, Graphs] | None = None
         if compiled:
             compile_layers(model)
@@ -93,12 +97,12 @@ class Denoiser:
 
     @property
     def max_length(self) -> int:
-        """Tokens of context that the model was made for."""
+        """Tokens of context, as the model's config says."""
         return self.model.config.max_position_embeddings
 
     @property
     def keeps_keys_and_values(self) -> bool:
-        """Whether transformers' class can go on from remembered keys and values, as decoders can."""
+        """Whether transformers' class can continue from remembered keys and values, as decoders can."""
         return bool(self.model.can_generate())
 
     def logits(
@@ -169,13 +173,13 @@ class Denoiser:
     ) -> Tensor:
         """Logits [N, V] from a pass over a window of each canvas, against the remembered keys and values of the rest.
 
-        `input_ids` [B, W] are the tokens at `columns` [B, W] of the canvases, which begin at column 0 without padding;
-        `sees` [B, W, K], or [B, 1, K] where all of a window see the same, says which of K columns each of them sees,
-        None all of them. `position_ids` [B, W] are given where several columns hold copies of one position. `cache`
-        remembers what was computed for the window, in its rows `cache_rows` [B] or in all of them (2 B under guidance).
-        The K columns are its first `n_seen`, or where that is None, as without a cache, the window itself. `outputs`
-        [N] are indices of the flattened window, None for all of it in order: the model's outputs there, whatever token
-        a shifted model's belong to.
+        `input_ids` [B, W] are the tokens at `columns` [B, W] of the canvases, which begin at column 0 without padding.
+        `sees` [B, W, K], or [B, 1, K] where all columns of a window see the same, says which of K columns each of them
+        sees; None means all. `position_ids` [B, W] are given where several columns hold copies of one position. `cache`
+        remembers the window's keys and values, in its rows `cache_rows` [B] or in all of them (2 B under guidance). The
+        K columns are its first `n_seen`, or the window itself where that is None, as without a cache. `outputs` [N] are
+        indices of the flattened window, None for all of it in order: the model's outputs there, whichever token these
+        predict.
         """
         mask = None if sees is None else self._as_attention_takes_it(sees[:, None])
         position_ids = columns if position_ids is None else position_ids
@@ -187,9 +191,9 @@ class Denoiser:
             return self._forward(outputs, inputs, cfg_scale=cfg_scale, prompt_mask=prompt_mask)
 
     def _as_attention_takes_it(self, sees: Tensor) -> Tensor:
-        """A mask [B, 1, queries, keys], which transformers hands through to attention untouched.
+        """A mask [B, 1, queries, keys] in the dtype that the model's attention expects; transformers keeps it as it is.
 
-        Eager attention adds it, so that a boolean one would be silently wrong there.
+        Eager attention adds the mask to its scores, where a boolean one would be silently wrong.
         """
         if self.model.config._attn_implementation != "eager":
             return sees
@@ -200,7 +204,7 @@ class Denoiser:
     ) -> Tensor:
         """The model's logits [N, V] at `outputs` [N], indices into its flattened outputs; None for all of these.
 
-        With `cfg_scale` the canvases are run twice, with and without their prompts (`prompt_mask`).
+        With `cfg_scale` every canvas runs twice, with and without its prompt (`prompt_mask`).
         """
         if cfg_scale > 0.0:
             if prompt_mask is None:
@@ -218,7 +222,7 @@ class Denoiser:
         self.forward_passes += 1
         self.canvas_count += len(inputs["input_ids"])
         head = self.model.get_output_embeddings()
-        # autocast keeps narrower weights for later, which no graph may own
+        # Autocast keeps narrower copies of weights, which no graph may own.
         if self.graphs is not None and not torch.is_grad_enabled() and not torch.is_autocast_enabled("cuda"):
             hidden = self._before_head(head, inputs)
             logits = head(hidden if outputs is None else hidden[outputs])
@@ -239,7 +243,7 @@ class Denoiser:
         return logits
 
     def _before_head(self, head: nn.Module, inputs: dict[str, Any]) -> Tensor:
-        """What a pass gives to the output layer, [B * T, H], until the next one; from a graph where there is one."""
+        """The input of the output layer, [B * T, H], valid until the next pass; from a graph where there is one."""
         cache: CanvasCache | None = inputs.get("past_key_values")
         now = None if cache is None else cache.now
         tensors = {name: inputs.get(name) for name in ("input_ids", "attention_mask", "position_ids")}
@@ -282,8 +286,8 @@ def _takes(model: nn.Module, argument: str) -> bool:
 def _may_broadcast_mask(config: Any) -> bool:
     """Whether the model takes a mask of shape [B, 1, 1, T] as it is.
 
-    Of one of shape [B, T], transformers asks whether it masks anything at all, in every forward pass, which waits for
-    the device. Models with local attention and remote code make masks of their own from it.
+    For a mask of shape [B, T], transformers checks in every forward pass whether it masks anything, which waits for the
+    device. Models with local attention and remote code make masks of their own from it.
     """
     settings = config.to_dict()
     return (

@@ -1,4 +1,4 @@
-"""Where a model runs."""
+"""The devices that a model runs on: choice, shapes, copies, memory and time."""
 
 import functools
 import os
@@ -27,7 +27,7 @@ def usable_device(device: str | None) -> str:
 def share_cpu_among_processes() -> None:
     """Lets several processes (`torchrun`) find each other on a machine without an accelerator.
 
-    Without ACCELERATE_USE_CPU accelerate sees no distributed run there, and every process would do all work.
+    Without ACCELERATE_USE_CPU accelerate sees no distributed run there, and every process would do all the work.
     """
     if int(os.environ.get("WORLD_SIZE", "1")) > 1 and best_device() == "cpu":
         os.environ.setdefault("ACCELERATE_USE_CPU", "true")
@@ -49,7 +49,7 @@ def up_to_positions(n: int) -> int:
 
 @functools.lru_cache(maxsize=256)
 def iota(n: int, device: torch.device) -> Tensor:
-    """0 to n - 1 on a device, made once; not to be written to."""
+    """0 to n - 1 on a device, made once and shared: do not write to it."""
     return torch.arange(n, device=device)
 
 
@@ -82,7 +82,7 @@ class Meter:
         self.read()
 
     def read(self) -> tuple[float, int]:
-        """Seconds and bytes since it was read last; the memory of a process is its highest since it began."""
+        """Seconds and bytes since the last reading; the memory of a process is its highest since the process began."""
         now, peak = time.perf_counter(), sum(map(torch.cuda.max_memory_allocated, self._gpus))
         for gpu in self._gpus:
             torch.cuda.reset_peak_memory_stats(gpu)
@@ -92,5 +92,5 @@ class Meter:
 
 
 def device_name(device: torch.device) -> str:
-    """What the device calls itself."""
+    """The name of the hardware, as its driver or the platform gives it."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or platform.machine()

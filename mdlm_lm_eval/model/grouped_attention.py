@@ -16,8 +16,8 @@ def grouped_attention(
 ) -> tuple[Tensor, None]:
     """transformers' `sdpa` for queries [B, H, Q, D] on fewer heads of keys and values, which it expands under a mask.
 
-    Where all queries of a row see the same keys, here those of a group stand behind each other as if they were of one
-    head: the same numbers from any kernel, and nothing is copied. Where they do not, transformers does as it does.
+    Where all queries of a row see the same keys, the queries of a group follow each other as if they belonged to one
+    head: any kernel gives the same numbers, and nothing is copied. Elsewhere this is transformers' own function.
     """
     (batch, heads, n_queries, size), groups = query.shape, key.shape[1]
     is_causal = arguments.get("is_causal")
@@ -41,7 +41,7 @@ AttentionMaskInterface.register(NAME, sdpa_mask)
 
 
 def use_grouped_attention(config: PreTrainedConfig) -> None:
-    """Lets a model of transformers with `sdpa` and fewer heads of keys than of queries attend by this function.
+    """Makes a transformers model with `sdpa` and fewer heads of keys than of queries use `grouped_attention`.
 
     Layers of one model may have different numbers of heads (DiffusionGemma), so each layer is asked for its own.
     """

@@ -12,9 +12,9 @@ from mdlm_lm_eval.model.compiled import Graphs
 
 @dataclass
 class NextPass:
-    """The pass to come: its columns [B, W] of `rows` [B], None for all, and how many of the first columns it sees.
+    """The next pass: it runs `columns` [B, W] of `rows` [B], None for all, and sees the first `n_seen` columns.
 
-    n_seen: None for those that the pass itself runs.
+    n_seen: None where it sees only the columns that it runs.
     """
 
     columns: Tensor
@@ -25,9 +25,9 @@ class NextPass:
 class CanvasLayer(CacheLayerMixin):
     """One layer's keys and values [B, H, T, D] of every column of a batch of canvases.
 
-    transformers' DynamicLayer only appends, so that a block which is run again and again must be cut off after each
-    pass, at one length for all rows, and everything is copied in every pass. Here a pass overwrites the columns that it
-    runs: rows may be at different columns, and nothing else is copied.
+    transformers' DynamicLayer only appends: a block that runs again and again would have to be cut off after each pass,
+    at one length for all rows, and every pass would copy everything. Here a pass overwrites the columns that it runs:
+    rows may be at different columns, and nothing else is copied.
     """
 
     def __init__(self, width: int, n_rows: int | None, now: NextPass) -> None:
@@ -35,7 +35,7 @@ class CanvasLayer(CacheLayerMixin):
         self.n_rows, self.width, self.now = n_rows, width, now
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
-        """Zeros: what was never run is masked, and masked numbers must be finite."""
+        """Zeros: columns that never ran are masked, and masked numbers must be finite."""
         batch, heads, _, size = key_states.shape
         self.n_rows = self.n_rows or batch
         self.keys = key_states.new_zeros(self.n_rows, heads, self.width, size)
@@ -43,7 +43,7 @@ class CanvasLayer(CacheLayerMixin):
         self.is_initialized = True
 
     def update(self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
-        """Writes the window's keys and values [B, H, W, D]; the keys and values that it sees."""
+        """Writes the window's keys and values [B, H, W, D], and returns those that it sees."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         columns, n_seen, rows = self.now.columns, self.now.n_seen, self.now.rows
@@ -63,11 +63,11 @@ class CanvasLayer(CacheLayerMixin):
         self.n_rows = len(rows)
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        """Not asked, as every pass brings its mask."""
+        """Never used, as every pass brings its mask."""
         return self.now.n_seen or 0, 0
 
     def get_seq_length(self) -> int:
-        """Not asked, as every pass brings its positions."""
+        """Never used, as every pass brings its positions."""
         return 0
 
     def get_max_length(self) -> int:
@@ -78,7 +78,7 @@ class CanvasLayer(CacheLayerMixin):
 class CanvasCache(Cache):
     """Keys and values of canvases of at most `width` columns, for each of a model's layers.
 
-    `n_rows` canvases, by default as many as the first pass runs. `graphs` are those of passes over these tensors.
+    It holds `n_rows` canvases, by default as many as the first pass runs. `graphs` are of passes over its tensors.
     """
 
     def __init__(self, n_layers: int, width: int, n_rows: int | None = None) -> None:
@@ -88,9 +88,9 @@ class CanvasCache(Cache):
         super().__init__(layers=list(self.canvas_layers))
 
     def move_to(self, columns: Tensor, n_seen: int | None, rows: Tensor | None = None) -> None:
-        """The next pass runs these columns [B, W] of `rows` [B] (None for all), and sees of the first `n_seen`.
+        """The next pass runs these columns [B, W] of `rows` [B] (None for all), and sees the first `n_seen` columns.
 
-        Where that is None, it sees what it runs itself and nothing that is remembered.
+        Where `n_seen` is None, it sees the columns that it runs and nothing that is remembered.
         """
         self.now.columns, self.now.n_seen, self.now.rows = columns, n_seen, rows
 

@@ -11,14 +11,14 @@ from transformers import PreTrainedTokenizerBase
 SLOT_MARKER = "<|mask|>"
 # A slot of so many masks, or of as many as the tokens of a text: `<|mask:8|>`, `<|mask like return x|>`.
 _LONG_SLOT = re.compile(r"<\|mask(?::(\d+)| like (.+?))\|>", re.DOTALL)
-# What a decoder writes for the first bytes of a character whose other bytes are still to come.
+# Stands in decoded text for the first bytes of a character whose other bytes have not come yet.
 _INCOMPLETE_CHARACTER = "\ufffd"
-# What ended an answer; `cut`: nothing did before its last token.
+# How an answer ended; `cut`: nothing ended it before its last token.
 ENDINGS = ("ended_by_eos", "ended_by_stop", "cut")
 
 
 def closing_ids(tokenizer: PreTrainedTokenizerBase) -> list[int]:
-    """What the tokenizer puts behind a text of its own accord, such as BERT's [SEP]."""
+    """The tokens that the tokenizer adds after every text, such as BERT's [SEP]."""
     bare = tokenizer.encode("a", add_special_tokens=False)
     closed = tokenizer.encode("a")
     return closed[closed.index(bare[0]) + len(bare) :]
@@ -51,8 +51,8 @@ def encode_infill(
 ) -> list[list[int]]:
     """The text between slot markers, one list of token ids a segment (one more than there are slots).
 
-    The text is tokenised in one go wherever the marker can be written as the mask token, so that a slot changes nothing
-    about how its neighbours are split. `encode` is as in `encode_without_masks` but keeps mask tokens.
+    The text is tokenised in one piece wherever the marker can be written as the mask token, so that a slot does not
+    change how its neighbours are split. `encode` is as in `encode_without_masks` but keeps mask tokens.
     """
 
     def slots(match: re.Match[str]) -> str:
@@ -83,7 +83,7 @@ def _split(ids: list[int], separator: int) -> Iterator[list[int]]:
 
 @dataclass(frozen=True)
 class Ending:
-    """Where a generated text ends: end tokens first, then, after `think_end_token` where one is set, stop strings."""
+    """Where a generated text ends: at an end token, then at stop strings, which count after `think_end_token`."""
 
     tokenizer: PreTrainedTokenizerBase
     end_ids: Collection[int]
@@ -91,7 +91,7 @@ class Ending:
     think_end_token: str | int | None
 
     def of(self, token_ids: list[int]) -> tuple[str, str]:
-        """The text that is returned for a completely decoded canvas, and which of `ENDINGS` it has."""
+        """The text that a completely decoded canvas returns, and which of `ENDINGS` it has."""
         ids = list(takewhile(lambda id: id not in self.end_ids, token_ids))
         ending = "ended_by_eos" if len(ids) < len(token_ids) else "cut"
         think_end = self.think_end_token
@@ -121,7 +121,7 @@ def _is_cut(text: str, until: Sequence[str]) -> bool:
     """Whether lm-eval cuts every text that begins with `text` at the same place.
 
     It cuts at the first occurrence of each stop string in turn, so that an earlier one may cut into, and thereby undo,
-    an occurrence of a later one: of `until=["\n\n", ".\n"]`, `foo.\n` may go on with a line end. An occurrence counts
+    an occurrence of a later one: with `until=["\n\n", ".\n"]`, a line end may follow `foo.\n`. An occurrence counts
     only where it ends before any earlier stop string can still begin.
     """
     first_open = len(text)  # no stop string that was looked for can begin before this

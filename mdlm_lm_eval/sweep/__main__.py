@@ -21,7 +21,7 @@ import yaml
 from lm_eval._cli.utils import MergeDictAction, handle_cli_value_string
 
 from mdlm_lm_eval import __version__
-from mdlm_lm_eval.command_line import ending_well, refuse_rest
+from mdlm_lm_eval.command_line import TORCHRUN, ending_well, refuse_rest
 from mdlm_lm_eval.loader import load_plugins
 from mdlm_lm_eval.options import ModelOptions, OptionError, must_be
 from mdlm_lm_eval.presets import run_of
@@ -40,7 +40,7 @@ def main() -> None:
     os.environ.setdefault("TQDM_DISABLE", "1")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     # Processes of one launcher (`torchrun`) share cells as any others do; lm-eval would share each cell's questions.
-    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"):
+    for name in TORCHRUN:
         os.environ.pop(name, None)
     with ending_well(COMMAND, after_stop="the same command goes on"):
         settings = settings_of(sys.argv[1:])

@@ -1,4 +1,4 @@
-"""One forward pass over likelihood canvases, and what corruptions and trajectories read of it."""
+"""One forward pass over likelihood canvases, from which corruptions are scored and trajectories advance."""
 
 import itertools
 import math
@@ -9,25 +9,25 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from mdlm_lm_eval.decoding.candidates import propose
+from mdlm_lm_eval.decoding.candidates import propose, slices_of
 from mdlm_lm_eval.decoding.selection import sure_enough
-from mdlm_lm_eval.likelihood.masks import Corruption
+from mdlm_lm_eval.likelihood.corruptions import Corruption
 from mdlm_lm_eval.likelihood.requests import LikelihoodRequest
 from mdlm_lm_eval.likelihood.trajectories import Trajectory
 from mdlm_lm_eval.model.denoiser import Denoiser, NonFiniteLogitsError
 from mdlm_lm_eval.model.devices import bucket, to_device
 from mdlm_lm_eval.options import DecodingOptions, LikelihoodOptions
 
-# Logits are upcast and normalised in slices of this many positions: at a vocabulary of 126,464 a slice takes 130 MB.
-_POSITIONS_PER_SLICE = 256
-
 C = TypeVar("C", bound="LikelihoodCanvas")
 
 
 @dataclass
 class LikelihoodCanvas:
-    """A canvas, the corruptions that it answers with the trajectories of their requests, and the trajectories that take
-    their next step on it."""
+    """A canvas, and what its logits are for.
+
+    corruptions: those that it scores, with the trajectories of their requests. trajectories: those that take their next
+    step on it.
+    """
 
     token_ids: list[int]
     context_length: int
@@ -48,7 +48,7 @@ def merged(
     *,
     walks: bool = True,
 ) -> list[C]:
-    """Canvases of all corruptions and, where it `walks`, of the trajectories' next steps; those of one key are one.
+    """Canvases of all corruptions and, with `walks`, of the trajectories' next steps; canvases with equal keys are one.
 
     `canvas_of` gives key and canvas for a trajectory and the continuation positions that are masked.
     """
@@ -84,26 +84,14 @@ def take(
     *,
     strict: bool,
 ) -> None:
-    """Adds what the corruptions contribute, and takes the trajectories one denoising step further.
+    """Adds the contributions of the corruptions, and takes the trajectories one denoising step further.
 
     `logits` [N, V] are those at the canvases' `positions`, canvas by canvas; they may be overwritten. With
-    `likelihood=confidence` a step fills the mask whose true token is the likeliest. Else it fills
-    `tokens_per_step` masks a trajectory, and every one more whose confidence reaches `confidence_threshold`, or exceeds
-    it where `strict`, as in decoding. Raises NonFiniteLogitsError.
+    `likelihood=confidence` a step fills the mask whose true token is the likeliest. Otherwise it fills
+    `tokens_per_step` masks in each trajectory, and every other mask whose confidence reaches `confidence_threshold`, or
+    exceeds it where `strict`, as in decoding. Raises NonFiniteLogitsError.
     """
-    of_corruptions: list[tuple[int, int]] = []  # rows of `logits`, true tokens
-    contributions: list[tuple[int, float]] = []  # request, weight
-    alike: dict[tuple[int, ...], list[Trajectory]] = {}  # same canvas, same masks: one choice for all
-    start = 0
-    for canvas in canvases:
-        row_of = {position: start + n for n, position in enumerate(canvas.positions())}
-        start += len(row_of)
-        for trajectory, corruption in canvas.corruptions:
-            ids = trajectory.request.continuation_ids
-            of_corruptions += [(row_of[position], ids[position]) for position in corruption.scored]
-            contributions += [(trajectory.index, corruption.weight)] * len(corruption.scored)
-        for trajectory in canvas.trajectories:
-            alike.setdefault(tuple(row_of[position] for position in trajectory.masked), []).append(trajectory)
+    of_corruptions, contributions, alike = _rows_to_read(canvases)
     masks = [(row, p) for rows, same in alike.items() for row, p in zip(rows, same[0].masked, strict=True)]
     truths = [
         (row, trajectory.request.continuation_ids[position])
@@ -145,17 +133,41 @@ def take(
             trajectory.fill(tokens, order, sure_of, truth, options.tokens_per_step)
 
 
+def _rows_to_read(
+    canvases: Sequence[LikelihoodCanvas],
+) -> tuple[list[tuple[int, int]], list[tuple[int, float]], dict[tuple[int, ...], list[Trajectory]]]:
+    """For each scored token of a corruption (row of the logits, true token) and (request, weight); and trajectories.
+
+    Trajectories with the same canvas and the same masks, for which one choice holds, are together under the rows of
+    these masks.
+    """
+    of_corruptions: list[tuple[int, int]] = []
+    contributions: list[tuple[int, float]] = []
+    alike: dict[tuple[int, ...], list[Trajectory]] = {}
+    start = 0
+    for canvas in canvases:
+        row_of = {position: start + n for n, position in enumerate(canvas.positions())}
+        start += len(row_of)
+        for trajectory, corruption in canvas.corruptions:
+            ids = trajectory.request.continuation_ids
+            of_corruptions += [(row_of[position], ids[position]) for position in corruption.scored]
+            contributions += [(trajectory.index, corruption.weight)] * len(corruption.scored)
+        for trajectory in canvas.trajectories:
+            alike.setdefault(tuple(row_of[position] for position in trajectory.masked), []).append(trajectory)
+    return of_corruptions, contributions, alike
+
+
 def _log_probs(logits: Tensor, rows_and_tokens: list[tuple[int, int]]) -> Tensor:
     """Log-probabilities [n], in nats, of tokens at rows of `logits` [N, V]; NaN where these are not finite."""
     rows, tokens = to_device(torch.tensor(rows_and_tokens), logits.device).unbind(1)
-    normaliser = torch.cat([part.float().logsumexp(-1) for part in logits.split(_POSITIONS_PER_SLICE)])  # [N]
+    normaliser = torch.cat([logits[part].float().logsumexp(-1) for part in slices_of(len(logits), logits)])  # [N]
     return logits[rows, tokens].float() - normaliser.masked_fill(~normaliser.isfinite(), math.nan)[rows]
 
 
 def _masked_logits(
     denoiser: Denoiser, canvases: Sequence[LikelihoodCanvas], cfg_scale: float, batch_size: int
 ) -> Tensor:
-    """Logits [N, V] at the canvases' positions, canvas by canvas. On a GPU, rows and columns are of few numbers."""
+    """Logits [N, V] at the canvases' positions, canvas by canvas. On a GPU, batches have few shapes."""
     device = denoiser.device
     longest = max(len(canvas.token_ids) for canvas in canvases)
     length, n_rows = bucket(longest, device, least=64), batch_size if device.type == "cuda" else len(canvases)

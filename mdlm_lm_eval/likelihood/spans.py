@@ -1,7 +1,7 @@
-"""Passes under block-causal attention: finished blocks are run once, and any number of noisy copies of blocks see them.
+"""Passes under block-causal attention: finished blocks run once, and any number of noisy copies of blocks see them.
 
-A row of the batch holds the finished blocks of one context and of the continuations behind it, and then windows: copies
-of a block, each with masks of its own. A window sees itself and the finished blocks before it; no other window.
+A row of the batch holds the finished blocks of one context and of the continuations after it, and then spans: copies of
+a block, each with masks of its own. A span sees itself and the finished blocks before it, and no other span.
 """
 
 from collections.abc import Sequence
@@ -11,25 +11,25 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from mdlm_lm_eval.likelihood.passes import LikelihoodCanvas
+from mdlm_lm_eval.likelihood.scored_passes import LikelihoodCanvas
 from mdlm_lm_eval.model.denoiser import Denoiser
 from mdlm_lm_eval.model.devices import bucket, to_device
 from mdlm_lm_eval.model.kv_cache import CanvasCache
 
-# What a column of a row is; windows have numbers from 1.
+# Kinds of columns of a row; spans have numbers from 1.
 FINISHED, _BESIDE, _PADDING = 0, -1, -2
-# Columns of context and of windows that a GPU runs at least: shapes that are seldom met are slow there.
+# The fewest columns of context and of spans that a GPU runs: rare shapes are slow there.
 _LEAST = 256
-# Whose finished tokens all requests of a row see.
+# The owner of finished tokens that all requests of a row see.
 SHARED = -1
 
 
 class Column(NamedTuple):
     """One token of a row.
 
-    owner: the request that alone sees it (or, of a window, whose finished blocks it sees), or SHARED.
-    copy: the window that it is a part of, FINISHED, _PADDING, or _BESIDE: a finished token that is run again, as the
-        outputs of a shifted model at the token before a window belong to the window's first token.
+    owner: the only request that sees it, or SHARED; for a column of a span, the request whose finished blocks it sees.
+    copy: the span that it is a part of, FINISHED, _PADDING, or _BESIDE: a finished token that is run again, as a
+        shifted model's output at the token before a span predicts the span's first token.
     """
 
     token_id: int
@@ -41,7 +41,7 @@ class Column(NamedTuple):
 
 
 @dataclass
-class Window(LikelihoodCanvas):
+class Span(LikelihoodCanvas):
     """A copy of one block. `left` is the token before it and that one's block, None at the start of a text."""
 
     row: int = 0
@@ -52,9 +52,9 @@ class Window(LikelihoodCanvas):
 
 
 class FinishedBlocks:
-    """The finished blocks of a batch's rows, with their keys and values once they were run.
+    """The finished blocks of a batch's rows, with their keys and values after the first pass.
 
-    `widest`: columns that windows may take up in one row, 0 where nothing has to be remembered as one pass does.
+    `widest`: the most columns that spans take up in one row; 0 where a single pass follows, so that nothing is kept.
     """
 
     def __init__(self, denoiser: Denoiser, rows: Sequence[Sequence[Column]], widest: int) -> None:
@@ -68,33 +68,33 @@ class FinishedBlocks:
             self.cache = CanvasCache(denoiser.model.config.num_hidden_layers, most)
         self.is_remembered = False
 
-    def logits(self, windows: Sequence[Window], cfg_scale: float) -> Tensor:
-        """Logits [N, V] at the windows' positions, window by window, from one forward pass."""
+    def logits(self, spans: Sequence[Span], cfg_scale: float) -> Tensor:
+        """Logits [N, V] at the spans' positions, span by span, from one forward pass."""
         pad = Column(self.denoiser.pad_token_id, 0, 0, SHARED, _PADDING, False)
-        of_windows: list[list[Column]] = [[] for _ in self.rows]
-        rows: list[int] = []  # [N], where the logits are read
-        outputs: list[int] = []  # [N], among the columns of windows
-        for number, window in enumerate(windows, start=1):
-            columns = of_windows[window.row]
-            if self.denoiser.shift and window.left is not None:
-                token_id, block = window.left
-                in_context = window.owner == SHARED
-                columns.append(Column(token_id, window.start - 1, block, window.owner, _BESIDE, in_context))
-            for position in window.positions():
-                offset = window.context_length + position
+        of_spans: list[list[Column]] = [[] for _ in self.rows]
+        rows: list[int] = []  # [N], of each output
+        outputs: list[int] = []  # [N], among the columns of spans
+        for number, span in enumerate(spans, start=1):
+            columns = of_spans[span.row]
+            if self.denoiser.shift and span.left is not None:
+                token_id, block = span.left
+                in_context = span.owner == SHARED
+                columns.append(Column(token_id, span.start - 1, block, span.owner, _BESIDE, in_context))
+            for position in span.positions():
+                offset = span.context_length + position
                 # A text's first token has its own output.
-                is_shifted = self.denoiser.shift and window.start + offset > 0
-                rows.append(window.row)
+                is_shifted = self.denoiser.shift and span.start + offset > 0
+                rows.append(span.row)
                 outputs.append(len(columns) + offset - int(is_shifted))
             columns += [
-                Column(token_id, window.start + n, window.block, window.owner, number, n < window.context_length)
-                for n, token_id in enumerate(window.token_ids)
+                Column(token_id, span.start + n, span.block, span.owner, number, n < span.context_length)
+                for n, token_id in enumerate(span.token_ids)
             ]
-        width = bucket(max(map(len, of_windows)), self.denoiser.device, least=_LEAST)
+        width = bucket(max(map(len, of_spans)), self.denoiser.device, least=_LEAST)
         self.denoiser.canvas_count -= self.n_more * (2 if cfg_scale > 0.0 else 1)
         finished = [[*row, *[pad] * (self.length - len(row))] for row in self.rows]
         table = [
-            [*row, *columns, *[pad] * (width - len(columns))] for row, columns in zip(finished, of_windows, strict=True)
+            [*row, *columns, *[pad] * (width - len(columns))] for row, columns in zip(finished, of_spans, strict=True)
         ]
         keys = to_device(torch.tensor(table), self.denoiser.device)  # [R, T + W, 6]
         start = self.length if self.is_remembered else 0
@@ -119,7 +119,7 @@ def _sees(queries: Tensor, keys: Tensor) -> Tensor:
     """Which keys a query sees, [R, Q, K] bool, of columns [R, Q, 6] and [R, K, 6]."""
     _, _, block, owner, copy, _ = queries[:, :, None].unbind(-1)  # [R, Q, 1] each
     _, _, key_block, key_owner, key_copy, _ = keys[:, None].unbind(-1)  # [R, 1, K] each
-    last_block = block - (copy > 0).long()  # a window has its own block in its own copy
+    last_block = block - (copy > 0).long()  # a span has its own block in its own copy
     finished = (key_copy == FINISHED) & (key_block <= last_block) & ((key_owner == SHARED) | (key_owner == owner))
-    # Padding sees everything: of a query that sees nothing, some kernels return NaN.
+    # Padding sees everything: some kernels return NaN for a query that sees nothing.
     return finished | ((key_copy == copy) & (copy > 0)) | (copy == _PADDING)

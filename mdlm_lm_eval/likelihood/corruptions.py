@@ -1,4 +1,4 @@
-"""Which continuation tokens each Monte-Carlo sample masks, and what it weighs.
+"""Which continuation tokens each Monte-Carlo sample masks, and its weight.
 
 The estimated quantity is LLaDA's likelihood bound (Nie et al. 2025, "Large Language Diffusion Models", Eq. 6): draw the
 number of masked tokens k uniformly from 1..n, draw k of the n positions, and weigh the sum of their log-probabilities
@@ -16,7 +16,7 @@ import torch
 
 @dataclass(frozen=True)
 class Corruption:
-    """One corrupted continuation and what its log-probabilities contribute.
+    """One corrupted continuation, and the contribution of its log-probabilities.
 
     `masked` and `scored` are positions within the continuation, ascending; `scored` is a subset of `masked`. The
     contribution to log p is `weight` times the sum of log p(token) over `scored`.
@@ -76,7 +76,7 @@ def _strata_over_sizes(n: int, samples: int, generator: torch.Generator) -> list
     """(k, weight) for n > samples: one k, drawn uniformly, from each stratum of 1..n.
 
     The strata's borders lie at n (j / samples)^2, the continuous form of the allocation in `_strata_by_size`. Weight
-    times k sums to n whatever is drawn.
+    times k sums to n for every draw.
     """
     offsets: list[float] = torch.rand(samples, generator=generator, dtype=torch.float64).tolist()
     strata = []
@@ -90,10 +90,10 @@ def _strata_over_sizes(n: int, samples: int, generator: torch.Generator) -> list
 def _deal(
     strata: list[tuple[int, float]] | tuple[tuple[int, float], ...], n: int, generator: torch.Generator
 ) -> Iterator[tuple[tuple[int, ...], float]]:
-    """Deal each sample its k positions from a shuffled deck of all n, reshuffled whenever it runs out.
+    """Deals each sample its k positions from a shuffled deck of all n, reshuffled whenever it runs out.
 
-    Every position is thus masked equally often, over the whole and, as k ascends, at similar k: the difference
-    between easy and hard tokens, the largest part of the plain scheme's variance, cancels. Each mask by itself is still
+    So every position is masked equally often, in total and, as k ascends, at similar k. This cancels the difference
+    between easy and hard tokens, which is the largest part of the plain scheme's variance. Each mask by itself is still
     a uniformly drawn subset.
     """
     deck: list[int] = torch.randperm(n, generator=generator).tolist()
@@ -101,7 +101,7 @@ def _deal(
     for k, weight in strata:
         if dealt + k > n:
             left = deck[dealt:]
-            # A mask must not hold a position twice: what is left of the old deck goes to the end of the new one.
+            # A mask must not hold a position twice: the rest of the old deck goes to the end of the new one.
             owed = set(left)
             reshuffled: list[int] = torch.randperm(n, generator=generator).tolist()
             fresh = [position for position in reshuffled if position not in owed]

@@ -1,0 +1,103 @@
+"""Generation by the family's own method, row by row (DiffusionGemma: transformers' `generate`).
+
+Slots are read off one denoising step over noise, which is drawn `noise_num` times.
+"""
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from mdlm_lm_eval.decoding.canvas import Canvas, Completion, RowCost
+from mdlm_lm_eval.decoding.row_decoders import RowDecoder
+from mdlm_lm_eval.model.attention import AttentionPattern
+from mdlm_lm_eval.options import DecodingOptions, OptionError
+from mdlm_lm_eval.registry import register
+
+if TYPE_CHECKING:
+    from mdlm_lm_eval.model.denoiser import Denoiser
+
+
+@dataclass(frozen=True)
+class OwnMethod(RowDecoder):
+    """Serves models whose family generates by itself."""
+
+    @classmethod
+    def serves(cls, denoiser: "Denoiser", options: DecodingOptions) -> bool:
+        """By the family."""
+        return denoiser.generate is not None
+
+    def decode(
+        self,
+        denoiser: "Denoiser",
+        canvases: Sequence[Canvas],
+        options: DecodingOptions,
+        attention: AttentionPattern,
+        *,
+        banned_ids: Collection[int],
+        end_ids: Collection[int],
+        is_decided: Callable[[list[int]], bool] | None,
+        advance: Callable[[int], object],
+        finished: Callable[[int, Completion], object],
+        batch_size: int,
+    ) -> list[Completion]:
+        """One canvas after the other; `batch_size` is that of the draws of noise."""
+        completions = []
+        for index, canvas in enumerate(canvases):
+            if denoiser.read is not None and canvas.slots[0] < canvas.prompt_length:  # slots in the text
+                completion = fill_by_reads(denoiser, canvas, options, batch_size=batch_size, index=index)
+            else:
+                completion = generate(denoiser, canvas, options, end_ids=end_ids)
+            advance(completion.cost.steps)
+            finished(index, completion)
+            completions.append(completion)
+        return completions
+
+
+def generate(denoiser: "Denoiser", canvas: Canvas, options: DecodingOptions, *, end_ids: Collection[int]) -> Completion:
+    """The first `n_returned` tokens that the family's method writes after the prompt."""
+    assert denoiser.generate is not None
+    token_ids, n_passes, n_written = denoiser.generate(
+        denoiser.model,
+        list(canvas.token_ids[: canvas.prompt_length]),
+        options,
+        n_tokens=canvas.n_returned,
+        end_ids=sorted(end_ids),
+        pad_token_id=denoiser.pad_token_id,
+        seed=canvas.seed,
+    )
+    denoiser.forward_passes += n_passes
+    return Completion(token_ids, RowCost(forward_passes=n_passes, steps=n_passes), n_written)
+
+
+def fill_by_reads(
+    denoiser: "Denoiser", canvas: Canvas, options: DecodingOptions, *, batch_size: int, index: int
+) -> Completion:
+    """The tokens with the highest mean log-probability in the returned slots.
+
+    Raises OptionError where no text stands before the first slot, and NonFiniteLogitsError, which names the `index`.
+    """
+    import torch
+
+    from mdlm_lm_eval.model.denoiser import NonFiniteLogitsError
+    from mdlm_lm_eval.model.noisy_reads import draws
+
+    if canvas.slots[0] == 0:
+        raise OptionError("infill=true needs a text before the first slot, which the model's encoder reads")
+    total = torch.zeros((), device=denoiser.device)
+    for log_probs in draws(
+        denoiser,
+        canvas.token_ids,
+        canvas.slots,
+        n_read=canvas.n_returned,
+        noise_num=options.noise_num,
+        seed=canvas.seed,
+        batch_size=batch_size,
+    ):
+        total = total + log_probs.sum(0)  # [n, V]
+    if not total.isfinite().all():
+        raise NonFiniteLogitsError(index)
+    cost = RowCost(forward_passes=options.noise_num, steps=options.noise_num)
+    return Completion(total.argmax(-1).tolist(), cost, canvas.n_returned)
+
+
+register(name="own_method", row_decoder=OwnMethod)

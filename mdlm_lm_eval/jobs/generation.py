@@ -1,0 +1,216 @@
+"""Generation: canvases of many requests become strings, in groups that may share a batch."""
+
+from collections.abc import Callable, Collection, Hashable, Sequence
+from dataclasses import dataclass, replace
+
+from mdlm_lm_eval.decoding import decode_canvases
+from mdlm_lm_eval.decoding.caches import cache_name, cache_policy
+from mdlm_lm_eval.decoding.canvas import Canvas, Completion
+from mdlm_lm_eval.decoding.run import columns_of
+from mdlm_lm_eval.decoding.trace import Filled, filled
+from mdlm_lm_eval.jobs.audit import in_drawn_order
+from mdlm_lm_eval.jobs.requests import Job
+from mdlm_lm_eval.jobs.workplace import Workplace
+from mdlm_lm_eval.model.text import Ending
+from mdlm_lm_eval.options import OptionError, shown
+from mdlm_lm_eval.record import Answer
+from mdlm_lm_eval.resolve import ResolvedRequest
+
+REQUEST_TYPE = "generate_until"
+# Lanes are refilled from this many batches, which are planned together and are of similar lengths.
+_BATCHES_PER_RUN = 64
+
+
+@dataclass
+class Generation(Job):
+    """One generation request, and once it is answered its string."""
+
+    request: ResolvedRequest
+    canvas: Canvas
+    ending: Ending
+    is_audited: bool = False
+    string: str | None = None
+
+
+@dataclass(frozen=True)
+class EndTokens:
+    """Tokens that end an answer, and the tokens of a text that ends thinking."""
+
+    eos_ids: frozenset[int]
+    end_of_turn_ids: frozenset[int]
+    end_think_ids: Callable[[str], list[int]]
+
+    @property
+    def ids(self) -> Collection[int]:
+        """All tokens that end an answer."""
+        return self.eos_ids | self.end_of_turn_ids
+
+
+class GenerationJob:
+    """The generation requests of one call. Requests with the same settings are decoded in one run of lanes."""
+
+    def __init__(self, place: Workplace, generations: Sequence[Generation], ends: EndTokens) -> None:
+        self.place, self.generations, self.ends = place, generations, ends
+        self.bar = place.bar(REQUEST_TYPE, sum(one.canvas.steps for one in generations), unit=" steps")
+
+    def run(self, cache_audit: float | None) -> list[str]:
+        """Answers all requests, and decodes those that `cache_audit` chooses exactly as well.
+
+        Raises OptionError where sampled requests are to be audited.
+        """
+        for one in self.generations:
+            one.string = one.saved_sample(self.place.request_cache)
+        if cache_audit:
+            self._choose_for_audit(cache_audit)
+        for group in self._groups():
+            most = self._most_lanes(group[0]) if self.place.batches.automatic else 1
+            self.place.batches.run(group, self._run_part, batches_per_call=_BATCHES_PER_RUN, most=most)
+        self.bar.close()
+        return [str(one.string) for one in self.generations]
+
+    def _choose_for_audit(self, wanted: float) -> None:
+        """Marks requests that are decoded exactly as well.
+
+        Up to 1, a share of requests; above, a count per task, split among processes.
+        """
+        place, candidates = self.place, [one for one in self.generations if one.request.options.is_approximate]
+        for one in candidates:
+            if one.request.sampled:
+                temperature = shown(one.request.options.temperature)
+                raise OptionError(
+                    f"cache_audit={shown(wanted)} does not work with temperature={temperature}: sampled answers differ "
+                    "without a cache too"
+                )
+        count = int(wanted) // place.world_size + (place.rank < int(wanted) % place.world_size)
+        drawn = in_drawn_order([(one.instance.task_name, one.canvas.seed) for one in candidates], "cache_audit")
+        for of_task in drawn.values():
+            for n, (drawn_place, index) in enumerate(of_task):
+                candidates[index].is_audited = drawn_place < wanted if wanted <= 1 else n < count
+
+    def _groups(self) -> list[list[Generation]]:
+        """Unanswered requests that may share a batch, the longest canvases first: memory runs out early if ever."""
+        groups: dict[Hashable, list[Generation]] = {}
+        for one in self.generations:
+            if one.string is None:
+                groups.setdefault(one.request.alike, []).append(one)
+        for group in groups.values():
+            group.sort(key=lambda one: (-len(one.canvas.token_ids), one.canvas.token_ids))
+        return list(groups.values())
+
+    def _most_lanes(self, longest: Generation) -> int:
+        """The most lanes for canvases that are at most as long as this one."""
+        options, canvas, attention = longest.request.options, longest.canvas, longest.request.attention
+        is_cached = cache_policy(attention, options).remembers
+        return self.place.most_rows(
+            length=columns_of(len(canvas.token_ids), is_padded=is_cached),
+            n_logits=max(canvas.block_lengths),
+            is_cached=is_cached,
+            is_ahead=attention.is_block_causal,
+            is_guided=options.cfg_scale > 0.0,
+        )
+
+    def _run_part(self, part: list[Generation], batch_size: int) -> None:
+        """Decodes some requests of a group; after memory ran out, those that are still without an answer."""
+        unanswered = [one for one in part if one.string is None]
+        self.bar.update(sum(one.canvas.steps for one in self.generations if one.string is not None) - self.bar.n)
+        if audited := [one for one in unanswered if one.is_audited and one.exact is None]:
+            Decoding(self, audited, batch_size, is_audit=True).run()
+        Decoding(self, unanswered, batch_size, is_audit=False).run()
+
+
+class Decoding:
+    """Requests of one setting in one run of lanes, and what it takes.
+
+    Answers are recorded and saved when as many are done as there are lanes. is_audit: the requests are decoded without
+    a cache, and their answers are compared to later ones but not returned.
+    """
+
+    def __init__(self, job: GenerationJob, part: Sequence[Generation], batch_size: int, *, is_audit: bool) -> None:
+        self.job, self.place, self.part, self.batch_size, self.is_audit = job, job.place, part, batch_size, is_audit
+        request, denoiser = part[0].request, job.place.denoiser
+        self.options = replace(request.options, cache="none") if is_audit else request.options
+        self.has_own_method = denoiser.generate is not None  # which decodes row by row and remembers what it does
+        self.cache = self.options.cache if self.has_own_method else cache_name(request.attention, self.options)
+        self.n_lanes = 1 if self.has_own_method else min(batch_size, len(part))
+        self.n_left, self.passes_shared = len(part), denoiser.forward_passes
+        self.done: list[tuple[Generation, Completion]] = []
+
+    def run(self) -> None:
+        """Decodes the requests. Raises OptionError where a request's logits are not finite."""
+        ends = self.job.ends
+        with self.place.measured([one.instance for one in self.part]) as self.meter:
+            decode_canvases(
+                self.place.denoiser,
+                [one.canvas for one in self.part],
+                self.options,
+                eos_ids=ends.eos_ids,
+                end_of_turn_ids=ends.end_of_turn_ids,
+                end_think_ids=ends.end_think_ids(self.options.end_think),
+                is_decided=self.part[0].ending.is_decided,
+                advance=self._advance,
+                finished=self._finished,
+                batch_size=self.batch_size,
+            )
+
+    def _advance(self, steps: int) -> None:
+        if not self.is_audit:
+            self.job.bar.update(steps)
+
+    def _finished(self, index: int, completion: Completion) -> None:
+        """Keeps one more completion, and closes the group once it is as large as the lanes."""
+        one = self.part[index]
+        self.done.append((one, completion))
+        self._advance(one.canvas.steps - completion.cost.steps)  # the steps that early exit saved
+        if len(self.done) == min(self.n_lanes, self.n_left):
+            self._close_group()
+
+    def _close_group(self) -> None:
+        """Time and slots since the last group are divided in proportion to passes; then answers are kept."""
+        seconds, peak_memory = self.meter.read()
+        n_passes = self.place.denoiser.forward_passes - self.passes_shared
+        self.passes_shared += n_passes
+        self.n_left -= len(self.done)
+        row_passes = sum(completion.cost.forward_passes for _, completion in self.done)
+        for one, completion in self.done:
+            share = completion.cost.forward_passes / row_passes
+            spent = {
+                "slot_passes": share * self.n_lanes * n_passes,
+                "seconds": share * seconds,
+                "peak_memory_bytes": peak_memory,
+            }
+            self._complete(one, completion, spent)
+        if not self.is_audit:
+            self.place.record.forward_passes += n_passes
+            self.place.save(REQUEST_TYPE, ((one.instance.args, one.string, one.own_seed) for one, _ in self.done))
+        self.done.clear()
+
+    def _complete(self, one: Generation, completion: Completion, spent: dict[str, float]) -> None:
+        """A completion is done: keeps its string, and records what it took and how it ended."""
+        string, ending = one.ending.of(completion.token_ids)
+        answer = Answer(string, completion.token_ids, self._cost(completion) | spent, self._trace(one, completion))
+        if self.is_audit:
+            one.exact = answer
+            return
+        one.string = string
+        task = one.add_to(self.place.record, REQUEST_TYPE, answer.cost, answer)
+        task.caches.add(self.cache)
+        task.endings.update({ending: 1, "empty": not string.strip()})
+        if answer.trace:
+            task.trace(one.instance.doc_id, answer, self.place.tokenizer)
+
+    def _cost(self, completion: Completion) -> dict[str, float]:
+        """What a completion took by itself, under the names of `TaskCost`."""
+        ids, cost = completion.token_ids, completion.cost
+        return {
+            "forward_passes": cost.forward_passes,
+            "denoising_steps": cost.steps,
+            "layer_tokens": cost.tokens,
+            "written_tokens": completion.n_written,
+            "answer_tokens": len(ids) - (bool(ids) and ids[-1] in self.job.ends.ids),
+        }
+
+    def _trace(self, one: Generation, completion: Completion) -> list[Filled]:
+        if not completion.events:
+            return []
+        slots = one.canvas.slots[: len(completion.token_ids)]
+        return filled(completion.events, slots, self.place.denoiser.mask_token_id)

@@ -1,0 +1,134 @@
+"""Likelihood: requests, each in one or several windows, become log-likelihoods."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from lm_eval.api.instance import Instance
+
+from mdlm_lm_eval.jobs.workplace import Workplace
+from mdlm_lm_eval.likelihood import LikelihoodRequest, answer_length, most_rows, score
+from mdlm_lm_eval.options import LikelihoodOptions
+
+# Results reach the request cache after this many batches.
+_BATCHES_PER_SAVE = 16
+
+
+@dataclass
+class Scoring:
+    """One request in the windows that it is scored in.
+
+    truncated: for each window, the context tokens that are cut off on the left. result: a pair of log p in nats and the
+    greedy flag, or log p alone for a text as lm-eval 0.4 asks for it; None before it is scored.
+    """
+
+    instance: Instance
+    windows: Sequence[LikelihoodRequest]
+    truncated: Sequence[int]
+    result: Any = None
+
+    @property
+    def longest_window(self) -> LikelihoodRequest:
+        """The window with the most tokens; an empty one where there is none."""
+        return max(self.windows, key=_length, default=LikelihoodRequest([], []))
+
+
+class LikelihoodJob:
+    """The likelihood requests of one call, of one `request_type` of lm-eval."""
+
+    def __init__(
+        self,
+        place: Workplace,
+        request_type: str,
+        scorings: Sequence[Scoring],
+        options: LikelihoodOptions,
+        max_length: int,
+    ) -> None:
+        self.place, self.request_type, self.scorings = place, request_type, scorings
+        # The greedy flag of a text is not read.
+        self.options = replace(options, check_greedy=False) if request_type == "loglikelihood_rolling" else options
+        self.max_length = max_length
+        self.bar = place.bar(request_type, len(scorings), unit="it")
+
+    def run(self) -> list[Any]:
+        """Scores all requests, longest first and those with the same context together.
+
+        Raises OptionError where a request's logits are not finite.
+        """
+        self.place.batches.run(
+            sorted(self.scorings, key=_longest_first),
+            self._run_part,
+            batches_per_call=_BATCHES_PER_SAVE,
+            most=self._most_rows(),
+            rows_of=lambda one: sum(most_rows(window, self.options) for window in one.windows),
+        )
+        self.bar.close()
+        return [one.result for one in self.scorings]
+
+    def _most_rows(self) -> int:
+        """Canvases as long as the longest that fit into a GPU."""
+        windows = [window for one in self.scorings for window in one.windows]
+        if not windows:
+            return 1
+        longest = max(windows, key=_length)
+        length = len(longest.context_ids) + answer_length(longest, self.options)
+        return self.place.most_rows(
+            length=min(length, self.max_length),
+            n_logits=len(longest.continuation_ids),
+            is_cached=self.place.denoiser.attention.is_block_causal,
+            is_guided=self.options.cfg_scale > 0.0,
+        )
+
+    def _run_part(self, part: list[Scoring], batch_size: int) -> None:
+        """Scores some requests, shares out what that took, and saves their results."""
+        denoiser, record = self.place.denoiser, self.place.record
+        passes, canvases = denoiser.forward_passes, denoiser.canvas_count
+        batch = [(one, window) for one in part for window in one.windows]
+        with self.place.measured([one.instance for one, _ in batch]) as meter:
+            windows = [window for _, window in batch]
+            scores = score(denoiser, windows, self.options, batch_size=batch_size, max_length=self.max_length)
+        seconds, peak_memory = meter.read()
+        record.forward_passes += denoiser.forward_passes - passes
+        spent = {
+            "canvases": (denoiser.canvas_count - canvases) / max(1, len(batch)),
+            "seconds": seconds / max(1, len(batch)),
+            "peak_memory_bytes": peak_memory,
+        }
+        scores_left = iter(scores)
+        for one in part:
+            self._complete(one, [next(scores_left) for _ in one.windows], spent)
+        self.place.save(self.request_type, ((one.instance.args, one.result, None) for one in part))
+        self.bar.update(len(part))
+
+    def _complete(self, one: Scoring, scores: Sequence[Sequence[Any]], spent: dict[str, float]) -> None:
+        """A request is scored: sums over its windows, and records each of them."""
+        log_likelihood, is_greedy = 0.0, True
+        for window, truncated, (of_window, greedy, *errors) in zip(one.windows, one.truncated, scores, strict=True):
+            log_likelihood, is_greedy = log_likelihood + of_window, is_greedy and greedy
+            self.place.record.add(
+                one.instance.task_name,
+                (self.request_type, self.options),
+                cost=spent,
+                numbers=self._numbers(window, errors),
+                truncated=truncated,
+            )
+        # lm-eval 0.4 rolls over (text,) and wants a number; 0.5 over ("", text), and wants a pair.
+        one.result = (log_likelihood, is_greedy) if len(one.instance.args) == 2 else log_likelihood
+
+    def _numbers(self, window: LikelihoodRequest, errors: Sequence[float | None]) -> dict[str, float]:
+        """Effective numbers of a window; `errors` holds the standard error of a read, if there is one."""
+        n_tokens = len(window.continuation_ids)
+        n_masks = n_tokens if self.options.n_masks == "auto" else self.options.n_masks
+        numbers: dict[str, float] = {"masks": n_masks, "asked_masks": n_masks, "continuation_tokens": n_tokens}
+        if errors and errors[0] is not None:
+            numbers["read_standard_error"] = errors[0]
+        return numbers
+
+
+def _longest_first(one: Scoring) -> tuple[int, list[int]]:
+    longest = one.longest_window
+    return -_length(longest), longest.context_ids
+
+
+def _length(window: LikelihoodRequest) -> int:
+    return len(window.context_ids) + len(window.continuation_ids)

@@ -1,0 +1,80 @@
+"""What a request is to any job, whoever answers it, and what follows from lm-eval's own order of requests."""
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from lm_eval.api.instance import Instance
+
+from mdlm_lm_eval.decoding.canvas import seed_of
+from mdlm_lm_eval.options import DecodingOptions, LikelihoodOptions
+from mdlm_lm_eval.record import Answer, RunRecord, TaskRecord
+from mdlm_lm_eval.request_cache import RequestCache
+
+
+@dataclass
+class Job:
+    """One request that is ready to be answered.
+
+    numbers: its effective numbers, of which results give the range. truncated: prompt tokens that were cut off.
+    own_seed: the seed of a request whose repetitions have answers of their own; None where lm-eval's `--use_cache`
+        may give all repetitions one answer. exact: of an audited request, the exact answer once it is known.
+    """
+
+    instance: Instance
+    options: DecodingOptions | LikelihoodOptions
+    numbers: Mapping[str, float]
+    truncated: int
+    own_seed: int | None
+    exact: Answer | None
+
+    def saved_sample(self, cache: RequestCache | None) -> str | None:
+        """The answer that an earlier run saved under the request's own seed, if there is one."""
+        if cache is None or self.own_seed is None:
+            return None
+        return cache.sample(self.instance.args, self.own_seed)
+
+    def add_to(
+        self, record: RunRecord, request_type: str, cost: Mapping[str, float], answer: Answer | None = None
+    ) -> TaskRecord:
+        """Records an answered request; an audited one together with how its `answer` compares to the exact one."""
+        task = record.add(
+            self.instance.task_name,
+            (request_type, self.options),
+            cost=cost,
+            numbers=self.numbers,
+            truncated=self.truncated,
+        )
+        if self.exact is not None and answer is not None:
+            task.audit(self.instance.doc_id, answer, self.exact)
+        return task
+
+
+def seeds_of(requests: Sequence[Instance], seeds: Sequence[int]) -> list[int]:
+    """Seeds by content: the same request draws the same numbers in any batch, order and process.
+
+    Equal requests of one document are repetitions (a task with `repeats`) and get seeds of their own.
+    """
+    seen: Counter[str] = Counter()
+    found = []
+    for instance, seed in zip(requests, seeds, strict=True):
+        request = json.dumps([seed, instance.args], sort_keys=True, default=str)
+        key = f"{instance.doc_id!r} {request}"  # another document may happen to have the same text
+        found.append(seed_of(f"{seen[key]} {request}"))
+        seen[key] += 1
+    return found
+
+
+def without_padding_copies(requests: Sequence[Instance], world_size: int) -> tuple[list[Instance], list[int]]:
+    """Drops lm-eval's padding copies and maps requests to answers.
+
+    lm-eval repeats a process's last request until the shares of all processes are equally long. Returned are the
+    requests without these copies, and for each given request the index of the one that answers it; repetitions follow
+    each other.
+    """
+    n_copies, repeats = 0, (requests[-1].repeats or 1) if requests else 1
+    if world_size > 1:
+        n_copies = max(0, sum(instance is requests[-1] for instance in requests) - repeats)
+    n_own = len(requests) - n_copies
+    return list(requests[:n_own]), [*range(n_own), *(n_own - repeats + n % repeats for n in range(n_copies))]

@@ -1,0 +1,79 @@
+"""What the jobs of one model share: the model, its batch size, and where answers and costs are kept."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from lm_eval.api.instance import Instance
+from tqdm import tqdm
+from transformers import PreTrainedTokenizerBase
+
+from mdlm_lm_eval.decoding.memory import row_memory, rows_that_fit
+from mdlm_lm_eval.jobs.batches import Batches
+from mdlm_lm_eval.model import devices
+from mdlm_lm_eval.model.denoiser import Denoiser, NonFiniteLogitsError
+from mdlm_lm_eval.options import OptionError
+from mdlm_lm_eval.record import RunRecord
+from mdlm_lm_eval.request_cache import RequestCache
+
+
+@dataclass(frozen=True)
+class Workplace:
+    """Model, batch size, record and request cache of one evaluation, in one of `world_size` processes.
+
+    mixed_precision: the dtype that passes run in where it is not that of the weights.
+    shows_progress: whether jobs draw a bar.
+    """
+
+    denoiser: Denoiser
+    tokenizer: PreTrainedTokenizerBase
+    device: torch.device
+    batches: Batches
+    record: RunRecord
+    request_cache: RequestCache | None
+    mixed_precision: torch.dtype | None
+    rank: int
+    world_size: int
+    shows_progress: bool
+
+    @contextmanager
+    def measured(self, instances: Sequence[Instance]) -> Iterator[devices.Meter]:
+        """Around forward passes: what they use. Names task and document where logits are not finite."""
+        try:
+            with torch.autocast(self.device.type, self.mixed_precision, enabled=self.mixed_precision is not None):
+                yield devices.Meter(self.device)
+        except NonFiniteLogitsError as error:
+            instance = instances[error.index]
+            raise OptionError(
+                f"the model's logits are not finite (NaN or infinity) for the task {instance.task_name}, document "
+                f"{instance.doc_id}: its weights are damaged, or its dtype is too narrow (try dtype=float32)"
+            ) from error
+
+    def most_rows(
+        self, *, length: int, n_logits: int, is_cached: bool, is_ahead: bool = False, is_guided: bool = False
+    ) -> int:
+        """Rows of these sizes, as `row_memory` takes them, that fit into a GPU beside the weights."""
+        free = devices.free_bytes(self.device)
+        if free is None or self.denoiser.generate is not None:
+            return self.batches.most
+        row = row_memory(
+            self.denoiser.model.config,
+            length=length,
+            n_logits=n_logits,
+            itemsize=self.denoiser.dtype.itemsize,
+            is_cached=is_cached,
+            is_ahead=is_ahead,
+            guided=is_guided,
+        )
+        return rows_that_fit(row, free, most=self.batches.most)
+
+    def bar(self, request_type: str, total: int, unit: str) -> "tqdm[Any]":
+        """The progress of a job."""
+        return tqdm(total=total, desc=f"Running {request_type} requests", unit=unit, disable=not self.shows_progress)
+
+    def save(self, request_type: str, answers: Iterable[tuple[tuple[Any, ...], Any, int | None]]) -> None:
+        """Writes answers (arguments, answer, own seed) and the record so far to the request cache, if there is one."""
+        if self.request_cache is not None:
+            self.request_cache.save(request_type, answers, self.record)
