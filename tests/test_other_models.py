@@ -8,9 +8,12 @@ from typing import Any
 import pytest
 import torch
 from lm_eval.api.instance import Instance
+from safetensors.torch import load_file
 from tokenizers import Tokenizer, models, pre_tokenizers
 from tokenizers.processors import TemplateProcessing
 from transformers import (
+    AlbertConfig,
+    AlbertForPreTraining,
     BertConfig,
     BertForMaskedLM,
     PreTrainedTokenizerFast,
@@ -53,6 +56,15 @@ def test_bert_answers_every_kind_of_request(tmp_path: Path) -> None:
     assert without_context[0] < 0
     rolling = Instance("loglikelihood_rolling", {}, (LONG,), 0, metadata=("task", 0, 1))
     assert bert.loglikelihood_rolling([rolling], disable_tqdm=True)[0] < 0
+
+
+def test_albert_has_a_head_that_nothing_here_uses(tmp_path: Path) -> None:
+    config = AlbertConfig(**SHAPE, embedding_size=16, intermediate_size=32, max_position_embeddings=32, pad_token_id=0)
+    AlbertForPreTraining(config).save_pretrained(tmp_path)
+    assert "sop_classifier.classifier.weight" in load_file(tmp_path / "model.safetensors")
+    word_tokenizer().save_pretrained(tmp_path)
+    albert = MDLM(str(tmp_path), device="cpu", mc_num=8)
+    assert albert.loglikelihood([choice("w1", " w2")], disable_tqdm=True)[0][0] < 0
 
 
 def test_robertas_positions_begin_behind_its_padding(tmp_path: Path) -> None:

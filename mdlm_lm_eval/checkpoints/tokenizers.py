@@ -63,7 +63,7 @@ def _name_of(tokenizer: PreTrainedTokenizerBase, token_id: int | None) -> str | 
 
 
 def end_of_turn_ids(tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
-    """Ids of the tokens that end an assistant's turn in the families' chat formats; a tokenizer has none or one."""
+    """Ids of the tokens that end an assistant's turn in the families' chat formats. A tokenizer has at most a few."""
     vocabulary = tokenizer.get_added_vocab()
     tokens = {token for family in all_families().values() for token in family.end_of_turn}
     return frozenset(vocabulary[token] for token in tokens if token in vocabulary)

@@ -1,4 +1,4 @@
-"""Dream (`model_type` Dream): a Qwen2 with bidirectional attention, whose logits are shifted by one.
+"""Dream and DiffuCoder (`model_type` Dream): a Qwen2 with bidirectional attention, whose logits are shifted by one.
 
 After Dream's published modelling code (Ye et al., 2025, arXiv:2508.15487).
 """
@@ -18,8 +18,8 @@ def native_config(published: dict[str, Any]) -> Qwen2Config:
 
 
 def tokenizer_class(class_name: str | None) -> Any:
-    """The remote class is Qwen2's byte-level BPE with added tokens."""
-    return Qwen2Tokenizer if class_name == "DreamTokenizer" else AutoTokenizer
+    """The remote classes are Qwen2's byte-level BPE with added tokens."""
+    return Qwen2Tokenizer if class_name in ("DreamTokenizer", "DreamTokenizerFast") else AutoTokenizer
 
 
 register_family(
@@ -29,6 +29,6 @@ register_family(
         native_config=native_config,
         tokenizer_class=tokenizer_class,
         shift=shifted,
-        end_of_turn=("<|im_end|>",),
+        end_of_turn=("<|im_end|>", "<|dlm_pad|>"),  # DiffuCoder fills its canvas with the latter after an answer
     )
 )

@@ -75,7 +75,7 @@ class Family:
     reserved_positions: how many of the positions that the config names hold no token, from the model without weights;
         None where each can.
     tokenizer_class: the class that reads the tokenizer, from the class name in its files.
-    end_of_turn: tokens that end an assistant's turn in the family's chat format.
+    end_of_turn: tokens that end an assistant's turn in the family's chat format, or fill the canvas after it.
     shift: whether the output at position i predicts the token at i + 1; it raises OptionError where it is unknown.
     attention: what a position sees, from the config and the option `block_length`; the whole canvas by default,
         whatever blocks it is decoded in.

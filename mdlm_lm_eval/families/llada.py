@@ -31,7 +31,8 @@ OTHER_KEYS = (
     "d_model n_layers n_heads n_kv_heads multi_query_attention mlp_hidden_size mlp_ratio embedding_size vocab_size "
     "max_sequence_length rms_norm_eps rope_theta include_bias include_qkv_bias weight_tying bos_token_id eos_token_id "
     "pad_token_id alibi_bias_max attention_dropout attention_layer_norm_with_affine embedding_dropout flash_attention "
-    "init_cutoff_factor init_device init_fn init_std precision residual_dropout rope_full_precision rope_parameters"
+    "init_cutoff_factor init_device init_fn init_std precision residual_dropout rope_full_precision rope_parameters "
+    "flash_attn_varlen"
 )
 
 # Checkpoint names (regular expressions) -> Llama's. `ff_out` is a block's down projection and also the output head.

@@ -21,7 +21,11 @@ register_family(
         name="masked_lm",
         model_types=tuple(MODEL_FOR_MASKED_LM_MAPPING_NAMES),
         model_class=lambda _config: AutoModelForMaskedLM,
-        unused_weights=("pooler.", "cls.seq_relationship."),  # heads of BERT's pre-training
+        unused_weights=(
+            "pooler.",
+            "cls.seq_relationship.",
+            "sop_classifier.",
+        ),  # heads of BERT's and ALBERT's pre-training
         reserved_positions=positions_before_text,
         # Neither caches, as encoders keep no keys and values, nor guidance: it compares with the same canvas whose
         # prompt is masked whole, and masked LMs are trained on a small share of masks.
