@@ -26,7 +26,7 @@ def write(folder: Path) -> None:
 
 def _preset(name: str) -> tuple[str, ...]:
     run, options = run_of(name), {k: v for k, v in load_preset(name).items() if v != _DEFAULTS[k]}
-    score = run.score + "†" * (not run.is_target)
+    score = run.score and run.score + "†" * (not run.is_target)
     task, shots, tokens = map(run.value, ("--tasks", "--num_fewshot", "--gen_kwargs"))
     options |= dict([tokens.split("=")]) if tokens else {}
     return f"`{name}`", score, f"`{task}`", shots or "", f"`{typed(options)}`"

@@ -7,7 +7,7 @@ from lm_eval.api.instance import Instance
 
 from mdlm_lm_eval.lm import MDLM
 from mdlm_lm_eval.options import DecodingOptions, LikelihoodOptions
-from mdlm_lm_eval.presets import load_preset, preset_names
+from mdlm_lm_eval.presets import load_preset, preset_names, run_of
 from mdlm_lm_eval.resolve import resolve
 from mdlm_lm_eval.sweep.__main__ import settings_of
 from mdlm_lm_eval.sweep.plan import plan
@@ -61,10 +61,22 @@ def test_presets_are_listed_by_the_command_that_errors_name() -> None:
     shown = run("mdlm_lm_eval.presets", "show", PRESET)
     assert shown.stdout.splitlines() == [
         "# published: 70.0 (EVAL.md, generation tasks)",
+        "# texts: theirs go on after an end of text to the next stop string, without special tokens; ours end there",
         "# options: n_masks=256,steps=256,temperature=0.0,unmasking=confidence",
         f"lm_eval --model mdlm --model_args pretrained=GSAI-ML/LLaDA-8B-Base,preset={PRESET},dtype=bfloat16 "
         "--tasks gsm8k --num_fewshot 5 --batch_size auto --output_path results",
     ]
+
+
+def test_what_differs_from_the_authors_run_is_said() -> None:
+    runs = {name: run_of(name) for name in preset_names()}
+    changed_by_lm_eval = {"bbh", "minerva_math", "gpqa_main_n_shot"}
+    assert not [name for name, one in runs.items() if one.is_target and one.value("--tasks") in changed_by_lm_eval]
+    dtypes = {name: "dtype=float16" in one.flags[1].split(",") for name, one in runs.items()}
+    assert [name for name, is_float16 in dtypes.items() if is_float16] == [n for n in runs if n.startswith("sdar")]
+    shown = run("mdlm_lm_eval.presets", "show", "dream-7b-instruct/ifeval", "dream-7b-instruct/gpqa").stdout
+    assert shown.count("# texts: theirs keep <|im_end|>") == 1  # of the one that generates
+    assert run("mdlm_lm_eval.presets", "show", "llada-8b-instruct/ifeval").stdout.startswith("# published: no score (")
 
 
 @pytest.mark.parametrize(("name", "family", "task", "sentences"), data("cases.json")["preset mismatches"])

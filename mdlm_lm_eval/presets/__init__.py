@@ -22,7 +22,8 @@ _FOLDER = Path(__file__).parent
 class Published:
     """A published score and its run.
 
-    family: of the model, as `families.family_of` names it. flags: of `lm_eval`, with their values.
+    family: of the model, as `families.family_of` names it. flags: of `lm_eval`, with their values. score: empty where
+    the authors publish settings alone. texts: how their answers are cut, empty where ours are cut alike.
     is_target: whether the authors' prompts, answer extraction and estimator are those of lm-eval's task.
     """
 
@@ -30,6 +31,7 @@ class Published:
     score: str
     source: str
     is_target: bool
+    texts: str
     flags: tuple[str, ...]
 
     def value(self, flag: str) -> str | None:
@@ -59,11 +61,18 @@ def published() -> dict[str, Published]:
     found = {}
     for model, facts in models.items():
         for preset, run in facts["presets"].items():
-            arguments = [f"pretrained={facts['pretrained']}", f"preset={model}/{preset}", "dtype=bfloat16"]
+            arguments = [f"pretrained={facts['pretrained']}", f"preset={model}/{preset}"]
+            arguments.append(f"dtype={facts.get('dtype', 'bfloat16')}")
             arguments += [level["model_args"] for level in (facts, run) if "model_args" in level]
             flags = ("--model_args", ",".join(arguments), *shlex.split(run["run"]), "--batch_size", "auto")
-            about = facts["family"], run["score"], run["source"], not run["settings_only"]
-            found[f"{model}/{preset}"] = Published(*about, flags)
+            found[f"{model}/{preset}"] = Published(
+                family=facts["family"],
+                score=run["score"],
+                source=run["source"],
+                is_target=not run["settings_only"],
+                texts=facts.get("texts", ""),
+                flags=flags,
+            )
     return found
 
 

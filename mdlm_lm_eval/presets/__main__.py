@@ -13,13 +13,15 @@ from mdlm_lm_eval.presets import load_preset, preset_names, run_of
 
 def shown(name: str) -> str:
     """A preset's command, which can be pasted, behind what it is about."""
-    run = run_of(name)
+    run, options = run_of(name), load_preset(name)
     unsafe = "HF_ALLOW_CODE_EVAL=1 " if "--confirm_run_unsafe_code" in run.flags else ""
     target = "" if run.is_target else "; settings only: the authors' task differs from lm-eval's, expect another number"
-    return (
-        f"# published: {run.score} ({run.source}){target}\n# options: {typed(load_preset(name))}\n"
-        f"{unsafe}lm_eval --model mdlm {shlex.join(run.flags)} --output_path results"
-    )
+    lines = [f"# published: {run.score or 'no score'} ({run.source}){target}"]
+    if run.texts and "likelihood" not in options:
+        lines.append(f"# texts: {run.texts}")
+    lines.append(f"# options: {typed(options)}")
+    lines.append(f"{unsafe}lm_eval --model mdlm {shlex.join(run.flags)} --output_path results")
+    return "\n".join(lines)
 
 
 if __name__ == "__main__":
