@@ -2,6 +2,7 @@
 
 import json
 import shlex
+import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,8 @@ from mdlm_lm_eval.results.result_file import read_result_file
 from mdlm_lm_eval.results.suite import current_version
 from mdlm_lm_eval.server import UNKNOWN, MDLMServer
 from tests.commands import run
-from tests.conftest import choice, generation, refused
+from tests.conftest import choice, generation, refused, tiny_tokenizer
+from tests.reference import GOLDEN
 
 MODEL = "built-in-block"
 STATED = {"confidence_threshold": 0.9}
@@ -100,6 +102,16 @@ def test_settings_are_said_stated_or_unknown() -> None:
     options, missing = unknown(DIALECTS["lmdeploy"], settings=STATED)
     assert options["confidence_threshold"] == 0.9
     assert {"block_length", "unmasking", "steps"} < missing
+
+
+def test_the_family_of_a_config_of_several_is_told(tmp_path: Path) -> None:
+    shutil.copytree(GOLDEN / "a2d_bd3lm", tmp_path / "model")
+    tiny_tokenizer().save_pretrained(tmp_path / "model")
+    with StandIn(echo, sglang()) as server:
+        with pytest.raises(OptionError, match="is of a2d-qwen3 or a2d-qwen3-mdlm; say which with diffusion_family="):
+            lm_of(server, pretrained=str(tmp_path / "model"))
+        lm = lm_of(server, pretrained=str(tmp_path / "model"), diffusion_family="a2d-qwen3-mdlm")
+    assert lm.family.name == "a2d-qwen3-mdlm"
 
 
 def test_what_a_server_ignores_is_said_once(caplog: pytest.LogCaptureFixture) -> None:

@@ -51,8 +51,8 @@ def plain_rotary(family: str, published: Mapping[str, Any], *names: str, **defau
     """
     saved = published.get("rope_parameters") or {}
     rotary = {name: saved.get(name, published.get(name, defaults.get(name))) for name in (*names, *defaults)}
-    others = {name: value for name, value in saved.items() if name not in rotary and value is not None}
-    if others not in ({}, {"rope_type": "default"}):
+    plain = {"rope_type": "default", "type": "default"}
+    if any(value not in (None, plain.get(name)) for name, value in saved.items() if name not in rotary):
         raise OptionError(
             f"{family} config: rope_parameters={saved!r} is not supported; its rope_type must be 'default'"
         )
