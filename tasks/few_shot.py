@@ -22,6 +22,9 @@ class FewShotTask(Base):
     distractors before it) and, where it is not `right`, the `question`'s place; `sets: true` takes questions and
     relevant examples from `rule_sets`. What a user may change (`settings.py`) comes by `--metadata`.
 
+    `prefixes` holds the examples before and after a question, by the question's triple of rules; those of
+    `mdlm_context` have none, and all the same examples.
+
     Raises OptionError for a setting that is unknown or not allowed, for `--num_fewshot`, and for a block position
     beyond the last distractor.
     """
@@ -36,19 +39,21 @@ class FewShotTask(Base):
         self.question_place: str = config.pop("question", "right")
         self.asks_sets: bool = config.pop("sets", False)
         settings = read_settings(config["metadata"])
-        n_relevant, n_distractors, self.seed, template = settings.values()
-        self.template = prompts.TEMPLATES[template]
+        n_distractors, self.seed = settings["fewshot_distractors"], settings["fewshot_seed"]
+        self.template = prompts.TEMPLATES[settings["fewshot_template"]]
         if self.position > n_distractors:
             raise must_be(
                 "fewshot_distractors",
                 f"at least {self.position} for {config['task']}, whose block stands after so many",
                 n_distractors,
             )
-        self.before, self.after = self._examples(n_relevant, n_distractors)
+        counts = settings["fewshot_relevant"], n_distractors
+        triples = rule_sets.triples_of(self.rule) if self.asks_sets else [()]
+        self.prefixes = {triple: self._prefix(triple, *counts, settings["fewshot_labels"]) for triple in triples}
         super().__init__(config=config)
         self.is_fixed_slot = bool(self.config.generation_kwargs.get("infill"))
         # In the results lm-eval then names the number of examples, and it calls set_config for --num_fewshot alone.
-        self.config.num_fewshot = n_relevant + n_distractors or None
+        self.config.num_fewshot = sum(counts) or None
         self.config.metadata |= settings | {
             "rule": self.rule,
             "distractor": self.distractor,
@@ -57,27 +62,47 @@ class FewShotTask(Base):
             "question": self.question_place,
         }
 
-    def _examples(
-        self, n_relevant: int, n_distractors: int
-    ) -> tuple[Sequence[questions.Question], Sequence[questions.Question]]:
-        names = self.rule, self.distractor
-        relevant = (rule_sets if self.asks_sets else questions).relevant_examples(*names, n_relevant, self.seed)
-        distractors = questions.distractor_examples(*names, n_distractors, self.seed)
+    def _prefix(
+        self, triple: tuple[str, ...], n_relevant: int, n_distractors: int, labels: str
+    ) -> tuple[Sequence[prompts.Example], Sequence[prompts.Example]]:
+        """The examples of one triple's questions; of three tasks that share a triple, they differ in answers alone."""
+        name = " ".join(triple) or self.rule
+        shown = self._relevant(triple, n_relevant, labels)
+        relevant = [prompts.Example(one, is_relevant=True, is_hidden=labels == "hidden") for one in shown]
+        numbers = questions.distractor_examples(name, self.distractor, n_distractors, self.seed)
+        distractors = [prompts.Example(one, is_relevant=False) for one in numbers]
         if self.arrangement == "block":
             examples = prompts.block(relevant, distractors, self.position)
         elif self.arrangement == "mixed":
-            order = Random(f"mdlm mixed order {self.rule} {self.distractor} {self.seed}")
+            order = Random(f"mdlm mixed order {name} {self.distractor} {self.seed}")
             examples = prompts.mixed(relevant, distractors, order)
         else:
             raise ValueError(f"arrangement={self.arrangement!r} is not allowed; allowed are mixed and block")
         return prompts.split_at_question(examples, self.question_place)
 
+    def _relevant(self, triple: tuple[str, ...], n: int, labels: str) -> Sequence[questions.Question]:
+        """The relevant examples with the answers that `fewshot_labels` asks for."""
+        if not self.asks_sets:
+            if labels == "wrong":
+                raise must_be("fewshot_labels", "true or hidden in mdlm_context, whose options follow one rule", labels)
+            return questions.relevant_examples(self.rule, self.distractor, n, self.seed)
+        rule = rule_sets.wrong_rule(self.rule, triple) if labels == "wrong" else self.rule
+        return [one.question(rule) for one in rule_sets.example_sets(triple, self.distractor, n, self.seed)]
+
+    def examples(self, doc: dict[str, Any]) -> tuple[Sequence[prompts.Example], Sequence[prompts.Example]]:
+        """The examples before and after a test question."""
+        rules = doc.get("rules", ())
+        return next(found for triple, found in self.prefixes.items() if set(triple) == set(rules))
+
     def download(self, dataset_kwargs: dict[str, Any] | None = None, **kwargs: object) -> None:
-        """Makes the test questions, which no data set need be loaded for; those of a set name it."""
+        """Makes the test questions, which no data set need be loaded for; those of a set name it and its rules."""
         names = self.rule, self.distractor, self.seed
         if self.asks_sets:
-            asked = rule_sets.test_questions(*names)
-            documents = [{"set": name} | self._document(one) for name, one in asked.items()]
+            asked = rule_sets.asked_sets(*names)
+            documents = [
+                {"set": name} | self._document(one.question(self.rule)) | {"rules": list(one.rules)}
+                for name, one in asked.items()
+            ]
         else:
             documents = list(map(self._document, questions.test_questions(*names)))
         self.dataset = {"test": datasets.Dataset.from_list(documents)}
@@ -97,7 +122,8 @@ class FewShotTask(Base):
         question = questions.Question(tuple(doc["options"]), template.labels.index(doc["answer"]))
         # In the fixed slot the model sees the marker as one mask token.
         asked = template.text(question, prompts.SLOT_MARKER) if self.is_fixed_slot else template.open_ended(question)
-        texts = [*map(template.solved, self.before), asked, *map(template.solved, self.after)]
+        before, after = self.examples(doc)
+        texts = [*map(template.shown, before), asked, *map(template.shown, after)]
         if not apply_chat_template or chat_template is None:
             return template.plain_text([system_instruction, *texts] if system_instruction else texts)
         if not fewshot_as_multiturn:

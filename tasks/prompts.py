@@ -7,7 +7,17 @@ from random import Random
 from .questions import Question, shuffled
 
 SLOT_MARKER = "<|mask|>"
+HIDDEN = "?"  # stands for the label of an answer that is not shown
 QUESTION_PLACES = ("left", "middle", "right")
+
+
+@dataclass(frozen=True)
+class Example:
+    """A question of a prompt that is shown with its answer, or, `is_hidden`, without."""
+
+    question: Question
+    is_relevant: bool
+    is_hidden: bool = False
 
 
 @dataclass(frozen=True)
@@ -45,6 +55,10 @@ class Template:
         """The question with its answer."""
         return self.text(question, self.label(question))
 
+    def shown(self, example: Example) -> str:
+        """The example as a prompt has it."""
+        return self.text(example.question, HIDDEN) if example.is_hidden else self.solved(example.question)
+
     def open_ended(self, question: Question) -> str:
         """The question up to the place where its answer goes."""
         return self.text(question, SLOT_MARKER).partition(SLOT_MARKER)[0]
@@ -78,17 +92,17 @@ TEMPLATES = (
 )
 
 
-def mixed(relevant: Sequence[Question], distractors: Sequence[Question], rng: Random) -> list[Question]:
+def mixed(relevant: Sequence[Example], distractors: Sequence[Example], rng: Random) -> list[Example]:
     """Relevant and distractor examples shuffled together."""
     return shuffled([*relevant, *distractors], rng)
 
 
-def block(relevant: Sequence[Question], distractors: Sequence[Question], position: int) -> list[Question]:
+def block(relevant: Sequence[Example], distractors: Sequence[Example], position: int) -> list[Example]:
     """The relevant examples together, after `position` of the distractors; the order inside both stays."""
     return [*distractors[:position], *relevant, *distractors[position:]]
 
 
-def split_at_question(examples: Sequence[Question], place: str) -> tuple[Sequence[Question], Sequence[Question]]:
+def split_at_question(examples: Sequence[Example], place: str) -> tuple[Sequence[Example], Sequence[Example]]:
     """The examples before and after a test question that stands `left`, in the `middle` or `right` of them."""
     n_before = {"left": 0, "middle": len(examples) // 2, "right": len(examples)}[place]
     return examples[:n_before], examples[n_before:]

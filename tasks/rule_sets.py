@@ -1,12 +1,14 @@
-"""Sets of options that only their examples answer: the group `mdlm_rules`.
+"""Sets of options that only their examples' answers answer: the group `mdlm_rules`.
 
 A set holds one word of each of three rules and is asked three times, once under each of them, so that its key is
-another option each time: whoever ignores the examples answers exactly one of three right, whatever they know of words.
+another option each time. Its examples are sets of the same three rules, and their options are the same in all three
+askings: only the letters of their answers differ. Whoever ignores these answers exactly one of three right, whatever
+they know of words and categories.
 
 Plain Python without lm-eval, as `questions`.
 """
 
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import combinations, permutations, product
@@ -14,6 +16,7 @@ from random import Random
 
 from .questions import (
     DEFAULT_SEED,
+    DISTRACTOR_RULES,
     N_CANDIDATES,
     WRONG_CATEGORIES,
     Question,
@@ -34,6 +37,11 @@ N_ROUNDS = 84  # of one set of every triple: each of the six orders of its optio
 N_TEST_QUESTIONS = N_ROUNDS * len(TRIPLES) * 3 // len(WRONG_CATEGORIES)
 
 
+#: Wrong labels come from the next rule of the triple, the last one's from the first.
+_NEXT = {(triple, rule): triple[(at + 1) % 3] for triple in TRIPLES for at, rule in enumerate(triple)}
+N_TRIES = 100  # draws of a set before the words of its categories count as used up
+
+
 @dataclass(frozen=True)
 class RuleSet:
     """Three options, and the rules that they follow, one each."""
@@ -44,6 +52,26 @@ class RuleSet:
     def question(self, rule: str) -> Question:
         """The set asked under one of its rules."""
         return Question(self.options, self.rules.index(rule))
+
+    @property
+    def triple(self) -> tuple[str, ...]:
+        """Its rules as they stand in `TRIPLES`."""
+        return next(triple for triple in TRIPLES if set(triple) == set(self.rules))
+
+    @property
+    def words(self) -> frozenset[str]:
+        """Its options without order and case, by which sets are told apart."""
+        return frozenset(option.lower() for option in self.options)
+
+
+def wrong_rule(rule: str, triple: tuple[str, ...]) -> str:
+    """The rule of the triple whose answers wrong labels show where `rule` is asked."""
+    return _NEXT[triple, rule]
+
+
+def triples_of(rule: str) -> list[tuple[str, ...]]:
+    """The twelve triples that hold a rule."""
+    return [triple for triple in TRIPLES if rule in triple]
 
 
 class Words:
@@ -76,6 +104,10 @@ class Words:
             if not self._left[pool]:
                 self._left[pool] = list(self._all[pool])
 
+    def renew(self) -> None:
+        """Puts all words back into their pools."""
+        self._left = {pool: list(some) for pool, some in self._all.items()}
+
 
 def with_case(rules: Sequence[str], words: Sequence[str]) -> tuple[str, str, str]:
     """The words of a set as its options: all with a capital beside a country, else only the one of `capitalised`."""
@@ -98,7 +130,7 @@ def split_words(seed: int) -> tuple[dict[str, Sequence[str]], dict[str, Sequence
 
 @cache
 def test_sets(distractor: str, seed: int = DEFAULT_SEED) -> tuple[RuleSet, ...]:  # noqa: PT028  (no pytest test)
-    """The sets of one distractor rule, all different: round after round of one set of every triple of rules.
+    """The sets of one distractor rule, of other words than any set of the other: round after round of one per triple.
 
     Of some candidates for the next set the one is taken after which every surface rule (see `questions.Balance`) stays
     closest to guessing under each of the rules.
@@ -107,11 +139,13 @@ def test_sets(distractor: str, seed: int = DEFAULT_SEED) -> tuple[RuleSet, ...]:
     words = Words(split_words(seed)[1], rng)
     orders = {triple: in_turn(tuple(permutations(triple)), rng) for triple in TRIPLES}
     surplus = {rule: [0] * len(surface_credits(Question(("a", "b", "c"), 0))) for rule in WRONG_CATEGORIES}
-    found: dict[RuleSet, None] = {}
+    first = DISTRACTOR_RULES[0]
+    known = set() if distractor == first else {one.words for one in test_sets(first, seed)}
+    found = []
     for _ in range(N_ROUNDS):
         for triple in shuffled(TRIPLES, rng):
             rules = next(orders[triple])
-            candidates = [_new_set(rules, words, found, reserved=True) for _ in range(N_CANDIDATES)]
+            candidates = [new_set(rules, words, known, reserved=True) for _ in range(N_CANDIDATES)]
             totals = [
                 {rule: list(map(int.__add__, surplus[rule], surface_credits(one.question(rule)))) for rule in rules}
                 for one, _ in candidates
@@ -119,42 +153,60 @@ def test_sets(distractor: str, seed: int = DEFAULT_SEED) -> tuple[RuleSet, ...]:
             costs = [sum(total * total for row in rows.values() for total in row) for rows in totals]
             best = costs.index(min(costs))
             surplus |= totals[best]
-            words.take(candidates[best][1])
-            found[candidates[best][0]] = None
+            chosen, drawn = candidates[best]
+            words.take(drawn)
+            known.add(chosen.words)
+            found.append(chosen)
     return tuple(found)
 
 
-def test_questions(rule: str, distractor: str, seed: int = DEFAULT_SEED) -> dict[str, Question]:  # noqa: PT028  (no pytest test)
-    """Set -> question, of one task; the same set has the same name in the tasks of its other rules."""
+def asked_sets(rule: str, distractor: str, seed: int = DEFAULT_SEED) -> dict[str, RuleSet]:
+    """Name -> set of one task's questions; the same set has the same name in the tasks of its other rules."""
     sets = enumerate(test_sets(distractor, seed))
-    return {f"{distractor}_{number}": one.question(rule) for number, one in sets if rule in one.rules}
+    return {f"{distractor}_{number}": one for number, one in sets if rule in one.rules}
 
 
-def relevant_examples(rule: str, distractor: str, n: int, seed: int = DEFAULT_SEED) -> tuple[Question, ...]:
-    """The first `n` relevant examples of one task: sets of all triples in turn, of words that no test question has."""
-    rng = Random(f"mdlm rules examples {rule} {distractor} {seed}")
+@cache
+def example_sets(triple: tuple[str, ...], distractor: str, n: int, seed: int = DEFAULT_SEED) -> tuple[RuleSet, ...]:
+    """The first `n` example sets of a triple, of words that no test question has, all of them different words.
+
+    In every three in a row, each of the triple's rules has its word in each place once.
+    """
+    rng = Random(f"mdlm rules examples {distractor} {' '.join(triple)} {seed}")
     words = Words(split_words(seed)[0], rng)
-    triples = in_turn([triple for triple in TRIPLES if rule in triple], rng)
-    answers = in_turn(range(3), rng)
-    found: dict[RuleSet, None] = {}
+    orders = _orders(triple, rng)
+    found: list[RuleSet] = []
+    known: set[frozenset[str]] = set()
     while len(found) < n:
-        rules = shuffled([other for other in next(triples) if other != rule], rng)
-        rules.insert(next(answers), rule)
-        one, drawn = _new_set((rules[0], rules[1], rules[2]), words, found, reserved=False)
+        one, drawn = new_set(next(orders), words, known, reserved=False)
         words.take(drawn)
-        found[one] = None
-    return tuple(one.question(rule) for one in found)
+        known.add(one.words)
+        found.append(one)
+    return tuple(found)
 
 
-def _new_set(
-    rules: tuple[str, str, str], words: Words, known: Container[RuleSet], *, reserved: bool
+def _orders(triple: tuple[str, ...], rng: Random) -> Iterator[tuple[str, ...]]:
+    """Orders of three rules, in threes that are rotations of each other."""
+    a, b, c = triple
+    rotations = ((a, b, c), (b, c, a), (c, a, b)), ((a, c, b), (c, b, a), (b, a, c))
+    for three in in_turn(rotations, rng):
+        yield from shuffled(three, rng)
+
+
+def new_set(
+    rules: tuple[str, ...], words: Words, known: Container[frozenset[str]], *, reserved: bool
 ) -> tuple[RuleSet, tuple[tuple[str, str], ...]]:
-    """A set that is not known and, as asked, reserved for tests or not; and what was drawn for it."""
+    """A set of words that are not known and, as asked, reserved for tests or not; and what was drawn for it."""
+    a, b, c = rules
+    tries = 0
     while True:
         drawn = words.draw(rules)
-        one = RuleSet(with_case(rules, [word for _, word in drawn]), rules)
-        if is_reserved_for_tests(one.question(rules[0])) == reserved and one not in known:
+        one = RuleSet(with_case(rules, [word for _, word in drawn]), (a, b, c))
+        if is_reserved_for_tests(one.question(a)) == reserved and one.words not in known:
             return one, drawn
+        tries += 1
+        if tries % N_TRIES == 0:  # the last words of several categories may make no new set
+            words.renew()
 
 
 def pair_accuracy(askings: Iterable[tuple[str, bool]]) -> tuple[float, int]:

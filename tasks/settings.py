@@ -7,31 +7,37 @@ from mdlm_lm_eval.options import parse_whole, unknown_option
 from mdlm_lm_eval.tasks.prompts import TEMPLATES
 from mdlm_lm_eval.tasks.questions import DEFAULT_SEED
 
-DEFAULT_SETTINGS = {
+DEFAULT_SETTINGS: dict[str, Any] = {
     "fewshot_relevant": 10,
     "fewshot_distractors": 40,
     "fewshot_seed": DEFAULT_SEED,
     "fewshot_template": 0,
+    "fewshot_labels": "true",
 }
+LABELS = ("true", "wrong", "hidden")
 # Examples are all different, and far fewer fill any model's context.
 _LARGEST = {
-    "fewshot_relevant": 10_000,
+    "fewshot_relevant": 1_000,
     "fewshot_distractors": 10_000,
     "fewshot_seed": 2**63 - 1,
     "fewshot_template": len(TEMPLATES) - 1,
 }
 
 
-def read_settings(metadata: Mapping[str, Any]) -> dict[str, int]:
+def read_settings(metadata: Mapping[str, Any]) -> dict[str, Any]:
     """The suite's settings, in the order of `DEFAULT_SETTINGS`, among all that lm-eval puts into a task's metadata.
 
     Raises OptionError for a misspelt one and for a value that is not allowed.
     """
     check_names({name: value for name, value in metadata.items() if name.startswith("fewshot_")})
-    return {
-        name: parse_whole(name, metadata.get(name, default), most=_LARGEST[name])
-        for name, default in DEFAULT_SETTINGS.items()
+    found = {
+        name: parse_whole(name, metadata.get(name, DEFAULT_SETTINGS[name]), most=most)
+        for name, most in _LARGEST.items()
     }
+    labels = str(metadata.get("fewshot_labels", "true")).lower()  # lm-eval reads a typed `true` as a boolean
+    if labels not in LABELS:
+        raise must_be("fewshot_labels", f"one of {', '.join(LABELS)}", labels)
+    return {**found, "fewshot_labels": labels}
 
 
 def check_names(metadata: Mapping[str, Any]) -> None:

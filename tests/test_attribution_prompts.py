@@ -69,7 +69,7 @@ def test_each_example_is_where_its_tokens_say(name: str, chat: bool, tasks: dict
         assert decode(prompt.token_ids[: prompt.answer_at]).endswith("<assistant>Answer:[" if chat else "\nAnswer:[")
         assert decode(prompt.token_ids[prompt.answer_at :]).startswith("<|mask|>].")
     said = [decode(prompt.token_ids[tokens.start : tokens.stop]) for tokens in prompt.examples]
-    texts = [*map(task.template.solved, examples_of(task))]
+    texts = [*map(task.template.shown, examples_of(task, task.test_docs()[0]))]
     assert said == [between.join(text.split("\n")) for text in texts]
 
 
@@ -105,16 +105,18 @@ def test_predictions_are_what_decoding_writes_first_in_blocks_from_the_prompts_e
 
 def test_reorderings_shuffle_the_same_examples_each_in_its_own_way() -> None:
     task = load_tasks([OPEN], {})[OPEN]
-    original, relevant = examples_of(task), inputs.relevant_examples(task)
+    document = task.test_docs()[0]
+    original = examples_of(task, document)
     orders = []
     for reordering in (0, 1, 2, 1):
         inputs.reorder_examples(task, 0, reordering)
-        orders.append(examples_of(task))
+        orders.append(examples_of(task, document))
     assert all(sorted(order, key=repr) == sorted(original, key=repr) for order in orders)
     assert orders[1] == orders[3]
     assert len({tuple(order) for order in [original, *orders]}) == 4
-    assert sum(example in relevant for example in original) == 10
-    assert all(option.isdigit() for example in original if example not in relevant for option in example.options)
+    assert sum(example.is_relevant for example in original) == 10
+    distractors = [example.question for example in original if not example.is_relevant]
+    assert all(option.isdigit() for question in distractors for option in question.options)
 
 
 def test_what_cannot_be_analysed_is_refused(long_checkpoint: Path) -> None:

@@ -66,8 +66,9 @@ def test_a_question_is_nine_tokens_and_every_text_survives_the_tokenizer() -> No
     assert tokenizer.convert_ids_to_tokens(ids) == document.pieces
     assert len(ids) == 50 * 9
     for rule in questions.WRONG_CATEGORIES:
-        for question in rule_sets.relevant_examples(rule, "largest", 10):
-            assert len(tokenizer(prompts.TEMPLATES[0].text(question, "A"))["input_ids"]) == 9
+        for triple in rule_sets.triples_of(rule):
+            for one in rule_sets.example_sets(triple, "largest", 10):
+                assert len(tokenizer(prompts.TEMPLATES[0].solved(one.question(rule)))["input_ids"]) == 9
     for string in ("Héllo wörld, 日本!\t", "1000000", "<0x41>", "Options: (A) cat"):
         assert tokenizer.decode(tokenizer(string)["input_ids"]) == string
 

@@ -341,8 +341,10 @@ def test_validate_names_what_prevents_a_submission(
     "folder", sorted(path for path in RESULTS.iterdir() if path.is_dir()), ids=lambda path: path.name
 )
 def test_committed_results_are_valid_but_for_their_limit(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """And but for their suite's version, 2.1."""
     code = main(["validate", str(folder)])
     said, problems = (text.splitlines() for text in capsys.readouterr())
+    problems = [problem for problem in problems if "is of suite version '2.1'; it must be 2.2" not in problem]
     assert len(said) + len(problems) == len(list(folder.rglob("*.json"))) > 0
     assert bool(problems) == code
     assert all("--limit" in problem for problem in problems)

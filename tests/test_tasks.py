@@ -1,6 +1,7 @@
 """The few-shot suite: its words, questions, prompts, task files and settings."""
 
 import hashlib
+import re
 from collections import Counter
 from itertools import chain
 from pathlib import Path
@@ -190,12 +191,15 @@ def test_settings_change_the_examples() -> None:
     assert few == [*many[:3], *many[10:15], many[-1]]
     other = prompt("mdlm_colour_largest_pos0", fewshot_seed=2, pretrained="model arguments stand beside the settings")
     assert not set(other.split("\n\n")) & set(many)
+    hidden = prompt("mdlm_colour_largest_pos0", fewshot_labels="hidden").split("\n\n")
+    assert hidden == [*(re.sub("[ABC](?=].$)", "?", text) for text in many[:10]), *many[10:]]
     task = load("mdlm_colour_largest", fewshot_relevant=5)
     assert task.dump_config()["metadata"].items() >= {
-        ("version", "2.1"),
+        ("version", "2.2"),
         ("fewshot_relevant", 5),
         ("fewshot_distractors", 40),
         ("fewshot_seed", 1),
+        ("fewshot_labels", "true"),
         ("arrangement", "mixed"),
     }
 
@@ -233,7 +237,7 @@ def test_scores_and_their_mean() -> None:
     assert len(results["results"]) == 17
     assert results["groups"]["mdlm_context"]["exact_match,none"] == pytest.approx(mean(expected.values()))
     assert results["groups"]["mdlm_context"]["exact_match_stderr,none"] == pytest.approx(0.0118, abs=1e-3)
-    assert results["versions"]["mdlm_verb_smallest"] == results["versions"]["mdlm_context"] == "2.1"
+    assert results["versions"]["mdlm_verb_smallest"] == results["versions"]["mdlm_context"] == "2.2"
     assert results["n-shot"]["mdlm_verb_smallest"] == 50
 
 

@@ -4,10 +4,13 @@ import hashlib
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
 from itertools import product
 from typing import Any
 
 import pytest
+from lm_eval.tasks import TaskManager
 
 from mdlm_lm_eval import tasks_path
 from mdlm_lm_eval.tasks import baselines, prompts, questions, rule_sets
@@ -15,12 +18,14 @@ from tests.conftest import load_task
 
 RULES = tuple(questions.WRONG_CATEGORIES)
 TASKS = list(product(RULES, questions.DISTRACTOR_RULES))
-SETS_SHA256 = "1ae26d2679baf7288d959dec83186bc035be1fc452ff5f72618d31c21f0ccb2f"
+SETS_SHA256 = "6e2c9394a7c2cfd6789bcb2570dd3a7e5b6df25c0a232fa0619e62e268b67af9"
 
 
 def askings(distractor: str) -> list[tuple[str, questions.Question]]:
     """Set and question of all tasks with this distractor rule."""
-    return [asking for rule in RULES for asking in rule_sets.test_questions(rule, distractor).items()]
+    return [
+        (name, one.question(rule)) for rule in RULES for name, one in rule_sets.asked_sets(rule, distractor).items()
+    ]
 
 
 @pytest.mark.parametrize("distractor", questions.DISTRACTOR_RULES)
@@ -34,9 +39,14 @@ def test_a_set_is_asked_three_times_with_three_keys(distractor: str) -> None:
     assert len(keys) == 2688
     assert all(found == {0, 1, 2} for found in keys.values())
     assert all(len(found) == 1 for found in options.values())
-    assert len({frozenset(found) for found in options.values()}) == 2688
 
 
+def test_no_words_are_asked_together_twice() -> None:
+    sets = [one.words for distractor in questions.DISTRACTOR_RULES for one in rule_sets.test_sets(distractor)]
+    assert len(set(sets)) == 5376
+
+
+@cache
 def category_of(option: str) -> str:
     """The rule, other than `capitalised`, whose list holds the option."""
     words = questions.load_words()
@@ -45,8 +55,8 @@ def category_of(option: str) -> str:
 
 @pytest.mark.parametrize(("rule", "distractor"), TASKS)
 def test_letters_partner_rules_and_words_are_balanced(rule: str, distractor: str) -> None:
-    asked = rule_sets.test_questions(rule, distractor)
-    sets = {f"{distractor}_{n}": one for n, one in enumerate(rule_sets.test_sets(distractor))}
+    sets = rule_sets.asked_sets(rule, distractor)
+    asked = {name: one.question(rule) for name, one in sets.items()}
     assert Counter(question.answer for question in asked.values()) == {0: 336, 1: 336, 2: 336}
     partners = Counter(other for name in asked for other in sets[name].rules if other != rule)
     assert set(partners.values()) == {336}
@@ -74,44 +84,42 @@ def test_each_option_follows_its_rule_alone() -> None:
             assert sum(capitals) == (3 if "country" in one.rules else "capitalised" in one.rules)
 
 
-def test_examples_are_sets_of_all_partners_and_hold_no_word_of_a_test() -> None:
-    for rule, distractor in TASKS:
-        tests = {option.lower() for one in rule_sets.test_sets(distractor) for option in one.options}
-        examples = rule_sets.relevant_examples(rule, distractor, 12)
-        assert examples[:5] == rule_sets.relevant_examples(rule, distractor, 5)
-        assert not tests & {option.lower() for example in examples for option in example.options}
-        assert len(set(examples)) == 12
-        assert max(Counter(example.answer for example in examples).values()) == 4
-        categories = Counter(
-            category_of(option)
-            for example in examples
-            for at, option in enumerate(example.options)
-            if at != example.answer and not (option.istitle() and sum(map(str.istitle, example.options)) == 1)
-        )
-        assert set(categories) == {other for other in RULES if other != "capitalised"} - {rule, PARTNER.get(rule)}
-
-
-PARTNER = {one: other for pair in rule_sets.PAIRS for one, other in (pair, pair[::-1])}
+@pytest.mark.parametrize("distractor", questions.DISTRACTOR_RULES)
+def test_examples_are_different_sets_of_the_triple_without_a_word_of_a_test(distractor: str) -> None:
+    tests = set().union(*(one.words for one in rule_sets.test_sets(distractor)))
+    for triple in rule_sets.TRIPLES:
+        examples = rule_sets.example_sets(triple, distractor, 200)
+        assert examples[:7] == rule_sets.example_sets(triple, distractor, 7)
+        assert len({one.words for one in examples}) == 200
+        assert not tests & set().union(*(one.words for one in examples))
+        assert {frozenset(one.rules) for one in examples} == {frozenset(triple)}
+        assert len(set().union(*(one.words for one in examples[:10]))) == 30
+        for rule in triple:
+            letters = Counter(one.question(rule).answer for one in examples[:10])
+            assert sorted(letters.values()) == [3, 3, 4]
 
 
 def test_test_questions_are_reserved_and_examples_are_not() -> None:
-    for rule, distractor in TASKS:
-        assert all(map(questions.is_reserved_for_tests, rule_sets.test_questions(rule, distractor).values()))
-        assert not any(map(questions.is_reserved_for_tests, rule_sets.relevant_examples(rule, distractor, 30)))
+    for distractor in questions.DISTRACTOR_RULES:
+        sets = rule_sets.test_sets(distractor)
+        examples = [one for triple in rule_sets.TRIPLES for one in rule_sets.example_sets(triple, distractor, 30)]
+        assert all(questions.is_reserved_for_tests(one.question(one.rules[0])) for one in sets)
+        assert not any(questions.is_reserved_for_tests(one.question(one.rules[0])) for one in examples)
 
 
 def test_sets_are_the_same_everywhere() -> None:
     digest = hashlib.sha256()
-    for rule, distractor in TASKS:
-        texts = rule_sets.relevant_examples(rule, distractor, 10), rule_sets.test_questions(rule, distractor).values()
-        for question in (*texts[0], *texts[1]):
-            digest.update(prompts.TEMPLATES[0].solved(question).encode() + b"\0")
+    for distractor in questions.DISTRACTOR_RULES:
+        examples = [one for triple in rule_sets.TRIPLES for one in rule_sets.example_sets(triple, distractor, 10)]
+        for one in (*examples, *rule_sets.test_sets(distractor)):
+            digest.update("|".join((*one.options, *one.rules)).encode() + b"\0")
     assert digest.hexdigest() == SETS_SHA256
 
 
 def test_another_seed_draws_other_sets_and_examples() -> None:
     assert not set(rule_sets.test_sets("largest", 2)) & set(rule_sets.test_sets("largest"))
-    assert rule_sets.relevant_examples("verb", "largest", 10, 2) != rule_sets.relevant_examples("verb", "largest", 10)
+    triple = rule_sets.TRIPLES[0]
+    assert not {*rule_sets.example_sets(triple, "largest", 10, 2)} & {*rule_sets.example_sets(triple, "largest", 10)}
 
 
 def test_pair_accuracy_counts_sets_that_were_asked_three_times() -> None:
@@ -127,7 +135,8 @@ def test_prompts_and_documents() -> None:
     slot = load_task("mdlm_rules_verb_smallest_slot")
     assert len(task.eval_docs) == 1008
     document = task.eval_docs[0]
-    assert set(document) == {"set", "question", "options", "answer"}
+    assert set(document) == {"set", "question", "options", "answer", "rules"}
+    assert document["rules"]["ABC".index(document["answer"])] == "verb"
     prompt = task.fewshot_context(document, 50)
     parts = prompt.split("\n\n")
     assert len(parts) == 51
@@ -147,6 +156,123 @@ def test_the_three_tasks_of_a_set_name_it_alike() -> None:
             of_set.setdefault(document["set"], []).append((rule, document["question"]))
     assert all(len({text for _, text in asked}) == 1 for asked in of_set.values())
     assert all(len({rule for rule, _ in asked}) == 3 for asked in of_set.values())
+
+
+def shown(distractor: str, **settings: object) -> dict[str, dict[str, str]]:
+    """Set -> rule -> prompt, of sets whose three askings are among the first 100 questions of their tasks."""
+    folder = str(tasks_path() / "rules")
+    manager = TaskManager(include_path=folder, include_defaults=False, metadata={"fewshot_seed": 1, **settings})
+    names = [f"mdlm_rules_{rule}_{distractor}" for rule in RULES]
+    found: dict[str, dict[str, str]] = {}
+    for rule, task in zip(RULES, manager.load(names)["tasks"].values(), strict=True):
+        for document in task.eval_docs.select(range(100)):
+            found.setdefault(document["set"], {})[rule] = task.fewshot_context(document, 50)
+    return {name: prompts for name, prompts in found.items() if len(prompts) == 3}
+
+
+def test_the_three_prompts_of_a_set_differ_in_the_letters_of_its_examples_alone() -> None:
+    askings = shown("smallest").values()
+    assert len(askings) > 200
+    for three in askings:
+        for texts in zip(*(prompt.split("\n\n") for prompt in three.values()), strict=True):
+            assert len({re.sub(r"Answer:\[[ABC]", "Answer:[", text) for text in texts}) == 1
+            letters = [text[-3] for text in texts]
+            is_number = texts[0].split()[2].rstrip(",").isdigit()
+            assert len(set(letters)) == (1 if is_number or not texts[0].endswith("].") else 3)
+
+
+def test_labels_are_true_hidden_or_those_of_another_rule() -> None:
+    """Wrong labels of a rule are the true labels of the next one: three rules have three different ones."""
+    true, wrong, hidden = (shown("largest", fewshot_labels=labels) for labels in ("true", "wrong", "hidden"))
+    assert len(true) > 200
+    for name, prompts_of in true.items():
+        assert set(wrong[name].values()) == set(prompts_of.values())
+        assert not any(wrong[name][rule] == prompt for rule, prompt in prompts_of.items())
+        (without,) = set(hidden[name].values())
+        assert without.count("Answer:[?].") == 10
+        assert re.sub(r"\[[ABC?]\]", "", without) == re.sub(r"\[[ABC]\]", "", min(prompts_of.values()))
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A question as a reader sees it: options of the examples, letters of their answers, and its own options."""
+
+    examples: Sequence[tuple[str, str, str]]
+    letters: Sequence[int]
+    options: tuple[str, str, str]
+
+
+@cache
+def kind(option: str) -> str:
+    """The list that holds a word; a capitalised one has another."""
+    return f"{category_of(option)} {option.istitle()}"
+
+
+def by_category(asked: Asked, examples: Sequence[tuple[str, str, str]]) -> list[float]:
+    """How often the category of each option recurs among the examples' options."""
+    seen = Counter(kind(option) for example in examples for option in example)
+    return [seen[kind(option)] for option in asked.options]
+
+
+def by_spelling(asked: Asked) -> list[float]:
+    """How many letters each option has in common with all options of the examples."""
+    seen = Counter(letter for example in asked.examples for option in example for letter in set(option.lower()))
+    return [sum(seen[letter] for letter in set(option.lower())) / len(set(option)) for option in asked.options]
+
+
+def of_letter(letter: int) -> list[float]:
+    return [float(at == letter) for at in range(3)]
+
+
+#: Readers that look at no answer, or at the letters of the answers alone: what they score options by.
+READERS: dict[str, Callable[[Asked], Sequence[float]]] = {
+    "category recurrence": lambda asked: by_category(asked, asked.examples),
+    "last relevant example": lambda asked: by_category(asked, asked.examples[-1:]),
+    "rarest category": lambda asked: [-count for count in by_category(asked, asked.examples)],
+    "spelling": by_spelling,
+    "length": lambda asked: [len(option) for option in asked.options],
+    "most frequent letter": lambda asked: of_letter(max(range(3), key=asked.letters.count)),
+    "last letter": lambda asked: of_letter(asked.letters[-1]),
+    "letter after the last": lambda asked: of_letter((asked.letters[-1] + 1) % 3),
+}
+
+
+def followed(asked: Asked) -> set[int]:
+    """The options that a rule takes which holds in all examples: a category, or the only capital."""
+    kinds = {kind(option) for option in asked.options} | {"capital"}
+
+    def takes(rule: str, options: Sequence[str]) -> set[int]:
+        if rule == "capital":
+            return {at for at, option in enumerate(options) if option.istitle()}
+        return {at for at, option in enumerate(options) if kind(option) == rule}
+
+    pairs = list(zip(asked.examples, asked.letters, strict=True))
+    rules = [rule for rule in kinds if all(takes(rule, options) == {letter} for options, letter in pairs)]
+    return set().union(*(takes(rule, asked.options) for rule in rules))
+
+
+@pytest.mark.parametrize("seed", range(1, 21))
+def test_only_who_reads_the_answers_is_better_than_guessing(seed: int) -> None:
+    totals: Counter[str] = Counter()
+    n = n_ambiguous = n_right = 0
+    for rule, distractor in TASKS:
+        for one in rule_sets.asked_sets(rule, distractor, seed).values():
+            examples = rule_sets.example_sets(one.triple, distractor, 10, seed)
+            letters = [example.question(rule).answer for example in examples]
+            asked = Asked([example.options for example in examples], letters, one.options)
+            key = one.question(rule).answer
+            n += 1
+            for name, reader in READERS.items():
+                values = reader(asked)
+                totals[name] += share(values, key, max(values))
+            if seed <= 4:  # 64,512 questions
+                found = followed(asked)
+                n_ambiguous += len(found) > 1
+                n_right += found == {key}
+    assert n == 16 * 1008
+    assert {name: total / n for name, total in totals.items()} == pytest.approx(dict.fromkeys(READERS, 1 / 3))
+    if seed <= 4:
+        assert (n_ambiguous, n_right) == (0, n)
 
 
 LIMIT = 0.45

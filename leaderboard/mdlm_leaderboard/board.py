@@ -517,6 +517,7 @@ def _title(setting: Setting) -> str:
     examples = f"{setting.fewshot_relevant} relevant and {setting.fewshot_distractors} distractor examples"
     seed = [] if setting.fewshot_seed == DEFAULT_SETTINGS["fewshot_seed"] else [f"seed {setting.fewshot_seed}"]
     wording = [f"template {setting.fewshot_template}"] if setting.fewshot_template else []
+    wording += [] if setting.fewshot_labels == "true" else [f"{setting.fewshot_labels} labels"]
     wording += ["chat template"] if setting.chat_template else []
     return ", ".join([f"Few-shot suite {setting.suite_version} ({setting.asks})", examples, *seed, *wording, *limit])
 

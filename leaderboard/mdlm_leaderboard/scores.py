@@ -43,6 +43,7 @@ class Setting:
     fewshot_distractors: int | None = None
     fewshot_seed: int | None = None
     fewshot_template: int | None = None
+    fewshot_labels: str | None = None
     limit: float | None = None
     chat_template: bool = False
     served_by: str = ""
@@ -191,7 +192,7 @@ def _suite_lines(
     if file.mdlm is None and not task.is_open_ended:
         raise UnusableFile(f"runs {result.name!r}, whose slots need masks, with --model {file.model_kind}")
     given: dict[str, Any] = {
-        name: int(result.metadata.get(name, default)) for name, default in DEFAULT_SETTINGS.items()
+        name: type(default)(result.metadata.get(name, default)) for name, default in DEFAULT_SETTINGS.items()
     }
     ratio, (low, high) = result.options.get("mask_ratio"), result.effective.get("asked_masks", (NO_MASKS, NO_MASKS))
     masks, fillers = low if low == high and ratio is None else None, result.options.get("n_fillers") or 0

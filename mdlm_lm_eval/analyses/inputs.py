@@ -78,23 +78,20 @@ def load_tasks(names: Sequence[str], metadata: Mapping[str, Any]) -> dict[str, A
     return tasks
 
 
-def examples_of(task: Any) -> list[Any]:
-    """The in-context examples in the order of the prompt."""
-    return [*task.before, *task.after]
-
-
-def relevant_examples(task: Any) -> set[Any]:
-    """Those of the examples that follow the same rule as the test question."""
-    n_relevant = task.config.metadata["fewshot_relevant"]
-    return set(questions.relevant_examples(task.rule, task.distractor, n_relevant, task.seed))
+def examples_of(task: Any, document: dict[str, Any]) -> list[Any]:
+    """A question's in-context examples in the order of the prompt."""
+    before, after = task.examples(document)
+    return [*before, *after]
 
 
 def reorder_examples(task: Any, seed: int, reordering: int) -> None:
-    """Puts the task's examples into one of many random orders; the same one for all its questions."""
-    rng = Random(f"mdlm reordering {task.config.task} {seed} {reordering}")
-    # Sorted first, so that the order depends on the reordering's number alone and not on those before it.
-    order = questions.shuffled(sorted(examples_of(task), key=lambda example: example.options), rng)
-    task.before, task.after = order[: len(task.before)], order[len(task.before) :]
+    """Puts the task's examples into one of many random orders: relevant ones in the same places for all questions."""
+    for triple, (before, after) in task.prefixes.items():
+        rng = Random(f"mdlm reordering {task.config.task} {seed} {reordering}")
+        # Sorted first, so that the order depends on the reordering's number alone and not on those before it.
+        in_order = sorted([*before, *after], key=lambda one: (one.is_relevant, one.question.options))
+        order = questions.shuffled(in_order, rng)
+        task.prefixes[triple] = order[: len(before)], order[len(before) :]
 
 
 def build_prompts(task: Any, model: Model, n_masks: int | None, *, limit: int | None, chat: bool) -> list[Prompt]:
@@ -137,7 +134,7 @@ def _prompt(task: Any, document: dict[str, Any], model: Model, n_masks: int | No
         answer_at=answer_at,
         masks=masks,
         others=sorted({*range(len(token_ids))} - {answer_at, *masks}),
-        examples=_examples(task, text, offsets),
+        examples=_examples(task, document, text, offsets),
         answer=document["answer"],
         length=length,
     )
@@ -170,12 +167,12 @@ def _with_masks(ids: list[int], n_masks: int | None, model: Model, name: str) ->
     return token_ids, masks, length
 
 
-def _examples(task: Any, text: str, offsets: list[tuple[int, int]]) -> list[range]:
+def _examples(task: Any, document: dict[str, Any], text: str, offsets: list[tuple[int, int]]) -> list[range]:
     """The tokens of each example; a chat template may stand between its two lines."""
     found = []
     end = 0
-    for example in examples_of(task):
-        options, answer = task.template.solved(example).rsplit("\n", 1)
+    for example in examples_of(task, document):
+        options, answer = task.template.shown(example).rsplit("\n", 1)
         start = text.index(options, end)
         end = text.index(answer, start + len(options)) + len(answer)
         touched = [n for n, (first, last) in enumerate(offsets) if first < end and last > start]

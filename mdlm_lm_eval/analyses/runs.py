@@ -65,8 +65,8 @@ def example_rows(given: Namespace, model: inputs.Model, task: Any) -> list[Row]:
 
     Places count from 1, the first example of the prompt, to the one before the question.
     """
-    relevant = inputs.relevant_examples(task)
-    if not inputs.examples_of(task):
+    first = task.test_docs()[0]
+    if not inputs.examples_of(task, first):
         raise OptionError(f"{task.config.task} has no in-context examples with these settings")
     rows = []
     for reordering in range(given.reorderings):
@@ -75,10 +75,10 @@ def example_rows(given: Namespace, model: inputs.Model, task: Any) -> list[Row]:
         attributed = zip(prompts, _attributed(given, model, prompts), strict=True)
         means = [example_means(values, prompt) for prompt, (values, _) in attributed]  # [questions][examples]
         for place, (example, gradients) in enumerate(
-            zip(inputs.examples_of(task), zip(*means, strict=True), strict=True), 1
+            zip(inputs.examples_of(task, first), zip(*means, strict=True), strict=True), 1
         ):
             row = {"task": task.config.task, "reordering": reordering, "place": place}
-            row |= {"example": "relevant" if example in relevant else "distractor", "n_masks": len(prompts[0].masks)}
+            row |= {"example": "relevant" if example.is_relevant else "distractor", "n_masks": len(prompts[0].masks)}
             rows.append(row | {"questions": len(prompts), "gradient": sum(gradients) / len(prompts)})
     return rows
 

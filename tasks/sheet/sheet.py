@@ -1,11 +1,12 @@
 """Answer sheets: questions of one word rule, of which the first are answered and the others are filled in together."""
 
+from random import Random
 from typing import Any
 
 import datasets
 
 from mdlm_lm_eval.tasks import prompts, rule_sets
-from mdlm_lm_eval.tasks.questions import WRONG_CATEGORIES
+from mdlm_lm_eval.tasks.questions import DEFAULT_SEED, WRONG_CATEGORIES, Question, in_turn, shuffled
 
 SHEETS_OF_A_RULE = 12
 SHOWN, ASKED = 1, 16
@@ -15,15 +16,32 @@ def documents(**_: object) -> dict[str, datasets.Dataset]:
     """96 sheets, twelve of each rule, without a question or an example in common."""
     sheets = []
     wording = prompts.TEMPLATES[0]
+    examples = {rule: _examples(rule, SHEETS_OF_A_RULE * SHOWN) for rule in WRONG_CATEGORIES}
     for number in range(SHEETS_OF_A_RULE):
         for rule in WRONG_CATEGORIES:
-            shown = rule_sets.relevant_examples(rule, "smallest", SHEETS_OF_A_RULE * SHOWN)[number * SHOWN :][:SHOWN]
-            questions = list(rule_sets.test_questions(rule, "smallest").values())
-            asked = questions[number * ASKED :][:ASKED]
+            shown = examples[rule][number * SHOWN :][:SHOWN]
+            sets = list(rule_sets.asked_sets(rule, "smallest").values())
+            asked = [one.question(rule) for one in sets[number * ASKED :][:ASKED]]
             texts = [*map(wording.solved, shown), *(wording.text(one, prompts.SLOT_MARKER) for one in asked)]
             answer = "".join(map(wording.label, asked))
             sheets.append({"prompt": wording.plain_text(texts), "answer": answer, "rule": rule})
     return {"test": datasets.Dataset.from_list(sheets)}
+
+
+def _examples(rule: str, n: int) -> list[Question]:
+    """Sets of the rule and two others, of all its triples in turn, of words that no question has."""
+    rng = Random(f"mdlm rules examples {rule} smallest {DEFAULT_SEED}")
+    words = rule_sets.Words(rule_sets.split_words(DEFAULT_SEED)[0], rng)
+    triples = in_turn(rule_sets.triples_of(rule), rng)
+    answers = in_turn(range(3), rng)
+    found: list[Question] = []
+    while len(found) < n:
+        rules = shuffled([other for other in next(triples) if other != rule], rng)
+        rules.insert(next(answers), rule)
+        one, drawn = rule_sets.new_set(tuple(rules), words, (), reserved=False)
+        words.take(drawn)
+        found.append(one.question(rule))
+    return found
 
 
 def grade(doc: dict[str, Any], results: list[str]) -> dict[str, float]:
