@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from mdlm_lm_eval.options import parse_whole, unknown_option
+from mdlm_lm_eval.options import must_be, parse_whole, unknown_option
 from mdlm_lm_eval.tasks.prompts import TEMPLATES
 from mdlm_lm_eval.tasks.questions import DEFAULT_SEED
 

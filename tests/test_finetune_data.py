@@ -56,7 +56,15 @@ def test_all_recipes_parse() -> None:
         run = read_arguments([f"--config={name}"])
         assert run.recipe.apply_chat_template == ("instruct" in name), name
         assert run.recipe.output_dir == f"out/{name}"
-        label = "SFT" if name.endswith("sft") else "MA (CE only)" if name.endswith("ce") else "MA (CE + TV)"
+        label = (
+            "SFT (LLaDA)"
+            if name.endswith("llada-sft")
+            else "SFT"
+            if name.endswith("sft")
+            else "MA (CE only)"
+            if name.endswith("ce")
+            else "MA (CE + TV)"
+        )
         assert run.objective.label == label
 
 

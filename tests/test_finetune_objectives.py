@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from mdlm_finetune import Collator, Example, mask_agnostic_loss
+from mdlm_finetune.objectives.llada_sft import LladaSft
 from mdlm_finetune.objectives.mask_agnostic import MaskAgnostic
 from mdlm_finetune.objectives.sft import Sft
 from mdlm_finetune.trainer import predictions
@@ -183,6 +184,43 @@ def test_sft_loss_is_llada_s() -> None:
         for loss, row in zip(each, batch.example.tolist(), strict=True)
     )
     assert float(Sft().loss(logits, batch)["loss"]) == pytest.approx(expected, rel=1e-5)
+
+
+def llada_sft(padding: str) -> Collator:
+    objective = LladaSft(padding=padding, max_padding=20)  # type: ignore[arg-type]
+    return Collator(objective, mask_token_id=2, eos_token_id=1, max_length=60)
+
+
+def test_llada_s_padding_is_masked_and_predicted_as_the_answer_is() -> None:
+    masked, expected, paddings = 0, 0.0, set()
+    for n in range(200):
+        batch = llada_sft("predicted")(EXAMPLES, n)
+        width = batch.input_ids.shape[1]
+        assert bool((batch.input_ids.flatten()[batch.positions] == 2).all())
+        assert torch.equal(batch.n_maskable, batch.attention_mask.sum(1) - 3)
+        is_padding = batch.positions % width >= 34
+        assert bool((batch.targets[is_padding] == 1).all())
+        masked += int(is_padding.sum())
+        lengths = batch.n_maskable - 31
+        paddings |= {*lengths.tolist()}
+        expected += float((batch.mask_ratio * lengths).sum())
+    assert paddings == {*range(21)}
+    assert masked == pytest.approx(expected, rel=0.05)
+
+
+def test_other_paddings_leave_the_answers_masks_as_they_are() -> None:
+    whole = llada_sft("predicted")(EXAMPLES, 3)
+    width = whole.input_ids.shape[1]
+    in_answer = whole.positions % width < 34
+    lengths = whole.n_maskable - 31
+    for padding, token in (("shown", 1), ("masks", 2), ("none", None)):
+        batch = llada_sft(padding)(EXAMPLES, 3)
+        assert torch.equal(batch.targets, whole.targets[in_answer])
+        assert torch.equal(batch.input_ids[:, :34], whole.input_ids[:, :34])
+        assert set(batch.n_maskable.tolist()) == {31}
+        for row, n in enumerate(lengths.tolist()):
+            tail = batch.input_ids[row, 34:][batch.attention_mask[row, 34:] == 1].tolist()
+            assert tail == ([] if token is None else [token] * n)
 
 
 def test_a_batch_without_a_mask_teaches_nothing() -> None:

@@ -27,8 +27,9 @@ class Noised:
     """One example's canvases: `views` begin with the noised text, and differ only in what follows it."""
 
     views: tuple[Tensor, ...]  # [L + tokens that follow] each, as many for every example
-    is_masked: Tensor  # [L] bool, what of the text is masked, in all views
+    is_masked: Tensor  # [L + n_padding] bool, what of text and padding is masked, in all views
     mask_ratio: float  # p, the probability with which it was
+    n_padding: int = 0  # EOS tokens after the text that may be masked and are predicted
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 from transformers import Trainer, TrainingArguments
 from transformers.trainer import TRAINING_ARGS_NAME
 
@@ -36,20 +37,23 @@ class Collator:
         texts = [torch.tensor(example.prompt_ids + example.answer_ids, dtype=torch.long) for example in examples]
         maskable = [self._maskable(example) for example in examples]
         noised = [self._noised(*parts, forward_backward_pass) for parts in zip(examples, texts, maskable, strict=True)]
+        whole = [
+            F.pad(text, (0, one.n_padding), value=self.eos_token_id) for text, one in zip(texts, noised, strict=True)
+        ]
         rows = [view for views in zip(*(one.views for one in noised), strict=True) for view in views]
         lengths = torch.tensor([len(row) for row in rows])
         longest = int(lengths.max())
-        masked = [one.is_masked.nonzero().squeeze(1) for one in noised]  # indices into each text
+        masked = [one.is_masked.nonzero().squeeze(1) for one in noised]  # indices into each text with its padding
         n_views = len(rows) // len(examples)
         return NoisedBatch(
             input_ids=nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=self.eos_token_id),
             attention_mask=(torch.arange(longest) < lengths[:, None]).long(),
             prompt_lengths=torch.tensor([len(example.prompt_ids) for example in examples] * n_views),
             positions=torch.cat([row * longest + where for row, where in enumerate(masked * n_views)]),
-            targets=torch.cat([text[where] for text, where in zip(texts, masked, strict=True)]),
+            targets=torch.cat([text[where] for text, where in zip(whole, masked, strict=True)]),
             example=torch.cat([torch.full_like(where, index) for index, where in enumerate(masked)]),
             mask_ratio=torch.tensor([one.mask_ratio for one in noised]),
-            n_maskable=torch.stack([each.sum() for each in maskable]),
+            n_maskable=torch.stack([each.sum() + one.n_padding for each, one in zip(maskable, noised, strict=True)]),
             ids=tuple(example.id for example in examples),
         )
 

@@ -1,0 +1,68 @@
+"""LLaDA's own supervised fine-tuning, which pads answers with EOS and predicts that padding; and its ablations."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from mdlm_finetune.objective import Noised, NoisedBatch, Noising, Objective
+from mdlm_finetune.objectives import register_objective
+from mdlm_finetune.objectives.sft import T_MIN, Sft
+from mdlm_lm_eval.options import OptionError
+
+
+@register_objective("llada_sft")
+@dataclass(frozen=True)
+class LladaSft(Objective):
+    """`sft` with EOS padding that is part of the answer: masked with probability t, and predicted.
+
+    LLaDA pads the texts of a batch with EOS to one length, and treats EOS as any other token (GUIDELINES.md). Here each
+    text has U{0, ..., `max_padding`} EOS tokens of padding, whatever batch it is in, and the loss of an example is
+    divided by the length of its answer with padding, as LLaDA's is.
+
+    `padding` says what happens to as many tokens after the answer: "predicted" is LLaDA's objective; "shown" leaves the
+    EOS tokens unmasked, "masks" puts mask tokens there that are not predicted, and "none" leaves them out. The
+    answer's own masks are the same under all four.
+    """
+
+    padding: Literal["predicted", "shown", "masks", "none"] = "predicted"
+    max_padding: int = 300
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.max_padding < 1:
+            raise OptionError(f"max_padding={self.max_padding} must be 1 or above")
+
+    @property
+    def label(self) -> str:
+        return "SFT (LLaDA)" if self.padding == "predicted" else f"SFT (padding: {self.padding})"
+
+    @property
+    def in_words(self) -> str:
+        what = {
+            "predicted": "with EOS padding that is predicted (LLaDA's own fine-tuning)",
+            "shown": "with EOS padding that is not predicted",
+            "masks": "with appended masks that are not predicted",
+            "none": "without padding",
+        }[self.padding]
+        return f"cross-entropy at masks drawn with probability t ~ U(0, 1), weighted by 1/t, {what}"
+
+    def noise(self, text: Tensor, maskable: Tensor, noising: Noising) -> Noised:
+        """One view."""
+        generator = noising.generator
+        t = (1.0 - T_MIN) * float(torch.rand((), generator=generator)) + T_MIN
+        is_masked = maskable & (torch.rand(len(text), generator=generator) < t)
+        n = int(torch.randint(min(noising.room, self.max_padding) + 1, (), generator=generator))
+        tail = torch.full((n,), noising.mask_token_id if self.padding == "masks" else noising.eos_token_id)
+        n_predicted = n if self.padding == "predicted" else 0
+        is_masked = torch.cat([is_masked, torch.rand(n_predicted, generator=generator) < t])
+        noised = torch.cat([text, tail[:0] if self.padding == "none" else tail])
+        is_hidden = F.pad(is_masked, (0, len(noised) - len(is_masked)))
+        return Noised((noised.masked_fill(is_hidden, noising.mask_token_id),), is_masked, t, n_predicted)
+
+    def loss(self, logits: Tensor, batch: NoisedBatch) -> Mapping[str, Tensor]:
+        """The loss of `sft`, over answer and predicted padding."""
+        return Sft().loss(logits, batch)
