@@ -63,10 +63,10 @@ def test_an_adapter_with_a_card(tmp_path: Path, checkpoint: Path, prompts: Path)
     for _ in range(2):
         fill_in_scores(adapter, before, after, 50, "mdlm-sweep ...")
         text = (adapter / "README.md").read_text()
-        # Losses of 20, 30 and 10 points in the tasks, gains of 30, 40 and 20 at 200 masks: t(2) * 10 / sqrt(3) = 24.8.
-        assert "| before | 80.0 | 60.0 | 20.0 ± 24.8, not significant (95%), at most 36.9 |\n" in text
-        assert "| after | 90.0 | 90.0 | 0.0 ± 0.0, not significant (95%), at most 0.0 |\n" in text
-        assert "| gain | 10.0 ± 0.0 | 30.0 ± 24.8 |  |\n" in text
+        # Of 150 questions: 1.96 * sqrt(0.2 * 0.8 / 150 + 0.23 * 0.77 / 150) = 0.1.
+        assert "| before | 80.0 | 60.0 | 20.0 (9.8 to 29.6) |\n" in text
+        assert "| after | 90.0 | 90.0 | 0.0, not significant (95%): between -6.8 and +6.8 |\n" in text
+        assert "| gain | 10.0 (2.0 to 18.0) | 30.0 (20.7 to 38.7) |  |\n" in text
         assert "Not evaluated yet" not in text
         assert text.count("## Training") == 1
         data = ModelCard.load(adapter / "README.md").data

@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -169,7 +170,7 @@ def test_what_is_shown_is_downloaded(page: webdriver.Chrome) -> None:
     )
     names, line = csv.reader(io.StringIO(text))
     found = dict(zip(names, line, strict=True))
-    assert (found["model"], found["loss"], found["few"], found["few ±"]) == (OTHER, "15.0", "85.0", "4.5")
+    assert (found["model"], found["loss"], found["few"], found["few 95%"]) == (OTHER, "15.0", "85.0", "84.4 to 85.5")
 
 
 def test_two_rows_are_compared_on_the_same_tasks(page: webdriver.Chrome) -> None:
@@ -178,9 +179,13 @@ def test_two_rows_are_compared_on_the_same_tasks(page: webdriver.Chrome) -> None
     assert not compared.is_displayed()
     row(page, MA).find_element(By.CSS_SELECTOR, ".pick input").send_keys(Keys.SPACE)
     lines = [line.text for line in compared.find_elements(By.CSS_SELECTOR, "tbody tr")]
-    # The seeds are a point apart: a standard error of 0.5, times Student's t of one degree of freedom.
-    assert "accuracy (%), 200 masks 75.0 87.5 +12.5 ±6.4" in lines
-    assert any(line.startswith("loss, 2 to 200 masks 15.0 ±0.0 0.0 ±0.0 −15.0 ±0.0") for line in lines)
+    # The seeds are a point apart: a standard error of 0.5, times Student's t of about one degree of freedom.
+    (at_200,) = (line for line in lines if line.startswith("accuracy (%), 200 masks 75.0 87.5 +12.5 (+"))
+    low, high = map(float, re.findall(r"[+]([\d.]+)", at_200.partition("(%)")[2])[1:])
+    assert (low, high) == (pytest.approx(12.5 - 3.4, abs=0.5), pytest.approx(12.5 + 3, abs=0.5))
+    assert any(
+        re.match(r"loss, 2 to 200 masks 15.0 14.\d to 15.\d 0.0 .* −15.0 \(−16.1 to −13.9\)", line) for line in lines
+    ), lines
     assert len([line for line in lines if line.split()[1] in ("smallest", "largest")]) == 16
     assert not row(page, OTHER).find_element(By.CSS_SELECTOR, ".pick input").is_enabled()
 

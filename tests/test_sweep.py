@@ -112,9 +112,9 @@ def test_the_last_table_has_intervals_tokens_and_seconds(tmp_path: Path, checkpo
     assert [cell[0] for cell in cells] == [f"| {checkpoint.name}/tiny_generate,n_masks=4,steps={n}" for n in (1, 2)]
     file = read_result_file(tmp_path / cells[1][0][2:] / "results_cell.json")
     result = file.tasks["tiny_generate"]
-    percent = 100 * result.metrics["exact_match,none"]
-    half = 196 * result.standard_errors["exact_match,none"]
-    assert cells[1][1:3] == [f"{percent:.1f} ± {half:.1f}" if half else f"{percent:.1f}", "5"]
+    interval = result.interval("exact_match,none").scaled(100)
+    assert (interval.low or 0) < (interval.high or 0), "of no width"
+    assert cells[1][1:3] == [interval.in_words, "5"]
     assert float(cells[1][3]) == pytest.approx(result.cost["answer_tokens"] / result.cost["forward_passes"], abs=0.01)
     assert float(cells[1][4].rstrip(" |")) == pytest.approx(result.cost["seconds"] / 5, rel=0.01)
 

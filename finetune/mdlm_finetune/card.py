@@ -22,7 +22,7 @@ from mdlm_lm_eval.results.files import write_whole
 from mdlm_lm_eval.results.markdown import markdown_table
 from mdlm_lm_eval.results.names import model_name
 from mdlm_lm_eval.results.result_file import read_result_file
-from mdlm_lm_eval.results.statistics import paired_interval
+from mdlm_lm_eval.results.statistics import Interval, difference, score_of_tasks
 
 N_MASKS = (1, 2, 10, 50, 100, 200)
 FEWEST, MOST = 2, 200  # the pair of every loss to masks that the project reports
@@ -116,16 +116,21 @@ def read_scores(folder: Path) -> tuple[Scores, Scores]:
 
 def fill_in_scores(adapter: Path, before: Scores, after: Scores, n_questions: int, command: str) -> None:
     """Replaces the card's part on scores by their table. `n_questions` is per task, `command` made them."""
+
+    def points(first: Mapping[str, float], second: Mapping[str, float]) -> Interval:
+        scores = (score_of_tasks(one, dict.fromkeys(one, n_questions)) for one in (first, second))
+        return difference(*scores).scaled(100)
+
     rows = []
     for label, scores in (("before", before), ("after", after)):
         means = [f"{100 * fmean(by_task.values()):.1f}" for by_task in scores.values()]
-        rows.append([label, *means, paired_interval(scores[MOST], scores[FEWEST]).scaled(100).with_significance])
-    rows.append(["gain", *(paired_interval(before[n], after[n]).scaled(100).in_words for n in before), ""])
+        rows.append([label, *means, points(scores[MOST], scores[FEWEST]).with_significance])
+    rows.append(["gain", *(points(before[n], after[n]).in_words for n in before), ""])
     text = f"""{_EVALUATION}
 
 Accuracy in percent on `{GROUP}`, one denoising step, {n_questions} questions per task. The loss is accuracy with \
-{FEWEST} masks minus that with {MOST}, the gain after minus before, in points; ± is half the 95% interval of that \
-difference over the word rules (Student's t), paired by task.
+{FEWEST} masks minus that with {MOST}, the gain after minus before, in points, with the 95% interval of that \
+difference over questions of these word rules.
 
 {markdown_table(["n_masks", *map(str, before), "loss"], rows)}
 

@@ -12,7 +12,7 @@ from mdlm_lm_eval.results.files import UnusableFile
 from mdlm_lm_eval.results.markdown import markdown_table
 from mdlm_lm_eval.results.result_file import TaskResult, read_result_file
 from mdlm_lm_eval.results.samples import SAMPLES, metrics_of, read_samples, samples_path
-from mdlm_lm_eval.results.statistics import Interval, paired_bootstrap
+from mdlm_lm_eval.results.statistics import Interval, difference, score_of_sets, t_interval
 from mdlm_lm_eval.results.suite import suite_task
 from mdlm_lm_eval.tasks.settings import DEFAULT_SETTINGS
 
@@ -21,8 +21,7 @@ from mdlm_lm_eval.tasks.settings import DEFAULT_SETTINGS
 class AuditScore:
     """One metric (`metric,filter`) of one task, over its audited questions: as in the result, and decoded exactly.
 
-    `ways` are the two ways of decoding in words. `difference` is `result - exact`, with the paired bootstrap's interval
-    over the questions.
+    `ways` are the two ways of decoding in words. `difference` is `result - exact`, paired by question.
     """
 
     task: str
@@ -56,8 +55,9 @@ def as_text(scores: list[AuditScore]) -> str:
     for one in scores:
         points = one.difference.scaled(100)
         values = [f"{100 * one.result:.1f}", f"{100 * one.exact:.1f}", f"{points.mean:+.1f}"]
+        ends = "–" if points.low is None else f"{points.low:.1f} to {points.high:.1f}"
         shown = [one.task, one.metric.removesuffix(",none"), f"{one.n_same} of {one.n_questions}", *values]
-        lines.append([*shown, f"{points.low:.1f} to {points.high:.1f}"])
+        lines.append([*shown, ends])
     heads = ["task", "metric", "same strings", *scores[0].ways, "difference (points)", "95% interval"]
     return markdown_table(heads, lines)
 
@@ -94,11 +94,19 @@ def _of_task(path: Path, result: TaskResult, include_path: str | None, ways: tup
             n_same=n_same,
             result=fmean(as_run for _, as_run in of_metric),
             exact=fmean(exactly for exactly, _ in of_metric),
-            difference=paired_bootstrap({result.name: of_metric}),
+            difference=_paired(of_metric),
             ways=ways,
         )
         for metric, of_metric in pairs.items()
     ]
+
+
+def _paired(scores: list[tuple[float, float]]) -> Interval:
+    """Second minus first, by question."""
+    if all(0 <= score <= 1 for pair in scores for score in pair):
+        first, second = ({"": [*enumerate(own)]} for own in zip(*scores, strict=True))
+        return difference(score_of_sets(first), score_of_sets(second))
+    return t_interval([second - first for first, second in scores])
 
 
 def _score(task: Any, sample: Mapping[str, Any], answer: str) -> Mapping[str, Any]:

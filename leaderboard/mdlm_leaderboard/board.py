@@ -22,12 +22,15 @@ from mdlm_lm_eval.results.parallelism import (
 )
 from mdlm_lm_eval.results.statistics import (
     Interval,
-    interval_over_seeds,
-    interval_over_tasks,
-    paired_drop,
-    paired_interval,
+    Score,
+    comparisons,
+    difference,
+    holm,
+    mean_of_seeds,
+    score_of_sets,
+    score_of_tasks,
 )
-from mdlm_lm_eval.results.suite import cluster_of, current_version
+from mdlm_lm_eval.results.suite import current_version
 from mdlm_lm_eval.tasks.settings import DEFAULT_SETTINGS
 
 ONE_STEP = ("1", AUTOREGRESSIVE)
@@ -48,13 +51,13 @@ _PACE = ("steps", "steps_per_block", *PARALLEL_RULES)
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean with its 95% band: of the suite's tasks clustered by word rule, of a benchmark over questions.
+    """A mean with its 95% band over questions.
 
-    `by_task` has the accuracies that are compared task by task, `by_seed` those of each seed that a mean is of: its
-    band takes seeds and rules as random. `pairs` is the share of sets of `mdlm_rules` of which
-    all three askings are right. A benchmark's estimate also has what its answers took, what an ideal model reaches that
-    draws several tokens a step independently (`bound`), and the most tokens per pass at each quality, a percentage of
-    the slowest exact setting's score (`at_quality`).
+    Of the suite's tasks, `by_task` has the accuracies, and `score` what a comparison needs: the questions of a set are
+    one cluster where the samples are known, and seeds are random where it is their mean. `pairs` is the share of sets
+    of `mdlm_rules` of which all three askings are right. A benchmark's estimate also has what its answers took, what an
+    ideal model reaches that draws several tokens a step independently (`bound`), and the most tokens per pass at each
+    quality, a percentage of the slowest exact setting's score (`at_quality`).
     """
 
     mean: float
@@ -62,7 +65,7 @@ class Estimate:
     high: float | None
     n_questions: int
     by_task: Mapping[str, float]
-    by_seed: tuple[Mapping[str, float], ...] = ()
+    score: Score | None = None
     is_accuracy: bool = True
     note: str = ""
     masks: float | None = None
@@ -79,11 +82,11 @@ class Estimate:
     @property
     def interval(self) -> Interval:
         """In percent, of an accuracy."""
-        return Interval(self.mean, self.low, self.high, len(self.by_task)).scaled(100 if self.is_accuracy else 1)
+        return Interval(self.mean, self.low, self.high, self.n_questions).scaled(100 if self.is_accuracy else 1)
 
     @property
     def in_words(self) -> str:
-        """Such as "66.4 ± 15.0"; with a note where prompts were cut off."""
+        """Such as "66.4 (64.0 to 68.7)"; with a note where prompts were cut off."""
         if self.is_accuracy:
             return self.interval.in_words + (f" ({self.note})" if self.note else "")
         return f"{self.mean:.4g}"
@@ -98,7 +101,7 @@ class Row:
 
     `seeds` are the rows whose mean this is; `files` the result files behind it. `shown` is the part of its decoding
     that tells it from other rows of its section, `label` its name there. `rank` is 1 + the number of rows that are
-    significantly better, 0 without a score to rank by.
+    significantly better after Holm's correction for all pairs of its table, 0 without a score to rank by.
     """
 
     id: str
@@ -215,22 +218,9 @@ class Board:
 
 
 def change(curve: Curve, first: Any, second: Any) -> Interval | None:
-    """Accuracy at `first` minus that at `second`, in points, paired by task; None where one is missing."""
-    if first == second or not {first, second} <= curve.keys():
-        return None
-    return difference(curve[first], curve[second]).scaled(100)
-
-
-def difference(one: Estimate, other: Estimate) -> Interval:
-    """`one` minus `other`, paired by task; of means over seeds with seeds and word rules as random.
-
-    Seeds are paired in their order, as many as both have; a row without seeds is paired with every seed of the other.
-    """
-    n = min(len(own.by_seed) for own in (one, other) if own.by_seed) if one.by_seed or other.by_seed else 1
-    if n == 1:
-        return paired_interval(other.by_task, one.by_task)
-    pairs = zip(one.by_seed or [one.by_task] * n, other.by_seed or [other.by_task] * n, strict=False)
-    return interval_over_seeds([{task: a[task] - b[task] for task in a} for a, b in pairs])
+    """Accuracy at `first` minus that at `second`, in points, paired by set; None where one is missing."""
+    one, other = (curve[x].score if x in curve else None for x in (first, second))
+    return difference(other, one).scaled(100) if one and other and first != second else None
 
 
 def loss(row: Row, pair: tuple[int, int]) -> Interval | None:
@@ -239,9 +229,9 @@ def loss(row: Row, pair: tuple[int, int]) -> Interval | None:
 
 
 def drop(curve: Curve) -> Interval | None:
-    """Largest minus smallest accuracy, in points, paired by task; None below two points."""
-    tasks = [one.by_task for one in curve.values() if one.by_task]
-    return paired_drop(tasks).scaled(100) if len(tasks) > 1 else None
+    """Largest minus smallest accuracy, in points, paired by set; None below two points."""
+    found = sorted((one.score for one in curve.values() if one.score), key=lambda score: score.mean)
+    return difference(found[0], found[-1]).scaled(100) if len(found) > 1 else None
 
 
 def _at(n: int, row: Row) -> Interval | None:
@@ -347,15 +337,28 @@ def _estimate(own: pd.DataFrame, experiment: str) -> Estimate:
         facts = facts.where(facts.notna(), None)
         names = ("is_accuracy", "note", "masks", *COSTS, "machine", "bound")
         return Estimate(facts["score"], facts["low"], facts["high"], int(facts["n"]), {}, **facts[list(names)])
+    own = own.sort_values("task")
     by_task = dict(zip(own["task"], own["score"], strict=True))
-    seeds: dict[str, dict[str, float]] = {}
-    for task, scores in zip(own["task"], own.get("by_seed", ()), strict=False):
-        for seed, score in scores:
-            seeds.setdefault(seed, {})[task] = score
-    by_seed = tuple(seeds[seed] for seed in sorted(seeds)) if len(seeds) > 1 else ()
-    band = interval_over_seeds(by_seed) if by_seed else interval_over_tasks(by_task)
+    seeds: dict[str, list[Any]] = {}
+    of_seeds = own["by_seed"] if "by_seed" in own else [[line] for line in _of_seed(own, "")]
+    for line in (line for lines in of_seeds for line in lines):
+        seeds.setdefault(line.seed, []).append(line)
+    score = mean_of_seeds([_score(seeds[seed]) for seed in sorted(seeds)])
     pairs = None if pd.isna(own["pairs"].iloc[0]) else float(own["pairs"].iloc[0])
-    return Estimate(band.mean, band.low, band.high, int(own["n"].sum()), by_task, by_seed, pairs=pairs)
+    band = score.interval
+    return Estimate(score.mean, band.low, band.high, int(own["n"].sum()), by_task, score, pairs=pairs)
+
+
+def _of_seed(table: pd.DataFrame, seeds: Any) -> list[Any]:
+    """Of every line what an interval needs."""
+    return [*table[["task", "score", "n", "answers"]].assign(seed=seeds).itertuples(index=False)]
+
+
+def _score(tasks: Sequence[Any]) -> Score:
+    """Of one seed's lines: over sets where the answers to all questions are known."""
+    if all(one.answers for one in tasks):
+        return score_of_sets({one.task: one.answers for one in tasks})
+    return score_of_tasks({one.task: one.score for one in tasks}, {one.task: int(one.n) for one in tasks})
 
 
 def _mean_over_seeds(table: pd.DataFrame) -> pd.DataFrame:
@@ -363,8 +366,11 @@ def _mean_over_seeds(table: pd.DataFrame) -> pd.DataFrame:
     table = table[[one.adapter != one.recipe for one in table["who"]]]
     if table.empty:
         return table
-    by_seed = [*zip(map(str, table["who"]), table["score"], strict=True)]
-    table = table.assign(by_seed=by_seed, seed=table["who"], who=[_mean_of(one, 0) for one in table["who"]])
+    table = table.assign(
+        by_seed=_of_seed(table, [*map(str, table["who"])]),
+        seed=table["who"],
+        who=[_mean_of(one, 0) for one in table["who"]],
+    )
     n_seeds = table.groupby("who", sort=False)["seed"].transform("nunique")
     table = table.assign(who=[_mean_of(one, n) for one, n in zip(table["who"], n_seeds, strict=True)], n_seeds=n_seeds)
     key = ["who", "experiment", "series", "x", "task"]
@@ -397,38 +403,17 @@ def _pair(points: Sequence[set[Any]]) -> tuple[int, int]:
 
 
 def _ranked(rows: Iterable[Row], pair: tuple[int, int]) -> list[Row]:
-    """By accuracy at the most masks. Two rows share a rank unless the better differs significantly, paired by task."""
+    """By accuracy at the most masks. Two rows share a rank unless the better differs significantly (Holm)."""
     curves = {row.id: row.curve("masks") for row in rows}
     at = {id: curve.get(pair[1], curve.get(NO_MASKS)) for id, curve in curves.items()}
     ordered = sorted(rows, key=lambda row: -(one.mean if (one := at[row.id]) else -1.0))
     measured = [one for row in ordered if (one := at[row.id])]
-    by_task = pd.DataFrame([one.by_task for one in measured])
-    if by_task.empty:
+    if not measured:
         return ordered
-    better = significantly_better(by_task)
-    for n, one in enumerate(measured):
-        for k, other in enumerate(measured):
-            if one.by_seed or other.by_seed:
-                better[n, k] = other.mean > one.mean and difference(other, one).is_significant
-    ranks = 1 + better.sum(axis=1)
+    pairs = np.triu_indices(len(measured), 1)
+    differs = holm(comparisons([one.score for one in measured if one.score])[pairs])
+    ranks = 1 + np.bincount(pairs[1][differs], minlength=len(measured))  # of a pair the first is better
     return [replace(row, rank=int(ranks[n])) if n < len(ranks) else row for n, row in enumerate(ordered)]
-
-
-def significantly_better(by_task: pd.DataFrame) -> np.ndarray:
-    """[row, other] -> whether the other is better by `paired_interval`. Rows are models, columns tasks.
-
-    All at once, as a thousand rows are half a million pairs.
-    """
-    from scipy.special import stdtrit
-
-    means = by_task.mean(axis=1).to_numpy()
-    sums = by_task.sub(means, axis=0).T.groupby([cluster_of(task) for task in by_task.columns]).sum().T.to_numpy()
-    n = sums.shape[1]
-    squares = (sums**2).sum(axis=1)
-    distances = np.maximum(squares[:, None] + squares[None] - 2 * sums @ sums.T, 0)
-    errors = np.sqrt(n / (n - 1) * distances) / by_task.shape[1]
-    ahead = means[None] - means[:, None]  # of the column's model
-    return np.asarray(ahead > np.maximum(stdtrit(n - 1, 0.975) * errors, 1e-12))
 
 
 def _with_frontiers(rows: Sequence[Row]) -> list[Row]:
@@ -501,6 +486,11 @@ def _distance(setting: Setting) -> tuple[Any, ...]:
     )
 
 
+INTERVALS = (
+    "; rows share a rank unless the better one differs significantly (95%, Holm's correction for a table's pairs). "
+    "Beside a score is its 95% interval over sets of questions, with the word rules as fixed; of a mean over seeds, "
+    "seeds are random."
+)
 BOUND = "A bound is what an ideal model reaches that draws 2 or 4 names per step independently of each other."
 _GROUPS = {
     "mdlm_parallel": "Filled in parallel (mdlm_parallel)",

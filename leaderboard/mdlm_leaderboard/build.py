@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 
 import pandas as pd
 
-from mdlm_leaderboard.board import BOUND, Board, Row, Section, board_of
+from mdlm_leaderboard.board import BOUND, INTERVALS, Board, Row, Section, board_of
 from mdlm_leaderboard.experiments import BY_NAME
 from mdlm_leaderboard.findings import mask_lines, masks_finding, speed_findings
 from mdlm_leaderboard.published import published
@@ -165,8 +165,7 @@ def _suite(section: Section) -> list[str]:
     ]
     heads = ["rank", "model", "source", *(column.head for column in section.columns)]
     parts = [
-        f"Ranked by accuracy at {most} masks; rows share a rank unless the better one differs significantly.{a_loss} "
-        "± is half the 95% interval, clustered by word rule; of a mean over seeds, seeds count as random.",
+        f"Ranked by accuracy at {most} masks{INTERVALS}{a_loss}",
         markdown_table(heads, rows),
     ]
     for name, experiment in BY_NAME.items():

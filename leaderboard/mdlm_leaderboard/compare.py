@@ -1,7 +1,7 @@
 """`mdlm-leaderboard compare`: two result files of the same tasks, by question where their samples are beside them."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -11,8 +11,19 @@ from mdlm_lm_eval.results.frame import setting_of
 from mdlm_lm_eval.results.markdown import markdown_table
 from mdlm_lm_eval.results.result_file import ResultFile, TaskResult, read_result_file
 from mdlm_lm_eval.results.samples import read_scores, samples_path
-from mdlm_lm_eval.results.statistics import Interval, McNemar, mcnemar, paired_bootstrap, paired_interval
+from mdlm_lm_eval.results.statistics import (
+    Interval,
+    McNemar,
+    difference,
+    interval_over_tasks,
+    mcnemar,
+    score_of_sets,
+    score_over_rules,
+)
 from mdlm_lm_eval.results.suite import suite_task
+
+# The set of a question and its scores in both runs.
+Answers = tuple[Hashable, float, float]
 
 
 @dataclass(frozen=True)
@@ -21,9 +32,10 @@ class Comparison:
 
     is_accuracy: whether scores are shares from 0 to 1, whose differences are given in percentage points.
     by_task: task -> both scores.
-    over_tasks: mean over tasks with the interval of the differences per task, clustered by word rule.
-    over_questions: the same mean with the paired bootstrap's interval within tasks, None without samples, and where a
-        score is no mean of theirs, such as a perplexity.
+    over_tasks: mean over tasks with the interval for other tasks of the kind; of the few-shot suite for other word
+        rules, clustered by pairs of related ones.
+    over_questions: the same mean with the interval for other questions of these tasks, whose sets are clusters. None
+        without samples, and where a score is no mean of shares, such as a perplexity.
     answers: right answers that only one of them gives, None without samples or where scores are not right or wrong.
     """
 
@@ -81,9 +93,10 @@ def sentence(comparison: Comparison) -> str:
     than = f"{comparison.shown(abs(over.mean))}{unit} {above}" if over.mean else "level with"
     tasks = next(iter(comparison.by_task)) if n_tasks == 1 else f"{n_tasks} tasks"
     parts = [f"{second} is {than} {first} on {tasks} ({comparison.metric}, {comparison.n_questions} questions)"]
-    clusters = "tasks" if over.n == n_tasks else f"{over.n} word rules"
-    intervals = [(over, f"over {clusters}")] if over.low is not None else []
-    intervals += [(comparison.over_questions, "over questions")] if comparison.over_questions else []
+    of_suite = any(map(suite_task, comparison.by_task))
+    questions = "over sets of questions" if of_suite else "over questions"
+    intervals = [(comparison.over_questions, questions)] if comparison.over_questions else []
+    intervals += [(over, "for other word rules" if of_suite else "over tasks")] if over.low is not None else []
     bands = [_band(comparison, interval, what) for interval, what in intervals]
     parts += [f"the 95% interval is {' and '.join(bands)}"] if bands else []
     if answers := comparison.answers:
@@ -96,11 +109,10 @@ def sentence(comparison: Comparison) -> str:
 
 
 def _band(comparison: Comparison, interval: Interval, over: str) -> str:
-    """Above, or below where the sentence says so; the one-sided bound where it is not significant."""
+    """Above, or below where the sentence says so."""
     sign = 1 if comparison.over_tasks.mean >= 0 else -1
     low, high = sorted(sign * end for end in (interval.low or 0.0, interval.high or 0.0))
-    most = interval.most if sign > 0 else -(interval.least or 0.0)
-    chance = "" if interval.is_significant else f" (not significant (95%), at most {comparison.shown(most or 0.0)})"
+    chance = "" if interval.is_significant else " (not significant)"
     return f"{comparison.shown(low)} to {comparison.shown(high)} {over}{chance}"
 
 
@@ -111,8 +123,8 @@ def _check_same(what: str, *found: object) -> None:
         raise UnusableFile(f"the {what} differs: {values}; compare results of the same questions")
 
 
-def _samples(first: Path, second: Path, task: str) -> Mapping[str, list[tuple[float, float]]]:
-    """Metric -> both scores of every question; empty where either file has no samples of the task."""
+def _samples(first: Path, second: Path, task: str) -> Mapping[str, list[Answers]]:
+    """Metric -> set and both scores of every question; empty where either file has no samples of the task."""
     paths = samples_path(first, task), samples_path(second, task)
     if paths[0] is None or paths[1] is None:
         return {}
@@ -120,14 +132,20 @@ def _samples(first: Path, second: Path, task: str) -> Mapping[str, list[tuple[fl
     shared = [metric for metric in ours if metric in theirs]
     if any(ours[metric].keys() != theirs[metric].keys() for metric in shared):
         raise UnusableFile(f"the samples of {task} are not of the same questions, so they cannot be compared")
-    return {metric: [(score, theirs[metric][key]) for key, score in ours[metric].items()] for metric in shared}
+    return {
+        metric: [
+            (question[2] if suite_task(task) and question[2] else (task, question[0]), score, theirs[metric][question])
+            for question, score in ours[metric].items()
+        ]
+        for metric in shared
+    }
 
 
 def _comparison(
     names: tuple[str, str],
     tasks: Sequence[tuple[TaskResult, TaskResult]],
     metric: str,
-    samples: Mapping[str, Mapping[str, list[tuple[float, float]]]],
+    samples: Mapping[str, Mapping[str, list[Answers]]],
 ) -> Comparison:
     measured = [pair for pair in tasks if all(metric in one.metrics for one in pair)]
     by_task = {one.name: (one.metrics[metric], other.metrics[metric]) for one, other in measured}
@@ -137,22 +155,37 @@ def _comparison(
         if (of_task := samples[name].get(metric)) and _are_means(scores, of_task)
     }
     is_whole = len(pairs) == len(by_task)
-    is_right_or_wrong = is_whole and all(s in (0, 1) for of_task in pairs.values() for pair in of_task for s in pair)
-    first, second = ({name: scores[n] for name, scores in by_task.items()} for n in (0, 1))
+    answers = [pair[1:] for of_task in pairs.values() for pair in of_task] if is_whole else []
+    is_share = all(0 <= score <= 1 for pair in answers for score in pair)
+    is_accuracy = all(one.is_accuracy(metric) for pair in measured for one in pair)
+    n_questions = sum(one.n_questions for one, _ in measured)
     return Comparison(
         *names,
         metric=metric.removesuffix(",none"),
-        is_accuracy=all(one.is_accuracy(metric) for pair in measured for one in pair),
+        is_accuracy=is_accuracy,
         by_task=by_task,
-        n_questions=sum(one.n_questions for one, _ in measured),
-        over_tasks=paired_interval(first, second),
-        over_questions=paired_bootstrap(pairs) if is_whole else None,
-        answers=mcnemar(pair for of_task in pairs.values() for pair in of_task) if is_right_or_wrong else None,
+        n_questions=n_questions,
+        over_tasks=_over_tasks(by_task, n_questions, is_share=is_accuracy),
+        over_questions=_over_questions(pairs) if answers and is_share else None,
+        answers=mcnemar(answers) if answers and all(score in (0, 1) for pair in answers for score in pair) else None,
     )
 
 
-def _are_means(scores: tuple[float, float], pairs: Sequence[tuple[float, float]]) -> bool:
-    means = map(fmean, zip(*pairs, strict=True))
+def _over_tasks(by_task: Mapping[str, tuple[float, float]], n_questions: int, *, is_share: bool) -> Interval:
+    if not is_share:
+        return interval_over_tasks({task: second - first for task, (first, second) in by_task.items()})
+    first, second = ({task: scores[n] for task, scores in by_task.items()} for n in (0, 1))
+    return difference(score_over_rules(first, n_questions), score_over_rules(second, n_questions))
+
+
+def _over_questions(pairs: Mapping[str, Sequence[Answers]]) -> Interval:
+    first = score_of_sets({task: [(of_set, one) for of_set, one, _ in asked] for task, asked in pairs.items()})
+    second = score_of_sets({task: [(of_set, other) for of_set, _, other in asked] for task, asked in pairs.items()})
+    return difference(first, second)
+
+
+def _are_means(scores: tuple[float, float], pairs: Sequence[Answers]) -> bool:
+    means = map(fmean, zip(*(pair[1:] for pair in pairs), strict=True))
     return all(math.isclose(*both, rel_tol=1e-6, abs_tol=1e-9) for both in zip(scores, means, strict=True))
 
 

@@ -18,10 +18,9 @@ from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator
 from mdlm_leaderboard.board import ONE_STEP, Board, Curve, Row, Section, loss
 from mdlm_leaderboard.experiments import BY_NAME, NO_MASKS, Series
 from mdlm_leaderboard.findings import mask_lines, short_name
-from mdlm_leaderboard.scores import USUAL_WORDING
+from mdlm_leaderboard.scores import CHANCE, USUAL_WORDING
 from mdlm_lm_eval.results.figure_style import COLOURS, COLUMN_WIDTH, MARKERS, figure_style, on_dark, save_figure
 
-CHANCE = 100 / 3  # percent, of three options
 _GREY = "#767676"
 _DASHES = ("-", (0, (4, 1.2)), (0, (1, 1)), (0, (5, 1.2, 1, 1.2)))
 _LOG_TICKS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000)

@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import PurePosixPath
@@ -16,11 +16,12 @@ from mdlm_lm_eval.options import PARALLEL_RULES
 from mdlm_lm_eval.results.files import UnusableFile
 from mdlm_lm_eval.results.frame import MASKS, rows_of, setting_of
 from mdlm_lm_eval.results.result_file import LM_EVAL_SEEDS, UNKNOWN, ResultFile, TaskResult
-from mdlm_lm_eval.results.samples import pair_accuracies
+from mdlm_lm_eval.results.samples import Answer, answers_of, pair_accuracies
 from mdlm_lm_eval.results.suite import SuiteTask, generated_group, suite_task, task_names
 from mdlm_lm_eval.tasks.settings import DEFAULT_SETTINGS
 
 USUAL_WORDING: dict[str, Any] = {name: DEFAULT_SETTINGS[name] for name in ("fewshot_template", "fewshot_seed")}
+CHANCE = 100 / 3  # percent, of three options
 TOLERANCE = 1e-9  # two runs of one setting agree up to the order of float sums
 BENCHMARKS = "benchmarks"  # the experiment of every task that is not the suite's
 _SEEDS = ("random_seed", "numpy_seed", "torch_seed", "fewshot_seed")
@@ -154,11 +155,13 @@ def file_scores(file: ResultFile, refused: list[tuple[str, str]]) -> Iterable[di
     found = Counter(task.group for _, task in used)
     partial = {result.name for result, task in used if found[task.group] < len(task_names())}
     try:
-        pairs = pair_accuracies(file)
+        answers = answers_of(file)
     except UnusableFile as error:  # of the samples, which no other score is from
         refused.append((file.path, str(error)))
-        pairs = {}
-    return [*(line for one in used for line in _suite_lines(file, *one, pairs)), *_benchmark_lines(file, partial)]
+        answers = {}
+    pairs = pair_accuracies(answers)
+    of_suite = (line for one in used for line in _suite_lines(file, *one, pairs, answers.get(one[0].name, ())))
+    return [*of_suite, *_benchmark_lines(file, partial)]
 
 
 @cache
@@ -184,7 +187,11 @@ def who_of(file: ResultFile) -> Who:
 
 
 def _suite_lines(
-    file: ResultFile, result: TaskResult, task: SuiteTask, pairs: Mapping[str, tuple[float, int]]
+    file: ResultFile,
+    result: TaskResult,
+    task: SuiteTask,
+    pairs: Mapping[str, tuple[float, int]],
+    answers: Sequence[Answer],
 ) -> Iterable[dict[str, Any]]:
     score = result.metrics.get("exact_match,none")
     if score is None or not 0 <= score <= 1:
@@ -200,7 +207,7 @@ def _suite_lines(
     facts: dict[str, Any] = {name: getattr(file, name) for name in ("served_by", "limit", "chat_template")}
     setting = Setting(task.asks, result.version, file.suite_hash, **given, **facts)
     score_of = {"name": result.name, "task": task.task, "score": score, "n": result.n_questions, "file": file.path}
-    score_of["pairs"] = pairs.get(task.group, (None, 0))[0]
+    score_of |= {"pairs": pairs.get(task.group, (None, 0))[0], "answers": answers}
     who = _suite_who(file, result, task)
     for experiment in EXPERIMENTS:
         standard: dict[str, Any] = {experiment.beyond: DEFAULT_SETTINGS[experiment.beyond]} if experiment.beyond else {}

@@ -7,7 +7,7 @@ from mdlm_lm_eval.results.files import UnusableFile
 from mdlm_lm_eval.results.frame import benchmarks, frame_of, setting_of
 from mdlm_lm_eval.results.in_words import audit_in_words, cost_in_words, settings_in_words
 from mdlm_lm_eval.results.result_file import UNKNOWN, ResultFile, TaskResult, find_result_files, read_result_file
-from mdlm_lm_eval.results.samples import pair_accuracies, samples_path, unparsed_answers
+from mdlm_lm_eval.results.samples import answers_of, pair_accuracies, samples_path, unparsed_answers
 
 _MOST = 4  # scores named; the file has all
 
@@ -26,7 +26,7 @@ def show(path: Path) -> list[str]:
     results = [*file.group_results.values(), *file.tasks.values()]
     inside = {member for group in file.group_results for member in file.groups[group]}
     top = [result for result in results if result.name not in inside]
-    pairs = [f"{name} {100 * share:.1f}% of {n} sets" for name, (share, n) in pair_accuracies(file).items()]
+    pairs = [f"{name} {100 * share:.1f}% of {n} sets" for name, (share, n) in pair_accuracies(answers_of(file)).items()]
     sets = f"right in all three askings: {', '.join(pairs)}" if pairs else ""
     lines = {"score": _scores(file), "sets": sets}
     lines |= {"settings": _settings(file, top), "speed": _speed(file, top)}

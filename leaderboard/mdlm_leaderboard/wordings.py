@@ -7,9 +7,9 @@ from statistics import fmean
 
 import pandas as pd
 
-from mdlm_leaderboard.scores import USUAL_WORDING, Scores, Who
+from mdlm_leaderboard.scores import CHANCE, USUAL_WORDING, Scores, Who
 from mdlm_lm_eval.results.robustness import beats, taus
-from mdlm_lm_eval.results.statistics import Interval
+from mdlm_lm_eval.results.statistics import Interval, score_of_tasks
 
 
 @dataclass(frozen=True)
@@ -28,17 +28,21 @@ class Worded:
 
 @dataclass(frozen=True)
 class Wordings:
-    """Rows that answered the same questions under the same templates and seeds, at one number of masks; best first."""
+    """Rows that answered the same questions under the same templates and seeds, at one number of masks; best first.
+
+    `read` are the templates in which the interval of any row is above chance: where none is, a ranking says which row
+    fails differently.
+    """
 
     title: str
     n_seeds: int
     rows: tuple[Worded, ...]
+    read: tuple[int, ...]
 
     @property
     def taus(self) -> list[float]:
-        """Kendall's tau between the rankings by every two templates."""
-        templates = self.rows[0].by_template
-        return taus({one: [row.by_template[one] for row in self.rows] for one in templates})
+        """Kendall's tau between the rankings by every two templates that are read."""
+        return taus({one: [row.by_template[one] for row in self.rows] for one in self.read})
 
     @property
     def neighbours(self) -> list[tuple[str, str, float, Interval]]:
@@ -53,9 +57,9 @@ class Wordings:
     def in_words(self) -> str:
         """How far the rankings agree."""
         found = [tau for tau in self.taus if tau == tau]
-        mean = (
-            f"; Kendall's tau between their rankings is {fmean(found):.2f}, at least {min(found):.2f}" if found else ""
-        )
+        above = f"; a row is above chance in {', '.join(map(str, self.read)) or 'none'}"
+        mean = f"{above}, and Kendall's tau between rankings by these is {fmean(found):.2f}" if found else above
+        mean += f", at least {min(found):.2f}" if len(found) > 1 else ""
         seeds = f", {self.n_seeds} draws of examples each" if self.n_seeds > 1 else ""
         return f"{len(self.rows[0].by_template)} templates{seeds}{mean}."
 
@@ -80,8 +84,18 @@ def wordings_of(scores: Scores) -> list[Wordings]:
         if shared["template"].nunique() > 1:
             title = f"{setting.asks} {setting.suite_version} at {masks} masks"
             title += f", --limit {setting.limit:g}" if setting.limit else ""
-            made.append(Wordings(title, shared["seed"].nunique(), _rows(shared)))
+            made.append(Wordings(title, shared["seed"].nunique(), _rows(shared), _read(shared)))
     return made
+
+
+def _read(table: pd.DataFrame) -> tuple[int, ...]:
+    found = set()
+    for (_, template), own in table.groupby(["who", "template"], sort=False):
+        names = [*own["task"] + " " + own["seed"].astype(str)]
+        score = score_of_tasks(dict(zip(names, own["score"], strict=True)), dict(zip(names, own["n"], strict=True)))
+        if (score.interval.low or 0) > CHANCE / 100:
+            found.add(int(template))
+    return tuple(sorted(found))
 
 
 def _rows(table: pd.DataFrame) -> tuple[Worded, ...]:

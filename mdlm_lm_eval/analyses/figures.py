@@ -10,6 +10,7 @@ from matplotlib.ticker import NullLocator, ScalarFormatter
 
 from mdlm_lm_eval.analyses.report import Row
 from mdlm_lm_eval.results.figure_style import COLOURS, COLUMN_WIDTH, MARKERS, figure_style, save_figure
+from mdlm_lm_eval.results.statistics import wilson
 
 # Text stays text in SVGs, so that it can be searched and copied.
 _styled = figure_style(svg_fonttype="none")
@@ -93,7 +94,8 @@ def draw_order(rows: Sequence[Row], bins: Sequence[Row], path: Path) -> None:
             sure, right = ([row[name] for row in own] for name in ("confidence", "correct"))
             label = f"calibration error {own[0]['error']:.3f}"
             calibration.plot(sure, right, color=colour, marker=marker, linewidth=1, label=label)
-            calibration.vlines(sure, *zip(*map(_wilson, own), strict=True), color=colour, linewidth=1)
+            ends = [wilson(row["correct"], row["answers"]) for row in own]
+            calibration.vlines(sure, *zip(*ends, strict=True), color=colour, linewidth=1)
     order.set(xlabel="Kendall's tau of an answer with left to right", ylabel="share of answers")
     order.set_xticks([-1, -0.5, 0, 0.5, 1])
     calibration.plot([0, 1], [0, 1], color="0.7", linewidth=0.8, zorder=0, label="as sure as right")
@@ -101,13 +103,6 @@ def draw_order(rows: Sequence[Row], bins: Sequence[Row], path: Path) -> None:
     for axes in (order, calibration):
         axes.legend(frameon=False, loc="lower left", bbox_to_anchor=(0, 1), borderaxespad=0)
     save_figure(figure, path)
-
-
-def _wilson(row: Row) -> tuple[float, float]:
-    """The 95% interval of a share, by Wilson's score."""
-    p, z = row["correct"], 1.96**2 / row["answers"]
-    half = (z * p * (1 - p) + z * z / 4) ** 0.5
-    return (p + z / 2 - half) / (1 + z), (p + z / 2 + half) / (1 + z)
 
 
 def _line(axes: Axes, rows: Sequence[Row], x: str, y: str, colour: str, marker: str, label: str) -> None:

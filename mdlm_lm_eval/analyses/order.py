@@ -35,7 +35,7 @@ def read_orders(paths: Iterable[Path]) -> list[Row]:
             samples = samples_path(path, task) if "trace" in recorded else None
             metrics = read_scores(samples) if samples else {"": {}}
             metric = min(metrics, key=lambda name: not name.startswith("exact_match"))
-            right = {doc_id: score for (doc_id, _), score in metrics[metric].items()}
+            right = {question[0]: score for question, score in metrics[metric].items()}
             model = " ".join(filter(None, (settings[task][name] for name in ("model", "adapter", "setting"))))
             for trace in recorded.get("trace", ()):
                 facts = {"model": model, "task": task, "doc_id": trace["doc_id"], "correct": right.get(trace["doc_id"])}

@@ -1,7 +1,7 @@
 """Result files as one tidy pandas DataFrame: `from mdlm_lm_eval.results import load`."""
 
 import warnings
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +16,14 @@ from mdlm_lm_eval.results.result_file import (
     ResultFile,
     TaskResult,
     find_result_files,
+    leaves,
     read_result_file,
 )
+from mdlm_lm_eval.results.samples import Answer, answers_of
+from mdlm_lm_eval.results.statistics import Interval, score_of_sets, score_of_tasks
+from mdlm_lm_eval.results.suite import suite_task
 
+SUITE_METRIC = "exact_match,none"  # of the few-shot suite
 # Options that say how many masks or fillers there are: axes of figures, and no part of `setting_without_masks`.
 MASKS = frozenset({"n_masks", "mask_ratio", "n_fillers", "filler"})
 _OF_FILE = ("model", "adapter", "served_by", "dtype", "chat_template", "limit", "suite_hash", "date")
@@ -36,11 +41,11 @@ _SILENT_ARGUMENTS = frozenset(
 def load(folder: str | Path) -> pd.DataFrame:
     """All result files under `folder`, one row per (file, task or group, metric); unreadable files warn.
 
-    `score` is as lm-eval has it, with its 95% interval `low` to `high`: over tasks and clustered by word rule for
-    groups of the few-shot suite, 1.96 standard errors over `n` questions otherwise. `group` is the group that a task or
-    group belongs to in its file ("" at the top). `masks` are those asked for (missing where questions differ),
-    `setting` what differs from the defaults in words, `tokens_per_pass`, `seconds` (per question) and `memory_gib` what
-    the answers took. Every decoding or likelihood option in effect is a column of its own.
+    `score` is as lm-eval has it, with its 95% interval `low` to `high` over `n` questions: Wilson's for shares, over
+    whole sets for tasks of the few-shot suite whose samples are beside the file, else 1.96 standard errors. `group` is
+    the group that a task or group belongs to in its file ("" at the top). `masks` are those asked for (missing where
+    questions differ), `setting` what differs from the defaults in words, `tokens_per_pass`, `seconds` (per question)
+    and `memory_gib` what the answers took. Every decoding or likelihood option in effect is a column of its own.
     """
     files, left_out = read_folder(Path(folder))
     for name, reason in left_out.items():
@@ -63,20 +68,20 @@ def read_folder(folder: Path, *, leave_out: Path | None = None) -> tuple[list[Re
 def benchmarks(frame: pd.DataFrame) -> pd.DataFrame:
     """The rows at the top: groups, and tasks that are in no group, named `benchmark`. Accuracies become percent.
 
-    `in_words` is the score with half its interval, such as "70.5 ± 2.4".
+    `in_words` is the score with its interval, such as "70.5 (68.0 to 72.9)".
     """
     top = frame[frame["group"] == ""].copy()
     top["benchmark"] = top["task"] + " (" + top["metric"].str.removesuffix(",none") + ")"
     factor = top["is_accuracy"].map({True: 100.0, False: 1.0})
     for name in ("score", "low", "high"):
         top[name] = top[name].astype(float) * factor
-    top["in_words"] = [_in_words(row.score, row.high - row.score, row.is_accuracy) for row in top.itertuples()]
+    top["in_words"] = [_in_words(row.score, row.low, row.high, row.is_accuracy) for row in top.itertuples()]
     return top
 
 
-def _in_words(score: float, half: float, is_accuracy: bool) -> str:
+def _in_words(score: float, low: float, high: float, is_accuracy: bool) -> str:
     digits = ".1f" if is_accuracy else ".4g"
-    return f"{score:{digits}}" + (f" ± {half:{digits}}" if half > 0 else "")
+    return f"{score:{digits}}" + (f" ({low:{digits}} to {high:{digits}})" if low < high else "")
 
 
 def frame_of(files: Iterable[ResultFile]) -> pd.DataFrame:
@@ -95,6 +100,7 @@ def rows_of(file: ResultFile) -> Iterable[dict[str, Any]]:
         "adapter_weights": mdlm.get("adapter_weights"),
         "device": mdlm.get("device_name", file.config.get("device")),
     }
+    answers = answers_of(file)
     parent = {member: group for group in file.group_results for member in file.groups[group]}
     for result in [*file.tasks.values(), *file.group_results.values()]:
         is_group = result.name in file.groups
@@ -116,10 +122,21 @@ def rows_of(file: ResultFile) -> Iterable[dict[str, Any]]:
             "memory_gib": memory / 2**30 if memory else None,
         }
         for metric, score in result.metrics.items():
-            interval = file.interval(result, metric)
+            interval = _interval(file, result, metric, answers)
             of_score = {"metric": metric, "score": score, "low": interval.low, "high": interval.high}
             row = facts | of_task | of_score | {"is_accuracy": result.is_accuracy(metric)}
             yield {**row, **{key: value for key, value in {**fewshot, **result.options}.items() if key not in row}}
+
+
+def _interval(file: ResultFile, result: TaskResult, metric: str, answers: Mapping[str, Sequence[Answer]]) -> Interval:
+    members = leaves(result.name, file.groups) if result.name in file.groups else [result.name]
+    if metric != SUITE_METRIC or not all(map(suite_task, members)):
+        return result.interval(metric)
+    if {*members} <= answers.keys():
+        return score_of_sets({name: answers[name] for name in members}).interval
+    tasks = [file.tasks[name] for name in members]
+    scores = {task.name: task.metrics[metric] for task in tasks}
+    return score_of_tasks(scores, {task.name: task.n_questions for task in tasks}).interval
 
 
 def setting_of(file: ResultFile, result: TaskResult, *, without: Collection[str] = ()) -> list[str]:

@@ -256,19 +256,19 @@ class FilteredSample(TypedDict, total=False):
     filtered_resps: list[Any]
 
 
-class Question(TypedDict):
-    """A question of `mdlm_rules` is asked three times, in one set."""
+class Question(TypedDict, total=False):
+    """A question of `mdlm_rules` is asked three times, in one set; one of `mdlm_context` is in none."""
 
     __pydantic_config__ = _AS_IT_IS  # type: ignore[misc]
     set: str
 
 
 class AskingOfSet(TypedDict):
-    """The same of `mdlm_rules`."""
+    """The same of the few-shot suite."""
 
     __pydantic_config__ = _AS_IT_IS  # type: ignore[misc]
     doc: Question
-    exact_match: Scalar
+    exact_match: Annotated[float, Field(ge=0, le=1)]
 
 
 class Shaped(Generic[Shape]):

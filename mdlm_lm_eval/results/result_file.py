@@ -11,8 +11,7 @@ from mdlm_lm_eval.results.files import UnusableFile, read_json
 from mdlm_lm_eval.results.names import BUILT_IN, recorded_name
 from mdlm_lm_eval.results.recorded import LARGEST, Options, Ranges, Recorded, RecordOfTask, Shaped, Suite
 from mdlm_lm_eval.results.redaction import redacted
-from mdlm_lm_eval.results.statistics import Interval, interval_over_tasks
-from mdlm_lm_eval.results.suite import suite_task
+from mdlm_lm_eval.results.statistics import Interval, wilson
 
 LM_EVAL_SEEDS = (0, 1234, 1234, 1234)  # its defaults, of Python, numpy, torch and few-shot samples
 UNKNOWN = "unknown"  # a decoding option of a server that neither it nor the user stated
@@ -53,6 +52,18 @@ class TaskResult:
     def is_accuracy(self, metric: str) -> bool:
         """Whether this score is a share from 0 to 1 of which more is better."""
         return 0 <= self.metrics[metric] <= 1 and bool(self.higher_is_better.get(metric.partition(",")[0], True))
+
+    def interval(self, metric: str) -> Interval:
+        """A score with its 95% interval over questions: Wilson's, of as many independent ones as have lm-eval's
+        standard error; 1.96 standard errors where it is no share. Without ends where lm-eval states no error.
+        """
+        mean, error = self.metrics[metric], self.standard_errors.get(metric)
+        if error is None:
+            return Interval(mean, None, None, self.n_questions)
+        if not 0 <= mean <= 1:
+            return Interval(mean, mean - _NORMAL_95 * error, mean + _NORMAL_95 * error, self.n_questions)
+        n = mean * (1 - mean) / error**2 if error else self.n_questions
+        return Interval(mean, *wilson(mean, n), self.n_questions)
 
 
 @dataclass(frozen=True)
@@ -96,17 +107,6 @@ class ResultFile:
         version = self.server.get("version")
         known = f", version {UNKNOWN}" if version == UNKNOWN else f" {version}"
         return f"{self.server['engine']}{known}" if version else ""
-
-    def interval(self, result: TaskResult, metric: str) -> Interval:
-        """A score with its 95% interval: over tasks, clustered by word rule, for groups of the few-shot suite; else
-        1.96 standard errors over questions.
-        """
-        members = [self.tasks[name] for name in leaves(result.name, self.groups)] if result.name in self.groups else []
-        if members and all(suite_task(task.name) and metric in task.metrics for task in members):
-            return interval_over_tasks({task.name: task.metrics[metric] for task in members})
-        mean, error = result.metrics[metric], result.standard_errors.get(metric)
-        half = None if error is None else _NORMAL_95 * error
-        return Interval(mean, None if half is None else mean - half, None if half is None else mean + half, 1)
 
 
 def find_result_files(folder: Path, *, leave_out: Path | None = None) -> list[Path]:

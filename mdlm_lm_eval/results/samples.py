@@ -4,7 +4,7 @@ import gzip
 import json
 import zlib
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -15,8 +15,10 @@ from mdlm_lm_eval.results.result_file import ResultFile
 from mdlm_lm_eval.results.suite import suite_task
 from mdlm_lm_eval.tasks import rule_sets
 
-# What identifies a question: its number and the digest of its document.
-Question = tuple[int, str]
+# What identifies a question: its number, the digest of its document, and its set of the few-shot suite ("" without).
+Question = tuple[int, str, str]
+# The set that a question belongs to, and its score.
+Answer = tuple[str, float]
 
 SAMPLES = Shaped(list[Sample])
 _FILTERED, _ASKINGS = Shaped(list[FilteredSample]), Shaped(list[AskingOfSet])
@@ -45,8 +47,10 @@ def read_scores(path: Path) -> Mapping[str, Mapping[Question, float]]:
     """Metric (`metric,filter`) -> question -> score, of metrics that are one number per question."""
     scores: dict[str, dict[Question, float]] = defaultdict(dict)
     for sample in read_samples(path, SAMPLES):
+        document = sample.get("doc")
+        of_set = document.get("set", "") if isinstance(document, dict) else ""
         for metric, value in metrics_of(sample).items():
-            scores[f"{metric},{sample['filter']}"][sample["doc_id"], sample["doc_hash"]] = value
+            scores[f"{metric},{sample['filter']}"][sample["doc_id"], sample["doc_hash"], str(of_set)] = value
     return scores
 
 
@@ -63,18 +67,30 @@ def unparsed_answers(path: Path) -> Counter[str]:
     return Counter(one["filter"] for one in samples if {*map(str, one.get("filtered_resps", "?"))} <= _NOTHING)
 
 
-def pair_accuracies(file: ResultFile) -> dict[str, tuple[float, int]]:
-    """Group of `mdlm_rules` -> share of its sets of which all three askings are right, and the number of sets.
+def answers_of(file: ResultFile) -> dict[str, tuple[Answer, ...]]:
+    """Task of the few-shot suite -> set and score of each of its questions, of tasks with samples beside the file.
 
-    Of groups whose tasks have their samples beside the file, and of sets that were asked three times.
+    A question of `mdlm_context` is a set alone.
     """
-    askings: dict[str, list[tuple[str, bool]]] = defaultdict(list)
+    found = {}
     for name in file.tasks:
         task, path = suite_task(name), samples_path(file.place, name)
-        if task and path and task.asks == "mdlm_rules":
-            askings[task.group] += [
-                (one["doc"]["set"], one["exact_match"] == 1) for one in read_samples(path, _ASKINGS)
-            ]
+        if task and path:
+            asked = enumerate(read_samples(path, _ASKINGS))
+            found[name] = tuple((one["doc"].get("set", f"{task.task} {n}"), one["exact_match"]) for n, one in asked)
+    return found
+
+
+def pair_accuracies(answers: Mapping[str, Sequence[Answer]]) -> dict[str, tuple[float, int]]:
+    """Group of `mdlm_rules` -> share of its sets of which all three askings are right, and the number of sets.
+
+    `answers` are those of `answers_of`; sets that were not asked three times do not count.
+    """
+    askings: dict[str, list[tuple[str, bool]]] = defaultdict(list)
+    for name, asked in answers.items():
+        task = suite_task(name)
+        if task and task.asks == "mdlm_rules":
+            askings[task.group] += [(one, score == 1) for one, score in asked]
     found = {}
     for group, asked in askings.items():
         with suppress(ValueError):  # --limit may leave no set whole

@@ -9,6 +9,7 @@ from functools import cache
 import yaml
 
 from mdlm_lm_eval import tasks_path
+from mdlm_lm_eval.tasks.rule_sets import PAIRS
 
 # The suite within the tasks folder; other tasks there have versions of their own.
 _TASK_FOLDERS = ("context", "slot", "position", "locality", "rules")
@@ -90,6 +91,12 @@ def cluster_of(task: str) -> str:
     """What a task shares with others: the word rule of a few-shot task; any other task stands alone."""
     known = suite_task(task if task.startswith("mdlm_") else f"mdlm_{task}")
     return known.task.rpartition("_")[0] if known else task
+
+
+def related_rules(task: str) -> str:
+    """The pair of related rules of a few-shot task, such as "country, capitalised"; any other task stands alone."""
+    rule = cluster_of(task)
+    return next((", ".join(pair) for pair in PAIRS if rule in pair), rule)
 
 
 def suite_info(names: Iterable[str]) -> dict[str, str]:

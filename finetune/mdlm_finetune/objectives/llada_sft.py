@@ -9,12 +9,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from mdlm_finetune.objective import Noised, NoisedBatch, Noising, Objective
-from mdlm_finetune.objectives import register_objective
 from mdlm_finetune.objectives.sft import T_MIN, Sft
 from mdlm_lm_eval.options import OptionError
+from mdlm_lm_eval.registry import register
 
 
-@register_objective("llada_sft")
 @dataclass(frozen=True)
 class LladaSft(Objective):
     """`sft` with EOS padding that is part of the answer: masked with probability t, and predicted.
@@ -66,3 +65,6 @@ class LladaSft(Objective):
     def loss(self, logits: Tensor, batch: NoisedBatch) -> Mapping[str, Tensor]:
         """The loss of `sft`, over answer and predicted padding."""
         return Sft().loss(logits, batch)
+
+
+register(name="llada_sft", objective=LladaSft)

@@ -159,39 +159,17 @@ addEventListener("DOMContentLoaded", () => {
   const mean = (values) => values.reduce((sum, value) => sum + value, 0) / values.length;
   const signed = (value) => `${value < 0 ? "−" : "+"}${Math.abs(value).toFixed(1)}`;
   const tasks = document.body.dataset.tasks.split(",");
-  const clusters = document.body.dataset.clusters.split(",");
 
-  const t975 = [NaN, ...document.body.dataset.t.split(",").map(Number)]; // Student's, by degrees of freedom
-  const squares = (values) => values.reduce((sum, value) => sum + value * value, 0);
-
-  // Of Student's t at any degrees of freedom: linear in their inverse between those of the table.
-  function quantile(freedom) {
-    const low = Math.min(Math.floor(freedom), t975.length - 2);
-    const share = (1 / low - 1 / freedom) / (1 / low - 1 / (low + 1));
-    return t975[low] + Math.min(share, 1) * (t975[low + 1] - t975[low]);
-  }
-
-  // Mean of the differences [seeds, tasks] with half its 95% interval: over word rules, and over seeds where there are
-  // several. This is statistics.interval_over_tasks and interval_over_seeds, where the formulas are explained.
+  // Second minus first, each [mean, low, high], from their squared and added limits as of independent questions: what
+  // statistics.difference does where it cannot pair.
   function difference(first, second) {
-    const seeds = Math.min(...[first, second].map((own) => (own.length > 1 ? own.length : Infinity)));
-    const rows = Array.from({ length: Number.isFinite(seeds) ? seeds : 1 }, (_, s) =>
-      (second[s] ?? second[0]).map((value, n) => value - (first[s] ?? first[0])[n]));
-    const names = [...new Set(clusters)];
-    const byRule = rows.map((row) => names.map((name) => mean(row.filter((_, n) => clusters[n] === name))));
-    const middle = mean(byRule.map(mean));
-    if (names.length < 2) return signed(middle);
-    const ofSeeds = byRule.map((row) => mean(row) - middle);
-    const ofRules = names.map((_, n) => mean(byRule.map((row) => row[n])) - middle);
-    const left = byRule.flatMap((row, s) => row.map((value, n) => value - middle - ofSeeds[s] - ofRules[n]));
-    const groups = rows.length > 1 ? [ofSeeds, ofRules, left] : [ofRules];
-    const degrees = rows.length > 1 ? [rows.length - 1, names.length - 1, (rows.length - 1) * (names.length - 1)] : [names.length - 1];
-    const parts = groups.map((values, k) => squares(values) / values.length / degrees[k]);
-    const variance = parts.length > 1 ? Math.max(parts[0] + parts[1] - parts[2], parts[0], parts[1]) : parts[0];
-    const spread = parts.reduce((sum, part, k) => sum + (part * part) / degrees[k], 0);
-    const least = Math.min(...degrees);
-    const half = quantile(spread ? Math.max((variance * variance) / spread, least) : least) * Math.sqrt(variance);
-    return `${signed(middle)}\u00a0±${half.toFixed(1)}`;
+    const [a, lowA, highA] = first;
+    const [b, lowB, highB] = second;
+    const middle = b - a;
+    if ([lowA, highA, lowB, highB].some((end) => !Number.isFinite(end))) return signed(middle);
+    const low = middle - Math.hypot(b - lowB, highA - a);
+    const high = middle + Math.hypot(highB - b, a - lowA);
+    return `${signed(middle)} (${signed(low)} to ${signed(high)})`;
   }
 
   function line(cells, isHead) {
@@ -206,11 +184,7 @@ addEventListener("DOMContentLoaded", () => {
     return made;
   }
 
-  function lossDifference(head, one, other) {
-    const [few, most] = (head.dataset.pair ?? "").split(",");
-    if (![one, other].every((numbers) => few in numbers && most in numbers)) return "–";
-    return difference(...[one, other].map((numbers) => numbers[few].map((row, s) => row.map((value, k) => value - numbers[most][s][k]))));
-  }
+  const limits = ({ dataset }) => [dataset.value, dataset.low, dataset.high].map((text) => (text ? Number(text) : NaN));
 
   function compare() {
     for (const pick of picks) {
@@ -224,21 +198,23 @@ addEventListener("DOMContentLoaded", () => {
     const [one, other] = [first, second].map((body) => JSON.parse(body.dataset.tasks ?? "{}"));
     compared.querySelector("caption").textContent = !isSame
       ? "The two rows answer other questions, as their tables say: no difference is computed."
-      : "± is half the 95% interval of a difference on the same tasks, clustered by word rule; of means over seeds, seeds are random, too.";
+      : "Differences have the 95% interval of independent questions; mdlm-leaderboard compare pairs them, which is narrower.";
     const lines = [];
     const counts = Object.keys(one).filter((n) => n in other);
     for (const n of counts) {
-      const numbers = [one[n], other[n]].map((rows) => mean(rows.map(mean)).toFixed(1));
-      lines.push(line([`accuracy (%), ${n} mask${n === "1" ? "" : "s"}`, ...numbers, isSame ? difference(one[n], other[n]) : "–"]));
+      const both = [one[n], other[n]];
+      const numbers = both.map(([value]) => value.toFixed(1));
+      lines.push(line([`accuracy (%), ${n} mask${n === "1" ? "" : "s"}`, ...numbers, isSame ? difference(...both) : "–"]));
     }
     for (const head of first.closest("table").querySelectorAll("th.num[data-sort]:not(.rank, .points)")) {
       const cells = isSame ? [first, second].map((body) => body.rows[0].cells[head.cellIndex]) : [];
       const texts = cells.map((cell) => cell.textContent.trim());
       const isNew = !["most", "few"].includes(head.dataset.name) && texts.some((text) => text !== "–");
-      if (isNew) lines.push(line([head.querySelector("button").textContent.trim(), ...texts, lossDifference(head, one, other)]));
+      const found = texts.includes("–") || !isSame ? "–" : difference(...cells.map(limits));
+      if (isNew) lines.push(line([head.querySelector("button").textContent.trim(), ...texts, found]));
     }
     for (const [k, task] of (isSame && counts.length ? tasks : []).entries()) {
-      const [a, b] = [one, other].map((numbers) => mean(counts.flatMap((n) => numbers[n].map((row) => row[k]))));
+      const [a, b] = [one, other].map((numbers) => mean(counts.map((n) => numbers[n][3][k])));
       lines.push(line([task.replaceAll("_", " "), a.toFixed(1), b.toFixed(1), signed(b - a)]));
     }
     compared.querySelector("thead").replaceChildren(line(["measure", first.dataset.called, second.dataset.called, "difference"], true));
@@ -305,14 +281,14 @@ addEventListener("DOMContentLoaded", () => {
     const lines = [];
     for (const table of tables.filter((one) => one.checkVisibility())) {
       const heads = [...table.querySelectorAll("th[data-sort]")].filter((head) => head.checkVisibility());
-      lines.push(["table", ...heads.flatMap(({ dataset }) => (dataset.sort === "number" ? [dataset.name, `${dataset.name} ±`] : [dataset.name]))]);
+      lines.push(["table", ...heads.flatMap(({ dataset }) => (dataset.sort === "number" ? [dataset.name, `${dataset.name} 95%`] : [dataset.name]))]);
       const title = table.caption.querySelector("strong").textContent;
       for (const body of table.querySelectorAll(".entry:not([hidden])")) {
         const values = heads.flatMap((head) => {
           const cell = body.rows[0].cells[head.cellIndex];
           if (head.dataset.name === "model") return [body.dataset.called];
           const shown = cell.firstChild.textContent.trim().replace("–", "");
-          const band = cell.querySelector(".band")?.textContent.replace("±", "").trim() ?? "";
+          const band = cell.querySelector(".band")?.textContent.trim() ?? "";
           return head.dataset.sort === "number" ? [shown, band] : [shown];
         });
         lines.push([title, ...values]);

@@ -12,12 +12,11 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from mdlm_leaderboard.board import BOUND, QUALITIES, Board, Row, Section, change, is_exact
+from mdlm_leaderboard.board import BOUND, INTERVALS, QUALITIES, Board, Row, Section, change, is_exact
 from mdlm_leaderboard.experiments import BY_NAME
 from mdlm_leaderboard.figures import Chart
 from mdlm_leaderboard.scores import BENCHMARKS, COSTS, command_of
 from mdlm_lm_eval.results.result_file import ResultFile
-from mdlm_lm_eval.results.suite import cluster_of
 
 _HEAT_ROWS = 20
 _SERVER_FACTS = {"said": "settings the server says", "stated": "settings stated", "unknown": "settings unknown"}
@@ -36,8 +35,6 @@ def write_page(board: Board, findings: Sequence[tuple[str, str, str]], charts: S
     style, script = (
         files("mdlm_leaderboard").joinpath("page", name).read_text("utf-8") for name in ("page.css", "page.js")
     )
-    from scipy.special import stdtrit
-
     rows = [row for section in board.sections for row in section.rows]
     tasks = sorted({task for row in rows for one in row.curve("masks").values() for task in one.by_task})
     html = environment.get_template("page.html.jinja").render(
@@ -48,11 +45,10 @@ def write_page(board: Board, findings: Sequence[tuple[str, str, str]], charts: S
         scale_of=_scale,
         cost_heads=COSTS,
         bound_words=BOUND,
+        interval_words=INTERVALS,
         qualities=QUALITIES,
         figures=[(title, list(own)) for title, own in groupby(charts, key=lambda chart: chart.section)],
         tasks=tasks,
-        clusters=[cluster_of(task) for task in tasks],
-        t_975=[round(float(stdtrit(n, 0.975)), 4) for n in range(1, 41)],  # Student's, by degrees of freedom
         choices={name: sorted({getattr(row.who, name) for row in rows}) for name in ("family", "source")},
         dates=sorted(file.date for file in board.scores.files.values() if file.date),
         tables_of=_tables_of,
@@ -93,12 +89,16 @@ def _tables_of(row: Row, pair: tuple[int, int]) -> list[dict[str, Any]]:
 
 
 def _by_masks(row: Row) -> str:
-    """JSON of accuracies in percent, mask count -> [seeds, tasks by name]; "" where there are none."""
+    """JSON of accuracies in percent, mask count -> mean, low, high and tasks by name; "" where there are none."""
     numbers = {
-        n: [[round(100 * own[task], 2) for task in sorted(own)] for own in one.by_seed or [one.by_task]]
+        n: [*_rounded(one.mean, one.low, one.high), _rounded(*(one.by_task[task] for task in sorted(one.by_task)))]
         for n, one in row.curve("masks").items()
     }
     return json.dumps(numbers, separators=(",", ":")) if numbers else ""
+
+
+def _rounded(*shares: float | None) -> list[float | None]:
+    return [None if share is None else round(100 * share, 2) for share in shares]
 
 
 def _runs_of(found: Sequence[ResultFile]) -> dict[str, Any]:
