@@ -14,7 +14,8 @@ PARALLEL = (
     ),
     ("latin_square", "operation: latin_square", "length: short"),
 )
-VERSION = "1.0"  # as in the folders' `_*_yaml`
+#: Folder -> version, as in its `_*_yaml`.
+VERSIONS = {"parallel": "1.0", "infill": "1.1", "planning": "1.1", "humaneval_infill": "1.0"}
 # Tokens for 7 and for 16 names, at three a name, and for the end.
 SHORT, LONG = 24, 48
 COUNTDOWN, EMPTY_CELLS = (3, 4, 5), range(4, 13)
@@ -33,9 +34,10 @@ def files() -> dict[str, str]:
         )
     for path, members in groups.items():
         metric = "pass@1" if "humaneval" in path else "exact_match"
-        texts[f"{path}.yaml"] = group_file(path.partition("/")[2], members, VERSION, metric)
+        folder, _, name = path.partition("/")
+        texts[f"{path}.yaml"] = group_file(name, members, VERSIONS[folder], metric)
     planning = ["mdlm_countdown", "mdlm_sudoku", "mdlm_reversal"]
-    texts["planning/mdlm_planning.yaml"] = group_file("mdlm_planning", planning, VERSION)
+    texts["planning/mdlm_planning.yaml"] = group_file("mdlm_planning", planning, VERSIONS["planning"])
     return texts
 
 
@@ -60,9 +62,8 @@ def _tasks() -> Iterator[tuple[str, str, str, tuple[str, ...], tuple[str, ...]]]
         answer = {"custom_dataset": "passages.documents", "process_results": "passages.grade"}
         slot = (*_lines(answer, tokens, until=None), "  infill: true")
         yield "infill", "mdlm_infill", f"mdlm_infill_{kind}", slot, (f"kind: {kind}",)
-        end = "\\n" if kind == "line" else ". "
         prefix = (f"kind: {kind}", "is_prefix_only: true")
-        yield "infill", "mdlm_infill", f"mdlm_infill_{kind}_prefix", _lines(answer, tokens, until=end), prefix
+        yield "infill", "mdlm_infill", f"mdlm_infill_{kind}_prefix", _lines(answer, tokens), prefix
     for kind in HUMANEVAL:
         name = f"mdlm_humaneval_infill_{re.sub('(?<=[a-z])(?=[A-Z])', '_', kind).lower()}"
         subset = f"subset: HumanEval-{kind.removesuffix('Light')}Infilling{'Light' * kind.endswith('Light')}"

@@ -17,7 +17,13 @@ from mdlm_lm_eval import tasks_path
 from mdlm_lm_eval.results import load, plot, suite
 from mdlm_lm_eval.results.files import UnusableFile, read_json, whole_folder, write_whole
 from mdlm_lm_eval.results.names import adapter_name, model_name, recorded_name
-from mdlm_lm_eval.results.parallelism import Point, accuracy_under_parallelism, frontier, tokens_at_quality
+from mdlm_lm_eval.results.parallelism import (
+    Point,
+    accuracy_under_parallelism,
+    frontier,
+    parallel_bench,
+    tokens_at_quality,
+)
 from mdlm_lm_eval.results.result_file import read_result_file
 from mdlm_lm_eval.results.samples import read_scores, samples_path
 from mdlm_lm_eval.results.statistics import (
@@ -324,6 +330,17 @@ def test_accuracy_under_parallelism(points: list[Point], best: float, area: floa
 def test_no_area_where_the_fastest_point_loses_too_much() -> None:
     assert accuracy_under_parallelism([(1, 80), (4, 74)], 80) is None
     assert accuracy_under_parallelism([], 80) is None
+
+
+def test_an_area_begins_at_one_token_a_pass() -> None:
+    """All before the first point counts in full, so that skipping slow settings would win."""
+    assert accuracy_under_parallelism([(8, 40), (9, 39)], 90) is None
+    assert accuracy_under_parallelism([(1.004, 90), (2, 89), (4, 86)], 90) is not None
+
+
+@pytest.mark.parametrize(("points", "least", "tokens"), data("parallelism.json")["ParallelBench"])
+def test_pb90_is_absolute_and_not_interpolated(points: list[Point], least: float, tokens: float | None) -> None:
+    assert parallel_bench([(speed, score) for speed, score in points], least) == tokens
 
 
 def test_the_frontier_is_what_nothing_beats() -> None:

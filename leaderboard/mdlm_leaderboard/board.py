@@ -17,6 +17,7 @@ from mdlm_lm_eval.results.parallelism import (
     Point,
     accuracy_under_parallelism,
     frontier,
+    parallel_bench,
     score_at_slowest,
     tokens_at_quality,
 )
@@ -42,6 +43,7 @@ _OVER_SEEDS = {
     "by_seed": list,
     "seconds": "mean",
     "tokens_per_pass": "mean",
+    "tokens_per_evaluation": "mean",
     "n": "sum",
     "seed": "size",
 }
@@ -57,7 +59,8 @@ class Estimate:
     one cluster where the samples are known, and seeds are random where it is their mean. `pairs` is the share of sets
     of `mdlm_rules` of which all three askings are right. A benchmark's estimate also has what its answers took, what an
     ideal model reaches that draws several tokens a step independently (`bound`), and the most tokens per pass at each
-    quality, a percentage of the slowest exact setting's score (`at_quality`).
+    quality, a percentage of the slowest exact setting's score (`at_quality`). That of the whole of `mdlm_parallel` also
+    has ParallelBench's PB90 and PB95 (`parallel_bench`).
     """
 
     mean: float
@@ -78,6 +81,8 @@ class Estimate:
     on_frontier: bool = False
     area: float | None = None
     at_quality: Mapping[int, float | None] = field(default_factory=dict)
+    tokens_per_evaluation: float | None = None
+    parallel_bench: Mapping[int, float | None] = field(default_factory=dict)
 
     @property
     def interval(self) -> Interval:
@@ -335,7 +340,7 @@ def _estimate(own: pd.DataFrame, experiment: str) -> Estimate:
     if experiment == BENCHMARKS:
         facts = own.iloc[0].astype(object)
         facts = facts.where(facts.notna(), None)
-        names = ("is_accuracy", "note", "masks", *COSTS, "machine", "bound")
+        names = ("is_accuracy", "note", "masks", *COSTS, "machine", "bound", "tokens_per_evaluation")
         return Estimate(facts["score"], facts["low"], facts["high"], int(facts["n"]), {}, **facts[list(names)])
     own = own.sort_values("task")
     by_task = dict(zip(own["task"], own["score"], strict=True))
@@ -425,12 +430,16 @@ def _with_frontiers(rows: Sequence[Row]) -> list[Row]:
     by_way: dict[tuple[Any, ...], dict[str, Point]] = {}  # of all that are one curve
     best: dict[str, float] = {}
     exact: dict[tuple[Any, ...], list[Point]] = {}  # of a checkpoint on a benchmark
+    by_evaluation: dict[tuple[Any, ...], list[Point]] = {}  # of one curve, as ParallelBench has it
     for row in rows:
         for name, one in row.benchmarks.items():
             if one.tokens_per_pass and one.is_accuracy:
                 point = one.tokens_per_pass, 100 * one.mean
                 by_cache.setdefault((name, row.who.model, row.who.adapter, is_exact(row)), {})[row.id] = point
                 by_way.setdefault((name, row.who.model, row.who.adapter, _way(row)), {})[row.id] = point
+                if one.tokens_per_evaluation:
+                    of_way = by_evaluation.setdefault((name, row.who.model, row.who.adapter, _way(row)), [])
+                    of_way.append((one.tokens_per_evaluation, point[1]))
                 best[name] = max(best.get(name, 0.0), point[1])
                 exact.setdefault((name, row.who.model, row.who.adapter), []).extend([point] if is_exact(row) else ())
     found: dict[tuple[str, str], dict[str, Any]] = {}
@@ -441,6 +450,8 @@ def _with_frontiers(rows: Sequence[Row]) -> list[Row]:
         curve, base = [*own.values()], score_at_slowest(exact[way[:3]])
         at_quality = {quality: tokens_at_quality(curve, quality / 100, base) for quality in QUALITIES}
         speed = {"area": accuracy_under_parallelism(curve, best[way[0]]), "at_quality": at_quality}
+        evaluated = by_evaluation.get(way, [])
+        speed["parallel_bench"] = {quality: parallel_bench(evaluated, quality) for quality in QUALITIES}
         for id in own if len(own) > 1 else ():
             found[id, way[0]] |= speed
     return [
@@ -491,7 +502,10 @@ INTERVALS = (
     "Beside a score is its 95% interval over sets of questions, with the word rules as fixed; of a mean over seeds, "
     "seeds are random."
 )
-BOUND = "A bound is what an ideal model reaches that draws 2 or 4 names per step independently of each other."
+BOUND = (
+    "A bound is what an ideal model reaches that draws 2 or 4 names per step independently of each other, from left to "
+    "right; one that chooses its order can reach more."
+)
 _GROUPS = {
     "mdlm_parallel": "Filled in parallel (mdlm_parallel)",
     "mdlm_infill": "Filled in the middle (mdlm_infill)",

@@ -106,7 +106,8 @@ def points(board: Board) -> pd.DataFrame:
                     value = {"value": one.mean, "low": one.low, "high": one.high, "n_questions": one.n_questions}
                     place = {"measure": experiment, "series": series, "x": x}
                     speed = {"on_frontier": one.on_frontier, "aup": one.area, "bound": one.bound}
-                    speed |= {f"pb{quality}": tokens for quality, tokens in one.at_quality.items()}
+                    speed |= {f"tokens_at_{quality}_percent": tokens for quality, tokens in one.at_quality.items()}
+                    speed |= {f"pb{quality}": tokens for quality, tokens in one.parallel_bench.items()}
                     lines.append(who | setting | place | value | cost | speed)
             for column in section.columns:
                 if found := column.of(row, section.pair):
@@ -189,7 +190,8 @@ def _benchmarks(section: Section) -> str:
         for row in section.rows
     ]
     names = [
-        f"{name}{f', bound {bound}' if (bound := section.bounds.get(name)) else ''}" for name in section.benchmark_names
+        f"{name}{f', left-to-right bound {bound}' if (bound := section.bounds.get(name)) else ''}"
+        for name in section.benchmark_names
     ]
     heads = ["model", "source", *names, *(COSTS[name] for name in section.costs)]
     words = "◆ marks settings on the frontier of accuracy and tokens per pass."

@@ -93,5 +93,5 @@ def speed_findings(section: Section) -> list[str]:
 def _at_quality(found: Sequence[Estimate]) -> str:
     """Per quality, how fast the checkpoint can be that good in any of these ways of decoding."""
     most = {q: max((tokens for one in found if (tokens := one.at_quality.get(q))), default=None) for q in QUALITIES}
-    words = [f"{q}% up to {tokens:.2f} (PB{q})" for q, tokens in most.items() if tokens]
+    words = [f"{q}% up to {tokens:.2f}" for q, tokens in most.items() if tokens]
     return f" Of the slowest exact setting's score it keeps {', '.join(words)}." if words else ""

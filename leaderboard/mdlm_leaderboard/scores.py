@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import PurePosixPath
+from statistics import fmean
 from typing import Any
 
 import pandas as pd
@@ -15,7 +16,7 @@ from mdlm_lm_eval.command_line import lm_eval_command
 from mdlm_lm_eval.options import PARALLEL_RULES
 from mdlm_lm_eval.results.files import UnusableFile
 from mdlm_lm_eval.results.frame import MASKS, rows_of, setting_of
-from mdlm_lm_eval.results.result_file import LM_EVAL_SEEDS, UNKNOWN, ResultFile, TaskResult
+from mdlm_lm_eval.results.result_file import LM_EVAL_SEEDS, UNKNOWN, ResultFile, TaskResult, leaves
 from mdlm_lm_eval.results.samples import Answer, answers_of, pair_accuracies
 from mdlm_lm_eval.results.suite import SuiteTask, generated_group, suite_task, task_names
 from mdlm_lm_eval.tasks.settings import DEFAULT_SETTINGS
@@ -23,6 +24,7 @@ from mdlm_lm_eval.tasks.settings import DEFAULT_SETTINGS
 USUAL_WORDING: dict[str, Any] = {name: DEFAULT_SETTINGS[name] for name in ("fewshot_template", "fewshot_seed")}
 CHANCE = 100 / 3  # percent, of three options
 TOLERANCE = 1e-9  # two runs of one setting agree up to the order of float sums
+PARALLEL = "mdlm_parallel"  # the group that ParallelBench's PB90 is stated of
 BENCHMARKS = "benchmarks"  # the experiment of every task that is not the suite's
 _SEEDS = ("random_seed", "numpy_seed", "torch_seed", "fewshot_seed")
 COSTS = {"tokens_per_pass": "tokens per pass", "seconds": "seconds per question", "memory_gib": "memory (GiB)"}
@@ -275,7 +277,15 @@ def _benchmark_lines(file: ResultFile, partial: Collection[str]) -> Iterable[dic
         note = f"{cut} prompts cut off" if cut else ""
         facts = {"who": who, "x": column, "name": result.name, "machine": _machine(file), "note": note}
         facts |= {"setting": replace(setting, group=group), "bound": _bound(result)}
+        facts["tokens_per_evaluation"] = _per_evaluation(file) if result.name == PARALLEL else None
         yield {name: row[name] for name in _FROM_FRAME} | own | facts
+
+
+def _per_evaluation(file: ResultFile) -> float | None:
+    """Tokens asked for per forward pass, those behind an EOS too, averaged over the tasks of `mdlm_parallel`."""
+    costs = [file.tasks[name].cost for name in leaves(PARALLEL, file.groups)]
+    known = all(cost.get("forward_passes") and cost.get("written_tokens") for cost in costs)
+    return fmean(cost["written_tokens"] / cost["forward_passes"] for cost in costs) if known else None
 
 
 def _bound(result: TaskResult) -> str:

@@ -20,7 +20,7 @@ from mdlm_lm_eval.tasks.questions import draw, load_words, shuffled
 
 N_QUESTIONS = 100
 SHORT, LONG = (3, 4, 5, 6), (15,)
-STEP_SIZES = (2, 4)  # names per step for which the bound is reported beside the score
+STEP_SIZES = (2, 4)  # names per step for which the bound from left to right is reported beside the score
 N_SYMBOLS = 4  # of a Latin square
 N_STATIONS, N_TRACKS, WALK_LENGTHS = 6, 9, (3, 4, 5, 6)
 
@@ -181,7 +181,7 @@ def names_of(text: str) -> Answer:
 
 
 def grade_list(doc: dict[str, Any], results: list[str]) -> dict[str, float]:
-    """1 for a right answer, and beside it what an ideal denoiser reaches with several names per step."""
+    """1 for a right answer, and beside it what an ideal denoiser reaches with several names per step, left to right."""
     puzzle = Puzzle(tuple(doc["names"]), doc["index"], doc["new"])
     bounds = {f"bound_{k}": doc[f"bound_{k}"] for k in STEP_SIZES}
     return {"exact_match": float(is_right(doc["operation"], puzzle, names_of(results[0]))), **bounds}

@@ -37,7 +37,8 @@ def value_of(expression: str) -> Fraction | None:
 def is_solution(numbers: list[int], target: int, answer: str) -> bool:
     """Whether every step is right, each number and result is used once, and the last step gives the target.
 
-    As in Dream's evaluation, a step may use what a later one gives, and may join more than two numbers.
+    A step may join more than two numbers. Unlike in Dream's evaluation it may not use the result of a later one: chains
+    whose results come from each other reach any target.
     """
     left = Counter(map(str, numbers))  # as written: 086 is not among them
     for text in answer.split(","):
@@ -45,9 +46,10 @@ def is_solution(numbers: list[int], target: int, answer: str) -> bool:
         if step is None or value_of(step[1]) != int(step[2]):
             return False
         left.subtract(re.findall(r"\d+", step[1]))
+        if min(left.values()) < 0:
+            return False
         left[step[2]] += 1
-    left[str(target)] -= 1
-    return not any(left.values()) and answer.rpartition("=")[2] == str(target)
+    return +left == Counter([str(target)]) and answer.rpartition("=")[2] == str(target)
 
 
 def draw_question(n: int, rng: Random) -> tuple[list[int], int, str]:

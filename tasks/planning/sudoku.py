@@ -86,5 +86,9 @@ def documents(n_empty: int, **_: object) -> dict[str, datasets.Dataset]:
 
 
 def grade(doc: dict[str, Any], results: list[str]) -> dict[str, float]:
-    """1 for the solution, which is the only one; spaces do not count, nor what follows the grid."""
-    return {"exact_match": float(results[0].replace(" ", "")[: len(doc["grid"])].strip() == doc["solution"])}
+    """1 for the solution, which is the only one.
+
+    Spaces, carriage returns and empty lines before the grid do not count, nor what follows it.
+    """
+    answer = results[0].replace(" ", "").replace("\r", "").lstrip("\n")
+    return {"exact_match": float(answer[: len(doc["grid"])] == doc["solution"])}
