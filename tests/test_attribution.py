@@ -152,9 +152,9 @@ def test_gradients_that_vanish_are_an_error() -> None:
 
 
 def test_groups_and_examples_are_means_over_their_positions() -> None:
-    values = torch.cat([torch.full((10,), 0.1), torch.full((50,), 0.4), torch.full((3,), 1.0)]).double()
+    values = torch.cat([torch.full((10,), 0.1), torch.full((50,), 0.4), torch.tensor([1.0, 0.7, 0.7])]).double()
     of_masks = Prompt([9] * 63, 60, [60, 61, 62], list(range(60)), [range(2), range(8, 12)], "A", 60)
-    expected = {"masks": 1.0, "last 50 non-masks": 0.4, "all non-masks": 0.35}
+    expected = {"masks": 0.8, "other masks": 0.7, "last 50 non-masks": 0.4, "all non-masks": 0.35}
     assert group_means(values, of_masks) == pytest.approx(expected)
     assert example_means(values, of_masks) == pytest.approx([0.1, 0.25])
     of_none = Prompt([9] * 63, 62, [], list(range(62)), [], "A", 62)

@@ -59,8 +59,8 @@ def test_groups_and_a_stopped_run_that_continues(
     whole, resumed = (tmp_path / name / "attribution_groups" for name in ("whole", "resumed"))
     call(monkeypatch, *words, f"--output_path={whole.parent}")
     rows = table(whole.with_suffix(".csv"))
-    assert {row["group"] for row in rows} == {"masks", "last 50 non-masks", "all non-masks"}
-    assert len(rows) == 2 * 3
+    assert {row["group"] for row in rows} == {"masks", "other masks", "last 50 non-masks", "all non-masks"}
+    assert len(rows) == 2 * 4
     assert all(row["n_masks"] == "7" and 0 < float(row["gradient"]) <= 1 for row in rows)
     content = json.loads(whole.with_suffix(".json").read_text())
     assert content["command"].startswith("mdlm-attribution groups --tasks mdlm_animal_smallest")
@@ -240,6 +240,8 @@ def test_one_row_per_task_and_pearsons_r(tmp_path: Path, monkeypatch: pytest.Mon
     assert [row["gain"] for row in rows] == pytest.approx(gains)
     assert [row["loss"] for row in rows] == pytest.approx(losses)
     assert summary["pearson_r"] == pytest.approx(np.corrcoef(gains, losses)[0, 1])
+    low, high = scipy.stats.pearsonr(gains, losses).confidence_interval()
+    assert (summary["pearson_r_low"], summary["pearson_r_high"]) == pytest.approx((low, high))
     assert (summary["model"], summary["tasks"]) == ("some/model bfloat16", 4)
     for name, values in (("gain", gains), ("loss", losses)):
         low, high = scipy.stats.t.interval(0.95, 3, loc=np.mean(values), scale=scipy.stats.sem(values))

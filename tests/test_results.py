@@ -32,6 +32,7 @@ from mdlm_lm_eval.results.statistics import (
     Score,
     clustered_interval,
     comparisons,
+    correlation_interval,
     difference,
     holm,
     interval_over_tasks,
@@ -58,6 +59,15 @@ def test_a_t_interval_is_scipys() -> None:
     low, high = stats.t.interval(0.95, 3, np.mean(values), stats.sem(values))
     assert (found.low, found.high) == pytest.approx((low, high))
     assert t_interval([0.5]) == Interval(0.5, None, None, 1)
+
+
+def test_a_correlations_interval_is_fishers() -> None:
+    x, y = np.random.default_rng(0).normal(size=(2, 8))
+    r = stats.pearsonr(x, y)
+    low, high = r.confidence_interval()
+    assert correlation_interval(float(r.statistic), 8) == pytest.approx((low, high))
+    assert correlation_interval(0.25, 8) == pytest.approx((-0.55, 0.81), abs=0.005), "-0.28 to 0.66 with 16"
+    assert correlation_interval(0.25, 3) is None
 
 
 def test_a_clustered_interval_is_that_of_the_clusters_means() -> None:

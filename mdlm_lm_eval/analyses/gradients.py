@@ -71,8 +71,13 @@ def attribute(
 
 
 def group_means(values: Tensor, prompt: Prompt) -> dict[str, float]:
-    """Table 1's groups of positions -> mean of `values` [T]; without masks the group of masks is missing."""
-    groups = {"masks": prompt.masks, "last 50 non-masks": prompt.others[-N_LAST:], "all non-masks": prompt.others}
+    """Table 1's groups of positions -> mean of `values` [T], and that of the masks beside the answer's own.
+
+    Groups without positions are missing.
+    """
+    beside = [place for place in prompt.masks if place != prompt.answer_at]
+    groups = {"masks": prompt.masks, "other masks": beside}
+    groups |= {"last 50 non-masks": prompt.others[-N_LAST:], "all non-masks": prompt.others}
     return {name: float(values[positions].mean()) for name, positions in groups.items() if positions}
 
 

@@ -14,6 +14,8 @@ import pandas as pd
 from mdlm_lm_eval.analyses.report import Row, over_tasks, read_results
 from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.results.frame import frame_of
+from mdlm_lm_eval.results.statistics import correlation_interval
+from mdlm_lm_eval.results.suite import cluster_of
 
 METRIC = "exact_match,none"
 # What must be the same in all scores of a model, of a model's task, of that at a number of shots, and of masks.
@@ -64,7 +66,8 @@ def gains_and_losses(scores: pd.DataFrame, *, shots: tuple[int, int], masks: tup
 
 
 def by_model(rows: Sequence[Row]) -> list[Row]:
-    """Mean gain and loss of each model with the half width of their 95% t intervals over tasks, and Pearson's r.
+    """Mean gain and loss of each model with the half width of their 95% t intervals over tasks, and Pearson's r over
+    tasks with Fisher's interval, in which the tasks of a word rule count once.
 
     A band is None for a single task, r for fewer than three tasks or where one side does not vary.
     """
@@ -76,7 +79,10 @@ def by_model(rows: Sequence[Row]) -> list[Row]:
         except StatisticsError:
             r = None
         row = {"model": gain["model"], "tasks": gain["tasks"], "gain": gain["gain"], "gain_band": gain["band"]}
-        summary.append(row | {"loss": loss["loss"], "loss_band": loss["band"], "pearson_r": r})
+        n_rules = len({cluster_of(one["task"]) for one in own})
+        low, high = (correlation_interval(r, n_rules) if r is not None else None) or (None, None)
+        of_r = {"pearson_r": r, "pearson_r_low": low, "pearson_r_high": high}
+        summary.append(row | {"loss": loss["loss"], "loss_band": loss["band"]} | of_r)
     return summary
 
 

@@ -302,6 +302,14 @@ def clustered_interval(values: Sequence[float], clusters: Sequence[Hashable]) ->
     return Interval(mean, mean - half, mean + half, n)
 
 
+def correlation_interval(r: float, n: int) -> tuple[float, float] | None:
+    """Fisher's 95% interval of Pearson's r, of `n` independent pairs or clusters of them; None below four."""
+    if n < 4 or not -1 < r < 1:
+        return None
+    half = _t(math.inf, _QUANTILE) / math.sqrt(n - 3)
+    return math.tanh(math.atanh(r) - half), math.tanh(math.atanh(r) + half)
+
+
 def t_interval(values: Sequence[float]) -> Interval:
     """Mean of independent values with Student's t interval of n - 1 degrees of freedom."""
     return clustered_interval(values, range(len(values)))
