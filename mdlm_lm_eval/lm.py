@@ -180,7 +180,7 @@ class MDLM(HFLM):
         )
 
     def _begin(self, *, shift: bool) -> None:
-        """What follows from model and tokenizer once they are loaded: the denoiser, special tokens, an empty record."""
+        """Makes denoiser, special tokens and an empty record once model and tokenizer are loaded."""
         self.denoiser = Denoiser(
             self.model,
             mask_token_id=self.mask_token_id,

@@ -35,8 +35,10 @@ class RequestCache:
                 pairs = {name: (found.get(name, "not set"), wanted.get(name, "not set")) for name in found | wanted}
                 changes = [f"{name} was {old} and is {new}" for name, (old, new) in sorted(pairs.items()) if old != new]
                 filled = f"was filled with another model or other options ({'; '.join(changes)})"
-            what = f"use_cache: {entries.filename} {filled}"
-            raise OptionError(f"{what}; name a new path, or a cache of a run with the same model and options")
+            raise OptionError(
+                f"use_cache: {entries.filename} {filled}; name a new path, or a cache of a run with the same model and "
+                "options"
+            )
         for key in list(entries):
             if key.startswith(SAMPLE_PREFIX):
                 entries.pop(key.removeprefix(SAMPLE_PREFIX).split()[0], None)

@@ -133,8 +133,8 @@ class Settings:
         given = _our_names(gen_kwargs, _REQUEST_NAMES)
         for name in sorted(given.keys() - (known := {*DecodingOptions.declared()} | _REQUEST_NAMES)):
             raise unknown_option("generation option", name, given[name], known)
-        told = given.keys() - {*LENGTH_NAMES, *(name for name in SAMPLING_NAMES if given.get(name) is None)}
-        changes = parsed(DecodingOptions, {name: given[name] for name in told})
+        typed_here = given.keys() - {*LENGTH_NAMES, *(name for name in SAMPLING_NAMES if given.get(name) is None)}
+        changes = parsed(DecodingOptions, {name: given[name] for name in typed_here})
         if given.get("do_sample") is not None:
             if parse_flag("do_sample", given["do_sample"]):
                 changes.setdefault("temperature", 1.0)
@@ -279,12 +279,12 @@ def _merge(layers: tuple[Layer, ...], attention_of: AttentionOf) -> tuple[dict[s
             for name, value in {**below, **layer}.items()
             if value is not None and (name not in _EXCLUDES or _EXCLUDES[name](value))
         }
-        told = in_force & layer.keys()
-        excluded = {name for names in _EXCLUSIVE if told.intersection(names) for name in names} & in_force
+        in_layer = in_force & layer.keys()
+        excluded = {name for names in _EXCLUSIVE if in_layer.intersection(names) for name in names} & in_force
         below = _of_one_sampler({name: value for name, value in below.items() if name not in excluded}, layer)
         n_masks = layer.get("n_masks")
         if full_attention and isinstance(n_masks, int) and (below.get("block_length") or 0) > n_masks:
-            del below["block_length"]  # in block diffusion, a block may be longer than what is asked for
+            del below["block_length"]  # in block diffusion, a block may be longer than the requested masks
         if (steps := below.get("steps_per_block")) and "block_length" in layer:
             own = getattr(attention_of(None), "block_length", None)
             before, after = merged.get("block_length") or own, layer["block_length"] or own

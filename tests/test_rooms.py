@@ -10,7 +10,7 @@ from mdlm_lm_eval import tasks_path
 
 ROOT = Path(__file__).parent.parent
 # As in CONTRIBUTING.md, from the bottom: a room imports those before it.
-ROOMS = ("options", "model", "families", "checkpoints", "decoding", "likelihood", "lm")
+ROOMS = ("options", "model", "families", "checkpoints", "decoding", "likelihood", "jobs", "lm")
 
 
 @pytest.mark.parametrize("room", ROOMS[:-1])

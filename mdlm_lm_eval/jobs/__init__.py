@@ -1,8 +1,8 @@
-"""Jobs: requests that are ready to be answered become answers, and what they cost is recorded and saved.
+"""Jobs: prepared requests become answers, and their cost is recorded and saved.
 
-    requests    what a request is to any job; seeds, and requests that are copies of others
+    requests    a request as any job sees it; seeds, and requests that are copies of others
     batches     the batch size, and parts of the requests that fit it
-    workplace   model, batch size, record and request cache: what the jobs of one model share
+    workplace   model, batch size, record and request cache, which the jobs of one model share
     generation  canvases become strings, in groups that may share a batch
     likelihood  windows become log-likelihoods
     audit       which requests are decoded a second time, exactly

@@ -119,7 +119,7 @@ class GenerationJob:
 
 
 class Decoding:
-    """Requests of one setting in one run of lanes, and what it takes.
+    """Requests of one setting in one run of lanes, and the cost of that run.
 
     Answers are recorded and saved when as many are done as there are lanes. is_audit: the requests are decoded without
     a cache, and their answers are compared to later ones but not returned.
@@ -129,7 +129,7 @@ class Decoding:
         self.job, self.place, self.part, self.batch_size, self.is_audit = job, job.place, part, batch_size, is_audit
         request, denoiser = part[0].request, job.place.denoiser
         self.options = replace(request.options, cache="none") if is_audit else request.options
-        self.has_own_method = denoiser.generate is not None  # which decodes row by row and remembers what it does
+        self.has_own_method = denoiser.generate is not None  # row by row, with a cache of its own
         self.cache = self.options.cache if self.has_own_method else cache_name(request.attention, self.options)
         self.n_lanes = 1 if self.has_own_method else min(batch_size, len(part))
         self.n_left, self.passes_shared = len(part), denoiser.forward_passes
@@ -185,7 +185,7 @@ class Decoding:
         self.done.clear()
 
     def _complete(self, one: Generation, completion: Completion, spent: dict[str, float]) -> None:
-        """A completion is done: keeps its string, and records what it took and how it ended."""
+        """A completion is done: keeps its string, and records its cost and its ending."""
         string, ending = one.ending.of(completion.token_ids)
         answer = Answer(string, completion.token_ids, self._cost(completion) | spent, self._trace(one, completion))
         if self.is_audit:
@@ -199,7 +199,7 @@ class Decoding:
             task.trace(one.instance.doc_id, answer, self.place.tokenizer)
 
     def _cost(self, completion: Completion) -> dict[str, float]:
-        """What a completion took by itself, under the names of `TaskCost`."""
+        """The cost of a completion by itself, under the names of `TaskCost`."""
         ids, cost = completion.token_ids, completion.cost
         return {
             "forward_passes": cost.forward_passes,

@@ -80,7 +80,7 @@ class LikelihoodJob:
         )
 
     def _run_part(self, part: list[Scoring], batch_size: int) -> None:
-        """Scores some requests, shares out what that took, and saves their results."""
+        """Scores some requests, divides the cost among them, and saves their results."""
         denoiser, record = self.place.denoiser, self.place.record
         passes, canvases = denoiser.forward_passes, denoiser.canvas_count
         batch = [(one, window) for one in part for window in one.windows]

@@ -1,4 +1,4 @@
-"""What a request is to any job, whoever answers it, and what follows from lm-eval's own order of requests."""
+"""A request as any job sees it, whoever answers it; and lm-eval's own order of requests: repetitions and copies."""
 
 import json
 from collections import Counter

@@ -1,4 +1,4 @@
-"""What the jobs of one model share: the model, its batch size, and where answers and costs are kept."""
+"""The place that the jobs of one model share: the model, its batch size, its record and its request cache."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -40,7 +40,7 @@ class Workplace:
 
     @contextmanager
     def measured(self, instances: Sequence[Instance]) -> Iterator[devices.Meter]:
-        """Around forward passes: what they use. Names task and document where logits are not finite."""
+        """Measures the forward passes inside. Names task and document where logits are not finite."""
         try:
             with torch.autocast(self.device.type, self.mixed_precision, enabled=self.mixed_precision is not None):
                 yield devices.Meter(self.device)

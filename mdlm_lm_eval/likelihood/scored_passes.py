@@ -23,7 +23,7 @@ C = TypeVar("C", bound="LikelihoodCanvas")
 
 @dataclass
 class LikelihoodCanvas:
-    """A canvas, and what its logits are for.
+    """A canvas, and the uses of its logits.
 
     corruptions: those that it scores, with the trajectories of their requests. trajectories: those that take their next
     step on it.

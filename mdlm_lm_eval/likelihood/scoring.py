@@ -20,8 +20,8 @@ from mdlm_lm_eval.options import LikelihoodOptions, OptionError
 # many requests, and those in which all have the same (empty) context, from being laid out in memory at once.
 _REQUESTS_PER_GROUP = 256
 _TRAJECTORIES_PER_GROUP = 1024
-# A trajectory has one canvas at a time. It counts for more where it is long, so that a part of a run (16 batches of
-# canvases) ends in reasonable time, and for no more than leaves full batches of trajectories in a part.
+# A trajectory has one canvas at a time. A long one counts for several, so that a part of a run (16 batches of canvases)
+# ends in reasonable time, but for few enough that a part still has full batches of trajectories.
 _STEPS_PER_CANVAS = 32
 _MOST_CANVASES = 16
 
@@ -161,8 +161,8 @@ def _check(denoiser: Denoiser, requests: Sequence[LikelihoodRequest], options: L
     elif attention.causal_context:
         raise OptionError("mode must be ar for the likelihoods of a model with a causal context, not diffusion")
     if attention.is_block_causal and (options.eos_after or options.likelihood == "confidence"):
-        what = "eos_after=true" if options.eos_after else "likelihood=confidence"
-        raise OptionError(f"{what} does not work with block-causal attention; full attention is needed")
+        setting = "eos_after=true" if options.eos_after else "likelihood=confidence"
+        raise OptionError(f"{setting} does not work with block-causal attention; full attention is needed")
     if options.likelihood in ("confidence", "read") and any(request.of_text for request in requests):
         other = "; use auto, mc or chain" if options.likelihood == "confidence" else ""
         raise OptionError(f"likelihood={options.likelihood} is no likelihood of a text: it ranks answers{other}")

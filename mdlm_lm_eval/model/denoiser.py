@@ -87,7 +87,7 @@ class Denoiser:
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of the weights."""
+        """The dtype of the weights."""
         return self.model.dtype
 
     @property
