@@ -23,6 +23,7 @@ from torch.utils import collect_env
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from mdlm_lm_eval import tasks_path
+from mdlm_lm_eval.registry import SAMPLERS
 from tests import commands
 
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
@@ -101,6 +102,13 @@ def tasks_of(name: str, folder: Path) -> Path:
     for path in (Path(__file__).parent / "data" / name).glob("*.*"):
         (folder / path.name).write_text(path.read_text().replace("FOLDER", str(folder)))
     return folder
+
+
+@pytest.fixture
+def own_samplers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Samplers that a test registers are forgotten after it."""
+    monkeypatch.setattr(SAMPLERS, "_known", SAMPLERS.all())
+    monkeypatch.setattr(SAMPLERS, "_guests", SAMPLERS.guests())
 
 
 def refused(by: str) -> list[Any]:

@@ -23,7 +23,6 @@ from mdlm_lm_eval.decoding import decode_canvases
 from mdlm_lm_eval.decoding.trace import replay
 from mdlm_lm_eval.model.denoiser import Denoiser
 from mdlm_lm_eval.options import OptionError
-from mdlm_lm_eval.registry import SAMPLERS
 from mdlm_lm_eval.resolve import resolve
 from mdlm_lm_eval.results import load
 from mdlm_lm_eval.sweep.__main__ import settings_of
@@ -128,16 +127,13 @@ def path_planning(denoiser: Denoiser, canvas: Sequence[int], steps: int, eta: fl
 
 
 @pytest.fixture
-def by_file(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def by_file(own_samplers: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The example, loaded for one test."""
     file, modules = EXAMPLES / "sampler.py", {*sys.modules}
-    with monkeypatch.context() as patched:
-        patched.setattr(loader, "_named", [])
-        patched.setattr(SAMPLERS, "_known", dict(SAMPLERS.all()))
-        patched.setattr(SAMPLERS, "_guests", SAMPLERS.guests())
-        loader.load_plugins(str(file))
-        loader.load_plugins(str(file))  # once
-        yield file
+    monkeypatch.setattr(loader, "_named", [])
+    loader.load_plugins(str(file))
+    loader.load_plugins(str(file))  # once
+    yield file
     for name in {*sys.modules} - modules:
         if name.startswith("plugin_"):
             del sys.modules[name]

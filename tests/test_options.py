@@ -3,7 +3,6 @@
 import pickle
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -81,11 +80,8 @@ class Hurried(Sampler):
 
 
 @pytest.fixture
-def registered(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    with monkeypatch.context() as patched:
-        patched.setattr(SAMPLERS, "_known", dict(SAMPLERS.all()))
-        register(name="hurried", sampler=Hurried)
-        yield
+def registered(own_samplers: None) -> None:
+    register(name="hurried", sampler=Hurried)
 
 
 @pytest.mark.usefixtures("registered")
