@@ -141,12 +141,8 @@ def propose(
     logits = logits.float()
     is_plain = options.temperature == 0.0 and options.top_p is None and options.top_k is None
     drawn_from = logits if is_plain else _drawn_from(logits, options)  # [n, V]
-    if uniform is not None and options.temperature != 0.0:
-        tokens = _sample(drawn_from, uniform)
-    elif logits.device.type == "cpu":  # there numpy finds the first of the largest ten times as fast as torch does
-        tokens = torch.from_numpy(logits.numpy().argmax(1))
-    else:
-        tokens = logits.argmax(-1)
+    is_drawn = options.temperature != 0.0
+    tokens = _sample(drawn_from, uniform) if uniform is not None and is_drawn else _likeliest(logits)
     if ended := end_ids if options.eos_last else ():
         logits = logits.clone()
         for end_id in ended:
@@ -185,6 +181,13 @@ def probability_of(logits: Tensor, tokens: Tensor) -> Tensor:
         for part in slices_of(len(logits), logits)
     ]
     return torch.cat(found) if found else logits.new_zeros(0, dtype=torch.float32)
+
+
+def _likeliest(logits: Tensor) -> Tensor:
+    """The first of the largest logits in each row [n]."""
+    if logits.device.type == "cpu":  # there numpy finds it ten times as fast as torch does
+        return torch.from_numpy(logits.numpy().argmax(1))
+    return logits.argmax(-1)
 
 
 def _part(values: Tensor | None, part: slice) -> Tensor | None:

@@ -70,8 +70,15 @@ def decode(
             attention=denoiser.attention,
         )
         canvases.append(canvas)
-    ends: dict[str, Any] = {"eos_ids": stop_ids, "end_of_turn_ids": end_of_turn, "end_think_ids": end_think_ids}
-    completions = decode_canvases(denoiser, canvases, options, token_frequencies=token_frequencies, **ends)
+    completions = decode_canvases(
+        denoiser,
+        canvases,
+        options,
+        eos_ids=stop_ids,
+        end_of_turn_ids=end_of_turn,
+        end_think_ids=end_think_ids,
+        token_frequencies=token_frequencies,
+    )
     if tokenizer is None:
         return [completion.token_ids for completion in completions]
     ending = Ending(tokenizer, frozenset(stop_ids) | frozenset(end_of_turn), until=(), think_end_token=None)

@@ -1,7 +1,7 @@
 """How likely a filled token is as if its own position were masked: a shadow of the block stands after the canvas.
 
 A mask in the shadow has the position of its column. It sees the canvas but for that column, and the shadow; the canvas
-sees the canvas alone, so that one pass tells both (WINO, arXiv 2507.18578).
+sees the canvas alone, so that one pass gives both (arXiv 2507.18578).
 """
 
 from dataclasses import dataclass

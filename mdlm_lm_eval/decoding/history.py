@@ -5,7 +5,7 @@ from torch import Tensor
 
 from mdlm_lm_eval.decoding.candidates import slices_of
 
-_EPSILON = 1e-12  # KLASS's
+_EPSILON = 1e-12  # as in arXiv 2511.05664
 
 
 def divergence(probabilities: Tensor, before: Tensor) -> Tensor:

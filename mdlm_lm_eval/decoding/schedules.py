@@ -24,7 +24,7 @@ def unmask_counts(n_masks: int, steps: int, schedule: str) -> list[int]:
     `diffusion_generate`). `cosine`: cos(pi/2 * i/steps) of the tokens are left after step i, at least one a step
     (MaskGIT, section 3.2). `bd3lm`: timesteps linspace(1, 0, steps + 1); step i unmasks
     round(left * (1 - t[i+1] / t[i])) (A2D's BD3LM sampler in dllm). `maskgit_*`: of n_masks, floor(n_masks * g(r)) are
-    left after the share r of steps, with g = 1 - r, cos(pi/2 r) or 1 - r^2 (RCR's; some steps unmask none).
+    left after the share r of steps, with g = 1 - r, cos(pi/2 r) or 1 - r^2 (arXiv 2508.13148; some steps unmask none).
     """
     if schedule in _MASKGIT:
         lefts = [math.floor(n_masks * max(_MASKGIT[schedule]((i + 1) / steps), 1e-6)) for i in range(steps)]
