@@ -93,7 +93,7 @@ def test_a_name_says_which_llada2(name: str, family: str, tmp_path: Path) -> Non
     folder = copy_of("llada2", tmp_path / name, diffusion_family=None)
     lm = MDLM(str(folder), tokenizer=tiny_tokenizer(), mask_token_id=MASK, device="cpu")
     assert family_of(lm.model.config).name == family
-    assert lm.settings.decoding.editing_threshold == (0.9 if family == "llada21" else None)
+    assert lm.settings.decoding.as_dict()["editing_threshold"] == (0.9 if family == "llada21" else None)
     assert lm.settings.decoding.schedule == ("llada2" if family == "llada2" else "linear")
 
 

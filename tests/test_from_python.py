@@ -12,7 +12,7 @@ from nbclient import NotebookClient
 from peft import LoraConfig, get_peft_model
 
 from mdlm_lm_eval import DecodingOptions, decode, load_denoiser, load_tokenizer
-from mdlm_lm_eval.decoding import generate
+from mdlm_lm_eval.decoding import from_python
 from mdlm_lm_eval.lm import MDLM
 from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.sweep.__main__ import main as sweep
@@ -89,7 +89,7 @@ def test_suppress_eos_leaves_ends_of_turn_possible_as_in_lm_eval(
     denoiser, tokenizer = load_denoiser(str(checkpoint)), load_tokenizer(str(checkpoint))
     options = DecodingOptions(n_masks=4, suppress_eos=True)
     ((first, *_),) = decode(denoiser, [tokenizer.encode("red is")], options, stop_ids=[tokenizer.eos_token_id])
-    monkeypatch.setattr(generate, "end_of_turn_ids", lambda _: frozenset({first}))
+    monkeypatch.setattr(from_python, "end_of_turn_ids", lambda _: frozenset({first}))
     assert decode(denoiser, ["red is"], options, tokenizer=tokenizer) == [""]
 
 

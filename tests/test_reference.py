@@ -12,10 +12,10 @@ import torch
 from mdlm_lm_eval.decoding import decode_canvases, reference
 from mdlm_lm_eval.decoding.canvas import Canvas, Completion
 from mdlm_lm_eval.decoding.reference import decode_one
-from mdlm_lm_eval.decoding.rules import unmasking_names
 from mdlm_lm_eval.decoding.trace import replay
 from mdlm_lm_eval.model.attention import FULL_ATTENTION, AttentionPattern
 from mdlm_lm_eval.options import SCHEDULES, DecodingOptions
+from mdlm_lm_eval.registry import UNMASKING
 from tests.canvases import EOS, FROM_PROMPT, FROM_START, IN_BLOCKS, VOCABULARY, WAYS, model, neighbours
 
 WHOLE_PROMPT = AttentionPattern(4, "prompt_end", whole_prompt=True)
@@ -90,7 +90,7 @@ def test_every_pattern_with_a_random_rule_schedule_and_pace(attention: Attention
     for _ in range(4):
         changes = {
             **draw.choice([*paces, {"entropy_bound": 1.0}, {"steps": draw.randint(1, 9)}]),
-            "unmasking": draw.choice(unmasking_names()),
+            "unmasking": draw.choice([*UNMASKING.names()]),
             "schedule": draw.choice(SCHEDULES),
             "temperature": draw.choice([0.0, 0.0, 0.7]),
             "cfg_scale": draw.choice([0.0, 0.5]),

@@ -134,7 +134,9 @@ def _interval(file: ResultFile, result: TaskResult, metric: str, answers: Mappin
         return result.interval(metric)
     if {*members} <= answers.keys():
         return score_of_sets({name: answers[name] for name in members}).interval
-    tasks = [file.tasks[name] for name in members]
+    tasks = [file.tasks[name] for name in members if name in file.tasks]
+    if len(tasks) < len(members) or any(metric not in task.metrics for task in tasks):
+        return result.interval(metric)
     scores = {task.name: task.metrics[metric] for task in tasks}
     return score_of_tasks(scores, {task.name: task.n_questions for task in tasks}).interval
 
