@@ -312,7 +312,9 @@ def test_verdicts_are_those_of_dreams_evaluation() -> None:
     assert len(strings) == len(verdicts) == 1000
     assert verdicts.count("1") > 500
     found = "".join(f"{grade(name, doc, answer):.0f}" for name, doc, answer in strings)
-    assert found == verdicts
+    differ = {answer for (_, _, answer), ours, theirs in zip(strings, found, verdicts, strict=True) if ours != theirs}
+    # Chains that use a result before it is there, or the target as a number: theirs takes them.
+    assert differ == {"56/1=56,92-36=56", "41+15=56,56-41=15,74-18=56"}
 
 
 def test_reversals_ask_about_the_same_facts_in_both_orders() -> None:
