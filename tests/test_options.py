@@ -101,6 +101,13 @@ def test_a_sampler_that_is_registered_later_has_its_options_everywhere() -> None
 
 
 @pytest.mark.usefixtures("registered")
+def test_what_extends_a_sampler_is_asked_for_by_name() -> None:
+    register(name="slow", sampler=type("Slow", (Hurried,), {}))
+    assert DecodingOptions(haste=3).sampler_name == "hurried"
+    assert DecodingOptions(haste=3, sampler="slow").sampler_name == "slow"
+
+
+@pytest.mark.usefixtures("registered")
 @pytest.mark.parametrize("name", ["haste", "n_masks", "likelihood"])
 def test_an_option_is_one_thing(name: str) -> None:
     other = type("Other", (Sampler,), {"__annotations__": {name: int}, name: option(1, "another"), "__doc__": ""})

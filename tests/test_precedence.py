@@ -60,6 +60,14 @@ def test_what_a_family_publishes_is_below_what_the_user_and_the_preset_say() -> 
     assert (off.decoding.confidence_threshold, off.from_family) == (None, {"temperature", "schedule", "block_length"})
 
 
+def test_a_sampler_that_is_asked_for_replaces_a_published_one_with_its_options() -> None:
+    published = {"sampler": "wino", "confidence_threshold": 0.9, "remask_threshold": 0.5}
+    assert resolve({}, family=published).decoding == DecodingOptions(**published)
+    by_its_option = resolve({"kl_threshold": 0.1}, family=published).decoding
+    assert by_its_option == DecodingOptions(kl_threshold=0.1, confidence_threshold=0.9)
+    assert resolve({"sampler": "auto"}, family=published).decoding == DecodingOptions(confidence_threshold=0.9)
+
+
 def test_what_is_typed_twice_and_excludes_each_other_is_an_error() -> None:
     with pytest.raises(OptionError, match="steps_per_block=4 and steps=3 exclude each other"):
         resolve({"steps_per_block": 4, "steps": 3, "preset": "llada2.0-mini/gsm8k"})
