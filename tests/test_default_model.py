@@ -20,6 +20,7 @@ from mdlm_lm_eval.default_model.training.tokenizer import build_tokenizer
 from mdlm_lm_eval.tasks import prompts, questions, rule_sets
 
 DATA_SHA256 = "290336539a883d2c06567d7bc164385dc3fd78bc70f8e6382988aca77ab294a5"
+CONTRASTIVE_DATA_SHA256 = "a5ee570f5c5d5ee1273f3acaa62c9f9a7e44fd9b2350ef1d8aa2336957c7c063"
 
 
 @pytest.mark.parametrize("name", [BUILT_IN, "built-in-lists"])
@@ -37,14 +38,15 @@ def questions_of(document: corpus.Document) -> set[tuple[str, ...]]:
     return triples
 
 
-def test_training_data_are_the_same_everywhere() -> None:
+@pytest.mark.parametrize("contrastive", [False, True])
+def test_training_data_are_the_same_everywhere(contrastive: bool) -> None:
     """Training is repeatable bit for bit, in which options alone do not tell a document's rule."""
     rng, tokenizer = random.Random(0), build_tokenizer()
-    drawn = [one for stage in STAGES[1:] for one in documents(stage, 540, 0.1, rng)]
+    drawn = [one for stage in STAGES[1:] for one in documents(stage, 540, 0.1, rng, contrastive=contrastive)]
     drawn += [*(corpus.word_fact(rng) for _ in range(20)), *(walks.random_walk(60, rng) for _ in range(4))]
     drawn += [one for stage in lists.STAGES for batch in lists.batches(stage, rng, tokenizer) for one in batch]
     digest = hashlib.sha256(json.dumps([(one.pieces, list(one.answers)) for one in drawn]).encode())
-    assert digest.hexdigest() == DATA_SHA256
+    assert digest.hexdigest() == (CONTRASTIVE_DATA_SHA256 if contrastive else DATA_SHA256)
 
 
 def test_no_test_question_is_in_the_training_data() -> None:

@@ -4,9 +4,10 @@ The options of a word question are of three different categories, any of which m
 nothing tells which. No document holds a test question (`questions.is_reserved_for_tests`).
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
+from itertools import combinations
 from random import Random
 
 from mdlm_lm_eval.tasks import questions, rule_sets
@@ -56,18 +57,32 @@ def draw_rule(rng: Random, nonsense_share: float) -> str:
     return "capitalised" if rng.random() < CAPITALISED_SHARE else _one_of(RULES, rng)
 
 
-def training_question(rule: str, rng: Random) -> questions.Question:
-    """A question of the rule, not reserved for tests; the wrong options of a word rule are of two other rules."""
+def other_rules(rule: str, rng: Random) -> list[str]:
+    """Two other rules whose words are wrong options of a question of this one."""
+    while True:
+        others = questions.shuffled(CLASSES if rule in CLASSES else RULES, rng)[:2]
+        if not any(_clash(one, other) for one, other in combinations([rule, *others], 2)):
+            return others
+
+
+def training_question(rule: str, rng: Random, others: Callable[[], list[str]] | None = None) -> questions.Question:
+    """A question of the rule, not reserved for tests.
+
+    The wrong options of a word rule are of two rules that `others` returns, in the order of the options, or of any two.
+    """
     answer = questions.draw(rng, 3)
     if rule in questions.DISTRACTOR_RULES:
         return questions.distractor_question(rule, answer, rng)
     while True:
-        wrong = questions.shuffled(CLASSES if rule in CLASSES else RULES, rng)[:2]
+        wrong = others() if others else other_rules(rule, rng)
         order = [*wrong[:answer], rule, *wrong[answer:]]
-        if not any(_clash(one, other) for at, one in enumerate(order) for other in order[:at]):
-            question = questions.Question(draw_options(order, rng), answer)
-            if not questions.is_reserved_for_tests(question):
-                return question
+        question = questions.Question(draw_options(order, rng), answer)
+        if not questions.is_reserved_for_tests(question):
+            return question
+
+
+def _shuffled_others(rule: str, fixed: list[str] | None, rng: Random) -> list[str]:
+    return questions.shuffled(fixed or other_rules(rule, rng), rng)
 
 
 def draw_options(rules: Sequence[str], rng: Random) -> tuple[str, str, str]:
@@ -118,16 +133,28 @@ def question_pieces(question: questions.Question, *, first: bool) -> list[str]:
     return [opening, a, ", (B) ", b, ", (C) ", c, "\nAnswer:[", questions.LETTERS[question.answer], "]."]
 
 
-def few_shot(rule: str, n_relevant: int, n_distractors: int, rng: Random, *, named: bool = False) -> Document:
+def few_shot(
+    rule: str,
+    n_relevant: int,
+    n_distractors: int,
+    rng: Random,
+    *,
+    named: bool = False,
+    contrastive: bool | None = None,
+) -> Document:
     """Answered questions of one word rule among answered questions of one number rule, in random order.
 
-    `named` puts the word rule's name in front, an answer where several relevant questions determine it.
+    `named` puts the word rule's name in front, an answer where several relevant questions determine it. In a
+    `contrastive` document all word questions have options of the same three rules, so that only the answers tell which.
+    (False draws more random numbers than None, by which the released weights were trained, and means the same.)
     """
     distractor = _one_of(questions.DISTRACTOR_RULES, rng)
+    fixed = other_rules(rule, rng) if contrastive else None
     order = questions.shuffled([rule] * n_relevant + [distractor] * n_distractors, rng)
     found, answers = (["Rule: ", rule], [1] if n_relevant > 2 else []) if named else ([], [])
     for one in order:
-        found += question_pieces(training_question(one, rng), first=len(found) <= 2)
+        others = None if contrastive is None else partial(_shuffled_others, one, fixed, rng)
+        found += question_pieces(training_question(one, rng, others), first=len(found) <= 2)
         if one == rule:
             answers.append(len(found) - 2)
     return Document(found, answers)

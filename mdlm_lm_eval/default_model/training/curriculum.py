@@ -17,6 +17,7 @@ class Stage:
     n_relevant: int = 0  # questions of the document's word rule; 0 for word facts alone
     n_distractors: tuple[int, int] = (0, 0)  # the fewest and the most
     named: float = 0.0  # share of the batches whose documents begin with their rule's name
+    contrastive: float = 0.0  # share of the contrastive documents, where there are any
 
 
 STAGES = (
@@ -24,20 +25,25 @@ STAGES = (
     Stage("one question, rule named", 0.9, 1, named=1.0),
     Stage("3 questions, rule named", 0.85, 3, named=1.0),
     Stage("8 questions, half named", 0.75, 8, named=0.5),
-    Stage("10 questions", 0.8, 10, named=0.15),
-    Stage("6 distractors", 0.75, 8, (6, 6), named=0.1),
-    Stage("14 distractors", 0.78, 10, (14, 14), named=0.1),
-    Stage("up to 40 distractors", 0.85, 10, (0, 40), named=0.05),
+    Stage("10 questions", 0.8, 10, named=0.15, contrastive=0.25),
+    Stage("6 distractors", 0.75, 8, (6, 6), named=0.1, contrastive=0.5),
+    Stage("14 distractors", 0.78, 10, (14, 14), named=0.1, contrastive=0.75),
+    Stage("up to 40 distractors", 0.85, 10, (0, 40), named=0.05, contrastive=0.75),
 )
 
 
-def documents(stage: Stage, tokens: int, nonsense: float, rng: Random) -> list[Document]:
-    """Few-shot documents of one length, at least 12 and about so many tokens, `nonsense` of them of a nonsense rule."""
+def documents(stage: Stage, tokens: int, nonsense: float, rng: Random, *, contrastive: bool = False) -> list[Document]:
+    """Few-shot documents of one length, at least 12 and about so many tokens, `nonsense` of them of a nonsense rule.
+
+    With `contrastive` the stage's share of them is (see `corpus.few_shot`).
+    """
     named = rng.random() < stage.named
     fewest, most = stage.n_distractors
     n_distractors = fewest + questions.draw(rng, most - fewest + 1)
     n_documents = max(12, tokens // (9 * (stage.n_relevant + n_distractors)))
-    return [
-        corpus.few_shot(corpus.draw_rule(rng, nonsense), stage.n_relevant, n_distractors, rng, named=named)
-        for _ in range(n_documents)
-    ]
+    found = []
+    for _ in range(n_documents):
+        rule = corpus.draw_rule(rng, nonsense)
+        is_so = rng.random() < stage.contrastive if contrastive else None
+        found.append(corpus.few_shot(rule, stage.n_relevant, n_distractors, rng, named=named, contrastive=is_so))
+    return found

@@ -32,6 +32,7 @@ from mdlm_lm_eval.default_model.training.model import build_model, logits_at_mas
 from mdlm_lm_eval.default_model.training.tokenizer import build_tokenizer
 from mdlm_lm_eval.default_model.training.validation import measure
 from mdlm_lm_eval.default_model.training.walks import random_walk
+from mdlm_lm_eval.results.files import whole_folder
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,7 @@ class TrainingOptions:
     block_length: int | None = None  # of block-causal attention; None for full attention
     tokens: int = 3600  # of few-shot documents a step, beside word facts
     nonsense: float = 0.1  # share of documents of a nonsense rule
+    contrastive: bool = False  # whether some documents have options of the same three rules throughout, as suite 2.2
     walk_steps: int = 250  # of part 2
     walk_length: int = 719  # tokens, without EOS
     validation_sets: int = 48
@@ -76,7 +78,8 @@ class Training:
         facts_masked = self.noiser.answers_masked(facts, 0.5, self.generator)
         if not stage.n_relevant:
             return [facts_masked]
-        found = documents(stage, int(share * self.options.tokens), self.options.nonsense, self.rng)
+        n_tokens, contrastive = int(share * self.options.tokens), self.options.contrastive
+        found = documents(stage, n_tokens, self.options.nonsense, self.rng, contrastive=contrastive)
         return [facts_masked, self.noiser.answers_masked(found, 0.5 if stage.n_relevant > 2 else 0.9, self.generator)]
 
     def run_among_walks(self) -> None:
@@ -109,45 +112,58 @@ class Training:
         return (logits.argmax(-1) == batch.clean[batch.weights > 0]).float().mean().item()
 
 
+def report(**values: str | float) -> None:
+    """A line of the log."""
+    print(json.dumps({"cpu_minutes": round(time.process_time() / 60, 2), **values}), flush=True)
+
+
+def pretrain(options: TrainingOptions, output: Path) -> None:
+    """Trains a model from scratch and writes it to `output`; one that was killed goes on from OUTPUT.curriculum."""
+    tokenizer = build_tokenizer()
+    noiser, curriculum = Noiser(tokenizer), output.with_name(f"{output.name}.curriculum")
+    if not (curriculum / "model.safetensors").exists():
+        model = build_model(tokenizer, options.block_length, options.seed)
+        report(parameters=model.num_parameters(), **asdict(options))
+        training = Training(model, noiser, options, "curriculum")
+        for stage in STAGES:
+            training.run(stage)
+            report(stage=stage.name, steps=training.steps, tokens=training.tokens)
+        with whole_folder(curriculum) as folder:
+            cast(Any, training.average.module).save_pretrained(folder)
+    model = LlamaForCausalLM.from_pretrained(curriculum, attn_implementation="float32_sdpa")
+    training = Training(model, noiser, options, "walks")
+    training.run_among_walks()
+    model = training.average.module
+    with whole_folder(output) as folder:
+        tokenizer.save_pretrained(folder)
+        cast(Any, model).save_pretrained(folder)
+    report(part=2, steps=training.steps, tokens=training.tokens, **measure(model, noiser, options.validation_sets))
+
+
+def train_on_lists(options: TrainingOptions, output: Path) -> None:
+    """Trains the built-in model further on lists."""
+    tokenizer = build_tokenizer()
+    tokenizer.save_pretrained(output)
+    model = LlamaForCausalLM.from_pretrained(model_path(BUILT_IN), attn_implementation="float32_sdpa")
+    for one in lists.STAGES:
+        training = Training(model, Noiser(tokenizer), options, one.name)
+        training.run_on_lists(one, tokenizer)
+        report(stage=one.name, steps=training.steps, tokens=training.tokens)
+    cast(Any, training.average.module).save_pretrained(output)
+
+
 def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output", type=Path, required=True, help="folder for the model")
     parser.add_argument("--lists", action="store_true", help="train the built-in model further on lists")
+    parser.add_argument("--contrastive", action="store_true", help="also on documents like suite 2.2's")
     for name, value in asdict(TrainingOptions()).items():
-        parser.add_argument(f"--{name}", type=int if value is None else type(value), default=value)
+        if name != "contrastive":
+            parser.add_argument(f"--{name}", type=int if value is None else type(value), default=value)
     arguments = vars(parser.parse_args())
     output, on_lists = arguments.pop("output"), arguments.pop("lists")
-    options = TrainingOptions(**arguments)
-    tokenizer = build_tokenizer()
-    tokenizer.save_pretrained(output)
-    noiser = Noiser(tokenizer)
-
-    def report(**values: str | float) -> None:
-        print(json.dumps({"cpu_minutes": round(time.process_time() / 60, 2), **values}), flush=True)
-
-    if on_lists:
-        model = LlamaForCausalLM.from_pretrained(model_path(BUILT_IN), attn_implementation="float32_sdpa")
-        for one in lists.STAGES:
-            training = Training(model, noiser, options, one.name)
-            training.run_on_lists(one, tokenizer)
-            report(stage=one.name, steps=training.steps, tokens=training.tokens)
-        model = training.average.module
-        cast(Any, model).save_pretrained(output)
-        return
-    model = build_model(tokenizer, options.block_length, options.seed)
-    report(parameters=model.num_parameters(), **asdict(options))
-    training = Training(model, noiser, options, "curriculum")
-    for stage in STAGES:
-        training.run(stage)
-        report(stage=stage.name, steps=training.steps, tokens=training.tokens)
-    model = training.average.module
-    report(part=1, **measure(model, noiser, options.validation_sets))
-    training = Training(model, noiser, options, "walks")
-    training.run_among_walks()
-    model = training.average.module
-    cast(Any, model).save_pretrained(output)
-    report(part=2, steps=training.steps, tokens=training.tokens, **measure(model, noiser, options.validation_sets))
+    (train_on_lists if on_lists else pretrain)(TrainingOptions(**arguments), output)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,257 @@
+"""The study of masks over training seeds: trains its models, asks them, and prints its tables.
+
+    OMP_NUM_THREADS=1 nice python leaderboard/study.py out/study            # what is not finished; hours of CPU time
+    python leaderboard/study.py out/study --cells 'plain-0(-sft.*)?'       # some of its cells, by a regular expression
+    python leaderboard/study.py --tables                                    # from the committed answers
+
+A cell is one model. It is asked the first `SETS` sets of `mdlm_rules` with each distractor rule, each under its three
+rules, in one pass with 2 and one with 200 masks. Its answers go to `leaderboard/study/CELL.json`: for each task two
+strings with a sign for every question, the likeliest token (A, B, C; E for EOS; - for any other) and the likeliest
+letter. A finished cell is left as it is; a training that was killed goes on from its last checkpoint.
+
+`plain-P` is the built-in model's training with seed P (`plain-0` is the built-in model), `contrastive-P` the same with
+documents like suite 2.2's among its own, in which categories do not tell the rule. The last number of other cells is
+the seed of their fine-tuning.
+"""
+
+import argparse
+import json
+import re
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from mdlm_lm_eval.results.files import write_whole
+from mdlm_lm_eval.results.statistics import clustered_interval
+
+ANSWERS = Path(__file__).parent / "study"
+PRETRAINED = ("contrastive-0", "plain-0", "contrastive-1", "contrastive-2", "plain-1")
+N_SEEDS = {"contrastive-0": 5}  # of fine-tuning in the ablation; two on the others
+PADDINGS = ("none", "shown", "predicted", "masks")
+SETS = 64  # of each distractor rule: two of every triple
+MASKS = (2, 200)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One model: a training seed's, or an adapter on the model of another cell (`base`)."""
+
+    name: str
+    seed: int
+    base: str = ""
+    recipe: str = ""
+    flags: tuple[str, ...] = ()
+
+
+def cells() -> Iterator[Cell]:
+    """All cells, in the order in which they are worth computing."""
+    sft = "built-in-llada-sft"
+    for base in PRETRAINED:
+        yield Cell(base, seed=int(base[-1]))
+        yield Cell(f"{base}-sft-0", 0, base, sft)
+    for loss, base in product(("ce-tv", "ce"), PRETRAINED):
+        yield Cell(f"{base}-sft-{loss}-0", 0, f"{base}-sft-0", f"built-in-{loss}")
+    for loss, base in product(("ce-tv", "ce"), PRETRAINED):
+        yield Cell(f"{base}-{loss}-0", 0, base, f"built-in-{loss}")
+    for base in PRETRAINED:
+        for seed, padding in product(range(N_SEEDS.get(base, 2)), PADDINGS):
+            if padding != "predicted":
+                yield Cell(f"{base}-sft-{padding}-{seed}", seed, base, sft, ("--padding", padding))
+            elif seed > 0:
+                yield Cell(f"{base}-sft-{seed}", seed, base, sft)
+
+
+def model_of(cell: Cell, work: Path) -> Path:
+    """The folder of a cell's whole model."""
+    return work / (f"{cell.name}.merged" if cell.base else cell.name)
+
+
+def train(cell: Cell, work: Path) -> None:
+    """Trains the cell's model where its folder is not whole."""
+    if (model_of(cell, work) / "model.safetensors").exists():
+        return
+    if cell.base:
+        from mdlm_finetune.recipe import read_arguments
+        from mdlm_finetune.run import finetune
+
+        base = model_of(next(one for one in cells() if one.name == cell.base), work)
+        words = ["--config", cell.recipe, *cell.flags, "--model_name_or_path", str(base)]
+        words += ["--output_dir", str(work / cell.name), "--seed", str(cell.seed), "--evaluation_limit", "0"]
+        has_begun = (work / f"{cell.name}.checkpoints").exists()
+        finetune(read_arguments([*words, "--merge", "--disable_tqdm", "true", *(["--resume"] if has_begun else [])]))
+    else:
+        from mdlm_lm_eval.default_model.training.train import TrainingOptions, pretrain
+
+        is_contrastive = cell.name.startswith("contrastive")
+        pretrain(TrainingOptions(seed=cell.seed, contrastive=is_contrastive), work / cell.name)
+
+
+def ask(model: str) -> dict[str, dict[str, list[str]]]:
+    """Masks -> task -> likeliest tokens and likeliest letters, a sign for each question."""
+    import torch
+    from lm_eval.tasks import TaskManager
+
+    from mdlm_lm_eval import load_denoiser, load_tokenizer, tasks_path
+
+    denoiser, tokenizer = load_denoiser(model), load_tokenizer(model)
+    letters = torch.tensor(tokenizer.convert_tokens_to_ids(list("ABC")))
+    signs = {**{int(letter): sign for letter, sign in zip(letters, "ABC", strict=True)}, tokenizer.eos_token_id: "E"}
+    manager = TaskManager(include_path=str(tasks_path() / "rules"), include_defaults=False)
+    found: dict[str, dict[str, list[str]]] = {}
+    for n, (name, task) in product(MASKS, manager.load(["mdlm_rules"])["tasks"].items()):
+        asked = [document for document in task.test_docs() if int(document["set"].rpartition("_")[2]) < SETS]
+        prompts = torch.tensor([tokenizer(task.fewshot_context(document, 0))["input_ids"] for document in asked])
+        canvases = torch.nn.functional.pad(prompts, (0, n), value=denoiser.mask_token_id)
+        rows = []
+        for some in canvases.split(16):
+            first_masks = torch.arange(len(some)) * canvases.shape[1] + prompts.shape[1]
+            rows.append(denoiser.logits(some, None, first_masks))
+        logits = torch.cat(rows).float()
+        logits[:, denoiser.mask_token_id] = -torch.inf
+        tokens = "".join(signs.get(int(token), "-") for token in logits.argmax(-1))
+        found.setdefault(str(n), {})[name] = [tokens, "".join("ABC"[at] for at in logits[:, letters].argmax(-1))]
+    return found
+
+
+def keys() -> dict[str, tuple[list[str], str]]:
+    """Task -> the sets that it is asked about, and the right letters."""
+    from mdlm_lm_eval.tasks import questions, rule_sets
+
+    found = {}
+    for rule, distractor in product(questions.WRONG_CATEGORIES, questions.DISTRACTOR_RULES):
+        sets = list(rule_sets.asked_sets(rule, distractor).items())
+        sets = [(name, one) for name, one in sets if int(name.rpartition("_")[2]) < SETS]
+        right = "".join("ABC"[one.question(rule).answer] for _, one in sets)
+        found[f"mdlm_rules_{rule}_{distractor}"] = [name for name, _ in sets], right
+    return found
+
+
+#: What is said of an answer, given its likeliest token, likeliest letter and key.
+MEASURES = {
+    "as decoded": lambda token, letter, key: token == key,
+    "among letters": lambda token, letter, key: letter == key,
+    "EOS": lambda token, letter, key: token == "E",
+}
+Answers = Mapping[str, Mapping[str, Sequence[str]]]
+
+
+def values(answers: Answers, n_masks: int, measure: str) -> dict[str, list[tuple[str, float]]]:
+    """Task -> set and value (0 or 1) of each of its questions."""
+    found = {}
+    for task, (sets, right) in keys().items():
+        of_question = zip(sets, *answers[str(n_masks)][task], right, strict=True)
+        found[task] = [(name, float(MEASURES[measure](*signs))) for name, *signs in of_question]
+    return found
+
+
+def read_answers() -> dict[str, Answers]:
+    """Cell -> its committed answers."""
+    return {
+        path.stem: json.loads(path.read_text(encoding="utf-8"))["answers"] for path in sorted(ANSWERS.glob("*.json"))
+    }
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("work", type=Path, nargs="?", help="folder of the models")
+    parser.add_argument("--cells", default=".*", help="a regular expression of whole names")
+    parser.add_argument("--tables", action="store_true", help="print the tables")
+    arguments = parser.parse_args()
+    for cell in cells():
+        if arguments.work and re.fullmatch(arguments.cells, cell.name):
+            compute(cell, arguments.work)
+    if arguments.tables:
+        print(tables(read_answers()))
+
+
+def compute(cell: Cell, work: Path) -> None:
+    """Trains and asks a cell that is not finished, after the cell that it stands on."""
+    target = ANSWERS / f"{cell.name}.json"
+    if target.exists():
+        return
+    for base in cells():
+        if base.name == cell.base:
+            compute(base, work)
+            train(base, work)
+    start = time.process_time()
+    train(cell, work)
+    trained = time.process_time()
+    answers = ask(str(model_of(cell, work)))
+    minutes = {"training": trained - start, "asking": time.process_time() - trained}
+    record: dict[str, Any] = {"cell": cell.name, "recipe": cell.recipe, "flags": list(cell.flags), "seed": cell.seed}
+    record["cpu_minutes"] = {name: round(seconds / 60, 2) for name, seconds in minutes.items()}
+    ANSWERS.mkdir(exist_ok=True)
+    write_whole(target, json.dumps({**record, "answers": answers}, indent=1) + "\n")
+    print(cell.name, record["cpu_minutes"], summary(answers), flush=True)
+
+
+def summary(answers: Answers) -> str:
+    """All shares of one cell in one line, in percent."""
+    parts = []
+    for n, measure in product(MASKS, MEASURES):
+        shares = [fmean(value for _, value in some) for some in values(answers, n, measure).values()]
+        parts.append(f"{measure} at {n}: {100 * fmean(shares):.1f}")
+    return ", ".join(parts)
+
+
+def share(answers: Answers, n_masks: int, measure: str) -> str:
+    """Percent of the questions, with the interval over sets."""
+    found = [one for some in values(answers, n_masks, measure).values() for one in some]
+    return clustered_interval([value for _, value in found], [name for name, _ in found]).scaled(100).in_words
+
+
+def gain(before: Answers, after: Answers, n_masks: int, measure: str = "as decoded") -> str:
+    """By how many points `after` is above `before`, question by question, with the interval over sets."""
+    pairs = zip(*(values(one, n_masks, measure).values() for one in (before, after)), strict=True)
+    found = [(name, new - old) for pair in pairs for (name, old), (_, new) in zip(*pair, strict=True)]
+    differences = clustered_interval([value for _, value in found], [name for name, _ in found])
+    return differences.scaled(100).with_significance
+
+
+def with_wrong_labels(answers: Answers, n_masks: int) -> str:
+    """Percent right where examples show another rule's answers: that prompt is the other rule's with true labels."""
+    from mdlm_lm_eval.tasks import questions, rule_sets
+
+    by_rule: dict[tuple[str, str], str] = {}
+    for task, (sets, _) in keys().items():
+        by_rule |= {
+            (name, task.split("_")[2]): sign for name, sign in zip(sets, answers[str(n_masks)][task][0], strict=True)
+        }
+    right = []
+    for distractor, rule in product(questions.DISTRACTOR_RULES, questions.WRONG_CATEGORIES):
+        for name, one in rule_sets.asked_sets(rule, distractor).items():
+            if (name, rule) in by_rule:
+                given = by_rule[name, rule_sets.wrong_rule(rule, one.triple)]
+                right.append((name, float(given == "ABC"[one.question(rule).answer])))
+    return clustered_interval([value for _, value in right], [name for name, _ in right]).scaled(100).in_words
+
+
+def tables(answers: Mapping[str, Answers]) -> str:
+    """The study's tables as Markdown: shares of every finished cell, and gains over the model that it stands on."""
+    heads = [f"{measure}, {n} masks" for n, measure in product(MASKS, MEASURES)]
+    lines = [f"| cell | {' | '.join(heads)} |", f"|---|{'---|' * len(heads)}"]
+    finished = [cell for cell in cells() if cell.name in answers]
+    for cell in finished:
+        shares = (share(answers[cell.name], n, measure) for n, measure in product(MASKS, MEASURES))
+        lines.append(f"| `{cell.name}` | {' | '.join(shares)} |")
+    lines += ["", "| model | true labels | wrong labels |", "|---|---|---|"]
+    for cell in finished:
+        if not cell.base:
+            labels = share(answers[cell.name], 2, "as decoded"), with_wrong_labels(answers[cell.name], 2)
+            lines.append(f"| `{cell.name}` | {' | '.join(labels)} |")
+    lines += ["", "| cell | above | at 2 masks | at 200 masks | among letters at 200 |", "|---|---|---|---|---|"]
+    for cell in finished:
+        if cell.base in answers:
+            before, after = answers[cell.base], answers[cell.name]
+            gains = gain(before, after, 2), gain(before, after, 200), gain(before, after, 200, "among letters")
+            lines.append(f"| `{cell.name}` | `{cell.base}` | {' | '.join(gains)} |")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    main()
