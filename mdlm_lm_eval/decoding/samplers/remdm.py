@@ -23,7 +23,7 @@ class Remdm(Sampler):
     settled: ClassVar[Literal["at once", "with its block", "with the canvas"]] = "with the canvas"
     ends_at_eos: ClassVar[bool] = True
 
-    remask_tokens: int = option(1, "for sampler=remdm: tokens masked again per pass", least=1)
+    remask_tokens: int = option(1, "tokens masked again per pass", least=1)
 
     def refuses(self, options: DecodingOptions, attention: "AttentionPattern") -> str | None:
         """Its passes are planned for a block of a whole canvas."""

@@ -27,7 +27,7 @@ class Wino(Sampler):
     settled: ClassVar[Literal["at once", "with its block", "with the canvas"]] = "with the canvas"
 
     remask_threshold: float = option(
-        0.9, "for sampler=wino: mask tokens of lower confidence again", above=0, most=1, also="threshold_back"
+        0.9, "mask tokens of lower confidence again", above=0, most=1, also="threshold_back"
     )
 
     def refuses(self, options: DecodingOptions, attention: "AttentionPattern") -> str | None:
