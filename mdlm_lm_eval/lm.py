@@ -24,6 +24,7 @@ from mdlm_lm_eval.jobs.generation import EndTokens, Generation, GenerationJob
 from mdlm_lm_eval.jobs.likelihood import LikelihoodJob, Scoring
 from mdlm_lm_eval.jobs.requests import seeds_of, without_padding_copies
 from mdlm_lm_eval.jobs.workplace import Workplace
+from mdlm_lm_eval.labels import Labels
 from mdlm_lm_eval.likelihood import LikelihoodRequest, rolling_windows, truncated_tokens
 from mdlm_lm_eval.loader import load_plugins
 from mdlm_lm_eval.model.denoiser import Denoiser
@@ -311,6 +312,7 @@ class MDLM(HFLM):
             request=request,
             canvas=canvas,
             ending=Ending(self.tokenizer, self.eos_ids | self.end_of_turn_ids, request.until, self.think_end_token),
+            labels=Labels.of(instance.doc) if canvas.n_returned == 1 else None,
         )
 
     def _canvas(self, text: str, request: ResolvedRequest, fillers: list[int], seed: int) -> tuple[Canvas, int]:

@@ -5,7 +5,7 @@ import json
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from statistics import median
+from statistics import fmean, median
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -88,6 +88,15 @@ class Answer(NamedTuple):
     trace: Sequence[Filled] = ()
 
 
+class OfFirstToken(NamedTuple):
+    """What the likeliest first token of a single-token answer is, as `LabelTokens.letter` says it."""
+
+    doc_id: int | None
+    of_set: str
+    letter: str
+    entropy: float
+
+
 @dataclass
 class TaskRecord:
     """Numbers of one task's requests.
@@ -97,7 +106,9 @@ class TaskRecord:
         latter two are None where the strings agree.
     caches: the caches in effect in generation tasks: that of the option `cache`, where auto becomes exact or none, and
         auto where the family's own method decodes.
-    endings: how many answers each of `ENDINGS` has, and how many are empty, whatever ended them.
+    endings: how many answers each of `ENDINGS` has, and how many are empty, whatever ended them, or end at their first
+        token.
+    first_tokens: those of single-token answers with known labels, in the pass that filled the slot, before any ban.
     traces: for each answer decoded with `trace`, its document, its text, and for each token where it ends in the text
         and the fields of `Filled`; each column is one string with blanks between the numbers.
     """
@@ -112,6 +123,7 @@ class TaskRecord:
     caches: set[str] = field(default_factory=set)
     endings: Counter[str] = field(default_factory=Counter)
     traces: list[dict[str, Any]] = field(default_factory=list)
+    first_tokens: list[OfFirstToken] = field(default_factory=list)
 
     def audit(self, doc_id: int | None, cached: Answer, exact: Answer) -> None:
         """Compares two answers. Tokens count only where strings differ: those after a stop string are no answer."""
@@ -140,7 +152,7 @@ class TaskRecord:
 
     def merge(self, other: "TaskRecord") -> None:
         """Adds the record of another process for the same task."""
-        for name in ("requests", "truncated_prompts", "truncated_tokens", "audited", "traces"):
+        for name in ("requests", "truncated_prompts", "truncated_tokens", "audited", "traces", "first_tokens"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.cost.merge(other.cost)
         self.exact_cost.merge(other.exact_cost)
@@ -162,10 +174,18 @@ class TaskRecord:
         if self.caches:
             facts["cache"] = " and ".join(sorted(self.caches))
         if self.endings:
-            facts["endings"] = {name: int(self.endings[name]) for name in ("empty", *ENDINGS)}
+            facts["endings"] = {name: int(self.endings[name]) for name in ("empty", "at_once", *ENDINGS)}
         if self.traces:
             facts["trace"] = sorted(self.traces, key=lambda one: -1 if one["doc_id"] is None else one["doc_id"])
+        if self.first_tokens:
+            facts["first_token"] = self._first_token()
         return facts | ({"audit": self._audit()} if self.audited else {})
+
+    def _first_token(self) -> dict[str, Any]:
+        """In the order of the documents: a letter a question, their sets, and the mean entropy in nats."""
+        found = sorted(self.first_tokens, key=lambda one: -1 if one.doc_id is None else one.doc_id)
+        facts = {"letters": "".join(one.letter for one in found), "entropy": fmean(one.entropy for one in found)}
+        return facts | ({"sets": " ".join(one.of_set for one in found)} if all(one.of_set for one in found) else {})
 
     def _audit(self) -> dict[str, Any]:
         differences = [first for _, _, first in self.audited if first is not None]

@@ -11,6 +11,7 @@ from mdlm_leaderboard.board import Board, Row, Section
 from mdlm_leaderboard.build import points, read_board
 from mdlm_leaderboard.findings import mask_lines, masks_finding, speed_findings
 from mdlm_leaderboard.scores import command_of
+from mdlm_leaderboard.show import show
 from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.results.result_file import read_result_file
 from mdlm_lm_eval.results.suite import current_version
@@ -339,6 +340,30 @@ def test_seeds_of_one_recipe_are_one_row_their_mean(tmp_path: Path) -> None:
     assert len(row(apart, "org/base (org/bas) + MA (CE + TV), mean of 2 seeds").seeds) == 2, (
         "seeds over other weights are of another recipe"
     )
+
+
+def test_a_loss_is_told_apart_into_reading_and_the_end_of_text(tmp_path: Path) -> None:
+    """At 200 masks 40% are right, 10% another label and half EOS, of which three in five would be right."""
+    few, many = "R" * 10, "RRRRWEEEee"
+    for seed in (0, 1):
+        name = f"MA (CE + TV), seed {seed}"
+        for n_masks, letters in ((2, few), (200, many)):
+            record = {"first_token": {"letters": letters, "entropy": 0.5}}
+            file = suite_file(n_masks=n_masks, limit=10, adapter=name, task_record=record)
+            write(tmp_path, **{f"{seed}-{n_masks}": file})
+    board = read_board(tmp_path)
+    (mean,) = board.sections[0].rows
+    parts = mean.curve("masks")[200].decomposition
+    assert parts
+    assert parts.in_words == "40.0% as decoded, 70.0% among letters, 50% EOS, entropy 0.50"
+    assert parts.shares["among_labels"].seeds == (0.7, 0.7)
+    (among, eos) = (column(board, name, mean) for name in ("among", "eos"))
+    assert (among.mean, eos.mean) == (pytest.approx(70), pytest.approx(50))
+    assert among.low < 70 < among.high < 100
+    table = points(board).query("measure == 'masks' and x == 200")
+    assert table["share_among_labels"].tolist() == pytest.approx([0.7] * 3)
+    (shown,) = (line for line in show(tmp_path / "0-200.json") if line.startswith("answers"))
+    assert shown == "answers   200 masks: 40.0% as decoded, 70.0% among letters, 50% EOS, entropy 0.50"
 
 
 def test_points_that_not_all_seeds_have_are_in_no_mean(tmp_path: Path) -> None:

@@ -172,7 +172,7 @@ def test_results_count_what_became_of_answers(lm: MDLM, monkeypatch: pytest.Monk
     assert endings == {
         "task": {"cut": 6},
         "stop": {"ended_by_stop": 4, "empty": n_empty},
-        "end": {"ended_by_eos": 1, "empty": 1},
+        "end": {"ended_by_eos": 1, "empty": 1, "at_once": 1},
     }
 
 

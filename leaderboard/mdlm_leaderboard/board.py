@@ -13,6 +13,7 @@ from mdlm_leaderboard.experiments import AUTOREGRESSIVE, BY_NAME, NO_MASKS, Seri
 from mdlm_leaderboard.scores import BENCHMARKS, COSTS, Scores, Setting, Who
 from mdlm_leaderboard.wordings import Wordings, wordings_of
 from mdlm_lm_eval.options import PARALLEL_RULES, approximate_caches
+from mdlm_lm_eval.results.decomposition import Decomposition, decomposition_of, over_seeds
 from mdlm_lm_eval.results.parallelism import (
     Point,
     accuracy_under_parallelism,
@@ -56,7 +57,8 @@ class Estimate:
     """A mean with its 95% band over questions.
 
     Of the suite's tasks, `by_task` has the accuracies, and `score` what a comparison needs: the questions of a set are
-    one cluster where the samples are known, and seeds are random where it is their mean. `pairs` is the share of sets
+    one cluster where the samples are known, and seeds are random where it is their mean; `decomposition` says what the
+    first tokens are. `pairs` is the share of sets
     of `mdlm_rules` of which all three askings are right. A benchmark's estimate also has what its answers took, what an
     ideal model reaches that draws several tokens a step independently (`bound`), and the most tokens per pass at each
     quality, a percentage of the slowest exact setting's score (`at_quality`). That of the whole of `mdlm_parallel` also
@@ -69,6 +71,7 @@ class Estimate:
     n_questions: int
     by_task: Mapping[str, float]
     score: Score | None = None
+    decomposition: Decomposition | None = None
     is_accuracy: bool = True
     note: str = ""
     masks: float | None = None
@@ -254,6 +257,12 @@ def _pairs(row: Row, pair: tuple[int, int]) -> Interval | None:
     return None if one is None or one.pairs is None else Interval(100 * one.pairs, None, None, 1)
 
 
+def _share(row: Row, masks: int, name: str) -> Interval | None:
+    one = row.curve("masks").get(masks)
+    share = one.decomposition.shares.get(name) if one and one.decomposition else None
+    return share.interval.scaled(100) if share else None
+
+
 def _context_gain(row: Row, pair: tuple[int, int]) -> Interval | None:
     return change(row.curve("relevant", pair[0]), DEFAULT_SETTINGS["fewshot_relevant"], 0)
 
@@ -262,6 +271,18 @@ COLUMNS = (
     Column("most", "at {1} masks (%)", "accuracy, by which rows are ranked", lambda row, pair: _at(pair[1], row)),
     Column("few", "at {0} masks (%)", "accuracy", lambda row, pair: _at(pair[0], row) if pair[0] < pair[1] else None),
     Column("loss", "loss, {0} to {1} masks", "accuracy lost, in points", loss),
+    Column(
+        "among",
+        "among letters, {1} masks (%)",
+        "accuracy where only the labels count, before any ban",
+        lambda row, pair: _share(row, pair[1], "among_labels"),
+    ),
+    Column(
+        "eos",
+        "EOS, {1} masks (%)",
+        "answers whose likeliest token is the end of text",
+        lambda row, pair: _share(row, pair[1], "eos"),
+    ),
     Column("pairs", "whole sets (%)", "sets of which all three askings are right, at {1} masks", _pairs),
     Column("dots_loss", "loss to dots", "from the fewest to the most dots", lambda row, _: _ends(row.curve("dots"))),
     Column("gap", "locality gap", "best minus worst position", lambda row, _: drop(row.curve("positions", "right"))),
@@ -349,14 +370,17 @@ def _estimate(own: pd.DataFrame, experiment: str) -> Estimate:
     for line in (line for lines in of_seeds for line in lines):
         seeds.setdefault(line.seed, []).append(line)
     score = mean_of_seeds([_score(seeds[seed]) for seed in sorted(seeds)])
+    parts = [decomposition_of([line.result for line in seeds[seed]]) for seed in sorted(seeds)]
+    known = [one for one in parts if one]
+    decomposition = over_seeds(known) if len(known) == len(parts) else None
     pairs = None if pd.isna(own["pairs"].iloc[0]) else float(own["pairs"].iloc[0])
     band = score.interval
-    return Estimate(score.mean, band.low, band.high, int(own["n"].sum()), by_task, score, pairs=pairs)
+    return Estimate(score.mean, band.low, band.high, int(own["n"].sum()), by_task, score, decomposition, pairs=pairs)
 
 
 def _of_seed(table: pd.DataFrame, seeds: Any) -> list[Any]:
     """Of every line what an interval needs."""
-    return [*table[["task", "score", "n", "answers"]].assign(seed=seeds).itertuples(index=False)]
+    return [*table[["task", "score", "n", "answers", "result"]].assign(seed=seeds).itertuples(index=False)]
 
 
 def _score(tasks: Sequence[Any]) -> Score:

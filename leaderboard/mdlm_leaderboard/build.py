@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 
 import pandas as pd
 
-from mdlm_leaderboard.board import BOUND, INTERVALS, Board, Row, Section, board_of
+from mdlm_leaderboard.board import BOUND, INTERVALS, Board, Estimate, Row, Section, board_of
 from mdlm_leaderboard.experiments import BY_NAME
 from mdlm_leaderboard.findings import mask_lines, masks_finding, speed_findings
 from mdlm_leaderboard.published import published
@@ -108,7 +108,7 @@ def points(board: Board) -> pd.DataFrame:
                     speed = {"on_frontier": one.on_frontier, "aup": one.area, "bound": one.bound}
                     speed |= {f"tokens_at_{quality}_percent": tokens for quality, tokens in one.at_quality.items()}
                     speed |= {f"pb{quality}": tokens for quality, tokens in one.parallel_bench.items()}
-                    lines.append(who | setting | place | value | cost | speed)
+                    lines.append(who | setting | place | value | cost | speed | _parts(one))
             for column in section.columns:
                 if found := column.of(row, section.pair):
                     value = {"value": found.mean, "low": found.low, "high": found.high}
@@ -119,6 +119,14 @@ def points(board: Board) -> pd.DataFrame:
 def _as_text(cell: object) -> object:
     """A text that a spreadsheet would run as a formula begins with an apostrophe, which says that it is text."""
     return f"'{cell}" if isinstance(cell, str) and cell.startswith(("=", "+", "-", "@", "\t", "\r")) else cell
+
+
+def _parts(one: Estimate) -> dict[str, float]:
+    """What the first tokens are, where it was recorded."""
+    if one.decomposition is None:
+        return {}
+    shares = {f"share_{name}": share.mean for name, share in one.decomposition.shares.items()}
+    return shares | {"entropy": one.decomposition.entropy}
 
 
 def _who(row: Row) -> dict[str, str]:

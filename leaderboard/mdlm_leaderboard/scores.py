@@ -209,7 +209,7 @@ def _suite_lines(
     facts: dict[str, Any] = {name: getattr(file, name) for name in ("served_by", "limit", "chat_template")}
     setting = Setting(task.asks, result.version, file.suite_hash, **given, **facts)
     score_of = {"name": result.name, "task": task.task, "score": score, "n": result.n_questions, "file": file.path}
-    score_of |= {"pairs": pairs.get(task.group, (None, 0))[0], "answers": answers}
+    score_of |= {"pairs": pairs.get(task.group, (None, 0))[0], "answers": answers, "result": result}
     who = _suite_who(file, result, task)
     for experiment in EXPERIMENTS:
         standard: dict[str, Any] = {experiment.beyond: DEFAULT_SETTINGS[experiment.beyond]} if experiment.beyond else {}

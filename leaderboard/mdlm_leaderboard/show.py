@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from pathlib import Path
 
+from mdlm_lm_eval.results.decomposition import said_of
 from mdlm_lm_eval.results.files import UnusableFile
 from mdlm_lm_eval.results.frame import benchmarks, frame_of, setting_of
 from mdlm_lm_eval.results.in_words import audit_in_words, cost_in_words, settings_in_words
@@ -28,7 +29,7 @@ def show(path: Path) -> list[str]:
     top = [result for result in results if result.name not in inside]
     pairs = [f"{name} {100 * share:.1f}% of {n} sets" for name, (share, n) in pair_accuracies(answers_of(file)).items()]
     sets = f"right in all three askings: {', '.join(pairs)}" if pairs else ""
-    lines = {"score": _scores(file), "sets": sets}
+    lines = {"score": _scores(file), "answers": "; ".join([*said_of(file), *_ended_at_once(top)]), "sets": sets}
     lines |= {"settings": _settings(file, top), "speed": _speed(file, top)}
     lines |= {"preset": "; ".join((file.mdlm or {}).get("preset_mismatches", ())), "unparsed": _unparsed(file)}
     audits, how = [task.audit for task in file.tasks.values()], "in process" if file.server else "without the cache"
@@ -40,6 +41,16 @@ def _scores(file: ResultFile) -> str:
     words = [f"{row.benchmark} {row.in_words} (n={row.n})" for row in benchmarks(frame_of([file])).itertuples()]
     more = f", and {len(words) - _MOST} more" if len(words) > _MOST else ""
     return f"{file.model}{f' + {file.adapter}' if file.adapter else ''}: {', '.join(words[:_MOST])}{more}"
+
+
+def _ended_at_once(top: Iterable[TaskResult]) -> list[str]:
+    """Of answers of several tokens, the share that ends at once, where any does."""
+    several = (result for result in top if result.effective.get("returned_tokens", (0, 0))[1] > 1)
+    return [
+        f"{100 * result.at_once / result.n_questions:.1f}% of {result.name} end at once"
+        for result in several
+        if result.at_once
+    ]
 
 
 def _settings(file: ResultFile, top: Iterable[TaskResult]) -> str:

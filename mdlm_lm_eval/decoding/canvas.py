@@ -5,10 +5,14 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from mdlm_lm_eval.decoding.trace import Event
 from mdlm_lm_eval.model.attention import FULL_ATTENTION, AttentionPattern
 from mdlm_lm_eval.options import DecodingOptions, OptionError
+
+if TYPE_CHECKING:
+    from mdlm_lm_eval.decoding.first_token import FirstToken
 
 DEFAULT_MAX_GEN_TOKS = 256
 
@@ -47,12 +51,14 @@ class Completion:
 
     n_written: returned slots that hold a token, those after an EOS too.
     events: with the option `trace`, all that the passes changed on the canvas, in their order.
+    first: the model's answer at the first slot, None without labels.
     """
 
     token_ids: list[int]
     cost: RowCost
     n_written: int
     events: tuple[Event, ...] = ()
+    first: "FirstToken | None" = None
 
 
 def attention_in_effect(attention: AttentionPattern, options: DecodingOptions) -> AttentionPattern:

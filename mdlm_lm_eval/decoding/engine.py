@@ -25,6 +25,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from mdlm_lm_eval.decoding.canvas import Canvas, Completion, RowCost, attention_in_effect
+from mdlm_lm_eval.decoding.first_token import FirstToken
 from mdlm_lm_eval.decoding.history import History
 from mdlm_lm_eval.decoding.lanes import Lanes, Look, Moved
 from mdlm_lm_eval.decoding.next_token import NextTokenLogits
@@ -316,14 +317,15 @@ class Engine:
         changes = None
         if before is not None:
             changes = torch.stack([before.int(), now.tokens.int(), now.confidence.view(torch.int32)])
-        event = None
+        event, first = None, now.first
         if self.run.on_gpu:
             sent, changes = _to_host(sent), None if changes is None else _to_host(changes)
+            first = None if first is None else _to_host(first)
             event = _event(self.device)
         takes_part = self.lanes.owners >= 0
         if plan.is_wide:
             takes_part &= np.isin(np.arange(len(takes_part)), plan.going)
-        self.looks.append(Look(self.n_passes, plan.is_wide, sent, changes, event, None, takes_part))
+        self.looks.append(Look(self.n_passes, plan.is_wide, sent, changes, first, event, None, takes_part))
 
     # The host's look at them
 
@@ -360,7 +362,7 @@ class Engine:
             if is_decided is not None:
                 self._ask(is_decided, numbers, decided, is_over, took_step)
         completions = {
-            lane: self._completion(lane, numbers[lane], int(decided[lane]))
+            lane: self._completion(lane, numbers[lane], int(decided[lane]), look)
             for lane in (np.flatnonzero(is_over).tolist() if is_over.any() else ())
         }
         return int(took_step.sum()), completions
@@ -413,7 +415,7 @@ class Engine:
         for lane in np.flatnonzero(is_due).tolist():
             is_over[lane] = is_decided(numbers[lane, : decided[lane]].tolist())
 
-    def _completion(self, lane: int, numbers: Numbers, n_decided: int) -> Completion:
+    def _completion(self, lane: int, numbers: Numbers, n_decided: int, look: Look) -> Completion:
         """The answer of a row that is over, up to an end of text inclusive."""
         lanes = self.lanes
         answer: list[int] = numbers[:n_decided].tolist()
@@ -424,6 +426,7 @@ class Engine:
             cost=RowCost(*lanes.costs[lane].tolist()),
             n_written=int(is_written.sum()),
             events=tuple(self.events.pop(int(lanes.owners[lane]), ())),
+            first=None if look.first is None else FirstToken.of(look.first[look.row_of(lane)].tolist()),
         )
 
     # Traces
@@ -442,7 +445,7 @@ class Engine:
         assert look.changes is not None
         before, after, bits = look.changes.numpy()
         for lane in np.flatnonzero(moved.ran).tolist():
-            row = lane if look.places is None else int(look.places[lane])
+            row = look.row_of(lane)
             index, step = int(self.lanes.owners[lane]), int(self.lanes.costs[lane, 0])
             confidence = bits[row].view(np.float32)
             for at in np.flatnonzero(before[row] != after[row]).tolist():
@@ -459,6 +462,7 @@ def decode_canvases(
     end_of_turn_ids: Collection[int] = (),
     end_think_ids: Sequence[int] = (),
     token_frequencies: Tensor | None = None,
+    label_ids: Sequence[int] = (),
     is_decided: Decided | None = None,
     advance: Callable[[int], object] = lambda _: None,
     finished: Callable[[int, Completion], object] = lambda *_: None,
@@ -472,7 +476,8 @@ def decode_canvases(
     such a row leaves the batch (its result may then end there). The mask token is never emitted. `suppress_eos` bans
     `eos_ids` and leaves ends of turn possible, as LLaDA's `logits_eos_inf` does. `advance(n)` is told that n rows took
     a step, `finished(n, completion)` that canvas n is done. `end_think_ids` are the tokens of `end_think`,
-    `token_frequencies` [V] those of that option's file. Raises NonFiniteLogitsError where a row's logits are NaN or
+    `token_frequencies` [V] those of that option's file. With `label_ids`, completions hold the model's answer at the
+    first slot, but for row decoders'. Raises NonFiniteLogitsError where a row's logits are NaN or
     infinite, NoProgressError where passes change nothing any more.
     """
     if not canvases:
@@ -514,6 +519,7 @@ def decode_canvases(
             end_ids=end_ids,
             thinking=thinking,
             token_frequencies=token_frequencies,
+            label_ids=to_device(torch.tensor(label_ids), denoiser.device) if label_ids else None,
         )
         return Engine(run, n_lanes).decode(is_decided, advance, finished)
 

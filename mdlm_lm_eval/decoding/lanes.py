@@ -19,6 +19,7 @@ class Look(NamedTuple):
     sent: the tokens that the host looks at, `Rows.at`, and in halves of 32 bits the sum of all tokens (where some slots
         are not shown) and `Rows.best`.
     changes: with a trace, [3, R, T] tokens before and after the pass, and the bits of `Rows.confidence`.
+    first: with labels, [R, 3] the numbers of `FirstToken`.
     places: for each of today's lanes, its row in `sent`, None where they are the same.
     takes_part: [R], whether a lane still holds its row, and the pass was planned to run it.
     """
@@ -27,9 +28,14 @@ class Look(NamedTuple):
     is_wide: bool
     sent: Tensor
     changes: Tensor | None
+    first: Tensor | None
     event: Any
     places: Numbers | None
     takes_part: Numbers
+
+    def row_of(self, lane: int) -> int:
+        """The row of one of today's lanes."""
+        return lane if self.places is None else int(self.places[lane])
 
     def numbers(self) -> Numbers:
         """`sent` [R, N + 2] for today's lanes."""

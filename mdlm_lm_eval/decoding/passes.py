@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from mdlm_lm_eval.decoding import first_token
 from mdlm_lm_eval.decoding.candidates import Proposals, propose, uniform_numbers
 from mdlm_lm_eval.decoding.hindsight import Shadow, hindsight
 from mdlm_lm_eval.decoding.history import History
@@ -44,6 +45,7 @@ def run_pass(run: Run, rows: Rows, plan: Plan, window: Window, memory: Memory, n
     logits = _logits(run, rows, plan, window, tokens, places, shadow)
     if window.has_before is not None:
         memory.next_token.exchange(logits, places, plan.rows, memory.n_lanes, window.asked, window.has_before)
+    first = _first_tokens(run, rows, window, logits, places)
     columns, slots = _whereabouts(run, rows, window, places) if run.needs_places else (None, None)
     if run.thinking is not None and columns is not None:
         run.thinking.raise_logits(logits, places.row, columns, rows, window.number, run.denoiser.mask_token_id)
@@ -56,6 +58,8 @@ def run_pass(run: Run, rows: Rows, plan: Plan, window: Window, memory: Memory, n
     choice = run.sampler.choose(view, run.options)
     new = _changed(run, view, choice)
     _write(run, rows, window, view, choice, new)
+    if first is not None:
+        _keep_first_tokens(rows, choice, *first)
     _move_on(run, rows, window, tokens, new)
 
 
@@ -155,6 +159,21 @@ def _logits(
         cfg_scale=options.cfg_scale,
         prompt_mask=prompt,
     )
+
+
+def _first_tokens(run: Run, rows: Rows, window: Window, logits: Tensor, places: Places) -> tuple[Tensor, Tensor] | None:
+    """The numbers of `FirstToken` [R, 3] before any ban, and which places [R, G] are first slots."""
+    if run.label_ids is None or not len(logits):
+        return None
+    is_first = rows.slot_number.gather(1, window.columns) == 0
+    of_first = first_token.of_first_slots(logits, places.at, is_first, places.wanted.shape[1])
+    return first_token.read(of_first, run.label_ids), is_first
+
+
+def _keep_first_tokens(rows: Rows, choice: Choice, found: Tensor, is_first: Tensor) -> None:
+    """Those of the pass that wrote the slot last."""
+    written = choice.fill if choice.change is None else choice.fill | choice.change
+    rows.first = found.where((written & is_first).any(1, keepdim=True), rows.first)
 
 
 def _whereabouts(run: Run, rows: Rows, window: Window, places: Places) -> tuple[Tensor, Tensor]:

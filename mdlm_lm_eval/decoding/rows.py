@@ -17,7 +17,7 @@ from mdlm_lm_eval.model.devices import to_device
 from mdlm_lm_eval.options import DecodingOptions
 
 # The fields that a pass changes.
-_CHANGING = ("at", "best", "steps", "tokens", "state", "confidence")
+_CHANGING = ("at", "best", "steps", "tokens", "state", "confidence", "first")
 
 
 class Plane(IntEnum):
@@ -50,6 +50,7 @@ class Rows:
     steps: [R], denoising steps so far, where numbers are drawn.
     random_numbers: [R, T] float32 in [0, 1), for rules that draw an order.
     prompt: [R, T] bool, what classifier-free guidance masks.
+    first: [R, 3] float32, with labels: the numbers of `FirstToken`.
     confidence: [R, T] float32, with a trace: the probability of each token when it was written, 0 where no pass did.
     """
 
@@ -67,6 +68,7 @@ class Rows:
     random_numbers: Any
     prompt: Any
     confidence: Any
+    first: Any
 
     def _each(self, change: Callable[[Tensor], Tensor]) -> Self:
         values: dict[str, Any] = {}
@@ -125,6 +127,7 @@ def rows_of(
     *,
     pad_token_id: int,
     mask_token_id: int,
+    has_labels: bool,
 ) -> Rows:
     """The rows of canvases and their programs as they begin, on the host. Seeds draw the orders of random rules."""
     n, last = len(canvases), sizes.columns - 1
@@ -164,6 +167,7 @@ def rows_of(
         random_numbers=random_numbers,
         prompt=None if prompt is None else torch.from_numpy(prompt),
         confidence=torch.zeros(of_columns) if options.trace else None,
+        first=torch.zeros(n, 3) if has_labels else None,
     )
 
 

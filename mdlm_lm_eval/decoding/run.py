@@ -40,10 +40,11 @@ class Run:
         end_ids: Collection[int],
         thinking: EndOfThinking | None,
         token_frequencies: Tensor | None,
+        label_ids: Tensor | None,
     ) -> None:
         self.denoiser, self.canvases, self.attention, self.options = denoiser, canvases, attention, options
         self.banned_ids, self.end_ids, self.thinking = banned_ids, end_ids, thinking
-        self.token_frequencies = token_frequencies
+        self.token_frequencies, self.label_ids = token_frequencies, label_ids
         self.device = denoiser.device
         self.sampler = options.way
         self.needs = self.sampler.needs(options)
@@ -126,6 +127,7 @@ class Run:
             self.needs,
             pad_token_id=self.denoiser.pad_token_id,
             mask_token_id=self.denoiser.mask_token_id,
+            has_labels=self.label_ids is not None,
         )
         if self.thinking is not None:
             self.thinking.enter_blocks(rows, rows.records[:, 0], torch.ones_like(rows.at, dtype=torch.bool))

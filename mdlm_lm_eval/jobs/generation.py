@@ -11,9 +11,10 @@ from mdlm_lm_eval.decoding.trace import Filled, filled
 from mdlm_lm_eval.jobs.audit import in_drawn_order
 from mdlm_lm_eval.jobs.requests import Job
 from mdlm_lm_eval.jobs.workplace import Workplace
+from mdlm_lm_eval.labels import Labels, LabelTokens
 from mdlm_lm_eval.model.text import Ending
 from mdlm_lm_eval.options import OptionError, shown
-from mdlm_lm_eval.record import Answer
+from mdlm_lm_eval.record import Answer, OfFirstToken
 from mdlm_lm_eval.resolve import ResolvedRequest
 
 REQUEST_TYPE = "generate_until"
@@ -28,6 +29,7 @@ class Generation(Job):
     request: ResolvedRequest
     canvas: Canvas
     ending: Ending
+    labels: Labels | None  # of a single-token answer
     is_audited: bool = False
     string: str | None = None
 
@@ -92,7 +94,8 @@ class GenerationJob:
         groups: dict[Hashable, list[Generation]] = {}
         for one in self.generations:
             if one.string is None:
-                groups.setdefault(one.request.alike, []).append(one)
+                key = one.request.alike, one.labels and one.labels.names
+                groups.setdefault(key, []).append(one)
         for group in groups.values():
             group.sort(key=lambda one: (-len(one.canvas.token_ids), one.canvas.token_ids))
         return list(groups.values())
@@ -134,6 +137,11 @@ class Decoding:
         self.n_lanes = 1 if self.has_own_method else min(batch_size, len(part))
         self.n_left, self.passes_shared = len(part), denoiser.forward_passes
         self.done: list[tuple[Generation, Completion]] = []
+        self.labels: LabelTokens | None = None
+        if (labels := part[0].labels) is not None:
+            ends = job.ends
+            found = LabelTokens(labels.names, self.place.tokenizer, ends.eos_ids, ends.end_of_turn_ids)
+            self.labels = found if found.names else None  # no single token may spell any of them
 
     def run(self) -> None:
         """Decodes the requests. Raises OptionError where a request's logits are not finite."""
@@ -146,6 +154,7 @@ class Decoding:
                 eos_ids=ends.eos_ids,
                 end_of_turn_ids=ends.end_of_turn_ids,
                 end_think_ids=ends.end_think_ids(self.options.end_think),
+                label_ids=[*self.labels.names] if self.labels is not None else [],
                 is_decided=self.part[0].ending.is_decided,
                 advance=self._advance,
                 finished=self._finished,
@@ -194,7 +203,16 @@ class Decoding:
         one.string = string
         task = one.add_to(self.place.record, REQUEST_TYPE, answer.cost, answer)
         task.caches.add(self.cache)
-        task.endings.update({ending: 1, "empty": not string.strip()})
+        is_empty = answer.cost["answer_tokens"] == 0
+        task.endings.update({ending: 1, "empty": not string.strip(), "at_once": is_empty})
+        if self.labels is not None and one.labels is not None and completion.first is not None:
+            first = OfFirstToken(
+                doc_id=one.instance.doc_id,
+                of_set=str(one.instance.doc.get("set", "")),
+                letter=self.labels.letter(completion.first, one.labels.answer),
+                entropy=completion.first.entropy,
+            )
+            task.first_tokens.append(first)
         if answer.trace:
             task.trace(one.instance.doc_id, answer, self.place.tokenizer)
 

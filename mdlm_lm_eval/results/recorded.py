@@ -62,6 +62,15 @@ class Audit(TypedDict, total=False):
     exact_answers: list[ExactAnswer]
 
 
+class FirstTokens(TypedDict, total=False):
+    """What single-token answers would be: a letter of each question in `SHARES`, their sets, and the mean entropy."""
+
+    __pydantic_config__ = _AS_IT_IS  # type: ignore[misc]
+    letters: Required[Annotated[str, Field(pattern="^[RWLETOeto]*$")]]
+    entropy: Required[Amount]
+    sets: str | None
+
+
 class RecordOfTask(Ranges, total=False):
     """What `--model mdlm` records of one task."""
 
@@ -71,6 +80,8 @@ class RecordOfTask(Ranges, total=False):
     cost: dict[str, Amount]
     cache: str | None
     audit: Audit | None
+    endings: dict[str, Count]
+    first_token: FirstTokens | None
 
 
 class Options(TypedDict, total=False):

@@ -28,7 +28,8 @@ class TaskResult:
     `config` is the task's own. Of `--model mdlm` only: `options` are the decoding or likelihood options in effect,
     `effective` the ranges that it recorded, such as steps -> (1, 1) and asked_masks -> the fewest and the most masks
     that were asked for, `cache` the one in effect (the option, in older files), `cost` what the answers took, `audit`
-    what `cache_audit` found. `truncated_prompts` of its prompts did not fit into the model's context and lost their
+    what `cache_audit` found, `first_token` what it recorded of first tokens (`FirstTokens`), `at_once` how many answers
+    end at their first token. `truncated_prompts` of its prompts did not fit into the model's context and lost their
     beginning.
     """
 
@@ -48,6 +49,8 @@ class TaskResult:
     cost: Mapping[str, float]
     audit: Mapping[str, Any]
     truncated_prompts: int
+    first_token: Mapping[str, Any]
+    at_once: int | None
 
     def is_accuracy(self, metric: str) -> bool:
         """Whether this score is a share from 0 to 1 of which more is better."""
@@ -223,6 +226,8 @@ def _task(content: Recorded, name: str) -> TaskResult:
         cost=cost,
         audit=recorded.get("audit") or {},
         truncated_prompts=recorded.get("truncated_prompts", 0),
+        first_token=recorded.get("first_token") or {},
+        at_once=recorded.get("endings", {}).get("at_once"),
         **_metrics(content.results[name], content.higher_is_better.get(name, {})),
     )
 
@@ -249,6 +254,8 @@ def _group(
             if not key.endswith(("_per_forward", "_occupancy"))  # ratios of these
         },
         audit={},
+        first_token={},
+        at_once=None if any(task.at_once is None for task in members) else sum(task.at_once or 0 for task in members),
         truncated_prompts=sum(task.truncated_prompts for task in members),
         **_metrics(content.groups[name], first.higher_is_better),
     )

@@ -3,9 +3,11 @@
 import math
 from typing import Any
 
+from datasets import Dataset
 from lm_eval.api import task as lm_eval_task
 
 from mdlm_lm_eval.options import parse_whole
+from mdlm_lm_eval.tasks.classification.prompts import LETTERS, letter
 
 ORDERS = ("random", "nearest_first", "nearest_last")
 
@@ -36,8 +38,13 @@ class ClassificationTask(Base):
         self.config.metadata |= {**self.config.dataset_kwargs, "example_order": self.example_order}
 
     def download(self, dataset_kwargs: dict[str, Any] | None = None, **kwargs: object) -> None:
-        """Draws the points; the model arguments in the task's metadata have no say in them."""
+        """Draws the points; the model arguments in the task's metadata have no say in them.
+
+        Test points name their letter, and both.
+        """
         self.dataset = self.config.custom_dataset(**self.config.dataset_kwargs)
+        named = [{**point, "labels": [*LETTERS], "answer": letter(point)} for point in self.dataset["test"]]
+        self.dataset = {**self.dataset, "test": Dataset.from_list(named)}
 
     def examples(self, doc: dict[str, int], n: int) -> list[dict[str, int]]:
         """The examples of one test point, in the order in which they stand in its prompt."""

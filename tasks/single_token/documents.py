@@ -1,12 +1,13 @@
 """Which rows of a data set become test questions and in-context examples of the single-token tasks."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from random import Random
 from typing import Any
 
 from datasets import Dataset
 
+LETTERS = "ABC"
 LABELS = (0, 1, 2)  # those with a letter; -1 stands where a data set keeps a label secret
 N_TEST_QUESTIONS = 1000
 N_EXAMPLES = 100
@@ -15,13 +16,13 @@ ORDER_SEED = "mdlm single-token 1"
 
 
 def test_questions(split: Dataset) -> Dataset:
-    """At most 1000 rows in a fixed random order."""
-    return Dataset.from_list(list(islice(_usable(split), N_TEST_QUESTIONS)))
+    """At most 1000 rows in a fixed random order, each with the letters of its answer and of the others (`labels`)."""
+    return _with_letters(islice(_usable(split), N_TEST_QUESTIONS))
 
 
 def short_test_questions(split: Dataset) -> Dataset:
     """The same, of rows of at most 500 characters."""
-    return Dataset.from_list(list(islice(_usable(split, MAX_CHARACTERS), N_TEST_QUESTIONS)))
+    return _with_letters(islice(_usable(split, MAX_CHARACTERS), N_TEST_QUESTIONS))
 
 
 def examples(split: Dataset) -> Dataset:
@@ -35,6 +36,12 @@ def examples(split: Dataset) -> Dataset:
 def short_examples(split: Dataset) -> Dataset:
     """The same, of rows of at most 500 characters."""
     return _balanced(_usable(split, MAX_CHARACTERS))
+
+
+def _with_letters(rows: Iterable[dict[str, Any]]) -> Dataset:
+    found = list(rows)
+    letters = list(LETTERS[: 1 + max(row["label"] for row in found)])
+    return Dataset.from_list([{**row, "labels": letters, "answer": LETTERS[row["label"]]} for row in found])
 
 
 def _usable(split: Dataset, max_characters: int | None = None) -> Iterator[dict[str, Any]]:

@@ -16,9 +16,18 @@ from mdlm_leaderboard.board import BOUND, INTERVALS, QUALITIES, Board, Row, Sect
 from mdlm_leaderboard.experiments import BY_NAME
 from mdlm_leaderboard.figures import Chart
 from mdlm_leaderboard.scores import BENCHMARKS, COSTS, command_of
+from mdlm_lm_eval.results.decomposition import Decomposition
 from mdlm_lm_eval.results.result_file import ResultFile
 
 _HEAT_ROWS = 20
+_SHARES = {
+    "decoded": "the right label, as decoded",
+    "among_labels": "the right label, among the labels",
+    "label": "any label",
+    "eos": "EOS",
+    "end_of_turn": "end of turn",
+    "other": "another token",
+}
 _SERVER_FACTS = {"said": "settings the server says", "stated": "settings stated", "unknown": "settings unknown"}
 _FACTS = ("preset", "processes", "device_name", "attn_implementation", "cache_audit", "batch_size", "torch")
 
@@ -55,6 +64,8 @@ def write_page(board: Board, findings: Sequence[tuple[str, str, str]], charts: S
         runs_of=lambda row: _runs_of([board.scores.files[path] for path in row.files]),
         parameters_of=lambda row: board.scores.files[row.files[0]].config.get("model_num_parameters"),
         by_masks=_by_masks,
+        parts_of=_parts_of,
+        share_words=_SHARES,
         is_exact=is_exact,
         style=Markup(style),  # ours, from this folder
         script=Markup(script),
@@ -86,6 +97,11 @@ def _tables_of(row: Row, pair: tuple[int, int]) -> list[dict[str, Any]]:
         lines = [(who, [own.get(x) for x in xs], change(own, *ends)) for who, own in curves]
         tables.append({"title": title, "x_label": experiment.x_label, "xs": xs, "ends": ends, "lines": lines})
     return tables
+
+
+def _parts_of(row: Row) -> dict[Any, Decomposition]:
+    """Mask count -> what the first tokens are, where it was recorded."""
+    return {n: one.decomposition for n, one in row.curve("masks").items() if one.decomposition}
 
 
 def _by_masks(row: Row) -> str:

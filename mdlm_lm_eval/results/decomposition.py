@@ -1,0 +1,84 @@
+"""What a single-token score is made of: reading, format and the end of text, from what was recorded of first tokens.
+
+Shares are of the likeliest token in the pass that filled the slot, before any ban.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+from mdlm_lm_eval.results.result_file import ResultFile, TaskResult, leaves
+from mdlm_lm_eval.results.statistics import Score, mean_of_seeds, score_of_sets
+
+#: Share -> the letters of `labels.LabelTokens.letter` that count to it.
+SHARES = {
+    "decoded": "R",  # the right label is the likeliest token
+    "among_labels": "RETO",  # it is the likeliest label
+    "label": "RWL",  # any label is the likeliest token
+    "eos": "Ee",
+    "end_of_turn": "Tt",
+    "other": "Oo",
+}
+_OF_ANSWER = ("decoded", "among_labels")  # where the right label is known
+
+
+@dataclass(frozen=True)
+class Decomposition:
+    """Shares of some tasks' questions by their name in `SHARES`, and the mean entropy of the first token in nats.
+
+    `decoded` and `among_labels` are missing where the right label is not known.
+    """
+
+    shares: Mapping[str, Score]
+    entropy: float
+
+    @property
+    def in_words(self) -> str:
+        """Such as "4.7% as decoded, 68.1% among letters, 95% EOS"; ends and other tokens only where there are any."""
+        percent = {name: 100 * share.mean for name, share in self.shares.items()}
+        words = [f"{percent['decoded']:.1f}% as decoded"] if "decoded" in percent else []
+        words += [f"{percent['among_labels']:.1f}% among letters"] if "among_labels" in percent else []
+        rest = {"eos": "EOS", "end_of_turn": "end of turn", "other": "other tokens"}
+        words += [f"{percent[name]:.0f}% {said}" for name, said in rest.items() if percent[name]]
+        return ", ".join([*words, f"entropy {self.entropy:.2f}"])
+
+
+def decomposition_of(tasks: Sequence[TaskResult]) -> Decomposition | None:
+    """Of tasks together, each of which counts the same; None where one has no record of its first tokens."""
+    recorded = [task.first_token for task in tasks]
+    if not recorded or not all(one.get("letters") for one in recorded):
+        return None
+    shares = {}
+    for name, counted in SHARES.items():
+        if name in _OF_ANSWER and any("L" in one["letters"] for one in recorded):
+            continue
+        scores = {task.name: [(of_set, float(letter in counted)) for of_set, letter in _by_set(task)] for task in tasks}
+        shares[name] = score_of_sets(scores)
+    return Decomposition(shares, fmean(one["entropy"] for one in recorded))
+
+
+def over_seeds(found: Sequence[Decomposition]) -> Decomposition:
+    """The mean of several seeds."""
+    shares = {name: mean_of_seeds([one.shares[name] for one in found]) for name in found[0].shares}
+    return Decomposition(shares, fmean(one.entropy for one in found))
+
+
+def said_of(file: ResultFile) -> list[str]:
+    """Of every group and task at the top of a file whose first tokens are recorded, its masks and its decomposition."""
+    inside = {member for group in file.group_results for member in file.groups[group]}
+    lines = []
+    for result in (*file.group_results.values(), *file.tasks.values()):
+        members = leaves(result.name, file.groups) if result.name in file.groups else [result.name]
+        found = decomposition_of([file.tasks[name] for name in members]) if result.name not in inside else None
+        low, high = result.effective.get("asked_masks", (0, 0))
+        masks = f"{low} to {high}" if low != high else str(high)
+        lines += [f"{masks} mask{'' if masks == '1' else 's'}: {found.in_words}"] if found else []
+    return lines
+
+
+def _by_set(task: TaskResult) -> Iterable[tuple[str, str]]:
+    letters = task.first_token["letters"]
+    sets = (task.first_token.get("sets") or "").split()
+    return zip(
+        sets if len(sets) == len(letters) else (f"{task.name} {n}" for n in range(len(letters))), letters, strict=True
+    )
