@@ -83,9 +83,10 @@ def test_documents_say_their_labels() -> None:
     assert Labels.of({"options": ["x", "y", "z"], "answer": "Y"}) == Labels(("X", "Y", "Z"), "Y")
     assert Labels.of({"options": ["x", "y"], "answer": "2"}) == Labels(("1", "2"), "2")
     assert Labels.of({"labels": ["yes", "no"]}) == Labels(("yes", "no"), "")
-    assert (
-        Labels.of({"options": ["x", "y"], "answer": "Z"}) is Labels.of({"question": "?"}) is Labels.of("text") is None
-    )
+    assert Labels.of({"labels": ["yes", "no"], "answer": 1}) == Labels(("yes", "no"), "")
+    others: list[Any] = [{"options": ["x", "y"], "answer": "Z"}, {"question": "?"}, "text", {"labels": [0, 1]}]
+    others += [{"options": 2, "answer": "A"}, {"options": ["x"], "answer": 0}]
+    assert [Labels.of(one) for one in others] == [None] * len(others)
 
 
 def test_results_record_a_letter_a_question(monkeypatch: pytest.MonkeyPatch) -> None:
