@@ -464,6 +464,21 @@ def test_speed_at_a_quality_is_between_the_settings_of_a_sweep(tmp_path: Path) -
     assert said.endswith(" Of the slowest exact setting's score it keeps 90% up to 3.00, 95% up to 2.00.")
 
 
+def test_parallel_benchs_pb90_is_over_all_tasks_and_counts_what_was_asked_for(tmp_path: Path) -> None:
+    """A mean of 95 with 1.28 tokens an evaluation, of 90.5 with 5.12; one task alone would be below."""
+    for k, scores in ((1, (0.99, 0.91)), (4, (0.98, 0.83))):
+        tasks = zip(("mdlm_parallel_copy", "mdlm_parallel_shuffle"), scores, strict=True)
+        metrics = {name: {"exact_match,none": score} for name, score in tasks}
+        file = result_file(metrics, group="mdlm_parallel", shots=0, passes=100 // k, steps=64 // k)
+        for record in file["config"]["mdlm"]["tasks"].values():
+            record["cost"]["written_tokens"] = 128 * record["requests"]
+        write(tmp_path, **{f"k{k}": file})
+    (section,) = read_board(tmp_path).sections
+    found = {name: one.parallel_bench for name, one in section.rows[0].benchmarks.items()}
+    assert found["parallel v3.0 (exact_match, 0-shot)"] == {90: pytest.approx(5.12), 95: pytest.approx(1.28)}
+    assert found["copy v3.0 (exact_match, 0-shot)"] == {90: None, 95: None}
+
+
 def test_approximate_answers_have_a_frontier_of_their_own(tmp_path: Path) -> None:
     fast = gsm8k_file(0.8, passes=20, cache="dual", block_length=32)
     slower = gsm8k_file(0.7, passes=40, cache="dual", block_length=16)
