@@ -39,7 +39,7 @@ from mdlm_lm_eval.decoding.trace import Event
 from mdlm_lm_eval.decoding.windows import Plan, Window, window_of
 from mdlm_lm_eval.model.attention import AttentionPattern
 from mdlm_lm_eval.model.denoiser import Denoiser, NonFiniteLogitsError
-from mdlm_lm_eval.model.devices import bucket, to_device, up_to_keys, up_to_positions
+from mdlm_lm_eval.model.devices import bucket, iota, to_device, up_to_keys, up_to_positions
 from mdlm_lm_eval.model.kv_cache import CanvasCache
 from mdlm_lm_eval.options import DecodingOptions, OptionError, shown
 
@@ -311,8 +311,9 @@ class Engine:
         best = now.best.float().view(torch.int32)[:, None]  # its bits, all as int32: of several dtypes each is copied
         tokens, at = now.tokens.gather(1, now.shown).view(torch.int32), now.at[:, None].view(torch.int32)
         total = at[:, :1]
-        if self.run.sizes.slots > self.run.sizes.shown:  # changes where a token does that is not shown
-            total = now.tokens.sum(1, keepdim=True, dtype=torch.int32)
+        if self.run.sizes.slots > self.run.sizes.shown:  # it changes where a token does that is not shown
+            places = iota(now.tokens.shape[1], self.device)
+            total = (now.tokens * places).sum(1, keepdim=True, dtype=torch.int32)
         sent = torch.cat([tokens, at, total, best], 1).view(torch.int64)  # [R, N + 2]
         changes = None
         if before is not None:

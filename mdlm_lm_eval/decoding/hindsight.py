@@ -1,6 +1,6 @@
-"""How likely a filled token is as if its own position were masked: a shadow of the block stands after the canvas.
+"""How likely a filled token would be if its own position were masked: a shadow of the block stands after the canvas.
 
-A mask in the shadow has the position of its column. It sees the canvas but for that column, and the shadow; the canvas
+A mask in the shadow has the position of its column. It sees all other columns of the canvas, and the shadow; the canvas
 sees the canvas alone, so that one pass gives both (arXiv 2507.18578).
 """
 

@@ -16,8 +16,8 @@ Paths = Sequence[Sequence[tuple[int, int]]]  # as of `path_of`, for every canvas
 class Look(NamedTuple):
     """The outcome of a pass on its way to the host; `sent` [R, N + 2] can be read once `event` is over.
 
-    sent: the tokens that the host looks at, `Rows.at`, and in halves of 32 bits the sum of all tokens (where some slots
-        are not shown) and `Rows.best`.
+    sent: the tokens that the host looks at, `Rows.at`, and in halves of 32 bits the sum of tokens times places
+        (where some slots are not shown) and `Rows.best`.
     changes: with a trace, [3, R, T] tokens before and after the pass, and the bits of `Rows.confidence`.
     first: with labels, [R, 3] the numbers of `FirstToken`.
     places: for each of today's lanes, its row in `sent`, None where they are the same.

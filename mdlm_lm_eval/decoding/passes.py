@@ -53,7 +53,7 @@ def run_pass(run: Run, rows: Rows, plan: Plan, window: Window, memory: Memory, n
     view = _view(run, rows, window, tokens, fillable, others, places, proposals)
     if shadow is not None:
         view = _with_hindsight(view, shadow, logits, places)
-    elif memory.history is not None and slots is not None:
+    if memory.history is not None and slots is not None:
         view = _with_divergence(view, memory.history, logits, places, slots)
     choice = run.sampler.choose(view, run.options)
     new = _changed(run, view, choice)
@@ -74,8 +74,14 @@ def most_wanted(run: Run, plan: Plan, n_rows: int, masks: int | None) -> int | N
         return None
     if masks is not None and (run.is_whole or not run.denoiser.shift):
         return up_to_positions(masks + (n_rows - len(plan.going)) * run.longest_block * plan.is_wide)
-    n_blocks = 2 if run.needs.history else 1  # the next block, too
-    return min(n_rows * plan.width, up_to_positions(n_rows * run.longest_block * n_blocks))
+    of_row = run.sizes.slots if run.needs.earlier_blocks else run.longest_block
+    if run.needs.history:  # the next block, too
+        of_row += run.longest_block
+    places = plan.width
+    if run.needs.hindsight:  # of the filled tokens, whose own places may be asked for as well
+        of_row += run.longest_block * run.needs.proposals_for_filled
+        places += run.longest_block
+    return min(n_rows * places, up_to_positions(n_rows * of_row))
 
 
 def _fillable(run: Run, plan: Plan, window: Window, masks: Tensor) -> Tensor:
@@ -89,7 +95,7 @@ def _fillable(run: Run, plan: Plan, window: Window, masks: Tensor) -> Tensor:
 
 
 def _others(run: Run, window: Window, masks: Tensor, n_wanted: int | None) -> Tensor | None:
-    """Places [R, G] bool that are asked for without a mask: filled tokens, and the one after a finished block."""
+    """Places [R, G] bool without a mask that matter: filled tokens, and the one after a finished block."""
     reads_next = run.predicts_next and (n_wanted is not None or not run.on_gpu)
     return window.asked & ~masks if run.needs.filled or reads_next else None
 

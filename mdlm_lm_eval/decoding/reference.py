@@ -1,4 +1,4 @@
-"""Decoding of one canvas, read from top to bottom: no cache, no batch, nothing for the device's sake.
+"""Decoding of one canvas, read from top to bottom: no cache, no batch, nothing only for speed.
 
 It takes the same samplers, rules, schedules and attention patterns as the engine, which must give the same canvases
 after every pass (`tests/test_reference.py`). It knows no early exit, no end of thinking and no trace.
@@ -40,9 +40,10 @@ def decode_one(
         while block.slots:
             if sampler.ends_as_planned:
                 is_over = n_passes == len(steps)
-            elif is_over := not row.masks(number).any():
-                is_over = n_edits == sampler.edit_passes(options) or not has_changed
-                n_edits += 1
+            else:
+                has_masks = bool(row.masks(number).any())
+                is_over = not has_masks and (n_edits == sampler.edit_passes(options) or not has_changed)
+                n_edits += not has_masks
             if is_over:
                 break
             before = row.tokens.clone()
@@ -150,7 +151,7 @@ class _Row:
         """Whether an end of text in a finished block ends the answer, as in samplers of blocks."""
         has_blocks = self.attention.is_block_causal or self.options.append_blocks or self.options.way.ends_at_eos
         written = self.tokens[self.block_of == number].tolist()
-        return has_blocks and not self.end_ids.isdisjoint(written) if isinstance(self.end_ids, set) else False
+        return has_blocks and not set(self.end_ids).isdisjoint(written)
 
     def _logits(self, block: Block, shadow: Shadow | None, *, is_finished: bool = False) -> Tensor:
         """Outputs [W, V] of all columns that the block sees, then of the shadow's."""

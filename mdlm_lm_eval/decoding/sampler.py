@@ -67,13 +67,13 @@ class View:
     tokens: [R, C], before the pass.
     masks: [R, C] bool, the masks that the pass may fill.
     filled: [R, C] bool, tokens that decoding wrote and that the pass may change or mask again, if they are needed.
-    proposed: [R, C], the token that each of them would become.
+    proposed: [R, C], the token that each mask would become, and each filled token where that is needed.
     confidence: [R, C] float32, its probability; NaN where logits are not finite.
     priority: [R, C] float32, its place in the order of the option `unmasking`: the highest is filled first.
     entropy: [R, C] float32, in nats, where the option `entropy_bound` is set.
     fill, back: [R], numbers of the planned step; `fill` is None where every step fills one.
     step: [R], the planned step: passes over the block so far, at most the last one of the plan.
-    strict: whether a confidence must exceed the option `confidence_threshold`, or reach it.
+    strict: whether a confidence must exceed `confidence_threshold`; without, reaching it is enough.
     hindsight: [R, C] float32, the probability of each filled token as if its own position were masked.
     divergence: [R, H, C] float32, how much each mask's distribution changed in the last H passes: the Kullback-Leibler
         divergence from the pass before, in nats; large where there was none.
@@ -117,7 +117,7 @@ class Sampler(Options):
 
     asked_by: the option that chooses this sampler where `sampler` is auto, once it is set.
     ends_as_planned: whether a block ends after its last planned pass; else that pass repeats until no mask is left.
-    settled: when a token that was filled can change no more: at once, with its block, or with the canvas.
+    settled: when a filled token is final: at once, when its block ends, or when the canvas ends.
     ends_at_eos: whether an answer ends with a finished block that holds an EOS.
     edits: whether it needs a model that was trained to correct what it wrote.
     """
@@ -137,7 +137,7 @@ class Sampler(Options):
         return Needs()
 
     def steps_of(self, n_masks: int, options: DecodingOptions) -> int | None:
-        """The most passes over a block under full attention; None where the option `steps` decides."""
+        """Passes over a block under full attention, for progress bars and `plan`; None where `steps` decides."""
         return None
 
     def plan(self, n_masks: int, steps: int, options: DecodingOptions, *, after_one: bool = False) -> Sequence[Step]:

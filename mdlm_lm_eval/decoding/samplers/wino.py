@@ -13,13 +13,14 @@ if TYPE_CHECKING:
 
     from mdlm_lm_eval.model.attention import AttentionPattern
 
-_MOST, _LEAST, _SHARE = 20, 5, 0.7  # of a block's masks, the most that a pass fills
-_FIRST = 30  # stands for the masks that the pass before a block's first one filled
+# A pass fills at most this share of the masks that are left, and this number; the limit is never below the least one.
+_SHARE, _MOST, _LEAST = 0.7, 20, 5
+_FIRST = 30  # a block's first pass has no pass before it; it counts as if that had filled so many
 
 
 @dataclass(frozen=True)
 class Wino(Sampler):
-    """Masks that exceed `confidence_threshold` are filled; tokens whose own mask would not bring them back are masked.
+    """Masks that exceed `confidence_threshold` are filled; filled tokens that hindsight doubts are masked again.
 
     The model's belief in a filled token is its probability in hindsight: as if its own position were masked.
     """
@@ -27,11 +28,11 @@ class Wino(Sampler):
     settled: ClassVar[Literal["at once", "with its block", "with the canvas"]] = "with the canvas"
 
     remask_threshold: float = option(
-        0.9, "mask tokens of lower confidence again", above=0, most=1, also="threshold_back"
+        0.9, "mask tokens again whose probability in hindsight is lower", above=0, most=1, also="threshold_back"
     )
 
     def refuses(self, options: DecodingOptions, attention: "AttentionPattern") -> str | None:
-        """A shadow of the block stands after the whole canvas."""
+        """Full attention without a cache only: the shadow is appended to the whole canvas."""
         if attention.is_block_causal or options.is_approximate:
             return f"sampler=wino does not work with block-causal attention or cache={options.cache}"
         if options.confidence_threshold is None:
@@ -47,11 +48,11 @@ class Wino(Sampler):
         return Needs(confidence=True, filled=True, hindsight=True)
 
     def steps_of(self, n_masks: int, options: DecodingOptions) -> int | None:
-        """One token a pass at the slowest."""
+        """One token a pass at the slowest: a pass masks fewer tokens than the one before filled."""
         return n_masks
 
     def state(self, n_rows: int, n_columns: int, device: "torch.device") -> "dict[str, Tensor]":
-        """last: [R], masks that the pass before filled in this block."""
+        """last: [R], masks that the pass before filled in this block; 0 in its first pass."""
         import torch
 
         return {"last": torch.zeros(n_rows, dtype=torch.long, device=device)}
