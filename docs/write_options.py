@@ -1,6 +1,7 @@
 """Writes the tables of options and presets into the documentation: `python docs/write_options.py`."""
 
 import csv
+from dataclasses import replace
 from pathlib import Path
 
 from mdlm_lm_eval.command_line import typed
@@ -19,7 +20,7 @@ def write(folder: Path) -> None:
     for name, kind in TABLES.items():
         own = kind().as_record()  # without the options of plug-ins
         rows = [_option(each) for each in kind.declared().values() if each.name in own]
-        replace_table(folder / "options.md", name, markdown_table(("option", "default", "meaning"), rows))
+        replace_table(folder / "options.md", name, markdown_table(("option", "default", "values", "meaning"), rows))
     with (folder / "presets.csv").open("w", encoding="utf-8", newline="") as file:
         csv.writer(file, lineterminator="\n").writerows([_HEADER, *map(_preset, preset_names())])
 
@@ -36,13 +37,14 @@ def _option(declared: Option) -> tuple[str, ...]:
     default = str(declared.default).lower().removesuffix(".0")
     added = {word for words in guests().values() for word in words}
     found = [each for each in (declared.choices or list)() if f"{declared.name}={each}" not in added]
-    choices = f": {', '.join(found)}" if found else ""
+    values = replace(declared, choices=(lambda: found) if found else None).requirement
     names = {"LLaDA's": declared.llada, "Dream's": declared.dream}
     elsewhere = ", ".join(f"{whose} `{name}`" for whose, name in names.items() if name not in ("", declared.name))
     return (
         f"`{declared.name}`",
         "" if default == "none" else f"`{default}`",
-        declared.help + choices + (f" ({elsewhere})" if elsewhere else ""),
+        values.removeprefix("one of ").replace("a text of at least one character", "a text"),
+        declared.help + (f" ({elsewhere})" if elsewhere else ""),
     )
 
 

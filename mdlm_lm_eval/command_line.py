@@ -40,10 +40,13 @@ def lm_eval_command(flags: Mapping[str, Any]) -> str:
     return shlex.join(words)
 
 
-def refuse_rest(words: Sequence[str], known: Iterable[str], what: str = "option") -> None:
-    """Raises OptionError for the first of the words that a parser knows nothing of, and names the nearest option."""
+def refuse_rest(words: Sequence[str], known: Iterable[str], what: str = "option", hint: str = "") -> None:
+    """Raises OptionError for the first of the words that a parser knows nothing of, and names the nearest option.
+
+    `hint` is for a word that is none.
+    """
     if words and not words[0].startswith("-"):
-        raise OptionError(f"unexpected word {words[0]!r}")
+        raise OptionError(f"unexpected word {words[0]!r}" + (f"; {hint}" if hint else ""))
     if words:
         name, _, value = words[0].lstrip("-").partition("=")
         following = [word for word in words[1:2] if not word.startswith("--")]

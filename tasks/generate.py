@@ -1,5 +1,6 @@
 """Writes the suite's task and group files and the tables in its README: `python -m mdlm_lm_eval.tasks.generate`."""
 
+import argparse
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -98,6 +99,7 @@ def _group(name: str, members: list[str]) -> str:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     for path, text in files().items():
         target = FOLDER / path
         target.parent.mkdir(exist_ok=True)

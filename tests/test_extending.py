@@ -244,13 +244,13 @@ def checkout(tmp_path: Path) -> tuple[Path, Path]:
 
 def test_a_few_shot_rule_and_a_column_of_the_leaderboard(checkout: tuple[Path, Path]) -> None:
     code = (
-        "import os, runpy, sys; os.chdir(sys.path[0])\n"
+        "import os, runpy, sys; os.chdir(sys.path[0]); results = sys.argv.pop()\n"
         "runpy.run_module('mdlm_lm_eval.tasks.generate', run_name='__main__')\n"
         "from lm_eval.tasks import TaskManager; from mdlm_lm_eval import tasks_path\n"
         "manager = TaskManager(include_path=str(tasks_path()), include_defaults=False)\n"
         "assert 'mdlm_tree_smallest' in manager.task_index['mdlm_context'].cfg['task']\n"
         "print(len(manager.load(['mdlm_tree_smallest'])['tasks']['mdlm_tree_smallest'].dataset['test']))\n"
-        "from mdlm_leaderboard.__main__ import main; main(['build', sys.argv[1], '--output', 'site'])"
+        "from mdlm_leaderboard.__main__ import main; main(['build', results, '--output_path', 'site'])"
     )
     results = ROOT / "leaderboard/suite-2.0/subsets"
     done = python(code, str(results), path=checkout)

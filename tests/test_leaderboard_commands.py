@@ -121,7 +121,7 @@ def test_a_folder_of_ones_own_has_no_published_rows_and_its_settings_first(
 ) -> None:
     write(six_cells(tmp_path / "my-sweep"), cut="{")
     monkeypatch.chdir(tmp_path)
-    assert main(["build", "my-sweep", "--output", "site"]) == 0
+    assert main(["build", "my-sweep", "--output_path", "site"]) == 0
     said = capsys.readouterr()
     assert said.out == "6 rows in site/index.html and site/LEADERBOARD.md\n"
     assert said.err.startswith("not used: cut.json: cannot be read as JSON")
@@ -243,6 +243,20 @@ def test_compare_says_a_difference_for_other_word_rules(tmp_path: Path, capsys: 
         "the 95% interval is 10.1 to 34.3 for other word rules." in said
     )
     assert "| mdlm_country_smallest | 90.0 | 90.0 | +0.0 |" in said
+
+
+def test_a_folder_stands_for_its_newest_file_and_a_missing_one_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for folder, score in (("one", 0.5), ("two", 0.7)):
+        write(tmp_path / folder, a=gsm8k_file(score))
+    assert main(["compare", str(tmp_path / "one" / "a.json"), str(tmp_path / "two" / "a.json")]) == 0
+    by_file = capsys.readouterr().out
+    assert main(["compare", str(tmp_path / "one"), str(tmp_path / "two")]) == 0
+    assert capsys.readouterr().out == by_file
+    for words in (["show", "nosuch"], ["compare", "nosuch", str(tmp_path / "one")]):
+        assert main(words) == 1
+        assert capsys.readouterr().err == "mdlm-leaderboard: nosuch does not exist\n"
 
 
 def test_compare_takes_questions_one_by_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,6 +14,7 @@ import pytest
 from scipy import stats
 
 from mdlm_lm_eval import tasks_path
+from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.results import load, plot, suite
 from mdlm_lm_eval.results.files import UnusableFile, read_json, whole_folder, write_whole
 from mdlm_lm_eval.results.names import adapter_name, model_name, recorded_name
@@ -309,6 +310,13 @@ def test_results_of_version_03_compare_with_those_of_today(tmp_path: Path) -> No
             row = frame.loc[f"{folder}/{name}.json"]
             assert row["setting"] == f"{setting}, bfloat16"
             assert row["sampler"] == ("auto" if name == "plain" else "rcr")
+
+
+def test_load_says_where_there_is_nothing(tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match="nosuch does not exist"):
+        load(tmp_path / "nosuch")
+    with pytest.raises(OptionError, match="holds no usable result file"):
+        load(tmp_path)
 
 
 def likelihood_file() -> dict[str, object]:

@@ -166,6 +166,26 @@ def test_a_larger_limit_replaces_results_and_a_smaller_does_not(
     assert len(answers(tmp_path)) == 1, "what has no samples is computed again where they are wanted"
 
 
+def test_chosen_questions_and_a_cache_of_answers(
+    tmp_path: Path, checkpoint: Path, task_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An interrupted cell goes on: here its result is gone, its answers are not."""
+    (tmp_path / "samples.json").write_text('{"tiny_generate": [0, 3]}')
+    more = ("--n_masks=4,5", f"--samples={tmp_path / 'samples.json'}", f"--use_cache={tmp_path / 'cache'}")
+    assert sweep(tmp_path / "out", checkpoint, task_folder, *more).code == 0
+    before = stored(tmp_path / "out")
+    for result in before.values():
+        assert result["n-samples"]["tiny_generate"]["effective"] == 2
+        assert """--samples '{"tiny_generate": [0, 3]}'""" in result["config"]["mdlm_sweep"]["command"]
+    monkeypatch.setattr("mdlm_lm_eval.jobs.generation.decode_canvases", None)
+    assert sweep(tmp_path / "again", checkpoint, task_folder, *more).code == 0
+    assert {path: result["results"] for path, result in stored(tmp_path / "again").items()} == {
+        path: result["results"] for path, result in before.items()
+    }
+    others = sweep(tmp_path / "out", checkpoint, task_folder, "--n_masks=4")
+    assert "samples was {'tiny_generate': [0, 3]} and is None" in others.err
+
+
 def test_results_of_other_settings_or_weights_stay(tmp_path: Path, checkpoint: Path, task_folder: Path) -> None:
     output, more = tmp_path / "out", ("--n_masks=4", "--limit=2", f"--peft={adapter(checkpoint, tmp_path / 'a', 1)}")
     sweep(output, checkpoint, task_folder, *more)

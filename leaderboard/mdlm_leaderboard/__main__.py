@@ -11,7 +11,7 @@ from mdlm_lm_eval.command_line import ending_well, refuse_rest
 
 _COMMAND = "mdlm-leaderboard"
 _EXAMPLE = """examples:
-  mdlm-leaderboard build results/ --output site/
+  mdlm-leaderboard build results/ --output_path site/
   mdlm-leaderboard show results/my-model/results_2026-01-31T12-00-00.json
   mdlm-leaderboard compare before/results_2026-01-31T12-00-00.json after/results_2026-02-01T12-00-00.json
   mdlm-leaderboard validate results/my-model
@@ -47,7 +47,8 @@ def _parser() -> argparse.ArgumentParser:
 
     build = command(_build, "build the board of a folder of result files")
     build.add_argument("results", type=Path, help="folder that is searched for lm-eval's result files (*.json)")
-    build.add_argument("--output", type=Path, required=True, help="folder for page, LEADERBOARD.md, CSV, JSON, figures")
+    what = "folder for page, LEADERBOARD.md, CSV, JSON, figures"
+    build.add_argument("--output_path", "--output", dest="output", type=Path, required=True, help=what)
     build.add_argument("--title", default="", help="the board's name (default: the folder's)")
     build.add_argument("--published", action="store_true", help="also show scores from papers")
     build.add_argument("--readme_figures", type=Path, help="folder for a copy of the figure of masks (*.svg)")
@@ -56,7 +57,7 @@ def _parser() -> argparse.ArgumentParser:
     show.add_argument("file", type=Path, metavar="PATH", help="an lm-eval result file, or a folder: its newest one")
     by_question = "With the files of lm_eval's --log_samples beside the results, questions are compared one by one."
     compare = command(_compare, "the difference between two result files, with its 95%% interval", by_question)
-    compare.add_argument("first", type=Path, metavar="A", help="an lm-eval result file")
+    compare.add_argument("first", type=Path, metavar="A", help="an lm-eval result file, or a folder: its newest one")
     compare.add_argument("second", type=Path, metavar="B", help="another of the same tasks")
     validate = command(_validate, "check result files before they are submitted")
     validate.add_argument("paths", type=Path, nargs="+", metavar="PATH", help="a result file, or a folder of them")

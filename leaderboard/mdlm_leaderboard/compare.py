@@ -9,7 +9,7 @@ from statistics import fmean
 from mdlm_lm_eval.results.files import UnusableFile
 from mdlm_lm_eval.results.frame import setting_of
 from mdlm_lm_eval.results.markdown import markdown_table
-from mdlm_lm_eval.results.result_file import ResultFile, TaskResult, read_result_file
+from mdlm_lm_eval.results.result_file import ResultFile, TaskResult, chosen_file, read_result_file
 from mdlm_lm_eval.results.samples import read_scores, samples_path
 from mdlm_lm_eval.results.statistics import (
     Interval,
@@ -55,7 +55,11 @@ class Comparison:
 
 
 def compare(first: Path, second: Path) -> list[Comparison]:
-    """One comparison for every metric that both files have. Raises UnusableFile where they cannot be compared."""
+    """One comparison for every metric that both files have, of folders their newest files.
+
+    Raises UnusableFile where they cannot be compared.
+    """
+    first, second = chosen_file(first), chosen_file(second)
     files = (read_result_file(first), read_result_file(second))
     shared = [name for name in files[0].tasks if name in files[1].tasks]
     pairs = [(files[0].tasks[name], files[1].tasks[name]) for name in shared]

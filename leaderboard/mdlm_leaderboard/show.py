@@ -4,10 +4,9 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from mdlm_lm_eval.results.decomposition import said_of
-from mdlm_lm_eval.results.files import UnusableFile
 from mdlm_lm_eval.results.frame import benchmarks, frame_of, setting_of
 from mdlm_lm_eval.results.in_words import audit_in_words, cost_in_words, settings_in_words
-from mdlm_lm_eval.results.result_file import UNKNOWN, ResultFile, TaskResult, find_result_files, read_result_file
+from mdlm_lm_eval.results.result_file import UNKNOWN, ResultFile, TaskResult, chosen_file, read_result_file
 from mdlm_lm_eval.results.samples import answers_of, pair_accuracies, samples_path, unparsed_answers
 
 _MOST = 4  # scores named; the file has all
@@ -18,11 +17,7 @@ def show(path: Path) -> list[str]:
 
     Raises UnusableFile.
     """
-    if path.is_dir():
-        newest = max(find_result_files(path), key=lambda file: file.stat().st_mtime, default=None)
-        if newest is None:
-            raise UnusableFile(f"{path} holds no result file")
-        path = newest
+    path = chosen_file(path)
     file = read_result_file(path)
     results = [*file.group_results.values(), *file.tasks.values()]
     inside = {member for group in file.group_results for member in file.groups[group]}

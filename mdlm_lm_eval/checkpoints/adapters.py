@@ -1,5 +1,6 @@
 """PEFT adapters, also those trained on the module names of a family's remote code."""
 
+import os
 import re
 import warnings
 from collections.abc import Iterator
@@ -26,6 +27,7 @@ def load_adapter(model: PreTrainedModel, peft: str, *, revision: str | None = "m
 
     Raises OptionError where the adapter's weights do not fit, and for prompt learning.
     """
+    peft = os.path.expanduser(peft)
     config = load_adapter_config(peft, revision=revision)
     weights = load_peft_weights(peft, device="cpu", revision=revision or "main")
     parts = [

@@ -1,5 +1,6 @@
 """The models that come with the package: ordinary checkpoint folders, with the training that made them beside them."""
 
+import os
 from pathlib import Path
 
 BUILT_IN = "built-in"  # the one that is taken where none is named
@@ -9,5 +10,5 @@ MODEL_FOLDERS = {BUILT_IN: Path(__file__).parent} | {
 
 
 def model_path(name: str) -> str:
-    """The folder of a model that comes with the package; any other name as it is."""
-    return str(MODEL_FOLDERS.get(name, name))
+    """The folder of a model that comes with the package; any other name as it is, ~ being the home folder."""
+    return str(MODEL_FOLDERS.get(name, os.path.expanduser(name)))

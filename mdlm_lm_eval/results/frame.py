@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from mdlm_lm_eval.options import DecodingOptions, LikelihoodOptions, defaults_of, silent_names
+from mdlm_lm_eval.options import DecodingOptions, LikelihoodOptions, OptionError, defaults_of, silent_names
 from mdlm_lm_eval.results.files import UnusableFile
 from mdlm_lm_eval.results.result_file import (
     LM_EVAL_SEEDS,
@@ -46,10 +46,14 @@ def load(folder: str | Path) -> pd.DataFrame:
     the group that a task or group belongs to in its file ("" at the top). `masks` are those asked for (missing where
     questions differ), `setting` what differs from the defaults in words, `tokens_per_pass`, `seconds` (per question)
     and `memory_gib` what the answers took. Every decoding or likelihood option in effect is a column of its own.
+    Raises OptionError where no file can be used.
     """
     files, left_out = read_folder(Path(folder))
     for name, reason in left_out.items():
         warnings.warn(f"{name} is left out: it {reason}", stacklevel=2)
+    if not files:
+        what = "holds no usable result file (*.json of lm-eval)" if Path(folder).exists() else "does not exist"
+        raise OptionError(f"{folder} {what}")
     return frame_of(files)
 
 

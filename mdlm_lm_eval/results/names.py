@@ -23,7 +23,7 @@ def model_name(pretrained: str | None) -> str:
 def adapter_name(peft: str) -> str:
     """The name that an adapter's model card gives (`model-index` or `model_name`), else its folder's or its hub id."""
     try:
-        front_matter = _FRONT_MATTER.match(Path(peft, "README.md").read_text(encoding="utf-8"))
+        front_matter = _FRONT_MATTER.match(Path(peft, "README.md").expanduser().read_text(encoding="utf-8"))
         card = yaml.safe_load(front_matter[1]) if front_matter else {}
         name = " ".join(str(card.get("model_name") or card["model-index"][0]["name"]).split())
     except (OSError, ValueError, LookupError, TypeError, AttributeError, yaml.YAMLError):

@@ -118,6 +118,18 @@ def find_result_files(folder: Path, *, leave_out: Path | None = None) -> list[Pa
     return sorted(path for path in found if not (leave_out and path.resolve().is_relative_to(leave_out)))
 
 
+def chosen_file(path: Path) -> Path:
+    """A result file, or of a folder its newest one. Raises UnusableFile where there is none."""
+    if not path.exists():
+        raise UnusableFile(f"{path} does not exist")
+    if not path.is_dir():
+        return path
+    newest = max(find_result_files(path), key=lambda file: file.stat().st_mtime, default=None)
+    if newest is None:
+        raise UnusableFile(f"{path} holds no result file")
+    return newest
+
+
 def read_result_file(path: Path, name: str | None = None) -> ResultFile:
     """Reads one file, which is called `name` (its path by default) from then on, without secrets (`redacted`).
 

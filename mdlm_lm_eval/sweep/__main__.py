@@ -10,6 +10,7 @@ killed sweep; started several times on one folder, it shares the work. docs/swee
 """
 
 import argparse
+import json
 import os
 import sys
 from collections.abc import Sequence
@@ -103,7 +104,7 @@ def settings_of(words: Sequence[str]) -> dict[str, Any]:
     load_plugins(_plugins_of(words))
     parser = _parser()
     known, rest = parser.parse_known_args(words)
-    refuse_rest(rest, [action.dest for action in parser._actions])
+    refuse_rest(rest, [action.dest for action in parser._actions], hint="commas separate values: --steps 1,2,4")
     given = vars(known)
     settings = yaml.safe_load(_file(given.pop("config")).read_text(encoding="utf-8")) if "config" in given else {}
     if without_value := [pair for pair in given.get("metadata", ()) if "=" not in pair]:
@@ -138,6 +139,11 @@ def _plugins_of(words: Sequence[str]) -> str | None:
     settings = yaml.safe_load(_file(given.config).read_text(encoding="utf-8")) if given.config else {}
     places = ({"plugins": given.plugins}, given.model_args, settings, settings.get("model_args") or {})
     return next((str(each["plugins"]) for each in places if each.get("plugins")), None)
+
+
+def samples(text: str) -> Any:
+    """The questions that --samples names, in JSON or a file of it."""
+    return json.loads(Path(text).read_text(encoding="utf-8") if Path(text).is_file() else text)
 
 
 def _file(config: str) -> Path:
@@ -184,13 +190,18 @@ def _parser() -> argparse.ArgumentParser:
     axes.add_argument("--seed", help="lm_eval's --seed, one number")
     for name, option in axes_of_options().items():
         words: dict[str, Any] = {"nargs": "?", "const": "true"} if bool in option.kinds else {}
-        axes.add_argument(f"--{name}", metavar="VALUES", help=option.help, **words)
+        values = f": {', '.join(option.choices())}" if option.choices else ""
+        axes.add_argument(f"--{name}", metavar="VALUES", help=option.help + values, **words)
     common = parser.add_argument_group("the same in all cells, as for lm_eval")
     common.add_argument("--plugins", metavar="FILES", help=ModelOptions.declared()["plugins"].help)
     common.add_argument("--model", help="mdlm (default), or hf for autoregressive models, which have no masks")
     for name in _NAMED:
         common.add_argument(f"--{name}", nargs="+", action=MergeDictAction, metavar="NAME=VALUE", help="or JSON")
     common.add_argument("--limit", type=float, help="questions per task")
+    common.add_argument(
+        "--samples", type=samples, metavar="JSON", help="questions of tasks by number, or a file that holds this"
+    )
+    common.add_argument("--use_cache", metavar="FOLDER", help="keep answers, so that an interrupted cell goes on")
     common.add_argument("--batch_size", help="8 by default")
     common.add_argument("--device", help="default: the first GPU that no other sweep uses")
     common.add_argument("--include_path", metavar="FOLDER", help="tasks of your own")

@@ -24,7 +24,7 @@ from mdlm_lm_eval.sweep.plan import Cell, Sweep
 
 # lm-eval's readers look for results_*.json; a cell has one result, so no date in the name.
 RESULT_FILE = "results_cell.json"
-_SHARED = ("model", "gen_kwargs", "limit", "apply_chat_template", "system_instruction")
+_SHARED = ("model", "gen_kwargs", "limit", "samples", "apply_chat_template", "system_instruction")
 
 
 class Claims:

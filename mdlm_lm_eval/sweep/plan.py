@@ -79,7 +79,8 @@ class Cell:
 class Sweep:
     """The cells to run, the model to run them on, and lm-eval's settings that all cells share.
 
-    `model_args` holds neither options nor an adapter, which are each cell's own.
+    `model_args` holds neither options nor an adapter, which are each cell's own. `samples` are the numbers of the
+    questions to ask, by task, and `use_cache` a folder with a request cache for each cell.
     """
 
     cells: tuple[Cell, ...]
@@ -87,6 +88,8 @@ class Sweep:
     model_args: Mapping[str, Any] = field(default_factory=dict)
     gen_kwargs: Mapping[str, Any] = field(default_factory=dict)
     limit: float | None = None
+    samples: Mapping[str, Any] | None = None
+    use_cache: str | None = None
     batch_size: int | str = "8"
     device: str | None = None
     include_path: str | None = None
@@ -109,6 +112,7 @@ class Sweep:
             "metadata": [f"{name}={value}" for name, value in cell.metadata.items()],
             "num_fewshot": cell.num_fewshot,
             "limit": self.limit,
+            "samples": self.samples,
             "seed": cell.seed,
             **shared,
             "apply_chat_template": self.apply_chat_template,
@@ -141,6 +145,8 @@ def plan(settings: Mapping[str, Any]) -> Sweep:
     for place in ("model_args", "gen_kwargs"):
         if twice := sorted((common.get(place) or {}).keys() & (common.keys() | named_in_grids) & axis_names):
             raise OptionError(f"{twice[0]} is both in {place} and an axis; name it once")
+    if common.get("samples") is not None and common.get("limit") is not None:
+        raise OptionError("limit and samples exclude each other")
     model = str(common.get("model", "mdlm"))
     model_args = {**({"pretrained": BUILT_IN} if model == "mdlm" else {}), **(common.get("model_args") or {})}
     # Options among the model arguments are axes of one value.

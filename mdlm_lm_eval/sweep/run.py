@@ -31,7 +31,7 @@ from mdlm_lm_eval.sweep.plan import Cell, Sweep
 _MODULES = frozenset(sys.modules)  # before any task was loaded
 # Arguments of `simple_evaluate`.
 _AS_THEY_ARE = (
-    "batch_size limit log_samples system_instruction apply_chat_template fewshot_as_multiturn".split()  # noqa: SIM905
+    "batch_size limit samples log_samples system_instruction apply_chat_template fewshot_as_multiturn".split()  # noqa: SIM905
 )
 _SEEDS = ("random_seed", "numpy_random_seed", "torch_random_seed", "fewshot_random_seed")
 _PROMPT_TOKENS = 500  # about a standard few-shot prompt's, for the estimate of the time left
@@ -93,6 +93,7 @@ class Evaluator:
             model_args=dict(cell.arguments),
             tasks=[cell.task],
             gen_kwargs=dict(sweep.gen_kwargs),
+            use_cache=None if sweep.use_cache is None else str(Path(sweep.use_cache) / cell.name),
             num_fewshot=cell.num_fewshot,
             device=self._device,
             confirm_run_unsafe_code=sweep.confirm_run_unsafe_code,
