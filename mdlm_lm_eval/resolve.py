@@ -52,6 +52,8 @@ _REFUSED = {
 
 # lm-eval's four names for the same limit, by its own priority.
 LENGTH_NAMES = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")
+# What lm-eval's `default_gen_kwargs` begins with, for a task without generation_kwargs; --gen_kwargs come after it.
+_FILLED_IN = ("temperature", "do_sample", "max_gen_toks")
 SAMPLING_NAMES = ("temperature", "top_p", "top_k")
 # Keys of autoregressive generation that task files hold and that mean nothing here.
 _IGNORED = """
@@ -130,7 +132,7 @@ class Settings:
         none. Raises OptionError for an unknown key, a value that cannot be used, and options that the model cannot
         serve.
         """
-        given = _our_names(gen_kwargs, _REQUEST_NAMES)
+        given = _our_names(_without_filled_in_length(gen_kwargs), _REQUEST_NAMES)
         for name in sorted(given.keys() - (known := {*DecodingOptions.declared()} | _REQUEST_NAMES)):
             raise unknown_option("generation option", name, given[name], known)
         typed_here = given.keys() - {*LENGTH_NAMES, *(name for name in SAMPLING_NAMES if given.get(name) is None)}
@@ -228,6 +230,15 @@ def resolve(
         attention_of=attention_of,
         check=check,
     )
+
+
+def _without_filled_in_length(gen_kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Without the limit that lm-eval fills in for a task that sets none, where the command line names another one."""
+    is_filled_in = [*gen_kwargs][: len(_FILLED_IN)] == [*_FILLED_IN] and gen_kwargs["max_gen_toks"] == 256
+    others = [gen_kwargs.get(name) for name in LENGTH_NAMES if name != "max_gen_toks"]
+    if not is_filled_in or not any(value is not None for value in others):
+        return gen_kwargs
+    return {name: value for name, value in gen_kwargs.items() if name != "max_gen_toks"}
 
 
 def without_effect(options: DecodingOptions, attention: Any) -> dict[str, str]:

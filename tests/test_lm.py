@@ -124,6 +124,23 @@ def test_options_without_effect_are_said(caplog: pytest.LogCaptureFixture) -> No
     }
 
 
+def test_a_limit_that_is_typed_replaces_the_one_that_lm_eval_fills_in(
+    lm: MDLM, task_folder: Path, tmp_path: Path
+) -> None:
+    yaml = (task_folder / "tiny_generate.yaml").read_text().partition("generation_kwargs:")[0]
+    (tmp_path / "bare.yaml").write_text(yaml.replace("tiny_generate", "bare"))
+    for name in ("max_new_tokens", "max_tokens"):
+        config = evaluate(lm, ["bare"], tmp_path, gen_kwargs={name: 6}, limit=1)["config"]["mdlm"]
+        assert config["tasks"]["bare"]["returned_tokens"] == [6, 6]
+
+
+def test_parallelize_is_nothing_without_a_gpu(checkpoint: Path, lm: MDLM, caplog: pytest.LogCaptureFixture) -> None:
+    spread = MDLM(str(checkpoint), parallelize=True, batch_size=4)
+    requests = [generation("abc", max_gen_toks=4)]
+    assert spread.generate_until(requests, disable_tqdm=True) == lm.generate_until(requests, disable_tqdm=True)
+    assert "parallelize=true has no effect without a GPU" in caplog.text
+
+
 def test_long_prompts_are_cut_on_the_left_and_counted(lm: MDLM, caplog: pytest.LogCaptureFixture) -> None:
     tail = "the end"
     long, short = "x" * 400 + tail, "x" * (256 - 4 - len(tail)) + tail

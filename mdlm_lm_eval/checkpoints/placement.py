@@ -1,15 +1,19 @@
 """Where a checkpoint's weights go and in which form, from HFLM's arguments of loading."""
 
+import logging
 import os
 from datetime import timedelta
 from typing import Any
 
+import torch
 from accelerate import Accelerator, InitProcessGroupKwargs
 from accelerate.utils import get_max_memory
 from transformers import BitsAndBytesConfig
 
 from mdlm_lm_eval.model import devices
 from mdlm_lm_eval.resolve import BITSANDBYTES
+
+logger = logging.getLogger(__name__)
 
 
 def device_placement(loading: dict[str, Any]) -> tuple[dict[str, Any], Accelerator | None]:
@@ -30,6 +34,9 @@ def device_placement(loading: dict[str, Any]) -> tuple[dict[str, Any], Accelerat
     devices.share_cpu_among_processes()
     processes = Accelerator(kwargs_handlers=[InitProcessGroupKwargs(timeout=timedelta(weeks=52))])
     n = processes.num_processes
+    if parallelize and not torch.cuda.is_available():  # accelerate would leave every weight on the disk
+        logger.warning("parallelize=true has no effect without a GPU")
+        parallelize = False
     if not parallelize:
         device = processes.device if n > 1 else devices.usable_device(device)
         return {"device_map": {"": str(device)}, **loading}, processes
