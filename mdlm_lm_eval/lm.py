@@ -11,7 +11,6 @@ import torch
 from lm_eval.api.instance import Instance
 from lm_eval.api.model import CacheHook
 from lm_eval.models.huggingface import HFLM
-from lm_eval.models.utils_hf import get_dtype
 from transformers import PretrainedConfig, PreTrainedModel
 
 from mdlm_lm_eval import checkpoints
@@ -33,7 +32,7 @@ from mdlm_lm_eval.options import DecodingOptions, OptionError, parse_flag, shown
 from mdlm_lm_eval.presets import mismatches
 from mdlm_lm_eval.record import RunRecord, fingerprint, in_words, provenance
 from mdlm_lm_eval.request_cache import RequestCache
-from mdlm_lm_eval.resolve import ResolvedRequest, Settings, resolve, without_effect
+from mdlm_lm_eval.resolve import ResolvedRequest, Settings, loading_names, resolve, without_effect
 from mdlm_lm_eval.results.names import model_name
 
 logger = logging.getLogger(__name__)
@@ -139,7 +138,7 @@ class MDLM(HFLM):
             loading.pop(key, None)
         processes = None
         if model is None:
-            dtype = get_dtype(loading.pop("torch_dtype", None) or loading.pop("dtype", None) or "auto")
+            dtype = loading.pop("torch_dtype", None) or loading.pop("dtype", None)
             loading, processes = checkpoints.device_placement(loading)
             model = checkpoints.load_model(
                 name,
@@ -207,7 +206,7 @@ class MDLM(HFLM):
     @classmethod
     def create_from_arg_obj(cls, arg_dict: dict[str, Any], additional_config: dict[str, Any] | None = None) -> "MDLM":
         """The model as `lm_eval` builds it; `batch_size` and `device` may be among the model arguments too."""
-        given = {name.strip(): value for name, value in arg_dict.items()}
+        given = loading_names(arg_dict)
         # lm-eval names the folder of results after it, from the same dictionary, once the model is built.
         arg_dict["pretrained"] = given["pretrained"] = given.get("pretrained") or BUILT_IN
         own = {name: value for name, value in (additional_config or {}).items() if value is not None}

@@ -282,6 +282,7 @@ class DecodingOptions(Options):
     filler: str = option(".", "neutral text repeated after the masks")
     n_fillers: int = option(0, "number of fillers", least=0)
     suppress_eos: bool = option(False, "never fill in an end-of-text token", llada="logits_eos_inf")
+    escape_until: bool = option(False, "answers go on after a task's stop strings, as in Dream's script")
     eos_last: bool = option(False, "fill in end-of-text and end-of-turn tokens last", llada="confidence_eos_eot_inf")
     early_exit: bool = option(True, "drop a row from the batch once its answer is decided", silent=True)
     trace: bool = option(False, "record when each token was filled in, and how sure the model was", silent=True)
@@ -524,6 +525,19 @@ def our_name(name: str, value: object) -> str:
     return aliases().get(name, name)
 
 
+# What scripts call arguments of loading -> its name here.
+LOADING_ALIASES = {"model_path": "pretrained"}
+# Arguments of scripts that do nothing here at these values, which stand in most scripts; others are refused.
+NEUTRAL = {"alg_temp": ("0", "0.0", "none", "None"), "log_type": ("ftb",)}
+_DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
+
+
+def dtype_name(dtype: str) -> str:
+    """A dtype as torch calls it: `bfloat16` for `bf16` and `torch.bfloat16`."""
+    name = dtype.removeprefix("torch.")
+    return _DTYPES.get(name, name)
+
+
 def parsed(kind: type[Options], given: Mapping[str, object]) -> dict[str, Any]:
     """Those of `given` that are options of this kind, with the values that they stand for; without any left unset.
 
@@ -589,7 +603,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str | None:
 _MEANT = {
     **dict.fromkeys(("model", "model_path", "model_name_or_path", "path", "checkpoint"), "pretrained"),
     **dict.fromkeys(("adapter", "lora", "lora_path"), "peft"),
-    **dict.fromkeys(("dual_cache", "use_dual_cache"), "cache"),
+    "use_dual_cache": "cache",
     "do_sample": "temperature",
     "factor": "parallel_factor",
     "remasking": "sampler",

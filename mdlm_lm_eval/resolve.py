@@ -10,6 +10,8 @@ from typing import Any
 
 from mdlm_lm_eval.options import (
     DEFAULT_SAMPLER,
+    LOADING_ALIASES,
+    NEUTRAL,
     PARALLEL_RULES,
     DecodingOptions,
     LikelihoodOptions,
@@ -19,6 +21,7 @@ from mdlm_lm_eval.options import (
     asked_sampler,
     defaults_of,
     is_random,
+    must_be,
     options_of,
     our_name,
     own_names,
@@ -155,7 +158,7 @@ class Settings:
         merged, attention = _merge((family, preset, {**typed, **changes}), self.attention_of)
         options = DecodingOptions(**{"seed": self.decoding.seed, **merged})
         until = given.get("until") or ()
-        stops = tuple(filter(None, [until] if isinstance(until, str) else until))
+        stops = () if options.escape_until else tuple(filter(None, [until] if isinstance(until, str) else until))
         infill = "infill" in given and parse_flag("infill", given["infill"])
         self.check(options, attention, infill)
         sampled = options.temperature > 0.0 or is_random(options.unmasking)
@@ -257,11 +260,30 @@ def without_effect(options: DecodingOptions, attention: Any) -> dict[str, str]:
     return {name: why for name, why in found.items() if getattr(options, name) != defaults[name]}
 
 
+def loading_names(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Model arguments of which those that load a checkpoint have the names that they have here."""
+    found: dict[str, Any] = {}
+    for typed, value in given.items():
+        name = LOADING_ALIASES.get(str(typed).strip(), str(typed).strip())
+        if name in found:
+            raise OptionError(f"{name}={shown(found[name])} and {typed}={shown(value)} are the same option")
+        found[name] = value
+    return found
+
+
 def _our_names(given: Mapping[str, Any], kept: Collection[str] = ()) -> dict[str, Any]:
     """Options under the names that they have here; names in `kept` are no aliases."""
     found: dict[str, Any] = {}
     for typed, value in given.items():
         name = str(typed).strip()
+        if name in NEUTRAL:
+            if str(value) not in NEUTRAL[name]:
+                raise must_be(name, NEUTRAL[name][0], value)
+            continue
+        if name == "dual_cache":  # Fast-dLLM's, beside use_cache
+            if not parse_flag(name, value):
+                continue
+            name, value = "cache", "dual"
         if name not in kept:
             name = our_name(name, value)
         if name in found:

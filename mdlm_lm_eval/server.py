@@ -217,7 +217,10 @@ class MDLMServer(LocalCompletionsAPI):
             if self.said[name] != self.stated[name]:
                 values = f"{shown(self.stated[name])}; the server says {shown(self.said[name])}"
                 raise OptionError(f"settings: {name}={values}")
-        alike = {name: getattr(DecodingOptions(), name) for name in ("mask_ratio", "filler", "n_fillers", "early_exit")}
+        alike = {
+            name: getattr(DecodingOptions(), name)
+            for name in ("mask_ratio", "filler", "n_fillers", "escape_until", "early_exit")
+        }
         masks = {"n_masks": "auto"} if self.dialect.blocks else {}
         self.known = {**alike, **masks, **self.said, **self.stated}
         self.settings = resolve({**self.known, **given}, default_seed=torch.initial_seed() % 2**31)

@@ -54,6 +54,16 @@ def test_what_other_models_of_lm_eval_take(checkpoint: Path, typed: str) -> None
     assert lm.settings.decoding.n_masks == (4 if " n_masks=4" in typed else "auto")
 
 
+@pytest.mark.parametrize("dtype", ["bf16", "torch.bfloat16", "bfloat16"])
+def test_what_scripts_type(checkpoint: Path, monkeypatch: pytest.MonkeyPatch, dtype: str) -> None:
+    monkeypatch.setenv("HOME", str(checkpoint.parent))
+    lm = MDLM.create_from_arg_obj({"model_path": f"~/{checkpoint.name}", "dtype": dtype}, {"device": "cpu"})
+    assert lm.get_model_info()["mdlm"]["dtype"] == "bfloat16"
+    assert lm.name == checkpoint.name
+    with pytest.raises(OptionError, match="pretrained=a and model_path=b are the same option"):
+        MDLM.create_from_arg_obj({"pretrained": "a", "model_path": "b"})
+
+
 def test_batch_size_and_device_may_be_among_the_model_arguments(checkpoint: Path) -> None:
     arguments = {"pretrained": str(checkpoint), "batch_size": 4, "device": "cpu"}
     lm = MDLM.create_from_arg_obj(arguments, {"batch_size": 1, "max_batch_size": None, "device": "cuda:0"})

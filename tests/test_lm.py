@@ -124,6 +124,14 @@ def test_options_without_effect_are_said(caplog: pytest.LogCaptureFixture) -> No
     }
 
 
+def test_escape_until_lets_answers_go_on_behind_stop_strings(lm: MDLM, checkpoint: Path) -> None:
+    (whole,) = lm.generate_until([generation("red is", max_gen_toks=8)], disable_tqdm=True)
+    stopped = [generation("red is", max_gen_toks=8, until=[whole[2]])]
+    assert lm.generate_until(stopped, disable_tqdm=True) != [whole]
+    escaping = MDLM(str(checkpoint), device="cpu", escape_until="true")
+    assert escaping.generate_until(stopped, disable_tqdm=True) == [whole]
+
+
 def test_a_limit_that_is_typed_replaces_the_one_that_lm_eval_fills_in(
     lm: MDLM, task_folder: Path, tmp_path: Path
 ) -> None:

@@ -11,7 +11,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
 from mdlm_lm_eval.default_model import model_path
 from mdlm_lm_eval.families.registry import family_of
-from mdlm_lm_eval.options import OptionError
+from mdlm_lm_eval.options import OptionError, dtype_name
 
 _NAMES_SHOWN = 5
 _DIGESTED_BYTES = 2**20
@@ -52,7 +52,7 @@ def load_model(
             config=config,
             revision=revision or "main",
             subfolder=subfolder or "",
-            dtype=dtype or "auto",
+            dtype=dtype_name(dtype) if isinstance(dtype, str) else dtype or "auto",
             trust_remote_code=bool(trust_remote_code) and family.remote_code,
             ignore_mismatched_sizes=True,  # reported below, by name, with the missing ones
             output_loading_info=True,

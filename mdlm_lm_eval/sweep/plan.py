@@ -26,6 +26,7 @@ from mdlm_lm_eval.options import (
     unknown_option,
 )
 from mdlm_lm_eval.registry import ROW_DECODERS, SAMPLERS
+from mdlm_lm_eval.resolve import loading_names
 from mdlm_lm_eval.results.result_file import LM_EVAL_SEEDS
 from mdlm_lm_eval.tasks.settings import check_metadata
 
@@ -148,7 +149,9 @@ def plan(settings: Mapping[str, Any]) -> Sweep:
     if common.get("samples") is not None and common.get("limit") is not None:
         raise OptionError("limit and samples exclude each other")
     model = str(common.get("model", "mdlm"))
-    model_args = {**({"pretrained": BUILT_IN} if model == "mdlm" else {}), **(common.get("model_args") or {})}
+    model_args = dict(common.get("model_args") or {})
+    if model == "mdlm":
+        model_args = {"pretrained": BUILT_IN, **loading_names(model_args)}
     # Options among the model arguments are axes of one value.
     axes = {name: [model_args.pop(name)] for name in [*model_args] if name in {*options, "peft"}}
     cells: dict[str, Cell] = {}
