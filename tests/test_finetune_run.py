@@ -75,7 +75,11 @@ def test_an_adapter_with_a_card(tmp_path: Path, checkpoint: Path, prompts: Path)
 
 
 def test_the_cards_table_is_of_a_sweep_in_the_order_of_its_mask_counts(
-    tmp_path: Path, checkpoint: Path, prompts: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    checkpoint: Path,
+    prompts: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     adapter = tmp_path / "adapter"
     run = small(adapter, checkpoint, prompts, "attn_implementation=eager", "evaluation_limit=5")
@@ -96,7 +100,9 @@ def test_the_cards_table_is_of_a_sweep_in_the_order_of_its_mask_counts(
         return subprocess.CompletedProcess(command, 0)
 
     monkeypatch.setattr(card.subprocess, "run", sweep)
+    capsys.readouterr()
     evaluate(run.recipe)
+    assert "12 cells of 5 questions per task of mdlm_rules" in capsys.readouterr().err
     text = (adapter / "README.md").read_text()
     assert f"| n_masks | {' | '.join(map(str, N_MASKS))} | loss |" in text
     assert "| before | 89.9 | 89.8 | 89.0 | 85.0 | 80.0 | 70.0 | 19.8" in text
@@ -108,6 +114,16 @@ def test_the_cards_table_is_of_a_sweep_in_the_order_of_its_mask_counts(
     monkeypatch.setattr(card.subprocess, "run", lambda command, **_: subprocess.CompletedProcess(command, 3))
     with pytest.raises(OptionError, match=r"its evaluation failed \(status 3\)"):
         evaluate(run.recipe)
+
+
+def test_a_curriculum_that_is_longer_than_the_run_is_said(
+    tmp_path: Path, checkpoint: Path, prompts: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for n_passes, said in ((4, False), (5000, True)):
+        caplog.clear()
+        finetune(small(tmp_path / str(n_passes), checkpoint, prompts, "max_steps=4", f"curriculum_passes={n_passes}"))
+        sentence = "curriculum_passes=5000 is more than the 4 passes of this run, which appends at most 1 masks"
+        assert (sentence in caplog.text) == said
 
 
 def assert_merged(pretrained: Path, adapter: Path, input_ids: Tensor) -> None:

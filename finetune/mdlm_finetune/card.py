@@ -83,6 +83,13 @@ def evaluate(recipe: Recipe) -> None:
     words = sweep_words(recipe, recipe.model_name_or_path, str(recipe.folder))
     # With torchrun's variables the sweep would wait for processes that only trained.
     environment = {name: value for name, value in os.environ.items() if name not in TORCHRUN}
+    n_cells, of = 2 * len(N_MASKS), f"{recipe.evaluation_limit} questions per task of {GROUP}"
+    print(
+        f"scoring the model without and with the adapter: {n_cells} cells of {of}, which can take longer than the "
+        "training; --evaluation_limit=0 leaves this out, and --evaluate continues it",
+        file=sys.stderr,
+        flush=True,
+    )
     command = [sys.executable, "-m", "mdlm_lm_eval.sweep", *words, f"--output_path={results}"]
     if status := subprocess.run(command, env=environment).returncode:
         raise OptionError(f"the adapter is in {recipe.folder}; its evaluation failed (status {status})")

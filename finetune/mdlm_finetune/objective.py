@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import torch
@@ -52,11 +52,16 @@ class NoisedBatch:
         return replace(self, **tensors)
 
 
+def flag(default: Any, help: str) -> Any:
+    """An objective's field, with what `mdlm-finetune --help-all` says of it."""
+    return field(default=default, metadata={"help": help})
+
+
 @dataclass(frozen=True)
 class Objective(ABC):
     """A training objective. Its fields are flags of `mdlm-finetune`; a recipe names it by `objective`."""
 
-    masked_part: Literal["answer", "prompt", "both"] = "answer"
+    masked_part: Literal["answer", "prompt", "both"] = flag("answer", "what is masked and predicted")
 
     def __post_init__(self) -> None:
         for name, hint in get_type_hints(type(self)).items():
@@ -72,6 +77,10 @@ class Objective(ABC):
     @abstractmethod
     def in_words(self) -> str:
         """The loss in half a sentence, for cards."""
+
+    def complaint(self, n_passes: int) -> str | None:
+        """What of the objective does not fit a run of so many forward-backward passes, as a sentence; None if all."""
+        return None
 
     @abstractmethod
     def noise(self, text: Tensor, maskable: Tensor, noising: Noising) -> Noised:

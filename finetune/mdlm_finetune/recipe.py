@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
@@ -109,6 +110,11 @@ class Run(NamedTuple):
     settings: Mapping[str, Any]
 
     @property
+    def n_passes(self) -> int:
+        """Forward-backward passes of a process."""
+        return self.recipe.max_steps * self.recipe.gradient_accumulation_steps
+
+    @property
     def n_examples(self) -> int:
         """Examples that the run can see at most."""
         batch = self.training.train_batch_size * self.training.world_size * self.recipe.gradient_accumulation_steps
@@ -134,10 +140,12 @@ def read_arguments(words: Sequence[str]) -> Run:
     load_plugins(early.plugins or in_file.get("plugins"))
     objective = objective_class(early.objective or in_file.get("objective", Recipe.objective))
 
+    if "--help-all" in words:
+        print(_all_help(objective))
+        sys.exit(0)
     kinds = (TrainingArguments, Recipe, objective)  # later ones win over earlier ones where they share a key
     style = {"prog": "mdlm-finetune", "usage": USAGE, "allow_abbrev": False, "add_help": False}
     parser = HfArgumentParser(kinds, conflict_handler="resolve", **style)
-    parser.add_argument("--help-all", action="help")
     parser.add_argument("--config")
     found, unknown = parser.parse_known_args([*_flags(in_file), *words])
     refuse_rest(unknown, vars(found), "key")
@@ -163,6 +171,22 @@ def read_arguments(words: Sequence[str]) -> Run:
     return Run(recipe, objective(**values(objective)), training, settings)
 
 
+def _all_help(objective: type[Objective]) -> str:
+    """Every key: the objective's, then the recipe's, then the other ones of TrainingArguments."""
+    from transformers import HfArgumentParser, TrainingArguments
+
+    how: dict[str, Any] = {"prog": "mdlm-finetune", "allow_abbrev": False, "add_help": False}
+    ours = HfArgumentParser((objective, Recipe), usage=USAGE, **how)
+    theirs = HfArgumentParser(
+        TrainingArguments, usage=argparse.SUPPRESS, description="Of transformers' Trainer:", **how
+    )
+    hidden = {each.name for kind in (objective, Recipe) for each in fields(kind)} | _REFUSED.keys()
+    for action in theirs._actions:
+        if action.dest in hidden:
+            action.help = argparse.SUPPRESS
+    return ours.format_help() + theirs.format_help()
+
+
 def help_text(description: str | None) -> str:
     """Our own flags, without importing transformers for its 120."""
     parser = argparse.ArgumentParser(
@@ -170,8 +194,8 @@ def help_text(description: str | None) -> str:
         usage=USAGE,
         description=description,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        epilog="Every argument of transformers' TrainingArguments is a key, too, and every field of the objective:\n"
-        "mdlm-finetune --objective NAME --help-all lists them.",
+        epilog="Every field of the objective (alpha, beta, masks_end, ...) is a key, too, and every argument of\n"
+        "transformers' TrainingArguments: mdlm-finetune --objective NAME --help-all lists them in this order.",
     )
     parser.add_argument("--version", action="store_true", help="show the version and exit")
     parser.add_argument("--config", metavar="RECIPE", help=f"a YAML file of keys, or one of {', '.join(packaged())}")

@@ -6,6 +6,7 @@ CPUs and GPUs sum in other orders.
 
 import hashlib
 import json
+import logging
 import re
 import shutil
 from contextlib import nullcontext, suppress
@@ -33,6 +34,7 @@ from mdlm_lm_eval.model.denoiser import Denoiser
 from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.results.files import whole_folder, write_whole
 
+logger = logging.getLogger(__name__)
 # A resumed run may change what is written where and when, but not what is learned: beginnings of names.
 _FREE = "output_dir evaluation_limit license report_to run_name disable_tqdm logging_ log_ save_ hub_"
 
@@ -67,6 +69,8 @@ def finetune(run: Run) -> DiffusionTrainer:
                 shutil.rmtree(old, ignore_errors=True)
             checkpoints.mkdir(parents=True, exist_ok=True)
             write_whole(checkpoints / "recipe.yaml", yaml.safe_dump(learned))
+            if complaint := run.objective.complaint(run.n_passes):
+                logger.warning(complaint)
         PartialState().wait_for_everyone()
         _train(trainer, _last_checkpoint(checkpoints))
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from mdlm_finetune.objective import Noised, NoisedBatch, Noising, Objective
+from mdlm_finetune.objective import Noised, NoisedBatch, Noising, Objective, flag
 from mdlm_finetune.objectives.sft import T_MIN, Sft
 from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.registry import register
@@ -27,8 +27,10 @@ class LladaSft(Objective):
     answer's own masks are the same under all four.
     """
 
-    padding: Literal["predicted", "shown", "masks", "none"] = "predicted"
-    max_padding: int = 300
+    padding: Literal["predicted", "shown", "masks", "none"] = flag(
+        "predicted", "EOS tokens after the answer: predicted, only shown, replaced by masks, or left out"
+    )
+    max_padding: int = flag(300, "most tokens of padding after an answer")
 
     def __post_init__(self) -> None:
         super().__post_init__()

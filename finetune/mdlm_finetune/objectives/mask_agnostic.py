@@ -1,3 +1,4 @@
+# ruff: noqa: RUF009 - `flag` returns a dataclass field
 """The mask-agnostic (MA) loss and objective: the same prediction, whatever the number of masks appended."""
 
 from collections.abc import Mapping
@@ -8,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from mdlm_finetune.objective import Noised, NoisedBatch, Noising, Objective
+from mdlm_finetune.objective import Noised, NoisedBatch, Noising, Objective, flag
 from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.registry import register
 
@@ -81,15 +82,15 @@ class MaskAgnostic(Objective):
     shorter view of an example ends in EOS tokens that are attended to, as in LLaDA's own fine-tuning.
     """
 
-    alpha: float = 0.1
-    beta: float = 1.0
-    divergence: Divergence = "tv"
-    weighting: Weighting = "1/p"
-    p_low: float = 0.2
-    p_high: float = 0.8
-    masks_start: int = 1
-    masks_end: int = 600
-    curriculum_passes: int = 5000
+    alpha: float = flag(0.1, "weight of the cross-entropy")
+    beta: float = flag(1.0, "weight of the consistency of two views; 0 trains on the cross-entropy alone")
+    divergence: Divergence = flag("tv", "how the consistency is measured: total variation, symmetric KL, or not at all")
+    weighting: Weighting = flag("1/p", "whether terms are weighted by the share of masked tokens")
+    p_low: float = flag(0.2, "least probability with which a token is masked")
+    p_high: float = flag(0.8, "greatest such probability")
+    masks_start: int = flag(1, "most masks appended in the first pass")
+    masks_end: int = flag(600, "most masks appended once the curriculum is over")
+    curriculum_passes: int = flag(5000, "forward-backward passes over which the most masks grow")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -116,6 +117,15 @@ class MaskAgnostic(Objective):
         weighting = "weighted by 1/p and p" if self.weighting == "1/p" else "unweighted"
         paper = 'the mask-agnostic loss of ["Masks Can Be Distracting"](https://arxiv.org/abs/2511.21338)'
         return f"{self.alpha} x cross-entropy, {self.beta} x {consistency}, {weighting}: {paper}"
+
+    def complaint(self, n_passes: int) -> str | None:
+        """Whether the curriculum ends within the run."""
+        if n_passes >= self.curriculum_passes:
+            return None
+        return (
+            f"curriculum_passes={self.curriculum_passes} is more than the {n_passes} passes of this run, which appends "
+            f"at most {self.max_masks(n_passes - 1)} masks and never masks_end={self.masks_end}"
+        )
 
     def max_masks(self, forward_backward_pass: int) -> int:
         """The curriculum's maximum in this pass, counted from 0."""

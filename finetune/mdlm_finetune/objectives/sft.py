@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from mdlm_finetune.objective import Noised, NoisedBatch, Noising, Objective
+from mdlm_finetune.objective import Noised, NoisedBatch, Noising, Objective, flag
 from mdlm_lm_eval.registry import register
 
 T_MIN = 1e-3  # LLaDA's own floor of t, without which one token could weigh without limit
@@ -22,7 +22,7 @@ class Sft(Objective):
     appends U{0, ..., T} EOS tokens that are attended to, so that texts are as long as those of `mask_agnostic`.
     """
 
-    eos_tail: int = 0
+    eos_tail: int = flag(0, "append up to so many end-of-text tokens")
 
     @property
     def label(self) -> str:
