@@ -316,8 +316,10 @@ def test_the_command_refuses_in_one_sentence(
 
 
 def test_no_cell_runs_where_one_cannot(tmp_path: Path, checkpoint: Path, task_folder: Path) -> None:
-    ended = sweep(tmp_path / "out", checkpoint, task_folder, "--n_masks=4", "--cache=none,dual")
-    assert (ended.code, "cache=dual needs block_length" in ended.err) == (2, True)
+    for shard in ("0/1", "0/2"):  # of which the second holds the cell that could run
+        more = ("--n_masks=4", "--cache=none,dual", f"--shard={shard}")
+        ended = sweep(tmp_path / "out", checkpoint, task_folder, *more)
+        assert (ended.code, "cache=dual needs block_length" in ended.err) == (2, True)
     assert not (tmp_path / "out").exists()
 
 

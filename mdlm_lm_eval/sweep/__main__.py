@@ -65,12 +65,13 @@ def _run(
 
     tasks = Tasks(sweep)
     sweep = tasks.expanded()
+    if not status:
+        check_cells(sweep)  # those of other shards too, which may be equal to ours
     sweep = replace(sweep, cells=sweep.cells[index::n])
     claims = Claims(sweep, Path(output_path))
     if status:
         print(reports.status(claims))
         return {}
-    check_cells(sweep)
     if executor == "ray":
         try:
             from mdlm_lm_eval.sweep.ray_executor import run_on_ray
