@@ -69,7 +69,7 @@ def tapes(monkeypatch: pytest.MonkeyPatch) -> list[Tape]:
         return made[-1].replay, result
 
     monkeypatch.setattr(compiled, "capture", capture)
-    monkeypatch.setattr(compiled, "_PASSES_BEFORE", 1)
+    monkeypatch.setattr(compiled, "PASSES_BEFORE", 1)
     return made
 
 

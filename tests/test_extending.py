@@ -9,7 +9,6 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -31,7 +30,7 @@ from mdlm_lm_eval.sweep.plan import plan
 from tests.canvases import MASK, canvas, model
 from tests.commands import python, run
 from tests.conftest import random_llama, tiny_tokenizer
-from tests.test_gpu_paths import gpu  # noqa: F401 - a fixture
+from tests.pretended_gpu import PretendedGpu
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8")
@@ -141,7 +140,7 @@ def by_file(own_samplers: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pat
 
 @pytest.mark.usefixtures("by_file")
 @pytest.mark.parametrize("eta", [0.0, 0.5, 1.0])
-def test_a_sampler_of_ones_own_does_as_the_published_loop(eta: float, gpu: Any) -> None:  # noqa: F811
+def test_a_sampler_of_ones_own_does_as_the_published_loop(eta: float) -> None:
     denoiser = model()
     options = DecodingOptions(sampler="path_planning", n_masks=12, steps=6, eta=eta, trace=True)
     rows = [canvas(denoiser, options, 3 + 2 * k, seed=k) for k in range(6)]
@@ -154,8 +153,9 @@ def test_a_sampler_of_ones_own_does_as_the_published_loop(eta: float, gpu: Any) 
     assert any(event.new == MASK for one in together for event in one.events) == (eta > 0)
     assert {one.cost.forward_passes for one in together} == {6}
     refilled = decode_canvases(denoiser, rows, options, batch_size=2)
-    gpu()
-    on_gpu = decode_canvases(denoiser, rows, options, batch_size=2)
+    with PretendedGpu() as gpu:
+        gpu.move(denoiser.model)
+        on_gpu = decode_canvases(denoiser, rows, options, batch_size=2)
     without_confidences = [
         [(one.token_ids, one.cost, [event[:4] for event in one.events]) for one in found]
         for found in (together, refilled, on_gpu)

@@ -13,7 +13,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from mdlm_lm_eval.options import OptionError
 
 # A shape is captured after so many passes: a capture takes as long as some dozens of passes save.
-_PASSES_BEFORE = 16
+PASSES_BEFORE = 16
 # Passes of more tokens do not wait for launches; their results, and more graphs, would take up much memory.
 _MOST_TOKENS, _MOST_CAPTURED = 8192, 32
 # Graphs of a layer: with and without a cache, a mask, several rows. With more than that, something is wrong.
@@ -75,7 +75,7 @@ class Graphs:
         tensors = {name: tensor for name, tensor in inputs.items() if tensor is not None}
         key = key, *((name, tensor.shape, tensor.dtype) for name, tensor in tensors.items())
         self.seen[key] += 1
-        if self.seen[key] <= _PASSES_BEFORE or tensors["input_ids"].numel() > _MOST_TOKENS:
+        if self.seen[key] <= PASSES_BEFORE or tensors["input_ids"].numel() > _MOST_TOKENS:
             return forward(**inputs)
         if key not in self.captured:
             if len(self.captured) == _MOST_CAPTURED:
@@ -83,10 +83,15 @@ class Graphs:
             fixed = {name: tensor.clone() for name, tensor in tensors.items()}
             self.captured[key] = fixed, *capture(lambda: forward(**{**inputs, **fixed}))
         fixed, replay, result = self.captured[key]
-        for name, tensor in tensors.items():
-            fixed[name].copy_(tensor)
+        self.fill(fixed, tensors)
         replay()
         return result
+
+    @staticmethod
+    def fill(fixed: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) -> None:
+        """Copies a pass's inputs to where its graph reads them."""
+        for name, tensor in tensors.items():
+            fixed[name].copy_(tensor)
 
 
 def capture(run: Callable[[], Tensor]) -> tuple[Callable[[], object], Tensor]:

@@ -46,8 +46,10 @@ class CanvasLayer(CacheLayerMixin):
         """Writes the window's keys and values [B, H, W, D], and returns those that it sees."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
-        columns, n_seen, rows = self.now.columns, self.now.n_seen, self.now.rows
-        every = torch.arange(len(columns), device=columns.device) if rows is None else rows
+        device, n_seen = self.keys.device, self.now.n_seen
+        columns = self.now.columns.to(device)  # layers may lie on several devices
+        rows = None if self.now.rows is None else self.now.rows.to(device)
+        every = torch.arange(len(columns), device=device) if rows is None else rows
         for remembered, new in ((self.keys, key_states), (self.values, value_states)):
             remembered[every[:, None], :, columns] = new.transpose(1, 2)
         if n_seen is None:
@@ -58,7 +60,7 @@ class CanvasLayer(CacheLayerMixin):
     def keep(self, rows: Tensor) -> None:
         """Drops all other rows."""
         if self.is_initialized:
-            rows = rows.to(self.keys.device)  # layers may lie on several
+            rows = rows.to(self.keys.device)
             self.keys, self.values = self.keys[rows], self.values[rows]
         self.n_rows = len(rows)
 

@@ -1,0 +1,39 @@
+"""A GPU that is none: tensors say `cuda:0` and compute on the CPU, so that a GPU's paths run, with their answers.
+
+    with PretendedGpu() as gpu:
+        denoiser = Denoiser(gpu.move(model), ...)
+        answers = decode_canvases(denoiser, ...)
+    assert not gpu.report.waits
+
+It refuses or counts what CUDA would refuse, wait for or get wrong:
+
+    mixed devices    operators over tensors of several devices (a number of the host is allowed where CUDA allows it)
+    waits            `.item()`, nonzero, boolean indices, copies to pageable memory
+    blocking copies  from pageable memory, and indices of the host
+    races            copies from and to pinned memory are done when their event is waited for; until then the host finds
+                     garbage, and must not overwrite what it sends
+    order            of two writes at one index the first wins, as on a GPU it may
+    graphs           nothing runs while one is recorded; a replay runs on the recorded tensors, and memory that nobody
+                     held when it was complete is garbage
+    memory           live and peak bytes; a model of any size may lie on the meta device
+
+No build of torch with CUDA and no compiler is needed; `guard.py` says which builds fit. It says nothing of numerics in
+narrow dtypes, of seconds, or of what a kernel takes beside its result, but for attention.
+
+    device      sees every operator, and counts
+    operators   what is known of ATen's operators on CUDA
+    attention   which kernel takes what
+    calls       functions of `torch` and `torch.cuda` that no operator stands for
+    transfers   copies that nobody waits for
+    graphs      CUDA graphs
+    memory      bytes
+    unknown     tensors without numbers
+    guard       what makes torch index such tensors
+    settings    ways of decoding and scoring, to run on it
+"""
+
+from tests.pretended_gpu.device import GPU, PretendedGpu
+from tests.pretended_gpu.report import PretendedGpuError, Report
+from tests.pretended_gpu.tensors import GpuTensor
+
+__all__ = ["GPU", "GpuTensor", "PretendedGpu", "PretendedGpuError", "Report"]

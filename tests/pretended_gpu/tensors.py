@@ -1,0 +1,109 @@
+"""Tensors that say they are on a GPU."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tests.pretended_gpu.memory import Memory
+from tests.pretended_gpu.report import PretendedGpuError
+
+
+class GpuTensor(Tensor):
+    """A tensor that says `cuda:N`. Its `numbers` are on the CPU, or on the meta device."""
+
+    numbers: Tensor
+    memory: Memory | None
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
+
+    @staticmethod
+    def __new__(cls, values: Tensor, device: torch.device, memory: Memory | None = None) -> "GpuTensor":
+        made = torch.Tensor._make_wrapper_subclass(
+            cls,
+            values.size(),
+            strides=values.stride(),
+            storage_offset=values.storage_offset(),
+            dtype=values.dtype,
+            device=device,
+        )
+        made.numbers, made.memory = values, memory
+        if memory is not None:
+            memory.born(made)
+        return made
+
+    def __del__(self) -> None:
+        memory = getattr(self, "memory", None)
+        if memory is not None:
+            memory.died(self.numbers)
+
+    def __repr__(self, *, tensor_contents: Any = None) -> Any:
+        return f"GpuTensor({self.numbers}, device={self.device})"
+
+    def numpy(self, *_: Any, **__: Any) -> Any:
+        """Raises as torch does."""
+        raise TypeError(f"can't convert {self.device} device type tensor to numpy. Use Tensor.cpu() first")
+
+    __array__ = numpy
+
+    def tolist(self) -> Any:
+        """As of a GPU's tensor, which is copied first."""
+        return self.cpu().tolist()
+
+    def data_ptr(self) -> int:
+        """Of the values; it tells apart memory, as PyTorch's and transformers' own uses of it do."""
+        return self.numbers.data_ptr()
+
+    @classmethod
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, operator: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        """Only reached where no pretended GPU is in use: that one sees every operator first."""
+        raise PretendedGpuError(f"{operator} on a tensor of a pretended GPU, outside its `with` block")
+
+
+def storage_of(values: Tensor) -> int:
+    """What identifies the memory of a tensor as long as it lives."""
+    return values.untyped_storage()._cdata
+
+
+def bytes_of(values: Tensor) -> Tensor:
+    """All bytes of a tensor's memory, as a tensor of uint8 in place."""
+    return torch.empty(0, dtype=torch.uint8).set_(values.untyped_storage())
+
+
+def tensors_in(*nests: Any) -> list[Tensor]:
+    """Tensors among arguments, and in the sequences and mappings among these."""
+    found: list[Tensor] = []
+    for nest in nests:
+        if isinstance(nest, Tensor):
+            found.append(nest)
+        elif isinstance(nest, (list, tuple)):
+            found += tensors_in(*nest)
+        elif isinstance(nest, dict):
+            found += tensors_in(*nest.values())
+    return found
+
+
+def mapped(nest: Any, change: Callable[[Tensor], Any]) -> Any:
+    """The same arguments with every tensor changed."""
+    if isinstance(nest, Tensor):
+        return change(nest)
+    if isinstance(nest, dict):
+        return {name: mapped(each, change) for name, each in nest.items()}
+    if type(nest) in (list, tuple):
+        return type(nest)([mapped(each, change) for each in nest])
+    if isinstance(nest, tuple) and not isinstance(nest, torch.Size):  # a named one
+        return type(nest)(*(mapped(each, change) for each in nest))
+    return nest
+
+
+def numbers_of(tensor: Tensor) -> Tensor:
+    """Its numbers, wherever it says it is."""
+    return tensor.numbers if isinstance(tensor, GpuTensor) else tensor
+
+
+def with_number(device: Any) -> torch.device:
+    """`cuda` is `cuda:0`; the guard in use would not know the number."""
+    device = torch.device(device)
+    return torch.device("cuda", device.index or 0) if device.type == "cuda" else device

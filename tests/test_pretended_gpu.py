@@ -1,0 +1,258 @@
+"""A GPU's paths, run on a pretended one: the CPU's answers, no waits, and faults that only a GPU shows are found."""
+
+import re
+import sys
+from collections.abc import Callable
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import pytest
+import torch
+from accelerate.hooks import AlignDevicesHook, add_hook_to_module
+from torch import Tensor
+
+from mdlm_lm_eval.model import compiled, devices, kv_cache
+from mdlm_lm_eval.model.denoiser import Denoiser
+from mdlm_lm_eval.options import OptionError
+from tests.conftest import data
+from tests.pretended_gpu import GPU, PretendedGpu, PretendedGpuError, Report, graphs, transfers
+from tests.pretended_gpu.settings import DECODING, LIKELIHOOD, Setting, decoded, denoiser_of, model_of, scored
+
+N_ROWS = 7
+
+
+@pytest.fixture(autouse=True)
+def _small_shapes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Short rows meet several shapes, each of which becomes a graph when it comes a second time."""
+    monkeypatch.setattr(devices, "KEYS", 16)
+    monkeypatch.setattr(devices, "POSITIONS", 16)
+    monkeypatch.setattr(compiled, "PASSES_BEFORE", 1)
+
+
+def on_gpu(
+    run: Callable[..., Any], setting: Setting, batch_size: int, *, with_graphs: bool = False, **named: Any
+) -> tuple[Any, Report, Denoiser]:
+    """What a run on a pretended GPU gives, and what that GPU saw of it."""
+    with PretendedGpu() as gpu:
+        denoiser = denoiser_of(gpu.move(model_of(setting)), setting)
+        denoiser.graphs = WeakKeyDictionary() if with_graphs else None
+        return run(denoiser, setting, batch_size, **named), gpu.report, denoiser
+
+
+@pytest.mark.parametrize(("name", "kernels"), data("kernels.json").items())
+def test_decoding_gives_the_answers_of_a_cpu_and_waits_for_nothing(name: str, kernels: int) -> None:
+    setting = DECODING[name]
+    answers = decoded(denoiser_of(model_of(setting), setting), setting, 3, n_rows=N_ROWS)
+    # With three slots, each is taken by several rows; with eight, one stays empty.
+    found, report, denoiser = on_gpu(decoded, setting, 3, n_rows=N_ROWS)
+    assert found == answers
+    assert not report.waits
+    assert not report.blocking_copies
+    assert len(report.attention_shapes) <= 10
+    assert report.kernels["outside"] <= kernels * denoiser.forward_passes + 30 * N_ROWS  # of rows that enter
+    found, report, _ = on_gpu(decoded, setting, 8, with_graphs=True, n_rows=N_ROWS)
+    assert found == answers
+    assert not report.waits
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("mc", "mc, shifted", "mc, guided", "mc, no greedy flag", "chain", "duel", "duel, threshold", "confidence"),
+        *("blocks, mc", "blocks, no greedy flag", "blocks, chain", "blocks, duel", "from the prompt, shifted"),
+    ],
+)
+def test_likelihoods_are_those_of_a_cpu_and_wait_once_a_pass(name: str) -> None:
+    setting = LIKELIHOOD[name]
+    expected = scored(denoiser_of(model_of(setting), setting), setting, 8)
+    for batch_size, with_graphs in ((3, True), (8, False)):
+        found, report, denoiser = on_gpu(scored, setting, batch_size, with_graphs=with_graphs)
+        assert [one[0] for one in found] == pytest.approx([one[0] for one in expected], abs=1e-4)
+        assert [one[1] for one in found] == [one[1] for one in expected]
+        assert report.waits.total() <= denoiser.forward_passes
+        assert not report.blocking_copies
+
+
+@pytest.mark.parametrize(("name", "waits", "copies"), [("speculation", 4.0, 5.0), ("insertion", 6.0, 6.0)])
+def test_row_decoders_wait_no_more_often_than_they_did(name: str, waits: float, copies: float) -> None:
+    setting = DECODING[name]
+    answers = decoded(denoiser_of(model_of(setting), setting), setting, 3, n_rows=N_ROWS)
+    found, report, denoiser = on_gpu(decoded, setting, 3, n_rows=N_ROWS)
+    assert found == answers
+    assert report.waits.total() <= waits * denoiser.forward_passes
+    assert report.blocking_copies.total() <= copies * denoiser.forward_passes
+
+
+@pytest.mark.parametrize("name", ["whole", "prefix, guided", "dual, threshold", "blocks", "from the prompt, shifted"])
+def test_every_cache_works_on_a_model_over_two_gpus(name: str) -> None:
+    setting = DECODING[name]
+    answers = decoded(denoiser_of(model_of(setting), setting), setting, 3, n_rows=4)
+    with PretendedGpu(n_devices=2) as gpu:
+        denoiser = denoiser_of(over_two(gpu, model_of(setting)), setting)
+        assert decoded(denoiser, setting, 3, n_rows=4) == answers
+        assert gpu.report.copies_between
+        if "cfg_scale" not in setting.options:
+            likelihood = Setting({}, setting.attention, setting.facts)
+            expected = scored(denoiser_of(model_of(setting), setting), likelihood, 3)
+            found = scored(denoiser, likelihood, 3)
+            assert [one[0] for one in found] == pytest.approx([one[0] for one in expected], abs=1e-4)
+
+
+def over_two(gpu: PretendedGpu, model: Any) -> Any:
+    """The model with its second layer and its head on the second GPU, as `device_map="auto"` leaves it."""
+
+    def device_of(path: str) -> torch.device:
+        return torch.device("cuda", 1) if re.match(r"model\.layers\.1|model\.norm|lm_head", path) else GPU
+
+    gpu.move(model, device_of=device_of)
+    parts = ["model.embed_tokens", "model.rotary_emb", "model.layers.0", "model.layers.1", "model.norm", "lm_head"]
+    for path in parts:
+        hook = AlignDevicesHook(execution_device=device_of(path), skip_keys="past_key_values")
+        add_hook_to_module(model.get_submodule(path), hook)
+    outermost = AlignDevicesHook(execution_device=GPU, io_same_device=True, skip_keys="past_key_values")
+    add_hook_to_module(model, outermost)
+    return model
+
+
+# Faults that no CPU shows
+
+
+def plant(monkeypatch: pytest.MonkeyPatch, function: Callable[..., Any], planted: Callable[..., Any]) -> None:
+    """Puts `planted` in place of a function wherever the package has imported it."""
+    for name in [name for name in sys.modules if name.startswith("mdlm_lm_eval")]:
+        for attribute, value in list(vars(sys.modules[name]).items()):
+            if value is function:
+                monkeypatch.setattr(sys.modules[name], attribute, planted)
+
+
+def numbers_on_the_host(patch: pytest.MonkeyPatch) -> None:
+    plant(patch, devices.iota, lambda n, device: torch.arange(n))
+
+
+def a_table_on_the_host(patch: pytest.MonkeyPatch) -> None:
+    copy = devices.to_device
+    plant(patch, copy, lambda values, device: values if values.dim() == 3 else copy(values, device))
+
+
+def blocking_copies(patch: pytest.MonkeyPatch) -> None:
+    plant(patch, devices.to_device, lambda values, device: values.to(device))
+
+
+def one_pinned_buffer(patch: pytest.MonkeyPatch) -> None:
+    buffers: dict[Any, Tensor] = {}
+
+    def to_device(values: Tensor, device: torch.device) -> Tensor:
+        key = values.shape, values.dtype
+        if key not in buffers:
+            buffers[key] = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
+        return buffers[key].copy_(values).to(device, non_blocking=True)
+
+    plant(patch, devices.to_device, to_device)
+
+
+def a_look_before_its_copy_is_done(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(transfers.Event, "synchronize", lambda _: None)
+
+
+def a_wait_after_the_model(patch: pytest.MonkeyPatch) -> None:
+    window_logits = Denoiser.window_logits
+
+    def waiting(denoiser: Denoiser, *args: Any, **named: Any) -> Tensor:
+        logits = window_logits(denoiser, *args, **named)
+        return logits * float(logits.isfinite().any())
+
+    patch.setattr(Denoiser, "window_logits", waiting)
+
+
+def a_wait_inside_the_model(patch: pytest.MonkeyPatch) -> None:
+    update = kv_cache.CanvasLayer.update
+
+    def waiting(layer: kv_cache.CanvasLayer, keys: Tensor, *args: Any, **named: Any) -> tuple[Tensor, Tensor]:
+        return update(layer, keys * float(keys.isfinite().any()), *args, **named)
+
+    patch.setattr(kv_cache.CanvasLayer, "update", waiting)
+
+
+def two_values_at_one_place(patch: pytest.MonkeyPatch) -> None:
+    update = kv_cache.CanvasLayer.update
+
+    def doubled(layer: kv_cache.CanvasLayer, *args: Any, **named: Any) -> tuple[Tensor, Tensor]:
+        columns = layer.now.columns
+        layer.now.columns = torch.cat([columns[:, :1], columns[:, :-1]], 1)
+        made = update(layer, *args, **named)
+        layer.now.columns = columns
+        return made
+
+    patch.setattr(kv_cache.CanvasLayer, "update", doubled)
+
+
+def graphs_of_memory_that_is_gone(patch: pytest.MonkeyPatch) -> None:
+    take = kv_cache.CanvasCache.take
+
+    def elsewhere(cache: kv_cache.CanvasCache, *args: Any) -> None:
+        for layer in cache.canvas_layers:
+            layer.keys, layer.values = layer.keys.clone(), layer.values.clone()
+        take(cache, *args)
+
+    patch.setattr(kv_cache.CanvasCache, "take", elsewhere)
+
+
+def graphs_that_run_once(patch: pytest.MonkeyPatch) -> None:
+    replay = graphs.Graph.replay
+    done: set[int] = set()
+
+    def once(graph: graphs.Graph) -> None:
+        if id(graph) not in done:
+            replay(graph)
+        done.add(id(graph))
+
+    patch.setattr(graphs.Graph, "replay", once)
+
+
+def graphs_of_old_inputs(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(compiled.Graphs, "fill", lambda *_: None)
+
+
+@pytest.mark.parametrize(
+    ("fault", "name", "with_graphs", "finding"),
+    [
+        (None, "dual", False, None),
+        (None, "blocks", True, None),
+        (numbers_on_the_host, "dual", False, "same device"),
+        (a_table_on_the_host, "dual", False, "same device"),
+        (blocking_copies, "dual", False, "blocking copies"),
+        (one_pinned_buffer, "dual", False, "overwritten before its copy"),
+        (a_look_before_its_copy_is_done, "dual", False, "out of bounds"),
+        (a_wait_after_the_model, "dual", False, "waits"),
+        (a_wait_inside_the_model, "dual", False, "waits"),
+        (a_wait_inside_the_model, "dual", True, "not permitted when stream is capturing"),
+        (two_values_at_one_place, "dual", False, "answers"),
+        (graphs_of_memory_that_is_gone, "whole prompt", True, "answers"),
+        (graphs_that_run_once, "dual", True, "answers"),
+        (graphs_of_old_inputs, "dual", True, "answers"),
+    ],
+)
+def test_faults_that_no_cpu_shows_are_found(
+    fault: Callable[[pytest.MonkeyPatch], None] | None,
+    name: str,
+    with_graphs: bool,
+    finding: str | None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    setting = DECODING[name]
+    answers = decoded(denoiser_of(model_of(setting), setting), setting, 4, n_rows=N_ROWS)
+    if fault is not None:
+        fault(monkeypatch)
+    findings: list[str] = []
+    try:
+        found, report, _ = on_gpu(decoded, setting, 4, with_graphs=with_graphs, n_rows=N_ROWS)
+    except (PretendedGpuError, OptionError, IndexError) as error:
+        findings.append(str(error))
+    else:
+        findings += ["answers"] * (found != answers)
+        findings += ["waits"] * bool(report.waits)
+        findings += ["blocking copies"] * bool(report.blocking_copies)
+    if finding is None:
+        assert not findings
+    else:
+        assert any(finding in one for one in findings)
