@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from unittest import mock
-from weakref import WeakKeyDictionary
 
 import torch
 import transformers
@@ -73,7 +72,7 @@ def of_family(denoiser: Denoiser) -> list[Any]:
 
 def on_gpu(gpu: PretendedGpu, denoiser: Denoiser, *, with_graphs: bool) -> Denoiser:
     """The same denoiser with its model on the GPU."""
-    moved = Denoiser(
+    return Denoiser(
         gpu.move(denoiser.model),
         mask_token_id=denoiser.mask_token_id,
         pad_token_id=denoiser.pad_token_id,
@@ -81,9 +80,8 @@ def on_gpu(gpu: PretendedGpu, denoiser: Denoiser, *, with_graphs: bool) -> Denoi
         attention=denoiser.attention,
         edits=denoiser.edits,
         read=denoiser.read,
+        cuda_graphs=with_graphs,
     )
-    moved.graphs = WeakKeyDictionary() if with_graphs else None
-    return moved
 
 
 def are_same(ours: Any, theirs: Any) -> bool:

@@ -191,6 +191,7 @@ class MDLM(HFLM):
             read=self._family.read,
             generate=self._family.generate,
             compiled=self.settings.model.compile,
+            cuda_graphs=self.settings.model.cuda_graphs,
         )
         # Encoders have no generation config.
         generation_eos = self.model.generation_config.eos_token_id if self.model.can_generate() else None

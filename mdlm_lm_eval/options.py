@@ -427,9 +427,10 @@ class ModelOptions(Options):
     mask_token_id: int | None = option(None, "mask token's id, for models that name none", least=0, also="mask_id")
     shift_logits: bool | None = option(None, "whether an unknown model predicts the next position, as Dream does")
     diffusion_family: str | None = option(None, "family of a checkpoint whose config could be of several")
-    compile: bool = option(
-        False, "compile the layers with torch.compile, and on a GPU run passes as CUDA graphs", silent=True
+    cuda_graphs: bool = option(
+        True, "on a GPU, run passes of up to 8,192 tokens as CUDA graphs where the model can be captured", silent=True
     )
+    compile: bool = option(False, "compile the layers with torch.compile", silent=True)
     cache_audit: float | None = option(
         None,
         "for cache=prefix and dual: share (up to 1) or number of each task's requests to decode exactly as well",

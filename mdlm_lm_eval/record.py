@@ -251,6 +251,7 @@ def provenance(lm: "MDLM") -> dict[str, Any]:
         "likelihood": lm.settings.likelihood.as_record(),
         **{name: getattr(lm, name) for name in _OF_MODEL.split()},
         **{name: getattr(lm.settings.model, name) for name in ("cache_audit", "preset", "compile")},
+        "cuda_graphs": lm.denoiser.graphs is not None,
         "shift_logits": lm.denoiser.shift,
         "mixed_precision_dtype": str(lm.mixed_precision_dtype),
         "prefix_token_id": lm.custom_prefix_token_id,

@@ -1,28 +1,23 @@
-"""`compile=true`: the same answers from few graphs, and never without the compiler, which is left out as it is slow.
+"""`compile=true` gives the same answers from few graphs, without the compiler, which is left out as it is slow.
 
-CUDA graphs need a GPU. Here a tape stands in for one: it notes the kernels of a pass, and a replay runs them again on
-the very tensors that they ran on, whatever Python has moved on to.
+CUDA graphs are simulated; test_pretended_gpu compares the answers of all ways of decoding from them.
 """
 
-from collections.abc import Callable
 from random import Random
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import pytest
 import torch
 from torch import Tensor, nn
 from torch._dynamo.testing import CompileCounter
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from mdlm_lm_eval.decoding import decode
-from mdlm_lm_eval.likelihood import LikelihoodRequest, score
 from mdlm_lm_eval.model import compiled
 from mdlm_lm_eval.model.attention import FULL_ATTENTION, AttentionPattern
 from mdlm_lm_eval.model.denoiser import Denoiser
-from mdlm_lm_eval.options import DecodingOptions, LikelihoodOptions, OptionError
+from mdlm_lm_eval.options import DecodingOptions, OptionError
 from tests.conftest import random_llama
+from tests.pretended_gpu import GPU, PretendedGpu
 
 BLOCKS = AttentionPattern(4)
 MODES: dict[str, tuple[AttentionPattern, bool, dict[str, Any]]] = {
@@ -36,52 +31,13 @@ MODES: dict[str, tuple[AttentionPattern, bool, dict[str, Any]]] = {
 }
 
 
-class Tape(TorchDispatchMode):
-    """The kernels of what runs inside, with their tensors."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.kernels: list[tuple[Callable[..., Any], Any, Any, list[Tensor]]] = []
-
-    def __torch_dispatch__(self, kernel: Any, _types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        made = kernel(*args, **(kwargs or {}))
-        self.kernels.append((kernel, args, kwargs or {}, [x for x in tree_leaves(made) if isinstance(x, Tensor)]))
-        return made
-
-    def replay(self) -> None:
-        """Runs them again; what they make goes where it was."""
-        for kernel, args, kwargs, made in self.kernels:
-            again = [x for x in tree_leaves(kernel(*args, **kwargs)) if isinstance(x, Tensor)]
-            for old, new in zip(made, again, strict=True):
-                if old.data_ptr() != new.data_ptr():  # neither a view nor written in place
-                    old.copy_(new)
-
-
-@pytest.fixture
-def tapes(monkeypatch: pytest.MonkeyPatch) -> list[Tape]:
-    """What was recorded; every shape is, when it comes the second time."""
-    made: list[Tape] = []
-
-    def capture(run: Callable[[], Tensor]) -> tuple[Callable[[], object], Tensor]:
-        made.append(Tape())
-        with made[-1]:
-            result = run()
-        return made[-1].replay, result
-
-    monkeypatch.setattr(compiled, "capture", capture)
-    monkeypatch.setattr(compiled, "PASSES_BEFORE", 1)
-    return made
-
-
 def a_model() -> Any:
     ids = {"pad_token_id": 0, "bos_token_id": None, "eos_token_id": 1, "mask_token_id": 2}
     return random_llama(259, num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=512, **ids)
 
 
-def denoiser(model: Any, attention: AttentionPattern, shift: bool, *, with_graphs: bool = False) -> Denoiser:
-    made = Denoiser(model, mask_token_id=2, pad_token_id=0, attention=attention, shift=shift)
-    made.graphs = WeakKeyDictionary() if with_graphs else None
-    return made
+def denoiser(model: Any, attention: AttentionPattern, shift: bool) -> Denoiser:
+    return Denoiser(model, mask_token_id=2, pad_token_id=0, attention=attention, shift=shift)
 
 
 def prompts(n: int, least: int = 1) -> list[list[list[int]]]:
@@ -108,42 +64,69 @@ def test_ragged_batches_compile_a_few_graphs_and_change_no_token() -> None:
     assert 1 <= counter.frame_count <= 8
 
 
-@pytest.mark.parametrize("name", MODES)
-def test_passes_from_graphs_change_no_token(name: str, tapes: list[Tape]) -> None:
-    attention, shift, changes = MODES[name]
-    options, model = DecodingOptions().override({"n_masks": 8, **changes}), a_model()
-    recorded = denoiser(model, attention, shift, with_graphs=True)
-    for batch in prompts(3):
-        assert decode(recorded, batch, options) == decode(denoiser(model, attention, shift), batch, options)
-    assert tapes
-
-
-def test_a_graph_is_recorded_once_for_a_shape(tapes: list[Tape]) -> None:
-    made = denoiser(a_model(), FULL_ATTENTION, shift=False, with_graphs=True)
+def test_a_graph_is_captured_once_for_a_shape() -> None:
     options = DecodingOptions(n_masks=8, steps=8)
-    for _ in range(3):
-        decode(made, [[3] * 9, [4] * 9], options)
-    assert len(tapes) == 1
-    # Another model, as one with an adapter is, has graphs of its own.
-    made.model = a_model()
-    decode(made, [[3] * 9, [4] * 9], options)
-    assert len(tapes) == 2
+    with PretendedGpu() as gpu:
+        made = denoiser(gpu.move(a_model()), FULL_ATTENTION, shift=False)
+        for n in range(2):
+            if n:  # another model, as one with an adapter is, has graphs of its own
+                made.model = gpu.move(a_model())
+            for _ in range(3):
+                decode(made, [[3] * 9, [4] * 9], options)
+            assert made.graphs is not None
+            assert len(made.graphs[made.model].captured) == 1
+        assert gpu.report.replayed == 2 * (3 * 8 - compiled.PASSES_BEFORE)
 
 
-def test_likelihoods_from_graphs_are_the_same(tapes: list[Tape]) -> None:
-    model, draw = a_model(), Random(1)
-    requests = [LikelihoodRequest(ids, draw.choices(range(3, 259), k=6), 0) for ids in prompts(2)[1]] * 3
-    for attention in (FULL_ATTENTION, BLOCKS):
-        values = [
-            score(denoiser(model, attention, shift=False, with_graphs=graphs), requests, LikelihoodOptions(mc_num=16),
-                  batch_size=4, max_length=200)
-            for graphs in (False, True)
-        ]  # fmt: skip
-        assert [one[0] for one in values[1]] == pytest.approx([one[0] for one in values[0]], abs=1e-4)
-    assert tapes
+def test_a_shape_is_warm_for_every_cache() -> None:
+    options = DecodingOptions(n_masks=4, steps=4, block_length=4, cache="dual")  # one wide pass and three narrow ones
+    with PretendedGpu() as gpu:
+        made = denoiser(gpu.move(a_model()), FULL_ATTENTION, shift=False)
+        replayed = []
+        for _ in range(3):
+            decode(made, [[3] * 9, [4] * 9], options)
+            replayed.append(gpu.report.replayed)
+        assert replayed == [1, 3, 5]
 
 
-def test_models_that_cannot_be_compiled_are_refused(tapes: list[Tape]) -> None:
+def test_a_model_that_cannot_be_captured_runs_without_graphs(caplog: pytest.LogCaptureFixture) -> None:
+    options, texts = DecodingOptions(n_masks=8), [[3] * 9, [4] * 9]
+    answers = decode(denoiser(waiting(a_model()), FULL_ATTENTION, shift=False), texts, options)
+    with PretendedGpu() as gpu, caplog.at_level("INFO"):
+        made = denoiser(gpu.move(waiting(a_model())), FULL_ATTENTION, shift=False)
+        assert decode(made, texts, options) == answers
+        assert (made.graphs, made.forward_passes) == (None, 8)
+        assert "LlamaForCausalLM runs without CUDA graphs: no CUDA graph can be captured" in caplog.text
+        made = denoiser(gpu.move(waiting(a_model())), FULL_ATTENTION, shift=False)
+        made.compiled = True
+        with pytest.raises(OptionError, match="compile must be false with LlamaForCausalLM: no CUDA graph"):
+            decode(made, texts, options)
+
+
+def test_logits_that_a_model_changes_afterwards_are_kept() -> None:
+    model = a_model()
+    plain = model.forward
+    model.forward = lambda **inputs: type(plain(**inputs))(logits=plain(**inputs).logits.tanh())
+    ids, at = torch.tensor([[3, 2]]), torch.tensor([1])
+    expected = denoiser(model, FULL_ATTENTION, shift=False).logits(ids, None, at)
+    with PretendedGpu() as gpu:
+        made = denoiser(gpu.move(model), FULL_ATTENTION, shift=False)
+        assert torch.equal(made.logits(ids.to(GPU), None, at.to(GPU)).cpu(), expected)
+        assert made.graphs is None
+
+
+def waiting(model: Any) -> Any:
+    """The model, whose first layer asks for a number."""
+
+    class Waits(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x if x.sum() > 0 else -x
+
+    model.model.layers[0].mlp.act_fn = Waits()
+    return model
+
+
+def test_models_that_cannot_be_compiled_are_refused() -> None:
     with pytest.raises(OptionError, match="compile must be false with Linear"):
         compiled.compile_layers(nn.Linear(1, 1))
     model = a_model()
@@ -151,21 +134,8 @@ def test_models_that_cannot_be_compiled_are_refused(tapes: list[Tape]) -> None:
     with pytest.raises(OptionError, match="compile must be false with LlamaForCausalLM on several devices"):
         compiled.compile_layers(model)
 
-    class Waits(nn.Module):
-        def forward(self, x: Tensor) -> Tensor:
-            return x if x.sum() > 0 else -x
-
-    model = a_model()
-    model.model.layers[0].mlp.act_fn = Waits()
+    model = waiting(a_model())
     torch._dynamo.reset()
     compiled.compile_layers(model, backend="eager")
     with pytest.raises(OptionError, match="LlamaForCausalLM, whose layers do not compile"):
         denoiser(model, FULL_ATTENTION, shift=False).logits(torch.tensor([[3, 2]]), None, torch.tensor([1]))
-    # What a model makes of its logits afterwards would be lost.
-    model = a_model()
-    plain = model.forward
-    model.forward = lambda **inputs: type(plain(**inputs))(logits=plain(**inputs).logits.tanh())
-    with pytest.raises(OptionError, match="changes what its output layer makes"):
-        denoiser(model, FULL_ATTENTION, shift=False, with_graphs=True).logits(
-            torch.tensor([[3, 2]]), None, torch.tensor([1])
-        )

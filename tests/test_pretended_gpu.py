@@ -4,7 +4,6 @@ import re
 import sys
 from collections.abc import Callable
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import pytest
 import torch
@@ -18,7 +17,7 @@ from tests.conftest import data
 from tests.pretended_gpu import GPU, PretendedGpu, PretendedGpuError, Report, graphs, transfers
 from tests.pretended_gpu.settings import DECODING, LIKELIHOOD, Setting, decoded, denoiser_of, model_of, scored
 
-N_ROWS = 7
+N_ROWS = 5
 
 
 @pytest.fixture(autouse=True)
@@ -34,8 +33,7 @@ def on_gpu(
 ) -> tuple[Any, Report, Denoiser]:
     """What a run on a pretended GPU gives, and what that GPU saw of it."""
     with PretendedGpu() as gpu:
-        denoiser = denoiser_of(gpu.move(model_of(setting)), setting)
-        denoiser.graphs = WeakKeyDictionary() if with_graphs else None
+        denoiser = denoiser_of(gpu.move(model_of(setting)), setting, cuda_graphs=with_graphs)
         return run(denoiser, setting, batch_size, **named), gpu.report, denoiser
 
 
@@ -49,7 +47,7 @@ def test_decoding_gives_the_answers_of_a_cpu_and_waits_for_nothing(name: str, ke
     assert not report.waits
     assert not report.blocking_copies
     assert len(report.attention_shapes) <= 10
-    assert report.kernels["outside"] <= kernels * denoiser.forward_passes + 30 * N_ROWS  # of rows that enter
+    assert report.kernels["outside"] <= kernels * denoiser.forward_passes + 210  # of rows that enter
     found, report, _ = on_gpu(decoded, setting, 8, with_graphs=True, n_rows=N_ROWS)
     assert found == answers
     assert not report.waits
@@ -64,9 +62,9 @@ def test_decoding_gives_the_answers_of_a_cpu_and_waits_for_nothing(name: str, ke
 )
 def test_likelihoods_are_those_of_a_cpu_and_wait_once_a_pass(name: str) -> None:
     setting = LIKELIHOOD[name]
-    expected = scored(denoiser_of(model_of(setting), setting), setting, 8)
+    expected = scored(denoiser_of(model_of(setting), setting), setting, 8, n_contexts=2)
     for batch_size, with_graphs in ((3, True), (8, False)):
-        found, report, denoiser = on_gpu(scored, setting, batch_size, with_graphs=with_graphs)
+        found, report, denoiser = on_gpu(scored, setting, batch_size, with_graphs=with_graphs, n_contexts=2)
         assert [one[0] for one in found] == pytest.approx([one[0] for one in expected], abs=1e-4)
         assert [one[1] for one in found] == [one[1] for one in expected]
         assert report.waits.total() <= denoiser.forward_passes
@@ -93,8 +91,8 @@ def test_every_cache_works_on_a_model_over_two_gpus(name: str) -> None:
         assert gpu.report.copies_between
         if "cfg_scale" not in setting.options:
             likelihood = Setting({}, setting.attention, setting.facts)
-            expected = scored(denoiser_of(model_of(setting), setting), likelihood, 3)
-            found = scored(denoiser, likelihood, 3)
+            expected = scored(denoiser_of(model_of(setting), setting), likelihood, 3, n_contexts=1)
+            found = scored(denoiser, likelihood, 3, n_contexts=1)
             assert [one[0] for one in found] == pytest.approx([one[0] for one in expected], abs=1e-4)
 
 
@@ -225,7 +223,7 @@ def graphs_of_old_inputs(patch: pytest.MonkeyPatch) -> None:
         (a_look_before_its_copy_is_done, "dual", False, "out of bounds"),
         (a_wait_after_the_model, "dual", False, "waits"),
         (a_wait_inside_the_model, "dual", False, "waits"),
-        (a_wait_inside_the_model, "dual", True, "not permitted when stream is capturing"),
+        (a_wait_inside_the_model, "dual", True, "waits"),  # and no graph
         (two_values_at_one_place, "dual", False, "answers"),
         (graphs_of_memory_that_is_gone, "whole prompt", True, "answers"),
         (graphs_that_run_once, "dual", True, "answers"),
@@ -240,12 +238,12 @@ def test_faults_that_no_cpu_shows_are_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     setting = DECODING[name]
-    answers = decoded(denoiser_of(model_of(setting), setting), setting, 4, n_rows=N_ROWS)
+    answers = decoded(denoiser_of(model_of(setting), setting), setting, 4, n_rows=7)
     if fault is not None:
         fault(monkeypatch)
     findings: list[str] = []
     try:
-        found, report, _ = on_gpu(decoded, setting, 4, with_graphs=with_graphs, n_rows=N_ROWS)
+        found, report, _ = on_gpu(decoded, setting, 4, with_graphs=with_graphs, n_rows=7)
     except (PretendedGpuError, OptionError, IndexError) as error:
         findings.append(str(error))
     else:

@@ -1,4 +1,4 @@
-"""`compile=true`: a model's layers compiled, and on a GPU its passes as CUDA graphs."""
+"""Passes as CUDA graphs, on a GPU; and with `compile=true` a model's layers compiled."""
 
 import functools
 from collections import Counter
@@ -12,12 +12,30 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from mdlm_lm_eval.options import OptionError
 
-# A shape is captured after so many passes: a capture takes as long as some dozens of passes save.
-PASSES_BEFORE = 16
+# Passes of a shape that come before its graph: the first ones load kernels and choose among them, which no graph may.
+PASSES_BEFORE = 2
 # Passes of more tokens do not wait for launches; their results, and more graphs, would take up much memory.
 _MOST_TOKENS, _MOST_CAPTURED = 8192, 32
 # Graphs of a layer: with and without a cache, a mask, several rows. With more than that, something is wrong.
 _MOST_COMPILED = 64
+
+
+class NotCapturableError(Exception):
+    """No CUDA graph can be made of a model's passes; says why."""
+
+
+def can_capture(model: nn.Module) -> bool:
+    """Whether its passes may become CUDA graphs: it is on one GPU, and its code is transformers'.
+
+    Code that comes with a checkpoint may replace tensors that a graph would go on to read.
+    """
+    is_remote = model.config.to_dict().get("diffusion_family") == "remote"  # type: ignore[union-attr, operator]
+    return _is_on_one_device(model) and next(model.parameters()).is_cuda and not is_remote
+
+
+def _is_on_one_device(model: nn.Module) -> bool:
+    devices = {parameter.device for parameter in model.parameters()}
+    return len(devices) == 1 and (getattr(model, "tp_size", 1) or 1) == 1
 
 
 def compile_layers(model: nn.Module, backend: Any = "inductor") -> None:
@@ -30,7 +48,7 @@ def compile_layers(model: nn.Module, backend: Any = "inductor") -> None:
     name, layers = type(model).__name__, [m for m in model.modules() if isinstance(m, GradientCheckpointingLayer)]
     if not layers:
         raise OptionError(f"compile must be false with {name}, whose layers are not transformers' own")
-    if len({parameter.device for parameter in model.parameters()}) > 1 or (getattr(model, "tp_size", 1) or 1) > 1:
+    if not _is_on_one_device(model):
         raise OptionError(f"compile must be false with {name} on several devices")
     torch._dynamo.config.recompile_limit = _MOST_COMPILED
     for layer in layers:
@@ -57,7 +75,7 @@ def _run_layer(
 
 
 class Graphs:
-    """Passes over one model, and over one cache if any, as CUDA graphs: one for every frequent shape.
+    """Passes over one model, and over one cache if any, as CUDA graphs: one for every shape that comes again.
 
     A graph reads the tensors that it was captured with: a pass copies its inputs there, and its result is always in the
     same place.
@@ -67,15 +85,28 @@ class Graphs:
         self.seen: Counter[Hashable] = Counter()
         self.captured: dict[Hashable, tuple[dict[str, Tensor], Callable[[], object], Tensor]] = {}
 
-    def run(self, forward: Callable[..., Tensor], key: Hashable, inputs: Mapping[str, Tensor | None]) -> Tensor:
+    def run(
+        self,
+        forward: Callable[..., Tensor],
+        key: Hashable,
+        inputs: Mapping[str, Tensor | None],
+        of_model: "Graphs | None" = None,
+    ) -> Tensor:
         """`forward(**inputs)`, which the next pass overwrites. `key` stands for all else that `forward` depends on.
 
-        Raises OptionError where the pass waits for the device, which a graph cannot do.
+        With a cache, `of_model` are the model's graphs without one, which count how often a shape came with any cache:
+        one that is warm is captured when it comes to this cache for the second time. Raises NotCapturableError where no
+        graph can be made, as of a pass that waits for the device.
         """
         tensors = {name: tensor for name, tensor in inputs.items() if tensor is not None}
         key = key, *((name, tensor.shape, tensor.dtype) for name, tensor in tensors.items())
         self.seen[key] += 1
-        if self.seen[key] <= PASSES_BEFORE or tensors["input_ids"].numel() > _MOST_TOKENS:
+        n_of_model = self.seen[key]
+        if of_model is not None:
+            of_model.seen[key] += 1
+            n_of_model = of_model.seen[key]
+        is_warm = n_of_model > PASSES_BEFORE and self.seen[key] > 1
+        if not is_warm or tensors["input_ids"].numel() > _MOST_TOKENS:
             return forward(**inputs)
         if key not in self.captured:
             if len(self.captured) == _MOST_CAPTURED:
@@ -104,9 +135,7 @@ def capture(run: Callable[[], Tensor]) -> tuple[Callable[[], object], Tensor]:
     except torch.OutOfMemoryError:
         raise
     except RuntimeError as error:
-        raise OptionError(
-            f"compile must be false here: no CUDA graph can be captured of this pass ({error})"
-        ) from error
+        raise NotCapturableError(f"no CUDA graph can be captured of this pass ({error})") from error
     return graph.replay, result
 
 

@@ -1,6 +1,7 @@
 """A masked diffusion model's predictions: logits at chosen positions of a canvas, and nowhere else."""
 
 import inspect
+import logging
 from collections.abc import Callable, Iterator
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -9,10 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from mdlm_lm_eval.model.attention import FULL_ATTENTION, AttentionPattern, block_causal_mask
-from mdlm_lm_eval.model.compiled import Graphs, compile_layers
+from mdlm_lm_eval.model.compiled import Graphs, NotCapturableError, can_capture, compile_layers
 from mdlm_lm_eval.model.grouped_attention import NAME, use_grouped_attention
 from mdlm_lm_eval.model.kv_cache import CanvasCache
 from mdlm_lm_eval.options import OptionError
+
+logger = logging.getLogger(__name__)
 
 
 class NonFiniteLogitsError(ArithmeticError):
@@ -34,7 +37,8 @@ class Denoiser:
     attention: which positions see each other.
     edits: whether it was trained to correct tokens that it wrote, as LLaDA2.1 was.
     read, generate: those of `Family`, for a model without a mask token and one with a method of its own.
-    compiled: whether its layers are compiled, and on a GPU its passes captured as CUDA graphs.
+    compiled: whether its layers are compiled, and an error is raised where they or a GPU's graphs cannot be made.
+    cuda_graphs: whether passes that come again run as CUDA graphs, on a GPU and where the model can be captured.
 
     `forward_passes` counts the model's calls (NFE), `canvas_count` the canvases that these ran, guidance's included.
     Raises OptionError for a model that cannot be compiled.
@@ -52,6 +56,7 @@ class Denoiser:
         read: Callable[..., Iterator[Tensor]] | None = None,
         generate: Callable[..., tuple[list[int], int, int]] | None = None,
         compiled: bool = False,
+        cuda_graphs: bool = True,
     ) -> None:
         self.model: Any = model
         self.mask_token_id, self.pad_token_id, self.shift = mask_token_id, pad_token_id, shift
@@ -63,11 +68,13 @@ class Denoiser:
         if self.device.type == "cuda":
             # cuDNN plans for every new shape, which takes tens of milliseconds; other kernels do not.
             torch.backends.cuda.enable_cudnn_sdp(False)
-        # Graphs of passes without a cache, by the model with its adapter; those with a cache belong to it.
-        self.graphs: WeakKeyDictionary[nn.Module, Graphs] | None = None
+        self.compiled = compiled
         if compiled:
             compile_layers(model)
-            self.graphs = WeakKeyDictionary() if self.device.type == "cuda" else None
+        # Graphs of passes without a cache, by the model with its adapter; those with a cache belong to it.
+        self.graphs: WeakKeyDictionary[nn.Module, Graphs] | None = None
+        if cuda_graphs and can_capture(model):
+            self.graphs = WeakKeyDictionary()
         # No pass continues another: a cache would hold every layer's keys and values for nothing.
         self._without_cache = {"use_cache": False} if _takes(model, "use_cache") else {}
 
@@ -222,9 +229,8 @@ class Denoiser:
         self.forward_passes += 1
         self.canvas_count += len(inputs["input_ids"])
         head = self.model.get_output_embeddings()
-        # Autocast keeps narrower copies of weights, which no graph may own.
-        if self.graphs is not None and not torch.is_grad_enabled() and not torch.is_autocast_enabled("cuda"):
-            hidden = self._before_head(head, inputs)
+        hidden = self._from_graph(head, inputs)
+        if hidden is not None:
             logits = head(hidden if outputs is None else hidden[outputs])
         elif outputs is None:
             logits = self.model(**inputs).logits.flatten(0, 1)
@@ -242,8 +248,28 @@ class Denoiser:
             logits = unconditional + (cfg_scale + 1.0) * (conditional - unconditional)
         return logits
 
+    def _from_graph(self, head: nn.Module, inputs: dict[str, Any]) -> Tensor | None:
+        """The states before the output layer, as `_before_head`; None where passes are not captured.
+
+        A model whose passes cannot be captured goes on without graphs. Raises OptionError instead where it is compiled.
+        """
+        # Autocast keeps narrower copies of weights, which no graph may own.
+        if self.graphs is None or torch.is_grad_enabled() or torch.is_autocast_enabled("cuda"):
+            return None
+        try:
+            return self._before_head(head, inputs)
+        except NotCapturableError as error:
+            if self.compiled:
+                raise OptionError(f"compile must be false with {type(self.model).__name__}: {error}") from error
+            logger.info("%s runs without CUDA graphs: %s", type(self.model).__name__, error)
+            self.graphs = None
+            return None
+
     def _before_head(self, head: nn.Module, inputs: dict[str, Any]) -> Tensor:
-        """The input of the output layer, [B * T, H], valid until the next pass; from a graph where there is one."""
+        """The states that a pass gives to the output layer, [B * T, H], from a graph where there is one.
+
+        The next pass overwrites them. Raises NotCapturableError.
+        """
         cache: CanvasCache | None = inputs.get("past_key_values")
         now = None if cache is None else cache.now
         tensors = {name: inputs.get(name) for name in ("input_ids", "attention_mask", "position_ids")}
@@ -264,17 +290,18 @@ class Denoiser:
             hooks = head.register_forward_pre_hook(keep), head.register_forward_hook(lambda *a: made.append(a[2]))
             try:
                 if self.model(**inputs | of_model).logits is not made[0]:
-                    name = type(self.model).__name__
-                    raise OptionError(f"compile must be false with {name}, which changes what its output layer makes")
+                    raise NotCapturableError("the model changes the logits that its output layer computes")
             finally:
                 for hook in hooks:
                     hook.remove()
             return given[0]
 
         assert self.graphs is not None
-        graphs = self.graphs.setdefault(self.model, Graphs()) if cache is None else cache.graphs
+        of_model = self.graphs.setdefault(self.model, Graphs())
         with torch.cuda.device_of(inputs["input_ids"]):
-            return graphs.run(forward, n_seen, tensors)
+            if cache is None:
+                return of_model.run(forward, n_seen, tensors)
+            return cache.graphs.run(forward, n_seen, tensors, of_model)
 
 
 def _takes(model: nn.Module, argument: str) -> bool:

@@ -162,9 +162,16 @@ def model_of(setting: Setting) -> LlamaForCausalLM:
     return LlamaForCausalLM(config).eval()
 
 
-def denoiser_of(model: Any, setting: Setting) -> Denoiser:
+def denoiser_of(model: Any, setting: Setting, *, cuda_graphs: bool = False) -> Denoiser:
     """The model as the setting says."""
-    return Denoiser(model, mask_token_id=MASK, pad_token_id=PAD, attention=setting.attention, **setting.facts)
+    return Denoiser(
+        model,
+        mask_token_id=MASK,
+        pad_token_id=PAD,
+        attention=setting.attention,
+        cuda_graphs=cuda_graphs,
+        **setting.facts,
+    )
 
 
 def prompts(n: int) -> list[list[int]]:
@@ -223,12 +230,12 @@ def rounded(nest: Any) -> Any:
     return round(nest, 3) if isinstance(nest, float) else nest
 
 
-def scored(denoiser: Denoiser, setting: Setting, batch_size: int) -> list[tuple[float, bool]]:
-    """Log-likelihoods and greedy flags of continuations of one to seven tokens, three for each of five contexts."""
+def scored(denoiser: Denoiser, setting: Setting, batch_size: int, *, n_contexts: int = 5) -> list[tuple[float, bool]]:
+    """Log-likelihoods and greedy flags of continuations of one to seven tokens, three for each context."""
     draw = Random(3)
     requests = [
         LikelihoodRequest(context, draw.choices(range(40), k=draw.randint(1, 7)), seed)
-        for seed, context in enumerate(prompts(5))
+        for seed, context in enumerate(prompts(n_contexts))
         for _ in range(3)
     ]
     options = LikelihoodOptions().override({"mc_num": 8, **setting.options})
