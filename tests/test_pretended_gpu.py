@@ -10,9 +10,10 @@ import torch
 from accelerate.hooks import AlignDevicesHook, add_hook_to_module
 from torch import Tensor
 
+from mdlm_lm_eval.likelihood import LikelihoodRequest, score
 from mdlm_lm_eval.model import compiled, devices, kv_cache
 from mdlm_lm_eval.model.denoiser import Denoiser
-from mdlm_lm_eval.options import OptionError
+from mdlm_lm_eval.options import LikelihoodOptions, OptionError
 from tests.conftest import data
 from tests.pretended_gpu import GPU, PretendedGpu, PretendedGpuError, Report, graphs, transfers
 from tests.pretended_gpu.settings import DECODING, LIKELIHOOD, Setting, decoded, denoiser_of, model_of, scored
@@ -41,7 +42,7 @@ def on_gpu(
 def test_decoding_gives_the_answers_of_a_cpu_and_waits_for_nothing(name: str, kernels: int) -> None:
     setting = DECODING[name]
     answers = decoded(denoiser_of(model_of(setting), setting), setting, 3, n_rows=N_ROWS)
-    # With three slots, each is taken by several rows; with eight, one stays empty.
+    # In three slots, rows follow each other; of six, one stays empty.
     found, report, denoiser = on_gpu(decoded, setting, 3, n_rows=N_ROWS)
     assert found == answers
     assert not report.waits
@@ -238,12 +239,12 @@ def test_faults_that_no_cpu_shows_are_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     setting = DECODING[name]
-    answers = decoded(denoiser_of(model_of(setting), setting), setting, 4, n_rows=7)
+    answers = decoded(denoiser_of(model_of(setting), setting), setting, 3, n_rows=7)
     if fault is not None:
         fault(monkeypatch)
     findings: list[str] = []
     try:
-        found, report, _ = on_gpu(decoded, setting, 4, with_graphs=with_graphs, n_rows=7)
+        found, report, _ = on_gpu(decoded, setting, 3, with_graphs=with_graphs, n_rows=7)
     except (PretendedGpuError, OptionError, IndexError) as error:
         findings.append(str(error))
     else:
@@ -254,3 +255,24 @@ def test_faults_that_no_cpu_shows_are_found(
         assert not findings
     else:
         assert any(finding in one for one in findings)
+
+
+@pytest.mark.parametrize("options", [{"mc_num": 16, "check_greedy": False}, {"likelihood": "duel"}])
+def test_likelihoods_run_few_tokens_more_than_on_a_cpu(
+    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.undo()  # shapes as they are
+    run: list[int] = []
+    for is_gpu in (False, True):
+        with PretendedGpu() as gpu:
+            model = gpu.move(model_of(Setting())) if is_gpu else model_of(Setting())
+            run.append(0)
+
+            def count(_model: Any, _args: Any, inputs: dict[str, Any]) -> None:
+                run[-1] += inputs["input_ids"].numel()
+
+            model.register_forward_pre_hook(count, with_kwargs=True)
+            requests = [LikelihoodRequest([3 + n] * (200 + 17 * n), [5, 6, 7, n, 8, 9]) for n in range(12)]
+            settings = LikelihoodOptions().override(options)
+            score(denoiser_of(model, Setting()), requests, settings, batch_size=32, max_length=512)
+    assert run[1] < 1.25 * run[0]

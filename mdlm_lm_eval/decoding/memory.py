@@ -6,8 +6,9 @@ from transformers import PreTrainedConfig
 
 # Of what is free: the rest is lost between blocks of the allocator.
 _USABLE = 0.9
-# Whatever the rows: float32 slices of logits and what is made of them, and workspaces of matrix multiplications.
-_FIXED_BYTES = 5 * 2**29
+# Whatever the rows: float32 slices of logits and what is computed from them, workspaces of matrix multiplications, and
+# the passes of at most 8,192 tokens that are kept as CUDA graphs.
+_FIXED_BYTES = 9 * 2**29
 
 
 @dataclass(frozen=True)
@@ -16,7 +17,7 @@ class RowMemory:
 
     activations: of one layer, which is all that exists at a time without gradients.
     remembered: keys and values of all layers.
-    logits: at the positions that are predicted.
+    logits: at the positions that are predicted, when the layers' activations are gone.
     """
 
     activations: int
@@ -25,8 +26,8 @@ class RowMemory:
 
     @property
     def total(self) -> int:
-        """All of them."""
-        return self.activations + self.remembered + self.logits
+        """Bytes at once."""
+        return max(self.activations, self.logits) + self.remembered
 
 
 def row_memory(
@@ -35,24 +36,28 @@ def row_memory(
     length: int,
     n_logits: int,
     itemsize: int,
+    n_run: int | None = None,
     is_cached: bool = False,
     is_ahead: bool = False,
     guided: bool = False,
 ) -> RowMemory:
     """Of a canvas of `length` tokens with logits at `n_logits` of them, in numbers of `itemsize` bytes.
 
-    A mixture's layer holds what its chosen experts make of each token. With `is_ahead`, prompts of half as many rows
-    more are remembered.
+    The longest pass runs `n_run` tokens of a row, by default all of them; where finished blocks are remembered, its
+    prompt. A gated layer holds its input, residual and output with three tensors of its inner size; a mixture's six of
+    the hidden size for each of a token's experts: inputs, outputs, and in float32 the weighted and the ordered ones.
+    Guidance holds the logits of both canvases, their difference and its multiple. With `is_ahead`, prompts of half as
+    many rows more are remembered. Masks of a canvas' length squared are left out.
     """
     text = config.get_text_config()
-    inner = text.intermediate_size
+    inner = 3 * text.intermediate_size
     if (experts := getattr(text, "num_experts_per_tok", None)) is not None:
-        inner = max(inner, experts * (getattr(text, "moe_intermediate_size", None) or inner))
+        inner = max(inner, experts * 6 * text.hidden_size)
     rows, tensors = 2 if guided else 1, (3 if is_ahead else 2) * is_cached
     return RowMemory(
-        activations=rows * length * (2 * inner + 5 * text.hidden_size) * itemsize,
+        activations=rows * (n_run or length) * (inner + 4 * text.hidden_size) * itemsize,
         remembered=rows * length * tensors * sum(map(_width_of_keys, text.per_layer_config)) * itemsize,
-        logits=rows * n_logits * text.vocab_size * itemsize,
+        logits=rows**2 * n_logits * text.vocab_size * itemsize,
     )
 
 

@@ -104,11 +104,13 @@ class GenerationJob:
         """The most lanes for canvases that are at most as long as this one."""
         options, canvas, attention = longest.request.options, longest.canvas, longest.request.attention
         is_cached = cache_policy(attention, options).remembers
+        runs_prompts = attention.is_block_causal and is_cached  # and later blocks alone
         return self.place.most_rows(
             length=columns_of(len(canvas.token_ids), is_padded=is_cached),
+            n_run=columns_of(canvas.prompt_length, is_padded=True) if runs_prompts else None,
             n_logits=max(canvas.block_lengths),
             is_cached=is_cached,
-            is_ahead=attention.is_block_causal,
+            is_ahead=runs_prompts,
             is_guided=options.cfg_scale > 0.0,
         )
 

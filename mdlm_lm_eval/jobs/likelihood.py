@@ -8,6 +8,7 @@ from lm_eval.api.instance import Instance
 
 from mdlm_lm_eval.jobs.workplace import Workplace
 from mdlm_lm_eval.likelihood import LikelihoodRequest, answer_length, most_rows, score
+from mdlm_lm_eval.model.devices import positions_of
 from mdlm_lm_eval.options import LikelihoodOptions
 
 # Results reach the request cache after this many batches.
@@ -71,9 +72,9 @@ class LikelihoodJob:
         if not windows:
             return 1
         longest = max(windows, key=_length)
-        length = len(longest.context_ids) + answer_length(longest, self.options)
+        length = min(len(longest.context_ids) + answer_length(longest, self.options), self.max_length)
         return self.place.most_rows(
-            length=min(length, self.max_length),
+            length=positions_of(length, self.place.device),
             n_logits=len(longest.continuation_ids),
             is_cached=self.place.denoiser.attention.is_block_causal,
             is_guided=self.options.cfg_scale > 0.0,

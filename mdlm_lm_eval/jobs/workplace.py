@@ -18,6 +18,9 @@ from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.record import RunRecord
 from mdlm_lm_eval.request_cache import RequestCache
 
+# A GPU's pass over more tokens than these takes no less time for each of them.
+_MOST_TOKENS = 65_536
+
 
 @dataclass(frozen=True)
 class Workplace:
@@ -52,7 +55,14 @@ class Workplace:
             ) from error
 
     def most_rows(
-        self, *, length: int, n_logits: int, is_cached: bool, is_ahead: bool = False, is_guided: bool = False
+        self,
+        *,
+        length: int,
+        n_logits: int,
+        is_cached: bool,
+        n_run: int | None = None,
+        is_ahead: bool = False,
+        is_guided: bool = False,
     ) -> int:
         """Rows of these sizes, as `row_memory` takes them, that fit into a GPU beside the weights."""
         free = devices.free_bytes(self.device)
@@ -63,11 +73,13 @@ class Workplace:
             length=length,
             n_logits=n_logits,
             itemsize=self.denoiser.dtype.itemsize,
+            n_run=n_run,
             is_cached=is_cached,
             is_ahead=is_ahead,
             guided=is_guided,
         )
-        return rows_that_fit(row, free, most=self.batches.most)
+        most = self.batches.most if is_cached else max(1, min(self.batches.most, _MOST_TOKENS // length))
+        return rows_that_fit(row, free, most=most)
 
     def bar(self, request_type: str, total: int, unit: str) -> "tqdm[Any]":
         """The progress of a job."""

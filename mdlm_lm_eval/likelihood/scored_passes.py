@@ -14,8 +14,9 @@ from mdlm_lm_eval.decoding.selection import sure_enough
 from mdlm_lm_eval.likelihood.corruptions import Corruption
 from mdlm_lm_eval.likelihood.requests import LikelihoodRequest
 from mdlm_lm_eval.likelihood.trajectories import Trajectory
+from mdlm_lm_eval.model.compiled import MOST_TOKENS
 from mdlm_lm_eval.model.denoiser import Denoiser, NonFiniteLogitsError
-from mdlm_lm_eval.model.devices import bucket, to_device
+from mdlm_lm_eval.model.devices import bucket, positions_of, to_device
 from mdlm_lm_eval.options import DecodingOptions, LikelihoodOptions
 
 C = TypeVar("C", bound="LikelihoodCanvas")
@@ -68,10 +69,9 @@ def read(
     canvases: Sequence[LikelihoodCanvas],
     log_likelihoods: list[float],
     options: LikelihoodOptions,
-    batch_size: int,
 ) -> None:
-    """One forward pass of at most `batch_size` canvases under full attention; see `take`."""
-    logits = _masked_logits(denoiser, canvases, options.cfg_scale, batch_size)
+    """One forward pass of these canvases under full attention; see `take`."""
+    logits = _masked_logits(denoiser, canvases, options.cfg_scale)
     take(canvases, logits, log_likelihoods, options, denoiser.mask_token_id, strict=False)
 
 
@@ -164,17 +164,15 @@ def _log_probs(logits: Tensor, rows_and_tokens: list[tuple[int, int]]) -> Tensor
     return logits[rows, tokens].float() - normaliser.masked_fill(~normaliser.isfinite(), math.nan)[rows]
 
 
-def _masked_logits(
-    denoiser: Denoiser, canvases: Sequence[LikelihoodCanvas], cfg_scale: float, batch_size: int
-) -> Tensor:
-    """Logits [N, V] at the canvases' positions, canvas by canvas. On a GPU, batches have few shapes."""
-    device = denoiser.device
-    longest = max(len(canvas.token_ids) for canvas in canvases)
-    length, n_rows = bucket(longest, device, least=64), batch_size if device.type == "cuda" else len(canvases)
-    if n_rows // 4 >= len(canvases):
-        n_rows //= 4
-    elif longest <= length * 3 // 4:  # in a full batch, a power of two alone would pad too much
-        length = length * 3 // 4
+def _masked_logits(denoiser: Denoiser, canvases: Sequence[LikelihoodCanvas], cfg_scale: float) -> Tensor:
+    """Logits [N, V] at the canvases' positions, canvas by canvas.
+
+    On a GPU, columns are rounded up, and rows where a graph may follow, so that there are few shapes.
+    """
+    device, n_rows = denoiser.device, len(canvases)
+    length = positions_of(max(len(canvas.token_ids) for canvas in canvases), device)
+    if n_rows * length * (2 if cfg_scale > 0.0 else 1) <= MOST_TOKENS:
+        n_rows = bucket(n_rows, device)
     n_more = n_rows - len(canvases)
     canvases = [*canvases, *[canvases[-1]] * n_more]
     rows = [canvas.token_ids + [denoiser.pad_token_id] * (length - len(canvas.token_ids)) for canvas in canvases]

@@ -106,7 +106,7 @@ def score(
         trajectories = list(map(_joined, trajectories, blocks))
     else:
         for batch in chunks(_corrupted(trajectories, estimate, options, denoiser.mask_token_id), batch_size):
-            read(denoiser, batch, log_likelihoods, greedy, batch_size)
+            read(denoiser, batch, log_likelihoods, greedy)
         if options.check_greedy:
             _walk(denoiser, trajectories, greedy, batch_size, while_greedy=True)
     return [(log_likelihoods[t.index], options.check_greedy and t.is_greedy) for t in trajectories]
@@ -226,7 +226,7 @@ def _walk(
         while going := [one for one in group if one.masked and (one.is_greedy or not while_greedy)]:
             longest_first = sorted(merged(going, canvas), key=lambda canvas: -len(canvas.token_ids))
             for batch in chunks(longest_first, batch_size):
-                read(denoiser, batch, [], options, batch_size)
+                read(denoiser, batch, [], options)
 
 
 def _corrupted(

@@ -15,7 +15,7 @@ from mdlm_lm_eval.options import OptionError
 # Passes of a shape that come before its graph: the first ones load kernels and choose among them, which no graph may.
 PASSES_BEFORE = 2
 # Passes of more tokens do not wait for launches; their results, and more graphs, would take up much memory.
-_MOST_TOKENS, _MOST_CAPTURED = 8192, 32
+MOST_TOKENS, _MOST_CAPTURED = 8192, 32
 # Graphs of a layer: with and without a cache, a mask, several rows. With more than that, something is wrong.
 _MOST_COMPILED = 64
 
@@ -106,7 +106,7 @@ class Graphs:
             of_model.seen[key] += 1
             n_of_model = of_model.seen[key]
         is_warm = n_of_model > PASSES_BEFORE and self.seen[key] > 1
-        if not is_warm or tensors["input_ids"].numel() > _MOST_TOKENS:
+        if not is_warm or tensors["input_ids"].numel() > MOST_TOKENS:
             return forward(**inputs)
         if key not in self.captured:
             if len(self.captured) == _MOST_CAPTURED:

@@ -54,8 +54,16 @@ def iota(n: int, device: torch.device) -> Tensor:
 
 
 def bucket(n: int, device: torch.device, *, least: int = 1) -> int:
-    """`n`, on a GPU rounded up to a power of two, so that attention meets few shapes."""
-    return max(least, 1 << (n - 1).bit_length()) if device.type == "cuda" else n
+    """`n`, on a GPU rounded up to 1, 2, 3, 4, 6, 8, 12, 16, 24 and so on, so that graphs meet few shapes."""
+    if device.type != "cuda":
+        return n
+    power = 1 << (n - 1).bit_length()
+    return max(least, power * 3 // 4 if n <= power * 3 // 4 else power)
+
+
+def positions_of(n: int, device: torch.device) -> int:
+    """`n`, on a GPU rounded up to a multiple of POSITIONS."""
+    return up_to_positions(n) if device.type == "cuda" else n
 
 
 def to_device(values: Tensor, device: torch.device) -> Tensor:

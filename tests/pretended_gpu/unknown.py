@@ -8,12 +8,12 @@ from torch import Tensor
 from tests.pretended_gpu.operators import Operator
 from tests.pretended_gpu.tensors import mapped
 
-# Results of at most so many numbers are zeros, so that the host gets something to read.
+# Results of at most so many numbers are ones, so that the host gets something to read.
 _MOST_KNOWN = 65_536
 
 
 def run_unknown(operator: Operator, args: Any, kwargs: dict[str, Any]) -> Any:
-    """What an operator makes of tensors of which some have no numbers: shapes, and zeros where the result is small."""
+    """What an operator makes of tensors of which some have no numbers: shapes, and ones where the result is small."""
     if operator.in_place and not args[0].is_meta:
         return operator.run(*mapped(args, _known), **mapped(kwargs, _known))
     made = operator.run(*mapped(args, _without_numbers), **mapped(kwargs, _without_numbers))
@@ -23,7 +23,7 @@ def run_unknown(operator: Operator, args: Any, kwargs: dict[str, Any]) -> Any:
 
 
 def _known(tensor: Tensor) -> Tensor:
-    return torch.zeros(tensor.shape, dtype=tensor.dtype) if tensor.is_meta else tensor
+    return torch.ones(tensor.shape, dtype=tensor.dtype) if tensor.is_meta else tensor
 
 
 def _without_numbers(tensor: Tensor) -> Tensor:
