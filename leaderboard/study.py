@@ -26,7 +26,7 @@ from statistics import fmean
 from typing import Any
 
 from mdlm_lm_eval.results.files import write_whole
-from mdlm_lm_eval.results.statistics import clustered_interval
+from mdlm_lm_eval.results.statistics import difference, score_of_sets
 
 ANSWERS = Path(__file__).parent / "study"
 PRETRAINED = ("contrastive-0", "plain-0", "contrastive-1", "contrastive-2", "plain-1")
@@ -201,16 +201,13 @@ def summary(answers: Answers) -> str:
 
 def share(answers: Answers, n_masks: int, measure: str) -> str:
     """Percent of the questions, with the interval over sets."""
-    found = [one for some in values(answers, n_masks, measure).values() for one in some]
-    return clustered_interval([value for _, value in found], [name for name, _ in found]).scaled(100).in_words
+    return score_of_sets(values(answers, n_masks, measure)).interval.scaled(100).in_words
 
 
 def gain(before: Answers, after: Answers, n_masks: int, measure: str = "as decoded") -> str:
     """By how many points `after` is above `before`, question by question, with the interval over sets."""
-    pairs = zip(*(values(one, n_masks, measure).values() for one in (before, after)), strict=True)
-    found = [(name, new - old) for pair in pairs for (name, old), (_, new) in zip(*pair, strict=True)]
-    differences = clustered_interval([value for _, value in found], [name for name, _ in found])
-    return differences.scaled(100).with_significance
+    first, second = (score_of_sets(values(one, n_masks, measure)) for one in (before, after))
+    return difference(first, second).scaled(100).with_significance
 
 
 def with_wrong_labels(answers: Answers, n_masks: int) -> str:
@@ -228,7 +225,7 @@ def with_wrong_labels(answers: Answers, n_masks: int) -> str:
             if (name, rule) in by_rule:
                 given = by_rule[name, rule_sets.wrong_rule(rule, one.triple)]
                 right.append((name, float(given == "ABC"[one.question(rule).answer])))
-    return clustered_interval([value for _, value in right], [name for name, _ in right]).scaled(100).in_words
+    return score_of_sets({"wrong": right}).interval.scaled(100).in_words
 
 
 def tables(answers: Mapping[str, Answers]) -> str:

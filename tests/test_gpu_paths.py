@@ -51,13 +51,13 @@ class Nothing(Schedule):
         return Choice(fill=torch.zeros_like(view.masks))
 
 
-register(name="one_at_most", sampler=OneAtMost)
-register(name="nothing", sampler=Nothing)
-
-
 @pytest.mark.parametrize("changes", [{}, {"cache": "dual"}, {"temperature": 1.0}])
-def test_a_sampler_that_would_never_end_is_an_error_and_a_slow_one_is_not(changes: dict[str, Any]) -> None:
+def test_a_sampler_that_would_never_end_is_an_error_and_a_slow_one_is_not(
+    changes: dict[str, Any], own_samplers: None
+) -> None:
     """On a GPU passes are planned ahead by the schedule: a sampler that does not keep to it runs out of them."""
+    register(name="one_at_most", sampler=OneAtMost)
+    register(name="nothing", sampler=Nothing)
     ours, options = model(), DecodingOptions(steps=4, block_length=8, n_masks=32).override(changes)
     rows = [canvas(ours, options, 1 + 3 * k, 5, k) for k in range(5)]
     slow, stuck = (options.override({"sampler": name}) for name in ("one_at_most", "nothing"))
