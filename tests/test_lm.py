@@ -308,14 +308,14 @@ def test_automatic_batch_size_halves_when_memory_runs_out(checkpoint: Path, monk
 
 
 def test_automatic_batch_size_begins_with_what_fits_beside_the_weights(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(devices, "free_bytes", lambda device: int(2.5 * 2**30 / 0.9) + 1_900_000)
+    monkeypatch.setattr(devices, "free_bytes", lambda device: int(4.5 * 2**30 / 0.9) + 722_000)
     lm = MDLM(tiny_model(), tokenizer=tiny_tokenizer(), batch_size="auto")
-    dual = {"cache": "dual", "block_length": 100}  # whose keys and values take the place of 2 rows in 4
-    for length, size, how in ((60, 8, {}), (200, 2, {}), (200, 2, dual)):  # of a request of a byte
+    dual = {"cache": "dual", "block_length": 100}  # with padded canvases, and keys and values that are kept
+    for length, size, how in ((60, 8, {}), (100, 4, {}), (100, 1, dual)):  # of a request of a byte
         asked = [generation(str(n), max_gen_toks=length, steps_per_block=1, **how) for n in range(9)]
         lm.generate_until(asked, disable_tqdm=True)
         assert lm.batches.size == size
-    lm.loglikelihood([choice("x" * 200, "a")], disable_tqdm=True)
+    lm.loglikelihood([choice("x" * 100, "a")], disable_tqdm=True)
     assert lm.batches.size > 2
 
 
