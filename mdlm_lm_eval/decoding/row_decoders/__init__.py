@@ -8,7 +8,7 @@ here imports torch before it decodes, so that commands can list the options with
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from mdlm_lm_eval.decoding.canvas import Canvas, Completion, RowCost
 from mdlm_lm_eval.model.attention import AttentionPattern
@@ -136,33 +136,46 @@ class PassByPass(ABC):
         return logits
 
 
-def decode_in_batches(
-    canvases: Sequence[Canvas],
-    begin: Callable[[Sequence[Canvas], int], PassByPass],
-    *,
-    end_ids: Collection[int],
-    is_decided: Callable[[list[int]], bool] | None,
-    finished: Callable[[int, Completion], object],
-    batch_size: int,
-) -> list[Completion]:
-    """As `decode_canvases`; `begin` takes a batch and the index of its first canvas."""
-    done: dict[int, Completion] = {}
-    for first in range(0, len(canvases), batch_size):
-        batch = begin(canvases[first : first + batch_size], first)
-        going = list(range(len(batch.canvases)))
-        while going:
-            for row in list(going):
-                written = batch.written(row)
-                if written is None:
-                    continue
-                written = written[: batch.canvases[row].n_returned]
-                ends = [n for n, token in enumerate(written, start=1) if token in end_ids]
-                is_whole = len(written) == batch.canvases[row].n_returned
-                if ends or is_whole or (is_decided is not None and is_decided(written)):
-                    answer = written[: ends[0]] if ends else written
-                    done[first + row] = Completion(answer, batch.costs[row], len(written))
-                    finished(first + row, done[first + row])
-                    going.remove(row)
-            if going:
-                batch.step(going)
-    return [done[index] for index in range(len(canvases))]
+@dataclass(frozen=True)
+class BatchDecoder(RowDecoder):
+    """Decodes batch after batch, each with a loop of its own."""
+
+    loop: ClassVar[type[PassByPass]]
+
+    def decode(
+        self,
+        denoiser: "Denoiser",
+        canvases: Sequence[Canvas],
+        options: DecodingOptions,
+        attention: AttentionPattern,
+        *,
+        banned_ids: Collection[int],
+        end_ids: Collection[int],
+        is_decided: Callable[[list[int]], bool] | None,
+        advance: Callable[[int], object],
+        finished: Callable[[int, Completion], object],
+        batch_size: int,
+    ) -> list[Completion]:
+        """As `decode_canvases`; a batch ends with its last row."""
+        done: dict[int, Completion] = {}
+        for first in range(0, len(canvases), batch_size):
+            batch = self.loop(
+                denoiser, canvases[first : first + batch_size], first, options, attention.block_length or 1, banned_ids
+            )
+            going = list(range(len(batch.canvases)))
+            while going:
+                for row in list(going):
+                    written = batch.written(row)
+                    if written is None:
+                        continue
+                    written = written[: batch.canvases[row].n_returned]
+                    ends = [n for n, token in enumerate(written, start=1) if token in end_ids]
+                    is_whole = len(written) == batch.canvases[row].n_returned
+                    if ends or is_whole or (is_decided is not None and is_decided(written)):
+                        answer = written[: ends[0]] if ends else written
+                        done[first + row] = Completion(answer, batch.costs[row], len(written))
+                        finished(first + row, done[first + row])
+                        going.remove(row)
+                if going:
+                    batch.step(going)
+        return [done[index] for index in range(len(canvases))]

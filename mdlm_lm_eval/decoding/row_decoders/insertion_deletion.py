@@ -5,15 +5,14 @@ goes; SPLIT becomes a mask in front of the token that was there. Such masks are 
 design notes of the release and a port of its modelling file; the file itself was not at hand.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from random import Random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
-from mdlm_lm_eval.decoding.canvas import Canvas, Completion, RowCost
-from mdlm_lm_eval.decoding.row_decoders import PassByPass, RowDecoder, decode_in_batches
+from mdlm_lm_eval.decoding.canvas import RowCost
+from mdlm_lm_eval.decoding.row_decoders import BatchDecoder, PassByPass
 from mdlm_lm_eval.decoding.samplers.editing import EDITING_THRESHOLD, MAX_POST_STEPS
-from mdlm_lm_eval.model.attention import AttentionPattern
 from mdlm_lm_eval.options import DecodingOptions, option
 from mdlm_lm_eval.registry import register
 
@@ -158,8 +157,10 @@ class Insertions(PassByPass):
 
 
 @dataclass(frozen=True)
-class InsertionDeletion(RowDecoder):
+class InsertionDeletion(BatchDecoder):
     """Serves checkpoints whose config names a token that deletes."""
+
+    loop: ClassVar[type[PassByPass]] = Insertions
 
     editing_threshold: float | None = EDITING_THRESHOLD
     max_post_steps: int | None = MAX_POST_STEPS
@@ -169,30 +170,6 @@ class InsertionDeletion(RowDecoder):
     def serves(cls, denoiser: "Denoiser", options: DecodingOptions) -> bool:
         """By the config."""
         return denoiser.model.config.to_dict().get("delete_token_id") is not None
-
-    def decode(
-        self,
-        denoiser: "Denoiser",
-        canvases: Sequence[Canvas],
-        options: DecodingOptions,
-        attention: AttentionPattern,
-        *,
-        banned_ids: Collection[int],
-        end_ids: Collection[int],
-        is_decided: Callable[[list[int]], bool] | None,
-        advance: Callable[[int], object],
-        finished: Callable[[int, Completion], object],
-        batch_size: int,
-    ) -> list[Completion]:
-        """Block by block, in batches."""
-        return decode_in_batches(
-            canvases,
-            lambda batch, first: Insertions(denoiser, batch, first, options, attention.block_length or 1, banned_ids),
-            end_ids=end_ids,
-            is_decided=is_decided,
-            finished=finished,
-            batch_size=batch_size,
-        )
 
 
 register(name="insertion_deletion", row_decoder=InsertionDeletion)

@@ -4,13 +4,11 @@ The tokens are those of `mode=ar`. A block is drafted by denoising it behind the
 causally: what the causal model would have written too is kept, and the first token that differs is replaced by its own.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
-from mdlm_lm_eval.decoding.canvas import Canvas, Completion
-from mdlm_lm_eval.decoding.row_decoders import PassByPass, RowDecoder, decode_in_batches
-from mdlm_lm_eval.model.attention import AttentionPattern
+from mdlm_lm_eval.decoding.row_decoders import BatchDecoder, PassByPass
 from mdlm_lm_eval.options import DecodingOptions
 from mdlm_lm_eval.registry import register
 
@@ -78,37 +76,15 @@ class Speculation(PassByPass):
 
 
 @dataclass(frozen=True)
-class LinearSpeculation(RowDecoder):
+class LinearSpeculation(BatchDecoder):
     """Serves `mode=linear_spec`."""
+
+    loop: ClassVar[type[PassByPass]] = Speculation
 
     @classmethod
     def serves(cls, denoiser: "Denoiser", options: DecodingOptions) -> bool:
         """By the option."""
         return options.mode == "linear_spec"
-
-    def decode(
-        self,
-        denoiser: "Denoiser",
-        canvases: Sequence[Canvas],
-        options: DecodingOptions,
-        attention: AttentionPattern,
-        *,
-        banned_ids: Collection[int],
-        end_ids: Collection[int],
-        is_decided: Callable[[list[int]], bool] | None,
-        advance: Callable[[int], object],
-        finished: Callable[[int, Completion], object],
-        batch_size: int,
-    ) -> list[Completion]:
-        """Draft by draft, in batches."""
-        return decode_in_batches(
-            canvases,
-            lambda batch, first: Speculation(denoiser, batch, first, options, attention.block_length or 1, banned_ids),
-            end_ids=end_ids,
-            is_decided=is_decided,
-            finished=finished,
-            batch_size=batch_size,
-        )
 
 
 register(name="linear_speculation", row_decoder=LinearSpeculation)
