@@ -7,6 +7,7 @@ import shutil
 import signal
 from collections.abc import Sequence
 from functools import cache
+from inspect import Parameter, signature
 from pathlib import Path
 from typing import Any
 
@@ -120,14 +121,29 @@ def _words(value: Any) -> str:
     return ",".join(f"{k}={_words(v)}" for k, v in value.items()) if isinstance(value, dict) else str(value)
 
 
-def generation(text: str, task: str = "task", doc: int | None = None, **gen_kwargs: Any) -> Instance:
+def instance_of(
+    kind: str, arguments: tuple[Any, ...], task: str | None = None, doc_id: int | None = None, document: Any = None
+) -> Instance:
+    """A request as the installed lm-eval builds it: some releases want the task's name, others unpack `metadata`."""
+    facts = {"request_type": kind, "doc": document or {}, "arguments": arguments, "idx": 0}
+    if signature(Instance).parameters["task_name"].default is Parameter.empty:
+        return Instance(**facts, task_name=task, doc_id=doc_id)
+    return Instance(**facts, metadata=(task, doc_id, 1))
+
+
+def generation(text: str, task: str | None = "task", doc: int | None = None, **gen_kwargs: Any) -> Instance:
     """A generation request."""
-    return Instance("generate_until", doc={}, arguments=(text, gen_kwargs), idx=0, metadata=(task, doc, 1))
+    return instance_of("generate_until", (text, gen_kwargs), task, doc)
 
 
-def choice(context: str, continuation: str, doc: int = 0) -> Instance:
+def choice(context: str, continuation: str, doc: int = 0, task: str = "choice") -> Instance:
     """A likelihood request."""
-    return Instance("loglikelihood", doc={}, arguments=(context, continuation), idx=0, metadata=("choice", doc, 1))
+    return instance_of("loglikelihood", (context, continuation), task, doc)
+
+
+def rolling(text: str, doc: int | None = 0, task: str | None = "task") -> Instance:
+    """A request for the likelihood of a text."""
+    return instance_of("loglikelihood_rolling", (text,), task, doc)
 
 
 @cache

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-from lm_eval.api.instance import Instance
 
 from mdlm_lm_eval.analyses import inputs
 from mdlm_lm_eval.analyses.confidence import confidence_and_entropy, predict
@@ -16,7 +15,7 @@ from mdlm_lm_eval.lm import MDLM
 from mdlm_lm_eval.model.attention import AttentionPattern
 from mdlm_lm_eval.model.denoiser import Denoiser
 from mdlm_lm_eval.options import DecodingOptions, OptionError
-from tests.conftest import tiny_model
+from tests.conftest import generation, tiny_model
 
 MASK = 2
 OPEN, SLOT, LEFT = "mdlm_animal_smallest", "mdlm_animal_smallest_slot", "mdlm_animal_smallest_left_pos10"
@@ -48,7 +47,7 @@ def test_predictions_are_the_answers_that_lm_eval_scores(
     lm = MDLM(pretrained=pretrained, device="cpu", steps=1, **masks)
     texts = [task.fewshot_context(document, 0) for document in task.test_docs().select(range(8))]
     settings = task.config.generation_kwargs
-    requests = [Instance("generate_until", {}, (text, settings), n, (name, n, 1)) for n, text in enumerate(texts)]
+    requests = [generation(text, name, n, **settings) for n, text in enumerate(texts)]
     assert predicted == lm.generate_until(requests, disable_tqdm=True)
     if name == OPEN:
         prompt, of_lm = prompts[0], lm.tok_encode(texts[0])

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from lm_eval.api.instance import Instance
 from safetensors.torch import save_file
 
 from mdlm_lm_eval.checkpoints import load_tokenizer
@@ -92,7 +91,7 @@ def test_options_of_2026_reach_decoding_through_the_command_line() -> None:
     lm = MDLM(str(GOLDEN / "illada"), dtype="float32", device="cpu", batch_size=2, add_bos_token=False, **setting)
     text = lm.tokenizer.decode(prompt)
     assert lm.tok_encode(text) == prompt
-    request = Instance("generate_until", {}, (text, {"until": [], "max_gen_toks": 32}), 0, ("task", 0, 1))
+    request = generation(text, doc=0, until=[], max_gen_toks=32)
     (answer,) = lm.generate_until([request, request], disable_tqdm=True)[:1]
     assert answer == lm.tokenizer.decode(until_stop(expected, {2}), skip_special_tokens=True)
 

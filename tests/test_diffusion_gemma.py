@@ -19,7 +19,7 @@ from mdlm_lm_eval.decoding.memory import row_memory
 from mdlm_lm_eval.families import family_of
 from mdlm_lm_eval.lm import MDLM
 from mdlm_lm_eval.options import DecodingOptions, OptionError
-from tests.conftest import choice, evaluate, tiny_tokenizer
+from tests.conftest import choice, evaluate, instance_of, rolling, tiny_tokenizer
 
 SHAPE = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8}
 # As published: layers that see the whole text have fewer and wider heads of keys than those with a window.
@@ -60,7 +60,7 @@ def lm(gemma: str) -> MDLM:
 
 
 def generation(text: str, document: int = 0, **gen_kwargs: object) -> Instance:
-    return Instance("generate_until", {}, (text, {"max_gen_toks": 11} | gen_kwargs), 0, metadata=("task", document, 1))
+    return instance_of("generate_until", (text, {"max_gen_toks": 11} | gen_kwargs), "task", document)
 
 
 def test_answers_do_not_depend_on_the_batch_nor_on_other_random_numbers(lm: MDLM) -> None:
@@ -176,7 +176,7 @@ def test_what_a_read_is_not(lm: MDLM, gemma: str, checkpoint: Path) -> None:
             MDLM(gemma, device="cpu", **options).loglikelihood([choice("a", "b")], disable_tqdm=True)
     lm.use_options({})
     with pytest.raises(OptionError, match="likelihood=read is no likelihood of a text"):
-        lm.loglikelihood_rolling([Instance("loglikelihood_rolling", {}, ("a text",), 0)], disable_tqdm=True)
+        lm.loglikelihood_rolling([rolling("a text")], disable_tqdm=True)
     with pytest.raises(OptionError, match="text before the first slot"):
         lm.generate_until([generation("<|mask|> a", infill=True)], disable_tqdm=True)
     with pytest.raises(OptionError, match=r"mdlm_lm_eval\.MDLM"):

@@ -4,7 +4,6 @@ from typing import Any
 
 import pytest
 import torch
-from lm_eval.api.instance import Instance
 
 from mdlm_lm_eval.decoding import decode_canvases
 from mdlm_lm_eval.labels import Labels, LabelTokens
@@ -14,7 +13,7 @@ from mdlm_lm_eval.model.denoiser import Denoiser
 from mdlm_lm_eval.options import DecodingOptions
 from mdlm_lm_eval.results.decomposition import SHARES
 from tests.canvases import EOS, FROM_START, MASK, WAYS, RecordingDenoiser, canvas, model
-from tests.conftest import tiny_model, tiny_tokenizer
+from tests.conftest import instance_of, tiny_model, tiny_tokenizer
 
 LABELS = [3, 11, 20]
 # A shadow and guidance mix several canvases' logits; there the others of this list stand for them.
@@ -95,7 +94,7 @@ def test_results_record_a_letter_a_question(monkeypatch: pytest.MonkeyPatch) -> 
     lm = MDLM(tiny_model(), tokenizer=tokenizer)
     documents = [{"set": f"s{n // 3}", "options": ["x", "y", "z"], "answer": "ABC"[n % 3]} for n in range(9)]
     requests = [
-        Instance("generate_until", one, (f"text {n} Answer:[", {"max_gen_toks": 1, "until": []}), 0, ("task", n, 1))
+        instance_of("generate_until", (f"text {n} Answer:[", {"max_gen_toks": 1, "until": []}), "task", n, one)
         for n, one in enumerate(documents)
     ]
     lm.generate_until(requests[::-1], disable_tqdm=True)
@@ -113,7 +112,7 @@ def test_results_record_a_letter_a_question(monkeypatch: pytest.MonkeyPatch) -> 
     assert letters == "".join(expected)
     assert {*letters} <= {letter for counted in SHARES.values() for letter in counted} | set("Wo")
     lm.generate_until(
-        [Instance("generate_until", documents[0], ("text", {"max_gen_toks": 3}), 0, ("several", 0, 1))],
+        [instance_of("generate_until", ("text", {"max_gen_toks": 3}), "several", 0, documents[0])],
         disable_tqdm=True,
     )
     several = lm.get_model_info()["mdlm"]["tasks"]["several"]

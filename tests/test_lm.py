@@ -19,7 +19,7 @@ from mdlm_lm_eval.lm import MDLM
 from mdlm_lm_eval.model import devices
 from mdlm_lm_eval.model.text import Ending, encode_infill
 from mdlm_lm_eval.options import LikelihoodOptions, OptionError
-from tests.conftest import choice, data, evaluate, generation, small_memory, tiny_model, tiny_tokenizer
+from tests.conftest import choice, data, evaluate, generation, rolling, small_memory, tiny_model, tiny_tokenizer
 
 MASK = 2
 
@@ -273,7 +273,7 @@ def test_a_text_that_begins_with_the_prefix_token_has_it_once(lm: MDLM) -> None:
 def test_rolling_is_the_sum_over_windows(checkpoint: Path, estimator: dict[str, str]) -> None:
     lm = MDLM(str(checkpoint), device="cpu", batch_size=2, max_length=8, **estimator)
     texts = ("some text to score", "another")
-    requests = [Instance("loglikelihood_rolling", {}, (text,), 0, metadata=("r", n, 1)) for n, text in enumerate(texts)]
+    requests = [rolling(text, n, "r") for n, text in enumerate(texts)]
     for text, bound in zip(texts, lm.loglikelihood_rolling(requests, disable_tqdm=True), strict=True):
         windows = rolling_windows(lm.tok_encode(text), max_length=8, prefix_token_id=lm.prefix_token_id)
         answers = score(lm.denoiser, windows, LikelihoodOptions(**estimator), batch_size=1, max_length=8)

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-from lm_eval.api.instance import Instance
 from safetensors.torch import load_file
 from tokenizers import Tokenizer, models, pre_tokenizers
 from tokenizers.processors import TemplateProcessing
@@ -26,7 +25,7 @@ from mdlm_lm_eval import DecodingOptions, decode
 from mdlm_lm_eval.checkpoints import load_denoiser
 from mdlm_lm_eval.lm import MDLM
 from mdlm_lm_eval.options import OptionError
-from tests.conftest import choice, generation, tiny_model
+from tests.conftest import choice, generation, rolling, tiny_model
 
 WORDS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{n}" for n in range(40)))
 SHAPE = {"vocab_size": len(WORDS), "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
@@ -54,8 +53,7 @@ def test_bert_answers_every_kind_of_request(tmp_path: Path) -> None:
     assert bert.prefix_token_id == WORDS.index("[CLS]")
     (without_context,) = bert.loglikelihood([choice("", "w1 w2")], disable_tqdm=True)
     assert without_context[0] < 0
-    rolling = Instance("loglikelihood_rolling", {}, (LONG,), 0, metadata=("task", 0, 1))
-    assert bert.loglikelihood_rolling([rolling], disable_tqdm=True)[0] < 0
+    assert bert.loglikelihood_rolling([rolling(LONG)], disable_tqdm=True)[0] < 0
 
 
 def test_albert_has_a_head_that_nothing_here_uses(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import pytest
-from lm_eval.api.instance import Instance
 
 from mdlm_lm_eval.lm import MDLM
 from mdlm_lm_eval.options import DecodingOptions, LikelihoodOptions
@@ -86,7 +85,7 @@ def test_a_preset_of_another_family_or_task_is_told(
     model = tiny_model()
     model.config.diffusion_family = family
     lm = MDLM(model, tokenizer=tiny_tokenizer(), preset=name, n_masks=8, mc_num=2)
-    lm.loglikelihood([Instance("loglikelihood", {}, ("question", " yes"), 0, metadata=(task, 0, 1))], disable_tqdm=True)
+    lm.loglikelihood([choice("question", " yes", task=task)], disable_tqdm=True)
     found = lm.get_model_info()["mdlm"]["preset_mismatches"]
     assert len(found) == len(sentences)
     assert all(map(str.startswith, found, sentences))

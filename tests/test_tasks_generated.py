@@ -19,14 +19,13 @@ import evaluate
 import lm_eval
 import pytest
 import yaml
-from lm_eval.api.instance import Instance
 from lm_eval.tasks import TaskManager
 
 from mdlm_lm_eval import tasks_path
 from mdlm_lm_eval.lm import MDLM
 from mdlm_lm_eval.results.suite import current_version
 from mdlm_lm_eval.tasks import croissant, generate, questions
-from tests.conftest import data, load_task, suite
+from tests.conftest import data, generation, load_task, suite
 from tests.reference import GOLDEN
 
 Document = dict[str, Any]
@@ -486,9 +485,7 @@ def test_a_slot_may_have_several_masks() -> None:
     lm = MDLM(n_masks="auto")
     texts = {"<|mask:3|>": 3, "<|mask like verb|>": 1, "<|mask|>": 1, "<|mask|> and <|mask|>": 2}
     for slot in texts:
-        arguments = (f"knit is: {slot}.\n", {"infill": True, "until": []})
-        request = Instance("generate_until", doc={}, arguments=arguments, idx=0, metadata=(slot, 0, 1))
-        lm.generate_until([request])
+        lm.generate_until([generation(f"knit is: {slot}.\n", task=slot, doc=0, infill=True, until=[])])
     found = lm.get_model_info()["mdlm"]["tasks"]
     assert {slot: found[slot]["masks"] for slot in texts} == {slot: [n, n] for slot, n in texts.items()}
 

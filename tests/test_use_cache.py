@@ -20,12 +20,12 @@ from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.record import fingerprint
 from mdlm_lm_eval.request_cache import SAMPLE_PREFIX
 from tests.commands import run, start
-from tests.conftest import choice, data, evaluate, generation, tiny_model, tiny_tokenizer
+from tests.conftest import choice, data, evaluate, generation, rolling, tiny_model, tiny_tokenizer
 from tests.test_cli import result_file
 
 
 def text_to_score(text: str) -> Instance:
-    return Instance("loglikelihood_rolling", doc={}, arguments=(text,), idx=0, metadata=("task", 0, 1))
+    return rolling(text)
 
 
 def test_a_cache_answers_only_for_the_same_model_and_options(checkpoint: Path, tmp_path: Path) -> None:
