@@ -1,6 +1,6 @@
 """What approximate caches and parallel rules cost in accuracy and bring in speed: the table of docs/fast_decoding.md.
 
-    OMP_NUM_THREADS=1 python benchmarks/cached_decoding.py
+    PYTHONPATH=. OMP_NUM_THREADS=1 python benchmarks/cached_decoding.py
 
 Few-shot documents of the built-in model's own corpus, one rule each, with the answers of their last questions masked:
 the model fills in one word an answer, in blocks. Every way of decoding runs on the same documents.
@@ -13,12 +13,12 @@ from random import Random
 
 from mdlm_lm_eval.decoding import decode_canvases
 from mdlm_lm_eval.decoding.canvas import Completion, build_infill_canvas
-from mdlm_lm_eval.default_model.training.corpus import draw_rule, few_shot
 from mdlm_lm_eval.lm import MDLM
 from mdlm_lm_eval.model.text import SLOT_MARKER, encode_infill
 from mdlm_lm_eval.options import DecodingOptions
 from mdlm_lm_eval.results.markdown import markdown_table, replace_table
 from mdlm_lm_eval.results.statistics import t_interval
+from training.corpus import draw_rule, few_shot
 
 PAGE = Path(__file__).parents[1] / "docs" / "fast_decoding.md"
 CACHES = ("none", "prefix", "dual")

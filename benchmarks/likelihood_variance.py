@@ -1,6 +1,6 @@
 """Standard error of `likelihood=mc` against LLaDA's scheme of masks, per forward pass, on one model.
 
-    python benchmarks/likelihood_variance.py --pretrained GSAI-ML/LLaDA-8B-Base --device cuda --dtype bfloat16
+    PYTHONPATH=. python benchmarks/likelihood_variance.py --pretrained path/to/llada --device cuda --dtype bfloat16
 
 Without --pretrained it measures the built-in model. Texts are few-shot documents of the suite's kind, the last n tokens
 of each the continuation. Every estimate is repeated with different seeds; the table gives the standard deviation over
@@ -19,10 +19,10 @@ from transformers import PreTrainedTokenizerBase
 
 import mdlm_lm_eval
 from mdlm_lm_eval.checkpoints import load_config, load_tokenizer
-from mdlm_lm_eval.default_model.training.corpus import draw_rule, few_shot
 from mdlm_lm_eval.likelihood import LikelihoodRequest, score
 from mdlm_lm_eval.likelihood.corruptions import Corruption, monte_carlo_corruptions
 from mdlm_lm_eval.options import LikelihoodOptions
+from training.corpus import draw_rule, few_shot
 
 BUILT_IN_MODEL = Path(mdlm_lm_eval.__file__).parent / "default_model"
 REFERENCE_SAMPLES, REFERENCE_BATCH = 128, 8

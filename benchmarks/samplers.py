@@ -1,6 +1,6 @@
 """What each sampler costs in accuracy and saves in passes: the table of samplers in docs/fast_decoding.md.
 
-    python benchmarks/samplers.py --documents 64 --write
+    PYTHONPATH=. python benchmarks/samplers.py --documents 64 --write
 
 The documents are those of cached_decoding.py: few-shot questions of the built-in model's own corpus, with the answers
 of the last ones masked. Frequencies for position_calibrated are those of the words in other documents of the corpus.
@@ -16,11 +16,11 @@ import torch
 from cached_decoding import PAGE, decode, documents
 from safetensors.torch import save_file
 
-from mdlm_lm_eval.default_model.training.corpus import draw_rule, few_shot
 from mdlm_lm_eval.lm import MDLM
 from mdlm_lm_eval.options import DecodingOptions
 from mdlm_lm_eval.results.markdown import markdown_table, replace_table
 from mdlm_lm_eval.results.statistics import t_interval
+from training.corpus import draw_rule, few_shot
 
 SAMPLERS: dict[str, dict[str, Any]] = {
     "one token per step": {},

@@ -12,12 +12,12 @@ from transformers import AutoConfig, AutoTokenizer
 
 import mdlm_lm_eval
 from mdlm_lm_eval.default_model import BUILT_IN, model_path
-from mdlm_lm_eval.default_model.training import corpus, lists, walks
-from mdlm_lm_eval.default_model.training.batches import Batch, Noiser
-from mdlm_lm_eval.default_model.training.curriculum import STAGES, documents
-from mdlm_lm_eval.default_model.training.model import block_causal_mask, build_model, logits_at_masks
-from mdlm_lm_eval.default_model.training.tokenizer import build_tokenizer
 from mdlm_lm_eval.tasks import prompts, questions, rule_sets
+from training import corpus, lists, walks
+from training.batches import Batch, Noiser
+from training.curriculum import STAGES, documents
+from training.model import block_causal_mask, build_model, logits_at_masks
+from training.tokenizer import build_tokenizer
 
 DATA_SHA256 = "290336539a883d2c06567d7bc164385dc3fd78bc70f8e6382988aca77ab294a5"
 CONTRASTIVE_DATA_SHA256 = "a5ee570f5c5d5ee1273f3acaa62c9f9a7e44fd9b2350ef1d8aa2336957c7c063"

@@ -1,4 +1,4 @@
-"""The models that come with the package: ordinary checkpoint folders, with the training that made them beside them."""
+"""The models that come with the package: ordinary checkpoint folders."""
 
 import os
 from pathlib import Path

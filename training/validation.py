@@ -1,6 +1,6 @@
 """Whether a model reads its examples: sets that are no test questions, asked under each of their three rules.
 
-    python -m mdlm_lm_eval.default_model.training.validation MODEL_FOLDER
+    python -m training.validation MODEL_FOLDER
 
 Prints the percentages and ends with an error unless the model may be released (`GATE`).
 """
@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 from transformers import AutoTokenizer, LlamaForCausalLM
 
-from mdlm_lm_eval.default_model.training import corpus
-from mdlm_lm_eval.default_model.training.batches import Noiser
-from mdlm_lm_eval.default_model.training.model import block_causal_mask
 from mdlm_lm_eval.tasks import questions, rule_sets
+from training import corpus
+from training.batches import Noiser
+from training.model import block_causal_mask
 
 _BATCH_SIZE = 16
 #: What is measured -> the least and the most, in percent, that a released model may have.

@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from random import Random
 
-from mdlm_lm_eval.default_model.training import corpus
-from mdlm_lm_eval.default_model.training.corpus import Document
 from mdlm_lm_eval.tasks import questions
+from training import corpus
+from training.corpus import Document
 
 
 @dataclass(frozen=True)

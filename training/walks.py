@@ -3,9 +3,9 @@
 from functools import cache
 from random import Random
 
-from mdlm_lm_eval.default_model.training import corpus
-from mdlm_lm_eval.default_model.training.corpus import Document
 from mdlm_lm_eval.tasks import questions
+from training import corpus
+from training.corpus import Document
 
 SUCCESSOR_PROBABILITIES = (0.6, 0.2, 0.1, 0.1)
 N_PIECES = 300

@@ -1,8 +1,8 @@
 """The study of masks over training seeds: trains its models, asks them, and prints its tables.
 
-    OMP_NUM_THREADS=1 nice python leaderboard/study.py out/study            # what is not finished; hours of CPU time
-    python leaderboard/study.py out/study --cells 'plain-0(-sft.*)?'       # some of its cells, by a regular expression
-    python leaderboard/study.py --tables                                    # from the committed answers
+    OMP_NUM_THREADS=1 nice python -m training.study out/study            # what is not finished; hours of CPU time
+    python -m training.study out/study --cells 'plain-0(-sft.*)?'        # some of its cells, by a regular expression
+    python -m training.study --tables                                    # from the committed answers
 
 A cell is one model. It is asked the first `SETS` sets of `mdlm_rules` with each distractor rule, each under its three
 rules, in one pass with 2 and one with 200 masks. Its answers go to `leaderboard/study/CELL.json`: for each task two
@@ -28,7 +28,7 @@ from typing import Any
 from mdlm_lm_eval.results.files import write_whole
 from mdlm_lm_eval.results.statistics import difference, score_of_sets
 
-ANSWERS = Path(__file__).parent / "study"
+ANSWERS = Path(__file__).parents[1] / "leaderboard/study"
 PRETRAINED = ("contrastive-0", "plain-0", "contrastive-1", "contrastive-2", "plain-1")
 N_SEEDS = {"contrastive-0": 5}  # of fine-tuning in the ablation; two on the others
 PADDINGS = ("none", "shown", "predicted", "masks")
@@ -84,7 +84,7 @@ def train(cell: Cell, work: Path) -> None:
         has_begun = (work / f"{cell.name}.checkpoints").exists()
         finetune(read_arguments([*words, "--merge", "--disable_tqdm", "true", *(["--resume"] if has_begun else [])]))
     else:
-        from mdlm_lm_eval.default_model.training.train import TrainingOptions, pretrain
+        from training.train import TrainingOptions, pretrain
 
         is_contrastive = cell.name.startswith("contrastive")
         pretrain(TrainingOptions(seed=cell.seed, contrastive=is_contrastive), work / cell.name)

@@ -1,9 +1,9 @@
 """Trains the built-in model, or its block-diffusion twin, from scratch on a CPU, or the built-in model on lists.
 
     export OMP_NUM_THREADS=1
-    python -m mdlm_lm_eval.default_model.training.train --output out/default_model
-    python -m mdlm_lm_eval.default_model.training.train --output out/default_model_block --block_length 8
-    python -m mdlm_lm_eval.default_model.training.train --output out/default_model_lists --lists
+    python -m training.train --output out/default_model
+    python -m training.train --output out/default_model_block --block_length 8
+    python -m training.train --output out/default_model_lists --lists
 
 1. A curriculum of word facts and few-shot documents up to the suite's length, some of whose answers are masked.
 2. The same documents, and beside them longer text of another kind, random walks, under LLaDA's pre-training objective.
@@ -25,14 +25,14 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 from mdlm_lm_eval.default_model import BUILT_IN, model_path
-from mdlm_lm_eval.default_model.training import corpus, lists
-from mdlm_lm_eval.default_model.training.batches import Batch, Noiser
-from mdlm_lm_eval.default_model.training.curriculum import STAGES, Stage, documents
-from mdlm_lm_eval.default_model.training.model import build_model, logits_at_masks, masked_loss
-from mdlm_lm_eval.default_model.training.tokenizer import build_tokenizer
-from mdlm_lm_eval.default_model.training.validation import measure
-from mdlm_lm_eval.default_model.training.walks import random_walk
 from mdlm_lm_eval.results.files import whole_folder
+from training import corpus, lists
+from training.batches import Batch, Noiser
+from training.curriculum import STAGES, Stage, documents
+from training.model import build_model, logits_at_masks, masked_loss
+from training.tokenizer import build_tokenizer
+from training.validation import measure
+from training.walks import random_walk
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from transformers import PreTrainedTokenizerFast
 
-from mdlm_lm_eval.default_model.training.corpus import Document
+from training.corpus import Document
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ from random import Random
 
 from transformers import PreTrainedTokenizerFast
 
-from mdlm_lm_eval.default_model.training.corpus import Document
 from mdlm_lm_eval.tasks.parallel import lists
+from training.corpus import Document
 
 N_BATCHES = 4  # of a step
 CANVAS = 24  # masks of an answer, as the tasks ask for

@@ -4,7 +4,7 @@ from tokenizers import Regex, Tokenizer, decoders, pre_tokenizers
 from tokenizers.models import Unigram
 from transformers import PreTrainedTokenizerFast
 
-from mdlm_lm_eval.default_model.training import corpus
+from training import corpus
 
 MASK, EOS, PAD = "<|mask|>", "<|endoftext|>", "<|pad|>"
 

@@ -14,7 +14,7 @@ from transformers import (
 )
 from transformers.masking_utils import sdpa_mask
 
-from mdlm_lm_eval.default_model.training.batches import Batch
+from training.batches import Batch
 
 
 def build_model(tokenizer: PreTrainedTokenizerFast, block_length: int | None, seed: int) -> LlamaForCausalLM:
