@@ -39,6 +39,9 @@ SAMPLERS: list[dict[str, Any]] = [
     {"sampler": "rcr", "steps": 7, "schedule": "maskgit_cosine", "block_length": 6},
     {"kl_threshold": 0.5, "confidence_threshold": 0.2, "block_length": 8},
     {"kl_threshold": 0.5, "confidence_threshold": 0.2, "kl_history": 3, "unmask_strategy": "max_conf"},
+    {"sigma": 2.0, "block_length": 8},
+    {"sigma": 3.0, "unmasking": "margin", "entropy_bound": 1.0, "stop_at_eos": True},
+    {"sigma": 1.0, "parallel_factor": 1.2, "steps_per_block": 3, "block_length": 6},
 ]
 EDITING = {"confidence_threshold": 0.3, "editing_threshold": 0.3}
 FREQUENCIES = torch.rand(VOCABULARY, generator=torch.Generator().manual_seed(1))

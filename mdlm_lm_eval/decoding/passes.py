@@ -17,7 +17,7 @@ from mdlm_lm_eval.decoding.places import Places
 from mdlm_lm_eval.decoding.program import Field, Kind
 from mdlm_lm_eval.decoding.rows import Rows
 from mdlm_lm_eval.decoding.run import Run
-from mdlm_lm_eval.decoding.sampler import Choice, View
+from mdlm_lm_eval.decoding.sampler import Answer, Choice, View
 from mdlm_lm_eval.decoding.windows import Plan, Window, flags
 from mdlm_lm_eval.model.devices import iota, up_to_positions
 
@@ -254,8 +254,18 @@ def _view(
         back=record[:, Field.BACK],
         step=record[:, Field.STEP],
         strict=run.is_strict,
+        answer=_answer(run, rows, window, tokens) if run.needs.answer else None,
         state=rows.state,
     )
+
+
+def _answer(run: Run, rows: Rows, window: Window, tokens: Tensor) -> Answer:
+    slots = rows.slot_number.gather(1, window.columns)
+    ends = torch.zeros_like(slots, dtype=torch.bool)
+    for end_id in run.end_ids:
+        ends |= tokens == end_id
+    is_slot = slots >= 0
+    return Answer(slots, is_slot & (tokens == run.denoiser.mask_token_id), is_slot & ends)
 
 
 def _with_hindsight(view: View, shadow: Shadow, logits: Tensor, places: Places) -> View:

@@ -15,7 +15,7 @@ from mdlm_lm_eval.decoding.candidates import propose, uniform_numbers
 from mdlm_lm_eval.decoding.canvas import Canvas, attention_in_effect
 from mdlm_lm_eval.decoding.hindsight import Shadow, hindsight
 from mdlm_lm_eval.decoding.history import History
-from mdlm_lm_eval.decoding.sampler import Choice, Step, View
+from mdlm_lm_eval.decoding.sampler import Answer, Choice, Step, View
 from mdlm_lm_eval.model.denoiser import Denoiser
 from mdlm_lm_eval.options import DecodingOptions
 from mdlm_lm_eval.registry import CACHES
@@ -226,6 +226,11 @@ class _Row:
             step=torch.tensor([at]),
             strict=self.attention.is_block_causal and not self.attention.whole_prompt,
             divergence=divergence,
+            answer=Answer(
+                self.slot_number,
+                (self.slot_number >= 0) & (self.tokens == self.denoiser.mask_token_id),
+                (self.slot_number >= 0) & torch.isin(self.tokens, torch.tensor([*self.end_ids])),
+            ),
             state=self.state,
         )
 

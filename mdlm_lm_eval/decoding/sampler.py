@@ -48,6 +48,7 @@ class Needs:
     hindsight: `View.hindsight`; full attention without shift alone.
     history: passes for which `View.divergence` is kept.
     step: `View.step`.
+    answer: `View.answer`.
     """
 
     confidence: bool = False
@@ -57,6 +58,19 @@ class Needs:
     hindsight: bool = False
     history: int = 0
     step: bool = False
+    answer: bool = False
+
+
+class Answer(NamedTuple):
+    """What stands at the places [R, C] of a pass, of the whole answer and not only of the block that is decoded.
+
+    slots: each place's number among the row's slots, counted from the left, -1 elsewhere.
+    masks, ends: bool, the slots that hold masks, and those that hold a token that ends an answer.
+    """
+
+    slots: "Tensor"
+    masks: "Tensor"
+    ends: "Tensor"
 
 
 @dataclass(frozen=True)
@@ -77,6 +91,7 @@ class View:
     hindsight: [R, C] float32, the probability of each filled token as if its own position were masked.
     divergence: [R, H, C] float32, how much each mask's distribution changed in the last H passes: the Kullback-Leibler
         divergence from the pass before, in nats; large where there was none.
+    answer: the whole answer, where it is needed; where a pass runs whole canvases, place j is column j.
     state: the sampler's own tensors, as `Sampler.state` made them or the last pass left them.
     """
 
@@ -94,6 +109,7 @@ class View:
     strict: bool
     hindsight: "Tensor | None" = None
     divergence: "Tensor | None" = None
+    answer: Answer | None = None
     state: "Mapping[str, Tensor]" = field(default_factory=dict)
 
 

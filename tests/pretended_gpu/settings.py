@@ -69,6 +69,8 @@ DECODING: dict[str, Setting] = {
     "klass, max_conf": Setting(
         {"kl_threshold": 0.5, "confidence_threshold": 0.2, "unmask_strategy": "max_conf", "temperature": 0.5}
     ),
+    "certainty prior": Setting({"sigma": 2.0, **IN_BLOCKS, **SURE}),
+    "certainty prior, factor": Setting({"sigma": 2.0, "parallel_factor": 1.0, "stop_at_eos": True}),
     "end_think_boost": Setting({"end_think_boost": 2.0, **IN_BLOCKS}),
     "thinking budget": Setting({"max_thinking_tokens": 5, **IN_BLOCKS}),
     # The end of thinking fills a mask that no schedule counts.

@@ -1,0 +1,132 @@
+"""Certainty prior (d2Cache, arXiv 2509.23094): masks near known tokens are filled first."""
+
+import functools
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, ClassVar
+
+from mdlm_lm_eval.decoding.sampler import Answer, Choice, Needs, View
+from mdlm_lm_eval.decoding.samplers.schedule import Schedule
+from mdlm_lm_eval.options import DecodingOptions, option
+from mdlm_lm_eval.registry import register
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+    from mdlm_lm_eval.model.attention import AttentionPattern
+
+
+@dataclass(frozen=True)
+class CertaintyPrior(Schedule):
+    """A mask's score is its confidence, or margin, times the share of known tokens around it.
+
+    Parallel rules read scores instead of confidences, and beside them fill as many masks as the schedule says. Two
+    differ a little from Fast-dLLM's and the EB-sampler's: the factor rule leaves the last mask of a block, and
+    `entropy_bound` counts the entropies of all masks with higher scores.
+    """
+
+    asked_by: ClassVar[str | None] = "sigma"
+
+    sigma: float | None = option(
+        None, "fill masks near known tokens first: the width of the neighbourhood in tokens (d2Cache)", above=0
+    )
+    stop_at_eos: bool = option(False, "fill nothing after an end-of-text token", also="stop_until_eos")
+
+    def refuses(self, options: DecodingOptions, attention: "AttentionPattern") -> str | None:
+        """Known tokens are counted over whole canvases; a score is a probability."""
+        if attention.is_block_causal or options.is_approximate:
+            return f"sampler=certainty_prior does not work with block-causal attention or cache={options.cache}"
+        if options.unmasking not in ("confidence", "margin"):
+            return f"unmasking must be confidence or margin with sampler=certainty_prior, not {options.unmasking}"
+        return None
+
+    def needs(self, options: DecodingOptions) -> Needs:
+        """Probabilities, and what is known of the answer."""
+        return Needs(confidence=True, answer=True)
+
+    def steps_of(self, n_masks: int, options: DecodingOptions) -> int | None:
+        """The schedule's minimum holds for parallel rules, too."""
+        return None
+
+    def choose(self, view: View, options: DecodingOptions) -> Choice:
+        """By score; rows in which nothing but masks after an end is left go on with these."""
+        from mdlm_lm_eval.decoding.selection import select
+
+        assert view.answer is not None
+        score = view.priority if options.unmasking == "margin" else view.confidence
+        if self.sigma is not None:
+            score = score * known_around(view.answer, self.sigma)
+        masks = view.masks
+        if self.stop_at_eos:
+            before_end = masks & (view.answer.ends.cumsum(1) == 0)
+            masks = before_end.where(before_end.any(1, keepdim=True), masks)
+        scored = replace(view, masks=masks, priority=score, confidence=score)
+        fill, best = select(scored, threshold=options.confidence_threshold)
+        ordered, order = score.where(masks, -float("inf")).sort(dim=1, descending=True, stable=True)
+        if (factor := options.parallel_factor) is not None:
+            fill = fill | _placed(order, _by_factor(ordered, factor)) & masks
+        if (bound := options.entropy_bound) is not None:
+            entropy = view.entropy.where(masks, 0.0).gather(1, order)
+            fill = fill | _placed(order, entropy.cumsum(1) - entropy <= bound) & masks
+        return Choice(fill=fill, best=best)
+
+
+def known_around(answer: Answer, sigma: float) -> "Tensor":
+    """The share [R, C] of known tokens around each place of whole canvases, weighted by a Gaussian of the distance.
+
+    All on the left of an answer of length L counts as known, and if its last token is, L tokens on its right.
+    """
+    import torch
+
+    from mdlm_lm_eval.model.devices import iota
+
+    n, device = answer.slots.shape[1], answer.slots.device
+    place = iota(n, device)
+    is_slot = answer.slots >= 0
+    first = place.where(is_slot, n).amin(1, keepdim=True)  # [R, 1]
+    last = place.where(is_slot, 0).amax(1, keepdim=True)
+    length = last - first + 1
+    weights, sums = _weights(n, sigma, device)
+
+    def between(nearest: "Tensor", farthest: "Tensor") -> "Tensor":
+        return sums[farthest.clamp(min=0)] - sums[nearest.clamp(min=0)]
+
+    known = ((place >= first) & (place <= last) & ~answer.masks).double()
+    inside = known @ weights
+    left = between(place - first, place - first + length)
+    right = between(last - place, last - place + length) * known.gather(1, last)
+    every = 1 + sums[3 * length - 1] + sums[3 * length]
+    return ((inside + left + right) / every).to(torch.float32)
+
+
+@functools.lru_cache(maxsize=16)
+def _weights(n: int, sigma: float, device: "torch.device") -> "tuple[Tensor, Tensor]":
+    """Weights [n, n] of each place for each, and sums [3 n + 1] of those of distances from 1."""
+    import torch
+
+    from mdlm_lm_eval.model.devices import to_device
+
+    distances = torch.arange(3 * n + 1)
+    weights = (distances.double().square() / (-2 * sigma**2)).exp()
+    between = weights[(distances[:n, None] - distances[:n]).abs()]
+    return to_device(between, device), to_device(weights.cumsum(0) - 1, device)
+
+
+def _by_factor(ordered: "Tensor", factor: float) -> "Tensor":
+    """Of scores [R, C] in descending order, those before the first s_r with (r + 1) (1 - s_r) >= factor; never all."""
+    from mdlm_lm_eval.model.devices import iota
+
+    fails = (iota(ordered.shape[1], ordered.device) + 2) * (1 - ordered) >= factor
+    fails[:, :-1].logical_or_(ordered[:, 1:] == -float("inf"))
+    fails[:, -1] = True
+    return ~fails.cummax(1).values
+
+
+def _placed(order: "Tensor", accepted: "Tensor") -> "Tensor":
+    """What is said of places in an `order` [R, C], at these places."""
+    import torch
+
+    return torch.empty_like(accepted).scatter_(1, order, accepted)
+
+
+register(name="certainty_prior", sampler=CertaintyPrior)
