@@ -1,5 +1,7 @@
 """DiffusionGemma: transformers' own generation behind lm-eval's requests."""
 
+import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -186,3 +188,16 @@ def test_what_a_read_is_not(lm: MDLM, gemma: str, checkpoint: Path) -> None:
         masks.loglikelihood([choice("a", "b")], disable_tqdm=True)
     with pytest.raises(OptionError, match="noise_num=4 is of models that denoise random tokens"):
         masks.generate_until([generation("a", noise_num=4)], disable_tqdm=True)
+
+
+def test_it_needs_no_mask_token_and_generates_beside_reads(gemma: str, tmp_path: Path) -> None:
+    lm = MDLM(gemma, device="cpu", noise_num=2)
+    answers = lm.generate_until([generation("a")], disable_tqdm=True)
+    checkpoint = shutil.copytree(gemma, tmp_path / "without_mask")
+    for file in ("config.json", "tokenizer_config.json"):
+        settings = json.loads((checkpoint / file).read_text())
+        (checkpoint / file).write_text(json.dumps({k: v for k, v in settings.items() if not k.startswith("mask")}))
+    lm = MDLM(str(checkpoint), device="cpu", noise_num=2)
+    assert lm.tokenizer.mask_token_id is None
+    assert lm.generate_until([generation("a")], disable_tqdm=True) == answers
+    assert len(lm.generate_until([generation("some text<|mask|> more", infill=True)], disable_tqdm=True)) == 1

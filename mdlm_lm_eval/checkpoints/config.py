@@ -113,8 +113,12 @@ def check_options(config: PretrainedConfig, options: DecodingOptions, *, in_slot
 def resolve_mask_token_id(
     config: PretrainedConfig, tokenizer: PreTrainedTokenizerBase | None, override: int | None
 ) -> int:
-    """The mask token: `override`, else the config's, else the tokenizer's. Raises OptionError if missing or no id."""
-    candidates = (override, config.to_dict().get("mask_token_id"), getattr(tokenizer, "mask_token_id", None))
+    """The mask token: `override`, else the config's, else the tokenizer's. Raises OptionError if missing or no id.
+
+    Where noise is random tokens and not masks, any id stands for slots.
+    """
+    candidates: list[Any] = [override, config.to_dict().get("mask_token_id"), getattr(tokenizer, "mask_token_id", None)]
+    candidates += [] if family_of(config).read is None else [0]
     found = next((candidate for candidate in candidates if candidate is not None), None)
     vocab_size = config.get_text_config().vocab_size
     if found is None:

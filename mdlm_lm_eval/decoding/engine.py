@@ -239,7 +239,8 @@ class Engine:
         before = self.state.tokens.clone() if run.options.trace else None
         run_pass(run, state, plan, self.window, self.memory, n_wanted)
         if plan.rows is not None:
-            self.state.put(plan.rows, state, changes_only=True)
+            real = slice(len(plan.going))
+            self.state.put(plan.rows[real], state.of(real), changes_only=True)
         self._send(plan, before)
         if self.paths:
             lanes.n_run[plan.going] += 1

@@ -73,7 +73,7 @@ def most_wanted(run: Run, plan: Plan, n_rows: int, masks: int | None) -> int | N
     if run.is_cached and not plan.is_wide:
         return None
     if masks is not None and (run.is_whole or not run.denoiser.shift):
-        return up_to_positions(masks + (n_rows - len(plan.going)) * run.longest_block * plan.is_wide)
+        return up_to_positions(masks)
     of_row = run.sizes.slots if run.needs.earlier_blocks else run.longest_block
     if run.needs.history:  # the next block, too
         of_row += run.longest_block

@@ -80,8 +80,8 @@ class Rows:
                 values[field.name] = None if each is None else change(each)
         return type(self)(**values)
 
-    def of(self, rows: Tensor) -> Self:
-        """A copy of some rows."""
+    def of(self, rows: Tensor | slice) -> Self:
+        """Some rows; a copy of those that a tensor names."""
         return self._each(lambda each: each[rows])
 
     def to(self, device: torch.device) -> Self:

@@ -17,9 +17,10 @@ from mdlm_lm_eval.model.kv_cache import CanvasCache
 class Plan:
     """A pass: the records `at` [R] that it was made for, the lanes that take part in it, and its shape.
 
-    rows: the same lanes on the device, None where all rows are run. cache, cache_rows: keys and values, and the rows'
-    places there with those of unconditional canvases, None for all. width, n_seen: columns that each row runs, and that
-    it sees. is_wide: whether it runs whole canvases beside rows that run blocks. is_ragged: whether keys are masked.
+    rows: the same lanes on the device, then padding; None where all rows are run. cache, cache_rows: keys and values,
+    and the rows' places there with those of unconditional canvases, None for all. width, n_seen: columns that each row
+    runs, and that it sees. is_wide: whether it runs whole canvases beside rows that run blocks. is_ragged: whether keys
+    are masked.
     """
 
     at: Numbers
@@ -74,6 +75,8 @@ def window_of(run: Run, rows: Rows, plan: Plan, sees: Tensor | None) -> Window:
     """
     n_rows, is_wide = len(rows.at), plan.is_wide
     record = rows.records[iota(n_rows, run.device), rows.at]  # [R, F]
+    if plan.rows is not None:
+        record[len(plan.going) :, Field.WIDE] = -1  # padding, which waits
     number = record[:, Field.WIDE if is_wide else Field.BLOCK]
     if run.is_cached and not is_wide:
         places = _narrow_places(run, rows, plan, record)
@@ -121,6 +124,8 @@ def _wide_places(run: Run, rows: Rows, plan: Plan, record: Tensor, number: Tenso
     columns = iota(width, run.device).expand(n_rows, width)
     if not run.is_whole:
         columns = _until(record, columns, last)
+        if plan.rows is not None:
+            columns[len(plan.going) :] = last  # padding repeats a row, and writes to no column of it
     block_of = rows.block_of[:, :width] if run.is_whole else rows.block_of.gather(1, columns)
     asked = block_of == number[:, None]
     if run.needs.earlier_blocks:
@@ -160,7 +165,11 @@ def _with_next_token(run: Run, rows: Rows, record: Tensor, number: Tensor, place
 
 
 def seen_columns(run: Run, rows: Rows, record: Tensor, columns: Tensor, plan: Plan) -> Tensor:
-    """Which of K columns a window's columns [R, W] see, [R, 1, K] or [R, W, K]."""
+    """Which of K columns a window's columns [R, W] see, [R, 1, K] or [R, W, K].
+
+    A block alone sees the columns below a limit. torch's `varlen_attn` (flash) would take the limits and no mask, but
+    only in half precision, and of keys [B, K, heads, D], which nothing else here wants.
+    """
     keys, limit = iota(plan.n_seen, run.device)[None], record[:, Field.LIMIT]  # [1, K], [R]
     if run.attention.causal_context:
         fills = (record[:, Field.KIND, None] == Kind.FILL) & (columns >= record[:, Field.START, None])  # [R, W]

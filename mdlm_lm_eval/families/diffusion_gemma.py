@@ -17,7 +17,8 @@ from mdlm_lm_eval.families.family import Family
 from mdlm_lm_eval.families.registry import register_family
 from mdlm_lm_eval.options import DecodingOptions
 
-IN_ANY_REQUEST = frozenset({"likelihood", "infill", "max_gen_toks", "early_exit", "seed"})
+# noise_num is of reads: generation beside them, with the same arguments, draws no such noise.
+IN_ANY_REQUEST = frozenset({"likelihood", "infill", "max_gen_toks", "early_exit", "seed", "noise_num"})
 
 
 def model_class(_config: PretrainedConfig) -> Any:
@@ -99,7 +100,7 @@ register_family(
         read=read,
         decoding_defaults={"likelihood": "read"},
         supports=IN_ANY_REQUEST | {"steps_per_block", "entropy_bound"},
-        supports_in_slots=IN_ANY_REQUEST | {"noise_num", "n_masks", "filler", "n_fillers"},
+        supports_in_slots=IN_ANY_REQUEST | {"n_masks", "filler", "n_fillers"},
         instead="transformers' own loop generates, by mdlm_lm_eval.MDLM alone; its options are steps_per_block and "
         "entropy_bound; slots are read in one step, with noise_num, n_masks and n_fillers",
     )

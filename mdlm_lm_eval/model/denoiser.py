@@ -198,13 +198,11 @@ class Denoiser:
             return self._forward(outputs, inputs, cfg_scale=cfg_scale, prompt_mask=prompt_mask)
 
     def _as_attention_takes_it(self, sees: Tensor) -> Tensor:
-        """A mask [B, 1, queries, keys] in the dtype that the model's attention expects; transformers keeps it as it is.
+        """A mask [B, 1, queries, keys] that attention adds to its scores; transformers keeps it as it is.
 
-        Eager attention adds the mask to its scores, where a boolean one would be silently wrong.
+        A boolean one would be converted to this in every layer on a GPU, and be silently wrong in eager attention.
         """
-        if self.model.config._attn_implementation != "eager":
-            return sees
-        return torch.zeros_like(sees, dtype=self.dtype).masked_fill_(~sees, torch.finfo(self.dtype).min)
+        return torch.where(sees, 0.0, -torch.inf).to(self.dtype)
 
     def _forward(
         self, outputs: Tensor | None, inputs: dict[str, Any], *, cfg_scale: float = 0.0, prompt_mask: Tensor | None

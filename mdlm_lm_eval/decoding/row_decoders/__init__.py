@@ -73,9 +73,13 @@ class PassByPass(ABC):
         length: int,
         banned_ids: Collection[int],
     ) -> None:
+        import torch
+
+        from mdlm_lm_eval.model.devices import to_device
         from mdlm_lm_eval.model.kv_cache import CanvasCache
 
-        self.denoiser, self.canvases, self.first, self.banned_ids = denoiser, canvases, first, sorted(banned_ids)
+        self.denoiser, self.canvases, self.first = denoiser, canvases, first
+        self.banned_ids = to_device(torch.tensor(sorted(banned_ids)), denoiser.device)
         self.options, self.length, self.costs = options, length, [RowCost()] * len(canvases)
         longest = max(len(canvas.token_ids) for canvas in canvases)
         self.width = (-(-longest // length) + 1) * length  # a block may reach beyond the canvas
@@ -102,38 +106,46 @@ class PassByPass(ABC):
         until: "Callable[[Tensor], Tensor]",
         *,
         is_step: bool = True,
+        last_only: bool = False,
     ) -> "Tensor":
         """Logits [R, W, V] float32 of windows that begin at columns `begins` of `rows`, remembered as they are.
 
-        `until` gives the last columns, [R, W] or [R, 1], that those of windows [R, W] see. Raises NonFiniteLogitsError.
+        `until` gives the last columns, [R, W] or [R, 1], that those of windows [R, W] see. `last_only`: logits [R, 1,
+        V] of each window's last token, as those of whole prompts fill a GPU. Raises NonFiniteLogitsError.
         """
         import torch
 
         from mdlm_lm_eval.model.denoiser import NonFiniteLogitsError
+        from mdlm_lm_eval.model.devices import to_device
 
         longest, pad, device = max(map(len, windows)), self.denoiser.pad_token_id, self.denoiser.device
         ids = torch.tensor([[*window, *[pad] * (longest - len(window))] for window in windows])
-        ends = torch.tensor([begin + len(window) for begin, window in zip(begins, windows, strict=True)])[:, None]
+        lengths = torch.tensor([[len(window)] for window in windows])
         columns = torch.tensor(begins)[:, None] + torch.arange(longest)
-        columns = columns.where(columns < ends, self.width)  # the last column is no row's
+        is_real = torch.arange(longest) < lengths
+        columns = columns.where(is_real, self.width)  # the last column is no row's
         sees = torch.arange(self.width + 1) <= until(columns)[..., None]  # [R, W or 1, K]
+        outputs: Tensor | None = None
+        if last_only:
+            outputs = to_device(lengths[:, 0] - 1 + torch.arange(len(rows)) * longest, device)
+            is_real = is_real[:, :1]
         logits = self.denoiser.window_logits(
-            ids.to(device),
-            columns.to(device),
-            sees.to(device),
-            None,
+            to_device(ids, device),
+            to_device(columns, device),
+            to_device(sees, device),
+            outputs,
             cache=self.cache,
-            cache_rows=torch.tensor(rows).to(device),
+            cache_rows=to_device(torch.tensor(rows), device),
             n_seen=self.width + 1,
         )
-        logits = logits.float().view(len(rows), longest, -1)
-        for n, (index, window) in enumerate(zip(rows, windows, strict=True)):
-            if not bool(logits[n, : len(window)].isfinite().all()):
-                raise NonFiniteLogitsError(self.first + index)
+        logits = logits.float().view(len(rows), -1, self.denoiser.vocab_size)
+        is_bad = (~logits.isfinite().all(-1) & to_device(is_real, device)).any(1).tolist()
+        if any(is_bad):
+            raise NonFiniteLogitsError(self.first + rows[is_bad.index(True)])
+        for index, window in zip(rows, windows, strict=True):
             cost = self.costs[index]
             self.costs[index] = RowCost(cost.forward_passes + 1, cost.steps + is_step, cost.tokens + len(window))
-        logits[..., self.banned_ids] = -torch.inf
-        return logits
+        return logits.index_fill_(-1, self.banned_ids, -torch.inf)
 
 
 @dataclass(frozen=True)

@@ -121,7 +121,7 @@ class Insertions(PassByPass):
         self.starts = [canvas.prompt_length // self.length * self.length for canvas in self.canvases]
         if with_prompt := [n for n, start in enumerate(self.starts) if start]:
             before = [self.texts[n][: self.starts[n]] for n in with_prompt]
-            self.run(with_prompt, before, [0] * len(with_prompt), self._own_block, is_step=False)
+            self.run(with_prompt, before, [0] * len(with_prompt), self._own_block, is_step=False, last_only=True)
         self.blocks = [self._next(n) for n in range(len(self.canvases))]
         self.randoms = [Random(canvas.seed) for canvas in self.canvases]
 

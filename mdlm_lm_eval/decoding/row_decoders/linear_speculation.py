@@ -30,9 +30,9 @@ class Speculation(PassByPass):
         """And writes each row's first token."""
         prompts = [canvas.token_ids[: canvas.prompt_length] for canvas in self.canvases]
         self.starts = [len(prompt) for prompt in prompts]
-        logits = self.run(range(len(prompts)), prompts, [0] * len(prompts), _causal, is_step=False)
-        tokens = logits.argmax(-1).tolist()
-        self.answers = [[of_row[start - 1]] for of_row, start in zip(tokens, self.starts, strict=True)]
+        begins = [0] * len(prompts)
+        logits = self.run(range(len(prompts)), prompts, begins, _causal, is_step=False, last_only=True)
+        self.answers = logits.argmax(-1).tolist()
 
     def written(self, row: int) -> list[int]:
         """Every token that was accepted."""
