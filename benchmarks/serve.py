@@ -60,10 +60,10 @@ DIALECTS: dict[str, dict[str, Any]] = {
 }
 
 
-def completion(text: str, tokens: int | None = None) -> dict[str, Any]:
+def completion(text: str, tokens: int | None = None, reason: str | None = "stop") -> dict[str, Any]:
     """The body of an answer."""
     usage = {} if tokens is None else {"usage": {"completion_tokens": tokens}}
-    return {"object": "text_completion", "choices": [{"index": 0, "text": text, "finish_reason": "stop"}], **usage}
+    return {"object": "text_completion", "choices": [{"index": 0, "text": text, "finish_reason": reason}], **usage}
 
 
 class StandIn(ThreadingHTTPServer):
@@ -153,8 +153,7 @@ def decoding(denoiser: Denoiser, tokenizer: PreTrainedTokenizerBase, options: De
         prompt = tokenizer.encode(prompt) if isinstance(prompt, str) else prompt
         with lock:
             (ids,) = decode(denoiser, [prompt], options.override({"temperature": payload["temperature"]}), **how)
-        ids = ids[:-1] if ids and ids[-1] in ends else ids
-        text = tokenizer.decode(ids, skip_special_tokens=True)
+        text = tokenizer.decode(ids[:-1] if ids and ids[-1] in ends else ids, skip_special_tokens=True)
         for stop in payload.get("stop") or ():
             text = text.split(stop)[0]
         return completion(text, len(ids))

@@ -2,7 +2,7 @@
 
 lm-eval's own API transport sends the requests (concurrency, timeouts, retries). Settings that the server says, settings
 that the user states and unknown ones are recorded apart, and a sample of the requests can be decoded in process as
-well. Requests and facts are those of SGLang 0.5.23, vLLM 0.33 and LMDeploy 0.18.
+well. `serving` knows the engines.
 """
 
 import asyncio
@@ -11,7 +11,7 @@ import logging
 import time
 from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from inspect import signature
 from random import Random
 from typing import Any
@@ -38,6 +38,8 @@ from mdlm_lm_eval.options import (
     DecodingOptions,
     LikelihoodOptions,
     OptionError,
+    must_be,
+    parse_flag,
     parse_whole,
     parsed,
     shown,
@@ -49,65 +51,40 @@ from mdlm_lm_eval.resolve import LOADING_NAMES, ResolvedRequest, resolve
 from mdlm_lm_eval.results.names import model_name
 from mdlm_lm_eval.results.result_file import UNKNOWN
 from mdlm_lm_eval.results.suite import suite_info
+from mdlm_lm_eval.serving import (
+    ENGINES,
+    RENOISING,
+    REQUEST_OPTIONS,
+    NoAnswerError,
+    canvas_read,
+    check_answer,
+    dialect,
+    last_step_read,
+    of_sglang,
+    of_vllm,
+    read_of,
+)
 
 logger = logging.getLogger(__name__)
 show_option_errors_alone()
 
-# Decoding options that a request carries; the server's flags decide about the others.
-REQUEST_OPTIONS = ("max_gen_toks", "temperature", "top_p", "top_k", "seed")
 _SECRETS = ("token", "auth_token", "header", "api_key")
-# SGLang's names in --dllm-algorithm-config, and the values of its algorithms where that file does not set them.
-_SGLANG_NAMES = {
-    "threshold": "confidence_threshold",
-    "block_size": "block_length",
-    "edit_threshold": "editing_threshold",
-    "max_post_edit_steps": "max_post_steps",
-}
-_SGLANG_DEFAULTS: dict[str, dict[str, float]] = {
-    "LowConfidence": {"threshold": 0.95},
-    "JointThreshold": {"threshold": 0.5, "edit_threshold": 0, "max_post_edit_steps": 16},
-}
-# The facts that a server serves and results keep; the others hold paths, addresses and keys.
-_FACTS = """
-    dllm_algorithm dllm_fdfo dtype kv_cache_dtype quantization attention_backend tp_size dp_size max_running_requests
-    random_seed canvas_length max_denoising_steps
-"""
-
-
-@dataclass(frozen=True)
-class Engine:
-    """How requests to an engine differ from OpenAI's.
-
-    fixed: options that requests do not carry, as the engine ignores or rejects them, with the value that is in effect.
-    blocks: whether it writes block after block until the requested tokens are there, so that there are as many masks.
-    takes_ids: whether prompts may be token ids; stop_ids: whether it takes `stop_token_ids`.
-    reaches: whether a token is written where its confidence equals the threshold (>=; ours must exceed it).
-    """
-
-    fixed: Mapping[str, Any] = field(default_factory=dict)
-    blocks: bool = True
-    takes_ids: bool = True
-    stop_ids: bool = False
-    reaches: bool = False
-
-
-ENGINES = {
-    "sglang": Engine({"temperature": 0.0, "top_p": None, "top_k": None, "seed": UNKNOWN}, stop_ids=True),
-    "vllm": Engine({"temperature": UNKNOWN, "seed": UNKNOWN}, stop_ids=True),
-    "lmdeploy": Engine(takes_ids=False, reaches=True),
-    "openai": Engine(blocks=False),
-}
 
 
 @dataclass
 class ServerJob(Job):
-    """One request to the server. until: the strings that its answer is cut at."""
+    """One request to the server.
+
+    until: the strings that its answer is cut at. target: of a choice, the token whose log p is asked for.
+    """
 
     payload: dict[str, Any]
-    until: tuple[str, ...]
+    until: tuple[str, ...] = ()
+    target: int | None = None
 
 
-_JOB: ContextVar[ServerJob] = ContextVar("job")  # of the transport's current task
+# Of the transport's current task: the jobs that one answer is for.
+_JOBS: ContextVar[Sequence[ServerJob]] = ContextVar("jobs")
 
 
 class MDLMServer(LocalCompletionsAPI):
@@ -118,6 +95,7 @@ class MDLMServer(LocalCompletionsAPI):
     model: the name that the server knows the model by; the first that it lists if not set.
     pretrained: the checkpoint, on the hub or in a folder; `model` if not set. Its tokenizer makes the token ids.
     settings: decoding options that the server was started with and does not say: a dictionary or JSON.
+    sampling: the engine samples with a request's temperature, top_p, top_k and seed, though it is not known to.
     plugins: as for `--model mdlm`.
     audit: how many requests of each task are decoded in process too. HFLM's arguments (dtype, device) are for that.
 
@@ -134,6 +112,7 @@ class MDLMServer(LocalCompletionsAPI):
         pretrained: str = "",
         tokenizer: str = "",
         settings: str | Mapping[str, Any] = "{}",
+        sampling: bool | str = False,
         audit: int | str = 0,
         max_concurrent: int | str = 1,
         timeout: int | str = 300,
@@ -144,29 +123,30 @@ class MDLMServer(LocalCompletionsAPI):
     ) -> None:
         loader.load_plugins(plugins)
         _check_arguments(base_url, arguments)
-        address = base_url.rstrip("/").removesuffix("/completions").removesuffix("/v1")
+        self.address = base_url.rstrip("/").removesuffix("/completions").removesuffix("/v1")
         try:
             super().__init__(
-                base_url=f"{address}/v1/completions",
+                base_url=f"{self.address}/v1/completions",
                 tokenizer_backend="None",
-                num_concurrent=max_concurrent,
-                timeout=timeout,
-                max_retries=max_retries,
-                verify_certificate=verify_certificate,
+                num_concurrent=parse_whole("max_concurrent", max_concurrent, least=1),
+                timeout=parse_whole("timeout", timeout, least=1),
+                max_retries=parse_whole("max_retries", max_retries, least=1),
+                verify_certificate=parse_flag("verify_certificate", verify_certificate),
             )
         except ModuleNotFoundError as error:
             raise OptionError("mdlm-server needs lm-eval's API models: pip install 'mdlm-lm-eval[server]'") from error
-        listed = (self._ask(address, "/v1/models").get("data") or [{}])[0]
+        listed = (self._ask("/v1/models").get("data") or [{}])[0]
         self.model = model or listed.get("id") or pretrained
         owner = str(listed.get("owned_by"))
         self.engine = engine if engine != "auto" else owner if owner in ENGINES else "openai"
         if self.engine not in ENGINES:
             raise OptionError(f"engine must be one of auto, {', '.join(ENGINES)}, not {shown(engine)}")
-        self.dialect = ENGINES[self.engine]
-        self.facts, self.said = self._said(address)
+        self.facts, self.said = self._said()
+        self._renoises = self.facts.get("dllm_algorithm") == RENOISING
+        self.dialect = dialect(self.engine, self.facts, parse_flag("sampling", sampling))
         self.version = engine_version or str(self.facts.pop("version", UNKNOWN))
         given = {name: arguments.pop(name) for name in REQUEST_OPTIONS if name in arguments}
-        self._take(json.loads(settings) if isinstance(settings, str) else settings, given)
+        self._take(_settings_of(settings), given)
         self.pretrained = pretrained or self.model
         self._load(tokenizer or self.pretrained, arguments, listed.get("max_model_len"))
         self.audit = parse_whole("audit", audit)
@@ -183,28 +163,25 @@ class MDLMServer(LocalCompletionsAPI):
 
     # Settings
 
-    def _ask(self, address: str, path: str) -> dict[str, Any]:
+    def _ask(self, path: str) -> dict[str, Any]:
         """The server's page under this path; nothing where it has none."""
         try:
             answer = requests.get(
-                address + path, headers=self.header, verify=self.verify_certificate, timeout=self.timeout
+                self.address + path, headers=self.header, verify=self.verify_certificate, timeout=self.timeout
             )
             return dict(answer.json()) if answer.ok else {}
         except ValueError:
             return {}
 
-    def _said(self, address: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    def _said(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """Facts about the server for the result, and the decoding options that it says."""
         if self.engine == "sglang":
-            info = self._ask(address, "/server_info") or self._ask(address, "/get_server_info")
-            return _of_sglang(info)
+            return of_sglang(self._ask("/server_info") or self._ask("/get_server_info"))
         if self.engine != "vllm":
             return {}, {}
-        config = self._ask(address, "/server_info?config_format=json").get("vllm_config")  # VLLM_SERVER_DEV_MODE=1
-        diffusion = (config.get("diffusion_config") or {}) if isinstance(config, dict) else {}
-        names = {"canvas_length": "block_length", "max_denoising_steps": "steps_per_block"}
-        said = {ours: diffusion[theirs] for theirs, ours in names.items() if diffusion.get(theirs) is not None}
-        return _kept(diffusion) | self._ask(address, "/version"), said
+        page = self._ask("/server_info?config_format=json")  # of VLLM_SERVER_DEV_MODE=1
+        facts, said = of_vllm(page.get("vllm_config"))
+        return facts | self._ask("/version"), said
 
     def _take(self, stated: Mapping[str, Any], given: Mapping[str, Any]) -> None:
         """Merges the settings that the server says with those that the user states and requests carry."""
@@ -229,8 +206,10 @@ class MDLMServer(LocalCompletionsAPI):
     def _effective(self, options: DecodingOptions | LikelihoodOptions) -> dict[str, Any]:
         """The options of a request as far as they are known."""
         if isinstance(options, LikelihoodOptions):
-            read = {"likelihood": "read", "n_masks": options.n_masks, "noise_num": 1, "seed": options.seed}
-            return dict.fromkeys(options.as_record(), UNKNOWN) | read
+            drawn = {"likelihood": "read", "noise_num": 1, "seed": options.seed}
+            read = {"likelihood": "last_step"} if self._renoises else drawn
+            n_masks = UNKNOWN if options.n_masks == "auto" else options.n_masks
+            return dict.fromkeys(options.as_record(), UNKNOWN) | {"n_masks": n_masks} | read
         carried = {name: getattr(options, name) for name in REQUEST_OPTIONS}
         return dict.fromkeys(options.as_record(), UNKNOWN) | self.known | carried | dict(self.dialect.fixed)
 
@@ -250,7 +229,9 @@ class MDLMServer(LocalCompletionsAPI):
             if name != "seed" and getattr(request.options, name) != getattr(DecodingOptions(), name)
         } | dict.fromkeys(request.ignored, "set by a task")
         if ignored.keys() - self.ignored.keys():
-            logger.warning("Not sent to %s, which has no use for them: %s", self.engine, ", ".join(sorted(ignored)))
+            hint = "; with sampling=true they are" if "temperature" in ignored and not self._renoises else ""
+            names = ", ".join(sorted(ignored))
+            logger.warning("Not sent to %s, which is not known to use them: %s%s", self.engine, names, hint)
             self.ignored |= ignored
         return request
 
@@ -311,7 +292,7 @@ class MDLMServer(LocalCompletionsAPI):
         left = [n for n, answer in enumerate(answers) if answer is None]
         if self.audit:
             self._decode_exactly([jobs[n] for n in left], [seeds[n] for n in left])
-        for n, answer in zip(left, self._send([jobs[n] for n in left]), strict=True):
+        for n, answer in zip(left, self._send([[jobs[n]] for n in left]), strict=True):
             answers[n] = answer
         return answers
 
@@ -343,45 +324,58 @@ class MDLMServer(LocalCompletionsAPI):
             truncated=len(ids) - len(kept),
             own_seed=seed if differs else None,
             exact=None,
-            payload={name: value for name, value in payload.items() if name not in engine.fixed},
+            payload={name: value for name, value in payload.items() if name not in engine.fixed} | dict(engine.sent),
             until=request.until,
         )
 
-    def _send(self, jobs: Sequence[ServerJob]) -> list[Any]:
-        """Answers of the server in the jobs' order; each is recorded and kept as it arrives."""
-        self._arrived = time.monotonic()
-        if not jobs:
+    def _send(self, groups: Sequence[Sequence[ServerJob]], path: str = "/v1/completions") -> list[Any]:
+        """Answers of the server in the jobs' order, recorded and kept as they arrive; a group shares a payload.
+
+        Raises NoAnswerError for a request that is not answered however often it is sent.
+        """
+        self._arrived, self.base_url = time.monotonic(), self.address + path
+        if not groups:
             return []
-        sent = self.get_batched_requests(list(jobs), [None] * len(jobs), generate=True)
+        sent = self.get_batched_requests(list(groups), [None] * len(groups), generate=True)
         return [answer for answers in asyncio.run(sent) for answer in answers]
 
-    def create_message(self, messages: list[ServerJob], generate: bool = False) -> Any:
-        """The job, whose payload was made before."""
+    def create_message(self, messages: list[Sequence[ServerJob]], generate: bool = False) -> Any:
+        """The jobs, whose payload was made before."""
         return messages[0]
 
     def _create_payload(self, messages: Any, **_: Any) -> dict[str, Any]:
-        _JOB.set(messages)
-        return messages.payload
+        _JOBS.set(messages)
+        return dict(messages[0].payload)
 
-    def parse_generations(self, outputs: Mapping[str, Any], **_: Any) -> list[Any]:
-        """The answer to the current task's job, which is recorded and kept before any other arrives."""
-        job, choice, usage = _JOB.get(), outputs["choices"][0], outputs.get("usage") or {}
+    def parse_generations(self, outputs: Any, **_: Any) -> list[Any]:
+        """The answers to the current task's jobs, which are recorded and kept before any other arrives."""
+        jobs = _JOBS.get()
+        try:
+            check_answer(outputs)
+            answers = [self._answer_to(job, outputs) for job in jobs]
+        except NoAnswerError as error:
+            one = jobs[0].instance
+            request = f"document {one.doc_id} of {one.task_name or 'no task'} (... {shown(one.args[0][-60:])})"
+            raise NoAnswerError(f"the server did not answer {request}: {error}") from error
         now = time.monotonic()
         seconds, self._arrived = now - self._arrived, now
-        kind = job.instance.request_type
-        if kind == "generate_until":
-            answer: Any = postprocess_generated_text(choice["text"], list(job.until), self.think_end_token)
-        else:
-            row = choice["logprobs"]["top_logprobs"][0]
-            found = row[f"token_id:{job.payload['logprob_token_ids'][0]}"]
-            answer = (found, found == max(row.values()))
+        usage = outputs.get("usage") or {}
         passes = usage.get("nfe", outputs.get("nfe"))
         amounts = {"answer_tokens": usage.get("completion_tokens"), "forward_passes": passes, "seconds": seconds}
         known = {key: value for key, value in amounts.items() if value is not None}
-        job.add_to(self.record, kind, known, None if job.exact is None else self._answer(answer))
-        if self.request_cache:
-            self.request_cache.save(kind, [(job.instance.args, answer, job.own_seed)], self.record)
-        return [answer]
+        for job, answer in zip(jobs, answers, strict=True):
+            kind = job.instance.request_type
+            job.add_to(self.record, kind, known, None if job.exact is None else self._answer(answer))
+            if self.request_cache:
+                self.request_cache.save(kind, [(job.instance.args, answer, job.own_seed)], self.record)
+            known = {}
+        return answers
+
+    def _answer_to(self, job: ServerJob, outputs: Mapping[str, Any]) -> Any:
+        """What lm-eval gets for a job."""
+        if job.target is not None:
+            return read_of(outputs, job.target)
+        return postprocess_generated_text(outputs["choices"][0]["text"], list(job.until), self.think_end_token)
 
     def _answer(self, string: str) -> Answer:
         """A string as an answer that can be audited."""
@@ -390,44 +384,48 @@ class MDLMServer(LocalCompletionsAPI):
     # Likelihood
 
     def loglikelihood(self, requests: list[Instance], disable_tqdm: bool = False) -> list[tuple[float, bool]]:
-        """(log p(token | context), whether it is the likeliest) after one step over a canvas of noise, by vLLM alone.
+        """(log p(token | context), whether it is the likeliest) where the engine reads tokens of DiffusionGemma.
 
-        A read as vLLM documents it for DiffusionGemma: the canvas is `block_length` random tokens from `seed`, the same
-        for all requests, and its first position is read. Raises OptionError for continuations of several tokens.
+        vLLM reads the first position of a canvas after one denoising step, as it documents: the canvas is
+        `block_length` random tokens from `seed`, the same for all requests. SGLang reads the first token that it
+        writes, after the last step of its canvas, which it fills by itself: the choices of one context are one request,
+        as the next has other noise. Raises OptionError for other engines and continuations of several tokens.
         """
-        if self.engine != "vllm" or "block_length" not in self.known:
+        length = int(self.known.get("block_length") or 0)
+        if not self._renoises and (self.engine != "vllm" or not length):
             raise OptionError(
                 "mdlm-server answers generation tasks; one-token choices too where vLLM reads canvases of a known "
-                f"length (settings: block_length), and this is {self.engine}. Use --model mdlm for likelihoods"
+                f"length (settings: block_length) or SGLang runs {RENOISING}, and this is {self.engine}. Use "
+                "--model mdlm for likelihoods"
             )
-        noise = Random(seed_of(f"canvas {self.settings.likelihood.seed}"))
-        length = int(self.known["block_length"])
-        reads = {
-            "diffusion_seed_canvas": [noise.randrange(self.vocab_size) for _ in range(length)],
-            "diffusion_max_steps": 1,
-            "diffusion_read_only": True,
-        }
-        payload = {"model": self.model, "max_tokens": 1, "logprobs": 1, "return_tokens_as_token_ids": True}
-        jobs, options = [], replace(self.settings.likelihood, n_masks=length)
-        for instance in requests:
-            context, continuation = instance.args
-            ids, target = self._encode_pair(context, continuation)
+        draw = Random(seed_of(f"canvas {self.settings.likelihood.seed}"))
+        noise = [draw.randrange(self.vocab_size) for _ in range(length)]
+        jobs: list[ServerJob] = []
+        groups: dict[Any, list[ServerJob]] = {}
+        for n, instance in enumerate(requests):
+            ids, target = self._encode_pair(*instance.args)
             if len(target) != 1:
-                raise OptionError(f"a canvas read scores one token; {shown(continuation)} has {len(target)}")
-            asked = {"prompt": ids[-(self.max_length - length) :], "logprob_token_ids": target, "vllm_xargs": reads}
-            jobs.append(
-                ServerJob(
-                    instance=instance,
-                    options=options,
-                    numbers={"asked_masks": length, "masks": length, "continuation_tokens": 1},
-                    truncated=max(0, len(ids) - len(asked["prompt"])),
-                    own_seed=None,
-                    exact=None,
-                    payload=payload | asked,
-                    until=(),
-                )
+                raise OptionError(f"a canvas read scores one token; {shown(instance.args[1])} has {len(target)}")
+            kept = ids[-(self.max_length - (length or 1)) :]
+            job = ServerJob(
+                instance=instance,
+                options=replace(self.settings.likelihood, n_masks=length or "auto"),
+                numbers={"continuation_tokens": 1} | ({"asked_masks": length, "masks": length} if length else {}),
+                truncated=len(ids) - len(kept),
+                own_seed=None,
+                exact=None,
+                payload={"model": self.model} | canvas_read(kept, target[0], noise),
+                target=target[0],
             )
-        return self._send(jobs)
+            jobs.append(job)
+            groups.setdefault(tuple(kept) if self._renoises else n, []).append(job)
+        if self._renoises:
+            for kept, group in groups.items():
+                targets = {target for job in group if (target := job.target) is not None}
+                group[0].payload = last_step_read([*kept], sorted(targets))
+        answers = iter(self._send([*groups.values()], "/generate" if self._renoises else "/v1/completions"))
+        found = {id(job): next(answers) for group in groups.values() for job in group}
+        return [found[id(job)] for job in jobs]
 
     def loglikelihood_rolling(self, requests: list[Instance], disable_tqdm: bool = False) -> list[float]:
         """Raises OptionError: no engine scores texts."""
@@ -519,6 +517,8 @@ class MDLMServer(LocalCompletionsAPI):
 def _check_arguments(base_url: str, arguments: Mapping[str, Any]) -> None:
     if not base_url:
         raise OptionError("base_url is not set; name the server's address, such as http://localhost:8000")
+    if urlsplit(base_url).scheme not in ("http", "https"):
+        raise must_be("base_url", "an address such as http://localhost:8000", base_url)
     secrets = [name for name in _SECRETS if arguments.get(name) is not None]
     secrets += ["a password in base_url"] if urlsplit(base_url).password else []
     if secrets:
@@ -535,27 +535,13 @@ def _check_arguments(base_url: str, arguments: Mapping[str, Any]) -> None:
             raise unknown_option("model argument", name, value, LOADING_NAMES | own)
 
 
-def _of_sglang(info: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Facts and decoding options. --dllm-algorithm-config is a file on the server; its values are not served.
-
-    Raises OptionError for a server that decodes autoregressively.
-    """
-    if info and info.get("dllm_algorithm") is None:
-        raise OptionError("the SGLang server was started without --dllm-algorithm and decodes autoregressively")
-    algorithm, config = str(info.get("dllm_algorithm")), info.get("dllm_algorithm_config")
-    facts = _kept(info) | ({"version": info["version"]} if "version" in info else {})
-    if algorithm not in _SGLANG_DEFAULTS:
-        return facts, {}
-    said = {name: value for name, value in DecodingOptions().as_dict().items() if name not in REQUEST_OPTIONS}
-    names = {theirs: _SGLANG_NAMES[theirs] for theirs in ("block_size", *_SGLANG_DEFAULTS[algorithm])}
-    for ours in names.values():
-        del said[ours]
-    if isinstance(config, str):
-        logger.warning("SGLang reads thresholds from %s, which it does not serve; say them in settings=", config)
-        return facts, said
-    values = _SGLANG_DEFAULTS[algorithm] | (config or {})
-    return facts, said | {ours: values[theirs] for theirs, ours in names.items() if theirs in values}
-
-
-def _kept(info: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: info[name] for name in _FACTS.split() if info.get(name) is not None}
+def _settings_of(settings: Any) -> Mapping[str, Any]:
+    """The model argument `settings`."""
+    try:
+        found = json.loads(settings) if isinstance(settings, str) else settings
+    except ValueError:
+        found = None
+    if not isinstance(found, Mapping):
+        example = '{"block_length": 4, "confidence_threshold": 0.9}'
+        raise must_be("settings", f"decoding options such as {example}", settings)
+    return found

@@ -21,6 +21,7 @@ from mdlm_lm_eval.options import DecodingOptions, OptionError
 from mdlm_lm_eval.results.result_file import read_result_file
 from mdlm_lm_eval.results.suite import current_version
 from mdlm_lm_eval.server import UNKNOWN, MDLMServer
+from mdlm_lm_eval.serving import NoAnswerError
 from tests.commands import run
 from tests.conftest import choice, generation, refused, tiny_tokenizer
 from tests.reference import GOLDEN
@@ -66,7 +67,7 @@ def test_every_engine_gets_requests_that_it_takes(engine: str) -> None:
     base = {"model": "served", "stream": False, "max_tokens": 8, "stop": ["."]}
     seed, greedy = {"seed": sent.get("seed")}, {"temperature": 0.0}
     assert sent == base | {
-        "sglang": {"prompt": ids, "stop_token_ids": ends},
+        "sglang": {"prompt": ids, "stop_token_ids": ends, **greedy},
         "vllm": {"prompt": ids, "stop_token_ids": ends},
         "lmdeploy": {"prompt": "one two", **seed, **greedy},
         "openai": {"prompt": ids, **seed, **greedy},
@@ -118,11 +119,30 @@ def test_what_a_server_ignores_is_said_once(caplog: pytest.LogCaptureFixture) ->
     with StandIn(echo, sglang()) as server:
         lm = lm_of(server)
         lm.generate_until([*numbered(2, temperature=0.7, repetition_penalty=1.2), *numbered(2, temperature=0.8)])
-        assert not {"temperature", "seed", "repetition_penalty"} & server.served[0].keys()
+        assert not {"seed", "repetition_penalty"} & server.served[0].keys()
+        assert {payload["temperature"] for payload in server.served} == {0.0}  # another version would sample at 1
     assert sum("Not sent to sglang" in record.message for record in caplog.records) == 1
     facts = facts_of(lm)
     assert set(facts["server"]["ignored"]) == {"temperature", "repetition_penalty"}
     assert {setting["options"]["temperature"] for setting in facts["settings"]} == {0.0}
+
+
+def test_an_engine_samples_where_the_user_says_so() -> None:
+    with StandIn(echo, sglang()) as server:
+        lm = lm_of(server, sampling=True, top_p=0.9, seed=3)
+        lm.generate_until([*numbered(2, temperature=0.7), *numbered(1)])
+        one, other, greedy = sorted(server.served, key=lambda sent: (-sent["temperature"], len(sent["prompt"])))
+        facts = facts_of(lm)
+    renoising = StandIn(echo, sglang(dllm_algorithm="Gemma4Renoise"))
+    with renoising, pytest.raises(OptionError, match="Gemma4Renoise samples by a schedule of its own"):
+        lm_of(renoising, sampling="true")
+    assert (one["temperature"], one["top_p"], greedy["temperature"]) == (0.7, 0.9, 0.0)
+    assert one["seed"] != other["seed"]
+    assert facts["server"]["ignored"] == {}
+    assert {(each["options"]["temperature"], each["options"]["seed"]) for each in facts["settings"]} == {
+        (0.7, 3),
+        (0.0, 3),
+    }
 
 
 @pytest.mark.parametrize(("arguments", "sentence"), refused("mdlm-server"))
@@ -181,6 +201,36 @@ def test_vllm_reads_canvases() -> None:
     assert (setting["options"]["likelihood"], setting["options"]["n_masks"]) == ("read", 64)
 
 
+def test_sglang_reads_the_choices_of_a_context_after_one_denoising() -> None:
+    def read(payload: Mapping[str, Any]) -> dict[str, Any]:
+        rows = [[-token / 100, token, None] for token in payload["token_ids_logprob"]]
+        written = [-0.1, min(payload["token_ids_logprob"]), "x"]
+        return {"meta_info": {"output_token_logprobs": [written], "output_token_ids_logprobs": [rows]}, "text": "x"}
+
+    with StandIn(read, sglang(dllm_algorithm="Gemma4Renoise")) as server:
+        lm = lm_of(server, settings={"block_length": 64})
+        asked = [choice("One:[", "A"), choice("Another:[", "A", doc=1), choice("One:[", "B")]
+        found = lm.loglikelihood(asked)
+        a, b = (lm.tok_encode(text, add_special_tokens=False)[-1] for text in "AB")
+        assert found == [(-a / 100, a < b), (-a / 100, True), (-b / 100, b < a)]
+        one, other = sorted(server.served, key=lambda sent: -len(sent["token_ids_logprob"]))
+        assert (one["token_ids_logprob"], other["token_ids_logprob"]) == (sorted((a, b)), [a])
+        assert one == {
+            "input_ids": lm.tok_encode("One:["),
+            "token_ids_logprob": sorted((a, b)),
+            "sampling_params": {"max_new_tokens": 1},
+            "return_logprob": True,
+            "logprob_start_len": -1,
+        }
+        facts = facts_of(lm)
+        server.answer = lambda payload: {"meta_info": {"finish_reason": {"type": "abort", "message": "full"}}}
+        with pytest.raises(NoAnswerError, match=r"document 0 of choice.*finish_reason.*abort"):
+            lm_of(server, max_retries=1).loglikelihood(asked[:1])
+    (setting,) = facts["settings"]
+    assert [setting["options"][name] for name in ("likelihood", "n_masks", "seed")] == ["last_step", 64, UNKNOWN]
+    assert facts["tasks"]["choice"]["requests"] == 3
+
+
 # Failures
 
 
@@ -201,6 +251,37 @@ def test_retries_lose_and_double_nothing() -> None:
     assert facts["server"]["concurrency"] == 4
     assert facts["server"]["tokens_per_second"] == pytest.approx(4 * facts["server"]["requests_per_second"])
     assert "forward_passes" not in facts["tasks"]["task"]["cost"]
+
+
+@pytest.mark.usefixtures("_no_waiting")
+@pytest.mark.parametrize(
+    ("body", "why"),
+    [
+        (completion("half an ans", 3, "abort"), "finish_reason=abort"),
+        (completion("", 0, "error"), "finish_reason=error"),
+        (completion("", 0), "an empty text and no tokens"),
+        (completion("", None, None), "an empty text and no tokens"),
+        ({"object": "error", "message": "out of memory", "code": 500}, "out of memory"),
+        ({"error": {"message": "out of memory"}}, "out of memory"),
+        ({"choices": []}, "no choices"),
+        ([], "an error"),
+    ],
+)
+def test_what_is_no_answer_is_an_error_that_names_the_request(body: Any, why: str, tmp_path: Path) -> None:
+    requests, path = numbered(3), str(tmp_path / "cache.db")
+    with StandIn(echo) as server:
+        last = lm_of(server).tok_encode(requests[2].args[0])
+        server.answer = lambda payload: body if payload["prompt"] == last else echo(payload)
+        with pytest.raises(NoAnswerError, match=f"did not answer document 2 of task .*one one .*{why}"):
+            CachingLM(lm_of(server, max_retries=2), path).generate_until(requests)
+        assert [payload["prompt"] for payload in server.served].count(last) == 2  # it was asked again
+        server.answer, n_served = echo, len(server.served)
+        lm = lm_of(server)
+        assert len(set(CachingLM(lm, path).generate_until(requests))) == 3
+        assert len(server.served) == n_served + 1
+        assert facts_of(lm)["tasks"]["task"]["requests"] == 3
+        server.answer = lambda payload: completion("", 1)
+        assert lm_of(server).generate_until(requests[:1]) == [""]  # it ended at once
 
 
 def sorted_by_length(server: StandIn) -> list[dict[str, Any]]:

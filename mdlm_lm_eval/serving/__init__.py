@@ -1,0 +1,168 @@
+"""Serving engines: what requests to each carry, which decoding settings each says, and what its answers mean.
+
+Facts are those of SGLang 0.5.23 (choices: its main branch of 2026), vLLM 0.33 and LMDeploy 0.18.
+"""
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from mdlm_lm_eval.options import DecodingOptions, OptionError, shown
+from mdlm_lm_eval.results.result_file import UNKNOWN
+
+logger = logging.getLogger(__name__)
+
+# Decoding options that a request carries; the server's flags decide about the others.
+REQUEST_OPTIONS = ("max_gen_toks", "temperature", "top_p", "top_k", "seed")
+# SGLang's algorithm for DiffusionGemma. It draws by a schedule of its own, and refuses requests with a seed.
+RENOISING = "Gemma4Renoise"
+# SGLang's names in --dllm-algorithm-config, and the values of its algorithms where that file does not set them.
+_SGLANG_NAMES = {
+    "threshold": "confidence_threshold",
+    "block_size": "block_length",
+    "edit_threshold": "editing_threshold",
+    "max_post_edit_steps": "max_post_steps",
+}
+_SGLANG_DEFAULTS: dict[str, dict[str, float]] = {
+    "LowConfidence": {"threshold": 0.95},
+    "JointThreshold": {"threshold": 0.5, "edit_threshold": 0, "max_post_edit_steps": 16},
+}
+# The facts that a server serves and results keep; the others hold paths, addresses and keys.
+_FACTS = """
+    dllm_algorithm dllm_fdfo dtype kv_cache_dtype quantization attention_backend tp_size dp_size max_running_requests
+    random_seed canvas_length max_denoising_steps
+"""
+# How `finish_reason` begins where there is no answer.
+_FAILED = ("abort", "error", "cancel", "fail")
+
+
+class NoAnswerError(RuntimeError):
+    """A server sent something that is no answer to a request."""
+
+
+@dataclass(frozen=True)
+class Engine:
+    """How requests to an engine differ from OpenAI's.
+
+    fixed: options that do not come from a request, with the value that is in effect; `sent`: those of them that each
+    request carries with this value, as another version may take it. blocks: whether it writes block after block until
+    the requested tokens are there, so that there are as many masks.
+    takes_ids: whether prompts may be token ids; stop_ids: whether it takes `stop_token_ids`.
+    reaches: whether a token is written where its confidence equals the threshold (>=; ours must exceed it).
+    """
+
+    fixed: Mapping[str, Any] = field(default_factory=dict)
+    sent: Mapping[str, Any] = field(default_factory=dict)
+    blocks: bool = True
+    takes_ids: bool = True
+    stop_ids: bool = False
+    reaches: bool = False
+
+
+_GREEDY = {"temperature": 0.0, "top_p": None, "top_k": None, "seed": UNKNOWN}
+ENGINES = {
+    "sglang": Engine(_GREEDY, sent={"temperature": 0.0}, stop_ids=True),
+    "vllm": Engine({"temperature": UNKNOWN, "seed": UNKNOWN}, stop_ids=True),
+    "lmdeploy": Engine(takes_ids=False, reaches=True),
+    "openai": Engine(blocks=False),
+}
+
+
+def dialect(name: str, facts: Mapping[str, Any], sampling: bool) -> Engine:
+    """How to ask an engine. sampling: the user says that it samples with the options of a request.
+
+    Raises OptionError where it does not.
+    """
+    if facts.get("dllm_algorithm") == RENOISING:
+        if sampling:
+            raise OptionError(f"sampling=true: SGLang's {RENOISING} samples by a schedule of its own")
+        return replace(ENGINES[name], fixed=dict.fromkeys(_GREEDY, UNKNOWN), sent={})
+    return replace(ENGINES[name], fixed={}, sent={}) if sampling else ENGINES[name]
+
+
+# Settings
+
+
+def of_sglang(info: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Facts and decoding options. --dllm-algorithm-config is a file on the server; its values are not served.
+
+    Raises OptionError for a server that decodes autoregressively.
+    """
+    if info and info.get("dllm_algorithm") is None:
+        raise OptionError("the SGLang server was started without --dllm-algorithm and decodes autoregressively")
+    algorithm, config = str(info.get("dllm_algorithm")), info.get("dllm_algorithm_config")
+    facts = _kept(info) | ({"version": info["version"]} if "version" in info else {})
+    if algorithm not in _SGLANG_DEFAULTS:
+        return facts, {}
+    said = {name: value for name, value in DecodingOptions().as_dict().items() if name not in REQUEST_OPTIONS}
+    names = {theirs: _SGLANG_NAMES[theirs] for theirs in ("block_size", *_SGLANG_DEFAULTS[algorithm])}
+    for ours in names.values():
+        del said[ours]
+    if isinstance(config, str):
+        logger.warning("SGLang reads thresholds from %s, which it does not serve; say them in settings=", config)
+        return facts, said
+    values = _SGLANG_DEFAULTS[algorithm] | (config or {})
+    return facts, said | {ours: values[theirs] for theirs, ours in names.items() if theirs in values}
+
+
+def of_vllm(config: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Facts and decoding options of its `vllm_config`."""
+    diffusion = (config.get("diffusion_config") or {}) if isinstance(config, dict) else {}
+    names = {"canvas_length": "block_length", "max_denoising_steps": "steps_per_block"}
+    said = {ours: diffusion[theirs] for theirs, ours in names.items() if diffusion.get(theirs) is not None}
+    return _kept(diffusion), said
+
+
+def _kept(info: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: info[name] for name in _FACTS.split() if info.get(name) is not None}
+
+
+# Choices of one token
+
+
+def canvas_read(ids: list[int], target: int, noise: list[int]) -> dict[str, Any]:
+    """A request to vLLM's `/v1/completions`: the first position of a canvas of noise after one denoising step."""
+    reads = {"diffusion_seed_canvas": noise, "diffusion_max_steps": 1, "diffusion_read_only": True}
+    how = {"max_tokens": 1, "logprobs": 1, "return_tokens_as_token_ids": True}
+    return {"prompt": ids, "logprob_token_ids": [target], "vllm_xargs": reads} | how
+
+
+def last_step_read(ids: list[int], targets: Sequence[int]) -> dict[str, Any]:
+    """A request to SGLang's `/generate`: the first written token, after the last denoising step of its canvas."""
+    how = {"sampling_params": {"max_new_tokens": 1}, "return_logprob": True, "logprob_start_len": -1}
+    return {"input_ids": ids, "token_ids_logprob": list(targets)} | how
+
+
+# Answers
+
+
+def check_answer(outputs: Any) -> None:
+    """Raises NoAnswerError, which says why, for what is no answer though the status is 200."""
+    if not isinstance(outputs, dict) or outputs.get("error") or outputs.get("object") == "error":
+        raise NoAnswerError(f"it sent an error: {shown(outputs)}")
+    choice = (outputs.get("choices") or [outputs.get("meta_info")])[0]
+    if not choice:
+        raise NoAnswerError(f"it sent no choices: {shown(outputs)}")
+    reason = choice.get("finish_reason")
+    kind = reason.get("type") if isinstance(reason, dict) else reason
+    if str(kind).lower().startswith(_FAILED):
+        raise NoAnswerError(f"finish_reason={shown(reason)}")
+    tokens = (outputs.get("usage") or {}).get("completion_tokens")
+    read = choice.get("logprobs") or "output_token_logprobs" in choice
+    if not read and not choice.get("text") and (tokens == 0 or (tokens is None and kind is None)):
+        raise NoAnswerError("it sent an empty text and no tokens")
+
+
+def read_of(outputs: Mapping[str, Any], target: int) -> tuple[float, bool]:
+    """log p(target) of a read, and whether it is the likeliest (vLLM) or the token that was written (SGLang)."""
+    try:
+        if "choices" in outputs:
+            row = outputs["choices"][0]["logprobs"]["top_logprobs"][0]
+            found = row[f"token_id:{target}"]
+            return found, found == max(row.values())
+        of_read = outputs["meta_info"]
+        of_token = {token: found for found, token, *_ in of_read["output_token_ids_logprobs"][0]}
+        return of_token[target], of_read["output_token_logprobs"][0][1] == target
+    except (KeyError, IndexError, TypeError) as error:
+        raise NoAnswerError(f"it sent no log-probability of token {target}: {shown(outputs)}") from error
