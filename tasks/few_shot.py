@@ -143,14 +143,19 @@ class FewShotTask(Base):
         super().build_all_requests(cache_requests=False, rewrite_requests_cache=False, **kwargs)
 
     def set_config(self, key: str, value: Any, update: bool = False) -> None:
-        """Refuses `--num_fewshot`, which would say nothing of how many examples are relevant ones."""
-        if key == "num_fewshot" and (value or self.config.num_fewshot):
-            relevant, distractors = ("0", "0") if value == 0 else ("...", "...")
+        """As lm-eval 0.4 sets `--num_fewshot`."""
+        if key == "num_fewshot":
+            self.set_num_fewshot(value)
+        super().set_config(key, value, update)
+
+    def set_num_fewshot(self, num_fewshot: int) -> None:
+        """Refuses `--num_fewshot`, which would not say how many examples are relevant; lm-eval 0.5 calls it."""
+        if num_fewshot or self.config.num_fewshot:
+            relevant, distractors = ("0", "0") if num_fewshot == 0 else ("...", "...")
             raise OptionError(
-                f"num_fewshot={value} does not say which examples {self.config.task} shall have; use "
+                f"num_fewshot={num_fewshot} does not say which examples {self.config.task} shall have; use "
                 f"--metadata fewshot_relevant={relevant} fewshot_distractors={distractors}"
             )
-        super().set_config(key, value, update)
 
     def _document(self, question: questions.Question) -> dict[str, Any]:
         return {

@@ -131,6 +131,26 @@ def test_a_release_that_discovers_plugins_registers_the_model_itself() -> None:
     assert python(code).stdout == "False\n"
 
 
+def test_a_release_that_finds_the_tasks_of_packages_lists_each_once(task_folder: Path) -> None:
+    """As lm-eval's pull request 4015 orders folders: its own, those of packages, those of `--include_path`."""
+    code = (
+        "import sys; from pathlib import Path; from mdlm_lm_eval import tasks_path\n"
+        "from lm_eval.tasks import _index, manager\n"
+        "manager.__file__ = '/nowhere/manager.py'\n"  # a folder without lm-eval's thousands of tasks
+        "build, scanned = _index.TaskIndex.build, []\n"
+        "def with_packages(paths):\n"
+        "    paths = list(paths)\n"
+        "    scanned.extend(paths)\n"
+        "    return build([paths[0], tasks_path(), *paths[1:]])\n"
+        "_index.TaskIndex.build = staticmethod(with_packages)\n"
+        "names = manager.TaskManager(include_path=sys.argv[1]).all_tasks\n"
+        "assert [Path(path) for path in scanned[1:]] == [tasks_path(), Path(sys.argv[1])], scanned\n"
+        "print(len(names) == len(set(names)), 'tiny_choice' in names, 'mdlm_context' in names)"
+    )
+    done = python(code, str(task_folder))
+    assert done.stdout == "True True True\n", done.stderr
+
+
 def test_public_names() -> None:
     assert set(dir(mdlm_lm_eval)) == set(mdlm_lm_eval.__all__)
     assert all(getattr(mdlm_lm_eval, name) for name in mdlm_lm_eval.__all__)

@@ -247,6 +247,23 @@ def test_the_suite_is_that_of_the_tasks_folder() -> None:
 # Samples
 
 
+def test_tasks_of_a_group_have_one_name_in_all_releases_of_lm_eval(tmp_path: Path) -> None:
+    """Version 0.5 writes `group::task`, also in the names of sample files."""
+    content = suite_file()
+    (group,) = content["group_subtasks"]
+    (tmp_path / "results_now.json").write_text(json.dumps(content))
+    for part in ("results", "configs", "versions", "n-shot", "higher_is_better", "n-samples"):
+        content[part] = {name if name == group else f"{group}::{name}": one for name, one in content[part].items()}
+    content["group_subtasks"] = {group: [f"{group}::{name}" for name in content["group_subtasks"][group]]}
+    (tmp_path / "results_later.json").write_text(json.dumps(content))
+    now, later = (read_result_file(tmp_path / f"results_{when}.json") for when in ("now", "later"))
+    assert (now.tasks, now.groups, now.group_results) == (later.tasks, later.groups, later.group_results)
+    name = f"samples_{group}::{next(iter(now.tasks))}_later.jsonl"
+    (tmp_path / name).touch()
+    assert samples_path(later.place, next(iter(now.tasks))) == tmp_path / name
+    assert samples_path(now.place, next(iter(now.tasks))) is None
+
+
 def test_samples_are_read_compressed_too(tmp_path: Path) -> None:
     result = tmp_path / "my_run_2026-01-31.json"
     of_all = {"doc_hash": "a", "filter": "none", "metrics": ["acc"]}

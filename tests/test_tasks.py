@@ -59,7 +59,7 @@ PROMPTS_SHA256 = "1f1b82823b300b6ab83afc609d779de60a39edea594800b0eaa016d6a38e5a
 
 def with_settings(name: str, metadata: dict[str, Any]) -> TaskManager:
     """The folder of a task with these settings, or all tasks with the default ones."""
-    folder = str(suite().task_index[name].yaml_path.parent)
+    folder = str(suite()._index[name].yaml_path.parent)
     return TaskManager(include_path=folder, include_defaults=False, metadata=metadata) if metadata else suite()
 
 
@@ -240,17 +240,18 @@ def test_scores_and_their_mean() -> None:
         for distractor in questions.DISTRACTOR_RULES
     }
     expected = {name: mean(right[:100]) for name, right in rights.items()}
-    assert {name: results["results"][name]["exact_match,none"] for name in expected} == pytest.approx(expected)
+    scores = {name.rpartition("::")[2]: one["exact_match,none"] for name, one in results["results"].items()}
+    assert {name: scores[name] for name in expected} == pytest.approx(expected)
     assert len(results["results"]) == 17
     assert results["groups"]["mdlm_context"]["exact_match,none"] == pytest.approx(mean(expected.values()))
     assert results["groups"]["mdlm_context"]["exact_match_stderr,none"] == pytest.approx(0.0118, abs=1e-3)
-    assert results["versions"]["mdlm_verb_smallest"] == results["versions"]["mdlm_context"] == "2.2"
-    assert results["n-shot"]["mdlm_verb_smallest"] == 50
+    assert set(results["versions"].values()) == {"2.2"}
+    assert set(results["n-shot"].values()) == {50}
 
 
 def members_of(name: str) -> list[str]:
     """A group's members; of a task, itself."""
-    members: str | list[str] = suite().task_index[name].cfg["task"]
+    members: str | list[str] = suite()._index[name].cfg["task"]
     return members if isinstance(members, list) else [members]
 
 
@@ -262,13 +263,13 @@ def test_groups_hold_every_task_once() -> None:
         leaves = [name for member in members_of(group) for name in members_of(member)]
         assert len(leaves) == count
         names += leaves
-    index, folders = suite().task_index, {"context", "slot", "position", "locality", "rules"}
+    index, folders = suite()._index, {"context", "slot", "position", "locality", "rules"}
     assert sorted(names) == sorted(n for n in suite().all_subtasks if index[n].yaml_path.parent.name in folders)
     assert len(set(names)) == 464
 
 
 def test_tags_and_short_names() -> None:
-    index = suite().task_index
+    index = suite()._index
     tagged = index["mdlm_animal"].tags
     assert len(tagged) == 44
     assert {index[name].cfg["rule"] for name in tagged} == {"animal"}

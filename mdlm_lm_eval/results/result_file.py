@@ -19,6 +19,8 @@ UNKNOWN = "unknown"  # a decoding option of a server that neither it nor the use
 RENAMED = {"remasking": ("sampler", {"none": "auto"})}
 _NORMAL_95 = 1.96
 _RECORDED = Shaped(Recorded)
+# Parts of a result file whose keys are names of tasks and groups.
+_BY_TASK = ("results", "groups", "group_subtasks", "configs", "versions", "n-shot", "higher_is_better", "n-samples")
 
 
 @dataclass(frozen=True)
@@ -138,11 +140,25 @@ def read_result_file(path: Path, name: str | None = None) -> ResultFile:
     content = read_json(path)
     if not isinstance(content, dict) or not {"results", "config"} <= content.keys():
         raise UnusableFile("is no result file of lm-eval, which has 'results' and 'config'")
-    recorded = _RECORDED.of(redacted(content))
+    recorded = _RECORDED.of(redacted({**content, **_by_plain_names(content)}))
     try:
         return _parsed(recorded, path, name or str(path))
     except KeyError as error:  # of a task or group that another part names
         raise UnusableFile(f"names {error} in one place and lacks it in another") from error
+
+
+def _by_plain_names(content: Mapping[str, Any]) -> dict[str, Any]:
+    """The parts by task under the tasks' own names: lm-eval 0.5 calls the task of a group `group::task`."""
+    found = {}
+    for part in _BY_TASK:
+        of_task = content.get(part)
+        if isinstance(of_task, dict):
+            found[part] = {str(name).rpartition("::")[2]: value for name, value in of_task.items()}
+    members = found.get("group_subtasks", {})
+    for group, names in members.items():
+        if isinstance(names, list):
+            members[group] = [name.rpartition("::")[2] if isinstance(name, str) else name for name in names]
+    return found
 
 
 def leaves(group: str, groups: Mapping[str, Sequence[str]]) -> list[str]:

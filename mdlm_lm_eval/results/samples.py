@@ -6,6 +6,7 @@ import zlib
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from glob import escape
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +30,9 @@ def samples_path(result: Path, task: str) -> Path | None:
     """The samples of a task beside a result file, None where there are none."""
     date = result.stem.rpartition("_")[2]  # has no underscore; a name of the user's own may have some
     with suppress(OSError, ValueError):  # what a task is called need not be a file's name
-        paths = (result.with_name(f"samples_{task}_{date}.jsonl{ending}") for ending in ("", ".gz"))
-        return next((path for path in paths if path.exists()), None)
+        endings = [f"{escape(task)}_{date}.jsonl{ending}" for ending in ("", ".gz")]
+        names = [f"samples_{before}{ending}" for before in ("", "*::") for ending in endings]  # as lm-eval 0.5 writes
+        return next((path for name in names for path in result.parent.glob(name)), None)
     return None
 
 
