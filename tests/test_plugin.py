@@ -9,7 +9,7 @@ import pytest
 import mdlm_lm_eval
 from tests.commands import ENVIRONMENT, HOOK, LM_EVAL, python
 
-REPOSITORY = Path(__file__).parent.parent
+PACKAGES = Path(mdlm_lm_eval.__file__).parents[1]
 UNHOOKED = (
     "import sys; from mdlm_lm_eval import plugin\n"
     "sys.meta_path[:] = [f for f in sys.meta_path if not isinstance(f, plugin.AfterImport)]\n"
@@ -56,7 +56,7 @@ def test_the_model_is_registered_and_the_suite_is_scanned_below_the_users_folder
 
 def test_the_hook_imports_nothing_but_the_plugin() -> None:
     code = (
-        f"import os, sys; sys.path.append({str(REPOSITORY)!r}); before = set(sys.modules)\n{HOOK}\n"
+        f"import os, sys; sys.path.append({str(PACKAGES)!r}); before = set(sys.modules)\n{HOOK}\n"
         "print(sorted(set(sys.modules) - before))"
     )
     assert python_itself(code).stdout.strip() == "['mdlm_lm_eval', 'mdlm_lm_eval.plugin']"
