@@ -17,6 +17,7 @@ from mdlm_lm_eval import checkpoints
 from mdlm_lm_eval.command_line import runs_lm_eval, say_at_the_end, show_option_errors_alone
 from mdlm_lm_eval.decoding.canvas import Canvas, build_canvas, build_infill_canvas
 from mdlm_lm_eval.decoding.checks import check_decoding
+from mdlm_lm_eval.decoding.guests import asked_tokens, signature_of
 from mdlm_lm_eval.default_model import BUILT_IN, MODEL_FOLDERS, model_path
 from mdlm_lm_eval.jobs.batches import Batches
 from mdlm_lm_eval.jobs.generation import EndTokens, Generation, GenerationJob
@@ -84,6 +85,8 @@ def settings_of(config: PretrainedConfig, arguments: Mapping[str, Any]) -> Setti
         checkpoints.check_options(config, options, in_slots=in_slots)
         check_decoding(options, attention, edits=family.edits)
         if in_slots:
+            if options.guest is not None:
+                raise OptionError(f"infill=true does not work with sampler={options.guest}, which continues texts")
             family.refuse("infill", "true")
 
     return resolve(
@@ -298,10 +301,14 @@ class MDLM(HFLM):
             numbers["asked_masks"] = asked if isinstance(asked, int) else canvas.n_returned
             numbers["block_length"] = block_length
             numbers["masks_in_block"] = canvas.block_lengths[0]
+        if options.guest is not None:
+            takes, asked = signature_of(options)[1], asked_tokens(options, n_masks, canvas.n_returned)
+            numbers = {"masks": takes.length(asked, options), "asked_masks": asked}
         numbers["returned_tokens"] = canvas.n_returned
         numbers["fillers"] = len(fillers)
         numbers["prompt_tokens"] = canvas.prompt_length
-        differs = request.sampled or self._family.generate is not None or bool(instance.args[1].get("do_sample"))
+        may_draw = options.guest is not None or self._family.generate is not None
+        differs = request.sampled or may_draw or bool(instance.args[1].get("do_sample"))
         return Generation(
             instance=instance,
             options=options,

@@ -7,17 +7,101 @@ can. Results record the digest of each file.
 """
 
 import hashlib
+import operator
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from importlib import import_module
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
-from mdlm_lm_eval.options import OptionError, built_in_names
+from mdlm_lm_eval.options import OptionError, built_in_names, short_name
 from mdlm_lm_eval.registry import ROW_DECODERS, SAMPLERS, Registry, digest_of, guests
 
 _named: list[str] = []  # modules that were named
+_foreign: dict[tuple[str, str], "Foreign"] = {}  # by option and value
+
+
+@dataclass(frozen=True)
+class Foreign:
+    """A function or class of others', which may use files beside its own.
+
+    owner: the class of a method. modules: those of its folder, under names that another one's may have too, as `model`.
+    files: the SHA-256 of each that was imported.
+    """
+
+    thing: Any
+    owner: type | None
+    folder: Path | None
+    modules: dict[str, ModuleType] = field(default_factory=dict)
+    files: dict[str, str] = field(default_factory=dict)
+
+    @contextmanager
+    def at_home(self) -> Iterator[None]:
+        """Imports find the files of its folder, and nothing of them is left to others."""
+        if self.folder is None:
+            yield
+            return
+        others = {name: module for name, module in sys.modules.items() if name not in self.modules}
+        hidden = {name: sys.modules[name] for name in self.modules.keys() & sys.modules.keys()}
+        sys.modules.update(self.modules)
+        sys.path.insert(0, str(self.folder))
+        try:
+            yield
+        finally:
+            sys.path.remove(str(self.folder))
+            for name, module in [each for each in sys.modules.items() if each[0] not in others]:
+                self._keep(name, module)
+            sys.modules.update(hidden)
+
+    def _keep(self, name: str, module: ModuleType) -> None:
+        """Takes a module of its folder away from others."""
+        assert self.folder is not None
+        file = getattr(module, "__file__", None)
+        place = Path(file or next(iter(getattr(module, "__path__", ())), "/"))
+        if place.is_relative_to(self.folder) and "site-packages" not in place.relative_to(self.folder).parts:
+            self.modules[name] = sys.modules.pop(name)
+            name = place.relative_to(self.folder).as_posix()
+            if file is not None and name not in self.files:
+                self.files[name] = hashlib.sha256(place.read_bytes()).hexdigest()
+
+
+def load_foreign(option: str, named: str) -> Foreign:
+    """What FILE.py:NAME or module:NAME says, loaded once; NAME may be CLASS.METHOD. Raises OptionError."""
+    if (option, named) not in _foreign:
+        place, _, name = named.rpartition(":")
+        path = Path(place).resolve() if place.endswith(".py") else None
+        found = Foreign(None, None, path and path.parent)
+        with found.at_home():
+            module = sys.modules[_load_module(place, option) if path is None else _load_file(path, option, alone=False)]
+        try:
+            thing = operator.attrgetter(name)(module)
+            owner = operator.attrgetter(name.rpartition(".")[0])(module) if "." in name else None
+        except AttributeError:
+            raise OptionError(f"{option}={named}: {place} has no {name}") from None
+        if not callable(thing):
+            raise OptionError(f"{option}={named}: {name} is neither a function nor a class")
+        if path is None and (digest := digest_of(place)) is not None:
+            found.files[place] = digest
+        _foreign[option, named] = replace(found, thing=thing, owner=owner)
+    return _foreign[option, named]
+
+
+def foreign_files(settings: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """As `plugins`, those that these settings name: the file that holds the function or class, and those beside it."""
+    found = []
+    for option, named in settings.items():
+        if (loaded := _foreign.get((option, str(named)))) is not None:
+            word, files = short_name(str(named)), dict(sorted(loaded.files.items()))
+            digest = next(iter(files.values()), None)
+            if len(files) > 1:
+                digest = hashlib.sha256(repr(files).encode()).hexdigest()
+            entry = {"name": word.rpartition(":")[0], "sha256": digest, "registers": [f"{option}={word}"]}
+            found.append(entry | {"guest": True, "files": files})
+    return found
 
 
 def load_plugins(named: object) -> None:
@@ -53,24 +137,36 @@ def digests(settings: Mapping[str, Any]) -> dict[str, str | None]:
     """Name -> digest of the plug-ins that the user named, and of those that registered something in these settings."""
     words = {*settings, *(f"{name}={value}" for name, value in settings.items())}
     named = {_name(module) for module in _named}
-    return {each["name"]: each["sha256"] for each in plugins() if each["name"] in named or words & {*each["registers"]}}
+    foreign = {each["registers"][0]: each["sha256"] for each in foreign_files(settings)}
+    of_plugins = {
+        each["name"]: each["sha256"] for each in plugins() if each["name"] in named or words & {*each["registers"]}
+    }
+    return foreign | of_plugins
 
 
-def _load_module(name: str) -> str:
+def _load_module(name: str, option: str = "plugins") -> str:
     try:
         import_module(name)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{name}.".startswith(f"{error.name}."):
             raise  # one that the plug-in itself imports
-        raise OptionError(f"plugins={name}: there is no such module; a file ends in .py") from None
+        raise OptionError(f"{option}={name}: there is no such module; a file ends in .py") from None
     return name
 
 
-def _load_file(path: Path) -> str:
-    """Imports a file as a module that is named after it and what it holds, so that objects of it can be pickled."""
+def _load_file(path: Path, option: str = "plugins", *, alone: bool = True) -> str:
+    """Imports a file as a module that is named after it and what it holds, so that objects of it can be pickled.
+
+    alone: without the files beside it, which a file of a package imports by names that begin with a dot.
+    """
     if not path.is_file():
-        raise OptionError(f"plugins={path}: there is no such file")
+        raise OptionError(f"{option}={path}: there is no such file")
     name = f"plugin_{path.stem}_{hashlib.sha256(path.read_bytes()).hexdigest()[:8]}"
+    if not alone:
+        package = ModuleType(f"{option}_{name}")
+        package.__path__ = [str(path.parent)]
+        sys.modules[package.__name__] = package
+        name = f"{package.__name__}.{path.stem}"
     if name not in sys.modules:
         spec = spec_from_file_location(name, path.resolve())
         assert spec is not None

@@ -14,10 +14,11 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields, replace
 from functools import cached_property
+from pathlib import PurePath
 from types import NoneType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeVar, get_args
 
-from mdlm_lm_eval.registry import CACHES, ROW_DECODERS, SAMPLERS, UNMASKING, Registry
+from mdlm_lm_eval.registry import CACHES, ROW_DECODERS, SAMPLERS, UNMASKING, Registry, guest_of
 
 if TYPE_CHECKING:
     from mdlm_lm_eval.registry import Sampler
@@ -39,6 +40,7 @@ class Option:
     llada, dream: what LLaDA's and Dream's own scripts call it, where they differ; also: what other scripts do, with
         blanks between. All are accepted.
     same: other names of its choices.
+    beside: what a value that is none of its choices stands for; None where it may not be.
     silent: no value of it changes a score.
     name, default, kinds: of its field, whose type is one of `kinds`.
     """
@@ -50,6 +52,7 @@ class Option:
     none_below: bool = False
     choices: Callable[[], Sequence[str]] | None = None
     same: Mapping[str, str] = field(default_factory=dict)
+    beside: Callable[[str], str | None] = lambda _value: None
     llada: str = ""
     dream: str = ""
     also: str = ""
@@ -84,6 +87,8 @@ class Option:
             return parse_flag(self.name, value)
         if str in self.kinds:
             text = self.same.get(str(value), str(value))
+            if self.choices is not None and text not in self.choices() and (other := self.beside(text)) is not None:
+                return other
             if isinstance(value, (dict, list)) or text not in (self.choices() if self.choices else {text} - {""}):
                 raise must_be(self.name, self.requirement, value)
             return text
@@ -197,6 +202,7 @@ class DecodingOptions(Options):
 
     Options of samplers and row decoders are given like those below: `DecodingOptions(n_masks=4, kl_threshold=0.1)`.
     of_ways: those of them that differ from their defaults, by name.
+    given: under a guest, the names of all that were set, also to their defaults: its own may be others.
     """
 
     exclusive = (("mask_ratio", "n_masks"), ("steps_per_block", "steps"), PARALLEL_RULES)
@@ -247,9 +253,14 @@ class DecodingOptions(Options):
     )
     sampler: str = option(
         "auto",
-        "the way of decoding; auto: the one that is chosen by an option of its own, else schedule",
+        "the way of decoding; auto: the one that is chosen by an option of its own, else schedule; FILE.py:FUNCTION or "
+        "module:FUNCTION: a function of others' that generates",
         choices=lambda: ("auto", *SAMPLERS.names()),
-        same={"none": "auto"},
+        same={"none": "auto", "built-in": "auto"},
+        beside=guest_of,
+    )
+    sampler_args: str | None = option(
+        None, "for sampler=FILE.py:FUNCTION: its own arguments, as NAME=VALUE with semicolons between them"
     )
     append_blocks: bool = option(
         False, "append blocks one by one until one ends the text, at most n_masks masks in all (iLLaDA)"
@@ -290,8 +301,10 @@ class DecodingOptions(Options):
     seed: int = option(0, "random seed; default: lm_eval's --seed", least=0)
 
     of_ways: tuple[tuple[str, Any], ...] = ()
+    given: frozenset[str] = frozenset()
 
     def __init__(self, **given: Any) -> None:
+        given.setdefault("given", frozenset(given) if guest_of(given.get("sampler")) else frozenset())
         of_ways = dict(given.pop("of_ways", ()))
         for each in fields(self):
             object.__setattr__(self, each.name, given.pop(each.name, each.default))
@@ -306,6 +319,8 @@ class DecodingOptions(Options):
 
     def _check_way(self) -> None:
         """Raises OptionError for an option of a sampler that is not in effect."""
+        if self.sampler_args is not None and self.guest is None:
+            raise OptionError(f"sampler_args={self.sampler_args} needs sampler=FILE.py:FUNCTION")
         own = self.way.declared()
         for name, value in self.of_ways:
             if name not in own and (owners := samplers_with(name)):
@@ -333,7 +348,8 @@ class DecodingOptions(Options):
     def as_record(self) -> dict[str, Any]:
         """`as_dict` as any machine would have it: without options of plug-ins that are neither set nor in effect."""
         shown = built_in_names() | {*dict(self.of_ways), *self.way.declared()}
-        return {name: value for name, value in self.as_dict().items() if name in shown}
+        of_guest = {} if self.guest is None else {"sampler": short_name(self.guest)}
+        return {name: value for name, value in self.as_dict().items() if name in shown} | of_guest
 
     @cached_property
     def sampler_name(self) -> str:
@@ -343,7 +359,12 @@ class DecodingOptions(Options):
     @cached_property
     def way(self) -> "Sampler":
         """The sampler in effect, whose fields are its options."""
-        return self.of(SAMPLERS.get(self.sampler_name))
+        return self.of(SAMPLERS.get(DEFAULT_SAMPLER if self.guest else self.sampler_name))
+
+    @property
+    def guest(self) -> str | None:
+        """The function of others' that decodes, as `sampler` names it; None where a sampler does."""
+        return self.sampler if ":" in self.sampler else None
 
     def of(self, kind: type[Way]) -> Way:
         """A sampler or row decoder with its options as they are set here."""
@@ -487,6 +508,11 @@ def asked_sampler(given: Mapping[str, Any]) -> str | None:
 def approximate_caches() -> tuple[str, ...]:
     """Caches that hold what they computed before other tokens were filled."""
     return tuple(name for name, policy in sorted(CACHES.all().items()) if not policy.is_exact)
+
+
+def short_name(guest: str) -> str:
+    """FILE.py:FUNCTION without the file's folder."""
+    return PurePath(guest).name
 
 
 OPTION_KINDS = (DecodingOptions, LikelihoodOptions, ModelOptions)

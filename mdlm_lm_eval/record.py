@@ -15,7 +15,7 @@ from transformers import PreTrainedTokenizerBase
 
 from mdlm_lm_eval import __version__
 from mdlm_lm_eval.decoding.trace import Filled
-from mdlm_lm_eval.loader import plugins
+from mdlm_lm_eval.loader import foreign_files, plugins
 from mdlm_lm_eval.model.devices import device_name
 from mdlm_lm_eval.model.text import ENDINGS
 from mdlm_lm_eval.options import DecodingOptions, LikelihoodOptions
@@ -245,6 +245,7 @@ class RunRecord:
 def provenance(lm: "MDLM") -> dict[str, Any]:
     """Everything that a score depends on: model, options, effective numbers of each task, machine."""
     run, preset = lm.record_of_all, lm.settings.model.preset
+    foreign = foreign_files({"sampler": lm.settings.decoding.guest})
     tasks = {name: task.as_dict() for name, task in sorted(run.tasks.items())}
     return {
         "decoding": lm.settings.decoding.as_record(),
@@ -256,7 +257,7 @@ def provenance(lm: "MDLM") -> dict[str, Any]:
         "mixed_precision_dtype": str(lm.mixed_precision_dtype),
         "prefix_token_id": lm.custom_prefix_token_id,
         "package_version": __version__,
-        "plugins": plugins(),
+        "plugins": [*plugins(), *foreign],
         "family": lm._family.name,
         "pretrained": lm.name,
         "adapter": lm.peft and adapter_name(lm.peft),

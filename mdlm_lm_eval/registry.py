@@ -133,6 +133,18 @@ def register(
             _KINDS[kind].add(name, thing, module)
 
 
+def guest_of(sampler: object) -> str | None:
+    """FILE.py:FUNCTION or module:function, which an entry point `mdlm_lm_eval.guest` may name; None without a colon."""
+    if not isinstance(sampler, str):
+        return None
+    return sampler if ":" in sampler else _installed_guests().get(sampler)
+
+
+@cache
+def _installed_guests() -> dict[str, str]:
+    return {entry.name: entry.value for entry in _all_entry_points().select(group="mdlm_lm_eval.guest")}
+
+
 _digests: dict[str, str | None] = {}
 
 

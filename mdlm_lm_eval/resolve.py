@@ -31,7 +31,7 @@ from mdlm_lm_eval.options import (
     shown,
     unknown_option,
 )
-from mdlm_lm_eval.registry import SAMPLERS
+from mdlm_lm_eval.registry import SAMPLERS, guest_of
 
 # Arguments of lm-eval's HFLM and of transformers' from_pretrained, which they check themselves.
 _LOADING = """
@@ -140,6 +140,7 @@ class Settings:
             raise unknown_option("generation option", name, given[name], known)
         typed_here = given.keys() - {*LENGTH_NAMES, *(name for name in SAMPLING_NAMES if given.get(name) is None)}
         changes = parsed(DecodingOptions, {name: given[name] for name in typed_here})
+        _refuse_guest("a generation option", changes)
         if given.get("do_sample") is not None:
             if parse_flag("do_sample", given["do_sample"]):
                 changes.setdefault("temperature", 1.0)
@@ -202,8 +203,13 @@ def resolve(
         preset = load_preset(model.preset)
         if "plugins" in preset:
             raise OptionError(f"preset={model.preset} names plugins, which the user alone can")
+        _refuse_guest(f"preset={model.preset}", preset)
     published = family or {}
     layers = tuple(parsed(DecodingOptions, layer) for layer in (published, preset, given))
+    if is_guest := ":" in layers[-1].get("sampler", ""):  # which has defaults of its own
+        layers = ({}, *layers[1:])
+    if is_guest and model.compile:
+        raise OptionError("compile=true does not work with a guest, which calls the model as it is")
     merged, attention = _merge(layers, attention_of)
     scored = {name: published[name] for name in published.keys() - DecodingOptions.declared()}
     likelihood = parsed(LikelihoodOptions, {**scored, **preset, **given})
@@ -233,6 +239,12 @@ def resolve(
         attention_of=attention_of,
         check=check,
     )
+
+
+def _refuse_guest(where: str, options: Layer) -> None:
+    """A guest runs code, so that neither a task nor a preset may name one."""
+    if guest_of(options.get("sampler")):
+        raise OptionError(f"{where} names sampler={options['sampler']}, which only the user can, as a model argument")
 
 
 def _without_filled_in_length(gen_kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -335,5 +347,6 @@ def _of_one_sampler(below: Layer, layer: Layer) -> dict[str, Any]:
     asked = asked_sampler(layer)
     kept = {name: value for name, value in below.items() if name != "sampler" or asked is None}
     sampler = asked or asked_sampler({**kept, **layer}) or DEFAULT_SAMPLER
-    others = options_of(SAMPLERS).keys() - SAMPLERS.get(sampler).declared()
+    own = {} if ":" in sampler else SAMPLERS.get(sampler).declared()
+    others = options_of(SAMPLERS).keys() - own
     return {name: value for name, value in kept.items() if name not in others}

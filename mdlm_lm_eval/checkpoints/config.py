@@ -98,6 +98,8 @@ def _check_sees_all(config: PretrainedConfig, option: str) -> None:
 def check_options(config: PretrainedConfig, options: DecodingOptions, *, in_slots: bool | None = None) -> None:
     """Raises OptionError for an option that is set and that the family does not support, in requests with slots."""
     family = family_of(config)
+    if options.guest is not None:  # what a guest takes is its own affair
+        return
     if options.noise_num != DecodingOptions.noise_num and family.read is None:
         raise OptionError(f"noise_num={options.noise_num} is of models that denoise random tokens, not {family.name}")
     defaults = defaults_of(DecodingOptions)

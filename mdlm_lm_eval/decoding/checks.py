@@ -1,6 +1,7 @@
 """Which decoding options a model can serve; everything else is refused before anything expensive starts."""
 
 from mdlm_lm_eval.decoding.caches import cache_policy
+from mdlm_lm_eval.decoding.guests import signature_of
 from mdlm_lm_eval.model.attention import AttentionPattern
 from mdlm_lm_eval.options import DecodingOptions, OptionError, defaults_of, must_be
 
@@ -14,6 +15,9 @@ _OF_MODE = {
 
 def check_decoding(options: DecodingOptions, attention: AttentionPattern, *, edits: bool) -> None:
     """Raises OptionError for an option that a model with this attention, which edits or not, has no use for."""
+    if options.guest is not None:
+        signature_of(options)[1].check(options)
+        return
     sampler, cache = options.way, cache_policy(attention, options)
     if sampler.edits and not edits:
         asked_by = sampler.asked_by or "sampler"

@@ -134,9 +134,9 @@ class Decoding:
         self.job, self.place, self.part, self.batch_size, self.is_audit = job, job.place, part, batch_size, is_audit
         request, denoiser = part[0].request, job.place.denoiser
         self.options = replace(request.options, cache="none") if is_audit else request.options
-        self.has_own_method = denoiser.generate is not None  # row by row, with a cache of its own
-        self.cache = self.options.cache if self.has_own_method else cache_name(request.attention, self.options)
-        self.n_lanes = 1 if self.has_own_method else min(batch_size, len(part))
+        is_alone = denoiser.generate is not None or self.options.guest is not None  # row by row, with its own cache
+        self.cache = self.options.cache if is_alone else cache_name(request.attention, self.options)
+        self.n_lanes = 1 if is_alone else min(batch_size, len(part))
         self.n_left, self.passes_shared = len(part), denoiser.forward_passes
         self.done: list[tuple[Generation, Completion]] = []
         self.labels: LabelTokens | None = None
@@ -183,7 +183,7 @@ class Decoding:
         self.n_left -= len(self.done)
         row_passes = sum(completion.cost.forward_passes for _, completion in self.done)
         for one, completion in self.done:
-            share = completion.cost.forward_passes / row_passes
+            share = completion.cost.forward_passes / row_passes if row_passes else 1 / len(self.done)
             spent = {
                 "slot_passes": share * self.n_lanes * n_passes,
                 "seconds": share * seconds,

@@ -10,6 +10,7 @@ from lm_eval.api.instance import Instance
 from tqdm import tqdm
 from transformers import PreTrainedTokenizerBase
 
+from mdlm_lm_eval.decoding.guests import GuestError
 from mdlm_lm_eval.decoding.memory import row_memory, rows_that_fit
 from mdlm_lm_eval.jobs.batches import Batches
 from mdlm_lm_eval.model import devices
@@ -53,6 +54,9 @@ class Workplace:
                 f"the model's logits are not finite (NaN or infinity) for the task {instance.task_name}, document "
                 f"{instance.doc_id}: its weights are damaged, or its dtype is too narrow (try dtype=float32)"
             ) from error
+        except GuestError as error:
+            instance = instances[error.index]
+            raise OptionError(f"{error} (task {instance.task_name}, document {instance.doc_id})") from error.__cause__
 
     def most_rows(
         self,

@@ -76,7 +76,7 @@ class Denoiser:
         if cuda_graphs and can_capture(model):
             self.graphs = WeakKeyDictionary()
         # No pass continues another: a cache would hold every layer's keys and values for nothing.
-        self._without_cache = {"use_cache": False} if _takes(model, "use_cache") else {}
+        self.without_cache = {"use_cache": False} if _takes(model, "use_cache") else {}
 
     def __repr__(self) -> str:
         settings, length = self.model.config.to_dict(), self.attention.block_length
@@ -135,7 +135,7 @@ class Denoiser:
         Raises ValueError where guidance lacks `prompt_mask` or blocks from the prompt's end lack `prompt_lengths`.
         """
         length = input_ids.shape[1]
-        inputs: dict[str, Any] = dict(self._without_cache)
+        inputs: dict[str, Any] = dict(self.without_cache)
         if not self.attention.is_block_causal:
             if attention_mask is not None and not is_aligned:
                 # Padding goes to the right: positions count from each row's first token in every family's own way.
@@ -190,7 +190,7 @@ class Denoiser:
         """
         mask = None if sees is None else self._as_attention_takes_it(sees[:, None])
         position_ids = columns if position_ids is None else position_ids
-        inputs = {"input_ids": input_ids, "attention_mask": mask, "position_ids": position_ids, **self._without_cache}
+        inputs = {"input_ids": input_ids, "attention_mask": mask, "position_ids": position_ids, **self.without_cache}
         if cache is not None:
             cache.move_to(columns.repeat(2, 1) if cfg_scale > 0.0 else columns, n_seen, cache_rows)
             inputs |= {"past_key_values": cache, "use_cache": True}

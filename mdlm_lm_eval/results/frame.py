@@ -167,7 +167,8 @@ def _with_digest(file: ResultFile, word: str) -> str:
     """A setting with the file that registered what it names, as results of plug-ins of one name are no one's."""
     for plugin in (file.mdlm or {}).get("plugins", ()):
         if {word, word.partition("=")[0]} & {*plugin["registers"]}:
-            return f"{word} ({plugin['name']} {str(plugin['sha256'])[:8]})"
+            guest = "guest, " if plugin.get("guest") else ""
+            return f"{word} ({guest}{plugin['name']} {str(plugin['sha256'])[:8]})"
     return word
 
 

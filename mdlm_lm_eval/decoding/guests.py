@@ -1,0 +1,262 @@
+"""Guests: functions of others' that generate, called as their authors call them.
+
+    answer = adapt(load_foreign("sampler", "generate.py:generate"), denoiser, end_ids=[126081])
+    ids = answer([prompt_ids], DecodingOptions(sampler="generate.py:generate", n_masks=64, steps=32), 64, seed=0)
+
+A function gets the network and the prompts [B, L], and what its own parameters name: the mask token, ends of text, an
+attention mask, the length, and those of our options that it takes, under any name that scripts have for them.
+"""
+
+import inspect
+import random
+import typing
+from ast import literal_eval
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from mdlm_lm_eval.loader import Foreign, load_foreign
+from mdlm_lm_eval.options import DecodingOptions, OptionError, defaults_of, shown
+
+if TYPE_CHECKING:
+    from mdlm_lm_eval.model.denoiser import Denoiser
+
+Answer = Callable[[Sequence[Sequence[int]], DecodingOptions, int, int], list[list[int]]]
+
+# How authors call what is filled in; lengths and steps have these names beside those of our options.
+_MASK, _PAD = ("mask_id", "mask_token_id"), ("pad_token_id", "pad_id")
+_END, _ENDS = ("eos_id", "eos_token_id"), ("eos_ids", "eos_token_ids", "stop_ids", "stopping_criteria_idx")
+_PROMPTS = ("prompt", "input_ids", "inputs", "prompts", "prompt_ids")
+_MORE_NAMES = {"n_masks": ("gen_len", "max_gen_length"), "steps_per_block": ("denoising_steps", "max_denoising_steps")}
+_WORDS = {"remasking": {"confidence": "low_confidence"}, "alg": {"confidence": "maskgit_plus", "margin": "topk_margin"}}
+# What any guest is given in its own way, and what is done to its answers afterwards.
+_OF_ANY = {"sampler", "sampler_args", "n_masks", "mask_ratio", "max_gen_toks", "steps", "steps_per_block", "seed"}
+_OF_ANY |= {"block_length", "escape_until"}
+
+
+class GuestError(Exception):
+    """A guest's answer that cannot be used; `index` is that of the canvas."""
+
+    def __init__(self, index: int, sentence: str) -> None:
+        super().__init__(sentence)
+        self.index = index
+
+
+class Network:
+    """The model as authors call it: without a cache that they have not asked for.
+
+    aligned: whether the output at a position is to predict its own token, where the model's predicts the next one.
+    """
+
+    def __init__(self, denoiser: "Denoiser", *, aligned: bool) -> None:
+        self.model, self.shifts = denoiser.model, aligned and denoiser.shift
+        self.defaults = denoiser.without_cache
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.__dict__["model"], name)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        args = tuple(None if isinstance(each, str) else each for each in args)  # Dream's "full" is no mask
+        output = self.model(*args, **{**self.defaults, **kwargs})
+        if self.shifts:
+            output.logits = output.logits.roll(1, 1)
+            output.logits[:, 0] = output.logits[:, 1]
+        return output
+
+
+class Signature:
+    """What a guest's function takes.
+
+    names: its parameters; with `**kwargs`, also the fields of its generation config and the words that its code reads.
+    """
+
+    def __init__(self, named: str, foreign: Foreign) -> None:
+        self.named, self.function = named, foreign.thing
+        plain = inspect.unwrap(foreign.thing)
+        self.parameters = inspect.signature(plain).parameters
+        kinds = {each.kind for each in self.parameters.values()}
+        self.names = {
+            name for name, each in self.parameters.items() if each.kind not in (each.VAR_KEYWORD, each.VAR_POSITIONAL)
+        }
+        if inspect.Parameter.VAR_KEYWORD in kinds:
+            code = getattr(plain, "__code__", None)
+            self.names |= {
+                word for word in getattr(code, "co_consts", ()) if isinstance(word, str) and word.isidentifier()
+            }
+            config = (
+                typing.get_type_hints(plain).get("generation_config") if "generation_config" in self.names else None
+            )
+            classes = [each for each in (config, *typing.get_args(config)) if isinstance(each, type)]
+            self.names |= {name for each in classes if each is not type(None) for name in vars(each())}
+        of_model, *others = self.parameters
+        self.prompts = next((name for name in _PROMPTS if name in others), "".join(others[:1]))
+        self.names = {name for name in self.names - {of_model, self.prompts} if not name.startswith("_")}
+
+    def default(self, name: str | None) -> Any:
+        """A parameter's default; None without one."""
+        found = self.parameters.get(name or "")
+        return None if found is None or found.default is inspect.Parameter.empty else found.default
+
+    def own_name(self, option: str) -> str | None:
+        """The parameter that stands for one of our options; None where it takes none."""
+        each = DecodingOptions.declared()[option]
+        names = (option, each.llada, each.dream, *each.also.split(), *_MORE_NAMES.get(option, ()))
+        return next((name for name in names if name in self.names), None)
+
+    def own_arguments(self, options: DecodingOptions) -> dict[str, Any]:
+        """Those of `sampler_args`. Raises OptionError for one that is no parameter."""
+        found = {}
+        for word in filter(None, (options.sampler_args or "").split(";")):
+            name, _, value = word.partition("=")
+            if name.strip() not in self.names:
+                raise OptionError(
+                    f"sampler_args={options.sampler_args}: {self.named} has no parameter {name.strip()}; its own are "
+                    f"{', '.join(sorted(self.names))}"
+                )
+            found[name.strip()] = _value(value.strip())
+        return found
+
+    def check(self, options: DecodingOptions) -> None:
+        """Raises OptionError for an option that is set and that the function does not take."""
+        defaults = defaults_of(DecodingOptions)
+        self.own_arguments(options)
+        values = options.as_dict()
+        for name in sorted(options.given & values.keys() - _OF_ANY):
+            value = values[name]
+            is_set = value if name == "early_exit" else value != defaults.get(name)
+            if is_set and self.own_name(name) is None:
+                raise OptionError(
+                    f"{name}={shown(value)} does not work with sampler={self.named}, which takes "
+                    f"{', '.join(sorted(self.names))}"
+                )
+
+    def length(self, n_tokens: int, options: DecodingOptions) -> int:
+        """The tokens that it is asked for: whole blocks."""
+        block = options.block_length or self.default(self.own_name("block_length")) or 1
+        return -(-n_tokens // block) * block
+
+    def arguments(self, options: DecodingOptions, length: int) -> dict[str, Any]:
+        """What our options give: the user's own come last."""
+        given: dict[str, Any] = {"n_masks": length}
+        block = options.block_length or self.default(self.own_name("block_length")) or length
+        n_blocks = -(-length // block)
+        given["steps"] = (
+            options.steps if isinstance(options.steps, int) else (options.steps_per_block or block) * n_blocks
+        )
+        if options.steps_per_block is not None:
+            given["steps_per_block"] = options.steps_per_block
+        values = options.as_dict()
+        given |= {name: values[name] for name in options.given & values.keys() - (_OF_ANY - {"block_length"})}
+        found = {own: value for name, value in given.items() if (own := self.own_name(name)) and value is not None}
+        found |= {name: words.get(found[name], found[name]) for name, words in _WORDS.items() if name in found}
+        return found | self.own_arguments(options)
+
+
+def signature_of(options: DecodingOptions) -> tuple[Foreign, Signature]:
+    """The guest that options name, and what it takes. Raises OptionError where there is none."""
+    assert options.guest is not None
+    foreign = load_foreign("sampler", options.guest)
+    return foreign, Signature(options.guest, foreign)
+
+
+def asked_tokens(options: DecodingOptions, n_slots: int, n_returned: int) -> int:
+    """The tokens that a request asks a guest for."""
+    return n_slots if options.mask_ratio is not None else max(n_returned, _whole(options.n_masks))
+
+
+def adapt(foreign: Foreign, denoiser: "Denoiser", *, end_ids: Collection[int], named: str = "the function") -> Answer:
+    """The function as `answer(prompts of one length or padded, options, number of tokens, seed) -> ids`, unchecked.
+
+    Ids are those after the prompts, at most `Signature.length` of them, of each row. Raises ValueError for what holds
+    no such tokens, and whatever the function raises.
+    """
+    import torch
+
+    takes, ends = Signature(named, foreign), sorted(end_ids)
+    network: Any = Network(denoiser, aligned=getattr(foreign.thing, "aligned", False))
+    if foreign.owner is not None:
+        is_own = isinstance(denoiser.model, foreign.owner)
+        # A class of methods without a network, as Dream's, is put before ours.
+        network = denoiser.model if is_own else _with_methods(foreign.owner, denoiser)
+
+    def answer(prompts: Sequence[Sequence[int]], options: DecodingOptions, n_tokens: int, seed: int) -> list[list[int]]:
+        length, longest = takes.length(n_tokens, options), max(map(len, prompts))
+        padding = [longest - len(prompt) for prompt in prompts]
+        rows = [[denoiser.pad_token_id] * n + [*prompt] for n, prompt in zip(padding, prompts, strict=True)]
+        ids = torch.tensor(rows, device=denoiser.device)  # [B, L]
+        mask = torch.tensor([[0] * n + [1] * (longest - n) for n in padding], device=denoiser.device)
+        config_end = getattr(denoiser.model.config, "eos_token_id", None)
+        end = config_end if config_end in ends else next(iter(ends), None)
+        filled: dict[str, Any] = dict.fromkeys(_MASK, denoiser.mask_token_id) | dict.fromkeys(
+            _PAD, denoiser.pad_token_id
+        )
+        filled |= dict.fromkeys(_END, end) | dict.fromkeys(_ENDS, ends) | {"attention_mask": mask, "seed": seed}
+        arguments = {name: value for name, value in filled.items() if name in takes.names and value is not None}
+        arguments |= takes.arguments(options, length)
+        first = {"input_ids": ids, "attention_mask": mask} if foreign.thing.__name__ == _TAKES_A_DICTIONARY else ids
+        with foreign.at_home(), forked_random(seed, denoiser.device), torch.no_grad():
+            output = foreign.thing(network, **{takes.prompts: first}, **arguments)
+        output = getattr(output, "sequences", output)
+        output = output[0] if isinstance(output, tuple) else output
+        return _after(output, rows, length, denoiser)
+
+    return answer
+
+
+# SDAR's function reads `prompt["input_ids"]`.
+_TAKES_A_DICTIONARY = "block_diffusion_generate"
+
+
+def _with_methods(owner: type, denoiser: "Denoiser") -> Any:
+    return type(owner.__name__, (Network, owner), {})(denoiser, aligned=False)
+
+
+def _after(output: Any, rows: Sequence[Sequence[int]], length: int, denoiser: "Denoiser") -> list[list[int]]:
+    """The tokens after the prompts of what a function returned, with or without these."""
+    import torch
+
+    if isinstance(output, torch.Tensor):
+        if output.is_floating_point() or output.dtype == torch.bool:
+            raise ValueError(f"returned {output.dtype} instead of token ids")
+        if output.device.type not in (denoiser.device.type, "cpu"):
+            raise ValueError(f"returned tokens on the device {output.device}")
+        output = output.tolist()
+    if not isinstance(output, list) or not output:
+        raise ValueError(f"returned {type(output).__name__} instead of token ids")
+    output = output if isinstance(output[0], list) else [output]
+    if len(output) != len(rows):
+        raise ValueError(f"returned {len(output)} rows for {len(rows)} prompts")
+    return [ids[len(row) :] if ids[: len(row)] == row else ids for ids, row in zip(output, rows, strict=True)]
+
+
+@contextmanager
+def forked_random(seed: int, device: Any) -> Iterator[None]:
+    """All random numbers of the process begin at a seed, and go on afterwards as if nothing had been drawn."""
+    import numpy as np
+    import torch
+
+    of_python, of_numpy = random.getstate(), np.random.get_state()
+    with torch.random.fork_rng([device] if device.type == "cuda" else []):
+        torch.manual_seed(seed)
+        random.seed(seed)
+        np.random.seed(seed % 2**32)
+        try:
+            yield
+        finally:
+            random.setstate(of_python)
+            np.random.set_state(of_numpy)
+
+
+def _value(text: str) -> Any:
+    """As Python writes it, or a word."""
+    words = {"true": True, "false": False, "none": None}
+    if text.lower() in words:
+        return words[text.lower()]
+    try:
+        return literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text
+
+
+def _whole(n_masks: int | str) -> int:
+    return n_masks if isinstance(n_masks, int) else 0

@@ -1,0 +1,143 @@
+"""Functions of others' that generate (`sampler=FILE.py:FUNCTION`): asked row by row, checked, counted from outside."""
+
+import traceback
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mdlm_lm_eval.decoding.canvas import Canvas, Completion, RowCost
+from mdlm_lm_eval.decoding.guests import GuestError, adapt, asked_tokens, signature_of
+from mdlm_lm_eval.decoding.row_decoders import RowDecoder
+from mdlm_lm_eval.model.attention import AttentionPattern
+from mdlm_lm_eval.options import DecodingOptions, short_name
+from mdlm_lm_eval.registry import register
+
+if TYPE_CHECKING:
+    from mdlm_lm_eval.model.denoiser import Denoiser
+
+
+@dataclass(frozen=True)
+class Guest(RowDecoder):
+    """Serves a `sampler` that names a function; several rows at a time where it says `function.batches = True`."""
+
+    @classmethod
+    def serves(cls, denoiser: "Denoiser", options: DecodingOptions) -> bool:
+        """By the option."""
+        return options.guest is not None
+
+    def decode(
+        self,
+        denoiser: "Denoiser",
+        canvases: Sequence[Canvas],
+        options: DecodingOptions,
+        attention: AttentionPattern,
+        *,
+        banned_ids: Collection[int],
+        end_ids: Collection[int],
+        is_decided: Callable[[list[int]], bool] | None,
+        advance: Callable[[int], object],
+        finished: Callable[[int, Completion], object],
+        batch_size: int,
+    ) -> list[Completion]:
+        """Raises GuestError, which names the canvas."""
+        foreign, takes = signature_of(options)
+        answer = adapt(foreign, denoiser, end_ids=end_ids)
+        size = batch_size if getattr(foreign.thing, "batches", False) else 1
+        asked = [asked_tokens(options, len(canvas.slots), canvas.n_returned) for canvas in canvases]
+        completions: list[Completion] = []
+        while (first := len(completions)) < len(canvases):
+            n = next(
+                (n for n in range(1, size) if asked[first : first + n + 1] != asked[first : first + 1] * (n + 1)), size
+            )
+            batch = canvases[first : first + n]
+            self._refuse_length(denoiser, batch, first, takes.length(asked[first], options))
+            prompts = [canvas.token_ids[: canvas.prompt_length] for canvas in batch]
+            with counted(denoiser.model) as count:
+                try:
+                    rows = answer(prompts, options, asked[first], batch[0].seed)
+                except Exception as error:
+                    if isinstance(error, RuntimeError) and "out of memory" in str(error):
+                        raise  # a smaller batch may do
+                    raise GuestError(first, f"{_named(options)} {_said(error)}") from error
+            denoiser.forward_passes += count.passes
+            cost = RowCost(count.passes, count.passes, count.positions // len(batch))
+            for index, (canvas, ids) in enumerate(zip(batch, rows, strict=True), start=first):
+                written = _checked(ids, canvas, takes.length(asked[first], options), denoiser.mask_token_id, end_ids)
+                if isinstance(written, str):
+                    raise GuestError(index, f"{_named(options)} {written}")
+                completions.append(Completion(written, cost, min(len(ids), canvas.n_returned)))
+                advance(cost.steps)
+                finished(index, completions[-1])
+        return completions
+
+    def _refuse_length(self, denoiser: "Denoiser", batch: Sequence[Canvas], first: int, length: int) -> None:
+        most = getattr(denoiser.model.config, "max_position_embeddings", None)
+        for index, canvas in enumerate(batch, start=first):
+            if most is not None and canvas.prompt_length + length > most:
+                raise GuestError(
+                    index, f"{length} tokens, in whole blocks, do not fit after a prompt of {canvas.prompt_length}"
+                )
+
+
+def _checked(ids: list[int], canvas: Canvas, length: int, mask: int, end_ids: Collection[int]) -> list[int] | str:
+    """An answer up to its end; in words, why it is none."""
+    answer = ids[: canvas.n_returned]
+    ends = [n for n, token in enumerate(answer, start=1) if token in end_ids]
+    answer = answer[: ends[0]] if ends else answer
+    if len(ids) > length and (canvas.prompt_length + len(ids)) % max(canvas.block_lengths):
+        return f"returned {len(ids)} tokens where {length} were asked for"
+    if len(answer) < canvas.n_returned and not ends:
+        return f"returned {len(ids)} tokens where {length} were asked for, and no end of text"
+    return f"left the mask token {mask} at place {answer.index(mask)} of its answer" if mask in answer else answer
+
+
+def _named(options: DecodingOptions) -> str:
+    return f"sampler={short_name(options.guest or '')}"
+
+
+def _said(error: Exception) -> str:
+    """An error in words; the last line of the guest's own code that led to it."""
+    if isinstance(error, ValueError) and str(error).startswith("returned "):
+        return str(error)
+    places = [frame for frame in traceback.extract_tb(error.__traceback__) if "mdlm_lm_eval" not in frame.filename]
+    own = next((place for place in places), None)
+    where = f" at {Path(own.filename).name}:{own.lineno}" if own else ""
+    return f"raised {type(error).__name__}{where}: {error}"
+
+
+@dataclass
+class Count:
+    """Passes of a model, and positions through its layers."""
+
+    passes: int = 0
+    positions: int = 0
+
+
+@contextmanager
+def counted(model: Any) -> Iterator[Count]:
+    """Counts passes by the first layer of each stack, whichever part of the model a function calls."""
+    from torch import Tensor, nn
+
+    count = Count()
+
+    def add(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        hidden = next((each for each in (*args, *kwargs.values()) if isinstance(each, Tensor) and each.ndim == 3), None)
+        count.passes += 1
+        count.positions += 0 if hidden is None else hidden.shape[0] * hidden.shape[1]
+
+    inner: set[nn.Module] = set()
+    hooks = []
+    for module in model.modules():
+        if isinstance(module, nn.ModuleList) and len(module) and module not in inner:
+            inner |= {each for each in module.modules() if each is not module}
+            hooks.append(module[0].register_forward_pre_hook(add, with_kwargs=True))
+    try:
+        yield count
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+register(name="guest", row_decoder=Guest)

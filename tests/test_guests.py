@@ -1,0 +1,215 @@
+"""Functions of others' that generate: called as their authors call them, checked, counted and recorded."""
+
+import hashlib
+import random
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from mdlm_lm_eval import DecodingOptions, decode
+from mdlm_lm_eval.lm import MDLM
+from mdlm_lm_eval.model.denoiser import Denoiser
+from mdlm_lm_eval.options import OptionError
+from tests.conftest import choice, data, evaluate, generation, tiny_model
+
+# A stand-in of our own with the signature of LLaDA's function: greedy, the surest mask of a block in each step.
+LLADA = """
+import torch
+
+@torch.no_grad()
+def generate(model, prompt, attention_mask=None, steps=128, gen_length=128, block_length=128, temperature=0.0,
+             cfg_scale=0.0, remasking="low_confidence", mask_id=126336):
+    n = prompt.shape[1]
+    x = torch.full((prompt.shape[0], n + gen_length), mask_id, device=model.device)
+    x[:, :n] = prompt
+    assert gen_length % block_length == 0
+    for begin in range(n, n + gen_length, block_length):
+        inside = torch.zeros_like(x, dtype=torch.bool)
+        inside[:, begin : begin + block_length] = True
+        while ((x == mask_id) & inside).any():
+            logits = model(x).logits
+            logits[..., mask_id] = -torch.inf
+            confidence, tokens = logits.softmax(-1).max(-1)
+            confidence[~((x == mask_id) & inside)] = -1
+            place = confidence.argmax(1, keepdim=True)
+            x.scatter_(1, place, tokens.gather(1, place))
+    return x
+"""
+# With the signature of Fast-dLLM's functions, which return their passes too; and faults.
+OTHERS = """
+import random
+import torch
+from beside import answer
+
+calls = []
+
+def faulty(model, prompt, gen_length=8, mask_id=0, fault="none", *, eos_id=None):
+    row = torch.cat([prompt, torch.full((1, gen_length), 50 + len(calls))], 1)
+    if "fifth" in fault:
+        calls.append(prompt)
+        if len(calls) == 5:
+            raise RuntimeError("no such luck")
+    if "few" in fault:
+        return row[:, :-1], 0
+    if "many" in fault:
+        return torch.cat([row, row[:, :1]], 1), 0
+    if "mask" in fault:
+        row[0, -1] = mask_id
+    if "dtype" in fault:
+        return row.float()
+    if "device" in fault:
+        return row.to("meta")
+    if "raises" in fault:
+        raise RuntimeError("no such luck")
+    if "early" in fault:
+        return [*prompt[0].tolist(), 60, eos_id]
+    return (row, 0)
+
+def draws(model, prompts, gen_length):
+    return [answer(gen_length) for _ in prompts]
+
+draws.batches = True
+
+def method(self, inputs, generation_config=None, **kwargs):
+    return inputs
+
+class Owner:
+    steps_seen = ()
+
+    def diffusion_generate(self, inputs, generation_config=None, **kwargs):
+        n = kwargs.get("max_new_tokens")
+        assert kwargs.get("alg") == "maskgit_plus" and self._own(kwargs.get("steps"))
+        logits = self(torch.nn.functional.pad(inputs, (0, n), value=kwargs.get("mask_token_id")), "full", None).logits
+        return torch.cat([inputs, logits[:, -n:].topk(2).indices[..., 1]], 1)
+
+    def _own(self, steps):
+        return steps == 4 and self.config.vocab_size == 259
+"""
+BESIDE = (
+    "import random, torch\ndef answer(n): return [random.randrange(10, 40), *torch.randint(10, 40, (n - 1,)).tolist()]"
+)
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("authors")
+    for name, text in {"generate": LLADA, "others": OTHERS, "beside": BESIDE}.items():
+        (folder / f"{name}.py").write_text(textwrap.dedent(text))
+    return folder
+
+
+def lm(checkpoint: Path, **arguments: Any) -> MDLM:
+    return MDLM(str(checkpoint), device="cpu", batch_size=2, **arguments)
+
+
+def requests(n_tokens: int = 8) -> list[Any]:
+    texts = ("red", "a longer prompt", "x")
+    return [generation(text, doc=n, max_gen_toks=n_tokens, until=[]) for n, text in enumerate(texts)]
+
+
+def test_an_authors_loop_gives_the_engines_answers_and_costs(checkpoint: Path, task_folder: Path, files: Path) -> None:
+    """Through lm-eval; the record names the guest and its file."""
+    settings: dict[str, Any] = {"n_masks": 8, "steps": 8, "block_length": 4}
+    guest = lm(checkpoint, sampler=f"{files}/generate.py:generate", **settings)
+    own = lm(checkpoint, early_exit=False, **settings)
+    found, expected = (evaluate(each, ["tiny_generate"], task_folder, limit=3) for each in (guest, own))
+    strings = [
+        [one["resps"] for one in sorted(each["samples"]["tiny_generate"], key=lambda one: one["doc_id"])]
+        for each in (found, expected)
+    ]
+    assert strings[0] == strings[1]
+    facts = [each["config"]["mdlm"] for each in (found, expected)]
+    costs = [each["tasks"]["tiny_generate"]["cost"] for each in facts]
+    for name in ("forward_passes", "denoising_steps", "layer_tokens", "written_tokens", "answer_tokens"):
+        assert costs[0][name] == costs[1][name]
+    digest = hashlib.sha256(LLADA.encode()).hexdigest()
+    (plugin,) = facts[0]["plugins"]
+    assert plugin["sha256"] == digest
+    assert plugin["guest"]
+    assert facts[0]["decoding"]["sampler"] == "generate.py:generate"
+    assert facts[1]["plugins"] == []
+
+
+def test_whole_blocks_are_asked_for_and_cut(checkpoint: Path, files: Path) -> None:
+    """The function's own block of 128, and six tokens of it."""
+    model = lm(checkpoint, sampler=f"{files}/generate.py:generate", steps=128)
+    model.generate_until(requests(6), True)
+    ranges = model.record.tasks["task"].ranges
+    assert (ranges["asked_masks"], ranges["masks"], ranges["returned_tokens"]) == ((6, 6), (128, 128), (6, 6))
+    assert model.record.tasks["task"].cost["written_tokens"] == 18
+
+
+def test_random_numbers_are_those_of_the_request(checkpoint: Path, files: Path) -> None:
+    """Whatever was drawn before, and nobody else's change; a file beside the function is found and recorded."""
+    alone = MDLM(str(checkpoint), device="cpu", batch_size=1, sampler=f"{files}/others.py:draws")
+    before = torch.random.get_rng_state(), random.getstate()
+    first = alone.generate_until(requests(), True)
+    assert torch.equal(before[0], torch.random.get_rng_state())
+    assert before[1] == random.getstate()
+    assert alone.generate_until(requests()[::-1], True) == first[::-1]
+    assert len({*first}) == 3
+    (plugin,) = alone.get_model_info()["mdlm"]["plugins"]
+    assert plugin["files"].keys() == {"others.py", "beside.py"}
+
+
+def test_a_method_is_put_before_the_model(files: Path) -> None:
+    """As Dream's, whose class has no network; the model's second choice comes back."""
+    model = tiny_model()
+    denoiser = Denoiser(model, mask_token_id=2, pad_token_id=0)
+    options = DecodingOptions(
+        sampler=f"{files}/others.py:Owner.diffusion_generate", n_masks=4, steps=4, unmasking="maskgit_plus"
+    )
+    with torch.no_grad():
+        logits = model(torch.tensor([[5, 6, 2, 2, 2, 2]])).logits
+    assert decode(denoiser, [[5, 6]], options) == logits[:, 2:].topk(2).indices[..., 1].tolist()
+
+
+@pytest.mark.parametrize(("fault", "said"), data("guests.json")["faults"])
+def test_a_fault_names_the_request(fault: str, said: str, checkpoint: Path, files: Path) -> None:
+    model = lm(checkpoint, sampler=f"{files}/others.py:faulty", sampler_args=f"fault={fault}")
+    with pytest.raises(OptionError, match=rf"^sampler=others.py:faulty {said}.* \(task task, document 0\)$"):
+        model.generate_until(requests()[:1], True)
+
+
+def test_an_end_of_text_may_come_early(checkpoint: Path, files: Path) -> None:
+    model = lm(checkpoint, sampler=f"{files}/others.py:faulty", sampler_args="fault=early")
+    (answer,) = model.generate_until(requests()[:1], True)
+    assert answer == model.tokenizer.decode([60])
+
+
+@pytest.mark.parametrize(("arguments", "said"), data("guests.json")["refused"])
+def test_options_that_do_not_reach_it_are_refused(
+    arguments: dict[str, Any], said: str, checkpoint: Path, files: Path
+) -> None:
+    given = {"sampler": "others.py:faulty"} | arguments
+    with pytest.raises(OptionError, match=said):
+        lm(checkpoint, **given | {"sampler": f"{files}/{given['sampler']}"})
+
+
+def test_neither_a_task_nor_slots_may_have_one(checkpoint: Path, files: Path) -> None:
+    model, named = lm(checkpoint), f"{files}/others.py:draws"
+    with pytest.raises(OptionError, match="only the user can"):
+        model.generate_until([generation("a", sampler=named)], True)
+    model.use_options({"sampler": named})
+    with pytest.raises(OptionError, match="infill=true does not work"):
+        model.generate_until([generation("a <|mask|>", infill=True)], True)
+    assert model.loglikelihood([choice("a", " b")], True) == lm(checkpoint).loglikelihood([choice("a", " b")], True)
+
+
+def test_finished_answers_are_kept(checkpoint: Path, task_folder: Path, files: Path, tmp_path: Path) -> None:
+    """Of five requests the last one fails; the next run asks for that one alone, in the sixth call."""
+    arguments = {"sampler": f"{files}/others.py:faulty", "sampler_args": "fault=fifth", "seed": 1}
+    with pytest.raises(OptionError, match="no such luck"):
+        evaluate(lm(checkpoint, **arguments), ["tiny_generate"], task_folder, use_cache=str(tmp_path / "cache"))
+    model = lm(checkpoint, **arguments)
+    found = evaluate(model, ["tiny_generate"], task_folder, use_cache=str(tmp_path / "cache"))
+    answers = sorted(one["resps"][0][0][0] for one in found["samples"]["tiny_generate"])
+    assert answers == sorted(model.tokenizer.decode([50 + n]) for n in (0, 1, 2, 3, 5))
+    (tmp_path / "others.py").write_text(OTHERS + "# another version")
+    (tmp_path / "beside.py").write_text(BESIDE)
+    newer = lm(checkpoint, **arguments | {"sampler": f"{tmp_path}/others.py:faulty"})
+    with pytest.raises(OptionError, match=r"\(plugins was"):
+        evaluate(newer, ["tiny_generate"], task_folder, use_cache=str(tmp_path / "cache"))
