@@ -4,9 +4,12 @@
     OMP_NUM_THREADS=1 python -m benchmarks.pretended_gpu --only dual --places
 
 Tiny random models in float32 at batch sizes 3 and 8, without graphs and with simulated ones, in small buckets of
-shapes; and the families' golden checkpoints with their own options. A row says whether answers are the CPU's
-(likelihoods within 1e-4 nats), and counts waits, blocking copies, kernels a pass, and distinct attention problems.
-`--places` adds the lines that wait or copy. Ends with 1 where answers differ or anything fails.
+shapes; the families' golden checkpoints with their own options; and models over two GPUs. A row says whether answers
+are the CPU's (likelihoods within 1e-4 nats), and counts waits, blocking copies, kernels a pass, and distinct attention
+problems; mixed devices, races and captures that CUDA refuses make it fail. Rows of memory hold the peak of models of
+7 to 16 billion parameters and three layers, without weights, beside the budget of `batch_size=auto`; beyond 15% of it,
+at most 1.2 GB of its fixed part may be used. `--places` adds the lines that wait or copy. Ends with 1 where answers
+differ or anything fails.
 """
 
 import argparse
@@ -26,6 +29,8 @@ from mdlm_lm_eval.model import compiled, devices
 from mdlm_lm_eval.model.denoiser import Denoiser
 from mdlm_lm_eval.options import DecodingOptions, OptionError
 from tests.pretended_gpu import PretendedGpu, PretendedGpuError
+from tests.pretended_gpu.peaks import PEAKS, ROWS, peak_of
+from tests.pretended_gpu.placement import over_two
 from tests.pretended_gpu.settings import DECODING, LIKELIHOOD, decoded, denoiser_of, model_of, scored
 from tests.reference import load
 
@@ -43,6 +48,9 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "nemotron_labs_diffusion": {},
     "sdar": {},
 }
+# Every cache, two samplers with a memory of their own, and row decoders.
+OVER_TWO = ["whole", "prefix, guided", "dual, threshold", "blocks", "blocks, edits", "from the prompt, shifted"]
+OVER_TWO += ["causal context", "wino", "klass", "speculation", "insertion"]
 Case = tuple[str, str, int, Callable[[], Denoiser], Callable[[Denoiser], Any]]
 
 
@@ -60,6 +68,14 @@ def cases() -> Iterator[Case]:
                 )
     for name, facts in FAMILIES.items():
         yield "family", name, 6, lambda name=name, facts=facts: load(name, **facts), of_family  # type: ignore[misc]
+    for name in OVER_TWO:
+        yield (
+            "two GPUs",
+            name,
+            3,
+            lambda setting=DECODING[name]: denoiser_of(model_of(setting), setting),  # type: ignore[misc]
+            lambda denoiser, setting=DECODING[name]: decoded(denoiser, setting, 3),  # type: ignore[misc]
+        )
 
 
 def of_family(denoiser: Denoiser) -> list[Any]:
@@ -73,7 +89,7 @@ def of_family(denoiser: Denoiser) -> list[Any]:
 def on_gpu(gpu: PretendedGpu, denoiser: Denoiser, *, with_graphs: bool) -> Denoiser:
     """The same denoiser with its model on the GPU."""
     return Denoiser(
-        gpu.move(denoiser.model),
+        gpu.move(denoiser.model) if gpu.n_devices == 1 else over_two(gpu, denoiser.model),
         mask_token_id=denoiser.mask_token_id,
         pad_token_id=denoiser.pad_token_id,
         shift=denoiser.shift,
@@ -95,7 +111,7 @@ def row_of(case: Case, *, with_graphs: bool, answers: Any) -> tuple[dict[str, An
     """A row of the record, and the lines that waited or copied."""
     kind, name, size, fresh, run = case
     row: dict[str, Any] = {"kind": kind, "name": name, "batch": size, "graphs": with_graphs}
-    with PretendedGpu() as gpu:
+    with PretendedGpu(n_devices=2 if kind == "two GPUs" else 1) as gpu:
         denoiser = on_gpu(gpu, fresh(), with_graphs=with_graphs)
         try:
             found = run(denoiser)
@@ -116,6 +132,16 @@ def row_of(case: Case, *, with_graphs: bool, answers: Any) -> tuple[dict[str, An
     }, places
 
 
+def rows_of_memory(only: str) -> Iterator[dict[str, Any]]:
+    """The peak beside the budget, in GB."""
+    for name, options, sizes in PEAKS:
+        if only in f"memory {name}":
+            peak, budget = peak_of(name, options, sizes)
+            is_near = abs(peak - budget) <= 0.15 * budget + 1.2e9 * (peak > budget)
+            row = {"kind": "memory", "name": name, "options": options, "rows": ROWS, "same": is_near}
+            yield row | {"peak GB": round(peak / 1e9, 2), "budget GB": round(budget / 1e9, 2)}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", help="rows whose kind and name hold this text")
@@ -129,12 +155,15 @@ def main() -> None:
             if arguments.only not in f"{kind} {name}":
                 continue
             answers = run(fresh())
-            for with_graphs in (False, True):
+            for with_graphs in (False, True) if kind != "two GPUs" else (False,):
                 row, places = row_of(case, with_graphs=with_graphs, answers=answers)
                 rows.append(row)
                 print(" | ".join(map(str, row.values())), flush=True)
                 if arguments.places:
                     print("\n".join(places), flush=True)
+    for row in rows_of_memory(arguments.only):
+        rows.append(row)
+        print(" | ".join(map(str, row.values())), flush=True)
     if arguments.json:
         versions = {"torch": torch.__version__, "transformers": transformers.__version__}
         lines = ",\n".join(json.dumps(row) for row in rows)

@@ -1,13 +1,11 @@
 """A GPU's paths, run on a pretended one: the CPU's answers, no waits, and faults that only a GPU shows are found."""
 
-import re
 import sys
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
-from accelerate.hooks import AlignDevicesHook, add_hook_to_module
 from torch import Tensor
 
 from mdlm_lm_eval.decoding.rows import Rows
@@ -16,7 +14,8 @@ from mdlm_lm_eval.model import compiled, devices, kv_cache
 from mdlm_lm_eval.model.denoiser import Denoiser
 from mdlm_lm_eval.options import LikelihoodOptions, OptionError
 from tests.conftest import data
-from tests.pretended_gpu import GPU, PretendedGpu, PretendedGpuError, Report, graphs, transfers
+from tests.pretended_gpu import PretendedGpu, PretendedGpuError, Report, graphs, transfers
+from tests.pretended_gpu.placement import over_two
 from tests.pretended_gpu.settings import (
     DECODING,
     LIKELIHOOD,
@@ -140,22 +139,6 @@ def test_every_cache_works_on_a_model_over_two_gpus(name: str) -> None:
             expected = scored(denoiser_of(model_of(setting), setting), likelihood, 3, n_contexts=1)
             found = scored(denoiser, likelihood, 3, n_contexts=1)
             assert [one[0] for one in found] == pytest.approx([one[0] for one in expected], abs=1e-4)
-
-
-def over_two(gpu: PretendedGpu, model: Any) -> Any:
-    """The model with its second layer and its head on the second GPU, as `device_map="auto"` leaves it."""
-
-    def device_of(path: str) -> torch.device:
-        return torch.device("cuda", 1) if re.match(r"model\.layers\.1|model\.norm|lm_head", path) else GPU
-
-    gpu.move(model, device_of=device_of)
-    parts = ["model.embed_tokens", "model.rotary_emb", "model.layers.0", "model.layers.1", "model.norm", "lm_head"]
-    for path in parts:
-        hook = AlignDevicesHook(execution_device=device_of(path), skip_keys="past_key_values")
-        add_hook_to_module(model.get_submodule(path), hook)
-    outermost = AlignDevicesHook(execution_device=GPU, io_same_device=True, skip_keys="past_key_values")
-    add_hook_to_module(model, outermost)
-    return model
 
 
 # Faults that no CPU shows

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+import torch
 from transformers import PreTrainedConfig
 
 # Of what is free: the rest is lost between blocks of the allocator.
@@ -16,7 +17,7 @@ class RowMemory:
     """Bytes that one row adds to the weights at the peak of a pass.
 
     activations: of one layer, which is all that exists at a time without gradients.
-    remembered: keys and values of all layers.
+    remembered: keys and values of all layers, and what a sampler compares passes by.
     logits: at the positions that are predicted, when the layers' activations are gone.
     """
 
@@ -37,6 +38,7 @@ def row_memory(
     n_logits: int,
     itemsize: int,
     n_run: int | None = None,
+    n_kept: int = 0,
     is_cached: bool = False,
     is_ahead: bool = False,
     guided: bool = False,
@@ -44,10 +46,11 @@ def row_memory(
     """Of a canvas of `length` tokens with logits at `n_logits` of them, in numbers of `itemsize` bytes.
 
     The longest pass runs `n_run` tokens of a row, by default all of them; where finished blocks are remembered, its
-    prompt. A gated layer holds its input, residual and output with three tensors of its inner size; a mixture's six of
-    the hidden size for each of a token's experts: inputs, outputs, and in float32 the weighted and the ordered ones.
-    Guidance holds the logits of both canvases, their difference and its multiple. With `is_ahead`, prompts of half as
-    many rows more are remembered. Masks of a canvas' length squared are left out.
+    prompt. `n_kept` distributions are kept from pass to pass in float32. A gated layer holds its input, residual and
+    output with three tensors of its inner size; a mixture's six of the hidden size for each of a token's experts:
+    inputs, outputs, and in float32 the weighted and the ordered ones. Guidance holds the logits of both canvases, their
+    difference and its multiple. With `is_ahead`, prompts of half as many rows more are remembered. Masks of a canvas'
+    length squared are left out.
     """
     text = config.get_text_config()
     inner = 3 * text.intermediate_size
@@ -56,7 +59,8 @@ def row_memory(
     rows, tensors = 2 if guided else 1, (3 if is_ahead else 2) * is_cached
     return RowMemory(
         activations=rows * (n_run or length) * (inner + 4 * text.hidden_size) * itemsize,
-        remembered=rows * length * tensors * sum(map(_width_of_keys, text.per_layer_config)) * itemsize,
+        remembered=rows * length * tensors * sum(map(_width_of_keys, text.per_layer_config)) * itemsize
+        + n_kept * text.vocab_size * torch.float32.itemsize,
         logits=rows**2 * n_logits * text.vocab_size * itemsize,
     )
 

@@ -103,12 +103,18 @@ class GenerationJob:
     def _most_lanes(self, longest: Generation) -> int:
         """The most lanes for canvases that are at most as long as this one."""
         options, canvas, attention = longest.request.options, longest.canvas, longest.request.attention
-        is_cached = cache_policy(attention, options).remembers
+        is_cached, needs = cache_policy(attention, options).remembers, options.way.needs(options)
+        block, n_slots = max(canvas.block_lengths), len(canvas.slots)
+        length = columns_of(len(canvas.token_ids), is_padded=is_cached)
+        n_run = length + block * needs.hindsight
         runs_prompts = attention.is_block_causal and is_cached  # and later blocks alone
+        if runs_prompts:
+            n_run = columns_of(canvas.prompt_length, is_padded=True)
         return self.place.most_rows(
-            length=columns_of(len(canvas.token_ids), is_padded=is_cached),
-            n_run=columns_of(canvas.prompt_length, is_padded=True) if runs_prompts else None,
-            n_logits=max(canvas.block_lengths),
+            length=length,
+            n_run=n_run,
+            n_logits=n_slots if needs.earlier_blocks else block * (2 if needs.history else 1),
+            n_kept=n_slots + 1 if needs.history else 0,
             is_cached=is_cached,
             is_ahead=runs_prompts,
             is_guided=options.cfg_scale > 0.0,

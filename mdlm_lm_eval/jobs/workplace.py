@@ -65,6 +65,7 @@ class Workplace:
         n_logits: int,
         is_cached: bool,
         n_run: int | None = None,
+        n_kept: int = 0,
         is_ahead: bool = False,
         is_guided: bool = False,
     ) -> int:
@@ -78,6 +79,7 @@ class Workplace:
             n_logits=n_logits,
             itemsize=self.denoiser.dtype.itemsize,
             n_run=n_run,
+            n_kept=n_kept,
             is_cached=is_cached,
             is_ahead=is_ahead,
             guided=is_guided,
