@@ -5,8 +5,10 @@ TYPE_CHECKING = False  # as in typing, whose import alone would take longer than
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from mdlm_lm_eval.checkpoints import load_denoiser, load_tokenizer
-    from mdlm_lm_eval.decoding import decode
+    from mdlm_lm_eval.checkpoints import load, load_denoiser, load_tokenizer
+    from mdlm_lm_eval.decoding import decode, fill
+    from mdlm_lm_eval.decoding.canvas import Completion
+    from mdlm_lm_eval.likelihood.from_python import LogLikelihood, log_likelihood
     from mdlm_lm_eval.lm import MDLM
     from mdlm_lm_eval.model.denoiser import Denoiser
     from mdlm_lm_eval.options import DecodingOptions, LikelihoodOptions
@@ -15,13 +17,18 @@ __version__ = "0.3.0"
 
 __all__ = [
     "MDLM",
+    "Completion",
     "DecodingOptions",
     "Denoiser",
     "LikelihoodOptions",
+    "LogLikelihood",
     "__version__",
     "decode",
+    "fill",
+    "load",
     "load_denoiser",
     "load_tokenizer",
+    "log_likelihood",
     "tasks_path",
 ]
 
@@ -30,9 +37,14 @@ _MODULE_OF = {
     "DecodingOptions": "mdlm_lm_eval.options",
     "LikelihoodOptions": "mdlm_lm_eval.options",
     "Denoiser": "mdlm_lm_eval.model.denoiser",
+    "Completion": "mdlm_lm_eval.decoding.canvas",
+    "LogLikelihood": "mdlm_lm_eval.likelihood.from_python",
+    "load": "mdlm_lm_eval.checkpoints",
     "load_denoiser": "mdlm_lm_eval.checkpoints",
     "load_tokenizer": "mdlm_lm_eval.checkpoints",
     "decode": "mdlm_lm_eval.decoding",
+    "fill": "mdlm_lm_eval.decoding",
+    "log_likelihood": "mdlm_lm_eval.likelihood.from_python",
 }
 
 

@@ -8,15 +8,26 @@ from typing import Any
 
 import nbformat
 import pytest
+from mypy import api
 from nbclient import NotebookClient
 from peft import LoraConfig, get_peft_model
 
-from mdlm_lm_eval import DecodingOptions, decode, load_denoiser, load_tokenizer
+from mdlm_lm_eval import (
+    DecodingOptions,
+    LikelihoodOptions,
+    decode,
+    fill,
+    load,
+    load_denoiser,
+    load_tokenizer,
+    log_likelihood,
+)
 from mdlm_lm_eval.decoding import from_python
+from mdlm_lm_eval.decoding.trace import replay
 from mdlm_lm_eval.lm import MDLM
 from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.sweep.__main__ import main as sweep
-from tests.conftest import generation, tiny_model, tiny_tokenizer
+from tests.conftest import choice, generation, tiny_model, tiny_tokenizer
 
 README = Path(__file__).parent.parent / "README.md"
 
@@ -26,6 +37,39 @@ def test_readmes_example_runs_as_it_stands() -> None:
     names: dict[str, object] = {}
     exec(example, names)
     assert f"print(answers)  # {names['answers']}\n" in example
+
+
+def test_the_examples_of_the_api_run_and_are_typed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    examples = re.findall(
+        r"```python\n(.*?)```", (README.parent / "docs/api.md").read_text(encoding="utf-8"), re.DOTALL
+    )
+    exec("".join(examples), {})
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[0] == "1 of 1"
+    assert [line.endswith(" None") for line in printed[-4:]] == [True, True, True, False]
+    code = (
+        "".join(examples)
+        + """
+texts: list[str] = fill(denoiser, ["a <|mask|>"], tokenizer=tokenizer)
+completion: Completion = completions[0]
+facts: tuple[str | None, list[int], int, str] = (
+    completion.text, completion.token_ids, completion.passes, completion.finish_reason
+)
+scored: list[LogLikelihood] = log_likelihood(denoiser, [[1]], [[2, 3]])
+error: float | None = scored[0].standard_error
+"""
+    )
+    names = "Completion, LogLikelihood"
+    (tmp_path / "good.py").write_text(f"from mdlm_lm_eval import {names}\n{code}")
+    wrong = ("decode(denoiser, 3)", "decode(denoiser, [1], batch_size='a')", "fill(denoiser, 'a')", "completion.steps")
+    (tmp_path / "wrong.py").write_text(f"from mdlm_lm_eval import {names}\n{code}" + "\n".join(wrong))
+    settings = ("--config-file", str(README.parent / "pyproject.toml"), "--cache-dir", str(tmp_path / "cache"))
+    paths = [str(tmp_path / name) for name in ("good.py", "wrong.py")]
+    found, _, _ = api.run([*settings, *paths])
+    errors = [line.partition("error: ")[0] for line in found.splitlines() if ": error:" in line]
+    n_good = len((tmp_path / "good.py").read_text().splitlines())
+    assert [error.split(":")[1] for error in errors] == [str(n_good + n) for n in range(1, len(wrong) + 1)], found
+    assert all("wrong.py" in error for error in errors)
 
 
 def test_the_notebook_runs_and_shows_its_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,7 +116,106 @@ def test_what_decode_cannot_take_is_one_sentence(checkpoint: Path) -> None:
             decode(denoiser, prompts, DecodingOptions(n_masks=4))
     with pytest.raises(OptionError, match="trace=true is not allowed"):
         decode(denoiser, ["red is"], DecodingOptions(n_masks=4, trace=True), tokenizer=tokenizer)
+    options, texts = DecodingOptions(n_masks=4), {"tokenizer": tokenizer}
+    for arguments, more, words in (
+        ((3,), {}, "a prompt must be a text or a list of token ids, not int"),
+        (([1.5],), {}, "a list of token ids, not float"),
+        ((["a", None],), texts, "a list of token ids, not NoneType"),
+        (("a", LikelihoodOptions()), texts, r"options must be DecodingOptions\(...\), not LikelihoodOptions"),
+        (("a", options), {**texts, "batch_size": 0}, "batch_size must be a whole number from 1 or None, not 0"),
+        (("a", options), {**texts, "seeds": [1, 2]}, "seeds must be 1 whole numbers, one for each prompt"),
+    ):
+        with pytest.raises(OptionError, match=words):
+            decode(denoiser, *arguments, **more)
+    with pytest.raises(OptionError, match=r"denoiser must be what load\(\)"):
+        decode("built-in", "a", tokenizer=tokenizer)
+    with pytest.raises(OptionError, match="takes texts with"):
+        fill(denoiser, [[1, 2]], tokenizer=tokenizer)
+    with pytest.raises(OptionError, match="without a slot"):
+        fill(denoiser, "a", tokenizer=tokenizer)
+    for pair, more, words in (
+        ((["a", "b"], ["c"]), texts, "as many contexts as continuations, not 2 and 1"),
+        (("a", "b"), {}, "a text cannot be scored without a tokenizer"),
+        ((["a"], [[1, 2]]), texts, "must both be texts or lists of token ids, not str"),
+        (("a", "b", options), texts, r"options must be LikelihoodOptions\(...\), not DecodingOptions"),
+    ):
+        with pytest.raises(OptionError, match=words):
+            log_likelihood(denoiser, *pair, **more)
     assert denoiser.forward_passes == 0
+
+
+def test_a_completion_says_how_each_token_came_to_be(checkpoint: Path) -> None:
+    denoiser, tokenizer = load(str(checkpoint))
+    options, done = DecodingOptions(n_masks=6, steps=3), []
+    prompts = ["red is", tokenizer.encode("blue")]
+    found = decode(
+        denoiser,
+        prompts,
+        options,
+        tokenizer=tokenizer,
+        return_completions=True,
+        batch_size=1,
+        progress=lambda n, total: done.append((n, total)),
+    )
+    assert [one.text for one in found] == decode(denoiser, prompts, options, tokenizer=tokenizer)
+    assert done == [(1, 2), (2, 2)]
+    for one in found:
+        assert one.finish_reason == ("ended_by_eos" if one.token_ids[-1] == tokenizer.eos_token_id else "cut")
+        assert [each.step for each in one.filled if each.step not in (1, 2, 3)] == []
+        assert {(each.step, each.confidence) for each in one.filled} <= {(e.step, e.confidence) for e in one.events}
+        start = [2] * 6
+        *_, (last, canvas) = replay([0] * min(e.position for e in one.events) + start, one.events)
+        assert (last, canvas[-6:][: len(one.token_ids)]) == (one.passes, one.token_ids)
+
+
+def test_seeds_are_those_of_prompts(checkpoint: Path) -> None:
+    denoiser, tokenizer = load(str(checkpoint))
+    options = DecodingOptions(n_masks=6, temperature=1.0)
+    first, again, other = decode(denoiser, ["red"] * 3, options, tokenizer=tokenizer, seeds=[1, 1, 2])
+    assert first == again != other
+    assert decode(denoiser, ["red"], options, tokenizer=tokenizer, seeds=[1]) == [first]
+    assert len({*decode(denoiser, ["red"] * 3, options, tokenizer=tokenizer)}) > 1
+
+
+def test_slots_are_filled_as_by_lm_eval(checkpoint: Path) -> None:
+    denoiser, tokenizer = load(str(checkpoint))
+    texts = ["red <|mask|> is <|mask:3|>.", "a<|mask|>"]
+    lm = MDLM(str(checkpoint), device="cpu", batch_size=2)
+    expected = lm.generate_until([generation(text, infill=True) for text in texts], disable_tqdm=True)
+    assert fill(denoiser, texts, tokenizer=tokenizer) == expected
+    assert fill(denoiser, texts[1], DecodingOptions(), tokenizer=tokenizer) == expected[1:]
+
+
+ESTIMATORS: list[dict[str, Any]] = [
+    {"mc_num": 4},
+    {"likelihood": "chain"},
+    {"likelihood": "duel", "unmasking": "left_to_right"},
+    {"likelihood": "confidence"},
+    {"n_masks": 12, "mc_num": 3, "seed": 5},
+]
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_log_likelihoods_are_those_of_lm_eval(checkpoint: Path, estimator: dict[str, Any]) -> None:
+    denoiser, tokenizer = load(str(checkpoint))
+    pairs = [("red is", " a colour"), ("red is ", "b"), ("", "alone"), ("<|eos|>x", "<|mask|>"), ("red is", " a ball")]
+    lm = MDLM(str(checkpoint), device="cpu", batch_size=4, **estimator)
+    expected = lm.loglikelihood([choice(*pair, doc=n) for n, pair in enumerate(pairs)], disable_tqdm=True)
+    options = LikelihoodOptions(**estimator)
+    found = log_likelihood(denoiser, *map(list, zip(*pairs, strict=True)), options, tokenizer=tokenizer)
+    assert [(one.total, one.is_greedy) for one in found] == [
+        (pytest.approx(ll, abs=1e-4), flag) for ll, flag in expected
+    ]
+    for (_, text), one in zip(pairs, found, strict=True):
+        assert tokenizer.decode(one.token_ids).lstrip() == text.lstrip()
+        assert len(one.by_token) == len(one.token_ids)
+        assert sum(one.by_token) == pytest.approx(one.total, abs=1e-6)
+    is_sampled = [len(one.token_ids) > 2 and "mc_num" in estimator for one in found]
+    assert [one.standard_error is not None for one in found] == is_sampled
+    (same,) = log_likelihood(denoiser, pairs[0][0], pairs[0][1], options, tokenizer=tokenizer)
+    assert same == found[0]
+    ids = log_likelihood(denoiser, [[5, 6]], [found[0].token_ids], options)
+    assert ids[0].token_ids == found[0].token_ids
 
 
 def test_fillers_stand_behind_the_masks(checkpoint: Path) -> None:

@@ -3,6 +3,7 @@
 import itertools
 import math
 import random
+import statistics
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ import torch
 
 from mdlm_lm_eval.decoding import decode
 from mdlm_lm_eval.likelihood import LikelihoodRequest, duel, rolling_windows, score, truncated_tokens
-from mdlm_lm_eval.likelihood.corruptions import monte_carlo_corruptions
+from mdlm_lm_eval.likelihood.corruptions import monte_carlo_corruptions, standard_error
 from mdlm_lm_eval.model.denoiser import Denoiser
 from mdlm_lm_eval.options import DecodingOptions, LikelihoodOptions, OptionError
 from tests.conftest import random_llama
@@ -77,6 +78,23 @@ def test_equally_hard_tokens_give_an_estimate_without_variance(n, samples):
         corruptions = monte_carlo_corruptions(n, samples, torch.Generator().manual_seed(seed))
         assert sum(corruption.weight * len(corruption.scored) for corruption in corruptions) == pytest.approx(n)
         assert len(corruptions) == len({corruption.masked for corruption in corruptions}) <= samples
+
+
+@pytest.mark.parametrize(("n", "samples"), [(6, 8), (12, 8), (12, 128), (40, 32), (100, 128)])
+def test_the_standard_error_is_the_spread_over_seeds_or_somewhat_more(n: int, samples: int) -> None:
+    """Tokens that are hard or easy, and that some of the others make easier where they are seen."""
+    draw = random.Random(n)
+    hardness = [draw.uniform(0.1, 6.0) for _ in range(n)]
+    clues = [[draw.gauss(0.0, 3.0 / n) for _ in range(n)] for _ in range(n)]
+    estimates, errors = [], []
+    for seed in range(100):
+        found = [
+            (one.weight, {i: -hardness[i] - sum(clues[i][j] for j in one.masked) for i in one.masked})
+            for one in monte_carlo_corruptions(n, samples, torch.Generator().manual_seed(seed))
+        ]
+        estimates.append(sum(weight * sum(log_probs.values()) for weight, log_probs in found))
+        errors.append(standard_error(found))
+    assert 0.8 < statistics.fmean(errors) / statistics.stdev(estimates) < 2.2
 
 
 @pytest.mark.parametrize("likelihood", ["mc", "chain"])

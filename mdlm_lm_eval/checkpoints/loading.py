@@ -68,6 +68,25 @@ def load_denoiser(
     )
 
 
+def load(
+    pretrained: str = BUILT_IN,
+    *,
+    trust_remote_code: bool = False,
+    revision: str = "main",
+    subfolder: str = "",
+    diffusion_family: str | None = None,
+    **of_denoiser: Any,
+) -> tuple[Denoiser, PreTrainedTokenizerBase]:
+    """Denoiser and tokenizer of a checkpoint. `of_denoiser` are the other arguments of `load_denoiser`."""
+    where: dict[str, Any] = {
+        "trust_remote_code": trust_remote_code,
+        "revision": revision,
+        "subfolder": subfolder,
+        "diffusion_family": diffusion_family,
+    }
+    return load_denoiser(pretrained, **where, **of_denoiser), load_tokenizer(pretrained, **where)
+
+
 def context_length(config: PretrainedConfig, tokenizer: PreTrainedTokenizerBase) -> int:
     """Tokens that fit on a canvas, as config and tokenizer say; lm-eval's 2048 where neither does."""
     text = config.get_text_config()

@@ -37,11 +37,11 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from mdlm_lm_eval.decoding.engine import decode_canvases
-    from mdlm_lm_eval.decoding.from_python import decode
+    from mdlm_lm_eval.decoding.from_python import decode, fill
 
-__all__ = ["decode", "decode_canvases"]
+__all__ = ["decode", "decode_canvases", "fill"]
 
-_WHERE = {"decode": "from_python", "decode_canvases": "engine"}
+_WHERE = {"decode": "from_python", "decode_canvases": "engine", "fill": "from_python"}
 
 
 def __getattr__(name: str) -> object:

@@ -1,13 +1,14 @@
 """The canvas of one request: prompt | masks | fillers | text after the slot; what is decoded of it, what it gave."""
 
 import hashlib
+import json
 import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from mdlm_lm_eval.decoding.trace import Event
+from mdlm_lm_eval.decoding.trace import Event, Filled
 from mdlm_lm_eval.model.attention import FULL_ATTENTION, AttentionPattern
 from mdlm_lm_eval.options import DecodingOptions, OptionError
 
@@ -52,6 +53,9 @@ class Completion:
     n_written: returned slots that hold a token, those after an EOS too.
     events: with the option `trace`, all that the passes changed on the canvas, in their order.
     first: the model's answer at the first slot, None without labels.
+
+    From Python: text: that of the tokens, None without a tokenizer. filled: the step and the confidence of each token.
+    finish_reason: ended_by_eos, or cut where no token ended the answer.
     """
 
     token_ids: list[int]
@@ -59,6 +63,14 @@ class Completion:
     n_written: int
     events: tuple[Event, ...] = ()
     first: "FirstToken | None" = None
+    text: str | None = None
+    filled: Sequence[Filled] = ()
+    finish_reason: str = ""
+
+    @property
+    def passes(self) -> int:
+        """The forward passes that it took."""
+        return self.cost.forward_passes
 
 
 def attention_in_effect(attention: AttentionPattern, options: DecodingOptions) -> AttentionPattern:
@@ -76,6 +88,11 @@ def attention_in_effect(attention: AttentionPattern, options: DecodingOptions) -
 def seed_of(text: str) -> int:
     """A seed below 2^63 that a text tells."""
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
+
+
+def seed_of_request(seed: int, arguments: Sequence[Any], repetition: int = 0) -> int:
+    """A seed by content: the same request draws the same numbers in any batch, order and process."""
+    return seed_of(f"{repetition} {json.dumps([seed, arguments], sort_keys=True, default=str)}")
 
 
 def share_steps(steps: int, block_lengths: Sequence[int]) -> list[int]:

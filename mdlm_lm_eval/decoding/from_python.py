@@ -1,75 +1,245 @@
 """Decoding of prompts, as token ids or as texts, for use from Python."""
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import replace
+from typing import Any, Literal, overload
 
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from mdlm_lm_eval.checkpoints import end_of_turn_ids, eos_ids, reserved_positions
-from mdlm_lm_eval.decoding.canvas import attention_in_effect, build_canvas, seed_of
+from mdlm_lm_eval.decoding.canvas import (
+    Canvas,
+    Completion,
+    attention_in_effect,
+    build_canvas,
+    build_infill_canvas,
+    seed_of,
+)
 from mdlm_lm_eval.decoding.checks import check_decoding
 from mdlm_lm_eval.decoding.engine import decode_canvases
+from mdlm_lm_eval.decoding.trace import filled
 from mdlm_lm_eval.model.denoiser import Denoiser
-from mdlm_lm_eval.model.text import Ending, encode_without_masks
+from mdlm_lm_eval.model.text import Ending, encode_infill, prompt_ids
 from mdlm_lm_eval.options import DecodingOptions, OptionError
+
+Prompt = str | Sequence[int]
+Progress = Callable[[int, int], object]
+
+
+@overload
+def decode(
+    denoiser: Denoiser,
+    prompts: Prompt | Iterable[Prompt],
+    options: DecodingOptions = ...,
+    *,
+    return_completions: Literal[True],
+    tokenizer: PreTrainedTokenizerBase | None = ...,
+    max_gen_toks: int | None = ...,
+    batch_size: int | None = ...,
+    seeds: Sequence[int] | None = ...,
+    progress: Progress | None = ...,
+    stop_ids: Collection[int] = ...,
+    end_think_ids: Sequence[int] = ...,
+    token_frequencies: Tensor | None = ...,
+) -> list[Completion]: ...
+
+
+@overload
+def decode(
+    denoiser: Denoiser,
+    prompts: Prompt | Iterable[Prompt],
+    options: DecodingOptions = ...,
+    *,
+    return_completions: Literal[False] = ...,
+    tokenizer: PreTrainedTokenizerBase | None = ...,
+    max_gen_toks: int | None = ...,
+    batch_size: int | None = ...,
+    seeds: Sequence[int] | None = ...,
+    progress: Progress | None = ...,
+    stop_ids: Collection[int] = ...,
+    end_think_ids: Sequence[int] = ...,
+    token_frequencies: Tensor | None = ...,
+) -> list[Any]: ...
 
 
 def decode(
     denoiser: Denoiser,
-    prompts: str | Iterable[list[int]] | Iterable[str],
-    options: DecodingOptions,
+    prompts: Prompt | Iterable[Prompt],
+    options: DecodingOptions | None = None,
     *,
+    return_completions: bool = False,
     tokenizer: PreTrainedTokenizerBase | None = None,
     max_gen_toks: int | None = None,
+    batch_size: int | None = None,
+    seeds: Sequence[int] | None = None,
+    progress: Progress | None = None,
     stop_ids: Collection[int] = (),
     end_think_ids: Sequence[int] = (),
     token_frequencies: Tensor | None = None,
 ) -> list[Any]:
-    """What follows every prompt, decoded as one batch: the whole canvas, or its first `max_gen_toks` tokens.
+    """What follows every prompt: the whole canvas, or its first `max_gen_toks` tokens.
 
-    Prompts are lists of token ids, and so are the answers; with a `tokenizer` (`load_tokenizer`) both are texts. A text
-    by itself is one prompt, and its answer comes in a list too. A row ends with its first token of `stop_ids`, a text
-    before its first end token too. `end_think_ids` are the tokens of the option `end_think` where there is no
-    tokenizer, `token_frequencies` [V] what that option's file holds. Equal prompts are repetitions and draw different
-    random numbers. Raises OptionError for options that this model cannot serve, for a canvas that does not fit, for
-    texts or fillers without a tokenizer, and for `trace`, which answers alone do not hold; NonFiniteLogitsError where a
-    row's logits are NaN or infinite.
+    A prompt is a text or a list of token ids; one by itself is a list of one. Answers are lists of token ids, and texts
+    with a `tokenizer` (of `load`). With `return_completions` they are `Completion`s, which also hold how each token
+    came to be. `batch_size` prompts run at a time, all by default. `seeds` has one for each prompt, in place of that of
+    `options`, by which equal prompts are repetitions with random numbers of their own. `progress(done, total)` is
+    called after each answer.
+
+    A row ends with its first token of `stop_ids`, a text before its first end token too. `end_think_ids` are the tokens
+    of the option `end_think` where there is no tokenizer, `token_frequencies` [V] what that option's file holds.
+
+    Raises OptionError for arguments of other types, for options that this model cannot serve, for a canvas that does
+    not fit, and for texts or fillers without a tokenizer; NonFiniteLogitsError where a row's logits are NaN or
+    infinite.
     """
-    check_decoding(options, attention_in_effect(denoiser.attention, options), edits=denoiser.edits)
-    if options.n_fillers and tokenizer is None:
-        raise OptionError(f"n_fillers={options.n_fillers} is not allowed without a tokenizer; allowed is 0")
-    if options.trace:
-        raise OptionError("trace=true is not allowed in decode(), which returns answers alone; lm_eval records traces")
-    ids = _listed(prompts, tokenizer)
-    filler_ids: list[int] = []
-    end_of_turn: Collection[int] = ()
-    if tokenizer is not None:
-
-        def encode(piece: str, first: bool) -> list[int]:
-            return tokenizer.encode(piece, add_special_tokens=first)
-
-        ids = [encode_without_masks(tokenizer, prompt, denoiser.mask_token_id, encode) for prompt in ids]
-        filler_ids = encode(options.filler, False) * options.n_fillers
-        stop_ids, end_of_turn = {*stop_ids, *eos_ids(tokenizer, None)}, end_of_turn_ids(tokenizer)
-        end_think_ids = encode(options.end_think, False)
-    repetitions: Counter[tuple[int, ...]] = Counter()
+    options = _checked(denoiser, options, tokenizer, batch_size, is_traced=return_completions)
+    listed = _listed(prompts, tokenizer)
+    room = _room(denoiser)
+    ids = [prompt_ids(tokenizer, one, denoiser.mask_token_id) if isinstance(one, str) else list(one) for one in listed]
     canvases = []
-    for prompt in ids:
-        seed = seed_of(f"{options.seed} {repetitions[tuple(prompt)]} {prompt}")
-        repetitions[tuple(prompt)] += 1
+    for prompt, seed in zip(ids, _seeds(ids, options, seeds), strict=True):
         canvas, _ = build_canvas(
             prompt,
             options,
             mask_token_id=denoiser.mask_token_id,
-            max_length=denoiser.max_length - reserved_positions(denoiser.model.config),
+            max_length=room,
             request_gen_toks=max_gen_toks,
-            filler_ids=filler_ids,
+            filler_ids=_fillers(options, tokenizer),
             seed=seed,
             attention=denoiser.attention,
         )
         canvases.append(canvas)
+    completions = _completed(
+        denoiser, canvases, options, tokenizer, batch_size, progress, stop_ids, end_think_ids, token_frequencies
+    )
+    if return_completions:
+        return completions
+    return [one.token_ids if tokenizer is None else one.text for one in completions]
+
+
+def fill(
+    denoiser: Denoiser,
+    texts: str | Iterable[str],
+    options: DecodingOptions | None = None,
+    *,
+    tokenizer: PreTrainedTokenizerBase,
+) -> list[str]:
+    """What stands in the slots of every text, in one text, as with `infill: true` in a task.
+
+    Each `<|mask|>` is a slot of one token, `<|mask:8|>` one of eight. Raises as `decode` does.
+    """
+    options = _checked(denoiser, options, tokenizer, None, is_traced=False)
+    listed = _listed(texts, tokenizer)
+    if not all(isinstance(text, str) for text in listed):
+        raise OptionError("fill() takes texts with <|mask|> in them, not token ids")
+
+    def encode(piece: str, first: bool) -> list[int]:
+        return list(tokenizer.encode(piece, add_special_tokens=first))
+
+    canvases = []
+    for text, seed in zip(listed, _seeds(listed, options, None), strict=True):
+        canvas, _ = build_infill_canvas(
+            encode_infill(tokenizer, text, denoiser.mask_token_id, encode),
+            options,
+            mask_token_id=denoiser.mask_token_id,
+            max_length=_room(denoiser),
+            filler_ids=_fillers(options, tokenizer),
+            seed=seed,
+            attention=denoiser.attention,
+        )
+        canvases.append(canvas)
+    return [str(one.text) for one in _completed(denoiser, canvases, options, tokenizer)]
+
+
+def _checked(
+    denoiser: Denoiser,
+    options: DecodingOptions | None,
+    tokenizer: PreTrainedTokenizerBase | None,
+    batch_size: int | None,
+    *,
+    is_traced: bool,
+) -> DecodingOptions:
+    """The options. Raises OptionError for arguments that cannot be decoded with."""
+    if not isinstance(denoiser, Denoiser):
+        raise OptionError(f"denoiser must be what load() or load_denoiser() returns, not {type(denoiser).__name__}")
+    options = DecodingOptions() if options is None else options
+    if not isinstance(options, DecodingOptions):
+        raise OptionError(f"options must be DecodingOptions(...), not {type(options).__name__}")
+    if batch_size is not None and (type(batch_size) is not int or batch_size < 1):
+        raise OptionError(f"batch_size must be a whole number from 1 or None, not {batch_size!r}")
+    if options.n_fillers and tokenizer is None:
+        raise OptionError(f"n_fillers={options.n_fillers} is not allowed without a tokenizer; allowed is 0")
+    if options.trace and not is_traced:
+        raise OptionError("trace=true is not allowed without return_completions=True, as answers alone hold no trace")
+    options = replace(options, trace=is_traced)
+    check_decoding(options, attention_in_effect(denoiser.attention, options), edits=denoiser.edits)
+    return options
+
+
+def _listed(prompts: Any, tokenizer: PreTrainedTokenizerBase | None) -> list[Any]:
+    """Texts and lists of token ids. Raises OptionError for anything else."""
+    found = [prompts] if isinstance(prompts, str) else list(prompts) if isinstance(prompts, Iterable) else None
+    if found and all(type(each) is int for each in found):
+        found = [found]
+    for one in [prompts] if found is None else found:
+        is_ids = isinstance(one, Sequence) and all(type(each) is int for each in one)
+        if found is None or not (isinstance(one, str) or is_ids):
+            raise OptionError(f"a prompt must be a text or a list of token ids, not {type(one).__name__}")
+        if isinstance(one, str) and tokenizer is None:
+            raise OptionError("a text cannot be decoded without a tokenizer; give tokenizer=, or prompts as token ids")
+    return found or []
+
+
+def _seeds(prompts: Sequence[Any], options: DecodingOptions, given: Sequence[int] | None) -> list[int]:
+    """A seed for each prompt. Raises OptionError where as many were not given."""
+    if given is None:
+        repetitions: Counter[str] = Counter()
+        found = []
+        for prompt in map(str, prompts):
+            found.append(seed_of(f"{options.seed} {repetitions[prompt]} {prompt}"))
+            repetitions[prompt] += 1
+        return found
+    if not isinstance(given, Sequence) or len(given) != len(prompts) or not all(type(seed) is int for seed in given):
+        raise OptionError(f"seeds must be {len(prompts)} whole numbers, one for each prompt, not {given!r}")
+    return [seed_of(f"{seed} 0 {prompt}") for seed, prompt in zip(given, prompts, strict=True)]
+
+
+def _room(denoiser: Denoiser) -> int:
+    return denoiser.max_length - reserved_positions(denoiser.model.config)
+
+
+def _fillers(options: DecodingOptions, tokenizer: PreTrainedTokenizerBase | None) -> list[int]:
+    if tokenizer is None or not options.n_fillers:
+        return []
+    filler: list[int] = tokenizer.encode(options.filler, add_special_tokens=False)
+    return filler * options.n_fillers
+
+
+def _completed(
+    denoiser: Denoiser,
+    canvases: Sequence[Canvas],
+    options: DecodingOptions,
+    tokenizer: PreTrainedTokenizerBase | None,
+    batch_size: int | None = None,
+    progress: Progress | None = None,
+    stop_ids: Collection[int] = (),
+    end_think_ids: Sequence[int] = (),
+    token_frequencies: Tensor | None = None,
+) -> list[Completion]:
+    """The completions of canvases, with text, tokens and ending."""
+    end_of_turn: Collection[int] = ()
+    if tokenizer is not None:
+        stop_ids, end_of_turn = {*stop_ids, *eos_ids(tokenizer, None)}, end_of_turn_ids(tokenizer)
+        end_think_ids = tokenizer.encode(options.end_think, add_special_tokens=False)
+    done: list[int] = []
+
+    def finished(index: int, completion: Completion) -> None:
+        done.append(index)
+        if progress is not None:
+            progress(len(done), len(canvases))
+
     completions = decode_canvases(
         denoiser,
         canvases,
@@ -78,17 +248,17 @@ def decode(
         end_of_turn_ids=end_of_turn,
         end_think_ids=end_think_ids,
         token_frequencies=token_frequencies,
+        finished=finished,
+        batch_size=batch_size,
     )
-    if tokenizer is None:
-        return [completion.token_ids for completion in completions]
-    ending = Ending(tokenizer, frozenset(stop_ids) | frozenset(end_of_turn), until=(), think_end_token=None)
-    return [ending.of(completion.token_ids)[0] for completion in completions]
-
-
-def _listed(
-    prompts: str | Iterable[list[int]] | Iterable[str], tokenizer: PreTrainedTokenizerBase | None
-) -> Sequence[Any]:
-    found: list[Any] = [prompts] if isinstance(prompts, str) else list(prompts)
-    if tokenizer is None and any(isinstance(prompt, str) for prompt in found):
-        raise OptionError("a text cannot be decoded without a tokenizer; give tokenizer=, or prompts as token ids")
-    return found
+    end_ids = {*stop_ids, *end_of_turn}
+    ending = None if tokenizer is None else Ending(tokenizer, end_ids, until=(), think_end_token=None)
+    return [
+        replace(
+            one,
+            text=None if ending is None else ending.of(one.token_ids)[0],
+            filled=filled(one.events, canvas.slots[: len(one.token_ids)], denoiser.mask_token_id),
+            finish_reason="ended_by_eos" if not end_ids.isdisjoint(one.token_ids[-1:]) else "cut",
+        )
+        for canvas, one in zip(canvases, completions, strict=True)
+    ]

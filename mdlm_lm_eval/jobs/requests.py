@@ -1,13 +1,12 @@
 """A request as any job sees it, whoever answers it; and lm-eval's own order of requests: repetitions and copies."""
 
-import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from lm_eval.api.instance import Instance
 
-from mdlm_lm_eval.decoding.canvas import seed_of
+from mdlm_lm_eval.decoding.canvas import seed_of_request
 from mdlm_lm_eval.options import DecodingOptions, LikelihoodOptions
 from mdlm_lm_eval.record import Answer, RunRecord, TaskRecord
 from mdlm_lm_eval.request_cache import RequestCache
@@ -56,12 +55,11 @@ def seeds_of(requests: Sequence[Instance], seeds: Sequence[int]) -> list[int]:
 
     Equal requests of one document are repetitions (a task with `repeats`) and get seeds of their own.
     """
-    seen: Counter[str] = Counter()
+    seen: Counter[tuple[int | None, int]] = Counter()
     found = []
     for instance, seed in zip(requests, seeds, strict=True):
-        request = json.dumps([seed, instance.args], sort_keys=True, default=str)
-        key = f"{instance.doc_id!r} {request}"  # another document may happen to have the same text
-        found.append(seed_of(f"{seen[key]} {request}"))
+        key = instance.doc_id, seed_of_request(seed, instance.args)  # another document may have the same text
+        found.append(seed_of_request(seed, instance.args, seen[key]))
         seen[key] += 1
     return found
 

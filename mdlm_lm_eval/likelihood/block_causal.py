@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from mdlm_lm_eval.likelihood.corruptions import Corruption
 from mdlm_lm_eval.likelihood.requests import LikelihoodRequest, answer_length, answer_tokens, chunks
-from mdlm_lm_eval.likelihood.scored_passes import merged, take
+from mdlm_lm_eval.likelihood.scored_passes import Sums, Term, merged, take
 from mdlm_lm_eval.likelihood.spans import FINISHED, SHARED, Column, FinishedBlocks, Span
 from mdlm_lm_eval.likelihood.trajectories import Trajectory
 from mdlm_lm_eval.model.attention import AttentionPattern
@@ -83,6 +83,7 @@ def score_blocks(
     greedy: LikelihoodOptions,
     *,
     batch_size: int,
+    terms: list[list[Term]] | None = None,
 ) -> tuple[list[float], list[list[Trajectory]]]:
     """Log-likelihoods as sums over blocks, and the trajectories of all requests' blocks.
 
@@ -94,7 +95,7 @@ def score_blocks(
     block_length = denoiser.attention.block_length or longest
     # A pass reads no more positions than one over `batch_size` canvases under full attention.
     most_spans = min(batch_size * max(1, math.ceil(longest / block_length)), max(1, _SPAN_TOKENS // block_length))
-    log_likelihoods = [0.0] * len(requests)
+    sums = Sums([0.0] * len(requests), terms)
     trajectories: list[list[Trajectory]] = [[] for _ in requests]
     rows = _context_rows(denoiser, requests, options)
     for batch in _batches(rows, corruptions_of, options, denoiser.mask_token_id, batch_size, most_spans):
@@ -109,13 +110,13 @@ def score_blocks(
         while spans:
             for part in chunks(spans, most_spans):
                 logits = finished.logits(part, options.cfg_scale)
-                take(part, logits, log_likelihoods, greedy, denoiser.mask_token_id, strict=True)
+                take(part, logits, sums, greedy, denoiser.mask_token_id, strict=True)
             stopped = set() if corruptions_of is None else {t.index for t in of_batch if not t.is_greedy}
             spans = []
             for number, (row, _) in enumerate(batch if walks else []):
                 going = [t for t in row.trajectories if t.masked and t.index not in stopped]
                 spans += _spans(number, going, denoiser.mask_token_id)
-    return log_likelihoods, trajectories
+    return sums.totals, trajectories
 
 
 def _context_rows(

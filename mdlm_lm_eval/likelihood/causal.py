@@ -7,11 +7,15 @@ from torch import Tensor
 
 from mdlm_lm_eval.decoding.candidates import slices_of
 from mdlm_lm_eval.likelihood.requests import LikelihoodRequest, chunks
+from mdlm_lm_eval.likelihood.scored_passes import Term
 from mdlm_lm_eval.model.denoiser import Denoiser, NonFiniteLogitsError
 
 
 def score_causally(
-    denoiser: Denoiser, requests: Sequence[LikelihoodRequest], batch_size: int
+    denoiser: Denoiser,
+    requests: Sequence[LikelihoodRequest],
+    batch_size: int,
+    terms: list[list[Term]] | None = None,
 ) -> list[tuple[float, bool]]:
     """(log p(continuation | context) in nats, whether each token is the likeliest one) for every request, as in HFLM.
 
@@ -40,6 +44,8 @@ def score_causally(
         for index, of_one, greedy in zip(batch, log_probs.split(counts), is_likeliest.split(counts), strict=True):
             if not of_one.isfinite().all():
                 raise NonFiniteLogitsError(index)
+            if terms is not None:
+                terms[index] += [Term(n, 1.0, log_prob) for n, log_prob in enumerate(of_one.tolist())]
             scores[index] = (float(of_one.double().sum()), bool(greedy.all()))
     return [scores[index] for index in range(len(requests))]
 

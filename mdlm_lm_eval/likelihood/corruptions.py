@@ -7,9 +7,11 @@ by n / k. Everything here keeps that expectation and only lowers the variance ar
 
 import itertools
 import math
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from statistics import fmean
 
 import torch
 
@@ -111,3 +113,29 @@ def _deal(
             masked = deck[dealt : dealt + k]
             dealt += k
         yield tuple(sorted(masked)), weight
+
+
+def standard_error(samples: Sequence[tuple[float, Mapping[int, float]]]) -> float | None:
+    """Of a sum over samples of one continuation, each its weight and the log-probabilities of what it masks.
+
+    None for a single sample. Dealing cancels how hard tokens are, as far as every position has the same weight in
+    total, so two parts add up: what the unequal weights leave of that, and how samples of similar size differ beyond
+    it. The second is taken from neighbours, as most strata have one sample. From 8 samples on, it is the spread over
+    seeds, or up to twice that where samples are many for the tokens (`tests/test_likelihood.py`).
+    """
+    if len(samples) < 2:
+        return None
+    weights: Counter[int] = Counter()
+    sums: Counter[int] = Counter()
+    for weight, log_probs in samples:
+        weights.update(dict.fromkeys(log_probs, weight))
+        sums.update({position: weight * log_prob for position, log_prob in log_probs.items()})
+    mean = sum(sums.values()) / sum(weights.values())
+    hardness = {position: sums[position] / weights[position] for position in weights}
+    variance = sum((hardness[position] - mean) ** 2 * (weight - 1) ** 2 for position, weight in weights.items())
+    parts = [
+        (weight * len(log_probs), fmean(log_prob - hardness[position] for position, log_prob in log_probs.items()))
+        for weight, log_probs in sorted(samples, key=lambda sample: len(sample[1]))
+    ]
+    differences = sum((a * a + b * b) * (x - y) ** 2 for (a, x), (b, y) in itertools.pairwise(parts)) / 4
+    return math.sqrt(variance + differences * len(parts) / (len(parts) - 1))

@@ -4,7 +4,7 @@ import itertools
 import math
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -20,6 +20,26 @@ from mdlm_lm_eval.model.devices import bucket, positions_of, to_device
 from mdlm_lm_eval.options import DecodingOptions, LikelihoodOptions
 
 C = TypeVar("C", bound="LikelihoodCanvas")
+
+
+class Term(NamedTuple):
+    """What the token at a `position` of the continuation adds to a sum, `weight` times its `log_prob`.
+
+    sample: says which positions were masked, and where attention is block-causal of which block they are.
+    """
+
+    position: int
+    weight: float
+    log_prob: float
+    sample: tuple[int, ...] = ()
+
+
+@dataclass
+class Sums:
+    """log p of every request so far; and where they are wanted, the terms of each."""
+
+    totals: list[float]
+    terms: list[list[Term]] | None = None
 
 
 @dataclass
@@ -67,18 +87,18 @@ def merged(
 def read(
     denoiser: Denoiser,
     canvases: Sequence[LikelihoodCanvas],
-    log_likelihoods: list[float],
+    sums: Sums,
     options: LikelihoodOptions,
 ) -> None:
     """One forward pass of these canvases under full attention; see `take`."""
     logits = _masked_logits(denoiser, canvases, options.cfg_scale)
-    take(canvases, logits, log_likelihoods, options, denoiser.mask_token_id, strict=False)
+    take(canvases, logits, sums, options, denoiser.mask_token_id, strict=False)
 
 
 def take(
     canvases: Sequence[LikelihoodCanvas],
     logits: Tensor,
-    log_likelihoods: list[float],
+    sums: Sums,
     options: LikelihoodOptions,
     mask_token_id: int,
     *,
@@ -117,10 +137,16 @@ def take(
         sure = sure_enough(proposals.confidence, options.confidence_threshold, strict=strict)
         parts += [proposals.tokens, proposals.confidence, proposals.priority, sure, _log_probs(logits, truths)]
     values = iter(torch.cat([part.double() for part in parts]).tolist())  # the pass's one wait for the device
-    for (index, weight), log_prob in zip(contributions, itertools.islice(values, len(contributions)), strict=True):
+    scored = zip(contributions, itertools.islice(values, len(contributions)), strict=True)
+    for (trajectory, corruption, position), log_prob in scored:
+        index = trajectory.index
         if math.isnan(log_prob):
             raise NonFiniteLogitsError(index)
-        log_likelihoods[index] += weight * log_prob
+        sums.totals[index] += corruption.weight * log_prob
+        if sums.terms is not None:
+            offset = trajectory.offset
+            sample = (offset, *corruption.masked)
+            sums.terms[index].append(Term(offset + position, corruption.weight, log_prob, sample))
     chosen_from = [list(itertools.islice(values, len(masks))) for _ in range(4)]
     for same in alike.values():
         tokens, confidence, priority, sure_of = (of_all[: len(same[0].masked)] for of_all in chosen_from)
@@ -135,14 +161,14 @@ def take(
 
 def _rows_to_read(
     canvases: Sequence[LikelihoodCanvas],
-) -> tuple[list[tuple[int, int]], list[tuple[int, float]], dict[tuple[int, ...], list[Trajectory]]]:
-    """For each scored token of a corruption (row of the logits, true token) and (request, weight); and trajectories.
+) -> tuple[list[tuple[int, int]], list[tuple[Trajectory, Corruption, int]], dict[tuple[int, ...], list[Trajectory]]]:
+    """For each scored token of a corruption (row of the logits, true token), and what it belongs to; and trajectories.
 
     Trajectories with the same canvas and the same masks, for which one choice holds, are together under the rows of
     these masks.
     """
     of_corruptions: list[tuple[int, int]] = []
-    contributions: list[tuple[int, float]] = []
+    contributions: list[tuple[Trajectory, Corruption, int]] = []
     alike: dict[tuple[int, ...], list[Trajectory]] = {}
     start = 0
     for canvas in canvases:
@@ -151,7 +177,7 @@ def _rows_to_read(
         for trajectory, corruption in canvas.corruptions:
             ids = trajectory.request.continuation_ids
             of_corruptions += [(row_of[position], ids[position]) for position in corruption.scored]
-            contributions += [(trajectory.index, corruption.weight)] * len(corruption.scored)
+            contributions += [(trajectory, corruption, position) for position in corruption.scored]
         for trajectory in canvas.trajectories:
             alike.setdefault(tuple(row_of[position] for position in trajectory.masked), []).append(trajectory)
     return of_corruptions, contributions, alike

@@ -11,7 +11,7 @@ from mdlm_lm_eval.likelihood.causal import score_causally
 from mdlm_lm_eval.likelihood.corruptions import Corruption, chain_corruptions, monte_carlo_corruptions
 from mdlm_lm_eval.likelihood.reads import score_by_reads
 from mdlm_lm_eval.likelihood.requests import LikelihoodRequest, answer_length, answer_tokens, chunks, truncated_tokens
-from mdlm_lm_eval.likelihood.scored_passes import LikelihoodCanvas, merged, read
+from mdlm_lm_eval.likelihood.scored_passes import LikelihoodCanvas, Sums, Term, merged, read
 from mdlm_lm_eval.likelihood.trajectories import Trajectory
 from mdlm_lm_eval.model.denoiser import Denoiser
 from mdlm_lm_eval.options import LikelihoodOptions, OptionError
@@ -54,6 +54,7 @@ def score(
     batch_size: int,
     max_length: int,
     corruptions_of: Callable[[LikelihoodRequest, LikelihoodOptions], list[Corruption]] = corruptions_of,
+    terms: list[list[Term]] | None = None,
 ) -> Sequence[tuple[float, bool] | tuple[float, bool, float | None]]:
     """(log p(continuation | context) in nats, whether greedy decoding gives the continuation) for every request.
 
@@ -63,7 +64,8 @@ def score(
     blocks (`block_causal.py`), with `mc_num` samples for each block. `confidence` (iLLaDA) reveals the true tokens one
     by one, the likeliest first: as the order depends on hidden tokens, its sum ranks answers and is no likelihood (it
     exceeds 1 over all answers). `mode=ar` is the causal model's own likelihood (`causal.py`). `read` is the mean over
-    draws of noise, followed by its standard error (`reads.py`).
+    draws of noise, followed by its standard error (`reads.py`). To the lists of `terms`, one a request, are added the
+    terms of each sum, but for reads.
 
     Raises OptionError, before any forward pass, if a canvas does not fit or the model cannot serve the options, and
     NonFiniteLogitsError where a request's logits are NaN or infinite.
@@ -80,9 +82,10 @@ def score(
         ]
         if options.likelihood == "read":
             return score_by_reads(denoiser, fitted, options, batch_size)
-        return score_causally(denoiser, fitted, batch_size)
+        return score_causally(denoiser, fitted, batch_size, terms)
     if options.likelihood == "duel":
         ends = _decoded(denoiser, requests, options, batch_size=batch_size, max_length=max_length)
+        _add_terms(ends, terms)
         return [(sum(end.log_probs), options.check_greedy and end.is_greedy) for end in ends]
     greedy = replace(options, likelihood="duel", unmasking="confidence", confidence_threshold=None)
     trajectories = [_start(denoiser, index, request, options, max_length) for index, request in enumerate(requests)]
@@ -91,25 +94,36 @@ def score(
             replace(trajectory, masked=list(trajectory.masked), order=[], log_probs=[]) for trajectory in trajectories
         ]
         _walk(denoiser, ends, options, batch_size)
+        _add_terms(ends, terms)
         if options.check_greedy:
             _walk(denoiser, trajectories, greedy, batch_size, while_greedy=True)
         flags = [options.check_greedy and trajectory.is_greedy for trajectory in trajectories]
         return [(sum(end.log_probs), flag) for end, flag in zip(ends, flags, strict=True)]
-    log_likelihoods = [0.0] * len(requests)
+    sums = Sums([0.0] * len(requests), terms)
 
     def estimate(request: LikelihoodRequest) -> list[Corruption]:
         return corruptions_of(request, options)
 
     if denoiser.attention.is_block_causal:
         fitted = [trajectory.request for trajectory in trajectories]
-        log_likelihoods, blocks = score_blocks(denoiser, fitted, options, estimate, greedy, batch_size=batch_size)
+        sums.totals, blocks = score_blocks(
+            denoiser, fitted, options, estimate, greedy, batch_size=batch_size, terms=terms
+        )
         trajectories = list(map(_joined, trajectories, blocks))
     else:
         for batch in chunks(_corrupted(trajectories, estimate, options, denoiser.mask_token_id), batch_size):
-            read(denoiser, batch, log_likelihoods, greedy)
+            read(denoiser, batch, sums, greedy)
         if options.check_greedy:
             _walk(denoiser, trajectories, greedy, batch_size, while_greedy=True)
-    return [(log_likelihoods[t.index], options.check_greedy and t.is_greedy) for t in trajectories]
+    return [(sums.totals[t.index], options.check_greedy and t.is_greedy) for t in trajectories]
+
+
+def _add_terms(ends: Sequence[Trajectory], terms: list[list[Term]] | None) -> None:
+    """Those of finished trajectories, whose sums have one for each token."""
+    if terms is not None:
+        for end in ends:
+            pairs = zip(end.order, end.log_probs, strict=True)
+            terms[end.index] += [Term(position, 1.0, log_prob) for position, log_prob in pairs]
 
 
 def duel(
@@ -226,7 +240,7 @@ def _walk(
         while going := [one for one in group if one.masked and (one.is_greedy or not while_greedy)]:
             longest_first = sorted(merged(going, canvas), key=lambda canvas: -len(canvas.token_ids))
             for batch in chunks(longest_first, batch_size):
-                read(denoiser, batch, [], options)
+                read(denoiser, batch, Sums([]), options)
 
 
 def _corrupted(

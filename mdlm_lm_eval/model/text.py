@@ -46,6 +46,26 @@ def encode_without_masks(
     return ids
 
 
+def prefix_id(tokenizer: PreTrainedTokenizerBase) -> int:
+    """The token before a text that has no context, as in lm-eval; an encoder's is [CLS]."""
+    named = (tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.cls_token_id)
+    return next(id for id in named if id is not None)
+
+
+def prompt_ids(
+    tokenizer: PreTrainedTokenizerBase, text: str, mask_token_id: int, *, add_special_tokens: bool = True
+) -> list[int]:
+    """Token ids of a text that goes on, as lm-eval encodes it: without a closing token."""
+    is_begun = text.startswith(tokenizer.decode(prefix_id(tokenizer)))
+
+    def encode(piece: str, first: bool) -> list[int]:
+        ids: list[int] = tokenizer.encode(piece, add_special_tokens=first and add_special_tokens and not is_begun)
+        return ids
+
+    ids, closing = encode_without_masks(tokenizer, text, mask_token_id, encode), closing_ids(tokenizer)
+    return ids[: -len(closing)] if closing and ids[-len(closing) :] == closing else ids
+
+
 def encode_infill(
     tokenizer: PreTrainedTokenizerBase, text: str, mask_token_id: int, encode: Callable[[str, bool], list[int]]
 ) -> list[list[int]]:

@@ -1,0 +1,112 @@
+"""Log-likelihoods of texts or token ids, for use from Python."""
+
+import itertools
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from transformers import PreTrainedTokenizerBase
+
+from mdlm_lm_eval.checkpoints import reserved_positions
+from mdlm_lm_eval.decoding.canvas import seed_of_request
+from mdlm_lm_eval.likelihood.corruptions import standard_error
+from mdlm_lm_eval.likelihood.requests import LikelihoodRequest
+from mdlm_lm_eval.likelihood.scored_passes import Term
+from mdlm_lm_eval.likelihood.scoring import score
+from mdlm_lm_eval.model.denoiser import Denoiser
+from mdlm_lm_eval.model.text import prefix_id, prompt_ids
+from mdlm_lm_eval.options import LikelihoodOptions, OptionError
+
+
+@dataclass(frozen=True)
+class LogLikelihood:
+    """log p(continuation | context) in nats.
+
+    by_token: what each token of `token_ids` adds to the total, empty for `likelihood=read`.
+    is_greedy: whether greedy decoding gives the continuation.
+    standard_error: of a total that is estimated from samples, None of one that is computed.
+    """
+
+    total: float
+    by_token: list[float]
+    token_ids: list[int]
+    is_greedy: bool
+    standard_error: float | None
+
+
+def log_likelihood(
+    denoiser: Denoiser,
+    contexts: str | Sequence[str] | Sequence[Sequence[int]],
+    continuations: str | Sequence[str] | Sequence[Sequence[int]],
+    options: LikelihoodOptions | None = None,
+    *,
+    tokenizer: PreTrainedTokenizerBase | None = None,
+    batch_size: int = 16,
+) -> list[LogLikelihood]:
+    """The log-likelihood of each continuation after its context, as `lm_eval` scores the same request.
+
+    Both are texts, which need a `tokenizer` (of `load`), or lists of token ids; one text by itself is a list of one.
+    A context by itself serves all continuations. An empty text as context is the tokenizer's first token. Raises
+    OptionError for arguments of other types, options that the model cannot serve, and canvases that do not fit.
+    """
+    if not isinstance(denoiser, Denoiser):
+        raise OptionError(f"denoiser must be what load() or load_denoiser() returns, not {type(denoiser).__name__}")
+    options = LikelihoodOptions() if options is None else options
+    if not isinstance(options, LikelihoodOptions):
+        raise OptionError(f"options must be LikelihoodOptions(...), not {type(options).__name__}")
+    listed: list[Any] = [continuations] if isinstance(continuations, str) else list(continuations)
+    before: list[Any] = [contexts] * len(listed) if isinstance(contexts, str) else list(contexts)
+    if len(before) != len(listed):
+        raise OptionError(f"there must be as many contexts as continuations, not {len(before)} and {len(listed)}")
+    requests = [_request(denoiser, *pair, options.seed, tokenizer) for pair in zip(before, listed, strict=True)]
+    terms: list[list[Term]] = [[] for _ in requests]
+    max_length = denoiser.max_length - reserved_positions(denoiser.model.config)
+    scores = score(denoiser, requests, options, batch_size=batch_size, max_length=max_length, terms=terms)
+    found = []
+    for request, (total, is_greedy, *errors), own in zip(requests, scores, terms, strict=True):
+        by_token = [0.0] * len(request.continuation_ids) if own else []
+        for term in own:
+            by_token[term.position] += term.weight * term.log_prob
+        error = errors[0] if errors else _standard_error(own, len(request.continuation_ids), options)
+        found.append(LogLikelihood(total, by_token, request.continuation_ids, is_greedy, error))
+    return found
+
+
+def _request(
+    denoiser: Denoiser, context: Any, continuation: Any, seed: int, tokenizer: PreTrainedTokenizerBase | None
+) -> LikelihoodRequest:
+    """As lm-eval makes it of two texts. Raises OptionError for anything but texts or token ids."""
+    seed = seed_of_request(seed, (context, continuation))
+    if not (isinstance(context, str) and isinstance(continuation, str)):
+        for one in (context, continuation):
+            if not isinstance(one, Sequence) or not all(type(each) is int for each in one):
+                kind = type(one).__name__
+                raise OptionError(f"contexts and continuations must both be texts or lists of token ids, not {kind}")
+        return LikelihoodRequest(list(context), list(continuation), seed)
+    if tokenizer is None:
+        raise OptionError("a text cannot be scored without a tokenizer; give tokenizer=, or token ids")
+    kept, mask = context.rstrip(), denoiser.mask_token_id
+    if kept:  # blanks at its end belong to the continuation's first token
+        ids, n_context = prompt_ids(tokenizer, context + continuation, mask), len(prompt_ids(tokenizer, kept, mask))
+        return LikelihoodRequest(ids[:n_context], ids[n_context:], seed)
+    prefix = prefix_id(tokenizer)
+    ids = prompt_ids(tokenizer, context + continuation, mask, add_special_tokens=False)
+    return LikelihoodRequest([prefix], ids[1:] if ids[:1] == [prefix] else ids, seed)
+
+
+def _standard_error(terms: Sequence[Term], n_tokens: int, options: LikelihoodOptions) -> float | None:
+    """That of Monte-Carlo samples, over blocks, which draw apart; None where all masks were scored, or one sample."""
+    if options.likelihood not in ("auto", "mc") or options.mode != "diffusion":
+        return None
+    samples: dict[tuple[int, ...], tuple[float, dict[int, float]]] = {}
+    for term in terms:
+        samples.setdefault(term.sample, (term.weight, {}))[1][term.position] = term.log_prob
+    by_block: dict[int, list[tuple[float, dict[int, float]]]] = defaultdict(list)
+    for (offset, *_), sample in samples.items():
+        by_block[offset].append(sample)
+    ends = itertools.pairwise([*sorted(by_block), n_tokens])
+    errors = [standard_error(by_block[begin]) for begin, end in ends if 2 ** (end - begin) - 1 > options.mc_num]
+    known = [error for error in errors if error is not None]
+    return math.hypot(*known) if known and len(known) == len(errors) else None
