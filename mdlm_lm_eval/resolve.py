@@ -94,9 +94,9 @@ Check = Callable[[DecodingOptions, Any, bool | None], None]
 class ResolvedRequest:
     """The options of one generation request, merged with all others.
 
-    attention: the model's, with blocks of the option `block_length`. sampled: whether its repetitions differ.
-    ignored: its keys that mean nothing here. alike: equal for requests that may share a batch. typed: the options that
-    the user or the task set.
+    attention: the model's with blocks of the option `block_length`, or the sampler's. sampled: whether its repetitions
+    differ. ignored: its keys that mean nothing here. alike: equal for requests that may share a batch. typed: the
+    options that the user or the task set.
     """
 
     options: DecodingOptions
@@ -161,6 +161,7 @@ class Settings:
         until = given.get("until") or ()
         stops = () if options.escape_until else tuple(filter(None, [until] if isinstance(until, str) else until))
         infill = "infill" in given and parse_flag("infill", given["infill"])
+        attention = None if attention is None else options.way.attention(attention, options)
         self.check(options, attention, infill)
         sampled = options.temperature > 0.0 or is_random(options.unmasking)
         return ResolvedRequest(
@@ -222,7 +223,7 @@ def resolve(
             "exactly"
         )
     decoding = DecodingOptions(**{"seed": default_seed, **merged})
-    check(decoding, attention, None)
+    check(decoding, None if attention is None else decoding.way.attention(attention, decoding), None)
     return Settings(
         decoding=decoding,
         likelihood=LikelihoodOptions(**{"seed": default_seed, **likelihood}),

@@ -147,7 +147,7 @@ def test_help_names_the_values_of_options(capsys: pytest.CaptureFixture[str]) ->
     with pytest.raises(SystemExit):
         settings_of(["--help"])
     said = " ".join(capsys.readouterr().out.split())
-    assert ": auto, certainty_prior, editing, klass, rcr, remdm, schedule, wino --" in said
+    assert ": auto, certainty_prior, editing, klass, multi_block, rcr, remdm, schedule, wino --" in said
     assert ": confidence, entropy, left_to_right, margin, position_calibrated, random --" in said
 
 

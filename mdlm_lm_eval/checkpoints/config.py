@@ -8,7 +8,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from mdlm_lm_eval.default_model import model_path
 from mdlm_lm_eval.families.registry import all_families, family_of, published_family
-from mdlm_lm_eval.model.attention import AttentionPattern
+from mdlm_lm_eval.model.attention import FULL_ATTENTION, AttentionPattern
 from mdlm_lm_eval.model.grouped_attention import NAME as GROUPED_ATTENTION
 from mdlm_lm_eval.options import DecodingOptions, OptionError, defaults_of
 
@@ -106,7 +106,10 @@ def check_options(config: PretrainedConfig, options: DecodingOptions, *, in_slot
     for name, value in options.as_dict().items():
         if value != defaults[name] and (name, value) != ("cache", "none"):  # which asks for nothing
             family.refuse(name, value, in_slots=in_slots)
-    if options.way.needs(options).hindsight:
+    has_own_attention = options.way.attention(FULL_ATTENTION, options).is_block_causal
+    if has_own_attention:
+        _check_sees_all(config, f"sampler={options.sampler_name} with blocks that see nothing after them")
+    if options.way.needs(options).hindsight or has_own_attention:
         family.refuse("sampler", options.sampler_name, needs="hindsight", in_slots=in_slots)
     if options.is_approximate:
         _check_sees_all(config, f"cache={options.cache}")

@@ -31,7 +31,8 @@ def blocks_of(
     if attention.is_block_causal:
         blocks = _causal_blocks(canvas, attention, options, cache)
         # Without anything to remember, and without a token to predict after it, a block without slots needs no pass.
-        is_needed = shift or attention.causal_context or cache.remembers
+        predicts_next = (shift or attention.causal_context) and not options.way.needs(options).later_blocks
+        is_needed = predicts_next or cache.remembers
         return tuple(block for block in blocks if block.slots or is_needed)
     if cache.remembers:
         return _renewed_blocks(canvas, options, shift=shift)
@@ -41,13 +42,14 @@ def blocks_of(
 def _whole_blocks(canvas: Canvas, options: DecodingOptions) -> tuple[Block, ...]:
     """The semi-autoregressive blocks where every pass runs the whole canvas.
 
-    With `early_exit`, blocks whose tokens are not returned are left out, since later blocks never change earlier ones.
+    With `early_exit`, blocks whose tokens are not returned are left out, where later blocks never change earlier ones.
     """
     blocks = []
     start = 0
+    leaves_out = options.exits_early and not options.way.needs(options).later_blocks
     for length, n_steps in zip(canvas.block_lengths, canvas.block_steps, strict=True):
         slots = canvas.slots[start : start + length]
-        if options.exits_early and start >= canvas.n_returned:
+        if leaves_out and start >= canvas.n_returned:
             break
         steps = tuple(options.way.plan(length, n_steps, options))
         plans_all = n_steps == 1 and options.way.path_is_known(options)

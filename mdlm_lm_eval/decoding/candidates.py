@@ -93,7 +93,7 @@ class Proposals(NamedTuple):
     tokens: Tensor  # [N]
     confidence: Tensor  # [N] float32, probabilities; NaN where the logits are not finite
     priority: Tensor  # [N] float32, the highest is unmasked first
-    entropy: Tensor  # [N] float32, in nats, where `entropy_bound` asks for it
+    entropy: Tensor  # [N] float32, in nats, where it is needed
 
 
 def propose(
@@ -108,6 +108,7 @@ def propose(
     block_offsets: Tensor | None = None,
     token_frequencies: Tensor | None = None,
     needs_confidence: bool = True,
+    needs_entropy: bool = False,
 ) -> Proposals:
     """Proposes tokens from `logits` [N, V], which may be overwritten.
 
@@ -132,6 +133,7 @@ def propose(
                 block_offsets=_part(block_offsets, part),
                 token_frequencies=token_frequencies,
                 needs_confidence=needs_confidence,
+                needs_entropy=needs_entropy,
             )
             for part in slices
         ]
@@ -159,7 +161,7 @@ def propose(
         (options.position_decay, options.calibration_cap),
         token_frequencies,
     )
-    entropy = None if options.entropy_bound is None else candidates.entropy
+    entropy = candidates.entropy if needs_entropy else None
     priority = unmasking_rule(options.unmasking).rank(candidates)
     if ended or options.temperature != 0.0:  # a token without any probability: no number is too large
         priority = priority.clamp(min=LAST)

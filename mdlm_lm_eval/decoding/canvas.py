@@ -76,8 +76,9 @@ class Completion:
 def attention_in_effect(attention: AttentionPattern, options: DecodingOptions) -> AttentionPattern:
     """What positions see under these options: a block-causal model may be run with other blocks than its own.
 
-    Left to right, a model with a causal context is one whose blocks hold one token.
+    Left to right, a model with a causal context is one whose blocks hold one token. A sampler may have its own.
     """
+    attention = options.way.attention(attention, options)
     if attention.is_block_causal and options.block_length is not None:
         attention = replace(attention, block_length=options.block_length)
     if options.mode == "ar":

@@ -24,6 +24,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
+from mdlm_lm_eval.decoding.caches import cache_policy
 from mdlm_lm_eval.decoding.canvas import Canvas, Completion, RowCost, attention_in_effect
 from mdlm_lm_eval.decoding.first_token import FirstToken
 from mdlm_lm_eval.decoding.history import History
@@ -278,7 +279,7 @@ class Engine:
             limits = np.minimum(limits, [len(run.canvases[index].token_ids) for index in lanes.owners[going]])
         width, n_seen = self._shape(record, limits, is_wide=is_wide)
         is_ragged = bool((limits != n_seen).any()) or run.attention.causal_context
-        is_ragged |= run.is_causal and (run.on_gpu or is_wide or not run.is_cached)
+        is_ragged |= run.is_causal and (run.on_gpu or is_wide or not run.runs_blocks)
         rows: Tensor | None = None
         cache_rows: Tensor | None = None
         if is_wide and len(going) < len(at):
@@ -502,7 +503,7 @@ def decode_canvases(
             batch_size=n_lanes,
         )
     _check_shift(denoiser, options, attention)
-    if options.is_approximate and not denoiser.keeps_keys_and_values:
+    if cache_policy(attention, options).remembers and not denoiser.keeps_keys_and_values:
         raise OptionError(f"cache must be none for an encoder, which keeps no keys and values, not {options.cache}")
     thinking = None
     if options.end_think_boost or options.max_thinking_tokens is not None:

@@ -70,11 +70,11 @@ def most_wanted(run: Run, plan: Plan, n_rows: int, masks: int | None) -> int | N
     """
     if run.is_causal and plan.is_wide:
         return n_rows if run.predicts_next else 0
-    if run.is_cached and not plan.is_wide:
+    if run.is_cached and not (plan.is_wide or run.runs_later):
         return None
     if masks is not None and (run.is_whole or not run.denoiser.shift):
         return up_to_positions(masks)
-    of_row = run.sizes.slots if run.needs.earlier_blocks else run.longest_block
+    of_row = run.sizes.slots if run.needs.earlier_blocks or run.runs_later else run.longest_block
     if run.needs.history:  # the next block, too
         of_row += run.longest_block
     places = plan.width
@@ -221,6 +221,7 @@ def _proposals(
         block_offsets=offsets,
         token_frequencies=run.token_frequencies,
         needs_confidence=run.needs_confidence,
+        needs_entropy=run.needs_entropy,
     )
 
 
@@ -241,31 +242,33 @@ def _view(
     filled = fillable  # not read
     if run.needs.filled and others is not None:
         filled = others if run.thinking is None else run.thinking.spares(others, tokens)
+    proposed = places.spread(proposals.tokens)[:, :width]
     return View(
         columns=window.columns,
         tokens=tokens,
         masks=fillable,
         filled=filled,
-        proposed=places.spread(proposals.tokens)[:, :width],
+        proposed=proposed,
         confidence=confidence,
         priority=priority,
-        entropy=confidence if run.options.entropy_bound is None else places.spread(proposals.entropy)[:, :width],
+        entropy=places.spread(proposals.entropy)[:, :width] if run.needs_entropy else confidence,
         fill=None if run.one_a_pass else record[:, Field.FILL],
         back=record[:, Field.BACK],
         step=record[:, Field.STEP],
         strict=run.is_strict,
-        answer=_answer(run, rows, window, tokens) if run.needs.answer else None,
+        answer=_answer(run, rows, window, tokens, proposed) if run.needs.answer else None,
         state=rows.state,
     )
 
 
-def _answer(run: Run, rows: Rows, window: Window, tokens: Tensor) -> Answer:
-    slots = rows.slot_number.gather(1, window.columns)
-    ends = torch.zeros_like(slots, dtype=torch.bool)
+def _answer(run: Run, rows: Rows, window: Window, tokens: Tensor, proposed: Tensor) -> Answer:
+    slots, blocks = (of_row.gather(1, window.columns) for of_row in (rows.slot_number, rows.block_of))
+    first = rows.block_of.where(rows.block_of >= 0, run.sizes.blocks).amin(1, keepdim=True)
+    is_slot, ends, would_end = slots >= 0, torch.zeros_like(slots), torch.zeros_like(slots)
     for end_id in run.end_ids:
-        ends |= tokens == end_id
-    is_slot = slots >= 0
-    return Answer(slots, is_slot & (tokens == run.denoiser.mask_token_id), is_slot & ends)
+        ends, would_end = ends | (tokens == end_id), would_end | (proposed == end_id)
+    is_mask = is_slot & (tokens == run.denoiser.mask_token_id)
+    return Answer(slots, blocks - first, is_mask, is_slot & ends.bool(), would_end.bool())
 
 
 def _with_hindsight(view: View, shadow: Shadow, logits: Tensor, places: Places) -> View:
@@ -284,7 +287,7 @@ def _with_divergence(view: View, history: History, logits: Tensor, places: Place
 def _changed(run: Run, view: View, choice: Choice) -> Tensor:
     """The window's tokens [R, G] after the pass."""
     written = choice.fill if choice.change is None else choice.fill | choice.change
-    new = view.proposed.where(written, view.tokens)
+    new = (view.proposed if choice.tokens is None else choice.tokens).where(written, view.tokens)
     return new if choice.back is None else new.masked_fill(choice.back, run.denoiser.mask_token_id)
 
 
@@ -300,18 +303,26 @@ def _write(run: Run, rows: Rows, window: Window, view: View, choice: Choice, new
         rows.state = dict(choice.state)
     if run.options.trace:
         before = rows.confidence.gather(1, window.columns)
-        rows.confidence.scatter_(1, window.columns, view.confidence.where(new != view.tokens, before))
+        now = view.confidence if choice.tokens is None else view.confidence.where(new == view.proposed, 0.0)
+        rows.confidence.scatter_(1, window.columns, now.where(new != view.tokens, before))
 
 
 def _move_on(run: Run, rows: Rows, window: Window, before: Tensor, new: Tensor) -> None:
-    """The records of the next pass: a row stays in its block while masks are left, or an edit changed something."""
-    record = window.record
+    """The records of the next pass: a row stays in its block while masks are left, or an edit changed something.
+
+    Where later blocks are run, it goes on to the first one that had masks before: one that was finished by the pass is
+    run once more, so that keys and values of its final tokens can be remembered.
+    """
+    record, stay = window.record, window.stay
+    if run.runs_later:
+        blocks = rows.block_of.gather(1, window.columns)
+        stay = blocks.where(before == window.expected, run.sizes.blocks).amin(1)  # each has one record
     if run.has_edits:
         only_edits = flags(record)[:, Field.EDITS, None]
         goes_on = ((new == before.where(only_edits, window.expected)) ^ only_edits).any(1)
     else:
         goes_on = (new == window.expected).any(1)
-    rows.at = window.stay.where(goes_on, window.done)
+    rows.at = stay.where(goes_on, window.done)
     if run.options.temperature > 0.0:
         rows.steps = rows.steps + ((window.number >= 0) & (record[:, Field.KIND] != Kind.STORE))
     if run.thinking is not None:

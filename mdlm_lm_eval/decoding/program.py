@@ -43,7 +43,7 @@ class Field(IntEnum):
     FILL = 9  # masks that the pass fills at least
     BACK = 10  # tokens that it masks again
     STEP = 11  # of the block's planned steps
-    START = 12  # first column of the block
+    START = 12  # first column that a narrow pass runs: the block's, or the one before
     STOP = 13  # the column after its last
     LIMIT = 14  # the first column that nothing sees
     BEFORE = 15  # slots before the block
@@ -63,12 +63,16 @@ class Structure:
     is_causal: whether blocks see nothing after them. stores: whether finished blocks are run once more.
     predicts_next: whether a finished block predicts the token after it, so that it is also run after its last edit.
     fills_next: whether that token is filled at once, so that a next block of one mask needs no pass to fill it.
+    later_blocks: whether a pass runs all blocks from its own on, until no mask is left. shift: of the model's outputs;
+    the column before such a block is run again with it, as its output predicts the block's first token.
     """
 
     is_causal: bool
     stores: bool
     predicts_next: bool
     fills_next: bool
+    later_blocks: bool
+    shift: bool
 
 
 class Program(NamedTuple):
@@ -103,7 +107,8 @@ def program_of(
     records: list[list[int]] = []
     n_before = 0
     for number, block in enumerate(blocks):
-        is_last = number + 1 == len(blocks)
+        runs_later = structure.later_blocks and bool(block.slots)
+        is_last = number + 1 == len(blocks) or runs_later
         passes = _passes_over(block, options, structure, is_last=is_last)
         first = len(records)
         successors = _successors(passes, first, options, structure, is_last=is_last)
@@ -112,14 +117,16 @@ def program_of(
             for successor in (Field.DONE, Field.WIDE_DONE):
                 if records[-1][successor] == first:
                     records[-1][successor] = store
-        limit = block.stop if structure.is_causal or options.append_blocks else length
-        narrow = (length if cache.runs_rest else block.stop) - block.start
+        is_cut = structure.is_causal or options.append_blocks
+        limit = block.stop if is_cut and not runs_later else length
+        start = max(0, block.start - structure.shift) if runs_later else block.start
+        narrow = (length if cache.runs_rest or runs_later else block.stop) - start
         guided = 2 if options.cfg_scale > 0.0 else 1
         for each, (stay, done, wide_done) in zip(passes, successors, strict=True):
             window = 2 * number + (each.kind is Kind.STORE)
             runs = (number, -1, number, -1) if each.is_wide else (number, number, -1, window)
             size = limit if each.is_wide or not cache.remembers else narrow
-            bounds = block.start, block.stop, limit, n_before
+            bounds = start, block.stop, limit, n_before
             costs = 1, each.kind is not Kind.STORE, guided * size
             kinds = each.kind, each.kind is Kind.EDIT, *each.step, each.number
             records.append([stay, done, wide_done, *runs, *kinds, *bounds, *costs])

@@ -78,7 +78,9 @@ class _Row:
         denoiser, canvas, options = self.denoiser, self.canvas, self.options
         self.attention = attention = attention_in_effect(denoiser.attention, options)
         self.blocks = blocks_of(canvas, attention, options, CACHES.get("none"), shift=denoiser.shift)
+        self.needs = needs = options.way.needs(options)
         self.predicts_next = attention.is_block_causal and (denoiser.shift or attention.causal_context)
+        self.predicts_next &= not needs.later_blocks
         self.fills_next = self.predicts_next and (attention.blocks_from == "row_start" or attention.causal_context)
         self.tokens = torch.tensor([[*canvas.token_ids, denoiser.pad_token_id]])
         self.slot_number = torch.full_like(self.tokens, -1)
@@ -87,7 +89,6 @@ class _Row:
         for number, block in enumerate(self.blocks):
             self.block_of[0, list(block.slots)] = number
         n_columns = self.tokens.shape[1]
-        self.needs = needs = options.way.needs(options)
         self.state = options.way.state(1, n_columns, torch.device("cpu"))
         sizes = len(canvas.slots), denoiser.vocab_size, max(1, needs.history), n_columns
         self.history = History(1, *sizes, torch.device("cpu")) if needs.history else None
@@ -105,6 +106,8 @@ class _Row:
         in_reach = self.block_of == number
         if needs.earlier_blocks:
             in_reach = (self.block_of >= 0) & (self.block_of <= number)
+        if needs.later_blocks:
+            in_reach = self.block_of >= number
         is_mask = self.tokens == self.denoiser.mask_token_id
         masks, filled = in_reach & is_mask, in_reach & ~is_mask
         fillable = masks
@@ -150,13 +153,14 @@ class _Row:
     def ends_with(self, number: int) -> bool:
         """Whether an end of text in a finished block ends the answer, as in samplers of blocks."""
         has_blocks = self.attention.is_block_causal or self.options.append_blocks or self.options.way.ends_at_eos
+        has_blocks &= not self.needs.later_blocks
         written = self.tokens[self.block_of == number].tolist()
         return has_blocks and not set(self.end_ids).isdisjoint(written)
 
     def _logits(self, block: Block, shadow: Shadow | None, *, is_finished: bool = False) -> Tensor:
         """Outputs [W, V] of all columns that the block sees, then of the shadow's."""
         attention, n_prompt = self.attention, self.canvas.prompt_length
-        is_cut = attention.is_block_causal or self.options.append_blocks
+        is_cut = (attention.is_block_causal or self.options.append_blocks) and not self.needs.later_blocks
         columns = torch.arange(block.stop if is_cut else self.tokens.shape[1] - 1)[None]
         tokens = self.tokens[:, : columns.shape[1]]
         if shadow is not None:
@@ -199,6 +203,7 @@ class _Row:
             random_numbers=self.order[0, columns],
             block_offsets=slots - n_before,
             token_frequencies=self.token_frequencies,
+            needs_entropy=self.needs.entropy or options.entropy_bound is not None,
         )
 
         def on_canvas(values: Tensor) -> Tensor:  # [N] -> [1, T]
@@ -226,18 +231,25 @@ class _Row:
             step=torch.tensor([at]),
             strict=self.attention.is_block_causal and not self.attention.whole_prompt,
             divergence=divergence,
-            answer=Answer(
-                self.slot_number,
-                (self.slot_number >= 0) & (self.tokens == self.denoiser.mask_token_id),
-                (self.slot_number >= 0) & torch.isin(self.tokens, torch.tensor([*self.end_ids])),
-            ),
+            answer=self._answer(on_canvas(proposals.tokens)),
             state=self.state,
+        )
+
+    def _answer(self, proposed: Tensor) -> Answer:
+        is_slot, ends = self.slot_number >= 0, torch.tensor([*self.end_ids])
+        return Answer(
+            slots=self.slot_number,
+            blocks=self.block_of,
+            masks=is_slot & (self.tokens == self.denoiser.mask_token_id),
+            ends=is_slot & torch.isin(self.tokens, ends),
+            would_end=torch.isin(proposed, ends),
         )
 
     def _take(self, view: View, choice: Choice) -> None:
         """The tokens and the sampler's state after a pass."""
         written = choice.fill if choice.change is None else choice.fill | choice.change
-        self.tokens = view.proposed.where(written, self.tokens)
+        tokens = view.proposed if choice.tokens is None else choice.tokens
+        self.tokens = tokens.where(written, self.tokens)
         if choice.back is not None:
             self.tokens = self.tokens.masked_fill(choice.back, self.denoiser.mask_token_id)
         self.state = dict(choice.state) or self.state

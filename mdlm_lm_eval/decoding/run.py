@@ -23,10 +23,11 @@ class Run:
     """What a pass over rows of these canvases may read; nothing here changes.
 
     is_whole: every pass runs whole canvases, under full attention. is_cached: keys and values are remembered.
-    runs_blocks: narrow passes run a block alone. predicts_next, fills_next: as in `Structure`. is_strict: a mask must
-    exceed `confidence_threshold`: so in block diffusion, but for Nemotron-Labs-Diffusion. stops_at_end: the host looks
-    for an end of text in all finished blocks. one_a_pass: every planned step fills one mask. needs_places: the pass
-    computes where in its row each mask stands. needs_confidence: something reads probabilities.
+    runs_later: passes run all blocks from the first one with masks on. runs_blocks: narrow passes run a block alone.
+    predicts_next, fills_next: as in `Structure`. is_strict: a mask must exceed `confidence_threshold`: so in block
+    diffusion, but for Nemotron-Labs-Diffusion. stops_at_end: the host looks for an end of text in all finished blocks.
+    one_a_pass: every planned step fills one mask. needs_places: the pass computes where in its row each mask stands.
+    needs_confidence, needs_entropy: something reads probabilities, and entropies.
     """
 
     def __init__(
@@ -52,13 +53,14 @@ class Run:
         self.is_causal = attention.is_block_causal
         self.is_cached = self.cache.remembers
         self.is_whole = not self.is_causal and not self.is_cached
-        self.runs_blocks = self.is_cached and not self.cache.runs_rest
-        self.predicts_next = self.is_causal and (denoiser.shift or attention.causal_context)
+        self.runs_later = self.needs.later_blocks
+        self.runs_blocks = self.is_cached and not (self.cache.runs_rest or self.runs_later)
+        self.predicts_next = self.is_causal and (denoiser.shift or attention.causal_context) and not self.runs_later
         self.fills_next = self.predicts_next and (attention.blocks_from == "row_start" or attention.causal_context)
         self.is_strict = self.is_causal and not attention.whole_prompt
         # Without blocks, an end of text stops nothing; with them, the host looks for one wherever there are slots.
         has_blocks = not self.is_whole or options.append_blocks or self.sampler.ends_at_eos
-        self.stops_at_end = bool(end_ids) and has_blocks
+        self.stops_at_end = bool(end_ids) and has_blocks and not self.runs_later
         self.programs = self._programs()
         blocks = [block for program in self.programs for block in program.blocks]
         self.longest_block = max(len(block.slots) for block in blocks)
@@ -75,6 +77,7 @@ class Run:
         self.needs_places = rule.reads_places or options.temperature > 0.0 or self.needs.history > 0
         self.needs_places |= thinking is not None and bool(thinking.boost)
         self.needs_confidence = self.needs.confidence or options.is_parallel or self.needs_places or options.trace
+        self.needs_entropy = self.needs.entropy or options.entropy_bound is not None
         self.sizes = self._sizes(blocks)
 
     @property
@@ -89,6 +92,8 @@ class Run:
             stores=self.is_causal and (self.is_cached or self.predicts_next),
             predicts_next=self.predicts_next,
             fills_next=self.fills_next,
+            later_blocks=self.runs_later,
+            shift=self.denoiser.shift,
         )
         of_shapes: dict[object, Program] = {}
         programs = []
@@ -111,7 +116,7 @@ class Run:
             records=max(len(program.records) for program in self.programs),
             shown=max(len(canvas.slots) if self.stops_at_end else canvas.n_returned for canvas in self.canvases),
             slots=max(len(canvas.slots) for canvas in self.canvases),
-            window=max(narrow, default=1) if self.is_cached else 0,
+            window=max(narrow, default=1) if self.is_cached and not self.runs_later else 0,
             predicts_next=self.predicts_next,
             fills_next=self.fills_next,
             shift=self.denoiser.shift,

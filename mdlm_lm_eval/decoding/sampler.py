@@ -21,13 +21,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
 
-from mdlm_lm_eval.options import DecodingOptions, Options
+from mdlm_lm_eval.options import DecodingOptions, Options, option
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
     from mdlm_lm_eval.model.attention import AttentionPattern
+
+# Of several samplers.
+STOP_AT_EOS = option(False, "fill nothing after an end-of-text token", also="stop_until_eos early_stop")
 
 
 class Step(NamedTuple):
@@ -43,7 +46,10 @@ class Needs:
 
     confidence: `View.confidence` holds probabilities; without it, priorities.
     filled: `View.filled` names the block's tokens that decoding wrote.
+    entropy: `View.entropy`.
     earlier_blocks: `View.masks` and `View.filled` hold those of earlier blocks, too.
+    later_blocks: `View.masks` holds those of later blocks, too, and no pass is planned: all blocks are one, and passes
+        go on until no mask is left.
     proposals_for_filled: the model proposes tokens for them, too.
     hindsight: `View.hindsight`; full attention without shift alone.
     history: passes for which `View.divergence` is kept.
@@ -53,7 +59,9 @@ class Needs:
 
     confidence: bool = False
     filled: bool = False
+    entropy: bool = False
     earlier_blocks: bool = False
+    later_blocks: bool = False
     proposals_for_filled: bool = False
     hindsight: bool = False
     history: int = 0
@@ -65,12 +73,16 @@ class Answer(NamedTuple):
     """What stands at the places [R, C] of a pass, of the whole answer and not only of the block that is decoded.
 
     slots: each place's number among the row's slots, counted from the left, -1 elsewhere.
+    blocks: the number of its block, counted from the first one that is decoded; negative elsewhere.
     masks, ends: bool, the slots that hold masks, and those that hold a token that ends an answer.
+    would_end: bool, the places that `View.proposed` such a token for.
     """
 
     slots: "Tensor"
+    blocks: "Tensor"
     masks: "Tensor"
     ends: "Tensor"
+    would_end: "Tensor"
 
 
 @dataclass(frozen=True)
@@ -84,7 +96,7 @@ class View:
     proposed: [R, C], the token that each mask would become, and each filled token where that is needed.
     confidence: [R, C] float32, its probability; NaN where logits are not finite.
     priority: [R, C] float32, its place in the order of the option `unmasking`: the highest is filled first.
-    entropy: [R, C] float32, in nats, where the option `entropy_bound` is set.
+    entropy: [R, C] float32, in nats, where it is needed or the option `entropy_bound` is set.
     fill, back: [R], numbers of the planned step; `fill` is None where every step fills one.
     step: [R], the planned step: passes over the block so far, at most the last one of the plan.
     strict: whether a confidence must exceed `confidence_threshold`; without, reaching it is enough.
@@ -116,13 +128,15 @@ class View:
 class Choice(NamedTuple):
     """What a pass does, [R, C] bool: `fill` masks, `change` filled tokens to what is proposed, `back` to masks.
 
-    A mask that is filled may be masked `back` in the same pass. best: [R] float32 that is NaN where a mask's logits
-    are not finite, where the sampler has such a number at hand. state: the sampler's tensors after the pass.
+    A mask that is filled may be masked `back` in the same pass. tokens: [R, C], written instead of what is proposed.
+    best: [R] float32 that is NaN where a mask's logits are not finite, where the sampler has such a number at hand.
+    state: the sampler's tensors after the pass.
     """
 
     fill: "Tensor"
     change: "Tensor | None" = None
     back: "Tensor | None" = None
+    tokens: "Tensor | None" = None
     best: "Tensor | None" = None
     state: "Mapping[str, Tensor]" = {}  # noqa: RUF012 - never written to
 
@@ -147,6 +161,10 @@ class Sampler(Options):
     def refuses(self, options: DecodingOptions, attention: "AttentionPattern") -> str | None:
         """The sentence about an option or an attention that this sampler cannot be used with; None where it can."""
         return None
+
+    def attention(self, attention: "AttentionPattern", options: DecodingOptions) -> "AttentionPattern":
+        """What positions see while it decodes: what the model's own say, or something else."""
+        return attention
 
     def needs(self, options: DecodingOptions) -> Needs:
         """What `choose` reads."""

@@ -78,7 +78,7 @@ def window_of(run: Run, rows: Rows, plan: Plan, sees: Tensor | None) -> Window:
     if plan.rows is not None:
         record[len(plan.going) :, Field.WIDE] = -1  # padding, which waits
     number = record[:, Field.WIDE if is_wide else Field.BLOCK]
-    if run.is_cached and not is_wide:
+    if run.is_cached and not (is_wide or run.runs_later):
         places = _narrow_places(run, rows, plan, record)
     else:
         places = _wide_places(run, rows, plan, record, number)
@@ -119,9 +119,14 @@ def _narrow_places(run: Run, rows: Rows, plan: Plan, record: Tensor) -> _Places:
 
 
 def _wide_places(run: Run, rows: Rows, plan: Plan, record: Tensor, number: Tensor) -> _Places:
-    """Columns from the first one on: of whole canvases, of prompts, or up to the end of a block."""
+    """Columns from the first one on: of whole canvases, of prompts, or up to the end of a block.
+
+    Of blocks whose later ones are run with them, from the first column that predicts one of theirs.
+    """
     n_rows, width, last = len(rows.at), plan.width, run.sizes.columns - 1
     columns = iota(width, run.device).expand(n_rows, width)
+    if run.is_cached and not plan.is_wide:
+        columns = columns + record[:, Field.START, None]
     if not run.is_whole:
         columns = _until(record, columns, last)
         if plan.rows is not None:
@@ -130,6 +135,8 @@ def _wide_places(run: Run, rows: Rows, plan: Plan, record: Tensor, number: Tenso
     asked = block_of == number[:, None]
     if run.needs.earlier_blocks:
         asked = (block_of >= 0) & (block_of <= number[:, None])
+    if run.runs_later:
+        asked = (block_of >= number[:, None]) & (number >= 0)[:, None]
     small = run.options.small_block_length
     places = _Places(
         run=columns,
@@ -142,7 +149,7 @@ def _wide_places(run: Run, rows: Rows, plan: Plan, record: Tensor, number: Tenso
     if run.predicts_next:
         return _with_next_token(run, rows, record, number, places)
     if run.denoiser.shift and not run.is_whole:
-        return places._replace(outputs=(columns - 1).clamp(min=0, max=width - 1))  # padding has the last column
+        return places._replace(outputs=(iota(width, run.device) - 1).clamp(min=0).expand(n_rows, width))
     return places
 
 
@@ -175,7 +182,7 @@ def seen_columns(run: Run, rows: Rows, record: Tensor, columns: Tensor, plan: Pl
         fills = (record[:, Field.KIND, None] == Kind.FILL) & (columns >= record[:, Field.START, None])  # [R, W]
         return (keys <= columns[:, :, None]) | (fills[:, :, None] & (keys < limit[:, None])[:, None])
     sees = (keys < limit[:, None])[:, None]
-    if run.is_causal and (plan.is_wide or not run.is_cached):
+    if run.is_causal and (plan.is_wide or not run.runs_blocks):
         prompts = rows.facts[:, 1:2]
         block = run.attention.block_of(columns, prompts)[:, :, None]
         sees = sees & (run.attention.block_of(keys, prompts)[:, None] <= block)

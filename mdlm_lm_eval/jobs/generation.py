@@ -108,12 +108,12 @@ class GenerationJob:
         length = columns_of(len(canvas.token_ids), is_padded=is_cached)
         n_run = length + block * needs.hindsight
         runs_prompts = attention.is_block_causal and is_cached  # and later blocks alone
-        if runs_prompts:
+        if runs_prompts and not needs.later_blocks:
             n_run = columns_of(canvas.prompt_length, is_padded=True)
         return self.place.most_rows(
             length=length,
             n_run=n_run,
-            n_logits=n_slots if needs.earlier_blocks else block * (2 if needs.history else 1),
+            n_logits=n_slots if needs.earlier_blocks or needs.later_blocks else block * (2 if needs.history else 1),
             n_kept=n_slots + 1 if needs.history else 0,
             is_cached=is_cached,
             is_ahead=runs_prompts,

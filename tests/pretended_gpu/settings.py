@@ -71,6 +71,19 @@ DECODING: dict[str, Setting] = {
     ),
     "certainty prior": Setting({"sigma": 2.0, **IN_BLOCKS, **SURE}),
     "certainty prior, factor": Setting({"sigma": 2.0, "parallel_factor": 1.0, "stop_at_eos": True}),
+    "several blocks": Setting(
+        {"sampler": "multi_block", "entropy_threshold": 1.5, "stop_at_eos": True, "trace": True, **IN_BLOCKS}
+    ),
+    "several blocks, shifted": Setting(
+        {"sampler": "multi_block", **SURE, "surest_anywhere": True, **IN_BLOCKS}, facts=SHIFT
+    ),
+    "several blocks, remembered": Setting({"sampler": "multi_block", **SURE, "block_causal": True, **IN_BLOCKS}),
+    "several blocks, remembered, shifted": Setting(
+        {"sampler": "multi_block", **SURE, "block_causal": True, "active_threshold": 0.5, **IN_BLOCKS}, facts=SHIFT
+    ),
+    "several blocks, no cache": Setting(
+        {"sampler": "multi_block", **SURE, "block_causal": True, "cache": "none", **IN_BLOCKS}, facts=SHIFT
+    ),
     "end_think_boost": Setting({"end_think_boost": 2.0, **IN_BLOCKS}),
     "thinking budget": Setting({"max_thinking_tokens": 5, **IN_BLOCKS}),
     # The end of thinking fills a mask that no schedule counts.

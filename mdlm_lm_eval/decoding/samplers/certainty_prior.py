@@ -4,7 +4,7 @@ import functools
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
-from mdlm_lm_eval.decoding.sampler import Answer, Choice, Needs, View
+from mdlm_lm_eval.decoding.sampler import STOP_AT_EOS, Answer, Choice, Needs, View
 from mdlm_lm_eval.decoding.samplers.schedule import Schedule
 from mdlm_lm_eval.options import DecodingOptions, option
 from mdlm_lm_eval.registry import register
@@ -30,7 +30,7 @@ class CertaintyPrior(Schedule):
     sigma: float | None = option(
         None, "fill masks near known tokens first: the width of the neighbourhood in tokens (d2Cache)", above=0
     )
-    stop_at_eos: bool = option(False, "fill nothing after an end-of-text token", also="stop_until_eos")
+    stop_at_eos: bool = STOP_AT_EOS
 
     def refuses(self, options: DecodingOptions, attention: "AttentionPattern") -> str | None:
         """Known tokens are counted over whole canvases; a score is a probability."""
