@@ -6,6 +6,7 @@
 """
 
 import argparse
+import itertools
 import json
 import socket
 import threading
@@ -14,6 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+import numpy as np
 from transformers import PreTrainedTokenizerBase
 
 from mdlm_lm_eval.checkpoints import end_of_turn_ids, eos_ids, load_denoiser, load_tokenizer
@@ -143,22 +145,76 @@ class Handler(BaseHTTPRequestHandler):
         """Nothing."""
 
 
-def decoding(denoiser: Denoiser, tokenizer: PreTrainedTokenizerBase, options: DecodingOptions) -> Answer:
-    """Answers by our own decoder."""
+# What `decoding` does wrong where it is told to: each is a mistake that a serving engine can make.
+FAULTS = (
+    "threshold",
+    "equality",
+    "stop",
+    "end",
+    "template_twice",
+    "template_left_out",
+    "temperature",
+    "prefix",
+    "mask",
+)
+FAULTS += ("abort",)
+
+
+def decoding(
+    denoiser: Denoiser, tokenizer: PreTrainedTokenizerBase, options: DecodingOptions, fault: str = ""
+) -> Answer:
+    """Answers by our own decoder, with one of `FAULTS` or none."""
     ends = eos_ids(tokenizer, None) | end_of_turn_ids(tokenizer)
-    lock = threading.Lock()
+    lock, seen, count = threading.Lock(), list[list[int]](), itertools.count(1)
+    threshold = options.confidence_threshold
+    if threshold and fault in ("threshold", "equality"):
+        # Of block diffusion: one that equals it counts, too; of other models: it does not.
+        beside = float(np.nextafter(np.float32(threshold), np.float32(0 if denoiser.attention.is_block_causal else 1)))
+        options = options.override({"confidence_threshold": beside if fault == "equality" else 0.1})
 
     def answer(payload: Mapping[str, Any]) -> dict[str, Any]:
-        prompt, how = payload["prompt"], {"max_gen_toks": payload["max_tokens"], "stop_ids": ends}
-        prompt = tokenizer.encode(prompt) if isinstance(prompt, str) else prompt
+        given, asked = payload["prompt"], {"temperature": payload.get("temperature", 0), "seed": payload.get("seed", 0)}
+        prompt = tokenizer.encode(given) if isinstance(given, str) else given
+        prompt = _misread(prompt, tokenizer, fault, seen)
+        asked |= {"temperature": 0} if fault == "temperature" else {}
+        stop_ids = () if fault == "end" else ends
         with lock:
-            (ids,) = decode(denoiser, [prompt], options.override({"temperature": payload["temperature"]}), **how)
-        text = tokenizer.decode(ids[:-1] if ids and ids[-1] in ends else ids, skip_special_tokens=True)
-        for stop in payload.get("stop") or ():
+            how = {"max_gen_toks": payload["max_tokens"], "stop_ids": stop_ids}
+            (ids,) = decode(denoiser, [prompt], options.override(asked), **how)
+        text = tokenizer.decode(ids[:-1] if ids and ids[-1] in stop_ids else ids, skip_special_tokens=True)
+        for stop in (payload.get("stop") or ()) if fault != "stop" else ():
             text = text.split(stop)[0]
+        if fault == "abort" and next(count) % 5 == 0:
+            return completion(text[: len(text) // 2], len(ids) // 2, "abort")
         return completion(text, len(ids))
 
     return answer
+
+
+def _misread(
+    prompt: list[int], tokenizer: PreTrainedTokenizerBase, fault: str, seen: list[list[int]], page: int = 16
+) -> list[int]:
+    """The prompt that is decoded."""
+    if fault == "prefix":  # keys of an earlier prompt are taken for a page that begins as this one does, and goes on
+        for other in seen:
+            n = next((n for n, pair in enumerate(zip(prompt, other, strict=False)) if pair[0] != pair[1]), 0)
+            if n >= page:
+                return [*other[: n + page], *prompt[n + page :]]
+        seen.append(prompt)
+    if fault == "mask":
+        return list(tokenizer.encode(tokenizer.decode(prompt)))
+    if fault.startswith("template"):
+        text, (before, after) = tokenizer.decode(prompt), _templated("\0", tokenizer).split("\0")
+        if fault == "template_twice":
+            return list(tokenizer.encode(_templated(text, tokenizer)))
+        if text.startswith(before) and text.endswith(after):
+            return list(tokenizer.encode(text.removeprefix(before).removesuffix(after)))
+    return prompt
+
+
+def _templated(text: str, tokenizer: PreTrainedTokenizerBase) -> str:
+    messages = [{"role": "user", "content": text}]
+    return str(tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
 
 
 def main() -> None:
@@ -166,11 +222,12 @@ def main() -> None:
     parser.add_argument("--pretrained", default="built-in-block")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--port", type=int, default=8000)
+    parser.add_argument("--fault", default="", choices=FAULTS, help="a mistake to make")
     parser.add_argument("options", nargs="*", metavar="name=value", help="decoding options")
     given = parser.parse_args()
     options = DecodingOptions().override(dict(word.split("=", 1) for word in given.options))
     denoiser, tokenizer = load_denoiser(given.pretrained, device=given.device), load_tokenizer(given.pretrained)
-    server = StandIn(decoding(denoiser, tokenizer, options), port=given.port)
+    server = StandIn(decoding(denoiser, tokenizer, options, given.fault), port=given.port)
     print(f"serving {given.pretrained} on {server.address}", flush=True)
     server.serve_forever()
 

@@ -328,6 +328,10 @@ class MDLMServer(LocalCompletionsAPI):
             until=request.until,
         )
 
+    def payload_of(self, instance: Instance, seed: int) -> dict[str, Any]:
+        """What a generation request sends. Raises OptionError as `generate_until` does."""
+        return self._prepare(instance, self._request(instance.args[1]), seed).payload
+
     def _send(self, groups: Sequence[Sequence[ServerJob]], path: str = "/v1/completions") -> list[Any]:
         """Answers of the server in the jobs' order, recorded and kept as they arrive; a group shares a payload.
 

@@ -3,16 +3,19 @@
 import json
 import shlex
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import aiohttp
+import numpy as np
 import pytest
 from lm_eval.api.instance import Instance
 from lm_eval.api.model import CachingLM
 
-from benchmarks.serve import DIALECTS, DROP, Answer, StandIn, completion, decoding, models
+from benchmarks import serve
+from benchmarks.serve import DIALECTS, DROP, FAULTS, Answer, StandIn, completion, decoding, models
 from mdlm_leaderboard.audit import audit_scores
 from mdlm_lm_eval import tasks_path
 from mdlm_lm_eval.checkpoints import load_denoiser, load_tokenizer
@@ -22,6 +25,7 @@ from mdlm_lm_eval.results.result_file import read_result_file
 from mdlm_lm_eval.results.suite import current_version
 from mdlm_lm_eval.server import UNKNOWN, MDLMServer
 from mdlm_lm_eval.serving import NoAnswerError
+from mdlm_lm_eval.serving.conformance import PROMPTS, conformance
 from tests.commands import run
 from tests.conftest import choice, generation, refused, tiny_tokenizer
 from tests.reference import GOLDEN
@@ -373,6 +377,111 @@ def test_the_reference_reaches_what_an_engine_reaches() -> None:
         assert lm.reference is not None
         found = lm.reference.settings.decoding.confidence_threshold
         assert (0.4999999 < found < 0.5) is below
+
+
+# The report
+
+
+@dataclass
+class Examined:
+    """A random model that a confidence of equals `threshold`, and the in-process model that all reports share."""
+
+    folder: Path
+    threshold: float
+    reference: MDLM
+
+    def report(self, fault: str) -> dict[str, Any]:
+        settings = {"block_length": 8, "confidence_threshold": self.threshold}
+        options = DecodingOptions(**settings)
+        with StandIn(decoding(self.reference.denoiser, self.reference.tokenizer, options, fault)) as server:
+            lm = lm_of(server, pretrained=str(self.folder), settings=settings)
+            lm.reference = self.reference
+            return conformance(lm)
+
+
+@pytest.fixture(scope="module")
+def examined(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Examined]:
+    folder = tmp_path_factory.mktemp("examined") / "model"
+    shutil.copytree(checkpoint, folder)
+    tokenizer = tiny_tokenizer()
+    tokenizer.eos_token = "'"  # which it writes in one of the answers
+    tokenizer.save_pretrained(folder)
+    lm = MDLM(str(folder), device="cpu", block_length=8)
+
+    def text(threshold: np.float32) -> str:
+        (found,) = lm.generate_until([generation(PROMPTS[0], max_gen_toks=32, confidence_threshold=float(threshold))])
+        return str(found)
+
+    low, high = np.float32(0.05), np.float32(0.1)
+    assert text(low) != text(high)
+    while np.nextafter(low, high) < high:
+        middle = (low + high) / 2
+        low, high = (low, middle) if text(middle) != text(low) else (middle, high)
+    threshold = float(low)  # masks are filled where a confidence equals it
+    reference = MDLM(str(folder), device="cpu", block_length=8, confidence_threshold=threshold)
+    with pytest.MonkeyPatch.context() as patched:  # all reports ask for the same texts
+        patched.setattr(reference, "generate_until", once(reference.generate_until, lambda one, **_: one[0].args))
+        patched.setattr(serve, "decode", once(serve.decode, lambda _, *prompt_and_how, **more: (prompt_and_how, more)))
+        yield Examined(folder, threshold, reference)
+
+
+def once(function: Callable[..., Any], key_of: Callable[..., Any]) -> Callable[..., Any]:
+    """Remembers what a function returns."""
+    known: dict[str, Any] = {}
+
+    def remembered(*arguments: Any, **named: Any) -> Any:
+        key = repr(key_of(*arguments, **named))
+        if key not in known:
+            known[key] = function(*arguments, **named)
+        return known[key]
+
+    return remembered
+
+
+def test_the_report_passes_a_right_server(examined: Examined) -> None:
+    points = examined.report("")["points"]
+    assert {point["result"] for name, point in points.items() if name != "settings"} == {"pass"}
+    assert "1.5 against 0; equal seeds give the same text" in points["temperature"]["why"]
+
+
+NAMED = {
+    "threshold": {"strings", "threshold"},
+    "equality": {"strings", "equality"},
+    "stop": {"stop strings"},
+    "end": {"strings", "end tokens"},
+    "template_twice": {"strings", "template"},
+    "template_left_out": {"template"},
+    "temperature": {"temperature"},
+    "prefix": {"shared prefix"},
+    "mask": {"mask in prompt"},
+    "abort": {"answers"},
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_the_report_names_what_a_server_does_wrong(fault: str, examined: Examined) -> None:
+    points = examined.report(fault)["points"]
+    assert {name for name, point in points.items() if point["result"] == "fail"} == NAMED[fault]
+    for name in NAMED[fault]:
+        wrong = points[name]["wrong"]
+        assert wrong["text"] != wrong["expected"]
+        assert wrong["request"]["max_tokens"] == 32
+
+
+def test_the_report_is_a_command(examined: Examined, tmp_path: Path) -> None:
+    settings = {"block_length": 8, "confidence_threshold": 0.05}
+    arguments = {"pretrained": str(examined.folder), "device": "cpu", "temperature": 1, "settings": settings}
+    lm = examined.reference
+    with StandIn(decoding(lm.denoiser, lm.tokenizer, DecodingOptions(**settings), "stop")) as server:
+        words = ["--model_args", json.dumps(arguments | {"base_url": server.address})]
+        words += ["--output_path", str(tmp_path / "report.json")]
+        done = run("mdlm_lm_eval.serving.conformance", *words, code=1)
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert "| stop strings | fail |" in done.stdout
+    assert '"stop": [' in done.stdout.split("stop strings: ")[-1]
+    assert [name for name, point in report["points"].items() if point["result"] == "fail"] == ["stop strings"]
+    assert report["server"]["stated"] == settings
+    assert "base_url is not set" in run("mdlm_lm_eval.serving.conformance", code=2).stderr
 
 
 @pytest.mark.usefixtures("without_tasks_of_lm_eval")

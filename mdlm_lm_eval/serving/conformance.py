@@ -1,0 +1,279 @@
+"""Holds a running server against the model in this process, point by point.
+
+    python -m mdlm_lm_eval.serving.conformance --model_args base_url=http://localhost:8000,pretrained=built-in-block
+
+Prints a table and, of each point that fails, the request that shows it; the exit code is 1 where one does. A point is
+untested where no prompt here can tell right from wrong. The arguments are those of `--model mdlm-server`.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lm_eval._cli.utils import MergeDictAction
+
+from mdlm_lm_eval.command_line import ending_well
+from mdlm_lm_eval.options import shown
+from mdlm_lm_eval.results.markdown import markdown_table
+from mdlm_lm_eval.results.result_file import UNKNOWN
+from mdlm_lm_eval.serving import REQUEST_OPTIONS, NoAnswerError, check_answer
+
+if TYPE_CHECKING:
+    from mdlm_lm_eval.server import MDLMServer
+
+PROMPTS = (
+    "Q1: the opposite of hot is",
+    "The capital of France is",
+    "1, 2, 3, 4,",
+    "The children walked to the",
+    "Water boils at a temperature of",
+    "List three animals:",
+)
+# Two prompts that begin alike, for longer than a page of a prefix cache, and end differently.
+_ALIKE = "Once upon a time there lived a miller who had three sons, a mill, a donkey and a cat. When he died, the "
+_ENDS = ("eldest took the mill and", "youngest took the cat and")
+_THRESHOLDS = (0.1, 0.3, 0.5, 0.7, 0.8, 0.85, 0.9, 0.95, 0.99, None)
+_GENERATION: dict[str, Any] = {"max_gen_toks": 32, "until": []}
+
+
+@dataclass(frozen=True)
+class Served:
+    """A request, the text that the server sent, and the one that was expected."""
+
+    request: Mapping[str, Any]
+    text: str
+    expected: str
+
+    @property
+    def is_right(self) -> bool:
+        """Whether they are equal."""
+        return self.text == self.expected
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What came out of a point: it fails where something `wrong` shows it; else it is passed, or untested."""
+
+    why: str
+    wrong: Served | None = None
+    passed: bool = False
+
+    @property
+    def result(self) -> str:
+        """One word for it."""
+        return "fail" if self.wrong else "pass" if self.passed else "untested"
+
+
+class Examination:
+    """Asks a server and the model in this process, one request at a time; each method below `Points` is a point.
+
+    `failures` are requests that the server had no answer to; the point that asked is untested then.
+    """
+
+    def __init__(self, lm: "MDLMServer") -> None:
+        assert lm.reference is not None
+        self.lm, self.reference, self.facts = lm, lm.reference, lm.get_model_info()["mdlm"]["server"]
+        self.n_asked, self.failures = 0, list[Served]()
+
+    def request(self, prompt: str, gen_kwargs: Mapping[str, Any]) -> Any:
+        """A request as lm-eval has it, of a task of its own."""
+        from lm_eval.api.instance import Instance
+
+        arguments = (prompt, {**_GENERATION, **gen_kwargs})
+        return Instance("generate_until", doc={}, arguments=arguments, idx=0, metadata=(prompt, 0, 1))
+
+    def expected(self, prompt: str, **gen_kwargs: Any) -> str:
+        """The text of the model in this process."""
+        (text,) = self.reference.generate_until([self.request(prompt, gen_kwargs)], disable_tqdm=True)
+        return text
+
+    def ask(self, prompt: str, expected: str, seed: int = 0, **gen_kwargs: Any) -> Served:
+        """The server's text as it came. Raises NoAnswerError where there is none."""
+        import requests
+
+        lm, payload = self.lm, self.lm.payload_of(self.request(prompt, gen_kwargs), seed)
+        self.n_asked += 1
+        try:
+            answer = requests.post(
+                lm.base_url, json=payload, headers=lm.header, timeout=lm.timeout, verify=lm.verify_certificate
+            )
+            outputs: Any = answer.json() if answer.ok else {"error": f"status {answer.status_code}: {answer.text}"}
+            check_answer(outputs)
+        except (NoAnswerError, requests.RequestException) as error:
+            self.failures.append(Served(payload, str(error), "an answer"))
+            raise NoAnswerError(f"no answer: {error}") from error
+        return Served(payload, outputs["choices"][0]["text"], expected)
+
+    def compare(self, prompt: str, **gen_kwargs: Any) -> Served:
+        """The server's text beside that of the model in this process."""
+        return self.ask(prompt, self.expected(prompt, **gen_kwargs), **gen_kwargs)
+
+    @cached_property
+    def plain(self) -> list[Served]:
+        """Of `PROMPTS`, at temperature 0."""
+        return [self.compare(prompt) for prompt in PROMPTS]
+
+    @cached_property
+    def differing(self) -> Served | None:
+        """The first of them that is wrong."""
+        return next((one for one in self.plain if not one.is_right), None)
+
+    def is_served_with(self, threshold: float | None) -> bool:
+        """Whether the model in this process gives all served texts with this threshold."""
+        return all(
+            self.expected(prompt, confidence_threshold=threshold) == one.text
+            for prompt, one in zip(PROMPTS, self.plain, strict=True)
+        )
+
+    @cached_property
+    def beside(self) -> list[bool]:
+        """`is_served_with` of the two numbers next to the threshold: one counts a confidence that equals it."""
+        import numpy as np
+
+        number = np.float32(self.reference.settings.decoding.confidence_threshold)
+        return [self.is_served_with(float(np.nextafter(number, np.float32(end)))) for end in (0, 1)]
+
+    # Points
+
+    def settings(self) -> Finding:
+        """Unknown ones are guessed: the family's defaults. A contradiction ended the run before."""
+        known = ", ".join(f"{name}={shown(value)}" for name, value in self.lm.stated.items()) or "nothing"
+        unknown = [name for name in self.facts["unknown"] if name not in REQUEST_OPTIONS]
+        guessed = f", {len(unknown)} guessed" if unknown else ""
+        return Finding(f"{len(self.lm.said)} said, {known} stated{guessed}", passed=not unknown)
+
+    def strings(self) -> Finding:
+        n_right = sum(one.is_right for one in self.plain)
+        why = f"{n_right} of {len(PROMPTS)} equal those of the model here"
+        return Finding(why, self.differing, passed=True)
+
+    def threshold(self) -> Finding:
+        stated = self.lm.known.get("confidence_threshold", UNKNOWN)
+        if stated == UNKNOWN:
+            return Finding("not known; say it in settings=")
+        others = [other for other in _THRESHOLDS if other != stated]
+        same = [shown(other) for other in others if self.is_served_with(other)]
+        if self.differing is None:
+            n_told = len(others) - len(same)
+            return Finding(f"told apart from {n_told} of {len(others)} others", passed=n_told > 0)
+        if not same or (stated is not None and any(self.beside)):
+            return Finding("strings differ for another reason")
+        return Finding(f"strings are those of {' or '.join(same)}, not of {shown(stated)}", self.differing)
+
+    def equality(self) -> Finding:
+        if self.lm.known.get("confidence_threshold", UNKNOWN) in (None, UNKNOWN):
+            return Finding("no threshold is known")
+        if self.differing is None:
+            told = not all(self.beside)
+            return Finding(f"{'a' if told else 'no'} confidence equals the threshold", passed=told)
+        if any(self.beside):
+            return Finding("strings are those of the other rule: above the threshold, or also at it", self.differing)
+        return Finding("strings differ for another reason")
+
+    def stop_strings(self) -> Finding:
+        for prompt, plain in zip(PROMPTS, self.plain, strict=True):
+            stop = plain.expected[len(plain.expected) // 3 :][:3]
+            if plain.is_right and stop.strip():
+                one = self.compare(prompt, until=[stop])
+                return Finding(f"a text ends before {stop!r}", None if one.is_right else one, passed=True)
+        return Finding("no text holds one")
+
+    def end_tokens(self) -> Finding:
+        ended = [
+            one
+            for prompt, one in zip(PROMPTS, self.plain, strict=True)
+            if self.reference.record.tasks[prompt].endings["ended_by_eos"]
+        ]
+        longer = (one for one in ended if not one.is_right and one.text.startswith(one.expected))
+        return Finding(
+            f"{len(ended)} texts end by themselves", next(longer, None), passed=any(one.is_right for one in ended)
+        )
+
+    def template(self) -> Finding:
+        def applied(text: str) -> str:
+            return str(self.lm.apply_chat_template([{"role": "user", "content": text}]))
+
+        for prompt in PROMPTS if self.lm.tokenizer.chat_template else ():
+            one = self.compare(applied(prompt))
+            others = {self.expected(applied(applied(prompt))): "twice", self.expected(prompt): "not at all"}
+            if one.expected not in others and (one.is_right or one.text in others):
+                return Finding(f"applied {others.get(one.text, 'once')}", None if one.is_right else one, passed=True)
+        return Finding("the tokenizer has none, or no prompt tells")
+
+    def temperature(self) -> Finding:
+        if "temperature" in self.lm.dialect.fixed:
+            return Finding(f"requests to {self.lm.engine} ask for none; with sampling=true they do")
+        greedy = self.plain[0].text
+        drawn = [self.ask(PROMPTS[0], "another text", seed=seed, temperature=1.5) for seed in (1, 1, 2, 3)]
+        same = "the same text" if drawn[0].text == drawn[1].text else "other texts"
+        has_effect = any(one.text != greedy for one in drawn)
+        return Finding(f"1.5 against 0; equal seeds give {same}", None if has_effect else drawn[0], passed=True)
+
+    def shared_prefix(self) -> Finding:
+        first, other, again = (self.compare(_ALIKE + _ENDS[n]) for n in (0, 1, 0))
+        stale = other if first.is_right and not other.is_right and self.differing is None else None
+        stale = again if again.text != first.text else stale
+        passed = first.is_right and other.is_right and first.text != other.text
+        return Finding("prompts that begin alike", stale, passed=passed)
+
+    def mask_in_prompt(self) -> Finding:
+        string = self.lm.tokenizer.convert_ids_to_tokens(self.lm.mask_token_id)
+        asked = [self.compare(f"{prompt} {string}{string} and") for prompt in PROMPTS[:3]]
+        wrong = next((one for one in asked if not one.is_right), None) if self.differing is None else None
+        return Finding("the mask's string stays text", wrong, passed=self.differing is None)
+
+    def answers(self) -> Finding:
+        """The last point, after all requests."""
+        why = f"{len(self.failures)} of {self.n_asked} requests have none"
+        return Finding(why, self.failures[0] if self.failures else None, passed=True)
+
+
+POINTS = "settings strings threshold equality stop_strings end_tokens template temperature shared_prefix mask_in_prompt"
+
+
+def conformance(lm: "MDLMServer") -> dict[str, Any]:
+    """The report on the server of a model with `audit`: its facts, and every point by its name."""
+    exam, points = Examination(lm), {}
+    for name in [*POINTS.split(), "answers"]:
+        try:
+            finding = getattr(exam, name)()
+        except NoAnswerError as error:
+            finding = Finding(str(error))
+        points[name.replace("_", " ")] = {"result": finding.result} | asdict(finding)
+    return {"server": exam.facts, "points": points}
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m mdlm_lm_eval.serving.conformance",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--model_args", nargs="+", action=MergeDictAction, default={}, metavar="NAME=VALUE")
+    parser.add_argument("--output_path", type=Path, metavar="FILE", help="also write the report, as JSON")
+    given = parser.parse_args()
+    with ending_well("conformance", after_stop="run it again"):
+        from mdlm_lm_eval.server import MDLMServer
+
+        kept = {name: value for name, value in given.model_args.items() if name not in REQUEST_OPTIONS}
+        report = conformance(MDLMServer(**kept | {"audit": 1}))
+        points = report["points"].items()
+        print(
+            markdown_table(("point", "result", "why"), [(name, each["result"], each["why"]) for name, each in points])
+        )
+        for name, each in points:
+            if each["wrong"]:
+                print(f"\n{name}: {json.dumps(each['wrong'], ensure_ascii=False)}")
+        if given.output_path:
+            given.output_path.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+    sys.exit(any(each["result"] == "fail" for _, each in points))
+
+
+if __name__ == "__main__":
+    main()
