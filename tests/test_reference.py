@@ -2,34 +2,18 @@
 
 import ast
 import random
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
-from mdlm_lm_eval.decoding import decode_canvases, reference
-from mdlm_lm_eval.decoding.canvas import Canvas, Completion
-from mdlm_lm_eval.decoding.reference import decode_one
-from mdlm_lm_eval.decoding.trace import replay
+from mdlm_lm_eval.decoding import reference
 from mdlm_lm_eval.model.attention import FULL_ATTENTION, AttentionPattern
-from mdlm_lm_eval.options import SCHEDULES, DecodingOptions
+from mdlm_lm_eval.options import SCHEDULES
 from mdlm_lm_eval.registry import UNMASKING
-from tests.canvases import EOS, FROM_PROMPT, FROM_START, IN_BLOCKS, VOCABULARY, WAYS, model, neighbours
+from tests.against_reference import LIKE_NEMOTRON, PATTERNS, compared
+from tests.canvases import FROM_PROMPT, FROM_START, IN_BLOCKS, WAYS
 
-WHOLE_PROMPT = AttentionPattern(4, "prompt_end", whole_prompt=True)
-LIKE_NEMOTRON = AttentionPattern(4, "prompt_end", whole_prompt=True, causal_context=True)
-PATTERNS: list[tuple[AttentionPattern, dict[str, Any]]] = [
-    (FULL_ATTENTION, {}),
-    (FULL_ATTENTION, {"shift": True}),
-    *[
-        (attention, {"shift": shift})
-        for attention in (FROM_START, FROM_PROMPT, WHOLE_PROMPT)
-        for shift in (False, True)
-    ],
-    (LIKE_NEMOTRON, {}),
-]
 SAMPLERS: list[dict[str, Any]] = [
     {"sampler": "wino", "confidence_threshold": 0.2, "remask_threshold": 0.5, "block_length": 8},
     {"sampler": "wino", "confidence_threshold": 0.2, "block_length": 5},
@@ -75,31 +59,12 @@ SAMPLERS: list[dict[str, Any]] = [
     {"sigma": 1.0, "parallel_factor": 1.2, "steps_per_block": 3, "block_length": 6},
 ]
 EDITING = {"confidence_threshold": 0.3, "editing_threshold": 0.3}
-FREQUENCIES = torch.rand(VOCABULARY, generator=torch.Generator().manual_seed(1))
-
-
-def canvases_of(row: Canvas, found: Completion) -> list[list[int]]:
-    return [canvas for _, canvas in replay(row.token_ids, found.events)]
-
-
-def without_repeats(canvas: Canvas, canvases: list[list[int]]) -> list[list[int]]:
-    """Only those that differ from the one before."""
-    before = [list(canvas.token_ids), *canvases]
-    return [now for then, now in pairwise(before) if now != then]
 
 
 def compare(attention: AttentionPattern, facts: dict[str, Any], changes: dict[str, Any], *, n: int = 4) -> None:
-    denoiser = model(attention, **facts)
-    cache = {} if "block_length" in changes and not attention.is_block_causal else {"cache": "none"}
-    options = DecodingOptions().override({**changes, **cache, "early_exit": False, "trace": True})
-    frequencies = FREQUENCIES if options.unmasking == "position_calibrated" else None
-    rows = neighbours(denoiser, options, n)
-    found = decode_canvases(denoiser, rows, options, eos_ids=[EOS], token_frequencies=frequencies, batch_size=3)
-    for row, one in zip(rows, found, strict=True):
-        banned = [EOS] if options.suppress_eos else []
-        passes = decode_one(denoiser, row, options, banned_ids=banned, end_ids={EOS}, token_frequencies=frequencies)
-        assert canvases_of(row, one) == without_repeats(row, passes)
-        assert one.cost.forward_passes == len(passes)
+    found = compared(attention, facts, changes, n=n)
+    assert found.n_rows
+    assert not found.differing
 
 
 @pytest.mark.parametrize(("attention", "facts", "changes"), [*WAYS, *IN_BLOCKS])
