@@ -415,6 +415,7 @@ class MDLM(HFLM):
             rank=self.rank,
             world_size=self.world_size,
             shows_progress=not disable_tqdm and self.rank == 0,
+            shares_prefixes=self.settings.model.share_prefix,
         )
 
     def _warn_of_preset(self, requests: Sequence[Instance]) -> None:

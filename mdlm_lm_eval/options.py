@@ -452,6 +452,11 @@ class ModelOptions(Options):
         True, "on a GPU, run passes of up to 8,192 tokens as CUDA graphs where the model can be captured", silent=True
     )
     compile: bool = option(False, "compile the layers with torch.compile", silent=True)
+    share_prefix: bool = option(
+        True,
+        "where it is exact (block diffusion models), run what prompts begin with once for all of them",
+        silent=True,
+    )
     cache_audit: float | None = option(
         None,
         "for cache=prefix and dual: share (up to 1) or number of each task's requests to decode exactly as well",

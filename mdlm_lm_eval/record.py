@@ -45,7 +45,9 @@ class TaskCost(Counter[str]):
     forward_passes: passes of the model that a request's row took part in.
     slot_passes: passes of whole batches times their lanes, shared among the requests: the passes that had room.
     denoising_steps: the passes in which masks could be filled or tokens changed.
-    layer_tokens: positions that went through the layers, absent where they are not counted.
+    layer_tokens: positions that went through the layers, those of shared prefixes once; absent where they are not
+        counted.
+    shared_tokens: positions whose keys and values were copied from a shared prefix instead.
     written_tokens: tokens in the returned slots, also those after an EOS.
     answer_tokens: tokens up to the EOS or end of turn, without it.
     canvases: canvases that were scored for likelihood tasks; those of a batch are shared among its requests.
@@ -69,8 +71,8 @@ class TaskCost(Counter[str]):
         Tokens per pass are a ratio of sums, as in d3LLM (arXiv 2601.07568).
         """
         found: dict[str, Any] = {name: amount for name, amount in self.items() if amount}
-        if "canvases" in found:
-            found["canvases"] = round(self["canvases"])
+        for name in {"canvases", "layer_tokens", "shared_tokens"} & found.keys():
+            found[name] = round(found[name])
         if self["slot_passes"]:
             found["batch_occupancy"] = self["forward_passes"] / self["slot_passes"]
         if self["forward_passes"]:
@@ -251,7 +253,7 @@ def provenance(lm: "MDLM") -> dict[str, Any]:
         "decoding": lm.settings.decoding.as_record(),
         "likelihood": lm.settings.likelihood.as_record(),
         **{name: getattr(lm, name) for name in _OF_MODEL.split()},
-        **{name: getattr(lm.settings.model, name) for name in ("cache_audit", "preset", "compile")},
+        **{name: getattr(lm.settings.model, name) for name in ("cache_audit", "preset", "compile", "share_prefix")},
         "cuda_graphs": lm.denoiser.graphs is not None,
         "shift_logits": lm.denoiser.shift,
         "mixed_precision_dtype": str(lm.mixed_precision_dtype),

@@ -1,12 +1,14 @@
 """The blocks of a canvas: which columns a pass over a block runs, and the steps that are planned for it."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from mdlm_lm_eval.decoding.caches import CachePolicy
-from mdlm_lm_eval.decoding.canvas import Canvas
+from mdlm_lm_eval.decoding.caches import CachePolicy, cache_policy
+from mdlm_lm_eval.decoding.canvas import Canvas, attention_in_effect
 from mdlm_lm_eval.decoding.sampler import Step
 from mdlm_lm_eval.model.attention import AttentionPattern
+from mdlm_lm_eval.model.denoiser import Denoiser
+from mdlm_lm_eval.model.prefix_store import LEAST_SAVED, PrefixStore, shared_prefixes
 from mdlm_lm_eval.options import DecodingOptions, OptionError
 
 
@@ -22,6 +24,25 @@ class Block:
     slots: tuple[int, ...]
     steps: Sequence[Step] = ()
     is_wide: bool = False
+
+
+def with_prefixes(
+    denoiser: Denoiser, canvases: Sequence[Canvas], options: DecodingOptions, *, least: int = LEAST_SAVED
+) -> tuple[list[Canvas], PrefixStore]:
+    """Canvases with the prefixes that they share, in their order, and the store of these.
+
+    The last block, or token, before the first one with a slot is never shared: a row runs it itself, so that it takes
+    the same passes with and without a prefix, and predicts the next token where it has to.
+    """
+    attention = attention_in_effect(denoiser.attention, options)
+    store = PrefixStore(denoiser, attention, is_guided=options.cfg_scale > 0.0)
+    step = cache_policy(attention, options).shared_step(attention)
+    if step is None:
+        return list(canvases), store
+    starts = [attention.start_of(canvas.slots[0], canvas.prompt_length) for canvas in canvases]
+    rows = [canvas.token_ids[: max(0, start - step)] for canvas, start in zip(canvases, starts, strict=True)]
+    prefixes = shared_prefixes(rows, step, store, least=least)
+    return [replace(canvas, prefix=prefix) for canvas, prefix in zip(canvases, prefixes, strict=True)], store
 
 
 def blocks_of(
@@ -67,7 +88,7 @@ def _causal_blocks(
 ) -> tuple[Block, ...]:
     """The blocks of a block-causal model, from the first to the last that holds a slot.
 
-    All that stands before the first of them is one block without slots.
+    All that stands before the first of them, and after a shared prefix, is one block without slots.
     """
     length = attention.block_length or len(canvas.token_ids)
     numbers = [attention.block_of(column, canvas.prompt_length) for column in range(len(canvas.token_ids))]
@@ -77,7 +98,8 @@ def _causal_blocks(
     if per_block is not None and options.schedule == "llada2":
         per_block = min(per_block, canvas.n_returned)
     start = numbers.index(first)
-    blocks = [Block(0, start, (), is_wide=cache.remembers)] if start else []
+    shared = 0 if canvas.prefix is None or cache.shared_step(attention) is None else len(canvas.prefix)
+    blocks = [Block(shared, start, (), is_wide=cache.remembers)] if start else []
     for number, of_block in enumerate(slots, start=first):
         stop = start + numbers.count(number)
         n_steps = next(shares) if of_block else 0

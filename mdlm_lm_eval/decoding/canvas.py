@@ -14,6 +14,7 @@ from mdlm_lm_eval.options import DecodingOptions, OptionError
 
 if TYPE_CHECKING:
     from mdlm_lm_eval.decoding.first_token import FirstToken
+    from mdlm_lm_eval.model.prefix_store import Prefix
 
 DEFAULT_MAX_GEN_TOKS = 256
 
@@ -30,6 +31,7 @@ class Canvas:
     seed: int  # of this request and repetition
     prompt_length: int  # tokens of context, for classifier-free guidance; slots may stand among them
     steps: int  # of all blocks
+    prefix: "Prefix | None" = None  # what it begins with, and other canvases too
 
 
 @dataclass(frozen=True)
@@ -39,11 +41,13 @@ class RowCost:
     forward_passes: passes of the model that this row took part in; those that only fill its cache too.
     steps: denoising steps, the passes in which masks could be filled or tokens changed.
     tokens: positions that went through the layers for this row, twice those under guidance.
+    shared: positions of a shared prefix, whose keys and values were copied instead.
     """
 
     forward_passes: int = 0
     steps: int = 0
     tokens: int = 0
+    shared: int = 0
 
 
 @dataclass(frozen=True)

@@ -74,7 +74,11 @@ class Engine:
         self.paths = list(map(path_of, run.programs)) if run.on_gpu and run.path_is_known else []
         order: Sequence[int] = range(len(run.canvases))
         if run.is_causal and run.is_cached:
-            order = sorted(order, key=lambda index: -len(run.canvases[index].slots))
+            # Those with the same prefix follow each other, the ones with the most masks first.
+            ranks: dict[object, int] = {}
+            for canvas in run.canvases:
+                ranks.setdefault(canvas.prefix, len(ranks))
+            order = sorted(order, key=lambda n: (ranks[run.canvases[n].prefix], -len(run.canvases[n].slots)))
         self.waiting = iter(order)
         size = bucket(min(n_lanes, len(run.canvases)), self.device)
         self.lanes = Lanes.empty(size, run.sizes, max(map(len, self.paths), default=0))
@@ -102,6 +106,8 @@ class Engine:
         self.state = self.state_ahead = rows.to(self.device)  # after their prompts
         self.cache_ahead: CanvasCache | None = None
         self.lanes.enter(np.arange(size), first, rows, self.paths, is_prompt_run=False)
+        n_first = min(size, len(run.canvases))
+        run.begin(self.cache, range(n_first), first[:n_first], size)
         self._begin_traces(first, rows.tokens)
         if size > len(run.canvases):
             self._leave(np.arange(len(run.canvases), size))
@@ -169,6 +175,7 @@ class Engine:
         else:
             rows = self.run.rows(indices)
             on_device = rows.to(self.device)
+            self.run.begin(self.cache, taken.tolist(), indices, len(self.state.at))
         self.lanes.enter(taken, indices, rows, self.paths, is_prompt_run=is_prompt_run)
         self._begin_traces(indices, rows.tokens)
         self.state.put(lanes, on_device)
@@ -185,13 +192,14 @@ class Engine:
         if not with_prompt:
             return bool(indices)
         with_prompt += with_prompt[-1:] * (self.n_ahead - len(with_prompt) if run.on_gpu else 0)
+        n_rows = len(with_prompt)
+        if self.cache_ahead is None or len(self.ahead.at) != n_rows:
+            self.cache_ahead = run.new_cache(n_rows)
         self.ahead = run.rows(with_prompt)
-        if self.cache_ahead is None or not run.on_gpu:
-            self.cache_ahead = run.new_cache(len(with_prompt))
-        width = int(self.ahead.records[:, 0, Field.LIMIT].max())
-        width = min(up_to_keys(width), run.sizes.columns) if run.on_gpu else width
-        going = np.arange(len(with_prompt))
-        plan = Plan(going, going, None, width, width, True, True, self.cache_ahead, None)
+        run.begin(self.cache_ahead, range(n_rows), with_prompt, n_rows)
+        record, going = self.ahead.records[:, 0].numpy(), np.arange(n_rows)
+        width, n_seen = self._shape(record, record[:, Field.LIMIT], is_wide=True)
+        plan = Plan(going, going, None, width, n_seen, True, True, self.cache_ahead, None)
         state = self.state_ahead = self.ahead.to(self.device)
         run_pass(run, state, plan, window_of(run, state, plan, None), self.memory, 0 if run.on_gpu else None)
         return True
@@ -297,10 +305,12 @@ class Engine:
             width = run.sizes.window if run.on_gpu else int(longest)
         elif not is_wide and run.is_cached:
             width = int((limits - record[:, Field.START]).max())
+        if is_wide and run.shares:
+            width = int((limits - record[:, Field.START]).max())
         if run.on_gpu and run.is_cached:
             n_seen = min(up_to_keys(n_seen), run.sizes.columns)
             if is_wide:
-                width = n_seen
+                width = up_to_positions(width) if run.shares else n_seen
             elif not run.runs_blocks:
                 width = up_to_positions(width)
         elif run.on_gpu:
@@ -422,11 +432,12 @@ class Engine:
         """The answer of a row that is over, up to an end of text inclusive."""
         lanes = self.lanes
         answer: list[int] = numbers[:n_decided].tolist()
+        passes, steps, tokens = lanes.costs[lane].tolist()
         n = next((n for n, token in enumerate(answer, start=1) if token in self.run.end_ids), len(answer))
         is_written = (numbers != self.run.denoiser.mask_token_id) & ~lanes.beyond_answer[lane]
         return Completion(
             token_ids=answer[:n],
-            cost=RowCost(*lanes.costs[lane].tolist()),
+            cost=RowCost(passes, steps, tokens, self.run.n_shared(int(lanes.owners[lane]))),
             n_written=int(is_written.sum()),
             events=tuple(self.events.pop(int(lanes.owners[lane]), ())),
             first=None if look.first is None else FirstToken.of(look.first[look.row_of(lane)].tolist()),

@@ -161,7 +161,7 @@ def _logits(
         positions,
         cache=plan.cache,
         cache_rows=plan.cache_rows,
-        n_seen=None if plan.is_wide else plan.n_seen,
+        n_seen=None if plan.is_wide and not run.shares else plan.n_seen,
         cfg_scale=options.cfg_scale,
         prompt_mask=prompt,
     )

@@ -126,6 +126,7 @@ def program_of(
             window = 2 * number + (each.kind is Kind.STORE)
             runs = (number, -1, number, -1) if each.is_wide else (number, number, -1, window)
             size = limit if each.is_wide or not cache.remembers else narrow
+            size -= block.start if structure.is_causal and each.is_wide else 0  # a shared prefix
             bounds = start, block.stop, limit, n_before
             costs = 1, each.kind is not Kind.STORE, guided * size
             kinds = each.kind, each.kind is Kind.EDIT, *each.step, each.number

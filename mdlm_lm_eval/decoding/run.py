@@ -16,6 +16,7 @@ from mdlm_lm_eval.model.attention import AttentionPattern
 from mdlm_lm_eval.model.denoiser import Denoiser
 from mdlm_lm_eval.model.devices import up_to_keys
 from mdlm_lm_eval.model.kv_cache import CanvasCache
+from mdlm_lm_eval.model.prefix_store import begin_rows
 from mdlm_lm_eval.options import DecodingOptions
 
 
@@ -27,7 +28,8 @@ class Run:
     predicts_next, fills_next: as in `Structure`. is_strict: a mask must exceed `confidence_threshold`: so in block
     diffusion, but for Nemotron-Labs-Diffusion. stops_at_end: the host looks for an end of text in all finished blocks.
     one_a_pass: every planned step fills one mask. needs_places: the pass computes where in its row each mask stands.
-    needs_confidence, needs_entropy: something reads probabilities, and entropies.
+    needs_confidence, needs_entropy: something reads probabilities, and entropies. shares: some rows begin with a shared
+    prefix.
     """
 
     def __init__(
@@ -61,6 +63,8 @@ class Run:
         # Without blocks, an end of text stops nothing; with them, the host looks for one wherever there are slots.
         has_blocks = not self.is_whole or options.append_blocks or self.sampler.ends_at_eos
         self.stops_at_end = bool(end_ids) and has_blocks and not self.runs_later
+        step = self.cache.shared_step(attention)
+        self.shares = step is not None and any(canvas.prefix is not None for canvas in canvases)
         self.programs = self._programs()
         blocks = [block for program in self.programs for block in program.blocks]
         self.longest_block = max(len(block.slots) for block in blocks)
@@ -99,7 +103,7 @@ class Run:
         programs = []
         for canvas in self.canvases:
             numbers = len(canvas.token_ids), canvas.prompt_length, canvas.n_returned
-            shape = *numbers, canvas.slots, canvas.block_lengths, canvas.block_steps
+            shape = *numbers, canvas.slots, canvas.block_lengths, canvas.block_steps, len(canvas.prefix or ())
             if shape not in of_shapes:
                 blocks = blocks_of(canvas, self.attention, self.options, self.cache, shift=self.denoiser.shift)
                 length = len(canvas.token_ids)
@@ -142,6 +146,16 @@ class Run:
         """Keys and values of so many rows; guidance needs twice as many."""
         n_rows = 2 * n_rows if self.options.cfg_scale > 0.0 else n_rows
         return CanvasCache(self.denoiser.model.config.num_hidden_layers, self.sizes.columns, n_rows)
+
+    def begin(self, cache: CanvasCache | None, rows: Sequence[int], indices: Sequence[int], n_rows: int) -> None:
+        """Canvases take rows of a cache of `n_rows`: what they share is copied there."""
+        if cache is not None and self.shares:
+            begin_rows(cache, [self.canvases[index].prefix for index in indices], rows, n_rows=n_rows)
+
+    def n_shared(self, index: int) -> int:
+        """Positions of a canvas, guidance's included, that are copied from a shared prefix."""
+        prefix = self.canvases[index].prefix if self.shares else None
+        return len(prefix or ()) * (2 if self.options.cfg_scale > 0.0 else 1)
 
     def with_guided(self, rows: Tensor, n_rows: int) -> Tensor:
         """Rows of a cache; unconditional rows follow, at offset n_rows."""

@@ -119,13 +119,13 @@ def _narrow_places(run: Run, rows: Rows, plan: Plan, record: Tensor) -> _Places:
 
 
 def _wide_places(run: Run, rows: Rows, plan: Plan, record: Tensor, number: Tensor) -> _Places:
-    """Columns from the first one on: of whole canvases, of prompts, or up to the end of a block.
+    """Columns from the first one on: of whole canvases, of prompts after what they share, or up to a block's end.
 
     Of blocks whose later ones are run with them, from the first column that predicts one of theirs.
     """
     n_rows, width, last = len(rows.at), plan.width, run.sizes.columns - 1
     columns = iota(width, run.device).expand(n_rows, width)
-    if run.is_cached and not plan.is_wide:
+    if run.shares or (run.is_cached and not plan.is_wide):
         columns = columns + record[:, Field.START, None]
     if not run.is_whole:
         columns = _until(record, columns, last)
@@ -159,7 +159,8 @@ def _with_next_token(run: Run, rows: Rows, record: Tensor, number: Tensor, place
     stores = ((record[:, Field.KIND] == Kind.STORE) & (number >= 0))[:, None]
     after = record[:, Field.STOP, None].clamp(max=last)
     is_filled = stores & (rows.slot_number.gather(1, after) >= 0) & run.fills_next
-    last_output = (record[:, Field.LIMIT].clamp(max=width) - 1)[:, None]
+    n_run = record[:, Field.LIMIT] - record[:, Field.START] if run.shares else record[:, Field.LIMIT]
+    last_output = (n_run.clamp(max=width) - 1)[:, None]
     outputs = (iota(width, run.device) - int(run.denoiser.shift)).clamp(min=0).expand(len(after), width)
     part = None if places.part is None else torch.nn.functional.pad(places.part, (1, 0), value=-1)
     return places._replace(

@@ -4,6 +4,7 @@ from collections.abc import Callable, Collection, Hashable, Sequence
 from dataclasses import dataclass, replace
 
 from mdlm_lm_eval.decoding import decode_canvases
+from mdlm_lm_eval.decoding.blocks import with_prefixes
 from mdlm_lm_eval.decoding.caches import cache_name, cache_policy
 from mdlm_lm_eval.decoding.canvas import Canvas, Completion
 from mdlm_lm_eval.decoding.run import columns_of
@@ -12,6 +13,7 @@ from mdlm_lm_eval.jobs.audit import in_drawn_order
 from mdlm_lm_eval.jobs.requests import Job
 from mdlm_lm_eval.jobs.workplace import Workplace
 from mdlm_lm_eval.labels import Labels, LabelTokens
+from mdlm_lm_eval.model.prefix_store import most_held, place_of
 from mdlm_lm_eval.model.text import Ending
 from mdlm_lm_eval.options import OptionError, shown
 from mdlm_lm_eval.record import Answer, OfFirstToken
@@ -65,8 +67,10 @@ class GenerationJob:
         if cache_audit:
             self._choose_for_audit(cache_audit)
         for group in self._groups():
-            most = self._most_lanes(group[0]) if self.place.batches.automatic else 1
+            self._share(group)
+            most = self._most_lanes(group) if self.place.batches.automatic else 1
             self.place.batches.run(group, self._run_part, batches_per_call=_BATCHES_PER_RUN, most=most)
+            self.store.clear()
         self.bar.close()
         return [str(one.string) for one in self.generations]
 
@@ -100,16 +104,28 @@ class GenerationJob:
             group.sort(key=lambda one: (-len(one.canvas.token_ids), one.canvas.token_ids))
         return list(groups.values())
 
-    def _most_lanes(self, longest: Generation) -> int:
-        """The most lanes for canvases that are at most as long as this one."""
-        options, canvas, attention = longest.request.options, longest.canvas, longest.request.attention
+    def _share(self, group: list[Generation]) -> None:
+        """Gives canvases the prefixes that they share, and orders them by these."""
+        canvases = [one.canvas for one in group]
+        canvases, self.store = with_prefixes(self.place.denoiser, canvases, group[0].request.options)
+        if self.place.shares_prefixes:
+            for one, canvas in zip(group, canvases, strict=True):
+                one.canvas = canvas
+            group.sort(key=lambda one: place_of(one.canvas.prefix, len(one.canvas.token_ids)))
+
+    def _most_lanes(self, group: Sequence[Generation]) -> int:
+        """The most lanes for canvases that are at most as long as the longest of a group."""
+        request, canvases = group[0].request, [one.canvas for one in group]
+        options, attention = request.options, request.attention
         is_cached, needs = cache_policy(attention, options).remembers, options.way.needs(options)
-        block, n_slots = max(canvas.block_lengths), len(canvas.slots)
-        length = columns_of(len(canvas.token_ids), is_padded=is_cached)
+        block = max(max(canvas.block_lengths) for canvas in canvases)
+        n_slots = max(len(canvas.slots) for canvas in canvases)
+        length = columns_of(max(len(canvas.token_ids) for canvas in canvases), is_padded=is_cached)
         n_run = length + block * needs.hindsight
         runs_prompts = attention.is_block_causal and is_cached  # and later blocks alone
         if runs_prompts and not needs.later_blocks:
-            n_run = columns_of(canvas.prompt_length, is_padded=True)
+            longest = max(canvas.prompt_length - len(canvas.prefix or ()) for canvas in canvases)
+            n_run = columns_of(longest, is_padded=True)
         return self.place.most_rows(
             length=length,
             n_run=n_run,
@@ -118,6 +134,7 @@ class GenerationJob:
             is_cached=is_cached,
             is_ahead=runs_prompts,
             is_guided=options.cfg_scale > 0.0,
+            n_shared=most_held([canvas.prefix for canvas in canvases]),
         )
 
     def _run_part(self, part: list[Generation], batch_size: int) -> None:
@@ -186,25 +203,29 @@ class Decoding:
         seconds, peak_memory = self.meter.read()
         n_passes = self.place.denoiser.forward_passes - self.passes_shared
         self.passes_shared += n_passes
+        n_positions, n_of_prefixes, _ = self.job.store.spent()
         self.n_left -= len(self.done)
         row_passes = sum(completion.cost.forward_passes for _, completion in self.done)
         for one, completion in self.done:
             share = completion.cost.forward_passes / row_passes if row_passes else 1 / len(self.done)
             spent = {
-                "slot_passes": share * self.n_lanes * n_passes,
+                "slot_passes": share * self.n_lanes * (n_passes - n_of_prefixes),
                 "seconds": share * seconds,
                 "peak_memory_bytes": peak_memory,
             }
-            self._complete(one, completion, spent)
+            cost = self._cost(completion)
+            cost["layer_tokens"] += n_positions  # the first one's, for all
+            n_positions = 0
+            self._complete(one, completion, cost | spent)
         if not self.is_audit:
             self.place.record.forward_passes += n_passes
             self.place.save(REQUEST_TYPE, ((one.instance.args, one.string, one.own_seed) for one, _ in self.done))
         self.done.clear()
 
-    def _complete(self, one: Generation, completion: Completion, spent: dict[str, float]) -> None:
+    def _complete(self, one: Generation, completion: Completion, cost: dict[str, float]) -> None:
         """A completion is done: keeps its string, and records its cost and its ending."""
         string, ending = one.ending.of(completion.token_ids)
-        answer = Answer(string, completion.token_ids, self._cost(completion) | spent, self._trace(one, completion))
+        answer = Answer(string, completion.token_ids, cost, self._trace(one, completion))
         if self.is_audit:
             one.exact = answer
             return
@@ -231,6 +252,7 @@ class Decoding:
             "forward_passes": cost.forward_passes,
             "denoising_steps": cost.steps,
             "layer_tokens": cost.tokens,
+            "shared_tokens": cost.shared,
             "written_tokens": completion.n_written,
             "answer_tokens": len(ids) - (bool(ids) and ids[-1] in self.job.ends.ids),
         }

@@ -7,8 +7,9 @@ from typing import Any
 from lm_eval.api.instance import Instance
 
 from mdlm_lm_eval.jobs.workplace import Workplace
-from mdlm_lm_eval.likelihood import LikelihoodRequest, answer_length, most_rows, score
+from mdlm_lm_eval.likelihood import LikelihoodRequest, answer_length, most_rows, score, with_prefixes
 from mdlm_lm_eval.model.devices import positions_of
+from mdlm_lm_eval.model.prefix_store import Place, most_held, place_of
 from mdlm_lm_eval.options import LikelihoodOptions
 
 # Results reach the request cache after this many batches.
@@ -56,6 +57,11 @@ class LikelihoodJob:
 
         Raises OptionError where a request's logits are not finite.
         """
+        windows = [window for one in self.scorings for window in one.windows]
+        shared, self.store = with_prefixes(self.place.denoiser, windows, self.options, self.max_length)
+        windows_left = iter(shared if self.place.shares_prefixes else windows)
+        for one in self.scorings:
+            one.windows = [next(windows_left) for _ in one.windows]
         self.place.batches.run(
             sorted(self.scorings, key=_longest_first),
             self._run_part,
@@ -63,6 +69,7 @@ class LikelihoodJob:
             most=self._most_rows(),
             rows_of=lambda one: sum(most_rows(window, self.options) for window in one.windows),
         )
+        self.store.clear()
         self.bar.close()
         return [one.result for one in self.scorings]
 
@@ -78,12 +85,13 @@ class LikelihoodJob:
             n_logits=len(longest.continuation_ids),
             is_cached=self.place.denoiser.attention.is_block_causal,
             is_guided=self.options.cfg_scale > 0.0,
+            n_shared=most_held([window.prefix for window in windows]),
         )
 
     def _run_part(self, part: list[Scoring], batch_size: int) -> None:
         """Scores some requests, divides the cost among them, and saves their results."""
         denoiser, record = self.place.denoiser, self.place.record
-        passes, canvases = denoiser.forward_passes, denoiser.canvas_count
+        passes, canvases, tokens = denoiser.forward_passes, denoiser.canvas_count, denoiser.token_count
         batch = [(one, window) for one in part for window in one.windows]
         with self.place.measured([one.instance for one, _ in batch]) as meter:
             windows = [window for _, window in batch]
@@ -92,6 +100,8 @@ class LikelihoodJob:
         record.forward_passes += denoiser.forward_passes - passes
         spent = {
             "canvases": (denoiser.canvas_count - canvases) / max(1, len(batch)),
+            "layer_tokens": (denoiser.token_count - tokens) / max(1, len(batch)),
+            "shared_tokens": self.store.spent()[2] / max(1, len(batch)),
             "seconds": seconds / max(1, len(batch)),
             "peak_memory_bytes": peak_memory,
         }
@@ -126,9 +136,10 @@ class LikelihoodJob:
         return numbers
 
 
-def _longest_first(one: Scoring) -> tuple[int, list[int]]:
+def _longest_first(one: Scoring) -> tuple[Place, list[int], int]:
     longest = one.longest_window
-    return -_length(longest), longest.context_ids
+    context = longest.context_ids
+    return place_of(longest.prefix, len(context)), context, -len(longest.continuation_ids)
 
 
 def _length(window: LikelihoodRequest) -> int:

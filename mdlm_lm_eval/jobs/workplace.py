@@ -15,6 +15,7 @@ from mdlm_lm_eval.decoding.memory import row_memory, rows_that_fit
 from mdlm_lm_eval.jobs.batches import Batches
 from mdlm_lm_eval.model import devices
 from mdlm_lm_eval.model.denoiser import Denoiser, NonFiniteLogitsError
+from mdlm_lm_eval.model.prefix_store import MOST_RUN
 from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.record import RunRecord
 from mdlm_lm_eval.request_cache import RequestCache
@@ -28,7 +29,7 @@ class Workplace:
     """Model, batch size, record and request cache of one evaluation, in one of `world_size` processes.
 
     mixed_precision: the dtype that passes run in where it is not that of the weights.
-    shows_progress: whether jobs draw a bar.
+    shows_progress: whether jobs draw a bar. shares_prefixes: whether what requests begin with is run once.
     """
 
     denoiser: Denoiser
@@ -41,6 +42,7 @@ class Workplace:
     rank: int
     world_size: int
     shows_progress: bool
+    shares_prefixes: bool
 
     @contextmanager
     def measured(self, instances: Sequence[Instance]) -> Iterator[devices.Meter]:
@@ -68,16 +70,27 @@ class Workplace:
         n_kept: int = 0,
         is_ahead: bool = False,
         is_guided: bool = False,
+        n_shared: int = 0,
     ) -> int:
-        """Rows of these sizes, as `row_memory` takes them, that fit into a GPU beside the weights."""
+        """Rows of these sizes, as `row_memory` takes them, that fit into a GPU beside the weights.
+
+        Keys and values of `n_shared` tokens of shared prefixes are stored there, too.
+        """
         free = devices.free_bytes(self.device)
         if free is None or self.denoiser.generate is not None:
             return self.batches.most
+        config, itemsize = self.denoiser.model.config, self.denoiser.dtype.itemsize
+        if n_shared:
+            n_run = min(n_shared, MOST_RUN)
+            stored = row_memory(
+                config, length=n_shared, n_run=n_run, n_logits=0, itemsize=itemsize, is_cached=True, guided=is_guided
+            )
+            free -= stored.total
         row = row_memory(
-            self.denoiser.model.config,
+            config,
             length=length,
             n_logits=n_logits,
-            itemsize=self.denoiser.dtype.itemsize,
+            itemsize=itemsize,
             n_run=n_run,
             n_kept=n_kept,
             is_cached=is_cached,

@@ -1,7 +1,7 @@
 """log p(continuation | context): Monte-Carlo bound, left-to-right chain, the decoder's own; windows over long texts."""
 
 from mdlm_lm_eval.likelihood.requests import LikelihoodRequest, answer_length, rolling_windows, truncated_tokens
-from mdlm_lm_eval.likelihood.scoring import duel, most_rows, score
+from mdlm_lm_eval.likelihood.scoring import duel, most_rows, score, with_prefixes
 
 __all__ = [
     "LikelihoodRequest",
@@ -11,4 +11,5 @@ __all__ = [
     "rolling_windows",
     "score",
     "truncated_tokens",
+    "with_prefixes",
 ]

@@ -16,6 +16,7 @@ from mdlm_lm_eval.likelihood.spans import FINISHED, SHARED, Column, FinishedBloc
 from mdlm_lm_eval.likelihood.trajectories import Trajectory
 from mdlm_lm_eval.model.attention import AttentionPattern
 from mdlm_lm_eval.model.denoiser import Denoiser
+from mdlm_lm_eval.model.prefix_store import Place, Prefix, place_of
 from mdlm_lm_eval.options import LikelihoodOptions
 
 # Tokens of spans in a row and pass, and of continuations in a row: the attention mask grows with their square.
@@ -27,10 +28,11 @@ _BETWEEN_SEEDS = 0x9E3779B97F4A7C15
 
 @dataclass
 class ContextRow:
-    """Requests with one context: their blocks' trajectories, and the finished tokens before these."""
+    """Requests with one context: their blocks' trajectories, and the finished tokens before these, after a prefix."""
 
     trajectories: list[Trajectory]
     finished: list[Column]
+    prefix: Prefix | None
 
 
 def trajectories_of_blocks(
@@ -51,9 +53,7 @@ def trajectories_of_blocks(
         continuation = request.continuation_ids[offset : inside[-1] + 1]
         if not continuation:
             break  # masks that no token of the continuation sees
-        start = context + offset
-        while start > 0 and attention.block_of(start - 1, context) == block:
-            start -= 1
+        start = attention.start_of(context + offset, context)
         in_block = LikelihoodRequest(
             request.context_ids[start:] if offset == 0 else [],
             continuation,
@@ -106,7 +106,8 @@ def score_blocks(
         walks = corruptions_of is None or options.check_greedy
         several = len(spans) > most_spans or (walks and any(len(t.masked) > 1 for t in of_batch))
         widest = most_spans * (max(len(span.token_ids) for span in spans) + 1) if spans and several else 0
-        finished = FinishedBlocks(denoiser, [row.finished for row, _ in batch], widest)
+        prefixes = [row.prefix for row, _ in batch]
+        finished = FinishedBlocks(denoiser, [row.finished for row, _ in batch], prefixes, widest)
         while spans:
             for part in chunks(spans, most_spans):
                 logits = finished.logits(part, options.cfg_scale)
@@ -122,17 +123,20 @@ def score_blocks(
 def _context_rows(
     denoiser: Denoiser, requests: Sequence[LikelihoodRequest], options: LikelihoodOptions
 ) -> Iterator[ContextRow]:
-    """Rows of requests with the same context, longest first."""
+    """Rows of requests with the same context, those with the same prefix together, and the longest first."""
 
-    def context(index: int) -> tuple[int, list[int]]:
-        return -len(requests[index].context_ids), requests[index].context_ids
+    def context(index: int) -> tuple[Place, list[int]]:
+        request = requests[index]
+        return place_of(request.prefix, len(request.context_ids)), request.context_ids
 
     for _, same_context in itertools.groupby(sorted(range(len(requests)), key=context), key=context):
-        row = ContextRow([], [])
-        for index in same_context:
-            if len(row.finished) - len(requests[index].context_ids) > _FINISHED_TOKENS:
+        indices = list(same_context)
+        prefix, n_context = requests[indices[0]].prefix, len(requests[indices[0]].context_ids)
+        row = ContextRow([], [], prefix)
+        for index in indices:
+            if len(prefix or ()) + len(row.finished) - n_context > _FINISHED_TOKENS:
                 yield row
-                row = ContextRow([], [])
+                row = ContextRow([], [], prefix)
             _add_request(row, index, requests[index], options, denoiser)
         yield row
 
@@ -152,7 +156,7 @@ def _add_request(
     if trajectories:
         first, last = trajectories[0].start, trajectories[-1].start
         if not row.finished:
-            row.finished += finished(range(first), SHARED)
+            row.finished += finished(range(len(row.prefix or ()), first), SHARED)
         row.finished += finished(range(first, last), index)
     row.trajectories += trajectories
 
@@ -165,14 +169,18 @@ def _batches(
     batch_size: int,
     most_spans: int,
 ) -> Iterator[list[tuple[ContextRow, list[Span]]]]:
-    """Rows with their first spans; several rows only where one pass has room for all of these."""
+    """Rows with their first spans; several rows only where one pass has room for all of these.
+
+    Rows with and without a shared prefix do not go together: the latter run more columns.
+    """
     batch: list[tuple[ContextRow, list[Span]]] = []
     n_spans = 0
     for row in rows:
         number = len(batch)
         walks = corruptions_of is None or options.check_greedy
         spans = _spans(0, row.trajectories, mask_token_id, corruptions_of, walks=walks)
-        if batch and (len(batch) == batch_size or n_spans + len(spans) > most_spans):
+        differs = bool(batch) and (batch[0][0].prefix is None) != (row.prefix is None)
+        if batch and (differs or len(batch) == batch_size or n_spans + len(spans) > most_spans):
             yield batch
             batch, n_spans, number = [], 0, 0
         for span in spans:

@@ -9,6 +9,8 @@ from mdlm_lm_eval.decoding.candidates import slices_of
 from mdlm_lm_eval.likelihood.requests import LikelihoodRequest, chunks
 from mdlm_lm_eval.likelihood.scored_passes import Term
 from mdlm_lm_eval.model.denoiser import Denoiser, NonFiniteLogitsError
+from mdlm_lm_eval.model.kv_cache import CanvasCache
+from mdlm_lm_eval.model.prefix_store import begin_rows, place_of
 
 
 def score_causally(
@@ -22,21 +24,32 @@ def score_causally(
     The mask is a token like any other here. Raises NonFiniteLogitsError.
     """
     texts = [request.context_ids + request.continuation_ids for request in requests]
-    longest_first = sorted(range(len(texts)), key=lambda index: -len(texts[index]))
+    longest_first = sorted(range(len(texts)), key=lambda n: place_of(requests[n].prefix, len(texts[n])))
     scores: dict[int, tuple[float, bool]] = {}
     for batch in chunks(longest_first, batch_size):
+        prefixes = [requests[index].prefix for index in batch]
         lengths = torch.tensor([len(texts[index]) for index in batch])  # [B]
-        width = int(lengths.max())
-        ids = torch.tensor([texts[index] + [denoiser.pad_token_id] * (width - len(texts[index])) for index in batch])
+        shared = torch.tensor([len(prefix or ()) for prefix in prefixes])
+        longest, width = int(lengths.max()), int((lengths - shared).max())
+        rows = [texts[index][len(prefix or ()) :] for index, prefix in zip(batch, prefixes, strict=True)]
+        ids = torch.tensor([row + [denoiser.pad_token_id] * (width - len(row)) for row in rows])
+        columns = shared[:, None] + torch.arange(width)  # [B, W]
+        columns = columns.where(columns < lengths[:, None], longest)  # which no row sees
+        cache: CanvasCache | None = None
+        if shared.any():
+            cache = CanvasCache(denoiser.model.config.num_hidden_layers, longest + 1, len(batch))
+            begin_rows(cache, prefixes, n_rows=len(batch))
         counts = [len(requests[index].continuation_ids) for index in batch]
-        ends = lengths + torch.arange(len(batch)) * width
+        ends = lengths - shared + torch.arange(len(batch)) * width
         scored = torch.cat([torch.arange(int(end) - n, int(end)) for end, n in zip(ends, counts, strict=True)])  # [N]
         device = denoiser.device
-        logits = denoiser.logits(
+        logits = denoiser.window_logits(
             ids.to(device),
-            (torch.arange(width)[None] < lengths[:, None]).long().to(device),
+            columns.to(device),
+            (torch.arange(longest) <= columns[..., None]).to(device),
             (scored - 1).to(device),
-            prompt_lengths=lengths.to(device),  # all is prompt: causal throughout
+            cache=cache,
+            n_seen=None if cache is None else longest,
         )
         truth = ids.flatten()[scored].to(device)
         parts = [_of_truth(logits[part], truth[part]) for part in slices_of(max(1, len(truth)), logits)]

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeVar
 
+from mdlm_lm_eval.model.prefix_store import Prefix
 from mdlm_lm_eval.options import LikelihoodOptions, OptionError
 
 T = TypeVar("T")
@@ -15,6 +16,7 @@ class LikelihoodRequest:
     """A request for log p(continuation | context); `seed` draws the Monte-Carlo masks.
 
     after_ids: tokens after the answer, which are not scored. of_text: whether it is a part of a longer text.
+    prefix: what its context begins with, and others too.
     """
 
     context_ids: list[int]
@@ -22,6 +24,7 @@ class LikelihoodRequest:
     seed: int = 0
     after_ids: tuple[int, ...] = ()
     of_text: bool = False
+    prefix: Prefix | None = None
 
 
 def answer_length(request: LikelihoodRequest, options: LikelihoodOptions) -> int:

@@ -14,6 +14,7 @@ from mdlm_lm_eval.likelihood.requests import LikelihoodRequest, answer_length, a
 from mdlm_lm_eval.likelihood.scored_passes import LikelihoodCanvas, Sums, Term, merged, read
 from mdlm_lm_eval.likelihood.trajectories import Trajectory
 from mdlm_lm_eval.model.denoiser import Denoiser
+from mdlm_lm_eval.model.prefix_store import LEAST_SAVED, PrefixStore, shared_prefixes
 from mdlm_lm_eval.options import LikelihoodOptions, OptionError
 
 # Canvases are made while batches are formed. Requests that share a context share canvases; the bounds keep tasks with
@@ -124,6 +125,32 @@ def _add_terms(ends: Sequence[Trajectory], terms: list[list[Term]] | None) -> No
         for end in ends:
             pairs = zip(end.order, end.log_probs, strict=True)
             terms[end.index] += [Term(position, 1.0, log_prob) for position, log_prob in pairs]
+
+
+def with_prefixes(
+    denoiser: Denoiser,
+    requests: Sequence[LikelihoodRequest],
+    options: LikelihoodOptions,
+    max_length: int,
+    *,
+    least: int = LEAST_SAVED,
+) -> tuple[list[LikelihoodRequest], PrefixStore]:
+    """Requests with the prefixes that their contexts share, in their order, and the store of these.
+
+    Requests with one context are one row of blocks: they are counted once. A causal model's context is read at its end:
+    its last token is never shared.
+    """
+    attention, step = denoiser.attention, denoiser.attention.shared_step
+    store = PrefixStore(denoiser, attention, is_guided=options.cfg_scale > 0.0)
+    if step is None:
+        return list(requests), store
+    is_causal = options.mode != "diffusion"
+    contexts = [tuple(one.context_ids[truncated_tokens(one, options, max_length) :]) for one in requests]
+    rows = contexts if is_causal else list(dict.fromkeys(contexts))
+    ends = [max(0, len(row) - 1) if is_causal else attention.start_of(len(row), len(row)) for row in rows]
+    found = shared_prefixes([row[:end] for row, end in zip(rows, ends, strict=True)], step, store, least=least)
+    prefix_of = dict(zip(rows, found, strict=True))
+    return [replace(one, prefix=prefix_of[context]) for one, context in zip(requests, contexts, strict=True)], store
 
 
 def duel(

@@ -15,6 +15,7 @@ from mdlm_lm_eval.likelihood.scored_passes import LikelihoodCanvas
 from mdlm_lm_eval.model.denoiser import Denoiser
 from mdlm_lm_eval.model.devices import bucket, to_device
 from mdlm_lm_eval.model.kv_cache import CanvasCache
+from mdlm_lm_eval.model.prefix_store import Prefix, begin_rows
 
 # Kinds of columns of a row; spans have numbers from 1.
 FINISHED, _BESIDE, _PADDING = 0, -1, -2
@@ -54,19 +55,35 @@ class Span(LikelihoodCanvas):
 class FinishedBlocks:
     """The finished blocks of a batch's rows, with their keys and values after the first pass.
 
-    `widest`: the most columns that spans take up in one row; 0 where a single pass follows, so that nothing is kept.
+    Rows hold what follows `prefixes`, whose keys and values come first. `widest`: the most columns that spans take up
+    in one row; 0 where a single pass follows, so that nothing of it is kept.
     """
 
-    def __init__(self, denoiser: Denoiser, rows: Sequence[Sequence[Column]], widest: int) -> None:
+    def __init__(
+        self,
+        denoiser: Denoiser,
+        rows: Sequence[Sequence[Column]],
+        prefixes: Sequence[Prefix | None],
+        widest: int,
+    ) -> None:
         device = denoiser.device
         self.n_more = bucket(len(rows), device) - len(rows)
         self.denoiser, self.rows = denoiser, [*rows, *[()] * self.n_more]
         self.length = bucket(max(map(len, rows)), device, least=_LEAST)
+        self.widest = bucket(widest, device, least=_LEAST) if widest else 0
+        self.prefixes = [*prefixes, *[None] * self.n_more]
+        shared = torch.tensor([len(prefix or ()) for prefix in self.prefixes])
+        self.n_before = int(shared.max())
+        self.shared = to_device(shared, device)[:, None, None]  # [R, 1, 1]
         self.cache: CanvasCache | None = None
-        if widest:
-            most = self.length + bucket(widest, device, least=_LEAST)
-            self.cache = CanvasCache(denoiser.model.config.num_hidden_layers, most)
         self.is_remembered = False
+
+    def _begin(self, width: int, cfg_scale: float) -> None:
+        """Makes room for passes of this width, and enters the prefixes."""
+        most, n_rows = self.n_before + self.length + max(width, self.widest), len(self.rows)
+        guided = 2 if cfg_scale > 0.0 else 1
+        self.cache = CanvasCache(self.denoiser.model.config.num_hidden_layers, most, guided * n_rows)
+        begin_rows(self.cache, self.prefixes, n_rows=n_rows)
 
     def logits(self, spans: Sequence[Span], cfg_scale: float) -> Tensor:
         """Logits [N, V] at the spans' positions, span by span, from one forward pass."""
@@ -91,6 +108,8 @@ class FinishedBlocks:
                 for n, token_id in enumerate(span.token_ids)
             ]
         width = bucket(max(map(len, of_spans)), self.denoiser.device, least=_LEAST)
+        if self.cache is None and (self.widest or self.n_before):
+            self._begin(width, cfg_scale)
         self.denoiser.canvas_count -= self.n_more * (2 if cfg_scale > 0.0 else 1)
         finished = [[*row, *[pad] * (self.length - len(row))] for row in self.rows]
         table = [
@@ -101,15 +120,19 @@ class FinishedBlocks:
         queries = keys[:, start:]
         self.is_remembered = self.cache is not None
         at = torch.tensor(rows) * queries.shape[1] + torch.tensor(outputs) + (self.length - start)
-        columns_run = torch.arange(start, keys.shape[1], device=keys.device).expand(len(keys), -1)
+        sees, n_seen = _sees(queries, keys), self.n_before + keys.shape[1]
+        if self.n_before:
+            is_shared = torch.arange(self.n_before, device=keys.device) < self.shared  # [R, 1, P]
+            sees = torch.cat([is_shared.expand(-1, queries.shape[1], -1), sees], 2)
+        columns_run = torch.arange(self.n_before + start, n_seen, device=keys.device).expand(len(keys), -1)
         return self.denoiser.window_logits(
             queries[..., 0],
             columns_run,
-            _sees(queries, keys),
+            sees,
             to_device(at, keys.device),
             position_ids=queries[..., 1],
             cache=self.cache,
-            n_seen=keys.shape[1],
+            n_seen=n_seen,
             cfg_scale=cfg_scale,
             prompt_mask=queries[..., 5].bool(),
         )

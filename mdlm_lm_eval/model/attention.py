@@ -33,6 +33,23 @@ class AttentionPattern:
         """Whether finished blocks never see what comes after them, so that their keys and values stay exact."""
         return self.block_length is not None
 
+    @cached_property
+    def shared_step(self) -> int | None:
+        """Prefixes that rows share end a multiple of so many tokens before a block; None where they share none.
+
+        Keys and values of what is shared may not depend on what follows, which is different in every row.
+        """
+        if self.causal_context and self.is_block_causal:
+            return 1
+        return None if self.whole_prompt else self.block_length
+
+    def start_of(self, position: int, prompt_length: int) -> int:
+        """The first position of the block that a position is in."""
+        start, number = position, self.block_of(position, prompt_length)
+        while start > 0 and self.block_of(start - 1, prompt_length) == number:
+            start -= 1
+        return start
+
     def order_of(self, positions: "Tensor", prompt_lengths: "Tensor") -> "Tensor":
         """Order [B, T] of `positions` [B, T], with `prompt_lengths` [B, 1]: each sees those of the same or a lower one.
 

@@ -40,7 +40,8 @@ class Denoiser:
     compiled: whether its layers are compiled, and an error is raised where they or a GPU's graphs cannot be made.
     cuda_graphs: whether passes that come again run as CUDA graphs, on a GPU and where the model can be captured.
 
-    `forward_passes` counts the model's calls (NFE), `canvas_count` the canvases that these ran, guidance's included.
+    `forward_passes` counts the model's calls (NFE), `canvas_count` and `token_count` the canvases and positions that
+    these ran, guidance's and padding included.
     Raises OptionError for a model that cannot be compiled.
     """
 
@@ -63,6 +64,7 @@ class Denoiser:
         self.attention, self.edits, self.read, self.generate = attention, edits, read, generate
         self.forward_passes = 0
         self.canvas_count = 0
+        self.token_count = 0
         self._broadcast_mask = _may_broadcast_mask(model.config)
         use_grouped_attention(model.config)
         if self.device.type == "cuda":
@@ -226,6 +228,7 @@ class Denoiser:
 
         self.forward_passes += 1
         self.canvas_count += len(inputs["input_ids"])
+        self.token_count += inputs["input_ids"].numel()
         head = self.model.get_output_embeddings()
         hidden = self._from_graph(head, inputs)
         if hidden is not None:

@@ -103,6 +103,16 @@ class CanvasCache(Cache):
             layer.keys.index_copy_(0, at, its.keys[of])
             layer.values.index_copy_(0, at, its.values[of])
 
+    def begin(self, rows: Tensor, other: "CanvasCache", row: int) -> None:
+        """Overwrites the first columns of `rows` [B] with one row of a narrower cache, which has run."""
+        for layer, its in zip(self.canvas_layers, other.canvas_layers, strict=True):
+            keys, values = its.keys[row : row + 1], its.values[row : row + 1]
+            if not layer.is_initialized:
+                layer.lazy_initialization(keys, values)
+            at = rows.to(keys.device)
+            layer.keys[at, :, : its.width] = keys
+            layer.values[at, :, : its.width] = values
+
     def keep(self, rows: Tensor) -> None:
         """Drops all other rows."""
         self.graphs = Graphs()

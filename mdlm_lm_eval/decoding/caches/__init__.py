@@ -26,6 +26,10 @@ class CachePolicy:
     is_exact: bool
     runs_rest: bool = False
 
+    def shared_step(self, attention: "AttentionPattern") -> int | None:
+        """As `AttentionPattern.shared_step`, for rows that may begin with a shared prefix; None where they may not."""
+        return None
+
     def refuses(self, options: "DecodingOptions", attention: "AttentionPattern") -> str | None:
         """The sentence about an option or an attention that this cache cannot be used with; None where it can."""
         return None

@@ -15,6 +15,10 @@ class Exact(CachePolicy):
     remembers: bool = True
     is_exact: bool = True
 
+    def shared_step(self, attention: AttentionPattern) -> int | None:
+        """What is shared is finished, like the blocks that a row remembers."""
+        return attention.shared_step
+
     def refuses(self, options: DecodingOptions, attention: AttentionPattern) -> str | None:
         """Under full attention every token changes all keys and values."""
         if not attention.is_block_causal:

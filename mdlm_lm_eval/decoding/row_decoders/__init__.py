@@ -7,7 +7,7 @@ here imports torch before it decodes, so that commands can list the options with
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
 from mdlm_lm_eval.decoding.canvas import Canvas, Completion, RowCost
@@ -77,13 +77,18 @@ class PassByPass(ABC):
 
         from mdlm_lm_eval.model.devices import to_device
         from mdlm_lm_eval.model.kv_cache import CanvasCache
+        from mdlm_lm_eval.model.prefix_store import begin_rows
 
         self.denoiser, self.canvases, self.first = denoiser, canvases, first
         self.banned_ids = to_device(torch.tensor(sorted(banned_ids)), denoiser.device)
-        self.options, self.length, self.costs = options, length, [RowCost()] * len(canvases)
+        self.options, self.length = options, length
+        # Where windows of prompts begin, after a shared prefix.
+        self.shared = [len(canvas.prefix or ()) for canvas in canvases]
+        self.costs = [RowCost(shared=shared) for shared in self.shared]
         longest = max(len(canvas.token_ids) for canvas in canvases)
         self.width = (-(-longest // length) + 1) * length  # a block may reach beyond the canvas
         self.cache = CanvasCache(denoiser.model.config.num_hidden_layers, self.width + 1, len(canvases))
+        begin_rows(self.cache, [canvas.prefix for canvas in canvases], n_rows=len(canvases))
         self.begin()
 
     @abstractmethod
@@ -144,7 +149,12 @@ class PassByPass(ABC):
             raise NonFiniteLogitsError(self.first + rows[is_bad.index(True)])
         for index, window in zip(rows, windows, strict=True):
             cost = self.costs[index]
-            self.costs[index] = RowCost(cost.forward_passes + 1, cost.steps + is_step, cost.tokens + len(window))
+            self.costs[index] = replace(
+                cost,
+                forward_passes=cost.forward_passes + 1,
+                steps=cost.steps + is_step,
+                tokens=cost.tokens + len(window),
+            )
         return logits.index_fill_(-1, self.banned_ids, -torch.inf)
 
 

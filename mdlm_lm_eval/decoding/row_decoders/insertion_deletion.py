@@ -6,11 +6,10 @@ design notes of the release and a port of its modelling file; the file itself wa
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 from typing import TYPE_CHECKING, ClassVar
 
-from mdlm_lm_eval.decoding.canvas import RowCost
 from mdlm_lm_eval.decoding.row_decoders import BatchDecoder, PassByPass
 from mdlm_lm_eval.decoding.samplers.editing import EDITING_THRESHOLD, MAX_POST_STEPS
 from mdlm_lm_eval.options import DecodingOptions, option
@@ -120,8 +119,9 @@ class Insertions(PassByPass):
         self.texts = [list(canvas.token_ids) for canvas in self.canvases]
         self.starts = [canvas.prompt_length // self.length * self.length for canvas in self.canvases]
         if with_prompt := [n for n, start in enumerate(self.starts) if start]:
-            before = [self.texts[n][: self.starts[n]] for n in with_prompt]
-            self.run(with_prompt, before, [0] * len(with_prompt), self._own_block, is_step=False, last_only=True)
+            begins = [self.shared[n] for n in with_prompt]
+            before = [self.texts[n][self.shared[n] : self.starts[n]] for n in with_prompt]
+            self.run(with_prompt, before, begins, self._own_block, is_step=False, last_only=True)
         self.blocks = [self._next(n) for n in range(len(self.canvases))]
         self.randoms = [Random(canvas.seed) for canvas in self.canvases]
 
@@ -152,7 +152,7 @@ class Insertions(PassByPass):
                 self.starts[n] += self.length
                 self.blocks[n] = self._next(n)
             else:
-                self.costs[n] = RowCost(cost.forward_passes, cost.steps + 1, cost.tokens)
+                self.costs[n] = replace(cost, steps=cost.steps + 1)
                 block.is_done = self.editor.edit(block, of_row, self.randoms[n])
 
 

@@ -28,10 +28,12 @@ class Speculation(PassByPass):
 
     def begin(self) -> None:
         """And writes each row's first token."""
-        prompts = [canvas.token_ids[: canvas.prompt_length] for canvas in self.canvases]
-        self.starts = [len(prompt) for prompt in prompts]
-        begins = [0] * len(prompts)
-        logits = self.run(range(len(prompts)), prompts, begins, _causal, is_step=False, last_only=True)
+        self.starts = [canvas.prompt_length for canvas in self.canvases]
+        prompts = [
+            canvas.token_ids[shared : canvas.prompt_length]
+            for canvas, shared in zip(self.canvases, self.shared, strict=True)
+        ]
+        logits = self.run(range(len(prompts)), prompts, self.shared, _causal, is_step=False, last_only=True)
         self.answers = logits.argmax(-1).tolist()
 
     def written(self, row: int) -> list[int]:

@@ -1,0 +1,187 @@
+"""Prefixes that several rows begin with: each is run once, and copied into the cache of every row.
+
+This is exact where keys and values depend on earlier tokens alone: up to the end of a block under block-causal
+attention, and up to any token where the context is causal.
+"""
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from mdlm_lm_eval.model.attention import AttentionPattern
+from mdlm_lm_eval.model.devices import to_device
+from mdlm_lm_eval.model.kv_cache import CanvasCache
+
+if TYPE_CHECKING:
+    from mdlm_lm_eval.model.denoiser import Denoiser
+
+# A prefix that saves fewer tokens is not worth a pass of its own.
+LEAST_SAVED = 64
+# Longer prefixes are run in parts of about so many tokens: the attention mask has a row for each of them.
+MOST_RUN = 2048
+
+Place = tuple[tuple[int, int, int], ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Prefix:
+    """Tokens that several rows begin with, and the next shorter prefix that is shared, if there is one.
+
+    place: orders the rows, see `place_of`.
+    """
+
+    token_ids: tuple[int, ...]
+    parent: "Prefix | None"
+    place: Place
+    store: "PrefixStore"
+
+    def __len__(self) -> int:
+        return len(self.token_ids)
+
+    def path(self) -> list["Prefix"]:
+        """All shared prefixes of it, the shortest first."""
+        found: list[Prefix] = []
+        each: Prefix | None = self
+        while each is not None:
+            found.append(each)
+            each = each.parent
+        return found[::-1]
+
+
+def place_of(prefix: Prefix | None, length: int) -> Place:
+    """Sorts rows of `length` tokens so that those with a common prefix follow each other; else the longest first."""
+    return (*(prefix.place if prefix else ()), (0, -length, 0))
+
+
+def shared_prefixes(
+    rows: Sequence[tuple[int, ...]], step: int, store: "PrefixStore", *, least: int = LEAST_SAVED
+) -> list[Prefix | None]:
+    """For each row the longest prefix that it shares; rows are cut to where a prefix may end at the latest.
+
+    Prefixes end whole `step`s before that place. They are the branches of a trie over the rows, but for those that save
+    fewer than `least` tokens: all but one of the rows and branches after a prefix need not run what it adds.
+    """
+    found: list[Prefix | None] = [None] * len(rows)
+    number = itertools.count()
+    order = sorted(range(len(rows)), key=lambda n: (len(rows[n]) % step, rows[n]))
+    by_offset = itertools.groupby(order, key=lambda n: len(rows[n]) % step)
+    branches: list[tuple[list[int], int, Prefix | None]] = [(list(of_offset), 0, None) for _, of_offset in by_offset]
+    while branches:
+        members, known, parent = branches.pop()
+        first, last = rows[members[0]], rows[members[-1]]
+        length = _common(first, last, known)
+        length = max(0, length - (length - len(first)) % step)
+        n_whole = sum(len(rows[n]) == length for n in members)
+        end = length + step if length else len(first) % step or step  # the first block is the short one
+        by_next = itertools.groupby(members[n_whole:], key=lambda n: rows[n][length:end])
+        parts = [list(part) for _, part in by_next]
+        n_saved = (n_whole + len(parts) - 1) * (length - (len(parent) if parent else 0))
+        if length and n_saved >= max(1, least):
+            longest = max(len(rows[n]) for n in members)
+            place = (*(parent.place if parent else ()), (1, -longest, next(number)))
+            parent = Prefix(first[:length], parent, place, store)
+        for n in members[:n_whole]:
+            found[n] = parent
+        for part in parts:
+            if len(part) == 1:
+                found[part[0]] = parent
+            else:
+                branches.append((part, length, parent))
+    return found
+
+
+def _common(one: Sequence[int], other: Sequence[int], known: int) -> int:
+    """How many tokens two rows have in common from their first one on, `known` of them at least."""
+    pairs = zip(itertools.islice(one, known, None), itertools.islice(other, known, None), strict=False)
+    shorter = min(len(one), len(other))
+    return next((known + n for n, (a, b) in enumerate(pairs) if a != b), shorter)
+
+
+def most_held(prefixes: Sequence[Prefix | None]) -> int:
+    """The most tokens whose keys and values are stored at a time."""
+    return max((sum(map(len, prefix.path())) for prefix in set(prefixes) if prefix is not None), default=0)
+
+
+def begin_rows(
+    cache: CanvasCache, prefixes: Sequence[Prefix | None], rows: Sequence[int] | None = None, *, n_rows: int
+) -> None:
+    """Rows of a cache of `n_rows`, by default the first ones, begin with these prefixes."""
+    rows = range(len(prefixes)) if rows is None else rows
+    pairs = zip(prefixes, rows, strict=True)
+    for prefix, of_prefix in itertools.groupby(pairs, key=lambda pair: pair[0]):
+        if prefix is not None:
+            prefix.store.copy(prefix, cache, [row for _, row in of_prefix], n_rows)
+
+
+class PrefixStore:
+    """Keys and values of the prefix that was asked for last, and of its own shared prefixes.
+
+    is_guided: whether rows also run as unconditional ones, whose prefixes are masks.
+    """
+
+    def __init__(self, denoiser: "Denoiser", attention: AttentionPattern, *, is_guided: bool) -> None:
+        self.denoiser, self.attention, self.n_rows = denoiser, attention, 2 if is_guided else 1
+        self._held: dict[Prefix, CanvasCache] = {}
+        self._n_positions = self._n_passes = self._n_copied = 0
+
+    def clear(self) -> None:
+        """Frees the memory."""
+        self._held = {}
+
+    def spent(self) -> tuple[int, int, int]:
+        """Positions that it ran through the layers, its passes, and positions that it copied, since the last call."""
+        found = self._n_positions, self._n_passes, self._n_copied
+        self._n_positions = self._n_passes = self._n_copied = 0
+        return found
+
+    def copy(self, prefix: Prefix, cache: CanvasCache, rows: Sequence[int], n_rows: int) -> None:
+        """Copies a prefix into rows of a cache, and into the unconditional ones, which are `n_rows` further down."""
+        stored = self._stored(prefix)
+        self._n_copied += self.n_rows * len(rows) * len(prefix)
+        for n in range(self.n_rows):
+            at = torch.tensor([row + n * n_rows for row in rows])
+            cache.begin(to_device(at, self.denoiser.device), stored, n)
+
+    def _stored(self, prefix: Prefix) -> CanvasCache:
+        """It is run where it is not held. What is held and not a part of it is dropped."""
+        path = prefix.path()
+        self._held = {each: cache for each, cache in self._held.items() if each in path}
+        for each in path:
+            if each not in self._held:
+                self._held[each] = self._run(each)
+        return self._held[prefix]
+
+    @torch.no_grad()
+    def _run(self, prefix: Prefix) -> CanvasCache:
+        """Keys and values of a prefix, of which its parent is known."""
+        denoiser, length, known = self.denoiser, len(prefix), 0
+        device, n_canvases = denoiser.device, denoiser.canvas_count
+        cache = CanvasCache(denoiser.model.config.num_hidden_layers, length, self.n_rows)
+        if prefix.parent is not None:
+            known, its = len(prefix.parent), self._held[prefix.parent]
+            for n in range(self.n_rows):
+                cache.begin(to_device(torch.tensor([n]), device), its, n)
+        step = self.attention.shared_step or length
+        part = -(-MOST_RUN // step) * step
+        ends = list(range(length, known, -part))[::-1]
+        ids = to_device(torch.tensor([prefix.token_ids]), device)
+        columns = torch.arange(length, device=device)[None]
+        order = self.attention.order_of(columns, torch.full_like(columns[:, :1], length))
+        for begin, end in itertools.pairwise([known, *ends]):
+            denoiser.window_logits(
+                ids[:, begin:end],
+                columns[:, begin:end],
+                order[:, None, :end] <= order[:, begin:end, None],
+                columns[0, :0],
+                cache=cache,
+                n_seen=end,
+                cfg_scale=float(self.n_rows - 1),
+                prompt_mask=columns[:, begin:end] >= 0,
+            )
+            self._n_passes += 1
+        self._n_positions += self.n_rows * (length - known)
+        denoiser.canvas_count = n_canvases  # it is no canvas
+        return cache
