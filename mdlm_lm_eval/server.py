@@ -306,6 +306,12 @@ class MDLMServer(LocalCompletionsAPI):
             raise OptionError(f"max_gen_toks={n_tokens} leaves no room for a prompt in {self.max_length} tokens")
         kept = ids[-room:]
         text = instance.args[0] if kept == ids else self.tokenizer.decode(kept)
+        if not engine.takes_ids and self.mask_token_id is not None:
+            mask = self.tokenizer.convert_ids_to_tokens(self.mask_token_id)
+            if mask and mask in text:
+                raise OptionError(
+                    f"a prompt holds {mask}, which {self.engine} would read as a mask; it takes text alone"
+                )
         payload: dict[str, Any] = {"model": self.model, "prompt": kept if engine.takes_ids else text, "stream": False}
         payload |= {"max_tokens": n_tokens, "temperature": options.temperature, "seed": seed % 2**31}
         payload |= {name: value for name in ("top_p", "top_k") if (value := getattr(options, name)) is not None}

@@ -208,6 +208,7 @@ def test_show_says_who_served_and_what_is_unknown(tmp_path: Path, capsys: pytest
     assert settings.startswith("settings  served by sglang 0.5.23, no chat template, ")
     assert "settings unknown: n_masks, steps, " in settings
     assert "cache" in settings.partition("unknown: ")[2], "an unknown cache is not named as the one in effect"
+    assert settings.endswith(" more"), "those that mean little where others are unknown are counted"
     assert speed.endswith("80 tokens per second, 2 requests per second, 8 requests at once")
     assert audited == "audit     9 of 10 answers are the same in process"
 

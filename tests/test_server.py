@@ -178,6 +178,10 @@ def test_what_a_server_cannot_be_asked_for_is_refused() -> None:
         with pytest.raises(OptionError, match="answers generation tasks"):
             lm.loglikelihood_rolling([])
         assert len(server.served) == 1
+    with StandIn(echo, DIALECTS["lmdeploy"]) as server:
+        lm = lm_of(server)
+        with pytest.raises(OptionError, match=r"a prompt holds <\|mask\|>, which lmdeploy would read as a mask"):
+            lm.generate_until([generation("a <|mask|> b")])
     with StandIn(echo, sglang(dllm_algorithm=None)) as server, pytest.raises(OptionError, match="autoregressively"):
         lm_of(server)
 

@@ -10,6 +10,8 @@ from mdlm_lm_eval.results.result_file import UNKNOWN, ResultFile, TaskResult, ch
 from mdlm_lm_eval.results.samples import answers_of, pair_accuracies, samples_path, unparsed_answers
 
 _MOST = 4  # scores named; the file has all
+# Unknown settings that are named; others mean little where these are unknown.
+_TELLING = ("n_masks", "steps", "block_length", "unmasking", "confidence_threshold", "sampler", "cache")
 
 
 def show(path: Path) -> list[str]:
@@ -52,6 +54,7 @@ def _settings(file: ResultFile, top: Iterable[TaskResult]) -> str:
     """In effect: masks, steps, block, cache, template, then whatever else is not the default."""
     first = next(iter(top))
     unknown = [name for name, value in first.options.items() if value == UNKNOWN]
+    telling = [name for name in unknown if name in _TELLING]
     cache = None if first.cache == UNKNOWN else first.cache
     words = settings_in_words([{**first.effective, "cache": cache}], file.chat_template)
     named = ("n_masks=", "steps=", "block_length=", "cache=", "chat template")
@@ -59,7 +62,7 @@ def _settings(file: ResultFile, top: Iterable[TaskResult]) -> str:
     if cut := sum(task.truncated_prompts for task in file.tasks.values()):
         words.append(f"{cut} prompts cut off")
     words[:0] = [f"served by {file.served_by}"] if file.server else []
-    return ", ".join(words) + (f": {', '.join(unknown)}" if unknown else "")
+    return ", ".join(words) + (f": {', '.join(telling)} and {len(unknown) - len(telling)} more" if telling else "")
 
 
 def _unparsed(file: ResultFile) -> str:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from lm_eval._cli.utils import MergeDictAction
 
 from mdlm_lm_eval.command_line import ending_well
-from mdlm_lm_eval.options import shown
+from mdlm_lm_eval.options import OptionError, shown
 from mdlm_lm_eval.results.markdown import markdown_table
 from mdlm_lm_eval.results.result_file import UNKNOWN
 from mdlm_lm_eval.serving import REQUEST_OPTIONS, NoAnswerError, check_answer
@@ -242,7 +242,7 @@ def conformance(lm: "MDLMServer") -> dict[str, Any]:
     for name in [*POINTS.split(), "answers"]:
         try:
             finding = getattr(exam, name)()
-        except NoAnswerError as error:
+        except (NoAnswerError, OptionError) as error:
             finding = Finding(str(error))
         points[name.replace("_", " ")] = {"result": finding.result} | asdict(finding)
     return {"server": exam.facts, "points": points}
