@@ -96,7 +96,7 @@ def test_the_built_in_model() -> None:
     expected.append(line("`mdlm_context`", *(mean([place]) for place in places)))
     nearer = above([near], [far])
     expected.append(f"worth {nearer.in_words} points more than the most distant ones")
-    assert missing("docs/built_in_model.md", expected) == []
+    assert missing("leaderboard/results/README.md", expected) == []
 
 
 def test_wordings() -> None:
@@ -108,7 +108,7 @@ def test_wordings() -> None:
     (found,) = read_board(ROOT / "leaderboard/wordings").wordings
     assert found.read == (0, 5, 6), "elsewhere tau would rank failures"
     expected.append(found.in_words.partition("; ")[2])
-    assert missing("docs/built_in_model.md", expected) == []
+    assert missing("leaderboard/results/README.md", expected) == []
 
 
 def test_the_second_training_seed() -> None:
@@ -120,40 +120,28 @@ def test_the_second_training_seed() -> None:
     line_of_table = line("1", *means, *(cost.with_significance for cost in costs))
     context = [scores(f"mdlm_context,n_masks={n},steps=1", "second-seed") for n in (200, 2)]
     cost = f"masks cost the second model {above([context[1]], [context[0]]).in_words} points"
-    assert missing("docs/built_in_model.md", [line_of_table, cost]) == []
-    assert missing("README.md", [f"loses only {costs[0].in_words} points to masks"]) == []
+    assert missing("leaderboard/results/README.md", [line_of_table, cost]) == []
 
 
 def test_fine_tuning() -> None:
     """Means over five seeds, with seeds as random."""
-    for group in ("mdlm_rules", "mdlm_context"):
-        cells = {n: f"{group},n_masks={n},steps=1" for n in MASKS}
-        before = {n: scores(cell) for n, cell in cells.items()}
-        lost_before = above([before[2]], [before[200]]).in_words
-        expected = [line("before", *(mean([before[n]]) for n in MASKS), lost_before)]
-        arms = {}
-        for name in RECIPES:
-            folders = [f"results/built-in+out__{name}-seed{seed}" for seed in range(5)]
-            at = {n: [scores(cell, folder) for folder in folders] for n, cell in cells.items()}
-            at_200 = at[200]
-            costs = above(at[2], at_200).in_words, above(at_200, [before[200]]).with_significance
-            expected.append(line(f"`{name}`", *(mean(at[n]) for n in MASKS), *costs))
-            expected += [f"`{name}` {', '.join(mean([seed]) for seed in at_200)}"] if group == "mdlm_rules" else []
-            arms[name] = at_200
-            if name == "built-in-ce-tv":
-                cost_at_10 = above([before[10]], at[10])
-                expected.append(f"{cost_at_10.in_words} {'points ' if group == 'mdlm_rules' else ''}of `{group}`")
-            elif name == "built-in-ce":
-                expected.append(above([before[10]], at[10]).in_words)
-        for one, other in itertools.combinations(RECIPES, 2):
-            expected.append(line(f"`{one}` - `{other}`", above(arms[one], arms[other]).with_significance))
-        assert missing("finetune/README.md", expected) == []
-        if group == "mdlm_rules":
-            ma, ce = (above(arms[one], arms["built-in-sft"]).in_words for one in ("built-in-ce-tv", "built-in-ce"))
-            kept = (
-                f"keeps {ma} points more than plain fine-tuning (CE only: {ce}), whose texts, masks and weights differ,"
-            )
-            assert missing("README.md", [kept]) == []
+    cells = {n: f"mdlm_rules,n_masks={n},steps=1" for n in MASKS}
+    before = {n: scores(cell) for n, cell in cells.items()}
+    lost_before = above([before[2]], [before[200]]).in_words
+    expected = [line("before", *(mean([before[n]]) for n in MASKS), lost_before)]
+    arms = {}
+    for name in RECIPES:
+        folders = [f"results/built-in+out__{name}-seed{seed}" for seed in range(5)]
+        at = {n: [scores(cell, folder) for folder in folders] for n, cell in cells.items()}
+        arms[name] = at_200 = at[200]
+        costs = above(at[2], at_200).in_words, above(at_200, [before[200]]).with_significance
+        expected.append(line(f"`{name}`", *(mean(at[n]) for n in MASKS), *costs))
+        expected.append(f"`{name}` {', '.join(mean([seed]) for seed in at_200)}")
+        if name != "built-in-sft":
+            expected.append(above([before[10]], at[10]).in_words)
+    for one, other in itertools.combinations(RECIPES, 2):
+        expected.append(line(f"`{one}` - `{other}`", above(arms[one], arms[other]).with_significance))
+    assert missing("leaderboard/results/README.md", expected) == []
 
 
 def mean(seeds: list[Score]) -> str:
@@ -177,18 +165,6 @@ def scores(cell: str, folder: str = "results/built-in") -> Score:
 
 def gain_of_examples(curve: Curve) -> str:
     return lost(curve, 10, 0)
-
-
-def test_readme() -> None:
-    rules = of_suite_2_1()["mdlm_rules"]
-    by_masks, dots = rules.curve("masks"), rules.curve("dots")
-    without = percent(rules.curve("relevant", 2), 0)
-    expected = [
-        f"the model scores {percent(by_masks, 2)}% with `n_masks=2`, {without}% without the relevant examples, and",
-        f"{percent(by_masks, 200)}% with 200 masks: masks cost it {lost(by_masks)} points, 200 dots",
-        f"dots {lost(dots, 0, 200)}. A model",
-    ]
-    assert missing("README.md", expected) == []
 
 
 def test_the_generated_tasks() -> None:

@@ -5,8 +5,10 @@ from pathlib import Path
 import pytest
 
 from mdlm_lm_eval import MDLM
+from mdlm_lm_eval.results.statistics import Interval
 from tests.conftest import evaluate
-from training import study
+from tests.test_documented_results import missing
+from training import study, study_tables
 
 
 def test_a_cell_stands_on_one_before_it() -> None:
@@ -16,7 +18,7 @@ def test_a_cell_stands_on_one_before_it() -> None:
         assert not cell.base or cell.base in names
         names.append(cell.name)
     paddings = ("none-", "shown-", "masks-", "")
-    ablation = {f"contrastive-0-sft-{padding}{seed}" for padding in paddings for seed in range(5)}
+    ablation = {f"plain-0-sft-{padding}{seed}" for padding in paddings for seed in range(5)}
     assert ablation < set(names)
 
 
@@ -36,7 +38,7 @@ def test_answers_are_those_of_an_evaluation(monkeypatch: pytest.MonkeyPatch) -> 
     for task, (tokens, _) in found.items():
         said = [one["filtered_resps"][0] for one in results["samples"][task]]
         assert [sign if sign in "ABC" else "" for sign in tokens] == [one if one in "ABC" else "" for one in said]
-        right = [token == letter for token, letter in zip(tokens, study.keys()[task][1], strict=True)]
+        right = [token == letter for token, letter in zip(tokens, study.keys(8)[task][1], strict=True)]
         assert results["results"][task]["exact_match,none"] == pytest.approx(sum(right) / len(right))
 
 
@@ -49,20 +51,78 @@ def test_shares_and_gains() -> None:
         "as decoded at 2: 100.0, among letters at 2: 100.0, EOS at 2: 0.0, "
         "as decoded at 200: 66.7, among letters at 200: 100.0, EOS at 200: 33.3"
     )
-    lines = study.tables(answers).splitlines()
-    (gains,) = [line for line in lines if line.startswith("| `plain-0-sft-0` | `plain-0`")]
-    _, _, at_2, at_200, letters = (cell.strip() for cell in gains.strip("|").split("|"))
-    assert [one.split()[0].rstrip(",") for one in (at_2, at_200, letters)] == ["0.0", "-33.3", "0.0"]
+    lines = [line.split("|")[1:-1] for line in study_tables.tables(answers).splitlines()]
+    means = {line[0].strip(): (line[1].split()[0], line[2].strip()) for line in lines if len(line) == 3}
+    assert means["SFT above base, 2 masks"] == ("0.0", "0 of 1")
+    assert means["SFT above base, 200 masks"] == ("-33.3", "1 of 1")
+    assert means["SFT above base, 200 masks, among letters"] == ("0.0", "0 of 1")
+    assert means["CE + TV above SFT, 200 masks"] == ("–", "0 of 0")
+
+
+def test_the_ablation_has_the_mean_of_its_seeds() -> None:
+    right = {task: [letters, letters] for task, (_, letters) in study.keys().items()}
+    ended = {task: ["E" * len(letters), letters] for task, (letters, _) in right.items()}
+    alike, lost = ({str(n): one for n in study.MASKS} for one in (right, ended))
+    cells = {"plain-0-sft-none-0": alike, "plain-0-sft-0": alike, "plain-0-sft-1": lost}
+    rows = [line.split(" | ") for line in study_tables.tables(cells).splitlines() if "plain-0" in line]
+    assert [(padding, n, decoded.split()[0]) for _, padding, n, decoded, *_ in rows] == [
+        ("none", "1", "100.0"),
+        ("predicted", "2", "50.0"),
+    ]
+    assert rows[1][-1].startswith("50.0")
 
 
 def test_the_documented_tables_are_those_of_the_committed_answers() -> None:
-    text = (Path(__file__).parents[1] / "docs/built_in_model.md").read_text(encoding="utf-8")
-    _, _, rest = text.partition("<!-- tables: printed by study.py -->\n")
-    answers, gain = study.read_answers(), study.gain
-    assert rest.partition("<!-- end of tables -->")[0].strip() == study.tables(answers).strip()
-    before, ended, repaired = (answers[f"plain-0{cell}"] for cell in ("", "-sft-0", "-sft-ce-tv-0"))
-    lost, of_letters = (gain(ended, before, 200, measure) for measure in ("as decoded", "among letters"))
-    words = " ".join(text.split())
-    assert f"costs `built-in` {lost} points at 200 masks as decoded, and {of_letters} among letters" in words
-    won = gain(ended, repaired, 200), gain(ended, repaired, 200, "among letters"), gain(ended, repaired, 2)
-    assert "wins back {} points at 200 masks, {} of them among letters, and {} at 2 masks".format(*won) in words
+    tables = study_tables.tables(study_tables.read_study())
+    text = (study_tables.DOCS / "built_in_model.md").read_text(encoding="utf-8")
+    assert f"<!-- study -->\n{tables}\n<!-- end -->" in text, "python -m training.study_tables --write"
+
+
+def test_readmes_figure_is_that_of_the_committed_answers(tmp_path: Path) -> None:
+    study_tables.write_figure(study_tables.read_study(), tmp_path)
+    for made in tmp_path.iterdir():
+        assert made.read_bytes() == (study_tables.DOCS / "figures" / made.name).read_bytes()
+
+
+def test_the_documented_sentences_follow_from_the_answers() -> None:
+    """A failing test shows what the documents should say."""
+    found = study_tables.read_study()
+    cost, misread, won, of_letters, won_at_2 = (
+        study_tables.compared(found, name)
+        for name in (
+            "SFT above base, 200 masks",
+            "SFT above base, 200 masks, among letters",
+            "CE + TV above SFT, 200 masks",
+            "CE + TV above SFT, 200 masks, among letters",
+            "CE + TV above SFT, 2 masks",
+        )
+    )
+    decoded, letters, ended = (
+        f"{100 * study_tables.score(found['plain-0-sft-0'], 200, measure).mean:.1f}%" for measure in study.MEASURES
+    )
+    repaired = (won["plain-0"].in_words, of_letters["plain-0"].in_words, won_at_2["plain-0"].in_words)
+    by_masks = [f"{100 * study_tables.changed(found[name]):.1f}%" for name in ("plain-0", "contrastive-0")]
+    page = [
+        f"costs `built-in` {loss(cost['plain-0'])} points at 200 masks, but {loss(misread['plain-0'])} among letters",
+        f"It costs `contrastive-0` {loss(cost['contrastive-0'])} points",
+        "changes {} of `built-in`'s answers before fine-tuning and {} of `contrastive-0`'s".format(*by_masks),
+        "wins back {} points at 200 masks, {} among letters, and {} at 2 masks".format(*repaired),
+        f"until now they took {study_tables.hours():.1f} hours of CPU time",
+    ]
+    assert missing("docs/built_in_model.md", page) == []
+    guide = [
+        f"{ended} of the built-in model's answers with 200 masks are the end of the text",
+        "wins back {} points there, {} of them by reading, and {} at 2 masks".format(*repaired),
+    ]
+    assert missing("finetune/README.md", guide) == []
+    first = [
+        f"is right in {decoded} of the questions with 200 masks, but in {letters} by its likeliest letter",
+        f"{ended} of its answers are the end of the text",
+    ]
+    assert missing("README.md", first) == []
+
+
+def loss(gain: Interval) -> str:
+    assert gain.low is not None
+    assert gain.high is not None
+    return f"{-gain.mean:.1f} ({-gain.high:.1f} to {-gain.low:.1f})"

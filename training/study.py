@@ -1,17 +1,17 @@
-"""The study of masks over training seeds: trains its models, asks them, and prints its tables.
+"""The study of masks over training seeds: trains its models and asks them.
 
-    OMP_NUM_THREADS=1 nice python -m training.study out/study            # what is not finished; hours of CPU time
-    python -m training.study out/study --cells 'plain-0(-sft.*)?'        # some of its cells, by a regular expression
-    python -m training.study --tables                                    # from the committed answers
+    OMP_NUM_THREADS=1 nice python -m training.study out/study        # what is not finished; hours of CPU time
+    python -m training.study out/study --cells 'plain-0(-sft.*)?'    # some of its cells, by a regular expression
+    python -m training.study_tables --write                          # tables and figure, from the committed answers
 
 A cell is one model. It is asked the first `SETS` sets of `mdlm_rules` with each distractor rule, each under its three
 rules, in one pass with 2 and one with 200 masks. Its answers go to `leaderboard/study/CELL.json`: for each task two
 strings with a sign for every question, the likeliest token (A, B, C; E for EOS; - for any other) and the likeliest
 letter. A finished cell is left as it is; a training that was killed goes on from its last checkpoint.
 
-`plain-P` is the built-in model's training with seed P (`plain-0` is the built-in model), `contrastive-P` the same with
-documents like suite 2.2's among its own, in which categories do not tell the rule. The last number of other cells is
-the seed of their fine-tuning.
+`plain-0` is the built-in model, `plain-P` its training with seed P, and `contrastive-P` the same with documents like
+suite 2.2's among its own, in which categories do not tell the rule. The last number of other cells is the seed of their
+fine-tuning.
 """
 
 import argparse
@@ -20,17 +20,18 @@ import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import product
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from mdlm_lm_eval.default_model import BUILT_IN, model_path
 from mdlm_lm_eval.results.files import write_whole
-from mdlm_lm_eval.results.statistics import difference, score_of_sets
 
 ANSWERS = Path(__file__).parents[1] / "leaderboard/study"
-PRETRAINED = ("contrastive-0", "plain-0", "contrastive-1", "contrastive-2", "plain-1")
-N_SEEDS = {"contrastive-0": 5}  # of fine-tuning in the ablation; two on the others
+PRETRAINED = ("plain-0", "contrastive-0", "contrastive-1", "contrastive-2", "plain-1")
+N_SEEDS = {"plain-0": 5}  # of fine-tuning in the ablation; two on the others
 PADDINGS = ("none", "shown", "predicted", "masks")
 SETS = 64  # of each distractor rule: two of every triple
 MASKS = (2, 200)
@@ -67,6 +68,8 @@ def cells() -> Iterator[Cell]:
 
 def model_of(cell: Cell, work: Path) -> Path:
     """The folder of a cell's whole model."""
+    if cell.name == "plain-0":
+        return Path(model_path(BUILT_IN))
     return work / (f"{cell.name}.merged" if cell.base else cell.name)
 
 
@@ -117,14 +120,15 @@ def ask(model: str) -> dict[str, dict[str, list[str]]]:
     return found
 
 
-def keys() -> dict[str, tuple[list[str], str]]:
+@cache
+def keys(n_sets: int = SETS) -> dict[str, tuple[list[str], str]]:
     """Task -> the sets that it is asked about, and the right letters."""
     from mdlm_lm_eval.tasks import questions, rule_sets
 
     found = {}
     for rule, distractor in product(questions.WRONG_CATEGORIES, questions.DISTRACTOR_RULES):
         sets = list(rule_sets.asked_sets(rule, distractor).items())
-        sets = [(name, one) for name, one in sets if int(name.rpartition("_")[2]) < SETS]
+        sets = [(name, one) for name, one in sets if int(name.rpartition("_")[2]) < n_sets]
         right = "".join("ABC"[one.question(rule).answer] for _, one in sets)
         found[f"mdlm_rules_{rule}_{distractor}"] = [name for name, _ in sets], right
     return found
@@ -148,25 +152,15 @@ def values(answers: Answers, n_masks: int, measure: str) -> dict[str, list[tuple
     return found
 
 
-def read_answers() -> dict[str, Answers]:
-    """Cell -> its committed answers."""
-    return {
-        path.stem: json.loads(path.read_text(encoding="utf-8"))["answers"] for path in sorted(ANSWERS.glob("*.json"))
-    }
-
-
 def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("work", type=Path, nargs="?", help="folder of the models")
+    parser.add_argument("work", type=Path, help="folder of the models")
     parser.add_argument("--cells", default=".*", help="a regular expression of whole names")
-    parser.add_argument("--tables", action="store_true", help="print the tables")
     arguments = parser.parse_args()
     for cell in cells():
-        if arguments.work and re.fullmatch(arguments.cells, cell.name):
+        if re.fullmatch(arguments.cells, cell.name):
             compute(cell, arguments.work)
-    if arguments.tables:
-        print(tables(read_answers()))
 
 
 def compute(cell: Cell, work: Path) -> None:
@@ -197,57 +191,6 @@ def summary(answers: Answers) -> str:
         shares = [fmean(value for _, value in some) for some in values(answers, n, measure).values()]
         parts.append(f"{measure} at {n}: {100 * fmean(shares):.1f}")
     return ", ".join(parts)
-
-
-def share(answers: Answers, n_masks: int, measure: str) -> str:
-    """Percent of the questions, with the interval over sets."""
-    return score_of_sets(values(answers, n_masks, measure)).interval.scaled(100).in_words
-
-
-def gain(before: Answers, after: Answers, n_masks: int, measure: str = "as decoded") -> str:
-    """By how many points `after` is above `before`, question by question, with the interval over sets."""
-    first, second = (score_of_sets(values(one, n_masks, measure)) for one in (before, after))
-    return difference(first, second).scaled(100).with_significance
-
-
-def with_wrong_labels(answers: Answers, n_masks: int) -> str:
-    """Percent right where examples show another rule's answers: that prompt is the other rule's with true labels."""
-    from mdlm_lm_eval.tasks import questions, rule_sets
-
-    by_rule: dict[tuple[str, str], str] = {}
-    for task, (sets, _) in keys().items():
-        by_rule |= {
-            (name, task.split("_")[2]): sign for name, sign in zip(sets, answers[str(n_masks)][task][0], strict=True)
-        }
-    right = []
-    for distractor, rule in product(questions.DISTRACTOR_RULES, questions.WRONG_CATEGORIES):
-        for name, one in rule_sets.asked_sets(rule, distractor).items():
-            if (name, rule) in by_rule:
-                given = by_rule[name, rule_sets.wrong_rule(rule, one.triple)]
-                right.append((name, float(given == "ABC"[one.question(rule).answer])))
-    return score_of_sets({"wrong": right}).interval.scaled(100).in_words
-
-
-def tables(answers: Mapping[str, Answers]) -> str:
-    """The study's tables as Markdown: shares of every finished cell, and gains over the model that it stands on."""
-    heads = [f"{measure}, {n} masks" for n, measure in product(MASKS, MEASURES)]
-    lines = [f"| cell | {' | '.join(heads)} |", f"|---|{'---|' * len(heads)}"]
-    finished = [cell for cell in cells() if cell.name in answers]
-    for cell in finished:
-        shares = (share(answers[cell.name], n, measure) for n, measure in product(MASKS, MEASURES))
-        lines.append(f"| `{cell.name}` | {' | '.join(shares)} |")
-    lines += ["", "| model | true labels | wrong labels |", "|---|---|---|"]
-    for cell in finished:
-        if not cell.base:
-            labels = share(answers[cell.name], 2, "as decoded"), with_wrong_labels(answers[cell.name], 2)
-            lines.append(f"| `{cell.name}` | {' | '.join(labels)} |")
-    lines += ["", "| cell | above | at 2 masks | at 200 masks | among letters at 200 |", "|---|---|---|---|---|"]
-    for cell in finished:
-        if cell.base in answers:
-            before, after = answers[cell.base], answers[cell.name]
-            gains = gain(before, after, 2), gain(before, after, 200), gain(before, after, 200, "among letters")
-            lines.append(f"| `{cell.name}` | `{cell.base}` | {' | '.join(gains)} |")
-    return "\n".join(lines)
 
 
 if __name__ == "__main__":

@@ -32,13 +32,10 @@ def read_board(results: Path, title: str = "", with_published: bool = False, lea
     return board_of(scores, title, published() if with_published else pd.DataFrame())
 
 
-def build(
-    results: Path, output: Path, title: str = "", with_published: bool = False, readme_figures: Path | None = None
-) -> Board:
+def build(results: Path, output: Path, title: str = "", with_published: bool = False) -> Board:
     """Writes tables, figures and page of `results` into `output`; its old content stays until all is made.
 
-    Other people's files in `output` are left alone. `readme_figures` is a folder for a copy of the figure of masks.
-    Raises OptionError where nothing can be built.
+    Other people's files in `output` are left alone. Raises OptionError where nothing can be built.
     """
     from mdlm_leaderboard.figures import charts_of, draw_charts, write_dark, write_masks
     from mdlm_leaderboard.page.write import write_page
@@ -50,8 +47,7 @@ def build(
     with TemporaryDirectory(prefix=".", dir=output.absolute().parent) as made:
         folder, findings = Path(made), []
         if board.main and (sentence := masks_finding(board.main)):
-            for place in filter(None, (folder / "figures", readme_figures)):
-                write_masks(board.main, place)
+            write_masks(board.main, folder / "figures")
             findings.append((sentence, "figures/masks", _described(board.main)))
         for section in (one for one in board.sections if not one.is_suite):
             setting, paths = section.setting, {path for row in section.rows for path in row.files}

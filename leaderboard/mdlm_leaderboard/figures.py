@@ -245,7 +245,7 @@ def _log_axis(axes: Axes, counts: Sequence[int], *, is_crowded: bool = False) ->
 
 
 def write_masks(section: Section, folder: Path) -> None:
-    """What masks cost, for page and README: `masks-light.svg`, `-dark`, and both `-narrow-` for phones."""
+    """What masks cost, for the page: `masks-light.svg`, `-dark`, and both `-narrow-` for phones."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, size in (("masks", (7.4, 3.2)), ("masks-narrow", (3.7, 3.4))):
         light = folder / f"{name}-light.svg"
