@@ -2,6 +2,7 @@
 
 import json
 import logging
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -269,6 +270,11 @@ class MDLM(HFLM):
         wanted = self._resolved(requests)
         seeds = seeds_of(requests, [request.options.seed for request in wanted])
         generations = [self._prepare(*each) for each in zip(requests, wanted, seeds, strict=True)]
+        repetitions: Counter[tuple[Any, ...]] = Counter()
+        for one in generations:
+            key = one.instance.task_name, one.instance.doc_id, one.instance.idx
+            one.repetition = repetitions[key]
+            repetitions[key] += 1
         warn_of_no_effect(generations)
         self._warn_of_truncation([one.truncated for one in generations])
         ends = EndTokens(

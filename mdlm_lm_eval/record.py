@@ -14,7 +14,8 @@ from torch.distributed.tensor import DTensor
 from transformers import PreTrainedTokenizerBase
 
 from mdlm_lm_eval import __version__
-from mdlm_lm_eval.decoding.trace import Filled
+from mdlm_lm_eval.decoding.canvas import Canvas
+from mdlm_lm_eval.decoding.trace import Event, Filled, as_recorded
 from mdlm_lm_eval.loader import foreign_files, plugins
 from mdlm_lm_eval.model.devices import device_name
 from mdlm_lm_eval.model.text import ENDINGS
@@ -111,8 +112,9 @@ class TaskRecord:
     endings: how many answers each of `ENDINGS` has, and how many are empty, whatever ended them, or end at their first
         token.
     first_tokens: those of single-token answers with known labels, in the pass that filled the slot, before any ban.
-    traces: for each answer decoded with `trace`, its document, its text, and for each token where it ends in the text
-        and the fields of `Filled`; each column is one string with blanks between the numbers.
+    traces: for each answer decoded with `trace`, its document and repetition, its text, for each token where it ends in
+        the text and the fields of `Filled`, each column one string with blanks between the numbers; and the canvas with
+        its blocks and events, as `trace.as_recorded` writes them. trace_tokens: what the ids in them stand for.
     """
 
     requests: int = 0
@@ -125,6 +127,7 @@ class TaskRecord:
     caches: set[str] = field(default_factory=set)
     endings: Counter[str] = field(default_factory=Counter)
     traces: list[dict[str, Any]] = field(default_factory=list)
+    trace_tokens: dict[int, str] = field(default_factory=dict)
     first_tokens: list[OfFirstToken] = field(default_factory=list)
 
     def audit(self, doc_id: int | None, cached: Answer, exact: Answer) -> None:
@@ -137,8 +140,15 @@ class TaskRecord:
         shorter = min(len(cached.token_ids), len(exact.token_ids))
         self.audited.append((doc_id, exact.string, next((n for n, (one, other) in pairs if one != other), shorter)))
 
-    def trace(self, doc_id: int | None, answer: Answer, tokenizer: PreTrainedTokenizerBase) -> None:
-        """Keeps how an answer came to be, up to where its string ends."""
+    def trace(
+        self,
+        facts: dict[str, Any],
+        answer: Answer,
+        canvas: Canvas,
+        events: Sequence[Event],
+        tokenizer: PreTrainedTokenizerBase,
+    ) -> None:
+        """Keeps how an answer came to be, its tokens up to where its string ends; with `facts` about it."""
         ids = answer.token_ids
         texts = [tokenizer.decode(ids[:n], skip_special_tokens=True) for n in range(len(answer.trace) + 1)]
         begin = texts[-1].find(answer.string)
@@ -149,8 +159,13 @@ class TaskRecord:
             if len(before) < stop
         ]
         columns = zip(("ends", "steps", "confidence", "edits"), zip(*rows, strict=True), strict=False)
-        facts = {"doc_id": doc_id, "text": texts[-1][:stop]}
+        recorded = as_recorded(canvas.token_ids, canvas.slots[0], events)
+        recorded |= {"blocks": " ".join(map(str, canvas.block_lengths)), "returned": canvas.n_returned}
+        facts = facts | {"text": texts[-1][:stop], **recorded}
         self.traces.append(facts | {name: " ".join(map(str, column)) for name, column in columns})
+        written = (event.new for event in events if event.new is not None)
+        for id in {*canvas.token_ids[canvas.slots[0] :], *written} - self.trace_tokens.keys():
+            self.trace_tokens[id] = tokenizer.decode([id])
 
     def merge(self, other: "TaskRecord") -> None:
         """Adds the record of another process for the same task."""
@@ -159,6 +174,7 @@ class TaskRecord:
         self.cost.merge(other.cost)
         self.exact_cost.merge(other.exact_cost)
         self.caches |= other.caches
+        self.trace_tokens |= other.trace_tokens
         self.endings.update(other.endings)
         for name, (low, high) in other.ranges.items():
             lowest, highest = self.ranges.get(name, (low, high))
@@ -178,7 +194,8 @@ class TaskRecord:
         if self.endings:
             facts["endings"] = {name: int(self.endings[name]) for name in ("empty", "at_once", *ENDINGS)}
         if self.traces:
-            facts["trace"] = sorted(self.traces, key=lambda one: -1 if one["doc_id"] is None else one["doc_id"])
+            order = lambda one: (-1 if one["doc_id"] is None else one["doc_id"], one["repetition"])  # noqa: E731
+            facts |= {"trace": sorted(self.traces, key=order), "trace_tokens": self.trace_tokens}
         if self.first_tokens:
             facts["first_token"] = self._first_token()
         return facts | ({"audit": self._audit()} if self.audited else {})

@@ -10,11 +10,12 @@ from mdlm_lm_eval.decoding import decode_canvases
 from mdlm_lm_eval.decoding.canvas import Canvas
 from mdlm_lm_eval.decoding.checks import check_decoding
 from mdlm_lm_eval.decoding.reference import decode_one
-from mdlm_lm_eval.decoding.trace import replay
+from mdlm_lm_eval.decoding.trace import as_recorded
 from mdlm_lm_eval.model.attention import FULL_ATTENTION, AttentionPattern
 from mdlm_lm_eval.options import SCHEDULES, DecodingOptions, OptionError
 from mdlm_lm_eval.registry import UNMASKING
 from tests.canvases import EOS, FROM_PROMPT, FROM_START, VOCABULARY, model, neighbours
+from tests.logged_traces import canvases_of
 
 WHOLE_PROMPT = AttentionPattern(4, "prompt_end", whole_prompt=True)
 LIKE_NEMOTRON = AttentionPattern(4, "prompt_end", whole_prompt=True, causal_context=True)
@@ -51,7 +52,9 @@ def compared(attention: AttentionPattern, facts: dict[str, Any], changes: dict[s
     for number, (row, one) in enumerate(zip(rows, found, strict=True)):
         banned = [EOS] if options.suppress_eos else []
         passes = decode_one(denoiser, row, options, banned_ids=banned, end_ids={EOS}, token_frequencies=frequencies)
-        canvases = [canvas for _, canvas in replay(row.token_ids, one.events)]
+        first = row.slots[0]
+        _, logged = canvases_of(as_recorded(row.token_ids, first, one.events))  # what a result keeps
+        canvases = [[*row.token_ids[:first], *canvas] for canvas in logged]
         n_passes += len(passes)
         if canvases != _without_repeats(row, passes) or one.cost.forward_passes != len(passes):
             differing.append(number)

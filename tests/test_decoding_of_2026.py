@@ -1,5 +1,6 @@
 """Decoders and samplers of 2026: the tokens and passes of their reference code."""
 
+import itertools
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,13 +10,18 @@ from safetensors.torch import save_file
 
 from mdlm_lm_eval.checkpoints import load_tokenizer
 from mdlm_lm_eval.decoding import decode, decode_canvases
-from mdlm_lm_eval.decoding.canvas import build_infill_canvas
+from mdlm_lm_eval.decoding.canvas import Completion, build_infill_canvas
+from mdlm_lm_eval.decoding.row_decoders import PassByPass
+from mdlm_lm_eval.decoding.row_decoders.insertion_deletion import Insertions
+from mdlm_lm_eval.decoding.row_decoders.linear_speculation import Speculation
+from mdlm_lm_eval.decoding.trace import as_recorded
 from mdlm_lm_eval.likelihood import LikelihoodRequest, score
 from mdlm_lm_eval.lm import MDLM
 from mdlm_lm_eval.model.denoiser import Denoiser
 from mdlm_lm_eval.options import DecodingOptions, LikelihoodOptions, OptionError
 from mdlm_lm_eval.resolve import resolve
 from tests.conftest import choice, generation, refused
+from tests.logged_traces import canvases_of
 from tests.reference import GOLDEN, facts_of, generated, load, named, tensors_of
 
 NEMOTRON = facts_of("nemotron_labs_diffusion")["generate"]
@@ -126,14 +132,18 @@ def test_what_a_model_cannot_do_is_refused(folder: str, options: dict[str, Any],
 LLADA22 = facts_of("llada22")["generate"]
 
 
+def llada22_options(setting: dict[str, Any]) -> DecodingOptions:
+    same = ("block_length", "steps_per_block", "editing_threshold", "max_post_steps", "max_steps_per_block")
+    names = {"n_masks": "gen_length", "confidence_threshold": "threshold", **{name: name for name in same}}
+    return DecodingOptions(**{"max_steps_per_block": 1000} | named(setting, **names))
+
+
 @pytest.mark.parametrize("number", range(len(LLADA22)))
 def test_llada22_inserts_and_deletes_as_an_independent_decoder(number: int) -> None:
     setting, denoiser = LLADA22[number], load("llada22", mask_token_id=159)
     prompt, _ = generated("llada22", number)
     expected = tensors_of("llada22")[f"generate.{number}.output"].flatten().tolist()  # without its prompt
-    same = ("block_length", "steps_per_block", "editing_threshold", "max_post_steps", "max_steps_per_block")
-    names = {"n_masks": "gen_length", "confidence_threshold": "threshold", **{name: name for name in same}}
-    options = DecodingOptions(**{"max_steps_per_block": 1000} | named(setting, **names))
+    options = llada22_options(setting)
     stops = {setting.get("stop_token_id", 158)}
     (answer,) = decode(denoiser, [prompt], options, stop_ids=stops)
     assert answer == until_stop(expected, stops)
@@ -249,3 +259,72 @@ def test_dreamon_fills_a_slot_as_its_reference(number: int) -> None:
     (completion,) = decode_canvases(denoiser, [canvas], options, eos_ids=set(), end_of_turn_ids=set())
     assert completion.token_ids == middle
     assert denoiser.forward_passes == setting["forward_passes"]
+
+
+def own_canvases(loop: type[PassByPass], monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
+    """Receives the canvas of a batch's first row as it begins, and as the decoder has it after each of its steps."""
+    seen: list[list[int]] = []
+    begin, step = loop.begin, loop.step
+
+    def canvas(batch: Any) -> list[int]:
+        tokens = list(batch.canvases[0].token_ids)
+        if loop is Speculation:
+            at = batch.canvases[0].prompt_length
+            return [*tokens[:at], *batch.answers[0], *tokens[at + len(batch.answers[0]) :]][: len(tokens)]
+        start, block = batch.starts[0], batch.blocks[0].tokens
+        return [*batch.texts[0][:start], *block, *batch.texts[0][start + len(block) :]]
+
+    def keep_begin(batch: Any) -> None:
+        seen.append(list(batch.canvases[0].token_ids))
+        begin(batch)
+        seen.append(canvas(batch))
+
+    def keep_step(batch: Any, rows: list[int]) -> None:
+        step(batch, rows)
+        seen.append(canvas(batch))
+
+    monkeypatch.setattr(loop, "begin", keep_begin)
+    monkeypatch.setattr(loop, "step", keep_step)
+    return seen
+
+
+def logged(canvas: list[int], first: int, found: Completion) -> list[list[int]]:
+    """The canvases that a result's columns give, from the one that it began with."""
+    begin, canvases = canvases_of(as_recorded(canvas, first, found.events))
+    return [[*canvas[:first], *each] for each in (begin, *canvases)]
+
+
+def once(canvases: list[list[int]]) -> list[list[int]]:
+    """Without those that are like the one before."""
+    return [canvas for canvas, _ in itertools.groupby(canvases)]
+
+
+@pytest.mark.parametrize("number", range(0, len(LLADA22), 3))
+def test_insertions_and_deletions_are_traced(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    setting, denoiser = LLADA22[number], load("llada22", mask_token_id=159)
+    prompt, _ = generated("llada22", number)
+    own = own_canvases(Insertions, monkeypatch)
+    options = llada22_options(setting)
+    (found,) = decode(denoiser, [prompt], options, stop_ids={158}, return_completions=True)
+    assert once(logged(own[0], len(prompt), found)) == once(own)
+    assert own[-1][len(prompt) :][: len(found.token_ids)] == found.token_ids
+    kinds = {(event.old is None, event.new is None) for event in found.events}
+    assert len(kinds) == 3 or number > 0
+    assert all(by.step for by in found.filled)
+
+
+@pytest.mark.parametrize("threshold", [None, 0.3])
+def test_drafts_are_traced_and_taken_back(threshold: float | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What stands on the canvas after a step is what has been accepted; the drafts before it are taken back."""
+    denoiser, own = load("nemotron_labs_diffusion"), own_canvases(Speculation, monkeypatch)
+    prompt, _ = generated("nemotron_labs_diffusion", 1)
+    options = DecodingOptions(n_masks=20, block_length=8, mode="linear_spec", confidence_threshold=threshold)
+    (found,) = decode(denoiser, [prompt], options, return_completions=True)
+    canvases = logged(own[0], len(prompt), found)
+    places = [canvases.index(each) for each in once(own)]
+    assert places == sorted(places)
+    assert places[-1] == len(canvases) - 1
+    mask = denoiser.mask_token_id
+    assert any(event.new == mask for event in found.events)
+    assert {event.step for event in found.events} == set(range(1, found.passes + 1))
+    assert [by.step > 0 for by in found.filled] == [True] * len(found.token_ids)

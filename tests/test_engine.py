@@ -1,6 +1,7 @@
 """Slots are refilled: answers and costs are those of single rows, few slots run empty; and the trace of an answer."""
 
 from itertools import takewhile
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,13 +10,13 @@ import torch
 from mdlm_lm_eval.decoding import decode_canvases
 from mdlm_lm_eval.decoding.candidates import uniform_numbers
 from mdlm_lm_eval.decoding.canvas import Canvas, Completion
-from mdlm_lm_eval.decoding.checks import check_decoding
 from mdlm_lm_eval.decoding.trace import Filled, filled
 from mdlm_lm_eval.lm import MDLM
 from mdlm_lm_eval.model.attention import FULL_ATTENTION, AttentionPattern
-from mdlm_lm_eval.options import DecodingOptions, OptionError
+from mdlm_lm_eval.options import DecodingOptions
 from tests.canvases import APPROXIMATE, EOS, FROM_START, IN_BLOCKS, MASK, WAYS, canvas, model, neighbours
 from tests.conftest import evaluate
+from tests.logged_traces import canvases_of
 
 STOPS = set(range(0, 46, 5))
 
@@ -165,7 +166,20 @@ def test_a_result_holds_the_traces_of_answers_up_to_their_end() -> None:
         assert len(one["confidence"].split()) == len(one["edits"].split()) == len(steps)
 
 
-def test_no_trace_of_what_is_drafted() -> None:
-    options, attention = DecodingOptions(mode="linear_spec", trace=True), AttentionPattern(4, causal_context=True)
-    with pytest.raises(OptionError, match="trace"):
-        check_decoding(options, attention, edits=False)
+def test_results_keep_the_canvas_by_document_and_repetition(checkpoint: Path, task_folder: Path) -> None:
+    """What is logged rebuilds the canvas, whose tokens spell the answers of lm-eval's samples."""
+    lm = MDLM(str(checkpoint), device="cpu", batch_size=4, trace=True, n_masks=6, steps=3)
+    result = evaluate(lm, ["tiny_sampled"], task_folder)
+    recorded = result["config"]["mdlm"]["tasks"]["tiny_sampled"]
+    traces, spelled = recorded["trace"], recorded["trace_tokens"]
+    assert [(one["doc_id"], one["repetition"]) for one in traces] == [(doc, n) for doc in range(5) for n in range(3)]
+    answers = {sample["doc_id"]: sample["resps"][0] for sample in result["samples"]["tiny_sampled"]}
+    for one in traces:
+        begin, canvases = canvases_of(one)
+        assert begin == [2] * 6
+        assert one["blocks"] == "6"
+        n_kept = len(one["steps"].split())
+        ids = canvases[-1][:n_kept]
+        assert [spelled[id] for id in ids] == [lm.tokenizer.decode([id]) for id in ids]
+        text = lm.tokenizer.decode(ids, skip_special_tokens=True)
+        assert text == one["text"] == answers[one["doc_id"]][one["repetition"]]

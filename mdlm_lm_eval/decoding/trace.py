@@ -1,7 +1,8 @@
 """What passes changed on a canvas, as a list of events, from which the canvas after every pass can be rebuilt."""
 
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 
 class Event(NamedTuple):
@@ -31,17 +32,26 @@ class Filled(NamedTuple):
     edits: int
 
 
-def replay(token_ids: Sequence[int], events: Iterable[Event]) -> list[tuple[int, list[int]]]:
-    """The canvas after every pass that changed it, with the pass's number, from the canvas as it began.
+def changes(before: Sequence[int], after: Sequence[int], confidence: Sequence[float]) -> list[Event]:
+    """Those between two states of a part of a canvas, at places in it, of no step yet."""
+    rows = enumerate(zip(before, after, confidence, strict=False))
+    return [Event(0, n, old, new, sure) for n, (old, new, sure) in rows if old != new]
 
-    The changes of a pass are made from the right, so that positions hold.
-    """
-    canvas, canvases = list(token_ids), []
+
+def _by_step(events: Iterable[Event]) -> Iterator[tuple[int, list[Event]]]:
+    """The changes of every pass, which are made from the right, so that positions hold."""
     by_step: dict[int, list[Event]] = {}
     for event in events:
         by_step.setdefault(event.step, []).append(event)
-    for step, changes in by_step.items():
-        for event in sorted(changes, key=lambda each: (-each.position, each.old is None)):
+    for step, of_step in by_step.items():
+        yield step, sorted(of_step, key=lambda each: (-each.position, each.old is None))
+
+
+def replay(token_ids: Sequence[int], events: Iterable[Event]) -> list[tuple[int, list[int]]]:
+    """The canvas after every pass that changed it, with the pass's number, from the canvas as it began."""
+    canvas, canvases = list(token_ids), []
+    for step, of_step in _by_step(events):
+        for event in of_step:
             if event.old is None:
                 canvas.insert(event.position, event.new or 0)
             elif event.new is None:
@@ -53,11 +63,38 @@ def replay(token_ids: Sequence[int], events: Iterable[Event]) -> list[tuple[int,
 
 
 def filled(events: Iterable[Event], positions: Sequence[int], mask_token_id: int) -> list[Filled]:
-    """The last event that wrote each of these positions of a canvas on which nothing was inserted or deleted."""
+    """The last event that wrote what stands at each of these positions in the end."""
     last: dict[int, Filled] = {}
-    for event in events:
-        if event.new != mask_token_id:
-            edits = last[event.position].edits + 1 if event.position in last else 0
-            is_proposed = event.confidence > 0.0
-            last[event.position] = Filled(event.step, event.confidence, edits) if is_proposed else Filled(0, 0.0, 0)
+    for _, of_step in _by_step(events):
+        for event in of_step:
+            at, moves = event.position, (event.old is None) - (event.new is None)
+            if moves:
+                last = {place + moves * (place >= at): one for place, one in last.items() if moves > 0 or place != at}
+            if event.new not in (None, mask_token_id):
+                edits = last[at].edits + 1 if at in last else 0
+                is_proposed = event.confidence > 0.0
+                last[at] = Filled(event.step, event.confidence, edits) if is_proposed else Filled(0, 0.0, 0)
     return [last.get(position, Filled(0, 0.0, 0)) for position in positions]
+
+
+def as_recorded(token_ids: Sequence[int], first: int, events: Iterable[Event]) -> dict[str, Any]:
+    """What a result keeps of a canvas from position `first` on, and of its events: strings with blanks between numbers.
+
+    canvas: its tokens as it began, `id*n` for n equal ones. steps, places, tokens, confidence: of each event; a place
+    is counted from `first`, a token `+id` is inserted in front of its place, `-` deletes what is there.
+    """
+    runs = [(str(id), len([*same])) for id, same in itertools.groupby(token_ids[first:])]
+    rows = [
+        (
+            event.step,
+            event.position - first,
+            "-" if event.new is None else f"{'+' if event.old is None else ''}{event.new}",
+            f"{event.confidence:.4g}",
+        )
+        for event in events
+    ]
+    columns = zip(("steps", "places", "tokens", "confidence"), zip(*rows, strict=True), strict=False)
+    return {
+        "canvas": " ".join(f"{id}*{n}" if n > 1 else id for id, n in runs),
+        "events": {name: " ".join(map(str, column)) for name, column in columns},
+    }

@@ -23,7 +23,7 @@ from mdlm_lm_eval.options import OptionError
 DEFAULTS = {"steps_per_block": 32, "confidence_threshold": 0.5, "editing_threshold": 0.0, "max_post_steps": 16}
 SUPPORTED = (
     "load_denoiser likelihood block_length n_masks mask_ratio max_gen_toks steps_per_block confidence_threshold "
-    "editing_threshold max_post_steps max_steps_per_block early_exit seed suppress_eos"
+    "editing_threshold max_post_steps max_steps_per_block early_exit seed suppress_eos trace"
 )
 DELETE_TOKEN_ID, SPLIT_TOKEN_ID = 156930, 156931  # of the release
 OWN_KEYS = ("expert_capacity", "block_size", "delete_token_id", "split_token_id")

@@ -32,6 +32,7 @@ class Generation(Job):
     canvas: Canvas
     ending: Ending
     labels: Labels | None  # of a single-token answer
+    repetition: int = 0  # of its document's request
     is_audited: bool = False
     string: str | None = None
 
@@ -243,7 +244,8 @@ class Decoding:
             )
             task.first_tokens.append(first)
         if answer.trace:
-            task.trace(one.instance.doc_id, answer, self.place.tokenizer)
+            about = {"doc_id": one.instance.doc_id, "repetition": one.repetition, "ending": ending}
+            task.trace(about, answer, one.canvas, completion.events, self.place.tokenizer)
 
     def _cost(self, completion: Completion) -> dict[str, float]:
         """The cost of a completion by itself, under the names of `TaskCost`."""

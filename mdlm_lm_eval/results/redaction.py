@@ -16,7 +16,9 @@ _OF_VOCABULARY = frozenset(
     "audio begin bos cls differing end eos first image last mask new next pad per prefix sep special start stop "  # noqa: SIM905
     "suffix unk video".split()
 )
-_ANSWERS = frozenset(("exact_answers", "trace"))  # a model's own words, which are scored and never shown
+_ANSWERS = frozenset(
+    ("exact_answers", "trace", "trace_tokens")
+)  # a model's own words, which are scored and never shown
 
 _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+")
 # `name=value`, `"name": value` and `--name value`, up to the value; a quoted value goes on to its quote.
@@ -57,7 +59,7 @@ def redacted(content: Any) -> Any:
 
 
 def _of_value(key: str, value: Any) -> Any:
-    if key in _ANSWERS and isinstance(value, list):  # `trace` is an option, too
+    if key in _ANSWERS and isinstance(value, list | dict):  # `trace` is an option, too
         return value
     is_empty = value is None or isinstance(value, bool) or value == ""  # whether there was a token is no secret
     return REMOVED if _is_secret(key) and not is_empty else redacted(value)

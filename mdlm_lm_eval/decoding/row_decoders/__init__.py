@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
 from mdlm_lm_eval.decoding.canvas import Canvas, Completion, RowCost
+from mdlm_lm_eval.decoding.trace import Event
 from mdlm_lm_eval.model.attention import AttentionPattern
 from mdlm_lm_eval.options import DecodingOptions, Options
 from mdlm_lm_eval.registry import ROW_DECODERS
@@ -85,6 +86,7 @@ class PassByPass(ABC):
         # Where windows of prompts begin, after a shared prefix.
         self.shared = [len(canvas.prefix or ()) for canvas in canvases]
         self.costs = [RowCost(shared=shared) for shared in self.shared]
+        self.events: list[list[Event]] = [[] for _ in canvases]
         longest = max(len(canvas.token_ids) for canvas in canvases)
         self.width = (-(-longest // length) + 1) * length  # a block may reach beyond the canvas
         self.cache = CanvasCache(denoiser.model.config.num_hidden_layers, self.width + 1, len(canvases))
@@ -102,6 +104,13 @@ class PassByPass(ABC):
     @abstractmethod
     def step(self, rows: list[int]) -> None:
         """The next passes of these rows."""
+
+    def note(self, row: int, at: int, events: Sequence[Event]) -> None:
+        """With a trace, keeps what a row's last pass changed on the part of its canvas that begins at column `at`."""
+        step, length = self.costs[row].forward_passes, len(self.canvases[row].token_ids)
+        if self.options.trace:
+            moved = [event._replace(step=step, position=at + event.position) for event in events]
+            self.events[row] += [event for event in moved if event.position < length or event.old is None]
 
     def run(
         self,
@@ -195,7 +204,7 @@ class BatchDecoder(RowDecoder):
                     is_whole = len(written) == batch.canvases[row].n_returned
                     if ends or is_whole or (is_decided is not None and is_decided(written)):
                         answer = written[: ends[0]] if ends else written
-                        done[first + row] = Completion(answer, batch.costs[row], len(written))
+                        done[first + row] = Completion(answer, batch.costs[row], len(written), tuple(batch.events[row]))
                         finished(first + row, done[first + row])
                         going.remove(row)
                 if going:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from mdlm_lm_eval.decoding.row_decoders import BatchDecoder, PassByPass
 from mdlm_lm_eval.decoding.samplers.editing import EDITING_THRESHOLD, MAX_POST_STEPS
+from mdlm_lm_eval.decoding.trace import Event
 from mdlm_lm_eval.options import DecodingOptions, option
 from mdlm_lm_eval.registry import register
 
@@ -35,6 +36,7 @@ class Block:
     is_done: bool = False
     seen: set[tuple[int, ...]] = field(default_factory=set)
     n_masks: int = 0  # as it began
+    events: list[Event] = field(default_factory=list)  # of the last pass
 
     @classmethod
     def of(cls, tokens: Sequence[int], mask: int) -> "Block":
@@ -94,20 +96,27 @@ class Editor:
             written[place] = int(logits[place].argmax())
         block.seen.add(tuple(written))
         block.step += 1
-        self._rebuild(block, before, written)
+        self._rebuild(block, before, written, confidence)
         return block.tokens == before and self.mask not in before
 
-    def _rebuild(self, block: Block, before: Sequence[int], written: Sequence[int]) -> None:
+    def _rebuild(
+        self, block: Block, before: Sequence[int], written: Sequence[int], confidence: Sequence[float]
+    ) -> None:
         """The block as written, with DELETE and SPLIT carried out, cut or filled up on the right."""
-        new: list[tuple[int, bool, bool]] = []
+        new: list[tuple[int, bool, bool, int]] = []  # with the place that it was at before, which -1 - is in front of
         for i, token in enumerate(written):
             flags = (block.is_prompt[i], block.is_original[i])
             if block.is_prompt[i] or token not in (self.delete, self.split):
-                new.append((token, *flags))
+                new.append((token, *flags, i))
             elif token == self.split:
-                new += [(self.mask, False, False), (before[i], *flags)]
-        new = (new + [(self.mask, False, False)] * len(written))[: len(written)]
-        block.tokens, block.is_prompt, block.is_original = (list(values) for values in zip(*new, strict=True))
+                new += [(self.mask, False, False, -1 - i), (before[i], *flags, i)]
+        new = (new + [(self.mask, False, False, -1 - len(before))] * len(written))[: len(written)]
+        block.tokens, block.is_prompt, block.is_original, places = (list(values) for values in zip(*new, strict=True))
+        kept = dict(zip(places, block.tokens, strict=True))
+        sure = [*confidence, 0.0]
+        block.events = [Event(0, -1 - place, None, self.mask, sure[-1 - place]) for place in places if place < 0]
+        pairs = enumerate(before)
+        block.events += [Event(0, i, old, kept.get(i), sure[i]) for i, old in pairs if kept.get(i) != old]
 
 
 class Insertions(PassByPass):
@@ -154,6 +163,7 @@ class Insertions(PassByPass):
             else:
                 self.costs[n] = replace(cost, steps=cost.steps + 1)
                 block.is_done = self.editor.edit(block, of_row, self.randoms[n])
+                self.note(n, self.starts[n], block.events)
 
 
 @dataclass(frozen=True)

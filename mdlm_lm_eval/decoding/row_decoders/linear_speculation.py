@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from mdlm_lm_eval.decoding.row_decoders import BatchDecoder, PassByPass
+from mdlm_lm_eval.decoding.trace import changes
 from mdlm_lm_eval.options import DecodingOptions
 from mdlm_lm_eval.registry import register
 
@@ -35,6 +36,8 @@ class Speculation(PassByPass):
         ]
         logits = self.run(range(len(prompts)), prompts, self.shared, _causal, is_step=False, last_only=True)
         self.answers = logits.argmax(-1).tolist()
+        for row, sure in enumerate(self._confidence(logits)):
+            self.note(row, self.starts[row], changes([self.denoiser.mask_token_id], self.answers[row], sure))
 
     def written(self, row: int) -> list[int]:
         """Every token that was accepted."""
@@ -44,10 +47,19 @@ class Speculation(PassByPass):
         """Accepts the draft up to the first disagreement, then appends the causal token."""
         blocks = self._draft(rows).tolist()
         logits = self.run(rows, blocks, [self.starts[row] for row in rows], _causal)
-        for row, block, written in zip(rows, blocks, logits.argmax(-1).tolist(), strict=True):
+        mask, sure = self.denoiser.mask_token_id, self._confidence(logits)
+        for place, (row, block, written) in enumerate(zip(rows, blocks, logits.argmax(-1).tolist(), strict=True)):
             n = next((n for n in range(len(block) - 1) if written[n] != block[n + 1]), len(block) - 1)
             self.answers[row] += written[: n + 1]
+            after = [*written[: n + 1], *[mask] * (len(block) - n - 1)]
+            self.note(row, self.starts[row] + 1, changes([*block[1:], mask], after, sure[place]))
             self.starts[row] += n + 1
+
+    def _confidence(self, logits: "Tensor") -> list[list[float]]:
+        """Probabilities [R, W] of the likeliest tokens, which a trace notes."""
+        if not self.options.trace:
+            return [[0.0] * logits.shape[1]] * len(logits)
+        return list(logits.softmax(-1).amax(-1).tolist())
 
     def _draft(self, rows: Sequence[int]) -> "Tensor":
         """Blocks [R, B], each behind what its row has written but the last token, with which it begins."""
@@ -73,7 +85,10 @@ class Speculation(PassByPass):
                 surest = confidence.where(masked, -float("inf")).argmax(1, keepdim=True)
                 sure = sure_enough(confidence, threshold, strict=False)
                 chosen = sure.scatter(1, surest, True) & masked
+            before = blocks[going].tolist()
             blocks[going] = tokens.where(chosen, blocks[going])
+            for n, then, now, sure_of in zip(going, before, blocks[going].tolist(), confidence.tolist(), strict=True):
+                self.note(rows[n], starts[n], changes(then, now, sure_of))
         return blocks
 
 
