@@ -11,6 +11,7 @@ so that every command parses its arguments at once.
 import difflib
 import inspect
 import math
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields, replace
 from functools import cached_property
@@ -462,6 +463,12 @@ class ModelOptions(Options):
         "for cache=prefix and dual: share (up to 1) or number of each task's requests to decode exactly as well",
         above=0,
     )
+    check: str | None = option(None, "file of mdlm-check that results name; default: the one that applies", silent=True)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.check is not None and not os.path.isfile(self.check):
+            raise OptionError(f"check={self.check}: there is no such file; mdlm-check writes it")
 
 
 def options_of(*registries: Registry[Any]) -> dict[str, Option]:

@@ -2,9 +2,11 @@
 
 import hashlib
 import json
+import os
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from statistics import fmean, median
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -22,6 +24,7 @@ from mdlm_lm_eval.model.text import ENDINGS
 from mdlm_lm_eval.options import DecodingOptions, LikelihoodOptions
 from mdlm_lm_eval.presets import mismatches
 from mdlm_lm_eval.resolve import SAMPLING_NAMES
+from mdlm_lm_eval.results.files import read_json
 from mdlm_lm_eval.results.in_words import audit_in_words, cost_in_words, settings_in_words
 from mdlm_lm_eval.results.names import adapter_name
 from mdlm_lm_eval.results.suite import suite_info
@@ -36,6 +39,7 @@ _OF_ANSWERS = """
     mask_token_id shift_logits max_length think_end_token mixed_precision_dtype add_bos_token cache_audit
     prefix_token_id package_version plugins
 """
+_OF_REQUEST = ("seed", "max_gen_toks")  # which a task or lm-eval's --seed sets
 # Settings that say where a model came from, or that its weights say better.
 _SILENT_SETTINGS = {"_name_or_path", "base_model_name_or_path", "transformers_version", "dtype"}
 
@@ -288,6 +292,7 @@ def provenance(lm: "MDLM") -> dict[str, Any]:
         "attn_implementation": lm.model.config._attn_implementation,
         "peak_memory_of": "GPUs" if lm.device.type == "cuda" else "process",
         "processes": lm.world_size,
+        "check": _check(lm),
         "preset_mismatches": mismatches(preset, lm._family.name, tasks) if preset else [],
         "explicit_options": sorted(lm.settings.explicit),
         "family_options": sorted(lm.settings.from_family),
@@ -300,6 +305,39 @@ def provenance(lm: "MDLM") -> dict[str, Any]:
             for (kind, options), names in sorted(run.settings.items(), key=repr)
         ],
     }
+
+
+def checked(lm: "MDLM") -> dict[str, Any]:
+    """What a check must have in common with a run to say something about it."""
+    options = {name: value for name, value in lm.settings.decoding.as_record().items() if name not in _OF_REQUEST}
+    return {
+        "weights": _weights_digest(lm.model),
+        "package_version": __version__,
+        "dtype": str(lm.model.dtype).removeprefix("torch."),
+        "options": options,
+    }
+
+
+def check_file(facts: Mapping[str, Any]) -> Path:
+    """Where `mdlm-check` keeps what it found under these facts."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
+    return cache / "mdlm_lm_eval" / "checks" / f"{_digest(facts)[:24]}.json"
+
+
+def _check(lm: "MDLM") -> dict[str, Any] | None:
+    """The check that the user names or that applies: its file, verdict and noise floor, and what has changed since."""
+    named = lm.settings.model.check
+    if named is None and not check_file({}).parent.is_dir():
+        return None
+    facts = checked(lm)
+    path = Path(named) if named else check_file(facts)
+    if not path.is_file():
+        return None
+    content = read_json(path)
+    stale = [name for name, value in facts.items() if content.get("applies_to", {}).get(name) != value]
+    noise = content.get("noise_floor") or {}
+    kept = {name: noise[name] for name in ("task", "change", "share", "interval", "largest_move") if name in noise}
+    return {"file": path.name, "verdict": content.get("verdict"), "stale": stale, "noise_floor": kept or None}
 
 
 def in_words(facts: Mapping[str, Any], has_chat_template: bool) -> dict[str, str]:

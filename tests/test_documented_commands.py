@@ -13,6 +13,7 @@ from lm_eval._cli.harness import HarnessCLI
 from mdlm_finetune.recipe import read_arguments
 from mdlm_leaderboard.__main__ import _parser as leaderboard_parser
 from mdlm_lm_eval.analyses.__main__ import _parser as attribution_parser
+from mdlm_lm_eval.check.__main__ import _parser as check_parser
 from mdlm_lm_eval.families import all_families
 from mdlm_lm_eval.presets import preset_names, published
 from mdlm_lm_eval.resolve import resolve
@@ -53,6 +54,7 @@ def mdlm_sweep(words: list[str]) -> None:
 PROGRAMS = {
     "lm_eval": lm_eval,
     "mdlm-sweep": mdlm_sweep,
+    "mdlm-check": lambda words: check_parser().parse_args(words),
     "mdlm-attribution": lambda words: attribution_parser().parse_args(words),
     "mdlm-leaderboard": lambda words: leaderboard_parser().parse_args(words),
     "mdlm-finetune": lambda words: words == ["--help"] or read_arguments(words),

@@ -4,7 +4,7 @@ It takes the same samplers, rules, schedules and attention patterns as the engin
 after every pass (`tests/test_reference.py`). It knows no early exit, no end of thinking and no trace.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -29,8 +29,13 @@ def decode_one(
     banned_ids: Collection[int] = (),
     end_ids: Collection[int] = (),
     token_frequencies: Tensor | None = None,
+    followed: Sequence[Sequence[int]] | None = None,
 ) -> list[list[int]]:
-    """The canvas after every pass; `banned_ids` are never written, `end_ids` end an answer."""
+    """The canvas after every pass; `banned_ids` are never written, `end_ids` end an answer.
+
+    `followed` holds canvases of another sampler: each pass begins with the next of them instead of what the last pass
+    made, and decoding ends with the last but one.
+    """
     row = _Row(denoiser, canvas, options, {denoiser.mask_token_id, *banned_ids}, end_ids, token_frequencies)
     sampler, canvases = options.way, []
     for number, block in enumerate(row.blocks):
@@ -50,6 +55,10 @@ def decode_one(
             at = min(n_passes, len(steps) - 1)
             row.fill(number, steps[at], at)
             canvases.append(row.tokens[0, :-1].tolist())
+            if followed is not None:
+                row.tokens[0, :-1] = torch.tensor(followed[len(canvases)])
+                if len(canvases) == len(followed) - 1:
+                    return canvases
             has_changed = not before.equal(row.tokens)
             n_passes += 1
         if row.ends_with(number):

@@ -33,3 +33,14 @@ def audit_in_words(audits: Sequence[Mapping[str, Any]], how: str = "without the 
     """How many answers are as they are decoded exactly."""
     same, requests = (sum(audit.get(name, 0) for audit in audits) for name in ("same_strings", "requests"))
     return f"{same} of {requests} answers are the same {how}" if requests else ""
+
+
+def check_in_words(check: Mapping[str, Any] | None) -> str:
+    """What `mdlm-check` said, its noise floor, and which facts the run does not share with it."""
+    if not check:
+        return ""
+    words = [str(check["verdict"])]
+    if noise := check.get("noise_floor"):
+        low, high = noise["interval"]
+        words.append(f"noise floor {noise['share']:.1%} of answers ({low:.1%} to {high:.1%})")
+    return ", ".join(words) + (f"; stale: other {' and '.join(check['stale'])}" if check["stale"] else "")

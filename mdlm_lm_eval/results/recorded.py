@@ -127,6 +127,23 @@ class Suite(TypedDict, total=False):
     sha256: str | None
 
 
+class NoiseFloor(TypedDict, total=False):
+    """How many answers flip when something changes that should not matter, as `mdlm-check` measured it."""
+
+    __pydantic_config__ = _AS_IT_IS  # type: ignore[misc]
+    share: Required[Amount]
+    interval: Required[Annotated[list[Amount], Field(min_length=2, max_length=2)]]
+
+
+class Check(TypedDict, total=False):
+    """The record of `mdlm-check` that a run names; `stale` are the facts in which the run is another one."""
+
+    __pydantic_config__ = _AS_IT_IS  # type: ignore[misc]
+    verdict: Required[str | None]
+    stale: Required[list[str]]
+    noise_floor: NoiseFloor | None
+
+
 class OfModel(TypedDict, total=False):
     """What `--model mdlm` and `--model mdlm-server` record of a run."""
 
@@ -145,6 +162,7 @@ class OfModel(TypedDict, total=False):
     attn_implementation: Scalar
     batch_size: Scalar
     cache_audit: Scalar
+    check: Check | None
     device: str | None
     device_name: str | None
     explicit_options: list[str]

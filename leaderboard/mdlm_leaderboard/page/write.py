@@ -17,6 +17,7 @@ from mdlm_leaderboard.experiments import BY_NAME
 from mdlm_leaderboard.figures import Chart
 from mdlm_leaderboard.scores import BENCHMARKS, COSTS, command_of
 from mdlm_lm_eval.results.decomposition import Decomposition
+from mdlm_lm_eval.results.in_words import check_in_words
 from mdlm_lm_eval.results.result_file import ResultFile
 
 _HEAT_ROWS = 20
@@ -125,6 +126,7 @@ def _runs_of(found: Sequence[ResultFile]) -> dict[str, Any]:
     settings = [
         {name: (file.mdlm or {}).get(name) for name in _FACTS}
         | {words: _listed(file.server[name]) for name, words in _SERVER_FACTS.items() if file.server}
+        | {"mdlm-check": check_in_words((file.mdlm or {}).get("check"))}
         | {"mdlm_lm_eval": (file.mdlm or {}).get("package_version"), "dtype": file.dtype}
         | {**file.versions}
         for file in found

@@ -1,0 +1,247 @@
+"""Check a checkpoint on this machine: what was recognised, against its authors' code, and what its scores depend on.
+
+    mdlm-check
+    mdlm-check GSAI-ML/LLaDA-8B-Instruct --model_args dtype=bfloat16 block_length=32 --apply_chat_template \\
+        --modeling LLaDA/modeling_llada.py:LLaDAModelLM --against LLaDA/generate.py:generate
+
+Prints a table and writes a JSON file into a cache folder, which results of the same weights, version, dtype and
+options then name. Ends with 1 where a fault was found. Its keys: `applies_to` (weights, package_version, dtype,
+options), `verdict`, `recognised`, `logits`, `choices`, `equal_strings`, `memory_and_speed`, `versions`, `theirs`, and
+`noise_floor`: task, change (model arguments of the second run), dtypes, answers, flipped, share and its Wilson interval
+[low, high], first_differing_token (smallest, median; null where no text differs), scores ("task metric,filter" ->
+[first, second]) and largest_move; {"left_out": why} where it was not measured.
+"""
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mdlm_lm_eval import __version__
+from mdlm_lm_eval.command_line import ending_well
+from mdlm_lm_eval.default_model import BUILT_IN
+from mdlm_lm_eval.options import OptionError
+
+if TYPE_CHECKING:
+    from mdlm_lm_eval.check.comparison import Theirs
+    from mdlm_lm_eval.check.here import Subject
+    from mdlm_lm_eval.lm import MDLM
+
+COMMAND = "mdlm-check"
+TEXTS = (
+    "What is the capital of France?",
+    "Write one sentence about the sea.",
+    "Name three animals that can fly.",
+    "Add 17 and 25. Explain each step.",
+    "Why is the sky blue?",
+    "Translate into German: good morning.",
+    "List the first five prime numbers.",
+    "Who wrote Hamlet, and when?",
+)
+_WITH_AUTHORS = 4  # of these texts
+_TASK = "mdlm_country_smallest"
+_FAULTS_SHOWN = 3
+
+
+def main() -> None:
+    """The command line."""
+    os.environ.setdefault("TQDM_DISABLE", "1")
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    with ending_well(COMMAND, after_stop="nothing was written"):
+        given = _parser().parse_args()
+        if given.reference_python and not (given.modeling or given.trust_remote_code):
+            raise OptionError(f"--reference_python {given.reference_python}: needs --modeling or --trust_remote_code")
+        for flag in ("modeling", "against"):
+            _refuse_missing(flag, getattr(given, flag))
+        found = check(given)
+    sys.exit(1 if found["verdict"].startswith("fault") else 0)
+
+
+def _refuse_missing(flag: str, place: str | None) -> None:
+    """Before anything is loaded."""
+    file, _, name = (place or "").rpartition(":")
+    if place and not (name and file.endswith(".py") and Path(file).is_file()):
+        raise OptionError(f"--{flag} {place}: there is no such file; it must be FILE.py:NAME")
+
+
+def _parser() -> argparse.ArgumentParser:
+    from lm_eval._cli.utils import MergeDictAction
+
+    parser = argparse.ArgumentParser(
+        prog=COMMAND,
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    named: dict[str, Any] = {"nargs": "+", "default": {}, "action": MergeDictAction, "metavar": "NAME=VALUE"}
+    parser.add_argument("model", nargs="?", default=BUILT_IN, help="hub id, folder or built-in name; default: built-in")
+    parser.add_argument("--version", action="version", version=f"{COMMAND} {__version__}")
+    parser.add_argument("--model_args", help="as lm_eval's, without pretrained: dtype, device, steps, ...", **named)
+    parser.add_argument("--apply_chat_template", action="store_true", help="as lm_eval's")
+    parser.add_argument("--output_path", type=Path, metavar="FILE", help="write the JSON here as well")
+    theirs = parser.add_argument_group("against the authors' code, which is run: trust it first")
+    theirs.add_argument("--modeling", metavar="FILE.py:CLASS", help="their network, to compare logits with")
+    theirs.add_argument("--trust_remote_code", action="store_true", help="the network that the checkpoint brings")
+    theirs.add_argument("--against", metavar="FILE.py:FUNCTION", help="their sampler, to compare choices with")
+    theirs.add_argument("--reference_args", help="arguments of their sampler, over what our options say", **named)
+    theirs.add_argument("--reference_python", metavar="PATH", help="Python of the environment that runs their code")
+    noise = parser.add_argument_group("the noise floor")
+    noise.add_argument("--task", default=_TASK, help=f"default: {_TASK}")
+    noise.add_argument("--requests", type=int, default=20, help="of the task (default: 20; 0 leaves it out)")
+    noise.add_argument(
+        "--noise", help="what the second run changes; default: dtype=float32, or bfloat16 for float32 weights", **named
+    )
+    noise.add_argument("--include_path", metavar="FOLDER", help="tasks of your own")
+    noise.add_argument("--gen_toks", type=int, default=32, help="tokens of an answer elsewhere (default: 32)")
+    return parser
+
+
+def check(given: argparse.Namespace) -> dict[str, Any]:
+    """Does all parts, prints the table and writes the file."""
+    # Heavy imports wait until the command line is known to be right.
+    from mdlm_lm_eval import record
+    from mdlm_lm_eval.check import here
+    from mdlm_lm_eval.lm import MDLM
+    from mdlm_lm_eval.results.files import write_whole
+
+    subject = here.Subject.of(given.model, given.model_args, given.gen_toks)
+    theirs, prompts = _theirs(given, subject)
+    loaded = [MDLM(**subject.arguments)]  # one model is in memory at a time
+    found: dict[str, Any] = {"applies_to": record.checked(loaded[0]), "recognised": here.recognised(loaded[0], subject)}
+    found |= _against(given, subject, loaded[0], theirs, prompts)
+    canvases = [subject.canvas(prompt) for prompt in subject.prompts(TEXTS, given.apply_chat_template)]
+    found["equal_strings"] = here.equal_strings(loaded[0], canvases, subject.request)
+    found["memory_and_speed"] = here.memory_and_speed(loaded[0], canvases, subject.request)
+    found["noise_floor"] = here.noise_floor(
+        subject,
+        loaded,
+        given.noise,
+        task=given.task,
+        requests=given.requests,
+        include_path=given.include_path,
+        apply_chat_template=given.apply_chat_template,
+    )
+    found["verdict"] = _verdict(found)
+    text = json.dumps(found, indent=1)
+    path = record.check_file(found["applies_to"])
+    for place in filter(None, (path, given.output_path)):
+        write_whole(place, text)
+    print("\n".join(f"{part:<18} {said}" for part, said in [*lines(found), ("written to", str(path))]))
+    return found
+
+
+def _theirs(given: argparse.Namespace, subject: "Subject") -> tuple["Theirs | None", list[list[int]]]:
+    """What the authors' side says, and the prompts that it had: with the chat template where there is one."""
+    from mdlm_lm_eval.check.comparison import ask_authors
+
+    prompts = subject.prompts(TEXTS[:_WITH_AUTHORS], True)
+    has_network = bool(given.modeling or given.trust_remote_code)
+    if not (has_network or given.against):
+        return None, prompts
+    job = {name: getattr(given, name) for name in ("modeling", "trust_remote_code", "against")}
+    job |= {"given": given.reference_args, "prompts": prompts, "canvases": subject.whole if has_network else []}
+    return ask_authors(job | subject.as_job(), given.reference_python), prompts
+
+
+def _against(
+    given: argparse.Namespace, subject: "Subject", lm: "MDLM", theirs: "Theirs | None", prompts: list[list[int]]
+) -> dict[str, Any]:
+    """Logits and choices beside the authors', of what was asked for."""
+    from mdlm_lm_eval.check.comparison import compare_choices, compare_logits
+
+    if theirs is None:
+        return {}
+    found: dict[str, Any] = {"theirs": {name: theirs.report[name] for name in ("python", "torch", "transformers")}}
+    if given.modeling or given.trust_remote_code:
+        found["logits"] = compare_logits(lm.denoiser, subject.whole, theirs)
+    if given.against:
+        canvases = [subject.canvas(prompt) for prompt in prompts]
+        end_ids = sorted(lm.eos_ids | lm.end_of_turn_ids)
+        found["choices"] = compare_choices(lm.denoiser, canvases, subject.request.options, theirs, end_ids=end_ids)
+        found["choices"]["arguments"] = theirs.report["arguments"]
+        if subject.tokenizer.chat_template is not None and not given.apply_chat_template:
+            cause = "their prompts have the chat template; with lm_eval that needs --apply_chat_template"
+            found["choices"]["causes"].append(cause)
+    return found
+
+
+def _verdict(found: dict[str, Any]) -> str:
+    """In one line, for results and boards."""
+    faults = []
+    if found.get("logits", {}).get("is_fault"):
+        faults.append("the networks differ")
+    if n := len(found.get("choices", {}).get("faults", ())):
+        faults.append(f"{n} of {found['choices']['passes']} passes choose otherwise")
+    same = found["equal_strings"]
+    if found["recognised"]["dtype"] == "float32" and min(same["same_strings"].values()) < same["answers"]:
+        faults.append("float32 strings differ")
+    compared = [name for name in ("logits", "choices") if name in found]
+    return (
+        f"fault: {'; '.join(faults)}" if faults else f"no fault{', compared ' * bool(compared)}{' and '.join(compared)}"
+    )
+
+
+def lines(found: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """The table: a part and what was found."""
+    recognised = found["recognised"]
+    said = [(name, _shown(value)) for name, value in recognised.items() if value not in (None, {}, [])]
+    if "logits" in found:
+        for row in found["logits"]["canvases"]:
+            what = f"largest difference {row['largest_difference']:.2g}, same likeliest token {row['same_argmax']:.1%}"
+            said.append(("logits", f"{row['tokens']} tokens, {row['masks']} masks: {what}"))
+    if "choices" in found:
+        said += _choices_in_words(found["choices"])
+    same = found["equal_strings"]
+    all_equal = recognised["dtype"] == "float32" and set(same["same_strings"].values()) == {same["answers"]}
+    numbers = ", ".join(f"{name} {n} of {same['answers']}" for name, n in same["same_strings"].items())
+    said.append(("same strings", "all equal" if all_equal else numbers))
+    said += _memory_in_words(found["memory_and_speed"])
+    noise = found["noise_floor"]
+    if "left_out" in noise:
+        return [*said, ("noise floor", f"left out: {noise['left_out']}"), ("verdict", found["verdict"])]
+    low, high = noise["interval"]
+    flips = f"{noise['flipped']} of {noise['answers']} answers flip ({low:.1%} to {high:.1%})"
+    moved = f"a score moves by at most {noise['largest_move']:.3g}"
+    said.append(("noise floor", f"{_shown(noise['change'])} on {noise['task']}: {flips}, {moved}"))
+    return [*said, ("verdict", found["verdict"])]
+
+
+def _choices_in_words(choices: Mapping[str, Any]) -> list[tuple[str, str]]:
+    others, n = len(choices["other_choices"]), choices["passes"]
+    said = f"{others} of {n} passes choose otherwise, {len(choices['faults'])} without a reason"
+    found = [("choices", f"{said}; logits differ by at most {choices['largest_difference']:.2g}")]
+    found += [("  difference", cause) for cause in choices["causes"]]
+    found += [("  fault", _shown(fault)) for fault in choices["faults"][:_FAULTS_SHOWN]]
+    answers = f"{choices['same_answers']} of {choices['answers']} the same"
+    passes = f"{choices['our_passes']} passes in {choices['our_seconds']:.3g} s"
+    theirs = f"{choices['their_passes']} in {choices['their_seconds']:.3g} s"
+    return [*found, ("answers", f"{answers}; ours {passes}, theirs {theirs}")]
+
+
+def _memory_in_words(found: Mapping[str, Any]) -> list[tuple[str, str]]:
+    mib = 2.0**20
+    measured = found["measured_row_bytes"]
+    row = f"{found['row_bytes'] / mib:.3g} MiB a row" + (f" ({measured / mib:.3g} measured)" if measured else "")
+    batch = f", at most {found['largest_batch']} rows" if found["largest_batch"] else ""
+    peak = f"{found['peak_of']} held {found['measured_peak_bytes'] / mib:.4g} MiB"
+    memory = f"weights {found['weights_bytes'] / mib:.4g} MiB, {row}{batch}; {peak}"
+    seconds = [
+        f"{rows} rows {spent * 1e3:.3g} ms (arithmetic {found['seconds_of_arithmetic'][rows] * 1e3:.3g} ms)"
+        for rows, spent in found["seconds_per_pass"].items()
+    ]
+    how = "compiled" if found["compiled"] else "CUDA graphs" if found["cuda_graphs"] else "not compiled"
+    weights = f"reading the weights {found['seconds_of_bandwidth'] * 1e3:.3g} ms"
+    return [("memory", memory), ("a pass", f"{found['canvas_tokens']} tokens: {', '.join(seconds)}, {weights}, {how}")]
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name}={_shown(each)}" for name, each in value.items())
+    return " ".join(map(_shown, value)) if isinstance(value, Sequence) and not isinstance(value, str) else str(value)
+
+
+if __name__ == "__main__":
+    main()

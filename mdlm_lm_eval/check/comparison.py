@@ -1,0 +1,285 @@
+"""Our network and sampler beside the authors': logits on the same canvases, choices on the canvases of their passes.
+
+A choice is another one where a mask that one of both fills stays a mask or becomes another token with the other. It is
+a fault unless our sampler chooses as theirs does from their outputs, or the margin of our choice is at most twice the
+largest difference of both networks' outputs, or a cause is known.
+"""
+
+import functools
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+from mdlm_lm_eval.check import authors
+from mdlm_lm_eval.decoding.candidates import Proposals, propose
+from mdlm_lm_eval.decoding.canvas import Canvas
+from mdlm_lm_eval.decoding.engine import decode_canvases
+from mdlm_lm_eval.decoding.reference import decode_one
+from mdlm_lm_eval.model.denoiser import Denoiser
+from mdlm_lm_eval.options import DecodingOptions, OptionError, shown
+
+LENGTHS, RATIOS = (16, 64, 256), (0.25, 0.5, 1.0)
+# Of outputs in these dtypes; more is another network.
+_TOLERATED = {torch.float32: 1e-2, torch.bfloat16: 1.0, torch.float16: 0.25}
+_ROUNDING = 1e-5  # of float32 confidences
+
+
+@dataclass(frozen=True)
+class Theirs:
+    """What the authors' side reported: facts, and tensors by name."""
+
+    report: dict[str, Any]
+    tensors: dict[str, Tensor]
+
+
+def ask_authors(job: Mapping[str, Any], python: str | None) -> Theirs:
+    """Runs the authors' side in a process of its own, so that one model is in memory at a time.
+
+    Raises OptionError for what cannot be done, in its words.
+    """
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "job.json").write_text(json.dumps(job), encoding="utf-8")
+        try:
+            subprocess.run([python or sys.executable, authors.__file__, name], check=True)
+        except FileNotFoundError:
+            raise OptionError(f"--reference_python {python}: there is no such file") from None
+        except subprocess.CalledProcessError as error:
+            raise OptionError("the authors' code failed; its own error is above") from error
+        report = json.loads((folder / "report.json").read_text(encoding="utf-8"))
+        if "error" in report:
+            raise OptionError(report["error"])
+        return Theirs(report, load_file(folder / "tensors.safetensors"))
+
+
+def random_canvases(vocabulary: int, mask_token_id: int, longest: int, block_length: int | None) -> list[list[int]]:
+    """Random tokens with random masks, of several lengths and shares of masks.
+
+    Of a model with blocks one block, in which all see all: masks between blocks are each author's own.
+    """
+    generator = torch.Generator().manual_seed(0)
+    canvases = []
+    for length in sorted({min(length, block_length or longest) for length in LENGTHS}):
+        for ratio in RATIOS:
+            ids = torch.randint(vocabulary, (length,), generator=generator)
+            masked = torch.rand(length, generator=generator).argsort() < round(ratio * length)
+            canvases.append(ids.masked_fill(masked, mask_token_id).tolist())
+    return canvases
+
+
+def compare_logits(denoiser: Denoiser, canvases: Sequence[Sequence[int]], theirs: Theirs) -> dict[str, Any]:
+    """Outputs on the same canvases: the largest difference, and the share of places with the same likeliest token."""
+    rows = []
+    for k, canvas in enumerate(canvases):
+        ids = torch.tensor([canvas], device=denoiser.device)
+        columns = torch.arange(len(canvas), device=denoiser.device)[None]
+        ours = denoiser.window_logits(ids, columns, None, None).float().cpu()
+        other = theirs.tensors[f"logits.{k}"][:, : ours.shape[1]]
+        rows.append(
+            {
+                "tokens": len(canvas),
+                "masks": canvas.count(denoiser.mask_token_id),
+                "largest_difference": float((ours[:, : other.shape[1]] - other).abs().max()),
+                "same_argmax": float((ours.argmax(-1) == other.argmax(-1)).float().mean()),
+            }
+        )
+    largest = max(row["largest_difference"] for row in rows)
+    return {"canvases": rows, "largest_difference": largest, "is_fault": not largest <= _TOLERATED[denoiser.dtype]}
+
+
+class Followed:
+    """A denoiser on the canvases of the authors' passes. It keeps its outputs in passes `kept`, and gives theirs there.
+
+    differences: of each pass, the largest between both networks' outputs.
+    """
+
+    def __init__(self, denoiser: Denoiser, passes: Sequence[Mapping[str, Tensor]], kept: Collection[int] = ()) -> None:
+        self.denoiser, self.passes, self.kept = denoiser, passes, kept
+        self.outputs: dict[int, tuple[Tensor, Tensor]] = {}  # ours and theirs
+        self.differences: list[float] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.denoiser, name)
+
+    def window_logits(self, *inputs: Any, **named: Any) -> Tensor:
+        """Outputs [W, V] of the next pass; of theirs, what is not known is moved by one number a position."""
+        device = self.denoiser.device
+        inputs = tuple(each.to(device) if isinstance(each, Tensor) else each for each in inputs)
+        named = {name: each.to(device) if isinstance(each, Tensor) else each for name, each in named.items()}
+        logits = self.denoiser.window_logits(*inputs, **named).float().cpu()
+        number = len(self.differences)
+        one = self.passes[number]
+        inside = one["columns"] < len(logits)
+        columns, top, values = one["columns"][inside], one["top"][inside], one["values"][inside]
+        self.differences.append(float((logits[columns[:, None], top] - values).abs().max()))
+        if number in self.kept:
+            plain = logits.clone()
+            ours, whole = logits[columns], one["lse"][inside]
+            rest = ours.scatter(1, top, -torch.inf).logsumexp(1)
+            share = (1 - (values.logsumexp(1) - whole).exp()).clamp(min=1e-9).log()
+            logits[columns] = (ours + (whole + share - rest)[:, None]).scatter(1, top, values)
+            self.outputs[number] = plain, logits
+        return logits
+
+
+def compare_choices(
+    denoiser: Denoiser,
+    canvases: Sequence[Canvas],
+    options: DecodingOptions,
+    theirs: Theirs,
+    *,
+    end_ids: Sequence[int],
+) -> dict[str, Any]:
+    """Our sampler on the canvases of each of the authors' passes, and by itself."""
+    report = theirs.report
+    told = report["told"]  # of our options, in their words
+    causes = {
+        f"{name}={shown(value)} in their call and {shown(told.get(name))} here"
+        for name, value in report["arguments"].items()
+        if told.get(name) != value
+    }
+    if options.temperature > 0.0:
+        causes.add(f"tokens are drawn, at temperature={shown(options.temperature)}, with other random numbers")
+    others: list[dict[str, Any]] = []
+    differences = [0.0]
+    n_compared = 0
+    for n, canvas in enumerate(canvases):
+        passes = [_pass(theirs.tensors, n, p) for p in range(report["passes"][n])]
+        final = theirs.tensors[f"{n}.final"]
+        seen, cause = _canvases(passes, final, canvas, denoiser.mask_token_id)
+        if cause:
+            causes.add(cause)
+            continue
+        if any(len(one["columns"]) < len(final) for one in passes) and not denoiser.attention.is_block_causal:
+            causes.add("their passes run parts of the canvas against remembered keys and values, ours the whole canvas")
+        moved = [p for p in range(len(passes)) if not seen[p].equal(seen[p + 1])]
+        chosen = [passes[p] for p in moved]
+        path = [*(seen[p].tolist() for p in moved), final.tolist()]
+        if not moved:
+            continue
+        banned = end_ids if options.suppress_eos else ()
+        last_ids = end_ids if options.eos_last else ()
+        decoded = functools.partial(
+            decode_one, canvas=canvas, options=options, banned_ids=banned, end_ids=last_ids, followed=path
+        )
+        plain: Any = Followed(denoiser, chosen)
+        ours = decoded(plain)
+        differences += plain.differences
+        n_compared += len(ours)
+        differ = [k for k, after in enumerate(ours) if after != path[k + 1]]
+        given: Any = Followed(denoiser, chosen, differ)
+        from_theirs = decoded(given) if differ else []
+        propose_ours = functools.partial(
+            propose, options=options, banned_ids={denoiser.mask_token_id, *banned}, end_ids=last_ids
+        )
+        for k in differ:
+            other = _other_choice(ours[k], path[k + 1], given.outputs[k], denoiser, propose_ours)
+            other |= {"prompt": n, "pass": moved[k], "follows_logits": from_theirs[k] == path[k + 1]}
+            others.append(other)
+    faults = [one for one in others if not (causes or one["mask"] or one["follows_logits"] or one["is_within"])]
+    if any(one["mask"] for one in others):
+        causes.add("they write the mask token, which ours never does")
+    return {
+        "passes": n_compared,
+        "other_choices": others,
+        "faults": faults,
+        "causes": sorted(causes),
+        "largest_difference": max(differences),
+        **_alone(denoiser, canvases, options, theirs, end_ids),
+    }
+
+
+def _pass(tensors: Mapping[str, Tensor], n: int, p: int) -> dict[str, Tensor]:
+    return {name: tensors[f"{n}.{p}.{name}"] for name in ("columns", "ids", "top", "values", "lse")}
+
+
+def _canvases(
+    passes: Sequence[Mapping[str, Tensor]], final: Tensor, canvas: Canvas, mask_token_id: int
+) -> tuple[list[Tensor], str]:
+    """Their canvas before every pass and after the last, or why theirs cannot be decoded as ours."""
+    tokens = torch.tensor(canvas.token_ids)
+    if len(final) != len(tokens):
+        return [], f"their canvas has {len(final)} tokens and ours {len(tokens)}"
+    seen = []
+    for one in passes:
+        tokens = tokens.index_put((one["columns"],), one["ids"])
+        seen.append(tokens)
+    slots = torch.tensor(canvas.slots)
+    first = {int(token) for one in passes[:2] for token in one["ids"][torch.isin(one["columns"], slots)]}
+    if first and mask_token_id not in first:
+        return [], f"mask id {seen[0][slots[-1]]} on their canvas and {mask_token_id} on ours"
+    return [*seen, final], ""
+
+
+def _other_choice(
+    ours: Sequence[int],
+    theirs: Sequence[int],
+    outputs: tuple[Tensor, Tensor],
+    denoiser: Denoiser,
+    propose_ours: Callable[..., Proposals],
+) -> dict[str, Any]:
+    """Where two choices differ, by how much ours was preferred, and by how much the networks' outputs differ there.
+
+    Of tokens that is a number of logits, of places the priority by the rule of unmasking. It is `is_within` twice the
+    difference of the outputs, but for rounding.
+    """
+    mask, shift = denoiser.mask_token_id, int(denoiser.shift)
+    places = [column for column, (one, other) in enumerate(zip(ours, theirs, strict=True)) if one != other]
+    at = torch.tensor([max(column - shift, 0) for column in places])
+    logits, given = (each[at] for each in outputs)  # [N, V]
+    slots = torch.tensor(places) - places[0]
+    priority, of_given = (propose_ours(each.clone(), slot_numbers=slots).priority for each in (logits, given))
+    tokens = [n for n, column in enumerate(places) if mask not in (ours[column], theirs[column])]
+    filled = [n for n, column in enumerate(places) if theirs[column] == mask]
+    left = [n for n, column in enumerate(places) if ours[column] == mask]
+    found: list[tuple[float, float]] = []
+    for n in tokens:
+        pair = [ours[places[n]], theirs[places[n]]]
+        margin, difference = logits[n, pair], (logits[n, pair] - given[n, pair]).abs().max()
+        found.append((float(margin[0] - margin[1]), float(2 * difference + _ROUNDING)))
+    if filled and left:
+        both = [*filled, *left]
+        rounding = _ROUNDING * float(priority[both].abs().max().clamp(min=1.0))
+        limit = 2 * float((priority - of_given)[both].abs().max()) + rounding
+        found.append((float(priority[filled].max() - priority[left].min()), limit))
+    most, limit = max(found, key=lambda each: each[0] - each[1], default=(float("inf"), 0.0))
+    return {
+        "places": [{"place": column, "ours": ours[column], "theirs": theirs[column]} for column in places],
+        "margin": most if found else None,
+        "limit": limit,
+        "is_within": most <= limit,
+        "mask": any(int(logits[n].argmax()) == mask for n in filled),
+    }
+
+
+def _alone(
+    denoiser: Denoiser, canvases: Sequence[Canvas], options: DecodingOptions, theirs: Theirs, end_ids: Sequence[int]
+) -> dict[str, Any]:
+    """Answers, passes and seconds of our engine by itself, one prompt at a time as theirs, and of theirs."""
+    began = time.perf_counter()
+    completions = [decode_canvases(denoiser, [canvas], options)[0] for canvas in canvases]
+    seconds = time.perf_counter() - began
+    first = []
+    for n, (canvas, completion) in enumerate(zip(canvases, completions, strict=True)):
+        answer = theirs.tensors[f"{n}.final"][canvas.slots[0] :][: canvas.n_returned].tolist()
+        pairs = enumerate(zip(completion.token_ids, answer, strict=False))
+        first.append(next((k for k, (one, other) in pairs if one != other), None))
+    return {
+        "answers": len(first),
+        "same_answers": first.count(None),
+        "first_differing_tokens": first,
+        "our_passes": sum(completion.cost.forward_passes for completion in completions),
+        "their_passes": sum(theirs.report["passes"]),
+        "our_seconds": seconds,
+        "their_seconds": sum(theirs.report["seconds"]),
+    }

@@ -1,0 +1,339 @@
+"""What holds of a checkpoint on this machine: how it is read, equal strings, noise floor, memory, time of a pass."""
+
+import functools
+import gc
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+from typing import Any
+
+import torch
+from lm_eval import simple_evaluate
+from lm_eval.tasks import TaskManager
+
+from mdlm_lm_eval import checkpoints, tasks_path
+from mdlm_lm_eval.check.comparison import random_canvases
+from mdlm_lm_eval.decoding.caches import cache_name, cache_policy
+from mdlm_lm_eval.decoding.canvas import Canvas, build_canvas
+from mdlm_lm_eval.decoding.engine import decode_canvases
+from mdlm_lm_eval.decoding.memory import row_memory, rows_that_fit
+from mdlm_lm_eval.default_model import model_path
+from mdlm_lm_eval.lm import MDLM, config_of, settings_of
+from mdlm_lm_eval.loader import load_plugins
+from mdlm_lm_eval.model import devices
+from mdlm_lm_eval.model.text import Ending
+from mdlm_lm_eval.options import OptionError, dtype_name
+from mdlm_lm_eval.resolve import ResolvedRequest, Settings
+from mdlm_lm_eval.results.statistics import wilson
+
+BATCH_SIZES = (1, 2, 8)
+STOP = (".",)  # that some of the answers meet, so that rows leave early
+_MOST_ROWS = 1024
+# Options that the authors' side knows, and arguments that our network is loaded with there.
+_TOLD = "temperature cfg_scale top_p top_k confidence_threshold parallel_factor unmasking suppress_eos eos_last".split()  # noqa: SIM905
+_OF_LOADING = ("revision", "subfolder", "diffusion_family", "mask_token_id", "shift_logits", "attn_implementation")
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A checkpoint before its weights are read: its options, prompts and canvases as `lm_eval` would have them."""
+
+    arguments: dict[str, Any]
+    config: Any
+    settings: Settings
+    request: ResolvedRequest
+    tokenizer: Any
+    mask_token_id: int
+
+    @classmethod
+    def of(cls, model: str, model_args: Mapping[str, Any], gen_toks: int) -> "Subject":
+        """Answers have `gen_toks` tokens where the model arguments say nothing."""
+        arguments = {**model_args, "pretrained": model}
+        load_plugins(arguments.get("plugins"))
+        config = config_of(model, arguments)
+        settings = settings_of(config, arguments)
+        tokenizer = checkpoints.load_tokenizer(model_path(model), config=config)
+        is_open = settings.decoding.max_gen_toks is None and settings.decoding.n_masks == "auto"
+        request = settings.request({"max_gen_toks": gen_toks} if is_open else {})
+        mask_token_id = checkpoints.resolve_mask_token_id(config, tokenizer, settings.model.mask_token_id)
+        return cls(arguments, config, settings, request, tokenizer, mask_token_id)
+
+    @property
+    def whole(self) -> list[list[int]]:
+        """Canvases of random tokens, for networks alone."""
+        blocks = self.request.attention.block_length
+        return random_canvases(len(self.tokenizer), self.mask_token_id, self.context, blocks)
+
+    @property
+    def context(self) -> int:
+        """Tokens that fit on a canvas."""
+        return checkpoints.context_length(self.config, self.tokenizer)
+
+    def prompts(self, texts: Sequence[str], with_template: bool) -> list[list[int]]:
+        """Token ids; with the chat template, of a conversation that the model goes on with."""
+        if with_template and self.tokenizer.chat_template is not None:
+            chats = [[{"role": "user", "content": text}] for text in texts]
+            texts = [
+                self.tokenizer.apply_chat_template(chat, add_generation_prompt=True, tokenize=False) for chat in chats
+            ]
+        return [list(self.tokenizer(text, add_special_tokens=not with_template)["input_ids"]) for text in texts]
+
+    def canvas(self, prompt: list[int]) -> Canvas:
+        """Of a prompt."""
+        canvas, _ = build_canvas(
+            prompt,
+            self.request.options,
+            mask_token_id=self.mask_token_id,
+            max_length=self.context,
+            attention=self.request.attention,
+        )
+        return canvas
+
+    def as_job(self) -> dict[str, Any]:
+        """What the authors' side needs to know."""
+        options, attention = self.request.options, self.request.attention
+        canvas = self.canvas([0] * (attention.block_length or 1))
+        block = attention.block_length or max(canvas.block_lengths)
+        told = {name: getattr(options, name) for name in _TOLD} | {
+            "n_masks": canvas.n_returned,
+            "steps": canvas.steps,
+            "block_length": block,
+            "steps_per_block": options.steps_per_block or block,
+            "mask_id": self.mask_token_id,
+        }
+        dtype = self.arguments.get("dtype") or self.config.dtype or "float32"
+        return {
+            "checkpoint": model_path(self.arguments["pretrained"]),
+            "dtype": dtype_name(str(dtype)),
+            "device": devices.usable_device(self.arguments.get("device")),
+            "options": told,
+            "loading": {name: self.arguments[name] for name in _OF_LOADING if name in self.arguments},
+        }
+
+
+def recognised(lm: MDLM, subject: Subject) -> dict[str, Any]:
+    """What the package takes the checkpoint for, and what it was not told."""
+    settings, config = subject.settings, subject.config.to_dict()
+    options = subject.request.options.as_record()
+    from_config = "config" if config.get("mask_token_id") is not None else "tokenizer"
+    return {
+        "family": lm._family.name,
+        "mask_token_id": lm.mask_token_id,
+        "mask_token_from": "model_args" if settings.model.mask_token_id is not None else from_config,
+        "mask_token": lm.tokenizer.convert_ids_to_tokens(lm.mask_token_id),
+        "eos_ids": sorted(lm.eos_ids),
+        "end_of_turn_ids": sorted(lm.end_of_turn_ids),
+        "chat_template": subject.tokenizer.chat_template is not None,
+        "context_length": lm.max_length,
+        "dtype": str(lm.model.dtype).removeprefix("torch."),
+        "device": devices.device_name(lm.device),
+        "attn_implementation": lm.model.config._attn_implementation,
+        "block_length": subject.request.attention.block_length,
+        "shift_logits": lm.denoiser.shift,
+        "set": {name: options[name] for name in sorted(settings.explicit) if name in options},
+        "from_family": {name: options[name] for name in sorted(settings.from_family) if name in options},
+    }
+
+
+def equal_strings(lm: MDLM, canvases: Sequence[Canvas], request: ResolvedRequest) -> dict[str, Any]:
+    """How many answers are the same strings as those of the largest batch, under each change that should change none.
+
+    The cache is compared where decoding remembers what is exact.
+    """
+    ends = lm.eos_ids | lm.end_of_turn_ids
+    ending = Ending(lm.tokenizer, ends, STOP, None)
+
+    def strings(batch_size: int, **changes: Any) -> list[str]:
+        completions = decode_canvases(
+            lm.denoiser,
+            canvases,
+            replace(request.options, **changes),
+            eos_ids=lm.eos_ids,
+            end_of_turn_ids=lm.end_of_turn_ids,
+            is_decided=ending.is_decided,
+            batch_size=batch_size,
+        )
+        return [ending.of(completion.token_ids)[0] for completion in completions]
+
+    largest = BATCH_SIZES[-1]
+    first = strings(largest)
+    others = {"two runs": strings(largest)}
+    others |= {f"batch_size={size}": strings(size) for size in BATCH_SIZES[:-1]}
+    others["early_exit=false"] = strings(largest, early_exit=False)
+    cache, policy = cache_name(request.attention, request.options), cache_policy(request.attention, request.options)
+    if policy.remembers and policy.is_exact:
+        others["cache=none"] = strings(largest, cache="none")
+    same = {name: sum(a == b for a, b in zip(first, found, strict=True)) for name, found in others.items()}
+    return {"answers": len(first), "cache": cache, "same_strings": same}
+
+
+def noise_floor(
+    subject: Subject,
+    loaded: list[MDLM],
+    change: Mapping[str, Any],
+    *,
+    task: str,
+    requests: int,
+    include_path: str | None,
+    apply_chat_template: bool,
+) -> dict[str, Any]:
+    """How many answers flip, and how far the score moves, when something changes that should not matter.
+
+    `loaded` holds the one model in memory, which makes room for the second.
+    """
+    dtype = loaded[0].model.dtype
+    change = change or {"dtype": "float32" if dtype.itemsize < 4 else "bfloat16"}
+    if requests < 1:
+        return {"left_out": "--requests 0"}
+    wanted = getattr(torch, dtype_name(str(change.get("dtype", dtype))))
+    needed = sum(each.numel() for each in loaded[0].model.parameters()) * wanted.itemsize
+    if loaded[0].device.type == "cuda" and needed > torch.cuda.mem_get_info()[1]:
+        return {"left_out": f"{needed / 2**30:.0f} GiB of weights do not fit; --noise batch_size=1 needs no more"}
+    found = []
+    manager = _manager(task, include_path)
+    for changes in ({}, change):
+        lm = loaded.pop() if loaded else MDLM(**{**subject.arguments, **changes})
+        results = simple_evaluate(
+            lm,
+            tasks=[task],
+            limit=requests,
+            log_samples=True,
+            bootstrap_iters=0,
+            task_manager=manager,
+            apply_chat_template=apply_chat_template,
+        )
+        found.append((results, str(lm.model.dtype).removeprefix("torch.")))
+        del lm
+        gc.collect()
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+    (first, of_first), (second, of_second) = found
+    pairs = [
+        pair for name in sorted(first["samples"]) for pair in _pairs(first["samples"][name], second["samples"][name])
+    ]
+    differ = [(one, other) for one, other in pairs if one != other]
+    texts = [(one, other) for one, other in differ if isinstance(one, str)]
+    ids = [[subject.tokenizer(each)["input_ids"] for each in pair] for pair in texts]
+    tokens = [_first_difference(*pair) for pair in ids]
+    share = len(differ) / len(pairs)
+    low, high = wilson(share, len(pairs))
+    scores = {
+        f"{name} {metric}": [value, second["results"][name][metric]]
+        for name, metrics in first["results"].items()
+        for metric, value in metrics.items()
+        if "," in metric and "_stderr" not in metric and isinstance(value, float)
+    }
+    return {
+        "task": task,
+        "change": dict(change),
+        "dtypes": [of_first, of_second],
+        "answers": len(pairs),
+        "flipped": len(differ),
+        "share": share,
+        "interval": [low, high],
+        "first_differing_token": {"smallest": min(tokens), "median": median(tokens)} if tokens else None,
+        "scores": scores,
+        "largest_move": max((abs(one - other) for one, other in scores.values()), default=0.0),
+    }
+
+
+def _manager(task: str, include_path: str | None) -> TaskManager:
+    users = [include_path] if include_path else []
+    manager = TaskManager(include_path=[tasks_path(), *users], include_defaults=False)
+    if task not in manager.all_tasks:  # lm-eval's thousands take many seconds
+        manager = TaskManager(include_path=users or None)
+    if task not in manager.all_tasks:
+        raise OptionError(f"--task {task}: lm-eval knows no such task or group; `lm_eval ls tasks` lists them all")
+    return manager
+
+
+def _pairs(first: Sequence[Mapping[str, Any]], second: Sequence[Mapping[str, Any]]) -> list[tuple[Any, Any]]:
+    """The answers to each question: a text, or which choice is the likeliest."""
+
+    def answers(samples: Sequence[Mapping[str, Any]]) -> dict[Any, Any]:
+        found = {}
+        for one in samples:
+            answer = one["filtered_resps"]
+            scores = [each[0] if isinstance(each, (tuple, list)) else each for each in answer]
+            is_text = isinstance(scores[0], str)
+            found[one["filter"], one["doc_id"]] = scores[0] if is_text else scores.index(max(scores))
+        return found
+
+    one, other = answers(first), answers(second)
+    return [(one[key], other[key]) for key in one]
+
+
+def _first_difference(one: Sequence[int], other: Sequence[int]) -> int:
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((n for n, (a, b) in pairs if a != b), min(len(one), len(other)))
+
+
+def memory_and_speed(lm: MDLM, canvases: Sequence[Canvas], request: ResolvedRequest) -> dict[str, Any]:
+    """Bytes as computed and as measured, and a pass's seconds beside what the device's speed allows."""
+    denoiser, device = lm.denoiser, lm.device
+    weights = sum(each.numel() * each.element_size() for each in denoiser.model.parameters())
+    n_parameters = sum(each.numel() for each in denoiser.model.parameters())
+    longest = max(canvases, key=lambda canvas: len(canvas.token_ids))
+    length = len(longest.token_ids)
+    row = row_memory(
+        denoiser.model.config,
+        length=length,
+        n_logits=max(longest.block_lengths),
+        itemsize=denoiser.dtype.itemsize,
+        is_cached=cache_policy(request.attention, request.options).remembers,
+        guided=request.options.cfg_scale > 0.0,
+    )
+    free = devices.free_bytes(device)
+    seconds, peaks = {}, {}
+    for rows in (BATCH_SIZES[0], BATCH_SIZES[-1]):
+        ids = torch.tensor([longest.token_ids] * rows, device=device)
+        columns = torch.arange(length, device=device).expand(rows, -1)
+        outputs = torch.arange(rows * length, device=device)[: rows * max(longest.block_lengths)]
+        meter = devices.Meter(device)
+        run = functools.partial(denoiser.window_logits, ids, columns, None, outputs)
+        seconds[rows] = _seconds(run, device)
+        peaks[rows] = meter.read()[1]
+    (few, many) = seconds
+    on_gpu = free is not None
+    bytes_per_second, operations_per_second = _speed_of(device, denoiser.dtype)
+    return {
+        "weights_bytes": weights,
+        "row_bytes": row.total,
+        "measured_row_bytes": (peaks[many] - peaks[few]) // (many - few) if on_gpu else None,
+        "measured_peak_bytes": max(peaks.values()),
+        "peak_of": "GPUs" if on_gpu else "process",
+        "largest_batch": rows_that_fit(row, free, most=_MOST_ROWS) if free is not None else None,
+        "canvas_tokens": length,
+        "seconds_per_pass": {str(rows): each for rows, each in seconds.items()},
+        "seconds_of_bandwidth": weights / bytes_per_second,
+        "seconds_of_arithmetic": {
+            str(rows): 2 * n_parameters * rows * length / operations_per_second for rows in seconds
+        },
+        "bytes_per_second": bytes_per_second,
+        "operations_per_second": operations_per_second,
+        "compiled": denoiser.compiled,
+        "cuda_graphs": denoiser.graphs is not None,
+    }
+
+
+def _speed_of(device: torch.device, dtype: torch.dtype) -> tuple[float, float]:
+    """Bytes that a copy reads and writes a second, and operations of a large product of matrices."""
+    size = 2**26 if device.type == "cuda" else 2**24
+    values, copy = torch.empty(size, device=device), torch.empty(size, device=device)
+    moved = 2 * size * values.element_size() / _seconds(lambda: copy.copy_(values), device)
+    width = 8192 if device.type == "cuda" else 512
+    matrix = torch.ones(width, width, device=device, dtype=dtype)
+    return moved, 2 * width**3 / _seconds(lambda: matrix @ matrix, device)
+
+
+def _seconds(run: Callable[[], Any], device: torch.device) -> float:
+    """The median of five, after two that warm up."""
+    found = []
+    for _ in range(7):
+        began = time.perf_counter()
+        run()
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        found.append(time.perf_counter() - began)
+    return median(found[2:])

@@ -1,0 +1,168 @@
+"""`mdlm-check`: nothing is wrong with what is right, planted faults are named, and bad input is one sentence."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mdlm_lm_eval.check import authors
+from mdlm_lm_eval.check.__main__ import _parser, check
+from mdlm_lm_eval.lm import MDLM
+from mdlm_lm_eval.options import OptionError
+from tests import commands
+
+FILES = Path(__file__).parent / "authors"
+SAMPLER, NETWORK = f"{FILES / 'sampler.py'}:generate", f"{FILES / 'network.py'}:Network"
+SHORT = ("--gen_toks", "4", "--requests", "0", "--apply_chat_template")
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of checks, which is nobody's."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "mdlm_lm_eval" / "checks"
+
+
+@pytest.fixture
+def in_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The authors' side runs in this process, where everything is imported."""
+    monkeypatch.setattr(sys, "path", [*sys.path])
+
+    def run(words: Sequence[str], check: bool) -> None:
+        authors.main(Path(words[-1]))
+
+    monkeypatch.setattr(subprocess, "run", run)
+
+
+def checked(checkpoint: Path, *words: str) -> dict[str, Any]:
+    return check(_parser().parse_args([str(checkpoint), *SHORT, *words]))
+
+
+def test_nothing_is_wrong_with_the_same_network_and_sampler(
+    checkpoint: Path, cache: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In processes of their own, as users run it; the record is found by a run of the same weights and options."""
+    found = checked(checkpoint, "--modeling", NETWORK, "--against", SAMPLER, "--reference_python", sys.executable)
+    assert found["verdict"] == "no fault, compared logits and choices"
+    assert found["logits"]["largest_difference"] < 1e-5
+    assert all(row["same_argmax"] == 1.0 for row in found["logits"]["canvases"])
+    choices = found["choices"]
+    assert (choices["passes"], choices["other_choices"], choices["causes"]) == (16, [], [])
+    assert (choices["same_answers"], choices["our_passes"], choices["their_passes"]) == (4, 16, 16)
+    assert found["recognised"]["mask_token_id"] == 2
+    assert set(found["equal_strings"]["same_strings"].values()) == {8}
+    (path,) = cache.iterdir()
+    assert json.loads(path.read_text()) == found
+    said = capsys.readouterr().out
+    assert "all equal" in said
+    assert str(path) in said
+
+    applies, other = MDLM(str(checkpoint)), MDLM(str(checkpoint), steps=2)
+    record = {"file": path.name, "verdict": found["verdict"], "stale": [], "noise_floor": None}
+    assert applies.get_model_info()["mdlm"]["check"] == record
+    assert other.get_model_info()["mdlm"]["check"] is None
+    other.use_options({"pretrained": str(checkpoint), "steps": 2, "check": str(path)})
+    assert other.get_model_info()["mdlm"]["check"] == record | {"stale": ["options"]}
+
+
+@pytest.mark.usefixtures("in_process")
+@pytest.mark.parametrize("function", ["least_sure", "second_token"])
+def test_a_fault_of_a_sampler_is_found(checkpoint: Path, function: str, capsys: pytest.CaptureFixture[str]) -> None:
+    found = checked(checkpoint, "--against", f"{FILES / 'sampler.py'}:{function}")
+    choices = found["choices"]
+    assert len(choices["faults"]) >= 8
+    assert found["verdict"] == f"fault: {len(choices['faults'])} of 16 passes choose otherwise"
+    assert all(one["margin"] > one["limit"] and not one["follows_logits"] for one in choices["faults"])
+    differ = {place["theirs"] == 2 for one in choices["faults"] for place in one["places"]}  # left as a mask or not
+    assert differ == {False} if function == "second_token" else True in differ
+    assert "places=" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("in_process")
+def test_a_fault_of_a_network_is_found(checkpoint: Path) -> None:
+    """And is none of the sampler."""
+    found = checked(checkpoint, "--modeling", f"{FILES / 'network.py'}:OtherRotary", "--against", SAMPLER)
+    assert found["verdict"] == "fault: the networks differ"
+    assert found["choices"]["other_choices"]
+    assert not found["choices"]["faults"]
+
+
+@pytest.mark.usefixtures("in_process")
+@pytest.mark.parametrize(
+    ("words", "cause"),
+    [
+        (("--reference_args", "threshold=0.1"), "threshold=0.1 in their call and none here"),
+        (("--reference_args", "mask_id=7"), "mask id 7 on their canvas and 2 on ours"),
+        (("--reference_args", "gen_length=8"), "their canvas has"),
+        (("--model_args", "steps=2", "--reference_args", "block_length=2"), "block_length=2 in their call and 4 here"),
+    ],
+)
+def test_a_known_cause_is_named_and_is_no_fault(checkpoint: Path, words: tuple[str, ...], cause: str) -> None:
+    found = checked(checkpoint, "--against", SAMPLER, *words)
+    assert any(each.startswith(cause) for each in found["choices"]["causes"])
+    assert found["verdict"] == "no fault, compared choices"
+
+
+@pytest.mark.usefixtures("in_process")
+def test_a_template_that_is_left_out_is_named(checkpoint: Path) -> None:
+    found = check(_parser().parse_args([str(checkpoint), "--against", SAMPLER, "--gen_toks", "4", "--requests", "0"]))
+    (cause,) = found["choices"]["causes"]
+    assert "--apply_chat_template" in cause
+
+
+def test_the_noise_floor_compares_answers_of_a_task(
+    checkpoint: Path, task_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("--requests", "3", "--task", "tiny_generate", "--include_path", str(task_folder))
+    noise = checked(checkpoint, *words)["noise_floor"]
+    assert (noise["answers"], noise["dtypes"]) == (3, ["float32", "bfloat16"])
+    assert noise["share"] == noise["flipped"] / 3
+    low, high = noise["interval"]
+    assert 0 <= low <= noise["share"] <= high <= 1
+    assert high > 0.5  # of three answers
+    assert "3 answers flip" in capsys.readouterr().out
+    same = checked(checkpoint, *words, "--noise", "batch_size=3")["noise_floor"]
+    assert (same["flipped"], same["largest_move"]) == (0, 0.0)
+
+
+@pytest.mark.usefixtures("in_process", "without_tasks_of_lm_eval")
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--against", f"{FILES / 'sampler.py'}:other_signature"), r"takes \(texts, model\), not \(model, prompt"),
+        (("--against", f"{FILES / 'sampler.py'}:absent"), "sampler.py has no absent"),
+        (
+            ("--modeling", f"{FILES / 'network.py'}:OtherFamily"),
+            "is for model_type=dream, and the checkpoint's is llama",
+        ),
+        (("--modeling", f"{FILES / 'layers.py'}:bidirectional"), "is no class of a transformers model"),
+        (("--against", SAMPLER, "--reference_args", "treshold=1"), "takes no such argument"),
+        (("--task", "nowhere", "--requests", "1"), "knows no such task"),
+    ],
+)
+def test_bad_input_is_one_sentence(checkpoint: Path, words: tuple[str, ...], said: str) -> None:
+    with pytest.raises(OptionError, match=said):
+        checked(checkpoint, *words)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--against", "nowhere.py:generate"), "--against nowhere.py:generate: there is no such file"),
+        (("--modeling", "nowhere.py"), "--modeling nowhere.py: there is no such file"),
+        (("--reference_python", "python4"), "--reference_python python4: needs --modeling or --trust_remote_code"),
+    ],
+)
+def test_the_command_refuses_it_before_anything_is_loaded(words: tuple[str, ...], said: str) -> None:
+    done = commands.run("mdlm_lm_eval.check", *words, code=2)
+    assert done.stderr.startswith(f"mdlm-check: {said}")
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_check_that_is_not_there_is_refused() -> None:
+    with pytest.raises(OptionError, match=r"check=nowhere\.json: there is no such file"):
+        MDLM(check="nowhere.json")
