@@ -20,7 +20,6 @@ from lm_eval._cli.utils import MergeDictAction
 from mdlm_lm_eval.command_line import ending_well
 from mdlm_lm_eval.options import OptionError, shown
 from mdlm_lm_eval.results.markdown import markdown_table
-from mdlm_lm_eval.results.result_file import UNKNOWN
 from mdlm_lm_eval.serving import REQUEST_OPTIONS, NoAnswerError, check_answer
 
 if TYPE_CHECKING:
@@ -135,8 +134,9 @@ class Examination:
         """`is_served_with` of the two numbers next to the threshold: one counts a confidence that equals it."""
         import numpy as np
 
-        number = np.float32(self.reference.settings.decoding.confidence_threshold)
-        return [self.is_served_with(float(np.nextafter(number, np.float32(end)))) for end in (0, 1)]
+        threshold = self.reference.settings.decoding.confidence_threshold
+        ends = () if threshold is None else (0, 1)
+        return [self.is_served_with(float(np.nextafter(np.float32(threshold), np.float32(end)))) for end in ends]
 
     # Points
 
@@ -153,27 +153,22 @@ class Examination:
         return Finding(why, self.differing, passed=True)
 
     def threshold(self) -> Finding:
-        stated = self.lm.known.get("confidence_threshold", UNKNOWN)
-        if stated == UNKNOWN:
-            return Finding("not known; say it in settings=")
-        others = [other for other in _THRESHOLDS if other != stated]
+        here = self.reference.settings.decoding.confidence_threshold
+        here = here and round(here, 6)  # a smaller float is the same threshold with equality
+        others = [other for other in _THRESHOLDS if other != here]
         same = [shown(other) for other in others if self.is_served_with(other)]
         if self.differing is None:
             n_told = len(others) - len(same)
             return Finding(f"told apart from {n_told} of {len(others)} others", passed=n_told > 0)
-        if not same or (stated is not None and any(self.beside)):
+        if not same or any(self.beside):
             return Finding("strings differ for another reason")
-        return Finding(f"strings are those of {' or '.join(same)}, not of {shown(stated)}", self.differing)
+        return Finding(f"strings are those of {' or '.join(same)}, not of {shown(here)}", self.differing)
 
     def equality(self) -> Finding:
-        if self.lm.known.get("confidence_threshold", UNKNOWN) in (None, UNKNOWN):
-            return Finding("no threshold is known")
-        if self.differing is None:
-            told = not all(self.beside)
-            return Finding(f"{'a' if told else 'no'} confidence equals the threshold", passed=told)
-        if any(self.beside):
-            return Finding("strings are those of the other rule: above the threshold, or also at it", self.differing)
-        return Finding("strings differ for another reason")
+        """Masks are filled above the threshold, or also at it."""
+        told = any(self.beside) if self.differing else not all(self.beside)
+        why = "a confidence equals the threshold" if told else "no confidence tells"
+        return Finding(why, self.differing if told else None, passed=told)
 
     def stop_strings(self) -> Finding:
         for prompt, plain in zip(PROMPTS, self.plain, strict=True):
