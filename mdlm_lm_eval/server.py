@@ -410,6 +410,7 @@ class MDLMServer(LocalCompletionsAPI):
             )
         draw = Random(seed_of(f"canvas {self.settings.likelihood.seed}"))
         noise = [draw.randrange(self.vocab_size) for _ in range(length)]
+        canvas: dict[str, Any] = {"model": self.model}
         jobs: list[ServerJob] = []
         groups: dict[Any, list[ServerJob]] = {}
         for n, instance in enumerate(requests):
@@ -424,15 +425,14 @@ class MDLMServer(LocalCompletionsAPI):
                 truncated=len(ids) - len(kept),
                 own_seed=None,
                 exact=None,
-                payload={"model": self.model} | canvas_read(kept, target[0], noise),
+                payload=last_step_read(kept, target) if self._renoises else canvas | canvas_read(kept, target, noise),
                 target=target[0],
             )
             jobs.append(job)
             groups.setdefault(tuple(kept) if self._renoises else n, []).append(job)
         if self._renoises:
-            for kept, group in groups.items():
-                targets = {target for job in group if (target := job.target) is not None}
-                group[0].payload = last_step_read([*kept], sorted(targets))
+            for group in groups.values():  # their one request is the first job's
+                group[0].payload["token_ids_logprob"] = sorted({job.payload["token_ids_logprob"][0] for job in group})
         answers = iter(self._send([*groups.values()], "/generate" if self._renoises else "/v1/completions"))
         found = {id(job): next(answers) for group in groups.values() for job in group}
         return [found[id(job)] for job in jobs]

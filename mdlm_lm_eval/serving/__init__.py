@@ -4,7 +4,7 @@ Facts are those of SGLang 0.5.23 (choices: its main branch of 2026), vLLM 0.33 a
 """
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -121,17 +121,17 @@ def _kept(info: Mapping[str, Any]) -> dict[str, Any]:
 # Choices of one token
 
 
-def canvas_read(ids: list[int], target: int, noise: list[int]) -> dict[str, Any]:
+def canvas_read(ids: list[int], targets: list[int], noise: list[int]) -> dict[str, Any]:
     """A request to vLLM's `/v1/completions`: the first position of a canvas of noise after one denoising step."""
     reads = {"diffusion_seed_canvas": noise, "diffusion_max_steps": 1, "diffusion_read_only": True}
     how = {"max_tokens": 1, "logprobs": 1, "return_tokens_as_token_ids": True}
-    return {"prompt": ids, "logprob_token_ids": [target], "vllm_xargs": reads} | how
+    return {"prompt": ids, "logprob_token_ids": targets, "vllm_xargs": reads} | how
 
 
-def last_step_read(ids: list[int], targets: Sequence[int]) -> dict[str, Any]:
+def last_step_read(ids: list[int], targets: list[int]) -> dict[str, Any]:
     """A request to SGLang's `/generate`: the first written token, after the last denoising step of its canvas."""
     how = {"sampling_params": {"max_new_tokens": 1}, "return_logprob": True, "logprob_start_len": -1}
-    return {"input_ids": ids, "token_ids_logprob": list(targets)} | how
+    return {"input_ids": ids, "token_ids_logprob": targets} | how
 
 
 # Answers
