@@ -144,15 +144,10 @@ class MDLM(HFLM):
         if model is None:
             dtype = loading.pop("torch_dtype", None) or loading.pop("dtype", None)
             loading, processes = checkpoints.device_placement(loading)
-            model = checkpoints.load_model(
-                name,
-                self._config,
-                dtype=dtype,
-                revision=source.revision,
-                subfolder=source.subfolder,
-                trust_remote_code=source.trust_remote_code,
-                **loading,
-            )
+            if (named := self.settings.model.modeling) is not None:
+                model = checkpoints.load_network(name, named, dtype=dtype, **source._asdict(), **loading)
+            else:
+                model = checkpoints.load_model(name, self._config, dtype=dtype, **source._asdict(), **loading)
         if peft:
             model = checkpoints.load_adapter(model, peft, revision=source.revision)
         logging.getLogger(HFLM.__module__).disabled = True  # it warns of models that it did not load itself
@@ -198,8 +193,8 @@ class MDLM(HFLM):
             cuda_graphs=self.settings.model.cuda_graphs,
         )
         # Encoders have no generation config.
-        generation_eos = self.model.generation_config.eos_token_id if self.model.can_generate() else None
-        self.eos_ids = checkpoints.eos_ids(self.tokenizer, generation_eos)
+        generation = getattr(self.model, "generation_config", None)
+        self.eos_ids = checkpoints.eos_ids(self.tokenizer, generation and generation.eos_token_id)
         self.end_of_turn_ids = checkpoints.end_of_turn_ids(self.tokenizer)
         self._mask_string = self.tokenizer.convert_ids_to_tokens(self.mask_token_id)  # None where the id has no name
         self._closing_ids = closing_ids(self.tokenizer)
@@ -388,6 +383,8 @@ class MDLM(HFLM):
         """The results of all requests. Raises OptionError for canvases that do not fit before the first pass."""
         options, is_rolling = self.settings.likelihood, request_type == "loglikelihood_rolling"
         self._family.refuse("likelihood", options.likelihood)
+        if (named := self.settings.model.modeling) is not None:
+            raise OptionError(f"modeling={named} only generates; likelihoods need the model without it")
         self._warn_of_preset(requests)
         requests, answered_by = without_padding_copies(requests, self.world_size)
         seeds = seeds_of(requests, [options.seed] * len(requests))

@@ -35,36 +35,36 @@ class Foreign:
 
     thing: Any
     owner: type | None
-    folder: Path | None
+    path: Path | None
     modules: dict[str, ModuleType] = field(default_factory=dict)
     files: dict[str, str] = field(default_factory=dict)
 
     @contextmanager
     def at_home(self) -> Iterator[None]:
         """Imports find the files of its folder, and nothing of them is left to others."""
-        if self.folder is None:
+        if self.path is None:
             yield
             return
         others = {name: module for name, module in sys.modules.items() if name not in self.modules}
         hidden = {name: sys.modules[name] for name in self.modules.keys() & sys.modules.keys()}
         sys.modules.update(self.modules)
-        sys.path.insert(0, str(self.folder))
+        sys.path.insert(0, str(self.path.parent))
         try:
             yield
         finally:
-            sys.path.remove(str(self.folder))
+            sys.path.remove(str(self.path.parent))
             for name, module in [each for each in sys.modules.items() if each[0] not in others]:
                 self._keep(name, module)
             sys.modules.update(hidden)
 
     def _keep(self, name: str, module: ModuleType) -> None:
         """Takes a module of its folder away from others."""
-        assert self.folder is not None
-        file = getattr(module, "__file__", None)
+        assert self.path is not None
+        file, folder = getattr(module, "__file__", None), self.path.parent
         place = Path(file or next(iter(getattr(module, "__path__", ())), "/"))
-        if place.is_relative_to(self.folder) and "site-packages" not in place.relative_to(self.folder).parts:
+        if place.is_relative_to(folder) and "site-packages" not in place.relative_to(folder).parts:
             self.modules[name] = sys.modules.pop(name)
-            name = place.relative_to(self.folder).as_posix()
+            name = place.relative_to(folder).as_posix()
             if file is not None and name not in self.files:
                 self.files[name] = hashlib.sha256(place.read_bytes()).hexdigest()
 
@@ -74,9 +74,13 @@ def load_foreign(option: str, named: str) -> Foreign:
     if (option, named) not in _foreign:
         place, _, name = named.rpartition(":")
         path = Path(place).resolve() if place.endswith(".py") else None
-        found = Foreign(None, None, path and path.parent)
-        with found.at_home():
-            module = sys.modules[_load_module(place, option) if path is None else _load_file(path, option, alone=False)]
+        known = next((each for each in _foreign.values() if path is not None and each.path == path), None)
+        found = known or Foreign(None, None, path)
+        if path is None:
+            module = sys.modules[_load_module(place, option)]
+        else:
+            with found.at_home():
+                module = sys.modules[_load_file(path, option, alone=False)]
         try:
             thing = operator.attrgetter(name)(module)
             owner = operator.attrgetter(name.rpartition(".")[0])(module) if "." in name else None
@@ -163,9 +167,8 @@ def _load_file(path: Path, option: str = "plugins", *, alone: bool = True) -> st
         raise OptionError(f"{option}={path}: there is no such file")
     name = f"plugin_{path.stem}_{hashlib.sha256(path.read_bytes()).hexdigest()[:8]}"
     if not alone:
-        package = ModuleType(f"{option}_{name}")
+        package = sys.modules.setdefault(f"guest_{name}", ModuleType(f"guest_{name}"))
         package.__path__ = [str(path.parent)]
-        sys.modules[package.__name__] = package
         name = f"{package.__name__}.{path.stem}"
     if name not in sys.modules:
         spec = spec_from_file_location(name, path.resolve())

@@ -446,6 +446,9 @@ class ModelOptions(Options):
 
     preset: str | None = option(None, "settings of a published score; explicit options override it")
     plugins: str | None = option(None, "files (.py) and modules of your own to load first, with colons between them")
+    modeling: str | None = option(
+        None, "the authors' network, for guests: FILE.py:CLASS, or remote for the code of the checkpoint"
+    )
     mask_token_id: int | None = option(None, "mask token's id, for models that name none", least=0, also="mask_id")
     shift_logits: bool | None = option(None, "whether an unknown model predicts the next position, as Dream does")
     diffusion_family: str | None = option(None, "family of a checkpoint whose config could be of several")

@@ -268,13 +268,16 @@ class RunRecord:
 def provenance(lm: "MDLM") -> dict[str, Any]:
     """Everything that a score depends on: model, options, effective numbers of each task, machine."""
     run, preset = lm.record_of_all, lm.settings.model.preset
-    foreign = foreign_files({"sampler": lm.settings.decoding.guest})
+    foreign = foreign_files({"sampler": lm.settings.decoding.guest, "modeling": lm.settings.model.modeling})
     tasks = {name: task.as_dict() for name, task in sorted(run.tasks.items())}
     return {
         "decoding": lm.settings.decoding.as_record(),
         "likelihood": lm.settings.likelihood.as_record(),
         **{name: getattr(lm, name) for name in _OF_MODEL.split()},
-        **{name: getattr(lm.settings.model, name) for name in ("cache_audit", "preset", "compile", "share_prefix")},
+        **{
+            name: getattr(lm.settings.model, name)
+            for name in ("cache_audit", "preset", "compile", "share_prefix", "modeling")
+        },
         "cuda_graphs": lm.denoiser.graphs is not None,
         "shift_logits": lm.denoiser.shift,
         "mixed_precision_dtype": str(lm.mixed_precision_dtype),

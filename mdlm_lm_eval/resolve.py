@@ -211,6 +211,10 @@ def resolve(
         layers = ({}, *layers[1:])
     if is_guest and model.compile:
         raise OptionError("compile=true does not work with a guest, which calls the model as it is")
+    if model.modeling is not None and not is_guest:
+        raise OptionError(f"modeling={model.modeling} needs sampler=FILE.py:FUNCTION, which decodes with it")
+    if "modeling" in preset:
+        raise OptionError(f"preset={model.preset} names modeling={preset['modeling']}, which only the user can")
     merged, attention = _merge(layers, attention_of)
     scored = {name: published[name] for name in published.keys() - DecodingOptions.declared()}
     likelihood = parsed(LikelihoodOptions, {**scored, **preset, **given})

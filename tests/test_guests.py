@@ -8,12 +8,15 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 
 from mdlm_lm_eval import DecodingOptions, decode
 from mdlm_lm_eval.lm import MDLM
 from mdlm_lm_eval.model.denoiser import Denoiser
 from mdlm_lm_eval.options import OptionError
+from mdlm_lm_eval.results import load
 from tests.conftest import choice, data, evaluate, generation, tiny_model
+from tests.test_sweep import stored, sweep
 
 # A stand-in of our own with the signature of LLaDA's function: greedy, the surest mask of a block in each step.
 LLADA = """
@@ -88,6 +91,43 @@ class Owner:
     def _own(self, steps):
         return steps == 4 and self.config.vocab_size == 259
 """
+# What a guest may leave in a model, one by one; all of them change what the model says.
+PATCHES = """
+import torch
+
+def patched(model, prompt, gen_length, what="none"):
+    layer = model.model.layers[0]
+    plain = type(layer.mlp).forward
+    if what == "class":
+        type(layer.mlp).forward = lambda self, x: plain(self, x) * -5
+    if what == "method":
+        layer.mlp.forward = lambda x: plain(layer.mlp, x) * -5
+    if what == "hook":
+        layer.mlp.register_forward_hook(lambda module, args, output: output * -5)
+    if what == "weight":
+        layer.mlp.up_proj.weight.mul_(-5)
+    return torch.cat([prompt, torch.full((1, gen_length), 50)], 1)
+"""
+# The authors' network of the tiny checkpoint, with a module beside it, and a function that needs it.
+NETWORK = """
+from transformers import LlamaConfig, LlamaForCausalLM
+from .sizes import FACTOR
+
+class Network(LlamaForCausalLM):
+    config_class = LlamaConfig
+
+    def choose(self, inputs, max_new_tokens):
+        import torch
+        from sizes import FACTOR as again
+        logits = self(torch.nn.functional.pad(inputs, (0, max_new_tokens), value=2)).logits * FACTOR / again
+        return logits[:, -max_new_tokens:, 3:].argmax(-1) + 3
+
+class Older:
+    config_class = LlamaConfig
+
+    def __init__(self, config):
+        from transformers import a_class_of_before
+"""
 BESIDE = (
     "import random, torch\ndef answer(n): return [random.randrange(10, 40), *torch.randint(10, 40, (n - 1,)).tolist()]"
 )
@@ -96,7 +136,8 @@ BESIDE = (
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("authors")
-    for name, text in {"generate": LLADA, "others": OTHERS, "beside": BESIDE}.items():
+    texts = {"generate": LLADA, "others": OTHERS, "beside": BESIDE, "patches": PATCHES, "network": NETWORK}
+    for name, text in (texts | {"sizes": "FACTOR = 3"}).items():
         (folder / f"{name}.py").write_text(textwrap.dedent(text))
     return folder
 
@@ -213,3 +254,65 @@ def test_finished_answers_are_kept(checkpoint: Path, task_folder: Path, files: P
     newer = lm(checkpoint, **arguments | {"sampler": f"{tmp_path}/others.py:faulty"})
     with pytest.raises(OptionError, match=r"\(plugins was"):
         evaluate(newer, ["tiny_generate"], task_folder, use_cache=str(tmp_path / "cache"))
+
+
+def test_the_authors_network_decodes(checkpoint: Path, files: Path) -> None:
+    """It gives the tiny model's tokens, and no likelihoods; one for another transformers is refused with both."""
+    guest = {"sampler": f"{files}/network.py:Network.choose", "modeling": f"{files}/network.py:Network"}
+    model = lm(checkpoint, **guest)
+    assert type(model.model).__name__ == "Network"
+    prompt = model.tok_encode("red")
+    with torch.no_grad():
+        logits = tiny_model()(torch.tensor([[*prompt, *[2] * 8]]), use_cache=False).logits
+    expected = (logits[0, -8:, 3:].argmax(-1) + 3).tolist()
+    assert model.generate_until(requests()[:1], True) == [model.tokenizer.decode(expected)]
+    assert model.record.tasks["task"].cost["layer_tokens"] == len(prompt) + 8
+    assert [each["name"] for each in model.get_model_info()["mdlm"]["plugins"]] == ["network.py"] * 2
+    with pytest.raises(OptionError, match="only generates"):
+        model.loglikelihood([choice("a", " b")], True)
+    older = guest | {"modeling": f"{files}/network.py:Older"}
+    with pytest.raises(
+        OptionError, match=rf"{transformers.__version__}; .* saved with {transformers.__version__}: Impo"
+    ):
+        lm(checkpoint, **older)
+    with pytest.raises(OptionError, match="modeling=remote needs trust_remote_code=true"):
+        lm(checkpoint, **guest | {"modeling": "remote"})
+    with pytest.raises(OptionError, match=r"needs sampler=FILE\.py:FUNCTION"):
+        lm(checkpoint, modeling="remote")
+
+
+@pytest.mark.parametrize("what", ["class", "method", "hook", "weight"])
+def test_what_a_guest_patches_does_not_reach_the_next_cell(
+    what: str, checkpoint: Path, task_folder: Path, files: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "grids.yaml").write_text(
+        f"grids: [{{sampler: '{files}/patches.py:patched', sampler_args: what={what}}}, {{sampler: built-in}}]"
+    )
+    common = ("--limit=2", "--n_masks=4", "--steps=2")
+    done = sweep(tmp_path / "after", checkpoint, task_folder, *common, f"--config={tmp_path / 'grids.yaml'}")
+    assert done.code == 0, done.err
+    assert ("changed the model, which is loaded again" in done.err) == (what != "class")
+    assert sweep(tmp_path / "alone", checkpoint, task_folder, *common, "--sampler=built-in").code == 0
+    after, (alone,) = stored(tmp_path / "after"), stored(tmp_path / "alone").values()
+    (own,) = (each for name, each in after.items() if "auto" in name)
+    assert own["results"] == alone["results"]
+    assert own["config"]["mdlm"]["tasks"] == alone["config"]["mdlm"]["tasks"]
+    (guest,) = (each for name, each in after.items() if "auto" not in name)
+    assert guest["config"]["mdlm"]["plugins"][0]["guest"]
+
+
+def test_one_command_compares_guests_with_the_engine(
+    checkpoint: Path, task_folder: Path, files: Path, tmp_path: Path
+) -> None:
+    """A row each in the table that the sweep prints; the same command again has nothing to do."""
+    samplers = f"--sampler={files}/generate.py:generate,{files}/others.py:draws,built-in"
+    more = (samplers, "--limit=2", "--n_masks=4")
+    done = sweep(tmp_path, checkpoint, task_folder, *more)
+    assert done.code == 0
+    rows = [line for line in done.out.splitlines() if "tiny_generate" in line]
+    assert len(rows) == 3
+    assert [row.count("(guest)") for row in rows] == [1, 1, 0]
+    assert "positions per question" in done.out
+    settings = load(tmp_path)["setting"].tolist()
+    assert sum("(guest, generate.py " in words for words in settings) == 1
+    assert "3 of 3 cells are done" in sweep(tmp_path, checkpoint, task_folder, *more).err

@@ -68,9 +68,9 @@ def load_model(
     unexpected = {
         name for name in info["unexpected_keys"] if not any(unused in name for unused in family.unused_weights)
     }
-    _refuse(pretrained, "missing", set(info["missing_keys"]))
-    _refuse(pretrained, "unexpected", unexpected)
-    _refuse(pretrained, "of another shape than its config says", {name for name, *_ in info["mismatched_keys"]})
+    refuse_weights(pretrained, "missing", set(info["missing_keys"]))
+    refuse_weights(pretrained, "unexpected", unexpected)
+    refuse_weights(pretrained, "of another shape than its config says", {name for name, *_ in info["mismatched_keys"]})
     if conversions:
         model.__class__ = type(model).__base__
     if conversions or family.weight_names:
@@ -85,7 +85,8 @@ def load_model(
     return model.eval()
 
 
-def _refuse(pretrained: str, what: str, names: set[str]) -> None:
+def refuse_weights(pretrained: str, what: str, names: set[str]) -> None:
+    """Raises OptionError where there are any."""
     if names:
         more = f" and {len(names) - _NAMES_SHOWN} more" if len(names) > _NAMES_SHOWN else ""
         listed = ", ".join(sorted(names)[:_NAMES_SHOWN])

@@ -9,6 +9,7 @@ attention mask, the length, and those of our options that it takes, under any na
 
 import inspect
 import random
+import sys
 import typing
 from ast import literal_eval
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -49,16 +50,16 @@ class Network:
     """
 
     def __init__(self, denoiser: "Denoiser", *, aligned: bool) -> None:
-        self.model, self.shifts = denoiser.model, aligned and denoiser.shift
-        self.defaults = denoiser.without_cache
+        self._of_us = denoiser.model, denoiser.without_cache, aligned and denoiser.shift
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self.__dict__["model"], name)
+        return getattr(self.__dict__["_of_us"][0], name)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        model, defaults, shifts = self._of_us
         args = tuple(None if isinstance(each, str) else each for each in args)  # Dream's "full" is no mask
-        output = self.model(*args, **{**self.defaults, **kwargs})
-        if self.shifts:
+        output = model(*args, **{**defaults, **kwargs})
+        if shifts:
             output.logits = output.logits.roll(1, 1)
             output.logits[:, 0] = output.logits[:, 1]
         return output
@@ -68,10 +69,12 @@ class Signature:
     """What a guest's function takes.
 
     names: its parameters; with `**kwargs`, also the fields of its generation config and the words that its code reads.
+    config: the class of that, where it is the authors' own.
     """
 
     def __init__(self, named: str, foreign: Foreign) -> None:
         self.named, self.function = named, foreign.thing
+        self.config: Any = None
         plain = inspect.unwrap(foreign.thing)
         self.parameters = inspect.signature(plain).parameters
         kinds = {each.kind for each in self.parameters.values()}
@@ -79,15 +82,11 @@ class Signature:
             name for name, each in self.parameters.items() if each.kind not in (each.VAR_KEYWORD, each.VAR_POSITIONAL)
         }
         if inspect.Parameter.VAR_KEYWORD in kinds:
-            code = getattr(plain, "__code__", None)
-            self.names |= {
-                word for word in getattr(code, "co_consts", ()) if isinstance(word, str) and word.isidentifier()
-            }
-            config = (
-                typing.get_type_hints(plain).get("generation_config") if "generation_config" in self.names else None
-            )
-            classes = [each for each in (config, *typing.get_args(config)) if isinstance(each, type)]
-            self.names |= {name for each in classes if each is not type(None) for name in vars(each())}
+            words = getattr(getattr(plain, "__code__", None), "co_consts", ())
+            self.names |= {word for word in words if isinstance(word, str) and word.isidentifier()}
+            config = _config_of(plain) if "generation_config" in self.parameters else None
+            self.names |= set() if config is None else vars(config()).keys()
+            self.config = None if config is None or config.__module__.startswith("transformers.") else config
         of_model, *others = self.parameters
         self.prompts = next((name for name in _PROMPTS if name in others), "".join(others[:1]))
         self.names = {name for name in self.names - {of_model, self.prompts} if not name.startswith("_")}
@@ -151,6 +150,15 @@ class Signature:
         found |= {name: words.get(found[name], found[name]) for name, words in _WORDS.items() if name in found}
         return found | self.own_arguments(options)
 
+    def with_config(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        """With a generation config of the authors' own, which transformers 5 would not make from the model's."""
+        if self.config is None:
+            return arguments
+        fields = vars(self.config()).keys()
+        config = self.config(**{name: value for name, value in arguments.items() if name in fields})
+        others = {name: value for name, value in arguments.items() if name not in fields}
+        return others | {"generation_config": config}
+
 
 def signature_of(options: DecodingOptions) -> tuple[Foreign, Signature]:
     """The guest that options name, and what it takes. Raises OptionError where there is none."""
@@ -174,10 +182,12 @@ def adapt(foreign: Foreign, denoiser: "Denoiser", *, end_ids: Collection[int], n
 
     takes, ends = Signature(named, foreign), sorted(end_ids)
     network: Any = Network(denoiser, aligned=getattr(foreign.thing, "aligned", False))
-    if foreign.owner is not None:
-        is_own = isinstance(denoiser.model, foreign.owner)
-        # A class of methods without a network, as Dream's, is put before ours.
-        network = denoiser.model if is_own else _with_methods(foreign.owner, denoiser)
+    if foreign.owner is not None and isinstance(denoiser.model, foreign.owner):
+        network = denoiser.model
+    elif foreign.owner is not None and issubclass(foreign.owner, torch.nn.Module):
+        raise OptionError(f"{named} is a method of a network, which modeling=FILE.py:CLASS loads")
+    elif foreign.owner is not None:  # methods without a network, as Dream's, are put before ours
+        network = type(foreign.owner.__name__, (Network, foreign.owner), {})(denoiser, aligned=False)
 
     def answer(prompts: Sequence[Sequence[int]], options: DecodingOptions, n_tokens: int, seed: int) -> list[list[int]]:
         length, longest = takes.length(n_tokens, options), max(map(len, prompts))
@@ -192,7 +202,7 @@ def adapt(foreign: Foreign, denoiser: "Denoiser", *, end_ids: Collection[int], n
         )
         filled |= dict.fromkeys(_END, end) | dict.fromkeys(_ENDS, ends) | {"attention_mask": mask, "seed": seed}
         arguments = {name: value for name, value in filled.items() if name in takes.names and value is not None}
-        arguments |= takes.arguments(options, length)
+        arguments = takes.with_config(arguments | takes.arguments(options, length))
         first = {"input_ids": ids, "attention_mask": mask} if foreign.thing.__name__ == _TAKES_A_DICTIONARY else ids
         with foreign.at_home(), forked_random(seed, denoiser.device), torch.no_grad():
             output = foreign.thing(network, **{takes.prompts: first}, **arguments)
@@ -205,10 +215,6 @@ def adapt(foreign: Foreign, denoiser: "Denoiser", *, end_ids: Collection[int], n
 
 # SDAR's function reads `prompt["input_ids"]`.
 _TAKES_A_DICTIONARY = "block_diffusion_generate"
-
-
-def _with_methods(owner: type, denoiser: "Denoiser") -> Any:
-    return type(owner.__name__, (Network, owner), {})(denoiser, aligned=False)
 
 
 def _after(output: Any, rows: Sequence[Sequence[int]], length: int, denoiser: "Denoiser") -> list[list[int]]:
@@ -227,6 +233,21 @@ def _after(output: Any, rows: Sequence[Sequence[int]], length: int, denoiser: "D
     if len(output) != len(rows):
         raise ValueError(f"returned {len(output)} rows for {len(rows)} prompts")
     return [ids[len(row) :] if ids[: len(row)] == row else ids for ids, row in zip(output, rows, strict=True)]
+
+
+def _config_of(function: Any) -> Any:
+    """The class of a function's `generation_config`.
+
+    transformers 5 says to its `validate` what was set; that of a class of before, as Dream's, does not take it.
+    """
+    annotation = typing.get_type_hints(function).get("generation_config")
+    config = next((each for each in (*typing.get_args(annotation), annotation) if each is not type(None)), None)
+    if config is None:
+        return None
+    validate = config.validate
+    if not {"user_set_attributes", "kwargs"} & inspect.signature(validate).parameters.keys():
+        config.validate = lambda self, is_init=False, **_: validate(self, is_init)
+    return config
 
 
 @contextmanager
@@ -260,3 +281,47 @@ def _value(text: str) -> Any:
 
 def _whole(n_masks: int | str) -> int:
     return n_masks if isinstance(n_masks, int) else 0
+
+
+class Snapshot:
+    """A model and the code that runs it, to be compared with what they are later.
+
+    code: functions and classes of the model's classes, and of the modules that hold these. own: its modules with their
+    hooks, methods and settings, and its weights with the number of their changes in place.
+    """
+
+    def __init__(self, model: Any) -> None:
+        from torch.nn import functional
+
+        self.model, self.own = model, _own_state(model)
+        classes = {each for module in model.modules() for each in type(module).__mro__[:-1]}
+        self.owners = [*classes, *{sys.modules[each.__module__] for each in classes}, functional]
+        self.code = [(owner, _callables(owner)) for owner in self.owners]
+
+    def restore(self) -> bool:
+        """Puts the code back; whether the model itself is what it was."""
+        for owner, before in self.code:
+            now = _callables(owner)
+            for name in before.keys() | now.keys():
+                if name not in before and isinstance(owner, type):
+                    delattr(owner, name)  # which hid the method of a class above
+                elif name in before and now.get(name) is not before[name]:
+                    setattr(owner, name, before[name])
+        return _own_state(self.model) == self.own
+
+
+def _callables(owner: Any) -> dict[str, Any]:
+    return {name: each for name, each in vars(owner).items() if callable(each) and not name.startswith("_abc")}
+
+
+def _own_state(model: Any) -> list[Any]:
+    plain = (bool, int, float, str, type(None))
+    found: list[Any] = []
+    for name, module in model.named_modules():
+        values = vars(module)
+        kept = {key: each for key, each in values.items() if isinstance(each, plain)}
+        named = {key: id(each) for key, each in values.items() if callable(each)}
+        hooks = {key: [*map(id, each.values())] for key, each in values.items() if key.endswith("_hooks") and each}
+        found.append((name, id(module), type(module), kept, named, hooks))
+    tensors = (*model.named_parameters(), *model.named_buffers())
+    return [*found, *((name, id(each), each._version) for name, each in tensors)]

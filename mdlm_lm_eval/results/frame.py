@@ -44,7 +44,8 @@ def load(folder: str | Path) -> pd.DataFrame:
     `score` is as lm-eval has it, with its 95% interval `low` to `high` over `n` questions: Wilson's for shares, over
     whole sets for tasks of the few-shot suite whose samples are beside the file, else 1.96 standard errors. `group` is
     the group that a task or group belongs to in its file ("" at the top). `masks` are those asked for (missing where
-    questions differ), `setting` what differs from the defaults in words, `tokens_per_pass`, `seconds` (per question)
+    questions differ), `setting` what differs from the defaults in words, `tokens_per_pass`, `positions` through
+    the layers and `seconds` (per question)
     and `memory_gib` what the answers took. Every decoding or likelihood option in effect is a column of its own.
     Raises OptionError where no file can be used.
     """
@@ -121,6 +122,7 @@ def rows_of(file: ResultFile) -> Iterable[dict[str, Any]]:
             "masks": low if low == high else None,
             "setting": ", ".join(setting_of(file, result)),
             "setting_without_masks": ", ".join(setting_of(file, result, without=MASKS)),
+            "positions": result.cost.get("layer_tokens", 0) / requests if requests else None,
             "tokens_per_pass": result.cost.get("answer_tokens", 0) / passes if passes else None,
             "seconds": result.cost.get("seconds", 0) / requests if requests else None,
             "memory_gib": memory / 2**30 if memory else None,

@@ -38,7 +38,7 @@ def axes_of_options() -> dict[str, Option]:
     """Name -> declaration, in the order in which folders name them; `seed` is another axis, as `lm_eval --seed`."""
     decoding = DecodingOptions.declared()
     found = decoding | LikelihoodOptions.declared() | decoding  # the first has precedence
-    found |= {"cache_audit": ModelOptions.declared()["cache_audit"]}
+    found |= {name: ModelOptions.declared()[name] for name in ("cache_audit", "modeling")}
     del found["seed"]
     return found
 

@@ -6,7 +6,8 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from lm_eval.tasks import TaskManager
 from tqdm import tqdm
 
 from mdlm_lm_eval import tasks_path
+from mdlm_lm_eval.decoding.guests import Snapshot
 from mdlm_lm_eval.lm import MDLM
 from mdlm_lm_eval.model.devices import best_device
 from mdlm_lm_eval.options import OptionError, did_you_mean
@@ -78,7 +80,7 @@ class Evaluator:
         self.sweep, self.tasks = sweep, tasks
         self._device = sweep.device or own_device(sweep.model_args)
         self._lm: LM | None = None
-        self._load(peft)
+        self._load(peft, {})
 
     def files(self, cell: Cell, settings: dict[str, Any]) -> dict[str, bytes]:
         """Evaluates a cell and returns its files by name. Raises whatever lm-eval raises.
@@ -88,7 +90,34 @@ class Evaluator:
         sweep, lm = self.sweep, self._prepared(cell)
         tracker = EvaluationTracker()
         forget_task_files(sys.modules.keys() - _MODULES)
-        results = simple_evaluate(
+        with self._as_it_was(lm):
+            results = self._evaluate(lm, cell, tracker)
+        # lm-eval cannot know by which name a model was loaded before.
+        results["config"]["model"] = tracker.general_config_tracker.model_source = sweep.model
+        results["config"]["mdlm_sweep"] = {"settings": settings, "command": sweep.command(cell)}
+        samples = results.pop("samples", {}) if sweep.log_samples else {}
+        files = _written(tracker, results, samples)
+        if sweep.wandb_args or sweep.trackio_args:
+            self._log(cell, results, samples)
+        return files
+
+    @contextmanager
+    def _as_it_was(self, lm: LM) -> Iterator[None]:
+        """A guest's changes to the code of the model are undone; a model that it changed is forgotten."""
+        if not isinstance(lm, MDLM) or lm.settings.decoding.guest is None:
+            yield
+            return
+        before = Snapshot(lm.model)
+        try:
+            yield
+        finally:
+            if not before.restore():
+                say(f"{lm.settings.decoding.guest} changed the model, which is loaded again")
+                self._lm = None
+
+    def _evaluate(self, lm: LM, cell: Cell, tracker: EvaluationTracker) -> dict[str, Any]:
+        sweep = self.sweep
+        results: dict[str, Any] = simple_evaluate(
             lm,
             model_args=dict(cell.arguments),
             tasks=[cell.task],
@@ -102,20 +131,14 @@ class Evaluator:
             **{name: getattr(sweep, name) for name in _AS_THEY_ARE},
             **dict(zip(_SEEDS, cell.seeds, strict=True)),
         )
-        # lm-eval cannot know by which name a model was loaded before.
-        results["config"]["model"] = tracker.general_config_tracker.model_source = sweep.model
-        results["config"]["mdlm_sweep"] = {"settings": settings, "command": sweep.command(cell)}
-        samples = results.pop("samples", {}) if sweep.log_samples else {}
-        files = _written(tracker, results, samples)
-        if sweep.wandb_args or sweep.trackio_args:
-            self._log(cell, results, samples)
-        return files
+        return results
 
     def _prepared(self, cell: Cell) -> LM:
         """The model with the cell's adapter and options; only models of lm-eval are read again for an adapter."""
         lm, peft = self._lm, cell.arguments.get("peft")
-        if lm is None or (peft != self._peft and not isinstance(lm, MDLM)):
-            lm = self._load(peft)
+        of_guest = {name: cell.arguments[name] for name in ("modeling", "sampler") if cell.arguments.get("modeling")}
+        if lm is None or of_guest != self._of_guest or (peft != self._peft and not isinstance(lm, MDLM)):
+            lm = self._load(peft, of_guest)
         if isinstance(lm, MDLM):
             if peft != lm.peft:
                 self._lm = None  # an adapter that does not fit leaves parts of itself in the model
@@ -125,9 +148,10 @@ class Evaluator:
             lm.use_options(cell.arguments)
         return lm
 
-    def _load(self, peft: str | None) -> LM:
+    def _load(self, peft: str | None, of_guest: dict[str, Any]) -> LM:
         self._lm = None  # frees the memory first
-        arguments = dict(self.sweep.model_args)
+        arguments = {**self.sweep.model_args, **of_guest}
+        self._of_guest = of_guest
         if self.sweep.model == "mdlm":  # which takes adapter, preset and options of a cell as that begins
             arguments.pop("preset", None)
         elif peft is not None:

@@ -43,7 +43,7 @@ class Guest(RowDecoder):
     ) -> list[Completion]:
         """Raises GuestError, which names the canvas."""
         foreign, takes = signature_of(options)
-        answer = adapt(foreign, denoiser, end_ids=end_ids)
+        answer = adapt(foreign, denoiser, end_ids=end_ids, named=f"sampler={options.guest}")
         size = batch_size if getattr(foreign.thing, "batches", False) else 1
         asked = [asked_tokens(options, len(canvas.slots), canvas.n_returned) for canvas in canvases]
         completions: list[Completion] = []
@@ -60,7 +60,7 @@ class Guest(RowDecoder):
                 except Exception as error:
                     if isinstance(error, RuntimeError) and "out of memory" in str(error):
                         raise  # a smaller batch may do
-                    raise GuestError(first, f"{_named(options)} {_said(error)}") from error
+                    raise GuestError(first, f"{_named(options)} {_said(error, foreign.path)}") from error
             denoiser.forward_passes += count.passes
             cost = RowCost(count.passes, count.passes, count.positions // len(batch))
             for index, (canvas, ids) in enumerate(zip(batch, rows, strict=True), start=first):
@@ -97,13 +97,13 @@ def _named(options: DecodingOptions) -> str:
     return f"sampler={short_name(options.guest or '')}"
 
 
-def _said(error: Exception) -> str:
-    """An error in words; the last line of the guest's own code that led to it."""
+def _said(error: Exception, file: Path | None) -> str:
+    """An error in words, with the last line in the guest's folder that led to it."""
     if isinstance(error, ValueError) and str(error).startswith("returned "):
         return str(error)
-    places = [frame for frame in traceback.extract_tb(error.__traceback__) if "mdlm_lm_eval" not in frame.filename]
-    own = next((place for place in places), None)
-    where = f" at {Path(own.filename).name}:{own.lineno}" if own else ""
+    places = [Path(frame.filename, str(frame.lineno)) for frame in traceback.extract_tb(error.__traceback__)]
+    own = [place for place in places if file is not None and place.is_relative_to(file.parent)]
+    where = f" at {own[-1].parent.name}:{own[-1].name}" if own else ""
     return f"raised {type(error).__name__}{where}: {error}"
 
 
