@@ -23,7 +23,7 @@ DATA_SHA256 = "290336539a883d2c06567d7bc164385dc3fd78bc70f8e6382988aca77ab294a5"
 CONTRASTIVE_DATA_SHA256 = "a5ee570f5c5d5ee1273f3acaa62c9f9a7e44fd9b2350ef1d8aa2336957c7c063"
 
 
-@pytest.mark.parametrize("name", [BUILT_IN, "built-in-lists"])
+@pytest.mark.parametrize("name", [BUILT_IN, "built-in-instruct", "built-in-lists"])
 def test_the_card_names_the_weights(name: str) -> None:
     digest = hashlib.sha256((Path(model_path(name)) / "model.safetensors").read_bytes()).hexdigest()
     assert digest in (Path(model_path(BUILT_IN)) / "README.md").read_text(encoding="utf-8")
@@ -124,7 +124,8 @@ def test_in_blocks_the_clean_and_noisy_copies_score_each_block_as_if_alone() -> 
 
 
 @pytest.mark.parametrize(
-    ("name", "block_length"), [("default_model", None), ("default_model_block", 8), ("default_model_lists", None)]
+    ("name", "block_length"),
+    [(f"default_model{name}", 8 if name == "_block" else None) for name in ("", "_block", "_instruct", "_lists")],
 )
 def test_what_lies_in_the_package(name: str, block_length: int | None) -> None:
     folder = Path(mdlm_lm_eval.__file__).parent / name

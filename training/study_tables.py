@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 from mdlm_lm_eval.results.figure_style import COLOURS, figure_style, on_dark
 from mdlm_lm_eval.results.markdown import markdown_table, replace_table
 from mdlm_lm_eval.results.statistics import Interval, Score, difference, mean_of_seeds, score_of_sets
-from training.study import ANSWERS, MASKS, MEASURES, PADDINGS, PRETRAINED, Answers, keys, values
+from training.study import ANSWERS, MASKS, MEASURES, PRETRAINED, Answers, keys, values
 
 DOCS = Path(__file__).parents[1] / "docs"
 #: What follows the name of a pretrained model in those of its cells -> what they are called.
@@ -34,6 +34,15 @@ COMPARISONS: dict[str, tuple[tuple[str, int], tuple[str, int], str]] = {
     "CE + TV above SFT, 200 masks, among letters": (("-sft-0", 200), ("-sft-ce-tv-0", 200), "among letters"),
     "CE only above SFT, 200 masks": (("-sft-0", 200), ("-sft-ce-0", 200), "as decoded"),
     "CE + TV above CE only, 200 masks": (("-sft-ce-0", 200), ("-sft-ce-tv-0", 200), "as decoded"),
+}
+#: What follows the name of a pretrained model in those of the ablation's cells -> what follows answers in training.
+TAILS = {
+    "-sft-none": "nothing",
+    "-sft-shown": "EOS, shown",
+    "-sft": "EOS, predicted",
+    "-sft-masks": "masks, not predicted",
+    "-ce": "masks, CE only",
+    "-ce-tv": "masks, CE + TV",
 }
 Study = Mapping[str, Answers]  # cell -> its answers
 
@@ -117,7 +126,8 @@ def _comparisons(study: Study) -> str:
     bases = [base for base in PRETRAINED if base in study]
     rows = []
     for name in COMPARISONS:
-        found = compared(study, name)
+        if not (found := compared(study, name)):
+            continue
         signs = [(one.mean > 0) - (one.mean < 0) for one in found.values() if one.is_significant]
         share = f"{max(map(signs.count, signs), default=0)} of {len(found)}"
         told = (found[base].in_words if base in found else "–" for base in bases)
@@ -126,12 +136,11 @@ def _comparisons(study: Study) -> str:
 
 
 def arms(study: Study, base: str) -> dict[str, list[Answers]]:
-    """Padding -> the answers of the ablation's models of a base, by their fine-tuning seed."""
+    """What follows the answers in training -> the models of the ablation on a base, by their fine-tuning seed."""
     found: dict[str, list[Answers]] = {}
-    for padding, seed in product(PADDINGS, range(5)):
-        name = f"{base}-sft-{seed}" if padding == "predicted" else f"{base}-sft-{padding}-{seed}"
-        if name in study:
-            found.setdefault(padding, []).append(study[name])
+    for (tail, words), seed in product(TAILS.items(), range(5)):
+        if answers := study.get(f"{base}{tail}-{seed}"):
+            found.setdefault(words, []).append(answers)
     return found
 
 
@@ -145,10 +154,10 @@ def _ablation(study: Study) -> str:
     rows = []
     for base in PRETRAINED:
         found = arms(study, base)
-        for padding, seeds in found.items() if len(found) > 1 else ():
+        for words, seeds in found.items() if len(found) > 1 else ():
             shares = (mean(seeds, n, measure).interval.scaled(100).in_words for n, measure in shown)
-            rows.append([f"`{base}`", padding, str(len(seeds)), *shares])
-    heads = ("", "padding", "seeds", *(f"{measure}, {n} masks" for n, measure in shown))
+            rows.append([f"`{base}`", words, str(len(seeds)), *shares])
+    heads = ("", "after answers in training", "seeds", *(f"{measure}, {n} masks" for n, measure in shown))
     return markdown_table(heads, rows)
 
 

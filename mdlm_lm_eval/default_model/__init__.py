@@ -5,7 +5,7 @@ from pathlib import Path
 
 BUILT_IN = "built-in"  # the one that is taken where none is named
 MODEL_FOLDERS = {BUILT_IN: Path(__file__).parent} | {
-    f"built-in-{name}": Path(__file__).parents[1] / f"default_model_{name}" for name in ("block", "lists")
+    f"built-in-{name}": Path(__file__).parents[1] / f"default_model_{name}" for name in ("block", "instruct", "lists")
 }
 
 
