@@ -87,7 +87,9 @@ def random_setting(draw: random.Random) -> tuple[AttentionPattern, dict[str, Any
         except OptionError:
             continue
         needs = options.way.needs(options)
-        if not (facts.get("shift") and (needs.hindsight or needs.proposals_for_filled)):
+        # The engine refuses these, and no family has a causal context and edits.
+        is_refused = facts.get("shift") and (needs.hindsight or needs.proposals_for_filled)
+        if not is_refused and not (attention.causal_context and facts.get("edits")):
             return attention, facts, changes
 
 
@@ -116,6 +118,14 @@ def _of_a_sampler(draw: random.Random) -> dict[str, Any]:
             "unmask_strategy": draw.choice(["all", "max_conf"]),
         },
         {**sure, "editing_threshold": threshold, "max_post_steps": draw.randint(0, 4)},
+        {
+            **sure,
+            "sampler": "multi_block",
+            "block_add_threshold": round(draw.uniform(0.0, 1.0), 2),
+            "active_threshold": draw.choice([None, 0.3, 0.8]),
+            "surest_anywhere": draw.random() < 0.3,
+            "block_causal": draw.random() < 0.3,
+        },
         {"sigma": round(draw.uniform(0.5, 5.0), 1), **draw.choice(paces)},
     ]
     return draw.choice(samplers)
