@@ -10,6 +10,7 @@ import pytest
 
 from mdlm_leaderboard.__main__ import main
 from tests.leaderboard_files import HASH, gsm8k_file, result_file, served, six_cells, suite_file, write
+from tests.sampled_runs import two_runs
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "leaderboard" / "results"
@@ -357,3 +358,16 @@ def test_committed_results_are_valid_but_for_their_limit(folder: Path, capsys: p
     assert len(said) + len(problems) == len(list(folder.rglob("*.json"))) > 0
     assert bool(problems) == code
     assert all("--limit" in problem for problem in problems)
+
+
+def test_samples_need_questions_that_both_results_have(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first, second = two_runs(tmp_path)
+    assert main(["samples", str(first), "--output_path", str(tmp_path / "one")]) == 0
+    assert "4 questions in" in capsys.readouterr().out
+    page = (tmp_path / "one" / "index.html").read_text()
+    assert page.count("</script>") == 2, "no text of a model stands in it as it is"
+    assert main(["samples", str(first), str(second), "--output_path", str(tmp_path / "two")]) == 0
+    for path in second.parent.glob("*.jsonl"):
+        path.unlink()
+    assert main(["samples", str(first), str(second), "--output_path", str(tmp_path / "none")]) == 1
+    assert "no questions are logged beside" in capsys.readouterr().err

@@ -14,6 +14,7 @@ _EXAMPLE = """examples:
   mdlm-leaderboard build results/ --output_path site/
   mdlm-leaderboard show results/my-model/results_2026-01-31T12-00-00.json
   mdlm-leaderboard compare before/results_2026-01-31T12-00-00.json after/results_2026-02-01T12-00-00.json
+  mdlm-leaderboard samples before/ after/ --output_path page/
   mdlm-leaderboard validate results/my-model
 """
 
@@ -58,6 +59,11 @@ def _parser() -> argparse.ArgumentParser:
     compare = command(_compare, "the difference between two result files, with its 95%% interval", by_question)
     compare.add_argument("first", type=Path, metavar="A", help="an lm-eval result file, or a folder: its newest one")
     compare.add_argument("second", type=Path, metavar="B", help="another of the same tasks")
+    samples = command(_samples, "a page of the questions of one or two results: what flipped, and how it was written")
+    samples.epilog = "Needs lm_eval's --log_samples; with trace=true among the model arguments it replays the canvas."
+    samples.add_argument("first", type=Path, metavar="A", help="an lm-eval result file, or a folder: its newest one")
+    samples.add_argument("second", type=Path, nargs="?", metavar="B", help="another of the same tasks")
+    samples.add_argument("--output_path", dest="output", type=Path, required=True, help="folder for the page")
     validate = command(_validate, "check result files before they are submitted")
     validate.add_argument("paths", type=Path, nargs="+", metavar="PATH", help="a result file, or a folder of them")
     what = "scores with a cache or from a server against exact decoding, on the questions decoded twice"
@@ -94,6 +100,14 @@ def _compare(options: argparse.Namespace) -> int:
     from mdlm_leaderboard.compare import as_text, compare
 
     print("\n\n".join(map(as_text, compare(options.first, options.second))))
+    return 0
+
+
+def _samples(options: argparse.Namespace) -> int:
+    from mdlm_leaderboard.samples import write_samples
+
+    n = write_samples([path for path in (options.first, options.second) if path], options.output)
+    print(f"{n} questions in {options.output / 'index.html'}")
     return 0
 
 

@@ -73,7 +73,7 @@ def compare(first: Path, second: Path) -> list[Comparison]:
     if not metrics:
         raise UnusableFile(f"{str(first)!r} and {str(second)!r} have no task and metric in common")
     samples = {name: _samples(first, second, name) for name in shared}
-    names = _labels(files, pairs)
+    names = labels(files, pairs)
     return [_comparison(names, pairs, metric, samples) for metric in metrics]
 
 
@@ -146,7 +146,7 @@ def _samples(first: Path, second: Path, task: str) -> Mapping[str, list[Answers]
 
 
 def _comparison(
-    names: tuple[str, str],
+    names: Sequence[str],
     tasks: Sequence[tuple[TaskResult, TaskResult]],
     metric: str,
     samples: Mapping[str, Mapping[str, list[Answers]]],
@@ -164,7 +164,8 @@ def _comparison(
     is_accuracy = all(one.is_accuracy(metric) for pair in measured for one in pair)
     n_questions = sum(one.n_questions for one, _ in measured)
     return Comparison(
-        *names,
+        first=names[0],
+        second=names[1],
         metric=metric.removesuffix(",none"),
         is_accuracy=is_accuracy,
         by_task=by_task,
@@ -193,14 +194,14 @@ def _are_means(scores: tuple[float, float], pairs: Sequence[Answers]) -> bool:
     return all(math.isclose(*both, rel_tol=1e-6, abs_tol=1e-9) for both in zip(scores, means, strict=True))
 
 
-def _labels(files: tuple[ResultFile, ResultFile], pairs: Sequence[tuple[TaskResult, TaskResult]]) -> tuple[str, str]:
-    """Model and adapter, and the settings in which the two runs differ on any task."""
-    words = [dict.fromkeys(word for pair in pairs for word in _words(file, pair[n])) for n, file in enumerate(files)]
-    labels = []
+def labels(files: Sequence[ResultFile], tasks: Sequence[Sequence[TaskResult]]) -> list[str]:
+    """Model and adapter of each file, and the settings in which it differs from the other on any task."""
+    words = [dict.fromkeys(word for pair in tasks for word in _words(file, pair[n])) for n, file in enumerate(files)]
+    found = []
     for file, own, other in zip(files, words, words[::-1], strict=True):
         name = f"{file.model} with {file.adapter}" if file.adapter else file.model
-        labels.append(", ".join([name, *(word for word in own if word not in other)]))
-    return labels[0], labels[1]
+        found.append(", ".join([name, *(word for word in own if word not in other)]))
+    return found
 
 
 def _words(file: ResultFile, result: TaskResult) -> list[str]:

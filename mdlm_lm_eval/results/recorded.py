@@ -277,6 +277,14 @@ class Sample(TypedDict):
     metrics: list[str]
 
 
+class Answered(Sample, total=False):
+    """The same with what was asked and answered."""
+
+    target: Any
+    arguments: Required[dict[str, dict[str, Any]]]
+    resps: Required[list[list[Any]]]
+
+
 class FilteredSample(TypedDict, total=False):
     """The same, of which only the answers are read."""
 

@@ -39,15 +39,11 @@ def write_page(board: Board, findings: Sequence[tuple[str, str, str]], charts: S
     Style and script are in the page, whose content security policy names them by their hashes: text from a result file
     that looks like a script does not run.
     """
-    loader = PackageLoader("mdlm_leaderboard", "page")
-    quiet: dict[str, Any] = {"trim_blocks": True, "lstrip_blocks": True}
-    environment = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, **quiet)
-    style, script = (
-        files("mdlm_leaderboard").joinpath("page", name).read_text("utf-8") for name in ("page.css", "page.js")
-    )
     rows = [row for section in board.sections for row in section.rows]
     tasks = sorted({task for row in rows for one in row.curve("masks").values() for task in one.by_task})
-    html = environment.get_template("page.html.jinja").render(
+    return render(
+        "page",
+        output / "index.html",
         board=board,
         findings=findings,
         main=board.main,
@@ -68,12 +64,24 @@ def write_page(board: Board, findings: Sequence[tuple[str, str, str]], charts: S
         parts_of=_parts_of,
         share_words=_SHARES,
         is_exact=is_exact,
+    )
+
+
+def render(name: str, path: Path, **content: Any) -> Path:
+    """Writes a page from the template, the style and the script of this folder that have this name."""
+    loader = PackageLoader("mdlm_leaderboard", "page")
+    quiet: dict[str, Any] = {"trim_blocks": True, "lstrip_blocks": True}
+    environment = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, **quiet)
+    style, script = (
+        files("mdlm_leaderboard").joinpath("page", f"{name}{ending}").read_text("utf-8") for ending in (".css", ".js")
+    )
+    html = environment.get_template(f"{name}.html.jinja").render(
         style=Markup(style),  # ours, from this folder
         script=Markup(script),
         style_hash=_hash(style),
         script_hash=_hash(script),
+        **content,
     )
-    path = output / "index.html"
     path.write_text(html, encoding="utf-8")
     return path
 

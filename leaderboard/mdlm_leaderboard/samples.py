@@ -1,0 +1,104 @@
+"""`mdlm-leaderboard samples`: the questions of one or two results on a static page, with how their answers came to be.
+
+Reads lm-eval's `--log_samples` beside the results, and in these what `trace=true` recorded. No model is loaded.
+"""
+
+import base64
+import gzip
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from mdlm_leaderboard.compare import labels
+from mdlm_leaderboard.page.write import render
+from mdlm_lm_eval.results.files import UnusableFile
+from mdlm_lm_eval.results.recorded import Answered, Shaped
+from mdlm_lm_eval.results.result_file import ResultFile, chosen_file, read_result_file
+from mdlm_lm_eval.results.samples import metrics_of, read_samples, samples_path
+
+_ANSWERED = Shaped(list[Answered])
+_OF_TRACE = ("canvas", "blocks", "returned", "ending", "steps", "confidence", "edits", "events")
+# The task of a question, its number, and the digest of its document.
+Key = tuple[str, int, str]
+
+
+def write_samples(paths: Sequence[Path], output: Path) -> int:
+    """Writes the page of the questions that all results (a file, or a folder's newest) have, and returns their number.
+
+    Raises UnusableFile where there is none, or a file cannot be read.
+    """
+    files = [read_result_file(chosen_file(path)) for path in paths]
+    runs = [_questions_of(file) for file in files]
+    shared = [key for key in runs[0] if all(key in run for run in runs)]
+    if not shared:
+        where = " and ".join(repr(str(path)) for path in paths)
+        raise UnusableFile(f"no questions are logged beside {where}; run lm_eval with --log_samples")
+    tasks = [name for name in files[0].tasks if all(name in file.tasks for file in files)]
+    names = labels(files, [[file.tasks[name] for file in files] for name in tasks])
+    content = {
+        "names": names,
+        "tokens": [_tokens_of(file, {task for task, _, _ in shared}) for file in files],
+        "questions": [
+            {"task": key[0], "id": key[1], **runs[0][key][0], "runs": [run[key][1] for run in runs]} for key in shared
+        ],
+    }
+    # Packed: a fourth of the size, and no text of a model stands in the page as it is.
+    packed = base64.b64encode(gzip.compress(json.dumps(content).encode(), mtime=0)).decode("ascii")
+    output.mkdir(parents=True, exist_ok=True)
+    title = "Questions of " + " and ".join(names)
+    render("samples", output / "index.html", title=title, data=packed, is_pair=len(files) > 1)
+    return len(shared)
+
+
+def _questions_of(file: ResultFile) -> dict[Key, tuple[dict[str, Any], dict[str, Any]]]:
+    """What is asked, and what this run answered, of every question with a sample beside the file."""
+    found: dict[Key, tuple[dict[str, Any], dict[str, Any]]] = {}
+    for name in file.tasks:
+        path = samples_path(file.place, name)
+        traces = defaultdict(list)
+        for trace in _recorded(file, name).get("trace") or ():
+            traces[trace.get("doc_id")].append(trace)
+        for sample in read_samples(path, _ANSWERED) if path else ():
+            key = (name, sample["doc_id"], sample["doc_hash"])
+            scores = {f"{metric},{sample['filter']}": value for metric, value in metrics_of(sample).items()}
+            if key in found:  # the same answers behind another filter
+                found[key][1]["scores"] |= scores
+            else:
+                found[key] = _asked(sample), _answered(sample, traces[sample["doc_id"]]) | {"scores": scores}
+    return found
+
+
+def _recorded(file: ResultFile, task: str) -> Mapping[str, Any]:
+    of_model: Mapping[str, Any] = file.mdlm or {}
+    return dict(of_model.get("tasks", {}).get(task, {}))
+
+
+def _asked(sample: Answered) -> dict[str, Any]:
+    """The prompts, one for all answers where they are the same; the target; of choices, their texts."""
+    arguments = [[*one.values()] for one in sample["arguments"].values()]
+    choices = [str(one[1]) for one in arguments if len(one) > 1 and isinstance(one[1], str)]
+    prompts = [*dict.fromkeys(str(one[0]) for one in arguments if one)]
+    return {"prompts": prompts, "target": str(sample.get("target", "")), "choices": choices}
+
+
+def _answered(sample: Answered, traces: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """Texts, each with its trace where it has one; of choices, log-likelihoods."""
+    if all(isinstance(one, list) for of_request in sample["resps"] for one in of_request):
+        return {"log_likelihoods": [float(of_request[0][0]) for of_request in sample["resps"]]}
+    texts = [str(one) for of_request in sample["resps"] for one in of_request]
+    kept = {
+        one["repetition"]: {name: one[name] for name in _OF_TRACE if name in one}
+        for one in traces
+        # Numbers of documents are others under lm_eval's --samples.
+        if "canvas" in one and one["repetition"] < len(texts) and texts[one["repetition"]] in one["text"]
+    }
+    return {"answers": [{"text": text, "trace": kept.get(n)} for n, text in enumerate(texts)]}
+
+
+def _tokens_of(file: ResultFile, tasks: Iterable[str]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for task in tasks:
+        found |= _recorded(file, task).get("trace_tokens") or {}
+    return found
