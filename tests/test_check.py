@@ -13,6 +13,7 @@ from mdlm_lm_eval.check import authors
 from mdlm_lm_eval.check.__main__ import _parser, check
 from mdlm_lm_eval.lm import MDLM
 from mdlm_lm_eval.options import OptionError
+from mdlm_lm_eval.results.in_words import check_in_words
 from tests import commands
 
 FILES = Path(__file__).parent / "authors"
@@ -66,7 +67,9 @@ def test_nothing_is_wrong_with_the_same_network_and_sampler(
     assert applies.get_model_info()["mdlm"]["check"] == record
     assert other.get_model_info()["mdlm"]["check"] is None
     other.use_options({"pretrained": str(checkpoint), "steps": 2, "check": str(path)})
-    assert other.get_model_info()["mdlm"]["check"] == record | {"stale": ["options"]}
+    stale = other.get_model_info()["mdlm"]["check"]
+    assert stale == record | {"stale": ["options"]}
+    assert check_in_words(stale) == "no fault, compared logits and choices; stale: other options"
 
 
 @pytest.mark.usefixtures("in_process")

@@ -5,20 +5,15 @@
 JOB is a folder. `job.json` says what to do, `report.json` what was done or, under `error`, why not in one sentence;
 `tensors.safetensors` holds `logits.K` [T, V] of each canvas K of the job, and of each prompt N and pass P
 `N.P.columns`, `N.P.ids` [W], and of the outputs there `N.P.top`, `N.P.values` [W, K] and `N.P.lse` [W]; `N.final` is
-what the function returned. Nothing of this package is imported but where the network is ours, as the environment may
-be another one.
+what the function returned. Of this package only what needs no transformers is imported, but where the network is ours.
 """
 
 import importlib.metadata
-import inspect
+import importlib.util
 import json
-import operator
 import sys
 import time
-from collections.abc import Callable
-from importlib import import_module
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 from unittest import mock
 
@@ -26,63 +21,37 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
+if __name__ == "__main__":  # in any environment: this package alone, and nothing that is installed beside it
+    sys.path.pop(0)
+    _here = Path(__file__).parents[1]
+    _spec = importlib.util.spec_from_file_location("mdlm_lm_eval", _here / "__init__.py")
+    assert _spec is not None
+    assert _spec.loader is not None
+    _spec.submodule_search_locations = [str(_here)]
+    sys.modules["mdlm_lm_eval"] = importlib.util.module_from_spec(_spec)
+    _spec.loader.exec_module(sys.modules["mdlm_lm_eval"])
+
+from mdlm_lm_eval.decoding.guests import WORDS, Signature
+from mdlm_lm_eval.loader import load_foreign
+from mdlm_lm_eval.options import OptionError
+
 _TOP = 8  # outputs of a position that are kept
-# What authors call our options. A function has few of these; one with `**kwargs` is told those of `_OF_KWARGS`.
-NAMES = {
-    **dict.fromkeys(("gen_length", "max_new_tokens"), "n_masks"),
-    **dict.fromkeys(("mask_id", "mask_token_id"), "mask_id"),
-    **dict.fromkeys(("threshold", "confidence_threshold"), "confidence_threshold"),
-    **dict.fromkeys(("remasking", "alg", "remasking_strategy"), "unmasking"),
-    **{name: name for name in ("steps", "block_length", "temperature", "cfg_scale", "top_p", "top_k")},
-    "denoising_steps": "steps_per_block",
-    "factor": "parallel_factor",
-    "logits_eos_inf": "suppress_eos",
-    "confidence_eos_eot_inf": "eos_last",
-}
-_OF_KWARGS = ("max_new_tokens", "steps", "temperature", "top_p", "top_k", "alg", "threshold", "mask_token_id")
-# Their words for rules of unmasking, by the name of the argument; with a threshold, after the comma.
-_RULES = {
-    "remasking": {"confidence": "low_confidence", "random": "random"},
-    "alg": {"confidence": "maskgit_plus,confidence_threshold", "margin": "topk_margin", "entropy": "entropy"},
-    "remasking_strategy": {
-        "confidence": "low_confidence_static,low_confidence_dynamic",
-        "left_to_right": "sequential",
-    },
-}
-
-
-class Refused(Exception):
-    """What cannot be done, in one sentence."""
-
-
-def loaded(place: str, flag: str) -> Any:
-    """The object `FILE.py:NAME`; its file may import its neighbours, with and without a dot."""
-    file, _, name = place.rpartition(":")
-    path = Path(file).resolve()
-    if not path.is_file() or path.suffix != ".py":
-        raise Refused(f"{flag} {place}: there is no such file; it must be FILE.py:NAME")
-    package = ModuleType(f"authors_{path.parent.name}")
-    package.__path__ = [str(path.parent)]
-    sys.modules[package.__name__] = package
-    sys.path.insert(0, str(path.parent))
-    module = import_module(f"{package.__name__}.{path.stem}")
-    try:
-        return operator.attrgetter(name)(module)
-    except AttributeError:
-        raise Refused(f"{flag} {place}: {path.name} has no {name}") from None
+_MASKS = ("mask_id", "mask_token_id")
+# SDAR's words for rules of unmasking, without a threshold and with one; Dream's with one is its name.
+_STRATEGIES = {"confidence": ("low_confidence_static", "low_confidence_dynamic"), "left_to_right": ("sequential",) * 2}
 
 
 def network_of(job: dict[str, Any]) -> Any:
     """The authors' network with the checkpoint's weights, by its class or as the checkpoint brings it, else ours."""
     how = {"torch_dtype": getattr(torch, job["dtype"])}
     if place := job["modeling"]:
-        kind, flag = loaded(place, "--modeling"), f"--modeling {place}"
+        kind = load_foreign("--modeling", place).thing
         if not hasattr(kind, "config_class"):
-            raise Refused(f"{flag}: is no class of a transformers model")
+            raise OptionError(f"--modeling {place}: is no class of a transformers model")
         of_class = getattr(kind.config_class, "model_type", "")
         of_file = kind.config_class.get_config_dict(job["checkpoint"])[0].get("model_type")
         if of_class and of_class != of_file:
-            raise Refused(f"{flag}: is for model_type={of_class}, and the checkpoint's is {of_file}")
+            raise OptionError(f"--modeling {place}: is for model_type={of_class}, and the checkpoint's is {of_file}")
         network = kind.from_pretrained(job["checkpoint"], **how)
     elif job["trust_remote_code"]:
         from transformers import AutoModel
@@ -156,42 +125,29 @@ class Passes:
         self.found.append({name: each.cpu().clone() for name, each in found.items()})
 
 
-def arguments_of(function: Callable[..., Any], job: dict[str, Any]) -> dict[str, Any]:
-    """What the function is given beside network and prompt: our options under its names, then the user's own."""
-    parameters = inspect.signature(function).parameters
-    takes_any = any(each.kind is each.VAR_KEYWORD for each in parameters.values())
-    names = {name for name in NAMES if name in parameters} | ({*_OF_KWARGS} if takes_any else set())
-    place = f"--against {job['against']}"
-    lengths = [name for name in names if NAMES[name] == "n_masks"]
-    if len(parameters) < 3 or not lengths:
-        raise Refused(
-            f"{place}: takes ({', '.join(parameters)}), not (model, prompt, ..., gen_length or max_new_tokens, ...) as "
-            "the samplers of LLaDA, Dream, Fast-dLLM and SDAR do"
+def arguments_of(takes: Signature, job: dict[str, Any]) -> dict[str, Any]:
+    """What the function is told of our options under its names, where `job` says nothing else."""
+    options, place = job["options"], f"--against {job['against']}"
+    length = takes.own_name("n_masks")
+    if len(takes.parameters) < 3 or length is None:
+        raise OptionError(
+            f"{place}: takes ({', '.join(takes.parameters)}), not (model, prompt, ..., gen_length or max_new_tokens, "
+            "...) as the samplers of LLaDA, Dream, Fast-dLLM and SDAR do"
         )
-    options, given = job["options"], {}
-    for name in names:
-        value = options[NAMES[name]]
-        if NAMES[name] == "unmasking":
-            words = _RULES[name].get(value, value).split(",")
-            value = words[-1] if options["confidence_threshold"] is not None else words[0]
-        # Dream's function takes top_k=50 from transformers' defaults where it is not given.
-        if value is not None or (takes_any and name in ("top_p", "top_k")):
-            given[name] = value
-    if options["temperature"] == 0.0 and "denoising_steps" in parameters:
-        given["temperature"] = 1.0  # it divides by it, and draws, which is replaced below
-    job["told"] = {**given}
-    given |= job["given"]
-    known = {*parameters, *(given if takes_any else ())}
-    for name in given.keys() - known:
-        raise Refused(f"--reference_args {name}={given[name]}: {job['against']} takes no such argument")
-    missing = [
-        name
-        for name, each in [*parameters.items()][2:]
-        if each.default is each.empty and each.kind is each.POSITIONAL_OR_KEYWORD and name not in given
-    ]
-    if missing:
-        raise Refused(f"{place}: needs {missing[0]}; give --reference_args {missing[0]}=VALUE")
-    return given
+    owned = {takes.own_name(option): value for option, value in options.items()}
+    told = {name: value for name, value in owned.items() if name is not None and value is not None}
+    told |= {name: job["mask_token_id"] for name in _MASKS if name in takes.names}
+    told |= {name: words.get(told[name], told[name]) for name, words in WORDS.items() if name in told}
+    has_threshold = options["confidence_threshold"] is not None
+    if "alg" in told:  # Dream's function takes top_k=50 from transformers' defaults where it is not given
+        told |= {name: options[name] for name in ("top_p", "top_k")}
+        told |= {"alg": "confidence_threshold"} if has_threshold else {}
+    if "remasking_strategy" in takes.names:
+        told["remasking_strategy"] = _STRATEGIES[options["unmasking"]][has_threshold]
+        told["temperature"] = options["temperature"] or 1.0  # it divides by it, and draws, which is replaced below
+    for name in job["given"].keys() - takes.names:
+        raise OptionError(f"--reference_args {name}={job['given'][name]}: {job['against']} takes no such argument")
+    return told
 
 
 def likeliest(probabilities: Tensor, num_samples: int, **_: Any) -> Tensor:
@@ -201,19 +157,21 @@ def likeliest(probabilities: Tensor, num_samples: int, **_: Any) -> Tensor:
 
 def decode(network: Any, job: dict[str, Any], tensors: dict[str, Tensor]) -> dict[str, Any]:
     """Runs the function on each prompt, and keeps what its network saw and gave."""
-    function = loaded(job["against"], "--against")
-    given = arguments_of(function, job)
-    parameters = inspect.signature(function).parameters
+    function = load_foreign("--against", job["against"])
+    takes = Signature(job["against"], function)
+    told = arguments_of(takes, job)
+    given = told | job["given"]
     seconds, numbers = [], []
     for n, prompt in enumerate(job["prompts"]):
         ids = torch.tensor([prompt], device=job["device"])
-        more = {"attention_mask": torch.ones_like(ids)} if "attention_mask" in parameters else {}
+        more = {"attention_mask": torch.ones_like(ids)} if "attention_mask" in takes.parameters else {}
+        first = {"input_ids": ids} if "remasking_strategy" in takes.names else ids
         passes = Passes(job["options"]["cfg_scale"])
         hook = network.register_forward_hook(passes.keep, with_kwargs=True)
         began = time.perf_counter()
         draws = likeliest if job["options"]["temperature"] == 0.0 else torch.multinomial
-        with torch.no_grad(), mock.patch("torch.multinomial", draws):
-            result = function(network, {"input_ids": ids} if "denoising_steps" in parameters else ids, **more, **given)
+        with function.at_home(), torch.no_grad(), mock.patch("torch.multinomial", draws):
+            result = function.thing(network, **{takes.prompts: first}, **more, **given)
         seconds.append(time.perf_counter() - began)
         hook.remove()
         result = getattr(result, "sequences", result)
@@ -224,7 +182,7 @@ def decode(network: Any, job: dict[str, Any], tensors: dict[str, Tensor]) -> dic
         numbers.append(len(passes.found))
         for p, one in enumerate(passes.found):
             tensors |= {f"{n}.{p}.{name}": each for name, each in one.items()}
-    return {"told": job["told"], "arguments": given, "seconds": seconds, "passes": numbers}
+    return {"told": told, "arguments": given, "seconds": seconds, "passes": numbers}
 
 
 def logits_of(network: Any, canvas: list[int], device: str) -> Tensor:
@@ -251,12 +209,11 @@ def main(folder: Path) -> None:
             tensors[f"logits.{k}"] = logits_of(network, canvas, job["device"])
         if job["against"]:
             report |= decode(network, job, tensors)
-    except Refused as error:
+    except OptionError as error:
         report["error"] = str(error)
     save_file({name: each.contiguous() for name, each in tensors.items()}, folder / "tensors.safetensors")
     (folder / "report.json").write_text(json.dumps(report), encoding="utf-8")
 
 
 if __name__ == "__main__":
-    sys.path.pop(0)  # this folder, whose names are not the authors'
     main(Path(sys.argv[1]))

@@ -100,7 +100,6 @@ class Subject:
             "steps": canvas.steps,
             "block_length": block,
             "steps_per_block": options.steps_per_block or block,
-            "mask_id": self.mask_token_id,
         }
         dtype = self.arguments.get("dtype") or self.config.dtype or "float32"
         return {
@@ -108,6 +107,7 @@ class Subject:
             "dtype": dtype_name(str(dtype)),
             "device": devices.usable_device(self.arguments.get("device")),
             "options": told,
+            "mask_token_id": self.mask_token_id,
             "loading": {name: self.arguments[name] for name in _OF_LOADING if name in self.arguments},
         }
 

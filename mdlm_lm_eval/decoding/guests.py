@@ -29,7 +29,7 @@ _MASK, _PAD = ("mask_id", "mask_token_id"), ("pad_token_id", "pad_id")
 _END, _ENDS = ("eos_id", "eos_token_id"), ("eos_ids", "eos_token_ids", "stop_ids", "stopping_criteria_idx")
 _PROMPTS = ("prompt", "input_ids", "inputs", "prompts", "prompt_ids")
 _MORE_NAMES = {"n_masks": ("gen_len", "max_gen_length"), "steps_per_block": ("denoising_steps", "max_denoising_steps")}
-_WORDS = {"remasking": {"confidence": "low_confidence"}, "alg": {"confidence": "maskgit_plus", "margin": "topk_margin"}}
+WORDS = {"remasking": {"confidence": "low_confidence"}, "alg": {"confidence": "maskgit_plus", "margin": "topk_margin"}}
 # What any guest is given in its own way, and what is done to its answers afterwards.
 _OF_ANY = {"sampler", "sampler_args", "n_masks", "mask_ratio", "max_gen_toks", "steps", "steps_per_block", "seed"}
 _OF_ANY |= {"block_length", "escape_until"}
@@ -147,7 +147,7 @@ class Signature:
         values = options.as_dict()
         given |= {name: values[name] for name in options.given & values.keys() - (_OF_ANY - {"block_length"})}
         found = {own: value for name, value in given.items() if (own := self.own_name(name)) and value is not None}
-        found |= {name: words.get(found[name], found[name]) for name, words in _WORDS.items() if name in found}
+        found |= {name: words.get(found[name], found[name]) for name, words in WORDS.items() if name in found}
         return found | self.own_arguments(options)
 
     def with_config(self, arguments: dict[str, Any]) -> dict[str, Any]:
