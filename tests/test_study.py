@@ -105,6 +105,10 @@ def test_the_documented_sentences_follow_from_the_answers() -> None:
             "CE + TV above SFT, 2 masks",
         )
     )
+    ce, tv = (
+        study_tables.compared(found, f"{name}, 200 masks")["plain-0"]
+        for name in ("CE only above SFT", "CE + TV above CE only")
+    )
     decoded, letters, ended = (
         f"{100 * study_tables.score(found['plain-0-sft-0'], 200, measure).mean:.1f}%" for measure in study.MEASURES
     )
@@ -115,6 +119,7 @@ def test_the_documented_sentences_follow_from_the_answers() -> None:
         f"It costs `contrastive-0` {loss(cost['contrastive-0'])} points",
         "changes {} of `built-in`'s answers before fine-tuning and {} of `contrastive-0`'s".format(*by_masks),
         "wins back {} points at 200 masks, {} among letters, and {} at 2 masks".format(*repaired),
+        f"CE only wins back {ce.in_words} at 200 masks, {loss(tv)} more than CE + TV",
         f"until now they took {study_tables.hours():.1f} hours of CPU time",
     ]
     arms = study_tables.arms(found, "plain-0")
@@ -122,7 +127,9 @@ def test_the_documented_sentences_follow_from_the_answers() -> None:
     falls = {words: difference(few, most).scaled(100) for words, (few, most) in at.items()}
     base = study_tables.score(found["plain-0"], 200)
     over = {words: difference(base, most).scaled(100) for words, (_, most) in at.items()}
+    over_masks = difference(at["masks, not predicted"][1], at["masks, CE + TV"][1]).scaled(100)
     page += [
+        f"CE + TV in their place is {loss(over_masks)} points below that",
         f"loses {loss(falls['nothing'])} points from 2 to 200 masks",
         f"which are not predicted, put it {over['masks, not predicted'].in_words} points above",
     ]
