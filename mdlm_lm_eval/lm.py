@@ -30,7 +30,7 @@ from mdlm_lm_eval.likelihood import LikelihoodRequest, rolling_windows, truncate
 from mdlm_lm_eval.loader import load_plugins
 from mdlm_lm_eval.model.denoiser import Denoiser
 from mdlm_lm_eval.model.text import Ending, closing_ids, encode_infill, encode_without_masks
-from mdlm_lm_eval.options import DecodingOptions, OptionError, parse_flag, shown
+from mdlm_lm_eval.options import DEFAULT_SAMPLER, DecodingOptions, OptionError, parse_flag, shown
 from mdlm_lm_eval.presets import mismatches
 from mdlm_lm_eval.record import RunRecord, fingerprint, in_words, provenance
 from mdlm_lm_eval.request_cache import RequestCache
@@ -261,6 +261,7 @@ class MDLM(HFLM):
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
         """One string a request. Raises OptionError for any request's options before the first forward pass."""
         self._warn_of_preset(requests)
+        self._warn_of_decoder()
         requests, answered_by = without_padding_copies(requests, self.world_size)
         wanted = self._resolved(requests)
         seeds = seeds_of(requests, [request.options.seed for request in wanted])
@@ -427,6 +428,14 @@ class MDLM(HFLM):
         if preset and self.rank == 0:
             for sentence in mismatches(preset, self._family.name, sorted({str(one.task_name) for one in requests})):
                 logger.warning(sentence)
+
+    def _warn_of_decoder(self) -> None:
+        """Warns of a checkpoint that was trained for another way of decoding than the one in effect."""
+        options, known = self.settings.decoding, checkpoints.own_decoder(self.pretrained or "")
+        is_plain = options.sampler_name == DEFAULT_SAMPLER and not options.is_parallel
+        if known is not None and self.rank == 0 and (is_plain or (known[1].startswith("its") and not options.guest)):
+            sentence = "pretrained=%s was trained for a decoder of its own, which %s; use %s"
+            logger.warning(sentence, self.name, *known)
 
     def _warn_of_truncation(self, truncated: Sequence[int]) -> None:
         """Warns of prompts that lost tokens, from the number that each lost."""

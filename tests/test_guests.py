@@ -316,3 +316,13 @@ def test_one_command_compares_guests_with_the_engine(
     settings = load(tmp_path)["setting"].tolist()
     assert sum("(guest, generate.py " in words for words in settings) == 1
     assert "3 of 3 cells are done" in sweep(tmp_path, checkpoint, task_folder, *more).err
+
+
+@pytest.mark.parametrize(("name", "arguments", "said"), data("guests.json")["decoders"])
+def test_a_checkpoint_for_another_decoder_is_recognised(
+    name: str, arguments: dict[str, Any], said: str, checkpoint: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / name).symlink_to(checkpoint)
+    lm(tmp_path / name, **arguments).generate_until(requests(2)[:1], True)
+    warnings = [one.message for one in caplog.records if "trained for a decoder" in one.message]
+    assert [said in each for each in warnings] == [True] * bool(said)

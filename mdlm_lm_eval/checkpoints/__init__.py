@@ -14,4 +14,4 @@ from mdlm_lm_eval.checkpoints.modeling import load_network
 from mdlm_lm_eval.checkpoints.placement import device_placement
 from mdlm_lm_eval.checkpoints.tokenizers import end_of_turn_ids, eos_ids, load_tokenizer
 from mdlm_lm_eval.checkpoints.weights import files_digest, load_model, load_skeleton
-from mdlm_lm_eval.families.registry import family_of
+from mdlm_lm_eval.families.registry import family_of, own_decoder

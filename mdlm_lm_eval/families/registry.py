@@ -12,6 +12,22 @@ from mdlm_lm_eval.families.family import Family
 from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.registry import FAMILIES, register
 
+_AS_GUEST = "its authors' code: sampler=FILE.py:FUNCTION, with modeling=FILE.py:CLASS"
+# What the names of checkpoints hold that were trained for a decoder of their own -> what that does, and how to have it.
+_OWN_DECODERS = {
+    "dreamon": ("expands and contracts the masks", _AS_GUEST),
+    "dmax": ("feeds soft embeddings back", _AS_GUEST),
+    "d3llm": ("fills several blocks at once, by entropy", "sampler=multi_block"),
+    "dparallel": ("fills by thresholds", "confidence_threshold or entropy_threshold"),
+}
+
+
+def own_decoder(pretrained: str) -> tuple[str, str] | None:
+    """What the decoder does that a checkpoint of this name was trained for, and how to have it; None where any does."""
+    name = PurePath(pretrained.lower())
+    words = [part for part in (name.name, name.parent.name) if part]
+    return next((said for key, said in _OWN_DECODERS.items() if any(key in word for word in words)), None)
+
 
 def register_family(family: Family) -> None:
     """Makes the family known under its name and model types. Raises ValueError where they are another's."""
