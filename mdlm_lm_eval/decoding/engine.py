@@ -26,6 +26,7 @@ from torch import Tensor
 
 from mdlm_lm_eval.decoding.caches import cache_policy
 from mdlm_lm_eval.decoding.canvas import Canvas, Completion, RowCost, attention_in_effect
+from mdlm_lm_eval.decoding.drafts import keep_agreed, views_of
 from mdlm_lm_eval.decoding.first_token import FirstToken
 from mdlm_lm_eval.decoding.history import History
 from mdlm_lm_eval.decoding.lanes import Lanes, Look, Moved
@@ -81,6 +82,7 @@ class Engine:
             order = sorted(order, key=lambda n: (ranks[run.canvases[n].prefix], -len(run.canvases[n].slots)))
         self.waiting = iter(order)
         size = bucket(min(n_lanes, len(run.canvases)), self.device)
+        self.n_lanes = n_lanes
         self.lanes = Lanes.empty(size, run.sizes, max(map(len, self.paths), default=0))
         self.events: dict[int, list[Event]] = {}
         self.n_passes, self.last_seen = 0, -1
@@ -239,6 +241,8 @@ class Engine:
         if plan is None:
             return False
         state = self.state if plan.rows is None else self.state.of(plan.rows)
+        if plan.views > 1:
+            state = views_of(state, plan.views)
         if self.window is None:
             self.window = self._window(plan, state)
         n_wanted = None
@@ -246,8 +250,11 @@ class Engine:
             masks = None if masks_of is None else int(masks_of[plan.going].sum())
             n_wanted = most_wanted(run, plan, len(state.at), masks)
         before = self.state.tokens.clone() if run.options.trace else None
+        of_views = state.tokens.clone() if plan.views > 1 else None
         run_pass(run, state, plan, self.window, self.memory, n_wanted)
-        if plan.rows is not None:
+        if of_views is not None:
+            keep_agreed(self.state, state, of_views)
+        elif plan.rows is not None:
             real = slice(len(plan.going))
             self.state.put(plan.rows[real], state.of(real), changes_only=True)
         self._send(plan, before)
@@ -261,7 +268,7 @@ class Engine:
 
     def _window(self, plan: Plan, state: Rows) -> Window:
         """The pass's window; the columns that rows see are kept while these stay."""
-        stays = plan.rows is None and not (self.run.is_causal or self.run.options.append_blocks)
+        stays = plan.rows is None and plan.views == 1 and not (self.run.is_causal or self.run.options.append_blocks)
         window = window_of(self.run, state, plan, self.sees if stays else None)
         if stays and window.sees is not None:
             self.sees = window.sees
@@ -294,7 +301,15 @@ class Engine:
             n_more = bucket(len(going), self.device, least=2) - len(going)
             rows = to_device(torch.from_numpy(np.pad(going, (0, n_more), mode="edge")), self.device)
             cache_rows = run.with_guided(rows, len(self.state.at))
-        return Plan(at, going, rows, width, n_seen, is_wide, is_ragged, self.cache, cache_rows)
+        views = 1 if is_wide else self._views(len(at))
+        if views > 1:
+            cache_rows = iota(views * len(at), self.device) % len(at)
+        return Plan(at, going, rows, width, n_seen, is_wide, is_ragged, self.cache, cache_rows, views)
+
+    def _views(self, n_rows: int) -> int:
+        """Canvases of each row that a pass runs: lanes that nothing waits for run drafts, and those of a lone row."""
+        most = self.run.most_views
+        return max(1, min(most, max(self.n_lanes, most) // n_rows))
 
     def _shape(self, record: Numbers, limits: Numbers, *, is_wide: bool) -> tuple[int, int]:
         """Columns that each row runs, and that it sees, for rows with these records [K, F] and limits [K]."""
@@ -338,7 +353,7 @@ class Engine:
         takes_part = self.lanes.owners >= 0
         if plan.is_wide:
             takes_part &= np.isin(np.arange(len(takes_part)), plan.going)
-        self.looks.append(Look(self.n_passes, plan.is_wide, sent, changes, first, event, None, takes_part))
+        self.looks.append(Look(self.n_passes, plan.is_wide, plan.views, sent, changes, first, event, None, takes_part))
 
     # The host's look at them
 

@@ -16,6 +16,7 @@ Paths = Sequence[Sequence[tuple[int, int]]]  # as of `path_of`, for every canvas
 class Look(NamedTuple):
     """The outcome of a pass on its way to the host; `sent` [R, N + 2] can be read once `event` is over.
 
+    views: canvases of each row that it ran.
     sent: the tokens that the host looks at, `Rows.at`, and in halves of 32 bits the sum of tokens times places
         (where some slots are not shown) and `Rows.best`.
     changes: with a trace, [3, R, T] tokens before and after the pass, and the bits of `Rows.confidence`.
@@ -26,6 +27,7 @@ class Look(NamedTuple):
 
     number: int
     is_wide: bool
+    views: int
     sent: Tensor
     changes: Tensor | None
     first: Tensor | None
@@ -136,7 +138,7 @@ class Lanes:
         """Rows are where a pass left them, `at` [R], as they are `seen` [R, 2 N + 3] now."""
         before = self.records
         ran = look.takes_part & (before[:, Field.WIDE if look.is_wide else Field.BLOCK] >= 0)
-        self.costs += before[:, Field.PASSES :] * ran[:, None]
+        self.costs += before[:, Field.PASSES :] * ran[:, None] * [1, 1, look.views]
         moved = look.takes_part & (at != self.at)
         is_same = (seen == self.seen).all(1)
         self.idle = np.where(ran & is_same, self.idle + 1, self.idle * ~ran)

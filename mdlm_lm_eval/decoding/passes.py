@@ -10,6 +10,7 @@ from torch import Tensor
 
 from mdlm_lm_eval.decoding import first_token
 from mdlm_lm_eval.decoding.candidates import Proposals, propose, uniform_numbers
+from mdlm_lm_eval.decoding.drafts import drafted
 from mdlm_lm_eval.decoding.hindsight import Shadow, hindsight
 from mdlm_lm_eval.decoding.history import History
 from mdlm_lm_eval.decoding.next_token import NextTokenLogits
@@ -44,7 +45,8 @@ def run_pass(run: Run, rows: Rows, plan: Plan, window: Window, memory: Memory, n
     places = Places(_wanted(run, rows, window, fillable, others, shadow, n_wanted), n_wanted, on_gpu=run.on_gpu)
     logits = _logits(run, rows, plan, window, tokens, places, shadow)
     if window.has_before is not None:
-        memory.next_token.exchange(logits, places, plan.rows, memory.n_lanes, window.asked, window.has_before)
+        lanes = plan.rows if plan.views == 1 else plan.cache_rows
+        memory.next_token.exchange(logits, places, lanes, memory.n_lanes, window.asked, window.has_before)
     first = _first_tokens(run, rows, window, logits, places)
     columns, slots = _whereabouts(run, rows, window, places) if run.needs_places else (None, None)
     if run.thinking is not None and columns is not None:
@@ -162,6 +164,7 @@ def _logits(
         cache=plan.cache,
         cache_rows=plan.cache_rows,
         n_seen=None if plan.is_wide and not run.shares else plan.n_seen,
+        n_views=plan.views,
         cfg_scale=options.cfg_scale,
         prompt_mask=prompt,
     )
@@ -301,6 +304,8 @@ def _write(run: Run, rows: Rows, window: Window, view: View, choice: Choice, new
     rows.tokens.scatter_(1, window.columns, new)
     if choice.state:
         rows.state = dict(choice.state)
+    if rows.drafts is not None:
+        rows.drafts = drafted(view, choice, rows.tokens.shape[1])
     if run.options.trace:
         before = rows.confidence.gather(1, window.columns)
         now = view.confidence if choice.tokens is None else view.confidence.where(new == view.proposed, 0.0)

@@ -17,7 +17,7 @@ from mdlm_lm_eval.model.devices import to_device
 from mdlm_lm_eval.options import DecodingOptions
 
 # The fields that a pass changes.
-_CHANGING = ("at", "best", "steps", "tokens", "state", "confidence", "first")
+_CHANGING = ("at", "best", "steps", "tokens", "state", "confidence", "first", "drafts")
 
 
 class Plane(IntEnum):
@@ -51,6 +51,8 @@ class Rows:
     random_numbers: [R, T] float32 in [0, 1), for rules that draw an order.
     prompt: [R, T] bool, what classifier-free guidance masks.
     first: [R, 3] float32, with labels: the numbers of `FirstToken`.
+    drafts: [R, 2, T], where passes run several views: the rank from 1 of each mask that is drafted, 0 elsewhere, and
+        its token.
     confidence: [R, T] float32, with a trace: the probability of each token when it was written, 0 where no pass did.
     """
 
@@ -69,6 +71,7 @@ class Rows:
     prompt: Any
     confidence: Any
     first: Any
+    drafts: Any
 
     def _each(self, change: Callable[[Tensor], Tensor]) -> Self:
         values: dict[str, Any] = {}
@@ -168,6 +171,7 @@ def rows_of(
         prompt=None if prompt is None else torch.from_numpy(prompt),
         confidence=torch.zeros(of_columns) if options.trace else None,
         first=torch.zeros(n, 3) if has_labels else None,
+        drafts=torch.zeros(n, 2, sizes.columns, dtype=torch.long) if needs.views > 1 else None,
     )
 
 

@@ -27,9 +27,9 @@ class Run:
     runs_later: passes run all blocks from the first one with masks on. runs_blocks: narrow passes run a block alone.
     predicts_next, fills_next: as in `Structure`. is_strict: a mask must exceed `confidence_threshold`: so in block
     diffusion, but for Nemotron-Labs-Diffusion. stops_at_end: the host looks for an end of text in all finished blocks.
-    one_a_pass: every planned step fills one mask. needs_places: the pass computes where in its row each mask stands.
-    needs_confidence, needs_entropy: something reads probabilities, and entropies. shares: some rows begin with a shared
-    prefix.
+    one_a_pass: every planned step fills one mask. most_views: canvases of a row that a pass may run. needs_places: the
+    pass computes where in its row each mask stands. needs_confidence, needs_entropy: something reads probabilities, and
+    entropies. shares: some rows begin with a shared prefix.
     """
 
     def __init__(
@@ -70,6 +70,8 @@ class Run:
         self.longest_block = max(len(block.slots) for block in blocks)
         self.has_edits = self.sampler.edit_passes(options) > 0
         self.one_a_pass = all(step.fill == 1 for block in blocks for step in block.steps)
+        # Answers of one token have nothing to draft.
+        self.most_views = self.needs.views if self.one_a_pass and label_ids is None else 1
         self.path_is_known = (
             self.sampler.path_is_known(options)
             and not self.fills_next

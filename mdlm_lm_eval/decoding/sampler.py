@@ -55,6 +55,8 @@ class Needs:
     history: passes for which `View.divergence` is kept.
     step: `View.step`.
     answer: `View.answer`.
+    views: canvases of a row that one pass may run: its own, and drafts of the next ones, over the same stored keys and
+        values. For samplers without a state whose steps fill one mask each.
     """
 
     confidence: bool = False
@@ -67,6 +69,7 @@ class Needs:
     history: int = 0
     step: bool = False
     answer: bool = False
+    views: int = 1
 
 
 class Answer(NamedTuple):
@@ -130,7 +133,8 @@ class Choice(NamedTuple):
 
     A mask that is filled may be masked `back` in the same pass. tokens: [R, C], written instead of what is proposed.
     best: [R] float32 that is NaN where a mask's logits are not finite, where the sampler has such a number at hand.
-    state: the sampler's tensors after the pass.
+    state: the sampler's tensors after the pass. order: [R, C] float32, which masks will be filled next for all that is
+    known, the highest first, for `Needs.views`; without, `View.priority`.
     """
 
     fill: "Tensor"
@@ -138,6 +142,7 @@ class Choice(NamedTuple):
     back: "Tensor | None" = None
     tokens: "Tensor | None" = None
     best: "Tensor | None" = None
+    order: "Tensor | None" = None
     state: "Mapping[str, Tensor]" = {}  # noqa: RUF012 - never written to
 
 

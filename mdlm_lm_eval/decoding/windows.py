@@ -20,7 +20,7 @@ class Plan:
     rows: the same lanes on the device, then padding; None where all rows are run. cache, cache_rows: keys and values,
     and the rows' places there with those of unconditional canvases, None for all. width, n_seen: columns that each row
     runs, and that it sees. is_wide: whether it runs whole canvases beside rows that run blocks. is_ragged: whether keys
-    are masked.
+    are masked. views: canvases of each row; with more than one, `cache_rows` has the row of each.
     """
 
     at: Numbers
@@ -32,6 +32,7 @@ class Plan:
     is_ragged: bool
     cache: CanvasCache | None
     cache_rows: Tensor | None
+    views: int = 1
 
 
 class Window(NamedTuple):

@@ -177,6 +177,7 @@ class Denoiser:
         cache: CanvasCache | None = None,
         cache_rows: Tensor | None = None,
         n_seen: int | None = None,
+        n_views: int = 1,
         cfg_scale: float = 0.0,
         prompt_mask: Tensor | None = None,
     ) -> Tensor:
@@ -185,16 +186,16 @@ class Denoiser:
         `input_ids` [B, W] are the tokens at `columns` [B, W] of the canvases, which begin at column 0 without padding.
         `sees` [B, W, K], or [B, 1, K] where all columns of a window see the same, says which of K columns each of them
         sees; None means all. `position_ids` [B, W] are given where several columns hold copies of one position. `cache`
-        remembers the window's keys and values, in its rows `cache_rows` [B] or in all of them (2 B under guidance). The
-        K columns are its first `n_seen`, or the window itself where that is None, as without a cache. `outputs` [N] are
-        indices of the flattened window, None for all of it in order: the model's outputs there, whichever token these
-        predict.
+        remembers the window's keys and values, in its rows `cache_rows` [B] or in all of them (2 B under guidance), of
+        `n_views` groups of windows those of the first. The K columns are its first `n_seen`, or the window itself where
+        that is None, as without a cache. `outputs` [N] are indices of the flattened window, None for all of it in
+        order: the model's outputs there, whichever token these predict.
         """
         mask = None if sees is None else self._as_attention_takes_it(sees[:, None])
         position_ids = columns if position_ids is None else position_ids
         inputs = {"input_ids": input_ids, "attention_mask": mask, "position_ids": position_ids, **self.without_cache}
         if cache is not None:
-            cache.move_to(columns.repeat(2, 1) if cfg_scale > 0.0 else columns, n_seen, cache_rows)
+            cache.move_to(columns.repeat(2, 1) if cfg_scale > 0.0 else columns, n_seen, cache_rows, n_views)
             inputs |= {"past_key_values": cache, "use_cache": True}
         with torch.no_grad():
             return self._forward(outputs, inputs, cfg_scale=cfg_scale, prompt_mask=prompt_mask)
@@ -276,11 +277,11 @@ class Denoiser:
         tensors = {name: inputs.get(name) for name in ("input_ids", "attention_mask", "position_ids")}
         if now is not None:
             tensors |= {"columns": now.columns, "rows": now.rows}
-        n_seen = None if now is None else now.n_seen
+        n_seen, n_views = (None, 1) if now is None else (now.n_seen, now.n_views)
 
         def forward(columns: Tensor | None = None, rows: Tensor | None = None, **of_model: Tensor | None) -> Tensor:
             if cache is not None and columns is not None:
-                cache.move_to(columns, n_seen, rows)
+                cache.move_to(columns, n_seen, rows, n_views)
             given: list[Tensor] = []
             made: list[Tensor] = []
 
@@ -302,7 +303,7 @@ class Denoiser:
         with torch.cuda.device_of(inputs["input_ids"]):
             if cache is None:
                 return of_model.run(forward, n_seen, tensors)
-            return cache.graphs.run(forward, n_seen, tensors, of_model)
+            return cache.graphs.run(forward, (n_seen, n_views), tensors, of_model)
 
 
 def _takes(model: nn.Module, argument: str) -> bool:

@@ -14,12 +14,14 @@ from mdlm_lm_eval.model.compiled import Graphs
 class NextPass:
     """The next pass: it runs `columns` [B, W] of `rows` [B], None for all, and sees the first `n_seen` columns.
 
-    n_seen: None where it sees only the columns that it runs.
+    n_seen: None where it sees only the columns that it runs. n_views: it runs each row so often, in n_views groups of
+    all rows, and remembers what the first group computes.
     """
 
     columns: Tensor
     n_seen: int | None
     rows: Tensor | None
+    n_views: int = 1
 
 
 class CanvasLayer(CacheLayerMixin):
@@ -50,12 +52,23 @@ class CanvasLayer(CacheLayerMixin):
         columns = self.now.columns.to(device)  # layers may lie on several devices
         rows = None if self.now.rows is None else self.now.rows.to(device)
         every = torch.arange(len(columns), device=device) if rows is None else rows
-        for remembered, new in ((self.keys, key_states), (self.values, value_states)):
-            remembered[every[:, None], :, columns] = new.transpose(1, 2)
+        own = slice(len(columns) // self.now.n_views)
+        pairs = (self.keys, key_states), (self.values, value_states)
+        for remembered, new in pairs:
+            remembered[every[own, None], :, columns[own]] = new[own].transpose(1, 2)
         if n_seen is None:
             return key_states, value_states
+        if self.now.n_views > 1:
+            keys, values = (self._seen_by_views(*pair, every, columns) for pair in pairs)
+            return keys[:, :, :n_seen], values[:, :, :n_seen]
         run = slice(None) if rows is None else rows
         return self.keys[run, :, :n_seen], self.values[run, :, :n_seen]
+
+    def _seen_by_views(self, remembered: Tensor, new: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+        """A copy of what is remembered of `rows` for each view, [B, H, T, D], with its own window in it."""
+        seen = remembered[rows]
+        seen[torch.arange(len(rows), device=rows.device)[:, None], :, columns] = new.transpose(1, 2)
+        return seen
 
     def keep(self, rows: Tensor) -> None:
         """Drops all other rows."""
@@ -89,12 +102,13 @@ class CanvasCache(Cache):
         self.graphs = Graphs()
         super().__init__(layers=list(self.canvas_layers))
 
-    def move_to(self, columns: Tensor, n_seen: int | None, rows: Tensor | None = None) -> None:
+    def move_to(self, columns: Tensor, n_seen: int | None, rows: Tensor | None = None, n_views: int = 1) -> None:
         """The next pass runs these columns [B, W] of `rows` [B] (None for all), and sees the first `n_seen` columns.
 
-        Where `n_seen` is None, it sees the columns that it runs and nothing that is remembered.
+        Where `n_seen` is None, it sees the columns that it runs and nothing that is remembered. `n_views` is that of
+        `NextPass`.
         """
-        self.now.columns, self.now.n_seen, self.now.rows = columns, n_seen, rows
+        self.now.columns, self.now.n_seen, self.now.rows, self.now.n_views = columns, n_seen, rows, n_views
 
     def take(self, rows: Tensor, other: "CanvasCache", others: Tensor) -> None:
         """Overwrites `rows` [B] with rows `others` [B] of another cache."""

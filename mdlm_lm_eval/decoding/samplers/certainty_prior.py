@@ -38,11 +38,11 @@ class CertaintyPrior(Schedule):
             return f"sampler=certainty_prior does not work with block-causal attention or cache={options.cache}"
         if options.unmasking not in ("confidence", "margin"):
             return f"unmasking must be confidence or margin with sampler=certainty_prior, not {options.unmasking}"
-        return None
+        return super().refuses(options, attention)
 
     def needs(self, options: DecodingOptions) -> Needs:
         """Probabilities, and what is known of the answer."""
-        return Needs(confidence=True, answer=True)
+        return Needs(confidence=True, answer=True, views=self.drafts)
 
     def steps_of(self, n_masks: int, options: DecodingOptions) -> int | None:
         """The schedule's minimum holds for parallel rules, too."""
@@ -68,7 +68,7 @@ class CertaintyPrior(Schedule):
         if (bound := options.entropy_bound) is not None:
             entropy = view.entropy.where(masks, 0.0).gather(1, order)
             fill = fill | _placed(order, entropy.cumsum(1) - entropy <= bound) & masks
-        return Choice(fill=fill, best=best)
+        return Choice(fill=fill, best=best, order=score)
 
 
 def known_around(answer: Answer, sigma: float) -> "Tensor":

@@ -36,7 +36,7 @@ class Editing(Schedule):
         """It needs a threshold."""
         if self.editing_threshold is None:
             return "sampler=editing needs editing_threshold"
-        return None
+        return None if self.drafts == 1 else f"drafts must be 1 with sampler=editing, not {self.drafts}"
 
     def needs(self, options: DecodingOptions) -> Needs:
         """Proposals for filled tokens, too."""

@@ -2,15 +2,37 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from mdlm_lm_eval.decoding.sampler import Choice, Sampler, Step, View
-from mdlm_lm_eval.options import DecodingOptions
+from mdlm_lm_eval.decoding.sampler import Choice, Needs, Sampler, Step, View
+from mdlm_lm_eval.options import DecodingOptions, option
 from mdlm_lm_eval.registry import register
+
+if TYPE_CHECKING:
+    from mdlm_lm_eval.model.attention import AttentionPattern
 
 
 @dataclass(frozen=True)
 class Schedule(Sampler):
     """The masks of highest priority, as many as the schedule says, and all that a parallel rule accepts."""
+
+    drafts: int = option(
+        1,
+        "steps of one token that a pass tries at once where the batch leaves room, with the same tokens (FreeDave)",
+        least=1,
+    )
+
+    def refuses(self, options: DecodingOptions, attention: "AttentionPattern") -> str | None:
+        """Drafts are of steps that fill one token each, and nothing that is drawn or remembered."""
+        others = options.temperature or options.cfg_scale or options.max_thinking_tokens is not None
+        if self.drafts > 1 and (options.is_parallel or others):
+            refused = "a parallel rule, temperature, cfg_scale or max_thinking_tokens"
+            return f"drafts={self.drafts} does not work with {refused}"
+        return None
+
+    def needs(self, options: DecodingOptions) -> Needs:
+        """Views of drafts."""
+        return Needs(views=self.drafts)
 
     def steps_of(self, n_masks: int, options: DecodingOptions) -> int | None:
         """Fast-dLLM's rules fill one mask a pass at least, whatever `steps` is."""
@@ -31,8 +53,8 @@ class Schedule(Sampler):
         return [Step(count) for count in counts_of(n_masks, steps, options.schedule) if count]
 
     def path_is_known(self, options: DecodingOptions) -> bool:
-        """Without a parallel rule, the schedule decides."""
-        return not options.is_parallel
+        """Without a parallel rule or drafts, the schedule decides."""
+        return not options.is_parallel and self.drafts == 1
 
     def choose(self, view: View, options: DecodingOptions) -> Choice:
         """By priority and by the options' parallel rule."""
