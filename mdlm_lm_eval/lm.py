@@ -29,7 +29,7 @@ from mdlm_lm_eval.labels import Labels
 from mdlm_lm_eval.likelihood import LikelihoodRequest, rolling_windows, truncated_tokens
 from mdlm_lm_eval.loader import load_plugins
 from mdlm_lm_eval.model.denoiser import Denoiser
-from mdlm_lm_eval.model.text import Ending, closing_ids, encode_infill, encode_without_masks
+from mdlm_lm_eval.model.text import Ending, closing_ids, encode_infill, encode_without_masks, has_slots
 from mdlm_lm_eval.options import DEFAULT_SAMPLER, DecodingOptions, OptionError, parse_flag, shown
 from mdlm_lm_eval.presets import mismatches
 from mdlm_lm_eval.record import RunRecord, fingerprint, in_words, provenance
@@ -487,7 +487,10 @@ class MDLM(HFLM):
 
 
 def warn_of_no_effect(generations: Sequence[Generation]) -> None:
-    """Warns of options that were typed and change nothing in these requests."""
+    """Warns of options that were typed and change nothing in these requests, and of slots that are not filled."""
+    if plain := sum(has_slots(one.instance.args[0]) for one in generations if not one.request.infill):
+        sentence = "%d of %d prompts hold <|mask|> as plain text; a task's infill: true makes it a slot"
+        logger.warning(sentence, plain, len(generations))
     for request in {id(one.request): one.request for one in generations}.values():
         for name, why in without_effect(request.options, request.attention).items():
             if name in request.typed:

@@ -20,6 +20,7 @@ from mdlm_leaderboard.build import read_board
 from mdlm_lm_eval import DecodingOptions, decode, load_denoiser, loader, tasks_path
 from mdlm_lm_eval.decoding import decode_canvases
 from mdlm_lm_eval.decoding.trace import replay
+from mdlm_lm_eval.lm import MDLM
 from mdlm_lm_eval.model.denoiser import Denoiser
 from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.resolve import resolve
@@ -29,7 +30,7 @@ from mdlm_lm_eval.sweep.claims import Claims
 from mdlm_lm_eval.sweep.plan import plan
 from tests.canvases import MASK, canvas, model
 from tests.commands import python, run
-from tests.conftest import random_llama, tiny_tokenizer
+from tests.conftest import evaluate, random_llama, tiny_tokenizer
 from tests.pretended_gpu import PretendedGpu
 
 ROOT = Path(__file__).parents[1]
@@ -258,3 +259,27 @@ def test_a_few_shot_rule_and_a_column_of_the_leaderboard(checkout: tuple[Path, P
     done = python(code, str(results), path=checkout)
     assert "1000\n" in done.stdout
     assert "counts" in (checkout[0] / "site" / "leaderboard.csv").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("infill", [True, False])
+def test_a_task_of_ones_own_has_slots(
+    infill: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Without `infill: true` the marker is text, and one warning says so."""
+    part = PAGE.partition("## A task of your own\n")[2]
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own").mkdir()
+    text = part.partition("```yaml\n")[2].partition("```")[0]
+    assert "infill: true, " in text
+    (tmp_path / "own" / "echo.yaml").write_text(text if infill else text.replace("infill: true, ", ""))
+    (tmp_path / "own" / "echo.jsonl").write_text(part.partition("```json\n")[2].partition("```")[0])
+    (command,) = re.findall(r"```sh\n(lm_eval.*)\n```", part.partition("\n## ")[0])
+    words = shlex.split(command)
+    lm = MDLM(max_gen_toks=4, trace=True)
+    result = evaluate(lm, [words[words.index("--tasks") + 1]], Path(words[words.index("--include_path") + 1]))
+    assert len(result["samples"]["echo"]) == 2
+    recorded = result["config"]["mdlm"]["tasks"]["echo"]
+    assert recorded["masks"] == ([1, 1] if infill else [4, 4])
+    warned = [one.getMessage() for one in caplog.records if "<|mask|>" in one.getMessage()]
+    sentence = "2 of 2 prompts hold <|mask|> as plain text; a task's infill: true makes it a slot"
+    assert warned == ([] if infill else [sentence])

@@ -17,6 +17,11 @@ _INCOMPLETE_CHARACTER = "\ufffd"
 ENDINGS = ("ended_by_eos", "ended_by_stop", "cut")
 
 
+def has_slots(text: str) -> bool:
+    """Whether there are slot markers in a text, which are slots in requests with `infill` alone."""
+    return SLOT_MARKER in text or _LONG_SLOT.search(text) is not None
+
+
 def closing_ids(tokenizer: PreTrainedTokenizerBase) -> list[int]:
     """The tokens that the tokenizer adds after every text, such as BERT's [SEP]."""
     bare = tokenizer.encode("a", add_special_tokens=False)

@@ -304,6 +304,7 @@ addEventListener("DOMContentLoaded", async () => {
       here = Math.max(0, Math.min(found.length - 1, n));
       place.querySelector(".here")?.classList.remove("here");
       found[here]?.classList.add("here");
+      found[here]?.scrollIntoView({ block: "nearest" });
       about.textContent = found[here]?.title ?? "";
     }
 
@@ -324,7 +325,7 @@ addEventListener("DOMContentLoaded", async () => {
       make("span", [make("span", "taken back", "token back")]),
       make("span", [make("span", "block", "token block")]),
     ], "legend");
-    return make("div", [make("div", [make("span", "Pass"), slider, where], "replay"), place, about, legend], "traced");
+    return make("div", [make("div", [make("span", "Pass"), slider, where], "replay"), about, place, legend], "traced");
   }
 
   // The recorded part of a canvas begins with its first slot.
