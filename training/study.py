@@ -9,9 +9,9 @@ rules, in one pass with 2 and one with 200 masks. Its answers go to `leaderboard
 strings with a sign for every question, the likeliest token (A, B, C; E for EOS; - for any other) and the likeliest
 letter. A finished cell is left as it is; a training that was killed goes on from its last checkpoint.
 
-`plain-0` is the built-in model, `plain-P` its training with seed P, and `contrastive-P` the same with documents like
-suite 2.2's among its own, in which categories do not tell the rule. The last number of other cells is the seed of their
-fine-tuning.
+`plain-0` is the built-in model, `block-0` its block-causal twin, `plain-P` its training with seed P, and
+`contrastive-P` the same with documents like suite 2.2's among its own, in which categories do not tell the rule. The
+last number of other cells is the seed of their fine-tuning.
 """
 
 import argparse
@@ -31,6 +31,7 @@ from mdlm_lm_eval.results.files import write_whole
 
 ANSWERS = Path(__file__).parents[1] / "leaderboard/study"
 PRETRAINED = ("plain-0", "contrastive-0", "contrastive-1", "contrastive-2", "plain-1")
+SHIPPED = {"plain-0": BUILT_IN, "block-0": "built-in-block"}  # cells whose models come with the package
 N_SEEDS = {"plain-0": 5}  # of fine-tuning in the ablation; two on the others
 PADDINGS = ("none", "shown", "predicted", "masks")
 SETS = 64  # of each distractor rule: two of every triple
@@ -51,6 +52,7 @@ class Cell:
 def cells() -> Iterator[Cell]:
     """All cells, in the order in which they are worth computing."""
     sft = "built-in-llada-sft"
+    yield Cell("block-0", seed=0)
     for base in PRETRAINED:
         yield Cell(base, seed=int(base[-1]))
         yield Cell(f"{base}-sft-0", 0, base, sft)
@@ -68,8 +70,8 @@ def cells() -> Iterator[Cell]:
 
 def model_of(cell: Cell, work: Path) -> Path:
     """The folder of a cell's whole model."""
-    if cell.name == "plain-0":
-        return Path(model_path(BUILT_IN))
+    if cell.name in SHIPPED:
+        return Path(model_path(SHIPPED[cell.name]))
     return work / (f"{cell.name}.merged" if cell.base else cell.name)
 
 

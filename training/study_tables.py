@@ -87,7 +87,7 @@ def tables(study: Study) -> str:
 def _shares(study: Study) -> str:
     heads = ["", *(f"{measure}, {n} masks" for n, measure in product(MASKS, MEASURES)), "changed"]
     rows = []
-    for base, (stage, words) in product(PRETRAINED, STAGES.items()):
+    for base, (stage, words) in product((*PRETRAINED, "block-0"), STAGES.items()):
         if answers := study.get(base + stage):
             shares = (score(answers, n, measure).interval for n, measure in product(MASKS, MEASURES))
             name = words if stage else f"`{base}`"
