@@ -101,7 +101,7 @@ def rms_norm_fn(x, weight, bias, eps):
 import sys
 from pathlib import Path
 import torch._dynamo
-import torch._inductor.runtime.hints
+import torch._inductor.compile_fx
 sys.path.append(str(Path(__file__).parent / "later"))
 """,
     "later/triton/__init__.py": _ANYTHING,
@@ -166,7 +166,7 @@ def row_of(case: Case, authors: Path, python: Path, folder: Path) -> dict[str, A
         "options": case.options,
         "arguments": case.arguments,
         "is_planted": bool(case.cause) and "cache" not in case.function,
-        "planted": case.arguments or "no `--apply_chat_template`" * (not case.has_template),
+        "planted": case.arguments or "no --apply_chat_template" * (not case.has_template),
         "network": "theirs" if case.has_network else "ours",
         "versions": found["theirs"],
         "logits_differ_by": found.get("logits", {}).get("largest_difference"),

@@ -1,8 +1,10 @@
-"""Writes the tables of options and presets into the documentation: `python docs/write_options.py`."""
+"""Writes the tables of options, presets and checks into the documentation: `python docs/write_options.py`."""
 
 import csv
+import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from mdlm_lm_eval.command_line import typed
 from mdlm_lm_eval.options import DecodingOptions, LikelihoodOptions, ModelOptions, Option, defaults_of
@@ -23,6 +25,29 @@ def write(folder: Path) -> None:
         replace_table(folder / "options.md", name, markdown_table(("option", "default", "values", "meaning"), rows))
     with (folder / "presets.csv").open("w", encoding="utf-8", newline="") as file:
         csv.writer(file, lineterminator="\n").writerows([_HEADER, *map(_preset, preset_names())])
+
+
+def write_checks(folder: Path) -> None:
+    """Fills the marked places of verified.md from the record of benchmarks/check_against_authors.py."""
+    record = Path(__file__).parents[1] / "benchmarks" / "check_against_authors.json"
+    rows = json.loads(record.read_text(encoding="utf-8"))
+    as_asked, planted = ([row for row in rows if row["is_planted"] == one] for one in (False, True))
+    header = ("checkpoint", "their sampler", "options", "logits differ by", "other choices", "same answers")
+    replace_table(folder / "verified.md", "authors", markdown_table(header, map(_compared, as_asked)))
+    named = [(_sampler(row), f"`{row['planted']}`", "; ".join(row["causes"])) for row in planted]
+    replace_table(folder / "verified.md", "planted", markdown_table(("their sampler", "made wrong", "named"), named))
+
+
+def _sampler(row: dict[str, Any]) -> str:
+    repository, (_, function) = row["function"].split("/")[1], row["function"].rsplit(":", 1)
+    return f"{repository} `{function.rpartition('.')[2]}`"
+
+
+def _compared(row: dict[str, Any]) -> tuple[str, ...]:
+    model = row["model"] if row["network"] == "ours" else f"tiny {row['family']}"
+    logits = "our network" if row["network"] == "ours" else f"{row['logits_differ_by']:.1g}"
+    choices = f"{row['other_choices']} of {row['passes']} passes" + (", all by cause" if row["causes"] else "")
+    return model, _sampler(row), f"`{row['options']}`", logits, choices, row["same_answers"]
 
 
 def _preset(name: str) -> tuple[str, ...]:
@@ -50,3 +75,4 @@ def _option(declared: Option) -> tuple[str, ...]:
 
 if __name__ == "__main__":
     write(Path(__file__).parent)
+    write_checks(Path(__file__).parent)

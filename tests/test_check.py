@@ -16,7 +16,8 @@ from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.results.in_words import check_in_words
 from tests import commands
 
-FILES = Path(__file__).parent / "authors"
+ROOT = Path(__file__).parents[1]
+FILES = ROOT / "tests" / "authors"
 SAMPLER, NETWORK = f"{FILES / 'sampler.py'}:generate", f"{FILES / 'network.py'}:Network"
 SHORT = ("--gen_toks", "4", "--requests", "0", "--apply_chat_template")
 
@@ -169,3 +170,10 @@ def test_the_command_refuses_it_before_anything_is_loaded(words: tuple[str, ...]
 def test_a_check_that_is_not_there_is_refused() -> None:
     with pytest.raises(OptionError, match=r"check=nowhere\.json: there is no such file"):
         MDLM(check="nowhere.json")
+
+
+def test_the_record_beside_the_authors_files_holds_no_fault() -> None:
+    rows = json.loads((ROOT / "benchmarks" / "check_against_authors.json").read_text(encoding="utf-8"))
+    assert {row["model"] for row in rows} >= {"llada", "dream", "sdar", "built-in", "built-in-block", "built-in-lists"}
+    assert all(row["as_expected"] and not row["faults"] for row in rows)
+    assert all(row["logits_differ_by"] < 1e-4 for row in rows if row["network"] == "theirs")
