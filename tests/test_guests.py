@@ -175,11 +175,11 @@ def test_an_authors_loop_gives_the_engines_answers_and_costs(checkpoint: Path, t
 
 
 def test_whole_blocks_are_asked_for_and_cut(checkpoint: Path, files: Path) -> None:
-    """The function's own block of 128, and six tokens of it."""
-    model = lm(checkpoint, sampler=f"{files}/generate.py:generate", steps=128)
+    """Two of four for six tokens."""
+    model = lm(checkpoint, sampler=f"{files}/generate.py:generate", block_length=4)
     model.generate_until(requests(6), True)
     ranges = model.record.tasks["task"].ranges
-    assert (ranges["asked_masks"], ranges["masks"], ranges["returned_tokens"]) == ((6, 6), (128, 128), (6, 6))
+    assert (ranges["asked_masks"], ranges["masks"], ranges["returned_tokens"]) == ((6, 6), (8, 8), (6, 6))
     assert model.record.tasks["task"].cost["written_tokens"] == 18
 
 

@@ -1,7 +1,7 @@
 """Guests: functions of others' that generate, called as their authors call them.
 
     answer = adapt(load_foreign("sampler", "generate.py:generate"), denoiser, end_ids=[126081])
-    ids = answer([prompt_ids], DecodingOptions(sampler="generate.py:generate", n_masks=64, steps=32), 64, seed=0)
+    ids = answer([prompt_ids], DecodingOptions(sampler="generate.py:generate", n_masks=64, steps=32), 64, 64, 0)
 
 A function gets the network and the prompts [B, L], and what its own parameters name: the mask token, ends of text, an
 attention mask, the length, and those of our options that it takes, under any name that scripts have for them.
@@ -22,7 +22,7 @@ from mdlm_lm_eval.options import DecodingOptions, OptionError, defaults_of, show
 if TYPE_CHECKING:
     from mdlm_lm_eval.model.denoiser import Denoiser
 
-Answer = Callable[[Sequence[Sequence[int]], DecodingOptions, int, int], list[list[int]]]
+Answer = Callable[[Sequence[Sequence[int]], DecodingOptions, int, int, int], list[list[int]]]
 
 # How authors call what is filled in; lengths and steps have these names beside those of our options.
 _MASK, _PAD = ("mask_id", "mask_token_id"), ("pad_token_id", "pad_id")
@@ -129,23 +129,29 @@ class Signature:
                     f"{', '.join(sorted(self.names))}"
                 )
 
+    def block(self, n_tokens: int, options: DecodingOptions) -> int:
+        """The length of its blocks; where the user sets none, one block is all that is asked for at most."""
+        default = self.default(self.own_name("block_length"))
+        return options.block_length or min(default if isinstance(default, int) else n_tokens, n_tokens)
+
     def length(self, n_tokens: int, options: DecodingOptions) -> int:
         """The tokens that it is asked for: whole blocks."""
-        block = options.block_length or self.default(self.own_name("block_length")) or 1
+        block = self.block(n_tokens, options) if self.own_name("block_length") else 1
         return -(-n_tokens // block) * block
 
-    def arguments(self, options: DecodingOptions, length: int) -> dict[str, Any]:
-        """What our options give: the user's own come last."""
-        given: dict[str, Any] = {"n_masks": length}
-        block = options.block_length or self.default(self.own_name("block_length")) or length
+    def arguments(self, options: DecodingOptions, n_tokens: int, n_returned: int) -> dict[str, Any]:
+        """What our options give: the user's own come last. Without `steps`, a step for each returned token."""
+        length, block = self.length(n_tokens, options), self.block(n_tokens, options)
         n_blocks = -(-length // block)
-        given["steps"] = (
-            options.steps if isinstance(options.steps, int) else (options.steps_per_block or block) * n_blocks
-        )
-        if options.steps_per_block is not None:
-            given["steps_per_block"] = options.steps_per_block
+        given: dict[str, Any] = {"n_masks": length, "steps": length, "block_length": block}
+        if isinstance(options.steps, int):
+            given["steps"] = options.steps
+        elif options.steps_per_block is not None:
+            given |= {"steps_per_block": options.steps_per_block, "steps": options.steps_per_block * n_blocks}
+        elif not options.is_parallel:
+            given["steps"] = -(-n_returned * length // (n_tokens * n_blocks)) * n_blocks
         values = options.as_dict()
-        given |= {name: values[name] for name in options.given & values.keys() - (_OF_ANY - {"block_length"})}
+        given |= {name: values[name] for name in options.given & values.keys() - _OF_ANY}
         found = {own: value for name, value in given.items() if (own := self.own_name(name)) and value is not None}
         found |= {name: words.get(found[name], found[name]) for name, words in WORDS.items() if name in found}
         return found | self.own_arguments(options)
@@ -173,7 +179,7 @@ def asked_tokens(options: DecodingOptions, n_slots: int, n_returned: int) -> int
 
 
 def adapt(foreign: Foreign, denoiser: "Denoiser", *, end_ids: Collection[int], named: str = "the function") -> Answer:
-    """The function as `answer(prompts of one length or padded, options, number of tokens, seed) -> ids`, unchecked.
+    """The function as `answer(prompts, options, number of tokens, of these returned, seed) -> ids`, unchecked.
 
     Ids are those after the prompts, at most `Signature.length` of them, of each row. Raises ValueError for what holds
     no such tokens, and whatever the function raises.
@@ -189,7 +195,9 @@ def adapt(foreign: Foreign, denoiser: "Denoiser", *, end_ids: Collection[int], n
     elif foreign.owner is not None:  # methods without a network, as Dream's, are put before ours
         network = type(foreign.owner.__name__, (Network, foreign.owner), {})(denoiser, aligned=False)
 
-    def answer(prompts: Sequence[Sequence[int]], options: DecodingOptions, n_tokens: int, seed: int) -> list[list[int]]:
+    def answer(
+        prompts: Sequence[Sequence[int]], options: DecodingOptions, n_tokens: int, n_returned: int, seed: int
+    ) -> list[list[int]]:
         length, longest = takes.length(n_tokens, options), max(map(len, prompts))
         padding = [longest - len(prompt) for prompt in prompts]
         rows = [[denoiser.pad_token_id] * n + [*prompt] for n, prompt in zip(padding, prompts, strict=True)]
@@ -202,7 +210,7 @@ def adapt(foreign: Foreign, denoiser: "Denoiser", *, end_ids: Collection[int], n
         )
         filled |= dict.fromkeys(_END, end) | dict.fromkeys(_ENDS, ends) | {"attention_mask": mask, "seed": seed}
         arguments = {name: value for name, value in filled.items() if name in takes.names and value is not None}
-        arguments = takes.with_config(arguments | takes.arguments(options, length))
+        arguments = takes.with_config(arguments | takes.arguments(options, n_tokens, n_returned))
         first = {"input_ids": ids, "attention_mask": mask} if foreign.thing.__name__ == _TAKES_A_DICTIONARY else ids
         with foreign.at_home(), forked_random(seed, denoiser.device), torch.no_grad():
             output = foreign.thing(network, **{takes.prompts: first}, **arguments)

@@ -45,18 +45,21 @@ class Guest(RowDecoder):
         foreign, takes = signature_of(options)
         answer = adapt(foreign, denoiser, end_ids=end_ids, named=f"sampler={options.guest}")
         size = batch_size if getattr(foreign.thing, "batches", False) else 1
-        asked = [asked_tokens(options, len(canvas.slots), canvas.n_returned) for canvas in canvases]
+        asked = [
+            (asked_tokens(options, len(canvas.slots), canvas.n_returned), canvas.n_returned) for canvas in canvases
+        ]
         completions: list[Completion] = []
         while (first := len(completions)) < len(canvases):
             n = next(
                 (n for n in range(1, size) if asked[first : first + n + 1] != asked[first : first + 1] * (n + 1)), size
             )
             batch = canvases[first : first + n]
-            self._refuse_length(denoiser, batch, first, takes.length(asked[first], options))
+            length = takes.length(asked[first][0], options)
+            self._refuse_length(denoiser, batch, first, length)
             prompts = [canvas.token_ids[: canvas.prompt_length] for canvas in batch]
             with counted(denoiser.model) as count:
                 try:
-                    rows = answer(prompts, options, asked[first], batch[0].seed)
+                    rows = answer(prompts, options, *asked[first], batch[0].seed)
                 except Exception as error:
                     if isinstance(error, RuntimeError) and "out of memory" in str(error):
                         raise  # a smaller batch may do
@@ -64,7 +67,7 @@ class Guest(RowDecoder):
             denoiser.forward_passes += count.passes
             cost = RowCost(count.passes, count.passes, count.positions // len(batch))
             for index, (canvas, ids) in enumerate(zip(batch, rows, strict=True), start=first):
-                written = _checked(ids, canvas, takes.length(asked[first], options), denoiser.mask_token_id, end_ids)
+                written = _checked(ids, canvas, length, denoiser.mask_token_id, end_ids)
                 if isinstance(written, str):
                     raise GuestError(index, f"{_named(options)} {written}")
                 completions.append(Completion(written, cost, min(len(ids), canvas.n_returned)))
