@@ -3,22 +3,28 @@
     benchmarks/gpu.sh
     python benchmarks/gpu.py --shapes tiny tiny-blocks tiny-moe --batches 1 2 --tokens 8 --prompt_tokens 12
 
-Needs torch and transformers alone. A row is one workload at one batch: warmed up by a run, then the median of
-`--repeats`, or of as many as fit into `--row_seconds`; one more run has passes in its middle profiled (on a GPU), which
-counts waits, launches and the share of the time in which the device is busy. The floor is what the work needs at least:
+Needs torch and transformers alone. A row is one workload at one batch: warmed up by the first passes of a run, then
+the median of `--repeats`, or of as many as fit into `--row_seconds`. A pass takes what it takes in the second half of a
+run, when CUDA graphs are recorded. In one more run passes in its middle are profiled (on a GPU), which counts waits,
+launches and the share of the time in which the device is busy. The floor is what the work needs at least:
 floating-point operations at the rate of a large matrix multiplication, or the bytes of weights and of remembered keys
 and values at the rate of a large copy, whichever takes longer. The plain loop is that of the families' scripts: one
 request at a time, with a cache where these have one. Random weights are never sure of a token, so that thresholds save
-nothing here. The time is shared among the shapes, each of which begins with its smallest batch; with `--compile` each
-runs once more, compiled, at batches of at most 32. Rows are written as they come.
+nothing here, and narrow dtypes soon lead to other texts: answers are compared by teacher forcing. Each pass of ours is
+repeated on its canvas by the model alone; `same choice` is the share of our tokens that are its choice, too, and
+`margin` the most by which another token's logit is higher, in standard deviations of the logits.
+
+Batches come in the order given, so that large ones are reached; rows for which there is no time are left out, those of
+other shapes in the file stay. With `--compile` each shape runs once more, compiled, at batches of at most 32. Rows are
+written as they come.
 """
 
 import argparse
 import json
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 from statistics import median
@@ -30,7 +36,8 @@ from torch.autograd import DeviceType
 from transformers import DynamicCache, Glm4MoeConfig, Glm4MoeForCausalLM, LlamaConfig, LlamaForCausalLM
 
 from mdlm_lm_eval.decoding import decode_canvases
-from mdlm_lm_eval.decoding.canvas import build_canvas
+from mdlm_lm_eval.decoding.canvas import Canvas, build_canvas
+from mdlm_lm_eval.decoding.trace import replay
 from mdlm_lm_eval.likelihood import LikelihoodRequest, score
 from mdlm_lm_eval.model.attention import FULL_ATTENTION, AttentionPattern
 from mdlm_lm_eval.model.denoiser import Denoiser
@@ -39,12 +46,16 @@ from mdlm_lm_eval.options import DecodingOptions, LikelihoodOptions, OptionError
 
 MASK, PAD = 0, 1
 SAMPLES = 8  # of a continuation's Monte-Carlo estimate
-PROFILED = 8  # passes
+WARM, PROFILED = 12, 8  # passes
+COMPARED = 2  # rows
 COMPILED_BATCH = 32  # at most: passes of more rows do not wait for launches
 HEADER = (
     "shape", "workload", "batch", "compiled", "ms a pass", "tokens a second", "of the floor", "busy", "waits a pass",
-    "launches a pass", "peak GiB", "plain loop, tokens a second",
+    "launches a pass", "peak GiB", "plain loop, tokens a second", "same choice", "margin",
 )  # fmt: skip
+
+Plain = tuple[Callable[[], object], int]
+Workload = tuple[Callable[[], object], int, Plain, Callable[[], dict[str, float]] | None]
 
 
 @dataclass(frozen=True)
@@ -69,7 +80,7 @@ SHAPES = {
     "llada2-mini": Shape(2048, 512, 20, 16, 4, 157_184, block=32, experts=256),
     "tiny": Shape(64, 128, 2, 4, 4, 300),
     "tiny-blocks": Shape(64, 128, 2, 4, 2, 300, block=4),
-    "tiny-moe": Shape(64, 32, 2, 4, 2, 300, block=8, experts=16),
+    "tiny-moe": Shape(64, 32, 2, 4, 2, 300, block=4, experts=16),
 }
 
 
@@ -170,6 +181,35 @@ def plain_choice(denoiser: Denoiser, context: list[int], choice: list[int]) -> N
     float(torch.nn.functional.cross_entropy(logits[masked], ids[masked]))
 
 
+class EnoughError(Exception):
+    """The passes of interest have run."""
+
+
+@torch.no_grad()
+def teacher_forced(
+    denoiser: Denoiser, shape: Shape, canvases: list[Canvas], options: DecodingOptions
+) -> dict[str, float]:
+    """Our tokens beside the model's own choices on the same canvases: the share of equal ones, the largest margin."""
+    completions = decode_canvases(denoiser, canvases, replace(options, trace=True))
+    equal = tokens = 0
+    margin = 0.0
+    for canvas, completion in zip(canvases, completions, strict=True):
+        before = list(canvas.token_ids)
+        numbers = torch.arange(len(before), device=denoiser.device) // (shape.block or len(before))
+        sees = (numbers[:, None] >= numbers)[None, None]
+        for _, after in replay(canvas.token_ids, completion.events):
+            ids = torch.tensor([before], device=denoiser.device)
+            logits = denoiser.model(input_ids=ids, attention_mask=sees if shape.block else None).logits[0].float()
+            logits[:, MASK] = -torch.inf
+            deviation = float(logits[:, 1:].std())
+            for at in (n for n, token in enumerate(before) if token != after[n]):
+                of_token = logits[at - shape.shift]
+                lost = float(of_token.max() - of_token[after[at]]) / deviation
+                margin, equal, tokens = max(margin, lost), equal + (lost == 0), tokens + 1
+            before = after
+    return {"same choice": equal / tokens, "margin": margin}
+
+
 @dataclass
 class Seen:
     """What passes ran: their number, tokens through the layers, keys and values that they read, logits."""
@@ -182,7 +222,10 @@ class Seen:
 
 @contextmanager
 def counted(denoiser: Denoiser, seen: Seen, before: Callable[[int], object] = lambda _: None) -> Iterator[None]:
-    """Counts what `denoiser` runs inside the block, from graphs too; `before` is told each pass's number."""
+    """Counts what `denoiser` runs inside the block, from graphs too; `before` is told each pass's number.
+
+    The block ends where `before` raises EnoughError.
+    """
     forward = denoiser._forward
 
     def counting(outputs: Tensor | None, inputs: dict[str, Any], **guidance: Any) -> Tensor:
@@ -197,7 +240,8 @@ def counted(denoiser: Denoiser, seen: Seen, before: Callable[[int], object] = la
 
     denoiser._forward = counting  # type: ignore[method-assign]
     try:
-        yield
+        with suppress(EnoughError):
+            yield
     finally:
         del denoiser._forward
 
@@ -210,15 +254,20 @@ class Benchmark:
         self.on_gpu = arguments.device.startswith("cuda")
         self.end = time.perf_counter() + arguments.seconds
         self.rows: list[dict[str, Any]] = []
+        if arguments.json and Path(arguments.json).exists():
+            before = json.loads(Path(arguments.json).read_text())["rows"]
+            self.rows = [row for row in before if row["shape"] not in arguments.shapes]
         with self.profiler():  # what it sets up takes seconds, and must be there before CUDA graphs are
             pass
-        size = 8192 if self.on_gpu else 256
+        size = arguments.matrix
         matrix = torch.randn(size, size, device=arguments.device, dtype=arguments.dtype)
         self.flops = 2 * size**3 / self.timed(lambda: matrix @ matrix)
         self.bytes = 2 * matrix.nbytes / self.timed(matrix.clone)
 
     def profiler(self) -> torch.profiler.profile:
-        activities = [torch.profiler.ProfilerActivity.CPU] + [torch.profiler.ProfilerActivity.CUDA] * self.on_gpu
+        activities = {torch.profiler.ProfilerActivity.CPU}
+        if self.on_gpu:
+            activities.add(torch.profiler.ProfilerActivity.CUDA)
         return torch.profiler.profile(activities=activities)
 
     def wait(self) -> None:
@@ -246,6 +295,7 @@ class Benchmark:
         model: Any = None
         denoiser: Any = None
         plain_rates: dict[tuple[str, str], float] = {}
+        compared: dict[tuple[str, str, bool], dict[str, float]] = {}
         for n, (name, compiled) in enumerate(turns):
             now = time.perf_counter()
             stop = now + (self.end - now) / (len(turns) - n)
@@ -258,7 +308,7 @@ class Benchmark:
             for batch in self.arguments.batches:
                 if batch > COMPILED_BATCH and compiled:
                     break
-                for workload, (run, tokens, plain) in self.workloads(SHAPES[name], denoiser, batch).items():
+                for workload, (run, tokens, plain, compare) in self.workloads(SHAPES[name], denoiser, batch).items():
                     if time.perf_counter() > stop:
                         break
                     if (name, workload) not in plain_rates:
@@ -267,66 +317,102 @@ class Benchmark:
                     row = {"shape": name, "workload": workload, "batch": batch, "compiled": compiled}
                     try:
                         row |= self.measured(SHAPES[name], denoiser, run, tokens)
+                        if (key := (name, workload, compiled)) not in compared and compare is not None:
+                            compared[key] = compare()
                     except (torch.OutOfMemoryError, OptionError) as error:
                         print(f"{row}: {error}", flush=True)
                         continue
                     row["plain loop, tokens a second"] = plain_rates[name, workload]
+                    row |= compared.get(key, {"same choice": None, "margin": None})
                     self.rows.append(row)
                     self.write()
 
-    def workloads(
-        self, shape: Shape, denoiser: Denoiser, batch: int
-    ) -> dict[str, tuple[Callable[[], object], int, tuple[Callable[[], object], int]]]:
-        """By name: what runs, how many tokens it makes, and the plain loop with its tokens."""
+    def workloads(self, shape: Shape, denoiser: Denoiser, batch: int) -> dict[str, Workload]:
+        """By name: what runs, how many tokens it makes, the plain loop with its tokens, and the comparison."""
         n, prompts = self.arguments.tokens, self.prompts(batch)
         block, few, prompt = shape.block or min(32, n), min(4, n), prompts[0]
-        all_: dict[str, tuple[Callable[[], object], int, tuple[Callable[[], object], int]]] = {}
+        found: dict[str, Workload] = {}
 
-        def decoding(changes: dict[str, Any], returned: int | None = None) -> Callable[[], object]:
+        def add(name: str, changes: dict[str, Any], tokens: int, plain: Plain, returned: int | None = None) -> None:
             options = DecodingOptions().override(changes)
-            how: dict[str, Any] = {"mask_token_id": MASK, "max_length": 8192, "request_gen_toks": returned}
-            canvases = [build_canvas(ids, options, attention=denoiser.attention, **how)[0] for ids in prompts]
-            return lambda: decode_canvases(denoiser, canvases, options)
+            canvases = [
+                build_canvas(
+                    ids,
+                    options,
+                    mask_token_id=MASK,
+                    max_length=8192,
+                    request_gen_toks=returned,
+                    attention=denoiser.attention,
+                )[0]
+                for ids in prompts
+            ]
+            compare = None
+            if options.cache == "auto":  # the others are approximate
+                compare = lambda: teacher_forced(denoiser, shape, canvases[:COMPARED], options)  # noqa: E731
+            found[name] = (lambda: decode_canvases(denoiser, canvases, options), tokens, plain, compare)
 
         if shape.block is None:
-            all_["suite: 200 masks, 1 step"] = (
-                decoding({"n_masks": 200, "steps": 1}, returned=1), batch,
-                (lambda: plain_whole(denoiser, prompt, 200, 1), 1),
-            )  # fmt: skip
+            suite = {"n_masks": 200, "steps": 1}
+            add(
+                "suite: 200 masks, 1 step", suite, batch, (lambda: plain_whole(denoiser, prompt, 200, 1), 1), returned=1
+            )
             # Every pass runs the same, so that few of them tell as much.
-            all_["exact, one token a pass"] = (
-                decoding({"n_masks": few}), batch * few, (lambda: plain_whole(denoiser, prompt, few, few), few)
-            )  # fmt: skip
+            plain: Plain = (lambda: plain_whole(denoiser, prompt, few, few), few)
+            add("exact, one token a pass", {"n_masks": few}, batch * few, plain)
             for cache in ("prefix", "dual"):
-                plain = lambda dual=cache == "dual": plain_cached(denoiser, prompt, n, block, block, dual=dual)  # noqa: E731
+                is_dual = cache == "dual"
+                plain = (lambda d=is_dual: plain_cached(denoiser, prompt, n, block, block, dual=d), block)  # type: ignore[misc]
                 changes = {"n_masks": n, "block_length": block, "cache": cache}
-                all_[f"cache={cache}, blocks of {block}"] = (decoding(changes), batch * n, (plain, block))
+                add(f"cache={cache}, blocks of {block}", changes, batch * n, plain)
         else:
+            plain = (lambda: plain_blocks(denoiser, prompt, n, block), n)
             changes = {"n_masks": n, "steps_per_block": block}
-            all_[f"block diffusion, blocks of {block}"] = (
-                decoding(changes), batch * n, (lambda: plain_blocks(denoiser, prompt, n, block), n)
-            )  # fmt: skip
-        for length in (1, 8):
+            add(f"block diffusion, blocks of {block}", changes, batch * n, plain)
+        for length, samples in ((1, 1), (8, SAMPLES)):
             choices = [[2 + number, *range(3, 2 + length)] for number in range(4)]
-            requests = [LikelihoodRequest(ids, choice, s) for ids in prompts for s, choice in enumerate(choices)]
+            contexts = prompts[: max(1, batch // (4 * samples))]  # one batch of rows
+            requests = [LikelihoodRequest(ids, choice, s) for ids in contexts for s, choice in enumerate(choices)]
             likelihood = LikelihoodOptions(mc_num=SAMPLES, check_greedy=False)
-            all_[f"{length}-token choices"] = (
+            found[f"{length}-token choices"] = (
                 lambda r=requests, o=likelihood: score(denoiser, r, o, batch_size=batch, max_length=8192),  # type: ignore[misc]
-                4 * batch * length,
-                (lambda c=choices: [plain_choice(denoiser, prompt, choice) for choice in c], 4 * length),
-            )  # fmt: skip
-        return all_
+                len(requests) * length,
+                (lambda c=choices: [plain_choice(denoiser, prompt, choice) for choice in c], 4 * length),  # type: ignore[misc]
+                None,
+            )
+        return found
+
+    def timed_passes(self, denoiser: Denoiser, run: Callable[[], object]) -> tuple[float, float, Seen]:
+        """Median seconds of a run, and of a pass in its second half; what it ran."""
+
+        def warm(n: int) -> None:
+            if n == WARM:
+                raise EnoughError
+
+        with counted(denoiser, Seen(), warm):
+            run()
+        seconds: list[float] = []
+        of_pass: list[float] = []
+        while not seconds or (len(seconds) < self.arguments.repeats and sum(seconds) < self.arguments.row_seconds):
+            seen = Seen()
+            begun: list[float] = []  # each pass, on the host, which is a pass ahead of the device at most
+            self.wait()
+            began = time.perf_counter()
+            with counted(denoiser, seen, lambda _, begun=begun: begun.append(time.perf_counter())):  # type: ignore[misc]
+                run()
+            self.wait()
+            ended = time.perf_counter()
+            half = seen.passes // 2
+            seconds.append(ended - began)
+            of_pass.append((ended - begun[half]) / (seen.passes - half))
+        return median(seconds), median(of_pass), seen
 
     def measured(self, shape: Shape, denoiser: Denoiser, run: Callable[[], object], tokens: int) -> dict[str, Any]:
         """A row of the table."""
         if self.on_gpu:
             torch.cuda.reset_peak_memory_stats()
-        seconds = self.timed(run)
+        seconds, of_pass, seen = self.timed_passes(denoiser, run)
         peak = torch.cuda.max_memory_allocated() / 2**30 if self.on_gpu else 0.0
-        seen = Seen()
-        with counted(denoiser, seen):
-            run()
-        profile = self.profiled(denoiser, run, seen.passes, seconds / seen.passes)
+        profile = self.profiled(denoiser, run, seen.passes, of_pass)
         sizes = {name: weight.numel() for name, weight in denoiser.model.named_parameters()}
         weights, outer = sum(sizes.values()), shape.vocabulary * shape.hidden  # of the embeddings, and of the head
         in_experts = sum(size for name, size in sizes.items() if ".experts." in name)
@@ -337,7 +423,7 @@ class Benchmark:
         used = weights - 2 * outer - in_experts * (1 - 8 / shape.experts if shape.experts else 0)
         operations = 2 * (used * seen.tokens + outer * seen.logits)
         return {
-            "ms a pass": seconds / seen.passes * 1e3,
+            "ms a pass": of_pass * 1e3,
             "tokens a second": tokens / seconds,
             "of the floor": max(operations / self.flops, read * size / self.bytes) / seconds,
             **{name: value if self.on_gpu else None for name, value in profile.items()},
@@ -356,10 +442,12 @@ class Benchmark:
             if n in (first, last):
                 self.wait()
                 profiler.start() if n == first else profiler.stop()
+            if n == last:
+                raise EnoughError
 
         with counted(denoiser, Seen(), at_pass):
             run()
-        at_pass(n_passes)
+            at_pass(n_passes)
         found = {"busy": 0.0, "waits a pass": 0.0, "launches a pass": 0.0}
         for event in profiler.key_averages():
             if event.device_type == DeviceType.CUDA:  # kernels; operators repeat the time of theirs
@@ -400,12 +488,13 @@ def shown(value: object) -> str:
 def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shapes", nargs="+", choices=SHAPES, default=list(SHAPES)[:4])
-    parser.add_argument("--batches", nargs="+", type=int, default=[1, 8, 32, 64, 256])
+    parser.add_argument("--batches", nargs="+", type=int, default=[8, 64, 256, 1, 32])
     parser.add_argument("--tokens", type=int, default=64, help="generated tokens")
     parser.add_argument("--prompt_tokens", type=int, default=512)
+    parser.add_argument("--matrix", type=int, default=8192, help="rows of the matrix whose product and copy are timed")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--row_seconds", type=float, default=3.0, help="after which a row is not repeated")
-    parser.add_argument("--seconds", type=float, default=440.0, help="after which no row is begun")
+    parser.add_argument("--seconds", type=float, default=540.0, help="after which no row is begun")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--dtype", default=torch.float32, type=lambda name: getattr(torch, name))
     parser.add_argument("--compile", action="store_true", help="each shape once more with compiled layers")
