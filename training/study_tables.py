@@ -69,10 +69,10 @@ def changed(answers: Answers) -> float:
 
 
 def compared(study: Study, name: str) -> dict[str, Interval]:
-    """Pretrained model -> a comparison of its stages, in points, where both are finished."""
+    """Pretrained model that was fine-tuned -> a comparison of its stages, in points, where both are finished."""
     *ends, measure = COMPARISONS[name]
     found = {}
-    for base in PRETRAINED:
+    for base in _fine_tuned(study):
         if all(base + stage in study for stage, _ in ends):
             one, other = (score(study[base + stage], n, measure) for stage, n in ends)
             found[base] = difference(one, other).scaled(100)
@@ -122,8 +122,12 @@ def with_wrong_labels(answers: Answers, n_masks: int) -> str:
     return score_of_sets({"wrong": right}).interval.scaled(100).in_words
 
 
+def _fine_tuned(study: Study) -> list[str]:
+    return [base for base in PRETRAINED if base in study and f"{base}-sft-0" in study]
+
+
 def _comparisons(study: Study) -> str:
-    bases = [base for base in PRETRAINED if base in study]
+    bases = _fine_tuned(study)
     rows = []
     for name in COMPARISONS:
         if not (found := compared(study, name)):
@@ -184,7 +188,7 @@ def write_figure(study: Study, folder: Path) -> None:
 
 def _drawn(study: Study, width: float) -> Figure:
     stages = list(STAGES)[:3]
-    bases = [base for base in PRETRAINED if all(base + stage in study for stage in stages[:2])]
+    bases = _fine_tuned(study)
     rows = [(base, stage) for base in bases for stage in stages if base + stage in study]
     heights = [-(n + 0.7 * bases.index(base)) for n, (base, _) in enumerate(rows)]
     figure = Figure(figsize=(width, 0.7 + 0.22 * len(rows)), layout="constrained")
