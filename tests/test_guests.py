@@ -312,7 +312,7 @@ def test_one_command_compares_guests_with_the_engine(
     rows = [line for line in done.out.splitlines() if "tiny_generate" in line]
     assert len(rows) == 3
     assert [row.count("(guest)") for row in rows] == [1, 1, 0]
-    assert "positions per question" in done.out
+    assert "positions per token" in done.out
     settings = load(tmp_path)["setting"].tolist()
     assert sum("(guest, generate.py " in words for words in settings) == 1
     assert "3 of 3 cells are done" in sweep(tmp_path, checkpoint, task_folder, *more).err

@@ -264,7 +264,23 @@ def test_compare_takes_questions_one_by_one(tmp_path: Path, capsys: pytest.Captu
     assert "80 questions are right with organisation/model, n_masks=512 alone, 20 with" in said
     alike = [1] * 590 + [0] * 10 + [1] * 12 + [0] * 707
     assert compared(tmp_path, first, gsm8k_file(602 / 1319, steps=8), (right, alike)) == 0
-    assert re.search(r"-0\.\d to 0\.\d over questions \(not significant\)", capsys.readouterr().out)
+    said = capsys.readouterr().out
+    assert re.search(r"-0\.\d to 0\.\d over questions \(not significant\)", said)
+    assert "--log_samples" not in said
+
+
+def test_compare_says_how_to_get_an_interval_and_that_equals_are_equal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, second = gsm8k_file(600 / 1319), gsm8k_file(600 / 1319, steps=8)
+    assert compared(tmp_path / "without", first, second) == 0
+    assert "For an interval over questions, run both with lm_eval's --log_samples.\n" in capsys.readouterr().out
+    right = [1] * 600 + [0] * 719
+    assert compared(tmp_path / "with", first, second, (right, right)) == 0
+    said = capsys.readouterr().out
+    assert "equals organisation/model, steps=auto on gsm8k" in said
+    assert "every question has the same score in both.\n" in said
+    assert "0.0 to" not in said
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,9 @@ from filelock import FileLock
 from peft import LoraConfig, get_peft_model
 from transformers import LlamaForCausalLM
 
+from mdlm_lm_eval.results import load
 from mdlm_lm_eval.results.result_file import read_result_file
+from mdlm_lm_eval.results.statistics import difference
 from mdlm_lm_eval.sweep import run as sweep_run
 from mdlm_lm_eval.sweep.__main__ import main
 from mdlm_lm_eval.sweep.plan import plan
@@ -108,15 +110,23 @@ def test_a_cell_is_what_lm_eval_itself_writes(tmp_path: Path, checkpoint: Path, 
 
 def test_the_last_table_has_intervals_tokens_and_seconds(tmp_path: Path, checkpoint: Path, task_folder: Path) -> None:
     ended = sweep(tmp_path, checkpoint, task_folder, "--n_masks=4", "--steps=1,2")
-    cells = [line.split(" | ") for line in ended.out.splitlines()[2:]]
+    cells = [line.split(" | ") for line in ended.out.splitlines()[2:4]]
     assert [cell[0] for cell in cells] == [f"| {checkpoint.name}/tiny_generate,n_masks=4,steps={n}" for n in (1, 2)]
     file = read_result_file(tmp_path / cells[1][0][2:] / "results_cell.json")
     result = file.tasks["tiny_generate"]
     interval = result.interval("exact_match,none").scaled(100)
     assert (interval.low or 0) < (interval.high or 0), "of no width"
-    assert cells[1][1:3] == [interval.in_words, "5"]
-    assert float(cells[1][3]) == pytest.approx(result.cost["answer_tokens"] / result.cost["forward_passes"], abs=0.01)
-    assert float(cells[1][4].rstrip(" |")) == pytest.approx(result.cost["seconds"] / 5, rel=0.01)
+    first = read_result_file(tmp_path / cells[0][0][2:] / "results_cell.json").tasks["tiny_generate"]
+    shares = [one.share("exact_match,none") for one in (first, result)]
+    assert shares[0]
+    assert shares[1]
+    assert cells[1][1:3] == [f"{interval.mean:.1f}, {difference(*shares).scaled(100).signed}", "5"]
+    tokens = result.cost["answer_tokens"]
+    taken = (tokens / result.cost["forward_passes"], tokens / result.cost["seconds"])
+    taken += (result.cost["layer_tokens"] / tokens,)
+    assert [float(cell) for cell in cells[1][3:6]] == pytest.approx(taken, rel=0.01)
+    assert "Differences in points are to " in ended.out
+    assert "unpaired (see --log_samples)." in ended.out
 
 
 def test_the_last_table_has_every_metric(tmp_path: Path) -> None:
@@ -125,14 +135,42 @@ def test_the_last_table_has_every_metric(tmp_path: Path) -> None:
     for cell, metrics in zip(cells, ({"t": two["t"]}, two, {"v": {"word_perplexity,none": 12.5}}), strict=True):
         (tmp_path / cell.name).mkdir(parents=True)
         (tmp_path / cell.name / "results_cell.json").write_text(json.dumps(result_file(metrics, asked=50, passes=100)))
+    costs = "tokens per pass | tokens per second | memory (GiB)"
     assert table(cells, tmp_path).splitlines() == [
-        "| cell | acc | exact_match | word_perplexity | questions | tokens per pass | seconds per question |",
-        "| --- | --- | --- | --- | --- | --- | --- |",
-        "| built-in/t | 90.0 | 40.0 |  | 50 | 1.00 | 1 |",
-        "| built-in/tag: t | 90.0 | 40.0 |  | 50 | 1.00 | 1 |",
-        "| built-in/tag: u | 80.0 | 30.0 |  | 50 | 1.00 | 1 |",
-        "| built-in/v |  |  | 12.5 | 50 | 1.00 | 1 |",
-    ]
+        f"| cell | acc | exact_match | word_perplexity | questions | {costs} |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- |",
+        "| built-in/t | 90.0 | 40.0 |  | 50 | 1.00 | 100 | 2.00 |",
+        "| built-in/tag: t | 90.0 | 40.0 |  | 50 | 1.00 | 100 | 2.00 |",
+        "| built-in/tag: u | 80.0 | 30.0 |  | 50 | 1.00 | 100 | 2.00 |",
+        "| built-in/v |  |  | 12.5 | 50 | 1.00 | 100 | 2.00 |",
+    ], "no errors are known, so that there are no differences"
+
+
+def test_differences_are_to_the_first_cell_or_the_one_that_is_named(tmp_path: Path) -> None:
+    """Half of four questions are right in both of two cells, which differ in one question each way, or in none."""
+    cells = plan({"tasks": "t", "steps": "4,2,1"}).cells
+    for cell, right in zip(cells, ((1, 1, 0, 0), (1, 0, 1, 0), (1, 1, 0, 0)), strict=True):
+        (tmp_path / cell.name).mkdir(parents=True)
+        file = result_file({"t": {"acc,none": 0.5, "acc_stderr,none": 0.29}}, asked=4)
+        (tmp_path / cell.name / "results_cell.json").write_text(json.dumps(file))
+        lines = [{"doc_id": n, "doc_hash": "", "filter": "none", "metrics": ["acc"]} for n in range(4)]
+        text = "".join(json.dumps(line | {"acc": one}) + "\n" for line, one in zip(lines, right, strict=True))
+        (tmp_path / cell.name / "samples_t_cell.jsonl").write_text(text)
+    shares = load(tmp_path)["share"]
+    assert [one.parts for one in shares] == [shares[0].parts, shares[1].parts, shares[0].parts]
+    against = difference(shares[0], shares[1]).scaled(100).signed
+    said = table(cells, tmp_path)
+    scores = [line.split(" | ")[1] for line in said.splitlines()[2:5]]
+    assert scores == [shares[0].interval.scaled(100).in_words, f"50.0, {against}", "50.0, equal"]
+    assert said.endswith("Differences in points are to built-in/t,steps=4, paired by question.")
+    scores = [line.split(" | ")[1] for line in table(cells, tmp_path, "steps=2").splitlines()[2:5]]
+    assert [score.startswith("50.0,") for score in scores] == [True, False, True]
+
+
+def test_a_baseline_that_is_no_cell_is_refused_at_once(tmp_path: Path, checkpoint: Path, task_folder: Path) -> None:
+    ended = sweep(tmp_path, checkpoint, task_folder, "--steps=1,2", "--baseline=steps=3")
+    assert ended.code == 2
+    assert "--baseline steps=3: no cell has these words" in ended.err
 
 
 def test_nothing_loads_where_all_is_done(

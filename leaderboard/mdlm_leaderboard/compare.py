@@ -37,6 +37,7 @@ class Comparison:
     over_questions: the same mean with the interval for other questions of these tasks, whose sets are clusters. None
         without samples, and where a score is no mean of shares, such as a perplexity.
     answers: right answers that only one of them gives, None without samples or where scores are not right or wrong.
+    is_equal: whether samples say that every question has the same score in both.
     """
 
     first: str
@@ -48,6 +49,7 @@ class Comparison:
     over_tasks: Interval
     over_questions: Interval | None
     answers: McNemar | None
+    is_equal: bool
 
     def shown(self, score: float) -> str:
         """In percent where it is an accuracy."""
@@ -86,7 +88,10 @@ def as_text(comparison: Comparison) -> str:
     ]
     header = [comparison.metric, "A", "B", f"B - A{' (points)' if comparison.is_accuracy else ''}"]
     names = f"A: {comparison.first}\nB: {comparison.second}"
-    return f"{names}\n\n{sentence(comparison)}\n\n{markdown_table(header, rows)}"
+    parts = [names, sentence(comparison)]
+    if comparison.is_accuracy and comparison.over_questions is None:
+        parts.append("For an interval over questions, run both with lm_eval's --log_samples.")
+    return "\n\n".join([*parts, markdown_table(header, rows)])
 
 
 def sentence(comparison: Comparison) -> str:
@@ -96,7 +101,10 @@ def sentence(comparison: Comparison) -> str:
     above = "above" if over.mean > 0 else "below"
     than = f"{comparison.shown(abs(over.mean))}{unit} {above}" if over.mean else "level with"
     tasks = next(iter(comparison.by_task)) if n_tasks == 1 else f"{n_tasks} tasks"
-    parts = [f"{second} is {than} {first} on {tasks} ({comparison.metric}, {comparison.n_questions} questions)"]
+    on = f"on {tasks} ({comparison.metric}, {comparison.n_questions} questions)"
+    if comparison.is_equal:
+        return f"{second} equals {first} {on}: every question has the same score in both."
+    parts = [f"{second} is {than} {first} {on}"]
     of_suite = any(map(suite_task, comparison.by_task))
     questions = "over sets of questions" if of_suite else "over questions"
     intervals = [(comparison.over_questions, questions)] if comparison.over_questions else []
@@ -172,6 +180,7 @@ def _comparison(
         n_questions=n_questions,
         over_tasks=_over_tasks(by_task, n_questions, is_share=is_accuracy),
         over_questions=_over_questions(pairs) if answers and is_share else None,
+        is_equal=bool(answers) and all(one == other for one, other in answers),
         answers=mcnemar(answers) if answers and all(score in (0, 1) for pair in answers for score in pair) else None,
     )
 

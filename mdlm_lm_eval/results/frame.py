@@ -1,5 +1,6 @@
 """Result files as one tidy pandas DataFrame: `from mdlm_lm_eval.results import load`."""
 
+import math
 import warnings
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -19,13 +20,22 @@ from mdlm_lm_eval.results.result_file import (
     leaves,
     read_result_file,
 )
-from mdlm_lm_eval.results.samples import Answer, answers_of
-from mdlm_lm_eval.results.statistics import Interval, score_of_sets, score_of_tasks
+from mdlm_lm_eval.results.samples import scores_by_question
+from mdlm_lm_eval.results.statistics import Score, score_of_sets, score_of_tasks
 from mdlm_lm_eval.results.suite import suite_task
 
 SUITE_METRIC = "exact_match,none"  # of the few-shot suite
 # Options that say how many masks or fillers there are: axes of figures, and no part of `setting_without_masks`.
 MASKS = frozenset({"n_masks", "mask_ratio", "n_fillers", "filler"})
+# What answers took, and its head in tables. Positions are those that went through the layers, per token of the answer:
+# unlike passes they credit caches, and unlike seconds they are the same on every machine.
+COSTS = {
+    "tokens_per_pass": "tokens per pass",
+    "tokens_per_second": "tokens per second",
+    "positions_per_token": "positions per token",
+    "seconds": "seconds per question",
+    "memory_gib": "memory (GiB)",
+}
 _OF_FILE = ("model", "adapter", "served_by", "dtype", "chat_template", "limit", "suite_hash", "date")
 # Model arguments that change no score, or that other columns have.
 _SILENT_ARGUMENTS = frozenset(
@@ -41,13 +51,12 @@ _SILENT_ARGUMENTS = frozenset(
 def load(folder: str | Path) -> pd.DataFrame:
     """All result files under `folder`, one row per (file, task or group, metric); unreadable files warn.
 
-    `score` is as lm-eval has it, with its 95% interval `low` to `high` over `n` questions: Wilson's for shares, over
-    whole sets for tasks of the few-shot suite whose samples are beside the file, else 1.96 standard errors. `group` is
-    the group that a task or group belongs to in its file ("" at the top). `masks` are those asked for (missing where
-    questions differ), `setting` what differs from the defaults in words, `tokens_per_pass`, `positions` through
-    the layers and `seconds` (per question)
-    and `memory_gib` what the answers took. Every decoding or likelihood option in effect is a column of its own.
-    Raises OptionError where no file can be used.
+    `score` is as lm-eval has it, with its 95% interval `low` to `high` over `n` questions: a score interval for shares,
+    over whole sets for tasks of the few-shot suite whose samples are beside the file, else 1.96 standard errors;
+    `share` is what a difference to another row needs. `group` is the group that a task or group belongs to in its file
+    ("" at the top). `masks` are those asked for (missing where questions differ), `setting` what differs from the
+    defaults in words, and the names of `COSTS` what the answers took. Every decoding or likelihood option in effect is
+    a column of its own. Raises OptionError where no file can be used.
     """
     files, left_out = read_folder(Path(folder))
     for name, reason in left_out.items():
@@ -105,12 +114,11 @@ def rows_of(file: ResultFile) -> Iterable[dict[str, Any]]:
         "adapter_weights": mdlm.get("adapter_weights"),
         "device": mdlm.get("device_name", file.config.get("device")),
     }
-    answers = answers_of(file)
+    answers = scores_by_question(file)
     parent = {member: group for group in file.group_results for member in file.groups[group]}
     for result in [*file.tasks.values(), *file.group_results.values()]:
         is_group = result.name in file.groups
         low, high = result.effective.get("asked_masks", (None, None))
-        requests, passes, memory = map(result.cost.get, ("requests", "forward_passes", "peak_memory_bytes"))
         fewshot = {key: value for key, value in result.metadata.items() if key.startswith("fewshot_")}
         of_task = {
             "task": result.name,
@@ -122,29 +130,55 @@ def rows_of(file: ResultFile) -> Iterable[dict[str, Any]]:
             "masks": low if low == high else None,
             "setting": ", ".join(setting_of(file, result)),
             "setting_without_masks": ", ".join(setting_of(file, result, without=MASKS)),
-            "positions": result.cost.get("layer_tokens", 0) / requests if requests else None,
-            "tokens_per_pass": result.cost.get("answer_tokens", 0) / passes if passes else None,
-            "seconds": result.cost.get("seconds", 0) / requests if requests else None,
-            "memory_gib": memory / 2**30 if memory else None,
+            **_costs(result.cost),
         }
         for metric, score in result.metrics.items():
-            interval = _interval(file, result, metric, answers)
-            of_score = {"metric": metric, "score": score, "low": interval.low, "high": interval.high}
+            share = _share(file, result, metric, answers)
+            interval = share.interval if share else result.interval(metric)
+            of_score = {"metric": metric, "score": score, "low": interval.low, "high": interval.high, "share": share}
             row = facts | of_task | of_score | {"is_accuracy": result.is_accuracy(metric)}
             yield {**row, **{key: value for key, value in {**fewshot, **result.options}.items() if key not in row}}
 
 
-def _interval(file: ResultFile, result: TaskResult, metric: str, answers: Mapping[str, Sequence[Answer]]) -> Interval:
+def _costs(cost: Mapping[str, float]) -> dict[str, float | None]:
+    """By the names of `COSTS`, None where it is not recorded."""
+    tokens, passes, seconds = (cost.get(name, 0) for name in ("answer_tokens", "forward_passes", "seconds"))
+    positions, requests, memory = (cost.get(name, 0) for name in ("layer_tokens", "requests", "peak_memory_bytes"))
+    found = (
+        tokens / passes if passes else 0,
+        tokens / seconds if seconds else 0,
+        positions / tokens if tokens else 0,
+        seconds / requests if requests else 0,
+        memory / 2**30,
+    )
+    return {name: value or None for name, value in zip(COSTS, found, strict=True)}
+
+
+def shown_costs(rows: pd.DataFrame) -> list[str]:
+    """Those that any of the rows has; seconds where tokens per second do not say them."""
+    found = [name for name in COSTS if rows[name].notna().any()]
+    return [name for name in found if name != "seconds" or rows["tokens_per_second"].isna().any()]
+
+
+def _share(
+    file: ResultFile, result: TaskResult, metric: str, answers: Mapping[str, Mapping[str, Sequence[Any]]]
+) -> Score | None:
+    """What an interval and a difference need of a score from 0 to 1; None of any other, and where no error is known.
+
+    From single questions where all are known and their mean is the score.
+    """
     members = leaves(result.name, file.groups) if result.name in file.groups else [result.name]
-    if metric != SUITE_METRIC or not all(map(suite_task, members)):
-        return result.interval(metric)
-    if {*members} <= answers.keys():
-        return score_of_sets({name: answers[name] for name in members}).interval
+    by_task = {name: asked for name in members if (asked := answers.get(name, {}).get(metric))}
+    if len(by_task) == len(members) and all(0 <= one <= 1 for asked in by_task.values() for _, one in asked):
+        score = score_of_sets(by_task)
+        if math.isclose(score.mean, result.metrics[metric], rel_tol=1e-6, abs_tol=1e-9):
+            return score
     tasks = [file.tasks[name] for name in members if name in file.tasks]
-    if len(tasks) < len(members) or any(metric not in task.metrics for task in tasks):
-        return result.interval(metric)
+    is_suite = metric == SUITE_METRIC and all(map(suite_task, members)) and len(tasks) == len(members)
+    if not is_suite or any(metric not in task.metrics for task in tasks):
+        return result.share(metric)
     scores = {task.name: task.metrics[metric] for task in tasks}
-    return score_of_tasks(scores, {task.name: task.n_questions for task in tasks}).interval
+    return score_of_tasks(scores, {task.name: task.n_questions for task in tasks})
 
 
 def setting_of(file: ResultFile, result: TaskResult, *, without: Collection[str] = ()) -> list[str]:

@@ -1,5 +1,6 @@
 """Tables in Markdown, and their places in a README: between `<!-- name -->` and `<!-- end -->`."""
 
+import math
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -8,6 +9,14 @@ from pathlib import Path
 def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """A table, a line each for the header, the rule and every row, the last without a line end."""
     return "\n".join(f"| {' | '.join(line)} |" for line in (header, ["---"] * len(header), *rows))
+
+
+def aligned(values: Iterable[float | None]) -> list[str]:
+    """A column of numbers, with as many decimals as the smallest needs for three digits, at most four."""
+    known = [value if value is not None and math.isfinite(value) else None for value in values]
+    least = min((abs(value) for value in known if value), default=1)
+    decimals = min(max(2 - math.floor(math.log10(least)), 0), 4)
+    return ["–" if value is None else f"{value:.{decimals}f}" for value in known]
 
 
 def replace_table(readme: Path, name: str, text: str) -> None:

@@ -1,6 +1,7 @@
 """What models are called wherever a result shows one: `built-in`, a hub id, or a short name, never a folder's path."""
 
 import re
+from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
 
 import yaml
@@ -38,3 +39,10 @@ def recorded_name(name: str) -> str:
         return BUILT_IN
     is_public = name.count("/") <= 1 and "\\" not in name and not name.startswith(("/", ".", "~"))
     return name if is_public else PurePosixPath(*parts).name or "folder"
+
+
+def named(wanted: str, names: Iterable[str]) -> str | None:
+    """Of names such as `model/task,steps=8`, the one of the fewest words among those that have all of the wanted."""
+    words = {name: {*re.split(r"[/,]\s*", name)} for name in names}
+    found = [name for name, own in words.items() if {*re.split(r"[/,]\s*", wanted)} <= own]
+    return min(found, key=lambda name: len(words[name]), default=None)

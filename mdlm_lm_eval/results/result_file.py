@@ -11,7 +11,7 @@ from mdlm_lm_eval.results.files import UnusableFile, read_json
 from mdlm_lm_eval.results.names import BUILT_IN, recorded_name
 from mdlm_lm_eval.results.recorded import LARGEST, Options, Ranges, Recorded, RecordOfTask, Shaped, Suite
 from mdlm_lm_eval.results.redaction import redacted
-from mdlm_lm_eval.results.statistics import Interval, wilson
+from mdlm_lm_eval.results.statistics import Interval, Score
 
 LM_EVAL_SEEDS = (0, 1234, 1234, 1234)  # its defaults, of Python, numpy, torch and few-shot samples
 UNKNOWN = "unknown"  # a decoding option of a server that neither it nor the user stated
@@ -58,17 +58,18 @@ class TaskResult:
         """Whether this score is a share from 0 to 1 of which more is better."""
         return 0 <= self.metrics[metric] <= 1 and bool(self.higher_is_better.get(metric.partition(",")[0], True))
 
+    def share(self, metric: str) -> Score | None:
+        """A share of independent questions, as lm-eval's standard error has them; None without one and of no share."""
+        mean, error, n = self.metrics[metric], self.standard_errors.get(metric), self.n_questions
+        return Score(mean, max(error**2, n**-2), n, n) if error is not None and 0 <= mean <= 1 and n else None
+
     def interval(self, metric: str) -> Interval:
-        """A score with its 95% interval over questions: Wilson's, of as many independent ones as have lm-eval's
-        standard error; 1.96 standard errors where it is no share. Without ends where lm-eval states no error.
-        """
+        """A score with its 95% interval over questions: 1.96 standard errors where it is no share."""
+        if share := self.share(metric):
+            return share.interval
         mean, error = self.metrics[metric], self.standard_errors.get(metric)
-        if error is None:
-            return Interval(mean, None, None, self.n_questions)
-        if not 0 <= mean <= 1:
-            return Interval(mean, mean - _NORMAL_95 * error, mean + _NORMAL_95 * error, self.n_questions)
-        n = mean * (1 - mean) / error**2 if error else self.n_questions
-        return Interval(mean, *wilson(mean, n), self.n_questions)
+        half = None if error is None else _NORMAL_95 * error
+        return Interval(mean, half and mean - half, half and mean + half, self.n_questions)
 
 
 @dataclass(frozen=True)

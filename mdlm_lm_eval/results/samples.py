@@ -4,7 +4,7 @@ import gzip
 import json
 import zlib
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from contextlib import suppress
 from glob import escape
 from pathlib import Path
@@ -61,6 +61,25 @@ def metrics_of(sample: Sample) -> dict[str, float]:
     values: Mapping[str, Any] = sample
     found = {metric: values.get(metric) for metric in sample["metrics"]}
     return {name: float(one) for name, one in found.items() if isinstance(one, int | float) and abs(one) <= LARGEST}
+
+
+def scores_by_question(file: ResultFile) -> dict[str, Mapping[str, Sequence[tuple[Hashable, float]]]]:
+    """Task -> `metric,filter` -> what each question shares with others, itself or its set of the suite, and its score.
+
+    Of tasks with samples beside the file that can be read.
+    """
+    found: dict[str, Mapping[str, Sequence[tuple[Hashable, float]]]] = {}
+    for name in file.tasks:
+        with suppress(UnusableFile):
+            path = samples_path(file.place, name)
+            found[name] = {
+                metric: [
+                    ((of_set or f"{known.task} {n}") if (known := suite_task(name)) else (name, n, digest), score)
+                    for (n, digest, of_set), score in scores.items()
+                ]
+                for metric, scores in (read_scores(path) if path else {}).items()
+            }
+    return found
 
 
 def unparsed_answers(path: Path) -> Counter[str]:

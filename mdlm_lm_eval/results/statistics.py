@@ -55,6 +55,12 @@ class Interval:
             return self.in_words
         return f"{self.mean:.1f}, not significant (95%): between {self.low:+.1f} and {self.high:+.1f}"
 
+    @property
+    def signed(self) -> str:
+        """Of a difference, such as "-7.3 (-13.0 to -1.6)"."""
+        ends = "" if self.low is None or self.high is None else f" ({self.low:+.1f} to {self.high:+.1f})"
+        return f"{self.mean:+.1f}{ends}"
+
     def scaled(self, factor: float) -> "Interval":
         """In other units, such as percentage points."""
         low, high = (None if end is None else factor * end for end in (self.low, self.high))
@@ -186,6 +192,12 @@ def difference(first: Score, second: Score) -> Interval:
     )
     down = _added(below_2, above_1, share)
     return Interval(mean, mean - down, mean + _added(above_2, below_1, share), n)
+
+
+def against(baseline: Score, other: Score) -> str:
+    """A difference to a baseline in points, "equal" where every question has the same score in both."""
+    is_same = bool(other.parts) and baseline == other
+    return "equal" if is_same else difference(baseline, other).scaled(100).signed
 
 
 def _of_difference(first: Score, second: Score) -> tuple[float, float, float]:

@@ -26,12 +26,13 @@ from mdlm_lm_eval.command_line import TORCHRUN, ending_well, refuse_rest
 from mdlm_lm_eval.loader import load_plugins
 from mdlm_lm_eval.options import ModelOptions, OptionError, must_be
 from mdlm_lm_eval.presets import run_of
+from mdlm_lm_eval.results.names import named
 from mdlm_lm_eval.sweep.plan import Sweep, axes_of_options, plan
 
 COMMAND = "mdlm-sweep"
 RECIPES = Path(__file__).parent / "recipes"
 # Settings that say where cells run and where results go.
-PLACES = ("output_path", "status", "shard", "executor", "address", "workers", "gpus_per_worker")
+PLACES = ("output_path", "baseline", "status", "shard", "executor", "address", "workers", "gpus_per_worker")
 _NAMED = ("model_args", "gen_kwargs", "wandb_args", "trackio_args")
 
 
@@ -51,7 +52,13 @@ def main() -> None:
 
 
 def _run(
-    sweep: Sweep, output_path: str = "", status: bool = False, shard: str = "0/1", executor: str = "here", **on_ray: Any
+    sweep: Sweep,
+    output_path: str = "",
+    baseline: str = "",
+    status: bool = False,
+    shard: str = "0/1",
+    executor: str = "here",
+    **on_ray: Any,
 ) -> dict[str, str]:
     """Runs a sweep, or says how far it is, and prints what came out; returns the failures."""
     if not output_path:
@@ -65,6 +72,8 @@ def _run(
 
     tasks = Tasks(sweep)
     sweep = tasks.expanded()
+    if baseline and named(baseline, [cell.name for cell in sweep.cells]) is None:
+        raise OptionError(f"--baseline {baseline}: no cell has these words, which are parts of {sweep.cells[0].name}")
     if not status:
         check_cells(sweep)  # those of other shards too, which may be equal to ours
     sweep = replace(sweep, cells=sweep.cells[index::n])
@@ -81,7 +90,7 @@ def _run(
     else:
         run_here(sweep, tasks, claims)
     done = [cell for cell in sweep.cells if cell.name not in claims.failures]
-    print(reports.table(done, claims.output))
+    print(reports.table(done, claims.output, baseline))
     for name, sentence in claims.failures.items():
         print(f"{COMMAND}: failed: {name}: {sentence}", file=sys.stderr)
     n_done = f"{len(done)} of {len(sweep.cells)} cells are done in {output_path}, {claims.own} by this process"
@@ -171,6 +180,7 @@ def _parser() -> argparse.ArgumentParser:
         "--preset", metavar="NAME", help="model, task, shots, template and options of a published score"
     )
     parser.add_argument("--output_path", metavar="FOLDER", help="where results go")
+    parser.add_argument("--baseline", metavar="WORDS", help="differences are to this cell, such as steps=8 (the first)")
     parser.add_argument("--version", action="version", version=f"{COMMAND} {__version__}")
     where = parser.add_argument_group("where cells run; docs/cluster.md says more")
     where.add_argument("--status", action="store_true", help="only list what is done and what is missing")

@@ -2,19 +2,18 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
 from mdlm_lm_eval.options import OptionError
-from mdlm_lm_eval.results.frame import benchmarks, frame_of
-from mdlm_lm_eval.results.markdown import markdown_table
+from mdlm_lm_eval.results.frame import COSTS, benchmarks, frame_of, shown_costs
+from mdlm_lm_eval.results.markdown import aligned, markdown_table
+from mdlm_lm_eval.results.names import named
 from mdlm_lm_eval.results.result_file import read_result_file
+from mdlm_lm_eval.results.statistics import Score, against
 from mdlm_lm_eval.sweep.claims import RESULT_FILE, Claims
 from mdlm_lm_eval.sweep.plan import Cell
-
-_COSTS = {"tokens_per_pass": ".2f", "seconds": ".3g"}
-_LAST = ["questions", "tokens per pass", "seconds per question"]
-_BESIDE_GUESTS = {"positions": ".0f", "memory_gib": ".3g"}  # where functions of others are compared
 
 
 def status(claims: Claims) -> str:
@@ -31,27 +30,42 @@ def status(claims: Claims) -> str:
     return "\n".join([f"{len(claims.sweep.cells)} cells: {counts}", *undone])
 
 
-def table(cells: Sequence[Cell], output: Path) -> str:
-    """A row for each cell: every metric with its 95% interval, tokens for each forward pass, seconds for each question.
+def table(cells: Sequence[Cell], output: Path, baseline: str = "") -> str:
+    """A row for each cell: every metric with its 95% interval, or its difference to a baseline; and what answers took.
 
-    A cell of several tasks, as of a tag, has a row for each. Beside guests, which are marked, costs are told in full.
+    The baseline of a task is the first cell that has it, or the one with the words of `baseline`. A cell of several
+    tasks, as of a tag, has a row for each. Guests are marked.
     """
     files = ((output / cell.name / RESULT_FILE, cell.name) for cell in cells)
     frame = frame_of(read_result_file(path, name) for path, name in files)
     if frame.empty:
-        return markdown_table(["cell", *_LAST], [])
+        return "no cell is done"
     top = benchmarks(frame)
-    metrics = list(dict.fromkeys(top["metric"]))
-    is_guest = top["setting"].str.contains("(guest, ", regex=False)
-    costs = _COSTS | (_BESIDE_GUESTS if is_guest.any() else {})
-    last = [*_LAST, *(("positions per question", "GiB") if is_guest.any() else ())]
-    rows = []
-    for file, of_file in top.groupby("file", sort=False):
-        for task, of_task in of_file.groupby("task", sort=False):
-            scores = dict(zip(of_task["metric"], of_task["in_words"], strict=True))
-            label = file if of_file["task"].nunique() == 1 else f"{file}: {task}"
-            first = of_task.iloc[0]
-            label += " (guest)" if is_guest[first.name] else ""
-            numbers = ["" if pd.isna(first[name]) else f"{first[name]:{digits}}" for name, digits in costs.items()]
-            rows.append([label, *(scores.get(name, "") for name in metrics), str(first["n"]), *numbers])
-    return markdown_table(["cell", *(name.removesuffix(",none") for name in metrics), *last], rows)
+    beside: dict[Any, str] = {}
+    bases: dict[str, list[Score]] = {}  # those with differences to them, and the scores that have these
+    for _, of_task in top.groupby("task", sort=False):
+        base = (named(baseline, of_task["file"]) if baseline else None) or of_task["file"].iloc[0]
+        own = of_task[of_task["file"] == base]
+        shares = dict(zip(own["metric"], own["share"], strict=True))
+        for row in of_task.itertuples():
+            if row.file != base and row.share and (first := shares.get(row.metric)):
+                beside[row.Index] = f"{row.score:.1f}, {against(first, row.share)}"
+                bases.setdefault(base, [first]).append(row.share)
+    top["words"] = pd.Series(beside, dtype=object).reindex(top.index).fillna(top["in_words"])
+    label = top["file"] + (": " + top["task"]).where(top.groupby("file")["task"].transform("nunique") > 1, "")
+    top["cell"] = label + top["setting"].str.contains("(guest, ", regex=False).map({True: " (guest)", False: ""})
+    first = top.drop_duplicates("cell").set_index("cell")
+    metrics = {
+        str(name).removesuffix(",none"): own.set_index("cell") for name, own in top.groupby("metric", sort=False)
+    }
+    columns = [first.index, *(own["words"].reindex(first.index, fill_value="") for own in metrics.values())]
+    costs = shown_costs(first)
+    columns += [first["n"].astype(str), *(aligned(first[name]) for name in costs)]
+    lines = markdown_table(
+        ["cell", *metrics, "questions", *(COSTS[name] for name in costs)], zip(*columns, strict=True)
+    )
+    if not bases:
+        return lines
+    is_paired = all(one.parts for own in bases.values() for one in own)
+    pairs = "paired by question" if is_paired else "unpaired (see --log_samples)"
+    return f"{lines}\n\nDifferences in points are to {', '.join(bases)}, {pairs}."
