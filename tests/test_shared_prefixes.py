@@ -4,8 +4,10 @@ from random import Random
 from typing import Any
 
 import pytest
+import torch
 
 from benchmarks.gpu import MASK
+from benchmarks.shared_prefix import outcome
 from mdlm_lm_eval.decoding import decode_canvases
 from mdlm_lm_eval.decoding.blocks import with_prefixes
 from mdlm_lm_eval.decoding.canvas import Canvas, Completion, build_canvas
@@ -362,3 +364,14 @@ def test_a_stored_prefix_is_in_the_budget_of_memory() -> None:
         stored = row_memory(config, length=n_stored, n_run=min(n_stored, MOST_RUN), **sizes)
         beside.append(gpu.report.peak - weights - n_rows * row.total - stored.total)
     assert beside[0] <= beside[1] + 0.2e9
+
+
+# At random
+
+
+def test_a_hundred_random_settings_give_the_same_answers() -> None:
+    """2,000 of them are in the record of benchmarks/shared_prefix.py."""
+    outcomes = [outcome(seed, torch.float32) for seed in range(100)]
+    assert sum(one.differ for one in outcomes) == 0
+    assert max(one.log_likelihood for one in outcomes) < 1e-4
+    assert sum(one.shared > 0 for one in outcomes) > 40

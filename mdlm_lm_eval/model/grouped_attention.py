@@ -16,15 +16,19 @@ def grouped_attention(
 ) -> tuple[Tensor, None]:
     """transformers' `sdpa` for queries [B, H, Q, D] on fewer heads of keys and values, which it expands under a mask.
 
-    Where all queries of a row see the same keys, the queries of a group follow each other as if they belonged to one
-    head: any kernel gives the same numbers, and nothing is copied. Elsewhere this is transformers' own function.
+    The queries of a group follow each other as if they belonged to one head: any kernel gives the same numbers, and no
+    key is copied. Where queries of a row see different keys, the mask is repeated instead, if that is less to copy.
+    Elsewhere this is transformers' own function.
     """
     (batch, heads, n_queries, size), groups = query.shape, key.shape[1]
     is_causal = arguments.get("is_causal")
     is_causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
     same_keys = attention_mask is None or attention_mask.shape[1:3] == (1, 1)
-    if is_causal or not same_keys or heads == groups:
+    same_heads = attention_mask is None or attention_mask.shape[1] == 1
+    if is_causal or heads == groups or not (same_keys or (same_heads and n_queries <= 2 * groups * size)):
         return sdpa_attention_forward(module, query, key, value, attention_mask, **arguments)
+    if attention_mask is not None and not same_keys:
+        attention_mask = attention_mask.repeat(1, 1, heads // groups, 1)
     output = scaled_dot_product_attention(
         query.reshape(batch, groups, heads // groups * n_queries, size),
         key,
