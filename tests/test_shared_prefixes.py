@@ -160,8 +160,9 @@ def test_answers_passes_and_traces_are_those_without_sharing(name: str, monkeypa
         for n, one in zip(order, found, strict=True):
             assert answer(one.token_ids) == answer(alone[n].token_ids)
             assert rounded(one.events) == rounded(alone[n].events)
-            assert one.cost.forward_passes == alone[n].cost.forward_passes
-            assert one.cost.tokens + one.cost.shared == alone[n].cost.tokens
+            if "drafts" not in setting.options:  # which run where lanes are free
+                assert one.cost.forward_passes == alone[n].cost.forward_passes
+                assert one.cost.tokens + one.cost.shared == alone[n].cost.tokens
         nodes = nodes_of([canvas.prefix for canvas in shared])
         guided = 2 if options.cfg_scale else 1
         assert n_run == guided * sum(len(node) - len(node.parent or ()) for node in nodes)
