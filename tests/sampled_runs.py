@@ -67,10 +67,10 @@ def write_run(
     """A task `told` that generates, and a task `chosen` of two choices."""
     spelled = {str(id): text for id, text in words.items()}
     metrics = {"told": {"exact_match,none": sum(rights) / len(rights)}, "chosen": {"acc,none": 0.5}}
-    content = result_file(metrics, asked=len(rights), **options)
-    content["config"]["mdlm"]["tasks"] = {
-        "told": {"requests": len(rights), "trace": traces, "trace_tokens": spelled},
-        "chosen": {"requests": 1},
+    content = result_file(metrics, asked=len(rights), limit=len(rights), **options)
+    content["config"]["mdlm"]["tasks"]["told"] = content["config"]["mdlm"]["tasks"]["told"] | {
+        "trace": traces,
+        "trace_tokens": spelled,
     }
     write(folder, results_cell=content)
     told = [

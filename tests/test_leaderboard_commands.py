@@ -387,3 +387,15 @@ def test_samples_need_questions_that_both_results_have(tmp_path: Path, capsys: p
         path.unlink()
     assert main(["samples", str(first), str(second), "--output_path", str(tmp_path / "none")]) == 1
     assert "no questions are logged beside" in capsys.readouterr().err
+
+
+def test_rows_link_to_the_questions_of_their_results(tmp_path: Path) -> None:
+    two_runs(tmp_path / "results")
+    for path in (tmp_path / "results" / "b").glob("*.jsonl"):
+        path.unlink()
+    for flags, expected in (["--samples"], 1), ([], 0):
+        assert main(["build", str(tmp_path / "results"), "--output_path", str(tmp_path / "site"), *flags]) == 0
+        linked = re.findall(r'<a href="(questions/[^"]+)"', (tmp_path / "site" / "index.html").read_text())
+        assert len(linked) == expected
+        assert all((tmp_path / "site" / one).is_file() for one in linked)
+        assert (tmp_path / "site" / "questions").exists() == bool(expected)

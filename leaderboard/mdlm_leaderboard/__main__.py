@@ -52,6 +52,8 @@ def _parser() -> argparse.ArgumentParser:
     build.add_argument("--output_path", "--output", dest="output", type=Path, required=True, help=what)
     build.add_argument("--title", default="", help="the board's name (default: the folder's)")
     build.add_argument("--published", action="store_true", help="also show scores from papers")
+    what = "also make a page of single questions for each result with samples beside it (lm_eval's --log_samples)"
+    build.add_argument("--samples", action="store_true", help=what)
     build.add_argument("--strict", action="store_true", help="exit with 1 if any file or score is not used")
     show = command(_show, "one result in five lines: score, settings in effect, speed, audit, file")
     show.add_argument("file", type=Path, metavar="PATH", help="an lm-eval result file, or a folder: its newest one")
@@ -78,7 +80,7 @@ def _parser() -> argparse.ArgumentParser:
 def _build(options: argparse.Namespace) -> int:
     from mdlm_leaderboard.build import build
 
-    board = build(options.results, options.output, options.title, options.published)
+    board = build(options.results, options.output, options.title, options.published, options.samples)
     for path, reason in board.scores.refused:
         print(f"not used: {path}: {reason}", file=sys.stderr)
     for section in board.sections:

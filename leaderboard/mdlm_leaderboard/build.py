@@ -5,6 +5,7 @@ import re
 import shutil
 import warnings
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -17,6 +18,7 @@ from mdlm_leaderboard.findings import mask_lines, masks_finding, speed_findings
 from mdlm_leaderboard.published import published
 from mdlm_leaderboard.scores import COSTS, command_of, scores_of
 from mdlm_lm_eval.options import OptionError
+from mdlm_lm_eval.results.files import UnusableFile
 from mdlm_lm_eval.results.frame import frame_of, read_folder
 from mdlm_lm_eval.results.markdown import markdown_table
 from mdlm_lm_eval.results.suite import generated_group
@@ -32,10 +34,13 @@ def read_board(results: Path, title: str = "", with_published: bool = False, lea
     return board_of(scores, title, published() if with_published else pd.DataFrame())
 
 
-def build(results: Path, output: Path, title: str = "", with_published: bool = False) -> Board:
+def build(
+    results: Path, output: Path, title: str = "", with_published: bool = False, with_samples: bool = False
+) -> Board:
     """Writes tables, figures and page of `results` into `output`; its old content stays until all is made.
 
-    Other people's files in `output` are left alone. Raises OptionError where nothing can be built.
+    Other people's files in `output` are left alone. `with_samples` adds a page of single questions for each result file
+    with samples beside it. Raises OptionError where nothing can be built.
     """
     from mdlm_leaderboard.figures import charts_of, draw_charts, write_dark, write_masks
     from mdlm_leaderboard.page.write import write_page
@@ -73,11 +78,27 @@ def build(results: Path, output: Path, title: str = "", with_published: bool = F
         (folder / "LEADERBOARD.md").write_text(markdown(board, said), encoding="utf-8")
         points(board).map(_as_text).to_csv(folder / "leaderboard.csv", index=False)
         (folder / "leaderboard.json").write_text(_json(board), encoding="utf-8")
-        write_page(board, findings, charts, folder)
-        shutil.rmtree(output / "figures", ignore_errors=True)  # an earlier build's
+        pages = _write_questions(board, folder) if with_samples else {}
+        write_page(board, findings, charts, pages, folder)
+        for name in ("figures", "questions"):
+            shutil.rmtree(output / name, ignore_errors=True)  # an earlier build's
         for path in folder.iterdir():
             path.replace(output / path.name)
     return board
+
+
+def _write_questions(board: Board, folder: Path) -> dict[str, str]:
+    """Path of a result file -> its page of questions, of files with samples beside them."""
+    from mdlm_leaderboard.samples import write_samples
+
+    pages = {}
+    for row in (row for section in board.sections for row in section.rows):
+        for number, path in enumerate(row.files):
+            place = f"questions/{row.id}-{number}"
+            with suppress(UnusableFile):
+                write_samples([board.scores.files[path].place], folder / place)
+                pages[path] = f"{place}/index.html"
+    return pages
 
 
 def _described(section: Section) -> str:

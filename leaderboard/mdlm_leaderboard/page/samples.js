@@ -18,8 +18,10 @@ addEventListener("DOMContentLoaded", async () => {
   let current = null;
 
   async function unpacked(place) {
-    const bytes = Uint8Array.from(atob(place.textContent), (one) => one.charCodeAt(0));
+    const text = atob(place.textContent);
     place.remove();
+    const bytes = new Uint8Array(text.length);
+    for (let n = 0; n < text.length; n++) bytes[n] = text.charCodeAt(n);
     const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
     return new Response(stream).json();
   }

@@ -33,8 +33,16 @@ _SERVER_FACTS = {"said": "settings the server says", "stated": "settings stated"
 _FACTS = ("preset", "processes", "device_name", "attn_implementation", "cache_audit", "batch_size", "torch")
 
 
-def write_page(board: Board, findings: Sequence[tuple[str, str, str]], charts: Sequence[Chart], output: Path) -> Path:
+def write_page(
+    board: Board,
+    findings: Sequence[tuple[str, str, str]],
+    charts: Sequence[Chart],
+    pages: Mapping[str, str],
+    output: Path,
+) -> Path:
     """Writes `index.html` into `output` beside its figures. `findings` are sentences, a figure's stem and its alt text.
+
+    `pages` are those of the questions of result files.
 
     Style and script are in the page, whose content security policy names them by their hashes: text from a result file
     that looks like a script does not run.
@@ -46,6 +54,7 @@ def write_page(board: Board, findings: Sequence[tuple[str, str, str]], charts: S
         output / "index.html",
         board=board,
         findings=findings,
+        pages=pages,
         main=board.main,
         heat=_heat(board.main) if board.main else [],
         scale_of=_scale,
