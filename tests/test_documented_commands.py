@@ -64,8 +64,9 @@ PROGRAMS = {
 @pytest.mark.parametrize("command", sorted({each for page in PAGES for each in commands(page.read_text())}))
 def test_a_command_is_understood(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    page = (ROOT / "docs" / "compare_settings.md").read_text()
-    Path("settings.yaml").write_text(page.partition("```yaml\n")[2].partition("```")[0])
+    for page, file in (("compare_settings", "settings.yaml"), ("guests", "guests.yaml")):
+        text = (ROOT / "docs" / f"{page}.md").read_text()
+        Path(file).write_text(text.partition("```yaml\n")[2].partition("```")[0])
     program, *words = (word for word in shlex.split(command) if word not in ("python", "-m"))
     if program in PROGRAMS:
         PROGRAMS[program](words)
