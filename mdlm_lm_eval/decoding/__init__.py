@@ -17,6 +17,7 @@ Read `reference` first: one canvas, from top to bottom. Then `sampler`, and one 
     candidates        the token proposed for each mask
     rules, selection  the order of the masks, and which of them are filled
     hindsight, history, next_token    what some samplers and models need beside proposals
+    drafts            several views of a row in one pass
     thinking, trace   the end of thinking; the changes of a canvas as events
     checks            which options a model can serve
     memory            how many rows fit
