@@ -198,7 +198,7 @@ def lines(found: Mapping[str, Any]) -> list[tuple[str, str]]:
     all_equal = recognised["dtype"] == "float32" and set(same["same_strings"].values()) == {same["answers"]}
     numbers = ", ".join(f"{name} {n} of {same['answers']}" for name, n in same["same_strings"].items())
     said.append(("same strings", "all equal" if all_equal else numbers))
-    said += _memory_in_words(found["memory_and_speed"])
+    said += _memory_in_words(found["memory_and_speed"]) if found["memory_and_speed"] else []
     noise = found["noise_floor"]
     if "left_out" in noise:
         return [*said, ("noise floor", f"left out: {noise['left_out']}"), ("verdict", found["verdict"])]

@@ -25,6 +25,7 @@ from mdlm_lm_eval.decoding.candidates import Proposals, propose
 from mdlm_lm_eval.decoding.canvas import Canvas
 from mdlm_lm_eval.decoding.engine import decode_canvases
 from mdlm_lm_eval.decoding.reference import decode_one
+from mdlm_lm_eval.decoding.row_decoders import row_decoder_for
 from mdlm_lm_eval.model.denoiser import Denoiser
 from mdlm_lm_eval.options import DecodingOptions, OptionError, shown
 
@@ -140,7 +141,12 @@ def compare_choices(
     *,
     end_ids: Sequence[int],
 ) -> dict[str, Any]:
-    """Our sampler on the canvases of each of the authors' passes, and by itself."""
+    """Our sampler on the canvases of each of the authors' passes, and by itself.
+
+    Raises OptionError for what is decoded otherwise than in passes over one canvas.
+    """
+    if row_decoder_for(denoiser, options) is not None:
+        raise OptionError("--against: these options decode row by row and not in passes over a canvas, which it needs")
     report = theirs.report
     told = report["told"]  # of our options, in their words
     causes = {

@@ -270,8 +270,13 @@ def _first_difference(one: Sequence[int], other: Sequence[int]) -> int:
 
 
 def memory_and_speed(lm: MDLM, canvases: Sequence[Canvas], request: ResolvedRequest) -> dict[str, Any]:
-    """Bytes as computed and as measured, and a pass's seconds beside what the device's speed allows."""
+    """Bytes as computed and as measured, and a pass's seconds beside what the device's speed allows.
+
+    Nothing of a family that decodes with its own method.
+    """
     denoiser, device = lm.denoiser, lm.device
+    if denoiser.generate is not None:
+        return {}
     weights = sum(each.numel() * each.element_size() for each in denoiser.model.parameters())
     n_parameters = sum(each.numel() for each in denoiser.model.parameters())
     longest = max(canvases, key=lambda canvas: len(canvas.token_ids))
