@@ -58,7 +58,8 @@ class Completion:
     events: with the option `trace`, all that the passes changed on the canvas, in their order.
     first: the model's answer at the first slot, None without labels.
 
-    From Python: text: that of the tokens, None without a tokenizer. filled: the step and the confidence of each token.
+    From Python: text: that of the tokens, None without a tokenizer. filled: the step and the confidence of each token,
+    nothing where others' code decoded.
     finish_reason: ended_by_eos, or cut where no token ended the answer.
     """
 

@@ -257,7 +257,7 @@ def _completed(
         replace(
             one,
             text=None if ending is None else ending.of(one.token_ids)[0],
-            filled=filled(one.events, canvas.slots[: len(one.token_ids)], denoiser.mask_token_id),
+            filled=filled(one.events, canvas.slots[: len(one.token_ids)], denoiser.mask_token_id) if one.events else (),
             finish_reason="ended_by_eos" if not end_ids.isdisjoint(one.token_ids[-1:]) else "cut",
         )
         for canvas, one in zip(canvases, completions, strict=True)
