@@ -66,7 +66,7 @@ def generate(
             )
     finally:
         counter.remove()
-    n_written = round(float(generated.tokens_per_forward) * passes)  # EOS and what is behind n_tokens too
+    n_written = round(float(generated.tokens_per_forward) * passes)  # EOS and what follows n_tokens, too
     return generated.sequences[0, len(prompt_ids) :][:n_tokens].tolist(), passes, n_written
 
 

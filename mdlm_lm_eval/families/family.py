@@ -83,7 +83,7 @@ class Family:
     generate: generation by transformers' own method, where the family is decoded by that alone:
         (model, prompt_ids, options, n_tokens=, end_ids=, pad_token_id=, seed=) -> (token ids, forward passes, tokens
         written).
-    read: where the noise is random tokens and not masks, one denoising step over noisy canvases behind a prompt:
+    read: where the noise is random tokens and not masks, one denoising step over noisy canvases after a prompt:
         (model, prompt_ids, batches of canvases [K, T], positions [N]) -> logits [K, N, V] of each batch.
     decoding_defaults: decoding options that its authors publish. The command line takes them for options that are not
         given.

@@ -1,6 +1,6 @@
 """Left-to-right decoding from drafted blocks (`mode=linear_spec` of Nemotron-Labs-Diffusion).
 
-The tokens are those of `mode=ar`. A block is drafted by denoising it behind the remembered tokens, and then read
+The tokens are those of `mode=ar`. A block is drafted by denoising it after the remembered tokens, and then read
 causally: what the causal model would have written too is kept, and the first token that differs is replaced by its own.
 """
 
@@ -62,7 +62,7 @@ class Speculation(PassByPass):
         return list(logits.softmax(-1).amax(-1).tolist())
 
     def _draft(self, rows: Sequence[int]) -> "Tensor":
-        """Blocks [R, B], each behind what its row has written but the last token, with which it begins."""
+        """Blocks [R, B] that begin with the last token of what their rows have written."""
         import torch
 
         from mdlm_lm_eval.decoding.selection import sure_enough

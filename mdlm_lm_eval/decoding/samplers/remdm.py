@@ -20,7 +20,7 @@ class Remdm(Sampler):
     """7/8 of a block one by one; as many passes as it is long refill `remask_tokens` of it; then the rest."""
 
     ends_as_planned: ClassVar[bool] = True
-    settled: ClassVar[Literal["at once", "with its block", "with the canvas"]] = "with the canvas"
+    settled: ClassVar[Literal["at once", "with its block", "with the canvas"]] = "with its block"
     ends_at_eos: ClassVar[bool] = True
 
     remask_tokens: int = option(1, "tokens masked again per pass", least=1)

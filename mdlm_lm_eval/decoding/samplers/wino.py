@@ -25,7 +25,7 @@ class Wino(Sampler):
     The model's belief in a filled token is its probability in hindsight: as if its own position were masked.
     """
 
-    settled: ClassVar[Literal["at once", "with its block", "with the canvas"]] = "with the canvas"
+    settled: ClassVar[Literal["at once", "with its block", "with the canvas"]] = "with its block"
 
     remask_threshold: float = option(
         0.9, "mask tokens again whose probability in hindsight is lower", above=0, most=1, also="threshold_back"
