@@ -371,7 +371,7 @@ def test_a_stored_prefix_is_in_the_budget_of_memory() -> None:
 
 
 def test_a_hundred_random_settings_give_the_same_answers() -> None:
-    """2,000 of them are in the record of benchmarks/shared_prefix.py."""
+    """`python -m benchmarks.shared_prefix --settings 2000` runs more of them."""
     outcomes = [outcome(seed, torch.float32) for seed in range(100)]
     assert sum(one.differ for one in outcomes) == 0
     assert max(one.log_likelihood for one in outcomes) < 1e-4
