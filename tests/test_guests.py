@@ -208,6 +208,14 @@ def test_a_method_is_put_before_the_model(files: Path) -> None:
     assert decode(denoiser, [[5, 6]], options) == logits[:, 2:].topk(2).indices[..., 1].tolist()
 
 
+def test_the_function_of_the_page_decodes(checkpoint: Path, tmp_path: Path) -> None:
+    """docs/guests.md: one mask a pass, as the engine does."""
+    page = (Path(__file__).parents[1] / "docs" / "guests.md").read_text()
+    (tmp_path / "mine.py").write_text(page.partition("```python\n")[2].partition("```")[0])
+    mine = lm(checkpoint, sampler=f"{tmp_path}/mine.py:generate", n_masks=8)
+    assert mine.generate_until(requests(), True) == lm(checkpoint, n_masks=8).generate_until(requests(), True)
+
+
 @pytest.mark.parametrize(("fault", "said"), data("guests.json")["faults"])
 def test_a_fault_names_the_request(fault: str, said: str, checkpoint: Path, files: Path) -> None:
     model = lm(checkpoint, sampler=f"{files}/others.py:faulty", sampler_args=f"fault={fault}")
@@ -309,7 +317,7 @@ def test_one_command_compares_guests_with_the_engine(
     more = (samplers, "--limit=2", "--n_masks=4")
     done = sweep(tmp_path, checkpoint, task_folder, *more)
     assert done.code == 0
-    rows = [line for line in done.out.splitlines() if "tiny_generate" in line]
+    rows = [line for line in done.out.splitlines() if line.startswith("|") and "tiny_generate" in line]
     assert len(rows) == 3
     assert [row.count("(guest)") for row in rows] == [1, 1, 0]
     assert "positions per token" in done.out

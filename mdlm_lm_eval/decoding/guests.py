@@ -208,7 +208,11 @@ def adapt(foreign: Foreign, denoiser: "Denoiser", *, end_ids: Collection[int], n
         filled: dict[str, Any] = dict.fromkeys(_MASK, denoiser.mask_token_id) | dict.fromkeys(
             _PAD, denoiser.pad_token_id
         )
-        filled |= dict.fromkeys(_END, end) | dict.fromkeys(_ENDS, ends) | {"attention_mask": mask, "seed": seed}
+        filled |= (
+            dict.fromkeys(_END, ends if "generation_config" in takes.parameters else end)
+            | dict.fromkeys(_ENDS, ends)
+            | {"attention_mask": mask, "seed": seed}
+        )
         arguments = {name: value for name, value in filled.items() if name in takes.names and value is not None}
         arguments = takes.with_config(arguments | takes.arguments(options, n_tokens, n_returned))
         first = {"input_ids": ids, "attention_mask": mask} if foreign.thing.__name__ == _TAKES_A_DICTIONARY else ids
@@ -253,7 +257,8 @@ def _config_of(function: Any) -> Any:
     if config is None:
         return None
     validate = config.validate
-    if not {"user_set_attributes", "kwargs"} & inspect.signature(validate).parameters.keys():
+    is_own = config.__module__.startswith("transformers.")
+    if not is_own and not {"user_set_attributes", "kwargs"} & inspect.signature(validate).parameters.keys():
         config.validate = lambda self, is_init=False, **_: validate(self, is_init)
     return config
 

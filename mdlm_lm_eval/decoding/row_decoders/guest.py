@@ -48,6 +48,9 @@ class Guest(RowDecoder):
         asked = [
             (asked_tokens(options, len(canvas.slots), canvas.n_returned), canvas.n_returned) for canvas in canvases
         ]
+        # Models of blocks fill their last one, DiffusionGemma its last canvas.
+        blocks: int = attention.block_length or getattr(denoiser.model.config, "canvas_length", None) or 1
+        surplus = blocks - 1
         completions: list[Completion] = []
         while (first := len(completions)) < len(canvases):
             n = next(
@@ -67,7 +70,7 @@ class Guest(RowDecoder):
             denoiser.forward_passes += count.passes
             cost = RowCost(count.passes, count.passes, count.positions // len(batch))
             for index, (canvas, ids) in enumerate(zip(batch, rows, strict=True), start=first):
-                written = _checked(ids, canvas, length, denoiser.mask_token_id, end_ids)
+                written = _checked(ids, canvas.n_returned, length, surplus, denoiser.mask_token_id, end_ids)
                 if isinstance(written, str):
                     raise GuestError(index, f"{_named(options)} {written}")
                 completions.append(Completion(written, cost, min(len(ids), canvas.n_returned)))
@@ -84,14 +87,16 @@ class Guest(RowDecoder):
                 )
 
 
-def _checked(ids: list[int], canvas: Canvas, length: int, mask: int, end_ids: Collection[int]) -> list[int] | str:
+def _checked(
+    ids: list[int], n_returned: int, length: int, surplus: int, mask: int, end_ids: Collection[int]
+) -> list[int] | str:
     """An answer up to its end; in words, why it is none."""
-    answer = ids[: canvas.n_returned]
+    answer = ids[:n_returned]
     ends = [n for n, token in enumerate(answer, start=1) if token in end_ids]
     answer = answer[: ends[0]] if ends else answer
-    if len(ids) > length and (canvas.prompt_length + len(ids)) % max(canvas.block_lengths):
+    if len(ids) > length + surplus:
         return f"returned {len(ids)} tokens where {length} were asked for"
-    if len(answer) < canvas.n_returned and not ends:
+    if len(answer) < n_returned and not ends:
         return f"returned {len(ids)} tokens where {length} were asked for, and no end of text"
     return f"left the mask token {mask} at place {answer.index(mask)} of its answer" if mask in answer else answer
 
