@@ -33,7 +33,7 @@ from mdlm_lm_eval.decoding.lanes import Lanes, Look, Moved
 from mdlm_lm_eval.decoding.next_token import NextTokenLogits
 from mdlm_lm_eval.decoding.passes import Memory, most_wanted, run_pass
 from mdlm_lm_eval.decoding.program import Field, Kind, Numbers, path_of
-from mdlm_lm_eval.decoding.row_decoders import row_decoder_for
+from mdlm_lm_eval.decoding.row_decoders import Work, row_decoder_for
 from mdlm_lm_eval.decoding.rows import Rows
 from mdlm_lm_eval.decoding.run import Run
 from mdlm_lm_eval.decoding.thinking import EndOfThinking
@@ -516,7 +516,7 @@ def decode_canvases(
     attention = attention_in_effect(denoiser.attention, options)
     n_lanes = batch_size or len(canvases)
     if (row_decoder := row_decoder_for(denoiser, options)) is not None:
-        return row_decoder.decode(
+        work = Work(
             denoiser,
             canvases,
             options,
@@ -528,6 +528,7 @@ def decode_canvases(
             finished=finished,
             batch_size=n_lanes,
         )
+        return row_decoder.decode(work)
     _check_shift(denoiser, options, attention)
     if cache_policy(attention, options).remembers and not denoiser.keeps_keys_and_values:
         raise OptionError(f"cache must be none for an encoder, which keeps no keys and values, not {options.cache}")

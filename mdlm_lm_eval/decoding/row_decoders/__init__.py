@@ -23,6 +23,25 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
+class Work:
+    """What a row decoder gets: the arguments of `decode_canvases`, resolved.
+
+    banned_ids: tokens that are never written. is_decided: with `early_exit`, ends rows early.
+    """
+
+    denoiser: "Denoiser"
+    canvases: Sequence[Canvas]
+    options: DecodingOptions
+    attention: AttentionPattern
+    banned_ids: Collection[int]
+    end_ids: Collection[int]
+    is_decided: Callable[[list[int]], bool] | None
+    advance: Callable[[int], object]
+    finished: Callable[[int, Completion], object]
+    batch_size: int
+
+
+@dataclass(frozen=True)
 class RowDecoder(Options, ABC):
     """A way of decoding that decides everything itself; its fields are its options."""
 
@@ -32,21 +51,8 @@ class RowDecoder(Options, ABC):
         """Whether it decodes for this model with these options."""
 
     @abstractmethod
-    def decode(
-        self,
-        denoiser: "Denoiser",
-        canvases: Sequence[Canvas],
-        options: DecodingOptions,
-        attention: AttentionPattern,
-        *,
-        banned_ids: Collection[int],
-        end_ids: Collection[int],
-        is_decided: Callable[[list[int]], bool] | None,
-        advance: Callable[[int], object],
-        finished: Callable[[int, Completion], object],
-        batch_size: int,
-    ) -> list[Completion]:
-        """As `decode_canvases`; `banned_ids` are never written, `is_decided` ends rows early."""
+    def decode(self, work: Work) -> list[Completion]:
+        """As `decode_canvases`."""
 
 
 def row_decoder_for(denoiser: "Denoiser", options: DecodingOptions) -> RowDecoder | None:
@@ -173,25 +179,17 @@ class BatchDecoder(RowDecoder):
 
     loop: ClassVar[type[PassByPass]]
 
-    def decode(
-        self,
-        denoiser: "Denoiser",
-        canvases: Sequence[Canvas],
-        options: DecodingOptions,
-        attention: AttentionPattern,
-        *,
-        banned_ids: Collection[int],
-        end_ids: Collection[int],
-        is_decided: Callable[[list[int]], bool] | None,
-        advance: Callable[[int], object],
-        finished: Callable[[int, Completion], object],
-        batch_size: int,
-    ) -> list[Completion]:
+    def decode(self, work: Work) -> list[Completion]:
         """As `decode_canvases`; a batch ends with its last row."""
         done: dict[int, Completion] = {}
-        for first in range(0, len(canvases), batch_size):
+        for first in range(0, len(work.canvases), work.batch_size):
             batch = self.loop(
-                denoiser, canvases[first : first + batch_size], first, options, attention.block_length or 1, banned_ids
+                work.denoiser,
+                work.canvases[first : first + work.batch_size],
+                first,
+                work.options,
+                work.attention.block_length or 1,
+                work.banned_ids,
             )
             going = list(range(len(batch.canvases)))
             while going:
@@ -200,13 +198,13 @@ class BatchDecoder(RowDecoder):
                     if written is None:
                         continue
                     written = written[: batch.canvases[row].n_returned]
-                    ends = [n for n, token in enumerate(written, start=1) if token in end_ids]
+                    ends = [n for n, token in enumerate(written, start=1) if token in work.end_ids]
                     is_whole = len(written) == batch.canvases[row].n_returned
-                    if ends or is_whole or (is_decided is not None and is_decided(written)):
+                    if ends or is_whole or (work.is_decided is not None and work.is_decided(written)):
                         answer = written[: ends[0]] if ends else written
                         done[first + row] = Completion(answer, batch.costs[row], len(written), tuple(batch.events[row]))
-                        finished(first + row, done[first + row])
+                        work.finished(first + row, done[first + row])
                         going.remove(row)
                 if going:
                     batch.step(going)
-        return [done[index] for index in range(len(canvases))]
+        return [done[index] for index in range(len(work.canvases))]

@@ -1,7 +1,7 @@
 """Functions of others' that generate (`sampler=FILE.py:FUNCTION`): asked row by row, checked, counted from outside."""
 
 import traceback
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from mdlm_lm_eval.decoding.canvas import Canvas, Completion, RowCost
 from mdlm_lm_eval.decoding.guests import GuestError, adapt, asked_tokens, signature_of
-from mdlm_lm_eval.decoding.row_decoders import RowDecoder
-from mdlm_lm_eval.model.attention import AttentionPattern
+from mdlm_lm_eval.decoding.row_decoders import RowDecoder, Work
 from mdlm_lm_eval.options import DecodingOptions, short_name
 from mdlm_lm_eval.registry import register
 
@@ -27,29 +26,17 @@ class Guest(RowDecoder):
         """By the option."""
         return options.guest is not None
 
-    def decode(
-        self,
-        denoiser: "Denoiser",
-        canvases: Sequence[Canvas],
-        options: DecodingOptions,
-        attention: AttentionPattern,
-        *,
-        banned_ids: Collection[int],
-        end_ids: Collection[int],
-        is_decided: Callable[[list[int]], bool] | None,
-        advance: Callable[[int], object],
-        finished: Callable[[int, Completion], object],
-        batch_size: int,
-    ) -> list[Completion]:
+    def decode(self, work: Work) -> list[Completion]:
         """Raises GuestError, which names the canvas."""
+        denoiser, canvases, options = work.denoiser, work.canvases, work.options
         foreign, takes = signature_of(options)
-        answer = adapt(foreign, denoiser, end_ids=end_ids, named=f"sampler={options.guest}")
-        size = batch_size if getattr(foreign.thing, "batches", False) else 1
+        answer = adapt(foreign, denoiser, end_ids=work.end_ids, named=f"sampler={options.guest}")
+        size = work.batch_size if getattr(foreign.thing, "batches", False) else 1
         asked = [
             (asked_tokens(options, len(canvas.slots), canvas.n_returned), canvas.n_returned) for canvas in canvases
         ]
         # Models of blocks fill their last one, DiffusionGemma its last canvas.
-        blocks: int = attention.block_length or getattr(denoiser.model.config, "canvas_length", None) or 1
+        blocks: int = work.attention.block_length or getattr(denoiser.model.config, "canvas_length", None) or 1
         surplus = blocks - 1
         completions: list[Completion] = []
         while (first := len(completions)) < len(canvases):
@@ -70,12 +57,12 @@ class Guest(RowDecoder):
             denoiser.forward_passes += count.passes
             cost = RowCost(count.passes, count.passes, count.positions // len(batch))
             for index, (canvas, ids) in enumerate(zip(batch, rows, strict=True), start=first):
-                written = _checked(ids, canvas.n_returned, length, surplus, denoiser.mask_token_id, end_ids)
+                written = _checked(ids, canvas.n_returned, length, surplus, denoiser.mask_token_id, work.end_ids)
                 if isinstance(written, str):
                     raise GuestError(index, f"{_named(options)} {written}")
                 completions.append(Completion(written, cost, min(len(ids), canvas.n_returned)))
-                advance(cost.steps)
-                finished(index, completions[-1])
+                work.advance(cost.steps)
+                work.finished(index, completions[-1])
         return completions
 
     def _refuse_length(self, denoiser: "Denoiser", batch: Sequence[Canvas], first: int, length: int) -> None:

@@ -3,13 +3,12 @@
 Slots are read off one denoising step over noise, which is drawn `noise_num` times.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mdlm_lm_eval.decoding.canvas import Canvas, Completion, RowCost
-from mdlm_lm_eval.decoding.row_decoders import RowDecoder
-from mdlm_lm_eval.model.attention import AttentionPattern
+from mdlm_lm_eval.decoding.row_decoders import RowDecoder, Work
 from mdlm_lm_eval.options import DecodingOptions, OptionError
 from mdlm_lm_eval.registry import register
 
@@ -26,29 +25,16 @@ class OwnMethod(RowDecoder):
         """By the family."""
         return denoiser.generate is not None
 
-    def decode(
-        self,
-        denoiser: "Denoiser",
-        canvases: Sequence[Canvas],
-        options: DecodingOptions,
-        attention: AttentionPattern,
-        *,
-        banned_ids: Collection[int],
-        end_ids: Collection[int],
-        is_decided: Callable[[list[int]], bool] | None,
-        advance: Callable[[int], object],
-        finished: Callable[[int, Completion], object],
-        batch_size: int,
-    ) -> list[Completion]:
+    def decode(self, work: Work) -> list[Completion]:
         """One canvas after the other; `batch_size` is that of the draws of noise."""
         completions = []
-        for index, canvas in enumerate(canvases):
-            if denoiser.read is not None and canvas.slots[0] < canvas.prompt_length:  # slots in the text
-                completion = fill_by_reads(denoiser, canvas, options, batch_size=batch_size, index=index)
+        for index, canvas in enumerate(work.canvases):
+            if work.denoiser.read is not None and canvas.slots[0] < canvas.prompt_length:  # slots in the text
+                completion = fill_by_reads(work.denoiser, canvas, work.options, batch_size=work.batch_size, index=index)
             else:
-                completion = generate(denoiser, canvas, options, end_ids=end_ids)
-            advance(completion.cost.steps)
-            finished(index, completion)
+                completion = generate(work.denoiser, canvas, work.options, end_ids=work.end_ids)
+            work.advance(completion.cost.steps)
+            work.finished(index, completion)
             completions.append(completion)
         return completions
 
