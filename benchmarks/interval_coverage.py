@@ -1,6 +1,6 @@
 """How often the 95% intervals of scores, differences and ranks hold the truth, by simulation.
 
-    python benchmarks/interval_coverage.py --repetitions 2000 --readme benchmarks/README.md
+    python benchmarks/interval_coverage.py --write    # into interval_coverage.csv, and its ranges into README.md
 
 Answers are drawn from logits with effects of word rules (correlated 0.9 in pairs of related rules), of a rule's two
 tasks, of sets of three questions, and of seeds; two settings share 70% of each. The truth is the expected share of
@@ -9,6 +9,7 @@ bootstrap over sets (BCa).
 """
 
 import argparse
+import csv
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import cycle, islice
@@ -33,6 +34,7 @@ from mdlm_lm_eval.results.statistics import (
 )
 from mdlm_lm_eval.tasks.rule_sets import PAIRS, TRIPLES
 
+FOLDER = Path(__file__).parent
 DISTRACTORS = ("smallest", "largest")
 RULES = [rule for pair in PAIRS for rule in pair]
 TASKS = [f"{rule}_{distractor}" for rule in RULES for distractor in DISTRACTORS]
@@ -162,8 +164,11 @@ def tables_with_false_ranks(mean: float, repetitions: int, *, corrected: bool = 
     return 100 * false / repetitions
 
 
-def table(repetitions: int) -> str:
-    """All cases, then the ranks."""
+HEADS = ("claim", "of", "expected (%)", "questions", "spread of rules", "in use", "t over 8 rules", "bootstrap")
+
+
+def rows(repetitions: int) -> list[list[str]]:
+    """All cases."""
     lines = []
     for case in CASES:
         found = coverage(case, repetitions, others=case.n_seeds == 1)
@@ -172,31 +177,44 @@ def table(repetitions: int) -> str:
         shown = [f"{one:.1f}" for one in found] + [""] * (3 - len(found))
         lines.append([case.claim, what, means, str(3 * case.n_sets), f"{case.spread:.1f}", *shown])
         print(*lines[-1], flush=True)
-    heads = ["claim", "of", "expected (%)", "questions", "spread of rules", "in use", "t over 8 rules", "bootstrap"]
-    ranks = [
-        [
-            f"{100 * mean:.0f}",
-            *(f"{tables_with_false_ranks(mean, repetitions, corrected=c):.1f}" for c in (True, False)),
-        ]
-        for mean in (0.84, 0.97, 0.99)
-    ]
-    of_ranks = markdown_table(["expected (%)", "with Holm", "without"], ranks)
-    return (
-        f"{markdown_table(heads, lines)}\n\nPercent of tables of {N_EQUAL} equally good models in which any rank "
-        f"differs:\n\n{of_ranks}"
+    return lines
+
+
+def ranges(lines: Sequence[Sequence[str]]) -> str:
+    """For each claim the least and the greatest coverage of its cases."""
+    by_claim: dict[tuple[str, ...], list[Sequence[str]]] = {}
+    for line in lines:
+        by_claim.setdefault(tuple(line[:2]), []).append(line[5:])
+    shown = []
+    for claim, found in by_claim.items():
+        shares = [[float(one) for one in column if one] for column in zip(*found, strict=True)]
+        shown.append([*claim, *(f"{min(one):.1f} to {max(one):.1f}" if one else "" for one in shares)])
+    return markdown_table([*HEADS[:2], *HEADS[5:]], shown)
+
+
+def ranks(repetitions: int) -> str:
+    """How often equally good models seem to differ."""
+    by_correction = (
+        [tables_with_false_ranks(mean, repetitions, corrected=corrected) for mean in (0.84, 0.97, 0.99)]
+        for corrected in (True, False)
     )
+    with_holm, without = (f"{min(one):.1f} to {max(one):.1f}%" for one in by_correction)
+    return f"Any rank differs in {with_holm} of tables of {N_EQUAL} equally good models, without Holm's in {without}."
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Prints the tables, and puts them into a README."""
+    """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repetitions", type=int, default=2000)
-    parser.add_argument("--readme", type=Path)
+    parser.add_argument("--write", action="store_true", help="beside this file")
     given = parser.parse_args(arguments)
-    found = table(given.repetitions)
-    print(found)
-    if given.readme:
-        replace_table(given.readme, "coverage", found)
+    found = rows(given.repetitions)
+    shown = f"{ranges(found)}\n\n{ranks(given.repetitions)}"
+    print(shown)
+    if given.write:
+        with (FOLDER / "interval_coverage.csv").open("w", encoding="utf-8", newline="") as file:
+            csv.writer(file, lineterminator="\n").writerows([HEADS, *found])
+        replace_table(FOLDER / "README.md", "coverage", shown)
 
 
 if __name__ == "__main__":
