@@ -156,16 +156,16 @@ class TaskRecord:
         ids = answer.token_ids
         texts = [tokenizer.decode(ids[:n], skip_special_tokens=True) for n in range(len(answer.trace) + 1)]
         begin = texts[-1].find(answer.string)
-        stop = begin + len(answer.string) if begin >= 0 else len(texts[-1])
+        text = texts[-1][: begin + len(answer.string)] if begin >= 0 else texts[-1]
         rows = [
             (len(after), one.step, f"{one.confidence:.4g}", one.edits)
             for before, after, one in zip(texts, texts[1:], answer.trace, strict=False)
-            if len(before) < stop
+            if not before.startswith(text)  # several tokens may be one character
         ]
         columns = zip(("ends", "steps", "confidence", "edits"), zip(*rows, strict=True), strict=False)
         recorded = as_recorded(canvas.token_ids, canvas.slots[0], events)
         recorded |= {"blocks": " ".join(map(str, canvas.block_lengths)), "returned": canvas.n_returned}
-        facts = facts | {"text": texts[-1][:stop], **recorded}
+        facts = facts | {"text": text, **recorded}
         self.traces.append(facts | {name: " ".join(map(str, column)) for name, column in columns})
         written = (event.new for event in events if event.new is not None)
         for id in {*canvas.token_ids[canvas.slots[0] :], *written} - self.trace_tokens.keys():

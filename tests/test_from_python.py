@@ -199,7 +199,7 @@ ESTIMATORS: list[dict[str, Any]] = [
 def test_log_likelihoods_are_those_of_lm_eval(checkpoint: Path, estimator: dict[str, Any]) -> None:
     denoiser, tokenizer = load(str(checkpoint))
     pairs = [("red is", " a colour"), ("red is ", "b"), ("", "alone"), ("<|eos|>x", "<|mask|>"), ("red is", " a ball")]
-    lm = MDLM(str(checkpoint), device="cpu", batch_size=4, **estimator)
+    lm = MDLM(str(checkpoint), device="cpu", batch_size=4, **{"seed": 0} | estimator)  # as `LikelihoodOptions`
     expected = lm.loglikelihood([choice(*pair, doc=n) for n, pair in enumerate(pairs)], disable_tqdm=True)
     options = LikelihoodOptions(**estimator)
     found = log_likelihood(denoiser, *map(list, zip(*pairs, strict=True)), options, tokenizer=tokenizer)
