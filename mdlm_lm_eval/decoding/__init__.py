@@ -4,7 +4,7 @@ Read `reference` first: one canvas, from top to bottom. Then `sampler`, and one 
 
     reference         the loop over one canvas, without cache, batch or device
     sampler           the interface of a way of decoding; `samplers/` holds one file each
-    caches/           which columns a pass runs, and what is remembered between passes
+    caches            which columns a pass runs, and what is remembered between passes
     row_decoders/     decoding that is no step over a fixed canvas
     from_python       prompts in, answers out
     engine            the loop over lanes: canvases enter, a pass is planned and run, the host looks at it

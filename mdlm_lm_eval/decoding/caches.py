@@ -1,12 +1,12 @@
-"""What is remembered between passes, one file each, under the names that the option `cache` takes.
+"""What is remembered between passes, under the names that the option `cache` takes.
 
-register(name="dual", cache=Dual())
+Nothing here imports torch: options ask for the names.
 """
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from mdlm_lm_eval.registry import CACHES
+from mdlm_lm_eval.registry import CACHES, register
 
 if TYPE_CHECKING:
     from mdlm_lm_eval.model.attention import AttentionPattern
@@ -32,6 +32,27 @@ class CachePolicy:
 
     def refuses(self, options: "DecodingOptions", attention: "AttentionPattern") -> str | None:
         """The sentence about an option or an attention that this cache cannot be used with; None where it can."""
+        return None
+
+
+@dataclass(frozen=True)
+class Exact(CachePolicy):
+    """Finished blocks of block-causal attention, which see nothing after them.
+
+    A pass runs its block; a finished block is run once more, for the keys and values of its final tokens.
+    """
+
+    remembers: bool = True
+    is_exact: bool = True
+
+    def shared_step(self, attention: "AttentionPattern") -> int | None:
+        """What is shared is finished, like the blocks that a row remembers."""
+        return attention.shared_step
+
+    def refuses(self, options: "DecodingOptions", attention: "AttentionPattern") -> str | None:
+        """Under full attention every token changes all keys and values."""
+        if not attention.is_block_causal:
+            return "cache=exact needs a model with block-causal attention"
         return None
 
 
@@ -71,3 +92,9 @@ def cache_name(attention: "AttentionPattern", options: "DecodingOptions") -> str
 def cache_policy(attention: "AttentionPattern", options: "DecodingOptions") -> CachePolicy:
     """The policy of that name."""
     return CACHES.get(cache_name(attention, options))
+
+
+register(name="none", cache=CachePolicy(remembers=False, is_exact=True))
+register(name="exact", cache=Exact())
+register(name="prefix", cache=RenewedPerBlock(runs_rest=True))
+register(name="dual", cache=RenewedPerBlock())
