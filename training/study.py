@@ -30,10 +30,10 @@ from mdlm_lm_eval.default_model import BUILT_IN, model_path
 from mdlm_lm_eval.results.files import write_whole
 
 ANSWERS = Path(__file__).parents[1] / "leaderboard/study"
-PRETRAINED = ("plain-0", "plain-1", "contrastive-0", "contrastive-1", "contrastive-2")
+PRETRAINED = ("plain-0", "plain-1", "plain-2", "plain-3", "contrastive-0", "contrastive-1", "contrastive-2")
 SHIPPED = {"plain-0": BUILT_IN, "block-0": "built-in-block"}  # cells whose models come with the package
 N_SEEDS = {"plain-0": 5}  # of fine-tuning in the ablation; two on the others
-PADDINGS = ("none", "shown", "predicted", "masks")
+LOSSES = ("ce-tv", "ce")  # of the mask-agnostic recipes
 SETS = 64  # of each distractor rule: two of every triple
 MASKS = (2, 200)
 
@@ -56,16 +56,18 @@ def cells() -> Iterator[Cell]:
     for base in PRETRAINED:
         yield Cell(base, seed=int(base[-1]))
         yield Cell(f"{base}-sft-0", 0, base, sft)
-    for loss, base in product(("ce-tv", "ce"), PRETRAINED):
+    for loss, base in product(LOSSES, PRETRAINED):
         yield Cell(f"{base}-sft-{loss}-0", 0, f"{base}-sft-0", f"built-in-{loss}")
-    for loss, base in product(("ce-tv", "ce"), PRETRAINED):
-        yield Cell(f"{base}-{loss}-0", 0, base, f"built-in-{loss}")
     for base in PRETRAINED:
-        for seed, padding in product(range(N_SEEDS.get(base, 2)), PADDINGS):
-            if padding != "predicted":
+        yield Cell(f"{base}-sft-control-0", 0, f"{base}-sft-0", sft, ("--padding", "masks"))
+    for base in PRETRAINED:
+        for seed in range(N_SEEDS.get(base, 2)):
+            for padding in ("none", "shown", "masks"):
                 yield Cell(f"{base}-sft-{padding}-{seed}", seed, base, sft, ("--padding", padding))
-            elif seed > 0:
+            if seed:
                 yield Cell(f"{base}-sft-{seed}", seed, base, sft)
+            for loss in LOSSES:
+                yield Cell(f"{base}-{loss}-{seed}", seed, base, f"built-in-{loss}")
 
 
 def model_of(cell: Cell, work: Path) -> Path:
