@@ -143,6 +143,7 @@ MEASURES = {
     "as decoded": lambda token, letter, key: token == key,
     "among letters": lambda token, letter, key: letter == key,
     "EOS": lambda token, letter, key: token == "E",
+    "other tokens": lambda token, letter, key: token == "-",
 }
 Answers = Mapping[str, Mapping[str, Sequence[str]]]
 

@@ -1,12 +1,13 @@
 """What the study of masks found: tables and figure from the committed answers.
 
 python -m training.study_tables            # prints the tables
-python -m training.study_tables --write    # puts them into docs/built_in_model.md, and the figure into docs/figures
+python -m training.study_tables --write    # puts them into docs/built_in_model.md, all intervals into CSV files beside
+                                           # the answers, and the figure into docs/figures
 """
 
 import argparse
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import product
 from pathlib import Path
 from statistics import fmean
@@ -23,18 +24,17 @@ from training.study import ANSWERS, MASKS, MEASURES, PRETRAINED, Answers, keys, 
 DOCS = Path(__file__).parents[1] / "docs"
 #: What follows the name of a pretrained model in those of its cells -> what they are called.
 STAGES = {"": "base", "-sft-0": "SFT", "-sft-ce-tv-0": "CE + TV on SFT", "-sft-ce-0": "CE only on SFT"}
-#: A comparison -> two stages with masks, the second above the first, and what is compared.
-COMPARISONS: dict[str, tuple[tuple[str, int], tuple[str, int], str]] = {
-    "base: 200 masks above 2": (("", 2), ("", 200), "as decoded"),
-    "SFT above base, 2 masks": (("", 2), ("-sft-0", 2), "as decoded"),
-    "SFT above base, 200 masks": (("", 200), ("-sft-0", 200), "as decoded"),
-    "SFT above base, 200 masks, among letters": (("", 200), ("-sft-0", 200), "among letters"),
-    "CE + TV above SFT, 2 masks": (("-sft-0", 2), ("-sft-ce-tv-0", 2), "as decoded"),
-    "CE + TV above SFT, 200 masks": (("-sft-0", 200), ("-sft-ce-tv-0", 200), "as decoded"),
-    "CE + TV above SFT, 200 masks, among letters": (("-sft-0", 200), ("-sft-ce-tv-0", 200), "among letters"),
-    "CE only above SFT, 200 masks": (("-sft-0", 200), ("-sft-ce-0", 200), "as decoded"),
-    "CE + TV above CE only, 200 masks": (("-sft-ce-0", 200), ("-sft-ce-tv-0", 200), "as decoded"),
+STAGES |= {"-sft-control-0": "masks, not predicted, on SFT"}
+PAGE_MEASURES = ("as decoded", "among letters", "EOS")
+#: A comparison -> two stages, the second above the first.
+COMPARISONS = {
+    "SFT above base": ("", "-sft-0"),
+    "CE + TV above SFT": ("-sft-0", "-sft-ce-tv-0"),
+    "CE + TV above base": ("", "-sft-ce-tv-0"),
+    "CE + TV above CE only": ("-sft-ce-0", "-sft-ce-tv-0"),
+    "CE + TV above control": ("-sft-control-0", "-sft-ce-tv-0"),
 }
+COMPARED = ((2, "as decoded"), (200, "as decoded"), (200, "among letters"))
 #: What follows the name of a pretrained model in those of the ablation's cells -> what follows answers in training.
 TAILS = {
     "-sft-none": "nothing",
@@ -68,15 +68,15 @@ def changed(answers: Answers) -> float:
     return fmean(one != other for task in few for one, other in zip(few[task][0], most[task][0], strict=True))
 
 
-def compared(study: Study, name: str) -> dict[str, Interval]:
-    """Pretrained model that was fine-tuned -> a comparison of its stages, in points, where both are finished."""
-    *ends, measure = COMPARISONS[name]
-    found = {}
-    for base in _fine_tuned(study):
-        if all(base + stage in study for stage, _ in ends):
-            one, other = (score(study[base + stage], n, measure) for stage, n in ends)
-            found[base] = difference(one, other).scaled(100)
-    return found
+def compared(study: Study, name: str, bases: Sequence[str], n_masks: int, measure: str = "as decoded") -> Interval:
+    """A comparison, in points, of the mean of pretrained models, which are random if they are several."""
+    stages = ([study[base + stage] for base in bases] for stage in COMPARISONS[name])
+    return difference(*(mean(models, n_masks, measure) for models in stages)).scaled(100)
+
+
+def with_both(study: Study, name: str, kind: str = "") -> list[str]:
+    """The pretrained models of a kind in which both stages of a comparison are finished."""
+    return [base for base in _fine_tuned(study, kind) if all(base + stage in study for stage in COMPARISONS[name])]
 
 
 def tables(study: Study) -> str:
@@ -85,27 +85,30 @@ def tables(study: Study) -> str:
 
 
 def _shares(study: Study) -> str:
-    heads = ["", *(f"{measure}, {n} masks" for n, measure in product(MASKS, MEASURES)), "changed"]
+    heads = ["", *(f"{measure}, {n}" for n, measure in product(MASKS, PAGE_MEASURES))]
     rows = []
-    for base, (stage, words) in product((*PRETRAINED, "block-0"), STAGES.items()):
+    for base, stage in product((*PRETRAINED, "block-0"), list(STAGES)[:3]):
         if answers := study.get(base + stage):
-            shares = (score(answers, n, measure).interval for n, measure in product(MASKS, MEASURES))
-            name = words if stage else f"`{base}`"
-            rows.append([name, *(one.scaled(100).in_words for one in shares), f"{100 * changed(answers):.1f}"])
+            shares = (score(answers, n, measure) for n, measure in product(MASKS, PAGE_MEASURES))
+            rows.append([STAGES[stage] if stage else f"`{base}`", *map(_short, shares)])
     return markdown_table(heads, rows)
 
 
+def _short(of: Score) -> str:
+    """Such as "84.4 (83–86)"."""
+    found = of.interval.scaled(100)
+    return f"{found.mean:.1f} ({found.low:.0f}–{found.high:.0f})"
+
+
 def _labels(study: Study) -> str:
-    rows = [
-        [f"`{name}`", score(study[name], 2).interval.scaled(100).in_words, with_wrong_labels(study[name], 2)]
-        for name in PRETRAINED
-        if name in study
-    ]
-    return markdown_table(["", "true labels", "wrong labels"], rows)
+    bases = [base for base in PRETRAINED if base in study]
+    rows = [["true", *(_short(score(study[base], 2)) for base in bases)]]
+    rows += [["wrong", *(_short(with_wrong_labels(study[base], 2)) for base in bases)]]
+    return markdown_table(["labels", *(f"`{base}`" for base in bases)], rows)
 
 
-def with_wrong_labels(answers: Answers, n_masks: int) -> str:
-    """Percent right where examples show another rule's answers: that prompt is the other rule's with true labels."""
+def with_wrong_labels(answers: Answers, n_masks: int) -> Score:
+    """Share right where examples show another rule's answers: that prompt is the other rule's with true labels."""
     from mdlm_lm_eval.tasks import questions, rule_sets
 
     by_rule: dict[tuple[str, str], str] = {}
@@ -119,24 +122,29 @@ def with_wrong_labels(answers: Answers, n_masks: int) -> str:
             if (name, rule) in by_rule:
                 given = by_rule[name, rule_sets.wrong_rule(rule, one.triple)]
                 right.append((name, float(given == "ABC"[one.question(rule).answer])))
-    return score_of_sets({"wrong": right}).interval.scaled(100).in_words
+    return score_of_sets({"wrong": right})
 
 
-def _fine_tuned(study: Study) -> list[str]:
-    return [base for base in PRETRAINED if base in study and f"{base}-sft-0" in study]
+def _fine_tuned(study: Study, kind: str = "") -> list[str]:
+    return [base for base in PRETRAINED if base.startswith(kind) and base in study and f"{base}-sft-0" in study]
 
 
 def _comparisons(study: Study) -> str:
-    bases = _fine_tuned(study)
     rows = []
     for name in COMPARISONS:
-        if not (found := compared(study, name)):
-            continue
-        signs = [(one.mean > 0) - (one.mean < 0) for one in found.values() if one.is_significant]
-        share = f"{max(map(signs.count, signs), default=0)} of {len(found)}"
-        told = (found[base].in_words if base in found else "–" for base in bases)
-        rows.append([name, *told, share])
-    return markdown_table(["points", *(f"`{base}`" for base in bases), "significant in"], rows)
+        if bases := with_both(study, name, "plain"):
+            told = [
+                f"{compared(study, name, bases, *what).in_words}, {_signs(study, name, *what)}" for what in COMPARED
+            ]
+            rows.append([name, str(len(bases)), *told])
+    return markdown_table(["points", "`plain` seeds", *(f"{measure}, {n}" for n, measure in COMPARED)], rows)
+
+
+def _signs(study: Study, name: str, n_masks: int, measure: str) -> str:
+    """In how many seeds of `plain` a comparison is significant, with its sign, such as "+2 -0"."""
+    found = [compared(study, name, [base], n_masks, measure) for base in with_both(study, name, "plain")]
+    more, less = (sum(one.is_significant and sign * one.mean > 0 for one in found) for sign in (1, -1))
+    return f"+{more} -{less}"
 
 
 def arms(study: Study, base: str) -> dict[str, list[Answers]]:
@@ -154,15 +162,32 @@ def mean(seeds: Iterable[Answers], n_masks: int, measure: str = "as decoded") ->
 
 
 def _ablation(study: Study) -> str:
-    shown = ((2, "as decoded"), (200, "as decoded"), (200, "among letters"), (200, "EOS"))
+    shown = ((2, "as decoded"), *((200, measure) for measure in PAGE_MEASURES))
     rows = []
     for base in PRETRAINED:
         found = arms(study, base)
-        for words, seeds in found.items() if len(found) > 1 else ():
-            shares = (mean(seeds, n, measure).interval.scaled(100).in_words for n, measure in shown)
+        for words, seeds in found.items() if len(found) > 2 else ():
+            shares = (_short(mean(seeds, n, measure)) for n, measure in shown)
             rows.append([f"`{base}`", words, str(len(seeds)), *shares])
-    heads = ("", "after answers in training", "seeds", *(f"{measure}, {n} masks" for n, measure in shown))
-    return markdown_table(heads, rows)
+    return markdown_table(["", "after answers", "seeds", *(f"{measure}, {n}" for n, measure in shown)], rows)
+
+
+def csv_files(study: Study) -> dict[str, str]:
+    """File beside the answers -> content: all shares of all models, and all comparisons in all of them."""
+    shares = [["model", *(f"{measure} at {n}" for n, measure in product(MASKS, MEASURES)), "changed"]]
+    for name, answers in study.items():
+        words = (score(answers, n, measure).interval.scaled(100).in_words for n, measure in product(MASKS, MEASURES))
+        shares.append([name, *words, f"{100 * changed(answers):.1f}"])
+    bases = _fine_tuned(study)
+    gains = [["points", *bases]]
+    for name, what in product(COMPARISONS, COMPARED):
+        known = with_both(study, name)
+        told = (compared(study, name, [one], *what).in_words if one in known else "" for one in bases)
+        gains.append([f"{name}: {what[1]} at {what[0]}", *told])
+    return {
+        f"{name}.csv": "".join(",".join(row) + "\n" for row in rows)
+        for name, rows in (("shares", shares), ("gains", gains))
+    }
 
 
 def hours() -> float:
@@ -172,8 +197,8 @@ def hours() -> float:
 
 # The figure
 
-#: What is drawn of the answers: what is right, what is lost to the end of the text, and what is not read.
-PARTS = ("right", "the text ends where the likeliest letter is right", "the likeliest letter is wrong")
+#: What is drawn of the answers: what is right, what is lost to another token than a letter, and what is not read.
+PARTS = ("right", "another token, mostly EOS, where the likeliest letter is right", "the likeliest letter is wrong")
 
 
 def write_figure(study: Study, folder: Path) -> None:
@@ -187,34 +212,40 @@ def write_figure(study: Study, folder: Path) -> None:
 
 
 def _drawn(study: Study, width: float) -> Figure:
-    stages = list(STAGES)[:3]
-    bases = _fine_tuned(study)
-    rows = [(base, stage) for base in bases for stage in stages if base + stage in study]
-    heights = [-(n + 0.7 * bases.index(base)) for n, (base, _) in enumerate(rows)]
-    figure = Figure(figsize=(width, 0.7 + 0.22 * len(rows)), layout="constrained")
+    rows = [
+        (kind, stage, models)
+        for kind, stage in product(("plain", "contrastive"), list(STAGES)[:3])
+        if (models := [study[base + stage] for base in _fine_tuned(study, kind) if base + stage in study])
+    ]
+    heights = [-(n + 0.7 * (kind != "plain")) for n, (kind, *_) in enumerate(rows)]
+    labels = [f"{len(models)} {kind}: base" if not stage else STAGES[stage] for kind, stage, models in rows]
+    figure = Figure(figsize=(width, 0.8 + 0.25 * len(rows)), layout="constrained")
     for axes, n_masks in zip(figure.subplots(1, 2, sharey=True), MASKS, strict=True):
-        for (base, stage), height in zip(rows, heights, strict=True):
-            _draw_bar(axes, study[base + stage], n_masks, height)
+        for (_, _, models), height in zip(rows, heights, strict=True):
+            _draw_bar(axes, models, n_masks, height)
         axes.set_title(f"{n_masks} masks", loc="left")
         axes.set_xlim(0, 100)
-        axes.set_yticks(heights, [f"{base}, base" if not stage else STAGES[stage] for base, stage in rows])
+        axes.set_yticks(heights, labels)
         axes.grid(visible=False, axis="y")
         axes.tick_params(axis="y", length=0)
     figure.supxlabel("percent of 384 questions")
-    handles, labels = figure.axes[0].get_legend_handles_labels()
-    known = dict(zip(labels, handles, strict=True))
-    figure.legend(known.values(), known.keys(), loc="outside upper left", ncols=3 if width > 5 else 1, frameon=False)
+    known = dict(zip(*reversed(figure.axes[0].get_legend_handles_labels()), strict=True))
+    figure.legend(known.values(), known.keys(), loc="outside upper left", ncols=2 if width > 5 else 1, frameon=False)
     return figure
 
 
-def _draw_bar(axes: Axes, answers: Answers, n_masks: int, height: float) -> None:
-    decoded, letters = (100 * score(answers, n_masks, measure).mean for measure in ("as decoded", "among letters"))
+def _draw_bar(axes: Axes, models: Sequence[Answers], n_masks: int, height: float) -> None:
+    decoded, letters = (
+        [100 * score(answers, n_masks, measure).mean for answers in models]
+        for measure in ("as decoded", "among letters")
+    )
+    ends = (fmean(decoded), fmean(letters), 100.0)
     left = 0.0
-    for label, share, colour in zip(
-        PARTS, (decoded, letters - decoded, 100 - letters), (COLOURS[0], COLOURS[4], "#cccccc"), strict=True
-    ):
-        axes.barh(height, share, left=left, height=0.8, color=colour, label=label)
-        left += share
+    for label, end, colour in zip(PARTS, ends, (COLOURS[0], COLOURS[4], "#cccccc"), strict=True):
+        axes.barh(height, end - left, left=left, height=0.8, color=colour, label=label)
+        left = end
+    lines = [height] * len(models)
+    axes.plot(decoded, lines, "o", markersize=3, color="white", markeredgecolor="#1a1a1a", label="right, one model")
 
 
 def main() -> None:
@@ -226,6 +257,8 @@ def main() -> None:
     if is_to_write:
         replace_table(DOCS / "built_in_model.md", "study", tables(study))
         write_figure(study, DOCS / "figures")
+        for name, text in csv_files(study).items():
+            (ANSWERS / name).write_text(text, encoding="utf-8")
     else:
         print(tables(study))
 
