@@ -30,7 +30,7 @@ from mdlm_lm_eval.default_model import BUILT_IN, model_path
 from mdlm_lm_eval.results.files import write_whole
 
 ANSWERS = Path(__file__).parents[1] / "leaderboard/study"
-PRETRAINED = ("plain-0", "plain-1", "plain-2", "plain-3", "contrastive-0", "contrastive-1", "contrastive-2")
+PRETRAINED = ("plain-0", "plain-1", "plain-2", "plain-3", "plain-4", "contrastive-0", "contrastive-1", "contrastive-2")
 SHIPPED = {"plain-0": BUILT_IN, "block-0": "built-in-block"}  # cells whose models come with the package
 N_SEEDS = {"plain-0": 5}  # of fine-tuning in the ablation; two on the others
 LOSSES = ("ce-tv", "ce")  # of the mask-agnostic recipes
