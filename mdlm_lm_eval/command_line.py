@@ -24,9 +24,9 @@ def typed(arguments: Mapping[str, Any]) -> str:
     return ",".join(f"{name}={value}" for name, value in arguments.items())
 
 
-def lm_eval_command(flags: Mapping[str, Any]) -> str:
-    """`lm_eval` with these flags: several words are a list, True is the flag alone; what is empty is left out."""
-    words = ["lm_eval"]
+def lm_eval_command(flags: Mapping[str, Any], command: str = "lm_eval") -> str:
+    """A command with these flags: several words are a list, True is the flag alone; what is empty is left out."""
+    words = [command]
     for name, value in flags.items():
         if value is None or value is False or value in ({}, [], ""):
             continue

@@ -119,6 +119,7 @@ class TaskRecord:
     traces: for each answer decoded with `trace`, its document and repetition, its text, for each token where it ends in
         the text and the fields of `Filled`, each column one string with blanks between the numbers; and the canvas with
         its blocks and events, as `trace.as_recorded` writes them. trace_tokens: what the ids in them stand for.
+    repeated: questions that were asked several times, their answers, and how many of these differ from all before.
     """
 
     requests: int = 0
@@ -133,6 +134,7 @@ class TaskRecord:
     traces: list[dict[str, Any]] = field(default_factory=list)
     trace_tokens: dict[int, str] = field(default_factory=dict)
     first_tokens: list[OfFirstToken] = field(default_factory=list)
+    repeated: Counter[str] = field(default_factory=Counter)
 
     def audit(self, doc_id: int | None, cached: Answer, exact: Answer) -> None:
         """Compares two answers. Tokens count only where strings differ: those after a stop string are no answer."""
@@ -180,6 +182,7 @@ class TaskRecord:
         self.caches |= other.caches
         self.trace_tokens |= other.trace_tokens
         self.endings.update(other.endings)
+        self.repeated.update(other.repeated)
         for name, (low, high) in other.ranges.items():
             lowest, highest = self.ranges.get(name, (low, high))
             self.ranges[name] = (min(lowest, low), max(highest, high))
@@ -202,6 +205,7 @@ class TaskRecord:
             facts |= {"trace": sorted(self.traces, key=order), "trace_tokens": self.trace_tokens}
         if self.first_tokens:
             facts["first_token"] = self._first_token()
+        facts |= {"repeated": dict(self.repeated)} if self.repeated else {}
         return facts | ({"audit": self._audit()} if self.audited else {})
 
     def _first_token(self) -> dict[str, Any]:

@@ -179,7 +179,7 @@ def _comparison(
         by_task=by_task,
         n_questions=n_questions,
         over_tasks=_over_tasks(by_task, n_questions, is_share=is_accuracy),
-        over_questions=_over_questions(pairs) if answers and is_share else None,
+        over_questions=_over_questions(pairs, measured[0]) if answers and is_share else None,
         is_equal=bool(answers) and all(one == other for one, other in answers),
         answers=mcnemar(answers) if answers and all(score in (0, 1) for pair in answers for score in pair) else None,
     )
@@ -192,10 +192,10 @@ def _over_tasks(by_task: Mapping[str, tuple[float, float]], n_questions: int, *,
     return difference(score_over_rules(first, n_questions), score_over_rules(second, n_questions))
 
 
-def _over_questions(pairs: Mapping[str, Sequence[Answers]]) -> Interval:
-    first = score_of_sets({task: [(of_set, one) for of_set, one, _ in asked] for task, asked in pairs.items()})
-    second = score_of_sets({task: [(of_set, other) for of_set, _, other in asked] for task, asked in pairs.items()})
-    return difference(first, second)
+def _over_questions(pairs: Mapping[str, Sequence[Answers]], of_one: tuple[TaskResult, TaskResult]) -> Interval:
+    first = {task: [(of_set, one) for of_set, one, _ in asked] for task, asked in pairs.items()}
+    second = {task: [(of_set, other) for of_set, _, other in asked] for task, asked in pairs.items()}
+    return difference(score_of_sets(first, of_one[0].repeats), score_of_sets(second, of_one[1].repeats))
 
 
 def _are_means(scores: tuple[float, float], pairs: Sequence[Answers]) -> bool:

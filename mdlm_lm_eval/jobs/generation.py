@@ -1,5 +1,7 @@
 """Generation: canvases of many requests become strings, in groups that may share a batch."""
 
+import logging
+from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Sequence
 from dataclasses import dataclass, replace
 
@@ -19,7 +21,12 @@ from mdlm_lm_eval.options import OptionError, shown
 from mdlm_lm_eval.record import Answer, OfFirstToken
 from mdlm_lm_eval.resolve import ResolvedRequest
 
+logger = logging.getLogger(__name__)
 REQUEST_TYPE = "generate_until"
+_COLLAPSED = (
+    "%s: with a temperature, confidence_threshold=%s decides nothing or all answers of a question are equal: %d of %d "
+    "answers are distinct, and a pass writes %.2f tokens of a block of %d"
+)
 # Lanes are refilled from this many batches, which are planned together and are of similar lengths.
 _BATCHES_PER_RUN = 64
 
@@ -73,7 +80,29 @@ class GenerationJob:
             self.place.batches.run(group, self._run_part, batches_per_call=_BATCHES_PER_RUN, most=most)
             self.store.clear()
         self.bar.close()
+        self._count_distinct()
         return [str(one.string) for one in self.generations]
+
+    def _count_distinct(self) -> None:
+        """Records how many answers to repeated requests are distinct; warns where temperature disables a threshold."""
+        by_task: dict[str, dict[Hashable, list[Generation]]] = {}
+        for one in self.generations:
+            asked = by_task.setdefault(one.instance.task_name or "no task", {})
+            asked.setdefault((one.instance.doc_id, one.instance.idx), []).append(one)
+        for name, asked in by_task.items():
+            record, first = self.place.record.tasks[name], next(iter(asked.values()))[0]
+            n_answers, n_distinct = (
+                sum(map(len, asked.values())),
+                sum(len({a.string for a in b}) for b in asked.values()),
+            )
+            if n_answers > len(asked):
+                record.repeated = Counter(questions=len(asked), answers=n_answers, distinct=n_distinct)
+            threshold, block = first.request.options.confidence_threshold, max(first.canvas.block_lengths)
+            if threshold is None or not first.request.sampled or block < 2:
+                continue
+            per_pass = record.cost.as_dict().get("written_tokens_per_forward", 0.0)
+            if not 1.05 < per_pass < 0.95 * block or n_distinct == len(asked) < n_answers:
+                logger.warning(_COLLAPSED, name, threshold, n_distinct, n_answers, per_pass, block)
 
     def _choose_for_audit(self, wanted: float) -> None:
         """Marks requests that are decoded exactly as well.

@@ -170,7 +170,7 @@ def _share(
     members = leaves(result.name, file.groups) if result.name in file.groups else [result.name]
     by_task = {name: asked for name in members if (asked := answers.get(name, {}).get(metric))}
     if len(by_task) == len(members) and all(0 <= one <= 1 for asked in by_task.values() for _, one in asked):
-        score = score_of_sets(by_task)
+        score = score_of_sets(by_task, result.repeats)
         if math.isclose(score.mean, result.metrics[metric], rel_tol=1e-6, abs_tol=1e-9):
             return score
     tasks = [file.tasks[name] for name in members if name in file.tasks]
@@ -234,6 +234,7 @@ def _options_in_words(file: ResultFile, result: TaskResult, without: Collection[
     ]
     n_unknown = sum(value == UNKNOWN for value in result.options.values())
     words += [f"{n_unknown} settings unknown"] if n_unknown else []
+    words += [f"repeats={result.repeats}"] if result.repeats > 1 else []
     seed = options.get("seed", UNKNOWN)
     words += [f"seed={seed}"] if draws and seed not in (UNKNOWN, LM_EVAL_SEEDS[-1]) else []
     generation = result.config.get("generation_kwargs") or {}

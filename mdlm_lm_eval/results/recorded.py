@@ -234,6 +234,7 @@ class ConfigOfTask(TypedDict, total=False):
 
     __pydantic_config__ = _AS_IT_IS  # type: ignore[misc]
     output_type: str | None
+    repeats: Count
     generation_kwargs: dict[str, Any] | None
     metadata: Metadata | None
 

@@ -54,6 +54,11 @@ class TaskResult:
     first_token: Mapping[str, Any]
     at_once: int | None
 
+    @property
+    def repeats(self) -> int:
+        """How many times each question was asked."""
+        return max(int(self.config.get("repeats", 1)), 1)
+
     def is_accuracy(self, metric: str) -> bool:
         """Whether this score is a share from 0 to 1 of which more is better."""
         return 0 <= self.metrics[metric] <= 1 and bool(self.higher_is_better.get(metric.partition(",")[0], True))
@@ -61,7 +66,8 @@ class TaskResult:
     def share(self, metric: str) -> Score | None:
         """A share of independent questions, as lm-eval's standard error has them; None without one and of no share."""
         mean, error, n = self.metrics[metric], self.standard_errors.get(metric), self.n_questions
-        return Score(mean, max(error**2, n**-2), n, n) if error is not None and 0 <= mean <= 1 and n else None
+        known, answers = error is not None and 0 <= mean <= 1 and n, n * self.repeats
+        return Score(mean, max((error or 0.0) ** 2, answers**-2), answers, n) if known else None
 
     def interval(self, metric: str) -> Interval:
         """A score with its 95% interval over questions: 1.96 standard errors where it is no share."""

@@ -71,7 +71,7 @@ class Interval:
 class Score:
     """The mean of scores from 0 to 1, and what a comparison with another on the same questions needs.
 
-    `within` is the variance of the mean over questions, estimated from `n_clusters` clusters of `n` questions. `parts`
+    `within` is the variance of the mean over questions, estimated from `n_clusters` clusters of `n` answers. `parts`
     are what each cluster adds to the mean beyond its share, in the order of `clusters`; both are empty where only the
     score is known. `seeds` are the scores of several models whose mean this is, and which are random, too. With
     `is_random` the clusters are rules and not questions.
@@ -119,11 +119,11 @@ def _t(degrees: float, quantile: float) -> float:
 # Scores from 0 to 1
 
 
-def score_of_sets(by_task: Mapping[str, Sequence[tuple[Hashable, float]]]) -> Score:
+def score_of_sets(by_task: Mapping[str, Sequence[tuple[Hashable, float]]], repeats: int = 1) -> Score:
     """The mean over tasks of their questions' mean score, with rules fixed; of each question its set and its score.
 
     The questions of a set are one cluster, in whatever tasks they are; those of a task are compared with its own mean
-    (linearisation for strata: Woodruff 1971).
+    (linearisation for strata: Woodruff 1971). Each was asked `repeats` times, and its score sums up the answers.
     """
     parts: dict[Hashable, float] = {}
     means = []
@@ -131,7 +131,7 @@ def score_of_sets(by_task: Mapping[str, Sequence[tuple[Hashable, float]]]) -> Sc
         means.append(fmean(score for _, score in asked))
         for name, score in asked:
             parts[name] = parts.get(name, 0.0) + (score - means[-1]) / len(asked) / len(by_task)
-    return _clustered(fmean(means), parts, sum(map(len, by_task.values())))
+    return _clustered(fmean(means), parts, repeats * sum(map(len, by_task.values())))
 
 
 def score_of_tasks(scores: Mapping[str, float], n_questions: Mapping[str, int]) -> Score:
@@ -170,8 +170,10 @@ def mean_of_seeds(scores: Sequence[Score]) -> Score:
 def _clustered(mean: float, parts: Mapping[Hashable, float], n: int) -> Score:
     k = len(parts)
     within = k / (k - 1) * sum(part * part for part in parts.values()) if k > 1 else 0.0
-    # Nobody is surer than one question more or less (the correction in Newcombe's method 10).
-    return Score(mean, max(within, n**-2), n, k, tuple(parts), tuple(parts.values()))
+    # Nobody is surer than one answer more or less (the correction in Newcombe's method 10), and no mean of k values
+    # from 0 to 1 varies more than that of k right or wrong ones.
+    least = min(n**-2, mean * (1 - mean) / k) if 0 < mean < 1 else n**-2
+    return Score(mean, max(within, least), n, k, tuple(parts), tuple(parts.values()))
 
 
 def difference(first: Score, second: Score) -> Interval:

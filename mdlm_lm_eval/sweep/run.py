@@ -29,6 +29,7 @@ from mdlm_lm_eval.options import OptionError, did_you_mean
 from mdlm_lm_eval.plugin import forget_task_files
 from mdlm_lm_eval.sweep.claims import RESULT_FILE, Claims
 from mdlm_lm_eval.sweep.plan import Cell, Sweep
+from mdlm_lm_eval.tasks.repeated.task import repeat
 
 _MODULES = frozenset(sys.modules)  # before any task was loaded
 # Arguments of `simple_evaluate`.
@@ -71,6 +72,16 @@ class Tasks:
                 manager = TaskManager(include_path=users or None, metadata=metadata)
             self._managers[key] = manager
         return self._managers[key]
+
+    def of(self, cell: Cell) -> list[Any]:
+        """What lm-eval evaluates: a cell's task by its name, or built with its repetitions."""
+        if cell.repeats is None:
+            return [cell.task]
+        built = self.manager(cell.metadata).load([cell.task])
+        for task in built["tasks"].values():
+            repeat(task, cell.repeats)
+        group = built["groups"].get(cell.task)
+        return [group] if group else [*built["tasks"].values()]
 
 
 class Evaluator:
@@ -120,7 +131,7 @@ class Evaluator:
         results: dict[str, Any] = simple_evaluate(
             lm,
             model_args=dict(cell.arguments),
-            tasks=[cell.task],
+            tasks=self.tasks.of(cell),
             gen_kwargs=dict(sweep.gen_kwargs),
             use_cache=None if sweep.use_cache is None else str(Path(sweep.use_cache) / cell.name),
             num_fewshot=cell.num_fewshot,
@@ -256,4 +267,5 @@ def _tokens(cell: Cell) -> int:
     """About how many tokens pass through the model for one question; only their ratios matter."""
     masks, steps = cell.arguments.get("n_masks"), cell.arguments.get("steps")
     n_masks = masks if isinstance(masks, int) else 1
-    return (min(steps, n_masks) if isinstance(steps, int) else 1) * (_PROMPT_TOKENS + n_masks)
+    n_steps = min(steps, n_masks) if isinstance(steps, int) else 1
+    return (cell.repeats or 1) * n_steps * (_PROMPT_TOKENS + n_masks)

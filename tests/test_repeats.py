@@ -1,0 +1,169 @@
+"""Questions that are asked several times: pass@k, means, seeds, packaged tasks, and sweeps with `--repeats`."""
+
+import itertools
+import json
+import sys
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import sympy
+import yaml
+from lm_eval import simple_evaluate
+from lm_eval.api.model import LM
+from lm_eval.tasks import TaskManager
+
+from mdlm_lm_eval import tasks_path
+from mdlm_lm_eval.lm import MDLM
+from mdlm_lm_eval.options import OptionError
+from mdlm_lm_eval.results import load
+from mdlm_lm_eval.tasks.repeated.task import pass_at, repeat, summary
+from tests.commands import run
+from tests.conftest import data, evaluate, generation, tiny_model, tiny_tokenizer
+
+BENCHMARKS = data("benchmarks.json")
+AIME = {"Problem": "What is 40 + 2?", "Answer": 42}
+
+
+def test_pass_at_k_is_the_share_of_choices_with_a_right_answer() -> None:
+    for n, right in itertools.product(range(1, 7), range(7)):
+        answers = [number < right for number in range(n)]
+        for k in range(1, n + 1):
+            choices = [any(chosen) for chosen in itertools.combinations(answers, k)]
+            assert pass_at(k, n, sum(answers)) == pytest.approx(np.mean(choices))
+
+
+def test_pass_at_k_is_unbiased_on_answers_of_known_probability() -> None:
+    """All 2**5 outcomes of five answers, each with its probability, of questions with three success probabilities."""
+    for p in (0.02, 0.5, 0.9):
+        for k in (2, 4):
+            expected = 0.0
+            for outcome in itertools.product((0, 1), repeat=5):
+                probability = np.prod([p if right else 1 - p for right in outcome])
+                expected += (
+                    probability * summary([{"exact_match": right} for right in outcome])[f"exact_match_pass@{k}"]
+                )
+            assert expected == pytest.approx(1 - (1 - p) ** k)
+
+
+def local(folder: Path, name: str, docs: list[dict[str, Any]]) -> str:
+    """A packaged task with these documents instead of the hub's."""
+    documents, config = folder / f"{name}.jsonl", folder / f"{name}.yaml"
+    documents.write_text("".join(json.dumps(doc) + "\n" for doc in docs))
+    dataset = {"data_files": dict.fromkeys(("train", "test"), str(documents)), "cache_dir": str(folder / "cache")}
+    source = {"include": str(tasks_path() / f"repeated/mdlm_{name}.yaml"), "dataset_name": None}
+    config.write_text(yaml.safe_dump(source | {"dataset_path": "json", "dataset_kwargs": dataset}))
+    return str(config)
+
+
+class Stub(LM):
+    """Answers a request with the next of the given answers, in turns."""
+
+    def __init__(self, *answers: str) -> None:
+        super().__init__()
+        self.answers = answers
+
+    def generate_until(self, requests: list[Any], disable_tqdm: bool = False) -> list[str]:
+        self.kwargs = requests[0].args[1]
+        return [answer for answer, _ in zip(itertools.cycle(self.answers), requests, strict=False)]
+
+    loglikelihood = loglikelihood_rolling = generate_until  # type: ignore[assignment]
+
+
+class CodeEval:
+    """Stands in for the hub's `code_eval`: passes what holds `a + b`."""
+
+    def compute(
+        self, references: list[str], predictions: list[list[str]], k: list[int]
+    ) -> tuple[dict[str, float], None]:
+        return {"pass@1": float(np.mean([any("a + b" in one for one in of_one) for of_one in predictions]))}, None
+
+
+@pytest.mark.parametrize(
+    ("name", "metric"), [("humaneval", "pass@1"), ("mbpp", "pass_at_1"), ("aime24", "exact_match")]
+)
+def test_packaged_tasks_have_the_prompts_of_lm_eval_and_both_scores(
+    name: str, metric: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("evaluate.load", lambda _name: CodeEval())
+    is_code = name != "aime24"
+    docs = BENCHMARKS[name]["docs"] if is_code else [AIME, AIME]
+    lm = Stub("    return a + b", "    return 0") if is_code else Stub("41", "so $\\boxed{42}$", "43", "44")
+    manager = TaskManager(include_path=str(tasks_path()), include_defaults=False, metadata={"repeats": 4})
+    tasks = [local(tmp_path, name, docs)]
+    found = simple_evaluate(lm, tasks=tasks, task_manager=manager, confirm_run_unsafe_code=True, bootstrap_iters=0)
+    scores = found["results"][f"mdlm_{name}"]
+    values = {key.partition(",")[0]: value for key, value in scores.items()}
+    wanted = (1 / 2, 1 - 1 / 6) if is_code else (1 / 4, 1 / 2)
+    prefix = "" if is_code else "exact_match_"
+    assert (values[metric], values[f"{prefix}pass@2"], values[f"{prefix}pass@4"]) == pytest.approx((*wanted, 1.0))
+    sample = found["samples"][f"mdlm_{name}"][0]
+    assert len(sample["resps"][0]) == len(sample["filtered_resps"][0]) == 4
+    assert found["configs"][f"mdlm_{name}"]["repeats"] == 4
+    assert lm.kwargs["temperature"] > 0
+    assert "mdlm_aime" in manager.all_groups
+
+
+def test_math500_scores_as_lm_eval_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the packages of lm-eval's extra `math`, which compare answers that are not the same text."""
+    never = {"parse": lambda text: text, "verify": lambda gold, target: False}
+    monkeypatch.setitem(sys.modules, "antlr4", ModuleType("antlr4"))
+    monkeypatch.setitem(sys.modules, "math_verify", SimpleNamespace(**never))
+    monkeypatch.setitem(sys.modules, "sympy.parsing.latex", SimpleNamespace(parse_latex=sympy.Integer))
+    monkeypatch.setattr("importlib.metadata.version", lambda name: "4.11")
+    config = local(tmp_path, "math500", [{"problem": "2 + 2?", "solution": "So $\\boxed{4}$.", "answer": "4"}])
+    answers = (f"Final Answer: The final answer is ${n}$. I hope it is correct." for n in (4, 5))
+    found = evaluate(Stub(*answers), [config], tmp_path / "none")
+    assert found["results"]["mdlm_math500"]["exact_match,none"] == 0.5
+    assert found["samples"]["mdlm_math500"][0]["arguments"][0][0].endswith("Problem:\n2 + 2?\n\nSolution:")
+
+
+def test_a_metric_without_a_mean_is_refused() -> None:
+    with pytest.raises(OptionError, match="repeats=2: f1 is not one number per answer"):
+        summary([{"f1": (1, 0)}, {"f1": (1, 1)}])
+
+
+def test_answers_depend_on_document_and_repetition_alone(checkpoint: Path, task_folder: Path) -> None:
+    found = []
+    for batch_size, limit in ((1, 5), (7, 5), (3, 2)):
+        lm = MDLM(str(checkpoint), device="cpu", batch_size=batch_size, temperature=1.0, seed=3)
+        manager = TaskManager(include_path=str(task_folder), include_defaults=False)
+        (task,) = manager.load(["tiny_generate"])["tasks"].values()
+        repeat(task, 3)
+        results = evaluate(lm, [task], task_folder, limit=limit)
+        found.append({one["doc_id"]: one["resps"][0] for one in results["samples"]["tiny_generate"]})
+    assert found[0] == found[1]
+    assert found[2] == {n: found[0][n] for n in range(2)}
+    assert all(len(set(answers)) == 3 for answers in found[0].values())
+
+
+def test_distinct_answers_are_recorded_and_a_threshold_that_decides_nothing_warns(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    lm = MDLM(tiny_model(), tokenizer=tiny_tokenizer(), confidence_threshold=0.999, temperature=1.0)
+    requests = [generation(f"text {doc}", doc=doc, max_gen_toks=8) for doc in (0, 1) for _ in range(3)]
+    lm.generate_until(requests, disable_tqdm=True)
+    recorded = lm.get_model_info()["mdlm"]["tasks"]["task"]["repeated"]
+    assert recorded == {"questions": 2, "answers": 6, "distinct": 6}
+    assert "confidence_threshold=0.999 decides nothing" in caplog.text
+    caplog.clear()
+    lm.use_options({"confidence_threshold": 0.01, "temperature": 0.0})
+    lm.generate_until(requests, disable_tqdm=True)
+    assert lm.get_model_info()["mdlm"]["tasks"]["task"]["repeated"]["distinct"] == 2
+    assert "decides nothing" not in caplog.text
+
+
+def test_a_sweep_repeats_any_task(checkpoint: Path, task_folder: Path, tmp_path: Path) -> None:
+    words = ["--model_args", f"pretrained={checkpoint}", "--tasks", "tiny_generate", "--include_path", str(task_folder)]
+    words += ["--temperature", "1.0", "--repeats", "1,4", "--log_samples", "--device", "cpu"]
+    done = run("mdlm_lm_eval.sweep", *words, "--output_path", str(tmp_path / "out"))
+    assert done.returncode == 0, done.stderr
+    frame = load(tmp_path / "out").set_index(["setting", "metric"])
+    settings = [setting for setting, _ in frame.index]
+    assert {"repeats=4" in setting for setting in settings} == {True, False}
+    assert any("pass@4" in metric for setting, metric in frame.index if "repeats=4" in setting)
+    files = [json.loads(path.read_text()) for path in (tmp_path / "out").rglob("results_cell.json")]
+    commands = [file["config"]["mdlm_sweep"]["command"] for file in files]
+    assert sum(" --repeats 4 " in command and command.startswith("mdlm-sweep") for command in commands) == 1
