@@ -169,3 +169,16 @@ def six_cells(folder: Path) -> Path:
         "f": gsm8k_file(0.600, passes=55, confidence_threshold=0.6),
     }
     return write(folder, **cells)
+
+
+def write_answers(folder: Path, name: str, content: Any, scores: Iterable[float]) -> Path:
+    """A result of gsm8k with its samples beside it, as lm-eval names them."""
+    metric = "exact_match"
+    lines = [
+        {"doc_id": n, "doc_hash": f"{n}", "filter": "flexible-extract", "metrics": [metric], metric: score}
+        for n, score in enumerate(scores)
+    ]
+    write(folder, **{f"results_{name}": content})
+    text = "".join(json.dumps(line) + "\n" for line in lines)
+    (folder / f"samples_gsm8k_{name}.jsonl").write_text(text, encoding="utf-8")
+    return folder / f"results_{name}.json"

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from mdlm_leaderboard.board import Board, Row, Section
-from mdlm_leaderboard.build import points, read_board
+from mdlm_leaderboard.build import markdown, points, read_board
 from mdlm_leaderboard.findings import mask_lines, masks_finding, speed_findings
 from mdlm_leaderboard.scores import command_of
 from mdlm_leaderboard.show import show
@@ -16,7 +16,7 @@ from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.results.result_file import read_result_file
 from mdlm_lm_eval.results.suite import current_version
 from tests.conftest import data
-from tests.leaderboard_files import TASKS, gsm8k_file, result_file, served, six_cells, suite_file, write
+from tests.leaderboard_files import TASKS, gsm8k_file, result_file, served, six_cells, suite_file, write, write_answers
 
 RESULTS = Path(__file__).parents[1] / "leaderboard" / "results"
 
@@ -56,7 +56,7 @@ def test_all_experiments_of_one_model_are_one_row(tmp_path: Path) -> None:
         ("distractors", 2): [10, 40],
         ("relevant", 2): [0, 10],
     }
-    assert (row.who.decoding, row.who.family) == (("1 step", "bfloat16"), "llada")
+    assert (row.who.decoding, row.who.family) == (("steps=1", "bfloat16"), "llada")
     estimate = row.curve("masks")[200]
     assert (estimate.mean, estimate.n_questions) == (pytest.approx(0.6), 16000)
     # Rules are fixed: six of eight at 0.6, one 0.1 above and one below, of 2000 questions each.
@@ -68,9 +68,9 @@ def test_all_experiments_of_one_model_are_one_row(tmp_path: Path) -> None:
 def test_what_changes_a_score_makes_a_row(tmp_path: Path, changes: dict[str, Any], words: str) -> None:
     found = rows(board(tmp_path, plain=suite_file(n_masks=2), changed=suite_file(n_masks=2, **changes)))
     assert len(found) == 2
-    assert any(words in row.shown for row in found)
+    assert any(words in row.label for row in found)
     assert not any("/home" in str(row.who) for row in found), "names are a path's last part"
-    assert len({row.id for row in found}) == len({(str(row.who), row.shown) for row in found}) == 2
+    assert len({row.id for row in found}) == len({row.label for row in found}) == 2
 
 
 @pytest.mark.parametrize("changes", [{"early_exit": False}, {"seed": 5}, {"max_gen_toks": None}])
@@ -172,7 +172,7 @@ def test_what_a_server_decoded_is_set_apart_and_marks_what_is_unknown(tmp_path: 
     n = sum(value == "unknown" for value in theirs["config"]["mdlm"]["settings"][0]["options"].values())
     assert row.who.decoding == (f"{n} settings unknown",), "neither steps nor an order is claimed"
     assert list(row.curve("masks")) == [2]
-    assert rows(main)[0].who.decoding == ("1 step", "bfloat16")
+    assert rows(main)[0].who.decoding == ("steps=1", "bfloat16")
 
 
 def test_a_server_whose_masks_nobody_stated_is_in_no_table_of_the_suite(tmp_path: Path) -> None:
@@ -191,7 +191,7 @@ def test_masks_of_a_block_diffusion_model_are_those_asked_for(tmp_path: Path) ->
 
     (row,) = rows(board(tmp_path, a=file(2), b=file(200)))
     assert list(row.curve("masks")) == [2, 200]
-    assert row.who.decoding == ("1 step", "block_length=8", "bfloat16")
+    assert row.who.decoding == ("steps=1", "block_length=8", "bfloat16")
 
 
 def test_unreadable_files_are_named_and_the_rest_is_used(tmp_path: Path) -> None:
@@ -319,12 +319,12 @@ def test_rows_are_ranked_at_200_masks_and_share_ranks_within_the_interval(tmp_pa
     board = study(tmp_path)
     ranks = [(str(one.who), one.rank) for one in board.sections[0].rows]
     assert ranks == [
-        ("org/ar", 1),
+        ("org/ar", "1="),
         # The mean of two seeds, with one degree of freedom, differs from no other row.
-        ("org/base + MA (CE + TV), mean of 2 seeds", 1),
-        ("org/base + SFT", 2),
-        ("org/base", 3),
-        ("org/other", 3),  # a point below, where 1.05 are significant without Holm's correction
+        ("org/base + MA (CE + TV), mean of 2 seeds", "1="),
+        ("org/base + SFT", "2"),
+        ("org/base", "3="),
+        ("org/other", "3="),  # a point below, where 1.05 are significant without Holm's correction
     ]
 
 
@@ -411,57 +411,99 @@ def test_rankings_of_several_wordings_have_their_tau(tmp_path: Path) -> None:
     assert first[3].half_width == pytest.approx(4.3026527 * np.std([10, -5, 10], ddof=1) / 3**0.5)
 
 
+def marks(section: Section) -> dict[str, str]:
+    return {one.label: next(iter(one.benchmarks.values())).mark for one in section.rows}
+
+
 def test_a_folder_of_settings_has_a_row_each_and_its_frontier_marked(tmp_path: Path) -> None:
     board = read_board(six_cells(tmp_path))
     (section,) = board.sections
     assert board.main is None
     assert section.common == "bfloat16"
-    marked = {one.label: next(iter(one.benchmarks.values())).on_frontier for one in section.rows}
-    assert marked == {
-        "steps=256": True,
-        "steps=128": False,
-        "steps=64": False,
-        "confidence_threshold=0.9": True,
-        "confidence_threshold=0.7": True,
-        "confidence_threshold=0.6": False,
+    assert [(one.rank, *section.settings_of(one)) for one in section.rows] == [
+        ("1=", "256", "–"),
+        ("1=", "auto", "0.9"),
+        ("1=", "128", "–"),
+        ("2", "auto", "0.7"),
+        ("4", "64", "–"),
+        ("5", "auto", "0.6"),
+    ]
+    assert marks(section) == {
+        "steps=256": "hollow",
+        "confidence_threshold=0.9": "hollow",
+        "steps=128": "",
+        "confidence_threshold=0.7": "on",
+        "steps=64": "",
+        "confidence_threshold=0.6": "",
     }
-    (said,) = speed_findings(section)
-    speeds = "71.0 (68.6 to 73.3)% at 0.39 tokens per forward pass (steps=256), 66.0 (63.6 to 68.3)% at 2.00"
-    assert said.startswith(f"{section.benchmark_names[0]}: {speeds}")
+    (said,) = speed_findings(section, section.benchmark_names[0])
+    assert said == "confidence_threshold=0.7 is 5.1 times faster and 5.0 (1.7 to 8.3) points worse than steps=256."
     first = section.rows[0]
-    assert (first.cost("tokens_per_pass"), first.cost("seconds"), first.cost("memory_gib")) == (
-        pytest.approx(100 / 256),
-        pytest.approx(2.56),
-        2.0,
-    )
+    costs = {name: first.cost(name) for name in ("tokens_per_pass", "tokens_per_second", "seconds", "memory_gib")}
+    assert [*costs.values()] == [pytest.approx(100 / 256), pytest.approx(100 / 2.56), pytest.approx(2.56), 2.0]
+    assert section.costs == ["tokens_per_pass", "tokens_per_second", "memory_gib"], "seconds say the same"
 
 
-def test_speed_at_a_quality_is_between_the_settings_of_a_sweep(tmp_path: Path) -> None:
-    names = ("mdlm_parallel_copy", "mdlm_parallel_shuffle")
-    for k, score in ((1, 0.8), (2, 0.76), (4, 0.68), (8, 0.2)):
-        metrics = {name: {"exact_match,none": score, "bound_2,none": 0.479, "bound_4,none": 1.0} for name in names}
-        file = result_file(metrics, group="mdlm_parallel", shots=0, passes=100 // k, steps=64 // k)
-        write(tmp_path, **{f"k{k}": file, f"gsm{k}": gsm8k_file(score, passes=100 // k, steps=64 // k)})
-    benchmarks, parallel = read_board(tmp_path).sections
-    found = [one for section in (benchmarks, parallel) for row in section.rows for one in row.benchmarks.values()]
-    assert len(found) == 16
-    assert all(one.at_quality == pytest.approx({90: 3.0, 95: 2.0}) for one in found)
-    (mean,) = {
-        tuple(one.parallel_bench.items())
-        for row in parallel.rows
-        for name, one in row.benchmarks.items()
-        if name.startswith("parallel ")
+def test_exact_settings_and_approximate_caches_have_a_frontier_and_a_finding_each(tmp_path: Path) -> None:
+    """Three settings take one token a pass, the worst of them with a cache."""
+    cells = {
+        "whole": gsm8k_file(0.76, passes=100, steps=16),
+        "blocks": gsm8k_file(0.80, passes=100, block_length=8),
+        "fast": gsm8k_file(0.74, passes=50, steps=8),
+        "faster": gsm8k_file(0.70, passes=20, steps=4),
+        "dual": gsm8k_file(0.60, passes=90, block_length=8, cache="dual"),
+        "dual-fast": gsm8k_file(0.50, passes=10, block_length=8, cache="dual", steps=2),
     }
-    assert mean == ((90, None), (95, None)), "absolute: no setting reaches 90%"
-    assert parallel.title == "Filled in parallel (mdlm_parallel)"
-    assert parallel.benchmark_names == [
-        f"{name} v3.0 (exact_match, 0-shot)" for name in ("parallel", "copy", "shuffle")
-    ], "the mean first; a bound is no score"
-    assert set(parallel.bounds.values()) == {"47.9 at 2"}
-    (said,) = speed_findings(read_board(tmp_path).sections[1])
-    speeds = "80.0% at 1.00 tokens per forward pass (steps=64), 20.0% at 8.33 (steps=8)."
-    assert said.startswith(f"parallel v3.0 (exact_match, 0-shot): {speeds}")
-    assert said.endswith(" Of the slowest exact setting's score it keeps 90% up to 3.00, 95% up to 2.00.")
+    (section,) = read_board(write(tmp_path, **cells)).sections
+    assert marks(section) == {
+        "block_length=8": "on",
+        "steps=16": "",
+        "steps=8": "on",
+        "steps=4": "on",
+        "block_length=8, cache=dual": "on",
+        "steps=2, block_length=8, cache=dual": "on",
+    }
+    assert speed_findings(section, section.benchmark_names[0]) == [
+        "steps=4 is 5.0 times faster and 10.0 (6.6 to 13.3) points worse than block_length=8.",
+        "steps=2, block_length=8, cache=dual is 10.0 times faster and 30.0 (26.6 to 33.3) points worse than "
+        "block_length=8.",
+    ]
+
+
+def test_a_caches_speed_is_positions_through_the_layers_where_machines_differ(tmp_path: Path) -> None:
+    for n, (cache, positions) in enumerate({"none": 153, "prefix": 107, "dual": 75}.items()):
+        spent = {"forward_passes": 100, "answer_tokens": 100, "layer_tokens": 100 * positions, "seconds": 3.0 - n}
+        file = gsm8k_file(0.8 - n / 10, cache=cache, block_length=8, task_record={"cost": spent, "requests": 1319})
+        file["config"]["mdlm"]["batch_size"] = n
+        write(tmp_path, **{cache: file})
+    (section,) = read_board(tmp_path).sections
+    assert [row.cost("positions_per_token") for row in section.rows] == [153, 107, 75]
+    (said,) = speed_findings(section, section.benchmark_names[0])
+    assert said.startswith("cache=dual is 2.0 times faster by positions per token and 20.0 (")
+
+
+def paired(folder: Path) -> Path:
+    """Settings of gsm8k with samples: right in 120 questions of 200, in 112 of these, and in 110, 20 of them others."""
+    right = {16: range(120), 8: range(112), 4: [*range(90), *range(140, 160)]}
+    for steps, own in right.items():
+        content = gsm8k_file(len(own) / 200, steps=steps, passes=steps, asked=200, limit=200)
+        write_answers(folder, f"s{steps}", content, [float(n in own) for n in range(200)])
+    return folder
+
+
+def test_a_point_is_hollow_unless_paired_questions_tell_it_from_its_neighbour(tmp_path: Path) -> None:
+    """The intervals of 120 and 112 overlap by far; of their difference eight questions decide."""
+    (section,) = read_board(paired(tmp_path)).sections
+    assert marks(section) == {"steps=16": "on", "steps=8": "hollow", "steps=4": "hollow"}
+
+
+def test_differences_to_a_baseline_are_paired(tmp_path: Path) -> None:
+    board = read_board(paired(tmp_path))
+    shown = markdown(board, baseline="steps=16")
+    for cell in ("| 60.0 (53.0 to 66.6) ◆ |", "| 56.0, -4.0 (-6.7 to -1.3) ◇ |", "| 55.0, -5.0 (-11.8 to +1.9) ◇ |"):
+        assert cell in shown
+    assert "Differences in points are to steps=16." in shown
+    assert board.sections[0].baseline("steps=9") is None
 
 
 def test_parallel_benchs_pb90_is_over_all_tasks_and_counts_what_was_asked_for(tmp_path: Path) -> None:
@@ -479,49 +521,12 @@ def test_parallel_benchs_pb90_is_over_all_tasks_and_counts_what_was_asked_for(tm
     assert found["copy v3.0 (exact_match, 0-shot)"] == {90: None, 95: None}
 
 
-def test_approximate_answers_have_a_frontier_of_their_own(tmp_path: Path) -> None:
-    fast = gsm8k_file(0.8, passes=20, cache="dual", block_length=32)
-    slower = gsm8k_file(0.7, passes=40, cache="dual", block_length=16)
-    write(six_cells(tmp_path), fast=fast, slower=slower)
-    rows = read_board(tmp_path).sections[0].rows
-    on = {one.label for one in rows if next(iter(one.benchmarks.values())).on_frontier}
-    assert {"steps=256", "confidence_threshold=0.9"} < on
-    assert sum("cache=dual" in label for label in on) == 1
-
-
-def test_approximate_caches_and_ties_never_lower_what_qualities_are_shares_of(tmp_path: Path) -> None:
-    """The sweep of docs/compare_settings.md: three settings take one token a pass, the worst of them with a cache."""
-    cells = {
-        "whole": gsm8k_file(0.76, passes=100, steps=16),
-        "blocks": gsm8k_file(0.80, passes=100, block_length=8),
-        "fast": gsm8k_file(0.74, passes=50, steps=8),
-        "faster": gsm8k_file(0.70, passes=20, steps=4),
-        "dual": gsm8k_file(0.60, passes=100, block_length=8, cache="dual"),
-        "dual-fast": gsm8k_file(0.58, passes=25, block_length=8, cache="dual", steps=2),
-    }
-    write(tmp_path, **cells)
-    (section,) = read_board(tmp_path).sections
-    by_file = {row.files[0]: next(iter(row.benchmarks.values())) for row in section.rows}
-    # Of 80, whole canvases keep 72 between two tokens a pass (74) and five (70), and 76 at one.
-    assert by_file["fast.json"].at_quality == {90: pytest.approx(3.5), 95: pytest.approx(1.0)}
-    assert by_file["dual.json"].at_quality == {90: None, 95: None}
-    exact, approximate = speed_findings(section)
-    assert (
-        ": 80.0 (77.5 to 82.2)% at 1.00 tokens per forward pass (block_length=8), 70.0 (67.6 to 72.3)% at 5.00 (steps"
-        in exact
-    )
-    assert exact.endswith(" Of the slowest exact setting's score it keeps 90% up to 3.50, 95% up to 1.00.")
-    assert ", with an approximate cache: 60.0 (57.6 to 62.3)% at 1.00 tokens per forward pass" in approximate
-    assert "58.0 (55.6 to 60.3)% at 4.00 (" in approximate
-    assert "it keeps" not in approximate
-
-
 def test_the_csv_is_tidy(tmp_path: Path) -> None:
     board = study(tmp_path)
     table = points(board)
     masks = table[(table["measure"] == "masks") & (table["adapter"] == "MA (CE + TV), seed 1")]
     assert masks.set_index("x")["value"].to_dict() == pytest.approx({2: 0.78, 200: 0.75})
-    assert set(masks["rank"]) != {0}
+    assert set(table["rank"]) == {"1=", "2", "3=", ""}, "seeds have none"
     losses = table[table["measure"] == "loss"].set_index("id")["value"]
     assert losses[row(board, "org/base").id] == pytest.approx(14)
     assert len(TASKS) == 16

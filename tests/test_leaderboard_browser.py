@@ -1,7 +1,5 @@
 """The built page in a real browser: sorting, filtering, opening and comparing rows, without errors or requests."""
 
-import csv
-import io
 import json
 import os
 import re
@@ -141,10 +139,9 @@ def test_the_address_brings_back_what_is_shown(page: webdriver.Chrome) -> None:
     press(page, "[name=points]")
     head(page, "loss").find_element(By.TAG_NAME, "button").click()
     row(page, BASE).find_element(By.CLASS_NAME, "toggle").click()
-    for name in (BASE, MA):
-        row(page, name).find_element(By.CSS_SELECTOR, ".pick input").send_keys(Keys.SPACE)
+    row(page, BASE).find_element(By.CSS_SELECTOR, ".pick input").send_keys(Keys.SPACE)
     address, rows = page.current_url, shown(page)
-    assert state(page).keys() == {"text", "points", "sort", "open", "compare"}
+    assert state(page).keys() == {"text", "points", "sort", "open", "baseline"}
     page.execute_script("navigator.clipboard.writeText = async (text) => { window.copied = text; };")
     page.find_element(By.ID, "copy-link").click()
     assert page.execute_script("return window.copied") == address
@@ -152,42 +149,25 @@ def test_the_address_brings_back_what_is_shown(page: webdriver.Chrome) -> None:
     page.get(address)
     assert (shown(page), page.current_url) == (rows, address)
     assert row(page, BASE).find_element(By.CLASS_NAME, "detail").is_displayed()
-    assert page.find_element(By.ID, "compared").is_displayed()
+    assert page.find_elements(By.CSS_SELECTOR, ".difference")
     assert page.find_element(By.CSS_SELECTOR, "td.points").is_displayed()
 
 
-def test_what_is_shown_is_downloaded(page: webdriver.Chrome) -> None:
-    page.execute_script(
-        "HTMLAnchorElement.prototype.click = () => {};"
-        "URL.createObjectURL = (blob) =>"
-        " { blob.text().then((text) => { window.made = text; }); return 'about:blank'; };"
-    )
-    page.find_element(By.NAME, "text").send_keys("instruct")
-    page.find_element(By.ID, "download").click()
-    page.set_script_timeout(10)
-    text = page.execute_async_script(
-        "const done = arguments[0]; const wait = () => window.made ? done(window.made) : setTimeout(wait, 20); wait();"
-    )
-    names, line = csv.reader(io.StringIO(text))
-    found = dict(zip(names, line, strict=True))
-    assert (found["model"], found["loss"], found["few"], found["few 95%"]) == (OTHER, "15.0", "85.0", "84.4 to 85.5")
+def test_differences_are_to_the_row_that_is_chosen(page: webdriver.Chrome) -> None:
+    def cell(called: str) -> str:
+        return row(page, called).find_element(By.CSS_SELECTOR, "td[data-versus]").text
 
-
-def test_two_rows_are_compared_on_the_same_tasks(page: webdriver.Chrome) -> None:
-    compared = page.find_element(By.ID, "compared")
+    own = cell(BASE), cell(OTHER)
+    assert [one.split()[0] for one in own] == ["75.0", "70.0"]
     row(page, BASE).find_element(By.CSS_SELECTOR, ".pick input").send_keys(Keys.SPACE)
-    assert not compared.is_displayed()
-    row(page, MA).find_element(By.CSS_SELECTOR, ".pick input").send_keys(Keys.SPACE)
-    lines = [line.text for line in compared.find_elements(By.CSS_SELECTOR, "tbody tr")]
-    # The seeds are a point apart: a standard error of 0.5, times Student's t of about one degree of freedom.
-    (at_200,) = (line for line in lines if line.startswith("accuracy (%), 200 masks 75.0 87.5 +12.5 (+"))
-    low, high = map(float, re.findall(r"[+]([\d.]+)", at_200.partition("(%)")[2])[1:])
-    assert (low, high) == (pytest.approx(12.5 - 3.4, abs=0.5), pytest.approx(12.5 + 3, abs=0.5))
-    assert any(
-        re.match(r"loss, 2 to 200 masks 15.0 14.\d to 15.\d 0.0 .* −15.0 \(−16.1 to −13.9\)", line) for line in lines
-    ), lines
-    assert len([line for line in lines if line.split()[1] in ("smallest", "largest")]) == 16
-    assert not row(page, OTHER).find_element(By.CSS_SELECTOR, ".pick input").is_enabled()
+    assert cell(BASE) == own[0]
+    assert re.match(r"70\.0 -5\.0 \(-6\.\d to -4\.\d\)", cell(OTHER))
+    # The seeds are a point apart: a standard error of 0.5 with one degree of freedom, and as much of the questions.
+    assert cell(MA) == "87.5 +12.5 (+10.3 to +14.5)"
+    row(page, OTHER).find_element(By.CLASS_NAME, "rank").click()
+    assert cell(BASE).startswith("75.0 +5.0 ("), "a press on the row does the same"
+    row(page, OTHER).find_element(By.CSS_SELECTOR, ".pick input").send_keys(Keys.SPACE)
+    assert (cell(BASE), cell(OTHER)) == own
 
 
 def test_a_row_opens_by_keyboard_to_seeds_and_commands(page: webdriver.Chrome) -> None:
@@ -239,7 +219,7 @@ def test_colours_figures_and_print_follow_the_reader(page: webdriver.Chrome, sit
             "Promise.all(images.map((image) => image.decode())).then("
             "() => done(images.map((image) => [image.naturalWidth, image.currentSrc])), (e) => done([[0, String(e)]]));"
         )
-        assert len(loaded) == 5
+        assert len(loaded) == 4
         assert all(
             width > 200 and ("dark" in source.rpartition("figures/")[2]) == (scheme == "dark")
             for width, source in loaded
@@ -280,7 +260,7 @@ def test_tables_scroll_and_the_page_does_not(page: webdriver.Chrome, width: int)
 @pytest.mark.skipif(not AXE.is_file(), reason=f"axe-core is not installed: there is no {AXE.name} where AXE_CORE says")
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1280, 390])
-@pytest.mark.parametrize("address", ["", "#apart=1&points=1", "#open=OPEN&compare=OPEN,OTHER", "#text=nothing"])
+@pytest.mark.parametrize("address", ["", "#apart=1&points=1", "#open=OPEN&baseline=OTHER", "#text=nothing"])
 def test_axe_finds_nothing(page: webdriver.Chrome, site: str, address: str, width: int, scheme: str) -> None:
     ids = {"OPEN": row(page, MA).get_attribute("id"), "OTHER": row(page, BASE).get_attribute("id")}
     for name, id in ids.items():

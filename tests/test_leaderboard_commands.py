@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from mdlm_leaderboard.__main__ import main
-from tests.leaderboard_files import HASH, gsm8k_file, result_file, served, six_cells, suite_file, write
+from tests.leaderboard_files import HASH, gsm8k_file, result_file, served, six_cells, suite_file, write, write_answers
 from tests.sampled_runs import two_runs
 
 ROOT = Path(__file__).parents[1]
@@ -123,8 +123,13 @@ def test_a_folder_of_ones_own_has_no_published_rows_and_its_settings_first(
     assert "Results in my-sweep" in page.text
     assert "published" not in page.text.lower()
     assert page.links.index("figures/frontier.svg") < page.links.index("leaderboard.csv")
-    rows = page.text.partition("◆ marks")[2]
-    assert rows.index("steps=256") < rows.index("gsm8k v3.0 (")
+    assert "confidence_threshold=0.7 is 5.1 times faster and 5.0 (1.7 to 8.3) points worse than steps=256." in page.text
+    assert main(["build", "my-sweep", "--output", "site", "--baseline", "steps=128"]) == 0
+    assert "| 69.5 (67.1 to 71.8) |" in (tmp_path / "site" / "LEADERBOARD.md").read_text()
+    assert "| 71.0, +1.5 (" in (tmp_path / "site" / "LEADERBOARD.md").read_text()
+    with pytest.raises(SystemExit, match="2"):
+        main(["build", "my-sweep", "--output", "site", "--baseline", "steps=7"])
+    assert "--baseline steps=7: no row has these words" in capsys.readouterr().err
     assert main(["build", "my-sweep", "--output", "site", "--strict"]) == 1
     with pytest.raises(SystemExit, match="2"):
         main(["build", "site", "--output", "x"])
@@ -212,20 +217,14 @@ def test_show_says_who_served_and_what_is_unknown(tmp_path: Path, capsys: pytest
 
 def compared(folder: Path, first: Any, second: Any, answers: tuple[list[int], list[int]] | None = None) -> Any:
     """Both as lm-eval names them, with samples of gsm8k."""
-    metric, paths = "exact_match", []
+    date = "2026-01-31T12-00-00"
     for n, content in enumerate((first, second)):
         place = folder / str(n)
-        place.mkdir(parents=True, exist_ok=True)
-        paths.append(place / "results_2026-01-31T12-00-00.json")
-        paths[-1].write_text(json.dumps(content))
         if answers:
-            lines = [
-                {"doc_id": k, "doc_hash": f"{k}", "filter": "flexible-extract", "metrics": [metric], metric: score}
-                for k, score in enumerate(answers[n])
-            ]
-            text = "".join(json.dumps(line) + "\n" for line in lines)
-            (place / "samples_gsm8k_2026-01-31T12-00-00.jsonl").write_text(text)
-    return main(["compare", *map(str, paths)])
+            write_answers(place, date, content, answers[n])
+        else:
+            write(place, **{f"results_{date}": content})
+    return main(["compare", *(str(folder / f"{n}" / f"results_{date}.json") for n in (0, 1))])
 
 
 def test_compare_says_a_difference_for_other_word_rules(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -23,7 +23,6 @@ from mdlm_lm_eval.results.parallelism import (
     accuracy_under_parallelism,
     frontier,
     parallel_bench,
-    tokens_at_quality,
 )
 from mdlm_lm_eval.results.result_file import read_result_file
 from mdlm_lm_eval.results.samples import read_scores, samples_path
@@ -341,7 +340,7 @@ def likelihood_file() -> dict[str, object]:
     return result_file(metrics, output_type="loglikelihood_rolling", mc_num=16)
 
 
-def test_a_frontier_of_equal_tokens_per_pass_is_of_seconds(tmp_path: Path) -> None:
+def test_a_frontier_of_equal_tokens_per_pass_is_of_tokens_per_second(tmp_path: Path) -> None:
     """Caches make passes cheaper and not fewer."""
     for cache, seconds in {"none": 256, "prefix": 192, "dual": 128}.items():
         spent = {"forward_passes": 256, "answer_tokens": 256, "seconds": seconds}
@@ -349,8 +348,8 @@ def test_a_frontier_of_equal_tokens_per_pass_is_of_seconds(tmp_path: Path) -> No
     frame = load(tmp_path)
     figure = plot.frontier(frame)
     assert figure
-    assert figure.axes[0].get_xlabel() == "seconds per question"
-    with pytest.warns(plot.NothingToDrawWarning, match="differ in tokens per forward pass"):
+    assert figure.axes[0].get_xlabel() == "tokens per second"
+    with pytest.warns(plot.NothingToDrawWarning, match="differ in tokens per pass"):
         assert plot.frontier(frame, "tokens_per_pass") is None
     with pytest.warns(plot.NothingToDrawWarning, match="differ in their number of masks"):
         assert plot.masks(frame) is None
@@ -381,11 +380,3 @@ def test_pb90_is_absolute_and_not_interpolated(points: list[Point], least: float
 def test_the_frontier_is_what_nothing_beats() -> None:
     points: list[Point] = [(1, 80), (2, 80), (2, 79), (4, 70), (4, 70), (3, 60)]
     assert frontier(points) == [False, True, False, True, True, False]
-
-
-@pytest.mark.parametrize(("points", "share", "tokens"), data("parallelism.json")["tokens at a share"])
-def test_the_most_tokens_at_a_quality(points: list[Point], share: float, tokens: float | None) -> None:
-    """Between settings that no other beats; without one token a pass there is nothing to compare with."""
-    found = tokens_at_quality(points, share, 80)
-    assert found == (None if tokens is None else pytest.approx(tokens))
-    assert tokens_at_quality(points, share, 0) is None

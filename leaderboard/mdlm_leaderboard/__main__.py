@@ -51,6 +51,8 @@ def _parser() -> argparse.ArgumentParser:
     what = "folder for page, LEADERBOARD.md, CSV, JSON, figures"
     build.add_argument("--output_path", "--output", dest="output", type=Path, required=True, help=what)
     build.add_argument("--title", default="", help="the board's name (default: the folder's)")
+    what = "show differences to the row with these words, such as steps=8"
+    build.add_argument("--baseline", default="", metavar="WORDS", help=what)
     build.add_argument("--published", action="store_true", help="also show scores from papers")
     what = "also make a page of single questions for each result with samples beside it (lm_eval's --log_samples)"
     build.add_argument("--samples", action="store_true", help=what)
@@ -80,7 +82,14 @@ def _parser() -> argparse.ArgumentParser:
 def _build(options: argparse.Namespace) -> int:
     from mdlm_leaderboard.build import build
 
-    board = build(options.results, options.output, options.title, options.published, options.samples)
+    board = build(
+        options.results,
+        options.output,
+        options.title,
+        options.published,
+        options.samples,
+        options.baseline,
+    )
     for path, reason in board.scores.refused:
         print(f"not used: {path}: {reason}", file=sys.stderr)
     for section in board.sections:

@@ -10,18 +10,13 @@ import numpy as np
 import pandas as pd
 
 from mdlm_leaderboard.experiments import AUTOREGRESSIVE, BY_NAME, NO_MASKS, Series
-from mdlm_leaderboard.scores import BENCHMARKS, COSTS, Scores, Setting, Who
+from mdlm_leaderboard.scores import BENCHMARKS, Scores, Setting, Who
 from mdlm_leaderboard.wordings import Wordings, wordings_of
-from mdlm_lm_eval.options import PARALLEL_RULES, approximate_caches
+from mdlm_lm_eval.options import PARALLEL_RULES, DecodingOptions, LikelihoodOptions, approximate_caches, defaults_of
+from mdlm_lm_eval.results import parallelism
 from mdlm_lm_eval.results.decomposition import Decomposition, decomposition_of, over_seeds
-from mdlm_lm_eval.results.parallelism import (
-    Point,
-    accuracy_under_parallelism,
-    frontier,
-    parallel_bench,
-    score_at_slowest,
-    tokens_at_quality,
-)
+from mdlm_lm_eval.results.frame import COSTS, shown_costs
+from mdlm_lm_eval.results.names import named
 from mdlm_lm_eval.results.statistics import (
     Interval,
     Score,
@@ -36,15 +31,13 @@ from mdlm_lm_eval.results.suite import current_version
 from mdlm_lm_eval.tasks.settings import DEFAULT_SETTINGS
 
 ONE_STEP = ("1", AUTOREGRESSIVE)
-QUALITIES = (90, 95)  # percent of one token's score a pass
+QUALITIES = (90, 95)  # percent, of ParallelBench
 LOSS_OVER = (2, 200)  # masks: from those that hold a whole answer to the paper's most; decided before any result
 # What of a point is not that of the first seed; "seed" becomes the number of seeds that have it.
 _OVER_SEEDS = {
     "score": "mean",
     "by_seed": list,
-    "seconds": "mean",
-    "tokens_per_pass": "mean",
-    "tokens_per_evaluation": "mean",
+    **dict.fromkeys((*COSTS, "tokens_per_evaluation"), "mean"),
     "n": "sum",
     "seed": "size",
 }
@@ -60,9 +53,9 @@ class Estimate:
     one cluster where the samples are known, and seeds are random where it is their mean; `decomposition` says what the
     first tokens are. `pairs` is the share of sets
     of `mdlm_rules` of which all three askings are right. A benchmark's estimate also has what its answers took, what an
-    ideal model reaches that draws several tokens a step independently (`bound`), and the most tokens per pass at each
-    quality, a percentage of the slowest exact setting's score (`at_quality`). That of the whole of `mdlm_parallel` also
-    has ParallelBench's PB90 and PB95 (`parallel_bench`).
+    ideal model reaches that draws several tokens a step independently (`bound`), its `speed` by the measure that is
+    compared (`speed_by`), and whether it is on the frontier (`mark`, one of `parallelism.marks`). That of the whole of
+    `mdlm_parallel` also has ParallelBench's PB90 and PB95 (`parallel_bench`).
     """
 
     mean: float
@@ -75,15 +68,14 @@ class Estimate:
     is_accuracy: bool = True
     note: str = ""
     masks: float | None = None
-    tokens_per_pass: float | None = None
-    seconds: float | None = None
-    memory_gib: float | None = None
+    costs: Mapping[str, float | None] = field(default_factory=dict)
     machine: str = ""
     pairs: float | None = None
     bound: str | None = None
-    on_frontier: bool = False
+    speed: float = 0.0
+    speed_by: str = ""
+    mark: str = ""
     area: float | None = None
-    at_quality: Mapping[int, float | None] = field(default_factory=dict)
     tokens_per_evaluation: float | None = None
     parallel_bench: Mapping[int, float | None] = field(default_factory=dict)
 
@@ -107,9 +99,10 @@ Curve = Mapping[Any, Estimate]
 class Row:
     """All scores of one way of running one checkpoint. `curves` are (experiment, series) -> x -> estimate.
 
-    `seeds` are the rows whose mean this is; `files` the result files behind it. `shown` is the part of its decoding
-    that tells it from other rows of its section, `label` its name there. `rank` is 1 + the number of rows that are
-    significantly better after Holm's correction for all pairs of its table, 0 without a score to rank by.
+    `seeds` are the rows whose mean this is; `files` the result files behind it. Of its decoding, `settings` and `shown`
+    tell it from other rows of its section: by name, and in words; `label` is its name there. `rank` is 1 + the number
+    of rows that are significantly better after Holm's correction for all pairs of its table, with "=" where others
+    share it, "" without a score to rank by.
     """
 
     id: str
@@ -119,7 +112,8 @@ class Row:
     seeds: tuple["Row", ...] = ()
     shown: str = ""
     label: str = ""
-    rank: int = 0
+    settings: Mapping[str, str] = field(default_factory=dict)
+    rank: str = ""
 
     def curve(self, experiment: str, series: Series = "") -> Curve:
         """Without points where it was not measured."""
@@ -136,7 +130,7 @@ class Row:
 
     def cost(self, name: str) -> float | None:
         """Of its benchmarks, weighted by their questions; the most memory of any."""
-        found = [(v, e.n_questions) for e in self.benchmarks.values() if (v := getattr(e, name)) is not None]
+        found = [(v, e.n_questions) for e in self.benchmarks.values() if (v := e.costs.get(name)) is not None]
         if not found:
             return None
         values, weights = zip(*found, strict=True)
@@ -192,7 +186,31 @@ class Section:
     @property
     def costs(self) -> list[str]:
         """What the answers of any row took."""
-        return [name for name in COSTS if any(row.cost(name) is not None for row in self.rows)]
+        return shown_costs(pd.DataFrame([{name: row.cost(name) for name in COSTS} for row in self.rows]))
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """Settings that vary, with their defaults."""
+        standard = {**defaults_of(LikelihoodOptions), **defaults_of(DecodingOptions)}
+        known = {name: "–" if value is None else str(value) for name, value in standard.items()}
+        return {name: known.get(name, "–") for row in self.rows for name in row.settings}
+
+    def settings_of(self, row: Row) -> list[str]:
+        """Of every setting that varies the row's value; the default where that is known to be in effect."""
+        is_ours = row.who.family != AUTOREGRESSIVE and not any("settings unknown" in word for word in row.who.other)
+        return [row.settings.get(name, default if is_ours else "–") for name, default in self.settings.items()]
+
+    def baseline(self, wanted: str) -> Row | None:
+        """The row with all of the words."""
+        rows = {f"{row.who}, {', '.join(row.who.decoding)}": row for row in self.rows}
+        name = named(wanted, rows) if wanted else None
+        return rows[name] if name else None
+
+    @property
+    def ranked_by(self) -> str:
+        """The benchmark that most rows have."""
+        accuracies = [name for row in self.rows for name, one in row.benchmarks.items() if one.is_accuracy]
+        return max(self.benchmark_names, key=accuracies.count, default="")
 
     @property
     def benchmark_names(self) -> list[str]:
@@ -243,8 +261,7 @@ def drop(curve: Curve) -> Interval | None:
 
 
 def _at(n: int, row: Row) -> Interval | None:
-    curve = row.curve("masks")
-    estimate = curve.get(n, curve.get(NO_MASKS))
+    estimate = at_most(row, (n, n))
     return estimate.interval if estimate else None
 
 
@@ -324,16 +341,21 @@ def _section(table: pd.DataFrame, setting: Setting, main: Setting, taken: dict[s
     is_one = len({str(row.who) for row in rows}) == 1
     shown = [_named(row, [word for word in row.who.decoding if word not in common], is_one=is_one) for row in rows]
     in_common = [word for word in rows[0].who.decoding if word in common] if rows else []
-    ordered = _ranked(shown, pair) if setting.asks else _with_frontiers(shown)
-    title, why = _title(setting), _why_apart(setting, main)
-    return Section(title, why, setting, tuple(ordered), ", ".join(in_common), pair)
+    section = Section(_title(setting), _why_apart(setting, main), setting, tuple(shown), ", ".join(in_common), pair)
+    if setting.asks:
+        return replace(section, rows=_ranked(shown, lambda row: at_most(row, pair)))
+    by = section.ranked_by
+    return replace(section, rows=_ranked(_with_speeds(section), lambda row: row.benchmarks.get(by)))
 
 
 def _named(row: Row, words: Sequence[str], *, is_one: bool) -> Row:
     """With the words that tell it from the others; its checkpoint is in its label unless there is only one."""
-    shown = ", ".join(words)
-    label = shown if is_one and shown else ", ".join(filter(None, (str(row.who), shown)))
-    return replace(row, shown=shown, label=label, seeds=tuple(_named(one, words, is_one=False) for one in row.seeds))
+    all_ = ", ".join(words)
+    label = all_ if is_one and all_ else ", ".join(filter(None, (str(row.who), all_)))
+    settings = dict(word.split("=", 1) for word in words if re.match(r"\w+=", word))
+    shown = ", ".join(word for word in words if not re.match(r"\w+=", word))
+    seeds = tuple(_named(one, words, is_one=False) for one in row.seeds)
+    return replace(row, shown=shown, label=label, settings=settings, seeds=seeds)
 
 
 def _rows(table: pd.DataFrame, taken: dict[str, int]) -> list[Row]:
@@ -361,8 +383,12 @@ def _estimate(own: pd.DataFrame, experiment: str) -> Estimate:
     if experiment == BENCHMARKS:
         facts = own.iloc[0].astype(object)
         facts = facts.where(facts.notna(), None)
-        names = ("is_accuracy", "note", "masks", *COSTS, "machine", "bound", "tokens_per_evaluation")
-        return Estimate(facts["score"], facts["low"], facts["high"], int(facts["n"]), {}, **facts[list(names)])
+        names = ["is_accuracy", "note", "masks", "machine", "bound", "tokens_per_evaluation"]
+        shares = [line.share for line in own["by_seed"].iloc[0]] if "by_seed" in own else [facts["share"]]
+        share = mean_of_seeds(shares) if all(shares) else None
+        band, costs = share.interval if share else facts, dict(facts[[*COSTS]])
+        n = int(facts["n"])
+        return Estimate(facts["score"], band.low, band.high, n, {}, share, costs=costs, **facts[names])
     own = own.sort_values("task")
     by_task = dict(zip(own["task"], own["score"], strict=True))
     seeds: dict[str, list[Any]] = {}
@@ -380,7 +406,8 @@ def _estimate(own: pd.DataFrame, experiment: str) -> Estimate:
 
 def _of_seed(table: pd.DataFrame, seeds: Any) -> list[Any]:
     """Of every line what an interval needs."""
-    return [*table[["task", "score", "n", "answers", "result"]].assign(seed=seeds).itertuples(index=False)]
+    names = ["task", "score", "n", "answers", "result", "share"]
+    return [*table.reindex(columns=names).assign(seed=seeds).itertuples(index=False)]
 
 
 def _score(tasks: Sequence[Any]) -> Score:
@@ -406,7 +433,7 @@ def _mean_over_seeds(table: pd.DataFrame) -> pd.DataFrame:
     how = {name: _OVER_SEEDS.get(name, "first") for name in table.columns if name not in key}
     mean = table.groupby(key, sort=False).agg(how)
     mean = mean[mean["seed"] == mean["n_seeds"]].reset_index()
-    return mean.assign(low=np.nan, high=np.nan)  # an interval over questions is none over seeds
+    return mean.assign(low=np.nan, high=np.nan, share=None)  # an interval over questions is none over seeds
 
 
 def _mean_of(who: Who, n: int) -> Who:
@@ -431,63 +458,62 @@ def _pair(points: Sequence[set[Any]]) -> tuple[int, int]:
     return next((n for n in counts[:-1] if n >= LOSS_OVER[0]), counts[0]), counts[-1]
 
 
-def _ranked(rows: Iterable[Row], pair: tuple[int, int]) -> list[Row]:
-    """By accuracy at the most masks. Two rows share a rank unless the better differs significantly (Holm)."""
-    curves = {row.id: row.curve("masks") for row in rows}
-    at = {id: curve.get(pair[1], curve.get(NO_MASKS)) for id, curve in curves.items()}
-    ordered = sorted(rows, key=lambda row: -(one.mean if (one := at[row.id]) else -1.0))
-    measured = [one for row in ordered if (one := at[row.id])]
-    if not measured:
-        return ordered
-    pairs = np.triu_indices(len(measured), 1)
-    differs = holm(comparisons([one.score for one in measured if one.score])[pairs])
-    ranks = 1 + np.bincount(pairs[1][differs], minlength=len(measured))  # of a pair the first is better
-    return [replace(row, rank=int(ranks[n])) if n < len(ranks) else row for n, row in enumerate(ordered)]
+def _ranked(rows: Iterable[Row], at: Callable[[Row], Estimate | None]) -> tuple[Row, ...]:
+    """By accuracy. Two rows share a rank unless the better differs significantly (Holm)."""
+    found = [(row, at(row)) for row in rows]
+    found.sort(key=lambda pair: -pair[1].mean if pair[1] and pair[1].is_accuracy else 1.0)
+    scored = [(n, one.score) for n, (_, one) in enumerate(found) if one and one.score]
+    ordered = [row for row, _ in found]
+    if not scored:
+        return tuple(ordered)
+    pairs = np.triu_indices(len(scored), 1)
+    differs = holm(comparisons([score for _, score in scored])[pairs])
+    ranks = 1 + np.bincount(pairs[1][differs], minlength=len(scored))  # of a pair the first is better
+    for (n, _), rank in zip(scored, ranks, strict=True):
+        ordered[n] = replace(ordered[n], rank=f"{rank}{'=' if sum(ranks == rank) > 1 else ''}")
+    return tuple(ordered)
 
 
-def _with_frontiers(rows: Sequence[Row]) -> list[Row]:
-    """Benchmarks' rows in the order of their files, with what no other setting of the checkpoint beats marked.
+def at_most(row: Row, pair: tuple[int, int]) -> Estimate | None:
+    """By which a row of the suite is ranked."""
+    curve = row.curve("masks")
+    return curve.get(pair[1], curve.get(NO_MASKS))
 
-    Answers with an approximate cache have a frontier of their own.
-    """
-    by_cache: dict[tuple[Any, ...], dict[str, Point]] = {}  # row -> point, of all that share a frontier
-    by_way: dict[tuple[Any, ...], dict[str, Point]] = {}  # of all that are one curve
-    best: dict[str, float] = {}
-    exact: dict[tuple[Any, ...], list[Point]] = {}  # of a checkpoint on a benchmark
-    by_evaluation: dict[tuple[Any, ...], list[Point]] = {}  # of one curve, as ParallelBench has it
-    for row in rows:
-        for name, one in row.benchmarks.items():
-            if one.tokens_per_pass and one.is_accuracy:
-                point = one.tokens_per_pass, 100 * one.mean
-                by_cache.setdefault((name, row.who.model, row.who.adapter, is_exact(row)), {})[row.id] = point
-                by_way.setdefault((name, row.who.model, row.who.adapter, _way(row)), {})[row.id] = point
-                if one.tokens_per_evaluation:
-                    of_way = by_evaluation.setdefault((name, row.who.model, row.who.adapter, _way(row)), [])
-                    of_way.append((one.tokens_per_evaluation, point[1]))
-                best[name] = max(best.get(name, 0.0), point[1])
-                exact.setdefault((name, row.who.model, row.who.adapter), []).extend([point] if is_exact(row) else ())
-    found: dict[tuple[str, str], dict[str, Any]] = {}
-    for (name, *_), own in by_cache.items():
-        for id, is_on in zip(own, frontier([*own.values()]), strict=True):
-            found[id, name] = {"on_frontier": is_on and len(own) > 1}
-    for way, own in by_way.items():
-        curve, base = [*own.values()], score_at_slowest(exact[way[:3]])
-        at_quality = {quality: tokens_at_quality(curve, quality / 100, base) for quality in QUALITIES}
-        speed = {"area": accuracy_under_parallelism(curve, best[way[0]]), "at_quality": at_quality}
-        evaluated = by_evaluation.get(way, [])
-        speed["parallel_bench"] = {quality: parallel_bench(evaluated, quality) for quality in QUALITIES}
-        for id in own if len(own) > 1 else ():
-            found[id, way[0]] |= speed
+
+def _with_speeds(section: Section) -> list[Row]:
+    """The rows of benchmarks with what no other setting of the checkpoint beats marked."""
+    found: dict[tuple[str, str], Estimate] = {}
+    for name in section.benchmark_names:
+        rows = [row for row in section.rows if name in row.benchmarks and row.benchmarks[name].is_accuracy]
+        ones = {row.id: row.benchmarks[name] for row in rows}
+        is_one_machine = len({one.machine for one in ones.values()}) == 1
+        by = parallelism.measure_of_speed([one.costs for one in ones.values()], is_one_machine=is_one_machine)
+        best = 100 * max((one.mean for one in ones.values()), default=0)
+        checkpoints: dict[str, list[Row]] = {}
+        ways: dict[Any, dict[str, parallelism.Point]] = {}  # settings of one curve of accuracy by tokens per pass
+        for row in rows:
+            checkpoints.setdefault(str(row.who), []).append(row)
+            if tokens := ones[row.id].costs.get("tokens_per_pass"):
+                ways.setdefault((str(row.who), _way(row)), {})[row.id] = tokens, 100 * ones[row.id].mean
+        for own in checkpoints.values():
+            if by is None:
+                break
+            speeds = [parallelism.speed_of(ones[row.id].costs[by] or 0, by) for row in own]
+            settings = [
+                parallelism.Setting(speed, ones[row.id].mean, ones[row.id].score, is_exact(row))
+                for row, speed in zip(own, speeds, strict=True)
+            ]
+            for row, speed, mark in zip(own, speeds, parallelism.marks(settings), strict=True):
+                ones[row.id] = replace(ones[row.id], speed=speed, speed_by=by, mark=mark)
+        for way in (way for way in ways.values() if len(way) > 1):
+            area = parallelism.accuracy_under_parallelism([*way.values()], best)
+            points = [(t, 100 * ones[id].mean) for id in way if (t := ones[id].tokens_per_evaluation)]
+            pb = {quality: parallelism.parallel_bench(points, quality) for quality in QUALITIES}
+            ones |= {id: replace(ones[id], area=area, parallel_bench=pb) for id in way}
+        found |= {(id, name): one for id, one in ones.items()}
     return [
-        replace(
-            row,
-            curves={
-                (BENCHMARKS, ""): {
-                    name: replace(one, **found.get((row.id, name), {})) for name, one in row.benchmarks.items()
-                }
-            },
-        )
-        for row in rows
+        replace(row, curves={(BENCHMARKS, ""): {k: found.get((row.id, k), e) for k, e in row.benchmarks.items()}})
+        for row in section.rows
     ]
 
 
@@ -525,6 +551,11 @@ INTERVALS = (
     "; rows share a rank unless the better one differs significantly (95%, Holm's correction for a table's pairs). "
     "Beside a score is its 95% interval over sets of questions, with the word rules as fixed; of a mean over seeds, "
     "seeds are random."
+)
+SIGNS = {"": "", "on": "◆", "hollow": "◇"}
+FRONTIER = (
+    "◆ is on a frontier of score and speed (exact settings and approximate caches have one each); ◇ is on one, but not "
+    "told from a neighbour there."
 )
 BOUND = (
     "A bound is what an ideal model reaches that draws 2 or 4 names per step independently of each other, from left to "

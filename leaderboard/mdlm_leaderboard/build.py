@@ -4,24 +4,27 @@ import json
 import re
 import shutil
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
 
 import pandas as pd
 
-from mdlm_leaderboard.board import BOUND, INTERVALS, Board, Estimate, Row, Section, board_of
+from mdlm_leaderboard.board import BOUND, FRONTIER, INTERVALS, SIGNS, Board, Estimate, Row, Section, board_of
 from mdlm_leaderboard.experiments import BY_NAME
 from mdlm_leaderboard.findings import mask_lines, masks_finding, speed_findings
 from mdlm_leaderboard.published import published
-from mdlm_leaderboard.scores import COSTS, command_of, scores_of
+from mdlm_leaderboard.scores import command_of, scores_of
 from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.results.files import UnusableFile
-from mdlm_lm_eval.results.frame import frame_of, read_folder
-from mdlm_lm_eval.results.markdown import markdown_table
-from mdlm_lm_eval.results.suite import generated_group
+from mdlm_lm_eval.results.frame import COSTS, frame_of, read_folder
+from mdlm_lm_eval.results.markdown import aligned, markdown_table
+from mdlm_lm_eval.results.statistics import against
+
+_MOST_FIGURES = 4  # benchmarks of a table
 
 
 def read_board(results: Path, title: str = "", with_published: bool = False, leave_out: Path | None = None) -> Board:
@@ -34,52 +37,54 @@ def read_board(results: Path, title: str = "", with_published: bool = False, lea
     return board_of(scores, title, published() if with_published else pd.DataFrame())
 
 
+class Finding(NamedTuple):
+    """A figure without its ending, what it shows, of what, and what can be said of its numbers, "" for nothing."""
+
+    title: str
+    sentence: str
+    stem: str
+    shows: str
+
+
 def build(
-    results: Path, output: Path, title: str = "", with_published: bool = False, with_samples: bool = False
+    results: Path,
+    output: Path,
+    title: str = "",
+    with_published: bool = False,
+    with_samples: bool = False,
+    baseline: str = "",
 ) -> Board:
     """Writes tables, figures and page of `results` into `output`; its old content stays until all is made.
 
     Other people's files in `output` are left alone. `with_samples` adds a page of single questions for each result file
-    with samples beside it. Raises OptionError where nothing can be built.
+    with samples beside it. Differences are to the rows with the words of `baseline`. Raises OptionError where nothing
+    can be built.
     """
-    from mdlm_leaderboard.figures import charts_of, draw_charts, write_dark, write_masks
+    from mdlm_leaderboard.figures import charts_of, draw_charts, write_masks
     from mdlm_leaderboard.page.write import write_page
-    from mdlm_lm_eval.results import plot
-    from mdlm_lm_eval.results.figure_style import save_figure
+    from mdlm_lm_eval.results.figure_style import colours_of
 
     board = read_board(results, title, with_published, leave_out=output.resolve())
+    if baseline and not any(section.baseline(baseline) for section in board.sections):
+        raise OptionError(f"--baseline {baseline}: no row has these words")
     output.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(prefix=".", dir=output.absolute().parent) as made:
-        folder, findings = Path(made), []
+        folder, findings = Path(made), list[Finding]()
+        models = [row.who for section in board.sections for row in section.rows]
+        colours = colours_of([*(who.model for who in models), *(who.recipe for who in models if who.adapter)])
         if board.main and (sentence := masks_finding(board.main)):
-            write_masks(board.main, folder / "figures")
-            findings.append((sentence, "figures/masks", _described(board.main)))
+            write_masks(board.main, folder / "figures", colours)
+            findings.append(Finding("", sentence, "figures/masks", _described(board.main)))
         for section in (one for one in board.sections if not one.is_suite):
-            setting, paths = section.setting, {path for row in section.rows for path in row.files}
-            frame = frame_of(file for path, file in board.scores.files.items() if path in paths)
-            is_bound = frame["metric"].str.startswith("bound_")
-            frame = frame[~is_bound & (frame["task"].map(generated_group) == setting.group)]
-            parts = (setting.group, "limited" if setting.limit is not None else "", setting.served_by)
-            ours = re.sub(r"[^\w.]+", "-", "".join(f"-{part}" for part in parts if part))
-            with warnings.catch_warnings(action="ignore", category=plot.NothingToDrawWarning):
-                figures = (
-                    ("benchmarks-by-masks", "Accuracy by the number of masks.", plot.masks(frame)),
-                    ("frontier", " ".join(speed_findings(section)), plot.frontier(frame, "tokens_per_pass")),
-                    ("seconds", "Accuracy against seconds per question.", plot.frontier(frame, "seconds")),
-                )
-            for name, sentence, figure in figures:
-                if figure and sentence:
-                    light, _ = save_figure(figure, folder / "figures" / f"{name}{ours}")
-                    write_dark(light, light.parent / "dark" / light.name)
-                    findings.append((sentence, f"figures/{light.stem}", sentence))
+            findings += _of_benchmarks(board, section, folder / "figures", colours)
         charts = charts_of(board)
-        draw_charts(charts, folder)
-        said = [sentence for sentence, _, _ in findings]
-        (folder / "LEADERBOARD.md").write_text(markdown(board, said), encoding="utf-8")
+        draw_charts(charts, folder, colours)
+        said = [" ".join(filter(None, (one.title, one.sentence))) for one in findings if one.sentence]
+        (folder / "LEADERBOARD.md").write_text(markdown(board, said, baseline), encoding="utf-8")
         points(board).map(_as_text).to_csv(folder / "leaderboard.csv", index=False)
         (folder / "leaderboard.json").write_text(_json(board), encoding="utf-8")
         pages = _write_questions(board, folder) if with_samples else {}
-        write_page(board, findings, charts, pages, folder)
+        write_page(board, findings, charts, pages, folder, baseline)
         for name in ("figures", "questions"):
             shutil.rmtree(output / name, ignore_errors=True)  # an earlier build's
         for path in folder.iterdir():
@@ -101,6 +106,30 @@ def _write_questions(board: Board, folder: Path) -> dict[str, str]:
     return pages
 
 
+def _of_benchmarks(board: Board, section: Section, folder: Path, colours: Mapping[str, str]) -> Iterable[Finding]:
+    """A figure of accuracy against speed, and by masks, for each benchmark; with what can be said of its numbers."""
+    from mdlm_leaderboard.figures import write_dark
+    from mdlm_lm_eval.results import plot
+    from mdlm_lm_eval.results.figure_style import save_figure
+
+    setting, paths = section.setting, {path for row in section.rows for path in row.files}
+    lines = board.scores.table[["file", "task", "metric", "x", "setting"]]
+    lines = lines[[one == setting for one in lines["setting"]]].drop(columns="setting")
+    frame = frame_of(file for path, file in board.scores.files.items() if path in paths).merge(lines)
+    parts = (setting.group, "limited" if setting.limit is not None else "", setting.served_by)
+    ours = re.sub(r"[^\w.]+", "-", "".join(f"-{part}" for part in parts if part))
+    for n, (name, own) in enumerate(frame.groupby("x", sort=False)):
+        with warnings.catch_warnings(action="ignore", category=plot.NothingToDrawWarning):
+            speed, by_masks = plot.frontier(own, colours=colours), plot.masks(own)
+        said = " ".join(speed_findings(section, str(name)))
+        drawn = ("frontier", speed, "Accuracy against speed.", said), ("by-masks", by_masks, "Accuracy by masks.", "")
+        for kind, figure, words, sentence in drawn:
+            if figure and n < _MOST_FIGURES:
+                light, _ = save_figure(figure, folder / f"{kind}{ours}{f'-{n + 1}' if n else ''}")
+                write_dark(light, folder / "dark" / light.name)
+                yield Finding(f"{name}:", sentence, f"figures/{light.stem}", words)
+
+
 def _described(section: Section) -> str:
     """The figure of masks in words."""
     lines = [
@@ -116,14 +145,13 @@ def points(board: Board) -> pd.DataFrame:
     for section in board.sections:
         setting = asdict(section.setting)
         for row in [*section.rows, *(seed for one in section.rows for seed in one.seeds)]:
-            who = {"section": section.title, "id": row.id, "rank": row.rank or None} | _who(row)
+            who = {"section": section.title, "id": row.id, "rank": row.rank} | _who(row)
             for (experiment, series), curve in row.curves.items():
                 for x, one in curve.items():
-                    cost = {name: getattr(one, name) for name in COSTS}
+                    cost = {name: one.costs.get(name) for name in COSTS}
                     value = {"value": one.mean, "low": one.low, "high": one.high, "n_questions": one.n_questions}
                     place = {"measure": experiment, "series": series, "x": x}
-                    speed = {"on_frontier": one.on_frontier, "aup": one.area, "bound": one.bound}
-                    speed |= {f"tokens_at_{quality}_percent": tokens for quality, tokens in one.at_quality.items()}
+                    speed: dict[str, Any] = {"frontier": one.mark, "aup": one.area, "bound": one.bound}
                     speed |= {f"pb{quality}": tokens for quality, tokens in one.parallel_bench.items()}
                     lines.append(who | setting | place | value | cost | speed | _parts(one))
             for column in section.columns:
@@ -159,14 +187,14 @@ def _json(board: Board) -> str:
     return json.dumps(content, indent=1, ensure_ascii=False) + "\n"
 
 
-def markdown(board: Board, findings: Iterable[str] = ()) -> str:
+def markdown(board: Board, findings: Iterable[str] = (), baseline: str = "") -> str:
     """The board as Markdown tables, for GitHub."""
     parts = [f"# {board.title}", *findings]
     for section in board.sections:
         parts.append(f"## {section.title}")
         parts += [f"Set apart: {section.why_apart}."] if section.why_apart else []
         parts += [f"All rows: {section.common}."] if section.common else []
-        parts += _suite(section) if section.is_suite else [_benchmarks(section)]
+        parts += _suite(section) if section.is_suite else [_benchmarks(section, section.baseline(baseline))]
     for one in board.wordings:
         heads = ["model", "mean", "worst", "spread", *(f"template {n}" for n in one.rows[0].by_template)]
         rows = [[row.label, *(f"{value:.1f}" for value in row.numbers)] for row in one.rows]
@@ -185,11 +213,11 @@ def _suite(section: Section) -> list[str]:
     few, most = section.pair
     a_loss = f" A loss is accuracy at {few} masks minus that at {most}, in points." if few < most else ""
     rows = [
-        [str(row.rank or "–"), row.label, row.who.source]
+        _named_cells(section, row)
         + [value.in_words if (value := column.of(row, section.pair)) else "–" for column in section.columns]
         for row in section.rows
     ]
-    heads = ["rank", "model", "source", *(column.head for column in section.columns)]
+    heads = ["rank", "model", *section.settings, "source", *(column.head for column in section.columns)]
     parts = [
         f"Ranked by accuracy at {most} masks{INTERVALS}{a_loss}",
         markdown_table(heads, rows),
@@ -207,23 +235,35 @@ def _suite(section: Section) -> list[str]:
     return parts
 
 
-def _benchmarks(section: Section) -> str:
+def _named_cells(section: Section, row: Row) -> list[str]:
+    """What every table says of a row first."""
+    name = ", ".join(filter(None, (str(row.who), row.shown)))
+    return [row.rank or "–", name, *section.settings_of(row), row.who.source]
+
+
+def _benchmarks(section: Section, baseline: Row | None) -> str:
+    costs = [aligned([row.cost(name) for row in section.rows]) for name in section.costs]
     rows = [
-        [row.label, row.who.source]
-        + [_cell(row, name) for name in section.benchmark_names]
-        + ["–" if (cost := row.cost(name)) is None else f"{cost:.3g}" for name in section.costs]
-        for row in section.rows
+        [*_named_cells(section, row), *(_cell(row, name, baseline) for name in section.benchmark_names)]
+        + [cost[n] for cost in costs]
+        for n, row in enumerate(section.rows)
     ]
     names = [
         f"{name}{f', left-to-right bound {bound}' if (bound := section.bounds.get(name)) else ''}"
         for name in section.benchmark_names
     ]
-    heads = ["model", "source", *names, *(COSTS[name] for name in section.costs)]
-    words = "◆ marks settings on the frontier of accuracy and tokens per pass."
+    heads = ["rank", "model", *section.settings, "source", *names, *(COSTS[name] for name in section.costs)]
+    words = f"Ranked by {section.ranked_by}. {FRONTIER}"
+    words += f" Differences in points are to {baseline.label}." if baseline else ""
     words += f" {BOUND}" if section.bounds else ""
     return f"{words}\n\n{markdown_table(heads, rows)}"
 
 
-def _cell(row: Row, name: str) -> str:
-    one = row.benchmarks.get(name)
-    return "–" if one is None else one.in_words + (" ◆" if one.on_frontier else "")
+def _cell(row: Row, name: str, baseline: Row | None) -> str:
+    one, base = row.benchmarks.get(name), baseline and baseline.benchmarks.get(name)
+    if one is None:
+        return "–"
+    words = one.in_words
+    if base and base.score and one.score and baseline is not row:
+        words = f"{one.interval.mean:.1f}, {against(base.score, one.score)}"
+    return f"{words} {SIGNS[one.mark]}".strip()

@@ -3,7 +3,7 @@
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from textwrap import wrap
@@ -102,7 +102,7 @@ def _unmasking(section: Section) -> Iterable[Line]:
 def _adapters(section: Section) -> Iterable[Line]:
     found = [(row.who, curve) for row, _, curve in _one_step(section, "masks")]
     adapted = {who.model for who, _ in found if who.adapter}
-    return [Line(who.model, who.recipe or "no adapter", "", curve) for who, curve in found if who.model in adapted]
+    return [Line(who.model, who.recipe or who.model, "", curve) for who, curve in found if who.model in adapted]
 
 
 def _positions_by_masks(section: Section) -> Iterable[Line]:
@@ -154,10 +154,10 @@ def charts_of(board: Board) -> list[Chart]:
 
 
 @figure_style()
-def draw_charts(charts: Iterable[Chart], output: Path) -> None:
-    """Writes every chart below `output` as SVG, PNG and dark SVG."""
+def draw_charts(charts: Iterable[Chart], output: Path, of_names: Mapping[str, str]) -> None:
+    """Writes every chart below `output` as SVG, PNG and dark SVG, in the colours of models and recipes."""
     for chart in charts:
-        light, _ = save_figure(_drawn(chart), output / chart.stem)
+        light, _ = save_figure(_drawn(chart, of_names), output / chart.stem)
         write_dark(light, output / f"{chart.dark_stem}.svg")
 
 
@@ -174,13 +174,13 @@ def _label(line: Line, lines: Sequence[Line]) -> str:
     return ", ".join(told) or short_name(line.colour)
 
 
-def _drawn(chart: Chart) -> Figure:
+def _drawn(chart: Chart, of_names: Mapping[str, str]) -> Figure:
     panels, colours, dashes = (
         list(dict.fromkeys(getattr(one, name) for one in chart.lines)) for name in ("panel", "colour", "dash")
     )
     looks: dict[tuple[str, str], dict[str, Any]] = {
         (line.colour, line.dash): {
-            "color": COLOURS[colours.index(line.colour) % len(COLOURS)],
+            "color": of_names.get(line.colour, COLOURS[colours.index(line.colour) % len(COLOURS)]),
             "marker": MARKERS[colours.index(line.colour) % len(MARKERS)],
             "linestyle": _DASHES[dashes.index(line.dash) % len(_DASHES)],
         }
@@ -244,24 +244,25 @@ def _log_axis(axes: Axes, counts: Sequence[int], *, is_crowded: bool = False) ->
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
 
 
-def write_masks(section: Section, folder: Path) -> None:
+def write_masks(section: Section, folder: Path, colours: Mapping[str, str]) -> None:
     """What masks cost, for the page: `masks-light.svg`, `-dark`, and both `-narrow-` for phones."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, size in (("masks", (7.4, 3.2)), ("masks-narrow", (3.7, 3.4))):
         light = folder / f"{name}-light.svg"
         with figure_style(font_size=8, axes_titlesize=9, axes_labelsize=8, xtick_labelsize=8, ytick_labelsize=8):
             figure = Figure(figsize=size, layout=ConstrainedLayoutEngine(w_pad=0.08, h_pad=0.08))
-            _draw_masks(figure.subplots(), section, is_narrow=name == "masks-narrow")
+            _draw_masks(figure.subplots(), section, colours, is_narrow=name == "masks-narrow")
             figure.savefig(light, metadata={"Date": None}, transparent=True)
         write_dark(light, folder / f"{name}-dark.svg")
 
 
-def _draw_masks(axes: Axes, section: Section, *, is_narrow: bool) -> None:
+def _draw_masks(axes: Axes, section: Section, colours: Mapping[str, str], *, is_narrow: bool) -> None:
     """A line per checkpoint with its loss at the end; seeds of an adapter are thin lines."""
     rows = mask_lines(section)
     few, most = section.pair
     labels, ends = [], []
-    for row, colour in zip(rows, ("#D55E00", "#0072B2", "#009E73", "#CC79A7", "#444444"), strict=False):
+    for row in rows:
+        colour = colours[row.who.recipe or row.who.model]
         for seed in row.seeds:
             _draw_line(axes, seed.curve("masks"), {"color": colour, "linewidth": 0.6, "alpha": 0.5})
         curve = row.curve("masks")

@@ -1,12 +1,10 @@
 """What the board says in sentences, with the numbers of its tables."""
 
-from collections.abc import Sequence
-from itertools import product
-
-from mdlm_leaderboard.board import ONE_STEP, QUALITIES, Estimate, Row, Section, is_exact, loss
+from mdlm_leaderboard.board import ONE_STEP, Estimate, Row, Section, is_exact, loss
 from mdlm_leaderboard.scores import Who
+from mdlm_lm_eval.results.frame import COSTS
 from mdlm_lm_eval.results.names import BUILT_IN
-from mdlm_lm_eval.results.statistics import Interval
+from mdlm_lm_eval.results.statistics import Interval, difference
 
 _MOST_LINES = 5  # of the figure of masks
 
@@ -67,31 +65,28 @@ def _most(row: Row, section: Section) -> str:
     return f"{100 * row.curve('masks')[section.pair[1]].mean:.1f}%"
 
 
-def speed_findings(section: Section) -> list[str]:
-    """Per benchmark and checkpoint, the fastest setting on the frontier beside the most accurate one.
-
-    Exact answers and those with an approximate cache have a frontier, and so a sentence, each.
+def speed_findings(section: Section, name: str) -> list[str]:
+    """Of a benchmark, per checkpoint what the fastest setting on each frontier, of exact answers and of those with an
+    approximate cache, gains and costs against the best exact one; nothing where that is not significant.
     """
     sentences = []
-    names = section.benchmark_names[: 1 if section.setting.group else None]  # of a group the mean
-    checkpoints = dict.fromkeys(str(row.who) for row in section.rows)
-    for name, who, exact in product(names, checkpoints, (True, False)):
-        rows = [row for row in section.rows if str(row.who) == who and is_exact(row) == exact]
-        found = [(row, row.benchmarks[name]) for row in rows if name in row.benchmarks]
-        on = sorted((one for one in found if one[1].on_frontier), key=lambda one: one[1].tokens_per_pass or 0)
-        if len(on) > 1:
-            (slow, best), (fast, fastest) = on[0], on[-1]
-            caches = "" if exact else ", with an approximate cache"
-            sentences.append(
-                f"{name}{caches}: {best.in_words}% at {best.tokens_per_pass:.2f} tokens per forward pass "
-                f"({slow.label}), {fastest.in_words}% at {fastest.tokens_per_pass:.2f} ({fast.label})."
-                + _at_quality([one for _, one in found])
-            )
+    rows = [row for row in section.rows if name in row.benchmarks and row.benchmarks[name].speed]
+    for who in dict.fromkeys(str(row.who) for row in rows):
+        own = [(row, row.benchmarks[name]) for row in rows if str(row.who) == who]
+        exact = [one for one in own if is_exact(one[0])]
+        for on in (exact, [one for one in own if one not in exact]) if exact else ():
+            slow = max(exact, key=lambda one: (one[1].mean, one[1].speed))
+            fast = max((one for one in on if one[1].mark), key=lambda one: one[1].speed, default=slow)
+            sentences += _gain(*slow, *fast)
     return sentences
 
 
-def _at_quality(found: Sequence[Estimate]) -> str:
-    """Per quality, how fast the checkpoint can be that good in any of these ways of decoding."""
-    most = {q: max((tokens for one in found if (tokens := one.at_quality.get(q))), default=None) for q in QUALITIES}
-    words = [f"{q}% up to {tokens:.2f}" for q, tokens in most.items() if tokens]
-    return f" Of the slowest exact setting's score it keeps {', '.join(words)}." if words else ""
+def _gain(slow: Row, best: Estimate, fast: Row, other: Estimate) -> list[str]:
+    """In a sentence, if the second is faster and its score differs."""
+    if not best.score or not other.score or other.speed <= best.speed:
+        return []
+    found = difference(*sorted((best.score, other.score), key=lambda score: score.mean)).scaled(100)
+    by = "" if other.speed_by in ("tokens_per_second", "seconds") else f" by {COSTS[other.speed_by]}"
+    gain = f"{fast.label} is {other.speed / best.speed:.1f} times faster{by}"
+    how = "worse" if best.mean > other.mean else "better"
+    return [f"{gain} and {found.in_words} points {how} than {slow.label}."] if found.is_significant else []

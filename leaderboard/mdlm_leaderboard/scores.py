@@ -15,7 +15,7 @@ from mdlm_leaderboard.experiments import AUTOREGRESSIVE, EXPERIMENTS, NO_MASKS, 
 from mdlm_lm_eval.command_line import lm_eval_command
 from mdlm_lm_eval.options import PARALLEL_RULES
 from mdlm_lm_eval.results.files import UnusableFile
-from mdlm_lm_eval.results.frame import MASKS, rows_of, setting_of
+from mdlm_lm_eval.results.frame import COSTS, MASKS, rows_of, setting_of
 from mdlm_lm_eval.results.result_file import LM_EVAL_SEEDS, UNKNOWN, ResultFile, TaskResult, leaves
 from mdlm_lm_eval.results.samples import Answer, answers_of, pair_accuracies
 from mdlm_lm_eval.results.suite import SuiteTask, generated_group, suite_task, task_names
@@ -27,8 +27,7 @@ TOLERANCE = 1e-9  # two runs of one setting agree up to the order of float sums
 PARALLEL = "mdlm_parallel"  # the group that ParallelBench's PB90 is stated of
 BENCHMARKS = "benchmarks"  # the experiment of every task that is not the suite's
 _SEEDS = ("random_seed", "numpy_seed", "torch_seed", "fewshot_seed")
-COSTS = {"tokens_per_pass": "tokens per pass", "seconds": "seconds per question", "memory_gib": "memory (GiB)"}
-_FROM_FRAME = ("file", "task", "score", "low", "high", "n", "is_accuracy", "masks", *COSTS)
+_FROM_FRAME = "file task metric score low high n is_accuracy masks machine share".split()  # noqa: SIM905
 
 
 @dataclass(frozen=True)
@@ -78,8 +77,8 @@ class Who:
     @property
     def decoding(self) -> tuple[str, ...]:
         """Everything that tells the row from others of its checkpoint, in words."""
-        steps = f"{self.steps} step{'' if self.steps == '1' else 's'}" if self.steps[:1].isdecimal() else self.steps
-        return tuple(filter(None, (steps, self.unmasking, *self.other)))
+        steps = f"steps={self.steps}" if self.steps.isdecimal() else self.steps
+        return tuple(filter(None, (steps, self.unmasking and f"unmasking={self.unmasking}", *self.other)))
 
     def __str__(self) -> str:
         return f"{self.model} + {self.adapter}" if self.adapter else self.model
@@ -275,10 +274,10 @@ def _benchmark_lines(file: ResultFile, partial: Collection[str]) -> Iterable[dic
         column = f"{short} v{result.version} ({metric}, {', '.join(prompts)})"
         who = replace(who_of(file), other=tuple(setting_of(file, result)))
         note = f"{cut} prompts cut off" if cut else ""
-        facts = {"who": who, "x": column, "name": result.name, "machine": _machine(file), "note": note}
+        facts = {"who": who, "x": column, "name": result.name, "note": note}
         facts |= {"setting": replace(setting, group=group), "bound": _bound(result)}
         facts["tokens_per_evaluation"] = _per_evaluation(file) if result.name == PARALLEL else None
-        yield {name: row[name] for name in _FROM_FRAME} | own | facts
+        yield {name: row[name] for name in (*_FROM_FRAME, *COSTS)} | own | facts
 
 
 def _per_evaluation(file: ResultFile) -> float | None:
@@ -292,15 +291,6 @@ def _bound(result: TaskResult) -> str:
     """What an ideal model can reach that draws k tokens a step independently, for every `bound_k` below 1."""
     found = {name.partition(",")[0].removeprefix("bound_"): score for name, score in result.metrics.items()}
     return ", ".join(f"{100 * one:.1f} at {k}" for k, one in found.items() if k.isdecimal() and one < 1)
-
-
-def _machine(file: ResultFile) -> str:
-    """What seconds depend on."""
-    mdlm = file.mdlm or {}
-    name = mdlm.get("device_name") or mdlm.get("device") or file.config.get("device")
-    several = [f"{mdlm['processes']} processes"] if mdlm.get("processes", 1) > 1 else []
-    at_once = f"{'requests at once: ' if file.server else 'batches of '}{mdlm.get('batch_size')}"
-    return ", ".join(filter(None, [str(name), file.dtype, at_once, *several]))
 
 
 def _with_hashes(table: pd.DataFrame) -> pd.DataFrame:

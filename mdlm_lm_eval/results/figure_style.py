@@ -2,7 +2,7 @@
 
 import colorsys
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,7 @@ SETTINGS: dict[Any, Any] = {
     **dict.fromkeys(("axes.grid", "axes.axisbelow"), True),
     "grid.color": "#e3e3e3",
     "grid.linewidth": 0.5,
+    "legend.frameon": False,
     "lines.linewidth": 1.2,
     "lines.markersize": 3.5,
     "savefig.dpi": 300,
@@ -40,6 +41,11 @@ SETTINGS: dict[Any, Any] = {
 }
 # No dates, so that the same numbers make the same files.
 _METADATA: Mapping[str, dict[str, Any]] = {".svg": {"Date": None, "Creator": None}, ".png": {"Software": None}}
+
+
+def colours_of(names: Iterable[str]) -> dict[str, str]:
+    """The same colour for the same name in all figures of a page."""
+    return {name: COLOURS[n % len(COLOURS)] for n, name in enumerate(dict.fromkeys(names))}
 
 
 @contextmanager
@@ -54,6 +60,7 @@ def figure_style(**changes: Any) -> Iterator[None]:
 def save_figure(figure: Figure, path: Path) -> list[Path]:
     """Writes `path` as SVG and PNG, in this order, and returns the files."""
     path.parent.mkdir(parents=True, exist_ok=True)
+    figure.draw_without_rendering()  # ticks depend on the layout, and their widths decide it
     files = [path.parent / f"{path.name}{suffix}" for suffix in _METADATA]
     for file, metadata in zip(files, _METADATA.values(), strict=True):
         with matplotlib.rc_context({name: SETTINGS[name] for name in ("svg.hashsalt", "savefig.dpi")}):

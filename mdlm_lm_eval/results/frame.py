@@ -113,6 +113,7 @@ def rows_of(file: ResultFile) -> Iterable[dict[str, Any]]:
         "weights": mdlm.get("weights"),
         "adapter_weights": mdlm.get("adapter_weights"),
         "device": mdlm.get("device_name", file.config.get("device")),
+        "machine": _machine(file),
     }
     answers = scores_by_question(file)
     parent = {member: group for group in file.group_results for member in file.groups[group]}
@@ -138,6 +139,15 @@ def rows_of(file: ResultFile) -> Iterable[dict[str, Any]]:
             of_score = {"metric": metric, "score": score, "low": interval.low, "high": interval.high, "share": share}
             row = facts | of_task | of_score | {"is_accuracy": result.is_accuracy(metric)}
             yield {**row, **{key: value for key, value in {**fewshot, **result.options}.items() if key not in row}}
+
+
+def _machine(file: ResultFile) -> str:
+    """What seconds depend on."""
+    mdlm = file.mdlm or {}
+    name = mdlm.get("device_name") or mdlm.get("device") or file.config.get("device")
+    several = [f"{mdlm['processes']} processes"] if mdlm.get("processes", 1) > 1 else []
+    at_once = f"{'requests at once: ' if file.server else 'batches of '}{mdlm.get('batch_size')}"
+    return ", ".join(filter(None, [str(name), file.dtype, at_once, *several]))
 
 
 def _costs(cost: Mapping[str, float]) -> dict[str, float | None]:

@@ -2,23 +2,25 @@
 
 import io
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, NullLocator
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FixedLocator, LogLocator, NullLocator
 
 from mdlm_lm_eval.options import approximate_caches
-from mdlm_lm_eval.results.figure_style import COLOURS, MARKERS, figure_style
-from mdlm_lm_eval.results.frame import benchmarks
-from mdlm_lm_eval.results.parallelism import frontier as on_frontier
+from mdlm_lm_eval.results.figure_style import COLOURS, MARKERS, PAPER, colours_of, figure_style
+from mdlm_lm_eval.results.frame import COSTS, benchmarks
+from mdlm_lm_eval.results.parallelism import Setting, marks, measure_of_speed, speed_of
 
-_COSTS = {"tokens_per_pass": "tokens per forward pass", "seconds": "seconds per question"}
 _WHO = ["model", "adapter", "setting_without_masks"]
-_MOST_PANELS, _MOST_LINES, _MOST_BANDS = 4, 7, 3
+_MOST_PANELS, _MOST_LINES, _MOST_BANDS, _MOST_NUMBERED = 4, 7, 3, 14
+_LOG_FROM = 5  # times the least speed
+_BESIDE = "#8a8a8a"  # what another setting beats
 
 
 class NothingToDrawWarning(UserWarning):
@@ -48,19 +50,24 @@ def masks(frame: pd.DataFrame) -> Figure | None:
     return figure
 
 
-def frontier(frame: pd.DataFrame, cost: str | None = None) -> Figure | None:
+def frontier(frame: pd.DataFrame, cost: str | None = None, colours: Mapping[str, str] | None = None) -> Figure | None:
     """Score against speed, a panel per benchmark.
 
-    `cost` is `tokens_per_pass` or `seconds` (per question); by default tokens per forward pass, or seconds where these
-    do not differ, as with caches. A line joins the settings of a checkpoint that no other beats in both; approximate
-    caches have a line of their own. None, with a NothingToDrawWarning, where no two settings differ in speed.
+    `cost` is a name of `COSTS`; by default tokens per second, or where these do not differ or are of several machines
+    what does not depend on one. A line joins the settings of a checkpoint that no other beats in both: solid for exact
+    answers, dashed for approximate caches. Hollow points are not told from a neighbour on their line. `colours` are of
+    adapters and models. None, with a NothingToDrawWarning, where no two settings differ in speed.
     """
-    for name in _COSTS if cost is None else (cost,):
-        found = benchmarks(frame).dropna(subset=[name])
-        speeds = found.groupby("benchmark")[name].transform("nunique")
-        if figure := _panels(found[speeds > 1], partial(_draw_frontier, cost=name), _COSTS[name]):
+    found = benchmarks(frame)
+    costs = found[[*COSTS]].astype(object).where(found[[*COSTS]].notna(), None).to_dict("records")
+    cost = cost or measure_of_speed(costs, is_one_machine=found["machine"].nunique() == 1)
+    if cost:
+        known = found.dropna(subset=[cost])
+        speeds = known.groupby("benchmark")[cost].transform("nunique")
+        draw = partial(_draw_frontier, cost=cost, colours=colours or {})
+        if figure := _panels(known[speeds > 1], draw, COSTS[cost]):
             return figure
-    _say_nothing_to_draw(f"no two settings differ in {_COSTS[cost] if cost else 'speed'}")
+    _say_nothing_to_draw(f"no two settings differ in {COSTS[cost] if cost else 'speed'}")
     return None
 
 
@@ -89,10 +96,10 @@ def _panels(found: pd.DataFrame, draw: Callable[[Axes, pd.DataFrame], None], lab
         axes.set_title(name)
         axes.set_xlabel(label)
         axes.set_ylabel("accuracy (%)" if rows["is_accuracy"].all() else rows["metric"].iloc[0])
-        if len(axes.get_legend_handles_labels()[0]) > 1:
-            axes.legend(frameon=False, loc="upper left", bbox_to_anchor=(0, -0.18))
-    entries = max(len(axes.get_legend_handles_labels()[0]) for axes in figure.axes)
-    figure.set_figheight(2.8 + (0.15 * entries if entries > 1 else 0))
+        if len(axes.get_legend_handles_labels()[0]) > 1 and not axes.get_legend():
+            axes.legend(loc="upper left", bbox_to_anchor=(0, -0.18))
+    entries = [len(legend.get_texts()) for axes in figure.axes if (legend := axes.get_legend())]
+    figure.set_figheight(2.8 + 0.17 * max(entries, default=0))
     return figure
 
 
@@ -109,16 +116,40 @@ def _draw_masks(axes: Axes, rows: pd.DataFrame) -> None:
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
 
 
-def _draw_frontier(axes: Axes, rows: pd.DataFrame, cost: str) -> None:
-    sign = -1 if cost == "seconds" else 1
+def _draw_frontier(axes: Axes, rows: pd.DataFrame, cost: str, colours: Mapping[str, str]) -> None:
+    """Points are numbered from the best score on, as in the legend; beyond `_MOST_NUMBERED` only those on a line."""
+    rows = rows.sort_values("score", ascending=False, kind="stable")
     exact = ~rows["cache"].isin(approximate_caches()) if "cache" in rows else rows["score"].notna()
-    for _, own in rows.groupby([rows["model"], rows["adapter"], exact], dropna=False, sort=False):
-        points = list(zip(own[cost], own["score"], strict=True))
-        on = on_frontier([(sign * x, y) for x, y in points])
-        best = sorted(point for point, is_on in zip(points, on, strict=True) if is_on)
-        axes.plot(*zip(*best, strict=True), color="#8a8a8a", linewidth=0.9, zorder=1)
-    for n, (_, row) in enumerate(rows.iterrows()):
-        look: dict[str, Any] = {"color": COLOURS[n % len(COLOURS)], "marker": MARKERS[n // len(COLOURS) % len(MARKERS)]}
-        half = None if pd.isna(row["high"]) else row["high"] - row["score"]
-        label = who(row, rows, ("model", "adapter", "setting")) if n < _MOST_LINES * 2 else None
-        axes.errorbar(row[cost], row["score"], yerr=half, linestyle="", elinewidth=0.6, label=label, **look)
+    named = rows["adapter"].fillna(rows["model"])
+    colours = {**colours_of(named), **colours}
+    settings = [
+        Setting(speed_of(row[cost], cost), row["score"], row["share"], is_exact)
+        for (_, row), is_exact in zip(rows.iterrows(), exact, strict=True)
+    ]
+    found = pd.Series("", index=rows.index)
+    for _, own in rows.groupby([rows["model"], rows["adapter"]], dropna=False, sort=False):
+        places = rows.index.get_indexer(own.index)
+        found[own.index] = marks([settings[n] for n in places])
+        for is_exact, style in ((True, "-"), (False, "--")):
+            line = own[(found[own.index] != "") & (exact[own.index] == is_exact)].sort_values(cost)
+            colour = colours[named[own.index[0]]]
+            axes.plot(line[cost], line["score"], color=colour, linestyle=style, linewidth=0.9, zorder=1)
+    handles = []
+    for n, (index, row) in enumerate(rows.iterrows(), start=1):
+        colour, mark = colours[named[index]], found[index]
+        look: dict[str, Any] = {"color": colour, "marker": "o" if exact[index] else "D"}
+        look |= {"markerfacecolor": colour if mark == "on" else PAPER, "linestyle": ""}
+        look |= {} if mark else {"color": _BESIDE, "markeredgecolor": _BESIDE}
+        half = None if pd.isna(row["high"]) else [[row["score"] - row["low"]], [row["high"] - row["score"]]]
+        axes.errorbar(row[cost], row["score"], yerr=half, elinewidth=0.5, **look)
+        if mark or len(rows) <= _MOST_NUMBERED:
+            offset, side = ((4, 3), "left") if n % 2 else ((-4, -8), "right")
+            axes.annotate(str(n), (row[cost], row["score"]), offset, textcoords="offset points", ha=side)
+            handles.append(Line2D([], [], label=f"{n}  {who(row, rows, ('model', 'adapter', 'setting'))}", **look))
+    if rows[cost].max() > _LOG_FROM * rows[cost].min():
+        axes.set_xscale("log")
+        axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.xaxis.set_minor_locator(NullLocator())
+        axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    title = "hollow: not told from a neighbour on its line; grey: beaten"
+    axes.legend(handles=handles, title=title, alignment="left", loc="upper left", bbox_to_anchor=(-0.02, -0.18))

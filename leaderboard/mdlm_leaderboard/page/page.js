@@ -6,7 +6,7 @@ document.documentElement.classList.add("js");
 addEventListener("DOMContentLoaded", () => {
   const AT_ONCE = 100; // rows of a table: a browser lays out a thousand in a third of a second
   const form = document.querySelector(".filters");
-  const [count, said, compared] = ["count", "said", "compared"].map((id) => document.getElementById(id));
+  const [count, said] = ["count", "said"].map((id) => document.getElementById(id));
   const tables = [...document.querySelectorAll(".section > .table > table")];
   const entries = [...document.querySelectorAll(".entry")].map((body) => ({
     body,
@@ -17,7 +17,7 @@ addEventListener("DOMContentLoaded", () => {
   const boxes = ["apart", "points"].map((name) => form.elements[name]).filter(Boolean);
   const fields = [form.elements.text, ...form.querySelectorAll("select")];
   const picks = [...document.querySelectorAll(".pick input")];
-  const chosen = []; // ids of the rows to compare, at most two
+  let baselines = []; // ids of the rows that others are held against, at most one in a table
   let sorted = ""; // "NAME-descending"
 
   function button(content, onClick, label) {
@@ -155,84 +155,39 @@ addEventListener("DOMContentLoaded", () => {
     showFirst();
   }
 
-  // Comparing two rows
-  const mean = (values) => values.reduce((sum, value) => sum + value, 0) / values.length;
-  const signed = (value) => `${value < 0 ? "−" : "+"}${Math.abs(value).toFixed(1)}`;
-  const tasks = document.body.dataset.tasks.split(",");
-
-  // Second minus first, each [mean, low, high], from their squared and added limits as of independent questions: what
-  // statistics.difference does where it cannot pair.
-  function difference(first, second) {
-    const [a, lowA, highA] = first;
-    const [b, lowB, highB] = second;
-    const middle = b - a;
-    if ([lowA, highA, lowB, highB].some((end) => !Number.isFinite(end))) return signed(middle);
-    const low = middle - Math.hypot(b - lowB, highA - a);
-    const high = middle + Math.hypot(highB - b, a - lowA);
-    return `${signed(middle)} (${signed(low)} to ${signed(high)})`;
-  }
-
-  function line(cells, isHead) {
-    const made = document.createElement("tr");
-    cells.forEach((text, n) => {
-      const cell = document.createElement(isHead || n === 0 ? "th" : "td");
-      if (cell.tagName === "TH") cell.scope = isHead ? "col" : "row";
-      if (n) cell.className = "num";
-      cell.textContent = text;
-      made.append(cell);
-    });
-    return made;
-  }
-
-  const limits = ({ dataset }) => [dataset.value, dataset.low, dataset.high].map((text) => (text ? Number(text) : NaN));
-
-  function compare() {
+  // Baselines: beside every other score of the table its difference, which is in the page already.
+  function hold(ids) {
+    baselines = ids.filter((id) => picks.some((pick) => pick.value === id));
     for (const pick of picks) {
-      pick.checked = chosen.includes(pick.value);
-      pick.disabled = chosen.length === 2 && !pick.checked;
+      pick.checked = baselines.includes(pick.value);
+      pick.closest(".entry").classList.toggle("baseline", pick.checked);
     }
-    compared.hidden = chosen.length < 2;
-    if (compared.hidden) return;
-    const [first, second] = chosen.map((id) => document.getElementById(id));
-    const isSame = first.closest("table") === second.closest("table");
-    const [one, other] = [first, second].map((body) => JSON.parse(body.dataset.tasks ?? "{}"));
-    compared.querySelector("caption").textContent = !isSame
-      ? "The two rows answer other questions, as their tables say: no difference is computed."
-      : "Differences have the 95% interval of independent questions; mdlm-leaderboard compare pairs them, which is narrower.";
-    const lines = [];
-    const counts = Object.keys(one).filter((n) => n in other);
-    for (const n of counts) {
-      const both = [one[n], other[n]];
-      const numbers = both.map(([value]) => value.toFixed(1));
-      lines.push(line([`accuracy (%), ${n} mask${n === "1" ? "" : "s"}`, ...numbers, isSame ? difference(...both) : "–"]));
+    for (const table of tables) table.classList.toggle("held", Boolean(table.querySelector(".baseline")));
+    for (const cell of document.querySelectorAll("[data-versus]:has(.band)")) {
+      const band = cell.querySelector(".band");
+      const of = cell.dataset.versus ? JSON.parse(cell.dataset.versus) : {};
+      const found = baselines.map((id) => of[id]).find(Boolean);
+      band.dataset.own ??= band.textContent;
+      band.textContent = found ? ` ${found}` : band.dataset.own;
+      band.classList.toggle("difference", Boolean(found));
     }
-    for (const head of first.closest("table").querySelectorAll("th.num[data-sort]:not(.rank, .points)")) {
-      const cells = isSame ? [first, second].map((body) => body.rows[0].cells[head.cellIndex]) : [];
-      const texts = cells.map((cell) => cell.textContent.trim());
-      const isNew = !["most", "few"].includes(head.dataset.name) && texts.some((text) => text !== "–");
-      const found = texts.includes("–") || !isSame ? "–" : difference(...cells.map(limits));
-      if (isNew) lines.push(line([head.querySelector("button").textContent.trim(), ...texts, found]));
-    }
-    for (const [k, task] of (isSame && counts.length ? tasks : []).entries()) {
-      const [a, b] = [one, other].map((numbers) => mean(counts.map((n) => numbers[n][3][k])));
-      lines.push(line([task.replaceAll("_", " "), a.toFixed(1), b.toFixed(1), signed(b - a)]));
-    }
-    compared.querySelector("thead").replaceChildren(line(["measure", first.dataset.called, second.dataset.called, "difference"], true));
-    compared.querySelector("tbody").replaceChildren(...lines);
   }
 
-  for (const pick of picks) {
-    pick.addEventListener("change", () => {
-      if (pick.checked) chosen.push(pick.value);
-      else chosen.splice(chosen.indexOf(pick.value), 1);
-      compare();
-      said.textContent = chosen.length === 1 ? "Choose a second row to compare." : "";
-      remember();
-      if (!compared.hidden) compared.scrollIntoView({ block: "nearest" });
+  function choose(id) {
+    const table = document.getElementById(id).closest("table");
+    const others = baselines.filter((one) => one !== id && document.getElementById(one).closest("table") !== table);
+    hold(baselines.includes(id) ? others : [...others, id]);
+    remember();
+  }
+
+  for (const pick of picks) pick.addEventListener("change", () => choose(pick.value));
+  for (const { body } of entries) {
+    body.rows[0].addEventListener("click", ({ target }) => {
+      if (!target.closest("a, button, label") && !String(getSelection())) choose(body.id);
     });
   }
 
-  // What is shown is in the address: #text=…&sort=…&open=…&compare=…&apart=1, or #ROW for one open row.
+  // What is shown is in the address: #text=…&sort=…&open=…&baseline=…&apart=1, or #ROW for one open row.
   function remember() {
     const state = new URLSearchParams();
     for (const { name, value } of fields) if (value) state.set(name, value);
@@ -240,7 +195,7 @@ addEventListener("DOMContentLoaded", () => {
     if (sorted) state.set("sort", sorted);
     const opened = entries.filter(({ body }) => body.classList.contains("open")).map(({ body }) => body.id);
     if (opened.length) state.set("open", opened.join(","));
-    if (chosen.length) state.set("compare", chosen.join(","));
+    if (baselines.length) state.set("baseline", baselines.join(","));
     history.replaceState(null, "", state.toString() ? `#${state}` : location.pathname + location.search);
   }
 
@@ -271,40 +226,9 @@ addEventListener("DOMContentLoaded", () => {
       const isOpen = opened.includes(entry.body.id);
       if (entry.body.classList.contains("open") !== isOpen) open(entry, isOpen);
     }
-    chosen.splice(0, 2, ...list("compare").slice(0, 2));
-    compare();
+    hold(state.has("baseline") ? list("baseline") : document.body.dataset.baselines.split(","));
   }
 
-  // Download of what is shown
-  function shownAsCsv() {
-    const quoted = (text) => `"${text.replaceAll('"', '""')}"`;
-    const lines = [];
-    for (const table of tables.filter((one) => one.checkVisibility())) {
-      const heads = [...table.querySelectorAll("th[data-sort]")].filter((head) => head.checkVisibility());
-      lines.push(["table", ...heads.flatMap(({ dataset }) => (dataset.sort === "number" ? [dataset.name, `${dataset.name} 95%`] : [dataset.name]))]);
-      const title = table.caption.querySelector("strong").textContent;
-      for (const body of table.querySelectorAll(".entry:not([hidden])")) {
-        const values = heads.flatMap((head) => {
-          const cell = body.rows[0].cells[head.cellIndex];
-          if (head.dataset.name === "model") return [body.dataset.called];
-          const shown = cell.firstChild.textContent.trim().replace("–", "");
-          const band = cell.querySelector(".band")?.textContent.trim() ?? "";
-          return head.dataset.sort === "number" ? [shown, band] : [shown];
-        });
-        lines.push([title, ...values]);
-      }
-    }
-    return lines.map((cells) => cells.map(quoted).join(",")).join("\n") + "\n";
-  }
-
-  document.getElementById("download").addEventListener("click", () => {
-    const link = document.createElement("a");
-    link.href = URL.createObjectURL(new Blob([shownAsCsv()], { type: "text/csv" }));
-    link.download = "leaderboard-shown.csv";
-    link.click();
-    setTimeout(() => URL.revokeObjectURL(link.href), 1000);
-    said.textContent = "Downloaded what is shown.";
-  });
   document.getElementById("copy-link").addEventListener("click", () =>
     copy(location.href, said, "Copied", () => (said.textContent = "The link is in the address bar.")));
   document.getElementById("clear").addEventListener("click", () => {

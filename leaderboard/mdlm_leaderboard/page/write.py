@@ -3,7 +3,7 @@
 import base64
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.resources import files
 from itertools import groupby
 from pathlib import Path
@@ -12,15 +12,29 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from mdlm_leaderboard.board import BOUND, INTERVALS, QUALITIES, Board, Row, Section, change, is_exact
+from mdlm_leaderboard.board import (
+    BOUND,
+    FRONTIER,
+    INTERVALS,
+    SIGNS,
+    Board,
+    Estimate,
+    Row,
+    Section,
+    at_most,
+    change,
+)
 from mdlm_leaderboard.experiments import BY_NAME
 from mdlm_leaderboard.figures import Chart
-from mdlm_leaderboard.scores import BENCHMARKS, COSTS, command_of
+from mdlm_leaderboard.scores import BENCHMARKS, command_of
 from mdlm_lm_eval.results.decomposition import Decomposition
+from mdlm_lm_eval.results.frame import COSTS
 from mdlm_lm_eval.results.in_words import check_in_words
+from mdlm_lm_eval.results.markdown import aligned
 from mdlm_lm_eval.results.result_file import ResultFile
+from mdlm_lm_eval.results.statistics import against
 
-_HEAT_ROWS = 20
+_MOST_BASELINES = 40  # rows of a table that has differences to each of its rows
 _SHARES = {
     "decoded": "the right label, as decoded",
     "among_labels": "the right label, among the labels",
@@ -35,12 +49,13 @@ _FACTS = ("preset", "processes", "device_name", "attn_implementation", "cache_au
 
 def write_page(
     board: Board,
-    findings: Sequence[tuple[str, str, str]],
+    findings: Sequence[Any],
     charts: Sequence[Chart],
     pages: Mapping[str, str],
     output: Path,
+    baseline: str = "",
 ) -> Path:
-    """Writes `index.html` into `output` beside its figures. `findings` are sentences, a figure's stem and its alt text.
+    """Writes `index.html` into `output` beside its figures; `findings` are those of `build`.
 
     `pages` are those of the questions of result files.
 
@@ -48,7 +63,7 @@ def write_page(
     that looks like a script does not run.
     """
     rows = [row for section in board.sections for row in section.rows]
-    tasks = sorted({task for row in rows for one in row.curve("masks").values() for task in one.by_task})
+    chosen = [row.id for section in board.sections if (row := section.baseline(baseline))]
     return render(
         "page",
         output / "index.html",
@@ -56,23 +71,26 @@ def write_page(
         findings=findings,
         pages=pages,
         main=board.main,
-        heat=_heat(board.main) if board.main else [],
         scale_of=_scale,
         cost_heads=COSTS,
         bound_words=BOUND,
         interval_words=INTERVALS,
-        qualities=QUALITIES,
+        frontier_words=FRONTIER,
+        signs=SIGNS,
+        cost_cells={section.title: _cost_cells(section) for section in board.sections},
+        versus=lambda section, row, of: _versus(section, row, of, chosen),
+        at_most=lambda n: lambda row: at_most(row, (n, n)),
+        of_benchmark=lambda name: lambda row: row.benchmarks.get(name),
+        chosen=chosen,
         figures=[(title, list(own)) for title, own in groupby(charts, key=lambda chart: chart.section)],
-        tasks=tasks,
+        has_sources=len(board.published) or len({row.who.source for row in rows}) > 1,
         choices={name: sorted({getattr(row.who, name) for row in rows}) for name in ("family", "source")},
         dates=sorted(file.date for file in board.scores.files.values() if file.date),
         tables_of=_tables_of,
         runs_of=lambda row: _runs_of([board.scores.files[path] for path in row.files]),
         parameters_of=lambda row: board.scores.files[row.files[0]].config.get("model_num_parameters"),
-        by_masks=_by_masks,
         parts_of=_parts_of,
         share_words=_SHARES,
-        is_exact=is_exact,
     )
 
 
@@ -122,17 +140,20 @@ def _parts_of(row: Row) -> dict[Any, Decomposition]:
     return {n: one.decomposition for n, one in row.curve("masks").items() if one.decomposition}
 
 
-def _by_masks(row: Row) -> str:
-    """JSON of accuracies in percent, mask count -> mean, low, high and tasks by name; "" where there are none."""
-    numbers = {
-        n: [*_rounded(one.mean, one.low, one.high), _rounded(*(one.by_task[task] for task in sorted(one.by_task)))]
-        for n, one in row.curve("masks").items()
-    }
-    return json.dumps(numbers, separators=(",", ":")) if numbers else ""
+def _cost_cells(section: Section) -> dict[str, list[tuple[str, float | None, str]]]:
+    """Of every row its costs: name, number, and the number in as many decimals as others of its column have."""
+    columns = {name: [row.cost(name) for row in section.rows] for name in section.costs}
+    shown = [[(name, *one) for one in zip(own, aligned(own), strict=True)] for name, own in columns.items()]
+    return {row.id: [own[n] for own in shown] for n, row in enumerate(section.rows)}
 
 
-def _rounded(*shares: float | None) -> list[float | None]:
-    return [None if share is None else round(100 * share, 2) for share in shares]
+def _versus(section: Section, row: Row, of: Callable[[Row], Estimate | None], chosen: Sequence[str]) -> str:
+    """JSON of a row's differences, baseline -> in words; of a large table to its first row and the chosen one alone."""
+    one, is_small = of(row), len(section.rows) <= _MOST_BASELINES
+    others = [other for n, other in enumerate(section.rows) if is_small or n == 0 or other.id in chosen]
+    known = {other.id: base.score for other in others if other is not row and (base := of(other)) and base.score}
+    found = {id: against(score, one.score) for id, score in known.items()} if one and one.score else {}
+    return json.dumps(found, separators=(",", ":")) if found else ""
 
 
 def _runs_of(found: Sequence[ResultFile]) -> dict[str, Any]:
@@ -154,17 +175,6 @@ def _runs_of(found: Sequence[ResultFile]) -> dict[str, Any]:
 
 def _listed(found: Mapping[str, Any] | Sequence[str]) -> str:
     return ", ".join(f"{name}={found[name]}" if isinstance(found, Mapping) else name for name in found)
-
-
-def _heat(section: Section) -> list[tuple[Row, dict[str, float]]]:
-    """Per row, the points that each task loses between the section's two mask counts; the first rows only."""
-    few, most = section.pair
-    curves = [(row, row.curve("masks")) for row in section.rows]
-    return [
-        (row, {task: 100 * (score - curve[most].by_task[task]) for task, score in sorted(curve[few].by_task.items())})
-        for row, curve in curves
-        if {few, most} <= curve.keys() and few != most
-    ][:_HEAT_ROWS]
 
 
 def _hash(text: str) -> str:
