@@ -25,7 +25,6 @@ CACHES = ("none", "prefix", "dual")
 RULES: dict[str, dict[str, float]] = {
     "one token per step": {},
     "threshold 0.9": {"confidence_threshold": 0.9},
-    "factor 1": {"parallel_factor": 1.0},
 }
 HEADER = ("cache", "rule", "accuracy (%)", "same answers as cache=none", "tokens per pass", "layer tokens", "CPU s")
 
