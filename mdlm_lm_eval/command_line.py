@@ -13,6 +13,7 @@ from typing import Any
 from mdlm_lm_eval.options import OptionError, unknown_option
 
 _STOPPED, _PIPE_CLOSED = 130, 141  # as a shell counts SIGINT and SIGPIPE
+LM_EVAL_SEEDS = (0, 1234, 1234, 1234)  # its defaults, of Python, numpy, torch and few-shot samples
 # Variables by which `torchrun` tells processes of each other.
 TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 

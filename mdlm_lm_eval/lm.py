@@ -23,14 +23,14 @@ from mdlm_lm_eval.default_model import BUILT_IN, MODEL_FOLDERS, model_path
 from mdlm_lm_eval.jobs.batches import Batches
 from mdlm_lm_eval.jobs.generation import EndTokens, Generation, GenerationJob
 from mdlm_lm_eval.jobs.likelihood import LikelihoodJob, Scoring
-from mdlm_lm_eval.jobs.requests import seeds_of, without_padding_copies
+from mdlm_lm_eval.jobs.requests import seeds_of, task_of, without_padding_copies
 from mdlm_lm_eval.jobs.workplace import Workplace
 from mdlm_lm_eval.labels import Labels
 from mdlm_lm_eval.likelihood import LikelihoodRequest, rolling_windows, truncated_tokens
 from mdlm_lm_eval.loader import load_plugins
 from mdlm_lm_eval.model.denoiser import Denoiser
-from mdlm_lm_eval.model.text import Ending, closing_ids, encode_infill, encode_without_masks, has_slots
-from mdlm_lm_eval.options import DEFAULT_SAMPLER, DecodingOptions, OptionError, parse_flag, shown
+from mdlm_lm_eval.model.text import ENDINGS, Ending, closing_ids, encode_infill, encode_without_masks, has_slots
+from mdlm_lm_eval.options import DEFAULT_SAMPLER, DecodingOptions, OptionError, parse_flag, parse_whole, shown
 from mdlm_lm_eval.presets import mismatches
 from mdlm_lm_eval.record import RunRecord, fingerprint, in_words, provenance
 from mdlm_lm_eval.request_cache import RequestCache
@@ -42,6 +42,7 @@ show_option_errors_alone()
 
 # `batch_size=auto` starts from the rows that fit a GPU and halves when memory runs out; a CPU swaps long before that.
 _MAX_AUTO_BATCH, _MAX_AUTO_BATCH_ON_CPU = 1024, 16
+_UNFINISHED = "%d of %d answers end before think_end_token=%s%s; raise max_gen_toks, or set max_thinking_tokens"
 _CUT = "%d of %d prompts were longer than the model's context of %d tokens allows and lost tokens on the left"
 # HFLM's arguments that its methods read, and those of its methods that are replaced here.
 _OF_HFLM = "mixed_precision_dtype max_length batch_size max_batch_size add_bos_token prefix_token_id think_end_token"
@@ -85,6 +86,8 @@ def settings_of(config: PretrainedConfig, arguments: Mapping[str, Any]) -> Setti
     def check(options: DecodingOptions, attention: Any, in_slots: bool | None = None) -> None:
         checkpoints.check_options(config, options, in_slots=in_slots)
         check_decoding(options, attention, edits=family.edits)
+        if options.unfinished_thinking == "empty" and arguments.get("think_end_token") is None:
+            raise OptionError("unfinished_thinking=empty needs think_end_token, such as think_end_token=</think>")
         if in_slots:
             if options.guest is not None:
                 raise OptionError(f"infill=true does not work with sampler={options.guest}, which continues texts")
@@ -119,6 +122,8 @@ class MDLM(HFLM):
         model: Any = pretrained if isinstance(pretrained, torch.nn.Module) else None
         if model is None and (pretrained or BUILT_IN) in MODEL_FOLDERS and arguments.get("batch_size") is None:
             arguments["batch_size"] = "auto"
+        if (size := arguments.get("batch_size")) is not None and not str(size).startswith("auto"):
+            parse_whole("batch_size", size, least=1)
         name = model_path(str(pretrained or BUILT_IN)) if model is None else model.name_or_path
         source = Source.of(arguments)
         self._config = config_of(pretrained, arguments) if model is None else model.config
@@ -268,7 +273,7 @@ class MDLM(HFLM):
         generations = [self._prepare(*each) for each in zip(requests, wanted, seeds, strict=True)]
         repetitions: Counter[tuple[Any, ...]] = Counter()
         for one in generations:
-            key = one.instance.task_name, one.instance.doc_id, one.instance.idx
+            key = task_of(one.instance), one.instance.doc_id, one.instance.idx
             one.repetition = repetitions[key]
             repetitions[key] += 1
         warn_of_no_effect(generations)
@@ -279,6 +284,12 @@ class MDLM(HFLM):
             end_think_ids=lambda text: HFLM.tok_encode(self, text, add_special_tokens=False),
         )
         strings = GenerationJob(self._workplace(disable_tqdm), generations, ends).run(self.settings.model.cache_audit)
+        endings = sum((task.endings for task in self.record.tasks.values()), Counter[str]())
+        if n_unfinished := endings["unfinished_thinking"]:
+            n = sum(endings[name] for name in ENDINGS)
+            is_scored = any(request.options.unfinished_thinking == "kept" for request in wanted)
+            scored = ", and their thinking is scored (unfinished_thinking=empty)" if is_scored else " and are empty"
+            logger.warning(_UNFINISHED, n_unfinished, n, self.think_end_token, scored)
         return [strings[n] for n in answered_by]
 
     def _resolved(self, requests: Sequence[Instance]) -> list[ResolvedRequest]:
@@ -320,7 +331,13 @@ class MDLM(HFLM):
             exact=None,
             request=request,
             canvas=canvas,
-            ending=Ending(self.tokenizer, self.eos_ids | self.end_of_turn_ids, request.until, self.think_end_token),
+            ending=Ending(
+                self.tokenizer,
+                self.eos_ids | self.end_of_turn_ids,
+                request.until,
+                self.think_end_token,
+                empties=options.unfinished_thinking == "empty",
+            ),
             labels=Labels.of(instance.doc) if canvas.n_returned == 1 else None,
         )
 
@@ -426,7 +443,7 @@ class MDLM(HFLM):
         """Warns of a preset that was made for other tasks or another family."""
         preset = self.settings.model.preset
         if preset and self.rank == 0:
-            for sentence in mismatches(preset, self._family.name, sorted({str(one.task_name) for one in requests})):
+            for sentence in mismatches(preset, self._family.name, sorted({task_of(one) for one in requests})):
                 logger.warning(sentence)
 
     def _warn_of_decoder(self) -> None:

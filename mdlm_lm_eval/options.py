@@ -295,6 +295,11 @@ class DecodingOptions(Options):
     n_fillers: int = option(0, "number of fillers", least=0)
     suppress_eos: bool = option(False, "never fill in an end-of-text token", llada="logits_eos_inf")
     escape_until: bool = option(False, "answers go on after a task's stop strings, as in Dream's script")
+    unfinished_thinking: str = option(
+        "kept",
+        "answers that end before think_end_token: kept, as lm-eval does, or empty",
+        choices=lambda: ("kept", "empty"),
+    )
     eos_last: bool = option(False, "fill in end-of-text and end-of-turn tokens last", llada="confidence_eos_eot_inf")
     early_exit: bool = option(True, "drop a row from the batch once its answer is decided", silent=True)
     trace: bool = option(False, "record when each token was filled in, and how sure the model was", silent=True)

@@ -241,7 +241,7 @@ class RunRecord:
 
     def add(
         self,
-        name: str | None,
+        name: str,
         setting: Setting,
         *,
         cost: Mapping[str, float],
@@ -249,8 +249,8 @@ class RunRecord:
         truncated: int,
     ) -> TaskRecord:
         """Counts one request of a task: its setting, cost, effective numbers, and prompt tokens that were cut off."""
-        self.settings[setting].add(name or "no task")  # requests that were made by hand have none
-        task = self.tasks[name or "no task"]
+        self.settings[setting].add(name)
+        task = self.tasks[name]
         task.requests += 1
         task.truncated_prompts += truncated > 0
         task.truncated_tokens += truncated

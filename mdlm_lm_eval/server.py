@@ -31,7 +31,7 @@ from mdlm_lm_eval.command_line import show_option_errors_alone
 from mdlm_lm_eval.decoding.canvas import DEFAULT_MAX_GEN_TOKS, seed_of
 from mdlm_lm_eval.default_model import model_path
 from mdlm_lm_eval.jobs.audit import in_drawn_order
-from mdlm_lm_eval.jobs.requests import Job, seeds_of
+from mdlm_lm_eval.jobs.requests import Job, seeds_of, task_of
 from mdlm_lm_eval.lm import MDLM, Source, config_of
 from mdlm_lm_eval.model.text import closing_ids, encode_without_masks
 from mdlm_lm_eval.options import (
@@ -196,7 +196,7 @@ class MDLMServer(LocalCompletionsAPI):
                 raise OptionError(f"settings: {name}={values}")
         alike = {
             name: getattr(DecodingOptions(), name)
-            for name in ("mask_ratio", "filler", "n_fillers", "escape_until", "early_exit")
+            for name in ("mask_ratio", "filler", "n_fillers", "escape_until", "unfinished_thinking", "early_exit")
         }
         masks = {"n_masks": "auto"} if self.dialect.blocks else {}
         self.known = {**alike, **masks, **self.said, **self.stated}
@@ -365,7 +365,7 @@ class MDLMServer(LocalCompletionsAPI):
             answers = [self._answer_to(job, outputs) for job in jobs]
         except NoAnswerError as error:
             one = jobs[0].instance
-            request = f"document {one.doc_id} of {one.task_name or 'no task'} (... {shown(one.args[0][-60:])})"
+            request = f"document {one.doc_id} of {task_of(one)} (... {shown(one.args[0][-60:])})"
             raise NoAnswerError(f"the server did not answer {request}: {error}") from error
         now = time.monotonic()
         seconds, self._arrived = now - self._arrived, now
@@ -460,10 +460,10 @@ class MDLMServer(LocalCompletionsAPI):
     def _decode_exactly(self, jobs: Sequence[ServerJob], seeds: Sequence[int]) -> None:
         """Decodes the audited requests of each task in process."""
         assert self.reference is not None
-        tasks = [job.instance.task_name for job in jobs]
+        tasks = [task_of(job.instance) for job in jobs]
         chosen: list[int] = []
         for name, of_task in in_drawn_order(zip(tasks, seeds, strict=True), "audit").items():
-            n_left = max(0, self.audit - len(self.record.tasks[name or "no task"].audited))
+            n_left = max(0, self.audit - len(self.record.tasks[name].audited))
             chosen += [n for _, n in of_task[:n_left]]
         if any(self._effective(jobs[n].options)["temperature"] != 0 for n in chosen):
             raise OptionError("audit does not work with temperature above 0: sampled answers differ anyway")

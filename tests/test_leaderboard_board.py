@@ -143,6 +143,9 @@ def test_prompts_that_lost_examples_are_left_out_of_the_suite_and_marked_in_benc
     )
     (estimate,) = found.sections[1].rows[0].benchmarks.values()
     assert estimate.in_words.endswith("(7 prompts cut off)")
+    thought = board(tmp_path / "thought", gsm8k=gsm8k_file(task_record={"endings": {"unfinished_thinking": 3}}))
+    (estimate,) = thought.sections[0].rows[0].benchmarks.values()
+    assert estimate.in_words.endswith("(3 unfinished)")
 
 
 def test_other_models_need_a_mask_count(tmp_path: Path) -> None:

@@ -201,6 +201,37 @@ def test_results_count_what_became_of_answers(lm: MDLM, monkeypatch: pytest.Monk
     }
 
 
+def test_a_task_that_is_a_class_has_its_config_in_its_names_place(lm: MDLM) -> None:
+    lm.start_record()
+    mine: Any = {"task": "mine", "num_fewshot": 0}
+    lm.generate_until([generation("a", mine, max_gen_toks=2)], disable_tqdm=True)
+    lm.loglikelihood([choice("a", "b", task=mine)], disable_tqdm=True)
+    assert lm.get_model_info()["mdlm"]["tasks"].keys() == {"mine"}
+
+
+def test_answers_that_end_before_thinking_does_are_counted_and_may_be_empty(caplog: pytest.LogCaptureFixture) -> None:
+    def answers(lm: MDLM, **kwargs: str) -> list[str]:
+        requests = [generation(f"text {n}", max_gen_toks=12, **kwargs) for n in range(6)]
+        return lm.generate_until(requests, disable_tqdm=True)
+
+    def endings(lm: MDLM) -> dict[str, int]:
+        return {how: n for how, n in lm.get_model_info()["mdlm"]["tasks"]["task"]["endings"].items() if n}
+
+    free = answers(MDLM(tiny_model(), tokenizer=tiny_tokenizer(), batch_size=6))
+    end = next(sign for sign in "".join(free) if 0 < sum(sign in text for text in free) < len(free))
+    unfinished = [text for text in free if end not in text]
+    lm = MDLM(tiny_model(), tokenizer=tiny_tokenizer(), batch_size=6, think_end_token=end)
+    assert answers(lm) == [text.rpartition(end)[2].lstrip() if end in text else text for text in free]
+    assert endings(lm)["unfinished_thinking"] == len(unfinished)
+    said = f"{len(unfinished)} of 6 answers end before think_end_token={end}, and their thinking is scored"
+    assert said in caplog.text
+    lm.start_record()
+    stopped = answers(lm, unfinished_thinking="empty", until=unfinished[0][0])
+    assert [text for text, before in zip(stopped, free, strict=True) if end not in before] == [""] * len(unfinished)
+    assert endings(lm)["unfinished_thinking"] == len(unfinished), "stop strings are no end of thinking"
+    assert f"{len(unfinished)} of 6 answers end before think_end_token={end} and are empty" in caplog.text
+
+
 def test_infill_with_a_mask_token_of_another_name() -> None:
     tokenizer = tiny_tokenizer()
     tokenizer.add_special_tokens({"mask_token": "<|mdm_mask|>"})
@@ -224,6 +255,7 @@ def test_ending(text: str, until: list[str], think_end: str | int | None, expect
     ids = tokenizer.encode(text)
     assert ending.of(ids)[0] == expected
     assert ending.of([*ids, 1, *tokenizer.encode("after the end")])[0] == expected
+    assert ending.of([*ids, 1])[1] in ("ended_by_eos", "ended_by_stop")
 
 
 def test_ending_is_decided_only_when_nothing_can_change_it() -> None:

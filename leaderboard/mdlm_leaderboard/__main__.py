@@ -94,9 +94,9 @@ def _build(options: argparse.Namespace) -> int:
         print(f"not used: {path}: {reason}", file=sys.stderr)
     for section in board.sections:
         if section.why_apart:
-            print(f"set apart: {section.title} ({len(section.rows)} rows): {section.why_apart}", file=sys.stderr)
+            print(f"set apart: {section.title} ({len(section.rows)}): {section.why_apart}", file=sys.stderr)
     rows = sum(len(section.rows) for section in board.sections)
-    print(f"{rows} rows in {options.output / 'index.html'} and {options.output / 'LEADERBOARD.md'}")
+    print(f"{rows} row{'s' * (rows != 1)} in {options.output / 'index.html'} and {options.output / 'LEADERBOARD.md'}")
     return int(options.strict and bool(board.scores.refused))
 
 

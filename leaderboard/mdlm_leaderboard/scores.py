@@ -12,11 +12,11 @@ from typing import Any
 import pandas as pd
 
 from mdlm_leaderboard.experiments import AUTOREGRESSIVE, EXPERIMENTS, NO_MASKS, SuiteRun
-from mdlm_lm_eval.command_line import lm_eval_command
+from mdlm_lm_eval.command_line import LM_EVAL_SEEDS, lm_eval_command
 from mdlm_lm_eval.options import PARALLEL_RULES
 from mdlm_lm_eval.results.files import UnusableFile
 from mdlm_lm_eval.results.frame import COSTS, MASKS, rows_of, setting_of
-from mdlm_lm_eval.results.result_file import LM_EVAL_SEEDS, UNKNOWN, ResultFile, TaskResult, leaves
+from mdlm_lm_eval.results.result_file import UNKNOWN, ResultFile, TaskResult, leaves
 from mdlm_lm_eval.results.samples import Answer, answers_of, pair_accuracies
 from mdlm_lm_eval.results.suite import SuiteTask, generated_group, suite_task, task_names
 from mdlm_lm_eval.tasks.settings import DEFAULT_SETTINGS
@@ -273,8 +273,9 @@ def _benchmark_lines(file: ResultFile, partial: Collection[str]) -> Iterable[dic
         short = result.name.removeprefix(f"{group}_").removeprefix("mdlm_") if group else result.name
         column = f"{short} v{result.version} ({metric}, {', '.join(prompts)})"
         who = replace(who_of(file), other=tuple(setting_of(file, result)))
-        note = f"{cut} prompts cut off" if cut else ""
-        facts = {"who": who, "x": column, "name": result.name, "note": note}
+        unfinished = result.endings.get("unfinished_thinking", 0)
+        notes = f"{cut} prompts cut off" if cut else "", f"{unfinished} unfinished" if unfinished else ""
+        facts = {"who": who, "x": column, "name": result.name, "note": ", ".join(filter(None, notes))}
         facts |= {"setting": replace(setting, group=group), "bound": _bound(result)}
         facts["tokens_per_evaluation"] = _per_evaluation(file) if result.name == PARALLEL else None
         yield {name: row[name] for name in (*_FROM_FRAME, *COSTS)} | own | facts

@@ -26,7 +26,7 @@ def show(path: Path) -> list[str]:
     top = [result for result in results if result.name not in inside]
     pairs = [f"{name} {100 * share:.1f}% of {n} sets" for name, (share, n) in pair_accuracies(answers_of(file)).items()]
     sets = f"right in all three askings: {', '.join(pairs)}" if pairs else ""
-    lines = {"score": _scores(file), "answers": "; ".join([*said_of(file), *_ended_at_once(top)]), "sets": sets}
+    lines = {"score": _scores(file), "answers": "; ".join([*said_of(file), *_endings(top)]), "sets": sets}
     lines |= {"settings": _settings(file, top), "speed": _speed(file, top)}
     lines |= {"preset": "; ".join((file.mdlm or {}).get("preset_mismatches", ())), "unparsed": _unparsed(file)}
     audits, how = [task.audit for task in file.tasks.values()], "in process" if file.server else "without the cache"
@@ -41,13 +41,14 @@ def _scores(file: ResultFile) -> str:
     return f"{file.model}{f' + {file.adapter}' if file.adapter else ''}: {', '.join(words[:_MOST])}{more}"
 
 
-def _ended_at_once(top: Iterable[TaskResult]) -> list[str]:
-    """Of answers of several tokens, the share that ends at once, where any does."""
-    several = (result for result in top if result.effective.get("returned_tokens", (0, 0))[1] > 1)
+def _endings(top: Iterable[TaskResult]) -> list[str]:
+    """Of answers of several tokens, the shares that end at once or within thinking, where any do."""
     return [
-        f"{100 * result.at_once / result.n_questions:.1f}% of {result.name} end at once"
-        for result in several
-        if result.at_once
+        f"{100 * n / result.n_questions:.1f}% of {result.name} end {how}"
+        for result in top
+        if result.effective.get("returned_tokens", (0, 0))[1] > 1
+        for name, how in (("at_once", "at once"), ("unfinished_thinking", "before thinking does"))
+        if (n := result.endings.get(name, 0))
     ]
 
 

@@ -7,6 +7,7 @@ from mdlm_lm_eval.options import DecodingOptions, OptionError, defaults_of, must
 
 # The options that left-to-right decoding takes.
 _OF_ANY_MODE = {"mode", "n_masks", "mask_ratio", "max_gen_toks", "early_exit", "seed", "suppress_eos", "end_think"}
+_OF_ANY_MODE |= {"escape_until", "unfinished_thinking"}
 _OF_MODE = {
     "ar": {"temperature", "top_p", "top_k", "cache", "max_thinking_tokens", "trace"},
     "linear_spec": {"block_length", "confidence_threshold", "trace"},

@@ -32,7 +32,7 @@ _MORE_NAMES = {"n_masks": ("gen_len", "max_gen_length"), "steps_per_block": ("de
 WORDS = {"remasking": {"confidence": "low_confidence"}, "alg": {"confidence": "maskgit_plus", "margin": "topk_margin"}}
 # What any guest is given in its own way, and what is done to its answers afterwards.
 _OF_ANY = {"sampler", "sampler_args", "n_masks", "mask_ratio", "max_gen_toks", "steps", "steps_per_block", "seed"}
-_OF_ANY |= {"block_length", "escape_until"}
+_OF_ANY |= {"block_length", "escape_until", "unfinished_thinking"}
 
 
 class GuestError(Exception):

@@ -44,7 +44,7 @@ _NAMES = (
     "small_block_length unmasking schedule confidence_threshold parallel_factor entropy_bound sampler "
     "temperature top_p top_k cfg_scale filler n_fillers suppress_eos eos_last early_exit seed "
     "append_blocks end_think end_think_boost end_think_power "
-    "position_decay calibration_cap token_frequencies trace escape_until"
+    "position_decay calibration_cap token_frequencies trace escape_until unfinished_thinking"
 )
 WITHOUT_CACHE = frozenset(_NAMES.split())
 

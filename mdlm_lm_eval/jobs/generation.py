@@ -12,7 +12,7 @@ from mdlm_lm_eval.decoding.canvas import Canvas, Completion
 from mdlm_lm_eval.decoding.run import columns_of
 from mdlm_lm_eval.decoding.trace import Filled, filled
 from mdlm_lm_eval.jobs.audit import in_drawn_order
-from mdlm_lm_eval.jobs.requests import Job
+from mdlm_lm_eval.jobs.requests import Job, task_of
 from mdlm_lm_eval.jobs.workplace import Workplace
 from mdlm_lm_eval.labels import Labels, LabelTokens
 from mdlm_lm_eval.model.prefix_store import most_held, place_of
@@ -87,7 +87,7 @@ class GenerationJob:
         """Records how many answers to repeated requests are distinct; warns where temperature disables a threshold."""
         by_task: dict[str, dict[Hashable, list[Generation]]] = {}
         for one in self.generations:
-            asked = by_task.setdefault(one.instance.task_name or "no task", {})
+            asked = by_task.setdefault(task_of(one.instance), {})
             asked.setdefault((one.instance.doc_id, one.instance.idx), []).append(one)
         for name, asked in by_task.items():
             record, first = self.place.record.tasks[name], next(iter(asked.values()))[0]
@@ -118,7 +118,7 @@ class GenerationJob:
                     "without a cache too"
                 )
         count = int(wanted) // place.world_size + (place.rank < int(wanted) % place.world_size)
-        drawn = in_drawn_order([(one.instance.task_name, one.canvas.seed) for one in candidates], "cache_audit")
+        drawn = in_drawn_order([(task_of(one.instance), one.canvas.seed) for one in candidates], "cache_audit")
         for of_task in drawn.values():
             for n, (drawn_place, index) in enumerate(of_task):
                 candidates[index].is_audited = drawn_place < wanted if wanted <= 1 else n < count

@@ -6,6 +6,7 @@ from typing import Any
 
 from lm_eval.api.instance import Instance
 
+from mdlm_lm_eval.jobs.requests import task_of
 from mdlm_lm_eval.jobs.workplace import Workplace
 from mdlm_lm_eval.likelihood import LikelihoodRequest, answer_length, most_rows, score, with_prefixes
 from mdlm_lm_eval.model.devices import positions_of
@@ -117,7 +118,7 @@ class LikelihoodJob:
         for window, truncated, (of_window, greedy, *errors) in zip(one.windows, one.truncated, scores, strict=True):
             log_likelihood, is_greedy = log_likelihood + of_window, is_greedy and greedy
             self.place.record.add(
-                one.instance.task_name,
+                task_of(one.instance),
                 (self.request_type, self.options),
                 cost=spent,
                 numbers=self._numbers(window, errors),

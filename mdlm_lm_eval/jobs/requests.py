@@ -12,6 +12,12 @@ from mdlm_lm_eval.record import Answer, RunRecord, TaskRecord
 from mdlm_lm_eval.request_cache import RequestCache
 
 
+def task_of(instance: Instance) -> str:
+    """The name of a request's task. A task that is a class of its own has its config in the name's place."""
+    name = instance.task_name
+    return (name.get("task") if isinstance(name, dict) else name) or "no task"  # requests made by hand have none
+
+
 @dataclass
 class Job:
     """One request that is ready to be answered.
@@ -39,7 +45,7 @@ class Job:
     ) -> TaskRecord:
         """Records an answered request; an audited one together with how its `answer` compares to the exact one."""
         task = record.add(
-            self.instance.task_name,
+            task_of(self.instance),
             (request_type, self.options),
             cost=cost,
             numbers=self.numbers,

@@ -13,8 +13,8 @@ SLOT_MARKER = "<|mask|>"
 _LONG_SLOT = re.compile(r"<\|mask(?::(\d+)| like (.+?))\|>", re.DOTALL)
 # Stands in decoded text for the first bytes of a character whose other bytes have not come yet.
 _INCOMPLETE_CHARACTER = "\ufffd"
-# How an answer ended; `cut`: nothing ended it before its last token.
-ENDINGS = ("ended_by_eos", "ended_by_stop", "cut")
+# How an answer ended; `cut`: nothing ended it before its last token; `unfinished_thinking`: nor did its thinking end.
+ENDINGS = ("ended_by_eos", "ended_by_stop", "cut", "unfinished_thinking")
 
 
 def has_slots(text: str) -> bool:
@@ -108,12 +108,16 @@ def _split(ids: list[int], separator: int) -> Iterator[list[int]]:
 
 @dataclass(frozen=True)
 class Ending:
-    """Where a generated text ends: at an end token, then at stop strings, which count after `think_end_token`."""
+    """Where a generated text ends: at an end token, then at stop strings, which count after `think_end_token`.
+
+    empties: whether a text whose thinking was cut off is empty.
+    """
 
     tokenizer: PreTrainedTokenizerBase
     end_ids: Collection[int]
     until: tuple[str, ...]
     think_end_token: str | int | None
+    empties: bool = False
 
     def of(self, token_ids: list[int]) -> tuple[str, str]:
         """The text that a completely decoded canvas returns, and which of `ENDINGS` it has."""
@@ -123,11 +127,17 @@ class Ending:
         if isinstance(think_end, int) and think_end in ids:
             ids = ids[len(ids) - ids[::-1].index(think_end) :]
             text = self.tokenizer.decode(ids, skip_special_tokens=True).lstrip()
+            think_end = None
         else:
             text = self.tokenizer.decode(ids, skip_special_tokens=True)
+        if ending == "cut" and think_end is not None and (isinstance(think_end, int) or think_end not in text):
+            ending = "unfinished_thinking"
+        if ending == "unfinished_thinking" and self.empties:
+            return "", ending
         text = postprocess_generated_text(text, None, think_end if isinstance(think_end, str) else None)
         stopped = postprocess_generated_text(text, list(self.until), None)
-        return stopped, ending if stopped == text else "ended_by_stop"
+        is_stopped = stopped != text and ending != "unfinished_thinking"  # in which stop strings mean nothing
+        return stopped, "ended_by_stop" if is_stopped else ending
 
     def is_decided(self, token_ids: list[int]) -> bool:
         """Whether no token after these, unmasked from the left without a gap, can change the returned text.

@@ -8,10 +8,10 @@ from typing import Any
 
 import pandas as pd
 
+from mdlm_lm_eval.command_line import LM_EVAL_SEEDS
 from mdlm_lm_eval.options import DecodingOptions, LikelihoodOptions, OptionError, defaults_of, silent_names
 from mdlm_lm_eval.results.files import UnusableFile
 from mdlm_lm_eval.results.result_file import (
-    LM_EVAL_SEEDS,
     RENAMED,
     UNKNOWN,
     ResultFile,

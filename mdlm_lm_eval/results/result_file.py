@@ -1,5 +1,6 @@
 """lm-eval's result files: where they lie, and what is kept of one. Everybody who reads one reads it here."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -13,7 +14,6 @@ from mdlm_lm_eval.results.recorded import LARGEST, Options, Ranges, Recorded, Re
 from mdlm_lm_eval.results.redaction import redacted
 from mdlm_lm_eval.results.statistics import Interval, Score
 
-LM_EVAL_SEEDS = (0, 1234, 1234, 1234)  # its defaults, of Python, numpy, torch and few-shot samples
 UNKNOWN = "unknown"  # a decoding option of a server that neither it nor the user stated
 # Options of version 0.3 that have another name: the name, and values that are others.
 RENAMED = {"remasking": ("sampler", {"none": "auto"})}
@@ -30,9 +30,8 @@ class TaskResult:
     `config` is the task's own. Of `--model mdlm` only: `options` are the decoding or likelihood options in effect,
     `effective` the ranges that it recorded, such as steps -> (1, 1) and asked_masks -> the fewest and the most masks
     that were asked for, `cache` the one in effect (the option, in older files), `cost` what the answers took, `audit`
-    what `cache_audit` found, `first_token` what it recorded of first tokens (`FirstTokens`), `at_once` how many answers
-    end at their first token. `truncated_prompts` of its prompts did not fit into the model's context and lost their
-    beginning.
+    what `cache_audit` found, `first_token` what it recorded of first tokens (`FirstTokens`), `endings` how many answers
+    end in which way. `truncated_prompts` of its prompts did not fit into the model's context and lost their beginning.
     """
 
     name: str
@@ -52,7 +51,7 @@ class TaskResult:
     audit: Mapping[str, Any]
     truncated_prompts: int
     first_token: Mapping[str, Any]
-    at_once: int | None
+    endings: Mapping[str, int]
 
     @property
     def repeats(self) -> int:
@@ -262,7 +261,7 @@ def _task(content: Recorded, name: str) -> TaskResult:
         audit=recorded.get("audit") or {},
         truncated_prompts=recorded.get("truncated_prompts", 0),
         first_token=recorded.get("first_token") or {},
-        at_once=recorded.get("endings", {}).get("at_once"),
+        endings=recorded.get("endings", {}),
         **_metrics(content.results[name], content.higher_is_better.get(name, {})),
     )
 
@@ -290,7 +289,7 @@ def _group(
         },
         audit={},
         first_token={},
-        at_once=None if any(task.at_once is None for task in members) else sum(task.at_once or 0 for task in members),
+        endings=sum((Counter(task.endings) for task in members), Counter[str]()),
         truncated_prompts=sum(task.truncated_prompts for task in members),
         **_metrics(content.groups[name], first.higher_is_better),
     )

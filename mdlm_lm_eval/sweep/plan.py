@@ -11,7 +11,7 @@ from typing import Any
 
 from lm_eval._cli.utils import handle_cli_value_string
 
-from mdlm_lm_eval.command_line import lm_eval_command
+from mdlm_lm_eval.command_line import LM_EVAL_SEEDS, lm_eval_command
 from mdlm_lm_eval.default_model import BUILT_IN
 from mdlm_lm_eval.options import (
     DecodingOptions,
@@ -27,7 +27,6 @@ from mdlm_lm_eval.options import (
 )
 from mdlm_lm_eval.registry import ROW_DECODERS, SAMPLERS
 from mdlm_lm_eval.resolve import loading_names
-from mdlm_lm_eval.results.result_file import LM_EVAL_SEEDS
 from mdlm_lm_eval.tasks.settings import check_metadata
 
 _UNSAFE = re.compile(r"[^\w.,=+-]+")  # in the names of folders
