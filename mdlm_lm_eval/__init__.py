@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from mdlm_lm_eval.model.denoiser import Denoiser
     from mdlm_lm_eval.options import DecodingOptions, LikelihoodOptions
 
-__version__ = "0.3.0"
+__version__ = "0.4.0"
 
 __all__ = [
     "MDLM",

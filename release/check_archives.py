@@ -46,9 +46,9 @@ def main(folder: Path) -> None:
         "missing in the source archive": wanted - packed,
         "too much in the source archive": packed - files - {"PKG-INFO"},
     }
-    version = re.search(r'^__version__ = "(.+)"', Path("mdlm_lm_eval/__init__.py").read_text(), re.MULTILINE)
-    if version is None or f"-{version[1]}-" not in wheel.name:
-        raise SystemExit(f"{wheel.name} has another version than the package")
+    latest = re.search(r"^## (\S+)", Path("CHANGELOG.md").read_text(), re.MULTILINE)
+    if latest is None or f"-{latest[1]}-" not in wheel.name:
+        raise SystemExit(f"{wheel.name} has another version than the first heading of CHANGELOG.md")
     if any(faults.values()):
         raise SystemExit(
             "\n".join(f"{fault}: {len(found)}, such as {min(found)}" for fault, found in faults.items() if found)
