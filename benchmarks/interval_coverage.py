@@ -181,15 +181,12 @@ def rows(repetitions: int) -> list[list[str]]:
 
 
 def ranges(lines: Sequence[Sequence[str]]) -> str:
-    """For each claim the least and the greatest coverage of its cases."""
-    by_claim: dict[tuple[str, ...], list[Sequence[str]]] = {}
+    """For each claim the least and the greatest coverage by the interval in use."""
+    by_claim: dict[tuple[str, ...], list[float]] = {}
     for line in lines:
-        by_claim.setdefault(tuple(line[:2]), []).append(line[5:])
-    shown = []
-    for claim, found in by_claim.items():
-        shares = [[float(one) for one in column if one] for column in zip(*found, strict=True)]
-        shown.append([*claim, *(f"{min(one):.1f} to {max(one):.1f}" if one else "" for one in shares)])
-    return markdown_table([*HEADS[:2], *HEADS[5:]], shown)
+        by_claim.setdefault(tuple(line[:2]), []).append(float(line[5]))
+    shown = [[*claim, f"{min(found):.1f} to {max(found):.1f}"] for claim, found in by_claim.items()]
+    return markdown_table([*HEADS[:2], "held (%)"], shown)
 
 
 def ranks(repetitions: int) -> str:
