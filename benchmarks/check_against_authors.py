@@ -54,9 +54,11 @@ _BLOCKS = "n_masks=8 block_length=4"
 CASES = [
     Case("llada", _LLADA, "generate", _BLOCKS),
     Case("llada", _LLADA, "generate", f"{_BLOCKS} steps=4 cfg_scale=1.5"),
-    Case("llada", _FAST_LLADA, "generate", f"{_BLOCKS} confidence_threshold=0.5"),
+    Case("llada", _FAST_LLADA, "generate", f"{_BLOCKS} confidence_threshold=0.01"),
     Case("llada", _FAST_LLADA, "generate_with_dual_cache", f"{_BLOCKS} cache=dual", "", "their passes run parts"),
-    Case("llada", _FAST_LLADA, "generate", f"{_BLOCKS} confidence_threshold=0.5", "threshold=0.05", "threshold=0.05"),
+    Case(
+        "llada", _FAST_LLADA, "generate", f"{_BLOCKS} confidence_threshold=0.01", "threshold=0.001", "threshold=0.001"
+    ),
     Case("llada", _LLADA, "generate", _BLOCKS, "mask_id=126335", "mask id 126335"),
     Case("llada", _LLADA, "generate", _BLOCKS, "", "their prompts have the chat template", has_template=False),
     Case("dream", _DREAM, "DreamGenerationMixin.diffusion_generate", "n_masks=8 schedule=dream unmasking=entropy"),

@@ -102,13 +102,23 @@ def test_a_fault_of_a_network_is_found(checkpoint: Path) -> None:
         (("--reference_args", "threshold=0.1"), "threshold=0.1 in their call and none here"),
         (("--reference_args", "mask_id=7"), "mask id 7 on their canvas and 2 on ours"),
         (("--reference_args", "gen_length=8"), "their canvas has"),
-        (("--model_args", "steps=2", "--reference_args", "block_length=2"), "block_length=2 in their call and 4 here"),
+        (("--reference_args", "block_length=2"), "block_length=2 in their call and 4 here"),
     ],
 )
 def test_a_known_cause_is_named_and_is_no_fault(checkpoint: Path, words: tuple[str, ...], cause: str) -> None:
     found = checked(checkpoint, "--against", SAMPLER, *words)
     assert any(each.startswith(cause) for each in found["choices"]["causes"])
     assert found["verdict"] == "no fault, compared choices"
+
+
+@pytest.mark.usefixtures("in_process")
+def test_a_known_cause_excuses_what_it_causes_and_nothing_else(checkpoint: Path) -> None:
+    """A threshold explains how many masks are filled at a time, and not the second likeliest token."""
+    words = ("--against", f"{FILES / 'sampler.py'}:second_token", "--reference_args", "threshold=0.1")
+    found = checked(checkpoint, *words)
+    assert found["choices"]["causes"] == ["threshold=0.1 in their call and none here"]
+    assert found["choices"]["faults"]
+    assert found["verdict"].startswith("fault: ")
 
 
 @pytest.mark.usefixtures("in_process")

@@ -150,7 +150,7 @@ def _against(
     given: argparse.Namespace, subject: "Subject", lm: "MDLM", theirs: "Theirs | None", prompts: list[list[int]]
 ) -> dict[str, Any]:
     """Logits and choices beside the authors', of what was asked for."""
-    from mdlm_lm_eval.check.comparison import compare_choices, compare_logits
+    from mdlm_lm_eval.check.comparison import compare_choices, compare_logits, differing_arguments
 
     if theirs is None:
         return {}
@@ -160,7 +160,9 @@ def _against(
     if given.against:
         canvases = [subject.canvas(prompt) for prompt in prompts]
         end_ids = sorted(lm.eos_ids | lm.end_of_turn_ids)
-        found["choices"] = compare_choices(lm.denoiser, canvases, subject.request.options, theirs, end_ids=end_ids)
+        called = subject.called_with(differing_arguments(theirs), prompts)
+        options = subject.request.options
+        found["choices"] = compare_choices(lm.denoiser, canvases, options, theirs, end_ids=end_ids, called=called)
         found["choices"]["arguments"] = theirs.report["arguments"]
         if subject.tokenizer.chat_template is not None and not given.apply_chat_template:
             cause = "their prompts have the chat template; with lm_eval that needs --apply_chat_template"

@@ -1,8 +1,8 @@
 """Our network and sampler beside the authors': logits on the same canvases, choices on the canvases of their passes.
 
 A choice is another one where a mask that one of both fills stays a mask or becomes another token with the other. It is
-a fault unless our sampler chooses as theirs does from their outputs, or the margin of our choice is at most twice the
-largest difference of both networks' outputs, or a cause is known.
+a fault where it is another one under the arguments of their call as well, unless our sampler chooses as theirs does
+from their outputs, or the margin of our choice is at most twice the largest difference of both networks' outputs.
 """
 
 import functools
@@ -133,6 +133,12 @@ class Followed:
         return logits
 
 
+def differing_arguments(theirs: Theirs) -> dict[str, Any]:
+    """Arguments of the authors' function that say something else than our options."""
+    told = theirs.report["told"]  # of our options, in their words
+    return {name: value for name, value in theirs.report["arguments"].items() if told.get(name) != value}
+
+
 def compare_choices(
     denoiser: Denoiser,
     canvases: Sequence[Canvas],
@@ -140,48 +146,80 @@ def compare_choices(
     theirs: Theirs,
     *,
     end_ids: Sequence[int],
+    called: tuple[Sequence[Canvas], DecodingOptions] | None,
 ) -> dict[str, Any]:
     """Our sampler on the canvases of each of the authors' passes, and by itself.
 
-    Raises OptionError for what is decoded otherwise than in passes over one canvas.
+    `called` is what the arguments of their call say in our words, None where they cannot be said: then no other choice
+    counts as a fault. Raises OptionError for what is decoded otherwise than in passes over one canvas.
     """
     if row_decoder_for(denoiser, options) is not None:
         raise OptionError("--against: these options decode row by row and not in passes over a canvas, which it needs")
-    report = theirs.report
-    told = report["told"]  # of our options, in their words
+    told = theirs.report["told"]
     causes = {
         f"{name}={shown(value)} in their call and {shown(told.get(name))} here"
-        for name, value in report["arguments"].items()
-        if told.get(name) != value
+        for name, value in differing_arguments(theirs).items()
     }
     if options.temperature > 0.0:
         causes.add(f"tokens are drawn, at temperature={shown(options.temperature)}, with other random numbers")
-    others: list[dict[str, Any]] = []
-    differences = [0.0]
-    n_compared = 0
+        called = None
+    found = Beside(denoiser, theirs, end_ids)
     for n, canvas in enumerate(canvases):
-        passes = [_pass(theirs.tensors, n, p) for p in range(report["passes"][n])]
+        found.compare(n, canvas, options)
+    faults: list[dict[str, Any]] = []
+    if called is not None:
+        again = found if not causes else Beside(denoiser, theirs, end_ids)
+        for n, canvas in enumerate(called[0] if causes else ()):
+            again.compare(n, canvas, called[1])
+        faults = [one for one in again.others if not (one["mask"] or one["follows_logits"] or one["is_within"])]
+    return {
+        "passes": found.n_passes,
+        "other_choices": found.others,
+        "faults": faults,
+        "causes": sorted(causes | found.causes),
+        "largest_difference": found.largest_difference,
+        **_alone(denoiser, canvases, options, theirs, end_ids),
+    }
+
+
+class Beside:
+    """Our choices under some options on the canvases of the authors' passes.
+
+    others: those that differ. causes: why some do, or why a prompt cannot be compared, in words.
+    """
+
+    def __init__(self, denoiser: Denoiser, theirs: Theirs, end_ids: Sequence[int]) -> None:
+        self.denoiser, self.theirs, self.end_ids = denoiser, theirs, end_ids
+        self.others: list[dict[str, Any]] = []
+        self.causes: set[str] = set()
+        self.n_passes, self.largest_difference = 0, 0.0
+
+    def compare(self, n: int, canvas: Canvas, options: DecodingOptions) -> None:
+        """The passes of a prompt that changed something."""
+        denoiser, theirs = self.denoiser, self.theirs
+        passes = [_pass(theirs.tensors, n, p) for p in range(theirs.report["passes"][n])]
         final = theirs.tensors[f"{n}.final"]
         seen, cause = _canvases(passes, final, canvas, denoiser.mask_token_id)
         if cause:
-            causes.add(cause)
-            continue
+            self.causes.add(cause)
+            return
         if any(len(one["columns"]) < len(final) for one in passes) and not denoiser.attention.is_block_causal:
-            causes.add("their passes run parts of the canvas against remembered keys and values, ours the whole canvas")
+            sentence = "their passes run parts of the canvas against remembered keys and values, ours the whole canvas"
+            self.causes.add(sentence)
         moved = [p for p in range(len(passes)) if not seen[p].equal(seen[p + 1])]
         chosen = [passes[p] for p in moved]
         path = [*(seen[p].tolist() for p in moved), final.tolist()]
         if not moved:
-            continue
-        banned = end_ids if options.suppress_eos else ()
-        last_ids = end_ids if options.eos_last else ()
+            return
+        banned = self.end_ids if options.suppress_eos else ()
+        last_ids = self.end_ids if options.eos_last else ()
         decoded = functools.partial(
             decode_one, canvas=canvas, options=options, banned_ids=banned, end_ids=last_ids, followed=path
         )
         plain: Any = Followed(denoiser, chosen)
         ours = decoded(plain)
-        differences += plain.differences
-        n_compared += len(ours)
+        self.largest_difference = max([self.largest_difference, *plain.differences])
+        self.n_passes += len(ours)
         differ = [k for k, after in enumerate(ours) if after != path[k + 1]]
         given: Any = Followed(denoiser, chosen, differ)
         from_theirs = decoded(given) if differ else []
@@ -191,18 +229,9 @@ def compare_choices(
         for k in differ:
             other = _other_choice(ours[k], path[k + 1], given.outputs[k], denoiser, propose_ours)
             other |= {"prompt": n, "pass": moved[k], "follows_logits": from_theirs[k] == path[k + 1]}
-            others.append(other)
-    faults = [one for one in others if not (causes or one["mask"] or one["follows_logits"] or one["is_within"])]
-    if any(one["mask"] for one in others):
-        causes.add("they write the mask token, which ours never does")
-    return {
-        "passes": n_compared,
-        "other_choices": others,
-        "faults": faults,
-        "causes": sorted(causes),
-        "largest_difference": max(differences),
-        **_alone(denoiser, canvases, options, theirs, end_ids),
-    }
+            self.others.append(other)
+            if other["mask"]:
+                self.causes.add("they write the mask token, which ours never does")
 
 
 def _pass(tensors: Mapping[str, Tensor], n: int, p: int) -> dict[str, Tensor]:

@@ -23,7 +23,7 @@ from mdlm_lm_eval.lm import MDLM, config_of, settings_of
 from mdlm_lm_eval.loader import load_plugins
 from mdlm_lm_eval.model import devices
 from mdlm_lm_eval.model.text import Ending
-from mdlm_lm_eval.options import OptionError, dtype_name
+from mdlm_lm_eval.options import DecodingOptions, OptionError, dtype_name
 from mdlm_lm_eval.resolve import ResolvedRequest, Settings
 from mdlm_lm_eval.results.statistics import wilson
 
@@ -89,6 +89,20 @@ class Subject:
             attention=self.request.attention,
         )
         return canvas
+
+    def called_with(
+        self, arguments: Mapping[str, Any], prompts: Sequence[list[int]]
+    ) -> tuple[list[Canvas], DecodingOptions] | None:
+        """Canvases and options under these arguments of a sampler; None where one is no option of ours."""
+        own = replace(self.settings, explicit=frozenset())  # whatever the user set
+        told = {"max_gen_toks": self.request.options.max_gen_toks}
+        if not self.request.attention.is_block_causal:  # where these follow from lengths
+            told |= {name: self.as_job()["options"][name] for name in {"steps", "block_length"} - self.request.typed}
+        try:
+            called = replace(self, request=own.request({**told, **arguments}))
+            return [called.canvas(prompt) for prompt in prompts], called.request.options
+        except OptionError:
+            return None
 
     def as_job(self) -> dict[str, Any]:
         """What the authors' side needs to know."""

@@ -6,10 +6,11 @@ from torch import Tensor
 
 @torch.no_grad()
 def generate(
-    model, prompt, steps=8, gen_length=8, block_length=8, temperature=0.0, remasking="low_confidence", mask_id=2,
+    model, prompt, steps=None, gen_length=8, block_length=8, temperature=0.0, remasking="low_confidence", mask_id=2,
     threshold=None, fault="",
 ):  # fmt: skip
-    """The surest mask of the leftmost block with masks, and all that reach the threshold. `fault` plants one."""
+    """The surest masks of the leftmost block with masks, and all that reach the threshold. `fault` plants one."""
+    steps = steps if threshold is None and steps else gen_length
     canvas = torch.cat([prompt, torch.full((1, gen_length), mask_id)], 1)
     while (canvas == mask_id).any():
         logits = model(canvas).logits
@@ -19,7 +20,7 @@ def generate(
         first = prompt.shape[1] + (int(masks[0].nonzero()[0]) - prompt.shape[1]) // block_length * block_length
         masks[:, first + block_length :] = False
         ranks = confidence.where(masks, -torch.inf)
-        chosen = ranks == ranks.max()
+        chosen = torch.zeros_like(masks).scatter(1, ranks.topk(gen_length // steps).indices, True)
         if fault == "least sure":
             ranks = confidence.where(masks, torch.inf)
             chosen = ranks == ranks.min()
@@ -38,11 +39,10 @@ def least_sure(model, prompt, gen_length=8, block_length=8, mask_id=2):
     )
 
 
-def second_token(model, prompt, gen_length=8, block_length=8, mask_id=2):
+def second_token(model, prompt, gen_length=8, block_length=8, mask_id=2, threshold=None):
     """With a fault: it writes the second likeliest token."""
-    return generate(
-        model, prompt, gen_length=gen_length, block_length=block_length, mask_id=mask_id, fault="second token"
-    )
+    given = {"gen_length": gen_length, "block_length": block_length, "mask_id": mask_id, "threshold": threshold}
+    return generate(model, prompt, **given, fault="second token")
 
 
 def other_signature(texts, model) -> Tensor:
