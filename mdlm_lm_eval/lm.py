@@ -316,7 +316,10 @@ class MDLM(HFLM):
             numbers["masks_in_block"] = canvas.block_lengths[0]
         if options.guest is not None:
             takes, asked = signature_of(options)[1], asked_tokens(options, n_masks, canvas.n_returned)
+            told = takes.arguments(options, asked, canvas.n_returned)
             numbers = {"masks": takes.length(asked, options), "asked_masks": asked}
+            if (own := takes.own_name("steps")) in told:
+                numbers["steps"] = told[own]
         numbers["returned_tokens"] = canvas.n_returned
         numbers["fillers"] = len(fillers)
         numbers["prompt_tokens"] = canvas.prompt_length

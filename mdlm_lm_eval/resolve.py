@@ -207,12 +207,17 @@ def resolve(
         _refuse_guest(f"preset={model.preset}", preset)
     published = family or {}
     layers = tuple(parsed(DecodingOptions, layer) for layer in (published, preset, given))
-    if is_guest := ":" in layers[-1].get("sampler", ""):  # which has defaults of its own
-        layers = ({}, *layers[1:])
+    if is_guest := ":" in layers[-1].get("sampler", ""):  # which has defaults of its own, but for the model's blocks
+        blocks = getattr(attention_of(None), "block_length", None)
+        layers = ({} if blocks is None else {"block_length": blocks}, *layers[1:])
     if is_guest and model.compile:
         raise OptionError("compile=true does not work with a guest, which calls the model as it is")
     if model.modeling is not None and not is_guest:
         raise OptionError(f"modeling={model.modeling} needs sampler=FILE.py:FUNCTION, which decodes with it")
+    if model.modeling is not None and given.get("peft"):
+        raise OptionError(
+            f"modeling={model.modeling} does not work with peft={given['peft']}, which adapts our network"
+        )
     if "modeling" in preset:
         raise OptionError(f"preset={model.preset} names modeling={preset['modeling']}, which only the user can")
     merged, attention = _merge(layers, attention_of)

@@ -34,8 +34,10 @@ def in_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """The authors' side runs in this process, where everything is imported."""
     monkeypatch.setattr(sys, "path", [*sys.path])
 
-    def run(words: Sequence[str], check: bool) -> None:
-        authors.main(Path(words[-1]))
+    other = subprocess.run  # Python asks for the processor's name with it
+
+    def run(words: Sequence[str], **how: Any) -> Any:
+        return authors.main(Path(words[-1])) if authors.__file__ in words else other(words, **how)
 
     monkeypatch.setattr(subprocess, "run", run)
 

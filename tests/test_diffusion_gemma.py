@@ -89,6 +89,13 @@ def test_it_is_transformers_own_generation_under_a_seed(lm: MDLM, gemma: str) ->
     assert generate(lm.model, prompt, bounded, **settings)[1] == 2  # one pass for each canvas of 8
 
 
+def test_transformers_own_generation_is_a_guest_too(lm: MDLM, gemma: str) -> None:
+    named = "transformers:DiffusionGemmaForBlockDiffusion.generate"
+    guest = MDLM(gemma, device="cpu", sampler=named, seed=lm.settings.decoding.seed)
+    requests = [generation(text) for text in ("a", "a longer prompt")]
+    assert guest.generate_until(requests, disable_tqdm=True) == lm.generate_until(requests, disable_tqdm=True)
+
+
 def test_each_layers_own_heads_are_remembered(lm: MDLM) -> None:
     row = row_memory(lm.config, length=10, n_logits=0, itemsize=4, is_cached=True)
     cache = lm.model.model.encoder(input_ids=torch.tensor([list(range(10))])).past_key_values

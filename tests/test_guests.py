@@ -1,16 +1,20 @@
 """Functions of others' that generate: called as their authors call them, checked, counted and recorded."""
 
 import hashlib
+import json
 import random
+import shutil
 import textwrap
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import transformers
+from transformers import dynamic_module_utils
 
-from mdlm_lm_eval import DecodingOptions, decode
+from mdlm_lm_eval import DecodingOptions, decode, registry
 from mdlm_lm_eval.lm import MDLM
 from mdlm_lm_eval.model.denoiser import Denoiser
 from mdlm_lm_eval.options import OptionError
@@ -18,6 +22,7 @@ from mdlm_lm_eval.results import load
 from tests.conftest import choice, data, evaluate, generation, tiny_model
 from tests.test_sweep import stored, sweep
 
+FILES = Path(__file__).parent / "authors"
 # A stand-in of our own with the signature of LLaDA's function: greedy, the surest mask of a block in each step.
 LLADA = """
 import torch
@@ -63,6 +68,8 @@ def faulty(model, prompt, gen_length=8, mask_id=0, fault="none", *, eos_id=None)
         row[0, -1] = mask_id
     if "dtype" in fault:
         return row.float()
+    if "runs" in fault:
+        model(prompt)
     if "device" in fault:
         return row.to("meta")
     if "raises" in fault:
@@ -146,6 +153,14 @@ def lm(checkpoint: Path, **arguments: Any) -> MDLM:
     return MDLM(str(checkpoint), device="cpu", batch_size=2, **arguments)
 
 
+def copied(checkpoint: Path, folder: Path, **config: Any) -> Path:
+    """With other entries in its config."""
+    shutil.copytree(checkpoint, folder)
+    known = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(known | config))
+    return folder
+
+
 def requests(n_tokens: int = 8) -> list[Any]:
     texts = ("red", "a longer prompt", "x")
     return [generation(text, doc=n, max_gen_toks=n_tokens, until=[]) for n, text in enumerate(texts)]
@@ -180,6 +195,7 @@ def test_whole_blocks_are_asked_for_and_cut(checkpoint: Path, files: Path) -> No
     model.generate_until(requests(6), True)
     ranges = model.record.tasks["task"].ranges
     assert (ranges["asked_masks"], ranges["masks"], ranges["returned_tokens"]) == ((6, 6), (8, 8), (6, 6))
+    assert ranges["steps"] == (8, 8)  # one for each token that it is asked for
     assert model.record.tasks["task"].cost["written_tokens"] == 18
 
 
@@ -287,6 +303,57 @@ def test_the_authors_network_decodes(checkpoint: Path, files: Path) -> None:
         lm(checkpoint, **guest | {"modeling": "remote"})
     with pytest.raises(OptionError, match=r"needs sampler=FILE\.py:FUNCTION"):
         lm(checkpoint, modeling="remote")
+
+
+@pytest.mark.parametrize("function", ["block_diffusion_generate", "WithGenerate.generate"])
+def test_authors_samplers_of_blocks_decode(function: str, checkpoint: Path, tmp_path: Path) -> None:
+    """SDAR's function over our network, and LLaDA2's method of theirs, in the blocks of the checkpoint."""
+    file, settings = FILES / "blocks.py", {"confidence_threshold": 0.1}
+    folder = copied(checkpoint, tmp_path / "model", diffusion_family="sdar", block_length=4)
+    modeling = {"modeling": f"{file}:WithGenerate"} if "." in function else {}
+    guest = lm(folder, sampler=f"{file}:{function}", **settings, **modeling)
+    own = lm(folder, early_exit=False, **settings)
+    assert guest.generate_until(requests(10), True) == own.generate_until(requests(10), True)
+
+
+def test_the_checkpoints_own_network_decodes(checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dynamic_module_utils, "HF_MODULES_CACHE", str(tmp_path / "modules"))
+    folder = copied(checkpoint, tmp_path / "model", auto_map={"AutoModel": "network.Network"})
+    for name in ("network", "layers"):
+        shutil.copy(FILES / f"{name}.py", folder)
+    sampler = {"sampler": f"{FILES}/sampler.py:generate", "n_masks": 8, "block_length": 4, "steps": 8}
+    guest = lm(folder, modeling="remote", trust_remote_code=True, shift_logits=False, **sampler)
+    assert type(guest.model).__module__.startswith("transformers_modules.")
+    assert guest.generate_until(requests(), True) == lm(checkpoint, **sampler).generate_until(requests(), True)
+
+
+def test_an_installed_guest_has_a_name(
+    checkpoint: Path, files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    information = tmp_path / "acme-1.0.dist-info"
+    information.mkdir()
+    (information / "METADATA").write_text("Metadata-Version: 2.1\nName: acme\nVersion: 1.0\n")
+    (information / "entry_points.txt").write_text("[mdlm_lm_eval.guest]\nours = acme_sampler:generate\n")
+    (tmp_path / "acme_sampler.py").write_text(LLADA)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(registry, "_all_entry_points", entry_points)
+    registry._installed_guests.cache_clear()
+    installed, file = (lm(checkpoint, sampler=each) for each in ("ours", f"{files}/generate.py:generate"))
+    registry._installed_guests.cache_clear()
+    assert installed.generate_until(requests(), True) == file.generate_until(requests(), True)
+    (plugin,) = installed.get_model_info()["mdlm"]["plugins"]
+    assert (plugin["name"], plugin["guest"]) == ("acme_sampler", True)
+    assert plugin["sha256"] == hashlib.sha256(LLADA.encode()).hexdigest()
+
+
+def test_logits_that_are_not_finite_are_the_models_fault(checkpoint: Path, files: Path) -> None:
+    """Whether the function goes on with them or not."""
+    for function, more in (("generate.py:generate", {}), ("others.py:faulty", {"sampler_args": "fault=runs raises"})):
+        model = lm(checkpoint, sampler=f"{files}/{function}", **more)
+        with torch.no_grad():
+            model.model.lm_head.weight[7] = torch.nan
+        with pytest.raises(OptionError, match=r"^the model's logits are not finite .* task task, document 0: its weig"):
+            model.generate_until(requests()[:1], True)
 
 
 @pytest.mark.parametrize("what", ["class", "method", "hook", "weight"])

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from mdlm_lm_eval.check.__main__ import _parser, check
 from mdlm_lm_eval.checkpoints import end_of_turn_ids, eos_ids, load_config, load_tokenizer
 from mdlm_lm_eval.families import family_of
 from mdlm_lm_eval.lm import MDLM
@@ -213,3 +214,12 @@ def test_the_page_of_models_says_what_was_seen(name: str) -> None:
     (unseen,) = re.findall(r"We have seen no file of ([^:]*):", PAGE)
     assert (known["checkpoint"] in seen) == bool(known["seen"])
     assert (known.get("unseen", "nothing") in unseen) == (not known["seen"])
+
+
+@pytest.mark.parametrize("name", ["diffusion_gemma", "llada22", "nemotron_labs_diffusion"])
+def test_mdlm_check_runs_where_a_family_decodes_in_its_own_way(name: str, folders: dict[str, Path]) -> None:
+    of_family = ["--model_args", "steps_per_block=2"] if name == "diffusion_gemma" else []
+    words = [str(folders[name]), "--gen_toks", "4", "--requests", "0", *of_family]
+    found = check(_parser().parse_args(words))
+    assert found["verdict"] == "no fault"
+    assert found["recognised"]["family"] == shape(name)["recognised"]["family"]

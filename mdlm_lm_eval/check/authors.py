@@ -31,7 +31,7 @@ if __name__ == "__main__":  # in any environment: this package alone, and nothin
     sys.modules["mdlm_lm_eval"] = importlib.util.module_from_spec(_spec)
     _spec.loader.exec_module(sys.modules["mdlm_lm_eval"])
 
-from mdlm_lm_eval.decoding.guests import WORDS, Signature
+from mdlm_lm_eval.decoding.guests import WORDS, Network, Signature
 from mdlm_lm_eval.loader import load_foreign
 from mdlm_lm_eval.options import OptionError
 
@@ -60,42 +60,9 @@ def network_of(job: dict[str, Any]) -> Any:
     else:
         from mdlm_lm_eval.checkpoints import load_denoiser
 
-        network = Ours(load_denoiser(job["checkpoint"], dtype=job["dtype"], **job["loading"]).model)
+        where = {"dtype": job["dtype"], "device": job["device"]}
+        return Network(load_denoiser(job["checkpoint"], **where, **job["loading"]), aligned=False)
     return network.to(job["device"]).eval()
-
-
-class Ours(torch.nn.Module):
-    """Our network as authors' samplers call theirs: masks by row, and a cache that some passes only read."""
-
-    def __init__(self, network: Any) -> None:
-        super().__init__()
-        self.network, self.config, self.device = network, network.config, network.device
-
-    def forward(
-        self,
-        input_ids: Tensor,
-        attention_mask: Tensor | None = None,
-        position_ids: Tensor | None = None,
-        past_key_values: Any = None,
-        store_kv: bool = True,
-        **_: Any,
-    ) -> Any:
-        """As transformers' models, and without a store where `store_kv` is false."""
-        if attention_mask is not None and attention_mask.ndim == 3:
-            attention_mask = attention_mask[:, None].bool()
-        before = past_key_values.get_seq_length() if past_key_values is not None else 0
-        output = self.network(
-            input_ids=input_ids,
-            attention_mask=attention_mask,
-            position_ids=position_ids,
-            past_key_values=past_key_values,
-            use_cache=past_key_values is not None,
-        )
-        if past_key_values is not None and not store_kv and before:
-            past_key_values.crop(-input_ids.shape[1])
-        elif past_key_values is not None and not store_kv:
-            past_key_values.layers.clear()
-        return output
 
 
 class Passes:

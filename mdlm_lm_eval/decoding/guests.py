@@ -44,7 +44,7 @@ class GuestError(Exception):
 
 
 class Network:
-    """The model as authors call it: without a cache that they have not asked for.
+    """The model as authors call it: without a cache that they have not asked for, and with SDAR's masks by row.
 
     aligned: whether the output at a position is to predict its own token, where the model's predicts the next one.
     """
@@ -58,7 +58,17 @@ class Network:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         model, defaults, shifts = self._of_us
         args = tuple(None if isinstance(each, str) else each for each in args)  # Dream's "full" is no mask
+        stored: Any = kwargs.get("past_key_values")
+        mask: Any = kwargs.get("attention_mask")
+        if getattr(mask, "ndim", 0) == 3:
+            kwargs["attention_mask"] = mask[:, None].bool()
+        is_kept = kwargs.pop("store_kv", True)
+        before = 0 if stored is None else stored.get_seq_length()
         output = model(*args, **{**defaults, **kwargs})
+        if not is_kept and before:
+            stored.crop(before - stored.get_seq_length())
+        elif not is_kept:
+            stored.layers.clear()
         if shifts:
             output.logits = output.logits.roll(1, 1)
             output.logits[:, 0] = output.logits[:, 1]

@@ -38,6 +38,7 @@ class Guest(RowDecoder):
         # Models of blocks fill their last one, DiffusionGemma its last canvas.
         blocks: int = work.attention.block_length or getattr(denoiser.model.config, "canvas_length", None) or 1
         surplus = blocks - 1
+        mask = denoiser.mask_token_id if denoiser.generate is None else -1  # no token is one
         completions: list[Completion] = []
         while (first := len(completions)) < len(canvases):
             n = next(
@@ -47,7 +48,7 @@ class Guest(RowDecoder):
             length = takes.length(asked[first][0], options)
             self._refuse_length(denoiser, batch, first, length)
             prompts = [canvas.token_ids[: canvas.prompt_length] for canvas in batch]
-            with counted(denoiser.model) as count:
+            with counted(denoiser.model, first) as count:
                 try:
                     rows = answer(prompts, options, *asked[first], batch[0].seed)
                 except Exception as error:
@@ -57,7 +58,7 @@ class Guest(RowDecoder):
             denoiser.forward_passes += count.passes
             cost = RowCost(count.passes, count.passes, count.positions // len(batch))
             for index, (canvas, ids) in enumerate(zip(batch, rows, strict=True), start=first):
-                written = _checked(ids, canvas.n_returned, length, surplus, denoiser.mask_token_id, work.end_ids)
+                written = _checked(ids, canvas.n_returned, length, surplus, mask, work.end_ids)
                 if isinstance(written, str):
                     raise GuestError(index, f"{_named(options)} {written}")
                 completions.append(Completion(written, cost, min(len(ids), canvas.n_returned)))
@@ -104,16 +105,22 @@ def _said(error: Exception, file: Path | None) -> str:
 
 @dataclass
 class Count:
-    """Passes of a model, and positions through its layers."""
+    """Passes of a model, positions through its layers, and on its device, whether logits were NaN or infinity."""
 
     passes: int = 0
     positions: int = 0
+    is_bad: Any = False
 
 
 @contextmanager
-def counted(model: Any) -> Iterator[Count]:
-    """Counts passes by the first layer of each stack, whichever part of the model a function calls."""
+def counted(model: Any, first: int) -> Iterator[Count]:
+    """Counts passes by the first layer of each stack, whichever part of the model a function calls.
+
+    Raises NonFiniteLogitsError, for the canvas `first`, where the model's were not finite, whatever came of it.
+    """
     from torch import Tensor, nn
+
+    from mdlm_lm_eval.model.denoiser import NonFiniteLogitsError
 
     count = Count()
 
@@ -122,8 +129,12 @@ def counted(model: Any) -> Iterator[Count]:
         count.passes += 1
         count.positions += 0 if hidden is None else hidden.shape[0] * hidden.shape[1]
 
+    def look(_module: nn.Module, _args: tuple[Any, ...], output: Any) -> None:
+        if isinstance(logits := getattr(output, "logits", None), Tensor):
+            count.is_bad = count.is_bad | ~logits.amax(-1).isfinite().all()
+
     inner: set[nn.Module] = set()
-    hooks = []
+    hooks = [model.register_forward_hook(look)]
     for module in model.modules():
         if isinstance(module, nn.ModuleList) and len(module) and module not in inner:
             inner |= {each for each in module.modules() if each is not module}
@@ -133,6 +144,8 @@ def counted(model: Any) -> Iterator[Count]:
     finally:
         for hook in hooks:
             hook.remove()
+        if count.is_bad:
+            raise NonFiniteLogitsError(first)
 
 
 register(name="guest", row_decoder=Guest)
