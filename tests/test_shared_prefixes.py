@@ -1,5 +1,7 @@
 """What requests begin with is run once: the same strings and likelihoods, and the passes of a brute-force trie."""
 
+import json
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -376,3 +378,15 @@ def test_a_hundred_random_settings_give_the_same_answers() -> None:
     assert sum(one.differ for one in outcomes) == 0
     assert max(one.log_likelihood for one in outcomes) < 1e-4
     assert sum(one.shared > 0 for one in outcomes) > 40
+
+
+def test_the_record_of_two_thousand_settings_is_the_one_of_the_page() -> None:
+    root = Path(__file__).parents[1] / "benchmarks"
+    record = json.loads((root / "shared_prefix.json").read_text(encoding="utf-8"))
+    exact, rounded = record["float32"], record["bfloat16"]
+    assert (exact["settings"], exact["strings_that_differ"]) == (2000, 0)
+    assert exact["largest_difference_of_log_likelihoods"] < 0.00002
+    words = f"changes {rounded['strings_that_differ']} of {rounded['strings']} strings, another batch size"
+    said = " ".join((root / "README.md").read_text(encoding="utf-8").split())
+    assert f"{words} {rounded['strings_that_differ_between_batch_sizes']}." in said
+    assert f"none of {exact['strings']:,} strings" in said
