@@ -28,12 +28,17 @@ def write(folder: Path) -> None:
 
 
 def write_checks(folder: Path) -> None:
-    """Fills the marked places of verified.md from the record of benchmarks/check_against_authors.py."""
+    """Fills the marked place of verified.md from the record of benchmarks/check_against_authors.py."""
     record = Path(__file__).parents[1] / "benchmarks" / "check_against_authors.json"
-    rows = json.loads(record.read_text(encoding="utf-8"))
-    as_asked = [row for row in rows if not row["is_planted"]]
-    header = ("checkpoint", "their sampler", "options", "logits differ by", "other choices", "same answers")
-    replace_table(folder / "verified.md", "authors", markdown_table(header, map(_compared, as_asked)))
+    rows = [row for row in json.loads(record.read_text(encoding="utf-8")) if not row["is_planted"]]
+    by_sampler: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        by_sampler.setdefault(_sampler(row), []).append(row)
+    header = ("their sampler", "checkpoints", "settings", "other choices", "same answers")
+    table = markdown_table(header, [(name, *_compared(found)) for name, found in by_sampler.items()])
+    most = max(row["logits_differ_by"] for row in rows if row["network"] != "ours")
+    logits = f"Logits of their networks and ours {f'differ by at most {most:.1g}' if most else 'are equal'}."
+    replace_table(folder / "verified.md", "authors", f"{table}\n\n{logits}")
 
 
 def _sampler(row: dict[str, Any]) -> str:
@@ -41,11 +46,20 @@ def _sampler(row: dict[str, Any]) -> str:
     return f"{repository} `{function.rpartition('.')[2]}`"
 
 
-def _compared(row: dict[str, Any]) -> tuple[str, ...]:
-    model = row["model"] if row["network"] == "ours" else f"tiny {row['family']}"
-    logits = "our network" if row["network"] == "ours" else f"{row['logits_differ_by']:.1g}"
-    choices = f"{row['other_choices']} of {row['passes']} passes" + (", all by cause" if row["causes"] else "")
-    return model, _sampler(row), f"`{row['options']}`", logits, choices, row["same_answers"]
+def _compared(rows: list[dict[str, Any]]) -> tuple[str, ...]:
+    """Of one sampler: checkpoints, number of settings, and sums over them."""
+    models = [row["model"] if row["network"] == "ours" else f"tiny {row['family']}" for row in rows]
+    same, asked = (
+        sum(counts) for counts in zip(*(map(int, row["same_answers"].split(" of ")) for row in rows), strict=True)
+    )
+    others, passes = (sum(row[key] for row in rows) for key in ("other_choices", "passes"))
+    causes = ", all by cause" if any(row["causes"] for row in rows) else ""
+    return (
+        ", ".join(dict.fromkeys(models)),
+        str(len(rows)),
+        f"{others} of {passes} passes{causes}",
+        f"{same} of {asked}",
+    )
 
 
 def _preset(name: str) -> tuple[str, ...]:
