@@ -1,12 +1,14 @@
 """The study over training seeds: its cells, its way of asking, and its tables."""
 
-import re
+from collections.abc import Iterable
+from itertools import product
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from mdlm_lm_eval import MDLM
-from mdlm_lm_eval.results.statistics import Interval
+from mdlm_lm_eval.results.statistics import Score
 from tests.conftest import evaluate
 from tests.test_documented_results import missing
 from training import study, study_tables
@@ -60,18 +62,14 @@ def test_shares_and_gains() -> None:
         "as decoded at 2: 100.0, among letters at 2: 100.0, EOS at 2: 0.0, other tokens at 2: 0.0, "
         "as decoded at 200: 66.7, among letters at 200: 100.0, EOS at 200: 33.3, other tokens at 200: 0.0"
     )
-    answers |= {name.replace("0", "1", 1): one for name, one in answers.items()}
     lines = [line.split(" | ") for line in study_tables.tables(answers).splitlines()]
-    (above_base,) = (line for line in lines if line[0] == "| SFT above base")
-    n_seeds, at_2, at_200, of_letters = (one.removesuffix(" |") for one in above_base[1:])
-    assert n_seeds == "2"
-    assert (at_2.split()[0], at_2[-5:]) == ("0.0", "+0 -0")
-    assert (at_200.split()[0], at_200[-5:]) == ("-33.3", "+0 -2")
-    assert of_letters == at_2
-    assert not any(line[0] == "| CE + TV above SFT" for line in lines)
+    gains = {line[0].removeprefix("| "): line[1].split()[0] for line in lines if len(line) == 2}
+    assert gains["SFT above base, 2"] == "0.0"
+    assert gains["SFT above base, 200"] == "-33.3"
+    assert "CE + TV above SFT, 200" not in gains
     files = study_tables.csv_files(answers)
-    assert "plain-1-sft-0,100.0" in files["shares.csv"]
-    assert "SFT above base: as decoded at 200,-33.3" in files["gains.csv"]
+    assert "plain-0-sft-0,100.0" in files["shares.csv"]
+    assert "SFT above base: among letters at 200,0.0" in files["gains.csv"]
 
 
 def test_the_ablation_has_the_mean_of_its_seeds() -> None:
@@ -111,39 +109,57 @@ def test_the_documented_sentences_follow_from_the_answers(document: str) -> None
 def sentences() -> dict[str, list[str]]:
     """Document -> what it should say."""
     found = study_tables.read_study()
-    tuned = [name.removesuffix("-sft-0") for name in found if re.fullmatch(r"(plain|contrastive)-\d-sft-0", name)]
+    tuned = study_tables.fine_tuned(found)
     ended = {base: study_tables.score(found[f"{base}-sft-0"], 200, "EOS").mean for base in tuned}
-    collapsed = f"{sum(share > 0.5 for share in ended.values())} of {len(tuned)}"
+    collapsed = [base for base in tuned if ended[base] > 0.5]
+    others = [base for base in tuned if base not in collapsed]
 
-    plain = [base for base in tuned if base.startswith("plain")]
+    def percent(score: Score) -> str:
+        return f"{100 * score.mean:.1f}"
 
-    def gain(name: str, n_masks: int, measure: str = "as decoded") -> Interval:
-        return study_tables.compared(found, name, study_tables.with_both(found, name, "plain"), n_masks, measure)
+    def means(name: str, *what: Any, sign: int = 1) -> str:
+        told = [study_tables.compared(found, name, base, *what) for base in collapsed]
+        return listed(f"{sign * one.mean:.1f}" if one else "–" for one in told)
 
-    def share(measure: str) -> str:
-        models = [found[f"{base}-sft-0"] for base in plain]
-        return f"{100 * study_tables.mean(models, 200, measure).mean:.1f}%"
+    def significant(name: str) -> set[int]:
+        """The signs of the significant differences at 2 and at 200 masks."""
+        told = (study_tables.compared(found, name, base, n) for base, n in product(tuned, study.MASKS))
+        return {1 if one.mean > 0 else -1 for one in told if one and one.is_significant}
 
-    fall, misread, at_2 = (gain("SFT above base", *what) for what in ((200,), (200, "among letters"), (2,)))
-    won, read = (gain("CE + TV above SFT", 200, measure).in_words for measure in ("as decoded", "among letters"))
-    end = f"most answers with 200 masks are the end of the text in {collapsed} models"
-    decoded, letters, ends = map(share, ("as decoded", "among letters", "EOS"))
+    assert significant("CE + TV above CE only") == {-1}
+    assert significant("CE + TV above control") == {-1}
+    shares = [f"{percent(study_tables.score(found['plain-1-sft-0'], 200, measure))}%" for measure in study.MEASURES]
+    wrong = {base: percent(study_tables.with_wrong_labels(found[base], 2)) for base in tuned}
+    changed = {base: percent(study_tables.changed(found[base])) for base in tuned}
+    end = f"most answers with 200 masks are the end of the text in {len(collapsed)} of {len(tuned)} models"
+    won = f"{means('CE + TV above SFT', 200)} points"
+    nothing = study_tables.arms(found, "plain-1")["nothing"]
+    decoded, letters = (percent(study_tables.mean(nothing, 200, measure)) for measure in [*study.MEASURES][:2])
+    lost = (means("SFT above base", 200, measure, sign=-1) for measure in [*study.MEASURES][:2])
     return {
         "docs/built_in_model.md": [
-            f"After SFT, {end}",
-            f"lose {lost(fall)} points, of which {lost(misread)} among letters, and {lost(at_2)} with 2 masks",
-            f"At 200 masks CE + TV wins back {won} points, of which {read} among letters",
+            f"`built-in` is right in {wrong.pop('plain-0')}% of the questions, the others in {listed(wrong.values())}%",
+            f"After SFT, {end}, {listed(f'`{base}`' for base in collapsed)}",
+            "This costs them {} points, but {} among letters".format(*lost),
+            f"changed {listed(changed[base] for base in collapsed)}% of their answers before fine-tuning, but "
+            f"{listed(changed[base] for base in others)}% of the others'",
+            f"wins back {won} at 200 masks, of which {means('CE + TV above SFT', 200, 'among letters')} among letters",
+            f"At 2 masks it is {means('CE + TV above base', 2, sign=-1)} points below the base",
+            f"`plain-1` is right in {decoded}% with 200 masks, but in {letters}% among letters, and never ends the",
             f"until now they took {study_tables.hours():.1f} hours of CPU time",
         ],
-        "finetune/README.md": [f"After `built-in-llada-sft`, {end}", f"wins back {won} points there, {read} of them"],
+        "finetune/README.md": [
+            f"After `built-in-llada-sft`, {end}",
+            f"wins back {won} there, but at 2 masks stays {means('CE + TV above base', 2, sign=-1)} below the base",
+        ],
         "README.md": [
-            f"{len(plain)} small models trained like the built-in one (*plain*) are right in {decoded} of the "
-            f"questions with 200 masks, but in {letters} by their likeliest letter; {ends} of their answers are the end"
+            f"is right in {shares[0]} of the questions with 200 masks, but in {shares[1]} by its likeliest letter; "
+            f"{shares[2]} of its answers are the end of the text",
+            f"happened to {len(collapsed)} of {len(tuned)} pretrained models",
         ],
     }
 
 
-def lost(gain: Interval) -> str:
-    assert gain.low is not None
-    assert gain.high is not None
-    return f"{-gain.mean:.1f} ({-gain.high:.1f} to {-gain.low:.1f})"
+def listed(parts: Iterable[str]) -> str:
+    *others, last = parts
+    return f"{', '.join(others)} and {last}" if others else last

@@ -7,10 +7,9 @@ python -m training.study_tables --write    # puts them into docs/built_in_model.
 
 import argparse
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from itertools import product
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -44,6 +43,7 @@ TAILS = {
     "-ce": "masks, CE only",
     "-ce-tv": "masks, CE + TV",
 }
+ABLATED = ("plain-0", "plain-1")  # of which the page shows the ablation
 Study = Mapping[str, Answers]  # cell -> its answers
 
 
@@ -62,26 +62,29 @@ def score(answers: Answers, n_masks: int, measure: str = "as decoded") -> Score:
     return score_of_sets(values(answers, n_masks, measure))
 
 
-def changed(answers: Answers) -> float:
+def changed(answers: Answers) -> Score:
     """Share of the questions whose likeliest token the number of masks changes."""
     few, most = (answers[str(n)] for n in MASKS)
-    return fmean(one != other for task in few for one, other in zip(few[task][0], most[task][0], strict=True))
+    return score_of_sets(
+        {
+            task: [
+                (name, float(one != other)) for name, one, other in zip(sets, few[task][0], most[task][0], strict=True)
+            ]
+            for task, (sets, _) in keys().items()
+        }
+    )
 
 
-def compared(study: Study, name: str, bases: Sequence[str], n_masks: int, measure: str = "as decoded") -> Interval:
-    """A comparison, in points, of the mean of pretrained models, which are random if they are several."""
-    stages = ([study[base + stage] for base in bases] for stage in COMPARISONS[name])
-    return difference(*(mean(models, n_masks, measure) for models in stages)).scaled(100)
-
-
-def with_both(study: Study, name: str, kind: str = "") -> list[str]:
-    """The pretrained models of a kind in which both stages of a comparison are finished."""
-    return [base for base in _fine_tuned(study, kind) if all(base + stage in study for stage in COMPARISONS[name])]
+def compared(study: Study, name: str, base: str, n_masks: int, measure: str = "as decoded") -> Interval | None:
+    """A comparison on one pretrained model, in points, where both stages are finished."""
+    models = [study.get(base + stage) for stage in COMPARISONS[name]]
+    scores = [score(one, n_masks, measure) for one in models if one]
+    return difference(*scores).scaled(100) if len(scores) == 2 else None
 
 
 def tables(study: Study) -> str:
     """The study's tables as Markdown."""
-    return "\n\n".join((_shares(study), _labels(study), _comparisons(study), _ablation(study)))
+    return "\n\n".join((_shares(study), _comparisons(study), _ablation(study)))
 
 
 def _shares(study: Study) -> str:
@@ -90,21 +93,14 @@ def _shares(study: Study) -> str:
     for base, stage in product((*PRETRAINED, "block-0"), list(STAGES)[:3]):
         if answers := study.get(base + stage):
             shares = (score(answers, n, measure) for n, measure in product(MASKS, PAGE_MEASURES))
-            rows.append([STAGES[stage] if stage else f"`{base}`", *map(_short, shares)])
+            cells = (_short(one.interval.scaled(100)) for one in shares)
+            rows.append([STAGES[stage] if stage else f"`{base}`", *cells])
     return markdown_table(heads, rows)
 
 
-def _short(of: Score) -> str:
-    """Such as "84.4 (83–86)"."""
-    found = of.interval.scaled(100)
-    return f"{found.mean:.1f} ({found.low:.0f}–{found.high:.0f})"
-
-
-def _labels(study: Study) -> str:
-    bases = [base for base in PRETRAINED if base in study]
-    rows = [["true", *(_short(score(study[base], 2)) for base in bases)]]
-    rows += [["wrong", *(_short(with_wrong_labels(study[base], 2)) for base in bases)]]
-    return markdown_table(["labels", *(f"`{base}`" for base in bases)], rows)
+def _short(found: Interval | None) -> str:
+    """Of a share or a difference in percent, such as "84.4 (83…86)"."""
+    return f"{found.mean:.1f} ({found.low:.0f}…{found.high:.0f})" if found else "–"
 
 
 def with_wrong_labels(answers: Answers, n_masks: int) -> Score:
@@ -125,26 +121,19 @@ def with_wrong_labels(answers: Answers, n_masks: int) -> Score:
     return score_of_sets({"wrong": right})
 
 
-def _fine_tuned(study: Study, kind: str = "") -> list[str]:
-    return [base for base in PRETRAINED if base.startswith(kind) and base in study and f"{base}-sft-0" in study]
+def fine_tuned(study: Study) -> list[str]:
+    """The pretrained models that have an SFT model."""
+    return [base for base in PRETRAINED if base in study and f"{base}-sft-0" in study]
 
 
 def _comparisons(study: Study) -> str:
+    bases = fine_tuned(study)
     rows = []
-    for name in COMPARISONS:
-        if bases := with_both(study, name, "plain"):
-            told = [
-                f"{compared(study, name, bases, *what).in_words}, {_signs(study, name, *what)}" for what in COMPARED
-            ]
-            rows.append([name, str(len(bases)), *told])
-    return markdown_table(["points", "`plain` seeds", *(f"{measure}, {n}" for n, measure in COMPARED)], rows)
-
-
-def _signs(study: Study, name: str, n_masks: int, measure: str) -> str:
-    """In how many seeds of `plain` a comparison is significant, with its sign, such as "+2 -0"."""
-    found = [compared(study, name, [base], n_masks, measure) for base in with_both(study, name, "plain")]
-    more, less = (sum(one.is_significant and sign * one.mean > 0 for one in found) for sign in (1, -1))
-    return f"+{more} -{less}"
+    for name, what in product(COMPARISONS, COMPARED[:2]):
+        found = [compared(study, name, base, *what) for base in bases]
+        if any(found):
+            rows.append([f"{name}, {what[0]}", *map(_short, found)])
+    return markdown_table(["points", *(f"`{base}`" for base in bases)], rows)
 
 
 def arms(study: Study, base: str) -> dict[str, list[Answers]]:
@@ -162,28 +151,27 @@ def mean(seeds: Iterable[Answers], n_masks: int, measure: str = "as decoded") ->
 
 
 def _ablation(study: Study) -> str:
-    shown = ((2, "as decoded"), *((200, measure) for measure in PAGE_MEASURES))
+    shown = ((2, "as decoded"), *((200, measure) for measure in MEASURES))
     rows = []
-    for base in PRETRAINED:
-        found = arms(study, base)
-        for words, seeds in found.items() if len(found) > 2 else ():
-            shares = (_short(mean(seeds, n, measure)) for n, measure in shown)
+    for base in ABLATED:
+        for words, seeds in arms(study, base).items():
+            shares = (_short(mean(seeds, n, measure).interval.scaled(100)) for n, measure in shown)
             rows.append([f"`{base}`", words, str(len(seeds)), *shares])
     return markdown_table(["", "after answers", "seeds", *(f"{measure}, {n}" for n, measure in shown)], rows)
 
 
 def csv_files(study: Study) -> dict[str, str]:
     """File beside the answers -> content: all shares of all models, and all comparisons in all of them."""
-    shares = [["model", *(f"{measure} at {n}" for n, measure in product(MASKS, MEASURES)), "changed"]]
+    shown = list(product(MASKS, MEASURES))
+    shares = [["model", *(f"{measure} at {n}" for n, measure in shown), "changed", "with wrong labels at 2"]]
     for name, answers in study.items():
-        words = (score(answers, n, measure).interval.scaled(100).in_words for n, measure in product(MASKS, MEASURES))
-        shares.append([name, *words, f"{100 * changed(answers):.1f}"])
-    bases = _fine_tuned(study)
+        scores = *(score(answers, *what) for what in shown), changed(answers), with_wrong_labels(answers, 2)
+        shares.append([name, *(one.interval.scaled(100).in_words for one in scores)])
+    bases = fine_tuned(study)
     gains = [["points", *bases]]
-    for name, what in product(COMPARISONS, COMPARED):
-        known = with_both(study, name)
-        told = (compared(study, name, [one], *what).in_words if one in known else "" for one in bases)
-        gains.append([f"{name}: {what[1]} at {what[0]}", *told])
+    for name, (n, measure) in product(COMPARISONS, COMPARED):
+        found = (compared(study, name, base, n, measure) for base in bases)
+        gains.append([f"{name}: {measure} at {n}", *(one.in_words if one else "" for one in found)])
     return {
         f"{name}.csv": "".join(",".join(row) + "\n" for row in rows)
         for name, rows in (("shares", shares), ("gains", gains))
@@ -198,54 +186,47 @@ def hours() -> float:
 # The figure
 
 #: What is drawn of the answers: what is right, what is lost to another token than a letter, and what is not read.
-PARTS = ("right", "another token, mostly EOS, where the likeliest letter is right", "the likeliest letter is wrong")
+PARTS = ("right", "EOS or another token, the likeliest letter is right", "the likeliest letter is wrong")
 
 
 def write_figure(study: Study, folder: Path) -> None:
-    """What becomes of the answers at 2 and 200 masks: `study-light.svg`, `-dark`, and both `-narrow-` for phones."""
+    """What becomes of the answers with 200 masks: `study-light.svg`, `-dark`, and both `-narrow-` for phones."""
     for name, width in (("study", 7.4), ("study-narrow", 3.7)):
         with figure_style(font_size=8, axes_titlesize=8, legend_fontsize=8, xtick_labelsize=8, ytick_labelsize=8):
-            figure = _drawn(study, width)
+            figure = _drawn(study, is_wide=width > 5, width=width)
             light = folder / f"{name}-light.svg"
             figure.savefig(light, metadata={"Date": None}, transparent=True)
         (folder / f"{name}-dark.svg").write_text(on_dark(light.read_text(encoding="utf-8")), encoding="utf-8")
 
 
-def _drawn(study: Study, width: float) -> Figure:
-    rows = [
-        (kind, stage, models)
-        for kind, stage in product(("plain", "contrastive"), list(STAGES)[:3])
-        if (models := [study[base + stage] for base in _fine_tuned(study, kind) if base + stage in study])
-    ]
-    heights = [-(n + 0.7 * (kind != "plain")) for n, (kind, *_) in enumerate(rows)]
-    labels = [f"{len(models)} {kind}: base" if not stage else STAGES[stage] for kind, stage, models in rows]
-    figure = Figure(figsize=(width, 0.8 + 0.25 * len(rows)), layout="constrained")
-    for axes, n_masks in zip(figure.subplots(1, 2, sharey=True), MASKS, strict=True):
-        for (_, _, models), height in zip(rows, heights, strict=True):
-            _draw_bar(axes, models, n_masks, height)
-        axes.set_title(f"{n_masks} masks", loc="left")
+def _drawn(study: Study, *, is_wide: bool, width: float) -> Figure:
+    bases = fine_tuned(study)
+    panels = (1, 3) if is_wide else (3, 1)
+    figure = Figure(figsize=(width, (0.8 if is_wide else 1.2) + panels[0] * (0.25 + 0.2 * len(bases))))
+    figure.set_layout_engine("constrained")
+    for axes, stage in zip(figure.subplots(*panels, sharex=True, sharey=True).flat, STAGES, strict=False):
+        for height, base in enumerate(reversed(bases)):
+            if answers := study.get(base + stage):
+                _draw_bar(axes, answers, height)
+        axes.set_title(STAGES[stage], loc="left")
         axes.set_xlim(0, 100)
-        axes.set_yticks(heights, labels)
+        axes.set_yticks(range(len(bases)), reversed(bases))
         axes.grid(visible=False, axis="y")
         axes.tick_params(axis="y", length=0)
     figure.supxlabel("percent of 384 questions")
     known = dict(zip(*reversed(figure.axes[0].get_legend_handles_labels()), strict=True))
-    figure.legend(known.values(), known.keys(), loc="outside upper left", ncols=2 if width > 5 else 1, frameon=False)
+    figure.legend(known.values(), known.keys(), loc="outside upper left", ncols=2 if is_wide else 1, frameon=False)
     return figure
 
 
-def _draw_bar(axes: Axes, models: Sequence[Answers], n_masks: int, height: float) -> None:
-    decoded, letters = (
-        [100 * score(answers, n_masks, measure).mean for answers in models]
-        for measure in ("as decoded", "among letters")
-    )
-    ends = (fmean(decoded), fmean(letters), 100.0)
+def _draw_bar(axes: Axes, answers: Answers, height: float) -> None:
+    decoded, letters = (100 * score(answers, 200, measure).mean for measure in ("as decoded", "among letters"))
     left = 0.0
-    for label, end, colour in zip(PARTS, ends, (COLOURS[0], COLOURS[4], "#cccccc"), strict=True):
-        axes.barh(height, end - left, left=left, height=0.8, color=colour, label=label)
+    for label, end, colour in zip(PARTS, (decoded, letters, 100.0), (COLOURS[0], COLOURS[4], "#cccccc"), strict=True):
+        axes.barh(height, end - left, left=left, height=0.8, color=colour, label=f"200 masks: {label}")
         left = end
-    lines = [height] * len(models)
-    axes.plot(decoded, lines, "o", markersize=3, color="white", markeredgecolor="#1a1a1a", label="right, one model")
+    few = 100 * score(answers, 2).mean
+    axes.plot([few], [height], "o", markersize=4, color="white", markeredgecolor="#1a1a1a", label="right with 2 masks")
 
 
 def main() -> None:
