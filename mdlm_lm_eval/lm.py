@@ -503,6 +503,7 @@ class MDLM(HFLM):
         if cache_hook.dbdict is not None:
             self.request_cache = RequestCache(cache_hook.dbdict, fingerprint(self))
             self.record = self.record_of_all = self.request_cache.record or self.record
+            self.record.kept = sum(task.requests for task in self.record.tasks.values())
         super().set_cache_hook(cache_hook)
 
 

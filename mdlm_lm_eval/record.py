@@ -25,7 +25,7 @@ from mdlm_lm_eval.options import DecodingOptions, LikelihoodOptions
 from mdlm_lm_eval.presets import mismatches
 from mdlm_lm_eval.resolve import SAMPLING_NAMES
 from mdlm_lm_eval.results.files import read_json
-from mdlm_lm_eval.results.in_words import audit_in_words, cost_in_words, settings_in_words
+from mdlm_lm_eval.results.in_words import audit_in_words, cost_in_words, kept_in_words, settings_in_words
 from mdlm_lm_eval.results.names import adapter_name
 from mdlm_lm_eval.results.suite import suite_info
 
@@ -233,11 +233,13 @@ class RunRecord:
 
     settings: (request type, effective options) -> the tasks that ran with them.
     forward_passes: the model's calls, for whole batches.
+    kept: requests that an earlier run answered, whose cost is in the record too.
     """
 
     tasks: defaultdict[str, TaskRecord] = field(default_factory=lambda: defaultdict(TaskRecord))
     settings: defaultdict[Setting, set[str]] = field(default_factory=lambda: defaultdict(set))
     forward_passes: int = 0
+    kept: int = 0
 
     def add(
         self,
@@ -263,6 +265,7 @@ class RunRecord:
     def merge(self, other: "RunRecord") -> None:
         """Adds the record of another process."""
         self.forward_passes += other.forward_passes
+        self.kept += other.kept
         for name, task in other.tasks.items():
             self.tasks[name].merge(task)
         for setting, names in other.settings.items():
@@ -305,6 +308,7 @@ def provenance(lm: "MDLM") -> dict[str, Any]:
         "family_options": sorted(lm.settings.from_family),
         "batch_size": lm.batches.size,
         "forward_passes": run.forward_passes,
+        "kept_answers": run.kept,
         "tasks": tasks,
         "task_suite": suite_info(tasks),
         "settings": [
@@ -353,6 +357,7 @@ def in_words(facts: Mapping[str, Any], has_chat_template: bool) -> dict[str, str
     return {
         "settings": ", ".join(settings_in_words(tasks, has_chat_template)),
         "speed": cost_in_words([{**task["cost"], "requests": task["requests"]} for task in tasks]),
+        "cache": kept_in_words(facts["kept_answers"]),
         "audit": audit_in_words([task.get("audit", {}) for task in tasks]),
     }
 

@@ -111,17 +111,18 @@ def test_a_run_answered_by_its_cache_records_what_the_answers_took(checkpoint: P
     requests = [generation(str(n), max_gen_toks=3) for n in range(3)]
     scored = [choice("context", " yes"), choice("context", " no")]
 
-    def run() -> tuple[dict[str, Any], int]:
+    def run() -> tuple[dict[str, Any], int, int]:
         lm = MDLM(str(checkpoint), device="cpu", n_masks=5)
         cached = CachingLM(lm, str(tmp_path / "cache.db"))
         cached.generate_until(requests)
         cached.loglikelihood(scored)
-        return lm.get_model_info()["mdlm"]["tasks"], lm.denoiser.forward_passes
+        told = lm.get_model_info()["mdlm"]
+        return told["tasks"], told["kept_answers"], lm.denoiser.forward_passes
 
-    tasks, passes = run()
-    assert passes > 0
+    tasks, kept, passes = run()
+    assert passes > kept == 0
     assert (tasks["task"]["requests"], tasks["choice"]["requests"], tasks["choice"]["masks"]) == (3, 2, [5, 5])
-    assert run() == (tasks, 0)
+    assert run() == (tasks, 5, 0)
 
 
 @pytest.mark.parametrize(("settings", "asked", "is_drawn"), data("cases.json")["drawn answers"])

@@ -5,7 +5,13 @@ from pathlib import Path
 
 from mdlm_lm_eval.results.decomposition import said_of
 from mdlm_lm_eval.results.frame import benchmarks, frame_of, setting_of
-from mdlm_lm_eval.results.in_words import audit_in_words, check_in_words, cost_in_words, settings_in_words
+from mdlm_lm_eval.results.in_words import (
+    audit_in_words,
+    check_in_words,
+    cost_in_words,
+    kept_in_words,
+    settings_in_words,
+)
 from mdlm_lm_eval.results.result_file import UNKNOWN, ResultFile, TaskResult, chosen_file, read_result_file
 from mdlm_lm_eval.results.samples import answers_of, pair_accuracies, samples_path, unparsed_answers
 
@@ -28,6 +34,7 @@ def show(path: Path) -> list[str]:
     sets = f"right in all three askings: {', '.join(pairs)}" if pairs else ""
     lines = {"score": _scores(file), "answers": "; ".join([*said_of(file), *_endings(top)]), "sets": sets}
     lines |= {"settings": _settings(file, top), "speed": _speed(file, top)}
+    lines |= {"cache": kept_in_words((file.mdlm or {}).get("kept_answers", 0))}
     lines |= {"preset": "; ".join((file.mdlm or {}).get("preset_mismatches", ())), "unparsed": _unparsed(file)}
     audits, how = [task.audit for task in file.tasks.values()], "in process" if file.server else "without the cache"
     lines |= {"audit": audit_in_words(audits, how), "check": check_in_words((file.mdlm or {}).get("check"))}

@@ -35,6 +35,11 @@ def audit_in_words(audits: Sequence[Mapping[str, Any]], how: str = "without the 
     return f"{same} of {requests} answers are the same {how}" if requests else ""
 
 
+def kept_in_words(kept: int) -> str:
+    """How many answers `--use_cache` has kept from earlier runs."""
+    return f"{kept} answers and their cost are an earlier run's (use_cache)" if kept else ""
+
+
 def check_in_words(check: Mapping[str, Any] | None) -> str:
     """What `mdlm-check` said, its noise floor, and which facts the run does not share with it."""
     if not check:

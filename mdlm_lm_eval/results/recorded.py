@@ -166,6 +166,7 @@ class OfModel(TypedDict, total=False):
     device: str | None
     device_name: str | None
     explicit_options: list[str]
+    kept_answers: Count
     preset: str | None
     preset_mismatches: list[str]
     processes: Count
