@@ -83,7 +83,8 @@ def _option(declared: Option) -> tuple[str, ...]:
         values.removeprefix("one of ")
         .removeprefix("none or ")
         .removeprefix("a ")
-        .removesuffix(" of at least one character"),
+        .removesuffix(" of at least one character")
+        .replace("true or false", "true, false"),
         declared.help.replace("|", ", ") + (f" ({elsewhere})" if elsewhere else ""),  # a bar would begin a cell
     )
 

@@ -108,17 +108,17 @@ def test_the_second_training_seed() -> None:
 
 def test_fine_tuning() -> None:
     """Means over five seeds, with seeds as random."""
-    cells = {n: f"mdlm_rules,n_masks={n},steps=1" for n in MASKS}
+    cells = {n: f"mdlm_rules,n_masks={n},steps=1" for n in (2, 200)}
     before = {n: scores(cell) for n, cell in cells.items()}
     lost_before = above([before[2]], [before[200]]).in_words
-    expected = [line("before", *(mean([before[n]]) for n in MASKS), lost_before)]
+    expected = [line("before", *(mean([one]) for one in before.values()), lost_before)]
     arms = {}
     for name in RECIPES:
         folders = [f"results/built-in+out__{name}-seed{seed}" for seed in range(5)]
         at = {n: [scores(cell, folder) for folder in folders] for n, cell in cells.items()}
         arms[name] = at_200 = at[200]
         costs = above(at[2], at_200).in_words, above(at_200, [before[200]]).with_significance
-        expected.append(line(f"`{name}`", *(mean(at[n]) for n in MASKS), *costs))
+        expected.append(line(f"`{name}`", *(mean(seeds) for seeds in at.values()), *costs))
     assert not above(arms["built-in-ce-tv"], arms["built-in-ce"]).is_significant
     assert missing("leaderboard/results/README.md", expected) == []
 
