@@ -302,6 +302,9 @@ class DecodingOptions(Options):
     )
     eos_last: bool = option(False, "fill in end-of-text and end-of-turn tokens last", llada="confidence_eos_eot_inf")
     early_exit: bool = option(True, "drop a row from the batch once its answer is decided", silent=True)
+    batch_invariant: bool = option(
+        False, "run rows in shapes that other rows do not change, so that answers do not depend on them in any dtype"
+    )
     trace: bool = option(False, "record when each token was filled in, and how sure the model was", silent=True)
     noise_num: int = option(8, _NOISE_NUM, least=1)
     seed: int = option(0, "random seed; default: lm_eval's --seed", least=0)

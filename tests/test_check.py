@@ -1,5 +1,6 @@
 """`mdlm-check`: nothing is wrong with what is right, planted faults are named, and bad input is one sentence."""
 
+import copy
 import json
 import subprocess
 import sys
@@ -7,9 +8,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
+import yaml
 
-from mdlm_lm_eval.check import authors
+from mdlm_lm_eval.check import authors, here
 from mdlm_lm_eval.check.__main__ import _parser, check
 from mdlm_lm_eval.lm import MDLM
 from mdlm_lm_eval.options import OptionError
@@ -143,6 +147,52 @@ def test_the_noise_floor_compares_answers_of_a_task(
     assert "3 answers flip" in capsys.readouterr().out
     same = checked(checkpoint, *words, "--noise", "batch_size=3")["noise_floor"]
     assert (same["flipped"], same["largest_move"]) == (0, 0.0)
+
+
+def test_the_noise_floor_recovers_noise_that_is_added_to_logits(
+    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of known size: the share of answers that it must flip is drawn from the logits without it."""
+    n, size = 60, 0.5
+    documents = tmp_path / "many.jsonl"
+    documents.write_text("".join(json.dumps({"text": f"{k} {k * k} is", "answer": "x"}) + "\n" for k in range(n)))
+    dataset = {"data_files": {"test": str(documents)}, "cache_dir": str(tmp_path / "cache")}
+    config = {"task": "tiny_noise", "dataset_path": "json", "dataset_kwargs": dataset, "test_split": "test"}
+    config |= {"output_type": "generate_until", "doc_to_text": "{{text}}", "doc_to_target": "{{answer}}"}
+    config |= {"generation_kwargs": {"until": [], "max_gen_toks": 1}, "metric_list": [{"metric": "exact_match"}]}
+    (tmp_path / "tiny_noise.yaml").write_text(yaml.safe_dump(config))
+    subject = here.Subject.of(str(checkpoint), {"batch_size": 8}, 1)
+    lm = MDLM(**subject.arguments)
+    lm.denoiser, clean = copy.copy(lm.denoiser), []
+    plain, draws = type(lm.denoiser).logits, torch.Generator().manual_seed(0)
+    monkeypatch.setattr(
+        lm.denoiser, "logits", lambda *a, **b: clean.append(plain(lm.denoiser, *a, **b)) or clean[-1].clone()
+    )
+    wanted: dict[str, Any] = {"task": "tiny_noise", "requests": n, "include_path": str(tmp_path)}
+
+    def noisy(**arguments: Any) -> MDLM:
+        other = MDLM(**arguments)
+        own = other.denoiser
+        spread = lambda logits: logits + size * torch.randn(logits.shape, generator=draws)  # noqa: E731
+        own.logits = lambda *a, **b: spread(plain(own, *a, **b))  # type: ignore[method-assign]
+        return other
+
+    assert (
+        here.noise_floor(subject, [MDLM(**subject.arguments)], {"batch_size": 5}, apply_chat_template=False, **wanted)[
+            "flipped"
+        ]
+        == 0
+    )
+    monkeypatch.setattr(here, "MDLM", noisy)
+    found = here.noise_floor(subject, [lm], {"seed": 1}, apply_chat_template=False, **wanted)
+    logits = torch.cat(clean)
+    logits[:, lm.mask_token_id] = -torch.inf
+    strings = np.array([lm.tokenizer.decode([token], skip_special_tokens=True) for token in range(logits.shape[1])])
+    drawn = (logits + size * torch.randn(100, *logits.shape, generator=draws)).argmax(-1).numpy()  # [100, n]
+    expected = float((strings[drawn] != strings[logits.argmax(-1).numpy()]).mean())
+    low, high = found["interval"]
+    assert 0.1 < expected < 0.9
+    assert low <= expected <= high
 
 
 @pytest.mark.usefixtures("in_process", "without_tasks_of_lm_eval")

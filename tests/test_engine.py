@@ -193,3 +193,35 @@ def test_results_keep_the_canvas_by_document_and_repetition(checkpoint: Path, ta
         assert [spelled[id] for id in ids] == [lm.tokenizer.decode([id]) for id in ids]
         text = lm.tokenizer.decode(ids, skip_special_tokens=True)
         assert text == one["text"] == answers[one["doc_id"]][one["repetition"]]
+
+
+@pytest.mark.parametrize(
+    ("attention", "changes"),
+    [(FULL_ATTENTION, {}), (FROM_START, {}), (FULL_ATTENTION, {"cache": "dual", "block_length": 4})],
+)
+def test_batch_invariant_answers_in_bfloat16_depend_on_no_other_row(attention: Any, changes: dict[str, Any]) -> None:
+    """Over batch sizes, orders of refilling, and a second run; without the option, some answers differ."""
+    found = {}
+    for is_invariant in (True, False) if attention is FULL_ATTENTION and not changes else (True,):
+        denoiser = model(attention)
+        denoiser.model.to(torch.bfloat16)
+        options = DecodingOptions().override(changes | {"batch_invariant": is_invariant})
+        rows = neighbours(denoiser, options, 9)
+        orders = [(8, 1), (1, 1), (64, 1), (3, -1), (8, 1)]
+        answers = [
+            [row.token_ids for row in decode_canvases(denoiser, rows[::order], options, batch_size=size)][::order]
+            for size, order in orders
+        ]
+        found[is_invariant] = sum(a != b for other in answers[1:] for a, b in zip(answers[0], other, strict=True))
+    assert found.pop(True) == 0
+    assert all(found.values())
+
+
+def test_fixed_shapes_change_no_token_in_float32() -> None:
+    denoiser = model(FROM_START)
+    options = DecodingOptions()
+    rows = neighbours(denoiser, options)
+    plain = decode_canvases(denoiser, rows, options, eos_ids=[EOS])
+    fixed = decode_canvases(denoiser, rows, options.override({"batch_invariant": True}), eos_ids=[EOS])
+    assert [row.token_ids for row in fixed] == [row.token_ids for row in plain]
+    assert [row.cost.forward_passes for row in fixed] == [row.cost.forward_passes for row in plain]

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from mdlm_leaderboard.__main__ import main
+from mdlm_lm_eval.results.in_words import UNMEASURED
 from tests.leaderboard_files import HASH, gsm8k_file, result_file, served, six_cells, suite_file, write, write_answers
 from tests.sampled_runs import two_runs
 
@@ -265,6 +266,21 @@ def test_compare_takes_questions_one_by_one(tmp_path: Path, capsys: pytest.Captu
     assert compared(tmp_path, first, gsm8k_file(602 / 1319, steps=8), (right, alike)) == 0
     said = capsys.readouterr().out
     assert re.search(r"-0\.\d to 0\.\d over questions \(not significant\)", said)
+    assert UNMEASURED in said
+    noise = {"task": "gsm8k", "change": {"dtype": "float32"}, "share": 0.006, "interval": [0.002, 0.018]}
+    for file in (first, second):
+        file["config"]["mdlm"]["check"] = {"verdict": "no fault", "stale": [], "noise_floor": noise}
+    assert compared(tmp_path, first, second, (right, better)) == 0
+    said = capsys.readouterr().out
+    flips = "rounding alone (dtype=float32) flips 0.6% of answers (0.2% to 1.8%), 7.91 of these."
+    assert re.search(rf"over questions; [^\n]*; {re.escape(flips)}", said)
+    assert UNMEASURED not in said
+    second["config"]["mdlm"]["check"] = first["config"]["mdlm"]["check"] = {
+        **file["config"]["mdlm"]["check"],
+        "stale": ["dtype"],
+    }
+    assert compared(tmp_path, first, second, (right, better)) == 0
+    assert UNMEASURED in capsys.readouterr().out
     assert "--log_samples" not in said
 
 

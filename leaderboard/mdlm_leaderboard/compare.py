@@ -2,14 +2,15 @@
 
 import math
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 
 from mdlm_lm_eval.results.files import UnusableFile
 from mdlm_lm_eval.results.frame import setting_of
+from mdlm_lm_eval.results.in_words import UNMEASURED, noise_in_words
 from mdlm_lm_eval.results.markdown import markdown_table
-from mdlm_lm_eval.results.result_file import ResultFile, TaskResult, chosen_file, read_result_file
+from mdlm_lm_eval.results.result_file import ResultFile, TaskResult, chosen_file, leaves, read_result_file
 from mdlm_lm_eval.results.samples import read_scores, samples_path
 from mdlm_lm_eval.results.statistics import (
     Interval,
@@ -38,6 +39,7 @@ class Comparison:
         without samples, and where a score is no mean of shares, such as a perplexity.
     answers: right answers that only one of them gives, None without samples or where scores are not right or wrong.
     is_equal: whether samples say that every question has the same score in both.
+    noise: what rounding alone does to the answers of each, in words.
     """
 
     first: str
@@ -50,6 +52,7 @@ class Comparison:
     over_questions: Interval | None
     answers: McNemar | None
     is_equal: bool
+    noise: tuple[str, ...] = ()
 
     def shown(self, score: float) -> str:
         """In percent where it is an accuracy."""
@@ -76,7 +79,16 @@ def compare(first: Path, second: Path) -> list[Comparison]:
         raise UnusableFile(f"{str(first)!r} and {str(second)!r} have no task and metric in common")
     samples = {name: _samples(first, second, name) for name in shared}
     names = labels(files, pairs)
-    return [_comparison(names, pairs, metric, samples) for metric in metrics]
+    found = [_comparison(names, pairs, metric, samples) for metric in metrics]
+    return [replace(one, noise=_noise(files, one)) for one in found]
+
+
+def _noise(files: Sequence[ResultFile], comparison: Comparison) -> tuple[str, ...]:
+    """Of both runs; said once where it is the same."""
+    groups = [group for group in files[0].groups if {*leaves(group, files[0].groups)} == {*comparison.by_task}]
+    tasks, checks = [*comparison.by_task, *groups], [(file.mdlm or {}).get("check") for file in files]
+    said = (noise_in_words(check, tasks, comparison.n_questions) for check in checks)
+    return tuple(dict.fromkeys(filter(None, said)))
 
 
 def as_text(comparison: Comparison) -> str:
@@ -91,6 +103,8 @@ def as_text(comparison: Comparison) -> str:
     parts = [names, sentence(comparison)]
     if comparison.is_accuracy and comparison.over_questions is None:
         parts.append("For an interval over questions, run both with lm_eval's --log_samples.")
+    if not comparison.noise:
+        parts.append(UNMEASURED)
     return "\n\n".join([*parts, markdown_table(header, rows)])
 
 
@@ -117,7 +131,7 @@ def sentence(comparison: Comparison) -> str:
             f"{questions} right with {second} alone, {answers.only_first} with {first} alone "
             f"(McNemar, {'p < 0.001' if answers.p < 0.001 else f'p = {answers.p:.3f}'})"
         )
-    return "; ".join(parts) + "."
+    return "; ".join([*parts, *comparison.noise]) + "."
 
 
 def _band(comparison: Comparison, interval: Interval, over: str) -> str:

@@ -29,6 +29,8 @@ def check_decoding(options: DecodingOptions, attention: AttentionPattern, *, edi
             raise OptionError(reason)
     if options.append_blocks and (attention.is_block_causal or options.is_approximate or options.n_fillers):
         raise must_be("append_blocks", "false with block-causal attention, cache=prefix|dual and fillers", "true")
+    if options.batch_invariant and sampler.needs(options).views > 1:
+        raise must_be("batch_invariant", "false with drafts, which run where other rows leave room", "true")
     _check_blocks(options, attention)
 
 

@@ -293,7 +293,7 @@ class Engine:
             limits = limits + (run.attention.block_length or 1) * len(self.looks)
             limits = np.minimum(limits, [len(run.canvases[index].token_ids) for index in lanes.owners[going]])
         width, n_seen = self._shape(record, limits, is_wide=is_wide)
-        is_ragged = bool((limits != n_seen).any()) or run.attention.causal_context
+        is_ragged = bool((limits != n_seen).any()) or run.attention.causal_context or run.options.batch_invariant
         is_ragged |= run.is_causal and (run.on_gpu or is_wide or not run.runs_blocks)
         rows: Tensor | None = None
         cache_rows: Tensor | None = None
@@ -314,6 +314,9 @@ class Engine:
     def _shape(self, record: Numbers, limits: Numbers, *, is_wide: bool) -> tuple[int, int]:
         """Columns that each row runs, and that it sees, for rows with these records [K, F] and limits [K]."""
         run = self.run
+        if run.options.batch_invariant:  # the same for all rows, wherever they are
+            n_seen = run.sizes.columns - 1
+            return (run.sizes.window if run.runs_blocks and not is_wide else n_seen), n_seen
         n_seen = width = int(limits.max())
         if not is_wide and run.runs_blocks:
             longest = (record[:, Field.STOP] - record[:, Field.START]).max()
@@ -539,19 +542,41 @@ def decode_canvases(
         (token_frequencies,) = load_file(options.token_frequencies).values()
     if token_frequencies is not None:
         token_frequencies = token_frequencies.to(denoiser.device)
-    with torch.no_grad():
-        run = Run(
-            denoiser,
-            canvases,
-            attention,
-            options,
-            banned_ids=banned,
-            end_ids=end_ids,
-            thinking=thinking,
-            token_frequencies=token_frequencies,
-            label_ids=to_device(torch.tensor(label_ids), denoiser.device) if label_ids else None,
-        )
-        return Engine(run, n_lanes).decode(is_decided, advance, finished)
+    completions: dict[int, Completion] = {}
+
+    def keep(number: int, completion: Completion) -> None:
+        completions[indices[number]] = completion
+        finished(indices[number], completion)
+
+    for indices in _in_runs(canvases, options):
+        with torch.no_grad(), denoiser.in_fixed_shapes(options.batch_invariant):
+            run = Run(
+                denoiser,
+                [canvases[index] for index in indices],
+                attention,
+                options,
+                banned_ids=banned,
+                end_ids=end_ids,
+                thinking=thinking,
+                token_frequencies=token_frequencies,
+                label_ids=to_device(torch.tensor(label_ids), denoiser.device) if label_ids else None,
+            )
+            try:
+                Engine(run, n_lanes).decode(is_decided, advance, keep)
+            except NonFiniteLogitsError as error:
+                raise NonFiniteLogitsError(indices[error.index]) from error
+    return [completions[index] for index in range(len(canvases))]
+
+
+def _in_runs(canvases: Sequence[Canvas], options: DecodingOptions) -> list[Sequence[int]]:
+    """The canvases that share lanes: all, or with `batch_invariant` those whose passes have the same shapes."""
+    if not options.batch_invariant:
+        return [range(len(canvases))]
+    of_shapes: dict[object, list[int]] = {}
+    for index, canvas in enumerate(canvases):
+        shape = up_to_positions(len(canvas.token_ids)), canvas.block_lengths
+        of_shapes.setdefault(shape, []).append(index)
+    return [*of_shapes.values()]
 
 
 def _check_shift(denoiser: Denoiser, options: DecodingOptions, attention: AttentionPattern) -> None:

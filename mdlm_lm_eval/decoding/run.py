@@ -14,7 +14,7 @@ from mdlm_lm_eval.decoding.rules import unmasking_rule
 from mdlm_lm_eval.decoding.thinking import EndOfThinking
 from mdlm_lm_eval.model.attention import AttentionPattern
 from mdlm_lm_eval.model.denoiser import Denoiser
-from mdlm_lm_eval.model.devices import up_to_keys
+from mdlm_lm_eval.model.devices import up_to_keys, up_to_positions
 from mdlm_lm_eval.model.kv_cache import CanvasCache
 from mdlm_lm_eval.model.prefix_store import begin_rows
 from mdlm_lm_eval.options import DecodingOptions
@@ -64,7 +64,9 @@ class Run:
         has_blocks = not self.is_whole or options.append_blocks or self.sampler.ends_at_eos
         self.stops_at_end = bool(end_ids) and has_blocks and not self.runs_later
         step = self.cache.shared_step(attention)
-        self.shares = step is not None and any(canvas.prefix is not None for canvas in canvases)
+        self.shares = (
+            step is not None and not options.batch_invariant and any(canvas.prefix is not None for canvas in canvases)
+        )
         self.programs = self._programs()
         blocks = [block for program in self.programs for block in program.blocks]
         self.longest_block = max(len(block.slots) for block in blocks)
@@ -116,8 +118,11 @@ class Run:
     def _sizes(self, blocks: Sequence[Block]) -> Sizes:
         narrow = [block.stop - block.start for block in blocks if block.slots or not block.is_wide]
         longest = max(len(canvas.token_ids) for canvas in self.canvases)
+        columns = columns_of(longest, is_padded=self.on_gpu and self.is_cached)
+        if self.options.batch_invariant:
+            columns = up_to_positions(longest) + 1
         return Sizes(
-            columns=columns_of(longest, is_padded=self.on_gpu and self.is_cached),
+            columns=columns,
             blocks=max(len(program.blocks) for program in self.programs),
             records=max(len(program.records) for program in self.programs),
             shown=max(len(canvas.slots) if self.stops_at_end else canvas.n_returned for canvas in self.canvases),

@@ -3,6 +3,8 @@
 import inspect
 import logging
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -11,11 +13,13 @@ from torch import Tensor, nn
 
 from mdlm_lm_eval.model.attention import FULL_ATTENTION, AttentionPattern, block_causal_mask
 from mdlm_lm_eval.model.compiled import Graphs, NotCapturableError, can_capture, compile_layers
+from mdlm_lm_eval.model.devices import POSITIONS
 from mdlm_lm_eval.model.grouped_attention import NAME, use_grouped_attention
 from mdlm_lm_eval.model.kv_cache import CanvasCache
-from mdlm_lm_eval.options import OptionError
+from mdlm_lm_eval.options import OptionError, must_be
 
 logger = logging.getLogger(__name__)
+ROWS = 8  # of a pass in fixed shapes
 
 
 class NonFiniteLogitsError(ArithmeticError):
@@ -65,6 +69,7 @@ class Denoiser:
         self.forward_passes = 0
         self.canvas_count = 0
         self.token_count = 0
+        self._has_fixed_shapes = False
         self._broadcast_mask = _may_broadcast_mask(model.config)
         use_grouped_attention(model.config)
         if self.device.type == "cuda":
@@ -200,6 +205,46 @@ class Denoiser:
         with torch.no_grad():
             return self._forward(outputs, inputs, cfg_scale=cfg_scale, prompt_mask=prompt_mask)
 
+    @contextmanager
+    def in_fixed_shapes(self, wanted: bool) -> Iterator[None]:
+        """With `wanted`, passes run `ROWS` rows after the other, the last ones filled up with copies, and the output
+        layer `POSITIONS` states: no kernel's choice depends on how many there are.
+
+        Columns and keys are the caller's to fix. Raises OptionError for a model that changes its logits afterwards, and
+        for mixtures of experts, whose kernels see how many tokens all rows send to each expert.
+        """
+        settings = self.model.config.to_dict()
+        if wanted and settings.get("num_experts_per_tok"):
+            raise must_be("batch_invariant", "false with a mixture of experts", "true")
+        self._has_fixed_shapes = wanted
+        try:
+            yield
+        except NotCapturableError as error:
+            raise must_be("batch_invariant", f"false with {type(self.model).__name__}: {error}", "true") from error
+        finally:
+            self._has_fixed_shapes = False
+
+    def _in_fixed_shapes(self, head: nn.Module, outputs: Tensor | None, inputs: dict[str, Any]) -> Tensor:
+        """`_forward`'s logits, as `in_fixed_shapes` says."""
+        ids, states = inputs["input_ids"], []
+        cache: CanvasCache | None = inputs.get("past_key_values")
+        now = None if cache is None else replace(cache.now)
+        for first in range(0, len(ids), ROWS):
+            real = min(ROWS, len(ids) - first)
+            rows = (torch.arange(ROWS, device=ids.device) + first).clamp(max=len(ids) - 1)
+            part = {name: each[rows] if isinstance(each, Tensor) else each for name, each in inputs.items()}
+            if cache is not None and now is not None:
+                columns = now.columns[rows]
+                columns[real:] = cache.canvas_layers[0].width - 1  # which nobody reads
+                cache.move_to(columns, now.n_seen, rows if now.rows is None else now.rows[rows])
+            found = self._from_graph(head, part)
+            found = self._states(head, part) if found is None else found.clone()
+            states.append(found[: real * ids.shape[1]])
+        of_outputs = torch.cat(states) if outputs is None else torch.cat(states)[outputs]
+        short = -len(of_outputs) % POSITIONS
+        filled = nn.functional.pad(of_outputs, (0, 0, 0, short))
+        return torch.cat([head(part) for part in filled.split(POSITIONS)] or [head(filled)])[: len(of_outputs)]
+
     def _as_attention_takes_it(self, sees: Tensor) -> Tensor:
         """A mask [B, 1, queries, keys] that attention adds to its scores; transformers keeps it as it is.
 
@@ -231,8 +276,10 @@ class Denoiser:
         self.canvas_count += len(inputs["input_ids"])
         self.token_count += inputs["input_ids"].numel()
         head = self.model.get_output_embeddings()
-        hidden = self._from_graph(head, inputs)
-        if hidden is not None:
+        hidden = None if self._has_fixed_shapes else self._from_graph(head, inputs)
+        if self._has_fixed_shapes:
+            logits = self._in_fixed_shapes(head, outputs, inputs)
+        elif hidden is not None:
             logits = head(hidden if outputs is None else hidden[outputs])
         elif outputs is None:
             logits = self.model(**inputs).logits.flatten(0, 1)
@@ -282,21 +329,7 @@ class Denoiser:
         def forward(columns: Tensor | None = None, rows: Tensor | None = None, **of_model: Tensor | None) -> Tensor:
             if cache is not None and columns is not None:
                 cache.move_to(columns, n_seen, rows, n_views)
-            given: list[Tensor] = []
-            made: list[Tensor] = []
-
-            def keep(_module: nn.Module, hidden: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-                given.append(hidden[0].flatten(0, 1))
-                return (given[0][:1], *hidden[1:])
-
-            hooks = head.register_forward_pre_hook(keep), head.register_forward_hook(lambda *a: made.append(a[2]))
-            try:
-                if self.model(**inputs | of_model).logits is not made[0]:
-                    raise NotCapturableError("the model changes the logits that its output layer computes")
-            finally:
-                for hook in hooks:
-                    hook.remove()
-            return given[0]
+            return self._states(head, inputs | of_model)
 
         assert self.graphs is not None
         of_model = self.graphs.setdefault(self.model, Graphs())
@@ -304,6 +337,24 @@ class Denoiser:
             if cache is None:
                 return of_model.run(forward, n_seen, tensors)
             return cache.graphs.run(forward, (n_seen, n_views), tensors, of_model)
+
+    def _states(self, head: nn.Module, inputs: dict[str, Any]) -> Tensor:
+        """The states [B * T, H] that a pass gives to the output layer. Raises NotCapturableError."""
+        given: list[Tensor] = []
+        made: list[Tensor] = []
+
+        def keep(_module: nn.Module, hidden: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+            given.append(hidden[0].flatten(0, 1))
+            return (given[0][:1], *hidden[1:])
+
+        hooks = head.register_forward_pre_hook(keep), head.register_forward_hook(lambda *a: made.append(a[2]))
+        try:
+            if self.model(**inputs).logits is not made[0]:
+                raise NotCapturableError("the model changes the logits that its output layer computes")
+        finally:
+            for hook in hooks:
+                hook.remove()
+        return given[0]
 
 
 def _takes(model: nn.Module, argument: str) -> bool:

@@ -40,6 +40,23 @@ def kept_in_words(kept: int) -> str:
     return f"{kept} answers and their cost are an earlier run's (use_cache)" if kept else ""
 
 
+UNMEASURED = "How many answers rounding alone flips was not measured on these tasks (see mdlm-check --task)."
+
+
+def noise_in_words(check: Mapping[str, Any] | None, tasks: Collection[str], n_questions: int) -> str:
+    """What share of answers flips by rounding alone, and how many of these questions that is; "" without a measurement.
+
+    A check says something about its own task and options alone.
+    """
+    noise = (check or {}).get("noise_floor")
+    if not noise or noise.get("task") not in tasks or (check or {}).get("stale"):
+        return ""
+    low, high = noise["interval"]
+    change = " ".join(f"{name}={value}" for name, value in (noise.get("change") or {}).items())
+    share, flips = noise["share"], noise["share"] * n_questions
+    return f"rounding alone ({change}) flips {share:.1%} of answers ({low:.1%} to {high:.1%}), {flips:.3g} of these"
+
+
 def check_in_words(check: Mapping[str, Any] | None) -> str:
     """What `mdlm-check` said, its noise floor, and which facts the run does not share with it."""
     if not check:

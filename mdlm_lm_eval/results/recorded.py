@@ -131,6 +131,8 @@ class NoiseFloor(TypedDict, total=False):
     """How many answers flip when something changes that should not matter, as `mdlm-check` measured it."""
 
     __pydantic_config__ = _AS_IT_IS  # type: ignore[misc]
+    task: str
+    change: dict[str, Scalar]
     share: Required[Amount]
     interval: Required[Annotated[list[Amount], Field(min_length=2, max_length=2)]]
 

@@ -29,7 +29,7 @@ from mdlm_leaderboard.figures import Chart
 from mdlm_leaderboard.scores import BENCHMARKS, command_of
 from mdlm_lm_eval.results.decomposition import Decomposition
 from mdlm_lm_eval.results.frame import COSTS
-from mdlm_lm_eval.results.in_words import check_in_words
+from mdlm_lm_eval.results.in_words import UNMEASURED, check_in_words, noise_in_words
 from mdlm_lm_eval.results.markdown import aligned
 from mdlm_lm_eval.results.result_file import ResultFile
 from mdlm_lm_eval.results.statistics import against
@@ -164,13 +164,18 @@ def _runs_of(found: Sequence[ResultFile]) -> dict[str, Any]:
     settings = [
         {name: (file.mdlm or {}).get(name) for name in _FACTS}
         | {words: _listed(file.server[name]) for name, words in _SERVER_FACTS.items() if file.server}
-        | {"mdlm-check": check_in_words((file.mdlm or {}).get("check"))}
+        | {"mdlm-check": check_in_words((file.mdlm or {}).get("check")), "rounding": _rounding(file)}
         | {"mdlm_lm_eval": (file.mdlm or {}).get("package_version"), "dtype": file.dtype}
         | {**file.versions}
         for file in found
     ]
     shared = {k: v for k, v in settings[0].items() if v not in (None, "") and all(one[k] == v for one in settings)}
     return {"commands": commands, "settings": shared}
+
+
+def _rounding(file: ResultFile) -> str:
+    check, n = (file.mdlm or {}).get("check"), sum(task.n_questions for task in file.tasks.values())
+    return noise_in_words(check, [*file.tasks, *file.groups], n) or UNMEASURED
 
 
 def _listed(found: Mapping[str, Any] | Sequence[str]) -> str:
