@@ -3,12 +3,11 @@
 Word frequencies are those of `wordfreq` (pip install wordfreq).
 """
 
+from argparse import ArgumentParser
 from collections.abc import Callable, Sequence
 from random import Random
 
 import numpy as np
-from sklearn.feature_extraction.text import CountVectorizer
-from sklearn.linear_model import LogisticRegression
 
 from .questions import DISTRACTOR_RULES, WRONG_CATEGORIES, Question, load_words, shuffled, test_questions
 
@@ -50,6 +49,9 @@ def spelling(tests: Sequence[Question]) -> Scores:
     words = sorted({option for question in tests for option in question.options})
     fold = {word: n % N_FOLDS for n, word in enumerate(shuffled(words, Random("folds")))}
     options = [option for question in tests for option in question.options]
+    from sklearn.feature_extraction.text import CountVectorizer  # slow to import, which --help does not wait for
+    from sklearn.linear_model import LogisticRegression
+
     is_right = np.array([at == question.answer for question in tests for at in range(len(question.options))])
     vectors = CountVectorizer(analyzer="char_wb", ngram_range=(1, 4), lowercase=False, binary=True)
     seen, asked = vectors.fit_transform(options), vectors.transform(words)
@@ -92,4 +94,5 @@ def table() -> str:
 
 
 if __name__ == "__main__":
+    ArgumentParser(description=__doc__).parse_args()
     print(table())

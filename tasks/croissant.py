@@ -10,8 +10,6 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from lm_eval.tasks import TaskManager
-
 FOLDER = Path(__file__).parent
 GROUPS = {
     "mdlm_context": "Three options and ten solved examples of the rule by which one of them is right.",
@@ -42,6 +40,8 @@ _CONTEXT = {
 
 def write(folder: Path, groups: Iterable[str] = GROUPS) -> Path:
     """Writes the questions of the groups and returns the path of their description."""
+    from lm_eval.tasks import TaskManager  # slow to import, which --help does not wait for
+
     manager = TaskManager(include_path=str(FOLDER), include_defaults=False)
     folder.mkdir(parents=True, exist_ok=True)
     files, records, version = [], [], ""
