@@ -41,7 +41,8 @@ def trace_of(doc: int, text: str, n: int, passes: int, seed: int) -> dict[str, A
     moved = [event._replace(position=event.position + 2) for event in events]  # after a prompt of two tokens
     recorded = as_recorded([1, 2, *[MASK] * n], 2, moved)
     kept = " ".join(["1"] * (n - 2))
-    about = {"doc_id": doc, "repetition": 0, "ending": "ended_by_stop", "text": text, "returned": n}
+    about = {"repetition": 0, "ending": "ended_by_stop", "text": text, "returned": n}
+    about |= {"doc_id": doc + 100, "prompt_hash": f"p{doc}"}  # as under --samples
     return about | recorded | {"blocks": f"{n // 2} {n - n // 2}", "steps": kept}
 
 
@@ -51,7 +52,7 @@ def plain_trace(doc: int, n: int, text: str, draw: random.Random) -> dict[str, A
     events = [
         Event(step, place, MASK, draw.randrange(10, 30000), draw.random()) for step, place in enumerate(order, start=1)
     ]
-    about = {"doc_id": doc, "repetition": 0, "ending": "cut", "text": text, "returned": n}
+    about = {"doc_id": doc, "prompt_hash": f"p{doc}", "repetition": 0, "ending": "cut", "text": text, "returned": n}
     columns = {name: " ".join(["1"] * n) for name in ("steps", "edits")}
     return about | as_recorded([MASK] * n, 0, events) | {"blocks": str(n), **columns}
 
@@ -77,6 +78,7 @@ def write_run(
         {
             "doc_id": n,
             "doc_hash": f"h{n}",
+            "prompt_hash": f"p{n}",
             "filter": "none",
             "metrics": ["exact_match"],
             "exact_match": float(right),

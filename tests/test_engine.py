@@ -183,7 +183,8 @@ def test_results_keep_the_canvas_by_document_and_repetition(checkpoint: Path, ta
     recorded = result["config"]["mdlm"]["tasks"]["tiny_sampled"]
     traces, spelled = recorded["trace"], recorded["trace_tokens"]
     assert [(one["doc_id"], one["repetition"]) for one in traces] == [(doc, n) for doc in range(5) for n in range(3)]
-    answers = {sample["doc_id"]: sample["resps"][0] for sample in result["samples"]["tiny_sampled"]}
+    answers = {sample["prompt_hash"]: sample["resps"][0] for sample in result["samples"]["tiny_sampled"]}
+    assert len(answers) == 5
     for one in traces:
         begin, canvases = canvases_of(one)
         assert begin == [2] * 6
@@ -192,7 +193,7 @@ def test_results_keep_the_canvas_by_document_and_repetition(checkpoint: Path, ta
         ids = canvases[-1][:n_kept]
         assert [spelled[id] for id in ids] == [lm.tokenizer.decode([id]) for id in ids]
         text = lm.tokenizer.decode(ids, skip_special_tokens=True)
-        assert text == one["text"] == answers[one["doc_id"]][one["repetition"]]
+        assert text == one["text"] == answers[one["prompt_hash"]][one["repetition"]]
 
 
 @pytest.mark.parametrize(

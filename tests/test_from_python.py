@@ -4,16 +4,18 @@ import re
 import shlex
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import nbformat
 import pytest
 from mypy import api
 from nbclient import NotebookClient
 from peft import LoraConfig, get_peft_model
+from transformers import PreTrainedTokenizerBase
 
 from mdlm_lm_eval import (
     DecodingOptions,
+    Denoiser,
     LikelihoodOptions,
     decode,
     fill,
@@ -67,6 +69,8 @@ error: float | None = scored[0].standard_error
     paths = [str(tmp_path / name) for name in ("good.py", "wrong.py")]
     found, _, _ = api.run([*settings, *paths])
     errors = [line.partition("error: ")[0] for line in found.splitlines() if ": error:" in line]
+    # Where mypy is told to skip transformers, as here, it sees no tokenizer.
+    assert get_type_hints(load)["return"] == tuple[Denoiser, PreTrainedTokenizerBase]
     n_good = len((tmp_path / "good.py").read_text().splitlines())
     assert [error.split(":")[1] for error in errors] == [str(n_good + n) for n in range(1, len(wrong) + 1)], found
     assert all("wrong.py" in error for error in errors)

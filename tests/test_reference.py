@@ -78,6 +78,12 @@ def test_every_sampler(changes: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("attention", [FROM_START, FROM_PROMPT, FULL_ATTENTION])
+def test_drafts(attention: AttentionPattern) -> None:
+    for changes in ({"drafts": 3}, {"drafts": 2, "unmasking": "margin"}):
+        compare(attention, {}, changes)
+
+
+@pytest.mark.parametrize("attention", [FROM_START, FROM_PROMPT, FULL_ATTENTION])
 def test_editing(attention: AttentionPattern) -> None:
     compare(attention, {"edits": True}, EDITING)
 

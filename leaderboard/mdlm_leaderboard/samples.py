@@ -59,14 +59,14 @@ def _questions_of(file: ResultFile) -> dict[Key, tuple[dict[str, Any], dict[str,
         path = samples_path(file.place, name)
         traces = defaultdict(list)
         for trace in _recorded(file, name).get("trace") or ():
-            traces[trace.get("doc_id")].append(trace)
+            traces[trace.get("prompt_hash")].append(trace)  # numbers of documents are others under --samples
         for sample in read_samples(path, _ANSWERED) if path else ():
             key = (name, sample["doc_id"], sample["doc_hash"])
             scores = {f"{metric},{sample['filter']}": value for metric, value in metrics_of(sample).items()}
             if key in found:  # the same answers behind another filter
                 found[key][1]["scores"] |= scores
             else:
-                found[key] = _asked(sample), _answered(sample, traces[sample["doc_id"]]) | {"scores": scores}
+                found[key] = _asked(sample), _answered(sample, traces[sample.get("prompt_hash")]) | {"scores": scores}
     return found
 
 
@@ -91,7 +91,6 @@ def _answered(sample: Answered, traces: Iterable[Mapping[str, Any]]) -> dict[str
     kept = {
         one["repetition"]: {name: one[name] for name in _OF_TRACE if name in one}
         for one in traces
-        # Numbers of documents are others under lm_eval's --samples.
         if "canvas" in one and one["repetition"] < len(texts) and texts[one["repetition"]] in one["text"]
     }
     return {"answers": [{"text": text, "trace": kept.get(n)} for n, text in enumerate(texts)]}

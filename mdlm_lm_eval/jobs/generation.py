@@ -4,6 +4,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Sequence
 from dataclasses import dataclass, replace
+from hashlib import sha256
 
 from mdlm_lm_eval.decoding import decode_canvases
 from mdlm_lm_eval.decoding.blocks import with_prefixes
@@ -274,6 +275,7 @@ class Decoding:
             task.first_tokens.append(first)
         if answer.trace:
             about = {"doc_id": one.instance.doc_id, "repetition": one.repetition, "ending": ending}
+            about["prompt_hash"] = sha256(one.instance.args[0].encode()).hexdigest()  # as lm-eval's samples have it
             task.trace(about, answer, one.canvas, completion.events, self.place.tokenizer)
 
     def _cost(self, completion: Completion) -> dict[str, float]:

@@ -285,6 +285,7 @@ class Answered(Sample, total=False):
     """The same with what was asked and answered."""
 
     target: Any
+    prompt_hash: str
     arguments: Required[dict[str, dict[str, Any]]]
     resps: Required[list[list[Any]]]
 
