@@ -103,20 +103,17 @@ def test_readmes_figure_is_that_of_the_committed_answers(tmp_path: Path) -> None
 def test_the_documented_claims_without_a_number() -> None:
     found = study_tables.read_study()
 
-    def significant(name: str) -> set[int]:
-        """The signs of the significant differences, at 2 and at 200 masks."""
-        told = (
-            study_tables.compared(found, name, *what) for what in product(study_tables.fine_tuned(found), study.MASKS)
-        )
-        return {1 if one.mean > 0 else -1 for one in told if one and one.is_significant}
-
-    assert significant("CE + TV above CE only") == {-1}
-    assert significant("CE + TV above control") == {-1}
+    for what in product(study_tables.fine_tuned(found), study.MASKS):
+        if over_ce := study_tables.compared(found, "CE + TV above CE only", *what):
+            assert over_ce.mean < 0
+            assert over_ce.is_significant
+        if over_control := study_tables.compared(found, "CE + TV above control", *what):
+            assert over_control.mean < 0 or not over_control.is_significant
     _, others = collapsed_and_others(found)
     for base in others:
         lost = [study_tables.compared(found, "SFT above base", base, n) for n in study.MASKS]
         few, most = (one.mean for one in lost if one)
-        assert abs(few - most) < 2
+        assert few < most + 2
     of_tail = study_tables.arms(found, "plain-1")
     assert study_tables.mean(of_tail["nothing"], 200, "EOS").mean == 0
     for measure in ("EOS", "other tokens"):
@@ -147,6 +144,7 @@ def sentences() -> dict[str, list[str]]:
     share = f"{len(collapsed)} of {len(wrong)}"
     won = f"{means('CE + TV above SFT', 200)} points"
     below = means("CE + TV above base", 2, sign=-1)
+    elsewhere = [study_tables.compared(found, "CE + TV above SFT", base, 200) for base in others]
     nothing = study_tables.arms(found, "plain-1")["nothing"]
     decoded, letters = (percent(study_tables.mean(nothing, 200, measure)) for measure in BOTH)
     lost = (means("SFT above base", 200, measure, sign=-1) for measure in BOTH)
@@ -155,9 +153,10 @@ def sentences() -> dict[str, list[str]]:
             f"`built-in` is right in {wrong.pop('plain-0')}% of the questions, the others in {listed(wrong.values())}%",
             f"the end of the text in {share} models, {listed(f'`{base}`' for base in collapsed)}",
             "This costs them {} points, but {} among letters".format(*lost),
-            f"changed {listed(changed[base] for base in collapsed)}% of their answers before fine-tuning, but "
+            f"changed {listed(changed[base] for base in collapsed)}% of their answers before fine-tuning, and "
             f"{listed(changed[base] for base in others)}% of the others'",
             f"wins back {won} at 200 masks, of which {means('CE + TV above SFT', 200, 'among letters')} among letters",
+            f"elsewhere it changes {listed(f'{one.mean:.1f}' for one in elsewhere if one)}",
             f"At 2 masks it is {below} points below the base",
             f"`plain-1` is right in {decoded}% with 200 masks, but in {letters}% among letters, and never ends the",
             f"until now they took {study_tables.hours():.1f} hours of CPU time",
