@@ -1,5 +1,6 @@
 """What all commands share: `name=value` arguments as lm-eval reads them, and how they end."""
 
+import argparse
 import atexit
 import json
 import os
@@ -8,14 +9,29 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
+from mdlm_lm_eval import __version__
 from mdlm_lm_eval.options import OptionError, unknown_option
 
 _STOPPED, _PIPE_CLOSED = 130, 141  # as a shell counts SIGINT and SIGPIPE
 LM_EVAL_SEEDS = (0, 1234, 1234, 1234)  # its defaults, of Python, numpy, torch and few-shot samples
 # Variables by which `torchrun` tells processes of each other.
 TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+
+
+def parser_of(command: str, description: str | None, **more: Any) -> argparse.ArgumentParser:
+    """The parser of a command, with `--version`."""
+    parser = argparse.ArgumentParser(
+        prog=command,
+        description=description,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+        **more,
+    )
+    parser.add_argument("--version", action="version", version=f"{command} {__version__}")
+    return parser
 
 
 def typed(arguments: Mapping[str, Any]) -> str:
@@ -39,6 +55,18 @@ def lm_eval_command(flags: Mapping[str, Any], command: str = "lm_eval") -> str:
         elif value is not True:
             words.append(f"{value:g}" if isinstance(value, float) else str(value))
     return shlex.join(words)
+
+
+def read_recipe(folder: Path, config: str) -> dict[str, Any]:
+    """The settings in a YAML file: a user's, or the packaged one in `folder` of this name, or whose name begins so."""
+    import yaml
+
+    exact = [path for path in (Path(config), folder / f"{config}.yaml") if path.is_file()]
+    matches = exact[:1] or sorted(folder.glob(f"{config}*.yaml"))
+    if len(matches) != 1:
+        packaged = ", ".join(path.stem for path in matches or sorted(folder.glob("*.yaml")))
+        raise OptionError(f"--config {config}: must name a file, or one of {packaged}")
+    return dict(yaml.safe_load(matches[0].read_text(encoding="utf-8")))
 
 
 def refuse_rest(words: Sequence[str], known: Iterable[str], what: str = "option", hint: str = "") -> None:

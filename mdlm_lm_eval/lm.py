@@ -1,6 +1,5 @@
 """The lm-eval model `mdlm`: requests in, strings and log-likelihoods out."""
 
-import json
 import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -12,7 +11,7 @@ import torch
 from lm_eval.api.instance import Instance
 from lm_eval.api.model import CacheHook
 from lm_eval.models.huggingface import HFLM
-from transformers import PretrainedConfig, PreTrainedModel
+from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from mdlm_lm_eval import checkpoints
 from mdlm_lm_eval.command_line import runs_lm_eval, say_at_the_end, show_option_errors_alone
@@ -21,9 +20,9 @@ from mdlm_lm_eval.decoding.checks import check_decoding
 from mdlm_lm_eval.decoding.guests import asked_tokens, signature_of
 from mdlm_lm_eval.default_model import BUILT_IN, MODEL_FOLDERS, model_path
 from mdlm_lm_eval.jobs.batches import Batches
-from mdlm_lm_eval.jobs.generation import EndTokens, Generation, GenerationJob
+from mdlm_lm_eval.jobs.generation import Generation, GenerationJob
 from mdlm_lm_eval.jobs.likelihood import LikelihoodJob, Scoring
-from mdlm_lm_eval.jobs.requests import seeds_of, task_of, without_padding_copies
+from mdlm_lm_eval.jobs.requests import resolved, seeds_of, task_of, without_padding_copies
 from mdlm_lm_eval.jobs.workplace import Workplace
 from mdlm_lm_eval.labels import Labels
 from mdlm_lm_eval.likelihood import LikelihoodRequest, rolling_windows, truncated_tokens
@@ -76,6 +75,20 @@ def config_of(pretrained: str | None, arguments: Mapping[str, Any]) -> Pretraine
         revision=source.revision,
         subfolder=source.subfolder,
         trust_remote_code=source.trust_remote_code,
+    )
+
+
+def tokenizer_of(name: str, config: PretrainedConfig, arguments: Mapping[str, Any]) -> PreTrainedTokenizerBase:
+    """The tokenizer that model arguments load for a config."""
+    source = Source.of(arguments)
+    return checkpoints.load_tokenizer(
+        name,
+        config=config,
+        revision=source.revision,
+        subfolder=source.subfolder,
+        trust_remote_code=source.trust_remote_code,
+        use_fast_tokenizer=arguments.get("use_fast_tokenizer", True),
+        add_bos_token=arguments.get("add_bos_token"),
     )
 
 
@@ -134,7 +147,9 @@ class MDLM(HFLM):
         for key in sorted(set(_WITHOUT_EFFECT) & loading.keys()):
             logger.warning("%s has no effect with --model mdlm", key)
         of_methods = {key: loading.pop(key) for key in _OF_METHODS if key in loading}
-        tokenizer = self._tokenizer_of(loading, name, source, of_methods.get("add_bos_token"))
+        tokenizer = loading.pop("tokenizer", name)
+        if isinstance(tokenizer, (str, int, float)):
+            tokenizer = tokenizer_of(str(tokenizer), self._config, self.settings.loading)
         self.mask_token_id = checkpoints.resolve_mask_token_id(
             self._config, tokenizer, self.settings.model.mask_token_id
         )
@@ -143,7 +158,7 @@ class MDLM(HFLM):
         self._context = checkpoints.context_length(self._config, tokenizer)
         self._max_length = of_methods.get("max_length")  # as HFLM sets it
         peft = str(loading.pop("peft", None) or "") or None
-        for key in (*Source._fields, *_WITHOUT_EFFECT):
+        for key in (*Source._fields, "use_fast_tokenizer", *_WITHOUT_EFFECT):
             loading.pop(key, None)
         processes = None
         if model is None:
@@ -168,21 +183,6 @@ class MDLM(HFLM):
         self.adapter_weights = peft and checkpoints.files_digest(peft)
         self._begin(shift=shift)
 
-    def _tokenizer_of(self, loading: dict[str, Any], name: str, source: Source, add_bos_token: bool | None) -> Any:
-        """The tokenizer that arguments name or are, which are taken out of `loading`; the checkpoint's by default."""
-        use_fast, tokenizer = loading.pop("use_fast_tokenizer", True), loading.pop("tokenizer", name)
-        if not isinstance(tokenizer, (str, int, float)):
-            return tokenizer
-        return checkpoints.load_tokenizer(
-            str(tokenizer),
-            config=self._config,
-            use_fast_tokenizer=use_fast,
-            add_bos_token=add_bos_token,
-            revision=source.revision,
-            subfolder=source.subfolder,
-            trust_remote_code=source.trust_remote_code,
-        )
-
     def _begin(self, *, shift: bool) -> None:
         """Makes denoiser, special tokens and an empty record once model and tokenizer are loaded."""
         self.denoiser = Denoiser(
@@ -201,7 +201,6 @@ class MDLM(HFLM):
         generation = getattr(self.model, "generation_config", None)
         self.eos_ids = checkpoints.eos_ids(self.tokenizer, generation and generation.eos_token_id)
         self.end_of_turn_ids = checkpoints.end_of_turn_ids(self.tokenizer)
-        self._mask_string = self.tokenizer.convert_ids_to_tokens(self.mask_token_id)  # None where the id has no name
         self._closing_ids = closing_ids(self.tokenizer)
         if self.max_length > self._context:
             logger.warning("max_length=%d: the model was made for %d tokens", self.max_length, self._context)
@@ -252,12 +251,8 @@ class MDLM(HFLM):
 
     def tok_encode(self, string: str, add_special_tokens: bool | None = None, **kwargs: Any) -> list[int]:
         """Token ids of a text that goes on: without a closing token, and the mask token's own string stays text."""
-        ids: list[int]
-        if self._mask_string is None or self._mask_string not in string:
-            ids = super().tok_encode(string, add_special_tokens)
-        else:
-            encode = lambda piece, first: HFLM.tok_encode(self, piece, add_special_tokens if first else False)  # noqa: E731
-            ids = encode_without_masks(self.tokenizer, string, self.mask_token_id, encode)
+        encode = lambda piece, first: HFLM.tok_encode(self, piece, add_special_tokens if first else False)  # noqa: E731
+        ids = encode_without_masks(self.tokenizer, string, self.mask_token_id, encode)
         closed = self._closing_ids and ids[-len(self._closing_ids) :] == self._closing_ids
         return ids[: -len(self._closing_ids)] if closed else ids
 
@@ -268,7 +263,9 @@ class MDLM(HFLM):
         self._warn_of_preset(requests)
         self._warn_of_decoder()
         requests, answered_by = without_padding_copies(requests, self.world_size)
-        wanted = self._resolved(requests)
+        wanted = resolved(requests, self.settings.request)
+        if ignored := {name for request in wanted for name in request.ignored}:
+            logger.warning("Ignored, as masked diffusion has no use for them: %s", ", ".join(sorted(ignored)))
         seeds = seeds_of(requests, [request.options.seed for request in wanted])
         generations = [self._prepare(*each) for each in zip(requests, wanted, seeds, strict=True)]
         repetitions: Counter[tuple[Any, ...]] = Counter()
@@ -278,12 +275,7 @@ class MDLM(HFLM):
             repetitions[key] += 1
         warn_of_no_effect(generations)
         self._warn_of_truncation([one.truncated for one in generations])
-        ends = EndTokens(
-            eos_ids=self.eos_ids,
-            end_of_turn_ids=self.end_of_turn_ids,
-            end_think_ids=lambda text: HFLM.tok_encode(self, text, add_special_tokens=False),
-        )
-        strings = GenerationJob(self._workplace(disable_tqdm), generations, ends).run(self.settings.model.cache_audit)
+        strings = GenerationJob(self._workplace(disable_tqdm), generations).run(self.settings.model.cache_audit)
         endings = sum((task.endings for task in self.record.tasks.values()), Counter[str]())
         if n_unfinished := endings["unfinished_thinking"]:
             n = sum(endings[name] for name in ENDINGS)
@@ -291,17 +283,6 @@ class MDLM(HFLM):
             scored = ", and their thinking is scored (unfinished_thinking=empty)" if is_scored else " and are empty"
             logger.warning(_UNFINISHED, n_unfinished, n, self.think_end_token, scored)
         return [strings[n] for n in answered_by]
-
-    def _resolved(self, requests: Sequence[Instance]) -> list[ResolvedRequest]:
-        """The options of each request; equal keyword arguments give the same object."""
-        keys = [json.dumps(instance.args[1], default=str) for instance in requests]
-        for key, instance in zip(keys, requests, strict=True):
-            if key not in self._resolved_requests:
-                self._resolved_requests[key] = self.settings.request(instance.args[1])
-        wanted = [self._resolved_requests[key] for key in keys]
-        if ignored := {name for request in wanted for name in request.ignored}:
-            logger.warning("Ignored, as masked diffusion has no use for them: %s", ", ".join(sorted(ignored)))
-        return wanted
 
     def _prepare(self, instance: Instance, request: ResolvedRequest, seed: int) -> Generation:
         """The canvas of a request, and the numbers that results give of it."""
@@ -331,7 +312,6 @@ class MDLM(HFLM):
             numbers=numbers,
             truncated=truncated,
             own_seed=seed if differs else None,
-            exact=None,
             request=request,
             canvas=canvas,
             ending=Ending(
@@ -431,6 +411,8 @@ class MDLM(HFLM):
         return Workplace(
             denoiser=self.denoiser,
             tokenizer=self.tokenizer,
+            eos_ids=self.eos_ids,
+            end_of_turn_ids=self.end_of_turn_ids,
             device=self.device,
             batches=self.batches,
             record=self.record,
@@ -465,7 +447,6 @@ class MDLM(HFLM):
     def start_record(self) -> None:
         """Forgets the record so far, and the request cache that it was kept in."""
         self.request_cache: RequestCache | None = None
-        self._resolved_requests: dict[str, ResolvedRequest] = {}
         self.record = self.record_of_all = RunRecord()  # of this process, and of all
 
     def barrier(self) -> None:

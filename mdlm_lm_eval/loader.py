@@ -19,7 +19,7 @@ from types import ModuleType
 from typing import Any
 
 from mdlm_lm_eval.options import OptionError, built_in_names, short_name
-from mdlm_lm_eval.registry import ROW_DECODERS, SAMPLERS, Registry, digest_of, guests
+from mdlm_lm_eval.registry import KINDS, ROW_DECODERS, SAMPLERS, digest_of
 
 _named: list[str] = []  # modules that were named
 _foreign: dict[tuple[str, str], "Foreign"] = {}  # by option and value
@@ -77,17 +77,12 @@ def load_foreign(option: str, named: str) -> Foreign:
         known = next((each for each in _foreign.values() if path is not None and each.path == path), None)
         found = known or Foreign(None, None, path)
         if path is None:
-            module = sys.modules[_load_module(place, option)]
+            module = import_module(place)
         else:
             with found.at_home():
                 module = sys.modules[_load_file(path, option, alone=False)]
-        try:
-            thing = operator.attrgetter(name)(module)
-            owner = operator.attrgetter(name.rpartition(".")[0])(module) if "." in name else None
-        except AttributeError:
-            raise OptionError(f"{option}={named}: {place} has no {name}") from None
-        if not callable(thing):
-            raise OptionError(f"{option}={named}: {name} is neither a function nor a class")
+        thing = operator.attrgetter(name)(module)
+        owner = operator.attrgetter(name.rpartition(".")[0])(module) if "." in name else None
         if path is None and (digest := digest_of(place)) is not None:
             found.files[place] = digest
         _foreign[option, named] = replace(found, thing=thing, owner=owner)
@@ -115,7 +110,7 @@ def load_plugins(named: object) -> None:
     which an earlier version was loaded.
     """
     for word in filter(None, str(named or "").split(":")):
-        module = _load_file(Path(word)) if word.endswith(".py") else _load_module(word)
+        module = _load_file(Path(word)) if word.endswith(".py") else import_module(word).__name__
         if module not in _named:
             _named.append(module)
 
@@ -125,15 +120,15 @@ def plugins() -> list[dict[str, Any]]:
 
     That is `sampler=NAME`, `unmasking=NAME` and so on, and the names of options that it alone declares.
     """
-    found, built_in = guests(), built_in_names()
-    words = {module: {*registered} for module, registered in found.items()}
-    registries: tuple[Registry[Any], ...] = (SAMPLERS, ROW_DECODERS)
-    for registry in registries:
-        for name, module in registry.guests().items():
-            words[module] |= registry.get(name).declared().keys() - built_in
+    words: dict[str, set[str]] = {module: set() for module in _named}
+    built_in = built_in_names()
+    for kind, registry in KINDS.items():
+        for name, module in registry.guests.items():
+            options = registry.get(name).declared().keys() if registry in (SAMPLERS, ROW_DECODERS) else set()
+            words.setdefault(module, set()).update({f"{kind}={name}"}, options - built_in)
     return [
-        {"name": _name(module), "sha256": digest_of(module), "registers": sorted(words.get(module, ()))}
-        for module in sorted({*_named, *found})
+        {"name": _name(module), "sha256": digest_of(module), "registers": sorted(registered)}
+        for module, registered in sorted(words.items())
     ]
 
 
@@ -146,16 +141,6 @@ def digests(settings: Mapping[str, Any]) -> dict[str, str | None]:
         each["name"]: each["sha256"] for each in plugins() if each["name"] in named or words & {*each["registers"]}
     }
     return foreign | of_plugins
-
-
-def _load_module(name: str, option: str = "plugins") -> str:
-    try:
-        import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
-            raise  # one that the plug-in itself imports
-        raise OptionError(f"{option}={name}: there is no such module; a file ends in .py") from None
-    return name
 
 
 def _load_file(path: Path, option: str = "plugins", *, alone: bool = True) -> str:

@@ -332,7 +332,8 @@ class DecodingOptions(Options):
             raise OptionError(f"sampler_args={self.sampler_args} needs sampler=FILE.py:FUNCTION")
         own = self.way.declared()
         for name, value in self.of_ways:
-            if name not in own and (owners := samplers_with(name)):
+            owners = [each for each, kind in sorted(SAMPLERS.all().items()) if name in kind.declared()]
+            if name not in own and owners:
                 choosing = {SAMPLERS.get(each).asked_by for each in owners} - {None, name}
                 hint = f" (set {' or '.join(sorted(map(str, choosing)))})" if choosing else ""
                 raise OptionError(
@@ -503,13 +504,8 @@ def options_of(*registries: Registry[Any]) -> dict[str, Option]:
 def built_in_names() -> set[str]:
     """Names of decoding options that no plug-in declares, or not alone."""
     registries: tuple[Registry[Any], ...] = (SAMPLERS, ROW_DECODERS)
-    ways = (way for each in registries for name, way in each.all().items() if name not in each.guests())
+    ways = (way for each in registries for name, way in each.all().items() if name not in each.guests)
     return {*DecodingOptions._declared}.union(*(way.declared() for way in ways))
-
-
-def samplers_with(name: str) -> tuple[str, ...]:
-    """Names of the samplers that have this option."""
-    return tuple(each for each, kind in sorted(SAMPLERS.all().items()) if name in kind.declared())
 
 
 def asked_sampler(given: Mapping[str, Any]) -> str | None:

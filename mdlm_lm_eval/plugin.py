@@ -11,7 +11,7 @@ import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from importlib.machinery import ModuleSpec
     from types import ModuleType
     from typing import Any
@@ -89,6 +89,24 @@ def forget_task_files(loaded: "Iterable[str]") -> None:
         if isinstance(registered, registry.Registry):  # takes no second filter or metric of one name
             for name in [name for name, value in registered.items() if getattr(value, "__module__", None) in files]:
                 del registered._objs[name]
+
+
+def task_manager(
+    tasks: "Iterable[str]", include_path: str | None, metadata: "Mapping[str, Any] | None" = None
+) -> "Any":
+    """lm-eval's manager of these tasks: of the suite and the user's, and of lm-eval's own where one of them is wanted.
+
+    Indexing the thousands that come with lm-eval takes many seconds.
+    """
+    from lm_eval.tasks import TaskManager
+
+    from mdlm_lm_eval import tasks_path
+
+    users = [include_path] if include_path else []
+    manager = TaskManager(include_path=[tasks_path(), *users], include_defaults=False, metadata=metadata)
+    if all(task.startswith("mdlm_") or task in manager.all_subtasks for task in tasks):
+        return manager
+    return TaskManager(include_path=users or None, metadata=metadata)
 
 
 class AfterImport:

@@ -95,6 +95,12 @@ class Answer(NamedTuple):
     trace: Sequence[Filled] = ()
 
 
+def first_difference(one: Sequence[int], other: Sequence[int]) -> int:
+    """The first place at which two texts differ: at most the length of the shorter one."""
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((n for n, (a, b) in pairs if a != b), min(len(one), len(other)))
+
+
 class OfFirstToken(NamedTuple):
     """What the likeliest first token of a single-token answer is, as `LabelTokens.letter` says it."""
 
@@ -142,9 +148,7 @@ class TaskRecord:
         if cached.string == exact.string:
             self.audited.append((doc_id, None, None))
             return
-        pairs = enumerate(zip(cached.token_ids, exact.token_ids, strict=False))
-        shorter = min(len(cached.token_ids), len(exact.token_ids))
-        self.audited.append((doc_id, exact.string, next((n for n, (one, other) in pairs if one != other), shorter)))
+        self.audited.append((doc_id, exact.string, first_difference(cached.token_ids, exact.token_ids)))
 
     def trace(
         self,

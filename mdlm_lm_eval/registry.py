@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from mdlm_lm_eval.decoding.row_decoders import RowDecoder
     from mdlm_lm_eval.decoding.rules import UnmaskingRule
     from mdlm_lm_eval.decoding.sampler import Sampler
-    from mdlm_lm_eval.families.family import Family
+    from mdlm_lm_eval.families import Family
 
 T = TypeVar("T")
 _OWN_PACKAGES = ("mdlm_lm_eval", "mdlm_finetune")
@@ -40,7 +40,7 @@ class Registry(Generic[T]):
         self.kind, self.room, self.shared = kind, room, shared
         self._known: dict[str, T] = {}
         self._loaded: set[str] = set()  # names of entry points
-        self._guests: dict[str, str] = {}  # names of what is not built in -> the module that registered it
+        self.guests: dict[str, str] = {}  # names of what is not built in -> the module that registered it
 
     def add(self, name: str, thing: T, module: str) -> None:
         """Raises ValueError where another object has the name, or what only one can have."""
@@ -51,7 +51,7 @@ class Registry(Generic[T]):
                 raise ValueError(f"{self.kind} {name}: the {shared} belongs to the {self.kind} {other}")
         self._known[name] = thing
         if module.partition(".")[0] not in _OWN_PACKAGES:
-            self._guests[name] = module
+            self.guests[name] = module
             digest_of(module)
 
     def names(self) -> tuple[str, ...]:
@@ -78,10 +78,6 @@ class Registry(Generic[T]):
             self.get(name)
         return dict(self._known)
 
-    def guests(self) -> dict[str, str]:
-        """Names of what is not built in -> the module that registered it."""
-        return dict(self._guests)
-
     @cached_property
     def _files(self) -> tuple[str, ...]:
         module = import_module(self.room)
@@ -92,10 +88,7 @@ class Registry(Generic[T]):
         return {entry.name: entry for entry in _all_entry_points().select(group=f"mdlm_lm_eval.{self.kind}")}
 
 
-@cache
-def _all_entry_points() -> Any:
-    return entry_points()  # reads all installed packages
-
+_all_entry_points = cache(entry_points)  # reads all installed packages
 
 SAMPLERS: Registry[type["Sampler"]] = Registry("sampler", "mdlm_lm_eval.decoding.samplers")
 CACHES: Registry["CachePolicy"] = Registry("cache", "mdlm_lm_eval.decoding.caches")
@@ -103,7 +96,7 @@ ROW_DECODERS: Registry[type["RowDecoder"]] = Registry("row_decoder", "mdlm_lm_ev
 UNMASKING: Registry["UnmaskingRule"] = Registry("unmasking", "mdlm_lm_eval.decoding.rules")
 FAMILIES: Registry["Family"] = Registry("family", "mdlm_lm_eval.families", lambda one, other: one.shares_with(other))
 OBJECTIVES: Registry[type["Objective"]] = Registry("objective", "mdlm_finetune.objectives")
-_KINDS: dict[str, Registry[Any]] = {
+KINDS: dict[str, Registry[Any]] = {
     each.kind: each for each in (SAMPLERS, CACHES, ROW_DECODERS, UNMASKING, FAMILIES, OBJECTIVES)
 }
 
@@ -130,7 +123,7 @@ def register(
     }
     for kind, thing in given.items():
         if thing is not None:
-            _KINDS[kind].add(name, thing, module)
+            KINDS[kind].add(name, thing, module)
 
 
 def guest_of(sampler: object) -> str | None:
@@ -154,12 +147,3 @@ def digest_of(module: str) -> str | None:
         file = getattr(sys.modules.get(module), "__file__", None)
         _digests[module] = None if file is None else hashlib.sha256(Path(file).read_bytes()).hexdigest()
     return _digests[module]
-
-
-def guests() -> dict[str, list[str]]:
-    """Modules that are not built in -> what they registered, as `kind=name`."""
-    found: dict[str, list[str]] = {}
-    for kind, registry in _KINDS.items():
-        for name, module in registry.guests().items():
-            found.setdefault(module, []).append(f"{kind}={name}")
-    return found

@@ -45,13 +45,6 @@ _LOADING = """
 """
 LOADING_NAMES = frozenset(_LOADING.split())
 BITSANDBYTES = ("load_in_", "bnb_4bit_", "llm_int8_")
-_REFUSED = {
-    "autogptq": "a GPTQ checkpoint names its quantisation in its config and loads without it",
-    "gptqmodel": "a GPTQ checkpoint names its quantisation in its config and loads without it",
-    "delta": "merge the weights into the base model first",
-    "gguf_file": "convert the weights to safetensors first",
-    "token": "results would show it; set HF_TOKEN",
-}
 
 # lm-eval's four names for the same limit, by its own priority.
 LENGTH_NAMES = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")
@@ -190,10 +183,9 @@ def resolve(
     one, and for values and combinations of our options that cannot be used. HFLM and transformers check their own.
     """
     given = _our_names(arguments)
-    for name in sorted(_REFUSED.keys() & given.keys()):
-        if given[name] not in (None, False):
-            raise OptionError(f"{name} does not work with --model mdlm: {_REFUSED[name]}")
-    for name in sorted(given.keys() - (known := own_names() | LOADING_NAMES | _REFUSED.keys())):
+    if given.pop("token", None) not in (None, False):
+        raise OptionError("token does not work with --model mdlm: results would show it; set HF_TOKEN")
+    for name in sorted(given.keys() - (known := own_names() | LOADING_NAMES)):
         if not name.startswith(BITSANDBYTES):
             raise unknown_option("model argument", name, given[name], known)
     model = ModelOptions(**parsed(ModelOptions, given))
@@ -202,8 +194,9 @@ def resolve(
         from mdlm_lm_eval.presets import load_preset
 
         preset = load_preset(model.preset)
-        if "plugins" in preset:
-            raise OptionError(f"preset={model.preset} names plugins, which the user alone can")
+        for name in ("plugins", "modeling"):
+            if name in preset:
+                raise OptionError(f"preset={model.preset} names {name}, which the user alone can")
         _refuse_guest(f"preset={model.preset}", preset)
     published = family or {}
     layers = tuple(parsed(DecodingOptions, layer) for layer in (published, preset, given))
@@ -218,8 +211,6 @@ def resolve(
         raise OptionError(
             f"modeling={model.modeling} does not work with peft={given['peft']}, which adapts our network"
         )
-    if "modeling" in preset:
-        raise OptionError(f"preset={model.preset} names modeling={preset['modeling']}, which only the user can")
     merged, attention = _merge(layers, attention_of)
     scored = {name: published[name] for name in published.keys() - DecodingOptions.declared()}
     likelihood = parsed(LikelihoodOptions, {**scored, **preset, **given})
@@ -240,11 +231,7 @@ def resolve(
         attention=attention,
         explicit=explicit | (frozenset(likelihood) & {*preset, *given}),
         from_family=(frozenset(merged) | scored.keys()) - explicit - given.keys(),
-        loading={
-            name: value
-            for name, value in given.items()
-            if name not in own_names() | _REFUSED.keys() and value is not None
-        },
+        loading={name: value for name, value in given.items() if name not in own_names() and value is not None},
         layers=layers,
         attention_of=attention_of,
         check=check,

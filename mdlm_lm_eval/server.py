@@ -23,22 +23,19 @@ import torch
 from lm_eval.api.instance import Instance
 from lm_eval.api.model import CacheHook
 from lm_eval.models.openai_completions import LocalCompletionsAPI
-from lm_eval.models.utils import has_bos_prefix, postprocess_generated_text
+from lm_eval.models.utils import postprocess_generated_text
 
-from mdlm_lm_eval import __version__, checkpoints, loader
+from mdlm_lm_eval import __version__, checkpoints, loader, serving
 from mdlm_lm_eval.checkpoints import context_length
 from mdlm_lm_eval.command_line import show_option_errors_alone
 from mdlm_lm_eval.decoding.canvas import DEFAULT_MAX_GEN_TOKS, seed_of
-from mdlm_lm_eval.default_model import model_path
-from mdlm_lm_eval.jobs.audit import in_drawn_order
-from mdlm_lm_eval.jobs.requests import Job, seeds_of, task_of
-from mdlm_lm_eval.lm import MDLM, Source, config_of
-from mdlm_lm_eval.model.text import closing_ids, encode_without_masks
+from mdlm_lm_eval.jobs.requests import Job, in_drawn_order, resolved, seeds_of, task_of
+from mdlm_lm_eval.lm import MDLM, config_of, tokenizer_of
+from mdlm_lm_eval.model.text import prompt_ids
 from mdlm_lm_eval.options import (
     DecodingOptions,
     LikelihoodOptions,
     OptionError,
-    must_be,
     parse_flag,
     parse_whole,
     parsed,
@@ -51,19 +48,6 @@ from mdlm_lm_eval.resolve import LOADING_NAMES, ResolvedRequest, resolve
 from mdlm_lm_eval.results.names import model_name
 from mdlm_lm_eval.results.result_file import UNKNOWN
 from mdlm_lm_eval.results.suite import suite_info
-from mdlm_lm_eval.serving import (
-    ENGINES,
-    RENOISING,
-    REQUEST_OPTIONS,
-    NoAnswerError,
-    canvas_read,
-    check_answer,
-    dialect,
-    last_step_read,
-    of_sglang,
-    of_vllm,
-    read_of,
-)
 
 logger = logging.getLogger(__name__)
 show_option_errors_alone()
@@ -71,7 +55,7 @@ show_option_errors_alone()
 _SECRETS = ("token", "auth_token", "header", "api_key")
 
 
-@dataclass
+@dataclass(kw_only=True)
 class ServerJob(Job):
     """One request to the server.
 
@@ -117,36 +101,33 @@ class MDLMServer(LocalCompletionsAPI):
         max_concurrent: int | str = 1,
         timeout: int | str = 300,
         max_retries: int | str = 3,
-        verify_certificate: bool | str = True,
+        verify_certificate: bool = True,
         plugins: str = "",
         **arguments: Any,
     ) -> None:
         loader.load_plugins(plugins)
         _check_arguments(base_url, arguments)
         self.address = base_url.rstrip("/").removesuffix("/completions").removesuffix("/v1")
-        try:
-            super().__init__(
-                base_url=f"{self.address}/v1/completions",
-                tokenizer_backend="None",
-                num_concurrent=parse_whole("max_concurrent", max_concurrent, least=1),
-                timeout=parse_whole("timeout", timeout, least=1),
-                max_retries=parse_whole("max_retries", max_retries, least=1),
-                verify_certificate=parse_flag("verify_certificate", verify_certificate),
-            )
-        except ModuleNotFoundError as error:
-            raise OptionError("mdlm-server needs lm-eval's API models: pip install 'mdlm-lm-eval[server]'") from error
+        super().__init__(
+            base_url=f"{self.address}/v1/completions",
+            tokenizer_backend="None",
+            num_concurrent=max_concurrent,
+            timeout=timeout,
+            max_retries=max_retries,
+            verify_certificate=verify_certificate,
+        )
         listed = (self._ask("/v1/models").get("data") or [{}])[0]
         self.model = model or listed.get("id") or pretrained
         owner = str(listed.get("owned_by"))
-        self.engine = engine if engine != "auto" else owner if owner in ENGINES else "openai"
-        if self.engine not in ENGINES:
-            raise OptionError(f"engine must be one of auto, {', '.join(ENGINES)}, not {shown(engine)}")
+        self.engine = engine if engine != "auto" else owner if owner in serving.ENGINES else "openai"
+        if self.engine not in serving.ENGINES:
+            raise OptionError(f"engine must be one of auto, {', '.join(serving.ENGINES)}, not {shown(engine)}")
         self.facts, self.said = self._said()
-        self._renoises = self.facts.get("dllm_algorithm") == RENOISING
-        self.dialect = dialect(self.engine, self.facts, parse_flag("sampling", sampling))
+        self._renoises = self.facts.get("dllm_algorithm") == serving.RENOISING
+        self.dialect = serving.dialect(self.engine, self.facts, parse_flag("sampling", sampling))
         self.version = engine_version or str(self.facts.pop("version", UNKNOWN))
-        given = {name: arguments.pop(name) for name in REQUEST_OPTIONS if name in arguments}
-        self._take(_settings_of(settings), given)
+        given = {name: arguments.pop(name) for name in serving.REQUEST_OPTIONS if name in arguments}
+        self._take(json.loads(settings) if isinstance(settings, str) else settings, given)
         self.pretrained = pretrained or self.model
         self._load(tokenizer or self.pretrained, arguments, listed.get("max_model_len"))
         self.audit = parse_whole("audit", audit)
@@ -170,17 +151,17 @@ class MDLMServer(LocalCompletionsAPI):
                 self.address + path, headers=self.header, verify=self.verify_certificate, timeout=self.timeout
             )
             return dict(answer.json()) if answer.ok else {}
-        except ValueError:
+        except requests.JSONDecodeError:
             return {}
 
     def _said(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """Facts about the server for the result, and the decoding options that it says."""
         if self.engine == "sglang":
-            return of_sglang(self._ask("/server_info") or self._ask("/get_server_info"))
+            return serving.of_sglang(self._ask("/server_info") or self._ask("/get_server_info"))
         if self.engine != "vllm":
             return {}, {}
         page = self._ask("/server_info?config_format=json")  # of VLLM_SERVER_DEV_MODE=1
-        facts, said = of_vllm(page.get("vllm_config"))
+        facts, said = serving.of_vllm(page.get("vllm_config"))
         return facts | self._ask("/version"), said
 
     def _take(self, stated: Mapping[str, Any], given: Mapping[str, Any]) -> None:
@@ -210,19 +191,17 @@ class MDLMServer(LocalCompletionsAPI):
             read = {"likelihood": "last_step"} if self._renoises else drawn
             n_masks = UNKNOWN if options.n_masks == "auto" else options.n_masks
             return dict.fromkeys(options.as_record(), UNKNOWN) | {"n_masks": n_masks} | read
-        carried = {name: getattr(options, name) for name in REQUEST_OPTIONS}
+        carried = {name: getattr(options, name) for name in serving.REQUEST_OPTIONS}
         return dict.fromkeys(options.as_record(), UNKNOWN) | self.known | carried | dict(self.dialect.fixed)
 
     def _request(self, gen_kwargs: Mapping[str, Any]) -> ResolvedRequest:
         """A request's options. Raises OptionError for options that a server cannot be asked for."""
         request = self.settings.request(gen_kwargs)
-        usual = {name: getattr(self.settings.decoding, name) for name in REQUEST_OPTIONS}
+        usual = {name: getattr(self.settings.decoding, name) for name in serving.REQUEST_OPTIONS}
         if request.infill or replace(request.options, **usual) != self.settings.decoding:
             asked = ", ".join(f"{name}={shown(value)}" for name, value in gen_kwargs.items() if name != "until")
-            raise OptionError(
-                f"a task asks for {asked}; a server's requests carry {', '.join(REQUEST_OPTIONS)} and stop strings "
-                "alone"
-            )
+            carried = ", ".join(serving.REQUEST_OPTIONS)
+            raise OptionError(f"a task asks for {asked}; a server's requests carry {carried} and stop strings alone")
         ignored = {
             name: getattr(request.options, name)
             for name in self.dialect.fixed
@@ -239,22 +218,13 @@ class MDLMServer(LocalCompletionsAPI):
 
     def _load(self, tokenizer: str, arguments: Mapping[str, Any], served_length: int | None) -> None:
         """The tokenizer and facts of the checkpoint's config. Raises OptionError for a causal language model's."""
-        path, source, bos = model_path(tokenizer), Source.of(arguments), arguments.get("add_bos_token")
         config = config_of(tokenizer, arguments)
-        checkpoints.check_config(config, path)
-        self.tokenizer = checkpoints.load_tokenizer(
-            path,
-            config=config,
-            add_bos_token=bos,
-            revision=source.revision,
-            subfolder=source.subfolder,
-            trust_remote_code=source.trust_remote_code,
-        )
-        self.tokenizer_backend, self.tokenized_requests, self.add_bos_token = "huggingface", True, bos
+        self.tokenizer = tokenizer_of(tokenizer, config, arguments)
+        self.tokenizer_backend, self.tokenized_requests = "huggingface", True
+        self.add_bos_token = arguments.get("add_bos_token")
         self.family = checkpoints.family_of(config)
         generates = self.family.generate is not None  # without masks
         self.mask_token_id = None if generates else checkpoints.resolve_mask_token_id(config, self.tokenizer, None)
-        self._closing = closing_ids(self.tokenizer)
         self.vocab_size = config.get_text_config().vocab_size
         self.end_ids = checkpoints.eos_ids(self.tokenizer, None) | checkpoints.end_of_turn_ids(self.tokenizer)
         lengths = (served_length, arguments.get("max_length") or context_length(config, self.tokenizer))
@@ -268,24 +238,14 @@ class MDLMServer(LocalCompletionsAPI):
 
     def tok_encode(self, string: str, add_special_tokens: bool | None = None, **_: Any) -> list[int]:
         """Token ids as `--model mdlm` makes them: the mask token's own string stays text, closing tokens go."""
-        special = next((value for value in (add_special_tokens, self.add_bos_token) if value is not None), True)
-        if add_special_tokens is None and has_bos_prefix(string, self.tokenizer.decode(self.prefix_token_id)):
-            special = False
-
-        def encode(piece: str, first: bool) -> list[int]:
-            return self.tokenizer.encode(piece, add_special_tokens=special and first)
-
-        mask = -1 if self.mask_token_id is None else self.mask_token_id
-        ids = encode(string, True) if mask < 0 else encode_without_masks(self.tokenizer, string, mask, encode)
-        return ids[: -len(self._closing)] if self._closing and ids[-len(self._closing) :] == self._closing else ids
+        special = self.add_bos_token if add_special_tokens is None else add_special_tokens
+        return prompt_ids(self.tokenizer, string, self.mask_token_id, add_special_tokens=special is not False)
 
     # Requests
 
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
         """One string a request. Raises OptionError for any request's options before the first is sent."""
-        alike = {json.dumps(instance.args[1], default=str): instance.args[1] for instance in requests}
-        resolved = {key: self._request(gen_kwargs) for key, gen_kwargs in alike.items()}
-        wanted = [resolved[json.dumps(instance.args[1], default=str)] for instance in requests]
+        wanted = resolved(requests, self._request)
         seeds = seeds_of(requests, [request.options.seed for request in wanted])
         jobs = [self._prepare(*each) for each in zip(requests, wanted, seeds, strict=True)]
         answers: list[Any] = [job.saved_sample(self.request_cache) for job in jobs]
@@ -329,7 +289,6 @@ class MDLMServer(LocalCompletionsAPI):
             numbers=numbers,
             truncated=len(ids) - len(kept),
             own_seed=seed if differs else None,
-            exact=None,
             payload={name: value for name, value in payload.items() if name not in engine.fixed} | dict(engine.sent),
             until=request.until,
         )
@@ -361,12 +320,12 @@ class MDLMServer(LocalCompletionsAPI):
         """The answers to the current task's jobs, which are recorded and kept before any other arrives."""
         jobs = _JOBS.get()
         try:
-            check_answer(outputs)
+            serving.check_answer(outputs)
             answers = [self._answer_to(job, outputs) for job in jobs]
-        except NoAnswerError as error:
+        except serving.NoAnswerError as error:
             one = jobs[0].instance
             request = f"document {one.doc_id} of {task_of(one)} (... {shown(one.args[0][-60:])})"
-            raise NoAnswerError(f"the server did not answer {request}: {error}") from error
+            raise serving.NoAnswerError(f"the server did not answer {request}: {error}") from error
         now = time.monotonic()
         seconds, self._arrived = now - self._arrived, now
         usage = outputs.get("usage") or {}
@@ -384,7 +343,7 @@ class MDLMServer(LocalCompletionsAPI):
     def _answer_to(self, job: ServerJob, outputs: Mapping[str, Any]) -> Any:
         """What lm-eval gets for a job."""
         if job.target is not None:
-            return read_of(outputs, job.target)
+            return serving.read_of(outputs, job.target)
         return postprocess_generated_text(outputs["choices"][0]["text"], list(job.until), self.think_end_token)
 
     def _answer(self, string: str) -> Answer:
@@ -405,7 +364,7 @@ class MDLMServer(LocalCompletionsAPI):
         if not self._renoises and (self.engine != "vllm" or not length):
             raise OptionError(
                 "mdlm-server answers generation tasks; one-token choices too where vLLM reads canvases of a known "
-                f"length (settings: block_length) or SGLang runs {RENOISING}, and this is {self.engine}. Use "
+                f"length (settings: block_length) or SGLang runs {serving.RENOISING}, and this is {self.engine}. Use "
                 "--model mdlm for likelihoods"
             )
         draw = Random(seed_of(f"canvas {self.settings.likelihood.seed}"))
@@ -423,9 +382,9 @@ class MDLMServer(LocalCompletionsAPI):
                 options=replace(self.settings.likelihood, n_masks=length or "auto"),
                 numbers={"continuation_tokens": 1} | ({"asked_masks": length, "masks": length} if length else {}),
                 truncated=len(ids) - len(kept),
-                own_seed=None,
-                exact=None,
-                payload=last_step_read(kept, target) if self._renoises else canvas | canvas_read(kept, target, noise),
+                payload=serving.last_step_read(kept, target)
+                if self._renoises
+                else canvas | serving.canvas_read(kept, target, noise),
                 target=target[0],
             )
             jobs.append(job)
@@ -449,7 +408,7 @@ class MDLMServer(LocalCompletionsAPI):
             raise OptionError(f"audit does not work with the family {self.family.name}, whose answers are sampled")
         fixed = {name: value for name, value in self.dialect.fixed.items() if value not in (UNKNOWN, None)}
         options = {name: value for name, value in self.known.items() if name != "early_exit"}
-        explicit = self.settings.explicit.intersection(REQUEST_OPTIONS)
+        explicit = self.settings.explicit.intersection(serving.REQUEST_OPTIONS)
         given = {name: getattr(self.settings.decoding, name) for name in explicit}
         threshold = options.get("confidence_threshold")
         if threshold and self.dialect.reaches:  # > the next smaller float is >=
@@ -509,7 +468,7 @@ class MDLMServer(LocalCompletionsAPI):
             "package_version": __version__,
             "plugins": loader.plugins(),
         }
-        explicit = sorted({*self.stated, *self.settings.explicit.intersection(REQUEST_OPTIONS)})
+        explicit = sorted({*self.stated, *self.settings.explicit.intersection(serving.REQUEST_OPTIONS)})
         run |= {"explicit_options": explicit, "family_options": [], "settings": settings, "server": server}
         self.start_record()
         return {"mdlm": model | run | {"tasks": tasks, "task_suite": suite_info(tasks)}}
@@ -527,15 +486,13 @@ class MDLMServer(LocalCompletionsAPI):
 def _check_arguments(base_url: str, arguments: Mapping[str, Any]) -> None:
     if not base_url:
         raise OptionError("base_url is not set; name the server's address, such as http://localhost:8000")
-    if urlsplit(base_url).scheme not in ("http", "https"):
-        raise must_be("base_url", "an address such as http://localhost:8000", base_url)
     secrets = [name for name in _SECRETS if arguments.get(name) is not None]
     secrets += ["a password in base_url"] if urlsplit(base_url).password else []
     if secrets:
         raise OptionError(
             f"{secrets[0]} does not work with --model mdlm-server: results would show it; set OPENAI_API_KEY"
         )
-    own = {*REQUEST_OPTIONS, *signature(MDLMServer).parameters, "diffusion_family"} - {"arguments"}
+    own = {*serving.REQUEST_OPTIONS, *signature(MDLMServer).parameters, "diffusion_family"} - {"arguments"}
     for name, value in arguments.items():
         if name in DecodingOptions.declared().keys() - own:
             raise OptionError(
@@ -543,15 +500,3 @@ def _check_arguments(base_url: str, arguments: Mapping[str, Any]) -> None:
             )
         if name not in LOADING_NAMES | own:
             raise unknown_option("model argument", name, value, LOADING_NAMES | own)
-
-
-def _settings_of(settings: Any) -> Mapping[str, Any]:
-    """The model argument `settings`."""
-    try:
-        found = json.loads(settings) if isinstance(settings, str) else settings
-    except ValueError:
-        found = None
-    if not isinstance(found, Mapping):
-        example = '{"block_length": 4, "confidence_threshold": 0.9}'
-        raise must_be("settings", f"decoding options such as {example}", settings)
-    return found

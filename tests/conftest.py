@@ -109,7 +109,7 @@ def tasks_of(name: str, folder: Path) -> Path:
 def own_samplers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Samplers that a test registers are forgotten after it."""
     monkeypatch.setattr(SAMPLERS, "_known", SAMPLERS.all())
-    monkeypatch.setattr(SAMPLERS, "_guests", SAMPLERS.guests())
+    monkeypatch.setattr(SAMPLERS, "guests", dict(SAMPLERS.guests))
 
 
 def refused(by: str) -> list[Any]:

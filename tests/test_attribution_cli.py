@@ -15,7 +15,6 @@ from lm_eval.loggers import EvaluationTracker
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from mdlm_lm_eval import tasks_path
-from mdlm_lm_eval.analyses import inputs
 from mdlm_lm_eval.analyses.__main__ import main
 from mdlm_lm_eval.analyses.order import calibration, order_by_model, order_of, read_orders
 from mdlm_lm_eval.analyses.report import Report, over_tasks
@@ -32,7 +31,7 @@ FEW_EXAMPLES = ("--metadata", "fewshot_relevant=2", "fewshot_distractors=3")
 
 def call(monkeypatch: pytest.MonkeyPatch, *words: object) -> None:
     monkeypatch.setattr(sys, "argv", ["mdlm-attribution", *map(str, words)])
-    monkeypatch.setattr(inputs, "tasks_path", lambda: tasks_path() / "context")  # all of it takes a second to index
+    monkeypatch.setattr("mdlm_lm_eval.tasks_path", lambda: tasks_path() / "context")
     main()
 
 

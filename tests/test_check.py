@@ -200,7 +200,6 @@ def test_the_noise_floor_recovers_noise_that_is_added_to_logits(
     ("words", "said"),
     [
         (("--against", f"{FILES / 'sampler.py'}:other_signature"), r"takes \(texts, model\), not \(model, prompt"),
-        (("--against", f"{FILES / 'sampler.py'}:absent"), "sampler.py has no absent"),
         (
             ("--modeling", f"{FILES / 'network.py'}:OtherFamily"),
             "is for model_type=dream, and the checkpoint's is llama",

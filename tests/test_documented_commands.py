@@ -14,8 +14,8 @@ from mdlm_finetune.recipe import read_arguments
 from mdlm_leaderboard.__main__ import _parser as leaderboard_parser
 from mdlm_lm_eval.analyses.__main__ import _parser as attribution_parser
 from mdlm_lm_eval.check.__main__ import _parser as check_parser
-from mdlm_lm_eval.families import all_families
 from mdlm_lm_eval.presets import preset_names, published
+from mdlm_lm_eval.registry import FAMILIES
 from mdlm_lm_eval.resolve import resolve
 from mdlm_lm_eval.sweep import __main__ as sweep
 from mdlm_lm_eval.sweep.plan import plan
@@ -93,4 +93,4 @@ def test_every_preset_has_a_command_and_is_one_of_a_sweep() -> None:
         lm_eval(["--model", "mdlm", *run.flags])
         mdlm_sweep(["--preset", name, "--output_path", "results"])
         assert ("--apply_chat_template" in run.flags) == ("-base/" not in name)
-        assert run.family in all_families()
+        assert run.family in FAMILIES.all()

@@ -47,7 +47,7 @@ def sweep(output: Path, checkpoint: Path, task_folder: Path, *more: str) -> Ende
     with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
         patch.setattr(sys, "argv", ["mdlm-sweep", *words(output, checkpoint, task_folder, *more)])
         if not any("mdlm_" in word for word in more):  # the suite's index takes a second
-            patch.setattr(sweep_run, "tasks_path", lambda: task_folder / "none")
+            patch.setattr("mdlm_lm_eval.tasks_path", lambda: task_folder / "none")
         with pytest.raises(SystemExit) as end:
             main()
     return Ended(end.value.code, out.getvalue(), err.getvalue())
@@ -359,12 +359,3 @@ def test_no_cell_runs_where_one_cannot(tmp_path: Path, checkpoint: Path, task_fo
         ended = sweep(tmp_path / "out", checkpoint, task_folder, *more)
         assert (ended.code, "cache=dual needs block_length" in ended.err) == (2, True)
     assert not (tmp_path / "out").exists()
-
-
-def test_a_missing_extra_is_named(
-    tmp_path: Path, checkpoint: Path, task_folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "ray", None)
-    monkeypatch.delitem(sys.modules, "mdlm_lm_eval.sweep.ray_executor", raising=False)
-    ended = sweep(tmp_path / "out", checkpoint, task_folder, "--executor=ray")
-    assert (ended.code, ended.err) == (2, "mdlm-sweep: --executor ray needs Ray: pip install 'mdlm-lm-eval[ray]'\n")

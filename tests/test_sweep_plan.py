@@ -9,8 +9,8 @@ from lm_eval.utils import sanitize_model_name
 
 from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.sweep.__main__ import RECIPES, settings_of
-from mdlm_lm_eval.sweep.check import check_cells
 from mdlm_lm_eval.sweep.plan import plan
+from mdlm_lm_eval.sweep.run import check_cells
 from tests.conftest import refused
 
 

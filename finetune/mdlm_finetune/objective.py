@@ -2,13 +2,13 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from mdlm_lm_eval.options import OptionError
+from mdlm_finetune.objectives import flag
 
 
 @dataclass(frozen=True)
@@ -52,21 +52,11 @@ class NoisedBatch:
         return replace(self, **tensors)
 
 
-def flag(default: Any, help: str) -> Any:
-    """An objective's field, with what `mdlm-finetune --help-all` says of it."""
-    return field(default=default, metadata={"help": help})
-
-
 @dataclass(frozen=True)
 class Objective(ABC):
     """A training objective. Its fields are flags of `mdlm-finetune`; a recipe names it by `objective`."""
 
     masked_part: Literal["answer", "prompt", "both"] = flag("answer", "what is masked and predicted")
-
-    def __post_init__(self) -> None:
-        for name, hint in get_type_hints(type(self)).items():
-            if get_origin(hint) is Literal and vars(self)[name] not in get_args(hint):
-                raise OptionError(f"{name}={vars(self)[name]} must be one of {', '.join(get_args(hint))}")
 
     @property
     @abstractmethod

@@ -10,10 +10,8 @@ from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-import yaml
-
-from mdlm_finetune.objectives import objective_class
-from mdlm_lm_eval.command_line import refuse_rest
+from mdlm_finetune.objectives import flag
+from mdlm_lm_eval.command_line import read_recipe, refuse_rest
 from mdlm_lm_eval.default_model import BUILT_IN
 from mdlm_lm_eval.loader import load_plugins
 from mdlm_lm_eval.options import ModelOptions, OptionError
@@ -40,48 +38,44 @@ _REFUSED = {
 }
 
 
-def _key(default: Any, help: str) -> Any:
-    return field(default=default, metadata={"help": help})
-
-
 @dataclass(frozen=True)
 class Recipe:
     """Our keys, and those of TrainingArguments that have other defaults here: the paper's (appendix B)."""
 
-    output_dir: str = _key(MISSING, "the adapter's folder, whole at the end; checkpoints are in OUTPUT_DIR.checkpoints")
-    objective: str = _key("mask_agnostic", f"one of {', '.join(OBJECTIVES.names())}, or of a plug-in")
-    plugins: str | None = _key(None, ModelOptions.declared()["plugins"].help)
-    model_name_or_path: str = _key(BUILT_IN, "built-in, a hub id or a folder, of any family of --model mdlm")
-    train_file: str | None = _key(None, "a .jsonl, .json or .parquet file to train on")
-    dataset_name: str | None = _key(None, f"or a data set on the hub, or {NUMBER_QUESTIONS}, which is generated")
-    dataset_config: str | None = _key(None, "of a hub data set that has several")
-    dataset_train_split: str = _key("train", "of a hub data set")
-    apply_chat_template: bool = _key(False, "the tokenizer's, for instruct models")
-    max_train_samples: int | None = _key(None, "examples, chosen by the seed; at most what max_steps can use")
-    max_length: int = _key(1024, "tokens of an example and what is appended; longer examples are counted and skipped")
-    max_steps: int = _key(930, "optimiser steps")
-    per_device_train_batch_size: int = _key(3, "examples per forward-backward pass of a process")
-    gradient_accumulation_steps: int = _key(43, "passes per optimiser step")
-    learning_rate: float = _key(1e-5, "at its peak")
-    lora_r: int = _key(64, "rank of the adapter")
-    lora_alpha: int = _key(128, "its scaling")
-    lora_dropout: float = _key(0.0, "within the adapter")
+    output_dir: str = flag(MISSING, "the adapter's folder, whole at the end; checkpoints are in OUTPUT_DIR.checkpoints")
+    objective: str = flag("mask_agnostic", f"one of {', '.join(OBJECTIVES.names())}, or of a plug-in")
+    plugins: str | None = flag(None, ModelOptions.declared()["plugins"].help)
+    model_name_or_path: str = flag(BUILT_IN, "built-in, a hub id or a folder, of any family of --model mdlm")
+    train_file: str | None = flag(None, "a .jsonl, .json or .parquet file to train on")
+    dataset_name: str | None = flag(None, f"or a data set on the hub, or {NUMBER_QUESTIONS}, which is generated")
+    dataset_config: str | None = flag(None, "of a hub data set that has several")
+    dataset_train_split: str = flag("train", "of a hub data set")
+    apply_chat_template: bool = flag(False, "the tokenizer's, for instruct models")
+    max_train_samples: int | None = flag(None, "examples, chosen by the seed; at most what max_steps can use")
+    max_length: int = flag(1024, "tokens of an example and what is appended; longer examples are counted and skipped")
+    max_steps: int = flag(930, "optimiser steps")
+    per_device_train_batch_size: int = flag(3, "examples per forward-backward pass of a process")
+    gradient_accumulation_steps: int = flag(43, "passes per optimiser step")
+    learning_rate: float = flag(1e-5, "at its peak")
+    lora_r: int = flag(64, "rank of the adapter")
+    lora_alpha: int = flag(128, "its scaling")
+    lora_dropout: float = flag(0.0, "within the adapter")
     lora_target_modules: list[str] = field(
         default_factory=lambda: ["all-linear"],
         metadata={"help": "names (q_proj v_proj), a regular expression of whole names, or all-linear"},
     )
-    dtype: Literal["float32", "bfloat16", "float16"] = _key("bfloat16", "of frozen weights; an adapter has float32")
-    attn_implementation: str | None = _key(None, "sdpa, eager, flash_attention_2, ...")
-    seed: int = _key(0, "of data, noise and the adapter's initial weights")
-    save_steps: int = _key(100, "steps between checkpoints")
-    save_total_limit: int | None = _key(2, "checkpoints that are kept")
-    logging_steps: int = _key(10, "steps between lines of the log")
-    evaluation_limit: int = _key(50, "questions per task for the card's table; 0 leaves the table out")
-    license: str | None = _key(None, "of the adapter, for its card: apache-2.0, mit, ...")
-    resume: bool = _key(False, "continue from the last checkpoint of the same recipe")
-    overwrite: bool = _key(False, "replace the adapter and checkpoints of another run")
-    merge: bool = _key(False, "also write OUTPUT_DIR.merged, the model with the adapter folded in")
-    evaluate: bool = _key(False, "do not train: score (and merge) the adapter that is there")
+    dtype: Literal["float32", "bfloat16", "float16"] = flag("bfloat16", "of frozen weights; an adapter has float32")
+    attn_implementation: str | None = flag(None, "sdpa, eager, flash_attention_2, ...")
+    seed: int = flag(0, "of data, noise and the adapter's initial weights")
+    save_steps: int = flag(100, "steps between checkpoints")
+    save_total_limit: int | None = flag(2, "checkpoints that are kept")
+    logging_steps: int = flag(10, "steps between lines of the log")
+    evaluation_limit: int = flag(50, "questions per task for the card's table; 0 leaves the table out")
+    license: str | None = flag(None, "of the adapter, for its card: apache-2.0, mit, ...")
+    resume: bool = flag(False, "continue from the last checkpoint of the same recipe")
+    overwrite: bool = flag(False, "replace the adapter and checkpoints of another run")
+    merge: bool = flag(False, "also write OUTPUT_DIR.merged, the model with the adapter folded in")
+    evaluate: bool = flag(False, "do not train: score (and merge) the adapter that is there")
 
     def __post_init__(self) -> None:
         if (self.train_file is None) == (self.dataset_name is None):
@@ -134,18 +128,23 @@ def read_arguments(words: Sequence[str]) -> Run:
     for name in ("config", "objective", "plugins", "train_file", "dataset_name"):
         early_parser.add_argument(f"--{name}", f"--{name.replace('_', '-')}")
     early = early_parser.parse_known_args(words)[0]
-    in_file = _read_recipe(early.config) if early.config else {}
+    in_file = read_recipe(RECIPES, early.config) if early.config else {}
     if early.train_file or early.dataset_name:  # the flag replaces the recipe's data, whichever of the two it names
         in_file = {name: value for name, value in in_file.items() if name not in ("train_file", "dataset_name")}
     load_plugins(early.plugins or in_file.get("plugins"))
-    objective = objective_class(early.objective or in_file.get("objective", Recipe.objective))
+    name = early.objective or in_file.get("objective", Recipe.objective)
+    if name not in OBJECTIVES.names():
+        raise OptionError(f"objective={name} does not exist; the objectives are {', '.join(OBJECTIVES.names())}")
+    objective = OBJECTIVES.get(name)
 
-    if "--help-all" in words:
-        print(_all_help(objective))
-        sys.exit(0)
     kinds = (TrainingArguments, Recipe, objective)  # later ones win over earlier ones where they share a key
     style = {"prog": "mdlm-finetune", "usage": USAGE, "allow_abbrev": False, "add_help": False}
     parser = HfArgumentParser(kinds, conflict_handler="resolve", **style)
+    if "--help-all" in words:
+        for action in parser._actions:
+            action.help = argparse.SUPPRESS if action.dest in _REFUSED else action.help
+        parser.print_help()
+        sys.exit(0)
     parser.add_argument("--config")
     found, unknown = parser.parse_known_args([*_flags(in_file), *words])
     refuse_rest(unknown, vars(found), "key")
@@ -171,22 +170,6 @@ def read_arguments(words: Sequence[str]) -> Run:
     return Run(recipe, objective(**values(objective)), training, settings)
 
 
-def _all_help(objective: type[Objective]) -> str:
-    """Every key: the objective's, then the recipe's, then the other ones of TrainingArguments."""
-    from transformers import HfArgumentParser, TrainingArguments
-
-    how: dict[str, Any] = {"prog": "mdlm-finetune", "allow_abbrev": False, "add_help": False}
-    ours = HfArgumentParser((objective, Recipe), usage=USAGE, **how)
-    theirs = HfArgumentParser(
-        TrainingArguments, usage=argparse.SUPPRESS, description="Of transformers' Trainer:", **how
-    )
-    hidden = {each.name for kind in (objective, Recipe) for each in fields(kind)} | _REFUSED.keys()
-    for action in theirs._actions:
-        if action.dest in hidden:
-            action.help = argparse.SUPPRESS
-    return ours.format_help() + theirs.format_help()
-
-
 def help_text(description: str | None) -> str:
     """Our own flags, without importing transformers for its 120."""
     parser = argparse.ArgumentParser(
@@ -195,27 +178,16 @@ def help_text(description: str | None) -> str:
         description=description,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         epilog="Every field of the objective (alpha, beta, masks_end, ...) is a key, too, and every argument of\n"
-        "transformers' TrainingArguments: mdlm-finetune --objective NAME --help-all lists them in this order.",
+        "transformers' TrainingArguments: mdlm-finetune --objective NAME --help-all lists them all.",
     )
     parser.add_argument("--version", action="store_true", help="show the version and exit")
-    parser.add_argument("--config", metavar="RECIPE", help=f"a YAML file of keys, or one of {', '.join(packaged())}")
+    packaged = ", ".join(sorted(path.stem for path in RECIPES.glob("*.yaml")))
+    parser.add_argument("--config", metavar="RECIPE", help=f"a YAML file of keys, or one of {packaged}")
     for each in fields(Recipe):
         default = each.default if each.default_factory is MISSING else " ".join(each.default_factory())
         shown = "" if default in (None, False, MISSING) else f" (default: {default})"
         parser.add_argument(f"--{each.name}", metavar="", help=each.metadata["help"] + shown)
     return parser.format_help()
-
-
-def packaged() -> list[str]:
-    """Names of the recipes in this package."""
-    return sorted(path.stem for path in RECIPES.glob("*.yaml"))
-
-
-def _read_recipe(config: str) -> dict[str, Any]:
-    path = RECIPES / f"{config}.yaml" if config in packaged() else Path(config)
-    if not path.exists():
-        raise OptionError(f"config={config}: must be a file or one of {', '.join(packaged())}")
-    return dict(yaml.safe_load(path.read_text(encoding="utf-8")))
 
 
 def _flags(settings: Mapping[str, Any]) -> list[str]:

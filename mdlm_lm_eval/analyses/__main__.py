@@ -11,20 +11,20 @@ a figure. The same command continues a killed one.
 """
 
 import argparse
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from lm_eval._cli.utils import MergeDictAction
 
-from mdlm_lm_eval import __version__
-from mdlm_lm_eval.command_line import ending_well
+from mdlm_lm_eval.command_line import ending_well, parser_of
 from mdlm_lm_eval.options import ModelOptions, OptionError
 
 COMMAND = "mdlm-attribution"
 OPEN_ENDED, FIXED_SLOT = "mdlm_context", "mdlm_slot"
 # The paper's (section 4.3).
 QUESTIONS, REORDERINGS, TABLE_MASKS = 20, 30, 50
+MASK_COUNTS = [1, 2, 10, 50, 100, 200]
 
 
 def main() -> None:
@@ -55,50 +55,45 @@ def few_and_many(text: str) -> tuple[int, int]:
 
 
 def _parser() -> argparse.ArgumentParser:
-    style: dict[str, Any] = {"formatter_class": argparse.RawDescriptionHelpFormatter, "allow_abbrev": False}
-    parser = argparse.ArgumentParser(prog=COMMAND, description=__doc__, **style)
-    parser.add_argument("--version", action="version", version=f"{COMMAND} {__version__}")
+    parser = parser_of(COMMAND, __doc__)
     commands = parser.add_subparsers(required=True, metavar="ANALYSIS")
 
-    help = "gradient attribution to masks, the last 50 non-masks and all non-masks (table 1)"
-    groups = commands.add_parser("groups", help=help, **style)
+    def command(run: Callable[[argparse.Namespace], None], name: str, help: str) -> argparse.ArgumentParser:
+        made = commands.add_parser(name, help=help, allow_abbrev=False)
+        made.add_argument("--output_path", type=Path, required=True, metavar="FOLDER")
+        made.set_defaults(run=run)
+        return made
+
+    what = "gradient attribution to masks, the last 50 non-masks and all non-masks (table 1)"
+    groups = command(_run_groups, "groups", what)
     groups.add_argument("--n_masks", type=count, help=f"appended masks (default: {TABLE_MASKS}; with --model hf none)")
     _add_model_options(groups, default_tasks=OPEN_ENDED, default_limit=QUESTIONS)
-    groups.set_defaults(run=_run_groups)
 
-    help = "gradient attribution to each in-context example over reorderings (figure 3; E3)"
-    examples = commands.add_parser("examples", help=help, **style)
-    examples.add_argument(
-        "--n_masks", type=count, help=f"masks appended; none, as the prompts of {FIXED_SLOT} hold one"
-    )
+    what = "gradient attribution to each in-context example over reorderings (figure 3; E3)"
+    examples = command(_run_examples, "examples", what)
+    what = f"masks appended; none, as the prompts of {FIXED_SLOT} hold one"
+    examples.add_argument("--n_masks", type=count, help=what)
     examples.add_argument("--reorderings", type=count, default=REORDERINGS, help=f"default: {REORDERINGS}")
     examples.add_argument("--seed", type=int, default=0, help="of the reorderings (default: 0)")
     default_tasks = f"{FIXED_SLOT}, with --model hf {OPEN_ENDED}"
     _add_model_options(examples, default_tasks=default_tasks, default_limit=QUESTIONS)
-    examples.set_defaults(run=_run_examples)
 
-    help = "confidence and entropy at the answer mask against the mask count (figure 24; E13)"
-    confidence = commands.add_parser("confidence", help=help, **style)
-    default = [1, 2, 10, 50, 100, 200]
-    confidence.add_argument(
-        "--n_masks", type=counts, default=default, help=f"mask counts; {','.join(map(str, default))}"
-    )
+    what = "confidence and entropy at the answer mask against the mask count (figure 24; E13)"
+    confidence = command(_run_confidence, "confidence", what)
+    what = f"mask counts; {','.join(map(str, MASK_COUNTS))}"
+    confidence.add_argument("--n_masks", type=counts, default=MASK_COUNTS, help=what)
     _add_model_options(confidence, default_tasks=OPEN_ENDED, default_limit=None)
-    confidence.set_defaults(run=_run_confidence)
 
-    help = "gain from more shots against loss to more masks, from lm-eval result files (figure 20; E12)"
-    shots = commands.add_parser("shots-against-masks", help=help, **style)
-    shots.add_argument("results", nargs="+", type=Path, help="result files of lm_eval or mdlm-sweep, or their folders")
+    files = "result files of lm_eval or mdlm-sweep, or their folders"
+    what = "gain from more shots against loss to more masks, from lm-eval result files (figure 20; E12)"
+    shots = command(_run_shots_against_masks, "shots-against-masks", what)
+    shots.add_argument("results", nargs="+", type=Path, help=files)
     shots.add_argument("--shots", type=few_and_many, default=(5, 25), help="few and many shots (default: 5,25)")
     shots.add_argument("--masks", type=few_and_many, default=(1, 200), help="few and many masks (default: 1,200)")
-    shots.add_argument("--output_path", type=Path, required=True, metavar="FOLDER")
-    shots.set_defaults(run=_run_shots_against_masks)
 
-    help = "the order in which answers are filled, and calibration then, from results of trace=true"
-    order = commands.add_parser("order", help=help, **style)
-    order.add_argument("results", nargs="+", type=Path, help="result files of lm_eval or mdlm-sweep, or their folders")
-    order.add_argument("--output_path", type=Path, required=True, metavar="FOLDER")
-    order.set_defaults(run=_run_order)
+    what = "the order in which answers are filled, and calibration then, from results of trace=true"
+    order = command(_run_order, "order", what)
+    order.add_argument("results", nargs="+", type=Path, help=files)
     return parser
 
 
@@ -116,7 +111,6 @@ def _add_model_options(parser: argparse.ArgumentParser, *, default_tasks: str, d
     parser.add_argument("--apply_chat_template", action="store_true", help="for instruct models")
     parser.add_argument("--batch_size", default="auto", help="default: auto")
     parser.add_argument("--device", help="default: the machine's accelerator, else cpu")
-    parser.add_argument("--output_path", type=Path, required=True, metavar="FOLDER")
 
 
 def _run_groups(given: argparse.Namespace) -> None:

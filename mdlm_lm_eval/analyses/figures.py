@@ -60,13 +60,8 @@ def draw_shots_against_masks(points: Sequence[Row], models: Sequence[Row], path:
         chosen = [point for point in points if point["model"] == model["model"]]
         r = "r undefined" if model["pearson_r"] is None else f"r = {model['pearson_r']:.2f}"
         gains, losses = ([100 * point[name] for point in chosen] for name in ("gain", "loss"))
-        look: dict[str, Any] = {
-            "s": 18,
-            "alpha": 0.5,
-            "color": colour,
-            "marker": marker,
-        }  # tasks that lie on each other look darker
-        axes.scatter(gains, losses, label=f"{model['model']}: {r}", **look)
+        # Tasks that lie on each other look darker.
+        axes.scatter(gains, losses, s=18, alpha=0.5, color=colour, marker=marker, label=f"{model['model']}: {r}")
         bands = {of: model[band] and 100 * model[band] for of, band in (("xerr", "gain_band"), ("yerr", "loss_band"))}
         axes.errorbar(100 * model["gain"], 100 * model["loss"], color=colour, linewidth=1, **bands)
     first = points[0]

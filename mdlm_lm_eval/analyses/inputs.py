@@ -7,14 +7,14 @@ from typing import Any
 
 import torch
 from lm_eval.models.huggingface import HFLM
-from lm_eval.tasks import TaskManager
 from torch import Tensor, nn
 
-from mdlm_lm_eval import MDLM, tasks_path
+from mdlm_lm_eval import MDLM
 from mdlm_lm_eval.decoding.canvas import build_canvas, build_infill_canvas
 from mdlm_lm_eval.model.denoiser import Denoiser
 from mdlm_lm_eval.model.text import SLOT_MARKER
 from mdlm_lm_eval.options import DecodingOptions, LikelihoodOptions, OptionError
+from mdlm_lm_eval.plugin import task_manager
 from mdlm_lm_eval.results.suite import suite_info
 from mdlm_lm_eval.tasks import questions
 from mdlm_lm_eval.tasks.settings import check_metadata
@@ -72,9 +72,7 @@ def load_tasks(names: Sequence[str], metadata: Mapping[str, Any]) -> dict[str, A
         if not suite_info([name]):
             raise OptionError(f"tasks={name}: must be one of the few-shot suite's tasks and groups, as mdlm_context")
     check_metadata(names, metadata)
-    # lm-eval's own thousands of task files would take long to index and hold no task of the suite.
-    manager = TaskManager(include_path=str(tasks_path()), include_defaults=False, metadata=dict(metadata))
-    tasks: dict[str, Any] = manager.load(list(names))["tasks"]
+    tasks: dict[str, Any] = task_manager(names, None, dict(metadata)).load(list(names))["tasks"]
     return tasks
 
 

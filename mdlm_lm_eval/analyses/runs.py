@@ -5,15 +5,17 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
+import torch
 from accelerate import find_executable_batch_size
+from torch import Tensor
 from tqdm import tqdm
 
 from mdlm_lm_eval import checkpoints
 from mdlm_lm_eval.analyses import inputs
-from mdlm_lm_eval.analyses.confidence import predict
 from mdlm_lm_eval.analyses.gradients import attribute, example_means, group_means
 from mdlm_lm_eval.analyses.report import Report, Row
 from mdlm_lm_eval.default_model import BUILT_IN, model_path
+from mdlm_lm_eval.model.denoiser import Denoiser
 from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.results.names import recorded_name
 from mdlm_lm_eval.results.suite import suite_info
@@ -98,6 +100,32 @@ def confidence_rows(given: Namespace, model: inputs.Model, task: Any) -> list[Ro
             row |= {"answer": prompt.answer, "correct": int(predicted == prompt.answer)}
             rows.append(row | {"confidence": confidence, "entropy": entropy})
     return rows
+
+
+def confidence_and_entropy(logits: Tensor, mask_token_id: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Greedy tokens [N], their probabilities [N] and the entropies [N] in nats, of logits [N, V].
+
+    The distribution is over the vocabulary without the mask token, which decoding never emits.
+    """
+    wide = logits.to(torch.promote_types(logits.dtype, torch.float32), copy=True)
+    wide[:, mask_token_id] = -torch.inf
+    probabilities = torch.log_softmax(wide, dim=-1).exp()
+    confidence, tokens = probabilities.max(-1)
+    # 0 log 0 counts as 0.
+    return tokens, confidence, torch.special.entr(probabilities).sum(-1)
+
+
+def predict(denoiser: Denoiser, batch: Sequence[inputs.Prompt]) -> list[tuple[int, float, float]]:
+    """The greedy token at each prompt's answer mask, its probability and the entropy, in one forward pass.
+
+    Raises OptionError if logits are not finite.
+    """
+    input_ids, attention_mask, positions, lengths = inputs.padded(batch, denoiser)
+    logits = denoiser.logits(input_ids, attention_mask, positions, prompt_lengths=lengths)
+    if not bool(logits.isfinite().all()):
+        raise OptionError(f"the model's logits in dtype={denoiser.dtype} are not finite (NaN or infinity)")
+    columns = (values.tolist() for values in confidence_and_entropy(logits, denoiser.mask_token_id))
+    return list(zip(*columns, strict=True))
 
 
 def _attributed(given: Namespace, model: inputs.Model, prompts: Sequence[inputs.Prompt]) -> list[tuple[Any, int]]:

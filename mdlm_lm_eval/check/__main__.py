@@ -20,8 +20,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mdlm_lm_eval import __version__
-from mdlm_lm_eval.command_line import ending_well
+from mdlm_lm_eval.command_line import ending_well, parser_of
 from mdlm_lm_eval.default_model import BUILT_IN
 from mdlm_lm_eval.options import OptionError
 
@@ -70,15 +69,9 @@ def _refuse_missing(flag: str, place: str | None) -> None:
 def _parser() -> argparse.ArgumentParser:
     from lm_eval._cli.utils import MergeDictAction
 
-    parser = argparse.ArgumentParser(
-        prog=COMMAND,
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    parser = parser_of(COMMAND, __doc__)
     named: dict[str, Any] = {"nargs": "+", "default": {}, "action": MergeDictAction, "metavar": "NAME=VALUE"}
     parser.add_argument("model", nargs="?", default=BUILT_IN, help="hub id, folder or built-in name; default: built-in")
-    parser.add_argument("--version", action="version", version=f"{COMMAND} {__version__}")
     parser.add_argument("--model_args", help="as lm_eval's, without pretrained: dtype, device, steps, ...", **named)
     parser.add_argument("--apply_chat_template", action="store_true", help="as lm_eval's")
     parser.add_argument("--output_path", type=Path, metavar="FILE", help="write the JSON here as well")

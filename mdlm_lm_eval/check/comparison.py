@@ -53,8 +53,6 @@ def ask_authors(job: Mapping[str, Any], python: str | None) -> Theirs:
         (folder / "job.json").write_text(json.dumps(job), encoding="utf-8")
         try:
             subprocess.run([python or sys.executable, authors.__file__, name], check=True)
-        except FileNotFoundError:
-            raise OptionError(f"--reference_python {python}: there is no such file") from None
         except subprocess.CalledProcessError as error:
             raise OptionError("the authors' code failed; its own error is above") from error
         report = json.loads((folder / "report.json").read_text(encoding="utf-8"))

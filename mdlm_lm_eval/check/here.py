@@ -10,20 +10,21 @@ from typing import Any
 
 import torch
 from lm_eval import simple_evaluate
-from lm_eval.tasks import TaskManager
 
-from mdlm_lm_eval import checkpoints, tasks_path
+from mdlm_lm_eval import checkpoints
 from mdlm_lm_eval.check.comparison import random_canvases
 from mdlm_lm_eval.decoding.caches import cache_name, cache_policy
 from mdlm_lm_eval.decoding.canvas import Canvas, build_canvas
 from mdlm_lm_eval.decoding.engine import decode_canvases
 from mdlm_lm_eval.decoding.memory import row_memory, rows_that_fit
 from mdlm_lm_eval.default_model import model_path
-from mdlm_lm_eval.lm import MDLM, config_of, settings_of
+from mdlm_lm_eval.lm import MDLM, config_of, settings_of, tokenizer_of
 from mdlm_lm_eval.loader import load_plugins
 from mdlm_lm_eval.model import devices
 from mdlm_lm_eval.model.text import Ending
 from mdlm_lm_eval.options import DecodingOptions, OptionError, dtype_name
+from mdlm_lm_eval.plugin import task_manager
+from mdlm_lm_eval.record import first_difference
 from mdlm_lm_eval.resolve import ResolvedRequest, Settings
 from mdlm_lm_eval.results.statistics import wilson
 
@@ -53,7 +54,7 @@ class Subject:
         load_plugins(arguments.get("plugins"))
         config = config_of(model, arguments)
         settings = settings_of(config, arguments)
-        tokenizer = checkpoints.load_tokenizer(model_path(model), config=config)
+        tokenizer = tokenizer_of(model, config, arguments)
         is_open = settings.decoding.max_gen_toks is None and settings.decoding.n_masks == "auto"
         request = settings.request({"max_gen_toks": gen_toks} if is_open else {})
         mask_token_id = checkpoints.resolve_mask_token_id(config, tokenizer, settings.model.mask_token_id)
@@ -205,7 +206,9 @@ def noise_floor(
     if loaded[0].device.type == "cuda" and needed > torch.cuda.mem_get_info()[1]:
         return {"left_out": f"{needed / 2**30:.0f} GiB of weights do not fit; --noise batch_size=1 needs no more"}
     found = []
-    manager = _manager(task, include_path)
+    manager = task_manager([task], include_path)
+    if task not in manager.all_tasks:
+        raise OptionError(f"--task {task}: lm-eval knows no such task or group; `lm_eval ls tasks` lists them all")
     for changes in ({}, change):
         lm = loaded.pop() if loaded else MDLM(**{**subject.arguments, **changes})
         results = simple_evaluate(
@@ -229,7 +232,7 @@ def noise_floor(
     differ = [(one, other) for one, other in pairs if one != other]
     texts = [(one, other) for one, other in differ if isinstance(one, str)]
     ids = [[subject.tokenizer(each)["input_ids"] for each in pair] for pair in texts]
-    tokens = [_first_difference(*pair) for pair in ids]
+    tokens = [first_difference(*pair) for pair in ids]
     share = len(differ) / len(pairs)
     low, high = wilson(share, len(pairs))
     scores = {
@@ -252,16 +255,6 @@ def noise_floor(
     }
 
 
-def _manager(task: str, include_path: str | None) -> TaskManager:
-    users = [include_path] if include_path else []
-    manager = TaskManager(include_path=[tasks_path(), *users], include_defaults=False)
-    if task not in manager.all_tasks:  # lm-eval's thousands take many seconds
-        manager = TaskManager(include_path=users or None)
-    if task not in manager.all_tasks:
-        raise OptionError(f"--task {task}: lm-eval knows no such task or group; `lm_eval ls tasks` lists them all")
-    return manager
-
-
 def _pairs(first: Sequence[Mapping[str, Any]], second: Sequence[Mapping[str, Any]]) -> list[tuple[Any, Any]]:
     """The answers to each question: a text, or which choice is the likeliest."""
 
@@ -276,11 +269,6 @@ def _pairs(first: Sequence[Mapping[str, Any]], second: Sequence[Mapping[str, Any
 
     one, other = answers(first), answers(second)
     return [(one[key], other[key]) for key in one]
-
-
-def _first_difference(one: Sequence[int], other: Sequence[int]) -> int:
-    pairs = enumerate(zip(one, other, strict=False))
-    return next((n for n, (a, b) in pairs if a != b), min(len(one), len(other)))
 
 
 def memory_and_speed(lm: MDLM, canvases: Sequence[Canvas], request: ResolvedRequest) -> dict[str, Any]:
@@ -329,8 +317,6 @@ def memory_and_speed(lm: MDLM, canvases: Sequence[Canvas], request: ResolvedRequ
         "seconds_of_arithmetic": {
             str(rows): 2 * n_parameters * rows * length / operations_per_second for rows in seconds
         },
-        "bytes_per_second": bytes_per_second,
-        "operations_per_second": operations_per_second,
         "compiled": denoiser.compiled,
         "cuda_graphs": denoiser.graphs is not None,
     }

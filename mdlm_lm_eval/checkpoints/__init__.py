@@ -1,7 +1,7 @@
 # ruff: noqa: F401 - what this room offers to others
 """Loads a checkpoint of any family: config, tokenizer, weights, adapter, and where they are placed."""
 
-from mdlm_lm_eval.checkpoints.adapters import load_adapter, load_adapter_config
+from mdlm_lm_eval.checkpoints.adapters import load_adapter
 from mdlm_lm_eval.checkpoints.config import (
     attention_of,
     check_config,
@@ -13,5 +13,5 @@ from mdlm_lm_eval.checkpoints.loading import context_length, load, load_denoiser
 from mdlm_lm_eval.checkpoints.modeling import load_network
 from mdlm_lm_eval.checkpoints.placement import device_placement
 from mdlm_lm_eval.checkpoints.tokenizers import end_of_turn_ids, eos_ids, load_tokenizer
-from mdlm_lm_eval.checkpoints.weights import files_digest, load_model, load_skeleton
-from mdlm_lm_eval.families.registry import family_of, own_decoder
+from mdlm_lm_eval.checkpoints.weights import files_digest, load_model
+from mdlm_lm_eval.families import family_of, own_decoder

@@ -14,7 +14,7 @@ from peft.utils.transformers_weight_conversion import convert_peft_config_for_tr
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from mdlm_lm_eval.families.registry import family_of
+from mdlm_lm_eval.families import family_of
 from mdlm_lm_eval.options import OptionError
 
 PREFIX = "base_model.model."
@@ -22,14 +22,16 @@ WHOLE_MODULE_COPY = re.compile(r"\.(modules_to_save|original_module)(\.default)?
 LORA_PARAMETER = re.compile(r"\.lora_(A|B|embedding_A|embedding_B|magnitude_vector)(\.|$)")
 
 
-def load_adapter(model: PreTrainedModel, peft: str, *, revision: str | None = "main") -> PeftModel:
+def load_adapter(model: PreTrainedModel, peft: str, *, revision: str = "main") -> PeftModel:
     """`model` with the adapter `peft` (hub id or folder), in evaluation mode. The embedding keeps all its rows.
 
     Raises OptionError where the adapter's weights do not fit, and for prompt learning.
     """
     peft = os.path.expanduser(peft)
-    config = load_adapter_config(peft, revision=revision)
-    weights = load_peft_weights(peft, device="cpu", revision=revision or "main")
+    config = PeftConfig.from_pretrained(peft, revision=revision)
+    if config.is_prompt_learning:
+        raise OptionError(f"peft={peft}: prompt learning adds tokens to a text; use an adapter of weights, as LORA")
+    weights = load_peft_weights(peft, device="cpu", revision=revision)
     parts = [
         (name.removeprefix(PREFIX), *part) for name in weights for part in _native_parts(name, weights[name], model)
     ]
@@ -56,14 +58,6 @@ def load_adapter(model: PreTrainedModel, peft: str, *, revision: str | None = "m
             f"place and {len(missing)} places have no weight, the first is {misfits[0]}"
         )
     return adapted.eval()
-
-
-def load_adapter_config(peft: str, *, revision: str | None = "main") -> PeftConfig:
-    """What the adapter says of itself, without its weights. Raises OptionError for one that adapts no weights."""
-    config = PeftConfig.from_pretrained(peft, revision=revision or "main")
-    if config.is_prompt_learning:
-        raise OptionError(f"peft={peft}: prompt learning adds tokens to a text; use an adapter of weights, as LORA")
-    return config
 
 
 def _with_native_names(

@@ -1,24 +1,24 @@
 """A checkpoint's config in transformers' terms, and what it allows."""
 
-from pathlib import Path
 from typing import Any
 
 from transformers import AutoConfig, PretrainedConfig, PreTrainedTokenizerBase
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from mdlm_lm_eval.default_model import model_path
-from mdlm_lm_eval.families.registry import all_families, family_of, published_family
+from mdlm_lm_eval.families import family_of, published_family
 from mdlm_lm_eval.model.attention import FULL_ATTENTION, AttentionPattern
 from mdlm_lm_eval.model.grouped_attention import NAME as GROUPED_ATTENTION
 from mdlm_lm_eval.options import DecodingOptions, OptionError, defaults_of
+from mdlm_lm_eval.registry import FAMILIES
 
 
 def load_config(
     pretrained: str,
     *,
-    revision: str | None = "main",
-    subfolder: str | None = "",
-    trust_remote_code: bool | None = False,
+    revision: str = "main",
+    subfolder: str = "",
+    trust_remote_code: bool = False,
     diffusion_family: str | None = None,
 ) -> PretrainedConfig:
     """The config of transformers' own class for the checkpoint, with `is_causal=False`.
@@ -26,13 +26,10 @@ def load_config(
     `diffusion_family` is the family's name where `config.json` does not. Raises OptionError for a family that
     is unknown, a setting of the family that has no equivalent, and a causal language model.
     """
-    if trust_remote_code not in (True, False, None):  # the word "false" is true
+    if trust_remote_code not in (True, False):  # the word "false" is true
         raise OptionError(f"trust_remote_code must be true or false, not {trust_remote_code}")
     pretrained = model_path(pretrained)
-    if pretrained.startswith((".", "/")) and not Path(pretrained).is_dir():  # no name on the hub begins so
-        raise OptionError(f"pretrained={pretrained}: there is no such folder")
-    where: dict[str, Any] = {"revision": revision or "main", "subfolder": subfolder or ""}
-    published, _ = PretrainedConfig.get_config_dict(pretrained, **where)
+    published, _ = PretrainedConfig.get_config_dict(pretrained, revision=revision, subfolder=subfolder)
     if diffusion_family is not None:
         published["diffusion_family"] = diffusion_family
     model_type, named = published.get("model_type"), published.get("diffusion_family")
@@ -45,15 +42,15 @@ def load_config(
         family_of(config)  # known
         return config
     if trust_remote_code and published.get("auto_map"):
-        config = AutoConfig.from_pretrained(pretrained, **where, trust_remote_code=True)
+        config = AutoConfig.from_pretrained(pretrained, revision=revision, subfolder=subfolder, trust_remote_code=True)
         config.diffusion_family = "remote"
         return config
     if model_type not in CONFIG_MAPPING:
         raise OptionError(
             f"pretrained={pretrained}: model_type={model_type!r} is not known; the family must be one of "
-            f"{', '.join(sorted(all_families()))}; remote needs trust_remote_code=true, mask_token_id and shift_logits"
+            f"{', '.join(sorted(FAMILIES.all()))}; remote needs trust_remote_code=true, mask_token_id and shift_logits"
         )
-    config = AutoConfig.from_pretrained(pretrained, **where)
+    config = AutoConfig.from_pretrained(pretrained, revision=revision, subfolder=subfolder)
     if named is not None:
         config.diffusion_family = named
     check_config(config, pretrained)

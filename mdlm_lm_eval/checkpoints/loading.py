@@ -8,9 +8,9 @@ from transformers import PretrainedConfig, PreTrainedTokenizerBase
 from mdlm_lm_eval.checkpoints.adapters import load_adapter
 from mdlm_lm_eval.checkpoints.config import attention_of, load_config, resolve_mask_token_id
 from mdlm_lm_eval.checkpoints.tokenizers import load_tokenizer
-from mdlm_lm_eval.checkpoints.weights import load_model, load_skeleton
+from mdlm_lm_eval.checkpoints.weights import load_model
 from mdlm_lm_eval.default_model import BUILT_IN
-from mdlm_lm_eval.families.registry import family_of
+from mdlm_lm_eval.families import family_of
 from mdlm_lm_eval.model.denoiser import Denoiser
 from mdlm_lm_eval.options import OptionError
 
@@ -39,12 +39,19 @@ def load_denoiser(
     """
     if shift_logits not in (True, False, None):
         raise OptionError(f"shift_logits must be true or false, not {shift_logits}")
-    where: dict[str, Any] = {"revision": revision, "subfolder": subfolder, "trust_remote_code": trust_remote_code}
-    config = load_config(pretrained, diffusion_family=diffusion_family, **where)
+    config = load_config(
+        pretrained,
+        revision=revision,
+        subfolder=subfolder,
+        trust_remote_code=trust_remote_code,
+        diffusion_family=diffusion_family,
+    )
     settings = config.to_dict()
     tokenizer = None
     if mask_token_id is None and settings.get("mask_token_id") is None:
-        tokenizer = load_tokenizer(pretrained, config=config, **where)
+        tokenizer = load_tokenizer(
+            pretrained, config=config, revision=revision, subfolder=subfolder, trust_remote_code=trust_remote_code
+        )
     mask_token_id = resolve_mask_token_id(config, tokenizer, mask_token_id)
     family = family_of(config)
     family.refuse("load_denoiser", pretrained)
@@ -52,7 +59,15 @@ def load_denoiser(
     attention = attention_of(config, block_length, from_pretrained_kwargs.get("attn_implementation"))
     if device is not None:
         from_pretrained_kwargs.setdefault("device_map", {"": device})
-    model: Any = load_model(pretrained, config, dtype=dtype, **where, **from_pretrained_kwargs)
+    model: Any = load_model(
+        pretrained,
+        config,
+        revision=revision,
+        subfolder=subfolder,
+        dtype=dtype,
+        trust_remote_code=trust_remote_code,
+        **from_pretrained_kwargs,
+    )
     if peft is not None:
         model = load_adapter(model, peft, revision=revision)
     # Padding is never attended to, so any id does where the checkpoint names none, or one without an embedding, as -1.
@@ -78,13 +93,21 @@ def load(
     **of_denoiser: Any,
 ) -> tuple[Denoiser, PreTrainedTokenizerBase]:
     """Denoiser and tokenizer of a checkpoint. `of_denoiser` are the other arguments of `load_denoiser`."""
-    where: dict[str, Any] = {
-        "trust_remote_code": trust_remote_code,
-        "revision": revision,
-        "subfolder": subfolder,
-        "diffusion_family": diffusion_family,
-    }
-    return load_denoiser(pretrained, **where, **of_denoiser), load_tokenizer(pretrained, **where)
+    denoiser = load_denoiser(
+        pretrained,
+        revision=revision,
+        subfolder=subfolder,
+        trust_remote_code=trust_remote_code,
+        diffusion_family=diffusion_family,
+        **of_denoiser,
+    )
+    return denoiser, load_tokenizer(
+        pretrained,
+        config=denoiser.model.config,
+        revision=revision,
+        subfolder=subfolder,
+        trust_remote_code=trust_remote_code,
+    )
 
 
 def context_length(config: PretrainedConfig, tokenizer: PreTrainedTokenizerBase) -> int:
@@ -97,5 +120,8 @@ def context_length(config: PretrainedConfig, tokenizer: PreTrainedTokenizerBase)
 
 def reserved_positions(config: PretrainedConfig) -> int:
     """How many of the positions that the config names hold no token."""
-    reserved = family_of(config).reserved_positions
-    return 0 if reserved is None else reserved(load_skeleton(config))
+    family = family_of(config)
+    if family.reserved_positions is None:
+        return 0
+    with torch.device("meta"):
+        return family.reserved_positions(family.model_class(config).from_config(config))

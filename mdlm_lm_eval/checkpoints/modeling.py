@@ -1,7 +1,6 @@
 """The authors' own network of a checkpoint, for functions that need it: `modeling=FILE.py:CLASS`, or `remote`."""
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ from huggingface_hub import snapshot_download
 from safetensors.torch import load_file
 from transformers import PretrainedConfig
 from transformers.dynamic_module_utils import get_class_from_dynamic_module
+from transformers.modeling_utils import local_torch_dtype
 
 from mdlm_lm_eval.checkpoints.weights import refuse_weights
 from mdlm_lm_eval.loader import Foreign, load_foreign
@@ -41,7 +41,8 @@ def load_network(
         wanted = str(published.get("torch_dtype") or published.get("dtype") or "float32")
     try:
         foreign = _class_of(published, pretrained, named, revision, trust_remote_code)
-        with foreign.at_home(), _made_as(getattr(torch, wanted), (device_map or {}).get("", "cpu")) as device:
+        device = (device_map or {}).get("", "cpu")
+        with foreign.at_home(), local_torch_dtype(getattr(torch, wanted)), torch.device(device):
             # transformers 4 took flash attention wherever a config asks for it, and code of then knows the others.
             implementation = attn_implementation or (
                 "sdpa" if foreign.thing.__dict__.get("_supports_sdpa") else "eager"
@@ -58,7 +59,10 @@ def load_network(
             f"modeling={named} does not load with transformers {transformers.__version__}; the checkpoint was saved "
             f"with {published.get('transformers_version', 'an unknown version')}: {type(error).__name__}: {error}"
         ) from error
-    _load_weights(network, Path(_folder(pretrained, revision), subfolder), pretrained)
+    folder = pretrained
+    if not Path(pretrained).is_dir():
+        folder = snapshot_download(pretrained, revision=revision, allow_patterns=["*.safetensors"])
+    _load_weights(network, Path(folder, subfolder), pretrained)
     return network.eval()
 
 
@@ -73,24 +77,6 @@ def _class_of(published: Mapping[str, Any], pretrained: str, named: str, revisio
     if not trusted or kind is None:
         raise OptionError("modeling=remote needs trust_remote_code=true and a checkpoint that brings its own code")
     return Foreign(get_class_from_dynamic_module(offered[kind], pretrained, revision=revision), None, None)
-
-
-@contextmanager
-def _made_as(dtype: torch.dtype, device: Any) -> Iterator[Any]:
-    """Modules are made with this dtype, on this device."""
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(dtype)
-    try:
-        with torch.device(device):
-            yield device
-    finally:
-        torch.set_default_dtype(before)
-
-
-def _folder(pretrained: str, revision: str) -> str:
-    if Path(pretrained).is_dir():
-        return pretrained
-    return str(snapshot_download(pretrained, revision=revision, allow_patterns=["*.safetensors"]))
 
 
 def _load_weights(network: torch.nn.Module, folder: Path, pretrained: str) -> None:

@@ -9,17 +9,18 @@ from transformers.models.auto.tokenization_auto import get_tokenizer_config
 
 from mdlm_lm_eval.checkpoints.config import load_config
 from mdlm_lm_eval.default_model import BUILT_IN, model_path
-from mdlm_lm_eval.families.registry import all_families, family_of
+from mdlm_lm_eval.families import family_of
+from mdlm_lm_eval.registry import FAMILIES
 
 
 def load_tokenizer(
     pretrained: str = BUILT_IN,
     *,
     config: PretrainedConfig | None = None,
-    revision: str | None = "main",
-    subfolder: str | None = "",
-    trust_remote_code: bool | None = False,
-    use_fast_tokenizer: bool | None = True,
+    revision: str = "main",
+    subfolder: str = "",
+    trust_remote_code: bool = False,
+    use_fast_tokenizer: bool = True,
     add_bos_token: bool | None = None,
     diffusion_family: str | None = None,
 ) -> PreTrainedTokenizerBase:
@@ -29,21 +30,24 @@ def load_tokenizer(
     `diffusion_family` names the family where the config does not.
     `add_bos_token` overrides whether it begins texts with BOS (Dream's evaluation does, its tokenizer does not).
     """
-    where: dict[str, Any] = {"revision": revision or "main", "subfolder": subfolder or ""}
     pretrained = model_path(pretrained)
     config = config or load_config(
-        pretrained, trust_remote_code=trust_remote_code, diffusion_family=diffusion_family, **where
+        pretrained,
+        revision=revision,
+        subfolder=subfolder,
+        trust_remote_code=trust_remote_code,
+        diffusion_family=diffusion_family,
     )
-    class_name = get_tokenizer_config(pretrained, **where).get("tokenizer_class")
+    class_name = get_tokenizer_config(pretrained, revision=revision, subfolder=subfolder).get("tokenizer_class")
     tokenizer_class = family_of(config).tokenizer_class(class_name)
     more: dict[str, Any] = {} if add_bos_token is None else {"add_bos_token": add_bos_token}
     if tokenizer_class is AutoTokenizer:
-        more |= {"use_fast": bool(use_fast_tokenizer), "trust_remote_code": bool(trust_remote_code)}
+        more |= {"use_fast": use_fast_tokenizer, "trust_remote_code": trust_remote_code}
     # AutoTokenizer reads a published config as it is, and warns of its model type and rope settings.
     logger = logging.getLogger("transformers.configuration_utils")
     logger.disabled = True
     with warnings.catch_warnings(action="ignore", category=FutureWarning):
-        tokenizer = tokenizer_class.from_pretrained(pretrained, **where, **more)
+        tokenizer = tokenizer_class.from_pretrained(pretrained, revision=revision, subfolder=subfolder, **more)
     logger.disabled = False
     settings = config.to_dict()
     if tokenizer.mask_token_id is None:
@@ -65,7 +69,7 @@ def _name_of(tokenizer: PreTrainedTokenizerBase, token_id: int | None) -> str | 
 def end_of_turn_ids(tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
     """Ids of the tokens that end an assistant's turn in the families' chat formats. A tokenizer has at most a few."""
     vocabulary = tokenizer.get_added_vocab()
-    tokens = {token for family in all_families().values() for token in family.end_of_turn}
+    tokens = {token for family in FAMILIES.all().values() for token in family.end_of_turn}
     return frozenset(vocabulary[token] for token in tokens if token in vocabulary)
 
 

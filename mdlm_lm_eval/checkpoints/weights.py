@@ -10,7 +10,7 @@ from transformers.conversion_mapping import register_checkpoint_conversion_mappi
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
 from mdlm_lm_eval.default_model import model_path
-from mdlm_lm_eval.families.registry import family_of
+from mdlm_lm_eval.families import family_of
 from mdlm_lm_eval.options import OptionError, dtype_name
 
 _NAMES_SHOWN = 5
@@ -21,10 +21,10 @@ def load_model(
     pretrained: str,
     config: PretrainedConfig,
     *,
-    revision: str | None = "main",
-    subfolder: str | None = "",
-    dtype: str | torch.dtype | None = "auto",
-    trust_remote_code: bool | None = False,
+    revision: str = "main",
+    subfolder: str = "",
+    dtype: str | torch.dtype | None = None,
+    trust_remote_code: bool = False,
     **from_pretrained_kwargs: Any,
 ) -> PreTrainedModel:
     """The model of `config` with the checkpoint's weights, in evaluation mode.
@@ -46,25 +46,17 @@ def load_model(
         native = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
         loader = type(f"{native.__name__}_{family.name}", (native,), {"__module__": native.__module__})
         register_checkpoint_conversion_mapping(loader.__name__, conversions, overwrite=True)
-    try:
-        model, info = loader.from_pretrained(
-            pretrained,
-            config=config,
-            revision=revision or "main",
-            subfolder=subfolder or "",
-            dtype=dtype_name(dtype) if isinstance(dtype, str) else dtype or "auto",
-            trust_remote_code=bool(trust_remote_code) and family.remote_code,
-            ignore_mismatched_sizes=True,  # reported below, by name, with the missing ones
-            output_loading_info=True,
-            **from_pretrained_kwargs,
-        )
-    except RuntimeError as error:
-        if "conversion of the weights" not in str(error):
-            raise
-        raise OptionError(
-            f"pretrained={pretrained}: weights are missing or of another shape among those that are split or joined "
-            "while loading; transformers' report above names them"
-        ) from error
+    model, info = loader.from_pretrained(
+        pretrained,
+        config=config,
+        revision=revision,
+        subfolder=subfolder,
+        dtype=dtype_name(dtype) if isinstance(dtype, str) else dtype or "auto",
+        trust_remote_code=trust_remote_code and family.remote_code,
+        ignore_mismatched_sizes=True,  # reported below, by name, with the missing ones
+        output_loading_info=True,
+        **from_pretrained_kwargs,
+    )
     unexpected = {
         name for name in info["unexpected_keys"] if not any(unused in name for unused in family.unused_weights)
     }
@@ -91,12 +83,6 @@ def refuse_weights(pretrained: str, what: str, names: set[str]) -> None:
         more = f" and {len(names) - _NAMES_SHOWN} more" if len(names) > _NAMES_SHOWN else ""
         listed = ", ".join(sorted(names)[:_NAMES_SHOWN])
         raise OptionError(f"pretrained={pretrained}: weights {what}: {listed}{more}")
-
-
-def load_skeleton(config: PretrainedConfig) -> PreTrainedModel:
-    """The model of `config` on the meta device, without weights: its modules' names and shapes."""
-    with torch.device("meta"):
-        return family_of(config).model_class(config).from_config(config)
 
 
 def files_digest(checkpoint: str, subfolder: str = "") -> str | None:

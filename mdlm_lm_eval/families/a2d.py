@@ -9,9 +9,8 @@ from typing import Any
 
 from transformers import LlamaConfig, PretrainedConfig, Qwen2Config, Qwen3Config
 
+from mdlm_lm_eval.families import Family, register_family
 from mdlm_lm_eval.families.config_mapping import same_keys
-from mdlm_lm_eval.families.family import Family
-from mdlm_lm_eval.families.registry import register_family
 from mdlm_lm_eval.model.attention import AttentionPattern
 
 BLOCK_LENGTH = 32  # of dllm's training and evaluation; no config says it

@@ -5,8 +5,7 @@ A `block_length` beside it says that attention is block-causal, in blocks of so 
 
 from transformers import PretrainedConfig
 
-from mdlm_lm_eval.families.family import Family, blocks_from_row_start
-from mdlm_lm_eval.families.registry import register_family
+from mdlm_lm_eval.families import Family, blocks_from_row_start, register_family
 from mdlm_lm_eval.model.attention import FULL_ATTENTION, AttentionPattern
 
 # Those whose masks become bidirectional with is_causal=False in the config.

@@ -13,8 +13,7 @@ import torch
 from torch import Tensor
 from transformers import PretrainedConfig
 
-from mdlm_lm_eval.families.family import Family
-from mdlm_lm_eval.families.registry import register_family
+from mdlm_lm_eval.families import Family, register_family
 from mdlm_lm_eval.options import DecodingOptions
 
 # noise_num is of reads: generation beside them, with the same arguments, draws no such noise.

@@ -7,9 +7,8 @@ from typing import Any
 
 from transformers import AutoTokenizer, Qwen2Config, Qwen2Tokenizer
 
+from mdlm_lm_eval.families import Family, register_family, shifted
 from mdlm_lm_eval.families.config_mapping import same_keys
-from mdlm_lm_eval.families.family import Family, shifted
-from mdlm_lm_eval.families.registry import register_family
 
 
 def native_config(published: dict[str, Any]) -> Qwen2Config:

@@ -7,9 +7,8 @@ from typing import Any
 
 from transformers import Qwen2Config
 
+from mdlm_lm_eval.families import Family, blocks_from_row_start, register_family, shifted
 from mdlm_lm_eval.families.config_mapping import same_keys
-from mdlm_lm_eval.families.family import Family, blocks_from_row_start, shifted
-from mdlm_lm_eval.families.registry import register_family
 
 
 def native_config(published: dict[str, Any]) -> Qwen2Config:

@@ -7,9 +7,8 @@ from typing import Any
 
 from transformers import LlamaConfig
 
+from mdlm_lm_eval.families import Family, register_family, tokenizer_of_file
 from mdlm_lm_eval.families.config_mapping import same_keys
-from mdlm_lm_eval.families.family import Family, tokenizer_of_file
-from mdlm_lm_eval.families.registry import register_family
 
 MASK_TOKEN_ID = 5  # `<[MASK]>`, which neither the published config nor the tokenizer names as the mask token
 

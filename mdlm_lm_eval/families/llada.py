@@ -7,9 +7,8 @@ from typing import Any
 
 from transformers import LlamaConfig
 
+from mdlm_lm_eval.families import Family, register_family, tokenizer_of_file
 from mdlm_lm_eval.families.config_mapping import plain_rotary, require
-from mdlm_lm_eval.families.family import Family, tokenizer_of_file
-from mdlm_lm_eval.families.registry import register_family
 from mdlm_lm_eval.options import OptionError
 
 # Settings that the modelling code knows but no published checkpoint uses, with the only value that is a Llama.

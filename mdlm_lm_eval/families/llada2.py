@@ -10,9 +10,8 @@ from typing import Any
 from transformers import Glm4MoeConfig
 from transformers.core_model_loading import Split, WeightConverter
 
-from mdlm_lm_eval.families.config_mapping import plain_rotary, require
-from mdlm_lm_eval.families.family import Family, blocks_from_row_start, tokenizer_of_file
-from mdlm_lm_eval.families.registry import register_family
+from mdlm_lm_eval.families import Family, blocks_from_row_start, register_family, tokenizer_of_file
+from mdlm_lm_eval.families.config_mapping import plain_rotary, same_keys
 
 BLOCK_LENGTH = 32  # of training and of all published decoding settings; no config says it
 
@@ -30,17 +29,10 @@ GLM4_MOE_SETTINGS: dict[str, tuple[object, ...]] = {
     "hidden_act": ("silu",),
     "router_dtype": ("fp32", None),
 }
-# Keys that mean the same in a GLM-4-MoE.
-SAME_KEYS = (
-    "vocab_size hidden_size intermediate_size moe_intermediate_size num_hidden_layers num_attention_heads "
-    "num_key_value_heads head_dim num_experts_per_tok n_group topk_group routed_scaling_factor first_k_dense_replace "
-    "rms_norm_eps max_position_embeddings tie_word_embeddings"
-)
 # Keys that are mapped below, and those that change no logits.
 OTHER_KEYS = (
-    "num_experts num_shared_experts use_qkv_bias use_qk_norm rope_theta partial_rotary_factor rotary_dim "
-    "attention_dropout embedding_dropout output_dropout initializer_range max_window_layers sliding_window "
-    "output_router_logits rope_parameters"
+    "num_experts num_shared_experts use_qkv_bias partial_rotary_factor rotary_dim embedding_dropout "
+    "output_dropout max_window_layers sliding_window output_router_logits"
 )
 
 # Checkpoint names (regular expressions) -> GLM-4-MoE's; the rest are the same.
@@ -55,9 +47,12 @@ WEIGHT_NAMES = {
 
 def native_config(published: dict[str, Any]) -> Glm4MoeConfig:
     """Glm4MoeConfig for a LLaDA2 `config.json`; OptionError where a setting has no equivalent."""
-    require("LLaDA2", published, GLM4_MOE_SETTINGS, f"{SAME_KEYS} {OTHER_KEYS}")
-    return Glm4MoeConfig(
-        **{name: published[name] for name in SAME_KEYS.split()},
+    return same_keys(
+        "LLaDA2",
+        Glm4MoeConfig,
+        published,
+        unused=OTHER_KEYS,
+        values=GLM4_MOE_SETTINGS,
         n_routed_experts=published["num_experts"],
         n_shared_experts=published["num_shared_experts"],
         attention_bias=bool(published.get("use_qkv_bias", False)),
@@ -65,11 +60,7 @@ def native_config(published: dict[str, Any]) -> Glm4MoeConfig:
         norm_topk_prob=True,
         num_nextn_predict_layers=0,
         rope_parameters=plain_rotary("LLaDA2", published, "rope_theta", "partial_rotary_factor"),
-        bos_token_id=published.get("bos_token_id"),
         eos_token_id=published.get("eos_token_id", published.get("pad_token_id")),
-        pad_token_id=published.get("pad_token_id"),
-        dtype=published.get("dtype", published.get("torch_dtype")),
-        quantization_config=published.get("quantization_config"),
         architectures=["Glm4MoeForCausalLM"],
         mask_token_id=published.get("mask_token_id", 156895),
         block_length=published.get("block_length", BLOCK_LENGTH),

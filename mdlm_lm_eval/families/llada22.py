@@ -14,8 +14,7 @@ from torch import Tensor, nn
 from transformers import Glm4MoeConfig
 from transformers.models.glm4_moe.modeling_glm4_moe import Glm4MoeTopkRouter
 
-from mdlm_lm_eval.families import llada2
-from mdlm_lm_eval.families.registry import register_family
+from mdlm_lm_eval.families import llada2, register_family
 from mdlm_lm_eval.model.attention import AttentionPattern
 from mdlm_lm_eval.options import OptionError
 

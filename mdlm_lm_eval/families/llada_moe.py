@@ -4,9 +4,8 @@ from typing import Any
 
 from transformers import Qwen3MoeConfig
 
+from mdlm_lm_eval.families import Family, register_family, tokenizer_of_file
 from mdlm_lm_eval.families.config_mapping import same_keys
-from mdlm_lm_eval.families.family import Family, tokenizer_of_file
-from mdlm_lm_eval.families.registry import register_family
 from mdlm_lm_eval.options import OptionError
 
 MOE_KEY = "expert_intermediate_size"  # which LLaDA, of the same model_type on the hub, does not have

@@ -4,8 +4,7 @@ from torch import nn
 from transformers import AutoModelForMaskedLM
 from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
 
-from mdlm_lm_eval.families.family import WITHOUT_CACHE, Family
-from mdlm_lm_eval.families.registry import register_family
+from mdlm_lm_eval.families import WITHOUT_CACHE, Family, register_family
 
 
 def positions_before_text(skeleton: nn.Module) -> int:

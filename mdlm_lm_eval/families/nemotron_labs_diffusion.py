@@ -8,9 +8,8 @@ from typing import Any
 
 from transformers import Ministral3Config
 
+from mdlm_lm_eval.families import WITHOUT_CACHE, Family, register_family
 from mdlm_lm_eval.families.config_mapping import same_keys
-from mdlm_lm_eval.families.family import WITHOUT_CACHE, Family
-from mdlm_lm_eval.families.registry import register_family
 from mdlm_lm_eval.model.attention import AttentionPattern
 
 OWN_OPTIONS = {"cache", "mode", "causal_context", "end_think", "max_thinking_tokens"}

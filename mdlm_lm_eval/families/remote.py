@@ -4,8 +4,7 @@ from typing import Any
 
 from transformers import AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM, PretrainedConfig
 
-from mdlm_lm_eval.families.family import WITHOUT_CACHE, Family
-from mdlm_lm_eval.families.registry import register_family
+from mdlm_lm_eval.families import WITHOUT_CACHE, Family, register_family
 from mdlm_lm_eval.options import OptionError
 
 

@@ -10,9 +10,8 @@ from typing import Any
 
 from transformers import Qwen3Config, Qwen3MoeConfig
 
+from mdlm_lm_eval.families import Family, blocks_from_row_start, register_family
 from mdlm_lm_eval.families.config_mapping import same_keys
-from mdlm_lm_eval.families.family import Family, blocks_from_row_start
-from mdlm_lm_eval.families.registry import register_family
 
 BLOCK_LENGTH = 4  # of the checkpoints whose name says none
 MASK_TOKEN_ID = 151669

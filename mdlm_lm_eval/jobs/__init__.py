@@ -1,11 +1,10 @@
 """Jobs: prepared requests become answers, and their cost is recorded and saved.
 
-    requests    a request as any job sees it; seeds, and requests that are copies of others
+    requests    a request as any job sees it; seeds, copies of others, which are decoded a second time
     batches     the batch size, and parts of the requests that fit it
     workplace   model, batch size, record and request cache, which the jobs of one model share
     generation  canvases become strings, in groups that may share a batch
     likelihood  windows become log-likelihoods
-    audit       which requests are decoded a second time, exactly
 
 `lm.py` and `server.py` prepare the requests; nothing here knows lm-eval's model classes.
 """

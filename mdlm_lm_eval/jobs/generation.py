@@ -2,7 +2,7 @@
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Collection, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
 
@@ -12,8 +12,7 @@ from mdlm_lm_eval.decoding.caches import cache_name, cache_policy
 from mdlm_lm_eval.decoding.canvas import Canvas, Completion
 from mdlm_lm_eval.decoding.run import columns_of
 from mdlm_lm_eval.decoding.trace import Filled, filled
-from mdlm_lm_eval.jobs.audit import in_drawn_order
-from mdlm_lm_eval.jobs.requests import Job, task_of
+from mdlm_lm_eval.jobs.requests import Job, in_drawn_order, task_of
 from mdlm_lm_eval.jobs.workplace import Workplace
 from mdlm_lm_eval.labels import Labels, LabelTokens
 from mdlm_lm_eval.model.prefix_store import most_held, place_of
@@ -32,7 +31,7 @@ _COLLAPSED = (
 _BATCHES_PER_RUN = 64
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Generation(Job):
     """One generation request, and once it is answered its string."""
 
@@ -45,25 +44,11 @@ class Generation(Job):
     string: str | None = None
 
 
-@dataclass(frozen=True)
-class EndTokens:
-    """Tokens that end an answer, and the tokens of a text that ends thinking."""
-
-    eos_ids: frozenset[int]
-    end_of_turn_ids: frozenset[int]
-    end_think_ids: Callable[[str], list[int]]
-
-    @property
-    def ids(self) -> Collection[int]:
-        """All tokens that end an answer."""
-        return self.eos_ids | self.end_of_turn_ids
-
-
 class GenerationJob:
     """The generation requests of one call. Requests with the same settings are decoded in one run of lanes."""
 
-    def __init__(self, place: Workplace, generations: Sequence[Generation], ends: EndTokens) -> None:
-        self.place, self.generations, self.ends = place, generations, ends
+    def __init__(self, place: Workplace, generations: Sequence[Generation]) -> None:
+        self.place, self.generations = place, generations
         self.bar = place.bar(REQUEST_TYPE, sum(one.canvas.steps for one in generations), unit=" steps")
 
     def run(self, cache_audit: float | None) -> list[str]:
@@ -195,21 +180,21 @@ class Decoding:
         self.done: list[tuple[Generation, Completion]] = []
         self.labels: LabelTokens | None = None
         if (labels := part[0].labels) is not None:
-            ends = job.ends
-            found = LabelTokens(labels.names, self.place.tokenizer, ends.eos_ids, ends.end_of_turn_ids)
+            place = self.place
+            found = LabelTokens(labels.names, place.tokenizer, place.eos_ids, place.end_of_turn_ids)
             self.labels = found if found.names else None  # no single token may spell any of them
 
     def run(self) -> None:
         """Decodes the requests. Raises OptionError where a request's logits are not finite."""
-        ends = self.job.ends
+        tokenizer = self.place.tokenizer
         with self.place.measured([one.instance for one in self.part]) as self.meter:
             decode_canvases(
                 self.place.denoiser,
                 [one.canvas for one in self.part],
                 self.options,
-                eos_ids=ends.eos_ids,
-                end_of_turn_ids=ends.end_of_turn_ids,
-                end_think_ids=ends.end_think_ids(self.options.end_think),
+                eos_ids=self.place.eos_ids,
+                end_of_turn_ids=self.place.end_of_turn_ids,
+                end_think_ids=tokenizer.encode(self.options.end_think, add_special_tokens=False),
                 label_ids=[*self.labels.names] if self.labels is not None else [],
                 is_decided=self.part[0].ending.is_decided,
                 advance=self._advance,
@@ -287,7 +272,7 @@ class Decoding:
             "layer_tokens": cost.tokens,
             "shared_tokens": cost.shared,
             "written_tokens": completion.n_written,
-            "answer_tokens": len(ids) - (bool(ids) and ids[-1] in self.job.ends.ids),
+            "answer_tokens": len(ids) - (bool(ids) and ids[-1] in self.place.eos_ids | self.place.end_of_turn_ids),
         }
 
     def _trace(self, one: Generation, completion: Completion) -> list[Filled]:

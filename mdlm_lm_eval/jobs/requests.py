@@ -1,15 +1,18 @@
-"""A request as any job sees it, whoever answers it; and lm-eval's own order of requests: repetitions and copies."""
+"""A request as any job sees it, whoever answers it; repetitions and copies among requests, and a drawn order."""
 
+import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from lm_eval.api.instance import Instance
 
-from mdlm_lm_eval.decoding.canvas import seed_of_request
+from mdlm_lm_eval.decoding.canvas import seed_of, seed_of_request
 from mdlm_lm_eval.options import DecodingOptions, LikelihoodOptions
 from mdlm_lm_eval.record import Answer, RunRecord, TaskRecord
 from mdlm_lm_eval.request_cache import RequestCache
+from mdlm_lm_eval.resolve import ResolvedRequest
 
 
 def task_of(instance: Instance) -> str:
@@ -18,7 +21,7 @@ def task_of(instance: Instance) -> str:
     return (name.get("task") if isinstance(name, dict) else name) or "no task"  # requests made by hand have none
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Job:
     """One request that is ready to be answered.
 
@@ -31,8 +34,8 @@ class Job:
     options: DecodingOptions | LikelihoodOptions
     numbers: Mapping[str, float]
     truncated: int
-    own_seed: int | None
-    exact: Answer | None
+    own_seed: int | None = None
+    exact: Answer | None = None
 
     def saved_sample(self, cache: RequestCache | None) -> str | None:
         """The answer that an earlier run saved under the request's own seed, if there is one."""
@@ -54,6 +57,16 @@ class Job:
         if self.exact is not None and answer is not None:
             task.audit(self.instance.doc_id, answer, self.exact)
         return task
+
+
+def resolved(
+    requests: Sequence[Instance], resolve: Callable[[Mapping[str, Any]], ResolvedRequest]
+) -> list[ResolvedRequest]:
+    """The options of each request; equal keyword arguments give the same object."""
+    keys = [json.dumps(instance.args[1], default=str) for instance in requests]
+    alike = {key: instance.args[1] for key, instance in zip(keys, requests, strict=True)}
+    found = {key: resolve(gen_kwargs) for key, gen_kwargs in alike.items()}
+    return [found[key] for key in keys]
 
 
 def seeds_of(requests: Sequence[Instance], seeds: Sequence[int]) -> list[int]:
@@ -82,3 +95,14 @@ def without_padding_copies(requests: Sequence[Instance], world_size: int) -> tup
         n_copies = max(0, sum(instance is requests[-1] for instance in requests) - repeats)
     n_own = len(requests) - n_copies
     return list(requests[:n_own]), [*range(n_own), *(n_own - repeats + n % repeats for n in range(n_copies))]
+
+
+def in_drawn_order(requests: Iterable[tuple[str, int]], label: str) -> dict[str, list[tuple[float, int]]]:
+    """For each task its requests (task, seed) in an order that their seeds draw, as (place in [0, 1), index).
+
+    The order depends neither on batches nor on the order in which requests come. Another `label` draws another one.
+    """
+    by_task: dict[str, list[tuple[int, int]]] = {}
+    for index, (task, seed) in enumerate(requests):
+        by_task.setdefault(task, []).append((seed_of(f"{label} {seed}"), index))
+    return {task: [(digest / 2**63, index) for digest, index in sorted(of_task)] for task, of_task in by_task.items()}

@@ -28,12 +28,15 @@ _MOST_TOKENS = 65_536
 class Workplace:
     """Model, batch size, record and request cache of one evaluation, in one of `world_size` processes.
 
+    eos_ids, end_of_turn_ids: tokens that end an answer.
     mixed_precision: the dtype that passes run in where it is not that of the weights.
     shows_progress: whether jobs draw a bar. shares_prefixes: whether what requests begin with is run once.
     """
 
     denoiser: Denoiser
     tokenizer: PreTrainedTokenizerBase
+    eos_ids: frozenset[int]
+    end_of_turn_ids: frozenset[int]
     device: torch.device
     batches: Batches
     record: RunRecord

@@ -30,14 +30,14 @@ def closing_ids(tokenizer: PreTrainedTokenizerBase) -> list[int]:
 
 
 def encode_without_masks(
-    tokenizer: PreTrainedTokenizerBase, text: str, mask_token_id: int, encode: Callable[[str, bool], list[int]]
+    tokenizer: PreTrainedTokenizerBase, text: str, mask_token_id: int | None, encode: Callable[[str, bool], list[int]]
 ) -> list[int]:
-    """Token ids of `text` in which the mask token's own string is ordinary text.
+    """Token ids of `text` in which the mask token's own string, if there is one, is ordinary text.
 
     `encode(text, first)` tokenises a piece; `first` says whether it begins the text and may get the tokenizer's own
     special tokens.
     """
-    mask_string = tokenizer.convert_ids_to_tokens(mask_token_id)
+    mask_string = None if mask_token_id is None else tokenizer.convert_ids_to_tokens(mask_token_id)
     if mask_string is None or mask_string not in text:
         return encode(text, True)
     harmless = tokenizer.encode(mask_string, add_special_tokens=False, split_special_tokens=True)
@@ -58,7 +58,7 @@ def prefix_id(tokenizer: PreTrainedTokenizerBase) -> int:
 
 
 def prompt_ids(
-    tokenizer: PreTrainedTokenizerBase, text: str, mask_token_id: int, *, add_special_tokens: bool = True
+    tokenizer: PreTrainedTokenizerBase, text: str, mask_token_id: int | None, *, add_special_tokens: bool = True
 ) -> list[int]:
     """Token ids of a text that goes on, as lm-eval encodes it: without a closing token."""
     is_begun = text.startswith(tokenizer.decode(prefix_id(tokenizer)))

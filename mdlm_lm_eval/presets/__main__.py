@@ -4,10 +4,9 @@ python -m mdlm_lm_eval.presets
 python -m mdlm_lm_eval.presets show llada-8b-base/gsm8k-256
 """
 
-import argparse
 import shlex
 
-from mdlm_lm_eval.command_line import ending_well, typed
+from mdlm_lm_eval.command_line import ending_well, parser_of, typed
 from mdlm_lm_eval.presets import load_preset, preset_names, run_of
 
 
@@ -25,9 +24,7 @@ def shown(name: str) -> str:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(
-        prog="python -m mdlm_lm_eval.presets", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of("python -m mdlm_lm_eval.presets", __doc__)
     parser.add_argument("what", nargs="?", choices=("list", "show"), default="list")
     parser.add_argument("names", nargs="*", metavar="NAME")
     given = parser.parse_args()

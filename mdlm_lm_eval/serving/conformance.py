@@ -6,7 +6,6 @@ Prints a table and, of each point that fails, the request that shows it; the exi
 untested where no prompt here can tell right from wrong. The arguments are those of `--model mdlm-server`.
 """
 
-import argparse
 import json
 import sys
 from collections.abc import Mapping
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from lm_eval._cli.utils import MergeDictAction
 
-from mdlm_lm_eval.command_line import ending_well
+from mdlm_lm_eval.command_line import ending_well, parser_of
 from mdlm_lm_eval.options import OptionError, shown
 from mdlm_lm_eval.results.markdown import markdown_table
 from mdlm_lm_eval.serving import REQUEST_OPTIONS, NoAnswerError, check_answer
@@ -245,11 +244,7 @@ def conformance(lm: "MDLMServer") -> dict[str, Any]:
 
 def main() -> None:
     """The command line."""
-    parser = argparse.ArgumentParser(
-        prog="python -m mdlm_lm_eval.serving.conformance",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = parser_of("python -m mdlm_lm_eval.serving.conformance", __doc__)
     parser.add_argument("--model_args", nargs="+", action=MergeDictAction, default={}, metavar="NAME=VALUE")
     parser.add_argument("--output_path", type=Path, metavar="FILE", help="also write the report, as JSON")
     given = parser.parse_args()

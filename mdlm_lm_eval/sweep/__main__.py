@@ -18,11 +18,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import yaml
 from lm_eval._cli.utils import MergeDictAction, handle_cli_value_string
 
-from mdlm_lm_eval import __version__
-from mdlm_lm_eval.command_line import TORCHRUN, ending_well, refuse_rest
+from mdlm_lm_eval.command_line import TORCHRUN, ending_well, parser_of, read_recipe, refuse_rest
 from mdlm_lm_eval.loader import load_plugins
 from mdlm_lm_eval.options import ModelOptions, OptionError, must_be
 from mdlm_lm_eval.presets import run_of
@@ -66,9 +64,8 @@ def _run(
     index, n = _parsed_shard(shard)
     # Heavy imports wait until the command line is known to be right.
     from mdlm_lm_eval.sweep import status as reports
-    from mdlm_lm_eval.sweep.check import check_cells
     from mdlm_lm_eval.sweep.claims import Claims
-    from mdlm_lm_eval.sweep.run import Tasks, run_here
+    from mdlm_lm_eval.sweep.run import Tasks, check_cells, run_here
 
     tasks = Tasks(sweep)
     sweep = tasks.expanded()
@@ -82,10 +79,8 @@ def _run(
         print(reports.status(claims))
         return {}
     if executor == "ray":
-        try:
-            from mdlm_lm_eval.sweep.ray_executor import run_on_ray
-        except ModuleNotFoundError as error:
-            raise OptionError("--executor ray needs Ray: pip install 'mdlm-lm-eval[ray]'") from error
+        from mdlm_lm_eval.sweep.ray_executor import run_on_ray
+
         run_on_ray(sweep, claims, **on_ray)
     else:
         run_here(sweep, tasks, claims)
@@ -116,7 +111,7 @@ def settings_of(words: Sequence[str]) -> dict[str, Any]:
     known, rest = parser.parse_known_args(words)
     refuse_rest(rest, [action.dest for action in parser._actions], hint="commas separate values: --steps 1,2,4")
     given = vars(known)
-    settings = yaml.safe_load(_file(given.pop("config")).read_text(encoding="utf-8")) if "config" in given else {}
+    settings = read_recipe(RECIPES, given.pop("config")) if "config" in given else {}
     if without_value := [pair for pair in given.get("metadata", ()) if "=" not in pair]:
         raise OptionError(f"--metadata {without_value[0]}: must be KEY=VALUES, such as fewshot_distractors=0,10")
     if "metadata" in given:
@@ -146,7 +141,7 @@ def _plugins_of(words: Sequence[str]) -> str | None:
         parser.add_argument(f"--{name}")
     parser.add_argument("--model_args", nargs="+", action=MergeDictAction, default={})
     given = parser.parse_known_args(words)[0]
-    settings = yaml.safe_load(_file(given.config).read_text(encoding="utf-8")) if given.config else {}
+    settings = read_recipe(RECIPES, given.config) if given.config else {}
     places = ({"plugins": given.plugins}, given.model_args, settings, settings.get("model_args") or {})
     return next((str(each["plugins"]) for each in places if each.get("plugins")), None)
 
@@ -156,24 +151,9 @@ def samples(text: str) -> Any:
     return json.loads(Path(text).read_text(encoding="utf-8") if Path(text).is_file() else text)
 
 
-def _file(config: str) -> Path:
-    """A file, or the packaged one whose name begins so."""
-    matches = [Path(config)] if Path(config).is_file() else sorted(RECIPES.glob(f"{config}*.yaml"))
-    if len(matches) != 1:
-        packaged = ", ".join(path.stem for path in matches or sorted(RECIPES.glob("*.yaml")))
-        raise OptionError(f"--config {config}: must name a file, or one of {packaged}")
-    return matches[0]
-
-
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog=COMMAND,
-        usage="mdlm-sweep [--config NAME] --tasks NAME,NAME [--OPTION VALUE,VALUE ...] --output_path FOLDER",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-        argument_default=argparse.SUPPRESS,
-    )
+    usage = "mdlm-sweep [--config NAME] --tasks NAME,NAME [--OPTION VALUE,VALUE ...] --output_path FOLDER"
+    parser = parser_of(COMMAND, __doc__, usage=usage, argument_default=argparse.SUPPRESS)
     recipes = ", ".join(sorted(path.stem for path in RECIPES.glob("*.yaml")))
     parser.add_argument("--config", metavar="NAME", help=f"a YAML of these settings: a file, or one of {recipes}")
     parser.add_argument(
@@ -181,7 +161,6 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--output_path", metavar="FOLDER", help="where results go")
     parser.add_argument("--baseline", metavar="WORDS", help="differences are to this cell, such as steps=8 (the first)")
-    parser.add_argument("--version", action="version", version=f"{COMMAND} {__version__}")
     where = parser.add_argument_group("where cells run; docs/cluster.md says more")
     where.add_argument("--status", action="store_true", help="only list what is done and what is missing")
     where.add_argument("--shard", metavar="I/N", help="only every N-th cell, from cell I on; I is 0 to N - 1")

@@ -147,8 +147,6 @@ def plan(settings: Mapping[str, Any]) -> Sweep:
     for place in ("model_args", "gen_kwargs"):
         if twice := sorted((common.get(place) or {}).keys() & (common.keys() | named_in_grids) & axis_names):
             raise OptionError(f"{twice[0]} is both in {place} and an axis; name it once")
-    if common.get("samples") is not None and common.get("limit") is not None:
-        raise OptionError("limit and samples exclude each other")
     model = str(common.get("model", "mdlm"))
     model_args = dict(common.get("model_args") or {})
     if model == "mdlm":

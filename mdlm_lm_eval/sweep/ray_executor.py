@@ -51,7 +51,7 @@ def run_on_ray(
         starting = {worker.__ray_ready__.remote(): worker for worker in started}
         running: dict[ray.ObjectRef, tuple[ActorHandle, Cell, FileLock]] = {}
         idle: list[ActorHandle] = []
-        with progress_bar([*claims.left, *(taken or ())[:1]]) as bar:
+        with progress_bar(len(claims.left) + (taken is not None)) as bar:
             while taken or claims.left or running:
                 while idle and (taken := taken or claims.take()):
                     worker, (cell, lock), taken = idle.pop(), taken, None
@@ -71,6 +71,6 @@ def run_on_ray(
                     except (RayError, OSError) as error:
                         fail(claims, cell, getattr(error, "cause", None) or error)
                     lock.release()
-                show_progress(bar, [*claims.left, *(cell for _, cell, _ in running.values())])
+                show_progress(bar, len(claims.left) + len(running))
     finally:
         ray.shutdown()  # ends the actors

@@ -6,7 +6,7 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -21,12 +21,12 @@ from lm_eval.loggers import EvaluationTracker
 from lm_eval.tasks import TaskManager
 from tqdm import tqdm
 
-from mdlm_lm_eval import tasks_path
 from mdlm_lm_eval.decoding.guests import Snapshot
-from mdlm_lm_eval.lm import MDLM
+from mdlm_lm_eval.lm import MDLM, config_of, settings_of
 from mdlm_lm_eval.model.devices import best_device
-from mdlm_lm_eval.options import OptionError, did_you_mean
-from mdlm_lm_eval.plugin import forget_task_files
+from mdlm_lm_eval.options import DecodingOptions, OptionError, defaults_of, did_you_mean, own_names
+from mdlm_lm_eval.plugin import forget_task_files, task_manager
+from mdlm_lm_eval.resolve import without_effect
 from mdlm_lm_eval.sweep.claims import RESULT_FILE, Claims
 from mdlm_lm_eval.sweep.plan import Cell, Sweep
 from mdlm_lm_eval.tasks.repeated.task import repeat
@@ -37,7 +37,6 @@ _AS_THEY_ARE = (
     "batch_size limit samples log_samples system_instruction apply_chat_template fewshot_as_multiturn".split()  # noqa: SIM905
 )
 _SEEDS = ("random_seed", "numpy_random_seed", "torch_random_seed", "fewshot_random_seed")
-_PROMPT_TOKENS = 500  # about a standard few-shot prompt's, for the estimate of the time left
 _gpu_locks: list[FileLock] = []  # held until this process ends
 
 
@@ -65,12 +64,8 @@ class Tasks:
         metadata = {**self.sweep.model_args, **metadata}
         key = repr(metadata)
         if key not in self._managers:
-            users = [self.sweep.include_path] if self.sweep.include_path else []
-            manager = TaskManager(include_path=[tasks_path(), *users], include_defaults=False, metadata=metadata)
-            # Indexing the thousands of tasks that come with lm-eval takes many seconds.
-            if not all(cell.task.startswith("mdlm_") or cell.task in manager.all_subtasks for cell in self.sweep.cells):
-                manager = TaskManager(include_path=users or None, metadata=metadata)
-            self._managers[key] = manager
+            tasks = [cell.task for cell in self.sweep.cells]
+            self._managers[key] = task_manager(tasks, self.sweep.include_path, metadata)
         return self._managers[key]
 
     def of(self, cell: Cell) -> list[Any]:
@@ -82,6 +77,35 @@ class Tasks:
             repeat(task, cell.repeats)
         group = built["groups"].get(cell.task)
         return [group] if group else [*built["tasks"].values()]
+
+
+def check_cells(sweep: Sweep) -> None:
+    """Refuses options that the model cannot do, and cells that differ in name alone, from the model's config.
+
+    Raises OptionError for the first cell.
+    """
+    if sweep.model != "mdlm":
+        return
+    config = config_of(sweep.model_args.get("pretrained"), sweep.model_args)
+    defaults, own = defaults_of(DecodingOptions), own_names()
+    seen: dict[Any, tuple[Cell, DecodingOptions]] = {}
+    for cell in sweep.cells:
+        try:
+            settings = settings_of(config, cell.arguments)
+        except OptionError as error:
+            raise OptionError(f"{cell.name}: {error}") from error
+        idle = without_effect(settings.decoding, settings.attention)
+        effective = settings.decoding.override({name: defaults[name] for name in idle})
+        others = {name: value for name, value in cell.arguments.items() if name not in own}
+        bare = replace(cell, arguments=others)
+        first, of_first = seen.setdefault(
+            (repr(bare), effective, settings.likelihood, settings.model), (cell, settings.decoding)
+        )
+        if first is not cell:
+            theirs, ours = of_first.as_dict(), settings.decoding.as_dict()
+            differ = [name for name in idle if theirs[name] != ours[name]]
+            why = "; ".join(f"{name} has no effect {idle[name]}" for name in differ) or "their options are the same"
+            raise OptionError(f"{first.name} and {cell.name} would be the same: {why}")
 
 
 class Evaluator:
@@ -191,7 +215,7 @@ class Evaluator:
 def run_here(sweep: Sweep, tasks: Tasks, claims: Claims) -> None:
     """Computes every cell that is left, beside other processes on the same folder, and waits for those they hold."""
     evaluator = None
-    with progress_bar(claims.left) as bar:
+    with progress_bar(len(claims.left)) as bar:
         while claims.left:
             if (taken := claims.take()) is None:
                 time.sleep(1)
@@ -203,7 +227,7 @@ def run_here(sweep: Sweep, tasks: Tasks, claims: Claims) -> None:
             except Exception as error:  # other cells may do
                 fail(claims, cell, error)
             lock.release()
-            show_progress(bar, claims.left)
+            show_progress(bar, len(claims.left))
 
 
 def fail(claims: Claims, cell: Cell, error: Exception) -> None:
@@ -213,15 +237,14 @@ def fail(claims: Claims, cell: Cell, error: Exception) -> None:
     say(f"failed: {cell.name}: {''.join(traceback.format_exception(error)) if kind else error}")
 
 
-def progress_bar(cells: Iterable[Cell]) -> tqdm:
-    """Over the tokens of all cells to do, whoever does them."""
-    layout = "cells {percentage:3.0f}%|{bar}| {elapsed} elapsed, {remaining} left"
-    return tqdm(total=sum(map(_tokens, cells)), bar_format=layout, smoothing=0.0, disable=False)
+def progress_bar(n_cells: int) -> tqdm:
+    """Over all cells to do, whoever does them."""
+    return tqdm(total=n_cells, unit="cell", smoothing=0.0, disable=False)
 
 
-def show_progress(bar: tqdm, left: Iterable[Cell]) -> None:
+def show_progress(bar: tqdm, n_left: int) -> None:
     """Moves the bar to what is left now."""
-    bar.n = bar.total - sum(map(_tokens, left))
+    bar.n = bar.total - n_left
     bar.refresh()
 
 
@@ -261,11 +284,3 @@ def _written(tracker: EvaluationTracker, results: dict[str, Any], samples: dict[
         files = {path.name.replace(tracker.date_id, "cell"): path.read_bytes() for path in Path(folder).iterdir()}
     json.loads(files[RESULT_FILE])  # the tracker only logs what it could not write
     return files
-
-
-def _tokens(cell: Cell) -> int:
-    """About how many tokens pass through the model for one question; only their ratios matter."""
-    masks, steps = cell.arguments.get("n_masks"), cell.arguments.get("steps")
-    n_masks = masks if isinstance(masks, int) else 1
-    n_steps = min(steps, n_masks) if isinstance(steps, int) else 1
-    return (cell.repeats or 1) * n_steps * (_PROMPT_TOKENS + n_masks)

@@ -3,19 +3,10 @@
 register(name="sft", objective=Sft)
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
-from mdlm_lm_eval.options import OptionError
-from mdlm_lm_eval.registry import OBJECTIVES
-
-if TYPE_CHECKING:
-    from mdlm_finetune.objective import Objective
+from dataclasses import field
+from typing import Any
 
 
-def objective_class(name: str) -> type[Objective]:
-    """The objective of this name, a frozen dataclass. Raises OptionError where there is none."""
-    if name not in (names := OBJECTIVES.names()):
-        raise OptionError(f"objective={name} does not exist; the objectives are {', '.join(names)}")
-    return OBJECTIVES.get(name)
+def flag(default: Any, help: str) -> Any:
+    """A field that is a flag of `mdlm-finetune`, with what its help says of it."""
+    return field(default=default, metadata={"help": help})

@@ -33,7 +33,6 @@ class LladaSft(Objective):
     max_padding: int = flag(300, "most tokens of padding after an answer")
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         if self.max_padding < 1:
             raise OptionError(f"max_padding={self.max_padding} must be 1 or above")
 

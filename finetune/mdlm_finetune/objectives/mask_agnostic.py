@@ -3,7 +3,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -93,7 +93,6 @@ class MaskAgnostic(Objective):
     curriculum_passes: int = flag(5000, "forward-backward passes over which the most masks grow")
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         # Consistency alone teaches nothing: a model that predicts the same everywhere is the most consistent of all.
         if not 0.0 < self.alpha < float("inf"):
             raise OptionError(f"alpha={self.alpha} must be above 0")
@@ -152,10 +151,18 @@ class MaskAgnostic(Objective):
 
     def loss(self, logits: Tensor, batch: NoisedBatch) -> Mapping[str, Tensor]:
         """Cross-entropy and consistency are logged as well."""
-        weights: dict[str, Any] = {"alpha": self.alpha, "beta": self.beta}
-        weights |= {"divergence": self.divergence, "weighting": self.weighting}
         one, two = logits.chunk(2)  # [N, vocabulary] each
-        terms = mask_agnostic_loss(one, two, batch.targets, batch.example, batch.mask_ratio, **weights)
+        terms = mask_agnostic_loss(
+            one,
+            two,
+            batch.targets,
+            batch.example,
+            batch.mask_ratio,
+            alpha=self.alpha,
+            beta=self.beta,
+            divergence=self.divergence,
+            weighting=self.weighting,
+        )
         return {"loss": terms.total, "cross_entropy": terms.cross_entropy, "consistency": terms.consistency}
 
 

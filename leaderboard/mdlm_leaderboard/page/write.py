@@ -77,7 +77,7 @@ def write_page(
         interval_words=INTERVALS,
         frontier_words=FRONTIER,
         signs=SIGNS,
-        cost_cells={id: cells for section in board.sections for id, cells in _cost_cells(section).items()},
+        cost_cells={section.title: _cost_cells(section) for section in board.sections},
         versus=lambda section, row, of: _versus(section, row, of, chosen),
         at_most=lambda n: lambda row: at_most(row, (n, n)),
         of_benchmark=lambda name: lambda row: row.benchmarks.get(name),
