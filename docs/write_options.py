@@ -9,7 +9,7 @@ from typing import Any
 from mdlm_lm_eval.command_line import typed
 from mdlm_lm_eval.options import DecodingOptions, LikelihoodOptions, ModelOptions, Option, defaults_of
 from mdlm_lm_eval.presets import load_preset, preset_names, run_of
-from mdlm_lm_eval.registry import guests
+from mdlm_lm_eval.registry import KINDS
 from mdlm_lm_eval.results.markdown import markdown_table, replace_table
 
 TABLES = {"decoding": DecodingOptions, "likelihood": LikelihoodOptions, "model": ModelOptions}
@@ -72,7 +72,7 @@ def _preset(name: str) -> tuple[str, ...]:
 
 def _option(declared: Option) -> tuple[str, ...]:
     default = str(declared.default).lower().removesuffix(".0")
-    added = {word for words in guests().values() for word in words}
+    added = {f"{kind}={name}" for kind, registry in KINDS.items() for name in registry.guests}
     found = [each for each in (declared.choices or list)() if f"{declared.name}={each}" not in added]
     values = replace(declared, choices=(lambda: found) if found else None).requirement
     names = {"LLaDA's": declared.llada, "Dream's": declared.dream}
