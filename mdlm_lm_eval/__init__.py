@@ -32,19 +32,14 @@ __all__ = [
     "tasks_path",
 ]
 
-_MODULE_OF = {
-    "MDLM": "mdlm_lm_eval.lm",
-    "DecodingOptions": "mdlm_lm_eval.options",
-    "LikelihoodOptions": "mdlm_lm_eval.options",
-    "Denoiser": "mdlm_lm_eval.model.denoiser",
-    "Completion": "mdlm_lm_eval.decoding.canvas",
-    "LogLikelihood": "mdlm_lm_eval.likelihood.from_python",
-    "load": "mdlm_lm_eval.checkpoints",
-    "load_denoiser": "mdlm_lm_eval.checkpoints",
-    "load_tokenizer": "mdlm_lm_eval.checkpoints",
-    "decode": "mdlm_lm_eval.decoding",
-    "fill": "mdlm_lm_eval.decoding",
-    "log_likelihood": "mdlm_lm_eval.likelihood.from_python",
+_NAMES_OF = {
+    "mdlm_lm_eval.checkpoints": ("load", "load_denoiser", "load_tokenizer"),
+    "mdlm_lm_eval.decoding": ("decode", "fill"),
+    "mdlm_lm_eval.decoding.canvas": ("Completion",),
+    "mdlm_lm_eval.likelihood.from_python": ("LogLikelihood", "log_likelihood"),
+    "mdlm_lm_eval.lm": ("MDLM",),
+    "mdlm_lm_eval.model.denoiser": ("Denoiser",),
+    "mdlm_lm_eval.options": ("DecodingOptions", "LikelihoodOptions"),
 }
 
 
@@ -53,11 +48,12 @@ def __dir__() -> list[str]:
 
 
 def __getattr__(name: str) -> object:
-    if name not in _MODULE_OF:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module
+    for module, names in _NAMES_OF.items():
+        if name in names:
+            from importlib import import_module
 
-    return getattr(import_module(_MODULE_OF[name]), name)
+            return getattr(import_module(module), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def tasks_path() -> "Path":

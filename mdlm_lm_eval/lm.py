@@ -19,11 +19,10 @@ from mdlm_lm_eval.decoding.canvas import Canvas, build_canvas, build_infill_canv
 from mdlm_lm_eval.decoding.checks import check_decoding
 from mdlm_lm_eval.decoding.guests import asked_tokens, signature_of
 from mdlm_lm_eval.default_model import BUILT_IN, MODEL_FOLDERS, model_path
-from mdlm_lm_eval.jobs.batches import Batches
 from mdlm_lm_eval.jobs.generation import Generation, GenerationJob
 from mdlm_lm_eval.jobs.likelihood import LikelihoodJob, Scoring
 from mdlm_lm_eval.jobs.requests import resolved, seeds_of, task_of, without_padding_copies
-from mdlm_lm_eval.jobs.workplace import Workplace
+from mdlm_lm_eval.jobs.workplace import Batches, Workplace
 from mdlm_lm_eval.labels import Labels
 from mdlm_lm_eval.likelihood import LikelihoodRequest, rolling_windows, truncated_tokens
 from mdlm_lm_eval.loader import load_plugins

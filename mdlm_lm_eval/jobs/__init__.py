@@ -1,8 +1,7 @@
 """Jobs: prepared requests become answers, and their cost is recorded and saved.
 
     requests    a request as any job sees it; seeds, copies of others, which are decoded a second time
-    batches     the batch size, and parts of the requests that fit it
-    workplace   model, batch size, record and request cache, which the jobs of one model share
+    workplace   model, batch size, record and request cache, which the jobs of one model share; parts that fit a batch
     generation  canvases become strings, in groups that may share a batch
     likelihood  windows become log-likelihoods
 

@@ -1,18 +1,18 @@
 """The place that the jobs of one model share: the model, its batch size, its record and its request cache."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
+from accelerate.utils.memory import clear_device_cache, should_reduce_batch_size
 from lm_eval.api.instance import Instance
 from tqdm import tqdm
 from transformers import PreTrainedTokenizerBase
 
 from mdlm_lm_eval.decoding.guests import GuestError
 from mdlm_lm_eval.decoding.memory import row_memory, rows_that_fit
-from mdlm_lm_eval.jobs.batches import Batches
 from mdlm_lm_eval.model import devices
 from mdlm_lm_eval.model.denoiser import Denoiser, NonFiniteLogitsError
 from mdlm_lm_eval.model.prefix_store import MOST_RUN
@@ -22,6 +22,52 @@ from mdlm_lm_eval.request_cache import RequestCache
 
 # A GPU's pass over more tokens than these takes no less time for each of them.
 _MOST_TOKENS = 65_536
+
+
+T = TypeVar("T")
+
+
+class Batches:
+    """Batch size as lm-eval gives it. `auto` starts from the largest size and halves it whenever memory runs out.
+
+    size: the one in use; most: the largest that has not run out of memory yet.
+    """
+
+    def __init__(self, batch_size: int | str, largest: int) -> None:
+        self.automatic = batch_size == "auto"
+        self.size = self.most = largest if self.automatic else int(batch_size)
+
+    def run(
+        self,
+        requests: Sequence[T],
+        run: Callable[[list[T], int], None],
+        *,
+        batches_per_call: int,
+        most: int,
+        rows_of: Callable[[T], int] = lambda _: 1,
+    ) -> None:
+        """Calls `run(part, batch size)` for consecutive parts of `requests`, each of at most so many batches of rows.
+
+        A request stands for `rows_of(request)` rows; a part has at least one request. `auto` takes up to `most` rows.
+        Parts that are done stay done when a later one runs out of memory; the smaller size is kept for the next call.
+        """
+        left = list(requests)
+        self.size = min(self.most, most) if self.automatic else self.size
+        while left:
+            rows = count = 0
+            while count < len(left) and (count == 0 or rows + rows_of(left[count]) <= self.size * batches_per_call):
+                rows += rows_of(left[count])
+                count += 1
+            try:
+                run(left[:count], self.size)
+            except RuntimeError as error:
+                if not should_reduce_batch_size(error) or not self.automatic or self.size == 1:
+                    raise
+                self.size = self.most = self.size // 2
+            else:
+                del left[:count]
+                continue
+            clear_device_cache(garbage_collection=True)  # here, where the error no longer holds the batch's tensors
 
 
 @dataclass(frozen=True)
