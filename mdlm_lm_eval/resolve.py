@@ -273,11 +273,15 @@ def loading_names(given: Mapping[str, Any]) -> dict[str, Any]:
     """Model arguments of which those that load a checkpoint have the names that they have here."""
     found: dict[str, Any] = {}
     for typed, value in given.items():
-        name = LOADING_ALIASES.get(str(typed).strip(), str(typed).strip())
-        if name in found:
-            raise OptionError(f"{name}={shown(found[name])} and {typed}={shown(value)} are the same option")
-        found[name] = value
+        _add(found, LOADING_ALIASES.get(str(typed).strip(), str(typed).strip()), typed, value)
     return found
+
+
+def _add(found: dict[str, Any], name: str, typed: object, value: object) -> None:
+    """Raises OptionError where the option was given before, under another name."""
+    if name in found:
+        raise OptionError(f"{name}={shown(found[name])} and {str(typed).strip()}={shown(value)} are the same option")
+    found[name] = value
 
 
 def _our_names(given: Mapping[str, Any], kept: Collection[str] = ()) -> dict[str, Any]:
@@ -293,13 +297,7 @@ def _our_names(given: Mapping[str, Any], kept: Collection[str] = ()) -> dict[str
             if not parse_flag(name, value):
                 continue
             name, value = "cache", "dual"
-        if name not in kept:
-            name = our_name(name, value)
-        if name in found:
-            raise OptionError(
-                f"{name}={shown(found[name])} and {str(typed).strip()}={shown(value)} are the same option"
-            )
-        found[name] = value
+        _add(found, name if name in kept else our_name(name, value), typed, value)
     return found
 
 

@@ -30,11 +30,6 @@ class Scoring:
     truncated: Sequence[int]
     result: Any = None
 
-    @property
-    def longest_window(self) -> LikelihoodRequest:
-        """The window with the most tokens; an empty one where there is none."""
-        return max(self.windows, key=_length, default=LikelihoodRequest([], []))
-
 
 class LikelihoodJob:
     """The likelihood requests of one call, of one `request_type` of lm-eval."""
@@ -138,7 +133,7 @@ class LikelihoodJob:
 
 
 def _longest_first(one: Scoring) -> tuple[Place, list[int], int]:
-    longest = one.longest_window
+    longest = max(one.windows, key=_length, default=LikelihoodRequest([], []))
     context = longest.context_ids
     return place_of(longest.prefix, len(context)), context, -len(longest.continuation_ids)
 
