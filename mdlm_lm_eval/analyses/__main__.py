@@ -114,31 +114,29 @@ def _add_model_options(parser: argparse.ArgumentParser, *, default_tasks: str, d
 
 
 def _run_groups(given: argparse.Namespace) -> None:
-    from mdlm_lm_eval.analyses.runs import group_rows, run
+    from mdlm_lm_eval.analyses import runs
 
     _fill_in(given, n_masks=TABLE_MASKS, tasks=OPEN_ENDED)
-    _summarise(run("attribution_groups", given, group_rows), {"groups": ("gradient", ["group"])})
+    _summarise(runs.run("attribution_groups", given, runs.group_rows), {"groups": ("gradient", ["group"])})
 
 
 def _run_examples(given: argparse.Namespace) -> None:
-    from mdlm_lm_eval.analyses.figures import draw_examples
-    from mdlm_lm_eval.analyses.runs import example_rows, run
+    from mdlm_lm_eval.analyses import figures, runs
 
     _fill_in(given, n_masks=None, tasks=OPEN_ENDED if given.model == "hf" else FIXED_SLOT)
-    report = run("attribution_examples", given, example_rows)
+    report = runs.run("attribution_examples", given, runs.example_rows)
     by = {"kinds": ["example"], "places": ["place"], "places_by_kind": ["example", "place"]}
     summary = _summarise(report, {name: ("gradient", columns) for name, columns in by.items()})
-    draw_examples(summary["places_by_kind"], report.path(""), _model_name(given))
+    figures.draw_examples(summary["places_by_kind"], report.path(""), _model_name(given))
 
 
 def _run_confidence(given: argparse.Namespace) -> None:
-    from mdlm_lm_eval.analyses.figures import draw_confidence
-    from mdlm_lm_eval.analyses.runs import confidence_rows, run
+    from mdlm_lm_eval.analyses import figures, runs
 
     _fill_in(given, n_masks=None, tasks=OPEN_ENDED)
-    report = run("confidence", given, confidence_rows)
+    report = runs.run("confidence", given, runs.confidence_rows)
     summary = _summarise(report, {name: (name, ["n_masks"]) for name in ("confidence", "entropy", "correct")})
-    draw_confidence(summary, report.path(""), _model_name(given))
+    figures.draw_confidence(summary, report.path(""), _model_name(given))
 
 
 def _summarise(report: Any, columns: Mapping[str, tuple[str, list[str]]]) -> dict[str, list[dict[str, Any]]]:
@@ -156,16 +154,16 @@ def _summarise(report: Any, columns: Mapping[str, tuple[str, list[str]]]) -> dic
 
 
 def _run_shots_against_masks(given: argparse.Namespace) -> None:
-    from mdlm_lm_eval.analyses.figures import draw_shots_against_masks
+    from mdlm_lm_eval.analyses import figures, shots_against_masks
     from mdlm_lm_eval.analyses.report import Report
-    from mdlm_lm_eval.analyses.shots_against_masks import by_model, gains_and_losses, read_scores
 
-    rows = gains_and_losses(read_scores(given.results), shots=given.shots, masks=given.masks)
+    scores = shots_against_masks.read_scores(given.results)
+    rows = shots_against_masks.gains_and_losses(scores, shots=given.shots, masks=given.masks)
     settings = {"results": [path.name for path in given.results], "shots": given.shots, "masks": given.masks}
     report = Report(given.output_path, "shots_against_masks", settings)
-    report.rows, summary = rows, by_model(rows)
+    report.rows, summary = rows, shots_against_masks.by_model(rows)
     report.write({"models": summary})
-    draw_shots_against_masks(rows, summary, report.path(""))
+    figures.draw_shots_against_masks(rows, summary, report.path(""))
     for row in summary:
         r = "undefined" if row["pearson_r"] is None else f"{row['pearson_r']:.2f}"
         gain, loss = (f"{100 * row[name]:.1f}{_band(row[f'{name}_band'], 1, 100)}" for name in ("gain", "loss"))
@@ -174,15 +172,14 @@ def _run_shots_against_masks(given: argparse.Namespace) -> None:
 
 
 def _run_order(given: argparse.Namespace) -> None:
-    from mdlm_lm_eval.analyses.figures import draw_order
-    from mdlm_lm_eval.analyses.order import order_by_model, read_orders
+    from mdlm_lm_eval.analyses import figures, order
     from mdlm_lm_eval.analyses.report import Report
 
     report = Report(given.output_path, "order", {"results": [path.name for path in given.results]})
-    report.rows = read_orders(given.results)
-    summary = order_by_model(report.rows)
+    report.rows = order.read_orders(given.results)
+    summary = order.order_by_model(report.rows)
     report.write(summary)
-    draw_order(report.rows, summary["calibration"], report.path(""))
+    figures.draw_order(report.rows, summary["calibration"], report.path(""))
     for row in summary["tau"]:
         print(f"{row['model']}: Kendall's tau with left to right {row['tau']:.3f}{_band(row['band'])}")
     for row in summary["number_first"]:
