@@ -36,6 +36,7 @@ from mdlm_lm_eval.options import (
     DecodingOptions,
     LikelihoodOptions,
     OptionError,
+    must_be,
     parse_flag,
     parse_whole,
     parsed,
@@ -108,14 +109,17 @@ class MDLMServer(LocalCompletionsAPI):
         loader.load_plugins(plugins)
         _check_arguments(base_url, arguments)
         self.address = base_url.rstrip("/").removesuffix("/completions").removesuffix("/v1")
-        super().__init__(
-            base_url=f"{self.address}/v1/completions",
-            tokenizer_backend="None",
-            num_concurrent=max_concurrent,
-            timeout=timeout,
-            max_retries=max_retries,
-            verify_certificate=verify_certificate,
-        )
+        try:
+            super().__init__(
+                base_url=f"{self.address}/v1/completions",
+                tokenizer_backend="None",
+                num_concurrent=parse_whole("max_concurrent", max_concurrent, least=1),
+                timeout=timeout,
+                max_retries=max_retries,
+                verify_certificate=verify_certificate,
+            )
+        except ModuleNotFoundError as error:
+            raise OptionError("mdlm-server needs lm-eval's API models: pip install 'mdlm-lm-eval[server]'") from error
         listed = (self._ask("/v1/models").get("data") or [{}])[0]
         self.model = model or listed.get("id") or pretrained
         owner = str(listed.get("owned_by"))
@@ -127,7 +131,7 @@ class MDLMServer(LocalCompletionsAPI):
         self.dialect = serving.dialect(self.engine, self.facts, parse_flag("sampling", sampling))
         self.version = engine_version or str(self.facts.pop("version", UNKNOWN))
         given = {name: arguments.pop(name) for name in serving.REQUEST_OPTIONS if name in arguments}
-        self._take(json.loads(settings) if isinstance(settings, str) else settings, given)
+        self._take(_settings_of(settings), given)
         self.pretrained = pretrained or self.model
         self._load(tokenizer or self.pretrained, arguments, listed.get("max_model_len"))
         self.audit = parse_whole("audit", audit)
@@ -486,6 +490,8 @@ class MDLMServer(LocalCompletionsAPI):
 def _check_arguments(base_url: str, arguments: Mapping[str, Any]) -> None:
     if not base_url:
         raise OptionError("base_url is not set; name the server's address, such as http://localhost:8000")
+    if urlsplit(base_url).scheme not in ("http", "https"):
+        raise must_be("base_url", "an address such as http://localhost:8000", base_url)
     secrets = [name for name in _SECRETS if arguments.get(name) is not None]
     secrets += ["a password in base_url"] if urlsplit(base_url).password else []
     if secrets:
@@ -500,3 +506,15 @@ def _check_arguments(base_url: str, arguments: Mapping[str, Any]) -> None:
             )
         if name not in LOADING_NAMES | own:
             raise unknown_option("model argument", name, value, LOADING_NAMES | own)
+
+
+def _settings_of(settings: Any) -> Mapping[str, Any]:
+    """The model argument `settings`."""
+    try:
+        found = json.loads(settings) if isinstance(settings, str) else settings
+    except ValueError:
+        found = None
+    if not isinstance(found, Mapping):
+        example = '{"block_length": 4, "confidence_threshold": 0.9}'
+        raise must_be("settings", f"decoding options such as {example}", settings)
+    return found

@@ -105,12 +105,14 @@ def test_is_refused(
     assert not [path for path in here.glob("out/**/*") if path.suffix != ".lock"]
 
 
-def test_all_help_ends_with_the_objective(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_all_help_begins_with_the_objective(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(sys, "argv", ["mdlm-finetune", "--help-all"])
     with pytest.raises(SystemExit, match="0"):
         main()
     said = capsys.readouterr().out
-    places = [said.index(words) for words in ("--warmup_steps", "rank of the adapter", "weight of the cross-entropy")]
+    places = [said.index(words) for words in ("weight of the cross-entropy", "rank of the adapter", "--warmup_steps")]
     assert places == sorted(places)
     assert said.count("\n  --learning_rate") == 1
 

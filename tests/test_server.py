@@ -156,6 +156,12 @@ def test_wrong_arguments_are_refused(arguments: dict[str, Any], sentence: str) -
     assert sentence in str(error.value)
 
 
+def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lm_eval.models.api_models.find_spec", lambda name: None)
+    with pytest.raises(OptionError, match=r"pip install 'mdlm-lm-eval\[server\]'"):
+        MDLMServer("http://localhost:1")
+
+
 def test_what_a_server_cannot_be_asked_for_is_refused() -> None:
     with StandIn(echo, sglang()) as server:
         lm = lm_of(server)

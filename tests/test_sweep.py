@@ -359,3 +359,12 @@ def test_no_cell_runs_where_one_cannot(tmp_path: Path, checkpoint: Path, task_fo
         ended = sweep(tmp_path / "out", checkpoint, task_folder, *more)
         assert (ended.code, "cache=dual needs block_length" in ended.err) == (2, True)
     assert not (tmp_path / "out").exists()
+
+
+def test_a_missing_extra_is_named(
+    tmp_path: Path, checkpoint: Path, task_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    monkeypatch.delitem(sys.modules, "mdlm_lm_eval.sweep.ray_executor", raising=False)
+    ended = sweep(tmp_path / "out", checkpoint, task_folder, "--executor=ray")
+    assert (ended.code, ended.err) == (2, "mdlm-sweep: --executor ray needs Ray: pip install 'mdlm-lm-eval[ray]'\n")

@@ -137,14 +137,12 @@ def read_arguments(words: Sequence[str]) -> Run:
         raise OptionError(f"objective={name} does not exist; the objectives are {', '.join(OBJECTIVES.names())}")
     objective = OBJECTIVES.get(name)
 
+    if "--help-all" in words:
+        print(_all_help(objective))
+        sys.exit(0)
     kinds = (TrainingArguments, Recipe, objective)  # later ones win over earlier ones where they share a key
     style = {"prog": "mdlm-finetune", "usage": USAGE, "allow_abbrev": False, "add_help": False}
     parser = HfArgumentParser(kinds, conflict_handler="resolve", **style)
-    if "--help-all" in words:
-        for action in parser._actions:
-            action.help = argparse.SUPPRESS if action.dest in _REFUSED else action.help
-        parser.print_help()
-        sys.exit(0)
     parser.add_argument("--config")
     found, unknown = parser.parse_known_args([*_flags(in_file), *words])
     refuse_rest(unknown, vars(found), "key")
@@ -170,6 +168,22 @@ def read_arguments(words: Sequence[str]) -> Run:
     return Run(recipe, objective(**values(objective)), training, settings)
 
 
+def _all_help(objective: type[Objective]) -> str:
+    """Every key: the objective's, then the recipe's, then the other ones of TrainingArguments."""
+    from transformers import HfArgumentParser, TrainingArguments
+
+    how: dict[str, Any] = {"prog": "mdlm-finetune", "allow_abbrev": False, "add_help": False}
+    ours = HfArgumentParser((objective, Recipe), usage=USAGE, **how)
+    theirs = HfArgumentParser(
+        TrainingArguments, usage=argparse.SUPPRESS, description="Of transformers' Trainer:", **how
+    )
+    hidden = {each.name for kind in (objective, Recipe) for each in fields(kind)} | _REFUSED.keys()
+    for action in theirs._actions:
+        if action.dest in hidden:
+            action.help = argparse.SUPPRESS
+    return ours.format_help() + theirs.format_help()
+
+
 def help_text(description: str | None) -> str:
     """Our own flags, without importing transformers for its 120."""
     parser = argparse.ArgumentParser(
@@ -178,7 +192,7 @@ def help_text(description: str | None) -> str:
         description=description,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         epilog="Every field of the objective (alpha, beta, masks_end, ...) is a key, too, and every argument of\n"
-        "transformers' TrainingArguments: mdlm-finetune --objective NAME --help-all lists them all.",
+        "transformers' TrainingArguments: mdlm-finetune --objective NAME --help-all lists them in this order.",
     )
     parser.add_argument("--version", action="store_true", help="show the version and exit")
     packaged = ", ".join(sorted(path.stem for path in RECIPES.glob("*.yaml")))

@@ -137,6 +137,8 @@ def _what_is_learned(run: Run) -> dict[str, Any]:
     """Everything that decides the weights: settings, processes (each has a batch), and what the data file holds."""
     settings = {name: value for name, value in run.settings.items() if not name.startswith(tuple(_FREE.split()))}
     if run.recipe.train_file is not None:
+        if not Path(run.recipe.train_file).is_file():
+            raise OptionError(f"train_file={run.recipe.train_file} does not exist")
         with open(run.recipe.train_file, "rb") as file:
             settings["train_file_sha256"] = hashlib.file_digest(file, "sha256").hexdigest()
     settings.pop("plugins", None)

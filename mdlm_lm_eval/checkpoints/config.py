@@ -1,5 +1,6 @@
 """A checkpoint's config in transformers' terms, and what it allows."""
 
+from pathlib import Path
 from typing import Any
 
 from transformers import AutoConfig, PretrainedConfig, PreTrainedTokenizerBase
@@ -29,6 +30,8 @@ def load_config(
     if trust_remote_code not in (True, False):  # the word "false" is true
         raise OptionError(f"trust_remote_code must be true or false, not {trust_remote_code}")
     pretrained = model_path(pretrained)
+    if pretrained.startswith((".", "/")) and not Path(pretrained).is_dir():  # no name on the hub begins so
+        raise OptionError(f"pretrained={pretrained}: there is no such folder")
     published, _ = PretrainedConfig.get_config_dict(pretrained, revision=revision, subfolder=subfolder)
     if diffusion_family is not None:
         published["diffusion_family"] = diffusion_family

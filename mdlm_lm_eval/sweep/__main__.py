@@ -79,8 +79,10 @@ def _run(
         print(reports.status(claims))
         return {}
     if executor == "ray":
-        from mdlm_lm_eval.sweep.ray_executor import run_on_ray
-
+        try:
+            from mdlm_lm_eval.sweep.ray_executor import run_on_ray
+        except ModuleNotFoundError as error:
+            raise OptionError("--executor ray needs Ray: pip install 'mdlm-lm-eval[ray]'") from error
         run_on_ray(sweep, claims, **on_ray)
     else:
         run_here(sweep, tasks, claims)
