@@ -415,6 +415,7 @@ class MDLM(HFLM):
             device=self.device,
             batches=self.batches,
             record=self.record,
+            draws=self.settings.model.log_likelihood_draws,
             request_cache=self.request_cache,
             mixed_precision=self.mixed_precision_dtype,
             rank=self.rank,

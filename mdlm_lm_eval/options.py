@@ -475,6 +475,9 @@ class ModelOptions(Options):
         "for cache=prefix and dual: share (up to 1) or number of each task's requests to decode exactly as well",
         above=0,
     )
+    log_likelihood_draws: str | None = option(
+        None, "folder for the log-probability of each token in each draw of likelihoods, as Parquet", silent=True
+    )
     check: str | None = option(None, "file of mdlm-check that results name; default: the one that applies", silent=True)
 
     def __post_init__(self) -> None:

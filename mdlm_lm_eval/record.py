@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 import os
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
@@ -114,7 +115,7 @@ class OfFirstToken(NamedTuple):
 class TaskRecord:
     """Numbers of one task's requests.
 
-    ranges: the smallest and the largest of each effective number, and of the standard errors of reads.
+    ranges: the smallest and the largest of each effective number.
     audited: document, exact answer and first differing token for each request that was decoded exactly as well; the
         latter two are None where the strings agree.
     caches: the caches in effect in generation tasks: that of the option `cache`, where auto becomes exact or none, and
@@ -126,6 +127,7 @@ class TaskRecord:
         the text and the fields of `Filled`, each column one string with blanks between the numbers; and the canvas with
         its blocks and events, as `trace.as_recorded` writes them. trace_tokens: what the ids in them stand for.
     repeated: questions that were asked several times, their answers, and how many of these differ from all before.
+    errors: document, number of the choice and standard error in nats of each log-likelihood that is estimated.
     """
 
     requests: int = 0
@@ -141,6 +143,7 @@ class TaskRecord:
     trace_tokens: dict[int, str] = field(default_factory=dict)
     first_tokens: list[OfFirstToken] = field(default_factory=list)
     repeated: Counter[str] = field(default_factory=Counter)
+    errors: list[tuple[int | None, int, float]] = field(default_factory=list)
 
     def audit(self, doc_id: int | None, cached: Answer, exact: Answer) -> None:
         """Compares two answers. Tokens count only where strings differ: those after a stop string are no answer."""
@@ -179,7 +182,15 @@ class TaskRecord:
 
     def merge(self, other: "TaskRecord") -> None:
         """Adds the record of another process for the same task."""
-        for name in ("requests", "truncated_prompts", "truncated_tokens", "audited", "traces", "first_tokens"):
+        for name in (
+            "requests",
+            "truncated_prompts",
+            "truncated_tokens",
+            "audited",
+            "traces",
+            "first_tokens",
+            "errors",
+        ):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.cost.merge(other.cost)
         self.exact_cost.merge(other.exact_cost)
@@ -207,9 +218,16 @@ class TaskRecord:
         if self.traces:
             order = lambda one: (-1 if one["doc_id"] is None else one["doc_id"], one["repetition"])  # noqa: E731
             facts |= {"trace": sorted(self.traces, key=order), "trace_tokens": self.trace_tokens}
+            known = [[*map(float, one["confidence"].split())] for one in self.traces if one.get("confidence")]
+            facts |= {"average_confidence": fmean(map(fmean, known))} if known else {}
         if self.first_tokens:
             facts["first_token"] = self._first_token()
         facts |= {"repeated": dict(self.repeated)} if self.repeated else {}
+        if self.errors:
+            errors = [error for _, _, error in sorted(self.errors, key=lambda one: (one[0] or 0, one[1]))]
+            facts["standard_error"] = [min(errors), max(errors)]
+            facts["standard_error_of_mean"] = math.hypot(*errors) / len(errors)
+            facts["standard_errors"] = " ".join(f"{error:.4g}" for error in errors)
         return facts | ({"audit": self._audit()} if self.audited else {})
 
     def _first_token(self) -> dict[str, Any]:

@@ -136,7 +136,7 @@ def test_a_read_is_the_mean_over_noise_within_its_standard_error(lm: MDLM) -> No
         errors.append(float(expected[:, token].std()) / 400**0.5)
         assert abs(found - float(expected[:, token].mean())) < 4 * errors[-1]
         assert greedy == (int(expected.mean(0).argmax()) == token)
-    assert facts["read_standard_error"] == pytest.approx([min(errors), max(errors)], rel=0.2)
+    assert facts["standard_error"] == pytest.approx([min(errors), max(errors)], rel=0.2)
     (setting,) = lm.get_model_info()["mdlm"]["settings"]
     assert (setting["options"]["likelihood"], setting["options"]["noise_num"]) == ("read", 400)
 

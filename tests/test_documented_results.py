@@ -152,3 +152,8 @@ def test_the_generated_tasks() -> None:
     greedy, sampled = (script["lost"](scores, temperature) for temperature in (0.0, 1.0))
     expected = [f"it loses {sampled} points on average", f"loses {greedy}, not significant (95%)"]
     assert missing("docs/built_in_model.md", expected) == []
+
+
+def test_the_place_of_the_question() -> None:
+    script = runpy.run_path(str(ROOT / "benchmarks/placement.py"))
+    assert missing("docs/compare_settings.md", [f"The built-in model is right in {script['sentence']()}"]) == []

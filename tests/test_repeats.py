@@ -7,6 +7,7 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
+import lm_eval.tasks
 import numpy as np
 import pytest
 import sympy
@@ -19,6 +20,7 @@ from mdlm_lm_eval import tasks_path
 from mdlm_lm_eval.lm import MDLM
 from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.results import load
+from mdlm_lm_eval.tasks.repeated.placement import place_query
 from mdlm_lm_eval.tasks.repeated.task import pass_at, repeat, summary
 from tests.commands import run
 from tests.conftest import data, evaluate, generation, tiny_model, tiny_tokenizer
@@ -167,3 +169,65 @@ def test_a_sweep_repeats_any_task(checkpoint: Path, task_folder: Path, tmp_path:
     files = [json.loads(path.read_text()) for path in (tmp_path / "out").rglob("results_cell.json")]
     commands = [file["config"]["mdlm_sweep"]["command"] for file in files]
     assert sum(" --repeats 4 " in command and command.startswith("mdlm-sweep") for command in commands) == 1
+
+
+def asked(tmp_path: Path, where: str | None, **arguments: Any) -> tuple[list[str], dict[str, Any]]:
+    """The prompts of lm-eval's gsm8k with two examples, and the arguments of its requests."""
+    config, (question, *shown) = tmp_path / "gsm8k.yaml", BENCHMARKS["gsm8k"]["docs"]
+    files = {"train": shown, "test": [question]}
+    for split, docs in files.items():
+        (tmp_path / split).write_text("".join(json.dumps(doc) + "\n" for doc in docs))
+    data_files = {split: str(tmp_path / split) for split in files}
+    dataset = {"data_files": data_files, "cache_dir": str(tmp_path / "cache")}
+    source = str(Path(lm_eval.tasks.__file__).parent / "gsm8k/gsm8k.yaml")
+    config.write_text(yaml.safe_dump({"include": source, "dataset_path": "json", "dataset_kwargs": dataset}))
+    (task,) = TaskManager(include_defaults=False).load([str(config)])["tasks"].values()
+    if where is not None:
+        place_query(task, where)
+    lm = Stub("42")
+    found = evaluate(lm, [task], tmp_path / "none", num_fewshot=2, gen_kwargs={"max_gen_toks": 16}, **arguments)
+    return [one["arguments"][0][0] for one in found["samples"]["gsm8k"]], lm.kwargs
+
+
+def test_a_question_stands_before_between_and_after_its_examples(tmp_path: Path) -> None:
+    plain, _ = asked(tmp_path, None)
+    assert asked(tmp_path, "trailing")[0] == plain
+    assert "infill" not in asked(tmp_path, "trailing")[1]
+    *examples, question = plain[0].split("\n\n")
+    slotted = f"{question} <|mask:16|>"
+    prefix, arguments = asked(tmp_path, "prefix")
+    assert prefix[0].split("\n\n") == [slotted, *examples]
+    assert arguments["infill"] is True
+    middle, _ = asked(tmp_path, "middle")
+    assert middle[0].split("\n\n") == [examples[0], slotted, examples[1]]
+    documented = (Path(__file__).parents[1] / "docs/compare_settings.md").read_text(encoding="utf-8")
+    for name, prompts in (("prefix", prefix), ("middle", middle), ("trailing", plain)):
+        assert f"```text\n{name}:\n{prompts[0]}\n```" in documented
+    assert [len(prompt) for prompt in middle] == [len(prompt) for prompt in prefix]
+    with pytest.raises(OptionError, match="query_position must be one of prefix, middle, trailing, not left"):
+        asked(tmp_path, "left")
+
+
+def test_a_chat_has_the_slot_in_an_answer_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Stub, "apply_chat_template", lambda self, turns, **_: json.dumps(turns), raising=False)
+    monkeypatch.setattr(Stub, "chat_template", lambda *_: "", raising=False)
+    monkeypatch.setattr(Stub, "tokenizer_name", "stub", raising=False)
+    prompts, _ = asked(tmp_path, "prefix", apply_chat_template=True)
+    turns = json.loads(prompts[0])
+    assert [turn["role"] for turn in turns] == ["user", "assistant"] * 3
+    assert turns[1]["content"] == "<|mask:16|>"
+
+
+def test_the_suite_in_three_places_and_how_sure_the_model_was(tmp_path: Path) -> None:
+    words = ["--tasks", "mdlm_rules_country_smallest", "--limit", "4", "--trace", "--device", "cpu"]
+    done = run("mdlm_lm_eval.sweep", *words, "--query_position", "prefix,trailing", "--output_path", str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    files = {path.parent.name: json.loads(path.read_text()) for path in tmp_path.rglob("results_cell.json")}
+    for name, file in files.items():
+        recorded = file["config"]["mdlm"]["tasks"]["mdlm_rules_country_smallest"]
+        sure = [float(one["confidence"]) for one in recorded["trace"]]
+        assert recorded["average_confidence"] == pytest.approx(np.mean(sure))
+        where = file["configs"]["mdlm_rules_country_smallest"]["metadata"]["query_position"]
+        assert f"query_position={where}" in name
+    settings = load(tmp_path)["setting"].tolist()
+    assert sum("query_position=prefix" in setting for setting in settings) == 1

@@ -86,6 +86,7 @@ class Workplace:
     device: torch.device
     batches: Batches
     record: RunRecord
+    draws: str | None
     request_cache: RequestCache | None
     mixed_precision: torch.dtype | None
     rank: int

@@ -69,7 +69,7 @@ def log_likelihood(
         by_token = [0.0] * len(request.continuation_ids) if own else []
         for term in own:
             by_token[term.position] += term.weight * term.log_prob
-        error = errors[0] if errors else _standard_error(own, len(request.continuation_ids), options)
+        error = errors[0] if errors else error_of(own, len(request.continuation_ids), options)
         found.append(LogLikelihood(total, by_token, request.continuation_ids, is_greedy, error))
     return found
 
@@ -96,7 +96,7 @@ def _request(
     return LikelihoodRequest([prefix], ids[1:] if ids[:1] == [prefix] else ids, seed)
 
 
-def _standard_error(terms: Sequence[Term], n_tokens: int, options: LikelihoodOptions) -> float | None:
+def error_of(terms: Sequence[Term], n_tokens: int, options: LikelihoodOptions) -> float | None:
     """That of Monte-Carlo samples, over blocks, which draw apart; None where all masks were scored, or one sample."""
     if options.likelihood not in ("auto", "mc") or options.mode != "diffusion":
         return None

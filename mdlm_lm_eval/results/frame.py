@@ -245,6 +245,8 @@ def _options_in_words(file: ResultFile, result: TaskResult, without: Collection[
     n_unknown = sum(value == UNKNOWN for value in result.options.values())
     words += [f"{n_unknown} settings unknown"] if n_unknown else []
     words += [f"repeats={result.repeats}"] if result.repeats > 1 else []
+    place = result.metadata.get("query_position", "trailing")
+    words += [f"query_position={place}"] if place != "trailing" else []
     seed = options.get("seed", UNKNOWN)
     words += [f"seed={seed}"] if draws and seed not in (UNKNOWN, LM_EVAL_SEEDS[-1]) else []
     generation = result.config.get("generation_kwargs") or {}

@@ -230,6 +230,7 @@ class Metadata(TypedDict, total=False):
     fewshot_distractors: Count
     fewshot_seed: Count
     fewshot_template: Count
+    query_position: str
 
 
 class ConfigOfTask(TypedDict, total=False):

@@ -180,6 +180,7 @@ def _parser() -> argparse.ArgumentParser:
     axes.add_argument("--metadata", nargs="+", metavar="KEY=VALUES", help="of tasks: fewshot_distractors=0,10,20")
     axes.add_argument("--num_fewshot", help="shots of tasks outside the suite")
     axes.add_argument("--repeats", help="times that each question is asked: means and pass@k")
+    axes.add_argument("--query_position", help="of few-shot questions: prefix, middle or trailing the examples")
     axes.add_argument("--seed", help="lm_eval's --seed, one number")
     for name, option in axes_of_options().items():
         words: dict[str, Any] = {"nargs": "?", "const": "true"} if bool in option.kinds else {}

@@ -77,7 +77,10 @@ class Claims:
         pretrained, adapter = arguments.pop("pretrained", None), arguments.pop("peft", None)
         arguments.pop("plugins", None)
         settings = {name: getattr(self.sweep, name) for name in _SHARED}
-        settings |= {name: getattr(cell, name) for name in ("task", "metadata", "num_fewshot", "repeats", "seeds")}
+        settings |= {
+            name: getattr(cell, name)
+            for name in ("task", "metadata", "num_fewshot", "repeats", "query_position", "seeds")
+        }
         settings |= {
             "fewshot_as_multiturn": None if self.sweep.fewshot_as_multiturn else "false",
             "model_args": arguments,

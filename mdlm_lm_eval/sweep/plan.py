@@ -30,7 +30,8 @@ from mdlm_lm_eval.resolve import loading_names
 from mdlm_lm_eval.tasks.settings import check_metadata
 
 _UNSAFE = re.compile(r"[^\w.,=+-]+")  # in the names of folders
-_OTHER_AXES = ("peft", "tasks", "metadata", "num_fewshot", "repeats", "seed")
+_OF_TASKS = ("num_fewshot", "repeats", "query_position", "seed")
+_OTHER_AXES = ("peft", "tasks", "metadata", *_OF_TASKS)
 
 
 def axes_of_options() -> dict[str, Option]:
@@ -57,6 +58,7 @@ class Cell:
     metadata: Mapping[str, Any] = field(default_factory=dict)
     num_fewshot: int | None = None
     repeats: int | None = None
+    query_position: str | None = None
     seed: int | None = None
 
     @cached_property
@@ -65,7 +67,7 @@ class Cell:
         options = axes_of_options()
         settings = {name: value for name, value in self.arguments.items() if name in options} | dict(self.metadata)
         preset = str(self.arguments.get("preset") or "").replace("/", "__") or None
-        more = {name: getattr(self, name) for name in ("num_fewshot", "repeats", "seed")} | {"preset": preset}
+        more = {name: getattr(self, name) for name in _OF_TASKS} | {"preset": preset}
         settings |= {name: value for name, value in more.items() if value is not None}
         words = [self.task, *(f"{name}={value}" for name, value in settings.items())]
         return f"{self.model}/{_UNSAFE.sub('_', ','.join(words))}"
@@ -103,7 +105,7 @@ class Sweep:
     trackio_args: Mapping[str, Any] = field(default_factory=dict)
 
     def command(self, cell: Cell) -> str:
-        """The `lm_eval` command of the very same run; of one with repetitions, which only sweeps have, `mdlm-sweep`."""
+        """The `lm_eval` command of the very same run; `mdlm-sweep` where only sweeps can."""
         shared = {name: getattr(self, name) for name in ("batch_size", "device", "include_path", "system_instruction")}
         flags = {
             "model": self.model,
@@ -113,6 +115,7 @@ class Sweep:
             "metadata": [f"{name}={value}" for name, value in cell.metadata.items()],
             "num_fewshot": cell.num_fewshot,
             "repeats": cell.repeats,
+            "query_position": cell.query_position,
             "limit": self.limit,
             "samples": self.samples,
             "seed": cell.seed,
@@ -121,7 +124,7 @@ class Sweep:
             "fewshot_as_multiturn": None if self.fewshot_as_multiturn else "false",
             "confirm_run_unsafe_code": self.confirm_run_unsafe_code,
         }
-        return lm_eval_command(flags, "lm_eval" if cell.repeats is None else "mdlm-sweep")
+        return lm_eval_command(flags, "mdlm-sweep" if cell.repeats or cell.query_position else "lm_eval")
 
 
 # The others are the same in all cells.
@@ -175,13 +178,16 @@ def _cells(
     options = {name: _values(name, settings[name]) for name in names}
     has_caches = any(value in approximate_caches() for value in options.get("cache", ()))
     of_tasks = {name: _values(name, value) for name, value in metadata.items()}
-    other: dict[str, list[Any]] = {"peft": [None], "num_fewshot": [None], "repeats": [None], "seed": [None]}
+    other: dict[str, list[Any]] = {name: [None] for name in ("peft", *_OF_TASKS)}
     other |= {name: _values(name, settings[name]) for name in other if name in settings}
-    of_lm_eval = other["num_fewshot"], other["repeats"], other["seed"]
     tasks = _values("tasks", settings["tasks"])
     folder, cells = _checkpoint_name(str(model_args.get("pretrained", model))), []
-    for peft, task, of_task, shots, repeats, seed, chosen in product(
-        other["peft"], tasks, product(*of_tasks.values()), *of_lm_eval, product(*options.values())
+    for peft, task, of_task, shots, repeats, place, seed, chosen in product(
+        other["peft"],
+        tasks,
+        product(*of_tasks.values()),
+        *(other[each] for each in _OF_TASKS),
+        product(*options.values()),
     ):
         arguments, name = dict(model_args), folder
         if str(peft).lower() != "none":
@@ -193,7 +199,7 @@ def _cells(
         check_metadata([str(task)], chosen_metadata)
         given = {"num_fewshot": shots, "repeats": repeats, "seed": seed}
         whole = {n: parse_whole(n, value, least=int(n == "repeats")) for n, value in given.items() if value is not None}
-        cells.append(Cell(str(task), name, arguments, chosen_metadata, **whole))
+        cells.append(Cell(str(task), name, arguments, chosen_metadata, query_position=place, **whole))
     return cells
 
 

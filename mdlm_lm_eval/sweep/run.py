@@ -29,6 +29,7 @@ from mdlm_lm_eval.plugin import forget_task_files, task_manager
 from mdlm_lm_eval.resolve import without_effect
 from mdlm_lm_eval.sweep.claims import RESULT_FILE, Claims
 from mdlm_lm_eval.sweep.plan import Cell, Sweep
+from mdlm_lm_eval.tasks.repeated.placement import place_query
 from mdlm_lm_eval.tasks.repeated.task import repeat
 
 _MODULES = frozenset(sys.modules)  # before any task was loaded
@@ -69,12 +70,15 @@ class Tasks:
         return self._managers[key]
 
     def of(self, cell: Cell) -> list[Any]:
-        """What lm-eval evaluates: a cell's task by its name, or built with its repetitions."""
-        if cell.repeats is None:
+        """What lm-eval evaluates: a cell's task by its name, or built with its repetitions and place of questions."""
+        if cell.repeats is None and cell.query_position is None:
             return [cell.task]
         built = self.manager(cell.metadata).load([cell.task])
         for task in built["tasks"].values():
-            repeat(task, cell.repeats)
+            if cell.repeats is not None:
+                repeat(task, cell.repeats)
+            if cell.query_position is not None:
+                place_query(task, cell.query_position)
         group = built["groups"].get(cell.task)
         return [group] if group else [*built["tasks"].values()]
 

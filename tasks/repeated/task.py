@@ -43,6 +43,8 @@ def repeat(task: Any, n: int) -> None:
     question the mean of every metric, and pass@k for k of 2, 4, 8 up to n where it is 0 or 1.
     """
     task.config.repeats = n
+    for name in ("apply_filters", "process_results"):  # those of another number of repetitions
+        vars(task).pop(name, None)
     apply_filters, process_results = task.apply_filters, task.process_results
 
     def filtered() -> None:

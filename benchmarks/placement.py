@@ -1,0 +1,51 @@
+"""The built-in model's answers with the question before, between and after the examples, as placement.csv has them.
+
+mdlm-sweep --tasks mdlm_rules --limit 63 --query_position prefix,middle,trailing --log_samples --output_path results
+python benchmarks/placement.py results
+"""
+
+import csv
+import sys
+from pathlib import Path
+
+from mdlm_lm_eval.results.result_file import read_result_file
+from mdlm_lm_eval.results.samples import answers_of
+from mdlm_lm_eval.results.statistics import Score, difference, score_of_sets
+
+FILE = Path(__file__).with_suffix(".csv")
+PLACES = ("prefix", "middle", "trailing")
+
+
+def write(folder: Path) -> None:
+    """Of each place and task, the sets that were asked about and whether each answer is right."""
+    with FILE.open("w", encoding="utf-8", newline="") as file:
+        lines = csv.writer(file, lineterminator="\n")
+        lines.writerow(["query_position", "task", "right", "sets"])
+        for place in PLACES:
+            (path,) = folder.rglob(f"*query_position={place}/results_cell.json")
+            for task, answers in answers_of(read_result_file(path)).items():
+                right = "".join(str(int(score)) for _, score in answers)
+                lines.writerow([place, task, right, " ".join(str(name) for name, _ in answers)])
+
+
+def scores() -> dict[str, Score]:
+    """Of each place, with the questions of a set as one cluster."""
+    by_place: dict[str, dict[str, list[tuple[str, float]]]] = {place: {} for place in PLACES}
+    with FILE.open(encoding="utf-8", newline="") as file:
+        for line in csv.DictReader(file):
+            own = zip(line["sets"].split(), map(float, line["right"]), strict=True)
+            by_place[line["query_position"]][line["task"]] = list(own)
+    return {place: score_of_sets(by_task) for place, by_task in by_place.items()}
+
+
+def sentence() -> str:
+    """What the docs say."""
+    found = scores()
+    prefix, middle, trailing = (found[place].interval.scaled(100).in_words for place in PLACES)
+    lost = difference(found["trailing"], found["prefix"]).scaled(100).with_significance
+    return f"{prefix} of 100 as prefix, {middle} in the middle, {trailing} trailing; prefix minus trailing is {lost}"
+
+
+if __name__ == "__main__":
+    write(Path(sys.argv[1]))
+    print(sentence())
