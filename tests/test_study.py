@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from mdlm_lm_eval import MDLM
-from mdlm_lm_eval.results.statistics import Score
+from mdlm_lm_eval.results.statistics import Score, difference
 from tests.conftest import evaluate
 from tests.test_documented_results import missing
 from training import study, study_tables
@@ -109,11 +109,18 @@ def test_the_documented_claims_without_a_number() -> None:
             assert over_ce.is_significant
         if over_control := study_tables.compared(found, "CE + TV above control", *what):
             assert over_control.mean < 0 or not over_control.is_significant
-    _, others = collapsed_and_others(found)
+    collapsed, others = collapsed_and_others(found)
+    for base in (*collapsed, *others):
+        for seed in study_tables.arms(found, base)["EOS, predicted"]:
+            assert (study_tables.score(seed, 200, "EOS").mean > 0.5) == (base in collapsed)
     for base in others:
         lost = [study_tables.compared(found, "SFT above base", base, n) for n in study.MASKS]
         few, most = (one.mean for one in lost if one)
         assert few < most + 2
+    of_tail = study_tables.arms(found, "plain-0")
+    for other, n in product(("masks, not predicted", "masks, CE only"), study.MASKS):
+        over = difference(*(study_tables.mean(of_tail[words], n) for words in (other, "masks, CE + TV")))
+        assert over.mean < 0 or not over.is_significant
     of_tail = study_tables.arms(found, "plain-1")
     assert study_tables.mean(of_tail["nothing"], 200, "EOS").mean == 0
     for measure in ("EOS", "other tokens"):
