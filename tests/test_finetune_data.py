@@ -12,7 +12,7 @@ from tokenizers.processors import TemplateProcessing
 
 from mdlm_finetune.data import conversation, load_examples, number_questions
 from mdlm_finetune.objectives.mask_agnostic import MaskAgnostic
-from mdlm_finetune.recipe import packaged, read_arguments
+from mdlm_finetune.recipe import RECIPES, read_arguments
 from mdlm_lm_eval.options import OptionError
 from tests.conftest import tiny_tokenizer
 
@@ -52,7 +52,7 @@ def test_recipe_and_flags(tmp_path: Path) -> None:
 
 
 def test_all_recipes_parse() -> None:
-    for name in packaged():
+    for name in sorted(path.stem for path in RECIPES.glob("*.yaml")):
         run = read_arguments([f"--config={name}"])
         assert run.recipe.apply_chat_template == ("instruct" in name), name
         assert run.recipe.output_dir == f"out/{name}"

@@ -75,7 +75,7 @@ def test_lm_evals_own_tasks_are_known_where_they_may_be_meant(
         indexed.append(include_defaults)
         return TaskManager(include_path=include_path, include_defaults=False, metadata=metadata)
 
-    monkeypatch.setattr("mdlm_lm_eval.sweep.run.TaskManager", manager)
+    monkeypatch.setattr("lm_eval.tasks.TaskManager", manager)
     expanded = Tasks(plan({"tasks": tasks, "include_path": str(mine)})).expanded()
     assert [cell.task for cell in expanded.cells] == expected
     assert any(indexed) == is_indexed
