@@ -297,7 +297,7 @@ class DecodingOptions(Options):
     escape_until: bool = option(False, "answers go on after a task's stop strings, as in Dream's script")
     unfinished_thinking: str = option(
         "kept",
-        "answers that end before think_end_token: kept, as lm-eval does, or empty",
+        "answers that end before think_end_token: kept or empty",
         choices=lambda: ("kept", "empty"),
     )
     eos_last: bool = option(False, "fill in end-of-text and end-of-turn tokens last", llada="confidence_eos_eot_inf")

@@ -223,13 +223,13 @@ def test_answers_that_end_before_thinking_does_are_counted_and_may_be_empty(capl
     lm = MDLM(tiny_model(), tokenizer=tiny_tokenizer(), batch_size=6, think_end_token=end)
     assert answers(lm) == [text.rpartition(end)[2].lstrip() if end in text else text for text in free]
     assert endings(lm)["unfinished_thinking"] == len(unfinished)
-    said = f"{len(unfinished)} of 6 answers end before think_end_token={end}, and their thinking is scored"
+    said = f"{len(unfinished)} of 6 answers end before think_end_token={end} (unfinished_thinking=kept)"
     assert said in caplog.text
     lm.start_record()
     stopped = answers(lm, unfinished_thinking="empty", until=unfinished[0][0])
     assert [text for text, before in zip(stopped, free, strict=True) if end not in before] == [""] * len(unfinished)
     assert endings(lm)["unfinished_thinking"] == len(unfinished), "stop strings are no end of thinking"
-    assert f"{len(unfinished)} of 6 answers end before think_end_token={end} and are empty" in caplog.text
+    assert f"{len(unfinished)} of 6 answers end before think_end_token={end} (unfinished_thinking=empty)" in caplog.text
 
 
 def test_infill_with_a_mask_token_of_another_name() -> None:
