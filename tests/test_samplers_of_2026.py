@@ -144,6 +144,23 @@ def test_one_active_block_is_block_decoding(
         assert [one.cost.steps for one in found] == [one.cost.steps for one in same]
 
 
+@pytest.mark.parametrize("checkpoint", ["sdar", "llada2"])
+def test_several_blocks_of_a_family_of_blocks(checkpoint: str) -> None:
+    """One at a time is its own decoding, and several are the reference loop's."""
+    denoiser = loaded(checkpoint)
+    own = DecodingOptions(n_masks=14, confidence_threshold=0.4, early_exit=False)
+    several = own.override({"sampler": "multi_block", "block_causal": True})
+    found = []
+    for options in (own, several.override({"block_add_threshold": 1}), several):
+        rows = [canvas_of(denoiser, prompt, options) for prompt in ([5, 6, 7, 8, 9, 10], [11, 12])]
+        found.append(decode_canvases(denoiser, rows, options))
+    assert [one.token_ids for one in found[0]] == [one.token_ids for one in found[1]]
+    for row, one in zip(rows, found[2], strict=True):
+        passes_of_row = decode_one(denoiser, row, several)
+        assert [passes_of_row[-1][slot] for slot in row.slots[: row.n_returned]] == one.token_ids
+        assert one.cost.steps == len(passes_of_row)
+
+
 def random_setting(draw: random.Random) -> tuple[AttentionPattern, dict[str, Any], dict[str, Any], int]:
     """A model's attention and other facts, options that fill one token a step, and a number of lanes."""
     attention = draw.choice([FULL_ATTENTION, FULL_ATTENTION, canvases.FROM_START, canvases.FROM_PROMPT, WHOLE_PROMPT])
