@@ -149,7 +149,8 @@ def test_answers_passes_and_traces_are_those_without_sharing(name: str, monkeypa
     monkeypatch.setattr(prefix_store, "MOST_RUN", 16)  # prefixes are run in parts
     setting = DECODING[name]
     denoiser = denoiser_of(model_of(setting), setting)
-    options = DecodingOptions().override(setting.options)
+    of_drafts = {"trace": True} if "drafts" in setting.options else {}
+    options = DecodingOptions().override({**setting.options, **of_drafts})
     canvases = canvases_of(denoiser, options, prompts(7, Random(1)), setting.returned or 9)
     alone = decoded(denoiser, canvases, options, 3)
     shared, store = with_prefixes(denoiser, canvases, options, least=LEAST)

@@ -33,6 +33,7 @@ LENGTHS, RATIOS = (16, 64, 256), (0.25, 0.5, 1.0)
 # Of outputs in these dtypes; more is another network.
 _TOLERATED = {torch.float32: 1e-2, torch.bfloat16: 1.0, torch.float16: 0.25}
 _ROUNDING = 1e-5  # of float32 confidences
+_PARTS = "their passes run parts of the canvas against remembered keys and values, ours the whole canvas"
 
 
 @dataclass(frozen=True)
@@ -195,15 +196,16 @@ class Beside:
     def compare(self, n: int, canvas: Canvas, options: DecodingOptions) -> None:
         """The passes of a prompt that changed something."""
         denoiser, theirs = self.denoiser, self.theirs
-        passes = [_pass(theirs.tensors, n, p) for p in range(theirs.report["passes"][n])]
+        parts = ("columns", "ids", "top", "values", "lse")
+        n_passes = theirs.report["passes"][n]
+        passes = [{name: theirs.tensors[f"{n}.{p}.{name}"] for name in parts} for p in range(n_passes)]
         final = theirs.tensors[f"{n}.final"]
         seen, cause = _canvases(passes, final, canvas, denoiser.mask_token_id)
         if cause:
             self.causes.add(cause)
             return
         if any(len(one["columns"]) < len(final) for one in passes) and not denoiser.attention.is_block_causal:
-            sentence = "their passes run parts of the canvas against remembered keys and values, ours the whole canvas"
-            self.causes.add(sentence)
+            self.causes.add(_PARTS)
         moved = [p for p in range(len(passes)) if not seen[p].equal(seen[p + 1])]
         chosen = [passes[p] for p in moved]
         path = [*(seen[p].tolist() for p in moved), final.tolist()]
@@ -230,10 +232,6 @@ class Beside:
             self.others.append(other)
             if other["mask"]:
                 self.causes.add("they write the mask token, which ours never does")
-
-
-def _pass(tensors: Mapping[str, Tensor], n: int, p: int) -> dict[str, Tensor]:
-    return {name: tensors[f"{n}.{p}.{name}"] for name in ("columns", "ids", "top", "values", "lse")}
 
 
 def _canvases(

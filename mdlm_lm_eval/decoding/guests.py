@@ -101,11 +101,6 @@ class Signature:
         self.prompts = next((name for name in _PROMPTS if name in others), "".join(others[:1]))
         self.names = {name for name in self.names - {of_model, self.prompts} if not name.startswith("_")}
 
-    def default(self, name: str | None) -> Any:
-        """A parameter's default; None without one."""
-        found = self.parameters.get(name or "")
-        return None if found is None or found.default is inspect.Parameter.empty else found.default
-
     def own_name(self, option: str) -> str | None:
         """The parameter that stands for one of our options; None where it takes none."""
         each = DecodingOptions.declared()[option]
@@ -141,7 +136,8 @@ class Signature:
 
     def block(self, n_tokens: int, options: DecodingOptions) -> int:
         """The length of its blocks; where the user sets none, one block is all that is asked for at most."""
-        default = self.default(self.own_name("block_length"))
+        own = self.parameters.get(self.own_name("block_length") or "")
+        default = None if own is None else own.default
         return options.block_length or min(default if isinstance(default, int) else n_tokens, n_tokens)
 
     def length(self, n_tokens: int, options: DecodingOptions) -> int:
@@ -185,7 +181,9 @@ def signature_of(options: DecodingOptions) -> tuple[Foreign, Signature]:
 
 def asked_tokens(options: DecodingOptions, n_slots: int, n_returned: int) -> int:
     """The tokens that a request asks a guest for."""
-    return n_slots if options.mask_ratio is not None else max(n_returned, _whole(options.n_masks))
+    if options.mask_ratio is not None:
+        return n_slots
+    return max(n_returned, options.n_masks) if isinstance(options.n_masks, int) else n_returned
 
 
 def adapt(foreign: Foreign, denoiser: "Denoiser", *, end_ids: Collection[int], named: str = "the function") -> Answer:
@@ -300,10 +298,6 @@ def _value(text: str) -> Any:
         return literal_eval(text)
     except (ValueError, SyntaxError):
         return text
-
-
-def _whole(n_masks: int | str) -> int:
-    return n_masks if isinstance(n_masks, int) else 0
 
 
 class Snapshot:

@@ -86,7 +86,7 @@ DECODING: dict[str, Setting] = {
     ),
     "drafts": Setting({"drafts": 3, "steps": 64, "trace": True, **IN_BLOCKS}),
     "dual, drafts": Setting({"drafts": 3, "steps": 64, "cache": "dual", **IN_BLOCKS}),
-    "blocks, drafts": Setting({"drafts": 4, "steps_per_block": 4, "trace": True}, BLOCKS),
+    "blocks, drafts": Setting({"drafts": 4, "steps_per_block": 4}, BLOCKS),
     "from the prompt, shifted, drafts": Setting({"drafts": 2, "steps_per_block": 4}, FROM_PROMPT, SHIFT),
     "causal context, drafts": Setting({"drafts": 3, "steps_per_block": 4}, CAUSAL),
     "end_think_boost": Setting({"end_think_boost": 2.0, **IN_BLOCKS}),

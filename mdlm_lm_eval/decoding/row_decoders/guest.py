@@ -29,7 +29,7 @@ class Guest(RowDecoder):
     def decode(self, work: Work) -> list[Completion]:
         """Raises GuestError, which names the canvas."""
         denoiser, canvases, options = work.denoiser, work.canvases, work.options
-        foreign, takes = signature_of(options)
+        (foreign, takes), named = signature_of(options), f"sampler={short_name(options.guest or '')}"
         answer = adapt(foreign, denoiser, end_ids=work.end_ids, named=f"sampler={options.guest}")
         size = work.batch_size if getattr(foreign.thing, "batches", False) else 1
         asked = [
@@ -54,13 +54,13 @@ class Guest(RowDecoder):
                 except Exception as error:
                     if isinstance(error, RuntimeError) and "out of memory" in str(error):
                         raise  # a smaller batch may do
-                    raise GuestError(first, f"{_named(options)} {_said(error, foreign.path)}") from error
+                    raise GuestError(first, f"{named} {_said(error, foreign.path)}") from error
             denoiser.forward_passes += count.passes
             cost = RowCost(count.passes, count.passes, count.positions // len(batch))
             for index, (canvas, ids) in enumerate(zip(batch, rows, strict=True), start=first):
                 written = _checked(ids, canvas.n_returned, length, surplus, mask, work.end_ids)
                 if isinstance(written, str):
-                    raise GuestError(index, f"{_named(options)} {written}")
+                    raise GuestError(index, f"{named} {written}")
                 completions.append(Completion(written, cost, min(len(ids), canvas.n_returned)))
                 work.advance(cost.steps)
                 work.finished(index, completions[-1])
@@ -68,11 +68,9 @@ class Guest(RowDecoder):
 
     def _refuse_length(self, denoiser: "Denoiser", batch: Sequence[Canvas], first: int, length: int) -> None:
         most = getattr(denoiser.model.config, "max_position_embeddings", None)
-        for index, canvas in enumerate(batch, start=first):
-            if most is not None and canvas.prompt_length + length > most:
-                raise GuestError(
-                    index, f"{length} tokens, in whole blocks, do not fit after a prompt of {canvas.prompt_length}"
-                )
+        for index, n in enumerate((canvas.prompt_length for canvas in batch), start=first):
+            if most is not None and n + length > most:
+                raise GuestError(index, f"{length} tokens, in whole blocks, do not fit after a prompt of {n}")
 
 
 def _checked(
@@ -87,10 +85,6 @@ def _checked(
     if len(answer) < n_returned and not ends:
         return f"returned {len(ids)} tokens where {length} were asked for, and no end of text"
     return f"left the mask token {mask} at place {answer.index(mask)} of its answer" if mask in answer else answer
-
-
-def _named(options: DecodingOptions) -> str:
-    return f"sampler={short_name(options.guest or '')}"
 
 
 def _said(error: Exception, file: Path | None) -> str:
