@@ -11,15 +11,14 @@ from statistics import fmean
 
 from mdlm_leaderboard.board import Curve, Row, change
 from mdlm_leaderboard.build import read_board
+from mdlm_lm_eval.results.frame import rows_of
 from mdlm_lm_eval.results.result_file import read_result_file
-from mdlm_lm_eval.results.samples import answers_of
 from mdlm_lm_eval.results.statistics import (
     Interval,
     Score,
     difference,
     mean_of_seeds,
-    score_of_sets,
-    score_of_tasks,
+    mean_of_tasks,
 )
 
 ROOT = Path(__file__).parents[1]
@@ -136,10 +135,8 @@ def above(first: list[Score], second: list[Score]) -> Interval:
 def scores(cell: str, folder: str = "results/built-in") -> Score:
     """Accuracy of a cell of a committed sweep, over sets where its samples are committed, too."""
     file = read_result_file(ROOT / "leaderboard" / folder / cell / "results_cell.json")
-    if answers := answers_of(file):
-        return score_of_sets(dict(sorted(answers.items())))
-    accuracies = {name: task.metrics["exact_match,none"] for name, task in file.tasks.items()}
-    return score_of_tasks(accuracies, {name: task.n_questions for name, task in file.tasks.items()})
+    shares = {row["task"]: row["share"] for row in rows_of(file) if row["task"] in file.tasks}
+    return mean_of_tasks([share for _, share in sorted(shares.items())])
 
 
 def gain_of_examples(curve: Curve) -> str:

@@ -7,12 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mdlm_leaderboard.board import Board, Row, Section
-from mdlm_leaderboard.build import markdown, points, read_board
+from mdlm_leaderboard.board import Board, Row, Section, is_exact
+from mdlm_leaderboard.build import points, read_board
 from mdlm_leaderboard.findings import mask_lines, masks_finding, speed_findings
+from mdlm_leaderboard.page.write import markdown
 from mdlm_leaderboard.scores import command_of
 from mdlm_leaderboard.show import show
 from mdlm_lm_eval.options import OptionError
+from mdlm_lm_eval.results import load
 from mdlm_lm_eval.results.result_file import read_result_file
 from mdlm_lm_eval.results.suite import current_version
 from tests.conftest import data
@@ -128,7 +130,7 @@ def test_a_cell_may_come_from_several_files_and_must_be_whole(tmp_path: Path) ->
         half |= {"groups": {}, "group_subtasks": {}}
         halves.append(half)
     (row,) = rows(board(tmp_path / "both", a=halves[0], b=halves[1]))
-    assert len(row.curve("masks")[2].by_task) == 16
+    assert row.curve("masks")[2].n_questions == 16000
     found = board(tmp_path / "one", a=halves[0], b=suite_file(n_masks=200))
     assert [list(row.curve("masks")) for row in rows(found)] == [[200], []], "not ranked"
     assert len(found.sections[1].rows[0].benchmarks) == 8, "but shown, as any other task is"
@@ -205,7 +207,7 @@ def test_unreadable_files_are_named_and_the_rest_is_used(tmp_path: Path) -> None
     assert len(rows(found)) == 1
     assert "cannot be read as JSON" in reasons(found)["cut.json"]
     assert "is no result file of lm-eval" in reasons(found)["other.json"]
-    assert "differs from what this version reads (config.mdlm.settings: Field required)" in reasons(found)["old.json"]
+    assert "differs from what this version reads (KeyError: 'settings')" in reasons(found)["old.json"]
     assert "answers 10 of 1000 questions of 'mdlm_verb_largest' without a --limit" in reasons(found)["part.json"]
     with pytest.raises(OptionError, match="holds no usable result file"):
         board(tmp_path / "none", cut="{")
@@ -336,7 +338,6 @@ def test_seeds_of_one_recipe_are_one_row_their_mean(tmp_path: Path) -> None:
     mean = row(board, "org/base + MA (CE + TV), mean of 2 seeds")
     assert [seed.who.adapter for seed in mean.seeds] == ["MA (CE + TV), seed 0", "MA (CE + TV), seed 1"]
     assert mean.curve("masks")[200].mean == pytest.approx(0.76)
-    assert mean.curve("masks")[200].by_task["verb_largest"] == pytest.approx(0.76)
     assert len(mean.files) == 4
     other = sweep("org/base", {2: 0.0, 200: 0.02}, adapter="MA (CE + TV), seed 2", weights="others")
     apart = read_board(write(tmp_path, **other))
@@ -509,6 +510,30 @@ def test_differences_to_a_baseline_are_paired(tmp_path: Path) -> None:
     assert board.sections[0].baseline("steps=9") is None
 
 
+def test_guests_and_checked_results_are_marked(tmp_path: Path) -> None:
+    """A guest may have a cache of its own, so it is on no frontier of exact settings."""
+    guest, checked, stale = (gsm8k_file(0.7, passes=n, steps=n) for n in (10, 20, 40))
+    plugin = {"name": "mine.py", "sha256": "0123456789", "registers": ["sampler=mine.py:generate"], "guest": True}
+    mdlm = guest["config"]["mdlm"]
+    mdlm |= {"plugins": [plugin]}
+    mdlm["settings"][0]["options"] |= {"sampler": "mine.py:generate"}
+    check = {"file": "c.json", "verdict": "no fault, compared logits", "stale": [], "noise_floor": None}
+    checked["config"]["mdlm"]["check"] = check
+    stale["config"]["mdlm"]["check"] = check | {"stale": ["options"]}
+    write(tmp_path, guest=guest, checked=checked, stale=stale)
+    board = read_board(tmp_path)
+    found = {row.files[0]: row for row in rows(board)}
+    assert found["guest.json"].marks == {"guest": "code of others: sampler=mine.py:generate (guest, mine.py 01234567)"}
+    assert found["checked.json"].marks == {"checked": "mdlm-check: no fault, compared logits"}
+    assert found["stale.json"].marks == {"stale check": "mdlm-check: no fault, compared logits; stale: other options"}
+    assert not is_exact(found["guest.json"])
+    shown = markdown(board)
+    assert "| organisation/model (guest) |" in shown
+    assert "| organisation/model (checked) |" in shown
+    table = load(tmp_path).set_index("file")
+    assert table["is_guest"].to_dict() == {"guest.json": True, "checked.json": False, "stale.json": False}
+
+
 def test_parallel_benchs_pb90_is_over_all_tasks_and_counts_what_was_asked_for(tmp_path: Path) -> None:
     """A mean of 95 with 1.28 tokens an evaluation, of 90.5 with 5.12; one task alone would be below."""
     for k, scores in ((1, (0.99, 0.91)), (4, (0.98, 0.83))):
@@ -521,7 +546,7 @@ def test_parallel_benchs_pb90_is_over_all_tasks_and_counts_what_was_asked_for(tm
     (section,) = read_board(tmp_path).sections
     found = {name: one.parallel_bench for name, one in section.rows[0].benchmarks.items()}
     assert found["parallel v3.0 (exact_match, 0-shot)"] == {90: pytest.approx(5.12), 95: pytest.approx(1.28)}
-    assert found["copy v3.0 (exact_match, 0-shot)"] == {90: None, 95: None}
+    assert found["copy v3.0 (exact_match, 0-shot)"] == {}
 
 
 def test_the_csv_is_tidy(tmp_path: Path) -> None:

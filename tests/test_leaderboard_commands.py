@@ -193,7 +193,9 @@ def test_show_says_how_many_sets_are_right_in_all_askings(tmp_path: Path, capsys
     path = write(tmp_path, results_1=suite_file(start="mdlm_rules_", group="mdlm_rules")) / "results_1.json"
     askings = {"verb": (1, 1), "animal": (1, 0), "emotion": (1, 1)}  # of two sets, under each rule
     for rule, right in askings.items():
-        lines = [{"doc": {"set": f"largest_{n}"}, "exact_match": one} for n, one in enumerate(right)]
+        common = {"doc_hash": "", "filter": "none", "metrics": ["exact_match"]}
+        lines = [{"doc_id": n, "doc": {"set": f"largest_{n}"}, "exact_match": one} for n, one in enumerate(right)]
+        lines = [line | common for line in lines]
         text = "".join(json.dumps(line) + "\n" for line in lines)
         (tmp_path / f"samples_mdlm_rules_{rule}_largest_1.jsonl").write_text(text)
     assert main(["show", str(path)]) == 0

@@ -20,7 +20,6 @@ from mdlm_lm_eval.results.files import UnusableFile, read_json, whole_folder, wr
 from mdlm_lm_eval.results.names import adapter_name, model_name, recorded_name
 from mdlm_lm_eval.results.parallelism import (
     Point,
-    accuracy_under_parallelism,
     frontier,
     parallel_bench,
 )
@@ -353,23 +352,6 @@ def test_a_frontier_of_equal_tokens_per_pass_is_of_tokens_per_second(tmp_path: P
         assert plot.frontier(frame, "tokens_per_pass") is None
     with pytest.warns(plot.NothingToDrawWarning, match="differ in their number of masks"):
         assert plot.masks(frame) is None
-
-
-@pytest.mark.parametrize(("points", "best", "area"), data("parallelism.json")["area"])
-def test_accuracy_under_parallelism(points: list[Point], best: float, area: float) -> None:
-    """Five points less than the best are not more than five."""
-    assert accuracy_under_parallelism(points, best) == pytest.approx(area, abs=5e-5)
-
-
-def test_no_area_where_the_fastest_point_loses_too_much() -> None:
-    assert accuracy_under_parallelism([(1, 80), (4, 74)], 80) is None
-    assert accuracy_under_parallelism([], 80) is None
-
-
-def test_an_area_begins_at_one_token_a_pass() -> None:
-    """All before the first point counts in full, so that skipping slow settings would win."""
-    assert accuracy_under_parallelism([(8, 40), (9, 39)], 90) is None
-    assert accuracy_under_parallelism([(1.004, 90), (2, 89), (4, 86)], 90) is not None
 
 
 @pytest.mark.parametrize(("points", "least", "tokens"), data("parallelism.json")["ParallelBench"])

@@ -48,14 +48,14 @@ def _parser() -> argparse.ArgumentParser:
 
     build = command(_build, "build the board of a folder of result files")
     build.add_argument("results", type=Path, help="folder that is searched for lm-eval's result files (*.json)")
-    what = "folder for page, LEADERBOARD.md, CSV, JSON, figures"
-    build.add_argument("--output_path", "--output", dest="output", type=Path, required=True, help=what)
+    folder: dict[str, Any] = {"dest": "output", "type": Path, "required": True}
+    build.add_argument("--output_path", "--output", help="folder for page, tables, figures, CSV and JSON", **folder)
     build.add_argument("--title", default="", help="the board's name (default: the folder's)")
-    what = "show differences to the row with these words, such as steps=8"
-    build.add_argument("--baseline", default="", metavar="WORDS", help=what)
+    build.add_argument("--baseline", default="", metavar="WORDS", help="the row that differences are to: steps=8")
     build.add_argument("--published", action="store_true", help="also show scores from papers")
-    what = "also make a page of single questions for each result with samples beside it (lm_eval's --log_samples)"
-    build.add_argument("--samples", action="store_true", help=what)
+    build.add_argument(
+        "--samples", action="store_true", help="also pages of single questions (lm_eval's --log_samples)"
+    )
     build.add_argument("--strict", action="store_true", help="exit with 1 if any file or score is not used")
     show = command(_show, "one result in five lines: score, settings in effect, speed, audit, file")
     show.add_argument("file", type=Path, metavar="PATH", help="an lm-eval result file, or a folder: its newest one")
@@ -67,14 +67,12 @@ def _parser() -> argparse.ArgumentParser:
     samples.epilog = "Needs lm_eval's --log_samples; with trace=true among the model arguments it replays the canvas."
     samples.add_argument("first", type=Path, metavar="A", help="an lm-eval result file, or a folder: its newest one")
     samples.add_argument("second", type=Path, nargs="?", metavar="B", help="another of the same tasks")
-    samples.add_argument("--output_path", dest="output", type=Path, required=True, help="folder for the page")
+    samples.add_argument("--output_path", help="folder for the page", **folder)
     validate = command(_validate, "check result files before they are submitted")
     validate.add_argument("paths", type=Path, nargs="+", metavar="PATH", help="a result file, or a folder of them")
     what = "scores with a cache or from a server against exact decoding, on the questions decoded twice"
     audit = command(_audit, what, "The files of lm_eval's --log_samples must be beside the results.")
-    audit.add_argument(
-        "file", type=Path, metavar="FILE", help="an lm-eval result file of a run with cache_audit or audit"
-    )
+    audit.add_argument("file", type=Path, metavar="FILE", help="a result file of a run with cache_audit or audit")
     audit.add_argument("--include_path", help="folder of tasks that are not lm-eval's or the suite's")
     return parser
 
@@ -126,22 +124,20 @@ def _validate(options: argparse.Namespace) -> int:
     from mdlm_leaderboard.validate import problems_of
     from mdlm_lm_eval.results.result_file import find_result_files
 
-    wrong = False
-    for path in options.paths:
-        files = find_result_files(path) if path.is_dir() else [path]
-        for file, problems in [(file, problems_of(file)) for file in files] or [(path, ["holds no *.json file"])]:
-            for problem in problems:
-                print(f"{file}: {problem}", file=sys.stderr)
-            if not problems:
-                print(f"{file}: ok")
-            wrong = wrong or bool(problems)
-    return int(wrong)
+    files = [file for path in options.paths for file in (find_result_files(path) if path.is_dir() else [path])]
+    found = {file: problems_of(file) for file in files} or {path: ["holds no *.json file"] for path in options.paths}
+    for file, problems in found.items():
+        for problem in problems:
+            print(f"{file}: {problem}", file=sys.stderr)
+        if not problems:
+            print(f"{file}: ok")
+    return int(any(found.values()))
 
 
 def _audit(options: argparse.Namespace) -> int:
-    from mdlm_leaderboard.audit import as_text, audit_scores
+    from mdlm_leaderboard.audit import audit
 
-    print(as_text(audit_scores(options.file, options.include_path)))
+    print(audit(options.file, options.include_path))
     return 0
 
 

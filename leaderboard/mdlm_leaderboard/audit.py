@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from statistics import fmean
@@ -11,31 +10,14 @@ from typing import Any
 from mdlm_lm_eval.results.files import UnusableFile
 from mdlm_lm_eval.results.markdown import markdown_table
 from mdlm_lm_eval.results.result_file import TaskResult, read_result_file
-from mdlm_lm_eval.results.samples import SAMPLES, metrics_of, read_samples, samples_path
+from mdlm_lm_eval.results.samples import metrics_of, read_samples, samples_path
 from mdlm_lm_eval.results.statistics import Interval, difference, score_of_sets, t_interval
 from mdlm_lm_eval.results.suite import suite_task
 from mdlm_lm_eval.tasks.settings import DEFAULT_SETTINGS
 
 
-@dataclass(frozen=True)
-class AuditScore:
-    """One metric (`metric,filter`) of one task, over its audited questions: as in the result, and decoded exactly.
-
-    `ways` are the two ways of decoding in words. `difference` is `result - exact`, paired by question.
-    """
-
-    task: str
-    metric: str
-    n_questions: int
-    n_same: int
-    result: float
-    exact: float
-    difference: Interval
-    ways: tuple[str, str]
-
-
-def audit_scores(path: Path, include_path: str | None) -> list[AuditScore]:
-    """Scores the exact answers of a result file by its tasks' own filters and metrics, the others by its samples.
+def audit(path: Path, include_path: str | None) -> str:
+    """A table in percent: a file's exact answers scored by its tasks' own filters and metrics, others by samples.
 
     `include_path` is a folder of further tasks. Raises UnusableFile where the file holds no audit, or no samples are
     beside it (lm_eval --log_samples).
@@ -45,21 +27,9 @@ def audit_scores(path: Path, include_path: str | None) -> list[AuditScore]:
     if not audited:
         how = "audit" if file.server else "cache_audit"
         raise UnusableFile(f"{str(path)!r} holds no audit; run lm_eval with {how} among the model arguments")
-    ways = ("served", "in process") if file.server else ("with cache", "exact")
-    return [score for task in audited for score in _of_task(path, task, include_path, ways)]
-
-
-def as_text(scores: list[AuditScore]) -> str:
-    """A table, in percent."""
-    lines = []
-    for one in scores:
-        points = one.difference.scaled(100)
-        values = [f"{100 * one.result:.1f}", f"{100 * one.exact:.1f}", f"{points.mean:+.1f}"]
-        ends = "–" if points.low is None else f"{points.low:.1f} to {points.high:.1f}"
-        shown = [one.task, one.metric.removesuffix(",none"), f"{one.n_same} of {one.n_questions}", *values]
-        lines.append([*shown, ends])
-    heads = ["task", "metric", "same strings", *scores[0].ways, "difference (points)", "95% interval"]
-    return markdown_table(heads, lines)
+    ways = ["served", "in process"] if file.server else ["with cache", "exact"]
+    heads = ["task", "metric", "same strings", *ways, "difference (points)", "95% interval"]
+    return markdown_table(heads, [line for task in audited for line in _of_task(path, task, include_path)])
 
 
 @cache
@@ -69,7 +39,8 @@ def _manager(include_path: str | None, metadata: str) -> Any:
     return TaskManager(include_path=include_path, metadata=json.loads(metadata))
 
 
-def _of_task(path: Path, result: TaskResult, include_path: str | None, ways: tuple[str, str]) -> list[AuditScore]:
+def _of_task(path: Path, result: TaskResult, include_path: str | None) -> list[list[str]]:
+    """A line for each metric, over the questions that were audited."""
     samples = samples_path(path, result.name)
     if samples is None:
         raise UnusableFile(f"no samples of {result.name} are beside {str(path)!r}; run lm_eval with --log_samples")
@@ -78,27 +49,22 @@ def _of_task(path: Path, result: TaskResult, include_path: str | None, ways: tup
     metadata = json.dumps({name: result.metadata[name] for name in given if name in result.metadata})
     task = _manager(include_path, metadata).load([result.name])["tasks"][result.name]
     pairs: dict[str, list[tuple[float, float]]] = {}  # exact and as run
-    for sample in read_samples(samples, SAMPLES):
+    for sample in read_samples(samples):
         if sample["doc_id"] not in exact:
             continue
         answer = exact[sample["doc_id"]]
         found: Mapping[str, Any] = sample if answer is None else _score(task, sample, answer)
         for metric, value in metrics_of(sample).items():
             pairs.setdefault(f"{metric},{sample['filter']}", []).append((float(found[metric]), value))
-    n_same = sum(answer is None for answer in exact.values())
-    return [
-        AuditScore(
-            task=result.name,
-            metric=metric,
-            n_questions=len(of_metric),
-            n_same=n_same,
-            result=fmean(as_run for _, as_run in of_metric),
-            exact=fmean(exactly for exactly, _ in of_metric),
-            difference=_paired(of_metric),
-            ways=ways,
-        )
-        for metric, of_metric in pairs.items()
-    ]
+    same = f"{sum(answer is None for answer in exact.values())} of {len(exact)}"
+    return [[result.name, metric.removesuffix(",none"), same, *_shown(own)] for metric, own in pairs.items()]
+
+
+def _shown(scores: list[tuple[float, float]]) -> list[str]:
+    points = _paired(scores).scaled(100)
+    exactly, as_run = (fmean(own) for own in zip(*scores, strict=True))
+    ends = "–" if points.low is None else f"{points.low:.1f} to {points.high:.1f}"
+    return [f"{100 * as_run:.1f}", f"{100 * exactly:.1f}", f"{points.mean:+.1f}", ends]
 
 
 def _paired(scores: list[tuple[float, float]]) -> Interval:

@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from mdlm_leaderboard.wordings import Wordings, wordings_of
 from mdlm_lm_eval.options import PARALLEL_RULES, DecodingOptions, LikelihoodOptions, approximate_caches, defaults_of
 from mdlm_lm_eval.results import parallelism
 from mdlm_lm_eval.results.decomposition import Decomposition, decomposition_of, over_seeds
-from mdlm_lm_eval.results.frame import COSTS, shown_costs
+from mdlm_lm_eval.results.frame import COSTS, is_guest, shown_costs
 from mdlm_lm_eval.results.names import named
 from mdlm_lm_eval.results.statistics import (
     Interval,
@@ -24,8 +25,7 @@ from mdlm_lm_eval.results.statistics import (
     difference,
     holm,
     mean_of_seeds,
-    score_of_sets,
-    score_of_tasks,
+    mean_of_tasks,
 )
 from mdlm_lm_eval.results.suite import current_version
 from mdlm_lm_eval.tasks.settings import DEFAULT_SETTINGS
@@ -33,14 +33,7 @@ from mdlm_lm_eval.tasks.settings import DEFAULT_SETTINGS
 ONE_STEP = ("1", AUTOREGRESSIVE)
 QUALITIES = (90, 95)  # percent, of ParallelBench
 LOSS_OVER = (2, 200)  # masks: from those that hold a whole answer to the paper's most; decided before any result
-# What of a point is not that of the first seed; "seed" becomes the number of seeds that have it.
-_OVER_SEEDS = {
-    "score": "mean",
-    "by_seed": list,
-    **dict.fromkeys((*COSTS, "tokens_per_evaluation"), "mean"),
-    "n": "sum",
-    "seed": "size",
-}
+_OF_ESTIMATE = "is_accuracy note machine pairs bound tokens_per_evaluation".split()  # noqa: SIM905
 # Options that set the pace of a way of decoding: its points of one curve of accuracy against speed.
 _PACE = ("steps", "steps_per_block", *PARALLEL_RULES)
 
@@ -49,10 +42,9 @@ _PACE = ("steps", "steps_per_block", *PARALLEL_RULES)
 class Estimate:
     """A mean with its 95% band over questions.
 
-    Of the suite's tasks, `by_task` has the accuracies, and `score` what a comparison needs: the questions of a set are
-    one cluster where the samples are known, and seeds are random where it is their mean; `decomposition` says what the
-    first tokens are. `pairs` is the share of sets
-    of `mdlm_rules` of which all three askings are right. A benchmark's estimate also has what its answers took, what an
+    `score` is what a comparison needs: the questions of a set are one cluster where the samples are known, and seeds
+    are random where it is their mean. `decomposition` says what the first tokens are, `pairs` is the share of sets of
+    `mdlm_rules` of which all three askings are right. A benchmark's estimate also has what its answers took, what an
     ideal model reaches that draws several tokens a step independently (`bound`), its `speed` by the measure that is
     compared (`speed_by`), and whether it is on the frontier (`mark`, one of `parallelism.marks`). That of the whole of
     `mdlm_parallel` also has ParallelBench's PB90 and PB95 (`parallel_bench`).
@@ -62,12 +54,10 @@ class Estimate:
     low: float | None
     high: float | None
     n_questions: int
-    by_task: Mapping[str, float]
     score: Score | None = None
     decomposition: Decomposition | None = None
     is_accuracy: bool = True
-    note: str = ""
-    masks: float | None = None
+    note: str | None = None
     costs: Mapping[str, float | None] = field(default_factory=dict)
     machine: str = ""
     pairs: float | None = None
@@ -75,7 +65,6 @@ class Estimate:
     speed: float = 0.0
     speed_by: str = ""
     mark: str = ""
-    area: float | None = None
     tokens_per_evaluation: float | None = None
     parallel_bench: Mapping[int, float | None] = field(default_factory=dict)
 
@@ -102,7 +91,7 @@ class Row:
     `seeds` are the rows whose mean this is; `files` the result files behind it. Of its decoding, `settings` and `shown`
     tell it from other rows of its section: by name, and in words; `label` is its name there. `rank` is 1 + the number
     of rows that are significantly better after Holm's correction for all pairs of its table, with "=" where others
-    share it, "" without a score to rank by.
+    share it, "" without a score to rank by. `marks` say in a word, and in full, what else a reader should know.
     """
 
     id: str
@@ -114,6 +103,7 @@ class Row:
     label: str = ""
     settings: Mapping[str, str] = field(default_factory=dict)
     rank: str = ""
+    marks: Mapping[str, str] = field(default_factory=dict)
 
     def curve(self, experiment: str, series: Series = "") -> Curve:
         """Without points where it was not measured."""
@@ -166,10 +156,10 @@ class Section:
         """Whether its scores are those of the few-shot suite."""
         return bool(self.setting.asks)
 
-    @property
-    def measured(self) -> list[Row]:
-        """Every row as it was measured: seeds instead of their mean."""
-        return [one for row in self.rows for one in (row.seeds or (row,))]
+    def curves_of(self, experiment: str) -> list[tuple[Row, Series, Curve]]:
+        """All of an experiment, of every row as it was measured: seeds instead of their mean."""
+        rows = [one for row in self.rows for one in (row.seeds or (row,))]
+        return [(row, *one) for row in rows for one in row.curves_of(experiment)]
 
     @cached_property
     def columns(self) -> list[Column]:
@@ -323,17 +313,12 @@ def board_of(scores: Scores, title: str, published: pd.DataFrame) -> Board:
 
 
 def _section(table: pd.DataFrame, setting: Setting, main: Setting, taken: dict[str, int]) -> Section:
-    seeds = _rows(table, taken)
-    folded = {one.who: one for one in _rows(_mean_over_seeds(table), taken)}
     members: dict[Who, list[Row]] = {}
-    for row in seeds:
-        members.setdefault(_mean_of(row.who, 0), []).append(row)
-    rows = []
-    for who, own in members.items():
-        mean = folded.get(_mean_of(who, len(own)))
-        files = tuple(dict.fromkeys(path for row in own for path in row.files))
-        seeds_of_row = tuple(sorted(own, key=lambda row: row.who.adapter))
-        rows += [replace(mean, seeds=seeds_of_row, files=files)] if mean and len(own) > 1 else own
+    for who, own in table.groupby("who", sort=False):
+        files = tuple(dict.fromkeys(own["file"]))
+        row = Row(_row_id(who, taken), who, _curves(own), files, marks=_marks(who, own["check"]))
+        members.setdefault(_mean_of(who, 0), []).append(row)
+    rows = [row for seeds in members.values() for row in ([_mean_row(seeds, taken)] if len(seeds) > 1 else seeds)]
     points = [set(row.curve("masks")) - {NO_MASKS} for row in rows]
     pair = _pair(points)
     words = [set(row.who.decoding) for row in rows]
@@ -358,17 +343,20 @@ def _named(row: Row, words: Sequence[str], *, is_one: bool) -> Row:
     return replace(row, shown=shown, label=label, settings=settings, seeds=seeds)
 
 
-def _rows(table: pd.DataFrame, taken: dict[str, int]) -> list[Row]:
-    return [
-        Row(_row_id(who, taken), who, _curves(own), tuple(dict.fromkeys(own["file"])))
-        for who, own in table.groupby("who", sort=False)
-    ]
+def _marks(who: Who, checks: pd.Series) -> dict[str, str]:
+    """That code of others decoded, and what `mdlm-check` found."""
+    guests = [word for word in who.other if is_guest(word)]
+    marks = {"guest": f"code of others: {', '.join(guests)}"} if guests else {}
+    for check in filter(None, checks):
+        name = "fault" if check.startswith("fault") else "stale check" if "stale: " in check else "checked"
+        marks[name] = f"mdlm-check: {check}"
+    return marks
 
 
 def _curves(table: pd.DataFrame) -> dict[tuple[str, Series], dict[Any, Estimate]]:
     curves: dict[tuple[str, Series], dict[Any, Estimate]] = {}
     for (experiment, series, x), own in table.groupby(["experiment", "series", "x"], sort=False):
-        curves.setdefault((experiment, series), {})[x] = _estimate(own, experiment)
+        curves.setdefault((experiment, series), {})[x] = _estimate(own)
     order = [*BY_NAME, BENCHMARKS]
     ordered = sorted(curves.items(), key=lambda one: (order.index(one[0][0]), isinstance(one[0][1], str), one[0][1]))
     return {
@@ -379,61 +367,52 @@ def _curves(table: pd.DataFrame) -> dict[tuple[str, Series], dict[Any, Estimate]
     }
 
 
-def _estimate(own: pd.DataFrame, experiment: str) -> Estimate:
-    if experiment == BENCHMARKS:
-        facts = own.iloc[0].astype(object)
-        facts = facts.where(facts.notna(), None)
-        names = ["is_accuracy", "note", "masks", "machine", "bound", "tokens_per_evaluation"]
-        shares = [line.share for line in own["by_seed"].iloc[0]] if "by_seed" in own else [facts["share"]]
-        share = mean_of_seeds(shares) if all(shares) else None
-        band, costs = share.interval if share else facts, dict(facts[[*COSTS]])
-        n = int(facts["n"])
-        return Estimate(facts["score"], band.low, band.high, n, {}, share, costs=costs, **facts[names])
+def _estimate(own: pd.DataFrame) -> Estimate:
+    """Of one point: the mean over its tasks."""
     own = own.sort_values("task")
-    by_task = dict(zip(own["task"], own["score"], strict=True))
-    seeds: dict[str, list[Any]] = {}
-    of_seeds = own["by_seed"] if "by_seed" in own else [[line] for line in _of_seed(own, "")]
-    for line in (line for lines in of_seeds for line in lines):
-        seeds.setdefault(line.seed, []).append(line)
-    score = mean_of_seeds([_score(seeds[seed]) for seed in sorted(seeds)])
-    parts = [decomposition_of([line.result for line in seeds[seed]]) for seed in sorted(seeds)]
-    known = [one for one in parts if one]
-    decomposition = over_seeds(known) if len(known) == len(parts) else None
-    pairs = None if pd.isna(own["pairs"].iloc[0]) else float(own["pairs"].iloc[0])
-    band = score.interval
-    return Estimate(score.mean, band.low, band.high, int(own["n"].sum()), by_task, score, decomposition, pairs=pairs)
+    score = mean_of_tasks([*own["share"]]) if all(own["share"]) else None
+    facts = own.iloc[0].astype(object)
+    facts = facts.where(facts.notna(), None)
+    band, costs = score.interval if score else facts, dict(facts[[*COSTS]])
+    mean, n, parts = float(own["score"].mean()), int(own["n"].sum()), decomposition_of([*own["result"]])
+    return Estimate(mean, band.low, band.high, n, score, parts, costs=costs, **facts[_OF_ESTIMATE])
 
 
-def _of_seed(table: pd.DataFrame, seeds: Any) -> list[Any]:
-    """Of every line what an interval needs."""
-    names = ["task", "score", "n", "answers", "result", "share"]
-    return [*table.reindex(columns=names).assign(seed=seeds).itertuples(index=False)]
+def _mean_row(seeds: Sequence[Row], taken: dict[str, int]) -> Row:
+    """Rows that differ in their adapter's seed alone as one, at the points that all of them have."""
+    seeds = sorted(seeds, key=lambda row: row.who.adapter)
+    who = _mean_of(seeds[0].who, len(seeds))
+    curves: dict[tuple[str, Series], dict[Any, Estimate]] = {}
+    for key, curve in seeds[0].curves.items():
+        for x in curve:
+            if len(found := [seed.curve(*key)[x] for seed in seeds if x in seed.curve(*key)]) == len(seeds):
+                curves.setdefault(key, {})[x] = _mean_estimate(found)
+    files = tuple(dict.fromkeys(path for row in seeds for path in row.files))
+    return Row(_row_id(who, taken), who, curves, files, tuple(seeds), marks=seeds[0].marks)
 
 
-def _score(tasks: Sequence[Any]) -> Score:
-    """Of one seed's lines: over sets where the answers to all questions are known."""
-    if all(one.answers for one in tasks):
-        return score_of_sets({one.task: one.answers for one in tasks})
-    return score_of_tasks({one.task: one.score for one in tasks}, {one.task: int(one.n) for one in tasks})
-
-
-def _mean_over_seeds(table: pd.DataFrame) -> pd.DataFrame:
-    """Rows that differ in their adapter's seed alone as one: the mean, at the points that all of them have."""
-    table = table[[one.adapter != one.recipe for one in table["who"]]]
-    if table.empty:
-        return table
-    table = table.assign(
-        by_seed=_of_seed(table, [*map(str, table["who"])]),
-        seed=table["who"],
-        who=[_mean_of(one, 0) for one in table["who"]],
+def _mean_estimate(seeds: Sequence[Estimate]) -> Estimate:
+    """An interval over questions is none over seeds."""
+    scores, parts = [one.score for one in seeds if one.score], [one.decomposition for one in seeds if one.decomposition]
+    score = mean_of_seeds(scores) if len(scores) == len(seeds) else None
+    costs = {name: _mean([one.costs[name] for one in seeds]) for name in COSTS}
+    return replace(
+        seeds[0],
+        mean=fmean(one.mean for one in seeds),
+        low=score.interval.low if score else None,
+        high=score.interval.high if score else None,
+        n_questions=sum(one.n_questions for one in seeds),
+        score=score,
+        decomposition=over_seeds(parts) if len(parts) == len(seeds) else None,
+        costs=costs,
+        pairs=_mean([one.pairs for one in seeds]),
+        tokens_per_evaluation=_mean([one.tokens_per_evaluation for one in seeds]),
     )
-    n_seeds = table.groupby("who", sort=False)["seed"].transform("nunique")
-    table = table.assign(who=[_mean_of(one, n) for one, n in zip(table["who"], n_seeds, strict=True)], n_seeds=n_seeds)
-    key = ["who", "experiment", "series", "x", "task"]
-    how = {name: _OVER_SEEDS.get(name, "first") for name in table.columns if name not in key}
-    mean = table.groupby(key, sort=False).agg(how)
-    mean = mean[mean["seed"] == mean["n_seeds"]].reset_index()
-    return mean.assign(low=np.nan, high=np.nan, share=None)  # an interval over questions is none over seeds
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return fmean(known) if len(known) == len(values) else None
 
 
 def _mean_of(who: Who, n: int) -> Who:
@@ -488,16 +467,14 @@ def _with_speeds(section: Section) -> list[Row]:
         ones = {row.id: row.benchmarks[name] for row in rows}
         is_one_machine = len({one.machine for one in ones.values()}) == 1
         by = parallelism.measure_of_speed([one.costs for one in ones.values()], is_one_machine=is_one_machine)
-        best = 100 * max((one.mean for one in ones.values()), default=0)
         checkpoints: dict[str, list[Row]] = {}
-        ways: dict[Any, dict[str, parallelism.Point]] = {}  # settings of one curve of accuracy by tokens per pass
+        ways: dict[Any, dict[str, parallelism.Point]] = {}  # settings of one curve of score by tokens per evaluation
         for row in rows:
             checkpoints.setdefault(str(row.who), []).append(row)
-            if tokens := ones[row.id].costs.get("tokens_per_pass"):
+            if tokens := ones[row.id].tokens_per_evaluation:
                 ways.setdefault((str(row.who), _way(row)), {})[row.id] = tokens, 100 * ones[row.id].mean
-        for own in checkpoints.values():
-            if by is None:
-                break
+        for own in checkpoints.values() if by else ():
+            assert by
             speeds = [parallelism.speed_of(ones[row.id].costs[by] or 0, by) for row in own]
             settings = [
                 parallelism.Setting(speed, ones[row.id].mean, ones[row.id].score, is_exact(row))
@@ -506,10 +483,8 @@ def _with_speeds(section: Section) -> list[Row]:
             for row, speed, mark in zip(own, speeds, parallelism.marks(settings), strict=True):
                 ones[row.id] = replace(ones[row.id], speed=speed, speed_by=by, mark=mark)
         for way in (way for way in ways.values() if len(way) > 1):
-            area = parallelism.accuracy_under_parallelism([*way.values()], best)
-            points = [(t, 100 * ones[id].mean) for id in way if (t := ones[id].tokens_per_evaluation)]
-            pb = {quality: parallelism.parallel_bench(points, quality) for quality in QUALITIES}
-            ones |= {id: replace(ones[id], area=area, parallel_bench=pb) for id in way}
+            pb = {quality: parallelism.parallel_bench([*way.values()], quality) for quality in QUALITIES}
+            ones |= {id: replace(ones[id], parallel_bench=pb) for id in way}
         found |= {(id, name): one for id, one in ones.items()}
     return [
         replace(row, curves={(BENCHMARKS, ""): {k: found.get((row.id, k), e) for k, e in row.benchmarks.items()}})
@@ -518,8 +493,8 @@ def _with_speeds(section: Section) -> list[Row]:
 
 
 def is_exact(row: Row) -> bool:
-    """Whether no cache may change an answer."""
-    return not any(f"cache={name}" in row.who.other for name in approximate_caches())
+    """Whether no cache may change an answer, and no code of others may have one."""
+    return "guest" not in row.marks and not any(f"cache={name}" in row.who.other for name in approximate_caches())
 
 
 def _way(row: Row) -> tuple[str, ...]:
@@ -554,8 +529,8 @@ INTERVALS = (
 )
 SIGNS = {"": "", "on": "◆", "hollow": "◇"}
 FRONTIER = (
-    "◆ is on a frontier of score and speed (exact settings and approximate caches have one each); ◇ is on one, but not "
-    "told from a neighbour there."
+    "◆ is on a frontier of score and speed (exact settings have one, approximate caches and guests another); ◇ is on "
+    "one, but not told from a neighbour there."
 )
 BOUND = (
     "A bound is what an ideal model reaches that draws 2 or 4 names per step independently of each other, from left to "

@@ -13,17 +13,14 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from mdlm_leaderboard.board import BOUND, FRONTIER, INTERVALS, SIGNS, Board, Estimate, Row, Section, board_of
-from mdlm_leaderboard.experiments import BY_NAME
-from mdlm_leaderboard.findings import mask_lines, masks_finding, speed_findings
-from mdlm_leaderboard.published import published
-from mdlm_leaderboard.scores import command_of, scores_of
+from mdlm_leaderboard.board import Board, Estimate, Row, Section, board_of
+from mdlm_leaderboard.findings import masks_finding, speed_findings
+from mdlm_leaderboard.scores import BENCHMARKS, command_of, scores_of
 from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.results.files import UnusableFile
-from mdlm_lm_eval.results.frame import COSTS, frame_of, read_folder
-from mdlm_lm_eval.results.markdown import aligned, markdown_table
-from mdlm_lm_eval.results.statistics import against
+from mdlm_lm_eval.results.frame import COSTS, read_folder
 
+_PUBLISHED = Path(__file__).with_name("published.csv")  # what papers state of models that were not measured here
 _MOST_FIGURES = 4  # benchmarks of a table
 
 
@@ -34,7 +31,8 @@ def read_board(results: Path, title: str = "", with_published: bool = False, lea
         reasons = "".join(f"\n  {path}: {reason}" for path, reason in scores.refused)
         raise OptionError(f"{str(results)!r} holds no usable result file (*.json of lm-eval){reasons}")
     title = title or f"Results in {results.resolve().name}"
-    return board_of(scores, title, published() if with_published else pd.DataFrame())
+    published = pd.read_csv(_PUBLISHED, comment="#").fillna({"adapter": ""}) if with_published else pd.DataFrame()
+    return board_of(scores, title, published)
 
 
 class Finding(NamedTuple):
@@ -61,7 +59,7 @@ def build(
     can be built.
     """
     from mdlm_leaderboard.figures import charts_of, draw_charts, write_masks
-    from mdlm_leaderboard.page.write import write_page
+    from mdlm_leaderboard.page.write import markdown, write_page
     from mdlm_lm_eval.results.figure_style import colours_of
 
     board = read_board(results, title, with_published, leave_out=output.resolve())
@@ -74,7 +72,8 @@ def build(
         colours = colours_of([*(who.model for who in models), *(who.recipe for who in models if who.adapter)])
         if board.main and (sentence := masks_finding(board.main)):
             write_masks(board.main, folder / "figures", colours)
-            findings.append(Finding("", sentence, "figures/masks", _described(board.main)))
+            shows = "Accuracy against the number of appended masks; the table has its numbers."
+            findings.append(Finding("", sentence, "figures/masks", shows))
         for section in (one for one in board.sections if not one.is_suite):
             findings += _of_benchmarks(board, section, folder / "figures", colours)
         charts = charts_of(board)
@@ -112,13 +111,13 @@ def _of_benchmarks(board: Board, section: Section, folder: Path, colours: Mappin
     from mdlm_lm_eval.results import plot
     from mdlm_lm_eval.results.figure_style import save_figure
 
-    setting, paths = section.setting, {path for row in section.rows for path in row.files}
-    lines = board.scores.table[["file", "task", "metric", "x", "setting"]]
-    lines = lines[[one == setting for one in lines["setting"]]].drop(columns="setting")
-    frame = frame_of(file for path, file in board.scores.files.items() if path in paths).merge(lines)
+    setting, table = section.setting, board.scores.table
+    table = table[table["experiment"] == BENCHMARKS]
+    table = table[[one == setting for one in table["setting"]]]
     parts = (setting.group, "limited" if setting.limit is not None else "", setting.served_by)
     ours = re.sub(r"[^\w.]+", "-", "".join(f"-{part}" for part in parts if part))
-    for n, (name, own) in enumerate(frame.groupby("x", sort=False)):
+    for n, (name, lines) in enumerate(table.groupby("x", sort=False)):
+        own = pd.DataFrame([*lines["row"]])
         with warnings.catch_warnings(action="ignore", category=plot.NothingToDrawWarning):
             speed, by_masks = plot.frontier(own, colours=colours), plot.masks(own)
         said = " ".join(speed_findings(section, str(name)))
@@ -128,15 +127,6 @@ def _of_benchmarks(board: Board, section: Section, folder: Path, colours: Mappin
                 light, _ = save_figure(figure, folder / f"{kind}{ours}{f'-{n + 1}' if n else ''}")
                 write_dark(light, folder / "dark" / light.name)
                 yield Finding(f"{name}:", sentence, f"figures/{light.stem}", words)
-
-
-def _described(section: Section) -> str:
-    """The figure of masks in words."""
-    lines = [
-        f"{row.who}: " + ", ".join(f"{100 * one.mean:.1f}% at {n}" for n, one in row.curve("masks").items())
-        for row in mask_lines(section)
-    ]
-    return f"Accuracy against the number of appended masks. {'; '.join(lines)}."
 
 
 def points(board: Board) -> pd.DataFrame:
@@ -151,7 +141,7 @@ def points(board: Board) -> pd.DataFrame:
                     cost = {name: one.costs.get(name) for name in COSTS}
                     value = {"value": one.mean, "low": one.low, "high": one.high, "n_questions": one.n_questions}
                     place = {"measure": experiment, "series": series, "x": x}
-                    speed: dict[str, Any] = {"frontier": one.mark, "aup": one.area, "bound": one.bound}
+                    speed: dict[str, Any] = {"frontier": one.mark, "bound": one.bound}
                     speed |= {f"pb{quality}": tokens for quality, tokens in one.parallel_bench.items()}
                     lines.append(who | setting | place | value | cost | speed | _parts(one))
             for column in section.columns:
@@ -185,85 +175,3 @@ def _json(board: Board) -> str:
     commands = {path: command_of(file) for path, file in board.scores.files.items()}
     content = {"title": board.title, "rows": rows, "commands": commands, "refused": board.scores.refused}
     return json.dumps(content, indent=1, ensure_ascii=False) + "\n"
-
-
-def markdown(board: Board, findings: Iterable[str] = (), baseline: str = "") -> str:
-    """The board as Markdown tables, for GitHub."""
-    parts = [f"# {board.title}", *findings]
-    for section in board.sections:
-        parts.append(f"## {section.title}")
-        parts += [f"Set apart: {section.why_apart}."] if section.why_apart else []
-        parts += [f"All rows: {section.common}."] if section.common else []
-        parts += _suite(section) if section.is_suite else [_benchmarks(section, section.baseline(baseline))]
-    for one in board.wordings:
-        heads = ["model", "mean", "worst", "spread", *(f"template {n}" for n in one.rows[0].by_template)]
-        rows = [[row.label, *(f"{value:.1f}" for value in row.numbers)] for row in one.rows]
-        parts += [f"## Wordings: {one.title}", one.in_words, markdown_table(heads, rows)]
-        ahead = [[a, b, f"{100 * share:.0f}%", lead.in_words] for a, b, share, lead in one.neighbours]
-        parts += [markdown_table(["model", "and the next", "better in", "lead"], ahead)] if ahead else []
-    if len(board.published):
-        table = markdown_table([*board.published.columns], board.published.fillna("–").astype(str).to_numpy())
-        parts += ["## Published", "As papers state it; their questions are not those of this suite.", table]
-    if board.scores.refused:
-        parts += ["## Not used", "\n".join(f"- {path}: {reason}" for path, reason in board.scores.refused)]
-    return "\n\n".join(parts) + "\n"
-
-
-def _suite(section: Section) -> list[str]:
-    few, most = section.pair
-    a_loss = f" A loss is accuracy at {few} masks minus that at {most}, in points." if few < most else ""
-    rows = [
-        _named_cells(section, row)
-        + [value.in_words if (value := column.of(row, section.pair)) else "–" for column in section.columns]
-        for row in section.rows
-    ]
-    heads = ["rank", "model", *section.settings, "source", *(column.head for column in section.columns)]
-    parts = [
-        f"Ranked by accuracy at {most} masks{INTERVALS}{a_loss}",
-        markdown_table(heads, rows),
-    ]
-    for name, experiment in BY_NAME.items():
-        found = [(row, *one) for row in section.measured for one in row.curves_of(name)]
-        xs = sorted({x for _, _, curve in found for x in curve})
-        lines = [
-            [row.label, experiment.series_words(series) if series != "" else ""]
-            + [curve[x].in_words if x in curve else "–" for x in xs]
-            for row, series, curve in found
-        ]
-        table = markdown_table(["model", "", *map(experiment.head.format, xs)], lines)
-        parts += [f"### {experiment.title}", table] if found else []
-    return parts
-
-
-def _named_cells(section: Section, row: Row) -> list[str]:
-    """What every table says of a row first."""
-    name = ", ".join(filter(None, (str(row.who), row.shown)))
-    return [row.rank or "–", name, *section.settings_of(row), row.who.source]
-
-
-def _benchmarks(section: Section, baseline: Row | None) -> str:
-    costs = [aligned([row.cost(name) for row in section.rows]) for name in section.costs]
-    rows = [
-        [*_named_cells(section, row), *(_cell(row, name, baseline) for name in section.benchmark_names)]
-        + [cost[n] for cost in costs]
-        for n, row in enumerate(section.rows)
-    ]
-    names = [
-        f"{name}{f', left-to-right bound {bound}' if (bound := section.bounds.get(name)) else ''}"
-        for name in section.benchmark_names
-    ]
-    heads = ["rank", "model", *section.settings, "source", *names, *(COSTS[name] for name in section.costs)]
-    words = f"Ranked by {section.ranked_by}. {FRONTIER}"
-    words += f" Differences in points are to {baseline.label}." if baseline else ""
-    words += f" {BOUND}" if section.bounds else ""
-    return f"{words}\n\n{markdown_table(heads, rows)}"
-
-
-def _cell(row: Row, name: str, baseline: Row | None) -> str:
-    one, base = row.benchmarks.get(name), baseline and baseline.benchmarks.get(name)
-    if one is None:
-        return "–"
-    words = one.in_words
-    if base and base.score and one.score and baseline is not row:
-        words = f"{one.interval.mean:.1f}, {against(base.score, one.score)}"
-    return f"{words} {SIGNS[one.mark]}".strip()

@@ -1,30 +1,26 @@
 """`mdlm-leaderboard compare`: two result files of the same tasks, by question where their samples are beside them."""
 
-import math
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from statistics import fmean
 
 from mdlm_lm_eval.results.files import UnusableFile
-from mdlm_lm_eval.results.frame import setting_of
+from mdlm_lm_eval.results.frame import rows_of, setting_of
 from mdlm_lm_eval.results.in_words import UNMEASURED, noise_in_words
 from mdlm_lm_eval.results.markdown import markdown_table
 from mdlm_lm_eval.results.result_file import ResultFile, TaskResult, chosen_file, leaves, read_result_file
-from mdlm_lm_eval.results.samples import read_scores, samples_path
+from mdlm_lm_eval.results.samples import Answer, scores_by_question
 from mdlm_lm_eval.results.statistics import (
     Interval,
     McNemar,
+    Score,
     difference,
     interval_over_tasks,
     mcnemar,
-    score_of_sets,
+    mean_of_tasks,
     score_over_rules,
 )
 from mdlm_lm_eval.results.suite import suite_task
-
-# The set of a question and its scores in both runs.
-Answers = tuple[Hashable, float, float]
 
 
 @dataclass(frozen=True)
@@ -77,9 +73,9 @@ def compare(first: Path, second: Path) -> list[Comparison]:
     metrics = dict.fromkeys(metric for one, other in pairs for metric in one.metrics if metric in other.metrics)
     if not metrics:
         raise UnusableFile(f"{str(first)!r} and {str(second)!r} have no task and metric in common")
-    samples = {name: _samples(first, second, name) for name in shared}
-    names = labels(files, pairs)
-    found = [_comparison(names, pairs, metric, samples) for metric in metrics]
+    names, answers = labels(files, pairs), [scores_by_question(file) for file in files]
+    shares = [{(row["task"], row["metric"]): row["share"] for row in rows_of(file)} for file in files]
+    found = [_comparison(names, pairs, metric, answers, shares) for metric in metrics]
     return [replace(one, noise=_noise(files, one)) for one in found]
 
 
@@ -149,40 +145,18 @@ def _check_same(what: str, *found: object) -> None:
         raise UnusableFile(f"the {what} differs: {values}; compare results of the same questions")
 
 
-def _samples(first: Path, second: Path, task: str) -> Mapping[str, list[Answers]]:
-    """Metric -> set and both scores of every question; empty where either file has no samples of the task."""
-    paths = samples_path(first, task), samples_path(second, task)
-    if paths[0] is None or paths[1] is None:
-        return {}
-    ours, theirs = read_scores(paths[0]), read_scores(paths[1])
-    shared = [metric for metric in ours if metric in theirs]
-    if any(ours[metric].keys() != theirs[metric].keys() for metric in shared):
-        raise UnusableFile(f"the samples of {task} are not of the same questions, so they cannot be compared")
-    return {
-        metric: [
-            (question[2] if suite_task(task) and question[2] else (task, question[0]), score, theirs[metric][question])
-            for question, score in ours[metric].items()
-        ]
-        for metric in shared
-    }
-
-
 def _comparison(
     names: Sequence[str],
     tasks: Sequence[tuple[TaskResult, TaskResult]],
     metric: str,
-    samples: Mapping[str, Mapping[str, list[Answers]]],
+    answers: Sequence[Mapping[str, Mapping[str, Sequence[Answer]]]],
+    shares: Sequence[Mapping[tuple[str, str], Score | None]],
 ) -> Comparison:
     measured = [pair for pair in tasks if all(metric in one.metrics for one in pair)]
     by_task = {one.name: (one.metrics[metric], other.metrics[metric]) for one, other in measured}
-    pairs = {
-        name: of_task
-        for name, scores in by_task.items()
-        if (of_task := samples[name].get(metric)) and _are_means(scores, of_task)
-    }
-    is_whole = len(pairs) == len(by_task)
-    answers = [pair[1:] for of_task in pairs.values() for pair in of_task] if is_whole else []
-    is_share = all(0 <= score <= 1 for pair in answers for score in pair)
+    found = [[one for name in by_task if (one := own[name, metric]) and one.parts] for own in shares]
+    is_whole = all(len(own) == len(by_task) for own in found)
+    pairs = [pair for name in by_task for pair in _paired(name, metric, answers)] if is_whole else []
     is_accuracy = all(one.is_accuracy(metric) for pair in measured for one in pair)
     n_questions = sum(one.n_questions for one, _ in measured)
     return Comparison(
@@ -193,10 +167,20 @@ def _comparison(
         by_task=by_task,
         n_questions=n_questions,
         over_tasks=_over_tasks(by_task, n_questions, is_share=is_accuracy),
-        over_questions=_over_questions(pairs, measured[0]) if answers and is_share else None,
-        is_equal=bool(answers) and all(one == other for one, other in answers),
-        answers=mcnemar(answers) if answers and all(score in (0, 1) for pair in answers for score in pair) else None,
+        over_questions=difference(*map(mean_of_tasks, found)) if is_whole else None,
+        is_equal=is_whole and all(one == other for one, other in pairs),
+        answers=mcnemar(pairs) if is_whole and all(score in (0, 1) for pair in pairs for score in pair) else None,
     )
+
+
+def _paired(
+    task: str, metric: str, answers: Sequence[Mapping[str, Mapping[str, Sequence[Answer]]]]
+) -> list[tuple[float, float]]:
+    """The scores of each question in both runs."""
+    first, second = (dict(own[task][metric]) for own in answers)
+    if first.keys() != second.keys():
+        raise UnusableFile(f"the samples of {task} are not of the same questions, so they cannot be compared")
+    return [(score, second[question]) for question, score in first.items()]
 
 
 def _over_tasks(by_task: Mapping[str, tuple[float, float]], n_questions: int, *, is_share: bool) -> Interval:
@@ -204,17 +188,6 @@ def _over_tasks(by_task: Mapping[str, tuple[float, float]], n_questions: int, *,
         return interval_over_tasks({task: second - first for task, (first, second) in by_task.items()})
     first, second = ({task: scores[n] for task, scores in by_task.items()} for n in (0, 1))
     return difference(score_over_rules(first, n_questions), score_over_rules(second, n_questions))
-
-
-def _over_questions(pairs: Mapping[str, Sequence[Answers]], of_one: tuple[TaskResult, TaskResult]) -> Interval:
-    first = {task: [(of_set, one) for of_set, one, _ in asked] for task, asked in pairs.items()}
-    second = {task: [(of_set, other) for of_set, _, other in asked] for task, asked in pairs.items()}
-    return difference(score_of_sets(first, of_one[0].repeats), score_of_sets(second, of_one[1].repeats))
-
-
-def _are_means(scores: tuple[float, float], pairs: Sequence[Answers]) -> bool:
-    means = map(fmean, zip(*(pair[1:] for pair in pairs), strict=True))
-    return all(math.isclose(*both, rel_tol=1e-6, abs_tol=1e-9) for both in zip(scores, means, strict=True))
 
 
 def labels(files: Sequence[ResultFile], tasks: Sequence[Sequence[TaskResult]]) -> list[str]:

@@ -6,7 +6,7 @@ Reads lm-eval's `--log_samples` beside the results, and in these what `trace=tru
 import base64
 import gzip
 import json
-from collections import defaultdict
+from collections import ChainMap, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,11 +14,9 @@ from typing import Any
 from mdlm_leaderboard.compare import labels
 from mdlm_leaderboard.page.write import render
 from mdlm_lm_eval.results.files import UnusableFile
-from mdlm_lm_eval.results.recorded import Answered, Shaped
 from mdlm_lm_eval.results.result_file import ResultFile, chosen_file, read_result_file
 from mdlm_lm_eval.results.samples import metrics_of, read_samples, samples_path
 
-_ANSWERED = Shaped(list[Answered])
 _OF_TRACE = ("canvas", "blocks", "returned", "ending", "steps", "confidence", "edits", "events")
 # The task of a question, its number, and the digest of its document.
 Key = tuple[str, int, str]
@@ -37,9 +35,11 @@ def write_samples(paths: Sequence[Path], output: Path) -> int:
         raise UnusableFile(f"no questions are logged beside {where}; run lm_eval with --log_samples")
     tasks = [name for name in files[0].tasks if all(name in file.tasks for file in files)]
     names = labels(files, [[file.tasks[name] for file in files] for name in tasks])
+    asked = {task for task, _, _ in shared}
+    spelled = [(_recorded(file, task).get("trace_tokens") or {} for task in asked) for file in files]
     content = {
         "names": names,
-        "tokens": [_tokens_of(file, {task for task, _, _ in shared}) for file in files],
+        "tokens": [dict(ChainMap(*of_file)) for of_file in spelled],
         "questions": [
             {"task": key[0], "id": key[1], **runs[0][key][0], "runs": [run[key][1] for run in runs]} for key in shared
         ],
@@ -60,7 +60,7 @@ def _questions_of(file: ResultFile) -> dict[Key, tuple[dict[str, Any], dict[str,
         traces = defaultdict(list)
         for trace in _recorded(file, name).get("trace") or ():
             traces[trace.get("prompt_hash")].append(trace)  # numbers of documents are others under --samples
-        for sample in read_samples(path, _ANSWERED) if path else ():
+        for sample in read_samples(path) if path else ():
             key = (name, sample["doc_id"], sample["doc_hash"])
             scores = {f"{metric},{sample['filter']}": value for metric, value in metrics_of(sample).items()}
             if key in found:  # the same answers behind another filter
@@ -75,7 +75,7 @@ def _recorded(file: ResultFile, task: str) -> Mapping[str, Any]:
     return dict(of_model.get("tasks", {}).get(task, {}))
 
 
-def _asked(sample: Answered) -> dict[str, Any]:
+def _asked(sample: Mapping[str, Any]) -> dict[str, Any]:
     """The prompts, one for all answers where they are the same; the target; of choices, their texts."""
     arguments = [[*one.values()] for one in sample["arguments"].values()]
     choices = [str(one[1]) for one in arguments if len(one) > 1 and isinstance(one[1], str)]
@@ -83,7 +83,7 @@ def _asked(sample: Answered) -> dict[str, Any]:
     return {"prompts": prompts, "target": str(sample.get("target", "")), "choices": choices}
 
 
-def _answered(sample: Answered, traces: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+def _answered(sample: Mapping[str, Any], traces: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """Texts, each with its trace where it has one; of choices, log-likelihoods."""
     if all(isinstance(one, list) for of_request in sample["resps"] for one in of_request):
         return {"log_likelihoods": [float(of_request[0][0]) for of_request in sample["resps"]]}
@@ -94,10 +94,3 @@ def _answered(sample: Answered, traces: Iterable[Mapping[str, Any]]) -> dict[str
         if "canvas" in one and one["repetition"] < len(texts) and texts[one["repetition"]] in one["text"]
     }
     return {"answers": [{"text": text, "trace": kept.get(n)} for n, text in enumerate(texts)]}
-
-
-def _tokens_of(file: ResultFile, tasks: Iterable[str]) -> dict[str, str]:
-    found: dict[str, str] = {}
-    for task in tasks:
-        found |= _recorded(file, task).get("trace_tokens") or {}
-    return found

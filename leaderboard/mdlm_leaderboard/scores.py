@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import PurePosixPath
@@ -14,11 +14,10 @@ import pandas as pd
 from mdlm_leaderboard.experiments import AUTOREGRESSIVE, EXPERIMENTS, NO_MASKS, SuiteRun
 from mdlm_lm_eval.command_line import LM_EVAL_SEEDS, lm_eval_command
 from mdlm_lm_eval.options import PARALLEL_RULES
-from mdlm_lm_eval.results.files import UnusableFile
+from mdlm_lm_eval.results.files import OTHER_SHAPE, UnusableFile
 from mdlm_lm_eval.results.frame import COSTS, MASKS, rows_of, setting_of
 from mdlm_lm_eval.results.result_file import UNKNOWN, ResultFile, TaskResult, leaves
-from mdlm_lm_eval.results.samples import Answer, answers_of, pair_accuracies
-from mdlm_lm_eval.results.suite import SuiteTask, generated_group, suite_task, task_names
+from mdlm_lm_eval.results.suite import SUITE_METRIC, SuiteTask, generated_group, suite_task, task_names
 from mdlm_lm_eval.tasks.settings import DEFAULT_SETTINGS
 
 USUAL_WORDING: dict[str, Any] = {name: DEFAULT_SETTINGS[name] for name in ("fewshot_template", "fewshot_seed")}
@@ -27,7 +26,7 @@ TOLERANCE = 1e-9  # two runs of one setting agree up to the order of float sums
 PARALLEL = "mdlm_parallel"  # the group that ParallelBench's PB90 is stated of
 BENCHMARKS = "benchmarks"  # the experiment of every task that is not the suite's
 _SEEDS = ("random_seed", "numpy_seed", "torch_seed", "fewshot_seed")
-_FROM_FRAME = "file task metric score low high n is_accuracy masks machine share".split()  # noqa: SIM905
+_FROM_FRAME = "file task score low high n is_accuracy machine share pairs check".split()  # noqa: SIM905
 
 
 @dataclass(frozen=True)
@@ -104,8 +103,8 @@ def scores_of(files: Iterable[ResultFile], left_out: Mapping[str, str]) -> Score
         by_path[file.path] = file
         try:
             lines += file_scores(file, refused)
-        except UnusableFile as error:
-            refused.append((file.path, str(error)))
+        except OTHER_SHAPE as error:
+            refused.append((file.path, str(error) if isinstance(error, UnusableFile) else f"cannot be used: {error!r}"))
     table = pd.DataFrame(lines)
     if table.empty:
         return Scores(table, by_path, tuple(refused))
@@ -152,17 +151,19 @@ def file_scores(file: ResultFile, refused: list[tuple[str, str]]) -> Iterable[di
         of_first = f"{file.tasks[cut[0]].truncated_prompts} of {file.tasks[cut[0]].n_questions} of {cut[0]}"
         what = f"prompts that do not fit into the model's context lost their first examples ({of_first})"
         refused.append((file.path, f"{what}, in {len(cut)} few-shot tasks, which are left out; ask for fewer masks"))
-    used = [(file.tasks[name], task) for name, task in suites.items() if name not in cut]
-    found = Counter(task.group for _, task in used)
-    partial = {result.name for result, task in used if found[task.group] < len(task_names())}
-    try:
-        answers = answers_of(file)
-    except UnusableFile as error:  # of the samples, which no other score is from
-        refused.append((file.path, str(error)))
-        answers = {}
-    pairs = pair_accuracies(answers)
-    of_suite = (line for one in used for line in _suite_lines(file, *one, pairs, answers.get(one[0].name, ())))
-    return [*of_suite, *_benchmark_lines(file, partial)]
+    used = {name: task for name, task in suites.items() if name not in cut}
+    found = Counter(task.group for task in used.values())
+    partial = {name for name, task in used.items() if found[task.group] < len(task_names())}
+    for name in used:
+        score = file.tasks[name].metrics.get(SUITE_METRIC)
+        if score is None or not 0 <= score <= 1:
+            raise UnusableFile(f"has exact_match={score} for {name!r}; it must be a number from 0 to 1")
+    lines: list[dict[str, Any]] = []
+    for row in rows_of(file):
+        if row["metric"] == SUITE_METRIC and (task := used.get(row["task"])):
+            lines += _suite_lines(file, row, task)
+        lines += _benchmark_lines(file, row, partial)
+    return lines
 
 
 @cache
@@ -187,16 +188,14 @@ def who_of(file: ResultFile) -> Who:
     )
 
 
-def _suite_lines(
-    file: ResultFile,
-    result: TaskResult,
-    task: SuiteTask,
-    pairs: Mapping[str, tuple[float, int]],
-    answers: Sequence[Answer],
-) -> Iterable[dict[str, Any]]:
-    score = result.metrics.get("exact_match,none")
-    if score is None or not 0 <= score <= 1:
-        raise UnusableFile(f"has exact_match={score} for {result.name!r}; it must be a number from 0 to 1")
+def _line(row: Mapping[str, Any], **place: Any) -> dict[str, Any]:
+    """A score with its place on the board; `row` is that of its file's table."""
+    facts = {name: row[name] for name in (*_FROM_FRAME, *COSTS)} | {"row": row}
+    return facts | dict.fromkeys(("note", "bound", "tokens_per_evaluation")) | place
+
+
+def _suite_lines(file: ResultFile, row: Mapping[str, Any], task: SuiteTask) -> Iterable[dict[str, Any]]:
+    result = file.tasks[row["task"]]
     if file.mdlm is None and not task.is_open_ended:
         raise UnusableFile(f"runs {result.name!r}, whose slots need masks, with --model {file.model_kind}")
     given: dict[str, Any] = {
@@ -207,14 +206,12 @@ def _suite_lines(
     run = SuiteRun(task, masks, ratio, fillers, given["fewshot_relevant"], given["fewshot_distractors"])
     facts: dict[str, Any] = {name: getattr(file, name) for name in ("served_by", "limit", "chat_template")}
     setting = Setting(task.asks, result.version, file.suite_hash, **given, **facts)
-    score_of = {"name": result.name, "task": task.task, "score": score, "n": result.n_questions, "file": file.path}
-    score_of |= {"pairs": pairs.get(task.group, (None, 0))[0], "answers": answers, "result": result}
-    who = _suite_who(file, result, task)
+    of_task = {"name": result.name, "task": task.task, "result": result, "who": _suite_who(file, result, task)}
     for experiment in EXPERIMENTS:
         standard: dict[str, Any] = {experiment.beyond: DEFAULT_SETTINGS[experiment.beyond]} if experiment.beyond else {}
         for series, x in experiment.places(run):
-            place = {"experiment": experiment.name, "series": series, "x": x}
-            yield {"setting": replace(setting, **standard), "who": who} | place | score_of
+            place = {"setting": replace(setting, **standard), "series": series, "x": x}
+            yield _line(row, **of_task, **place, experiment=experiment.name)
 
 
 def _suite_who(file: ResultFile, result: TaskResult, task: SuiteTask) -> Who:
@@ -249,36 +246,39 @@ def _steps(result: TaskResult, *, is_one_mask: bool) -> str:
     return str(taken if is_taken else asked)
 
 
-def _benchmark_lines(file: ResultFile, partial: Collection[str]) -> Iterable[dict[str, Any]]:
+def _benchmark_lines(file: ResultFile, row: Mapping[str, Any], partial: Collection[str]) -> Iterable[dict[str, Any]]:
     """Of groups that have a score of their own, and of tasks in none of them; of the suite the `partial` ones.
 
     Generated groups have tables of their own, with all of their tasks.
     """
-    setting = Setting(served_by=file.served_by, limit=file.limit)
-    own = {"experiment": BENCHMARKS, "series": ""}
-    results = {**file.tasks, **file.group_results}
-    for row in rows_of(file):
-        result = results[row["task"]]
-        of_suite = any(map(suite_task, file.groups.get(result.name, [result.name])))
-        group, is_bound = generated_group(result.name), row["metric"].startswith("bound_")
-        if result.name not in partial if of_suite else is_bound if group else row["group"]:
-            continue
-        prompts = [f"{result.shots}-shot"]
-        prompts += [f"{name}={value}" for name, value in result.metadata.items() if name.startswith("infill_")]
-        if result.shots and str(file.config.get("fewshot_seed")) not in ("None", str(LM_EVAL_SEEDS[-1])):
-            prompts.append(f"fewshot_seed={file.config['fewshot_seed']}")
-        if file.chat_template and result.shots and not file.fewshot_as_multiturn:
-            prompts.append("examples in one turn")
-        metric, cut = row["metric"].removesuffix(",none"), result.truncated_prompts
-        short = result.name.removeprefix(f"{group}_").removeprefix("mdlm_") if group else result.name
-        column = f"{short} v{result.version} ({metric}, {', '.join(prompts)})"
-        who = replace(who_of(file), other=tuple(setting_of(file, result)))
-        unfinished = result.endings.get("unfinished_thinking", 0)
-        notes = f"{cut} prompts cut off" if cut else "", f"{unfinished} unfinished" if unfinished else ""
-        facts = {"who": who, "x": column, "name": result.name, "note": ", ".join(filter(None, notes))}
-        facts |= {"setting": replace(setting, group=group), "bound": _bound(result)}
-        facts["tokens_per_evaluation"] = _per_evaluation(file) if result.name == PARALLEL else None
-        yield {name: row[name] for name in (*_FROM_FRAME, *COSTS)} | own | facts
+    result = {**file.tasks, **file.group_results}[row["task"]]
+    of_suite = any(map(suite_task, file.groups.get(result.name, [result.name])))
+    group, is_bound = generated_group(result.name), row["metric"].startswith("bound_")
+    if result.name not in partial if of_suite else is_bound if group else row["group"]:
+        return
+    prompts = [f"{result.shots}-shot"]
+    prompts += [f"{name}={value}" for name, value in result.metadata.items() if name.startswith("infill_")]
+    if result.shots and str(file.config.get("fewshot_seed")) not in ("None", str(LM_EVAL_SEEDS[-1])):
+        prompts.append(f"fewshot_seed={file.config['fewshot_seed']}")
+    if file.chat_template and result.shots and not file.fewshot_as_multiturn:
+        prompts.append("examples in one turn")
+    metric, cut = row["metric"].removesuffix(",none"), result.truncated_prompts
+    short = result.name.removeprefix(f"{group}_").removeprefix("mdlm_") if group else result.name
+    unfinished = result.endings.get("unfinished_thinking", 0)
+    notes = f"{cut} prompts cut off" if cut else "", f"{unfinished} unfinished" if unfinished else ""
+    yield _line(
+        row,
+        experiment=BENCHMARKS,
+        series="",
+        x=f"{short} v{result.version} ({metric}, {', '.join(prompts)})",
+        setting=Setting(served_by=file.served_by, limit=file.limit, group=group),
+        who=replace(who_of(file), other=tuple(setting_of(file, result))),
+        name=result.name,
+        result=result,
+        note=", ".join(filter(None, notes)),
+        bound=_bound(result),
+        tokens_per_evaluation=_per_evaluation(file) if result.name == PARALLEL else None,
+    )
 
 
 def _per_evaluation(file: ResultFile) -> float | None:

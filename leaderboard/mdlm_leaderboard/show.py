@@ -13,7 +13,7 @@ from mdlm_lm_eval.results.in_words import (
     settings_in_words,
 )
 from mdlm_lm_eval.results.result_file import UNKNOWN, ResultFile, TaskResult, chosen_file, read_result_file
-from mdlm_lm_eval.results.samples import answers_of, pair_accuracies, samples_path, unparsed_answers
+from mdlm_lm_eval.results.samples import pair_accuracies, samples_path, scores_by_question, unparsed_answers
 
 _MOST = 4  # scores named; the file has all
 # Unknown settings that are named; others mean little where these are unknown.
@@ -30,7 +30,8 @@ def show(path: Path) -> list[str]:
     results = [*file.group_results.values(), *file.tasks.values()]
     inside = {member for group in file.group_results for member in file.groups[group]}
     top = [result for result in results if result.name not in inside]
-    pairs = [f"{name} {100 * share:.1f}% of {n} sets" for name, (share, n) in pair_accuracies(answers_of(file)).items()]
+    whole = pair_accuracies(scores_by_question(file))
+    pairs = [f"{name} {100 * share:.1f}% of {n} sets" for name, (share, n) in whole.items()]
     sets = f"right in all three askings: {', '.join(pairs)}" if pairs else ""
     lines = {"score": _scores(file), "answers": "; ".join([*said_of(file), *_endings(top)]), "sets": sets}
     lines |= {"settings": _settings(file, top), "speed": _speed(file, top)}

@@ -2,14 +2,13 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import combinations, pairwise
 from statistics import fmean
 
 import pandas as pd
 
 from mdlm_leaderboard.scores import CHANCE, USUAL_WORDING, Scores, Who
-from mdlm_lm_eval.results.robustness import beats, taus
-from mdlm_lm_eval.results.statistics import Interval, score_of_tasks
+from mdlm_lm_eval.results.statistics import Interval, mean_of_tasks, t_interval
 
 
 @dataclass(frozen=True)
@@ -42,16 +41,19 @@ class Wordings:
     @property
     def taus(self) -> list[float]:
         """Kendall's tau between the rankings by every two templates that are read."""
-        return taus({one: [row.by_template[one] for row in self.rows] for one in self.read})
+        from scipy.stats import kendalltau  # takes long to import
+
+        rankings = [[row.by_template[one] for row in self.rows] for one in self.read]
+        return [float(kendalltau(*pair).statistic) for pair in combinations(rankings, 2)]
 
     @property
     def neighbours(self) -> list[tuple[str, str, float, Interval]]:
         """Each row and the next: the share of templates in which the first is better, and its lead in points."""
-        values = [[*row.by_template.values()] for row in self.rows]
-        return [
-            (first.label, second.label, *beats(values[n], values[n + 1]))
-            for n, (first, second) in enumerate(pairwise(self.rows))
-        ]
+        found = []
+        for first, second in pairwise(self.rows):
+            leads = [one - second.by_template[template] for template, one in first.by_template.items()]
+            found.append((first.label, second.label, fmean(lead > 0 for lead in leads), t_interval(leads)))
+        return found
 
     @property
     def in_words(self) -> str:
@@ -91,9 +93,7 @@ def wordings_of(scores: Scores) -> list[Wordings]:
 def _read(table: pd.DataFrame) -> tuple[int, ...]:
     found = set()
     for (_, template), own in table.groupby(["who", "template"], sort=False):
-        names = [*own["task"] + " " + own["seed"].astype(str)]
-        score = score_of_tasks(dict(zip(names, own["score"], strict=True)), dict(zip(names, own["n"], strict=True)))
-        if (score.interval.low or 0) > CHANCE / 100:
+        if (mean_of_tasks([*own["share"]]).interval.low or 0) > CHANCE / 100:
             found.add(int(template))
     return tuple(sorted(found))
 

@@ -2,13 +2,15 @@
 
 import colorsys
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import matplotlib
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, LogLocator, NullLocator
 
 # Okabe and Ito's palette, which colour-blind readers tell apart, without yellow, which is too light on white; its black
 # as dark grey.
@@ -55,6 +57,14 @@ def figure_style(**changes: Any) -> Iterator[None]:
         matplotlib.rcdefaults()
         matplotlib.rcParams.update(SETTINGS | {name.replace("_", "."): value for name, value in changes.items()})
         yield
+
+
+def log_axis(axes: Axes, ticks: Sequence[float] | None = None) -> None:
+    """Of amounts, with plain numbers; by default at 1, 2 and 5 times powers of ten."""
+    axes.set_xscale("log")
+    axes.xaxis.set_major_locator(FixedLocator(ticks) if ticks else LogLocator(subs=(1, 2, 5)))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
 
 
 def save_figure(figure: Figure, path: Path) -> list[Path]:

@@ -11,6 +11,7 @@ import pandas as pd
 from mdlm_lm_eval.command_line import LM_EVAL_SEEDS
 from mdlm_lm_eval.options import DecodingOptions, LikelihoodOptions, OptionError, defaults_of, silent_names
 from mdlm_lm_eval.results.files import UnusableFile
+from mdlm_lm_eval.results.in_words import check_in_words
 from mdlm_lm_eval.results.result_file import (
     RENAMED,
     UNKNOWN,
@@ -20,11 +21,10 @@ from mdlm_lm_eval.results.result_file import (
     leaves,
     read_result_file,
 )
-from mdlm_lm_eval.results.samples import scores_by_question
-from mdlm_lm_eval.results.statistics import Score, score_of_sets, score_of_tasks
-from mdlm_lm_eval.results.suite import suite_task
+from mdlm_lm_eval.results.samples import Answer, pair_accuracies, scores_by_question
+from mdlm_lm_eval.results.statistics import Score, mean_of_tasks, score_of_sets, score_of_tasks
+from mdlm_lm_eval.results.suite import SUITE_METRIC, suite_task
 
-SUITE_METRIC = "exact_match,none"  # of the few-shot suite
 # Options that say how many masks or fillers there are: axes of figures, and no part of `setting_without_masks`.
 MASKS = frozenset({"n_masks", "mask_ratio", "n_fillers", "filler"})
 # What answers took, and its head in tables. Positions are those that went through the layers, per token of the answer:
@@ -114,12 +114,15 @@ def rows_of(file: ResultFile) -> Iterable[dict[str, Any]]:
         "adapter_weights": mdlm.get("adapter_weights"),
         "device": mdlm.get("device_name", file.config.get("device")),
         "machine": _machine(file),
+        "check": check_in_words(mdlm.get("check")),
     }
     answers = scores_by_question(file)
+    pairs = pair_accuracies(answers)
     parent = {member: group for group in file.group_results for member in file.groups[group]}
     for result in [*file.tasks.values(), *file.group_results.values()]:
         is_group = result.name in file.groups
         low, high = result.effective.get("asked_masks", (None, None))
+        known, setting = suite_task(result.name), setting_of(file, result)
         fewshot = {key: value for key, value in result.metadata.items() if key.startswith("fewshot_")}
         of_task = {
             "task": result.name,
@@ -129,8 +132,10 @@ def rows_of(file: ResultFile) -> Iterable[dict[str, Any]]:
             **{name: getattr(result, name) for name in ("version", "shots", "truncated_prompts")},
             "fewshot_seed": result.metadata.get("fewshot_seed", file.config.get("fewshot_seed")),
             "masks": low if low == high else None,
-            "setting": ", ".join(setting_of(file, result)),
+            "setting": ", ".join(setting),
             "setting_without_masks": ", ".join(setting_of(file, result, without=MASKS)),
+            "is_guest": any(is_guest(word) for word in setting),
+            "pairs": pairs.get(known.group if known else result.name, (None, 0))[0],
             **_costs(result.cost),
         }
         for metric, score in result.metrics.items():
@@ -171,24 +176,31 @@ def shown_costs(rows: pd.DataFrame) -> list[str]:
 
 
 def _share(
-    file: ResultFile, result: TaskResult, metric: str, answers: Mapping[str, Mapping[str, Sequence[Any]]]
+    file: ResultFile, result: TaskResult, metric: str, answers: Mapping[str, Mapping[str, Sequence[Answer]]]
 ) -> Score | None:
     """What an interval and a difference need of a score from 0 to 1; None of any other, and where no error is known.
 
     From single questions where all are known and their mean is the score.
     """
-    members = leaves(result.name, file.groups) if result.name in file.groups else [result.name]
-    by_task = {name: asked for name in members if (asked := answers.get(name, {}).get(metric))}
-    if len(by_task) == len(members) and all(0 <= one <= 1 for asked in by_task.values() for _, one in asked):
-        score = score_of_sets(by_task, result.repeats)
-        if math.isclose(score.mean, result.metrics[metric], rel_tol=1e-6, abs_tol=1e-9):
-            return score
-    tasks = [file.tasks[name] for name in members if name in file.tasks]
-    is_suite = metric == SUITE_METRIC and all(map(suite_task, members)) and len(tasks) == len(members)
-    if not is_suite or any(metric not in task.metrics for task in tasks):
-        return result.share(metric)
-    scores = {task.name: task.metrics[metric] for task in tasks}
-    return score_of_tasks(scores, {task.name: task.n_questions for task in tasks})
+    name, known = result.name, None
+    asked = answers.get(name, {}).get(metric)
+    if name in file.groups:
+        tasks = [file.tasks[leaf] for leaf in leaves(name, file.groups)]
+        shares = [_share(file, task, metric, answers) if metric in task.metrics else None for task in tasks]
+        found = [one for one in shares if one and (one.parts or suite_task(tasks[0].name))]
+        known = mean_of_tasks(found) if len(found) == len(tasks) else None
+    elif asked and all(0 <= score <= 1 for _, score in asked):
+        known = score_of_sets({name: asked}, result.repeats)
+    if known and math.isclose(known.mean, result.metrics[metric], rel_tol=1e-6, abs_tol=1e-9):
+        return known
+    if metric == SUITE_METRIC and suite_task(name):
+        return score_of_tasks({name: result.metrics[metric]}, {name: result.n_questions})
+    return result.share(metric)
+
+
+def is_guest(word: str) -> bool:
+    """Whether a setting, as `setting_of` has it, is a function of others."""
+    return "(guest, " in word
 
 
 def setting_of(file: ResultFile, result: TaskResult, *, without: Collection[str] = ()) -> list[str]:

@@ -1,6 +1,5 @@
-"""Accuracy against speed: the frontier of several ways of decoding, the area under one (AUP), ParallelBench's PB90."""
+"""Accuracy against speed: the frontier of several ways of decoding, and ParallelBench's PB90."""
 
-import math
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import NamedTuple
@@ -13,29 +12,6 @@ Point = tuple[float, float]
 # Measures of speed by the names of `COSTS`, the first that is known counts, and whether more of it is faster.
 _SPEEDS = {"tokens_per_second": True, "seconds": False, "positions_per_token": False, "tokens_per_pass": True}
 _OF_MACHINE = ("tokens_per_second", "seconds")
-_ONE_TOKEN = 1.005  # per pass, to the two digits that are shown
-_MOST_POINTS_LOST = 5.0
-_PENALTY = 3.0
-
-
-def accuracy_under_parallelism(points: Sequence[Point], best: float) -> float | None:
-    """AUP of one method on one task (d3LLM, arXiv 2601.07568) from its (tokens per forward pass, accuracy in percent).
-
-    The area under y W(y) over the tokens per pass, before the first point under y itself; W(y) = min(exp(-3 (1 - y /
-    best)), 1), and `best` is the best accuracy of any method on the task. Points that lose more than 5 percentage
-    points against the slowest do not count. None without a point of at most one token a pass, as all before the first
-    point counts in full, and where the fastest one loses more.
-    """
-    if not points or min(points)[0] >= _ONE_TOKEN or max(points)[1] < (least := min(points)[1] - _MOST_POINTS_LOST):
-        return None
-    first, *rest = sorted(points)
-    area, before = first[0] * first[1], first
-    for point in rest:
-        if point[1] >= least:
-            heights = (y * min(math.exp(-_PENALTY * (1 - y / best)), 1) if best else 0 for y in (before[1], point[1]))
-            area += (point[0] - before[0]) * sum(heights) / 2
-            before = point
-    return area
 
 
 def parallel_bench(points: Sequence[Point], least: float) -> float | None:

@@ -10,10 +10,9 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FixedLocator, LogLocator, NullLocator
 
 from mdlm_lm_eval.options import approximate_caches
-from mdlm_lm_eval.results.figure_style import COLOURS, MARKERS, PAPER, colours_of, figure_style
+from mdlm_lm_eval.results.figure_style import COLOURS, MARKERS, PAPER, colours_of, figure_style, log_axis
 from mdlm_lm_eval.results.frame import COSTS, benchmarks
 from mdlm_lm_eval.results.parallelism import Setting, marks, measure_of_speed, speed_of
 
@@ -110,16 +109,15 @@ def _draw_masks(axes: Axes, rows: pd.DataFrame) -> None:
         axes.plot(line["masks"], line["score"], color=colour, marker=marker, label=who(line.iloc[0], rows, tuple(_WHO)))
         if len(lines) <= _MOST_BANDS:
             axes.fill_between(line["masks"], line["low"], line["high"], color=colour, alpha=0.14, linewidth=0)
-    axes.set_xscale("log")
-    axes.xaxis.set_major_locator(FixedLocator(sorted(rows["masks"].unique())))
-    axes.xaxis.set_minor_locator(NullLocator())
-    axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    log_axis(axes, sorted(rows["masks"].unique()))
 
 
 def _draw_frontier(axes: Axes, rows: pd.DataFrame, cost: str, colours: Mapping[str, str]) -> None:
     """Points are numbered from the best score on, as in the legend; beyond `_MOST_NUMBERED` only those on a line."""
     rows = rows.sort_values("score", ascending=False, kind="stable")
-    exact = ~rows["cache"].isin(approximate_caches()) if "cache" in rows else rows["score"].notna()
+    exact = ~rows["is_guest"]
+    if "cache" in rows:
+        exact &= ~rows["cache"].isin(approximate_caches())
     named = rows["adapter"].fillna(rows["model"])
     colours = {**colours_of(named), **colours}
     settings = [
@@ -137,7 +135,7 @@ def _draw_frontier(axes: Axes, rows: pd.DataFrame, cost: str, colours: Mapping[s
     handles = []
     for n, (index, row) in enumerate(rows.iterrows(), start=1):
         colour, mark = colours[named[index]], found[index]
-        look: dict[str, Any] = {"color": colour, "marker": "o" if exact[index] else "D"}
+        look: dict[str, Any] = {"color": colour, "marker": "*" if row["is_guest"] else "o" if exact[index] else "D"}
         look |= {"markerfacecolor": colour if mark == "on" else PAPER, "linestyle": ""}
         look |= {} if mark else {"color": _BESIDE, "markeredgecolor": _BESIDE}
         half = None if pd.isna(row["high"]) else [[row["score"] - row["low"]], [row["high"] - row["score"]]]
@@ -147,9 +145,6 @@ def _draw_frontier(axes: Axes, rows: pd.DataFrame, cost: str, colours: Mapping[s
             axes.annotate(str(n), (row[cost], row["score"]), offset, textcoords="offset points", ha=side)
             handles.append(Line2D([], [], label=f"{n}  {who(row, rows, ('model', 'adapter', 'setting'))}", **look))
     if rows[cost].max() > _LOG_FROM * rows[cost].min():
-        axes.set_xscale("log")
-        axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        axes.xaxis.set_minor_locator(NullLocator())
-        axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+        log_axis(axes)
     title = "hollow: not told from a neighbour on its line; grey: beaten"
     axes.legend(handles=handles, title=title, alignment="left", loc="upper left", bbox_to_anchor=(-0.02, -0.18))

@@ -4,13 +4,12 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from graphlib import CycleError, TopologicalSorter
+from graphlib import TopologicalSorter
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-from mdlm_lm_eval.results.files import UnusableFile, read_json
+from mdlm_lm_eval.results.files import OTHER_SHAPE, UnusableFile, read_json
 from mdlm_lm_eval.results.names import BUILT_IN, recorded_name
-from mdlm_lm_eval.results.recorded import LARGEST, Options, Ranges, Recorded, RecordOfTask, Shaped, Suite
 from mdlm_lm_eval.results.redaction import redacted
 from mdlm_lm_eval.results.statistics import Interval, Score
 
@@ -18,7 +17,9 @@ UNKNOWN = "unknown"  # a decoding option of a server that neither it nor the use
 # Options of version 0.3 that have another name: the name, and values that are others.
 RENAMED = {"remasking": ("sampler", {"none": "auto"})}
 _NORMAL_95 = 1.96
-_RECORDED = Shaped(Recorded)
+LARGEST = 1e100  # of a score: figures reckon with its square
+# What is recorded of a task as its smallest and its largest value.
+_RANGES = ("masks", "asked_masks", "masks_in_block", "block_length", "returned_tokens", "steps")
 # Parts of a result file whose keys are names of tasks and groups.
 _BY_TASK = ("results", "groups", "group_subtasks", "configs", "versions", "n-shot", "higher_is_better", "n-samples")
 
@@ -69,9 +70,7 @@ class TaskResult:
         return Score(mean, max((error or 0.0) ** 2, answers**-2), answers, n) if known else None
 
     def interval(self, metric: str) -> Interval:
-        """A score with its 95% interval over questions: 1.96 standard errors where it is no share."""
-        if share := self.share(metric):
-            return share.interval
+        """Of what is no share: 1.96 standard errors."""
         mean, error = self.metrics[metric], self.standard_errors.get(metric)
         half = None if error is None else _NORMAL_95 * error
         return Interval(mean, half and mean - half, half and mean + half, self.n_questions)
@@ -146,25 +145,25 @@ def read_result_file(path: Path, name: str | None = None) -> ResultFile:
     content = read_json(path)
     if not isinstance(content, dict) or not {"results", "config"} <= content.keys():
         raise UnusableFile("is no result file of lm-eval, which has 'results' and 'config'")
-    recorded = _RECORDED.of(redacted({**content, **_by_plain_names(content)}))
     try:
-        return _parsed(recorded, path, name or str(path))
-    except KeyError as error:  # of a task or group that another part names
-        raise UnusableFile(f"names {error} in one place and lacks it in another") from error
+        return _parsed(redacted({**content, **_by_plain_names(content)}), path, name or str(path))
+    except UnusableFile:
+        raise
+    except OTHER_SHAPE as error:
+        raise UnusableFile(f"differs from what this version reads ({type(error).__name__}: {error})") from error
 
 
 def _by_plain_names(content: Mapping[str, Any]) -> dict[str, Any]:
     """The parts by task under the tasks' own names: lm-eval 0.5 calls the task of a group `group::task`."""
-    found = {}
-    for part in _BY_TASK:
-        of_task = content.get(part)
-        if isinstance(of_task, dict):
-            found[part] = {str(name).rpartition("::")[2]: value for name, value in of_task.items()}
+    found = {
+        part: {name.rpartition("::")[2]: value for name, value in content[part].items()}
+        for part in _BY_TASK
+        if part in content
+    }
     members = found.get("group_subtasks", {})
-    for group, names in members.items():
-        if isinstance(names, list):
-            members[group] = [name.rpartition("::")[2] if isinstance(name, str) else name for name in names]
-    return found
+    return found | {
+        "group_subtasks": {group: [name.rpartition("::")[2] for name in names] for group, names in members.items()}
+    }
 
 
 def leaves(group: str, groups: Mapping[str, Sequence[str]]) -> list[str]:
@@ -172,16 +171,15 @@ def leaves(group: str, groups: Mapping[str, Sequence[str]]) -> list[str]:
     return [leaf for name in groups[group] for leaf in (leaves(name, groups) if name in groups else [name])]
 
 
-def _parsed(content: Recorded, place: Path, name: str) -> ResultFile:
-    config = content.config
+def _parsed(content: Mapping[str, Any], place: Path, name: str) -> ResultFile:
+    config = content["config"]
     mdlm, arguments = config.get("mdlm"), _arguments(config.get("model_args"))
-    suite = (mdlm.get("task_suite") if mdlm else None) or Suite()
-    groups = {group: tuple(members) for group, members in content.group_subtasks.items() if members}
-    _check_no_cycle(groups)
-    tasks = {task: _task(content, task) for task in content.configs}
+    groups = {group: tuple(members) for group, members in content["group_subtasks"].items() if members}
+    TopologicalSorter(groups).prepare()  # raises where groups are in each other
+    tasks = {task: _task(content, task) for task in content["configs"]}
     if not any(task.metrics for task in tasks.values()):
         raise UnusableFile("has no score")
-    limit = config.get("limit")
+    limit, date = config.get("limit"), content.get("date")
     given = next((arguments[key] for key in ("pretrained", "model", "path") if arguments.get(key)), config["model"])
     model, adapter = (mdlm["pretrained"] or BUILT_IN, mdlm["adapter"]) if mdlm else (given, arguments.get("peft"))
     return ResultFile(
@@ -197,14 +195,14 @@ def _parsed(content: Recorded, place: Path, name: str) -> ResultFile:
         sweep=config.get("mdlm_sweep") or {},
         dtype=(config.get("model_dtype") or "").removeprefix("torch."),
         limit=None if limit is None or all(t.n_questions == t.n_original for t in tasks.values()) else float(limit),
-        chat_template=bool(content.chat_template),
-        fewshot_as_multiturn=bool(content.fewshot_as_multiturn),
-        system_instruction=content.system_instruction or None,
-        versions={"lm_eval": content.lm_eval_version, "transformers": content.transformers_version},
-        date="" if content.date is None else datetime.fromtimestamp(content.date, UTC).isoformat(timespec="seconds"),
-        suite_hash=suite.get("sha256"),
+        chat_template=bool(content.get("chat_template")),
+        fewshot_as_multiturn=bool(content.get("fewshot_as_multiturn")),
+        system_instruction=content.get("system_instruction") or None,
+        versions={name: content.get(f"{name}_version") for name in ("lm_eval", "transformers")},
+        date="" if date is None else datetime.fromtimestamp(date, UTC).isoformat(timespec="seconds"),
+        suite_hash=((mdlm or {}).get("task_suite") or {}).get("sha256"),
         tasks=tasks,
-        group_results={group: _group(content, group, groups, tasks) for group in content.groups},
+        group_results={group: _group(content, group, groups, tasks) for group in content.get("groups", ())},
         groups=groups,
     )
 
@@ -226,55 +224,48 @@ def _arguments(given: Mapping[str, Any] | str | None) -> dict[str, Any]:
     return dict(given or {})
 
 
-def _check_no_cycle(groups: Mapping[str, Sequence[str]]) -> None:
-    try:
-        TopologicalSorter(groups).prepare()
-    except CycleError as error:
-        raise UnusableFile(f"has groups that are in each other: {', '.join(error.args[1])}") from error
-
-
-def _task(content: Recorded, name: str) -> TaskResult:
-    config, counts, mdlm = content.configs[name], content.questions[name], content.config.get("mdlm")
-    recorded, options = RecordOfTask(), Options()
+def _task(content: Mapping[str, Any], name: str) -> TaskResult:
+    config, counts, mdlm = content["configs"][name], content["n-samples"][name], content["config"].get("mdlm")
+    recorded: Mapping[str, Any] = {}
+    options: dict[str, Any] = {}
     if mdlm:
-        recorded = mdlm["tasks"].get(name, recorded)
+        recorded = mdlm["tasks"].get(name, {})
         settings = [one["options"] for one in mdlm["settings"] if name in one["tasks"]]
         if not settings:
             raise UnusableFile(f"states no settings of {name!r}")
-        options = cast(Options, as_now(settings[0]))
+        options = as_now(settings[0])
     cost = dict(recorded.get("cost", {}))
     if "requests" in recorded:
         cost["requests"] = recorded["requests"]
-    ranges: Mapping[str, Any] = recorded
     return TaskResult(
         name=name,
-        version=str(content.versions[name]),
-        shots=content.shots[name],
+        version=str(content["versions"][name]),
+        shots=content["n-shot"][name],
         n_questions=counts["effective"],
         n_original=counts["original"],
         config=config,
         metadata=config.get("metadata") or {},
         options=options,
-        effective={key: (ranges[key][0], ranges[key][1]) for key in Ranges.__annotations__ if key in ranges},
+        effective={key: (int(recorded[key][0]), int(recorded[key][1])) for key in _RANGES if key in recorded},
         cache=recorded.get("cache", options.get("cache")),
         cost=cost,
         audit=recorded.get("audit") or {},
         truncated_prompts=recorded.get("truncated_prompts", 0),
         first_token=recorded.get("first_token") or {},
         endings=recorded.get("endings", {}),
-        **_metrics(content.results[name], content.higher_is_better.get(name, {})),
+        **_metrics(content["results"][name], content.get("higher_is_better", {}).get(name, {})),
     )
 
 
 def _group(
-    content: Recorded, name: str, groups: Mapping[str, Sequence[str]], tasks: Mapping[str, TaskResult]
+    content: Mapping[str, Any], name: str, groups: Mapping[str, Sequence[str]], tasks: Mapping[str, TaskResult]
 ) -> TaskResult:
     members = [tasks[task] for task in leaves(name, groups)]
     first, ranges, costs = members[0], [task.effective for task in members], [task.cost for task in members]
     return replace(
         first,
         name=name,
-        version=str(content.versions.get(name, first.version)),
+        version=str(content["versions"].get(name, first.version)),
         n_questions=sum(task.n_questions for task in members),
         n_original=sum(task.n_original for task in members),
         metadata={},
@@ -291,7 +282,7 @@ def _group(
         first_token={},
         endings=sum((Counter(task.endings) for task in members), Counter[str]()),
         truncated_prompts=sum(task.truncated_prompts for task in members),
-        **_metrics(content.groups[name], first.higher_is_better),
+        **_metrics(content["groups"][name], first.higher_is_better),
     )
 
 

@@ -11,18 +11,15 @@ from pathlib import Path
 from typing import Any
 
 from mdlm_lm_eval.results.files import UnusableFile
-from mdlm_lm_eval.results.recorded import LARGEST, AskingOfSet, FilteredSample, Sample, Shape, Shaped
-from mdlm_lm_eval.results.result_file import ResultFile
-from mdlm_lm_eval.results.suite import suite_task
+from mdlm_lm_eval.results.result_file import LARGEST, ResultFile
+from mdlm_lm_eval.results.suite import SUITE_METRIC, suite_task
 from mdlm_lm_eval.tasks import rule_sets
 
 # What identifies a question: its number, the digest of its document, and its set of the few-shot suite ("" without).
 Question = tuple[int, str, str]
 # The set that a question belongs to, and its score.
-Answer = tuple[str, float]
+Answer = tuple[Hashable, float]
 
-SAMPLES = Shaped(list[Sample])
-_FILTERED, _ASKINGS = Shaped(list[FilteredSample]), Shaped(list[AskingOfSet])
 _NOTHING = frozenset(("", "[invalid]", "None"))
 
 
@@ -36,19 +33,19 @@ def samples_path(result: Path, task: str) -> Path | None:
     return None
 
 
-def read_samples(path: Path, shape: Shaped[list[Shape]]) -> list[Shape]:
-    """The lines of a file of samples. Raises UnusableFile where it is cut off, or a line is of another shape."""
+def read_samples(path: Path) -> list[dict[str, Any]]:
+    """The lines of a file of samples. Raises UnusableFile where it cannot be read or is cut off."""
     try:
         with (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8") as lines:
-            return shape.of([json.loads(line) for line in lines])
-    except (OSError, ValueError, EOFError, RecursionError, zlib.error) as error:  # also of the shape
+            return [json.loads(line) for line in lines]
+    except (OSError, ValueError, EOFError, RecursionError, zlib.error) as error:
         raise UnusableFile(f"has samples that cannot be read: {path.name!r} ({error})") from error
 
 
 def read_scores(path: Path) -> Mapping[str, Mapping[Question, float]]:
     """Metric (`metric,filter`) -> question -> score, of metrics that are one number per question."""
     scores: dict[str, dict[Question, float]] = defaultdict(dict)
-    for sample in read_samples(path, SAMPLES):
+    for sample in read_samples(path):
         document = sample.get("doc")
         of_set = document.get("set", "") if isinstance(document, dict) else ""
         for metric, value in metrics_of(sample).items():
@@ -56,19 +53,18 @@ def read_scores(path: Path) -> Mapping[str, Mapping[Question, float]]:
     return scores
 
 
-def metrics_of(sample: Sample) -> dict[str, float]:
+def metrics_of(sample: Mapping[str, Any]) -> dict[str, float]:
     """Those of one sample that are a number."""
-    values: Mapping[str, Any] = sample
-    found = {metric: values.get(metric) for metric in sample["metrics"]}
+    found = {metric: sample.get(metric) for metric in sample.get("metrics", ())}
     return {name: float(one) for name, one in found.items() if isinstance(one, int | float) and abs(one) <= LARGEST}
 
 
-def scores_by_question(file: ResultFile) -> dict[str, Mapping[str, Sequence[tuple[Hashable, float]]]]:
+def scores_by_question(file: ResultFile) -> dict[str, Mapping[str, Sequence[Answer]]]:
     """Task -> `metric,filter` -> what each question shares with others, itself or its set of the suite, and its score.
 
     Of tasks with samples beside the file that can be read.
     """
-    found: dict[str, Mapping[str, Sequence[tuple[Hashable, float]]]] = {}
+    found: dict[str, Mapping[str, Sequence[Answer]]] = {}
     for name in file.tasks:
         with suppress(UnusableFile):
             path = samples_path(file.place, name)
@@ -84,36 +80,22 @@ def scores_by_question(file: ResultFile) -> dict[str, Mapping[str, Sequence[tupl
 
 def unparsed_answers(path: Path) -> Counter[str]:
     """Filter -> answers that it found nothing in: empty, or lm-eval's own word for that."""
-    samples = (one for one in read_samples(path, _FILTERED) if one.get("filter", "none") != "none")
+    samples = (one for one in read_samples(path) if one.get("filter", "none") != "none")
     return Counter(one["filter"] for one in samples if {*map(str, one.get("filtered_resps", "?"))} <= _NOTHING)
 
 
-def answers_of(file: ResultFile) -> dict[str, tuple[Answer, ...]]:
-    """Task of the few-shot suite -> set and score of each of its questions, of tasks with samples beside the file.
-
-    A question of `mdlm_context` is a set alone.
-    """
-    found = {}
-    for name in file.tasks:
-        task, path = suite_task(name), samples_path(file.place, name)
-        if task and path:
-            asked = enumerate(read_samples(path, _ASKINGS))
-            found[name] = tuple((one["doc"].get("set", f"{task.task} {n}"), one["exact_match"]) for n, one in asked)
-    return found
-
-
-def pair_accuracies(answers: Mapping[str, Sequence[Answer]]) -> dict[str, tuple[float, int]]:
+def pair_accuracies(answers: Mapping[str, Mapping[str, Sequence[Answer]]]) -> dict[str, tuple[float, int]]:
     """Group of `mdlm_rules` -> share of its sets of which all three askings are right, and the number of sets.
 
-    `answers` are those of `answers_of`; sets that were not asked three times do not count.
+    `answers` are those of `scores_by_question`; sets that were not asked three times do not count.
     """
     askings: dict[str, list[tuple[str, bool]]] = defaultdict(list)
     for name, asked in answers.items():
         task = suite_task(name)
         if task and task.asks == "mdlm_rules":
-            askings[task.group] += [(one, score == 1) for one, score in asked]
+            askings[task.group] += [(str(one), score == 1) for one, score in asked.get(SUITE_METRIC, ())]
     found = {}
-    for group, asked in askings.items():
+    for group, own in askings.items():
         with suppress(ValueError):  # --limit may leave no set whole
-            found[group] = rule_sets.pair_accuracy(asked)
+            found[group] = rule_sets.pair_accuracy(own)
     return found

@@ -141,6 +141,21 @@ def score_of_tasks(scores: Mapping[str, float], n_questions: Mapping[str, int]) 
     return Score(fmean(scores.values()), max(within, n**-2), n, n)
 
 
+def mean_of_tasks(scores: Sequence[Score]) -> Score:
+    """The mean of the scores of several tasks, whose questions may share sets."""
+    if len(scores) == 1:
+        return scores[0]
+    if not all(one.parts for one in scores):
+        names = [str(n) for n in range(len(scores))]
+        means, counts = [one.mean for one in scores], [one.n for one in scores]
+        return score_of_tasks(dict(zip(names, means, strict=True)), dict(zip(names, counts, strict=True)))
+    parts: dict[Hashable, float] = {}
+    for one in scores:
+        for name, part in zip(one.clusters, one.parts, strict=True):
+            parts[name] = parts.get(name, 0.0) + part / len(scores)
+    return _clustered(fmean(one.mean for one in scores), parts, sum(one.n for one in scores))
+
+
 def score_over_rules(scores: Mapping[str, float], n: int) -> Score:
     """The mean over tasks of `n` questions as an estimate for rules that nobody asked: rules are random.
 

@@ -11,6 +11,7 @@ import yaml
 from mdlm_lm_eval import tasks_path
 from mdlm_lm_eval.tasks.rule_sets import PAIRS
 
+SUITE_METRIC = "exact_match,none"  # of its tasks
 # The suite within the tasks folder; other tasks there have versions of their own.
 _TASK_FOLDERS = ("context", "slot", "position", "locality", "rules")
 _PYTHON = ("few_shot", "prompts", "questions", "rule_sets", "settings")

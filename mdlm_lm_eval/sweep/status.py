@@ -53,7 +53,7 @@ def table(cells: Sequence[Cell], output: Path, baseline: str = "") -> str:
                 bases.setdefault(base, [first]).append(row.share)
     top["words"] = pd.Series(beside, dtype=object).reindex(top.index).fillna(top["in_words"])
     label = top["file"] + (": " + top["task"]).where(top.groupby("file")["task"].transform("nunique") > 1, "")
-    top["cell"] = label + top["setting"].str.contains("(guest, ", regex=False).map({True: " (guest)", False: ""})
+    top["cell"] = label + top["is_guest"].map({True: " (guest)", False: ""})
     first = top.drop_duplicates("cell").set_index("cell")
     metrics = {
         str(name).removesuffix(",none"): own.set_index("cell") for name, own in top.groupby("metric", sort=False)

@@ -3,13 +3,13 @@
 import base64
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.resources import files
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 from markupsafe import Markup
 
 from mdlm_leaderboard.board import (
@@ -26,23 +26,14 @@ from mdlm_leaderboard.board import (
 )
 from mdlm_leaderboard.experiments import BY_NAME
 from mdlm_leaderboard.figures import Chart
-from mdlm_leaderboard.scores import BENCHMARKS, command_of
-from mdlm_lm_eval.results.decomposition import Decomposition
+from mdlm_leaderboard.scores import command_of
 from mdlm_lm_eval.results.frame import COSTS
-from mdlm_lm_eval.results.in_words import UNMEASURED, check_in_words, noise_in_words
+from mdlm_lm_eval.results.in_words import UNMEASURED, noise_in_words
 from mdlm_lm_eval.results.markdown import aligned
 from mdlm_lm_eval.results.result_file import ResultFile
 from mdlm_lm_eval.results.statistics import against
 
 _MOST_BASELINES = 40  # rows of a table that has differences to each of its rows
-_SHARES = {
-    "decoded": "the right label, as decoded",
-    "among_labels": "the right label, among the labels",
-    "label": "any label",
-    "eos": "EOS",
-    "end_of_turn": "end of turn",
-    "other": "another token",
-}
 _SERVER_FACTS = {"said": "settings the server says", "stated": "settings stated", "unknown": "settings unknown"}
 _FACTS = ("preset", "processes", "device_name", "attn_implementation", "cache_audit", "batch_size", "torch")
 
@@ -71,13 +62,7 @@ def write_page(
         findings=findings,
         pages=pages,
         main=board.main,
-        scale_of=_scale,
-        cost_heads=COSTS,
-        bound_words=BOUND,
-        interval_words=INTERVALS,
-        frontier_words=FRONTIER,
-        signs=SIGNS,
-        cost_cells={section.title: _cost_cells(section) for section in board.sections},
+        **_words(board),
         versus=lambda section, row, of: _versus(section, row, of, chosen),
         at_most=lambda n: lambda row: at_most(row, (n, n)),
         of_benchmark=lambda name: lambda row: row.benchmarks.get(name),
@@ -86,58 +71,57 @@ def write_page(
         has_sources=len(board.published) or len({row.who.source for row in rows}) > 1,
         choices={name: sorted({getattr(row.who, name) for row in rows}) for name in ("family", "source")},
         dates=sorted(file.date for file in board.scores.files.values() if file.date),
-        tables_of=_tables_of,
+        change=change,
         runs_of=lambda row: _runs_of([board.scores.files[path] for path in row.files]),
         parameters_of=lambda row: board.scores.files[row.files[0]].config.get("model_num_parameters"),
-        parts_of=_parts_of,
-        share_words=_SHARES,
+    )
+
+
+def markdown(board: Board, findings: Iterable[str] = (), baseline: str = "") -> str:
+    """The board as Markdown tables, for GitHub."""
+    template = _environment().get_template("LEADERBOARD.md.jinja")
+    return template.render(board=board, findings=findings, wanted=baseline, against=against, **_words(board))
+
+
+def _words(board: Board) -> dict[str, Any]:
+    """What page and Markdown say."""
+    return {
+        "cost_heads": COSTS,
+        "bound_words": BOUND,
+        "interval_words": INTERVALS,
+        "frontier_words": FRONTIER,
+        "signs": SIGNS,
+        "experiments": BY_NAME,
+        "cost_cells": {id: cells for section in board.sections for id, cells in _cost_cells(section).items()},
+    }
+
+
+def _environment() -> Environment:
+    loader = PackageLoader("mdlm_leaderboard", "page")
+    escaped = select_autoescape(["html.jinja"])
+    return Environment(
+        loader=loader, autoescape=escaped, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
 
 
 def render(name: str, path: Path, **content: Any) -> Path:
     """Writes a page from the template, the style and the script of this folder that have this name."""
-    loader = PackageLoader("mdlm_leaderboard", "page")
-    quiet: dict[str, Any] = {"trim_blocks": True, "lstrip_blocks": True}
-    environment = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, **quiet)
     style, script = (
         files("mdlm_leaderboard").joinpath("page", f"{name}{ending}").read_text("utf-8") for ending in (".css", ".js")
     )
-    html = environment.get_template(f"{name}.html.jinja").render(
-        style=Markup(style),  # ours, from this folder
-        script=Markup(script),
-        style_hash=_hash(style),
-        script_hash=_hash(script),
-        **content,
+    html = (
+        _environment()
+        .get_template(f"{name}.html.jinja")
+        .render(
+            style=Markup(style),  # ours, from this folder
+            script=Markup(script),
+            style_hash=_hash(style),
+            script_hash=_hash(script),
+            **content,
+        )
     )
     path.write_text(html, encoding="utf-8")
     return path
-
-
-def _scale(section: Section) -> tuple[float, float]:
-    """Where the bars of a table begin and end: at the lowest and the highest end of an interval, in percent."""
-    at = [one.interval for row in section.rows if (one := row.curve("masks").get(section.pair[1]))]
-    return min((one.low or 0 for one in at), default=0), max((one.high or 100 for one in at), default=100)
-
-
-def _tables_of(row: Row, pair: tuple[int, int]) -> list[dict[str, Any]]:
-    """The numbers of a row's details: per experiment and series a line for the row, and one for each of its seeds."""
-    tables = []
-    for (name, series), curve in row.curves.items():
-        if name == BENCHMARKS:
-            continue
-        experiment, xs = BY_NAME[name], list(curve)
-        ends = pair if name == "masks" and {*pair} <= curve.keys() else (xs[0], xs[-1])
-        title = experiment.title.replace("`", "") + (f", {experiment.series_words(series)}" if series != "" else "")
-        curves = [("mean" if row.seeds else "", curve)]
-        curves += [(seed.who.adapter.rpartition(", ")[2], seed.curve(name, series)) for seed in row.seeds]
-        lines = [(who, [own.get(x) for x in xs], change(own, *ends)) for who, own in curves]
-        tables.append({"title": title, "x_label": experiment.x_label, "xs": xs, "ends": ends, "lines": lines})
-    return tables
-
-
-def _parts_of(row: Row) -> dict[Any, Decomposition]:
-    """Mask count -> what the first tokens are, where it was recorded."""
-    return {n: one.decomposition for n, one in row.curve("masks").items() if one.decomposition}
 
 
 def _cost_cells(section: Section) -> dict[str, list[tuple[str, float | None, str]]]:
@@ -164,7 +148,7 @@ def _runs_of(found: Sequence[ResultFile]) -> dict[str, Any]:
     settings = [
         {name: (file.mdlm or {}).get(name) for name in _FACTS}
         | {words: _listed(file.server[name]) for name, words in _SERVER_FACTS.items() if file.server}
-        | {"mdlm-check": check_in_words((file.mdlm or {}).get("check")), "rounding": _rounding(file)}
+        | {"rounding": _rounding(file)}
         | {"mdlm_lm_eval": (file.mdlm or {}).get("package_version"), "dtype": file.dtype}
         | {**file.versions}
         for file in found
