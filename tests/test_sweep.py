@@ -114,7 +114,9 @@ def test_the_last_table_has_intervals_tokens_and_seconds(tmp_path: Path, checkpo
     assert [cell[0] for cell in cells] == [f"| {checkpoint.name}/tiny_generate,n_masks=4,steps={n}" for n in (1, 2)]
     file = read_result_file(tmp_path / cells[1][0][2:] / "results_cell.json")
     result = file.tasks["tiny_generate"]
-    interval = result.interval("exact_match,none").scaled(100)
+    share = result.share("exact_match,none")
+    assert share
+    interval = share.interval.scaled(100)
     assert (interval.low or 0) < (interval.high or 0), "of no width"
     first = read_result_file(tmp_path / cells[0][0][2:] / "results_cell.json").tasks["tiny_generate"]
     shares = [one.share("exact_match,none") for one in (first, result)]

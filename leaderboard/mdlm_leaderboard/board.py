@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from statistics import fmean
 from typing import Any
 
@@ -264,8 +264,8 @@ def _pairs(row: Row, pair: tuple[int, int]) -> Interval | None:
     return None if one is None or one.pairs is None else Interval(100 * one.pairs, None, None, 1)
 
 
-def _share(row: Row, masks: int, name: str) -> Interval | None:
-    one = row.curve("masks").get(masks)
+def _share(row: Row, pair: tuple[int, int], name: str) -> Interval | None:
+    one = row.curve("masks").get(pair[1])
     share = one.decomposition.shares.get(name) if one and one.decomposition else None
     return share.interval.scaled(100) if share else None
 
@@ -278,18 +278,8 @@ COLUMNS = (
     Column("most", "at {1} masks (%)", "accuracy, by which rows are ranked", lambda row, pair: _at(pair[1], row)),
     Column("few", "at {0} masks (%)", "accuracy", lambda row, pair: _at(pair[0], row) if pair[0] < pair[1] else None),
     Column("loss", "loss, {0} to {1} masks", "accuracy lost, in points", loss),
-    Column(
-        "among",
-        "among letters, {1} masks (%)",
-        "accuracy where only the labels count, before any ban",
-        lambda row, pair: _share(row, pair[1], "among_labels"),
-    ),
-    Column(
-        "eos",
-        "EOS, {1} masks (%)",
-        "answers whose likeliest token is the end of text",
-        lambda row, pair: _share(row, pair[1], "eos"),
-    ),
+    Column("among", "among letters, {1} masks (%)", "before any ban", partial(_share, name="among_labels")),
+    Column("eos", "EOS, {1} masks (%)", "the likeliest token is the end of text", partial(_share, name="eos")),
     Column("pairs", "whole sets (%)", "sets of which all three askings are right, at {1} masks", _pairs),
     Column("dots_loss", "loss to dots", "from the fewest to the most dots", lambda row, _: _ends(row.curve("dots"))),
     Column("gap", "locality gap", "best minus worst position", lambda row, _: drop(row.curve("positions", "right"))),
@@ -461,35 +451,35 @@ def at_most(row: Row, pair: tuple[int, int]) -> Estimate | None:
 
 def _with_speeds(section: Section) -> list[Row]:
     """The rows of benchmarks with what no other setting of the checkpoint beats marked."""
-    found: dict[tuple[str, str], Estimate] = {}
+    found = {row.id: dict(row.benchmarks) for row in section.rows}
     for name in section.benchmark_names:
         rows = [row for row in section.rows if name in row.benchmarks and row.benchmarks[name].is_accuracy]
-        ones = {row.id: row.benchmarks[name] for row in rows}
-        is_one_machine = len({one.machine for one in ones.values()}) == 1
-        by = parallelism.measure_of_speed([one.costs for one in ones.values()], is_one_machine=is_one_machine)
+        costs, machines = zip(
+            *((one.costs, one.machine) for row in rows for one in [row.benchmarks[name]]), strict=True
+        )
+        by = parallelism.measure_of_speed(costs, is_one_machine=len({*machines}) == 1)
         checkpoints: dict[str, list[Row]] = {}
         ways: dict[Any, dict[str, parallelism.Point]] = {}  # settings of one curve of score by tokens per evaluation
         for row in rows:
             checkpoints.setdefault(str(row.who), []).append(row)
-            if tokens := ones[row.id].tokens_per_evaluation:
-                ways.setdefault((str(row.who), _way(row)), {})[row.id] = tokens, 100 * ones[row.id].mean
+            if tokens := row.benchmarks[name].tokens_per_evaluation:
+                ways.setdefault((str(row.who), _way(row)), {})[row.id] = tokens, 100 * row.benchmarks[name].mean
         for own in checkpoints.values() if by else ():
             assert by
-            speeds = [parallelism.speed_of(ones[row.id].costs[by] or 0, by) for row in own]
+            ones = [row.benchmarks[name] for row in own]
+            speeds = [parallelism.speed_of(one.costs[by] or 0, by) for one in ones]
+            exact = map(is_exact, own)
             settings = [
-                parallelism.Setting(speed, ones[row.id].mean, ones[row.id].score, is_exact(row))
-                for row, speed in zip(own, speeds, strict=True)
+                parallelism.Setting(speed, one.mean, one.score, safe)
+                for one, speed, safe in zip(ones, speeds, exact, strict=True)
             ]
-            for row, speed, mark in zip(own, speeds, parallelism.marks(settings), strict=True):
-                ones[row.id] = replace(ones[row.id], speed=speed, speed_by=by, mark=mark)
+            for row, one, mark in zip(own, settings, parallelism.marks(settings), strict=True):
+                found[row.id][name] = replace(found[row.id][name], speed=one.speed, speed_by=by, mark=mark)
         for way in (way for way in ways.values() if len(way) > 1):
             pb = {quality: parallelism.parallel_bench([*way.values()], quality) for quality in QUALITIES}
-            ones |= {id: replace(ones[id], parallel_bench=pb) for id in way}
-        found |= {(id, name): one for id, one in ones.items()}
-    return [
-        replace(row, curves={(BENCHMARKS, ""): {k: found.get((row.id, k), e) for k, e in row.benchmarks.items()}})
-        for row in section.rows
-    ]
+            for id in way:
+                found[id][name] = replace(found[id][name], parallel_bench=pb)
+    return [replace(row, curves={(BENCHMARKS, ""): found[row.id]}) for row in section.rows]
 
 
 def is_exact(row: Row) -> bool:

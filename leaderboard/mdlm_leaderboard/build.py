@@ -58,7 +58,7 @@ def build(
     with samples beside it. Differences are to the rows with the words of `baseline`. Raises OptionError where nothing
     can be built.
     """
-    from mdlm_leaderboard.figures import charts_of, draw_charts, write_masks
+    from mdlm_leaderboard.figures import charts_of, draw_charts, headline
     from mdlm_leaderboard.page.write import markdown, write_page
     from mdlm_lm_eval.results.figure_style import colours_of
 
@@ -71,9 +71,9 @@ def build(
         models = [row.who for section in board.sections for row in section.rows]
         colours = colours_of([*(who.model for who in models), *(who.recipe for who in models if who.adapter)])
         if board.main and (sentence := masks_finding(board.main)):
-            write_masks(board.main, folder / "figures", colours)
-            shows = "Accuracy against the number of appended masks; the table has its numbers."
-            findings.append(Finding("", sentence, "figures/masks", shows))
+            chart = headline(board.main)
+            draw_charts([chart], folder, colours)
+            findings.append(Finding("", sentence, chart.stem, chart.described))
         for section in (one for one in board.sections if not one.is_suite):
             findings += _of_benchmarks(board, section, folder / "figures", colours)
         charts = charts_of(board)

@@ -137,7 +137,7 @@ def _labelled(lines: Sequence[Line]) -> Iterator[Line]:
 def draw_charts(charts: Iterable[Chart], output: Path, colours: Mapping[str, str]) -> None:
     """Writes every chart below `output` as SVG, PNG and dark SVG, in the colours of models and recipes."""
     for chart in charts:
-        light, _ = save_figure(_drawn(chart, colours, COLUMN_WIDTH), output / chart.stem)
+        light, _ = save_figure(_drawn(chart, colours), output / chart.stem)
         write_dark(light, output / f"{chart.dark_stem}.svg")
 
 
@@ -147,11 +147,11 @@ def write_dark(light: Path, dark: Path) -> None:
     dark.write_text(on_dark(light.read_text(encoding="utf-8")), encoding="utf-8")
 
 
-def _drawn(chart: Chart, colours: Mapping[str, str], width: float) -> Figure:
+def _drawn(chart: Chart, colours: Mapping[str, str]) -> Figure:
     columns = 2 if len(chart.lines) > 3 and max(len(line.label) for line in chart.lines) < 24 else 1
     heights = [line.label.count("\n") + 1 for line in chart.lines]
     legend = _LEGEND_LINE * (sum(heights) / columns + 2)
-    figure = Figure(figsize=(width, 0.6 * width + legend if width < 5 else 0.35 * width + legend), layout="constrained")
+    figure = Figure(figsize=(COLUMN_WIDTH, 0.6 * COLUMN_WIDTH + legend), layout="constrained")
     axes = figure.subplots()
     names, dashes = (list(dict.fromkeys(getattr(line, part) for line in chart.lines)) for part in ("colour", "dash"))
     for line in chart.lines:
@@ -186,9 +186,8 @@ def _limits(percents: Sequence[float]) -> tuple[float, float]:
     return max(low - margin, -1), min(high + margin, 101)
 
 
-def write_masks(section: Section, folder: Path, colours: Mapping[str, str]) -> None:
-    """What masks cost, for the page: `masks-light.svg`, `-dark`, and both `-narrow-` for phones."""
-    folder.mkdir(parents=True, exist_ok=True)
+def headline(section: Section) -> Chart:
+    """What masks cost: a line per checkpoint, named with its loss."""
     lines = []
     for row in mask_lines(section):
         found = loss(row, section.pair)
@@ -197,9 +196,4 @@ def write_masks(section: Section, folder: Path, colours: Mapping[str, str]) -> N
         cost = f"loss {found.in_words}{'' if found.is_significant else ', not significant'}"
         name = row.who.recipe or row.who.model
         lines.append(Line(name, "", row.curve("masks"), f"{short_name(name)}{seeds}\n{cost}"))
-    for name, width in (("masks", 7.4), ("masks-narrow", 3.7)):
-        light = folder / f"{name}-light.svg"
-        with figure_style(font_size=8, legend_fontsize=8, axes_labelsize=8, xtick_labelsize=8, ytick_labelsize=8):
-            figure = _drawn(Chart("", "", "", "masks", tuple(lines)), colours, width)
-            figure.savefig(light, metadata={"Date": None}, transparent=True)
-        write_dark(light, folder / f"{name}-dark.svg")
+    return Chart("figures/headline", section.title, "Accuracy by appended masks.", "masks", tuple(lines))
