@@ -454,9 +454,7 @@ def _with_speeds(section: Section) -> list[Row]:
     found = {row.id: dict(row.benchmarks) for row in section.rows}
     for name in section.benchmark_names:
         rows = [row for row in section.rows if name in row.benchmarks and row.benchmarks[name].is_accuracy]
-        costs, machines = zip(
-            *((one.costs, one.machine) for row in rows for one in [row.benchmarks[name]]), strict=True
-        )
+        costs, machines = ([getattr(row.benchmarks[name], of) for row in rows] for of in ("costs", "machine"))
         by = parallelism.measure_of_speed(costs, is_one_machine=len({*machines}) == 1)
         checkpoints: dict[str, list[Row]] = {}
         ways: dict[Any, dict[str, parallelism.Point]] = {}  # settings of one curve of score by tokens per evaluation
