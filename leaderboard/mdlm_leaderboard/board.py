@@ -510,20 +510,6 @@ def _distance(setting: Setting) -> tuple[Any, ...]:
     )
 
 
-INTERVALS = (
-    "; rows share a rank unless the better one differs significantly (95%, Holm's correction for a table's pairs). "
-    "Beside a score is its 95% interval over sets of questions, with the word rules as fixed; of a mean over seeds, "
-    "seeds are random."
-)
-SIGNS = {"": "", "on": "◆", "hollow": "◇"}
-FRONTIER = (
-    "◆ is on a frontier of score and speed (exact settings have one, approximate caches and guests another); ◇ is on "
-    "one, but not told from a neighbour there."
-)
-BOUND = (
-    "A bound is what an ideal model reaches that draws 2 or 4 names per step independently of each other, from left to "
-    "right; one that chooses its order can reach more."
-)
 _GROUPS = {
     "mdlm_parallel": "Filled in parallel (mdlm_parallel)",
     "mdlm_infill": "Filled in the middle (mdlm_infill)",

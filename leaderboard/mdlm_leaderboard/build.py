@@ -9,18 +9,19 @@ from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pandas as pd
 
-from mdlm_leaderboard.board import Board, Estimate, Row, Section, board_of
+from mdlm_leaderboard.board import Board, Estimate, Section, board_of
 from mdlm_leaderboard.findings import masks_finding, speed_findings
 from mdlm_leaderboard.scores import BENCHMARKS, command_of, scores_of
 from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.results.files import UnusableFile
-from mdlm_lm_eval.results.frame import COSTS, read_folder
+from mdlm_lm_eval.results.frame import read_folder
 
 _PUBLISHED = Path(__file__).with_name("published.csv")  # what papers state of models that were not measured here
+_OF_ROW = ("model", "adapter", "source", "family", "steps", "unmasking")
 _MOST_FIGURES = 4  # benchmarks of a table
 
 
@@ -135,15 +136,14 @@ def points(board: Board) -> pd.DataFrame:
     for section in board.sections:
         setting = asdict(section.setting)
         for row in [*section.rows, *(seed for one in section.rows for seed in one.seeds)]:
-            who = {"section": section.title, "id": row.id, "rank": row.rank} | _who(row)
+            who = {"section": section.title, "id": row.id, "rank": row.rank, "settings": ", ".join(row.who.other)}
+            who |= {name: getattr(row.who, name) for name in _OF_ROW}
             for (experiment, series), curve in row.curves.items():
                 for x, one in curve.items():
-                    cost = {name: one.costs.get(name) for name in COSTS}
                     value = {"value": one.mean, "low": one.low, "high": one.high, "n_questions": one.n_questions}
-                    place = {"measure": experiment, "series": series, "x": x}
-                    speed: dict[str, Any] = {"frontier": one.mark, "bound": one.bound}
-                    speed |= {f"pb{quality}": tokens for quality, tokens in one.parallel_bench.items()}
-                    lines.append(who | setting | place | value | cost | speed | _parts(one))
+                    place = {"measure": experiment, "series": series, "x": x, "frontier": one.mark, "bound": one.bound}
+                    pb = {f"pb{quality}": tokens for quality, tokens in one.parallel_bench.items()}
+                    lines.append(who | setting | place | value | dict(one.costs) | pb | _parts(one))
             for column in section.columns:
                 if found := column.of(row, section.pair):
                     value = {"value": found.mean, "low": found.low, "high": found.high}
@@ -162,11 +162,6 @@ def _parts(one: Estimate) -> dict[str, float]:
         return {}
     shares = {f"share_{name}": share.mean for name, share in one.decomposition.shares.items()}
     return shares | {"entropy": one.decomposition.entropy}
-
-
-def _who(row: Row) -> dict[str, str]:
-    who = {name: getattr(row.who, name) for name in ("model", "adapter", "source", "family", "steps", "unmasking")}
-    return who | {"settings": ", ".join(row.who.other)}
 
 
 def _json(board: Board) -> str:

@@ -146,5 +146,5 @@ def _draw_frontier(axes: Axes, rows: pd.DataFrame, cost: str, colours: Mapping[s
             handles.append(Line2D([], [], label=f"{n}  {who(row, rows, ('model', 'adapter', 'setting'))}", **look))
     if rows[cost].max() > _LOG_FROM * rows[cost].min():
         log_axis(axes)
-    title = "hollow: not told from a neighbour on its line; grey: beaten"
-    axes.legend(handles=handles, title=title, alignment="left", loc="upper left", bbox_to_anchor=(-0.02, -0.18))
+    told = "circles: exact; diamonds: approximate; stars: guests\nhollow: not told from a neighbour; grey: beaten"
+    axes.legend(handles=handles, title=told, alignment="left", loc="upper left", bbox_to_anchor=(-0.02, -0.18))

@@ -146,9 +146,8 @@ def mean_of_tasks(scores: Sequence[Score]) -> Score:
     if len(scores) == 1:
         return scores[0]
     if not all(one.parts for one in scores):
-        names = [str(n) for n in range(len(scores))]
-        means, counts = [one.mean for one in scores], [one.n for one in scores]
-        return score_of_tasks(dict(zip(names, means, strict=True)), dict(zip(names, counts, strict=True)))
+        by_task = {str(n): one for n, one in enumerate(scores)}
+        return score_of_tasks({k: one.mean for k, one in by_task.items()}, {k: one.n for k, one in by_task.items()})
     parts: dict[Hashable, float] = {}
     for one in scores:
         for name, part in zip(one.clusters, one.parts, strict=True):

@@ -13,10 +13,6 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescap
 from markupsafe import Markup
 
 from mdlm_leaderboard.board import (
-    BOUND,
-    FRONTIER,
-    INTERVALS,
-    SIGNS,
     Board,
     Estimate,
     Row,
@@ -87,10 +83,6 @@ def _words(board: Board) -> dict[str, Any]:
     """What page and Markdown say."""
     return {
         "cost_heads": COSTS,
-        "bound_words": BOUND,
-        "interval_words": INTERVALS,
-        "frontier_words": FRONTIER,
-        "signs": SIGNS,
         "experiments": BY_NAME,
         "cost_cells": {id: cells for section in board.sections for id, cells in _cost_cells(section).items()},
     }
