@@ -27,6 +27,7 @@ from mdlm_lm_eval.options import (
 )
 from mdlm_lm_eval.registry import ROW_DECODERS, SAMPLERS
 from mdlm_lm_eval.resolve import loading_names
+from mdlm_lm_eval.tasks.repeated.placement import check_place
 from mdlm_lm_eval.tasks.settings import check_metadata
 
 _UNSAFE = re.compile(r"[^\w.,=+-]+")  # in the names of folders
@@ -197,6 +198,8 @@ def _cells(
             arguments.pop("cache_audit", None)  # there is nothing to audit in the grid's exact cells
         chosen_metadata = dict(zip(of_tasks, of_task, strict=True))
         check_metadata([str(task)], chosen_metadata)
+        if place is not None:
+            check_place(place)
         given = {"num_fewshot": shots, "repeats": repeats, "seed": seed}
         whole = {n: parse_whole(n, value, least=int(n == "repeats")) for n, value in given.items() if value is not None}
         cells.append(Cell(str(task), name, arguments, chosen_metadata, query_position=place, **whole))

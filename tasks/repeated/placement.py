@@ -3,11 +3,16 @@
 from typing import Any
 
 from mdlm_lm_eval.options import OptionError, must_be
-from mdlm_lm_eval.tasks.infill.passages import slot
 from mdlm_lm_eval.tasks.prompts import split_at_question
 
 PLACES = {"prefix": "left", "middle": "middle", "trailing": "right"}
 _LENGTH = 256  # of an answer, where a task says nothing
+
+
+def check_place(where: object) -> None:
+    """Raises OptionError for another place."""
+    if where not in PLACES:
+        raise must_be("query_position", f"one of {', '.join(PLACES)}", where)
 
 
 def place_query(task: Any, where: str) -> None:
@@ -16,8 +21,7 @@ def place_query(task: Any, where: str) -> None:
     lm-eval builds the examples, the question and its turns; `trailing` changes no prompt. Raises OptionError for
     another place or type of task.
     """
-    if where not in PLACES:
-        raise must_be("query_position", f"one of {', '.join(PLACES)}", where)
+    check_place(where)
     if task.OUTPUT_TYPE != "generate_until":
         raise OptionError(f"query_position={where} needs a task that generates, and {task.config.task} does not")
     task.config.metadata = {**(task.config.metadata or {}), "query_position": where}
@@ -37,7 +41,7 @@ def place_query(task: Any, where: str) -> None:
             shown.append(turn(**parts))
             return []
         parts |= {"tgt_delim": task.config.target_delimiter, "few_delim": task.config.fewshot_delimiter}
-        parts["a"] = slot("", task.config.generation_kwargs.get("max_gen_toks", _LENGTH))
+        parts["a"] = f"<|mask:{task.config.generation_kwargs.get('max_gen_toks', _LENGTH)}|>"
         before, after = split_at_question(shown, PLACES[where])
         messages = [message for turns in (*before, turn(**parts), *after) for message in turns]
         shown.clear()
