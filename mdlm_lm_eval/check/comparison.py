@@ -162,15 +162,11 @@ def compare_choices(
     if options.temperature > 0.0:
         causes.add(f"tokens are drawn, at temperature={shown(options.temperature)}, with other random numbers")
         called = None
-    found = Beside(denoiser, theirs, end_ids)
-    for n, canvas in enumerate(canvases):
-        found.compare(n, canvas, options)
-    faults: list[dict[str, Any]] = []
-    if called is not None:
-        again = found if not causes else Beside(denoiser, theirs, end_ids)
-        for n, canvas in enumerate(called[0] if causes else ()):
-            again.compare(n, canvas, called[1])
-        faults = [one for one in again.others if not (one["mask"] or one["follows_logits"] or one["is_within"])]
+    found = Beside(denoiser, theirs, end_ids, canvases, options)
+    others = found.others
+    if causes:
+        others = [] if called is None else Beside(denoiser, theirs, end_ids, *called).others
+    faults = [one for one in others if not (one["mask"] or one["follows_logits"] or one["is_within"])]
     return {
         "passes": found.n_passes,
         "other_choices": found.others,
@@ -187,13 +183,22 @@ class Beside:
     others: those that differ. causes: why some do, or why a prompt cannot be compared, in words.
     """
 
-    def __init__(self, denoiser: Denoiser, theirs: Theirs, end_ids: Sequence[int]) -> None:
+    def __init__(
+        self,
+        denoiser: Denoiser,
+        theirs: Theirs,
+        end_ids: Sequence[int],
+        canvases: Sequence[Canvas],
+        options: DecodingOptions,
+    ) -> None:
         self.denoiser, self.theirs, self.end_ids = denoiser, theirs, end_ids
         self.others: list[dict[str, Any]] = []
         self.causes: set[str] = set()
         self.n_passes, self.largest_difference = 0, 0.0
+        for n, canvas in enumerate(canvases):
+            self._compare(n, canvas, options)
 
-    def compare(self, n: int, canvas: Canvas, options: DecodingOptions) -> None:
+    def _compare(self, n: int, canvas: Canvas, options: DecodingOptions) -> None:
         """The passes of a prompt that changed something."""
         denoiser, theirs = self.denoiser, self.theirs
         parts = ("columns", "ids", "top", "values", "lse")
@@ -300,15 +305,13 @@ def _alone(
     began = time.perf_counter()
     completions = [decode_canvases(denoiser, [canvas], options)[0] for canvas in canvases]
     seconds = time.perf_counter() - began
-    first = []
+    n_same = 0
     for n, (canvas, completion) in enumerate(zip(canvases, completions, strict=True)):
         answer = theirs.tensors[f"{n}.final"][canvas.slots[0] :][: canvas.n_returned].tolist()
-        pairs = enumerate(zip(completion.token_ids, answer, strict=False))
-        first.append(next((k for k, (one, other) in pairs if one != other), None))
+        n_same += all(one == other for one, other in zip(completion.token_ids, answer, strict=False))
     return {
-        "answers": len(first),
-        "same_answers": first.count(None),
-        "first_differing_tokens": first,
+        "answers": len(canvases),
+        "same_answers": n_same,
         "our_passes": sum(completion.cost.forward_passes for completion in completions),
         "their_passes": sum(theirs.report["passes"]),
         "our_seconds": seconds,

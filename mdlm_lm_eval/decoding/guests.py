@@ -213,14 +213,9 @@ def adapt(foreign: Foreign, denoiser: "Denoiser", *, end_ids: Collection[int], n
         mask = torch.tensor([[0] * n + [1] * (longest - n) for n in padding], device=denoiser.device)
         config_end = getattr(denoiser.model.config, "eos_token_id", None)
         end = config_end if config_end in ends else next(iter(ends), None)
-        filled: dict[str, Any] = dict.fromkeys(_MASK, denoiser.mask_token_id) | dict.fromkeys(
-            _PAD, denoiser.pad_token_id
-        )
-        filled |= (
-            dict.fromkeys(_END, ends if "generation_config" in takes.parameters else end)
-            | dict.fromkeys(_ENDS, ends)
-            | {"attention_mask": mask, "seed": seed}
-        )
+        filled: dict[str, Any] = dict.fromkeys(_MASK, denoiser.mask_token_id) | dict.fromkeys(_ENDS, ends)
+        filled |= dict.fromkeys(_PAD, denoiser.pad_token_id) | {"attention_mask": mask, "seed": seed}
+        filled |= dict.fromkeys(_END, ends if "generation_config" in takes.parameters else end)
         arguments = {name: value for name, value in filled.items() if name in takes.names and value is not None}
         arguments = takes.with_config(arguments | takes.arguments(options, n_tokens, n_returned))
         first = {"input_ids": ids, "attention_mask": mask} if foreign.thing.__name__ == _TAKES_A_DICTIONARY else ids
@@ -291,11 +286,9 @@ def forked_random(seed: int, device: Any) -> Iterator[None]:
 
 def _value(text: str) -> Any:
     """As Python writes it, or a word."""
-    words = {"true": True, "false": False, "none": None}
-    if text.lower() in words:
-        return words[text.lower()]
+    words = {"true": "True", "false": "False", "none": "None"}
     try:
-        return literal_eval(text)
+        return literal_eval(words.get(text.lower(), text))
     except (ValueError, SyntaxError):
         return text
 
