@@ -65,7 +65,12 @@ CASES = [
     Case("dream", _DREAM, "DreamGenerationMixin.diffusion_generate", "n_masks=8 schedule=dream unmasking=margin"),
     Case("dream", _DREAM, "DreamGenerationMixin.diffusion_generate", "n_masks=8 steps=4 schedule=dream"),
     Case(
-        "dream", _DREAM, "DreamGenerationMixin.diffusion_generate", "n_masks=8", "top_k=50 alg=entropy", "alg=entropy"
+        "dream",
+        _DREAM,
+        "DreamGenerationMixin.diffusion_generate",
+        "n_masks=8 schedule=dream",
+        "top_k=50 alg=entropy",
+        "alg=entropy",
     ),
     Case("sdar", _SDAR, "block_diffusion_generate", "n_masks=8"),
     Case("sdar", _SDAR, "block_diffusion_generate", "n_masks=8 confidence_threshold=0.5"),
