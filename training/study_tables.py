@@ -123,7 +123,7 @@ def with_wrong_labels(answers: Answers, n_masks: int) -> Score:
 
 def fine_tuned(study: Study) -> list[str]:
     """The pretrained models that have an SFT model."""
-    return [base for base in PRETRAINED if base in study and f"{base}-sft-0" in study]
+    return [base for base in PRETRAINED if {base, f"{base}-sft-0"} <= study.keys()]
 
 
 def _comparisons(study: Study) -> str:
