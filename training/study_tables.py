@@ -131,7 +131,7 @@ def _comparisons(study: Study) -> str:
     rows = []
     for name, what in product(COMPARISONS, COMPARED[:2]):
         found = [compared(study, name, base, *what) for base in bases]
-        if any(found):
+        if any(found) and name != "CE + TV above base":  # the table of shares shows it
             rows.append([f"{name}, {what[0]}", *map(_short, found)])
     return markdown_table(["points", *(f"`{base}`" for base in bases)], rows)
 
