@@ -257,6 +257,44 @@ def test_tables_scroll_and_the_page_does_not(page: webdriver.Chrome, width: int)
         page.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
 
 
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [400, 1400])
+def test_nothing_is_cut_or_without_a_label(page: webdriver.Chrome, site: str, width: int, scheme: str) -> None:
+    size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 800}
+    media(page, scheme)
+    page.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    try:
+        page.get("about:blank")
+        page.get(site)
+        assert page.execute_script("return document.documentElement.scrollWidth") <= width
+        cut = (
+            "return [...document.querySelectorAll('h1, h2, h3, p, figcaption, img, caption *, .line, th, label')]"
+            ".filter((e) => e.checkVisibility() && !e.closest('.said') && !e.matches('.said'))"
+            ".filter((e) => e.scrollWidth > e.clientWidth + 1 && getComputedStyle(e).display !== 'inline'"
+            f" || (e.matches('img, p, figcaption, caption *') && e.getBoundingClientRect().right > {width}))"
+            ".map((e) => e.outerHTML)"
+        )
+        assert page.execute_script(cut) == []
+        nameless = "return [...document.querySelectorAll('thead th')].filter((e) => !e.textContent.trim()).length"
+        assert page.execute_script(nameless) == 0
+        if width == 1400:
+            wide = "return [...document.querySelectorAll('.section:not(.apart) .table')].map((e) => e.scrollWidth)"
+            assert max(page.execute_script(wide)) <= width, "all columns are in sight"
+        folder = Path(site.removeprefix("file://")).parent / "figures"
+        figures = [path for path in folder.rglob("*.svg") if ("dark" in path.parts) == (scheme == "dark")]
+        assert len(figures) == 4
+        for path in figures:
+            page.get(path.as_uri())
+            outside = (
+                "const svg = document.documentElement, all = svg.getBBox(), box = svg.viewBox.baseVal;"
+                "return [all.x, all.y, box.width - all.x - all.width, box.height - all.y - all.height];"
+            )
+            assert min(page.execute_script(outside)) > -0.5, path.name
+    finally:
+        media(page, "")
+        page.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
 @pytest.mark.skipif(not AXE.is_file(), reason=f"axe-core is not installed: there is no {AXE.name} where AXE_CORE says")
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1280, 390])
