@@ -9,7 +9,7 @@ from transformers import BertConfig, BertForMaskedLM
 
 from mdlm_lm_eval.decoding import decode
 from mdlm_lm_eval.decoding import decode_canvases as completions_of
-from mdlm_lm_eval.decoding.candidates import propose
+from mdlm_lm_eval.decoding.candidates import Proposer, WhereMasked
 from mdlm_lm_eval.decoding.canvas import build_infill_canvas
 from mdlm_lm_eval.decoding.rules import UnmaskingRule
 from mdlm_lm_eval.decoding.schedules import unmask_counts
@@ -45,15 +45,12 @@ def test_unmask_counts(n_masks: int, steps: int, schedule: str, counts: list[int
 
 def proposal(probabilities: list[list[float]], *, end_ids=(), banned_ids=(), uniform=0.5, **changes):
     logits = torch.tensor(probabilities).log()
-    return propose(
-        logits,
-        DecodingOptions().override(changes),
-        banned_ids=banned_ids,
-        end_ids=end_ids,
-        uniform=torch.full((len(logits),), uniform),
-        slot_numbers=torch.arange(len(logits)),
+    where = WhereMasked(
+        torch.arange(len(logits)),
         random_numbers=torch.full((len(logits),), 0.5),
+        uniform=torch.full((len(logits),), uniform),
     )
+    return Proposer(DecodingOptions().override(changes), banned_ids, end_ids).propose(logits, where)
 
 
 def test_confidences_are_renormalised_without_eos_where_it_comes_last() -> None:
@@ -79,15 +76,8 @@ def test_sampling_follows_temperature_top_p_and_top_k() -> None:
 
     def shares(**changes: float) -> list[float]:
         n = 2000
-        tokens = propose(
-            torch.tensor(rows * n).log(),
-            DecodingOptions().override(changes),
-            banned_ids=(),
-            end_ids=(),
-            uniform=(torch.arange(n) + 0.5) / n,
-            slot_numbers=torch.arange(n),
-            random_numbers=torch.zeros(n),
-        ).tokens
+        where = WhereMasked(torch.arange(n), uniform=(torch.arange(n) + 0.5) / n)
+        tokens = Proposer(DecodingOptions().override(changes)).propose(torch.tensor(rows * n).log(), where).tokens
         return (tokens.bincount(minlength=3) / n).tolist()
 
     assert shares(temperature=1.0) == pytest.approx([0.1, 0.6, 0.3], abs=2e-3)

@@ -10,7 +10,7 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -21,7 +21,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from mdlm_lm_eval.check import authors
-from mdlm_lm_eval.decoding.candidates import Proposals, propose
+from mdlm_lm_eval.decoding.candidates import Proposer, WhereMasked
 from mdlm_lm_eval.decoding.canvas import Canvas
 from mdlm_lm_eval.decoding.engine import decode_canvases
 from mdlm_lm_eval.decoding.reference import decode_one
@@ -228,11 +228,9 @@ class Beside:
         differ = [k for k, after in enumerate(ours) if after != path[k + 1]]
         given: Any = Followed(denoiser, chosen, differ)
         from_theirs = decoded(given) if differ else []
-        propose_ours = functools.partial(
-            propose, options=options, banned_ids={denoiser.mask_token_id, *banned}, end_ids=last_ids
-        )
+        proposer = Proposer(options, {denoiser.mask_token_id, *banned}, last_ids)
         for k in differ:
-            other = _other_choice(ours[k], path[k + 1], given.outputs[k], denoiser, propose_ours)
+            other = _other_choice(ours[k], path[k + 1], given.outputs[k], denoiser, proposer)
             other |= {"prompt": n, "pass": moved[k], "follows_logits": from_theirs[k] == path[k + 1]}
             self.others.append(other)
             if other["mask"]:
@@ -258,11 +256,7 @@ def _canvases(
 
 
 def _other_choice(
-    ours: Sequence[int],
-    theirs: Sequence[int],
-    outputs: tuple[Tensor, Tensor],
-    denoiser: Denoiser,
-    propose_ours: Callable[..., Proposals],
+    ours: Sequence[int], theirs: Sequence[int], outputs: tuple[Tensor, Tensor], denoiser: Denoiser, proposer: Proposer
 ) -> dict[str, Any]:
     """Where two choices differ, by how much ours was preferred, and by how much the networks' outputs differ there.
 
@@ -274,7 +268,7 @@ def _other_choice(
     at = torch.tensor([max(column - shift, 0) for column in places])
     logits, given = (each[at] for each in outputs)  # [N, V]
     slots = torch.tensor(places) - places[0]
-    priority, of_given = (propose_ours(each.clone(), slot_numbers=slots).priority for each in (logits, given))
+    priority, of_given = (proposer.propose(each.clone(), WhereMasked(slots)).priority for each in (logits, given))
     tokens = [n for n, column in enumerate(places) if mask not in (ours[column], theirs[column])]
     filled = [n for n, column in enumerate(places) if theirs[column] == mask]
     left = [n for n, column in enumerate(places) if ours[column] == mask]

@@ -26,6 +26,31 @@ class Block:
     is_wide: bool = False
 
 
+class Structure:
+    """What decides, beside a canvas, which passes run over it.
+
+    is_causal: whether blocks see nothing after them. stores: whether finished blocks are run once more.
+    predicts_next: whether a finished block predicts the token after it, so that it is also run after its last edit.
+    fills_next: whether that token is filled at once, so that a next block of one mask needs no pass to fill it.
+    runs_later: whether a pass runs all blocks from its own on, until no mask is left. shift: of the model's outputs;
+    the column before such a block is run again with it, as its output predicts the block's first token.
+    is_strict: a mask must exceed `confidence_threshold`: so in block diffusion, but for Nemotron-Labs-Diffusion.
+    """
+
+    def __init__(
+        self, attention: AttentionPattern, options: DecodingOptions, cache: CachePolicy, *, shift: bool
+    ) -> None:
+        self.attention, self.options, self.cache, self.shift = attention, options, cache, shift
+        self.sampler = options.way
+        self.needs = self.sampler.needs(options)
+        self.is_causal = attention.is_block_causal
+        self.is_strict = self.is_causal and not attention.whole_prompt
+        self.runs_later = self.needs.later_blocks
+        self.predicts_next = self.is_causal and (shift or attention.causal_context) and not self.runs_later
+        self.fills_next = self.predicts_next and (attention.blocks_from == "row_start" or attention.causal_context)
+        self.stores = self.is_causal and (cache.remembers or self.predicts_next)
+
+
 def with_prefixes(
     denoiser: Denoiser, canvases: Sequence[Canvas], options: DecodingOptions, *, least: int = LEAST_SAVED
 ) -> tuple[list[Canvas], PrefixStore]:
@@ -45,19 +70,15 @@ def with_prefixes(
     return [replace(canvas, prefix=prefix) for canvas, prefix in zip(canvases, prefixes, strict=True)], store
 
 
-def blocks_of(
-    canvas: Canvas, attention: AttentionPattern, options: DecodingOptions, cache: CachePolicy, *, shift: bool
-) -> tuple[Block, ...]:
+def blocks_of(canvas: Canvas, structure: Structure) -> tuple[Block, ...]:
     """The blocks of a canvas, in the order in which they are decoded."""
-    if attention.is_block_causal:
-        blocks = _causal_blocks(canvas, attention, options, cache)
+    if structure.is_causal:
+        blocks = _causal_blocks(canvas, structure)
         # Without anything to remember, and without a token to predict after it, a block without slots needs no pass.
-        predicts_next = (shift or attention.causal_context) and not options.way.needs(options).later_blocks
-        is_needed = predicts_next or cache.remembers
-        return tuple(block for block in blocks if block.slots or is_needed)
-    if cache.remembers:
-        return _renewed_blocks(canvas, options, shift=shift)
-    return _whole_blocks(canvas, options)
+        return tuple(block for block in blocks if block.slots or structure.stores)
+    if structure.cache.remembers:
+        return _renewed_blocks(canvas, structure.options, shift=structure.shift)
+    return _whole_blocks(canvas, structure.options)
 
 
 def _whole_blocks(canvas: Canvas, options: DecodingOptions) -> tuple[Block, ...]:
@@ -83,13 +104,12 @@ def _whole_blocks(canvas: Canvas, options: DecodingOptions) -> tuple[Block, ...]
     return tuple(blocks)
 
 
-def _causal_blocks(
-    canvas: Canvas, attention: AttentionPattern, options: DecodingOptions, cache: CachePolicy
-) -> tuple[Block, ...]:
+def _causal_blocks(canvas: Canvas, structure: Structure) -> tuple[Block, ...]:
     """The blocks of a block-causal model, from the first to the last that holds a slot.
 
     All that stands before the first of them, and after a shared prefix, is one block without slots.
     """
+    attention, options, cache = structure.attention, structure.options, structure.cache
     length = attention.block_length or len(canvas.token_ids)
     numbers = [attention.block_of(column, canvas.prompt_length) for column in range(len(canvas.token_ids))]
     first, last = numbers[canvas.slots[0]], numbers[canvas.slots[-1]]

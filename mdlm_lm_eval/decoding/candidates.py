@@ -18,6 +18,21 @@ from mdlm_lm_eval.options import DecodingOptions
 _POSITIONS_PER_SLICE, _NUMBERS_PER_SLICE, _NUMBERS_PER_SLICE_ON_GPU = 256, 2**19, 2**27
 
 
+class WhereMasked(NamedTuple):
+    """Facts of N masks for the rules that read them.
+
+    slot_numbers: [N], a mask's place among the masks of its row, counted from the left.
+    block_offsets: [N], its place among those of its block.
+    random_numbers: [N] float32 in [0, 1), drawn once for each mask of a row.
+    uniform: [N] float32 in [0, 1), from which a token is drawn at `temperature` > 0.
+    """
+
+    slot_numbers: Tensor | None = None
+    block_offsets: Tensor | None = None
+    random_numbers: Tensor | None = None
+    uniform: Tensor | None = None
+
+
 @dataclass
 class Candidates:
     """N masks of one or more rows.
@@ -27,22 +42,19 @@ class Candidates:
         sampler, unless `top_p` or `top_k` is set. With `eos_last`, both are without the tokens that end an answer.
     tokens: [N], the token that each mask would become.
     last_ids: with `eos_last`, tokens that end an answer.
-    slot_numbers: [N], a mask's place among the masks of its row, counted from the left; for rules that read places.
-    random_numbers: [N] float32 in [0, 1), drawn once for each mask of a row; for rules that are random.
-    block_offsets: [N], its place among those of its block; None where a row is one block.
-    calibration: the options `position_decay` and `calibration_cap`.
     token_frequencies: [V], of tokens in a background text; None without one.
+    slot_numbers, block_offsets, random_numbers: as in `WhereMasked`.
     """
 
     logits: Tensor
     plain_logits: Tensor
     tokens: Tensor
     last_ids: Collection[int]
+    options: DecodingOptions
+    token_frequencies: Tensor | None
     slot_numbers: Any
+    block_offsets: Any
     random_numbers: Any
-    block_offsets: Tensor | None = None
-    calibration: tuple[float, float] = (0.25, 10.0)
-    token_frequencies: Tensor | None = None
 
     @cached_property
     def comes_last(self) -> Tensor:
@@ -96,77 +108,53 @@ class Proposals(NamedTuple):
     entropy: Tensor  # [N] float32, in nats, where it is needed
 
 
-def propose(
-    logits: Tensor,
-    options: DecodingOptions,
-    *,
-    banned_ids: Collection[int],
-    end_ids: Collection[int],
-    uniform: Tensor | None = None,
-    slot_numbers: Tensor | None = None,
-    random_numbers: Tensor | None = None,
-    block_offsets: Tensor | None = None,
-    token_frequencies: Tensor | None = None,
-    needs_confidence: bool = True,
-    needs_entropy: bool = False,
-) -> Proposals:
-    """Proposes tokens from `logits` [N, V], which may be overwritten.
+@dataclass(frozen=True)
+class Proposer:
+    """Proposes tokens as options say, from logits [N, V] which may be overwritten.
 
-    `banned_ids` are never proposed. `uniform` [N] holds one number in [0, 1) a mask, from which a token is drawn at
-    `temperature` > 0; at 0 the likeliest is taken. `slot_numbers`, `block_offsets`, `random_numbers` [N] and
-    `token_frequencies` [V] are those of `Candidates`, which says what confidence, margin and entropy are taken of.
-
-    With `eos_last`, confidences are read as if `end_ids` could not be chosen, though they can: LLaDA's sampler sets
-    their logits to -inf after it has chosen the tokens and before the softmax (`confidence_eos_eot_inf`).
+    `banned_ids` are never proposed. With `eos_last`, confidences are read as if `end_ids` could not be chosen, though
+    they can: LLaDA's sampler sets their logits to -inf after it has chosen the tokens and before the softmax
+    (`confidence_eos_eot_inf`). `token_frequencies` [V] are those of `Candidates`, which says what confidence, margin
+    and entropy are taken of.
     """
-    slices = slices_of(len(logits), logits)
-    if len(slices) > 1:
+
+    options: DecodingOptions
+    banned_ids: Collection[int] = ()
+    end_ids: Collection[int] = ()
+    token_frequencies: Tensor | None = None
+    needs_confidence: bool = True
+    needs_entropy: bool = False
+
+    def propose(self, logits: Tensor, places: WhereMasked) -> Proposals:
+        """For each mask; at temperature 0, and where no numbers are drawn, the likeliest token."""
         parts = [
-            propose(
-                logits[part],
-                options,
-                banned_ids=banned_ids,
-                end_ids=end_ids,
-                uniform=_part(uniform, part),
-                slot_numbers=_part(slot_numbers, part),
-                random_numbers=_part(random_numbers, part),
-                block_offsets=_part(block_offsets, part),
-                token_frequencies=token_frequencies,
-                needs_confidence=needs_confidence,
-                needs_entropy=needs_entropy,
-            )
-            for part in slices
+            self._propose(logits[part], WhereMasked(*(None if each is None else each[part] for each in places)))
+            for part in slices_of(len(logits), logits) or [slice(0)]
         ]
-        return Proposals(*map(torch.cat, zip(*parts, strict=True)))
-    for banned_id in banned_ids:  # one at a time: a list of indices would be copied to the device
-        logits.select(1, banned_id).fill_(-torch.inf)
-    logits = logits.float()
-    is_plain = options.temperature == 0.0 and options.top_p is None and options.top_k is None
-    drawn_from = logits if is_plain else _drawn_from(logits, options)  # [n, V]
-    is_drawn = options.temperature != 0.0
-    tokens = _sample(drawn_from, uniform) if uniform is not None and is_drawn else _likeliest(logits)
-    if ended := end_ids if options.eos_last else ():
-        logits = logits.clone()
-        for end_id in ended:
-            logits.select(1, end_id).fill_(-torch.inf)
-        drawn_from = _drawn_from(logits, options)
-    candidates = Candidates(
-        drawn_from,
-        logits if options.top_p is None and options.top_k is None else drawn_from,
-        tokens,
-        ended,
-        slot_numbers,
-        random_numbers,
-        slot_numbers if block_offsets is None else block_offsets,  # of one block
-        (options.position_decay, options.calibration_cap),
-        token_frequencies,
-    )
-    entropy = candidates.entropy if needs_entropy else None
-    priority = unmasking_rule(options.unmasking).rank(candidates)
-    if ended or options.temperature != 0.0:  # a token without any probability: no number is too large
-        priority = priority.clamp(min=LAST)
-    confidence = candidates.confidence if needs_confidence else priority
-    return Proposals(tokens, confidence, priority, confidence if entropy is None else entropy)
+        return parts[0] if len(parts) == 1 else Proposals(*map(torch.cat, zip(*parts, strict=True)))
+
+    def _propose(self, logits: Tensor, places: WhereMasked) -> Proposals:
+        options = self.options
+        is_filtered, is_drawn = options.top_p is not None or options.top_k is not None, options.temperature != 0.0
+        for banned_id in self.banned_ids:  # one at a time: a list of indices would be copied to the device
+            logits.select(1, banned_id).fill_(-torch.inf)
+        logits = logits.float()
+        drawn_from = _drawn_from(logits, options)  # [n, V]
+        uniform = places.uniform if is_drawn else None
+        tokens = _likeliest(logits) if uniform is None else _sample(drawn_from, uniform)
+        if last_ids := self.end_ids if options.eos_last else ():
+            logits = logits.clone()
+            for end_id in last_ids:
+                logits.select(1, end_id).fill_(-torch.inf)
+            drawn_from = _drawn_from(logits, options)
+        plain = drawn_from if is_filtered else logits
+        candidates = Candidates(drawn_from, plain, tokens, last_ids, options, self.token_frequencies, *places[:3])
+        entropy = candidates.entropy if self.needs_entropy else None
+        priority = unmasking_rule(options.unmasking).rank(candidates)
+        if last_ids or is_drawn:  # a token without any probability: no number is too large
+            priority = priority.clamp(min=LAST)
+        confidence = candidates.confidence if self.needs_confidence else priority
+        return Proposals(tokens, confidence, priority, confidence if entropy is None else entropy)
 
 
 def slices_of(n: int, logits: Tensor) -> list[slice]:
@@ -190,10 +178,6 @@ def _likeliest(logits: Tensor) -> Tensor:
     if logits.device.type == "cpu":  # there numpy finds it ten times as fast as torch does
         return torch.from_numpy(logits.numpy().argmax(1))
     return logits.argmax(-1)
-
-
-def _part(values: Tensor | None, part: slice) -> Tensor | None:
-    return None if values is None else values[part]
 
 
 def _drawn_from(logits: Tensor, options: DecodingOptions) -> Tensor:

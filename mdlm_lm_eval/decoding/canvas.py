@@ -4,7 +4,7 @@ import hashlib
 import json
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,7 @@ from mdlm_lm_eval.options import DecodingOptions, OptionError
 
 if TYPE_CHECKING:
     from mdlm_lm_eval.decoding.first_token import FirstToken
+    from mdlm_lm_eval.model.denoiser import Denoiser
     from mdlm_lm_eval.model.prefix_store import Prefix
 
 DEFAULT_MAX_GEN_TOKS = 256
@@ -76,6 +77,25 @@ class Completion:
     def passes(self) -> int:
         """The forward passes that it took."""
         return self.cost.forward_passes
+
+
+@dataclass(frozen=True)
+class Work:
+    """The arguments of `decode_canvases`, resolved.
+
+    banned_ids: tokens that are never written. is_decided: with `early_exit`, ends rows early.
+    """
+
+    denoiser: "Denoiser"
+    canvases: Sequence[Canvas]
+    options: DecodingOptions
+    attention: AttentionPattern
+    banned_ids: Collection[int]
+    end_ids: Collection[int]
+    is_decided: Callable[[list[int]], bool] | None
+    advance: Callable[[int], object]
+    finished: Callable[[int, Completion], object]
+    batch_size: int
 
 
 def attention_in_effect(attention: AttentionPattern, options: DecodingOptions) -> AttentionPattern:

@@ -18,6 +18,7 @@ runs nothing but prompts, those of rows that wait for a lane are run ahead, many
 
 import itertools
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -25,7 +26,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from mdlm_lm_eval.decoding.caches import cache_policy
-from mdlm_lm_eval.decoding.canvas import Canvas, Completion, RowCost, attention_in_effect
+from mdlm_lm_eval.decoding.canvas import Canvas, Completion, RowCost, Work, attention_in_effect
 from mdlm_lm_eval.decoding.drafts import keep_agreed, views_of
 from mdlm_lm_eval.decoding.first_token import FirstToken
 from mdlm_lm_eval.decoding.history import History
@@ -33,7 +34,7 @@ from mdlm_lm_eval.decoding.lanes import Lanes, Look, Moved
 from mdlm_lm_eval.decoding.next_token import NextTokenLogits
 from mdlm_lm_eval.decoding.passes import Memory, most_wanted, run_pass
 from mdlm_lm_eval.decoding.program import Field, Kind, Numbers, path_of
-from mdlm_lm_eval.decoding.row_decoders import Work, row_decoder_for
+from mdlm_lm_eval.decoding.row_decoders import row_decoder_for
 from mdlm_lm_eval.decoding.rows import Rows
 from mdlm_lm_eval.decoding.run import Run
 from mdlm_lm_eval.decoding.thinking import EndOfThinking
@@ -50,8 +51,6 @@ _STEPS_BETWEEN_LOOKS = 4
 # A row in which so many passes change nothing makes no progress.
 _MOST_IDLE = 3
 
-Decided = Callable[[list[int]], bool]
-
 
 class NoProgressError(RuntimeError):
     """Passes change nothing any more, and masks are left."""
@@ -66,10 +65,10 @@ class NoProgressError(RuntimeError):
 
 
 class Engine:
-    """Rows in `n_lanes` lanes and the canvases that wait for one; the passes over them, and the host's looks."""
+    """Rows in lanes and the canvases that wait for one; the passes over them, and the host's looks."""
 
-    def __init__(self, run: Run, n_lanes: int) -> None:
-        self.run, self.device = run, run.device
+    def __init__(self, run: Run) -> None:
+        self.run, self.device, self.n_lanes = run, run.device, run.work.batch_size
         # Of each canvas, the records that it meets and their masks, where a plan alone decides; elsewhere than on a GPU
         # the host sees at once where rows are.
         self.paths = list(map(path_of, run.programs)) if run.on_gpu and run.path_is_known else []
@@ -81,8 +80,7 @@ class Engine:
                 ranks.setdefault(canvas.prefix, len(ranks))
             order = sorted(order, key=lambda n: (ranks[run.canvases[n].prefix], -len(run.canvases[n].slots)))
         self.waiting = iter(order)
-        size = bucket(min(n_lanes, len(run.canvases)), self.device)
-        self.n_lanes = n_lanes
+        size = bucket(min(self.n_lanes, len(run.canvases)), self.device)
         self.lanes = Lanes.empty(size, run.sizes, max(map(len, self.paths), default=0))
         self.events: dict[int, list[Event]] = {}
         self.n_passes, self.last_seen = 0, -1
@@ -114,12 +112,7 @@ class Engine:
         if size > len(run.canvases):
             self._leave(np.arange(len(run.canvases), size))
 
-    def decode(
-        self,
-        is_decided: Decided | None,
-        advance: Callable[[int], object],
-        finished: Callable[[int, Completion], object],
-    ) -> list[Completion]:
+    def decode(self) -> list[Completion]:
         """Decodes all canvases, as `decode_canvases` says. Raises NoProgressError and NonFiniteLogitsError."""
         n_canvases = len(self.run.canvases)
         completions: dict[int, Completion] = {}
@@ -127,12 +120,12 @@ class Engine:
             runs = self._run_pass()
             if not runs and not self.looks:
                 raise NoProgressError(self.run.options, int(self.lanes.owners.max()))
-            steps, of_lanes = self._look(is_decided, is_last=not runs)
+            steps, of_lanes = self._look(is_last=not runs)
             for lane, completion in of_lanes.items():
                 index = int(self.lanes.owners[lane])
                 completions[index] = completion
-                finished(index, completion)
-            advance(steps)
+                self.run.work.finished(index, completion)
+            self.run.work.advance(steps)
             if of_lanes and len(completions) < n_canvases:
                 self._refill(np.array(list(of_lanes)))
         return [completions[index] for index in range(n_canvases)]
@@ -360,11 +353,11 @@ class Engine:
 
     # The host's look at them
 
-    def _look(self, is_decided: Decided | None, *, is_last: bool) -> tuple[int, dict[int, Completion]]:
+    def _look(self, *, is_last: bool) -> tuple[int, dict[int, Completion]]:
         """Denoising steps that were taken, and the completions of the rows that are over, by their lanes.
 
         On a GPU this is the outcome of the pass before the last one, which is over by now, unless nothing follows it.
-        `is_decided` is asked about rows with more tokens than before.
+        Whether they are decided is asked of rows with more tokens than before.
         """
         if len(self.looks) < (2 if self.run.on_gpu and not is_last else 1):
             return 0, {}
@@ -383,15 +376,14 @@ class Engine:
             self._add_events(look, moved)
         took_step = moved.ran & (moved.before[:, Field.STEPS] > 0)
         is_end = np.zeros(numbers.shape, bool)
-        for end_id in self.run.end_ids:
+        for end_id in self.run.work.end_ids:
             is_end |= numbers == end_id
         is_over = self._is_over(moved, is_end)
         decided = self._decided(numbers)
         if self.run.options.exits_early:
             ends = (decided == lanes.n_returned) | (is_end & (np.arange(numbers.shape[1]) < decided[:, None])).any(1)
             is_over |= moved.ran & ends
-            if is_decided is not None:
-                self._ask(is_decided, numbers, decided, is_over, took_step)
+            self._ask(numbers, decided, is_over, took_step)
         completions = {
             lane: self._completion(lane, numbers[lane], int(decided[lane]), look)
             for lane in (np.flatnonzero(is_over).tolist() if is_over.any() else ())
@@ -434,11 +426,11 @@ class Engine:
         found: Numbers = is_open.argmax(1)
         return found
 
-    def _ask(
-        self, is_decided: Decided, numbers: Numbers, decided: Numbers, is_over: Numbers, took_step: Numbers
-    ) -> None:
+    def _ask(self, numbers: Numbers, decided: Numbers, is_over: Numbers, took_step: Numbers) -> None:
         """Marks rows as over [R] whose decided tokens are all that the caller needs."""
-        lanes = self.lanes
+        lanes, is_decided = self.lanes, self.run.work.is_decided
+        if is_decided is None:
+            return
         is_due = took_step & ~is_over & (decided > lanes.n_read)
         if self.run.on_gpu:
             is_due &= lanes.costs[:, 1] % _STEPS_BETWEEN_LOOKS == 0
@@ -451,7 +443,7 @@ class Engine:
         lanes = self.lanes
         answer: list[int] = numbers[:n_decided].tolist()
         passes, steps, tokens = lanes.costs[lane].tolist()
-        n = next((n for n, token in enumerate(answer, start=1) if token in self.run.end_ids), len(answer))
+        n = next((n for n, token in enumerate(answer, start=1) if token in self.run.work.end_ids), len(answer))
         is_written = (numbers != self.run.denoiser.mask_token_id) & ~lanes.beyond_answer[lane]
         return Completion(
             token_ids=answer[:n],
@@ -495,7 +487,7 @@ def decode_canvases(
     end_think_ids: Sequence[int] = (),
     token_frequencies: Tensor | None = None,
     label_ids: Sequence[int] = (),
-    is_decided: Decided | None = None,
+    is_decided: Callable[[list[int]], bool] | None = None,
     advance: Callable[[int], object] = lambda _: None,
     finished: Callable[[int, Completion], object] = lambda *_: None,
     batch_size: int | None = None,
@@ -517,20 +509,19 @@ def decode_canvases(
     end_ids = {*eos_ids, *end_of_turn_ids}
     banned = {denoiser.mask_token_id, *(eos_ids if options.suppress_eos else ())}
     attention = attention_in_effect(denoiser.attention, options)
-    n_lanes = batch_size or len(canvases)
+    work = Work(
+        denoiser,
+        canvases,
+        options,
+        attention,
+        banned_ids=banned,
+        end_ids=end_ids,
+        is_decided=is_decided if options.early_exit else None,
+        advance=advance,
+        finished=finished,
+        batch_size=batch_size or len(canvases),
+    )
     if (row_decoder := row_decoder_for(denoiser, options)) is not None:
-        work = Work(
-            denoiser,
-            canvases,
-            options,
-            attention,
-            banned_ids=banned,
-            end_ids=end_ids,
-            is_decided=is_decided if options.early_exit else None,
-            advance=advance,
-            finished=finished,
-            batch_size=n_lanes,
-        )
         return row_decoder.decode(work)
     _check_shift(denoiser, options, attention)
     if cache_policy(attention, options).remembers and not denoiser.keeps_keys_and_values:
@@ -542,6 +533,7 @@ def decode_canvases(
         (token_frequencies,) = load_file(options.token_frequencies).values()
     if token_frequencies is not None:
         token_frequencies = token_frequencies.to(denoiser.device)
+    labels = to_device(torch.tensor(label_ids), denoiser.device) if label_ids else None
     completions: dict[int, Completion] = {}
 
     def keep(number: int, completion: Completion) -> None:
@@ -549,20 +541,10 @@ def decode_canvases(
         finished(indices[number], completion)
 
     for indices in _in_runs(canvases, options):
+        own = replace(work, canvases=[canvases[index] for index in indices], finished=keep)
         with torch.no_grad(), denoiser.in_fixed_shapes(options.batch_invariant):
-            run = Run(
-                denoiser,
-                [canvases[index] for index in indices],
-                attention,
-                options,
-                banned_ids=banned,
-                end_ids=end_ids,
-                thinking=thinking,
-                token_frequencies=token_frequencies,
-                label_ids=to_device(torch.tensor(label_ids), denoiser.device) if label_ids else None,
-            )
             try:
-                Engine(run, n_lanes).decode(is_decided, advance, keep)
+                Engine(Run(own, thinking, token_frequencies, labels)).decode()
             except NonFiniteLogitsError as error:
                 raise NonFiniteLogitsError(indices[error.index]) from error
     return [completions[index] for index in range(len(canvases))]

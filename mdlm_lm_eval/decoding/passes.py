@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from mdlm_lm_eval.decoding import first_token
-from mdlm_lm_eval.decoding.candidates import Proposals, propose, uniform_numbers
+from mdlm_lm_eval.decoding.candidates import Proposals, WhereMasked, uniform_numbers
 from mdlm_lm_eval.decoding.drafts import drafted
 from mdlm_lm_eval.decoding.hindsight import Shadow, hindsight
 from mdlm_lm_eval.decoding.history import History
@@ -39,30 +39,31 @@ def run_pass(run: Run, rows: Rows, plan: Plan, window: Window, memory: Memory, n
     """
     tokens = rows.tokens.gather(1, window.columns)  # [R, G]
     masks = tokens == window.expected
-    fillable = _fillable(run, plan, window, masks)
-    others = _others(run, window, masks, n_wanted)
-    shadow = _shadow(run, rows, window)
-    places = Places(_wanted(run, rows, window, fillable, others, shadow, n_wanted), n_wanted, on_gpu=run.on_gpu)
-    logits = _logits(run, rows, plan, window, tokens, places, shadow)
+    one = _Pass(run, rows, plan, window, tokens, _fillable(run, plan, window, masks))
+    others = one.others(masks, n_wanted)
+    shadow = one.shadow()
+    places = Places(one.wanted(others, shadow, n_wanted), n_wanted, on_gpu=run.on_gpu)
+    logits = one.logits(places, shadow)
     if window.has_before is not None:
         lanes = plan.rows if plan.views == 1 else plan.cache_rows
         memory.next_token.exchange(logits, places, lanes, memory.n_lanes, window.asked, window.has_before)
-    first = _first_tokens(run, rows, window, logits, places)
-    columns, slots = _whereabouts(run, rows, window, places) if run.needs_places else (None, None)
+    first = one.first_tokens(logits, places)
+    columns, where = one.where(places)
     if run.thinking is not None and columns is not None:
         run.thinking.raise_logits(logits, places.row, columns, rows, window.number, run.denoiser.mask_token_id)
-    proposals = _proposals(run, rows, window, logits, places, columns, slots)
-    view = _view(run, rows, window, tokens, fillable, others, places, proposals)
+    proposals = run.proposer.propose(logits, where)
+    view = one.view(others, places, proposals)
     if shadow is not None:
         view = _with_hindsight(view, shadow, logits, places)
-    if memory.history is not None and slots is not None:
-        view = _with_divergence(view, memory.history, logits, places, slots)
+    if memory.history is not None and where.slot_numbers is not None:
+        view = _with_divergence(view, memory.history, logits, places, where.slot_numbers)
     choice = run.sampler.choose(view, run.options)
-    new = _changed(run, view, choice)
-    _write(run, rows, window, view, choice, new)
-    if first is not None:
-        _keep_first_tokens(rows, choice, *first)
-    _move_on(run, rows, window, tokens, new)
+    new = choice.tokens_after(view, run.denoiser.mask_token_id)
+    one.write(view, choice, new)
+    if first is not None:  # those of the pass that wrote the slot last are kept
+        found, is_first = first
+        rows.first = found.where((choice.written & is_first).any(1, keepdim=True), rows.first)
+    one.move_on(new)
 
 
 def most_wanted(run: Run, plan: Plan, n_rows: int, masks: int | None) -> int | None:
@@ -74,7 +75,7 @@ def most_wanted(run: Run, plan: Plan, n_rows: int, masks: int | None) -> int | N
         return n_rows if run.predicts_next else 0
     if run.is_cached and not (plan.is_wide or run.runs_later):
         return None
-    if masks is not None and (run.is_whole or not run.denoiser.shift):
+    if masks is not None and (run.is_whole or not run.shift):
         return up_to_positions(masks)
     of_row = run.sizes.slots if run.needs.earlier_blocks or run.runs_later else run.longest_block
     if run.needs.history:  # the next block, too
@@ -91,187 +92,189 @@ def _fillable(run: Run, plan: Plan, window: Window, masks: Tensor) -> Tensor:
     if run.options.small_block_length is not None and window.part is not None:
         part = window.part.where(masks, run.sizes.columns)
         return masks & (part == part.amin(1, keepdim=True))
-    if plan.is_wide and not run.is_causal and run.denoiser.shift:
+    if plan.is_wide and not run.is_causal and run.shift:
         return masks & (masks.cumsum(1) == 1)  # its logits are no later window's
     return masks
 
 
-def _others(run: Run, window: Window, masks: Tensor, n_wanted: int | None) -> Tensor | None:
-    """Places [R, G] bool without a mask that matter: filled tokens, and the one after a finished block."""
-    reads_next = run.predicts_next and (n_wanted is not None or not run.on_gpu)
-    return window.asked & ~masks if run.needs.filled or reads_next else None
+@dataclass(frozen=True)
+class _Pass:
+    """What the stages of a pass read: `tokens` [R, G] of the window, and the masks that may be `fillable` there."""
 
+    run: Run
+    rows: Rows
+    plan: Plan
+    window: Window
+    tokens: Tensor
+    fillable: Tensor
 
-def _shadow(run: Run, rows: Rows, window: Window) -> Shadow | None:
-    """The shadow of the rows' blocks, where the sampler asks for hindsight."""
-    if not run.needs.hindsight:
-        return None
-    before = window.record[:, Field.BEFORE]
-    return Shadow.of(rows.tokens, rows.slot_number, rows.block_of, window.number, before, run.longest_block)
+    def others(self, masks: Tensor, n_wanted: int | None) -> Tensor | None:
+        """Places [R, G] bool without a mask that matter: filled tokens, and the one after a finished block."""
+        run = self.run
+        reads_next = run.predicts_next and (n_wanted is not None or not run.on_gpu)
+        return self.window.asked & ~masks if run.needs.filled or reads_next else None
 
+    def shadow(self) -> Shadow | None:
+        """The shadow of the rows' blocks, where the sampler asks for hindsight."""
+        if not self.run.needs.hindsight:
+            return None
+        rows, before, longest = self.rows, self.window.record[:, Field.BEFORE], self.run.longest_block
+        return Shadow.of(rows.tokens, rows.slot_number, rows.block_of, self.window.number, before, longest)
 
-def _wanted(
-    run: Run,
-    rows: Rows,
-    window: Window,
-    fillable: Tensor,
-    others: Tensor | None,
-    shadow: Shadow | None,
-    n_wanted: int | None,
-) -> Tensor:
-    """Places [R, G], with a shadow [R, G + B], whose logits the pass needs; on a GPU narrow passes take all."""
-    wanted = fillable
-    reads_others = run.predicts_next or run.needs.proposals_for_filled
-    is_asked = n_wanted is not None or not run.on_gpu or (run.predicts_next and not run.fills_next)
-    if others is not None and reads_others and is_asked:
-        wanted = fillable | others
-    if run.needs.history:  # the next block's first pass is compared with this one
-        of_next = rows.block_of.gather(1, window.columns) == window.number[:, None] + 1
-        wanted = wanted | (of_next & (window.number >= 0)[:, None])
-    if shadow is not None:
-        wanted = torch.cat([wanted, shadow.wanted(run.denoiser.mask_token_id)], 1)
-    return wanted
+    def wanted(self, others: Tensor | None, shadow: Shadow | None, n_wanted: int | None) -> Tensor:
+        """Places [R, G], with a shadow [R, G + B], whose logits the pass needs; on a GPU narrow passes take all."""
+        run, window, wanted = self.run, self.window, self.fillable
+        reads_others = run.predicts_next or run.needs.proposals_for_filled
+        is_asked = n_wanted is not None or not run.on_gpu or (run.predicts_next and not run.fills_next)
+        if others is not None and reads_others and is_asked:
+            wanted = wanted | others
+        if run.needs.history:  # the next block's first pass is compared with this one
+            of_next = self.rows.block_of.gather(1, window.columns) == window.number[:, None] + 1
+            wanted = wanted | (of_next & (window.number >= 0)[:, None])
+        if shadow is not None:
+            wanted = torch.cat([wanted, shadow.wanted(run.denoiser.mask_token_id)], 1)
+        return wanted
 
-
-def _logits(
-    run: Run, rows: Rows, plan: Plan, window: Window, tokens: Tensor, places: Places, shadow: Shadow | None
-) -> Tensor:
-    """Logits [N, V] at the places."""
-    options, positions = run.options, places.outputs(window.outputs)
-    if shadow is not None:
-        is_real = window.columns < rows.facts[:, :1]
-        return shadow.logits(run.denoiser, window.columns, tokens, is_real, positions)
-    if run.is_cached and not (run.runs_blocks or plan.is_wide):
-        ids = rows.tokens.gather(1, window.run)
-    else:
-        ids = tokens[:, 1:] if run.predicts_next else tokens
-    prompt = rows.prompt.gather(1, window.run) if options.cfg_scale > 0.0 else None
-    if run.is_whole:
-        assert positions is not None
-        return run.denoiser.logits(
+    def logits(self, places: Places, shadow: Shadow | None) -> Tensor:
+        """Logits [N, V] at the places."""
+        run, rows, plan, window = self.run, self.rows, self.plan, self.window
+        options, tokens, positions = run.options, self.tokens, places.outputs(window.outputs)
+        if shadow is not None:
+            is_real = window.columns < rows.facts[:, :1]
+            return shadow.logits(run.denoiser, window.columns, tokens, is_real, positions)
+        if run.is_cached and not (run.runs_blocks or plan.is_wide):
+            ids = rows.tokens.gather(1, window.run)
+        else:
+            ids = tokens[:, 1:] if run.predicts_next else tokens
+        prompt = rows.prompt.gather(1, window.run) if options.cfg_scale > 0.0 else None
+        if run.is_whole:
+            assert positions is not None
+            return run.denoiser.logits(
+                ids,
+                None if window.sees is None else window.sees[:, 0],
+                positions,
+                cfg_scale=options.cfg_scale,
+                prompt_mask=prompt,
+                is_aligned=True,
+            )
+        return run.denoiser.window_logits(
             ids,
-            None if window.sees is None else window.sees[:, 0],
+            window.run,
+            window.sees,
             positions,
+            cache=plan.cache,
+            cache_rows=plan.cache_rows,
+            n_seen=None if plan.is_wide and not run.shares else plan.n_seen,
+            n_views=plan.views,
             cfg_scale=options.cfg_scale,
             prompt_mask=prompt,
-            is_aligned=True,
         )
-    return run.denoiser.window_logits(
-        ids,
-        window.run,
-        window.sees,
-        positions,
-        cache=plan.cache,
-        cache_rows=plan.cache_rows,
-        n_seen=None if plan.is_wide and not run.shares else plan.n_seen,
-        n_views=plan.views,
-        cfg_scale=options.cfg_scale,
-        prompt_mask=prompt,
-    )
 
+    def first_tokens(self, logits: Tensor, places: Places) -> tuple[Tensor, Tensor] | None:
+        """The numbers of `FirstToken` [R, 3] before any ban, and which places [R, G] are first slots."""
+        if self.run.label_ids is None or not len(logits):
+            return None
+        is_first = self.rows.slot_number.gather(1, self.window.columns) == 0
+        of_first = first_token.of_first_slots(logits, places.at, is_first, places.wanted.shape[1])
+        return first_token.read(of_first, self.run.label_ids), is_first
 
-def _first_tokens(run: Run, rows: Rows, window: Window, logits: Tensor, places: Places) -> tuple[Tensor, Tensor] | None:
-    """The numbers of `FirstToken` [R, 3] before any ban, and which places [R, G] are first slots."""
-    if run.label_ids is None or not len(logits):
-        return None
-    is_first = rows.slot_number.gather(1, window.columns) == 0
-    of_first = first_token.of_first_slots(logits, places.at, is_first, places.wanted.shape[1])
-    return first_token.read(of_first, run.label_ids), is_first
+    def where(self, places: Places) -> tuple[Tensor | None, WhereMasked]:
+        """The column of each place [N], and what rules and draws read of it; nothing where they read nothing."""
+        run, rows, window = self.run, self.rows, self.window
+        if not run.needs_places:
+            return None, WhereMasked()
+        columns = window.columns[places.row, places.offset.clamp(max=window.columns.shape[1] - 1)]
+        if run.predicts_next:
+            last = (window.record[:, Field.STOP] - 1).clamp(min=0)[places.row]
+            columns = columns.where(places.offset > 0, last)
+        slots = rows.slot_number[places.row, columns]
+        is_drawn = run.options.temperature > 0.0
+        return columns, WhereMasked(
+            slots,
+            slots - window.record[places.row, Field.BEFORE],
+            rows.random_numbers[places.row, columns] if run.is_random else None,
+            uniform_numbers(rows.facts[places.row, 2], rows.steps[places.row], slots) if is_drawn else None,
+        )
 
+    def view(self, others: Tensor | None, places: Places, proposals: Proposals) -> View:
+        """The pass as the sampler sees it."""
+        run, tokens, record = self.run, self.tokens, self.window.record
+        width = tokens.shape[1]
+        priority = places.spread(proposals.priority)[:, :width]
+        confidence = places.spread(proposals.confidence)[:, :width] if run.needs_confidence else priority
+        filled = self.fillable  # not read
+        if run.needs.filled and others is not None:
+            filled = others if run.thinking is None else run.thinking.spares(others, tokens)
+        proposed = places.spread(proposals.tokens)[:, :width]
+        return View(
+            columns=self.window.columns,
+            tokens=tokens,
+            masks=self.fillable,
+            filled=filled,
+            proposed=proposed,
+            confidence=confidence,
+            priority=priority,
+            entropy=places.spread(proposals.entropy)[:, :width] if run.proposer.needs_entropy else confidence,
+            fill=None if run.one_a_pass else record[:, Field.FILL],
+            back=record[:, Field.BACK],
+            step=record[:, Field.STEP],
+            strict=run.is_strict,
+            answer=self.answer(proposed) if run.needs.answer else None,
+            state=self.rows.state,
+        )
 
-def _keep_first_tokens(rows: Rows, choice: Choice, found: Tensor, is_first: Tensor) -> None:
-    """Those of the pass that wrote the slot last."""
-    written = choice.fill if choice.change is None else choice.fill | choice.change
-    rows.first = found.where((written & is_first).any(1, keepdim=True), rows.first)
+    def answer(self, proposed: Tensor) -> Answer:
+        """What stands on the whole canvas."""
+        run, rows, tokens = self.run, self.rows, self.tokens
+        slots, blocks = (of_row.gather(1, self.window.columns) for of_row in (rows.slot_number, rows.block_of))
+        first = rows.block_of.where(rows.block_of >= 0, run.sizes.blocks).amin(1, keepdim=True)
+        is_slot, ends, would_end = slots >= 0, torch.zeros_like(slots), torch.zeros_like(slots)
+        for end_id in run.work.end_ids:
+            ends, would_end = ends | (tokens == end_id), would_end | (proposed == end_id)
+        is_mask = is_slot & (tokens == run.denoiser.mask_token_id)
+        return Answer(slots, blocks - first, is_mask, is_slot & ends.bool(), would_end.bool())
 
+    def write(self, view: View, choice: Choice, new: Tensor) -> None:
+        """The rows' tokens, the sampler's state, and what the host looks at."""
+        run, rows, window = self.run, self.rows, self.window
+        # NaN is the largest of all; a rule that reads places may not see it.
+        if choice.best is None or run.needs_places:
+            rows.best = view.confidence.where(view.masks, 0).sum(1)
+        else:
+            rows.best = choice.best
+        rows.tokens.scatter_(1, window.columns, new)
+        if choice.state:
+            rows.state = dict(choice.state)
+        if rows.drafts is not None:
+            rows.drafts = drafted(view, choice, rows.tokens.shape[1])
+        if run.options.trace:
+            before = rows.confidence.gather(1, window.columns)
+            now = view.confidence if choice.tokens is None else view.confidence.where(new == view.proposed, 0.0)
+            rows.confidence.scatter_(1, window.columns, now.where(new != view.tokens, before))
 
-def _whereabouts(run: Run, rows: Rows, window: Window, places: Places) -> tuple[Tensor, Tensor]:
-    """Column and slot number [N] of each place."""
-    columns = window.columns[places.row, places.offset.clamp(max=window.columns.shape[1] - 1)]
-    if run.predicts_next:
-        last = (window.record[:, Field.STOP] - 1).clamp(min=0)[places.row]
-        columns = columns.where(places.offset > 0, last)
-    return columns, rows.slot_number[places.row, columns]
+    def move_on(self, new: Tensor) -> None:
+        """The records of the next pass: a row stays in its block while masks are left, or an edit changed something.
 
-
-def _proposals(
-    run: Run,
-    rows: Rows,
-    window: Window,
-    logits: Tensor,
-    places: Places,
-    columns: Tensor | None,
-    slots: Tensor | None,
-) -> Proposals:
-    """Tokens for the places, their confidence and priority [N]. Overwrites logits of tokens that are banned."""
-    uniform: Tensor | None = None
-    order: Tensor | None = None
-    offsets: Tensor | None = None
-    if slots is not None:
-        offsets = slots - window.record[places.row, Field.BEFORE]
+        Where later blocks are run, it goes on to the first one that had masks before: one that was finished by the pass
+        is run once more, so that keys and values of its final tokens can be remembered.
+        """
+        run, rows, window, before = self.run, self.rows, self.window, self.tokens
+        record, stay = window.record, window.stay
+        if run.runs_later:
+            blocks = rows.block_of.gather(1, window.columns)
+            stay = blocks.where(before == window.expected, run.sizes.blocks).amin(1)  # each has one record
+        if run.has_edits:
+            only_edits = flags(record)[:, Field.EDITS, None]
+            goes_on = ((new == before.where(only_edits, window.expected)) ^ only_edits).any(1)
+        else:
+            goes_on = (new == window.expected).any(1)
+        rows.at = stay.where(goes_on, window.done)
         if run.options.temperature > 0.0:
-            uniform = uniform_numbers(rows.facts[places.row, 2], rows.steps[places.row], slots)
-        if run.is_random:
-            order = rows.random_numbers[places.row, columns]
-    return propose(
-        logits,
-        run.options,
-        banned_ids=run.banned_ids,
-        end_ids=run.end_ids,
-        uniform=uniform,
-        slot_numbers=slots,
-        random_numbers=order,
-        block_offsets=offsets,
-        token_frequencies=run.token_frequencies,
-        needs_confidence=run.needs_confidence,
-        needs_entropy=run.needs_entropy,
-    )
-
-
-def _view(
-    run: Run,
-    rows: Rows,
-    window: Window,
-    tokens: Tensor,
-    fillable: Tensor,
-    others: Tensor | None,
-    places: Places,
-    proposals: Proposals,
-) -> View:
-    """The pass as the sampler sees it."""
-    width, record = tokens.shape[1], window.record
-    priority = places.spread(proposals.priority)[:, :width]
-    confidence = places.spread(proposals.confidence)[:, :width] if run.needs_confidence else priority
-    filled = fillable  # not read
-    if run.needs.filled and others is not None:
-        filled = others if run.thinking is None else run.thinking.spares(others, tokens)
-    proposed = places.spread(proposals.tokens)[:, :width]
-    return View(
-        columns=window.columns,
-        tokens=tokens,
-        masks=fillable,
-        filled=filled,
-        proposed=proposed,
-        confidence=confidence,
-        priority=priority,
-        entropy=places.spread(proposals.entropy)[:, :width] if run.needs_entropy else confidence,
-        fill=None if run.one_a_pass else record[:, Field.FILL],
-        back=record[:, Field.BACK],
-        step=record[:, Field.STEP],
-        strict=run.is_strict,
-        answer=_answer(run, rows, window, tokens, proposed) if run.needs.answer else None,
-        state=rows.state,
-    )
-
-
-def _answer(run: Run, rows: Rows, window: Window, tokens: Tensor, proposed: Tensor) -> Answer:
-    slots, blocks = (of_row.gather(1, window.columns) for of_row in (rows.slot_number, rows.block_of))
-    first = rows.block_of.where(rows.block_of >= 0, run.sizes.blocks).amin(1, keepdim=True)
-    is_slot, ends, would_end = slots >= 0, torch.zeros_like(slots), torch.zeros_like(slots)
-    for end_id in run.end_ids:
-        ends, would_end = ends | (tokens == end_id), would_end | (proposed == end_id)
-    is_mask = is_slot & (tokens == run.denoiser.mask_token_id)
-    return Answer(slots, blocks - first, is_mask, is_slot & ends.bool(), would_end.bool())
+            rows.steps = rows.steps + ((window.number >= 0) & (record[:, Field.KIND] != Kind.STORE))
+        if run.thinking is not None:
+            entered = rows.records[iota(len(rows.at), run.device), rows.at]
+            is_new = (entered[:, Field.NUMBER] > record[:, Field.NUMBER]) & (window.number >= 0)
+            run.thinking.enter_blocks(rows, entered, is_new)
 
 
 def _with_hindsight(view: View, shadow: Shadow, logits: Tensor, places: Places) -> View:
@@ -285,52 +288,3 @@ def _with_divergence(view: View, history: History, logits: Tensor, places: Place
         slots = slots.where(places.inside, history.n_slots)
     changes = places.spread(history.add(logits, places.row, slots))
     return replace(view, divergence=history.divergences(changes, view.columns))
-
-
-def _changed(run: Run, view: View, choice: Choice) -> Tensor:
-    """The window's tokens [R, G] after the pass."""
-    written = choice.fill if choice.change is None else choice.fill | choice.change
-    new = (view.proposed if choice.tokens is None else choice.tokens).where(written, view.tokens)
-    return new if choice.back is None else new.masked_fill(choice.back, run.denoiser.mask_token_id)
-
-
-def _write(run: Run, rows: Rows, window: Window, view: View, choice: Choice, new: Tensor) -> None:
-    """The rows' tokens, the sampler's state, and what the host looks at."""
-    # NaN is the largest of all; a rule that reads places may not see it.
-    if choice.best is None or run.needs_places:
-        rows.best = view.confidence.where(view.masks, 0).sum(1)
-    else:
-        rows.best = choice.best
-    rows.tokens.scatter_(1, window.columns, new)
-    if choice.state:
-        rows.state = dict(choice.state)
-    if rows.drafts is not None:
-        rows.drafts = drafted(view, choice, rows.tokens.shape[1])
-    if run.options.trace:
-        before = rows.confidence.gather(1, window.columns)
-        now = view.confidence if choice.tokens is None else view.confidence.where(new == view.proposed, 0.0)
-        rows.confidence.scatter_(1, window.columns, now.where(new != view.tokens, before))
-
-
-def _move_on(run: Run, rows: Rows, window: Window, before: Tensor, new: Tensor) -> None:
-    """The records of the next pass: a row stays in its block while masks are left, or an edit changed something.
-
-    Where later blocks are run, it goes on to the first one that had masks before: one that was finished by the pass is
-    run once more, so that keys and values of its final tokens can be remembered.
-    """
-    record, stay = window.record, window.stay
-    if run.runs_later:
-        blocks = rows.block_of.gather(1, window.columns)
-        stay = blocks.where(before == window.expected, run.sizes.blocks).amin(1)  # each has one record
-    if run.has_edits:
-        only_edits = flags(record)[:, Field.EDITS, None]
-        goes_on = ((new == before.where(only_edits, window.expected)) ^ only_edits).any(1)
-    else:
-        goes_on = (new == window.expected).any(1)
-    rows.at = stay.where(goes_on, window.done)
-    if run.options.temperature > 0.0:
-        rows.steps = rows.steps + ((window.number >= 0) & (record[:, Field.KIND] != Kind.STORE))
-    if run.thinking is not None:
-        entered = rows.records[iota(len(rows.at), run.device), rows.at]
-        is_new = (entered[:, Field.NUMBER] > record[:, Field.NUMBER]) & (window.number >= 0)
-        run.thinking.enter_blocks(rows, entered, is_new)

@@ -4,17 +4,14 @@ A device only looks records up: the outcome of a pass decides between two succes
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from mdlm_lm_eval.decoding.blocks import Block
-from mdlm_lm_eval.decoding.caches import CachePolicy
+from mdlm_lm_eval.decoding.blocks import Block, Structure
 from mdlm_lm_eval.decoding.sampler import Step
-from mdlm_lm_eval.options import DecodingOptions
 
 Numbers = npt.NDArray[Any]
 
@@ -56,25 +53,6 @@ class Field(IntEnum):
 OVER = [-1] * 7 + [Kind.OVER, 0, 1, 0, 0, 0, 1, 1, 0, 0, 0, 0]
 
 
-@dataclass(frozen=True)
-class Structure:
-    """What the programs of a run share beside their blocks.
-
-    is_causal: whether blocks see nothing after them. stores: whether finished blocks are run once more.
-    predicts_next: whether a finished block predicts the token after it, so that it is also run after its last edit.
-    fills_next: whether that token is filled at once, so that a next block of one mask needs no pass to fill it.
-    later_blocks: whether a pass runs all blocks from its own on, until no mask is left. shift: of the model's outputs;
-    the column before such a block is run again with it, as its output predicts the block's first token.
-    """
-
-    is_causal: bool
-    stores: bool
-    predicts_next: bool
-    fills_next: bool
-    later_blocks: bool
-    shift: bool
-
-
 class Program(NamedTuple):
     """What canvases of one shape have in common: B blocks, and the passes over them.
 
@@ -100,18 +78,17 @@ class _Pass(NamedTuple):
     is_wide: bool
 
 
-def program_of(
-    blocks: Sequence[Block], length: int, options: DecodingOptions, cache: CachePolicy, structure: Structure
-) -> Program:
+def program_of(blocks: Sequence[Block], length: int, structure: Structure) -> Program:
     """The program of a canvas of `length` tokens and its blocks."""
+    options, cache = structure.options, structure.cache
     records: list[list[int]] = []
     n_before = 0
     for number, block in enumerate(blocks):
-        runs_later = structure.later_blocks and bool(block.slots)
+        runs_later = structure.runs_later and bool(block.slots)
         is_last = number + 1 == len(blocks) or runs_later
-        passes = _passes_over(block, options, structure, is_last=is_last)
+        passes = _passes_over(block, structure, is_last=is_last)
         first = len(records)
-        successors = _successors(passes, first, options, structure, is_last=is_last)
+        successors = _successors(passes, first, structure, is_last=is_last)
         if structure.fills_next and number > 0 and block.slots == (block.start,):
             store = first + len(passes) - 1 if passes[-1].kind is Kind.STORE else _after(first, passes, is_last)
             for successor in (Field.DONE, Field.WIDE_DONE):
@@ -142,20 +119,20 @@ def program_of(
     )
 
 
-def _passes_over(block: Block, options: DecodingOptions, structure: Structure, *, is_last: bool) -> list[_Pass]:
+def _passes_over(block: Block, structure: Structure, *, is_last: bool) -> list[_Pass]:
     """The passes over a block in their order; steps that are equal and follow each other to the end are one."""
-    sampler = options.way
+    sampler = structure.sampler
     passes: list[_Pass] = []
     if block.slots:
         steps = list(block.steps)
         if not sampler.ends_as_planned:
             steps.append(Step(1))  # after the plan, each pass fills at least one mask
-            while len(steps) > 1 and steps[-1] == steps[-2] and not sampler.needs(options).step:
+            while len(steps) > 1 and steps[-1] == steps[-2] and not structure.needs.step:
                 steps.pop()
         passes = [_Pass(Kind.FILL, step, n, block.is_wide and n == 0) for n, step in enumerate(steps)]
         if block.is_wide and len(passes) == 1 and not sampler.ends_as_planned:
             passes.append(passes[0]._replace(is_wide=False))
-        passes += [_Pass(Kind.EDIT, Step(1), 0, False)] * sampler.edit_passes(options)
+        passes += [_Pass(Kind.EDIT, Step(1), 0, False)] * sampler.edit_passes(structure.options)
     if not block.slots or (structure.stores and not is_last):
         passes.append(_Pass(Kind.STORE, Step(1), 0, block.is_wide and not block.slots))
     return passes
@@ -167,7 +144,7 @@ def _after(first: int, passes: Sequence[_Pass], is_last: bool) -> int:
 
 
 def _successors(
-    passes: Sequence[_Pass], first: int, options: DecodingOptions, structure: Structure, *, is_last: bool
+    passes: Sequence[_Pass], first: int, structure: Structure, *, is_last: bool
 ) -> list[tuple[int, int, int]]:
     """Of each pass over a block, whose records begin at `first`: the fields STAY, DONE and WIDE_DONE."""
     after = _after(first, passes, is_last)
@@ -178,7 +155,7 @@ def _successors(
     for n, each in enumerate(passes):
         itself = first + n
         stay = done = after
-        if each.kind is Kind.FILL and options.way.ends_as_planned:
+        if each.kind is Kind.FILL and structure.sampler.ends_as_planned:
             stay = done = itself + 1 if n + 1 < n_fills else store
         elif each.kind is Kind.FILL:
             stay = itself + 1 if n + 1 < n_fills else itself

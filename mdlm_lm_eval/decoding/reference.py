@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from mdlm_lm_eval.decoding.blocks import Block, blocks_of
-from mdlm_lm_eval.decoding.candidates import propose, uniform_numbers
+from mdlm_lm_eval.decoding.blocks import Block, Structure, blocks_of
+from mdlm_lm_eval.decoding.candidates import Proposer, WhereMasked, uniform_numbers
 from mdlm_lm_eval.decoding.canvas import Canvas, attention_in_effect
 from mdlm_lm_eval.decoding.hindsight import Shadow, hindsight
 from mdlm_lm_eval.decoding.history import History
@@ -36,7 +36,8 @@ def decode_one(
     `followed` holds canvases of another sampler: each pass begins with the next of them instead of what the last pass
     made, and decoding ends with the last but one.
     """
-    row = _Row(denoiser, canvas, options, {denoiser.mask_token_id, *banned_ids}, end_ids, token_frequencies)
+    banned = {denoiser.mask_token_id, *banned_ids}
+    row = _Row(denoiser, canvas, options, Proposer(options, banned, end_ids, token_frequencies, needs_entropy=True))
     sampler, canvases = options.way, []
     for number, block in enumerate(row.blocks):
         steps = block.steps if sampler.ends_as_planned else [*block.steps, Step(1)]
@@ -63,7 +64,7 @@ def decode_one(
             n_passes += 1
         if row.ends_with(number):
             break
-        if row.predicts_next and number + 1 < len(row.blocks):  # a finished block is run once more
+        if row.structure.predicts_next and number + 1 < len(row.blocks):  # a finished block is run once more
             row.fill_next(block)
             canvases.append(row.tokens[0, :-1].tolist())
     return canvases
@@ -76,21 +77,16 @@ class _Row:
     denoiser: Denoiser
     canvas: Canvas
     options: DecodingOptions
-    banned_ids: Collection[int]
-    end_ids: Collection[int]
-    token_frequencies: Tensor | None
+    proposer: Proposer
     n_steps: int = 0
     tokens: Tensor = field(init=False)
     block_of: Tensor = field(init=False)
 
     def __post_init__(self) -> None:
         denoiser, canvas, options = self.denoiser, self.canvas, self.options
-        self.attention = attention = attention_in_effect(denoiser.attention, options)
-        self.blocks = blocks_of(canvas, attention, options, CACHES.get("none"), shift=denoiser.shift)
-        self.needs = needs = options.way.needs(options)
-        self.predicts_next = attention.is_block_causal and (denoiser.shift or attention.causal_context)
-        self.predicts_next &= not needs.later_blocks
-        self.fills_next = self.predicts_next and (attention.blocks_from == "row_start" or attention.causal_context)
+        attention = attention_in_effect(denoiser.attention, options)
+        self.structure = Structure(attention, options, CACHES.get("none"), shift=denoiser.shift)
+        self.blocks, self.needs = blocks_of(canvas, self.structure), self.structure.needs
         self.tokens = torch.tensor([[*canvas.token_ids, denoiser.pad_token_id]])
         self.slot_number = torch.full_like(self.tokens, -1)
         self.slot_number[0, list(canvas.slots)] = torch.arange(len(canvas.slots))
@@ -99,8 +95,8 @@ class _Row:
             self.block_of[0, list(block.slots)] = number
         n_columns = self.tokens.shape[1]
         self.state = options.way.state(1, n_columns, torch.device("cpu"))
-        sizes = len(canvas.slots), denoiser.vocab_size, max(1, needs.history), n_columns
-        self.history = History(1, *sizes, torch.device("cpu")) if needs.history else None
+        sizes = len(canvas.slots), denoiser.vocab_size, max(1, self.needs.history), n_columns
+        self.history = History(1, *sizes, torch.device("cpu")) if self.needs.history else None
         generator = torch.Generator().manual_seed(canvas.seed)
         self.order = torch.zeros(1, n_columns)
         self.order[0, list(canvas.slots)] = torch.rand(len(canvas.slots), generator=generator)
@@ -139,7 +135,7 @@ class _Row:
         if shadow is not None:
             places = torch.arange(len(block.slots))
             of_shadow = logits[-len(block.slots) :]
-            of_shadow[:, list(self.banned_ids)] = -torch.inf
+            of_shadow[:, list(self.proposer.banned_ids)] = -torch.inf
             beliefs = hindsight(shadow, of_shadow, torch.zeros_like(places), places) * shadow.wanted(
                 self.denoiser.mask_token_id
             )
@@ -151,7 +147,7 @@ class _Row:
         """The token after a finished block, where the model's blocks predict it and it is a mask."""
         column = torch.tensor([block.stop])
         is_mask = torch.zeros_like(self.tokens, dtype=torch.bool)
-        if not self.fills_next or self.slot_number[0, block.stop] < 0:
+        if not self.structure.fills_next or self.slot_number[0, block.stop] < 0:
             return
         is_mask[0, block.stop] = True
         logits = self._logits(block, None, is_finished=True)[[block.stop - 1]]
@@ -161,15 +157,15 @@ class _Row:
 
     def ends_with(self, number: int) -> bool:
         """Whether an end of text in a finished block ends the answer, as in samplers of blocks."""
-        has_blocks = self.attention.is_block_causal or self.options.append_blocks or self.options.way.ends_at_eos
+        has_blocks = self.structure.is_causal or self.options.append_blocks or self.options.way.ends_at_eos
         has_blocks &= not self.needs.later_blocks
         written = self.tokens[self.block_of == number].tolist()
-        return has_blocks and not set(self.end_ids).isdisjoint(written)
+        return has_blocks and not set(self.proposer.end_ids).isdisjoint(written)
 
     def _logits(self, block: Block, shadow: Shadow | None, *, is_finished: bool = False) -> Tensor:
         """Outputs [W, V] of all columns that the block sees, then of the shadow's."""
-        attention, n_prompt = self.attention, self.canvas.prompt_length
-        is_cut = (attention.is_block_causal or self.options.append_blocks) and not self.needs.later_blocks
+        attention, n_prompt = self.structure.attention, self.canvas.prompt_length
+        is_cut = (self.structure.is_causal or self.options.append_blocks) and not self.needs.later_blocks
         columns = torch.arange(block.stop if is_cut else self.tokens.shape[1] - 1)[None]
         tokens = self.tokens[:, : columns.shape[1]]
         if shadow is not None:
@@ -196,24 +192,10 @@ class _Row:
         drawn_as: Tensor | None = None,
     ) -> View:
         """A pass over the whole canvas, with `logits` [N, V] at `columns` [N]."""
-        options = self.options
         slots = self.slot_number[0, columns] if drawn_as is None else drawn_as
-        uniform = None
-        if options.temperature > 0.0:
-            seed, steps = torch.tensor(self.canvas.seed), torch.tensor(self.n_steps)
-            uniform = uniform_numbers(seed, steps, slots)
-        proposals = propose(
-            logits.clone(),
-            options,
-            banned_ids=self.banned_ids,
-            end_ids=self.end_ids,
-            uniform=uniform,
-            slot_numbers=slots,
-            random_numbers=self.order[0, columns],
-            block_offsets=slots - n_before,
-            token_frequencies=self.token_frequencies,
-            needs_entropy=self.needs.entropy or options.entropy_bound is not None,
-        )
+        seed, steps = torch.tensor(self.canvas.seed), torch.tensor(self.n_steps)
+        where = WhereMasked(slots, slots - n_before, self.order[0, columns], uniform_numbers(seed, steps, slots))
+        proposals = self.proposer.propose(logits.clone(), where)
 
         def on_canvas(values: Tensor) -> Tensor:  # [N] -> [1, T]
             return torch.zeros(1, self.tokens.shape[1], dtype=values.dtype).index_put(
@@ -223,7 +205,7 @@ class _Row:
         every = torch.arange(self.tokens.shape[1])[None]
         divergence = None
         if self.history is not None:
-            banned = logits.float().index_fill(1, torch.tensor(sorted(self.banned_ids)), -torch.inf)
+            banned = logits.float().index_fill(1, torch.tensor(sorted(self.proposer.banned_ids)), -torch.inf)
             changes = self.history.add(banned, torch.zeros_like(columns), slots)
             divergence = self.history.divergences(on_canvas(changes), every)
         return View(
@@ -238,14 +220,14 @@ class _Row:
             fill=torch.tensor([step.fill]),
             back=torch.tensor([step.back]),
             step=torch.tensor([at]),
-            strict=self.attention.is_block_causal and not self.attention.whole_prompt,
+            strict=self.structure.is_strict,
             divergence=divergence,
             answer=self._answer(on_canvas(proposals.tokens)),
             state=self.state,
         )
 
     def _answer(self, proposed: Tensor) -> Answer:
-        is_slot, ends = self.slot_number >= 0, torch.tensor([*self.end_ids])
+        is_slot, ends = self.slot_number >= 0, torch.tensor([*self.proposer.end_ids])
         return Answer(
             slots=self.slot_number,
             blocks=self.block_of,
@@ -256,9 +238,5 @@ class _Row:
 
     def _take(self, view: View, choice: Choice) -> None:
         """The tokens and the sampler's state after a pass."""
-        written = choice.fill if choice.change is None else choice.fill | choice.change
-        tokens = view.proposed if choice.tokens is None else choice.tokens
-        self.tokens = tokens.where(written, self.tokens)
-        if choice.back is not None:
-            self.tokens = self.tokens.masked_fill(choice.back, self.denoiser.mask_token_id)
+        self.tokens = choice.tokens_after(view, self.denoiser.mask_token_id)
         self.state = dict(choice.state) or self.state

@@ -3,18 +3,17 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from enum import IntEnum
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from mdlm_lm_eval.decoding.canvas import Canvas
-from mdlm_lm_eval.decoding.program import OVER, Numbers, Program
-from mdlm_lm_eval.decoding.rules import unmasking_rule
-from mdlm_lm_eval.decoding.sampler import Needs
+from mdlm_lm_eval.decoding.program import OVER, Numbers
 from mdlm_lm_eval.model.devices import to_device
-from mdlm_lm_eval.options import DecodingOptions
+
+if TYPE_CHECKING:
+    from mdlm_lm_eval.decoding.run import Run
 
 # The fields that a pass changes.
 _CHANGING = ("at", "best", "steps", "tokens", "state", "confidence", "first", "drafts")
@@ -106,8 +105,7 @@ class Rows:
 class Sizes:
     """Sizes that all rows of a run share: columns T, blocks B, records S, shown tokens N, slots.
 
-    window: the width W of blocks in narrow passes, 0 where there are none. predicts_next, fills_next: whether a
-    finished block predicts the token after it, and whether that is filled at once. shift: of the model's outputs.
+    window: the width W of blocks in narrow passes, 0 where there are none.
     """
 
     columns: int
@@ -116,31 +114,20 @@ class Sizes:
     shown: int
     slots: int
     window: int
-    predicts_next: bool
-    fills_next: bool
-    shift: bool
 
 
-def rows_of(
-    canvases: Sequence[Canvas],
-    programs: Sequence[Program],
-    options: DecodingOptions,
-    sizes: Sizes,
-    needs: Needs,
-    *,
-    pad_token_id: int,
-    mask_token_id: int,
-    has_labels: bool,
-) -> Rows:
+def rows_of(run: "Run", indices: Sequence[int]) -> Rows:
     """The rows of canvases and their programs as they begin, on the host. Seeds draw the orders of random rules."""
-    n, last = len(canvases), sizes.columns - 1
+    options, sizes, denoiser = run.options, run.sizes, run.denoiser
+    n, last = len(indices), sizes.columns - 1
     of_columns = n, sizes.columns
-    tokens, slot_number = np.full(of_columns, pad_token_id), np.full(of_columns, -1)
+    tokens, slot_number = np.full(of_columns, denoiser.pad_token_id), np.full(of_columns, -1)
     block_of, shown, facts = np.full(of_columns, -2), np.full((n, sizes.shown), last), np.zeros((n, 4), int)
     records = np.tile(OVER, (n, sizes.records + 1, 1))
     prompt = np.zeros(of_columns, bool) if options.cfg_scale > 0.0 else None
-    random_numbers = torch.zeros(of_columns) if unmasking_rule(options.unmasking).is_random else None
-    for row, (canvas, program) in enumerate(zip(canvases, programs, strict=True)):
+    random_numbers = torch.zeros(of_columns) if run.is_random else None
+    for row, index in enumerate(indices):
+        canvas, program = run.canvases[index], run.programs[index]
         slots = np.array(canvas.slots)
         tokens[row, : len(canvas.token_ids)] = canvas.token_ids
         slot_number[row, slots] = np.arange(len(slots))
@@ -160,38 +147,33 @@ def rows_of(
         best=torch.zeros(n),
         tokens=torch.from_numpy(tokens),
         records=torch.from_numpy(records),
-        windows=torch.from_numpy(_windows(canvases, programs, options, sizes, needs, mask_token_id)),
+        windows=torch.from_numpy(_windows(run, indices)),
         block_of=torch.from_numpy(block_of),
         slot_number=torch.from_numpy(slot_number),
         facts=torch.from_numpy(facts),
         shown=torch.from_numpy(shown),
-        state=dict(options.way.state(n, sizes.columns, host)),
+        state=dict(run.sampler.state(n, sizes.columns, host)),
         steps=torch.zeros(n, dtype=torch.long) if options.temperature > 0.0 else None,
         random_numbers=random_numbers,
         prompt=None if prompt is None else torch.from_numpy(prompt),
         confidence=torch.zeros(of_columns) if options.trace else None,
-        first=torch.zeros(n, 3) if has_labels else None,
-        drafts=torch.zeros(n, 2, sizes.columns, dtype=torch.long) if needs.views > 1 else None,
+        first=None if run.label_ids is None else torch.zeros(n, 3),
+        drafts=torch.zeros(n, 2, sizes.columns, dtype=torch.long) if run.needs.views > 1 else None,
     )
 
 
-def _windows(
-    canvases: Sequence[Canvas],
-    programs: Sequence[Program],
-    options: DecodingOptions,
-    sizes: Sizes,
-    needs: Needs,
-    mask_token_id: int,
-) -> Numbers:
+def _windows(run: "Run", indices: Sequence[int]) -> Numbers:
     """`Rows.windows`, which hold all that narrow passes look up."""
-    n, last, next_places = len(canvases), sizes.columns - 1, int(sizes.predicts_next)
+    sizes, mask_token_id = run.sizes, run.denoiser.mask_token_id
+    n, last, next_places = len(indices), sizes.columns - 1, int(run.predicts_next)
     width = sizes.window + next_places if sizes.window else 0
     windows = np.full((n, 2 * sizes.blocks + 1 if width else 1, len(Plane), width), -1)
     windows[:, :, Plane.COLUMN], windows[:, :, Plane.ASKED] = last, 0
-    windows[:, :, Plane.OUTPUT, next_places:] = (np.arange(sizes.window) - sizes.shift).clip(min=0)
+    windows[:, :, Plane.OUTPUT, next_places:] = (np.arange(sizes.window) - run.shift).clip(min=0)
     if not width:
         return windows
-    for row, (canvas, program) in enumerate(zip(canvases, programs, strict=True)):
+    for row, index in enumerate(indices):
+        canvas, program = run.canvases[index], run.programs[index]
         starts, stops = program.bounds.T
         narrow, numbers = program.is_narrow.nonzero()[0], program.numbers
         of_blocks = windows[row, : 2 * len(starts)].reshape(-1, 2, len(Plane), width)  # [B, 2, 5, G]
@@ -200,14 +182,14 @@ def _windows(
         of_blocks[narrow, :, Plane.COLUMN, next_places:] = columns[:, None]
         places = program.slots - starts[numbers] + next_places
         of_blocks[numbers, 0, Plane.EXPECTED, places] = mask_token_id
-        of_blocks[numbers, 0, Plane.ASKED, places] = needs.filled
-        parts = np.arange(-next_places, sizes.window) // (options.small_block_length or sizes.window)
+        of_blocks[numbers, 0, Plane.ASKED, places] = run.needs.filled
+        parts = np.arange(-next_places, sizes.window) // (run.options.small_block_length or sizes.window)
         of_blocks[narrow, 0, Plane.PART] = parts
-        if not sizes.predicts_next:
+        if not run.predicts_next:
             continue
         of_blocks[narrow, 1, Plane.ASKED, 0] = 1
         of_blocks[narrow, :, Plane.OUTPUT, 0] = (stops - starts - 1)[narrow, None]
-        if sizes.fills_next:
+        if run.fills_next:
             fills = narrow[np.isin(stops[narrow], np.array(canvas.slots))]
             of_blocks[fills, 1, Plane.COLUMN, 0] = stops[fills]
             of_blocks[fills, 1, Plane.EXPECTED, 0] = mask_token_id

@@ -70,7 +70,7 @@ def position_calibrated(candidates: "Candidates") -> "Tensor":
     """What is sure, surprising beside a background text, and near the block's left end first (PC-Sampler)."""
     if candidates.token_frequencies is None:
         raise OptionError("unmasking=position_calibrated needs token_frequencies, and has no likelihood=duel")
-    decay, cap = candidates.calibration
+    decay, cap = candidates.options.position_decay, candidates.options.calibration_cap
     offsets = candidates.slot_numbers if candidates.block_offsets is None else candidates.block_offsets
     surprise = -(candidates.token_frequencies[candidates.tokens] + 1e-9).log()
     return (-decay * offsets).exp() * (candidates.confidence * surprise).clamp(max=cap)

@@ -145,6 +145,16 @@ class Choice(NamedTuple):
     order: "Tensor | None" = None
     state: "Mapping[str, Tensor]" = {}  # noqa: RUF012 - never written to
 
+    @property
+    def written(self) -> "Tensor":
+        """Where a token is written."""
+        return self.fill if self.change is None else self.fill | self.change
+
+    def tokens_after(self, view: View, mask_token_id: int) -> "Tensor":
+        """The tokens [R, C] after the pass."""
+        new = (view.proposed if self.tokens is None else self.tokens).where(self.written, view.tokens)
+        return new if self.back is None else new.masked_fill(self.back, mask_token_id)
+
 
 @dataclass(frozen=True)
 class Sampler(Options):

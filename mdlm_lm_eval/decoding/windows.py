@@ -44,17 +44,17 @@ class Window(NamedTuple):
     None where it is that of the same place. sees: as of `Denoiser.window_logits`.
     """
 
-    record: Tensor
-    number: Tensor
-    stay: Tensor
-    done: Tensor
-    has_before: Tensor | None
     run: Tensor
     columns: Tensor
     expected: Tensor
     asked: Tensor
     outputs: Tensor | None
     part: Tensor | None
+    record: Tensor
+    number: Tensor
+    stay: Tensor
+    done: Tensor
+    has_before: Tensor | None
     sees: Tensor | None
 
 
@@ -89,17 +89,12 @@ def window_of(run: Run, rows: Rows, plan: Plan, sees: Tensor | None) -> Window:
     if plan.is_ragged and (sees is None or sees.shape[2] != plan.n_seen):
         sees = seen_columns(run, rows, record, places.run, plan)
     return Window(
+        *places._replace(outputs=outputs),
         record=record,
         number=number,
         stay=record[:, Field.STAY],
         done=record[:, Field.WIDE_DONE if is_wide else Field.DONE],
         has_before=number > 0 if run.predicts_next and not run.fills_next else None,
-        run=places.run,
-        columns=places.columns,
-        expected=places.expected,
-        asked=places.asked,
-        outputs=outputs,
-        part=places.part,
         sees=sees if plan.is_ragged else None,
     )
 
@@ -113,7 +108,7 @@ def _narrow_places(run: Run, rows: Rows, plan: Plan, record: Tensor) -> _Places:
     columns, expected, _, outputs, part = planes.unbind(1)
     asked = flags(planes)[:, Plane.ASKED]
     if run.runs_blocks:
-        is_straight = not (run.denoiser.shift or run.predicts_next)
+        is_straight = not (run.shift or run.predicts_next)
         return _Places(columns[:, next_places:], columns, expected, asked, None if is_straight else outputs, part)
     from_start = record[:, Field.START, None] + iota(plan.width, run.device)
     return _Places(_until(record, from_start, run.sizes.columns - 1), columns, expected, asked, outputs, part)
@@ -149,7 +144,7 @@ def _wide_places(run: Run, rows: Rows, plan: Plan, record: Tensor, number: Tenso
     )
     if run.predicts_next:
         return _with_next_token(run, rows, record, number, places)
-    if run.denoiser.shift and not run.is_whole:
+    if run.shift and not run.is_whole:
         return places._replace(outputs=(iota(width, run.device) - 1).clamp(min=0).expand(n_rows, width))
     return places
 
@@ -162,7 +157,7 @@ def _with_next_token(run: Run, rows: Rows, record: Tensor, number: Tensor, place
     is_filled = stores & (rows.slot_number.gather(1, after) >= 0) & run.fills_next
     n_run = record[:, Field.LIMIT] - record[:, Field.START] if run.shares else record[:, Field.LIMIT]
     last_output = (n_run.clamp(max=width) - 1)[:, None]
-    outputs = (iota(width, run.device) - int(run.denoiser.shift)).clamp(min=0).expand(len(after), width)
+    outputs = (iota(width, run.device) - int(run.shift)).clamp(min=0).expand(len(after), width)
     part = None if places.part is None else torch.nn.functional.pad(places.part, (1, 0), value=-1)
     return places._replace(
         columns=torch.cat([after.masked_fill(~is_filled, last), places.columns], 1),

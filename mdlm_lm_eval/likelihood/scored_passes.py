@@ -9,7 +9,7 @@ from typing import NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from mdlm_lm_eval.decoding.candidates import propose, slices_of
+from mdlm_lm_eval.decoding.candidates import Proposer, WhereMasked, slices_of
 from mdlm_lm_eval.decoding.selection import sure_enough
 from mdlm_lm_eval.likelihood.corruptions import Corruption
 from mdlm_lm_eval.likelihood.requests import LikelihoodRequest
@@ -124,16 +124,9 @@ def take(
         at, positions = to_device(torch.tensor(masks), logits.device).unbind(1)
         if options.likelihood != "confidence":
             logits[:, mask_token_id] = -torch.inf
-        undrawn = torch.zeros(len(masks), device=logits.device)
-        proposals = propose(
-            logits if [row for row, _ in masks] == list(range(len(logits))) else logits[at],
-            DecodingOptions(unmasking=options.unmasking),
-            banned_ids=(),
-            end_ids=(),
-            uniform=undrawn,
-            slot_numbers=positions,
-            random_numbers=undrawn,
-        )
+        read = logits if [row for row, _ in masks] == list(range(len(logits))) else logits[at]
+        places = WhereMasked(positions, random_numbers=torch.zeros(len(masks), device=logits.device))
+        proposals = Proposer(DecodingOptions(unmasking=options.unmasking)).propose(read, places)
         sure = sure_enough(proposals.confidence, options.confidence_threshold, strict=strict)
         parts += [proposals.tokens, proposals.confidence, proposals.priority, sure, _log_probs(logits, truths)]
     values = iter(torch.cat([part.double() for part in parts]).tolist())  # the pass's one wait for the device

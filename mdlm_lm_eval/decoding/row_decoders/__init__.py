@@ -6,13 +6,12 @@ here imports torch before it decodes, so that commands can list the options with
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
-from mdlm_lm_eval.decoding.canvas import Canvas, Completion, RowCost
+from mdlm_lm_eval.decoding.canvas import Completion, RowCost, Work
 from mdlm_lm_eval.decoding.trace import Event
-from mdlm_lm_eval.model.attention import AttentionPattern
 from mdlm_lm_eval.options import DecodingOptions, Options
 from mdlm_lm_eval.registry import ROW_DECODERS
 
@@ -20,25 +19,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from mdlm_lm_eval.model.denoiser import Denoiser
-
-
-@dataclass(frozen=True)
-class Work:
-    """What a row decoder gets: the arguments of `decode_canvases`, resolved.
-
-    banned_ids: tokens that are never written. is_decided: with `early_exit`, ends rows early.
-    """
-
-    denoiser: "Denoiser"
-    canvases: Sequence[Canvas]
-    options: DecodingOptions
-    attention: AttentionPattern
-    banned_ids: Collection[int]
-    end_ids: Collection[int]
-    is_decided: Callable[[list[int]], bool] | None
-    advance: Callable[[int], object]
-    finished: Callable[[int, Completion], object]
-    batch_size: int
 
 
 @dataclass(frozen=True)
@@ -67,35 +47,26 @@ class PassByPass(ABC):
     """The rows of a batch with blocks of `length` tokens; `first` is the index of its first canvas.
 
     A pass runs a window of each row, against what is remembered of it; a batch ends with its last row.
-
-    `banned_ids` are never written.
     """
 
-    def __init__(
-        self,
-        denoiser: "Denoiser",
-        canvases: Sequence[Canvas],
-        first: int,
-        options: DecodingOptions,
-        length: int,
-        banned_ids: Collection[int],
-    ) -> None:
+    def __init__(self, work: Work, first: int) -> None:
         import torch
 
         from mdlm_lm_eval.model.devices import to_device
         from mdlm_lm_eval.model.kv_cache import CanvasCache
         from mdlm_lm_eval.model.prefix_store import begin_rows
 
-        self.denoiser, self.canvases, self.first = denoiser, canvases, first
-        self.banned_ids = to_device(torch.tensor(sorted(banned_ids)), denoiser.device)
-        self.options, self.length = options, length
+        self.denoiser, self.options, self.first = work.denoiser, work.options, first
+        self.canvases = canvases = work.canvases[first : first + work.batch_size]
+        self.length = length = work.attention.block_length or 1
+        self.banned_ids = to_device(torch.tensor(sorted(work.banned_ids)), work.denoiser.device)
         # Where windows of prompts begin, after a shared prefix.
         self.shared = [len(canvas.prefix or ()) for canvas in canvases]
         self.costs = [RowCost(shared=shared) for shared in self.shared]
         self.events: list[list[Event]] = [[] for _ in canvases]
         longest = max(len(canvas.token_ids) for canvas in canvases)
         self.width = (-(-longest // length) + 1) * length  # a block may reach beyond the canvas
-        self.cache = CanvasCache(denoiser.model.config.num_hidden_layers, self.width + 1, len(canvases))
+        self.cache = CanvasCache(work.denoiser.model.config.num_hidden_layers, self.width + 1, len(canvases))
         begin_rows(self.cache, [canvas.prefix for canvas in canvases], n_rows=len(canvases))
         self.begin()
 
@@ -183,14 +154,7 @@ class BatchDecoder(RowDecoder):
         """As `decode_canvases`; a batch ends with its last row."""
         done: dict[int, Completion] = {}
         for first in range(0, len(work.canvases), work.batch_size):
-            batch = self.loop(
-                work.denoiser,
-                work.canvases[first : first + work.batch_size],
-                first,
-                work.options,
-                work.attention.block_length or 1,
-                work.banned_ids,
-            )
+            batch = self.loop(work, first)
             going = list(range(len(batch.canvases)))
             while going:
                 for row in list(going):

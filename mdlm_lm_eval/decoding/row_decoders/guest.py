@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mdlm_lm_eval.decoding.canvas import Canvas, Completion, RowCost
+from mdlm_lm_eval.decoding.canvas import Canvas, Completion, RowCost, Work
 from mdlm_lm_eval.decoding.guests import GuestError, adapt, asked_tokens, signature_of
-from mdlm_lm_eval.decoding.row_decoders import RowDecoder, Work
+from mdlm_lm_eval.decoding.row_decoders import RowDecoder
 from mdlm_lm_eval.options import DecodingOptions, short_name
 from mdlm_lm_eval.registry import register
 

@@ -7,8 +7,8 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from mdlm_lm_eval.decoding.canvas import Canvas, Completion, RowCost
-from mdlm_lm_eval.decoding.row_decoders import RowDecoder, Work
+from mdlm_lm_eval.decoding.canvas import Canvas, Completion, RowCost, Work
+from mdlm_lm_eval.decoding.row_decoders import RowDecoder
 from mdlm_lm_eval.options import DecodingOptions, OptionError
 from mdlm_lm_eval.registry import register
 
