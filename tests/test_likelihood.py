@@ -10,8 +10,9 @@ import pytest
 import torch
 
 from mdlm_lm_eval.decoding import decode
-from mdlm_lm_eval.likelihood import LikelihoodRequest, duel, rolling_windows, score, truncated_tokens
+from mdlm_lm_eval.likelihood import LikelihoodRequest, rolling_windows, score, truncated_tokens
 from mdlm_lm_eval.likelihood.corruptions import monte_carlo_corruptions, standard_error
+from mdlm_lm_eval.likelihood.scored_passes import Term
 from mdlm_lm_eval.model.denoiser import Denoiser
 from mdlm_lm_eval.options import DecodingOptions, LikelihoodOptions, OptionError
 from tests.conftest import random_llama
@@ -233,15 +234,15 @@ def test_golden_trajectories(llada: Any, policy: str, tokens_per_step: int, dist
             and (result["tokens_per_step"], result["distribution"]) == (tokens_per_step, distribution)
         )
         passes = denoiser.forward_passes
-        (trajectory,) = duel(denoiser, [request], options, batch_size=1, max_length=64)
-        key = f"pair.{pair}.{policy}.{tokens_per_step}.{distribution}"
-        assert trajectory.order == golden[f"{key}.order"].tolist()
-        log_probs = golden[f"{key}.logprobs"][trajectory.order].tolist()
-        assert trajectory.log_probs == pytest.approx(log_probs, abs=1e-4)
-        assert trajectory.is_greedy == expected["is_greedy"]
-        assert denoiser.forward_passes - passes == expected["forward_passes"]
-        [answer] = score(denoiser, [request], options, batch_size=1, max_length=64)
+        terms: list[list[Term]] = [[]]
+        [answer] = score(denoiser, [request], options, batch_size=1, max_length=64, terms=terms)
         assert answer == (pytest.approx(expected["loglikelihood"], abs=1e-4), expected["is_greedy"])
+        order = [term.position for term in terms[0]]
+        key = f"pair.{pair}.{policy}.{tokens_per_step}.{distribution}"
+        assert order == golden[f"{key}.order"].tolist()
+        log_probs = golden[f"{key}.logprobs"][order].tolist()
+        assert [term.log_prob for term in terms[0]] == pytest.approx(log_probs, abs=1e-4)
+        assert denoiser.forward_passes - passes == expected["forward_passes"]
 
 
 @pytest.mark.parametrize("threshold", [None, 0.6])

@@ -12,7 +12,8 @@ from torch import Tensor
 from transformers import LlamaForCausalLM
 
 from mdlm_lm_eval import checkpoints
-from mdlm_lm_eval.likelihood import LikelihoodRequest, duel, score
+from mdlm_lm_eval.likelihood import LikelihoodRequest, score
+from mdlm_lm_eval.likelihood.scored_passes import Term
 from mdlm_lm_eval.lm import MDLM
 from mdlm_lm_eval.model.attention import FULL_ATTENTION, AttentionPattern
 from mdlm_lm_eval.model.denoiser import Denoiser
@@ -143,12 +144,13 @@ def test_trajectories_are_decoding_block_by_block(model: Any, pattern: tuple[Any
     expected = [ByDefinition(model, *pattern, request).trajectory() for request in asked]
     for batch_size in (1, 8):
         options = LikelihoodOptions(likelihood="duel")
-        walked = duel(denoiser, asked, options, batch_size=batch_size, max_length=MAX_LENGTH)
-        assert [trajectory.order for trajectory in walked] == [order for order, _, _ in expected]
-        assert [sum(trajectory.log_probs) for trajectory in walked] == pytest.approx(
+        terms: list[list[Term]] = [[] for _ in asked]
+        answers = score(denoiser, asked, options, batch_size=batch_size, max_length=MAX_LENGTH, terms=terms)
+        assert [[term.position for term in of_one] for of_one in terms] == [order for order, _, _ in expected]
+        assert [log_likelihood for log_likelihood, _ in answers] == pytest.approx(
             [log_likelihood for _, log_likelihood, _ in expected], abs=1e-4
         )
-        assert [trajectory.is_greedy for trajectory in walked] == [is_greedy for _, _, is_greedy in expected]
+        assert [is_greedy for _, is_greedy in answers] == [is_greedy for _, _, is_greedy in expected]
 
 
 @pytest.mark.parametrize("shift", [False, True])

@@ -1,9 +1,10 @@
 """Decoding of prompts, as token ids or as texts, for use from Python."""
 
+import functools
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
-from typing import Any, Literal, overload
+from typing import Any, TypeVar
 
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
@@ -22,46 +23,11 @@ from mdlm_lm_eval.decoding.engine import decode_canvases
 from mdlm_lm_eval.decoding.trace import filled
 from mdlm_lm_eval.model.denoiser import Denoiser
 from mdlm_lm_eval.model.text import Ending, encode_infill, prompt_ids
-from mdlm_lm_eval.options import DecodingOptions, OptionError
+from mdlm_lm_eval.options import DecodingOptions, OptionError, Options
 
+T = TypeVar("T", bound=Options)
 Prompt = str | Sequence[int]
 Progress = Callable[[int, int], object]
-
-
-@overload
-def decode(
-    denoiser: Denoiser,
-    prompts: Prompt | Iterable[Prompt],
-    options: DecodingOptions = ...,
-    *,
-    return_completions: Literal[True],
-    tokenizer: PreTrainedTokenizerBase | None = ...,
-    max_gen_toks: int | None = ...,
-    batch_size: int | None = ...,
-    seeds: Sequence[int] | None = ...,
-    progress: Progress | None = ...,
-    stop_ids: Collection[int] = ...,
-    end_think_ids: Sequence[int] = ...,
-    token_frequencies: Tensor | None = ...,
-) -> list[Completion]: ...
-
-
-@overload
-def decode(
-    denoiser: Denoiser,
-    prompts: Prompt | Iterable[Prompt],
-    options: DecodingOptions = ...,
-    *,
-    return_completions: Literal[False] = ...,
-    tokenizer: PreTrainedTokenizerBase | None = ...,
-    max_gen_toks: int | None = ...,
-    batch_size: int | None = ...,
-    seeds: Sequence[int] | None = ...,
-    progress: Progress | None = ...,
-    stop_ids: Collection[int] = ...,
-    end_think_ids: Sequence[int] = ...,
-    token_frequencies: Tensor | None = ...,
-) -> list[Any]: ...
 
 
 def decode(
@@ -96,21 +62,9 @@ def decode(
     """
     options = _checked(denoiser, options, tokenizer, batch_size, is_traced=return_completions)
     listed = _listed(prompts, tokenizer)
-    room = _room(denoiser)
     ids = [prompt_ids(tokenizer, one, denoiser.mask_token_id) if isinstance(one, str) else list(one) for one in listed]
-    canvases = []
-    for prompt, seed in zip(ids, _seeds(ids, options, seeds), strict=True):
-        canvas, _ = build_canvas(
-            prompt,
-            options,
-            mask_token_id=denoiser.mask_token_id,
-            max_length=room,
-            request_gen_toks=max_gen_toks,
-            filler_ids=_fillers(options, tokenizer),
-            seed=seed,
-            attention=denoiser.attention,
-        )
-        canvases.append(canvas)
+    build = functools.partial(build_canvas, request_gen_toks=max_gen_toks)
+    canvases = _built(build, ids, _seeds(ids, options, seeds), denoiser, options, tokenizer)
     completions = _completed(
         denoiser, canvases, options, tokenizer, batch_size, progress, stop_ids, end_think_ids, token_frequencies
     )
@@ -138,19 +92,20 @@ def fill(
     def encode(piece: str, first: bool) -> list[int]:
         return list(tokenizer.encode(piece, add_special_tokens=first))
 
-    canvases = []
-    for text, seed in zip(listed, _seeds(listed, options, None), strict=True):
-        canvas, _ = build_infill_canvas(
-            encode_infill(tokenizer, text, denoiser.mask_token_id, encode),
-            options,
-            mask_token_id=denoiser.mask_token_id,
-            max_length=_room(denoiser),
-            filler_ids=_fillers(options, tokenizer),
-            seed=seed,
-            attention=denoiser.attention,
-        )
-        canvases.append(canvas)
+    segments = [encode_infill(tokenizer, text, denoiser.mask_token_id, encode) for text in listed]
+    seeds = _seeds(listed, options, None)
+    canvases = _built(build_infill_canvas, segments, seeds, denoiser, options, tokenizer)
     return [str(one.text) for one in _completed(denoiser, canvases, options, tokenizer)]
+
+
+def checked_options(denoiser: Denoiser, options: T | None, kind: type[T]) -> T:
+    """The options, by default those of this kind. Raises OptionError where either argument is something else."""
+    if not isinstance(denoiser, Denoiser):
+        raise OptionError(f"denoiser must be what load() or load_denoiser() returns, not {type(denoiser).__name__}")
+    options = kind() if options is None else options
+    if not isinstance(options, kind):
+        raise OptionError(f"options must be {kind.__name__}(...), not {type(options).__name__}")
+    return options
 
 
 def _checked(
@@ -162,11 +117,7 @@ def _checked(
     is_traced: bool,
 ) -> DecodingOptions:
     """The options. Raises OptionError for arguments that cannot be decoded with."""
-    if not isinstance(denoiser, Denoiser):
-        raise OptionError(f"denoiser must be what load() or load_denoiser() returns, not {type(denoiser).__name__}")
-    options = DecodingOptions() if options is None else options
-    if not isinstance(options, DecodingOptions):
-        raise OptionError(f"options must be DecodingOptions(...), not {type(options).__name__}")
+    options = checked_options(denoiser, options, DecodingOptions)
     if batch_size is not None and (type(batch_size) is not int or batch_size < 1):
         raise OptionError(f"batch_size must be a whole number from 1 or None, not {batch_size!r}")
     if options.n_fillers and tokenizer is None:
@@ -180,41 +131,50 @@ def _checked(
 
 def _listed(prompts: Any, tokenizer: PreTrainedTokenizerBase | None) -> list[Any]:
     """Texts and lists of token ids. Raises OptionError for anything else."""
-    found = [prompts] if isinstance(prompts, str) else list(prompts) if isinstance(prompts, Iterable) else None
-    if found and all(type(each) is int for each in found):
+    found = [prompts] if isinstance(prompts, str) or not isinstance(prompts, Iterable) else list(prompts)
+    if found and all(type(each) is int for each in found) and isinstance(prompts, Iterable):
         found = [found]
-    for one in [prompts] if found is None else found:
-        is_ids = isinstance(one, Sequence) and all(type(each) is int for each in one)
-        if found is None or not (isinstance(one, str) or is_ids):
+    for one in found:
+        if not (isinstance(one, str) or (isinstance(one, Sequence) and all(type(each) is int for each in one))):
             raise OptionError(f"a prompt must be a text or a list of token ids, not {type(one).__name__}")
         if isinstance(one, str) and tokenizer is None:
             raise OptionError("a text cannot be decoded without a tokenizer; give tokenizer=, or prompts as token ids")
-    return found or []
+    return found
 
 
 def _seeds(prompts: Sequence[Any], options: DecodingOptions, given: Sequence[int] | None) -> list[int]:
     """A seed for each prompt. Raises OptionError where as many were not given."""
+    repetitions = [0] * len(prompts)
     if given is None:
-        repetitions: Counter[str] = Counter()
-        found = []
-        for prompt in map(str, prompts):
-            found.append(seed_of(f"{options.seed} {repetitions[prompt]} {prompt}"))
-            repetitions[prompt] += 1
-        return found
-    if not isinstance(given, Sequence) or len(given) != len(prompts) or not all(type(seed) is int for seed in given):
+        counts: Counter[str] = Counter()
+        for n, prompt in enumerate(map(str, prompts)):
+            repetitions[n] = counts[prompt]
+            counts[prompt] += 1
+    elif len(given) != len(prompts) or not all(type(seed) is int for seed in given):
         raise OptionError(f"seeds must be {len(prompts)} whole numbers, one for each prompt, not {given!r}")
-    return [seed_of(f"{seed} 0 {prompt}") for seed, prompt in zip(given, prompts, strict=True)]
+    rows = zip(given or [options.seed] * len(prompts), repetitions, prompts, strict=True)
+    return [seed_of(f"{seed} {repetition} {prompt}") for seed, repetition, prompt in rows]
 
 
-def _room(denoiser: Denoiser) -> int:
-    return denoiser.max_length - reserved_positions(denoiser.model.config)
-
-
-def _fillers(options: DecodingOptions, tokenizer: PreTrainedTokenizerBase | None) -> list[int]:
-    if tokenizer is None or not options.n_fillers:
-        return []
-    filler: list[int] = tokenizer.encode(options.filler, add_special_tokens=False)
-    return filler * options.n_fillers
+def _built(
+    build: Callable[..., tuple[Canvas, int]],
+    parts: Sequence[Any],
+    seeds: Sequence[int],
+    denoiser: Denoiser,
+    options: DecodingOptions,
+    tokenizer: PreTrainedTokenizerBase | None,
+) -> list[Canvas]:
+    """The canvases that `build` makes of prompts or of the segments of texts."""
+    filler = [] if tokenizer is None else tokenizer.encode(options.filler, add_special_tokens=False)
+    build = functools.partial(
+        build,
+        options=options,
+        mask_token_id=denoiser.mask_token_id,
+        max_length=denoiser.max_length - reserved_positions(denoiser.model.config),
+        filler_ids=filler * options.n_fillers,
+        attention=denoiser.attention,
+    )
+    return [build(part, seed=seed)[0] for part, seed in zip(parts, seeds, strict=True)]
 
 
 def _completed(

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from mdlm_lm_eval.likelihood.corruptions import Corruption
 from mdlm_lm_eval.likelihood.requests import LikelihoodRequest, answer_length, answer_tokens, chunks
-from mdlm_lm_eval.likelihood.scored_passes import Sums, Term, merged, take
+from mdlm_lm_eval.likelihood.scored_passes import Sums, merged, take
 from mdlm_lm_eval.likelihood.spans import FINISHED, SHARED, Column, FinishedBlocks, Span
 from mdlm_lm_eval.likelihood.trajectories import Trajectory
 from mdlm_lm_eval.model.attention import AttentionPattern
@@ -81,11 +81,11 @@ def score_blocks(
     options: LikelihoodOptions,
     corruptions_of: Callable[[LikelihoodRequest], list[Corruption]] | None,
     greedy: LikelihoodOptions,
+    sums: Sums,
     *,
     batch_size: int,
-    terms: list[list[Term]] | None = None,
-) -> tuple[list[float], list[list[Trajectory]]]:
-    """Log-likelihoods as sums over blocks, and the trajectories of all requests' blocks.
+) -> list[list[Trajectory]]:
+    """Adds the terms of all blocks to `sums`; the trajectories of all requests' blocks.
 
     `corruptions_of` gives the corruptions of the part of a request in one block. Trajectories follow the rule of
     `greedy`: to their ends where there are no corruptions, with `check_greedy` as long as all of a request's are
@@ -95,7 +95,6 @@ def score_blocks(
     block_length = denoiser.attention.block_length or longest
     # A pass reads no more positions than one over `batch_size` canvases under full attention.
     most_spans = min(batch_size * max(1, math.ceil(longest / block_length)), max(1, _SPAN_TOKENS // block_length))
-    sums = Sums([0.0] * len(requests), terms)
     trajectories: list[list[Trajectory]] = [[] for _ in requests]
     rows = _context_rows(denoiser, requests, options)
     for batch in _batches(rows, corruptions_of, options, denoiser.mask_token_id, batch_size, most_spans):
@@ -117,7 +116,7 @@ def score_blocks(
             for number, (row, _) in enumerate(batch if walks else []):
                 going = [t for t in row.trajectories if t.masked and t.index not in stopped]
                 spans += _spans(number, going, denoiser.mask_token_id)
-    return sums.totals, trajectories
+    return trajectories
 
 
 def _context_rows(

@@ -11,6 +11,7 @@ from transformers import PreTrainedTokenizerBase
 
 from mdlm_lm_eval.checkpoints import reserved_positions
 from mdlm_lm_eval.decoding.canvas import seed_of_request
+from mdlm_lm_eval.decoding.from_python import checked_options
 from mdlm_lm_eval.likelihood.corruptions import standard_error
 from mdlm_lm_eval.likelihood.requests import LikelihoodRequest
 from mdlm_lm_eval.likelihood.scored_passes import Term
@@ -51,11 +52,7 @@ def log_likelihood(
     A context by itself serves all continuations. An empty text as context is the tokenizer's first token. Raises
     OptionError for arguments of other types, options that the model cannot serve, and canvases that do not fit.
     """
-    if not isinstance(denoiser, Denoiser):
-        raise OptionError(f"denoiser must be what load() or load_denoiser() returns, not {type(denoiser).__name__}")
-    options = LikelihoodOptions() if options is None else options
-    if not isinstance(options, LikelihoodOptions):
-        raise OptionError(f"options must be LikelihoodOptions(...), not {type(options).__name__}")
+    options = checked_options(denoiser, options, LikelihoodOptions)
     listed: list[Any] = [continuations] if isinstance(continuations, str) else list(continuations)
     before: list[Any] = [contexts] * len(listed) if isinstance(contexts, str) else list(contexts)
     if len(before) != len(listed):

@@ -77,54 +77,41 @@ def score(
     differs. Without `check_greedy` the flag is False.
     """
     _check(denoiser, requests, options)
-    if options.mode != "diffusion" or options.likelihood == "read":
-        fitted = [
-            _start(denoiser, index, request, options, max_length).request for index, request in enumerate(requests)
-        ]
-        if options.likelihood == "read":
-            return score_by_reads(denoiser, fitted, options, batch_size)
+    starts = [_start(denoiser, index, request, options, max_length) for index, request in enumerate(requests)]
+    fitted = [start.request for start in starts]
+    if options.likelihood == "read":
+        return score_by_reads(denoiser, fitted, options, batch_size)
+    if options.mode != "diffusion":
         return score_causally(denoiser, fitted, batch_size, terms)
-    if options.likelihood == "duel":
-        ends = _decoded(denoiser, requests, options, batch_size=batch_size, max_length=max_length)
-        _add_terms(ends, terms)
-        return [(sum(end.log_probs), options.check_greedy and end.is_greedy) for end in ends]
-    greedy = replace(options, likelihood="duel", unmasking="confidence", confidence_threshold=None)
-    trajectories = [_start(denoiser, index, request, options, max_length) for index, request in enumerate(requests)]
-    if options.likelihood == "confidence":
-        ends = [
-            replace(trajectory, masked=list(trajectory.masked), order=[], log_probs=[]) for trajectory in trajectories
-        ]
-        _walk(denoiser, ends, options, batch_size)
-        _add_terms(ends, terms)
-        if options.check_greedy:
-            _walk(denoiser, trajectories, greedy, batch_size, while_greedy=True)
-        flags = [options.check_greedy and trajectory.is_greedy for trajectory in trajectories]
-        return [(sum(end.log_probs), flag) for end, flag in zip(ends, flags, strict=True)]
-    sums = Sums([0.0] * len(requests), terms)
 
     def estimate(request: LikelihoodRequest) -> list[Corruption]:
         return corruptions_of(request, options)
 
+    sums, ends, walks = Sums([0.0] * len(requests), terms), starts, starts
+    is_walked = options.likelihood in ("duel", "confidence")
+    greedy = options
+    if options.likelihood != "duel":
+        greedy = replace(options, likelihood="duel", unmasking="confidence", confidence_threshold=None)
     if denoiser.attention.is_block_causal:
-        fitted = [trajectory.request for trajectory in trajectories]
-        sums.totals, blocks = score_blocks(
-            denoiser, fitted, options, estimate, greedy, batch_size=batch_size, terms=terms
+        blocks = score_blocks(
+            denoiser, fitted, options, None if is_walked else estimate, greedy, sums, batch_size=batch_size
         )
-        trajectories = list(map(_joined, trajectories, blocks))
+        ends = walks = list(map(_joined, starts, blocks))
+    elif is_walked:
+        if greedy is not options:
+            ends = [replace(start, masked=list(start.masked), order=[], log_probs=[]) for start in starts]
+        _walk(denoiser, ends, options, batch_size)
     else:
-        for batch in chunks(_corrupted(trajectories, estimate, options, denoiser.mask_token_id), batch_size):
+        for batch in chunks(_corrupted(starts, estimate, options, denoiser.mask_token_id), batch_size):
             read(denoiser, batch, sums, greedy)
-        if options.check_greedy:
-            _walk(denoiser, trajectories, greedy, batch_size, while_greedy=True)
-    return [(sums.totals[t.index], options.check_greedy and t.is_greedy) for t in trajectories]
-
-
-def _add_terms(ends: Sequence[Trajectory], terms: list[list[Term]] | None) -> None:
-    """Those of finished trajectories, whose sums have one for each token."""
-    if terms is not None:
-        for end in ends:
+    if options.check_greedy and not denoiser.attention.is_block_causal:
+        _walk(denoiser, walks, greedy, batch_size, while_greedy=True)
+    for end in ends if is_walked else ():
+        sums.totals[end.index] = sum(end.log_probs)
+        if terms is not None:
             pairs = zip(end.order, end.log_probs, strict=True)
             terms[end.index] += [Term(position, 1.0, log_prob) for position, log_prob in pairs]
+    return [(total, options.check_greedy and walk.is_greedy) for total, walk in zip(sums.totals, walks, strict=True)]
 
 
 def with_prefixes(
@@ -151,39 +138,6 @@ def with_prefixes(
     found = shared_prefixes([row[:end] for row, end in zip(rows, ends, strict=True)], step, store, least=least)
     prefix_of = dict(zip(rows, found, strict=True))
     return [replace(one, prefix=prefix_of[context]) for one, context in zip(requests, contexts, strict=True)], store
-
-
-def duel(
-    denoiser: Denoiser,
-    requests: Sequence[LikelihoodRequest],
-    options: LikelihoodOptions,
-    *,
-    batch_size: int,
-    max_length: int,
-) -> list[Trajectory]:
-    """The decoder's whole trajectory to each continuation; its `log_probs` sum to log p(continuation | context).
-
-    Raises as `score` does.
-    """
-    _check(denoiser, requests, options)
-    return _decoded(denoiser, requests, options, batch_size=batch_size, max_length=max_length)
-
-
-def _decoded(
-    denoiser: Denoiser,
-    requests: Sequence[LikelihoodRequest],
-    options: LikelihoodOptions,
-    *,
-    batch_size: int,
-    max_length: int,
-) -> list[Trajectory]:
-    trajectories = [_start(denoiser, index, request, options, max_length) for index, request in enumerate(requests)]
-    if denoiser.attention.is_block_causal:
-        fitted = [trajectory.request for trajectory in trajectories]
-        _, blocks = score_blocks(denoiser, fitted, options, None, options, batch_size=batch_size)
-        return list(map(_joined, trajectories, blocks))
-    _walk(denoiser, trajectories, options, batch_size)
-    return trajectories
 
 
 def _check(denoiser: Denoiser, requests: Sequence[LikelihoodRequest], options: LikelihoodOptions) -> None:
