@@ -35,7 +35,6 @@ from mdlm_lm_eval.decoding.next_token import NextTokenLogits
 from mdlm_lm_eval.decoding.passes import Memory, most_wanted, run_pass
 from mdlm_lm_eval.decoding.program import Field, Kind, Numbers, path_of
 from mdlm_lm_eval.decoding.row_decoders import row_decoder_for
-from mdlm_lm_eval.decoding.rows import Rows
 from mdlm_lm_eval.decoding.run import Run
 from mdlm_lm_eval.decoding.thinking import EndOfThinking
 from mdlm_lm_eval.decoding.trace import Event
@@ -236,8 +235,11 @@ class Engine:
         state = self.state if plan.rows is None else self.state.of(plan.rows)
         if plan.views > 1:
             state = views_of(state, plan.views)
-        if self.window is None:
-            self.window = self._window(plan, state)
+        if self.window is None:  # the columns that rows see are kept while these stay
+            stays = plan.rows is None and plan.views == 1 and not (run.is_causal or run.options.append_blocks)
+            self.window = window_of(run, state, plan, self.sees if stays else None)
+            if stays and self.window.sees is not None:
+                self.sees = self.window.sees
         n_wanted = None
         if run.on_gpu:
             masks = None if masks_of is None else int(masks_of[plan.going].sum())
@@ -258,14 +260,6 @@ class Engine:
         self.n_passes += 1
         self.plan = plan
         return True
-
-    def _window(self, plan: Plan, state: Rows) -> Window:
-        """The pass's window; the columns that rows see are kept while these stay."""
-        stays = plan.rows is None and plan.views == 1 and not (self.run.is_causal or self.run.options.append_blocks)
-        window = window_of(self.run, state, plan, self.sees if stays else None)
-        if stays and window.sees is not None:
-            self.sees = window.sees
-        return window
 
     def _plan(self, at: Numbers) -> Plan | None:
         """The next pass where rows are at these records: the ones to come, or those last seen."""
@@ -526,9 +520,7 @@ def decode_canvases(
     _check_shift(denoiser, options, attention)
     if cache_policy(attention, options).remembers and not denoiser.keeps_keys_and_values:
         raise OptionError(f"cache must be none for an encoder, which keeps no keys and values, not {options.cache}")
-    thinking = None
-    if options.end_think_boost or options.max_thinking_tokens is not None:
-        thinking = EndOfThinking.of(options, end_think_ids, denoiser.device)
+    thinking = EndOfThinking.of(options, end_think_ids, denoiser.device)
     if token_frequencies is None and options.token_frequencies is not None:
         (token_frequencies,) = load_file(options.token_frequencies).values()
     if token_frequencies is not None:

@@ -32,14 +32,16 @@ class Places:
     @functools.cached_property
     def row(self) -> Tensor:
         """[N]."""
-        n_places = self.wanted.shape[1]
-        return _row_and_offset(self.wanted)[0] if self.at is None else self.at // n_places
+        if self.at is None:
+            return _all_places(*self.wanted.shape, self.wanted.device)[0]
+        return self.at // self.wanted.shape[1]
 
     @functools.cached_property
     def offset(self) -> Tensor:
         """[N]."""
-        n_places = self.wanted.shape[1]
-        return _row_and_offset(self.wanted)[1] if self.at is None else self.at % n_places
+        if self.at is None:
+            return _all_places(*self.wanted.shape, self.wanted.device)[1]
+        return self.at % self.wanted.shape[1]
 
     @functools.cached_property
     def inside(self) -> Any:
@@ -61,10 +63,6 @@ class Places:
             numel = n_rows * n_places
             values = values.new_zeros(numel + 1).scatter_(0, self._at, values)[:numel]
         return values.view(n_rows, n_places)
-
-
-def _row_and_offset(wanted: Tensor) -> tuple[Tensor, Tensor]:
-    return _all_places(*wanted.shape, wanted.device)
 
 
 @functools.lru_cache(maxsize=64)

@@ -27,8 +27,10 @@ class EndOfThinking:
     budget: int | None
 
     @classmethod
-    def of(cls, options: DecodingOptions, token_ids: Sequence[int], device: torch.device) -> "EndOfThinking":
-        """Raises OptionError where `end_think` is not one token, as a budget needs."""
+    def of(cls, options: DecodingOptions, token_ids: Sequence[int], device: torch.device) -> "EndOfThinking | None":
+        """None without either means. Raises OptionError where `end_think` is not one token, as a budget needs."""
+        if not options.end_think_boost and options.max_thinking_tokens is None:
+            return None
         if not token_ids or (options.max_thinking_tokens is not None and len(token_ids) > 1):
             raise OptionError(f"end_think={options.end_think} must be one token, not {len(token_ids)}")
         return cls(

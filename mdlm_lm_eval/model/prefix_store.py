@@ -43,12 +43,7 @@ class Prefix:
 
     def path(self) -> list["Prefix"]:
         """All shared prefixes of it, the shortest first."""
-        found: list[Prefix] = []
-        each: Prefix | None = self
-        while each is not None:
-            found.append(each)
-            each = each.parent
-        return found[::-1]
+        return [*(self.parent.path() if self.parent else ()), self]
 
 
 def place_of(prefix: Prefix | None, length: int) -> Place:

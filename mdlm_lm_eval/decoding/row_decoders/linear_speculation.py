@@ -19,11 +19,6 @@ if TYPE_CHECKING:
     from mdlm_lm_eval.model.denoiser import Denoiser
 
 
-def _causal(columns: "Tensor") -> "Tensor":
-    """A column sees those up to itself."""
-    return columns.clone()
-
-
 class Speculation(PassByPass):
     """Rows that draft blocks of `length` tokens."""
 
@@ -34,7 +29,9 @@ class Speculation(PassByPass):
             canvas.token_ids[shared : canvas.prompt_length]
             for canvas, shared in zip(self.canvases, self.shared, strict=True)
         ]
-        logits = self.run(range(len(prompts)), prompts, self.shared, _causal, is_step=False, last_only=True)
+        logits = self.run(
+            range(len(prompts)), prompts, self.shared, lambda columns: columns, is_step=False, last_only=True
+        )
         self.answers = logits.argmax(-1).tolist()
         for row, sure in enumerate(self._confidence(logits)):
             self.note(row, self.starts[row], changes([self.denoiser.mask_token_id], self.answers[row], sure))
@@ -46,7 +43,7 @@ class Speculation(PassByPass):
     def step(self, rows: list[int]) -> None:
         """Accepts the draft up to the first disagreement, then appends the causal token."""
         blocks = self._draft(rows).tolist()
-        logits = self.run(rows, blocks, [self.starts[row] for row in rows], _causal)
+        logits = self.run(rows, blocks, [self.starts[row] for row in rows], lambda columns: columns)
         mask, sure = self.denoiser.mask_token_id, self._confidence(logits)
         for place, (row, block, written) in enumerate(zip(rows, blocks, logits.argmax(-1).tolist(), strict=True)):
             n = next((n for n in range(len(block) - 1) if written[n] != block[n + 1]), len(block) - 1)

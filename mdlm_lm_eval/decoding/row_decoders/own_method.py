@@ -3,7 +3,6 @@
 Slots are read off one denoising step over noise, which is drawn `noise_num` times.
 """
 
-from collections.abc import Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -27,37 +26,30 @@ class OwnMethod(RowDecoder):
 
     def decode(self, work: Work) -> list[Completion]:
         """One canvas after the other; `batch_size` is that of the draws of noise."""
-        completions = []
+        completions, denoiser = [], work.denoiser
+        assert denoiser.generate is not None
         for index, canvas in enumerate(work.canvases):
-            if work.denoiser.read is not None and canvas.slots[0] < canvas.prompt_length:  # slots in the text
-                completion = fill_by_reads(work.denoiser, canvas, work.options, batch_size=work.batch_size, index=index)
+            if denoiser.read is not None and canvas.slots[0] < canvas.prompt_length:  # slots in the text
+                completion = fill_by_reads(work, canvas, index)
             else:
-                completion = generate(work.denoiser, canvas, work.options, end_ids=work.end_ids)
+                token_ids, n_passes, n_written = denoiser.generate(
+                    denoiser.model,
+                    list(canvas.token_ids[: canvas.prompt_length]),
+                    work.options,
+                    n_tokens=canvas.n_returned,
+                    end_ids=sorted(work.end_ids),
+                    pad_token_id=denoiser.pad_token_id,
+                    seed=canvas.seed,
+                )
+                denoiser.forward_passes += n_passes
+                completion = Completion(token_ids, RowCost(forward_passes=n_passes, steps=n_passes), n_written)
             work.advance(completion.cost.steps)
             work.finished(index, completion)
             completions.append(completion)
         return completions
 
 
-def generate(denoiser: "Denoiser", canvas: Canvas, options: DecodingOptions, *, end_ids: Collection[int]) -> Completion:
-    """The first `n_returned` tokens that the family's method writes after the prompt."""
-    assert denoiser.generate is not None
-    token_ids, n_passes, n_written = denoiser.generate(
-        denoiser.model,
-        list(canvas.token_ids[: canvas.prompt_length]),
-        options,
-        n_tokens=canvas.n_returned,
-        end_ids=sorted(end_ids),
-        pad_token_id=denoiser.pad_token_id,
-        seed=canvas.seed,
-    )
-    denoiser.forward_passes += n_passes
-    return Completion(token_ids, RowCost(forward_passes=n_passes, steps=n_passes), n_written)
-
-
-def fill_by_reads(
-    denoiser: "Denoiser", canvas: Canvas, options: DecodingOptions, *, batch_size: int, index: int
-) -> Completion:
+def fill_by_reads(work: Work, canvas: Canvas, index: int) -> Completion:
     """The tokens with the highest mean log-probability in the returned slots.
 
     Raises OptionError where no text stands before the first slot, and NonFiniteLogitsError, which names the `index`.
@@ -69,20 +61,21 @@ def fill_by_reads(
 
     if canvas.slots[0] == 0:
         raise OptionError("infill=true needs a text before the first slot, which the model's encoder reads")
-    total = torch.zeros((), device=denoiser.device)
+    noise_num = work.options.noise_num
+    total = torch.zeros((), device=work.denoiser.device)
     for log_probs in draws(
-        denoiser,
+        work.denoiser,
         canvas.token_ids,
         canvas.slots,
         n_read=canvas.n_returned,
-        noise_num=options.noise_num,
+        noise_num=noise_num,
         seed=canvas.seed,
-        batch_size=batch_size,
+        batch_size=work.batch_size,
     ):
         total = total + log_probs.sum(0)  # [n, V]
     if not total.isfinite().all():
         raise NonFiniteLogitsError(index)
-    cost = RowCost(forward_passes=options.noise_num, steps=options.noise_num)
+    cost = RowCost(forward_passes=noise_num, steps=noise_num)
     return Completion(total.argmax(-1).tolist(), cost, canvas.n_returned)
 
 

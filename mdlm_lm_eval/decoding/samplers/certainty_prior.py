@@ -6,14 +6,13 @@ from typing import TYPE_CHECKING, ClassVar
 
 from mdlm_lm_eval.decoding.sampler import STOP_AT_EOS, Answer, Choice, Needs, View
 from mdlm_lm_eval.decoding.samplers.schedule import Schedule
+from mdlm_lm_eval.model.attention import AttentionPattern
 from mdlm_lm_eval.options import DecodingOptions, option
 from mdlm_lm_eval.registry import register
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
-
-    from mdlm_lm_eval.model.attention import AttentionPattern
 
 
 @dataclass(frozen=True)
@@ -32,7 +31,7 @@ class CertaintyPrior(Schedule):
     )
     stop_at_eos: bool = STOP_AT_EOS
 
-    def refuses(self, options: DecodingOptions, attention: "AttentionPattern") -> str | None:
+    def refuses(self, options: DecodingOptions, attention: AttentionPattern) -> str | None:
         """Known tokens are counted over whole canvases; a score is a probability."""
         if attention.is_block_causal or options.is_approximate:
             return f"sampler=certainty_prior does not work with block-causal attention or cache={options.cache}"

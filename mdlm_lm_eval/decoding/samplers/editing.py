@@ -1,15 +1,13 @@
 """Fills masks as `schedule` does and corrects tokens of the block that were filled before (LLaDA2.1)."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from mdlm_lm_eval.decoding.sampler import Choice, Needs, View
 from mdlm_lm_eval.decoding.samplers.schedule import Schedule
+from mdlm_lm_eval.model.attention import AttentionPattern
 from mdlm_lm_eval.options import DecodingOptions, option
 from mdlm_lm_eval.registry import register
-
-if TYPE_CHECKING:
-    from mdlm_lm_eval.model.attention import AttentionPattern
 
 # LLaDA2.1's own default.
 _POST_STEPS = 16
@@ -32,7 +30,7 @@ class Editing(Schedule):
     editing_threshold: float | None = EDITING_THRESHOLD
     max_post_steps: int | None = MAX_POST_STEPS
 
-    def refuses(self, options: DecodingOptions, attention: "AttentionPattern") -> str | None:
+    def refuses(self, options: DecodingOptions, attention: AttentionPattern) -> str | None:
         """It needs a threshold."""
         if self.editing_threshold is None:
             return "sampler=editing needs editing_threshold"

@@ -2,14 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from mdlm_lm_eval.decoding.sampler import Choice, Needs, Sampler, Step, View
+from mdlm_lm_eval.model.attention import AttentionPattern
 from mdlm_lm_eval.options import DecodingOptions, option
 from mdlm_lm_eval.registry import register
-
-if TYPE_CHECKING:
-    from mdlm_lm_eval.model.attention import AttentionPattern
 
 
 @dataclass(frozen=True)
@@ -28,7 +26,7 @@ class Klass(Sampler):
         "all", "for kl_threshold: fill all such masks, or only the most confident", choices=lambda: ("all", "max_conf")
     )
 
-    def refuses(self, options: DecodingOptions, attention: "AttentionPattern") -> str | None:
+    def refuses(self, options: DecodingOptions, attention: AttentionPattern) -> str | None:
         """Distributions are compared over whole canvases."""
         if self.kl_threshold is None:
             return "sampler=klass needs kl_threshold"

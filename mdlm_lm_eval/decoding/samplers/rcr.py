@@ -5,14 +5,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from mdlm_lm_eval.decoding.sampler import Choice, Needs, Sampler, Step, View
+from mdlm_lm_eval.model.attention import AttentionPattern
 from mdlm_lm_eval.options import DecodingOptions
 from mdlm_lm_eval.registry import register
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
-
-    from mdlm_lm_eval.model.attention import AttentionPattern
 
 _EVERYTHING = 2**31
 
@@ -24,7 +23,7 @@ class Rcr(Sampler):
     ends_as_planned: ClassVar[bool] = True
     settled: ClassVar[Literal["at once", "with its block", "with the canvas"]] = "with the canvas"
 
-    def refuses(self, options: DecodingOptions, attention: "AttentionPattern") -> str | None:
+    def refuses(self, options: DecodingOptions, attention: AttentionPattern) -> str | None:
         """Tokens of earlier blocks must be seen by a pass."""
         if attention.is_block_causal or options.is_approximate:
             return f"sampler=rcr does not work with block-causal attention or cache={options.cache}"

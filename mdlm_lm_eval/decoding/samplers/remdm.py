@@ -5,14 +5,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from mdlm_lm_eval.decoding.sampler import Choice, Needs, Sampler, Step, View
+from mdlm_lm_eval.model.attention import AttentionPattern
 from mdlm_lm_eval.options import DecodingOptions, option
 from mdlm_lm_eval.registry import register
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
-
-    from mdlm_lm_eval.model.attention import AttentionPattern
 
 
 @dataclass(frozen=True)
@@ -25,7 +24,7 @@ class Remdm(Sampler):
 
     remask_tokens: int = option(1, "tokens masked again per pass", least=1)
 
-    def refuses(self, options: DecodingOptions, attention: "AttentionPattern") -> str | None:
+    def refuses(self, options: DecodingOptions, attention: AttentionPattern) -> str | None:
         """Its passes are planned for a block of a whole canvas."""
         if attention.is_block_causal or options.is_approximate:
             return f"sampler=remdm does not work with block-causal attention or cache={options.cache}"

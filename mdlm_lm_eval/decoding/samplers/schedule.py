@@ -2,14 +2,11 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from mdlm_lm_eval.decoding.sampler import Choice, Needs, Sampler, Step, View
+from mdlm_lm_eval.model.attention import AttentionPattern
 from mdlm_lm_eval.options import DecodingOptions, option
 from mdlm_lm_eval.registry import register
-
-if TYPE_CHECKING:
-    from mdlm_lm_eval.model.attention import AttentionPattern
 
 
 @dataclass(frozen=True)
@@ -22,7 +19,7 @@ class Schedule(Sampler):
         least=1,
     )
 
-    def refuses(self, options: DecodingOptions, attention: "AttentionPattern") -> str | None:
+    def refuses(self, options: DecodingOptions, attention: AttentionPattern) -> str | None:
         """Drafts are of steps that fill one token each, and nothing that is drawn or remembered."""
         others = options.temperature or options.cfg_scale or options.max_thinking_tokens is not None
         if self.drafts > 1 and (options.is_parallel or others):

@@ -4,14 +4,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from mdlm_lm_eval.decoding.sampler import Choice, Needs, Sampler, View
+from mdlm_lm_eval.model.attention import AttentionPattern
 from mdlm_lm_eval.options import DecodingOptions, option
 from mdlm_lm_eval.registry import register
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
-
-    from mdlm_lm_eval.model.attention import AttentionPattern
 
 # A pass fills at most this share of the masks that are left, and this number; the limit is never below the least one.
 _SHARE, _MOST, _LEAST = 0.7, 20, 5
@@ -31,7 +30,7 @@ class Wino(Sampler):
         0.9, "mask tokens again whose probability in hindsight is lower", above=0, most=1, also="threshold_back"
     )
 
-    def refuses(self, options: DecodingOptions, attention: "AttentionPattern") -> str | None:
+    def refuses(self, options: DecodingOptions, attention: AttentionPattern) -> str | None:
         """Full attention without a cache only: the shadow is appended to the whole canvas."""
         if attention.is_block_causal or options.is_approximate:
             return f"sampler=wino does not work with block-causal attention or cache={options.cache}"
