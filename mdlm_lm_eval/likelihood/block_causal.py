@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from mdlm_lm_eval.likelihood.corruptions import Corruption
 from mdlm_lm_eval.likelihood.requests import LikelihoodRequest, answer_length, answer_tokens, chunks
-from mdlm_lm_eval.likelihood.scored_passes import Sums, merged, take
+from mdlm_lm_eval.likelihood.scored_passes import Scoring, merged, take
 from mdlm_lm_eval.likelihood.spans import FINISHED, SHARED, Column, FinishedBlocks, Span
 from mdlm_lm_eval.likelihood.trajectories import Trajectory
 from mdlm_lm_eval.model.attention import AttentionPattern
@@ -75,45 +75,36 @@ def trajectories_of_blocks(
     return trajectories
 
 
-def score_blocks(
-    denoiser: Denoiser,
-    requests: Sequence[LikelihoodRequest],
-    options: LikelihoodOptions,
-    corruptions_of: Callable[[LikelihoodRequest], list[Corruption]] | None,
-    greedy: LikelihoodOptions,
-    sums: Sums,
-    *,
-    batch_size: int,
-) -> list[list[Trajectory]]:
-    """Adds the terms of all blocks to `sums`; the trajectories of all requests' blocks.
+def score_blocks(scoring: Scoring, requests: Sequence[LikelihoodRequest]) -> list[list[Trajectory]]:
+    """Adds the terms of all blocks; the trajectories of all requests' blocks.
 
-    `corruptions_of` gives the corruptions of the part of a request in one block. Trajectories follow the rule of
-    `greedy`: to their ends where there are no corruptions, with `check_greedy` as long as all of a request's are
-    greedy, and else not at all.
+    These go to their ends where there are no corruptions, with `check_greedy` as long as all of a request's are greedy,
+    and else not at all.
     """
+    denoiser, options = scoring.denoiser, scoring.options
     longest = max((len(request.continuation_ids) for request in requests), default=0)
     block_length = denoiser.attention.block_length or longest
     # A pass reads no more positions than one over `batch_size` canvases under full attention.
-    most_spans = min(batch_size * max(1, math.ceil(longest / block_length)), max(1, _SPAN_TOKENS // block_length))
+    most_spans = min(
+        scoring.batch_size * max(1, math.ceil(longest / block_length)), max(1, _SPAN_TOKENS // block_length)
+    )
     trajectories: list[list[Trajectory]] = [[] for _ in requests]
     rows = _context_rows(denoiser, requests, options)
-    for batch in _batches(rows, corruptions_of, options, denoiser.mask_token_id, batch_size, most_spans):
+    for batch in _batches(scoring, rows, most_spans):
         of_batch = [trajectory for row, _ in batch for trajectory in row.trajectories]
         for trajectory in of_batch:
             trajectories[trajectory.index].append(trajectory)
         spans = [span for _, of_row in batch for span in of_row]
-        walks = corruptions_of is None or options.check_greedy
-        several = len(spans) > most_spans or (walks and any(len(t.masked) > 1 for t in of_batch))
+        several = len(spans) > most_spans or (scoring.walks and any(len(t.masked) > 1 for t in of_batch))
         widest = most_spans * (max(len(span.token_ids) for span in spans) + 1) if spans and several else 0
         prefixes = [row.prefix for row, _ in batch]
         finished = FinishedBlocks(denoiser, [row.finished for row, _ in batch], prefixes, widest)
         while spans:
             for part in chunks(spans, most_spans):
-                logits = finished.logits(part, options.cfg_scale)
-                take(part, logits, sums, greedy, denoiser.mask_token_id, strict=True)
-            stopped = set() if corruptions_of is None else {t.index for t in of_batch if not t.is_greedy}
+                take(scoring, part, finished.logits(part, options.cfg_scale), strict=True)
+            stopped = set() if scoring.corruptions_of is None else {t.index for t in of_batch if not t.is_greedy}
             spans = []
-            for number, (row, _) in enumerate(batch if walks else []):
+            for number, (row, _) in enumerate(batch if scoring.walks else []):
                 going = [t for t in row.trajectories if t.masked and t.index not in stopped]
                 spans += _spans(number, going, denoiser.mask_token_id)
     return trajectories
@@ -161,12 +152,7 @@ def _add_request(
 
 
 def _batches(
-    rows: Iterator[ContextRow],
-    corruptions_of: Callable[[LikelihoodRequest], list[Corruption]] | None,
-    options: LikelihoodOptions,
-    mask_token_id: int,
-    batch_size: int,
-    most_spans: int,
+    scoring: Scoring, rows: Iterator[ContextRow], most_spans: int
 ) -> Iterator[list[tuple[ContextRow, list[Span]]]]:
     """Rows with their first spans; several rows only where one pass has room for all of these.
 
@@ -176,10 +162,9 @@ def _batches(
     n_spans = 0
     for row in rows:
         number = len(batch)
-        walks = corruptions_of is None or options.check_greedy
-        spans = _spans(0, row.trajectories, mask_token_id, corruptions_of, walks=walks)
+        spans = _spans(0, row.trajectories, scoring.denoiser.mask_token_id, scoring.corruptions_of, walks=scoring.walks)
         differs = bool(batch) and (batch[0][0].prefix is None) != (row.prefix is None)
-        if batch and (differs or len(batch) == batch_size or n_spans + len(spans) > most_spans):
+        if batch and (differs or len(batch) == scoring.batch_size or n_spans + len(spans) > most_spans):
             yield batch
             batch, n_spans, number = [], 0, 0
         for span in spans:

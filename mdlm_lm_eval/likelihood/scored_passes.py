@@ -34,12 +34,27 @@ class Term(NamedTuple):
     sample: tuple[int, ...] = ()
 
 
-@dataclass
-class Sums:
-    """log p of every request so far; and where they are wanted, the terms of each."""
+@dataclass(frozen=True)
+class Scoring:
+    """What the passes of one call share.
 
+    rule: the options by which trajectories take their steps. corruptions_of: of a request, or of its part in a block;
+    None where trajectories alone are asked for. totals: log p of every request so far. terms: where they are wanted,
+    those of each.
+    """
+
+    denoiser: Denoiser
+    options: LikelihoodOptions
+    rule: LikelihoodOptions
+    corruptions_of: Callable[[LikelihoodRequest], list[Corruption]] | None
     totals: list[float]
-    terms: list[list[Term]] | None = None
+    terms: list[list[Term]] | None
+    batch_size: int
+
+    @property
+    def walks(self) -> bool:
+        """Whether trajectories are followed."""
+        return self.corruptions_of is None or self.options.check_greedy
 
 
 @dataclass
@@ -84,26 +99,12 @@ def merged(
     return list(canvases.values())
 
 
-def read(
-    denoiser: Denoiser,
-    canvases: Sequence[LikelihoodCanvas],
-    sums: Sums,
-    options: LikelihoodOptions,
-) -> None:
+def read(scoring: Scoring, canvases: Sequence[LikelihoodCanvas]) -> None:
     """One forward pass of these canvases under full attention; see `take`."""
-    logits = _masked_logits(denoiser, canvases, options.cfg_scale)
-    take(canvases, logits, sums, options, denoiser.mask_token_id, strict=False)
+    take(scoring, canvases, _masked_logits(scoring.denoiser, canvases, scoring.options.cfg_scale), strict=False)
 
 
-def take(
-    canvases: Sequence[LikelihoodCanvas],
-    logits: Tensor,
-    sums: Sums,
-    options: LikelihoodOptions,
-    mask_token_id: int,
-    *,
-    strict: bool,
-) -> None:
+def take(scoring: Scoring, canvases: Sequence[LikelihoodCanvas], logits: Tensor, *, strict: bool) -> None:
     """Adds the contributions of the corruptions, and takes the trajectories one denoising step further.
 
     `logits` [N, V] are those at the canvases' `positions`, canvas by canvas; they may be overwritten. With
@@ -111,6 +112,7 @@ def take(
     `tokens_per_step` masks in each trajectory, and every other mask whose confidence reaches `confidence_threshold`, or
     exceeds it where `strict`, as in decoding. Raises NonFiniteLogitsError.
     """
+    options = scoring.rule
     of_corruptions, contributions, alike = _rows_to_read(canvases)
     masks = [(row, p) for rows, same in alike.items() for row, p in zip(rows, same[0].masked, strict=True)]
     truths = [
@@ -123,7 +125,7 @@ def take(
     if masks:
         at, positions = to_device(torch.tensor(masks), logits.device).unbind(1)
         if options.likelihood != "confidence":
-            logits[:, mask_token_id] = -torch.inf
+            logits[:, scoring.denoiser.mask_token_id] = -torch.inf
         read = logits if [row for row, _ in masks] == list(range(len(logits))) else logits[at]
         places = WhereMasked(positions, random_numbers=torch.zeros(len(masks), device=logits.device))
         proposals = Proposer(DecodingOptions(unmasking=options.unmasking)).propose(read, places)
@@ -135,11 +137,11 @@ def take(
         index = trajectory.index
         if math.isnan(log_prob):
             raise NonFiniteLogitsError(index)
-        sums.totals[index] += corruption.weight * log_prob
-        if sums.terms is not None:
+        scoring.totals[index] += corruption.weight * log_prob
+        if scoring.terms is not None:
             offset = trajectory.offset
             sample = (offset, *corruption.masked)
-            sums.terms[index].append(Term(offset + position, corruption.weight, log_prob, sample))
+            scoring.terms[index].append(Term(offset + position, corruption.weight, log_prob, sample))
     chosen_from = [list(itertools.islice(values, len(masks))) for _ in range(4)]
     for same in alike.values():
         tokens, confidence, priority, sure_of = (of_all[: len(same[0].masked)] for of_all in chosen_from)

@@ -11,7 +11,7 @@ from mdlm_lm_eval.likelihood.causal import score_causally
 from mdlm_lm_eval.likelihood.corruptions import Corruption, chain_corruptions, monte_carlo_corruptions
 from mdlm_lm_eval.likelihood.reads import score_by_reads
 from mdlm_lm_eval.likelihood.requests import LikelihoodRequest, answer_length, answer_tokens, chunks, truncated_tokens
-from mdlm_lm_eval.likelihood.scored_passes import LikelihoodCanvas, Sums, Term, merged, read
+from mdlm_lm_eval.likelihood.scored_passes import LikelihoodCanvas, Scoring, Term, merged, read
 from mdlm_lm_eval.likelihood.trajectories import Trajectory
 from mdlm_lm_eval.model.denoiser import Denoiser
 from mdlm_lm_eval.model.prefix_store import LEAST_SAVED, PrefixStore, shared_prefixes
@@ -87,31 +87,30 @@ def score(
     def estimate(request: LikelihoodRequest) -> list[Corruption]:
         return corruptions_of(request, options)
 
-    sums, ends, walks = Sums([0.0] * len(requests), terms), starts, starts
-    is_walked = options.likelihood in ("duel", "confidence")
-    greedy = options
-    if options.likelihood != "duel":
-        greedy = replace(options, likelihood="duel", unmasking="confidence", confidence_threshold=None)
-    if denoiser.attention.is_block_causal:
-        blocks = score_blocks(
-            denoiser, fitted, options, None if is_walked else estimate, greedy, sums, batch_size=batch_size
-        )
-        ends = walks = list(map(_joined, starts, blocks))
+    is_walked, is_causal = options.likelihood in ("duel", "confidence"), denoiser.attention.is_block_causal
+    greedy = replace(options, likelihood="duel", unmasking="confidence", confidence_threshold=None)
+    rule = options if options.likelihood == "duel" else greedy
+    corrupt = None if is_walked else estimate
+    scoring = Scoring(denoiser, options, rule, corrupt, [0.0] * len(requests), terms, batch_size)
+    ends = walks = starts
+    if is_causal:
+        ends = walks = list(map(_joined, starts, score_blocks(scoring, fitted)))
     elif is_walked:
-        if greedy is not options:
-            ends = [replace(start, masked=list(start.masked), order=[], log_probs=[]) for start in starts]
-        _walk(denoiser, ends, options, batch_size)
+        ends = [replace(start, masked=list(start.masked), order=[], log_probs=[]) for start in starts]
+        walks = ends if rule is options else starts
+        _walk(replace(scoring, rule=options), ends)
     else:
-        for batch in chunks(_corrupted(starts, estimate, options, denoiser.mask_token_id), batch_size):
-            read(denoiser, batch, sums, greedy)
-    if options.check_greedy and not denoiser.attention.is_block_causal:
-        _walk(denoiser, walks, greedy, batch_size, while_greedy=True)
+        for batch in chunks(_corrupted(scoring, starts), batch_size):
+            read(scoring, batch)
+    if options.check_greedy and not is_causal:
+        _walk(scoring, walks, while_greedy=True)
     for end in ends if is_walked else ():
-        sums.totals[end.index] = sum(end.log_probs)
+        scoring.totals[end.index] = sum(end.log_probs)
         if terms is not None:
             pairs = zip(end.order, end.log_probs, strict=True)
             terms[end.index] += [Term(position, 1.0, log_prob) for position, log_prob in pairs]
-    return [(total, options.check_greedy and walk.is_greedy) for total, walk in zip(sums.totals, walks, strict=True)]
+    scores = zip(scoring.totals, walks, strict=True)
+    return [(total, options.check_greedy and walk.is_greedy) for total, walk in scores]
 
 
 def with_prefixes(
@@ -203,45 +202,33 @@ def _shape(trajectory: Trajectory) -> tuple[int, int, list[int]]:
     return -len(context) - trajectory.answer_length, trajectory.answer_length, context
 
 
-def _walk(
-    denoiser: Denoiser,
-    trajectories: Sequence[Trajectory],
-    options: LikelihoodOptions,
-    batch_size: int,
-    *,
-    while_greedy: bool = False,
-) -> None:
+def _walk(scoring: Scoring, trajectories: Sequence[Trajectory], *, while_greedy: bool = False) -> None:
     """Takes every trajectory to its end, or only as long as it is greedy; those on the same canvas share it."""
 
     def canvas(trajectory: Trajectory, masked: Sequence[int]) -> tuple[Hashable, LikelihoodCanvas]:
-        made = _canvas(trajectory, masked, denoiser.mask_token_id)
+        made = _canvas(trajectory, masked, scoring.denoiser.mask_token_id)
         return (made.context_length, *made.token_ids), made
 
     for group in chunks(sorted(trajectories, key=_shape), _TRAJECTORIES_PER_GROUP):
         while going := [one for one in group if one.masked and (one.is_greedy or not while_greedy)]:
             longest_first = sorted(merged(going, canvas), key=lambda canvas: -len(canvas.token_ids))
-            for batch in chunks(longest_first, batch_size):
-                read(denoiser, batch, Sums([]), options)
+            for batch in chunks(longest_first, scoring.batch_size):
+                read(scoring, batch)
 
 
-def _corrupted(
-    trajectories: Sequence[Trajectory],
-    corruptions_of: Callable[[LikelihoodRequest], list[Corruption]],
-    options: LikelihoodOptions,
-    mask_token_id: int,
-) -> Iterator[LikelihoodCanvas]:
+def _corrupted(scoring: Scoring, trajectories: Sequence[Trajectory]) -> Iterator[LikelihoodCanvas]:
     """Canvases of all corruptions, longest first; requests with the same context share equal ones.
 
     With `check_greedy`, trajectories begin on them.
     """
 
     def canvas(trajectory: Trajectory, masked: Sequence[int]) -> tuple[Hashable, LikelihoodCanvas]:
-        made = _canvas(trajectory, masked, mask_token_id)
+        made = _canvas(trajectory, masked, scoring.denoiser.mask_token_id)
         return tuple(made.token_ids[made.context_length :]), made
 
     for _, same_context in itertools.groupby(sorted(trajectories, key=_shape), key=_shape):
         for group in chunks(same_context, _REQUESTS_PER_GROUP):
-            yield from merged(group, canvas, corruptions_of, walks=options.check_greedy)
+            yield from merged(group, canvas, scoring.corruptions_of, walks=scoring.walks)
 
 
 def _canvas(trajectory: Trajectory, masked: Sequence[int], mask_token_id: int) -> LikelihoodCanvas:
