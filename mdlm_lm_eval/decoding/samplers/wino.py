@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 
 # A pass fills at most this share of the masks that are left, and this number; the limit is never below the least one.
 _SHARE, _MOST, _LEAST = 0.7, 20, 5
-_FIRST = 30  # a block's first pass has no pass before it; it counts as if that had filled so many
 
 
 @dataclass(frozen=True)
@@ -51,7 +50,7 @@ class Wino(Sampler):
         return n_masks
 
     def state(self, n_rows: int, n_columns: int, device: "torch.device") -> "dict[str, Tensor]":
-        """last: [R], masks that the pass before filled in this block; 0 in its first pass."""
+        """last: [R], masks that the pass before filled in this block; 0 in its first pass, when nothing can be doubted."""
         import torch
 
         return {"last": torch.zeros(n_rows, dtype=torch.long, device=device)}
@@ -65,7 +64,6 @@ class Wino(Sampler):
         most = (view.masks.sum(1) * _SHARE).long().clamp(min=_LEAST, max=_MOST)
         sure = view.masks & sure_enough(view.confidence, options.confidence_threshold, strict=True)
         fill = lowest(-view.confidence, view.masks, sure.sum(1).minimum(most).clamp(min=1))
-        last = last.masked_fill(last == 0, _FIRST)
         doubted = view.filled & (view.hindsight < self.remask_threshold)
         n_doubted = doubted.sum(1)
         n_back = (last - 1).where(n_doubted >= last, n_doubted)
