@@ -439,12 +439,16 @@ class Engine:
         passes, steps, tokens = lanes.costs[lane].tolist()
         n = next((n for n, token in enumerate(answer, start=1) if token in self.run.work.end_ids), len(answer))
         is_written = (numbers != self.run.denoiser.mask_token_id) & ~lanes.beyond_answer[lane]
+        first = None
+        if look.first is not None:
+            token, label, entropy = look.first[look.row_of(lane)].tolist()
+            first = FirstToken(int(token), int(label), entropy)
         return Completion(
             token_ids=answer[:n],
             cost=RowCost(passes, steps, tokens, self.run.n_shared(int(lanes.owners[lane]))),
             n_written=int(is_written.sum()),
             events=tuple(self.events.pop(int(lanes.owners[lane]), ())),
-            first=None if look.first is None else FirstToken.of(look.first[look.row_of(lane)].tolist()),
+            first=first,
         )
 
     # Traces

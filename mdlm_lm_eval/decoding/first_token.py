@@ -3,7 +3,6 @@
 Read from the logits of the pass that fills the slot, before any token is banned or made likelier, at no extra pass.
 """
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -18,12 +17,6 @@ class FirstToken(NamedTuple):
     token: int
     label: int
     entropy: float
-
-    @classmethod
-    def of(cls, numbers: Sequence[float]) -> "FirstToken":
-        """From the three numbers that `read` gives."""
-        token, label, entropy = numbers
-        return cls(int(token), int(label), entropy)
 
 
 def read(logits: Tensor, label_ids: Tensor) -> Tensor:

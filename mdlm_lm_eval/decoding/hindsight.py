@@ -52,10 +52,6 @@ class Shadow:
         ids = torch.cat([tokens, torch.full_like(self.columns, denoiser.mask_token_id)], 1)
         return denoiser.window_logits(ids, torch.cat([columns, self.columns], 1), sees, positions)
 
-    def standing(self, row: Tensor, place: Tensor) -> Tensor:
-        """The tokens [N] at `place` [N] of the shadows of `row` [N]."""
-        return self.tokens[row, place.clamp(min=0)]
-
     def onto(self, probabilities: Tensor, columns: Tensor) -> Tensor:
         """The shadow's `probabilities` [R, B] at the window's `columns` [R, W]; 0 where it says nothing."""
         on_canvas = probabilities.new_zeros(len(columns), self.n_columns)
@@ -64,4 +60,4 @@ class Shadow:
 
 def hindsight(shadow: Shadow, logits: Tensor, row: Tensor, place: Tensor) -> Tensor:
     """Probabilities [N] of the shadow's tokens by `logits` [N, V] at `place` [N] of `row` [N]."""
-    return probability_of(logits, shadow.standing(row, place))
+    return probability_of(logits, shadow.tokens[row, place.clamp(min=0)])

@@ -8,12 +8,6 @@ from mdlm_lm_eval.decoding.candidates import slices_of
 _EPSILON = 1e-12  # as in arXiv 2511.05664
 
 
-def divergence(probabilities: Tensor, before: Tensor) -> Tensor:
-    """Kullback-Leibler divergence [N] of distributions [N, V] from those `before` [N, V], in nats."""
-    changes = (probabilities + _EPSILON).log() - (before + _EPSILON).log()
-    return (probabilities * changes).sum(-1)
-
-
 class History:
     """Distributions of R lanes' slots as of the pass before, [R, N + 1, V], and their changes in H passes, [R, H, T].
 
@@ -35,11 +29,15 @@ class History:
         self._before, self._changes = self._before[lanes], self._changes[lanes]
 
     def add(self, logits: Tensor, row: Tensor, slots: Tensor) -> Tensor:
-        """Remembers the distributions of `logits` [N, V] at `slots` [N] of `row` [N]; their divergences [N]."""
+        """Remembers the distributions of `logits` [N, V] at `slots` [N] of `row` [N].
+
+        Their Kullback-Leibler divergences [N] from those of the pass before, in nats.
+        """
         found = []
         for part in slices_of(len(logits), logits):
             probabilities = logits[part].float().softmax(-1)
-            found.append(divergence(probabilities, self._before[row[part], slots[part]]))
+            changes = (probabilities + _EPSILON).log() - (self._before[row[part], slots[part]] + _EPSILON).log()
+            found.append((probabilities * changes).sum(-1))
             self._before[row[part], slots[part]] = probabilities
         return torch.cat(found) if found else logits.new_zeros(0, dtype=torch.float32)
 

@@ -211,3 +211,27 @@ class Sampler(Options):
     def choose(self, view: View, options: DecodingOptions) -> Choice:
         """What the pass does; tensors in, tensors out, without a loop over rows or a wait for the device."""
         raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Remasking(Sampler):
+    """Fills masks by priority, and masks those tokens again that had the lowest one when they were filled."""
+
+    ends_as_planned: ClassVar[bool] = True
+
+    def state(self, n_rows: int, n_columns: int, device: "torch.device") -> "dict[str, Tensor]":
+        """priority: [R, T] float32, each token's when it was filled."""
+        import torch
+
+        return {"priority": torch.zeros(n_rows, n_columns, device=device)}
+
+    def choose(self, view: View, options: DecodingOptions) -> Choice:
+        """As many as the step says are filled, and masked again."""
+        from mdlm_lm_eval.decoding.selection import lowest, select
+
+        fill, best = select(view)
+        priority = view.priority.where(fill, view.state["priority"].gather(1, view.columns))
+        back = lowest(priority, view.filled | fill, view.back)
+        return Choice(
+            fill, back=back, best=best, state={"priority": view.state["priority"].scatter(1, view.columns, priority)}
+        )

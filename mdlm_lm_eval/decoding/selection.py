@@ -49,16 +49,6 @@ def lowest(values: Tensor, among: Tensor, counts: Tensor) -> Tensor:
     return among & (rank < counts[:, None])
 
 
-def least_sure(view: View, fill: Tensor) -> tuple[Tensor, Tensor]:
-    """The `view.back` tokens in each row [R, C] that had the lowest priority when they were filled, and all priorities.
-
-    `fill` [R, C] are filled now. The priorities [R, T] are those of the state's `priority` and of this pass.
-    """
-    remembered = view.priority.where(fill, view.state["priority"].gather(1, view.columns))
-    back = lowest(remembered, view.filled | fill, view.back)
-    return back, view.state["priority"].scatter(1, view.columns, remembered)
-
-
 def sure_enough(confidence: Tensor, threshold: float | None, *, strict: bool) -> Tensor:
     """Where `confidence` reaches the threshold, or exceeds it where `strict`; nowhere without one."""
     if threshold is None:

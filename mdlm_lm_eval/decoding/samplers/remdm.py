@@ -2,23 +2,18 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import ClassVar, Literal
 
-from mdlm_lm_eval.decoding.sampler import Choice, Needs, Sampler, Step, View
+from mdlm_lm_eval.decoding.sampler import Needs, Remasking, Step
 from mdlm_lm_eval.model.attention import AttentionPattern
 from mdlm_lm_eval.options import DecodingOptions, option
 from mdlm_lm_eval.registry import register
 
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
-
 
 @dataclass(frozen=True)
-class Remdm(Sampler):
+class Remdm(Remasking):
     """7/8 of a block one by one; as many passes as it is long refill `remask_tokens` of it; then the rest."""
 
-    ends_as_planned: ClassVar[bool] = True
     settled: ClassVar[Literal["at once", "with its block", "with the canvas"]] = "with its block"
     ends_at_eos: ClassVar[bool] = True
 
@@ -50,20 +45,6 @@ class Remdm(Sampler):
             Step(self.remask_tokens if i in loop else 1, self.remask_tokens if i + 1 in loop else 0)
             for i in range(2 * n_masks)
         ]
-
-    def state(self, n_rows: int, n_columns: int, device: "torch.device") -> "dict[str, Tensor]":
-        """priority: [R, T] float32, each token's when it was filled."""
-        import torch
-
-        return {"priority": torch.zeros(n_rows, n_columns, device=device)}
-
-    def choose(self, view: View, options: DecodingOptions) -> Choice:
-        """Masks by the schedule; tokens that had the lowest priority when they were filled are masked again."""
-        from mdlm_lm_eval.decoding.selection import least_sure, select
-
-        fill, best = select(view)
-        back, priority = least_sure(view, fill)
-        return Choice(fill=fill, back=back, best=best, state={"priority": priority})
 
 
 register(name="remdm", sampler=Remdm)

@@ -50,7 +50,7 @@ class Wino(Sampler):
         return n_masks
 
     def state(self, n_rows: int, n_columns: int, device: "torch.device") -> "dict[str, Tensor]":
-        """last: [R], masks that the pass before filled in this block; 0 in its first pass, when nothing can be doubted."""
+        """last: [R], masks that the pass before filled in this block; 0 in its first pass, when none is doubted."""
         import torch
 
         return {"last": torch.zeros(n_rows, dtype=torch.long, device=device)}
