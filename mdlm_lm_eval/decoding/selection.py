@@ -32,7 +32,7 @@ def select(
         accepted = accepted_by_entropy(order, view.entropy, entropy_bound)
     if counts is not None:
         is_first = iota(among.shape[1], among.device) < counts[:, None]  # [R, C], by descending priority
-        chosen = torch.empty_like(masks).scatter_(1, order, is_first)
+        chosen = placed(order, is_first)
         accepted = chosen if accepted is None else chosen | accepted
     elif best is None:
         of_best, place = among.max(1, keepdim=True)
@@ -66,7 +66,7 @@ def accepted_by_factor(candidates: Tensor, confidence: Tensor, factor: float) ->
     ordered, order = confidence.where(candidates, -torch.inf).sort(dim=1, descending=True, stable=True)
     passes = ordered >= _factor_limits(candidates.shape[1], factor, candidates.device)
     passes[:, :-1].logical_or_(ordered[:, 1:] == -torch.inf)  # the last candidate, and what is none
-    return torch.empty_like(candidates).scatter_(1, order, passes.cummin(1).values)
+    return placed(order, passes.cummin(1).values)
 
 
 @functools.lru_cache(maxsize=64)
@@ -86,4 +86,9 @@ def accepted_by_entropy(order: Tensor, entropy: Tensor, bound: float) -> Tensor:
     """
     ordered = entropy.gather(1, order)  # of candidates first
     accepted = ordered.cumsum(1) - ordered.cummax(1).values <= bound
-    return torch.empty_like(accepted).scatter_(1, order, accepted)
+    return placed(order, accepted)
+
+
+def placed(order: Tensor, said: Tensor) -> Tensor:
+    """What is said [R, C] of places in an `order` [R, C], at these places."""
+    return torch.empty_like(said).scatter_(1, order, said)

@@ -139,7 +139,7 @@ class Denoiser:
 
         With `cfg_scale` s > 0: u + (s + 1)(c - u), u from the same canvas with the prompt (`prompt_mask`, [B, T] bool)
         masked (LLaDA, appendix on classifier-free guidance). Without `gradient` nothing is kept for a backward pass.
-        Raises ValueError where guidance lacks `prompt_mask` or blocks from the prompt's end lack `prompt_lengths`.
+        Raises ValueError where blocks from the prompt's end lack `prompt_lengths`.
         """
         length = input_ids.shape[1]
         inputs: dict[str, Any] = dict(self.without_cache)
@@ -260,8 +260,7 @@ class Denoiser:
         With `cfg_scale` every canvas runs twice, with and without its prompt (`prompt_mask`).
         """
         if cfg_scale > 0.0:
-            if prompt_mask is None:
-                raise ValueError("cfg_scale needs prompt_mask, the positions that the unconditional canvas masks")
+            assert prompt_mask is not None
             ids = inputs["input_ids"]
             outputs = None if outputs is None else torch.cat([outputs, outputs + ids.numel()])
             twice = {name: torch.cat([each, each]) for name, each in inputs.items() if isinstance(each, Tensor)}

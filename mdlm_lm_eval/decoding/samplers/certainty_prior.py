@@ -49,7 +49,7 @@ class CertaintyPrior(Schedule):
 
     def choose(self, view: View, options: DecodingOptions) -> Choice:
         """By score; rows in which nothing but masks after an end is left go on with these."""
-        from mdlm_lm_eval.decoding.selection import select
+        from mdlm_lm_eval.decoding.selection import placed, select
 
         assert view.answer is not None
         score = view.priority if options.unmasking == "margin" else view.confidence
@@ -63,10 +63,10 @@ class CertaintyPrior(Schedule):
         fill, best = select(scored, threshold=options.confidence_threshold)
         ordered, order = score.where(masks, -float("inf")).sort(dim=1, descending=True, stable=True)
         if (factor := options.parallel_factor) is not None:
-            fill = fill | _placed(order, _by_factor(ordered, factor)) & masks
+            fill = fill | placed(order, _by_factor(ordered, factor)) & masks
         if (bound := options.entropy_bound) is not None:
             entropy = view.entropy.where(masks, 0.0).gather(1, order)
-            fill = fill | _placed(order, entropy.cumsum(1) - entropy <= bound) & masks
+            fill = fill | placed(order, entropy.cumsum(1) - entropy <= bound) & masks
         return Choice(fill=fill, best=best, order=score)
 
 
@@ -119,13 +119,6 @@ def _by_factor(ordered: "Tensor", factor: float) -> "Tensor":
     fails[:, :-1].logical_or_(ordered[:, 1:] == -float("inf"))
     fails[:, -1] = True
     return ~fails.cummax(1).values
-
-
-def _placed(order: "Tensor", accepted: "Tensor") -> "Tensor":
-    """What is said of places in an `order` [R, C], at these places."""
-    import torch
-
-    return torch.empty_like(accepted).scatter_(1, order, accepted)
 
 
 register(name="certainty_prior", sampler=CertaintyPrior)
