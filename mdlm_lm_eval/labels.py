@@ -6,7 +6,7 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
-from mdlm_lm_eval.decoding.first_token import FirstToken
+from mdlm_lm_eval.decoding.canvas import FirstToken
 
 _ALPHABETS = ("ABCDEFGHIJ", "abcdefghij", "123456789", "XYZ")
 

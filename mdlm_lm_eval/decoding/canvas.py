@@ -6,14 +6,13 @@ import math
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mdlm_lm_eval.decoding.trace import Event, Filled
 from mdlm_lm_eval.model.attention import FULL_ATTENTION, AttentionPattern
 from mdlm_lm_eval.options import DecodingOptions, OptionError
 
 if TYPE_CHECKING:
-    from mdlm_lm_eval.decoding.first_token import FirstToken
     from mdlm_lm_eval.model.denoiser import Denoiser
     from mdlm_lm_eval.model.prefix_store import Prefix
 
@@ -51,6 +50,17 @@ class RowCost:
     shared: int = 0
 
 
+class FirstToken(NamedTuple):
+    """The model's answer at the first slot: the likeliest of all tokens and of the labels, and the entropy in nats.
+
+    Read from the logits of the pass that fills the slot, before any token is banned or made likelier.
+    """
+
+    token: int
+    label: int
+    entropy: float
+
+
 @dataclass(frozen=True)
 class Completion:
     """The tokens of a canvas's returned slots, up to an EOS or end of turn inclusive.
@@ -68,7 +78,7 @@ class Completion:
     cost: RowCost
     n_written: int
     events: tuple[Event, ...] = ()
-    first: "FirstToken | None" = None
+    first: FirstToken | None = None
     text: str | None = None
     filled: Sequence[Filled] = ()
     finish_reason: str = ""

@@ -26,9 +26,8 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from mdlm_lm_eval.decoding.caches import cache_policy
-from mdlm_lm_eval.decoding.canvas import Canvas, Completion, RowCost, Work, attention_in_effect
+from mdlm_lm_eval.decoding.canvas import Canvas, Completion, FirstToken, RowCost, Work, attention_in_effect
 from mdlm_lm_eval.decoding.drafts import keep_agreed, views_of
-from mdlm_lm_eval.decoding.first_token import FirstToken
 from mdlm_lm_eval.decoding.history import History
 from mdlm_lm_eval.decoding.lanes import Lanes, Look, Moved
 from mdlm_lm_eval.decoding.next_token import NextTokenLogits

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from mdlm_lm_eval.decoding import first_token
 from mdlm_lm_eval.decoding.candidates import Proposals, WhereMasked, uniform_numbers
 from mdlm_lm_eval.decoding.drafts import drafted
 from mdlm_lm_eval.decoding.hindsight import Shadow, hindsight
@@ -171,12 +170,21 @@ class _Pass:
         )
 
     def first_tokens(self, logits: Tensor, places: Places) -> tuple[Tensor, Tensor] | None:
-        """The numbers of `FirstToken` [R, 3] before any ban, and which places [R, G] are first slots."""
-        if self.run.label_ids is None or not len(logits):
+        """The numbers of `FirstToken` [R, 3] before any ban, and which places [R, G] are first slots.
+
+        Of a row whose first slot is not among the places they are another place's.
+        """
+        labels = self.run.label_ids
+        if labels is None or not len(logits):
             return None
         is_first = self.rows.slot_number.gather(1, self.window.columns) == 0
-        of_first = first_token.of_first_slots(logits, places.at, is_first, places.wanted.shape[1])
-        return first_token.read(of_first, self.run.label_ids), is_first
+        place = is_first.to(torch.uint8).argmax(1) + iota(len(is_first), logits.device) * places.wanted.shape[1]
+        if places.at is not None:
+            place = torch.searchsorted(places.at, place).clamp(max=len(places.at) - 1)
+        logits = logits[place]  # [R, V]
+        entropy = torch.special.entr(logits.float().softmax(-1)).sum(-1)
+        label = labels[logits[:, labels].argmax(-1)]
+        return torch.stack([logits.argmax(-1).float(), label.float(), entropy], 1), is_first
 
     def where(self, places: Places) -> tuple[Tensor | None, WhereMasked]:
         """The column of each place [N], and what rules and draws read of it; nothing where they read nothing."""
