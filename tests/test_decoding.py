@@ -1,6 +1,7 @@
 """Decoding: schedules, unmasking orders, sampling; over blocks, what a pass runs, parallel rules, what is refused."""
 
 import math
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -105,7 +106,9 @@ def test_guidance_keeps_what_was_unmasked_among_the_text(denoiser: RecordingDeno
     denoiser.model.get_input_embeddings().register_forward_hook(
         lambda _module, inputs, _output: seen.extend(inputs[0].tolist())
     )
-    first, _ = decode_canvases(denoiser, [infill], options)[0]
+    (row,) = completions_of(denoiser, [infill], options)
+    first, _ = row.token_ids
+    assert row.cost.tokens == sum(map(len, seen))
     assert seen[2] == [1, 2, first, 4, MASK, 5]
     assert seen[3] == [MASK, MASK, first, MASK, MASK, MASK]
 
@@ -200,6 +203,12 @@ def test_a_rule_that_accepts_nothing_fills_one_mask_a_step(rule: dict[str, float
     assert denoiser.forward_passes == (7 if "parallel_factor" in rule else 8)
     if "parallel_factor" not in rule:
         assert completions == decode(denoiser, [[1, 2, 3]], options)
+
+
+def test_a_parallel_rule_takes_what_the_schedule_leaves_first_and_not_last() -> None:
+    options = DecodingOptions(n_masks=8, steps_per_block=7, schedule="dream", confidence_threshold=1.0)
+    (row,) = decode(model(FROM_START), [[5] * 8], options.override({"block_length": 8}), return_completions=True)
+    assert [*Counter(event.step for event in row.events).values()] == [2, *[1] * 6]
 
 
 def test_a_threshold_is_reached_under_full_attention_and_exceeded_in_blocks() -> None:

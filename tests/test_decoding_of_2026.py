@@ -59,9 +59,13 @@ def test_rows_of_nemotron_do_not_depend_on_their_neighbours() -> None:
     lengths = set()
     for more in ({}, {"confidence_threshold": 0.5}, {"mode": "ar"}, {"mode": "linear_spec"}, {"causal_context": False}):
         options = DecodingOptions(n_masks=20, block_length=None if more.get("mode") == "ar" else 8, **more)
-        together = decode(denoiser, prompts, options, stop_ids=[16, 60])
-        assert together == [decode(denoiser, [prompt], options, stop_ids=[16, 60])[0] for prompt in prompts]
-        lengths |= {len(answer) for answer in together}
+        together, alone = (
+            [decode(denoiser, rows, options, stop_ids=[16, 60], return_completions=True) for rows in batches]
+            for batches in ([prompts], [[prompt] for prompt in prompts])
+        )
+        found = [(one.token_ids, one.cost) for one in together[0]]
+        assert found == [(one.token_ids, one.cost) for (one,) in alone]
+        lengths |= {len(answer) for answer, _ in found}
     assert len(lengths) > 2
 
 

@@ -43,7 +43,12 @@ class Prefix:
 
     def path(self) -> list["Prefix"]:
         """All shared prefixes of it, the shortest first."""
-        return [*(self.parent.path() if self.parent else ()), self]
+        found: list[Prefix] = []
+        each: Prefix | None = self
+        while each is not None:
+            found.append(each)
+            each = each.parent
+        return found[::-1]
 
 
 def place_of(prefix: Prefix | None, length: int) -> Place:
