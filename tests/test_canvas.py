@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from mdlm_lm_eval.decoding.canvas import Canvas, build_canvas, build_infill_canvas
+from mdlm_lm_eval.decoding.canvas import Canvas, build_canvas, build_infill_canvas, share_steps
 from mdlm_lm_eval.model.attention import AttentionPattern
 from mdlm_lm_eval.options import DecodingOptions, OptionError
 from tests.conftest import data
@@ -64,6 +64,7 @@ def test_steps_are_shared_by_length_and_the_first_blocks_take_the_rest() -> None
     assert build(gen_toks=10, block_length=4, steps=7).block_steps == (3, 3, 1)
     assert build(gen_toks=10, block_length=4, steps=2).block_steps == (1, 1, 1)
     assert build(gen_toks=10, block_length=4, steps=99).block_steps == (4, 4, 2)
+    assert share_steps(5, [1, 2, 2, 2]) == [1, 2, 1, 1]
 
 
 @pytest.mark.parametrize("n_masks", [1, 2, 9, 80])

@@ -221,6 +221,7 @@ def test_drafts_that_are_always_wrong_cost_no_pass(changes: dict[str, Any], monk
     for one, same, drafted in zip(found, plain, right, strict=True):
         assert (one.token_ids, one.cost.forward_passes) == (same.token_ids, same.cost.forward_passes)
         assert drafted.token_ids == same.token_ids
+        assert changes or one.cost.tokens == 3 * same.cost.tokens
     assert sum(one.cost.forward_passes for one in right) < sum(one.cost.forward_passes for one in plain)
 
 

@@ -46,7 +46,7 @@ class Klass(Sampler):
         from mdlm_lm_eval.decoding.schedules import unmask_counts
 
         counts = [count for count in unmask_counts(n_masks, steps, options.schedule) if count]
-        return [*map(Step, counts[:-1]), Step(n_masks), *[Step(1)] * (self.kl_history - 1)]
+        return [*map(Step, counts[:-1]), Step(n_masks)]
 
     def choose(self, view: View, options: DecodingOptions) -> Choice:
         """With `unmask_strategy=max_conf`, only the surest of the masks that are ready."""
