@@ -4,6 +4,7 @@ import io
 import warnings
 from collections.abc import Callable, Mapping
 from functools import partial
+from textwrap import fill
 from typing import Any
 
 import pandas as pd
@@ -18,6 +19,7 @@ from mdlm_lm_eval.results.parallelism import Setting, marks, measure_of_speed, s
 
 _WHO = ["model", "adapter", "setting_without_masks"]
 _MOST_PANELS, _MOST_LINES, _MOST_BANDS, _MOST_NUMBERED = 4, 7, 3, 14
+_LABEL = 48  # characters of a line in a legend
 _LOG_FROM = 5  # times the least speed
 _BESIDE = "#8a8a8a"  # what another setting beats
 
@@ -97,7 +99,8 @@ def _panels(found: pd.DataFrame, draw: Callable[[Axes, pd.DataFrame], None], lab
         axes.set_ylabel("accuracy (%)" if rows["is_accuracy"].all() else rows["metric"].iloc[0])
         if len(axes.get_legend_handles_labels()[0]) > 1 and not axes.get_legend():
             axes.legend(loc="upper left", bbox_to_anchor=(0, -0.18))
-    entries = [len(legend.get_texts()) for axes in figure.axes if (legend := axes.get_legend())]
+    legends = [legend.get_texts() for axes in figure.axes if (legend := axes.get_legend())]
+    entries = [sum(text.get_text().count("\n") + 1 for text in texts) for texts in legends]
     figure.set_figheight(2.8 + 0.17 * max(entries, default=0))
     return figure
 
@@ -137,13 +140,16 @@ def _draw_frontier(axes: Axes, rows: pd.DataFrame, cost: str, colours: Mapping[s
         colour, mark = colours[named[index]], found[index]
         look: dict[str, Any] = {"color": colour, "marker": "*" if row["is_guest"] else "o" if exact[index] else "D"}
         look |= {"markerfacecolor": colour if mark == "on" else PAPER, "linestyle": ""}
+        look |= {"markersize": 6} if row["is_guest"] else {}
         look |= {} if mark else {"color": _BESIDE, "markeredgecolor": _BESIDE}
         half = None if pd.isna(row["high"]) else [[row["score"] - row["low"]], [row["high"] - row["score"]]]
         axes.errorbar(row[cost], row["score"], yerr=half, elinewidth=0.5, **look)
         if mark or len(rows) <= _MOST_NUMBERED:
             offset, side = ((4, 3), "left") if n % 2 else ((-4, -8), "right")
             axes.annotate(str(n), (row[cost], row["score"]), offset, textcoords="offset points", ha=side)
-            handles.append(Line2D([], [], label=f"{n}  {who(row, rows, ('model', 'adapter', 'setting'))}", **look))
+            handles.append(
+                Line2D([], [], label=fill(f"{n}  {who(row, rows, ('model', 'adapter', 'setting'))}", _LABEL), **look)
+            )
     if rows[cost].max() > _LOG_FROM * rows[cost].min():
         log_axis(axes)
     told = "circles: exact; diamonds: approximate; stars: guests\nhollow: not told from a neighbour; grey: beaten"
