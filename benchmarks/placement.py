@@ -9,8 +9,9 @@ import sys
 from pathlib import Path
 
 from mdlm_lm_eval.results.result_file import read_result_file
-from mdlm_lm_eval.results.samples import answers_of
+from mdlm_lm_eval.results.samples import scores_by_question
 from mdlm_lm_eval.results.statistics import Score, difference, score_of_sets
+from mdlm_lm_eval.results.suite import SUITE_METRIC
 
 FILE = Path(__file__).with_suffix(".csv")
 PLACES = ("prefix", "middle", "trailing")
@@ -23,9 +24,9 @@ def write(folder: Path) -> None:
         lines.writerow(["query_position", "task", "right", "sets"])
         for place in PLACES:
             (path,) = folder.rglob(f"*query_position={place}/results_cell.json")
-            for task, answers in answers_of(read_result_file(path)).items():
-                right = "".join(str(int(score)) for _, score in answers)
-                lines.writerow([place, task, right, " ".join(str(name) for name, _ in answers)])
+            for task, scores in scores_by_question(read_result_file(path)).items():
+                names, right = zip(*scores[SUITE_METRIC], strict=True)
+                lines.writerow([place, task, "".join(str(int(one)) for one in right), " ".join(map(str, names))])
 
 
 def scores() -> dict[str, Score]:
