@@ -40,10 +40,7 @@ show_option_errors_alone()
 
 # `batch_size=auto` starts from the rows that fit a GPU and halves when memory runs out; a CPU swaps long before that.
 _MAX_AUTO_BATCH, _MAX_AUTO_BATCH_ON_CPU = 1024, 16
-_UNFINISHED = (
-    "%d of %d answers end before think_end_token=%s (unfinished_thinking=%s); raise max_gen_toks or set "
-    "max_thinking_tokens"
-)
+_UNFINISHED = "%d of %d answers end before think_end_token=%s (unfinished_thinking=%s); raise max_gen_toks"
 _CUT = "%d of %d prompts were longer than the model's context of %d tokens allows and lost tokens on the left"
 # HFLM's arguments that its methods read, and those of its methods that are replaced here.
 _OF_HFLM = "mixed_precision_dtype max_length batch_size max_batch_size add_bos_token prefix_token_id think_end_token"
