@@ -217,7 +217,10 @@ def test_the_page_of_models_says_what_was_seen(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["diffusion_gemma", "llada22", "nemotron_labs_diffusion"])
-def test_mdlm_check_runs_where_a_family_decodes_in_its_own_way(name: str, folders: dict[str, Path]) -> None:
+def test_mdlm_check_runs_where_a_family_decodes_in_its_own_way(
+    name: str, folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mdlm_lm_eval.check.__main__.TEXTS", ("Hello",))
     of_family = ["--model_args", "steps_per_block=2"] if name == "diffusion_gemma" else []
     words = [str(folders[name]), "--gen_toks", "4", "--requests", "0", *of_family]
     found = check(_parser().parse_args(words))
