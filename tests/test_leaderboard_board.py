@@ -207,7 +207,7 @@ def test_unreadable_files_are_named_and_the_rest_is_used(tmp_path: Path) -> None
     assert len(rows(found)) == 1
     assert "cannot be read as JSON" in reasons(found)["cut.json"]
     assert "is no result file of lm-eval" in reasons(found)["other.json"]
-    assert "differs from what this version reads (KeyError: 'settings')" in reasons(found)["old.json"]
+    assert "differs from what this version reads (config.mdlm.settings: Field required)" in reasons(found)["old.json"]
     assert "answers 10 of 1000 questions of 'mdlm_verb_largest' without a --limit" in reasons(found)["part.json"]
     with pytest.raises(OptionError, match="holds no usable result file"):
         board(tmp_path / "none", cut="{")

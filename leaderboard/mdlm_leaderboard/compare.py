@@ -73,7 +73,10 @@ def compare(first: Path, second: Path) -> list[Comparison]:
     metrics = dict.fromkeys(metric for one, other in pairs for metric in one.metrics if metric in other.metrics)
     if not metrics:
         raise UnusableFile(f"{str(first)!r} and {str(second)!r} have no task and metric in common")
-    names, answers = labels(files, pairs), [scores_by_question(file) for file in files]
+    unread: list[str] = []
+    names, answers = labels(files, pairs), [scores_by_question(file, unread) for file in files]
+    if unread:
+        raise UnusableFile(unread[0])
     shares = [{(row["task"], row["metric"]): row["share"] for row in rows_of(file)} for file in files]
     found = [_comparison(names, pairs, metric, answers, shares) for metric in metrics]
     return [replace(one, noise=_noise(files, one)) for one in found]

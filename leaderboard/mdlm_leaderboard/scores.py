@@ -14,7 +14,7 @@ import pandas as pd
 from mdlm_leaderboard.experiments import AUTOREGRESSIVE, EXPERIMENTS, NO_MASKS, SuiteRun
 from mdlm_lm_eval.command_line import LM_EVAL_SEEDS, lm_eval_command
 from mdlm_lm_eval.options import PARALLEL_RULES
-from mdlm_lm_eval.results.files import OTHER_SHAPE, UnusableFile
+from mdlm_lm_eval.results.files import UnusableFile
 from mdlm_lm_eval.results.frame import COSTS, MASKS, rows_of, setting_of
 from mdlm_lm_eval.results.result_file import UNKNOWN, ResultFile, TaskResult, leaves
 from mdlm_lm_eval.results.suite import SUITE_METRIC, SuiteTask, generated_group, suite_task, task_names
@@ -103,8 +103,8 @@ def scores_of(files: Iterable[ResultFile], left_out: Mapping[str, str]) -> Score
         by_path[file.path] = file
         try:
             lines += file_scores(file, refused)
-        except OTHER_SHAPE as error:
-            refused.append((file.path, str(error) if isinstance(error, UnusableFile) else f"cannot be used: {error!r}"))
+        except UnusableFile as error:
+            refused.append((file.path, str(error)))
     table = pd.DataFrame(lines)
     if table.empty:
         return Scores(table, by_path, tuple(refused))
@@ -159,10 +159,12 @@ def file_scores(file: ResultFile, refused: list[tuple[str, str]]) -> Iterable[di
         if score is None or not 0 <= score <= 1:
             raise UnusableFile(f"has exact_match={score} for {name!r}; it must be a number from 0 to 1")
     lines: list[dict[str, Any]] = []
-    for row in rows_of(file):
+    unread: list[str] = []
+    for row in rows_of(file, unread):
         if row["metric"] == SUITE_METRIC and (task := used.get(row["task"])):
             lines += _suite_lines(file, row, task)
         lines += _benchmark_lines(file, row, partial)
+    refused += [(file.path, words) for words in unread]
     return lines
 
 

@@ -9,9 +9,6 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-# What reading a file of another shape raises.
-OTHER_SHAPE = (LookupError, TypeError, AttributeError, ValueError, ArithmeticError)
-
 
 class UnusableFile(ValueError):
     """A file that cannot be used; the message is one sentence without the file's name."""

@@ -103,8 +103,8 @@ def frame_of(files: Iterable[ResultFile]) -> pd.DataFrame:
     return pd.DataFrame([row for file in files for row in rows_of(file)])
 
 
-def rows_of(file: ResultFile) -> Iterable[dict[str, Any]]:
-    """The rows of one file, as `load` describes them."""
+def rows_of(file: ResultFile, unread: list[str] | None = None) -> Iterable[dict[str, Any]]:
+    """The rows of one file, as `load` describes them; `unread` gets sentences about samples that cannot be read."""
     mdlm = file.mdlm or {}
     facts: dict[str, Any] = {
         "file": file.path,
@@ -116,7 +116,7 @@ def rows_of(file: ResultFile) -> Iterable[dict[str, Any]]:
         "machine": _machine(file),
         "check": check_in_words(mdlm.get("check")),
     }
-    answers = scores_by_question(file)
+    answers = scores_by_question(file, unread)
     pairs = pair_accuracies(answers)
     parent = {member: group for group in file.group_results for member in file.groups[group]}
     for result in [*file.tasks.values(), *file.group_results.values()]:

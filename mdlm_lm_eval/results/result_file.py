@@ -4,12 +4,13 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from graphlib import TopologicalSorter
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import Any
 
-from mdlm_lm_eval.results.files import OTHER_SHAPE, UnusableFile, read_json
+from mdlm_lm_eval.results.files import UnusableFile, read_json
 from mdlm_lm_eval.results.names import BUILT_IN, recorded_name
+from mdlm_lm_eval.results.recorded import LARGEST, Ranges, Recorded, Shaped
 from mdlm_lm_eval.results.redaction import redacted
 from mdlm_lm_eval.results.statistics import Interval, Score
 
@@ -17,9 +18,7 @@ UNKNOWN = "unknown"  # a decoding option of a server that neither it nor the use
 # Options of version 0.3 that have another name: the name, and values that are others.
 RENAMED = {"remasking": ("sampler", {"none": "auto"})}
 _NORMAL_95 = 1.96
-LARGEST = 1e100  # of a score: figures reckon with its square
-# What is recorded of a task as its smallest and its largest value.
-_RANGES = ("masks", "asked_masks", "masks_in_block", "block_length", "returned_tokens", "steps")
+_RECORDED = Shaped(Recorded)
 # Parts of a result file whose keys are names of tasks and groups.
 _BY_TASK = ("results", "groups", "group_subtasks", "configs", "versions", "n-shot", "higher_is_better", "n-samples")
 
@@ -145,25 +144,26 @@ def read_result_file(path: Path, name: str | None = None) -> ResultFile:
     content = read_json(path)
     if not isinstance(content, dict) or not {"results", "config"} <= content.keys():
         raise UnusableFile("is no result file of lm-eval, which has 'results' and 'config'")
+    content = redacted({**content, **_by_plain_names(content)})
+    _RECORDED.check(content)
     try:
-        return _parsed(redacted({**content, **_by_plain_names(content)}), path, name or str(path))
-    except UnusableFile:
-        raise
-    except OTHER_SHAPE as error:
-        raise UnusableFile(f"differs from what this version reads ({type(error).__name__}: {error})") from error
+        return _parsed(content, path, name or str(path))
+    except KeyError as error:  # of a task or group that another part names
+        raise UnusableFile(f"names {error} in one place and lacks it in another") from error
 
 
 def _by_plain_names(content: Mapping[str, Any]) -> dict[str, Any]:
     """The parts by task under the tasks' own names: lm-eval 0.5 calls the task of a group `group::task`."""
-    found = {
-        part: {name.rpartition("::")[2]: value for name, value in content[part].items()}
-        for part in _BY_TASK
-        if part in content
-    }
+    found = {}
+    for part in _BY_TASK:
+        of_task = content.get(part)
+        if isinstance(of_task, dict):
+            found[part] = {str(name).rpartition("::")[2]: value for name, value in of_task.items()}
     members = found.get("group_subtasks", {})
-    return found | {
-        "group_subtasks": {group: [name.rpartition("::")[2] for name in names] for group, names in members.items()}
-    }
+    for group, names in members.items():
+        if isinstance(names, list):
+            members[group] = [name.rpartition("::")[2] if isinstance(name, str) else name for name in names]
+    return found
 
 
 def leaves(group: str, groups: Mapping[str, Sequence[str]]) -> list[str]:
@@ -174,8 +174,11 @@ def leaves(group: str, groups: Mapping[str, Sequence[str]]) -> list[str]:
 def _parsed(content: Mapping[str, Any], place: Path, name: str) -> ResultFile:
     config = content["config"]
     mdlm, arguments = config.get("mdlm"), _arguments(config.get("model_args"))
-    groups = {group: tuple(members) for group, members in content["group_subtasks"].items() if members}
-    TopologicalSorter(groups).prepare()  # raises where groups are in each other
+    groups = {group: tuple(members) for group, members in content.get("group_subtasks", {}).items() if members}
+    try:
+        TopologicalSorter(groups).prepare()
+    except CycleError as error:
+        raise UnusableFile(f"has groups that are in each other: {', '.join(error.args[1])}") from error
     tasks = {task: _task(content, task) for task in content["configs"]}
     if not any(task.metrics for task in tasks.values()):
         raise UnusableFile("has no score")
@@ -246,7 +249,9 @@ def _task(content: Mapping[str, Any], name: str) -> TaskResult:
         config=config,
         metadata=config.get("metadata") or {},
         options=options,
-        effective={key: (int(recorded[key][0]), int(recorded[key][1])) for key in _RANGES if key in recorded},
+        effective={
+            key: (int(recorded[key][0]), int(recorded[key][1])) for key in Ranges.__annotations__ if key in recorded
+        },
         cache=recorded.get("cache", options.get("cache")),
         cost=cost,
         audit=recorded.get("audit") or {},

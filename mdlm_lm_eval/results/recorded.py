@@ -1,0 +1,300 @@
+"""The types of what result files and files of samples hold, of the parts that are read. Anybody may have written them.
+
+Any other key may be there and have any value. Numbers are bounded, so that sums, dates and figures of them are finite.
+"""
+
+from typing import Annotated, Any, Required
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from typing_extensions import TypedDict  # pydantic asks for this one before Python 3.12
+
+from mdlm_lm_eval.results.files import UnusableFile
+
+_AS_IT_IS = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)
+
+LARGEST = 1e100  # of a score: figures reckon with its square
+Count = Annotated[int, Field(ge=0, le=2**53)]
+Amount = Annotated[float, Field(ge=0, le=1e18)]
+Bounds = Annotated[list[Count], Field(min_length=2, max_length=2)]
+Scalar = str | int | float | bool | None
+
+
+class Ranges(TypedDict, total=False):
+    """Effective values of a task: the smallest and the largest."""
+
+    masks: Bounds
+    asked_masks: Bounds
+    masks_in_block: Bounds
+    block_length: Bounds
+    returned_tokens: Bounds
+    steps: Bounds
+
+
+class ExactAnswer(TypedDict, total=False):
+    """An audited answer; `exact` is missing where both ways of decoding gave the same."""
+
+    __pydantic_config__ = _AS_IT_IS  # type: ignore[misc]
+    doc_id: Required[int | None]
+    exact: str | None
+
+
+class Audit(TypedDict, total=False):
+    """What `cache_audit` or a server's `audit` found."""
+
+    __pydantic_config__ = _AS_IT_IS  # type: ignore[misc]
+    requests: Count
+    same_strings: Count
+    exact_answers: list[ExactAnswer]
+
+
+class FirstTokens(TypedDict, total=False):
+    """What single-token answers would be: a letter of each question in `SHARES`, their sets, and the mean entropy."""
+
+    __pydantic_config__ = _AS_IT_IS  # type: ignore[misc]
+    letters: Required[Annotated[str, Field(pattern="^[RWLETOeto]*$")]]
+    entropy: Required[Amount]
+    sets: str | None
+
+
+class RecordOfTask(Ranges, total=False):
+    """What `--model mdlm` records of one task."""
+
+    __pydantic_config__ = _AS_IT_IS  # type: ignore[misc]
+    requests: Count
+    truncated_prompts: Count
+    cost: dict[str, Amount]
+    cache: str | None
+    audit: Audit | None
+    endings: dict[str, Count]
+    first_token: FirstTokens | None
+
+
+class Options(TypedDict, total=False):
+    """Decoding or likelihood options in effect; those that are not named here are shown and not reckoned with."""
+
+    __pydantic_config__ = _AS_IT_IS  # type: ignore[misc]
+    cache: str | None
+    filler: str | None
+    mask_ratio: float | None
+    n_fillers: Count | None
+    steps: Scalar
+    steps_per_block: Scalar
+    unmasking: str | None
+
+
+class Setting(TypedDict):
+    """Options in effect and the tasks that were run with them."""
+
+    __pydantic_config__ = _AS_IT_IS  # type: ignore[misc]
+    options: Options
+    tasks: list[str]
+
+
+class Server(TypedDict, total=False):
+    """The engine that decoded."""
+
+    __pydantic_config__ = _AS_IT_IS  # type: ignore[misc]
+    engine: Required[str]
+    version: Required[str]
+    said: Required[dict[str, Any]]
+    stated: Required[dict[str, Any]]
+    unknown: Required[list[str]]
+    concurrency: Required[Count]
+    tokens_per_second: Amount | None
+    requests_per_second: Amount | None
+
+
+class Suite(TypedDict, total=False):
+    """The state of the few-shot suite; empty for other tasks."""
+
+    __pydantic_config__ = _AS_IT_IS  # type: ignore[misc]
+    version: str | None
+    sha256: str | None
+
+
+class NoiseFloor(TypedDict, total=False):
+    """How many answers flip when something changes that should not matter, as `mdlm-check` measured it."""
+
+    __pydantic_config__ = _AS_IT_IS  # type: ignore[misc]
+    task: str
+    change: dict[str, Scalar]
+    share: Required[Amount]
+    interval: Required[Annotated[list[Amount], Field(min_length=2, max_length=2)]]
+
+
+class Check(TypedDict, total=False):
+    """The record of `mdlm-check` that a run names; `stale` are the facts in which the run is another one."""
+
+    __pydantic_config__ = _AS_IT_IS  # type: ignore[misc]
+    verdict: Required[str | None]
+    stale: Required[list[str]]
+    noise_floor: NoiseFloor | None
+
+
+class OfModel(TypedDict, total=False):
+    """What `--model mdlm` and `--model mdlm-server` record of a run."""
+
+    __pydantic_config__ = _AS_IT_IS  # type: ignore[misc]
+    pretrained: Required[str | None]
+    adapter: Required[str | None]
+    settings: Required[list[Setting]]
+    tasks: Required[dict[str, RecordOfTask]]
+    task_suite: Suite | None
+    server: Server | None
+    family: str | None
+    weights: str | None
+    adapter_weights: str | None
+    revision: str | None
+    package_version: str | None
+    attn_implementation: Scalar
+    batch_size: Scalar
+    cache_audit: Scalar
+    check: Check | None
+    device: str | None
+    device_name: str | None
+    explicit_options: list[str]
+    kept_answers: Count
+    preset: str | None
+    preset_mismatches: list[str]
+    processes: Count
+    torch: str | None
+
+
+class Digests(TypedDict, total=False):
+    """Weights as a sweep recorded them."""
+
+    __pydantic_config__ = _AS_IT_IS  # type: ignore[misc]
+    weights: str | None
+    adapter_weights: str | None
+
+
+class Sweep(TypedDict, total=False):
+    """What a sweep adds to the files of its cells."""
+
+    __pydantic_config__ = _AS_IT_IS  # type: ignore[misc]
+    command: str | None
+    settings: Digests | None
+
+
+class Arguments(TypedDict, total=False):
+    """Model arguments of any model."""
+
+    __pydantic_config__ = _AS_IT_IS  # type: ignore[misc]
+    pretrained: str | None
+    model: str | None
+    path: str | None
+    peft: str | None
+    revision: str | None
+
+
+class Config(TypedDict, total=False):
+    """lm-eval's own settings."""
+
+    __pydantic_config__ = _AS_IT_IS  # type: ignore[misc]
+    model: Required[str]
+    model_args: str | Arguments | None
+    model_dtype: str | None
+    model_num_parameters: Annotated[int, Field(le=2**53)] | None
+    gen_kwargs: str | dict[str, Any] | None
+    mdlm: OfModel | None
+    mdlm_sweep: Sweep | None
+    batch_size: Scalar
+    device: str | None
+    limit: Amount | None
+    random_seed: Scalar
+    numpy_seed: Scalar
+    torch_seed: Scalar
+    fewshot_seed: Scalar
+
+
+class Metadata(TypedDict, total=False):
+    """What a task says of itself: of the few-shot suite, its examples."""
+
+    __pydantic_config__ = _AS_IT_IS  # type: ignore[misc]
+    fewshot_relevant: Count
+    fewshot_distractors: Count
+    fewshot_seed: Count
+    fewshot_template: Count
+    query_position: str
+
+
+class ConfigOfTask(TypedDict, total=False):
+    """A task's own settings."""
+
+    __pydantic_config__ = _AS_IT_IS  # type: ignore[misc]
+    output_type: str | None
+    repeats: Count
+    generation_kwargs: dict[str, Any] | None
+    metadata: Metadata | None
+
+
+class Questions(TypedDict):
+    """How many questions a task has, and how many were asked."""
+
+    __pydantic_config__ = _AS_IT_IS  # type: ignore[misc]
+    original: Count
+    effective: Count
+
+
+class Recorded(BaseModel):
+    """A result file of lm-eval."""
+
+    model_config = _AS_IT_IS
+    config: Config
+    results: dict[str, dict[str, Any]]
+    configs: dict[str, ConfigOfTask]
+    versions: dict[str, Scalar]
+    shots: dict[str, Count] = Field(alias="n-shot")
+    questions: dict[str, Questions] = Field(alias="n-samples")
+    groups: dict[str, dict[str, Any]] = {}
+    group_subtasks: dict[str, list[str]] = {}
+    higher_is_better: dict[str, dict[str, bool | None]] = {}
+    chat_template: Any = None
+    fewshot_as_multiturn: bool | None = None
+    system_instruction: str | None = None
+    lm_eval_version: str | None = None
+    transformers_version: str | None = None
+    date: Annotated[float, Field(ge=0, lt=253402300800)] | None = None  # seconds, up to the year 9999
+
+
+class Sample(TypedDict):
+    """One line of lm-eval's `--log_samples`. Every metric is a further key."""
+
+    __pydantic_config__ = _AS_IT_IS  # type: ignore[misc]
+    doc_id: int
+    doc_hash: str
+    filter: str
+    metrics: list[str]
+
+
+class Answered(Sample, total=False):
+    """The same with what was asked and answered."""
+
+    target: Any
+    prompt_hash: str
+    arguments: Required[dict[str, dict[str, Any]]]
+    resps: Required[list[list[Any]]]
+
+
+class FilteredSample(TypedDict, total=False):
+    """The same, of which only the answers are read."""
+
+    __pydantic_config__ = _AS_IT_IS  # type: ignore[misc]
+    filter: str
+    filtered_resps: list[Any]
+
+
+class Shaped:
+    """Checks JSON against a type."""
+
+    def __init__(self, shape: Any) -> None:
+        self._adapter = TypeAdapter(shape)
+
+    def check(self, content: Any) -> None:
+        """Raises UnusableFile, which names the first place that is of another type."""
+        try:
+            self._adapter.validate_python(content)
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+            place = ".".join(map(str, first["loc"]))
+            raise UnusableFile(f"differs from what this version reads ({place}: {first['msg']})") from error
