@@ -261,6 +261,8 @@ def without_effect(options: DecodingOptions, attention: Any) -> dict[str, str]:
         actual = getattr(options, partner)
         if actual == defaults[partner] if value is None else actual != value:
             found[name] = f"without {partner}" if value is None else f"without {partner}={value}"
+    if not options.way.reads_priority:
+        found["unmasking"] = f"with sampler={options.sampler}"
     is_causal = attention is not None and attention.is_block_causal
     rules = [name for name in PARALLEL_RULES if getattr(options, name) is not None]
     if rules and not is_causal and options.way.steps_of(1, options) is not None:

@@ -124,6 +124,13 @@ def test_options_without_effect_are_said(caplog: pytest.LogCaptureFixture) -> No
     }
 
 
+def test_a_rule_that_a_sampler_does_not_read_has_no_effect(caplog: pytest.LogCaptureFixture) -> None:
+    options = {"sampler": "wino", "confidence_threshold": 0.9, "unmasking": "margin"}
+    lm = MDLM(tiny_model(), tokenizer=tiny_tokenizer(), **options)
+    lm.generate_until([generation("a", max_gen_toks=4)], disable_tqdm=True)
+    assert "unmasking=margin has no effect with sampler=wino" in [record.message for record in caplog.records]
+
+
 def test_escape_until_lets_answers_go_on_behind_stop_strings(lm: MDLM, checkpoint: Path) -> None:
     (whole,) = lm.generate_until([generation("red is", max_gen_toks=8)], disable_tqdm=True)
     stopped = [generation("red is", max_gen_toks=8, until=[whole[2]])]

@@ -498,7 +498,7 @@ def decode_canvases(
     `eos_ids` and leaves ends of turn possible, as LLaDA's `logits_eos_inf` does. `advance(n)` is told that n rows took
     a step, `finished(n, completion)` that canvas n is done. `end_think_ids` are the tokens of `end_think`,
     `token_frequencies` [V] those of that option's file. With `label_ids`, completions hold the model's answer at the
-    first slot, but for row decoders'. Raises NonFiniteLogitsError where a row's logits are NaN or
+    first slot, except those of row decoders. Raises NonFiniteLogitsError where a row's logits are NaN or
     infinite, NoProgressError where passes change nothing any more.
     """
     if not canvases:

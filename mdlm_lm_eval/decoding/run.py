@@ -38,7 +38,7 @@ class Run(Structure):
         self.is_cached = self.cache.remembers
         self.is_whole = not self.is_causal and not self.is_cached
         self.runs_blocks = self.is_cached and not (self.cache.runs_rest or self.runs_later)
-        # Without blocks, an end of text stops nothing; with them, the host looks for one wherever there are slots.
+        # Over whole canvases, only `early_exit` stops at an end of text; else the host looks for one where slots are.
         has_blocks = not self.is_whole or options.append_blocks or self.sampler.ends_at_eos
         self.stops_at_end = bool(work.end_ids) and has_blocks and not self.runs_later
         step = self.cache.shared_step(attention)

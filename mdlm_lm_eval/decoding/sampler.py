@@ -50,8 +50,8 @@ class Needs:
     earlier_blocks: `View.masks` and `View.filled` hold those of earlier blocks, too.
     later_blocks: `View.masks` holds those of later blocks, too, and no pass is planned: all blocks are one, and passes
         go on until no mask is left.
-    proposals_for_filled: the model proposes tokens for them, too.
-    hindsight: `View.hindsight`; full attention without shift alone.
+    proposals_for_filled: the model proposes tokens for filled tokens, too.
+    hindsight: `View.hindsight`; only under full attention with logits that predict their own place.
     history: passes for which `View.divergence` is kept.
     step: `View.step`.
     answer: `View.answer`.
@@ -165,6 +165,7 @@ class Sampler(Options):
     settled: when a filled token is final: at once, when its block ends, or when the canvas ends.
     ends_at_eos: whether an answer ends with a finished block that holds an EOS.
     edits: whether it needs a model that was trained to correct what it wrote.
+    reads_priority: whether the option `unmasking` changes anything.
     """
 
     asked_by: ClassVar[str | None] = None
@@ -172,6 +173,7 @@ class Sampler(Options):
     settled: ClassVar[Literal["at once", "with its block", "with the canvas"]] = "at once"
     ends_at_eos: ClassVar[bool] = False
     edits: ClassVar[bool] = False
+    reads_priority: ClassVar[bool] = True
 
     def refuses(self, options: DecodingOptions, attention: "AttentionPattern") -> str | None:
         """The sentence about an option or an attention that this sampler cannot be used with; None where it can."""

@@ -24,6 +24,7 @@ class Wino(Sampler):
     """
 
     settled: ClassVar[Literal["at once", "with its block", "with the canvas"]] = "with its block"
+    reads_priority: ClassVar[bool] = False
 
     remask_threshold: float = option(
         0.9, "mask tokens again whose probability in hindsight is lower", above=0, most=1, also="threshold_back"
@@ -50,13 +51,16 @@ class Wino(Sampler):
         return n_masks
 
     def state(self, n_rows: int, n_columns: int, device: "torch.device") -> "dict[str, Tensor]":
-        """last: [R], masks that the pass before filled in this block; 0 in its first pass, when none is doubted."""
+        """last: [R], masks that the pass before filled in this block; 0 in its first pass, which masks none."""
         import torch
 
         return {"last": torch.zeros(n_rows, dtype=torch.long, device=device)}
 
     def choose(self, view: View, options: DecodingOptions) -> Choice:
-        """At most a share of the masks; fewer tokens are masked again than the pass before filled."""
+        """At most 70% of the masks, but 5 to 20. Fewer tokens are masked again than the pass before filled.
+
+        A pass that fills one token masks none.
+        """
         from mdlm_lm_eval.decoding.selection import lowest, sure_enough
 
         assert view.hindsight is not None
