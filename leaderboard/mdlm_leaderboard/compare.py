@@ -77,7 +77,10 @@ def compare(first: Path, second: Path) -> list[Comparison]:
     names, answers = labels(files, pairs), [scores_by_question(file, unread) for file in files]
     if unread:
         raise UnusableFile(unread[0])
-    shares = [{(row["task"], row["metric"]): row["share"] for row in rows_of(file)} for file in files]
+    shares = [
+        {(row["task"], row["metric"]): row["share"] for row in rows_of(file, own)}
+        for file, own in zip(files, answers, strict=True)
+    ]
     found = [_comparison(names, pairs, metric, answers, shares) for metric in metrics]
     return [replace(one, noise=_noise(files, one)) for one in found]
 

@@ -17,6 +17,7 @@ from mdlm_lm_eval.options import PARALLEL_RULES
 from mdlm_lm_eval.results.files import UnusableFile
 from mdlm_lm_eval.results.frame import COSTS, MASKS, rows_of, setting_of
 from mdlm_lm_eval.results.result_file import UNKNOWN, ResultFile, TaskResult, leaves
+from mdlm_lm_eval.results.samples import scores_by_question
 from mdlm_lm_eval.results.suite import SUITE_METRIC, SuiteTask, generated_group, suite_task, task_names
 from mdlm_lm_eval.tasks.settings import DEFAULT_SETTINGS
 
@@ -160,7 +161,7 @@ def file_scores(file: ResultFile, refused: list[tuple[str, str]]) -> Iterable[di
             raise UnusableFile(f"has exact_match={score} for {name!r}; it must be a number from 0 to 1")
     lines: list[dict[str, Any]] = []
     unread: list[str] = []
-    for row in rows_of(file, unread):
+    for row in rows_of(file, scores_by_question(file, unread)):
         if row["metric"] == SUITE_METRIC and (task := used.get(row["task"])):
             lines += _suite_lines(file, row, task)
         lines += _benchmark_lines(file, row, partial)

@@ -3,8 +3,10 @@
 from collections.abc import Iterable
 from pathlib import Path
 
+import pandas as pd
+
 from mdlm_lm_eval.results.decomposition import said_of
-from mdlm_lm_eval.results.frame import benchmarks, frame_of, setting_of
+from mdlm_lm_eval.results.frame import benchmarks, rows_of, setting_of
 from mdlm_lm_eval.results.in_words import (
     audit_in_words,
     check_in_words,
@@ -30,10 +32,15 @@ def show(path: Path) -> list[str]:
     results = [*file.group_results.values(), *file.tasks.values()]
     inside = {member for group in file.group_results for member in file.groups[group]}
     top = [result for result in results if result.name not in inside]
-    whole = pair_accuracies(scores_by_question(file))
+    answers = scores_by_question(file)
+    whole = pair_accuracies(answers)
     pairs = [f"{name} {100 * share:.1f}% of {n} sets" for name, (share, n) in whole.items()]
     sets = f"right in all three askings: {', '.join(pairs)}" if pairs else ""
-    lines = {"score": _scores(file), "answers": "; ".join([*said_of(file), *_endings(top)]), "sets": sets}
+    lines = {
+        "score": _scores(file, pd.DataFrame(rows_of(file, answers))),
+        "answers": "; ".join([*said_of(file), *_endings(top)]),
+        "sets": sets,
+    }
     lines |= {"settings": _settings(file, top), "speed": _speed(file, top)}
     lines |= {"cache": kept_in_words((file.mdlm or {}).get("kept_answers", 0))}
     lines |= {"preset": "; ".join((file.mdlm or {}).get("preset_mismatches", ())), "unparsed": _unparsed(file)}
@@ -43,8 +50,8 @@ def show(path: Path) -> list[str]:
     return [f"{name:<9} {line}" for name, line in lines.items() if line]
 
 
-def _scores(file: ResultFile) -> str:
-    words = [f"{row.benchmark} {row.in_words} (n={row.n})" for row in benchmarks(frame_of([file])).itertuples()]
+def _scores(file: ResultFile, frame: pd.DataFrame) -> str:
+    words = [f"{row.benchmark} {row.in_words} (n={row.n})" for row in benchmarks(frame).itertuples()]
     more = f", and {len(words) - _MOST} more" if len(words) > _MOST else ""
     return f"{file.model}{f' + {file.adapter}' if file.adapter else ''}: {', '.join(words[:_MOST])}{more}"
 

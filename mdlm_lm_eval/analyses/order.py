@@ -15,7 +15,7 @@ import pandas as pd
 
 from mdlm_lm_eval.analyses.report import Row, over_tasks, read_results
 from mdlm_lm_eval.options import OptionError
-from mdlm_lm_eval.results.frame import rows_of
+from mdlm_lm_eval.results.frame import setting_of
 from mdlm_lm_eval.results.samples import read_scores, samples_path
 
 BINS = 10  # of confidence
@@ -30,13 +30,13 @@ def read_orders(paths: Iterable[Path]) -> list[Row]:
     """
     rows: list[Row] = []
     for path, file in read_results(paths):
-        settings = {row["task"]: row for row in rows_of(file)}
         for task, recorded in (file.mdlm or {})["tasks"].items():
             samples = samples_path(path, task) if "trace" in recorded else None
             metrics = read_scores(samples) if samples else {"": {}}
             metric = min(metrics, key=lambda name: not name.startswith("exact_match"))
             right = {question[0]: score for question, score in metrics[metric].items()}
-            model = " ".join(filter(None, (settings[task][name] for name in ("model", "adapter", "setting"))))
+            setting = ", ".join(setting_of(file, file.tasks[task]))
+            model = " ".join(filter(None, (file.model, file.adapter, setting)))
             for trace in recorded.get("trace", ()):
                 facts = {"model": model, "task": task, "doc_id": trace["doc_id"], "correct": right.get(trace["doc_id"])}
                 rows += [facts | order_of(trace)] if "steps" in trace else []

@@ -52,9 +52,14 @@ class Structure:
 
 
 def with_prefixes(
-    denoiser: Denoiser, canvases: Sequence[Canvas], options: DecodingOptions, *, least: int = LEAST_SAVED
+    denoiser: Denoiser,
+    canvases: Sequence[Canvas],
+    options: DecodingOptions,
+    *,
+    least: int = LEAST_SAVED,
+    shares: bool = True,
 ) -> tuple[list[Canvas], PrefixStore]:
-    """Canvases with the prefixes that they share, in their order, and the store of these.
+    """Canvases with the prefixes that they share, none without `shares`, in their order, and the store of these.
 
     The last block, or token, before the first one with a slot is never shared: a row runs it itself, so that it takes
     the same passes with and without a prefix, and predicts the next token where it has to.
@@ -62,7 +67,7 @@ def with_prefixes(
     attention = attention_in_effect(denoiser.attention, options)
     store = PrefixStore(denoiser, attention, is_guided=options.cfg_scale > 0.0)
     step = cache_policy(attention, options).shared_step(attention)
-    if step is None:
+    if step is None or not shares:
         return list(canvases), store
     starts = [attention.start_of(canvas.slots[0], canvas.prompt_length) for canvas in canvases]
     rows = [canvas.token_ids[: max(0, start - step)] for canvas, start in zip(canvases, starts, strict=True)]

@@ -77,10 +77,8 @@ class GenerationJob:
             asked.setdefault((one.instance.doc_id, one.instance.idx), []).append(one)
         for name, asked in by_task.items():
             record, first = self.place.record.tasks[name], next(iter(asked.values()))[0]
-            n_answers, n_distinct = (
-                sum(map(len, asked.values())),
-                sum(len({a.string for a in b}) for b in asked.values()),
-            )
+            n_answers = sum(map(len, asked.values()))
+            n_distinct = sum(len({one.string for one in answers}) for answers in asked.values())
             if n_answers > len(asked):
                 record.repeated = Counter(questions=len(asked), answers=n_answers, distinct=n_distinct)
             threshold, block = first.request.options.confidence_threshold, max(first.canvas.block_lengths)
@@ -122,12 +120,11 @@ class GenerationJob:
 
     def _share(self, group: list[Generation]) -> None:
         """Gives canvases the prefixes that they share, and orders them by these."""
-        canvases = [one.canvas for one in group]
-        canvases, self.store = with_prefixes(self.place.denoiser, canvases, group[0].request.options)
-        if self.place.shares_prefixes:
-            for one, canvas in zip(group, canvases, strict=True):
-                one.canvas = canvas
-            group.sort(key=lambda one: place_of(one.canvas.prefix, len(one.canvas.token_ids)))
+        place, options, canvases = self.place, group[0].request.options, [one.canvas for one in group]
+        canvases, self.store = with_prefixes(place.denoiser, canvases, options, shares=place.shares_prefixes)
+        for one, canvas in zip(group, canvases, strict=True):
+            one.canvas = canvas
+        group.sort(key=lambda one: place_of(one.canvas.prefix, len(one.canvas.token_ids)))
 
     def _most_lanes(self, group: Sequence[Generation]) -> int:
         """The most lanes for canvases that are at most as long as the longest of a group."""

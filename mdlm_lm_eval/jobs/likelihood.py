@@ -60,12 +60,14 @@ class LikelihoodJob:
 
         Raises OptionError where a request's logits are not finite.
         """
-        windows = [window for one in self.scorings for window in one.windows]
-        shared, self.store = with_prefixes(self.place.denoiser, windows, self.options, self.max_length)
-        windows_left = iter(shared if self.place.shares_prefixes else windows)
+        place, windows = self.place, [window for one in self.scorings for window in one.windows]
+        shared, self.store = with_prefixes(
+            place.denoiser, windows, self.options, self.max_length, shares=place.shares_prefixes
+        )
+        windows_left = iter(shared)
         for one in self.scorings:
             one.windows = [next(windows_left) for _ in one.windows]
-        self.place.batches.run(
+        place.batches.run(
             sorted(self.scorings, key=_longest_first),
             self._run_part,
             batches_per_call=_BATCHES_PER_SAVE,

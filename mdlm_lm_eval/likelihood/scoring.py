@@ -120,15 +120,16 @@ def with_prefixes(
     max_length: int,
     *,
     least: int = LEAST_SAVED,
+    shares: bool = True,
 ) -> tuple[list[LikelihoodRequest], PrefixStore]:
-    """Requests with the prefixes that their contexts share, in their order, and the store of these.
+    """Requests with the prefixes that their contexts share, none without `shares`, in their order, and their store.
 
     Requests with one context are one row of blocks: they are counted once. A causal model's context is read at its end:
     its last token is never shared.
     """
     attention, step = denoiser.attention, denoiser.attention.shared_step
     store = PrefixStore(denoiser, attention, is_guided=options.cfg_scale > 0.0)
-    if step is None:
+    if step is None or not shares:
         return list(requests), store
     is_causal = options.mode != "diffusion"
     contexts = [tuple(one.context_ids[truncated_tokens(one, options, max_length) :]) for one in requests]

@@ -103,8 +103,11 @@ def frame_of(files: Iterable[ResultFile]) -> pd.DataFrame:
     return pd.DataFrame([row for file in files for row in rows_of(file)])
 
 
-def rows_of(file: ResultFile, unread: list[str] | None = None) -> Iterable[dict[str, Any]]:
-    """The rows of one file, as `load` describes them; `unread` gets sentences about samples that cannot be read."""
+def rows_of(
+    file: ResultFile, answers: Mapping[str, Mapping[str, Sequence[Answer]]] | None = None
+) -> Iterable[dict[str, Any]]:
+    """The rows of one file, as `load` describes them; `answers` of `scores_by_question` are read where not given."""
+    answers = scores_by_question(file) if answers is None else answers
     mdlm = file.mdlm or {}
     facts: dict[str, Any] = {
         "file": file.path,
@@ -116,7 +119,6 @@ def rows_of(file: ResultFile, unread: list[str] | None = None) -> Iterable[dict[
         "machine": _machine(file),
         "check": check_in_words(mdlm.get("check")),
     }
-    answers = scores_by_question(file, unread)
     pairs = pair_accuracies(answers)
     parent = {member: group for group in file.group_results for member in file.groups[group]}
     for result in [*file.tasks.values(), *file.group_results.values()]:
