@@ -24,7 +24,7 @@ from random import Random
 from typing import Any
 
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import LlamaForCausalLM
 
 from mdlm_lm_eval.decoding import decode_canvases
 from mdlm_lm_eval.decoding.blocks import with_prefixes
@@ -37,6 +37,7 @@ from mdlm_lm_eval.model.kv_cache import CanvasCache
 from mdlm_lm_eval.model.prefix_store import Prefix, begin_rows, place_of
 from mdlm_lm_eval.options import DecodingOptions, LikelihoodOptions
 from mdlm_lm_eval.results.markdown import markdown_table, replace_table
+from tests.conftest import random_llama
 
 MASK, PAD = 0, 1
 QUESTIONS = 100  # that share a prefix
@@ -49,18 +50,16 @@ HEADER = ("requests", "block", "off, s", "on, s", "ceiling, s", "off / on", "cei
 @cache
 def large_model() -> LlamaForCausalLM:
     """The model whose times are measured."""
-    torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=8192,
+    return random_llama(
+        8192,
         hidden_size=512,
         intermediate_size=1536,
         num_hidden_layers=6,
         num_attention_heads=8,
         num_key_value_heads=2,
         max_position_embeddings=4096,
-        is_causal=False,
+        initializer_range=0.02,
     )
-    return LlamaForCausalLM(config).eval()
 
 
 def denoiser_with(block: int) -> Denoiser:
@@ -217,19 +216,7 @@ PATTERNS: list[tuple[AttentionPattern, bool]] = [
 @cache
 def tiny_model(dtype: torch.dtype) -> LlamaForCausalLM:
     """Two layers, seeded; logits spread enough that decoding depends on the context."""
-    torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=VOCABULARY,
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=256,
-        initializer_range=0.3,
-        is_causal=False,
-    )
-    return LlamaForCausalLM(config).eval().to(dtype)
+    return random_llama(VOCABULARY, num_key_value_heads=2, max_position_embeddings=256).to(dtype)
 
 
 def random_prompts(draw: Random) -> list[list[int]]:

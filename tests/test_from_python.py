@@ -127,6 +127,7 @@ def test_what_decode_cannot_take_is_one_sentence(checkpoint: Path) -> None:
         ((["a", None],), texts, "a list of token ids, not NoneType"),
         (("a", LikelihoodOptions()), texts, r"options must be DecodingOptions\(...\), not LikelihoodOptions"),
         (("a", options), {**texts, "batch_size": 0}, "batch_size must be a whole number from 1 or None, not 0"),
+        (("a", DecodingOptions(unfinished_thinking="empty")), texts, "needs lm_eval's think_end_token"),
         (("a", options), {**texts, "seeds": [1, 2]}, "seeds must be 1 whole numbers, one for each prompt"),
     ):
         with pytest.raises(OptionError, match=words):

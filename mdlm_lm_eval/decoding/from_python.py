@@ -124,6 +124,8 @@ def _checked(
         raise OptionError(f"n_fillers={options.n_fillers} is not allowed without a tokenizer; allowed is 0")
     if options.trace and not is_traced:
         raise OptionError("trace=true is not allowed without return_completions=True, as answers alone hold no trace")
+    if options.unfinished_thinking == "empty":
+        raise OptionError("unfinished_thinking=empty is for lm_eval's tasks, as it needs lm_eval's think_end_token")
     options = replace(options, trace=is_traced)
     check_decoding(options, attention_in_effect(denoiser.attention, options), edits=denoiser.edits)
     return options
