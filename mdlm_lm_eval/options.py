@@ -194,7 +194,7 @@ SCHEDULES = ("linear", "llada2", "dream", "cosine", "bd3lm", "maskgit_linear", "
 DEFAULT_SAMPLER = "schedule"
 # How a model that is also causal decodes and scores.
 MODES = ("diffusion", "ar", "linear_spec")
-_NOISE_NUM = "number of random draws that a read averages (DiffusionGemma)"
+_NOISE_NUM = "random draws that a slot or choice is averaged over (DiffusionGemma)"
 
 
 @dataclass(frozen=True, init=False)
@@ -215,7 +215,7 @@ class DecodingOptions(Options):
         llada="gen_length",
         dream="max_new_tokens",
     )
-    mask_ratio: float | None = option(None, "instead of n_masks: a share of the prompt's tokens", above=0)
+    mask_ratio: float | None = option(None, "instead of n_masks: masks per token of the prompt", above=0)
     max_gen_toks: int | None = option(
         None, "tokens returned if the task sets none; default: n_masks, else 256", least=1
     )
@@ -246,16 +246,21 @@ class DecodingOptions(Options):
         most=1,
         also="threshold",
     )
-    parallel_factor: float | None = option(None, "instead of a schedule: Fast-dLLM's factor rule", above=0)
+    parallel_factor: float | None = option(
+        None,
+        "instead of a schedule: fill the n-th surest mask while its confidence is at least 1 - this / (n + 1) "
+        "(Fast-dLLM)",
+        above=0,
+    )
     entropy_bound: float | None = option(
         None,
-        "instead of a schedule: fill the most confident masks while their entropies sum to at most this (EB-sampler)",
+        "instead of a schedule: fill masks while their entropies, less the largest, sum to at most this (EB-sampler)",
         least=0,
     )
     sampler: str = option(
         "auto",
-        "the way of decoding; auto: the one that is chosen by an option of its own, else schedule; FILE.py:FUNCTION or "
-        "module:FUNCTION: a function of others' that generates",
+        "the way of decoding; auto: what a sampler's own option chooses, else schedule; FILE.py:FUNCTION or "
+        "module:FUNCTION: your function",
         choices=lambda: ("auto", *SAMPLERS.names()),
         same={"none": "auto", "built-in": "auto"},
         beside=guest_of,
@@ -272,13 +277,18 @@ class DecodingOptions(Options):
         choices=lambda: MODES,
     )
     causal_context: bool = option(
-        True, "for such models: prompt and finished blocks attend causally and predict the next block's first token"
+        True,
+        "for models that are also causal: prompt and finished blocks attend causally and predict the next "
+        "block's first token",
     )
-    end_think: str = option("</think>", "the text that ends thinking, for the three options below")
+    end_think: str = option("</think>", "the text that ends thinking, for end_think_boost and max_thinking_tokens")
     end_think_boost: float = option(
-        0.0, "raise the logit of end_think at a block's leftmost mask by at most this, at the canvas's end", least=0
+        0.0,
+        "raise the logit of end_think at a block's leftmost mask by this times "
+        "(share of the canvas before it) ** end_think_power",
+        least=0,
     )
-    end_think_power: float = option(1.0, "end_think_boost grows with the position in the canvas to this power", above=0)
+    end_think_power: float = option(1.0, "for end_think_boost: the exponent", above=0)
     max_thinking_tokens: int | None = option(
         None, "write end_think, which must be one token, after this many tokens without it", least=0
     )
@@ -291,8 +301,8 @@ class DecodingOptions(Options):
         "key-value cache between steps; auto: only exact caches",
         choices=lambda: ("auto", *CACHES.names()),
     )
-    filler: str = option(".", "neutral text repeated after the masks")
-    n_fillers: int = option(0, "number of fillers", least=0)
+    filler: str = option(".", "neutral text after the masks")
+    n_fillers: int = option(0, "how often filler is repeated", least=0)
     suppress_eos: bool = option(False, "never fill in an end-of-text token", llada="logits_eos_inf")
     escape_until: bool = option(False, "answers go on after a task's stop strings, as in Dream's script")
     unfinished_thinking: str = option(

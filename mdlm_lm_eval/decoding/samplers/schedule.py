@@ -15,7 +15,7 @@ class Schedule(Sampler):
 
     drafts: int = option(
         1,
-        "steps of one token that a pass tries at once where the batch leaves room, with the same tokens (FreeDave)",
+        "most steps of one token that one pass tries where the batch leaves room; answers stay the same (FreeDave)",
         least=1,
     )
 
