@@ -129,6 +129,14 @@ class Network(LlamaForCausalLM):
         logits = self(torch.nn.functional.pad(inputs, (0, max_new_tokens), value=2)).logits * FACTOR / again
         return logits[:, -max_new_tokens:, 3:].argmax(-1) + 3
 
+    def forward(self, input_ids, past_key_values=None, **kwargs):  # a list, as Fast-dLLM's
+        return super().forward(input_ids, **kwargs)
+
+def remembered(model, inputs, max_new_tokens):
+    import torch
+    ids = torch.nn.functional.pad(inputs, (0, max_new_tokens), value=2)
+    return model(ids, past_key_values=[]).logits[:, -max_new_tokens:, 3:].argmax(-1) + 3
+
 class Older:
     config_class = LlamaConfig
 
@@ -374,6 +382,18 @@ def test_what_a_guest_patches_does_not_reach_the_next_cell(
     assert own["config"]["mdlm"]["tasks"] == alone["config"]["mdlm"]["tasks"]
     (guest,) = (each for name, each in after.items() if "auto" not in name)
     assert guest["config"]["mdlm"]["plugins"][0]["guest"]
+
+
+def test_a_sweep_compares_a_guest_on_its_own_network(
+    checkpoint: Path, task_folder: Path, files: Path, tmp_path: Path
+) -> None:
+    guest = f"{{sampler: '{files}/network.py:remembered', modeling: '{files}/network.py:Network'}}"
+    (tmp_path / "grids.yaml").write_text(f"grids: [{guest}, {{sampler: built-in}}]")
+    done = sweep(
+        tmp_path / "out", checkpoint, task_folder, "--limit=2", "--n_masks=4", f"--config={tmp_path / 'grids.yaml'}"
+    )
+    assert done.code == 0, done.err
+    assert len(stored(tmp_path / "out")) == 2
 
 
 def test_one_command_compares_guests_with_the_engine(

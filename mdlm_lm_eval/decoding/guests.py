@@ -62,10 +62,10 @@ class Network:
         mask: Any = kwargs.get("attention_mask")
         if getattr(mask, "ndim", 0) == 3:
             kwargs["attention_mask"] = mask[:, None].bool()
-        is_kept = kwargs.pop("store_kv", True)
-        before = 0 if stored is None else stored.get_seq_length()
+        is_kept = kwargs.pop("store_kv", True)  # SDAR's, whose cache is one of transformers
+        before = 0 if is_kept else stored.get_seq_length()
         output = model(*args, **{**defaults, **kwargs})
-        if not is_kept and before:
+        if before:
             stored.crop(before - stored.get_seq_length())
         elif not is_kept:
             stored.layers.clear()
@@ -305,7 +305,9 @@ class Snapshot:
 
         self.model, self.own = model, _own_state(model)
         classes = {each for module in model.modules() for each in type(module).__mro__[:-1]}
-        self.owners = [*classes, *{sys.modules[each.__module__] for each in classes}, functional]
+        # The loader takes away those of a guest's own network.
+        modules = {sys.modules[each.__module__] for each in classes if each.__module__ in sys.modules}
+        self.owners = [*classes, *modules, functional]
         self.code = [(owner, _callables(owner)) for owner in self.owners]
 
     def restore(self) -> bool:
