@@ -43,7 +43,14 @@ TAILS = {
     "-ce": "masks, CE only",
     "-ce-tv": "masks, CE + TV",
 }
-ABLATED = ("plain-0", "plain-1")  # of which the page shows the ablation
+#: Two of these, the first above the second, in the mean of all pretrained models.
+ARMS_COMPARED = (
+    ("EOS, predicted", "masks, not predicted"),
+    ("EOS, predicted", "nothing"),
+    ("masks, not predicted", "nothing"),
+    ("masks, CE + TV", "masks, not predicted"),
+    ("masks, CE + TV", "masks, CE only"),
+)
 Study = Mapping[str, Answers]  # cell -> its answers
 
 
@@ -84,7 +91,7 @@ def compared(study: Study, name: str, base: str, n_masks: int, measure: str = "a
 
 def tables(study: Study) -> str:
     """The study's tables as Markdown."""
-    return "\n\n".join((_shares(study), _comparisons(study), _ablation(study)))
+    return "\n\n".join((_shares(study), _comparisons(study), _ablation(study), _arms_compared(study)))
 
 
 def _shares(study: Study) -> str:
@@ -150,31 +157,62 @@ def mean(seeds: Iterable[Answers], n_masks: int, measure: str = "as decoded") ->
     return mean_of_seeds([score(one, n_masks, measure) for one in seeds])
 
 
+def mean_of_models(study: Study, words: str, n_masks: int, measure: str = "as decoded") -> Score | None:
+    """Of an arm on all pretrained models, which are random, where it is finished on all."""
+    of_models = [arms(study, base).get(words) for base in fine_tuned(study)]
+    finished = [mean(seeds, n_masks, measure) for seeds in of_models if seeds]
+    return mean_of_seeds(finished) if len(finished) == len(of_models) else None
+
+
+def arms_compared(study: Study, first: str, second: str, n_masks: int, measure: str = "as decoded") -> Interval | None:
+    """How far the first arm is above the second in the mean of all pretrained models, in points."""
+    of_second, of_first = (mean_of_models(study, words, n_masks, measure) for words in (second, first))
+    return difference(of_second, of_first).scaled(100) if of_first and of_second else None
+
+
 def _ablation(study: Study) -> str:
-    shown = ((2, "as decoded"), *((200, measure) for measure in MEASURES))
+    bases = fine_tuned(study)
     rows = []
-    for base in ABLATED:
-        for words, seeds in arms(study, base).items():
-            shares = (_short(mean(seeds, n, measure).interval.scaled(100)) for n, measure in shown)
-            rows.append([f"`{base}`", words, str(len(seeds)), *shares])
-    return markdown_table(["", "after answers", "seeds", *(f"{measure}, {n}" for n, measure in shown)], rows)
+    for words, n in product(TAILS.values(), MASKS):
+        of_models = [arms(study, base).get(words) for base in bases]
+        if any(of_models):
+            cells = (f"{100 * mean(seeds, n).mean:.1f}" if seeds else "–" for seeds in of_models)
+            of_all = mean_of_models(study, words, n)
+            rows.append([f"{words}, {n}", *cells, _short(of_all and of_all.interval.scaled(100))])
+    return markdown_table(["after answers, masks", *(f"`{base}`" for base in bases), "mean"], rows)
+
+
+def _arms_compared(study: Study) -> str:
+    rows = []
+    for pair in ARMS_COMPARED:
+        found = [arms_compared(study, *pair, *what) for what in COMPARED]
+        if any(found):
+            rows.append([" above ".join(pair), *map(_short, found)])
+    return markdown_table(["points, mean of the models", *(f"{measure}, {n}" for n, measure in COMPARED)], rows)
 
 
 def csv_files(study: Study) -> dict[str, str]:
-    """File beside the answers -> content: all shares of all models, and all comparisons in all of them."""
+    """File beside the answers -> content: all shares of all models, of their means over the seeds of an arm of the
+    ablation, and all comparisons.
+    """
     shown = list(product(MASKS, MEASURES))
     shares = [["model", *(f"{measure} at {n}" for n, measure in shown), "changed", "with wrong labels at 2"]]
     for name, answers in study.items():
         scores = *(score(answers, *what) for what in shown), changed(answers), with_wrong_labels(answers, 2)
         shares.append([name, *(one.interval.scaled(100).in_words for one in scores)])
     bases = fine_tuned(study)
+    ablation = [["model", "after answers", "seeds", *(f"{measure} at {n}" for n, measure in shown)]]
+    for base in bases:
+        for words, seeds in arms(study, base).items():
+            means = (mean(seeds, *what).interval.scaled(100).in_words for what in shown)
+            ablation.append([base, f'"{words}"', str(len(seeds)), *means])
     gains = [["points", *bases]]
     for name, (n, measure) in product(COMPARISONS, COMPARED):
         found = (compared(study, name, base, n, measure) for base in bases)
         gains.append([f"{name}: {measure} at {n}", *(one.in_words if one else "" for one in found)])
     return {
         f"{name}.csv": "".join(",".join(row) + "\n" for row in rows)
-        for name, rows in (("shares", shares), ("gains", gains))
+        for name, rows in (("shares", shares), ("gains", gains), ("ablation", ablation))
     }
 
 
