@@ -148,6 +148,13 @@ def test_prompts_that_lost_examples_are_left_out_of_the_suite_and_marked_in_benc
     thought = board(tmp_path / "thought", gsm8k=gsm8k_file(task_record={"endings": {"unfinished_thinking": 3}}))
     (estimate,) = thought.sections[0].rows[0].benchmarks.values()
     assert estimate.in_words.endswith("(3 unfinished)")
+    endings = {"returned_tokens": [4, 4], "endings": {"at_once": 1319}}
+    repeated = gsm8k_file(task_record=endings)
+    repeated["configs"]["gsm8k"]["repeats"] = 4
+    ended = board(tmp_path / "ended", gsm8k=repeated)
+    (estimate,) = ended.sections[0].rows[0].benchmarks.values()
+    assert estimate.in_words.endswith("(1319 end at once)")
+    assert "answers   25.0% of gsm8k end at once" in show(tmp_path / "ended" / "gsm8k.json")
 
 
 def test_other_models_need_a_mask_count(tmp_path: Path) -> None:
@@ -368,6 +375,19 @@ def test_a_loss_is_told_apart_into_reading_and_the_end_of_text(tmp_path: Path) -
     assert table["share_among_labels"].tolist() == pytest.approx([0.7] * 3)
     (shown,) = (line for line in show(tmp_path / "0-200.json") if line.startswith("answers"))
     assert shown == "answers   200 masks: 40.0% as decoded, 70.0% among letters, 50% EOS, entropy 0.50"
+
+
+def test_questions_of_one_set_vary_together_also_without_samples(tmp_path: Path) -> None:
+    """Of half of 20 sets all 16 tasks are right, of the others none: an interval of 20 answers, not of 320."""
+    letters, sets = "RW" * 10, " ".join(f"set_{n}" for n in range(20))
+    record = {"first_token": {"letters": letters, "sets": sets, "entropy": 0.5}}
+    found = {}
+    for name, recorded in (("told", record), ("untold", {})):
+        write(tmp_path / name, one=suite_file(accuracy=0.5, spread=0.0, limit=20, task_record=recorded))
+        (row,) = load(tmp_path / name).query("is_group").itertuples()
+        found[name] = (row.low, row.high)
+    assert found["told"] == pytest.approx((0.28, 0.72), abs=0.02)
+    assert found["untold"] == pytest.approx((0.445, 0.555), abs=0.005)
 
 
 def test_points_that_not_all_seeds_have_are_in_no_mean(tmp_path: Path) -> None:

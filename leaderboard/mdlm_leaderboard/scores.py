@@ -268,7 +268,8 @@ def _benchmark_lines(file: ResultFile, row: Mapping[str, Any], partial: Collecti
     metric, cut = row["metric"].removesuffix(",none"), result.truncated_prompts
     short = result.name.removeprefix(f"{group}_").removeprefix("mdlm_") if group else result.name
     unfinished = result.endings.get("unfinished_thinking", 0)
-    notes = f"{cut} prompts cut off" if cut else "", f"{unfinished} unfinished" if unfinished else ""
+    at_once = result.endings.get("at_once", 0) if result.has_several_tokens else 0
+    counts = {"prompts cut off": cut, "unfinished": unfinished, "end at once": at_once}
     yield _line(
         row,
         experiment=BENCHMARKS,
@@ -278,7 +279,7 @@ def _benchmark_lines(file: ResultFile, row: Mapping[str, Any], partial: Collecti
         who=replace(who_of(file), other=tuple(setting_of(file, result))),
         name=result.name,
         result=result,
-        note=", ".join(filter(None, notes)),
+        note=", ".join(f"{n} {words}" for words, n in counts.items() if n),
         bound=_bound(result),
         tokens_per_evaluation=_per_evaluation(file) if result.name == PARALLEL else None,
     )

@@ -38,7 +38,7 @@ def show(path: Path) -> list[str]:
     sets = f"right in all three askings: {', '.join(pairs)}" if pairs else ""
     lines = {
         "score": _scores(file, pd.DataFrame(rows_of(file, answers))),
-        "answers": "; ".join([*said_of(file), *_endings(top)]),
+        "answers": "; ".join([*said_of(file), *_endings(file, top)]),
         "sets": sets,
     }
     lines |= {"settings": _settings(file, top), "speed": _speed(file, top)}
@@ -56,12 +56,12 @@ def _scores(file: ResultFile, frame: pd.DataFrame) -> str:
     return f"{file.model}{f' + {file.adapter}' if file.adapter else ''}: {', '.join(words[:_MOST])}{more}"
 
 
-def _endings(top: Iterable[TaskResult]) -> list[str]:
+def _endings(file: ResultFile, top: Iterable[TaskResult]) -> list[str]:
     """Of answers of several tokens, the shares that end at once or within thinking, where any do."""
     return [
-        f"{100 * n / result.n_questions:.1f}% of {result.name} end {how}"
+        f"{100 * n / sum(task.n_answers for task in file.tasks_of(result)):.1f}% of {result.name} end {how}"
         for result in top
-        if result.effective.get("returned_tokens", (0, 0))[1] > 1
+        if result.has_several_tokens
         for name, how in (("at_once", "at once"), ("unfinished_thinking", "before thinking does"))
         if (n := result.endings.get(name, 0))
     ]

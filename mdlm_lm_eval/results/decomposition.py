@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from mdlm_lm_eval.results.result_file import ResultFile, TaskResult, leaves
+from mdlm_lm_eval.results.result_file import ResultFile, TaskResult
 from mdlm_lm_eval.results.statistics import Score, mean_of_seeds, score_of_sets
 
 #: Share -> the letters of `labels.LabelTokens.letter` that count to it.
@@ -66,14 +66,14 @@ def over_seeds(found: Sequence[Decomposition]) -> Decomposition:
 def said_of(file: ResultFile) -> list[str]:
     """Of every group and task at the top of a file whose first tokens are recorded, its masks and its decomposition."""
     inside = {member for group in file.group_results for member in file.groups[group]}
-    lines = []
+    lines = {}
     for result in (*file.group_results.values(), *file.tasks.values()):
-        members = leaves(result.name, file.groups) if result.name in file.groups else [result.name]
-        found = decomposition_of([file.tasks[name] for name in members]) if result.name not in inside else None
+        found = decomposition_of(file.tasks_of(result)) if result.name not in inside else None
         low, high = result.effective.get("asked_masks", (0, 0))
         masks = f"{low} to {high}" if low != high else str(high)
-        lines += [f"{masks} mask{'' if masks == '1' else 's'}: {found.in_words}"] if found else []
-    return lines
+        if found:
+            lines[result.name] = f"{masks} mask{'' if masks == '1' else 's'}: {found.in_words}"
+    return [f"{name}, {line}" for name, line in lines.items()] if len(lines) > 1 else [*lines.values()]
 
 
 def _by_set(task: TaskResult) -> Iterable[tuple[str, str]]:

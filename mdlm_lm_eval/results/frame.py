@@ -10,6 +10,7 @@ import pandas as pd
 
 from mdlm_lm_eval.command_line import LM_EVAL_SEEDS
 from mdlm_lm_eval.options import DecodingOptions, LikelihoodOptions, OptionError, defaults_of, silent_names
+from mdlm_lm_eval.results.decomposition import decomposition_of
 from mdlm_lm_eval.results.files import UnusableFile
 from mdlm_lm_eval.results.in_words import check_in_words
 from mdlm_lm_eval.results.result_file import (
@@ -18,7 +19,6 @@ from mdlm_lm_eval.results.result_file import (
     ResultFile,
     TaskResult,
     find_result_files,
-    leaves,
     read_result_file,
 )
 from mdlm_lm_eval.results.samples import Answer, pair_accuracies, scores_by_question
@@ -52,8 +52,8 @@ def load(folder: str | Path) -> pd.DataFrame:
     """All result files under `folder`, one row per (file, task or group, metric); unreadable files warn.
 
     `score` is as lm-eval has it, with its 95% interval `low` to `high` over `n` questions: a score interval for shares,
-    over whole sets for tasks of the few-shot suite whose samples are beside the file, else 1.96 standard errors;
-    `share` is what a difference to another row needs. `group` is the group that a task or group belongs to in its file
+    over whole sets for tasks of the few-shot suite whose samples are beside the file or whose first tokens are
+    recorded, else 1.96 standard errors; `share` is what a difference to another row needs. `group` is the group that a task or group belongs to in its file
     ("" at the top). `masks` are those asked for (missing where questions differ), `setting` what differs from the
     defaults in words, and the names of `COSTS` what the answers took. Every decoding or likelihood option in effect is
     a column of its own. Raises OptionError where no file can be used.
@@ -182,17 +182,20 @@ def _share(
 ) -> Score | None:
     """What an interval and a difference need of a score from 0 to 1; None of any other, and where no error is known.
 
-    From single questions where all are known and their mean is the score.
+    From single questions, or from what the suite's tasks record of first tokens, where all are known and their mean is
+    the score.
     """
     name, known = result.name, None
     asked = answers.get(name, {}).get(metric)
     if name in file.groups:
-        tasks = [file.tasks[leaf] for leaf in leaves(name, file.groups)]
+        tasks = file.tasks_of(result)
         shares = [_share(file, task, metric, answers) if metric in task.metrics else None for task in tasks]
         found = [one for one in shares if one and (one.parts or suite_task(tasks[0].name))]
         known = mean_of_tasks(found) if len(found) == len(tasks) else None
     elif asked and all(0 <= score <= 1 for _, score in asked):
         known = score_of_sets({name: asked}, result.repeats)
+    elif metric == SUITE_METRIC and suite_task(name) and (of_first_tokens := decomposition_of([result])):
+        known = of_first_tokens.shares.get("decoded")
     if known and math.isclose(known.mean, result.metrics[metric], rel_tol=1e-6, abs_tol=1e-9):
         return known
     if metric == SUITE_METRIC and suite_task(name):

@@ -58,6 +58,16 @@ class TaskResult:
         """How many times each question was asked."""
         return max(int(self.config.get("repeats", 1)), 1)
 
+    @property
+    def n_answers(self) -> int:
+        """To all questions."""
+        return self.n_questions * self.repeats
+
+    @property
+    def has_several_tokens(self) -> bool:
+        """Whether an answer may have more than one token."""
+        return self.effective.get("returned_tokens", (0, 0))[1] > 1
+
     def is_accuracy(self, metric: str) -> bool:
         """Whether this score is a share from 0 to 1 of which more is better."""
         return 0 <= self.metrics[metric] <= 1 and bool(self.higher_is_better.get(metric.partition(",")[0], True))
@@ -65,7 +75,7 @@ class TaskResult:
     def share(self, metric: str) -> Score | None:
         """A share of independent questions, as lm-eval's standard error has them; None without one and of no share."""
         mean, error, n = self.metrics[metric], self.standard_errors.get(metric), self.n_questions
-        known, answers = error is not None and 0 <= mean <= 1 and n, n * self.repeats
+        known, answers = error is not None and 0 <= mean <= 1 and n, self.n_answers
         return Score(mean, max((error or 0.0) ** 2, answers**-2), answers, n) if known else None
 
     def interval(self, metric: str) -> Interval:
@@ -104,6 +114,12 @@ class ResultFile:
     tasks: Mapping[str, TaskResult]
     group_results: Mapping[str, TaskResult]
     groups: Mapping[str, tuple[str, ...]]
+
+    def tasks_of(self, result: TaskResult) -> list[TaskResult]:
+        """The tasks of a group, or the task itself."""
+        if result.name not in self.groups:
+            return [result]
+        return [self.tasks[name] for name in leaves(result.name, self.groups)]
 
     @property
     def server(self) -> Mapping[str, Any]:
