@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from mdlm_lm_eval.decoding import decode_canvases
+from mdlm_lm_eval.decoding.canvas import FirstToken
 from mdlm_lm_eval.labels import Labels, LabelTokens
 from mdlm_lm_eval.lm import MDLM
 from mdlm_lm_eval.model.attention import FULL_ATTENTION
@@ -86,6 +87,16 @@ def test_documents_say_their_labels() -> None:
     others: list[Any] = [{"options": ["x", "y"], "answer": "Z"}, {"question": "?"}, "text", {"labels": [0, 1]}]
     others += [{"options": 2, "answer": "A"}, {"options": ["x"], "answer": 0}]
     assert [Labels.of(one) for one in others] == [None] * len(others)
+
+
+def test_the_end_of_a_turn_is_told_from_the_end_of_text() -> None:
+    tokens = LabelTokens(("A", "B"), tiny_tokenizer(), {1}, {7, 8})
+    ids = {name: token for token, name in tokens.names.items()}
+    cases = {(1, "A"): "E", (7, "A"): "T", (8, "B"): "t", (9, "A"): "O", (ids["B"], "B"): "W", (ids["A"], "A"): "R"}
+    for (token, label), letter in cases.items():
+        assert tokens.letter(FirstToken(token, ids[label], 0.5), "A") == letter
+    assert tokens.letter(FirstToken(7, ids["B"], 0.5), "") == "T"
+    assert [name for name, letters in SHARES.items() if "t" in letters] == ["end_of_turn"]
 
 
 def test_results_record_a_letter_a_question(monkeypatch: pytest.MonkeyPatch) -> None:

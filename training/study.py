@@ -2,6 +2,7 @@
 
     OMP_NUM_THREADS=1 nice python -m training.study out/study        # what is not finished; hours of CPU time
     python -m training.study out/study --cells 'plain-0(-sft.*)?'    # some of its cells, by a regular expression
+    python -m training.study out/study --answers out/answers         # all of it anew
     python -m training.study_tables --write                          # tables and figure, from the committed answers
 
 A cell is one model. It is asked the first `SETS` sets of `mdlm_rules` with each distractor rule, each under its three
@@ -65,6 +66,8 @@ def cells() -> Iterator[Cell]:
         yield Cell(f"{base}-sft-{loss}-0", 0, f"{base}-sft-0", f"built-in-{loss}")
     for base in FINE_TUNED:
         yield Cell(f"{base}-sft-control-0", 0, f"{base}-sft-0", sft, ("--padding", "masks"))
+    yield Cell("block-0-sft-0", 0, "block-0", sft)
+    yield Cell("block-0-sft-masks-0", 0, "block-0", sft, ("--padding", "masks"))
     for base in FINE_TUNED:
         for seed in range(N_SEEDS.get(base, 2)):
             for padding in ("none", "shown", "masks"):
@@ -167,20 +170,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("work", type=Path, help="folder of the models")
     parser.add_argument("--cells", default=".*", help="a regular expression of whole names")
+    parser.add_argument("--answers", type=Path, default=ANSWERS, help="folder of the answers; cells it has are done")
     arguments = parser.parse_args()
     for cell in cells():
         if re.fullmatch(arguments.cells, cell.name):
-            compute(cell, arguments.work)
+            compute(cell, arguments.work, arguments.answers)
 
 
-def compute(cell: Cell, work: Path) -> None:
+def compute(cell: Cell, work: Path, folder: Path = ANSWERS) -> None:
     """Trains and asks a cell that is not finished, after the cell that it stands on."""
-    target = ANSWERS / f"{cell.name}.json"
+    target = folder / f"{cell.name}.json"
     if target.exists():
         return
     for base in cells():
         if base.name == cell.base:
-            compute(base, work)
+            compute(base, work, folder)
             train(base, work)
     start = time.process_time()
     train(cell, work)
@@ -189,7 +193,7 @@ def compute(cell: Cell, work: Path) -> None:
     minutes = {"training": trained - start, "asking": time.process_time() - trained}
     record: dict[str, Any] = {"cell": cell.name, "recipe": cell.recipe, "flags": list(cell.flags), "seed": cell.seed}
     record["cpu_minutes"] = {name: round(seconds / 60, 2) for name, seconds in minutes.items()}
-    ANSWERS.mkdir(exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     write_whole(target, json.dumps({**record, "answers": answers}, indent=1) + "\n")
     print(cell.name, record["cpu_minutes"], summary(answers), flush=True)
 
