@@ -17,7 +17,7 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerFast, TrainingArguments
 
 from mdlm_finetune import Collator, DiffusionTrainer, Example, card
-from mdlm_finetune.card import N_MASKS, evaluate, fill_in_scores
+from mdlm_finetune.card import N_MASKS, Scored, evaluate, fill_in_scores
 from mdlm_finetune.objective import Objective
 from mdlm_finetune.objectives.sft import Sft
 from mdlm_finetune.recipe import Run, read_arguments
@@ -25,6 +25,7 @@ from mdlm_finetune.run import finetune, write_merged
 from mdlm_lm_eval import load_denoiser
 from mdlm_lm_eval.model.denoiser import Denoiser
 from mdlm_lm_eval.options import OptionError
+from mdlm_lm_eval.results.statistics import score_of_tasks
 from tests.conftest import random_llama, tiny_model, tiny_tokenizer
 from tests.leaderboard_files import suite_file
 from tests.reference import GOLDEN
@@ -58,8 +59,12 @@ def test_an_adapter_with_a_card(tmp_path: Path, checkpoint: Path, prompts: Path)
     assert ModelCard.load(adapter / "README.md").data.model_name == "MA (CE + TV), seed 0"
     assert "learning_rate: 0.001\n" in text
     assert "Not evaluated yet" in text
-    before = {2: {"a": 0.7, "b": 0.8, "c": 0.9}, 200: {"a": 0.5, "b": 0.5, "c": 0.8}}
-    after = {2: {"a": 0.8, "b": 0.9, "c": 1.0}, 200: {"a": 0.8, "b": 0.9, "c": 1.0}}
+    n_asked = {"a": 50, "b": 50, "c": 50}
+    few, most, better = (
+        score_of_tasks(dict(zip(n_asked, scores, strict=True)), n_asked)
+        for scores in ((0.7, 0.8, 0.9), (0.5, 0.5, 0.8), (0.8, 0.9, 1.0))
+    )
+    before, after = {2: Scored(few), 200: Scored(most)}, {2: Scored(better), 200: Scored(better)}
     for _ in range(2):
         fill_in_scores(adapter, before, after, 50, "mdlm-sweep ...")
         text = (adapter / "README.md").read_text()
@@ -94,9 +99,9 @@ def test_the_cards_table_is_of_a_sweep_in_the_order_of_its_mask_counts(
                 path = Path(words["output_path"], f"{n} {bool(name)}", "results_cell.json")
                 path.parent.mkdir(parents=True)
                 accuracy = 0.9 - 0.001 * n if name is None else 0.9
-                path.write_text(
-                    json.dumps(suite_file(group="mdlm_rules", n_masks=n, accuracy=accuracy, adapter=name, limit=5))
-                )
+                record = {"first_token": {"letters": "RRWEe" if name is None else "RRRRR", "entropy": 0.5}}
+                facts: dict[str, Any] = {"adapter": name, "limit": 5, "task_record": record}
+                path.write_text(json.dumps(suite_file(group="mdlm_rules", n_masks=n, accuracy=accuracy, **facts)))
         return subprocess.CompletedProcess(command, 0)
 
     monkeypatch.setattr(card.subprocess, "run", sweep)
@@ -106,6 +111,8 @@ def test_the_cards_table_is_of_a_sweep_in_the_order_of_its_mask_counts(
     text = (adapter / "README.md").read_text()
     assert f"| n_masks | {' | '.join(map(str, N_MASKS))} | loss |" in text
     assert "| before | 89.9 | 89.8 | 89.0 | 85.0 | 80.0 | 70.0 | 19.8" in text
+    assert f"| before, among letters |{' 60.0 |' * 6}  |\n| after, among letters |{' 100.0 |' * 6}  |\n" in text
+    assert f"| before, EOS |{' 40.0 |' * 6}  |\n| after, EOS |{' 0.0 |' * 6}  |\n" in text
     shown = re.search("Made by `(.*)`", text)
     assert shown
     assert str(tmp_path) not in shown[1]

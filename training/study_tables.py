@@ -178,7 +178,7 @@ def _ablation(study: Study) -> str:
         if any(of_models):
             cells = (f"{100 * mean(seeds, n).mean:.1f}" if seeds else "–" for seeds in of_models)
             of_all = mean_of_models(study, words, n)
-            rows.append([f"{words}, {n}", *cells, _short(of_all and of_all.interval.scaled(100))])
+            rows.append([f"{words}, {n}", *cells, _short(of_all.interval.scaled(100) if of_all else None)])
     return markdown_table(["after answers, masks", *(f"`{base}`" for base in bases), "mean"], rows)
 
 

@@ -5,10 +5,10 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from importlib.metadata import version
+from itertools import product
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 import yaml
@@ -18,20 +18,33 @@ from mdlm_finetune.recipe import Recipe, Run
 from mdlm_lm_eval.command_line import TORCHRUN
 from mdlm_lm_eval.default_model import BUILT_IN
 from mdlm_lm_eval.options import OptionError
+from mdlm_lm_eval.results.decomposition import Decomposition, decomposition_of
 from mdlm_lm_eval.results.files import write_whole
+from mdlm_lm_eval.results.frame import rows_of
 from mdlm_lm_eval.results.markdown import markdown_table
 from mdlm_lm_eval.results.names import model_name
 from mdlm_lm_eval.results.result_file import read_result_file
-from mdlm_lm_eval.results.statistics import Interval, difference, score_of_tasks
+from mdlm_lm_eval.results.statistics import Interval, Score, difference
 
 N_MASKS = (1, 2, 10, 50, 100, 200)
 FEWEST, MOST = 2, 200  # the pair of every loss to masks that the project reports
 GROUP, METRIC = "mdlm_rules", "exact_match,none"
-Scores = Mapping[int, Mapping[str, float]]  # mask count -> task of the group -> accuracy, 0 to 1
+_SHARES = {"among_labels": "among letters", "eos": "EOS"}  # of the first tokens, which the table shows
 _PACKAGES = ("mdlm-lm-eval", "torch", "transformers", "peft")
 _EVALUATION = "## Before and after"
 _NOT_EVALUATED = "Not evaluated yet: `mdlm-finetune --config RECIPE --evaluate` fills this in.\n"
 _IN_EVERY_LOG = {"loss", "grad_norm", "learning_rate", "epoch", "step"}
+
+
+@dataclass(frozen=True)
+class Scored:
+    """The group's accuracy, 0 to 1, and its decomposition where it is recorded."""
+
+    accuracy: Score
+    parts: Decomposition | None = None
+
+
+Scores = Mapping[int, Scored]  # by mask count
 
 
 def write_card(adapter: Path, run: Run, log: Sequence[Mapping[str, Any]]) -> None:
@@ -112,32 +125,37 @@ def sweep_words(recipe: Recipe, pretrained: str, adapter: str) -> list[str]:
 
 def read_scores(folder: Path) -> tuple[Scores, Scores]:
     """The scores of that sweep, before and after, by ascending mask count."""
-    before: dict[int, dict[str, float]] = {}
-    after: dict[int, dict[str, float]] = {}
-    for result in map(read_result_file, folder.rglob("results_*.json")):
-        recorded = result.mdlm or {}
-        by_task = {name: result.tasks[name].metrics[METRIC] for name in result.groups[GROUP]}
-        (after if recorded["adapter"] else before)[int(recorded["decoding"]["n_masks"])] = by_task
+    before: dict[int, Scored] = {}
+    after: dict[int, Scored] = {}
+    for file in map(read_result_file, folder.rglob("results_*.json")):
+        recorded = file.mdlm or {}
+        (accuracy,) = (row["share"] for row in rows_of(file) if (row["task"], row["metric"]) == (GROUP, METRIC))
+        scored = Scored(accuracy, decomposition_of(file.tasks_of(file.group_results[GROUP])))
+        (after if recorded["adapter"] else before)[int(recorded["decoding"]["n_masks"])] = scored
     return dict(sorted(before.items())), dict(sorted(after.items()))
 
 
 def fill_in_scores(adapter: Path, before: Scores, after: Scores, n_questions: int, command: str) -> None:
     """Replaces the card's part on scores by their table. `n_questions` is per task, `command` made them."""
 
-    def points(first: Mapping[str, float], second: Mapping[str, float]) -> Interval:
-        scores = (score_of_tasks(one, dict.fromkeys(one, n_questions)) for one in (first, second))
-        return difference(*scores).scaled(100)
+    def points(first: Scored, second: Scored) -> Interval:
+        return difference(first.accuracy, second.accuracy).scaled(100)
 
     rows = []
     for label, scores in (("before", before), ("after", after)):
-        means = [f"{100 * fmean(by_task.values()):.1f}" for by_task in scores.values()]
+        means = [f"{100 * one.accuracy.mean:.1f}" for one in scores.values()]
         rows.append([label, *means, points(scores[MOST], scores[FEWEST]).with_significance])
     rows.append(["gain", *(points(before[n], after[n]).in_words for n in before), ""])
+    for (name, words), (label, scores) in product(_SHARES.items(), (("before", before), ("after", after))):
+        parts = [one.parts for one in scores.values() if one.parts]
+        if len(parts) == len(scores):
+            rows.append([f"{label}, {words}", *(f"{100 * one.shares[name].mean:.1f}" for one in parts), ""])
     text = f"""{_EVALUATION}
 
 Accuracy in percent on `{GROUP}`, one denoising step, {n_questions} questions per task. The loss is accuracy with \
 {FEWEST} masks minus that with {MOST}, the gain after minus before, in points, with the 95% interval of that \
-difference over questions of these word rules.
+difference over sets of questions of these word rules. Of the likeliest first tokens, *among letters* is the share \
+whose likeliest letter is right, and *EOS* that of ends of text.
 
 {markdown_table(["n_masks", *map(str, before), "loss"], rows)}
 
@@ -154,9 +172,9 @@ Made by `{command}`.
             dataset_name=f"{GROUP}, {n} masks",
             dataset_config=f"n_masks={n}",
             metric_type="accuracy",
-            metric_value=round(100 * fmean(by_task.values()), 2),
+            metric_value=round(100 * one.accuracy.mean, 2),
         )
-        for n, by_task in after.items()
+        for n, one in after.items()
     ]
     write_whole(adapter / "README.md", str(card))
 

@@ -53,10 +53,10 @@ def load(folder: str | Path) -> pd.DataFrame:
 
     `score` is as lm-eval has it, with its 95% interval `low` to `high` over `n` questions: a score interval for shares,
     over whole sets for tasks of the few-shot suite whose samples are beside the file or whose first tokens are
-    recorded, else 1.96 standard errors; `share` is what a difference to another row needs. `group` is the group that a task or group belongs to in its file
-    ("" at the top). `masks` are those asked for (missing where questions differ), `setting` what differs from the
-    defaults in words, and the names of `COSTS` what the answers took. Every decoding or likelihood option in effect is
-    a column of its own. Raises OptionError where no file can be used.
+    recorded, else 1.96 standard errors; `share` is what a difference to another row needs. `group` is the group that a
+    task or group belongs to in its file ("" at the top). `masks` are those asked for (missing where questions differ),
+    `setting` what differs from the defaults in words, and the names of `COSTS` what the answers took. Every decoding or
+    likelihood option in effect is a column of its own. Raises OptionError where no file can be used.
     """
     files, left_out = read_folder(Path(folder))
     for name, reason in left_out.items():
