@@ -56,8 +56,10 @@ def _tables() -> dict[str, list[Option]]:
     tables = {table: [declared.pop(name) for name in names.split()] for table, names in DECODING.items()}
     for each in declared.values():
         tables["samplers" if each.name in options_of(SAMPLERS, ROW_DECODERS) else "other"].append(each)
-    others = {"likelihood": LikelihoodOptions, "model": ModelOptions}
-    return tables | {table: [*kind.declared().values()] for table, kind in others.items()}
+    for table, kind in (("likelihood", LikelihoodOptions), ("model", ModelOptions)):
+        # What is the same in decoding stands there.
+        tables[table] = [each for name, each in kind.declared().items() if each != DecodingOptions.declared().get(name)]
+    return tables
 
 
 def _sampler(name: str, kind: type[Sampler]) -> tuple[str, ...]:
@@ -123,7 +125,7 @@ def _values(declared: Option) -> str:
     added = {f"{kind}={name}" for kind, registry in KINDS.items() for name in registry.guests}
     values = [each for each in values if each != default and f"{declared.name}={each}" not in added]
     if len(values) > MOST_VALUES:
-        values = ["a name listed here"]
+        values = ["see table"]
     elif not values:
         values = ["text" if str in declared.kinds else _bounds(declared)]
     bold = f"**`{default}`**" if values == ["text"] else f"**{default}**"

@@ -241,7 +241,7 @@ class DecodingOptions(Options):
     confidence_threshold: float | None = option(
         None,
         "instead of a schedule: fill every mask whose confidence reaches this (block diffusion: exceeds it), at least "
-        "one per step",
+        "one",
         above=0,
         most=1,
         also="threshold",
