@@ -115,6 +115,17 @@ def test_no_interval_of_a_share_is_beyond_it_or_empty() -> None:
     assert answered([True] * 3).interval == Interval(1.0, None, None, 3), "one set says nothing"
 
 
+def test_a_score_of_many_slots_is_as_sure_as_its_slots_are() -> None:
+    """Eight sheets of 16 slots, of which two settings fill two sheets differently, by a slot each."""
+    right = [14, 15, 13, 16, 14, 15, 12, 16]
+    first = score_of_sets({"sheet": [(n, slots / 16) for n, slots in enumerate(right)]})
+    other = score_of_sets({"sheet": [(n, (slots - (n < 2)) / 16) for n, slots in enumerate(right)]})
+    as_values = t_interval([-1 / 16, -1 / 16, *[0.0] * 6]).half_width or 0
+    assert as_values < (difference(first, other).half_width or 0) < 3 * as_values, "16 times that by whole sheets"
+    assert 0 < (difference(first, first).half_width or 0) < 0.05, "never empty"
+    assert 0 < (score_of_sets({"sheet": [(n, 7 / 16) for n in range(8)]}).interval.half_width or 0) < 0.05
+
+
 def test_questions_of_a_set_are_a_cluster_and_rules_are_fixed() -> None:
     together, apart = answered([True] * 150 + [False] * 150), answered([True, False] * 150)
     assert (together.interval.half_width or 0) > 1.5 * (apart.interval.half_width or 0)

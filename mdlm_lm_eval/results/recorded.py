@@ -10,6 +10,7 @@ from typing_extensions import TypedDict  # pydantic asks for this one before Pyt
 
 from mdlm_lm_eval.results.files import UnusableFile
 
+# Of the three types that are checked; pydantic hands it on to those that they hold.
 _AS_IT_IS = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)
 
 LARGEST = 1e100  # of a score: figures reckon with its square
@@ -33,7 +34,6 @@ class Ranges(TypedDict, total=False):
 class ExactAnswer(TypedDict, total=False):
     """An audited answer; `exact` is missing where both ways of decoding gave the same."""
 
-    __pydantic_config__ = _AS_IT_IS  # type: ignore[misc]
     doc_id: Required[int | None]
     exact: str | None
 
@@ -41,7 +41,6 @@ class ExactAnswer(TypedDict, total=False):
 class Audit(TypedDict, total=False):
     """What `cache_audit` or a server's `audit` found."""
 
-    __pydantic_config__ = _AS_IT_IS  # type: ignore[misc]
     requests: Count
     same_strings: Count
     exact_answers: list[ExactAnswer]
@@ -50,7 +49,6 @@ class Audit(TypedDict, total=False):
 class FirstTokens(TypedDict, total=False):
     """What single-token answers would be: a letter of each question in `SHARES`, their sets, and the mean entropy."""
 
-    __pydantic_config__ = _AS_IT_IS  # type: ignore[misc]
     letters: Required[Annotated[str, Field(pattern="^[RWLETOeto]*$")]]
     entropy: Required[Amount]
     sets: str | None
@@ -59,7 +57,6 @@ class FirstTokens(TypedDict, total=False):
 class RecordOfTask(Ranges, total=False):
     """What `--model mdlm` records of one task."""
 
-    __pydantic_config__ = _AS_IT_IS  # type: ignore[misc]
     requests: Count
     truncated_prompts: Count
     cost: dict[str, Amount]
@@ -72,7 +69,6 @@ class RecordOfTask(Ranges, total=False):
 class Options(TypedDict, total=False):
     """Decoding or likelihood options in effect; those that are not named here are shown and not reckoned with."""
 
-    __pydantic_config__ = _AS_IT_IS  # type: ignore[misc]
     cache: str | None
     filler: str | None
     mask_ratio: float | None
@@ -85,7 +81,6 @@ class Options(TypedDict, total=False):
 class Setting(TypedDict):
     """Options in effect and the tasks that were run with them."""
 
-    __pydantic_config__ = _AS_IT_IS  # type: ignore[misc]
     options: Options
     tasks: list[str]
 
@@ -93,7 +88,6 @@ class Setting(TypedDict):
 class Server(TypedDict, total=False):
     """The engine that decoded."""
 
-    __pydantic_config__ = _AS_IT_IS  # type: ignore[misc]
     engine: Required[str]
     version: Required[str]
     said: Required[dict[str, Any]]
@@ -107,7 +101,6 @@ class Server(TypedDict, total=False):
 class Suite(TypedDict, total=False):
     """The state of the few-shot suite; empty for other tasks."""
 
-    __pydantic_config__ = _AS_IT_IS  # type: ignore[misc]
     version: str | None
     sha256: str | None
 
@@ -115,7 +108,6 @@ class Suite(TypedDict, total=False):
 class NoiseFloor(TypedDict, total=False):
     """How many answers flip when something changes that should not matter, as `mdlm-check` measured it."""
 
-    __pydantic_config__ = _AS_IT_IS  # type: ignore[misc]
     task: str
     change: dict[str, Scalar]
     share: Required[Amount]
@@ -125,7 +117,6 @@ class NoiseFloor(TypedDict, total=False):
 class Check(TypedDict, total=False):
     """The record of `mdlm-check` that a run names; `stale` are the facts in which the run is another one."""
 
-    __pydantic_config__ = _AS_IT_IS  # type: ignore[misc]
     verdict: Required[str | None]
     stale: Required[list[str]]
     noise_floor: NoiseFloor | None
@@ -134,7 +125,6 @@ class Check(TypedDict, total=False):
 class OfModel(TypedDict, total=False):
     """What `--model mdlm` and `--model mdlm-server` record of a run."""
 
-    __pydantic_config__ = _AS_IT_IS  # type: ignore[misc]
     pretrained: Required[str | None]
     adapter: Required[str | None]
     settings: Required[list[Setting]]
@@ -163,7 +153,6 @@ class OfModel(TypedDict, total=False):
 class Digests(TypedDict, total=False):
     """Weights as a sweep recorded them."""
 
-    __pydantic_config__ = _AS_IT_IS  # type: ignore[misc]
     weights: str | None
     adapter_weights: str | None
 
@@ -171,7 +160,6 @@ class Digests(TypedDict, total=False):
 class Sweep(TypedDict, total=False):
     """What a sweep adds to the files of its cells."""
 
-    __pydantic_config__ = _AS_IT_IS  # type: ignore[misc]
     command: str | None
     settings: Digests | None
 
@@ -179,7 +167,6 @@ class Sweep(TypedDict, total=False):
 class Arguments(TypedDict, total=False):
     """Model arguments of any model."""
 
-    __pydantic_config__ = _AS_IT_IS  # type: ignore[misc]
     pretrained: str | None
     model: str | None
     path: str | None
@@ -190,7 +177,6 @@ class Arguments(TypedDict, total=False):
 class Config(TypedDict, total=False):
     """lm-eval's own settings."""
 
-    __pydantic_config__ = _AS_IT_IS  # type: ignore[misc]
     model: Required[str]
     model_args: str | Arguments | None
     model_dtype: str | None
@@ -210,7 +196,6 @@ class Config(TypedDict, total=False):
 class Metadata(TypedDict, total=False):
     """What a task says of itself: of the few-shot suite, its examples."""
 
-    __pydantic_config__ = _AS_IT_IS  # type: ignore[misc]
     fewshot_relevant: Count
     fewshot_distractors: Count
     fewshot_seed: Count
@@ -221,7 +206,6 @@ class Metadata(TypedDict, total=False):
 class ConfigOfTask(TypedDict, total=False):
     """A task's own settings."""
 
-    __pydantic_config__ = _AS_IT_IS  # type: ignore[misc]
     output_type: str | None
     repeats: Count
     generation_kwargs: dict[str, Any] | None
@@ -231,7 +215,6 @@ class ConfigOfTask(TypedDict, total=False):
 class Questions(TypedDict):
     """How many questions a task has, and how many were asked."""
 
-    __pydantic_config__ = _AS_IT_IS  # type: ignore[misc]
     original: Count
     effective: Count
 

@@ -10,6 +10,7 @@ zero.
 import math
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from functools import cache
 from statistics import covariance, fmean, variance
 from typing import TYPE_CHECKING
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 _QUANTILE = 0.975  # of a two-sided 95% interval
 _LEVEL = 0.05  # of all comparisons of a table together
+_MOST_ANSWERS = 1000  # that one score is taken to sum up
 
 
 @dataclass(frozen=True)
@@ -123,15 +125,19 @@ def score_of_sets(by_task: Mapping[str, Sequence[tuple[Hashable, float]]], repea
     """The mean over tasks of their questions' mean score, with rules fixed; of each question its set and its score.
 
     The questions of a set are one cluster, in whatever tasks they are; those of a task are compared with its own mean
-    (linearisation for strata: Woodruff 1971). Each was asked `repeats` times, and its score sums up the answers.
+    (linearisation for strata: Woodruff 1971). Each was asked `repeats` times, and its score sums up the answers, or
+    those in the slots of a sheet: 5/16 sums up 16.
     """
     parts: dict[Hashable, float] = {}
     means = []
+    n = 0
     for asked in by_task.values():
         means.append(fmean(score for _, score in asked))
         for name, score in asked:
             parts[name] = parts.get(name, 0.0) + (score - means[-1]) / len(asked) / len(by_task)
-    return _clustered(fmean(means), parts, repeats * sum(map(len, by_task.values())))
+        summed_up = max(Fraction(score).limit_denominator(_MOST_ANSWERS).denominator for _, score in asked)
+        n += len(asked) * max(repeats, summed_up)
+    return _clustered(fmean(means), parts, n)
 
 
 def score_of_tasks(scores: Mapping[str, float], n_questions: Mapping[str, int]) -> Score:
@@ -146,8 +152,8 @@ def mean_of_tasks(scores: Sequence[Score]) -> Score:
     if len(scores) == 1:
         return scores[0]
     if not all(one.parts for one in scores):
-        by_task = {str(n): one for n, one in enumerate(scores)}
-        return score_of_tasks({k: one.mean for k, one in by_task.items()}, {k: one.n for k, one in by_task.items()})
+        means = {str(n): one.mean for n, one in enumerate(scores)}
+        return score_of_tasks(means, {str(n): one.n_clusters for n, one in enumerate(scores)})
     parts: dict[Hashable, float] = {}
     for one in scores:
         for name, part in zip(one.clusters, one.parts, strict=True):
