@@ -134,7 +134,9 @@ def test_a_folder_of_ones_own_has_no_published_rows_and_its_settings_first(
     assert "| 71.0, +1.5 (" in (tmp_path / "site" / "LEADERBOARD.md").read_text()
     with pytest.raises(SystemExit, match="2"):
         main(["build", "my-sweep", "--output", "site", "--baseline", "steps=7"])
-    assert "--baseline steps=7: no row has these words" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "--baseline steps=7: no row has these words, which are parts of " in said
+    assert "steps=256" in said
     assert main(["build", "my-sweep", "--output", "site", "--strict"]) == 1
     with pytest.raises(SystemExit, match="2"):
         main(["build", "site", "--output", "x"])

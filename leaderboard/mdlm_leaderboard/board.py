@@ -105,6 +105,11 @@ class Row:
     rank: str = ""
     marks: Mapping[str, str] = field(default_factory=dict)
 
+    @property
+    def words(self) -> str:
+        """What names it as a baseline."""
+        return f"{self.who}, {', '.join(self.who.decoding)}"
+
     def curve(self, experiment: str, series: Series = "") -> Curve:
         """Without points where it was not measured."""
         return self.curves.get((experiment, series), {})
@@ -192,7 +197,7 @@ class Section:
 
     def baseline(self, wanted: str) -> Row | None:
         """The row with all of the words."""
-        rows = {f"{row.who}, {', '.join(row.who.decoding)}": row for row in self.rows}
+        rows = {row.words: row for row in self.rows}
         name = named(wanted, rows) if wanted else None
         return rows[name] if name else None
 

@@ -65,7 +65,8 @@ def build(
 
     board = read_board(results, title, with_published, leave_out=output.resolve())
     if baseline and not any(section.baseline(baseline) for section in board.sections):
-        raise OptionError(f"--baseline {baseline}: no row has these words")
+        known = board.sections[0].rows[0].words
+        raise OptionError(f"--baseline {baseline}: no row has these words, which are parts of {known}")
     output.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(prefix=".", dir=output.absolute().parent) as made:
         folder, findings = Path(made), list[Finding]()

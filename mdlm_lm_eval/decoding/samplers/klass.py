@@ -18,7 +18,7 @@ class Klass(Sampler):
 
     kl_threshold: float | None = option(
         None,
-        "with confidence_threshold: fill only masks whose distribution changed less than this in recent passes (KLASS)",
+        "with confidence_threshold: fill only masks whose distribution changed less than this in recent passes",
         above=0,
     )
     kl_history: int = option(2, "for kl_threshold: number of passes compared", least=1)

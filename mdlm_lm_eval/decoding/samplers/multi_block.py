@@ -58,16 +58,16 @@ class MultiBlock(Sampler):
     )
     active_threshold: float | None = option(
         None,
-        "fill at least one mask in every block after one that is filled to this share (D2F); none: in the first block",
+        "fill at least one mask in every block after one that is filled to this share; none: in the first block",
         least=0,
         most=1,
     )
     entropy_threshold: float | None = option(
-        None, "instead of confidence_threshold: fill every mask of at most this entropy in nats (d3LLM)", least=0
+        None, "instead of confidence_threshold: fill every mask of at most this entropy in nats", least=0
     )
-    surest_anywhere: bool = option(False, "always fill the surest mask of all open blocks (d3LLM for LLaDA)")
+    surest_anywhere: bool = option(False, "always fill the surest mask of all open blocks")
     block_causal: bool = option(
-        False, "with full attention: blocks see nothing after them, and the prompt is one block (D2F)"
+        False, "with full attention: blocks see nothing after them, and the prompt is one block"
     )
     stop_at_eos: bool = STOP_AT_EOS
 
