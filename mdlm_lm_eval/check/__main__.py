@@ -53,17 +53,12 @@ def main() -> None:
         given = _parser().parse_args()
         if given.reference_python and not (given.modeling or given.trust_remote_code):
             raise OptionError(f"--reference_python {given.reference_python}: needs --modeling or --trust_remote_code")
-        for flag in ("modeling", "against"):
-            _refuse_missing(flag, getattr(given, flag))
+        for flag in ("modeling", "against"):  # before anything is loaded
+            file, _, name = (getattr(given, flag) or "").rpartition(":")
+            if getattr(given, flag) and not (name and file.endswith(".py") and Path(file).is_file()):
+                raise OptionError(f"--{flag} {getattr(given, flag)}: there is no such file; it must be FILE.py:NAME")
         found = check(given)
     sys.exit(1 if found["verdict"].startswith("fault") else 0)
-
-
-def _refuse_missing(flag: str, place: str | None) -> None:
-    """Before anything is loaded."""
-    file, _, name = (place or "").rpartition(":")
-    if place and not (name and file.endswith(".py") and Path(file).is_file()):
-        raise OptionError(f"--{flag} {place}: there is no such file; it must be FILE.py:NAME")
 
 
 def _parser() -> argparse.ArgumentParser:

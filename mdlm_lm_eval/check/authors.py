@@ -31,12 +31,11 @@ if __name__ == "__main__":  # in any environment: this package alone, and nothin
     sys.modules["mdlm_lm_eval"] = importlib.util.module_from_spec(_spec)
     _spec.loader.exec_module(sys.modules["mdlm_lm_eval"])
 
-from mdlm_lm_eval.decoding.guests import WORDS, Network, Signature
+from mdlm_lm_eval.decoding.guests import MASKS, WORDS, Network, Signature
 from mdlm_lm_eval.loader import load_foreign
 from mdlm_lm_eval.options import OptionError
 
 _TOP = 8  # outputs of a position that are kept
-_MASKS = ("mask_id", "mask_token_id")
 # SDAR's words for rules of unmasking, without a threshold and with one; Dream's with one is its name.
 _STRATEGIES = {"confidence": ("low_confidence_static", "low_confidence_dynamic"), "left_to_right": ("sequential",) * 2}
 
@@ -103,7 +102,7 @@ def arguments_of(takes: Signature, job: dict[str, Any]) -> dict[str, Any]:
         )
     owned = {takes.own_name(option): value for option, value in options.items()}
     told = {name: value for name, value in owned.items() if name is not None and value is not None}
-    told |= {name: job["mask_token_id"] for name in _MASKS if name in takes.names}
+    told |= {name: job["mask_token_id"] for name in MASKS if name in takes.names}
     told |= {name: words.get(told[name], told[name]) for name, words in WORDS.items() if name in told}
     has_threshold = options["confidence_threshold"] is not None
     if "alg" in told:  # Dream's function takes top_k=50 from transformers' defaults where it is not given
@@ -131,18 +130,17 @@ def decode(network: Any, job: dict[str, Any], tensors: dict[str, Tensor]) -> dic
     seconds, numbers = [], []
     for n, prompt in enumerate(job["prompts"]):
         ids = torch.tensor([prompt], device=job["device"])
-        more = {"attention_mask": torch.ones_like(ids)} if "attention_mask" in takes.parameters else {}
-        first = {"input_ids": ids} if "remasking_strategy" in takes.names else ids
+        mask = torch.ones_like(ids)
+        more = {"attention_mask": mask} if "attention_mask" in takes.parameters else {}
         passes = Passes(job["options"]["cfg_scale"])
         hook = network.register_forward_hook(passes.keep, with_kwargs=True)
         began = time.perf_counter()
         draws = likeliest if job["options"]["temperature"] == 0.0 else torch.multinomial
         with function.at_home(), torch.no_grad(), mock.patch("torch.multinomial", draws):
-            result = function.thing(network, **{takes.prompts: first}, **more, **given)
+            result = takes.call(network, ids, mask, more | given)
         seconds.append(time.perf_counter() - began)
         hook.remove()
-        result = getattr(result, "sequences", result)
-        final = (result[0] if isinstance(result, tuple) else result)[0].cpu()
+        final = result[0].cpu()
         if final[: len(prompt)].tolist() != prompt:
             final = torch.cat([ids[0].cpu(), final])
         tensors[f"{n}.final"] = final

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -162,11 +162,12 @@ def compare_choices(
     if options.temperature > 0.0:
         causes.add(f"tokens are drawn, at temperature={shown(options.temperature)}, with other random numbers")
         called = None
-    found = Beside(denoiser, theirs, end_ids, canvases, options)
-    others = found.others
-    if causes:
-        others = [] if called is None else Beside(denoiser, theirs, end_ids, *called).others
-    faults = [one for one in others if not (one["mask"] or one["follows_logits"] or one["is_within"])]
+    found = Beside(denoiser, theirs, end_ids)
+    found.compare(canvases, options)
+    under_theirs = Beside(denoiser, theirs, end_ids) if causes else found
+    if causes and called is not None:
+        under_theirs.compare(*called)
+    faults = [one for one in under_theirs.others if not (one["mask"] or one["follows_logits"] or one["is_within"])]
     return {
         "passes": found.n_passes,
         "other_choices": found.others,
@@ -177,24 +178,23 @@ def compare_choices(
     }
 
 
+@dataclass
 class Beside:
-    """Our choices under some options on the canvases of the authors' passes.
+    """Our choices on the canvases of the authors' passes.
 
     others: those that differ. causes: why some do, or why a prompt cannot be compared, in words.
     """
 
-    def __init__(
-        self,
-        denoiser: Denoiser,
-        theirs: Theirs,
-        end_ids: Sequence[int],
-        canvases: Sequence[Canvas],
-        options: DecodingOptions,
-    ) -> None:
-        self.denoiser, self.theirs, self.end_ids = denoiser, theirs, end_ids
-        self.others: list[dict[str, Any]] = []
-        self.causes: set[str] = set()
-        self.n_passes, self.largest_difference = 0, 0.0
+    denoiser: Denoiser
+    theirs: Theirs
+    end_ids: Sequence[int]
+    others: list[dict[str, Any]] = field(default_factory=list)
+    causes: set[str] = field(default_factory=set)
+    n_passes: int = 0
+    largest_difference: float = 0.0
+
+    def compare(self, canvases: Sequence[Canvas], options: DecodingOptions) -> None:
+        """Under these options, of which the canvases are."""
         for n, canvas in enumerate(canvases):
             self._compare(n, canvas, options)
 

@@ -1,15 +1,15 @@
 """What holds of a checkpoint on this machine: how it is read, equal strings, noise floor, memory, time of a pass."""
 
 import functools
-import gc
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
 
 import torch
+from accelerate.utils.memory import clear_device_cache
 from lm_eval import simple_evaluate
+from torch.utils.benchmark import Timer
 
 from mdlm_lm_eval import checkpoints
 from mdlm_lm_eval.check.comparison import random_canvases
@@ -222,12 +222,12 @@ def noise_floor(
         )
         found.append((results, str(lm.model.dtype).removeprefix("torch.")))
         del lm
-        gc.collect()
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()
+        clear_device_cache(garbage_collection=True)
     (first, of_first), (second, of_second) = found
     pairs = [
-        pair for name in sorted(first["samples"]) for pair in _pairs(first["samples"][name], second["samples"][name])
+        (_answer(one), _answer(other))
+        for name in sorted(first["samples"])
+        for one, other in zip(first["samples"][name], second["samples"][name], strict=True)
     ]
     differ = [(one, other) for one, other in pairs if one != other]
     texts = [(one, other) for one, other in differ if isinstance(one, str)]
@@ -255,20 +255,10 @@ def noise_floor(
     }
 
 
-def _pairs(first: Sequence[Mapping[str, Any]], second: Sequence[Mapping[str, Any]]) -> list[tuple[Any, Any]]:
-    """The answers to each question: a text, or which choice is the likeliest."""
-
-    def answers(samples: Sequence[Mapping[str, Any]]) -> dict[Any, Any]:
-        found = {}
-        for one in samples:
-            answer = one["filtered_resps"]
-            scores = [each[0] if isinstance(each, (tuple, list)) else each for each in answer]
-            is_text = isinstance(scores[0], str)
-            found[one["filter"], one["doc_id"]] = scores[0] if is_text else scores.index(max(scores))
-        return found
-
-    one, other = answers(first), answers(second)
-    return [(one[key], other[key]) for key in one]
+def _answer(sample: Mapping[str, Any]) -> Any:
+    """A text, or which choice is the likeliest."""
+    scores = [each[0] if isinstance(each, (tuple, list)) else each for each in sample["filtered_resps"]]
+    return scores[0] if isinstance(scores[0], str) else scores.index(max(scores))
 
 
 def memory_and_speed(lm: MDLM, canvases: Sequence[Canvas], request: ResolvedRequest) -> dict[str, Any]:
@@ -299,7 +289,7 @@ def memory_and_speed(lm: MDLM, canvases: Sequence[Canvas], request: ResolvedRequ
         outputs = torch.arange(rows * length, device=device)[: rows * max(longest.block_lengths)]
         meter = devices.Meter(device)
         run = functools.partial(denoiser.window_logits, ids, columns, None, outputs)
-        seconds[rows] = _seconds(run, device)
+        seconds[rows] = _seconds(run)
         peaks[rows] = meter.read()[1]
     (few, many) = seconds
     on_gpu = free is not None
@@ -326,19 +316,12 @@ def _speed_of(device: torch.device, dtype: torch.dtype) -> tuple[float, float]:
     """Bytes that a copy reads and writes a second, and operations of a large product of matrices."""
     size = 2**26 if device.type == "cuda" else 2**24
     values, copy = torch.empty(size, device=device), torch.empty(size, device=device)
-    moved = 2 * size * values.element_size() / _seconds(lambda: copy.copy_(values), device)
+    moved = 2 * size * values.element_size() / _seconds(lambda: copy.copy_(values))
     width = 8192 if device.type == "cuda" else 512
     matrix = torch.ones(width, width, device=device, dtype=dtype)
-    return moved, 2 * width**3 / _seconds(lambda: matrix @ matrix, device)
+    return moved, 2 * width**3 / _seconds(lambda: matrix @ matrix)
 
 
-def _seconds(run: Callable[[], Any], device: torch.device) -> float:
-    """The median of five, after two that warm up."""
-    found = []
-    for _ in range(7):
-        began = time.perf_counter()
-        run()
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
-        found.append(time.perf_counter() - began)
-    return median(found[2:])
+def _seconds(run: Callable[[], Any]) -> float:
+    """The mean of five runs, after two that warm up."""
+    return Timer("run()", globals={"run": run}, num_threads=torch.get_num_threads()).timeit(5).mean

@@ -20,12 +20,14 @@ from mdlm_lm_eval.loader import Foreign, load_foreign
 from mdlm_lm_eval.options import DecodingOptions, OptionError, defaults_of, shown
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from mdlm_lm_eval.model.denoiser import Denoiser
 
 Answer = Callable[[Sequence[Sequence[int]], DecodingOptions, int, int, int], list[list[int]]]
 
 # How authors call what is filled in; lengths and steps have these names beside those of our options.
-_MASK, _PAD = ("mask_id", "mask_token_id"), ("pad_token_id", "pad_id")
+MASKS, _PAD = ("mask_id", "mask_token_id"), ("pad_token_id", "pad_id")
 _END, _ENDS = ("eos_id", "eos_token_id"), ("eos_ids", "eos_token_ids", "stop_ids", "stopping_criteria_idx")
 _PROMPTS = ("prompt", "input_ids", "inputs", "prompts", "prompt_ids")
 _MORE_NAMES = {"n_masks": ("gen_len", "max_gen_length"), "steps_per_block": ("denoising_steps", "max_denoising_steps")}
@@ -162,6 +164,14 @@ class Signature:
         found |= {name: words.get(found[name], found[name]) for name, words in WORDS.items() if name in found}
         return found | self.own_arguments(options)
 
+    def call(self, network: Any, ids: "Tensor", mask: "Tensor", arguments: dict[str, Any]) -> Any:
+        """The tokens that it returns for prompts [B, L], among whatever else."""
+        takes_a_dictionary = self.function.__name__ == "block_diffusion_generate"  # SDAR's
+        prompts = {"input_ids": ids, "attention_mask": mask} if takes_a_dictionary else ids
+        output = self.function(network, **{self.prompts: prompts}, **arguments)
+        output = getattr(output, "sequences", output)
+        return output[0] if isinstance(output, tuple) else output
+
     def with_config(self, arguments: dict[str, Any]) -> dict[str, Any]:
         """With a generation config of the authors' own, which transformers 5 would not make from the model's."""
         if self.config is None:
@@ -213,23 +223,16 @@ def adapt(foreign: Foreign, denoiser: "Denoiser", *, end_ids: Collection[int], n
         mask = torch.tensor([[0] * n + [1] * (longest - n) for n in padding], device=denoiser.device)
         config_end = getattr(denoiser.model.config, "eos_token_id", None)
         end = config_end if config_end in ends else next(iter(ends), None)
-        filled: dict[str, Any] = dict.fromkeys(_MASK, denoiser.mask_token_id) | dict.fromkeys(_ENDS, ends)
+        filled: dict[str, Any] = dict.fromkeys(MASKS, denoiser.mask_token_id) | dict.fromkeys(_ENDS, ends)
         filled |= dict.fromkeys(_PAD, denoiser.pad_token_id) | {"attention_mask": mask, "seed": seed}
         filled |= dict.fromkeys(_END, ends if "generation_config" in takes.parameters else end)
         arguments = {name: value for name, value in filled.items() if name in takes.names and value is not None}
         arguments = takes.with_config(arguments | takes.arguments(options, n_tokens, n_returned))
-        first = {"input_ids": ids, "attention_mask": mask} if foreign.thing.__name__ == _TAKES_A_DICTIONARY else ids
         with foreign.at_home(), forked_random(seed, denoiser.device), torch.no_grad():
-            output = foreign.thing(network, **{takes.prompts: first}, **arguments)
-        output = getattr(output, "sequences", output)
-        output = output[0] if isinstance(output, tuple) else output
+            output = takes.call(network, ids, mask, arguments)
         return _after(output, rows, length, denoiser)
 
     return answer
-
-
-# SDAR's function reads `prompt["input_ids"]`.
-_TAKES_A_DICTIONARY = "block_diffusion_generate"
 
 
 def _after(output: Any, rows: Sequence[Sequence[int]], length: int, denoiser: "Denoiser") -> list[list[int]]:
