@@ -66,8 +66,8 @@ def with_prefixes(
     """
     attention = attention_in_effect(denoiser.attention, options)
     store = PrefixStore(denoiser, attention, is_guided=options.cfg_scale > 0.0)
-    step = cache_policy(attention, options).shared_step(attention)
-    if step is None or not shares:
+    step = attention.shared_step  # what is shared is finished, like the blocks that a row remembers
+    if step is None or not (shares and cache_policy(attention, options).remembers):
         return list(canvases), store
     starts = [attention.start_of(canvas.slots[0], canvas.prompt_length) for canvas in canvases]
     rows = [canvas.token_ids[: max(0, start - step)] for canvas, start in zip(canvases, starts, strict=True)]
@@ -123,7 +123,7 @@ def _causal_blocks(canvas: Canvas, structure: Structure) -> tuple[Block, ...]:
     if per_block is not None and options.schedule == "llada2":
         per_block = min(per_block, canvas.n_returned)
     start = numbers.index(first)
-    shared = 0 if canvas.prefix is None or cache.shared_step(attention) is None else len(canvas.prefix)
+    shared = len(canvas.prefix or ()) if cache.remembers else 0
     blocks = [Block(shared, start, (), is_wide=cache.remembers)] if start else []
     for number, of_block in enumerate(slots, start=first):
         stop = start + numbers.count(number)

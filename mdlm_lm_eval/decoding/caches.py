@@ -26,10 +26,6 @@ class CachePolicy:
     is_exact: bool
     runs_rest: bool = False
 
-    def shared_step(self, attention: "AttentionPattern") -> int | None:
-        """As `AttentionPattern.shared_step`, for rows that may begin with a shared prefix; None where they may not."""
-        return None
-
     def refuses(self, options: "DecodingOptions", attention: "AttentionPattern") -> str | None:
         """The sentence about an option or an attention that this cache cannot be used with; None where it can."""
         return None
@@ -44,10 +40,6 @@ class Exact(CachePolicy):
 
     remembers: bool = True
     is_exact: bool = True
-
-    def shared_step(self, attention: "AttentionPattern") -> int | None:
-        """What is shared is finished, like the blocks that a row remembers."""
-        return attention.shared_step
 
     def refuses(self, options: "DecodingOptions", attention: "AttentionPattern") -> str | None:
         """Under full attention every token changes all keys and values."""

@@ -24,6 +24,9 @@ def check_decoding(options: DecodingOptions, attention: AttentionPattern, *, edi
         asked_by = sampler.asked_by or "sampler"
         raise must_be(asked_by, "none for a model that does not edit", options.as_dict()[asked_by])
     _check_mode(options, attention)
+    if sampler.runs_whole_canvases and (attention.is_block_causal or options.is_approximate):
+        others = f"block-causal attention or cache={options.cache}"
+        raise OptionError(f"sampler={options.sampler_name} does not work with {others}")
     for reason in (sampler.refuses(options, attention), cache.refuses(options, attention)):
         if reason is not None:
             raise OptionError(reason)

@@ -41,8 +41,7 @@ class Run(Structure):
         # Over whole canvases, only `early_exit` stops at an end of text; else the host looks for one where slots are.
         has_blocks = not self.is_whole or options.append_blocks or self.sampler.ends_at_eos
         self.stops_at_end = bool(work.end_ids) and has_blocks and not self.runs_later
-        step = self.cache.shared_step(attention)
-        may_share = step is not None and not options.batch_invariant
+        may_share = self.is_cached and not options.batch_invariant
         self.shares = may_share and any(canvas.prefix is not None for canvas in self.canvases)
         self.programs = self._programs()
         blocks = [block for program in self.programs for block in program.blocks]

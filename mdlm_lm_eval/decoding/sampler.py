@@ -166,6 +166,7 @@ class Sampler(Options):
     ends_at_eos: whether an answer ends with a finished block that holds an EOS.
     edits: whether it needs a model that was trained to correct what it wrote.
     reads_priority: whether the option `unmasking` changes anything.
+    runs_whole_canvases: whether it needs full attention without a cache.
     """
 
     asked_by: ClassVar[str | None] = None
@@ -174,6 +175,7 @@ class Sampler(Options):
     ends_at_eos: ClassVar[bool] = False
     edits: ClassVar[bool] = False
     reads_priority: ClassVar[bool] = True
+    runs_whole_canvases: ClassVar[bool] = False
 
     def refuses(self, options: DecodingOptions, attention: "AttentionPattern") -> str | None:
         """The sentence about an option or an attention that this sampler cannot be used with; None where it can."""
@@ -220,6 +222,13 @@ class Remasking(Sampler):
     """Fills masks by priority, and masks those tokens again that had the lowest one when they were filled."""
 
     ends_as_planned: ClassVar[bool] = True
+    runs_whole_canvases: ClassVar[bool] = True
+
+    def refuses(self, options: DecodingOptions, attention: "AttentionPattern") -> str | None:
+        """Its passes are planned for a whole canvas."""
+        if options.is_parallel or options.append_blocks:
+            return f"sampler={options.sampler_name} does not work with a parallel rule or append_blocks"
+        return None
 
     def state(self, n_rows: int, n_columns: int, device: "torch.device") -> "dict[str, Tensor]":
         """priority: [R, T] float32, each token's when it was filled."""

@@ -25,6 +25,7 @@ class CertaintyPrior(Schedule):
     """
 
     asked_by: ClassVar[str | None] = "sigma"
+    runs_whole_canvases: ClassVar[bool] = True  # over which known tokens are counted
 
     sigma: float | None = option(
         None, "fill masks near known tokens first: the width of the neighbourhood in tokens (d2Cache)", above=0
@@ -32,9 +33,7 @@ class CertaintyPrior(Schedule):
     stop_at_eos: bool = STOP_AT_EOS
 
     def refuses(self, options: DecodingOptions, attention: AttentionPattern) -> str | None:
-        """Known tokens are counted over whole canvases; a score is a probability."""
-        if attention.is_block_causal or options.is_approximate:
-            return f"sampler=certainty_prior does not work with block-causal attention or cache={options.cache}"
+        """A score is a probability."""
         if options.unmasking not in ("confidence", "margin"):
             return f"unmasking must be confidence or margin with sampler=certainty_prior, not {options.unmasking}"
         return super().refuses(options, attention)

@@ -15,6 +15,7 @@ class Klass(Sampler):
     """All masks that are sure and stable; in rows without one, as many as the schedule says."""
 
     asked_by: ClassVar[str | None] = "kl_threshold"
+    runs_whole_canvases: ClassVar[bool] = True  # over which distributions are compared
 
     kl_threshold: float | None = option(
         None,
@@ -27,12 +28,9 @@ class Klass(Sampler):
     )
 
     def refuses(self, options: DecodingOptions, attention: AttentionPattern) -> str | None:
-        """Distributions are compared over whole canvases."""
+        """It needs both thresholds."""
         if self.kl_threshold is None:
             return "sampler=klass needs kl_threshold"
-        if attention.is_block_causal or options.is_approximate:
-            refused = f"block-causal attention or cache={options.cache}"
-            return f"kl_threshold={self.kl_threshold} does not work with {refused}"
         if options.confidence_threshold is None:
             return f"kl_threshold={self.kl_threshold} needs confidence_threshold"
         return None

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from mdlm_lm_eval.decoding.sampler import Needs, Remasking, Step
-from mdlm_lm_eval.model.attention import AttentionPattern
 from mdlm_lm_eval.options import DecodingOptions
 from mdlm_lm_eval.registry import register
 
@@ -17,14 +16,6 @@ class Rcr(Remasking):
     """A pass fills all masks up to the block's end and masks all but the schedule's again; earlier blocks too."""
 
     settled: ClassVar[Literal["at once", "with its block", "with the canvas"]] = "with the canvas"
-
-    def refuses(self, options: DecodingOptions, attention: AttentionPattern) -> str | None:
-        """Tokens of earlier blocks must be seen by a pass."""
-        if attention.is_block_causal or options.is_approximate:
-            return f"sampler=rcr does not work with block-causal attention or cache={options.cache}"
-        if options.is_parallel or options.append_blocks:
-            return "sampler=rcr does not work with a parallel rule or append_blocks"
-        return None
 
     def needs(self, options: DecodingOptions) -> Needs:
         """All tokens and masks up to the block's end."""

@@ -20,14 +20,10 @@ class Remdm(Remasking):
     remask_tokens: int = option(1, "tokens masked again per pass", least=1)
 
     def refuses(self, options: DecodingOptions, attention: AttentionPattern) -> str | None:
-        """Its passes are planned for a block of a whole canvas."""
-        if attention.is_block_causal or options.is_approximate:
-            return f"sampler=remdm does not work with block-causal attention or cache={options.cache}"
-        if options.is_parallel or options.append_blocks:
-            return "sampler=remdm does not work with a parallel rule or append_blocks"
+        """A pass fills one token."""
         if (options.steps, options.steps_per_block) != ("auto", None):
             return f"steps must be auto with sampler=remdm, which fills one token a pass, not {options.steps}"
-        return None
+        return super().refuses(options, attention)
 
     def needs(self, options: DecodingOptions) -> Needs:
         """The block's tokens."""

@@ -25,15 +25,14 @@ class Wino(Sampler):
 
     settled: ClassVar[Literal["at once", "with its block", "with the canvas"]] = "with its block"
     reads_priority: ClassVar[bool] = False
+    runs_whole_canvases: ClassVar[bool] = True  # after which the shadow stands
 
     remask_threshold: float = option(
         0.9, "mask tokens again whose probability in hindsight is lower", above=0, most=1, also="threshold_back"
     )
 
     def refuses(self, options: DecodingOptions, attention: AttentionPattern) -> str | None:
-        """Full attention without a cache only: the shadow is appended to the whole canvas."""
-        if attention.is_block_causal or options.is_approximate:
-            return f"sampler=wino does not work with block-causal attention or cache={options.cache}"
+        """It needs a threshold; the shadow belongs to one whole canvas."""
         if options.confidence_threshold is None:
             return "sampler=wino needs confidence_threshold"
         if options.append_blocks:
