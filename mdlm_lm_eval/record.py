@@ -6,7 +6,7 @@ import math
 import os
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from statistics import fmean, median
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -182,22 +182,14 @@ class TaskRecord:
 
     def merge(self, other: "TaskRecord") -> None:
         """Adds the record of another process for the same task."""
-        for name in (
-            "requests",
-            "truncated_prompts",
-            "truncated_tokens",
-            "audited",
-            "traces",
-            "first_tokens",
-            "errors",
-        ):
-            setattr(self, name, getattr(self, name) + getattr(other, name))
-        self.cost.merge(other.cost)
-        self.exact_cost.merge(other.exact_cost)
-        self.caches |= other.caches
-        self.trace_tokens |= other.trace_tokens
-        self.endings.update(other.endings)
-        self.repeated.update(other.repeated)
+        for each in fields(self):
+            own, its = getattr(self, each.name), getattr(other, each.name)
+            if isinstance(own, TaskCost):
+                own.merge(its)
+            elif isinstance(own, (int, list)):
+                setattr(self, each.name, own + its)
+            elif each.name != "ranges":
+                own.update(its)
         for name, (low, high) in other.ranges.items():
             lowest, highest = self.ranges.get(name, (low, high))
             self.ranges[name] = (min(lowest, low), max(highest, high))

@@ -17,7 +17,7 @@ from transformers import (
 
 from mdlm_lm_eval import tasks_path
 from mdlm_lm_eval.checkpoints import load_denoiser
-from mdlm_lm_eval.decoding.memory import row_memory
+from mdlm_lm_eval.decoding.memory import RowSize
 from mdlm_lm_eval.families import family_of
 from mdlm_lm_eval.lm import MDLM
 from mdlm_lm_eval.options import DecodingOptions, OptionError
@@ -97,9 +97,9 @@ def test_transformers_own_generation_is_a_guest_too(lm: MDLM, gemma: str) -> Non
 
 
 def test_each_layers_own_heads_are_remembered(lm: MDLM) -> None:
-    row = row_memory(lm.config, length=10, n_logits=0, itemsize=4, is_cached=True)
+    row = RowSize(length=10, n_logits=0, is_cached=True)
     cache = lm.model.model.encoder(input_ids=torch.tensor([list(range(10))])).past_key_values
-    assert row.remembered == sum(layer.keys.nbytes + layer.values.nbytes for layer in cache.layers)
+    assert row.remembered(lm.config, 4) == sum(layer.keys.nbytes + layer.values.nbytes for layer in cache.layers)
 
 
 @pytest.mark.parametrize("option", [{"n_masks": 16}, {"temperature": 0.5}, {"steps": 4}, {"cfg_scale": 1.0}])

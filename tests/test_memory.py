@@ -11,7 +11,7 @@ import torch
 from benchmarks.gpu import MASK
 from mdlm_lm_eval.decoding import decode_canvases
 from mdlm_lm_eval.decoding.canvas import build_canvas
-from mdlm_lm_eval.decoding.memory import row_memory, rows_that_fit
+from mdlm_lm_eval.decoding.memory import RowSize, rows_that_fit
 from mdlm_lm_eval.likelihood import LikelihoodRequest, score
 from mdlm_lm_eval.model import devices
 from mdlm_lm_eval.options import DecodingOptions, LikelihoodOptions
@@ -34,8 +34,8 @@ def test_a_pass_over_whole_canvases(name: str, guided: bool) -> None:
             prompt_mask=ids == 0,
             is_aligned=True,
         )
-        row = row_memory(denoiser.model.config, length=768, n_logits=64, itemsize=2, guided=guided)
-        assert gpu.report.peak - weights == pytest.approx(ROWS * row.total, rel=0.05)
+        row = RowSize(length=768, n_logits=64, is_guided=guided).total(denoiser.model.config, 2)
+        assert gpu.report.peak - weights == pytest.approx(ROWS * row, rel=0.05)
 
 
 @pytest.mark.parametrize(("name", "options", "sizes"), PEAKS)
@@ -53,8 +53,8 @@ def test_distributions_that_are_compared() -> None:
         canvas, _ = build_canvas([7] * 16, settings, mask_token_id=MASK, max_length=8192)
         with pytest.raises(EnoughError):
             decode_canvases(denoiser, [canvas] * 8, settings)
-        row = row_memory(denoiser.model.config, itemsize=2, length=272, n_logits=64, n_kept=257)
-        assert 0 <= gpu.report.peak - weights - 8 * row.total <= 1.2e9  # slices of logits
+        row = RowSize(length=272, n_logits=64, n_kept=257).total(denoiser.model.config, 2)
+        assert 0 <= gpu.report.peak - weights - 8 * row <= 1.2e9  # slices of logits
 
 
 @pytest.mark.parametrize("likelihood", ["mc", "duel"])
@@ -67,15 +67,15 @@ def test_likelihoods(likelihood: str) -> None:
         with pytest.raises(EnoughError):
             score(denoiser, requests, options, batch_size=ROWS, max_length=8192)
         length = devices.positions_of(565, GPU)
-        row = row_memory(denoiser.model.config, length=length, n_logits=64, itemsize=2)
-        assert gpu.report.peak - weights == pytest.approx(ROWS * row.total, rel=0.1)
+        row = RowSize(length=length, n_logits=64).total(denoiser.model.config, 2)
+        assert gpu.report.peak - weights == pytest.approx(ROWS * row, rel=0.1)
 
 
 def test_rows_fit_into_what_is_free() -> None:
     with PretendedGpu() as gpu:
         config = denoiser_of(gpu, "llada-8b", 1).model.config
-    row = row_memory(config, length=1024, n_logits=32, itemsize=2, is_cached=True)
+    row = RowSize(length=1024, n_logits=32, is_cached=True).total(config, 2)
     for free in (1e9, 20e9, 80e9, 140e9):
         n_rows = rows_that_fit(row, int(free), most=1024)
-        assert n_rows == 1 or n_rows * row.total < 0.9 * free
-        assert 2 * n_rows * row.total > 0.9 * free - 5e9
+        assert n_rows == 1 or n_rows * row < 0.9 * free
+        assert 2 * n_rows * row > 0.9 * free - 5e9

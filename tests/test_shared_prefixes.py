@@ -13,7 +13,7 @@ from benchmarks.shared_prefix import outcome
 from mdlm_lm_eval.decoding import decode_canvases
 from mdlm_lm_eval.decoding.blocks import with_prefixes
 from mdlm_lm_eval.decoding.canvas import Canvas, Completion, build_canvas
-from mdlm_lm_eval.decoding.memory import row_memory
+from mdlm_lm_eval.decoding.memory import RowSize
 from mdlm_lm_eval.decoding.run import columns_of
 from mdlm_lm_eval.likelihood import LikelihoodRequest, score
 from mdlm_lm_eval.likelihood import with_prefixes as with_prefixes_of_contexts
@@ -366,11 +366,10 @@ def test_a_stored_prefix_is_in_the_budget_of_memory() -> None:
             n_stored = most_held([canvas.prefix for canvas in canvases])
             with pytest.raises(EnoughError):
                 decode_canvases(denoiser, canvases, options, batch_size=n_rows)
-        sizes: dict[str, Any] = {"n_logits": 4, "itemsize": 2, "is_cached": True}
-        config, n_run = denoiser.model.config, n_shared + 15 - n_stored
-        row = row_memory(config, length=columns_of(n_shared + 271, is_padded=True), n_run=n_run, **sizes)
-        stored = row_memory(config, length=n_stored, n_run=min(n_stored, MOST_RUN), **sizes)
-        beside.append(gpu.report.peak - weights - n_rows * row.total - stored.total)
+        config, length = denoiser.model.config, columns_of(n_shared + 271, is_padded=True)
+        row = RowSize(length=length, n_run=n_shared + 15 - n_stored, n_logits=4, is_cached=True)
+        stored = RowSize(length=n_stored, n_run=min(n_stored, MOST_RUN), n_logits=4, is_cached=True)
+        beside.append(gpu.report.peak - weights - n_rows * row.total(config, 2) - stored.total(config, 2))
     assert beside[0] <= beside[1] + 0.2e9
 
 

@@ -16,7 +16,7 @@ from mdlm_lm_eval.check.comparison import random_canvases
 from mdlm_lm_eval.decoding.caches import cache_name, cache_policy
 from mdlm_lm_eval.decoding.canvas import Canvas, build_canvas
 from mdlm_lm_eval.decoding.engine import decode_canvases
-from mdlm_lm_eval.decoding.memory import row_memory, rows_that_fit
+from mdlm_lm_eval.decoding.memory import RowSize, rows_that_fit
 from mdlm_lm_eval.default_model import model_path
 from mdlm_lm_eval.lm import MDLM, config_of, settings_of, tokenizer_of
 from mdlm_lm_eval.loader import load_plugins
@@ -273,14 +273,13 @@ def memory_and_speed(lm: MDLM, canvases: Sequence[Canvas], request: ResolvedRequ
     n_parameters = sum(each.numel() for each in denoiser.model.parameters())
     longest = max(canvases, key=lambda canvas: len(canvas.token_ids))
     length = len(longest.token_ids)
-    row = row_memory(
-        denoiser.model.config,
+    row = RowSize(
         length=length,
         n_logits=max(longest.block_lengths),
-        itemsize=denoiser.dtype.itemsize,
         is_cached=cache_policy(request.attention, request.options).remembers,
-        guided=request.options.cfg_scale > 0.0,
+        is_guided=request.options.cfg_scale > 0.0,
     )
+    row_bytes = row.total(denoiser.model.config, denoiser.dtype.itemsize)
     free = devices.free_bytes(device)
     seconds, peaks = {}, {}
     for rows in (BATCH_SIZES[0], BATCH_SIZES[-1]):
@@ -296,11 +295,11 @@ def memory_and_speed(lm: MDLM, canvases: Sequence[Canvas], request: ResolvedRequ
     bytes_per_second, operations_per_second = _speed_of(device, denoiser.dtype)
     return {
         "weights_bytes": weights,
-        "row_bytes": row.total,
+        "row_bytes": row_bytes,
         "measured_row_bytes": (peaks[many] - peaks[few]) // (many - few) if on_gpu else None,
         "measured_peak_bytes": max(peaks.values()),
         "peak_of": "GPUs" if on_gpu else "process",
-        "largest_batch": rows_that_fit(row, free, most=_MOST_ROWS) if free is not None else None,
+        "largest_batch": rows_that_fit(row_bytes, free, most=_MOST_ROWS) if free is not None else None,
         "canvas_tokens": length,
         "seconds_per_pass": {str(rows): each for rows, each in seconds.items()},
         "seconds_of_bandwidth": weights / bytes_per_second,

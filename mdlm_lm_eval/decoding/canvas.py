@@ -138,13 +138,9 @@ def share_steps(steps: int, block_lengths: Sequence[int]) -> list[int]:
     """
     total = sum(block_lengths)
     shares = [min(length, max(1, steps * length // total)) for length in block_lengths]
-    left = steps - sum(shares)
     for index, length in enumerate(block_lengths):
-        if left <= 0:
-            break
-        if shares[index] < length:
+        if shares[index] < length and sum(shares) < steps:
             shares[index] += 1
-            left -= 1
     return shares
 
 

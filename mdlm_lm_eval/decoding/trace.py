@@ -1,7 +1,7 @@
 """What passes changed on a canvas, as a list of events, from which the canvas after every pass can be rebuilt."""
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 
@@ -38,42 +38,22 @@ def changes(before: Sequence[int], after: Sequence[int], confidence: Sequence[fl
     return [Event(0, n, old, new, sure) for n, (old, new, sure) in rows if old != new]
 
 
-def _by_step(events: Iterable[Event]) -> Iterator[tuple[int, list[Event]]]:
-    """The changes of every pass, which are made from the right, so that positions hold."""
-    by_step: dict[int, list[Event]] = {}
-    for event in events:
-        by_step.setdefault(event.step, []).append(event)
-    for step, of_step in by_step.items():
-        yield step, sorted(of_step, key=lambda each: (-each.position, each.old is None))
-
-
-def replay(token_ids: Sequence[int], events: Iterable[Event]) -> list[tuple[int, list[int]]]:
-    """The canvas after every pass that changed it, with the pass's number, from the canvas as it began."""
-    canvas, canvases = list(token_ids), []
-    for step, of_step in _by_step(events):
-        for event in of_step:
-            if event.old is None:
-                canvas.insert(event.position, event.new or 0)
-            elif event.new is None:
-                del canvas[event.position]
-            else:
-                canvas[event.position] = event.new
-        canvases.append((step, list(canvas)))
-    return canvases
+def in_order(events: Iterable[Event]) -> list[Event]:
+    """Pass by pass, and those of a pass from the right, so that positions hold where they are made one by one."""
+    return sorted(events, key=lambda each: (each.step, -each.position, each.old is None))
 
 
 def filled(events: Iterable[Event], positions: Sequence[int], mask_token_id: int) -> list[Filled]:
     """The last event that wrote what stands at each of these positions in the end."""
     last: dict[int, Filled] = {}
-    for _, of_step in _by_step(events):
-        for event in of_step:
-            at, moves = event.position, (event.old is None) - (event.new is None)
-            if moves:
-                last = {place + moves * (place >= at): one for place, one in last.items() if moves > 0 or place != at}
-            if event.new not in (None, mask_token_id):
-                edits = last[at].edits + 1 if at in last else 0
-                is_proposed = event.confidence > 0.0
-                last[at] = Filled(event.step, event.confidence, edits) if is_proposed else Filled(0, 0.0, 0)
+    for event in in_order(events):
+        at, moves = event.position, (event.old is None) - (event.new is None)
+        if moves:
+            last = {place + moves * (place >= at): one for place, one in last.items() if moves > 0 or place != at}
+        if event.new not in (None, mask_token_id):
+            edits = last[at].edits + 1 if at in last else 0
+            is_proposed = event.confidence > 0.0
+            last[at] = Filled(event.step, event.confidence, edits) if is_proposed else Filled(0, 0.0, 0)
     return [last.get(position, Filled(0, 0.0, 0)) for position in positions]
 
 

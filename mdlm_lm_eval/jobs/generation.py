@@ -10,6 +10,7 @@ from mdlm_lm_eval.decoding import decode_canvases
 from mdlm_lm_eval.decoding.blocks import with_prefixes
 from mdlm_lm_eval.decoding.caches import cache_name, cache_policy
 from mdlm_lm_eval.decoding.canvas import Canvas, Completion
+from mdlm_lm_eval.decoding.memory import RowSize
 from mdlm_lm_eval.decoding.run import columns_of
 from mdlm_lm_eval.decoding.trace import Filled, filled
 from mdlm_lm_eval.jobs.requests import Job, in_drawn_order, task_of
@@ -139,7 +140,7 @@ class GenerationJob:
         if runs_prompts and not needs.later_blocks:
             longest = max(canvas.prompt_length - len(canvas.prefix or ()) for canvas in canvases)
             n_run = columns_of(longest, is_padded=True)
-        return self.place.most_rows(
+        row = RowSize(
             length=length,
             n_run=n_run,
             n_logits=n_slots if needs.earlier_blocks or needs.later_blocks else block * (2 if needs.history else 1),
@@ -147,8 +148,8 @@ class GenerationJob:
             is_cached=is_cached,
             is_ahead=runs_prompts,
             is_guided=options.cfg_scale > 0.0,
-            n_shared=most_held([canvas.prefix for canvas in canvases]),
         )
+        return self.place.most_rows(row, n_shared=most_held([canvas.prefix for canvas in canvases]))
 
     def _run_part(self, part: list[Generation], batch_size: int) -> None:
         """Decodes some requests of a group; after memory ran out, those that are still without an answer."""

@@ -9,6 +9,7 @@ from typing import Any
 import pandas as pd
 from lm_eval.api.instance import Instance
 
+from mdlm_lm_eval.decoding.memory import RowSize
 from mdlm_lm_eval.jobs.requests import task_of
 from mdlm_lm_eval.jobs.workplace import Workplace
 from mdlm_lm_eval.likelihood import LikelihoodRequest, answer_length, most_rows, score, with_prefixes
@@ -86,13 +87,13 @@ class LikelihoodJob:
             return 1
         longest = max(windows, key=_length)
         length = min(len(longest.context_ids) + answer_length(longest, self.options), self.max_length)
-        return self.place.most_rows(
+        row = RowSize(
             length=positions_of(length, self.place.device),
             n_logits=len(longest.continuation_ids),
             is_cached=self.place.denoiser.attention.is_block_causal,
             is_guided=self.options.cfg_scale > 0.0,
-            n_shared=most_held([window.prefix for window in windows]),
         )
+        return self.place.most_rows(row, n_shared=most_held([window.prefix for window in windows]))
 
     def _run_part(self, part: list[Scoring], batch_size: int) -> None:
         """Scores some requests, divides the cost among them, and saves their results."""

@@ -12,7 +12,7 @@ from tqdm import tqdm
 from transformers import PreTrainedTokenizerBase
 
 from mdlm_lm_eval.decoding.guests import GuestError
-from mdlm_lm_eval.decoding.memory import row_memory, rows_that_fit
+from mdlm_lm_eval.decoding.memory import RowSize, rows_that_fit
 from mdlm_lm_eval.model import devices
 from mdlm_lm_eval.model.denoiser import Denoiser, NonFiniteLogitsError
 from mdlm_lm_eval.model.prefix_store import MOST_RUN
@@ -110,19 +110,8 @@ class Workplace:
             instance = instances[error.index]
             raise OptionError(f"{error} (task {instance.task_name}, document {instance.doc_id})") from error.__cause__
 
-    def most_rows(
-        self,
-        *,
-        length: int,
-        n_logits: int,
-        is_cached: bool,
-        n_run: int | None = None,
-        n_kept: int = 0,
-        is_ahead: bool = False,
-        is_guided: bool = False,
-        n_shared: int = 0,
-    ) -> int:
-        """Rows of these sizes, as `row_memory` takes them, that fit into a GPU beside the weights.
+    def most_rows(self, row: RowSize, *, n_shared: int) -> int:
+        """Rows of this size that fit into a GPU beside the weights.
 
         Keys and values of `n_shared` tokens of shared prefixes are stored there, too.
         """
@@ -131,24 +120,16 @@ class Workplace:
             return self.batches.most
         config, itemsize = self.denoiser.model.config, self.denoiser.dtype.itemsize
         if n_shared:
-            n_run = min(n_shared, MOST_RUN)
-            stored = row_memory(
-                config, length=n_shared, n_run=n_run, n_logits=0, itemsize=itemsize, is_cached=True, guided=is_guided
+            stored = RowSize(
+                length=n_shared,
+                n_run=min(n_shared, MOST_RUN),
+                n_logits=0,
+                is_cached=True,
+                is_guided=row.is_guided,
             )
-            free -= stored.total
-        row = row_memory(
-            config,
-            length=length,
-            n_logits=n_logits,
-            itemsize=itemsize,
-            n_run=n_run,
-            n_kept=n_kept,
-            is_cached=is_cached,
-            is_ahead=is_ahead,
-            guided=is_guided,
-        )
-        most = self.batches.most if is_cached else max(1, min(self.batches.most, _MOST_TOKENS // length))
-        return rows_that_fit(row, free, most=most)
+            free -= stored.total(config, itemsize)
+        most = self.batches.most if row.is_cached else max(1, min(self.batches.most, _MOST_TOKENS // row.length))
+        return rows_that_fit(row.total(config, itemsize), free, most=most)
 
     def bar(self, request_type: str, total: int, unit: str) -> "tqdm[Any]":
         """The progress of a job."""

@@ -72,7 +72,8 @@ def shared_prefixes(
     while branches:
         members, known, parent = branches.pop()
         first, last = rows[members[0]], rows[members[-1]]
-        length = _common(first, last, known)
+        pairs = zip(first[known:], last[known:], strict=False)
+        length = known + sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
         length = max(0, length - (length - len(first)) % step)
         n_whole = sum(len(rows[n]) == length for n in members)
         end = length + step if length else len(first) % step or step  # the first block is the short one
@@ -91,13 +92,6 @@ def shared_prefixes(
             else:
                 branches.append((part, length, parent))
     return found
-
-
-def _common(one: Sequence[int], other: Sequence[int], known: int) -> int:
-    """How many tokens two rows have in common from their first one on, `known` of them at least."""
-    pairs = zip(itertools.islice(one, known, None), itertools.islice(other, known, None), strict=False)
-    shorter = min(len(one), len(other))
-    return next((known + n for n, (a, b) in enumerate(pairs) if a != b), shorter)
 
 
 def most_held(prefixes: Sequence[Prefix | None]) -> int:

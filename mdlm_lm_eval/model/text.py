@@ -1,7 +1,7 @@
 """From text to token ids and back, for requests that may contain a mask token's string or slot markers."""
 
 import re
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 
@@ -86,24 +86,18 @@ def encode_infill(
     text = _LONG_SLOT.sub(slots, text)
     mask_string = tokenizer.convert_ids_to_tokens(mask_token_id)
     if mask_string is not None and (mask_string == SLOT_MARKER or mask_string not in text):
-        ids = encode(text.replace(SLOT_MARKER, mask_string), True)
-        return list(_split(ids, mask_token_id))
+        between: list[list[int]] = [[]]
+        for id in encode(text.replace(SLOT_MARKER, mask_string), True):
+            if id == mask_token_id:
+                between.append([])
+            else:
+                between[-1].append(id)
+        return between
     first, *rest = text.split(SLOT_MARKER)
     segments = [encode_without_masks(tokenizer, first, mask_token_id, encode)]
     for segment in rest:
         segments.append(encode_without_masks(tokenizer, segment, mask_token_id, lambda piece, _: encode(piece, False)))
     return segments
-
-
-def _split(ids: list[int], separator: int) -> Iterator[list[int]]:
-    segment: list[int] = []
-    for id in ids:
-        if id == separator:
-            yield segment
-            segment = []
-        else:
-            segment.append(id)
-    yield segment
 
 
 @dataclass(frozen=True)

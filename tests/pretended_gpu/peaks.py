@@ -12,7 +12,7 @@ import torch
 from benchmarks.gpu import MASK, PAD, SHAPES, random_model
 from mdlm_lm_eval.decoding import decode_canvases
 from mdlm_lm_eval.decoding.canvas import build_canvas
-from mdlm_lm_eval.decoding.memory import row_memory
+from mdlm_lm_eval.decoding.memory import RowSize
 from mdlm_lm_eval.model.attention import FULL_ATTENTION, AttentionPattern
 from mdlm_lm_eval.model.denoiser import Denoiser
 from mdlm_lm_eval.options import DecodingOptions
@@ -22,11 +22,11 @@ ROWS, PROMPT, MASKS = 32, 511, 256
 WINO = {"sampler": "wino", "confidence_threshold": 0.9, "block_length": 32}
 COLUMNS = 769  # 511 and 256 in whole steps of 256, and one that no row owns
 
-# Shape, options, and the sizes that `row_memory` is asked for.
+# Shape, options, and the sizes of a row.
 PEAKS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("llada-8b", {}, {"length": 768, "n_logits": MASKS}),
     ("llada-8b", {"confidence_threshold": 0.9, "block_length": 32}, {"length": 768, "n_logits": 32}),
-    ("dream-7b", {"cfg_scale": 1.0}, {"length": 768, "n_logits": MASKS, "guided": True}),
+    ("dream-7b", {"cfg_scale": 1.0}, {"length": 768, "n_logits": MASKS, "is_guided": True}),
     ("llada-8b", {"cache": "dual", "block_length": 32}, {"length": COLUMNS, "n_logits": 32, "is_cached": True}),
     ("sdar-8b", {}, {"length": COLUMNS, "n_run": 512, "n_logits": 4, "is_cached": True}),
     ("llada-8b", {"sampler": "rcr", "steps": 8, "block_length": 32}, {"length": 768, "n_logits": MASKS}),
@@ -76,5 +76,5 @@ def peak_of(name: str, options: dict[str, Any], sizes: dict[str, Any]) -> tuple[
         ]
         with contextlib.suppress(EnoughError):
             decode_canvases(denoiser, canvases, settings, batch_size=ROWS)
-        budget = ROWS * row_memory(denoiser.model.config, itemsize=2, **sizes).total
+        budget = ROWS * RowSize(**sizes).total(denoiser.model.config, 2)
         return gpu.report.peak - weights, budget
