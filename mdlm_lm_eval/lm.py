@@ -2,7 +2,7 @@
 
 import logging
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -324,20 +324,17 @@ class MDLM(HFLM):
     def _canvas(self, text: str, request: ResolvedRequest, fillers: list[int], seed: int) -> tuple[Canvas, int]:
         """A request's canvas, and how many prompt tokens were cut off."""
         options = request.options
-        if not request.infill:
-            return build_canvas(
-                self.tok_encode(text),
-                options,
-                mask_token_id=self.mask_token_id,
-                max_length=self.max_length,
-                filler_ids=fillers,
-                seed=seed,
-                attention=request.attention,
-            )
-        encode = lambda piece, first: HFLM.tok_encode(self, piece, None if first else False)  # noqa: E731
-        return build_infill_canvas(
-            encode_infill(self.tokenizer, text, self.mask_token_id, encode),
-            replace(options, steps=1) if self._family.read else options,  # a read is one step
+        ids: list[Any]
+        build: Callable[..., tuple[Canvas, int]] = build_infill_canvas if request.infill else build_canvas
+        if request.infill:
+            encode = lambda piece, first: HFLM.tok_encode(self, piece, None if first else False)  # noqa: E731
+            ids = encode_infill(self.tokenizer, text, self.mask_token_id, encode)
+            options = replace(options, steps=1) if self._family.read else options  # a read is one step
+        else:
+            ids = self.tok_encode(text)
+        return build(
+            ids,
+            options,
             mask_token_id=self.mask_token_id,
             max_length=self.max_length,
             filler_ids=fillers,

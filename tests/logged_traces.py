@@ -1,23 +1,8 @@
-"""The canvas after every pass, from the events of a trace, and from what results keep of them."""
+"""What results keep of a trace, read back."""
 
-from collections.abc import Iterable, Sequence
 from typing import Any
 
-from mdlm_lm_eval.decoding.trace import Event, in_order
-
-
-def replay(token_ids: Sequence[int], events: Iterable[Event]) -> list[tuple[int, list[int]]]:
-    """The canvas after every pass that changed it, with the pass's number, from the canvas as it began."""
-    canvas, canvases = list(token_ids), {}
-    for event in in_order(events):
-        if event.old is None:
-            canvas.insert(event.position, event.new or 0)
-        elif event.new is None:
-            del canvas[event.position]
-        else:
-            canvas[event.position] = event.new
-        canvases[event.step] = list(canvas)
-    return list(canvases.items())
+from mdlm_lm_eval.decoding.trace import Event, replay
 
 
 def canvases_of(recorded: dict[str, Any]) -> tuple[list[int], list[list[int]]]:

@@ -25,11 +25,11 @@ from mdlm_lm_eval import (
     log_likelihood,
 )
 from mdlm_lm_eval.decoding import from_python
+from mdlm_lm_eval.decoding.trace import replay
 from mdlm_lm_eval.lm import MDLM
 from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.sweep.__main__ import main as sweep
 from tests.conftest import choice, generation, tiny_model, tiny_tokenizer
-from tests.logged_traces import replay
 
 README = Path(__file__).parent.parent / "README.md"
 

@@ -12,11 +12,11 @@ import torch
 from mdlm_lm_eval.decoding import decode_canvases, drafts, passes
 from mdlm_lm_eval.decoding.canvas import Canvas, Completion, attention_in_effect, build_canvas
 from mdlm_lm_eval.decoding.reference import decode_one
+from mdlm_lm_eval.decoding.trace import replay
 from mdlm_lm_eval.model.attention import FULL_ATTENTION, AttentionPattern
 from mdlm_lm_eval.model.denoiser import Denoiser
 from mdlm_lm_eval.options import DecodingOptions
 from tests import canvases
-from tests.logged_traces import replay
 from tests.reference import facts_of, load, tensors_of
 
 ROWS = (0, 1)

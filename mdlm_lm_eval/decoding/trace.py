@@ -38,15 +38,29 @@ def changes(before: Sequence[int], after: Sequence[int], confidence: Sequence[fl
     return [Event(0, n, old, new, sure) for n, (old, new, sure) in rows if old != new]
 
 
-def in_order(events: Iterable[Event]) -> list[Event]:
+def _in_order(events: Iterable[Event]) -> list[Event]:
     """Pass by pass, and those of a pass from the right, so that positions hold where they are made one by one."""
     return sorted(events, key=lambda each: (each.step, -each.position, each.old is None))
+
+
+def replay(token_ids: Sequence[int], events: Iterable[Event]) -> list[tuple[int, list[int]]]:
+    """The canvas after every pass that changed it, with the pass's number, from the canvas as it began."""
+    canvas, canvases = list(token_ids), {}
+    for event in _in_order(events):
+        if event.old is None:
+            canvas.insert(event.position, event.new or 0)
+        elif event.new is None:
+            del canvas[event.position]
+        else:
+            canvas[event.position] = event.new
+        canvases[event.step] = list(canvas)
+    return list(canvases.items())
 
 
 def filled(events: Iterable[Event], positions: Sequence[int], mask_token_id: int) -> list[Filled]:
     """The last event that wrote what stands at each of these positions in the end."""
     last: dict[int, Filled] = {}
-    for event in in_order(events):
+    for event in _in_order(events):
         at, moves = event.position, (event.old is None) - (event.new is None)
         if moves:
             last = {place + moves * (place >= at): one for place, one in last.items() if moves > 0 or place != at}
