@@ -186,18 +186,10 @@ def _spans(
     """Copies of blocks for a row, where copies that are the same to the model are one; see `merged`."""
 
     def span(trajectory: Trajectory, masked: Sequence[int]) -> tuple[Hashable, Span]:
-        request, start = trajectory.request, trajectory.start
+        request = trajectory.request
         tokens = request.context_ids + answer_tokens(request, trajectory.answer_length, masked, mask_token_id)
         owner = trajectory.index if trajectory.offset > 0 else SHARED
-        made = Span(
-            tokens,
-            len(request.context_ids),
-            row=row,
-            owner=owner,
-            block=trajectory.block,
-            start=start,
-            left=trajectory.left,
-        )
-        return (owner, start, *tokens), made
+        made = Span(tokens, len(request.context_ids), of=trajectory, row=row, owner=owner)
+        return (owner, trajectory.start, *tokens), made
 
     return merged(going, span, corruptions_of, walks=walks)

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from mdlm_lm_eval.likelihood.scored_passes import LikelihoodCanvas
+from mdlm_lm_eval.likelihood.trajectories import Trajectory
 from mdlm_lm_eval.model.denoiser import Denoiser
 from mdlm_lm_eval.model.devices import bucket, to_device
 from mdlm_lm_eval.model.kv_cache import CanvasCache
@@ -41,15 +42,13 @@ class Column(NamedTuple):
     in_context: bool
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Span(LikelihoodCanvas):
-    """A copy of one block. `left` is the token before it and that one's block, None at the start of a text."""
+    """A copy of the block that a trajectory is `of`, in a `row`. owner: as of `Column`."""
 
-    row: int = 0
-    owner: int = SHARED
-    block: int = 0
-    start: int = 0
-    left: tuple[int, int] | None = None
+    of: Trajectory
+    row: int
+    owner: int
 
 
 class FinishedBlocks:
@@ -93,18 +92,19 @@ class FinishedBlocks:
         outputs: list[int] = []  # [N], among the columns of spans
         for number, span in enumerate(spans, start=1):
             columns = of_spans[span.row]
-            if self.denoiser.shift and span.left is not None:
-                token_id, block = span.left
+            start, block = span.of.start, span.of.block
+            if self.denoiser.shift and span.of.left is not None:
+                token_id, before = span.of.left
                 in_context = span.owner == SHARED
-                columns.append(Column(token_id, span.start - 1, block, span.owner, _BESIDE, in_context))
+                columns.append(Column(token_id, start - 1, before, span.owner, _BESIDE, in_context))
             for position in span.positions():
                 offset = span.context_length + position
                 # A text's first token has its own output.
-                is_shifted = self.denoiser.shift and span.start + offset > 0
+                is_shifted = self.denoiser.shift and start + offset > 0
                 rows.append(span.row)
                 outputs.append(len(columns) + offset - int(is_shifted))
             columns += [
-                Column(token_id, span.start + n, span.block, span.owner, number, n < span.context_length)
+                Column(token_id, start + n, block, span.owner, number, n < span.context_length)
                 for n, token_id in enumerate(span.token_ids)
             ]
         width = bucket(max(map(len, of_spans)), self.denoiser.device, least=_LEAST)
