@@ -287,15 +287,11 @@ class Engine:
             n_more = bucket(len(going), self.device, least=2) - len(going)
             rows = to_device(torch.from_numpy(np.pad(going, (0, n_more), mode="edge")), self.device)
             cache_rows = run.with_guided(rows, len(self.state.at))
-        views = 1 if is_wide else self._views(len(at))
+        # Lanes that nothing waits for run drafts, and those of a lone row.
+        views = 1 if is_wide else max(1, min(run.most_views, max(self.n_lanes, run.most_views) // len(at)))
         if views > 1:
             cache_rows = iota(views * len(at), self.device) % len(at)
         return Plan(at, going, rows, width, n_seen, is_wide, is_ragged, self.cache, cache_rows, views)
-
-    def _views(self, n_rows: int) -> int:
-        """Canvases of each row that a pass runs: lanes that nothing waits for run drafts, and those of a lone row."""
-        most = self.run.most_views
-        return max(1, min(most, max(self.n_lanes, most) // n_rows))
 
     def _shape(self, record: Numbers, limits: Numbers, *, is_wide: bool) -> tuple[int, int]:
         """Columns that each row runs, and that it sees, for rows with these records [K, F] and limits [K]."""
@@ -338,7 +334,8 @@ class Engine:
         if self.run.on_gpu:
             sent, changes = _to_host(sent), None if changes is None else _to_host(changes)
             first = None if first is None else _to_host(first)
-            event = _event(self.device)
+            event = torch.cuda.Event()
+            event.record(torch.cuda.current_stream(self.device))  # which may not be the process's current GPU
         takes_part = self.lanes.owners >= 0
         if plan.is_wide:
             takes_part &= np.isin(np.arange(len(takes_part)), plan.going)
@@ -521,7 +518,7 @@ def decode_canvases(
     if (row_decoder := row_decoder_for(denoiser, options)) is not None:
         return row_decoder.decode(work)
     _check_shift(denoiser, options, attention)
-    if cache_policy(attention, options).remembers and not denoiser.keeps_keys_and_values:
+    if cache_policy(attention, options).remembers and not denoiser.model.can_generate():
         raise OptionError(f"cache must be none for an encoder, which keeps no keys and values, not {options.cache}")
     thinking = EndOfThinking.of(options, end_think_ids, denoiser.device)
     if token_frequencies is None and options.token_frequencies is not None:
@@ -535,7 +532,11 @@ def decode_canvases(
         completions[indices[number]] = completion
         finished(indices[number], completion)
 
-    for indices in _in_runs(canvases, options):
+    of_shapes: dict[object, list[int]] = {}  # canvases that share lanes: with `batch_invariant`, passes' shapes
+    for index, canvas in enumerate(canvases):
+        shape = up_to_positions(len(canvas.token_ids)), canvas.block_lengths
+        of_shapes.setdefault(shape if options.batch_invariant else None, []).append(index)
+    for indices in of_shapes.values():
         own = replace(work, canvases=[canvases[index] for index in indices], finished=keep)
         with torch.no_grad(), denoiser.in_fixed_shapes(options.batch_invariant):
             try:
@@ -543,17 +544,6 @@ def decode_canvases(
             except NonFiniteLogitsError as error:
                 raise NonFiniteLogitsError(indices[error.index]) from error
     return [completions[index] for index in range(len(canvases))]
-
-
-def _in_runs(canvases: Sequence[Canvas], options: DecodingOptions) -> list[Sequence[int]]:
-    """The canvases that share lanes: all, or with `batch_invariant` those whose passes have the same shapes."""
-    if not options.batch_invariant:
-        return [range(len(canvases))]
-    of_shapes: dict[object, list[int]] = {}
-    for index, canvas in enumerate(canvases):
-        shape = up_to_positions(len(canvas.token_ids)), canvas.block_lengths
-        of_shapes.setdefault(shape, []).append(index)
-    return [*of_shapes.values()]
 
 
 def _check_shift(denoiser: Denoiser, options: DecodingOptions, attention: AttentionPattern) -> None:
@@ -576,9 +566,3 @@ def _to_host(values: Tensor) -> Tensor:
     """A copy in pinned memory, which nothing waits for."""
     pinned = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
     return pinned.copy_(values, non_blocking=True)
-
-
-def _event(device: torch.device) -> torch.cuda.Event:
-    event = torch.cuda.Event()
-    event.record(torch.cuda.current_stream(device))  # which may not be the process's current GPU
-    return event

@@ -52,14 +52,6 @@ def unmask_counts_after_one(n_masks: int, steps: int, schedule: str) -> list[int
     return [1, *unmask_counts(n_masks - 1, steps - 1, schedule)]
 
 
-def least_counts(n_masks: int, steps: int, schedule: str) -> list[int]:
-    """What each step unmasks at least under a rule that may unmask more: one token or more in every step.
-
-    Dream's schedule has steps that unmask nothing, so that others would have to unmask more.
-    """
-    return unmask_counts(n_masks, steps, "linear" if schedule == "dream" else schedule)
-
-
 def _dream_timesteps(steps: int) -> Tensor:
     return torch.linspace(1, _DREAM_EPSILON, steps + 1)  # float32, as the reference rounds
 

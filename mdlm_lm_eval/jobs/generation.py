@@ -12,7 +12,7 @@ from mdlm_lm_eval.decoding.caches import cache_name, cache_policy
 from mdlm_lm_eval.decoding.canvas import Canvas, Completion
 from mdlm_lm_eval.decoding.memory import RowSize
 from mdlm_lm_eval.decoding.run import columns_of
-from mdlm_lm_eval.decoding.trace import Filled, filled
+from mdlm_lm_eval.decoding.trace import filled
 from mdlm_lm_eval.jobs.requests import Job, in_drawn_order, task_of
 from mdlm_lm_eval.jobs.workplace import Workplace
 from mdlm_lm_eval.labels import Labels, LabelTokens
@@ -239,7 +239,9 @@ class Decoding:
     def _complete(self, one: Generation, completion: Completion, cost: dict[str, float]) -> None:
         """A completion is done: keeps its string, and records its cost and its ending."""
         string, ending = one.ending.of(completion.token_ids)
-        answer = Answer(string, completion.token_ids, cost, self._trace(one, completion))
+        slots = one.canvas.slots[: len(completion.token_ids)] if completion.events else []
+        trace = filled(completion.events, slots, self.place.denoiser.mask_token_id)
+        answer = Answer(string, completion.token_ids, cost, trace)
         if self.is_audit:
             one.exact = answer
             return
@@ -272,9 +274,3 @@ class Decoding:
             "written_tokens": completion.n_written,
             "answer_tokens": len(ids) - (bool(ids) and ids[-1] in self.place.eos_ids | self.place.end_of_turn_ids),
         }
-
-    def _trace(self, one: Generation, completion: Completion) -> list[Filled]:
-        if not completion.events:
-            return []
-        slots = one.canvas.slots[: len(completion.token_ids)]
-        return filled(completion.events, slots, self.place.denoiser.mask_token_id)

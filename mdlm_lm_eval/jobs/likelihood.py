@@ -132,12 +132,14 @@ class LikelihoodJob:
         parts = zip(one.windows, one.truncated, scores, terms, strict=True)
         for window, truncated, (of_window, greedy, *errors), own in parts:
             log_likelihood, is_greedy = log_likelihood + of_window, is_greedy and greedy
-            known.append(errors[0] if errors else error_of(own, len(window.continuation_ids), self.options))
+            n_tokens = len(window.continuation_ids)
+            n_masks = n_tokens if self.options.n_masks == "auto" else self.options.n_masks
+            known.append(errors[0] if errors else error_of(own, n_tokens, self.options))
             task = self.place.record.add(
                 task_of(one.instance),
                 (self.request_type, self.options),
                 cost=spent,
-                numbers=self._numbers(window),
+                numbers={"masks": n_masks, "asked_masks": n_masks, "continuation_tokens": n_tokens},
                 truncated=truncated,
             )
         if any(error is not None for error in known):
@@ -145,12 +147,6 @@ class LikelihoodJob:
             task.errors.append((one.instance.doc_id, one.instance.idx, error))
         # lm-eval 0.4 rolls over (text,) and wants a number; 0.5 over ("", text), and wants a pair.
         one.result = (log_likelihood, is_greedy) if len(one.instance.args) == 2 else log_likelihood
-
-    def _numbers(self, window: LikelihoodRequest) -> dict[str, float]:
-        """Effective numbers of a window."""
-        n_tokens = len(window.continuation_ids)
-        n_masks = n_tokens if self.options.n_masks == "auto" else self.options.n_masks
-        return {"masks": n_masks, "asked_masks": n_masks, "continuation_tokens": n_tokens}
 
     def _write_draws(self) -> None:
         """A file for each task, and for each process beside the first."""

@@ -114,11 +114,6 @@ class Denoiser:
         """Tokens of context, as the model's config says."""
         return self.model.config.max_position_embeddings
 
-    @property
-    def keeps_keys_and_values(self) -> bool:
-        """Whether transformers' class can continue from remembered keys and values, as decoders can."""
-        return bool(self.model.can_generate())
-
     def logits(
         self,
         input_ids: Tensor,

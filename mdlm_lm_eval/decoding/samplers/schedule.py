@@ -40,14 +40,15 @@ class Schedule(Sampler):
 
         After a first pass that fills one mask they are run and counted, as in Fast-dLLM's sampler for Dream.
         """
-        from mdlm_lm_eval.decoding.schedules import least_counts, unmask_counts, unmask_counts_after_one
+        from mdlm_lm_eval.decoding.schedules import unmask_counts, unmask_counts_after_one
 
         if options.is_parallel and steps >= n_masks:
             return ()
         if after_one:
             return [Step(count) for count in unmask_counts_after_one(n_masks, steps, options.schedule)]
-        counts_of = least_counts if options.is_parallel else unmask_counts
-        return [Step(count) for count in counts_of(n_masks, steps, options.schedule) if count]
+        # Dream's has steps that fill nothing, so that others would have to fill more than a parallel rule says.
+        schedule = "linear" if options.is_parallel and options.schedule == "dream" else options.schedule
+        return [Step(count) for count in unmask_counts(n_masks, steps, schedule) if count]
 
     def path_is_known(self, options: DecodingOptions) -> bool:
         """Without a parallel rule or drafts, the schedule decides."""
