@@ -11,8 +11,8 @@ import time
 from pathlib import Path
 from random import Random
 
-from mdlm_lm_eval.decoding import decode_canvases
 from mdlm_lm_eval.decoding.canvas import Completion, build_infill_canvas
+from mdlm_lm_eval.decoding.engine import decode_canvases
 from mdlm_lm_eval.lm import MDLM
 from mdlm_lm_eval.model.text import SLOT_MARKER, encode_infill
 from mdlm_lm_eval.options import DecodingOptions

@@ -35,10 +35,11 @@ from torch import Tensor
 from torch.autograd import DeviceType
 from transformers import DynamicCache, Glm4MoeConfig, Glm4MoeForCausalLM, LlamaConfig, LlamaForCausalLM
 
-from mdlm_lm_eval.decoding import decode_canvases
 from mdlm_lm_eval.decoding.canvas import Canvas, build_canvas
+from mdlm_lm_eval.decoding.engine import decode_canvases
 from mdlm_lm_eval.decoding.trace import replay
-from mdlm_lm_eval.likelihood import LikelihoodRequest, score
+from mdlm_lm_eval.likelihood.requests import LikelihoodRequest
+from mdlm_lm_eval.likelihood.scoring import score
 from mdlm_lm_eval.model.attention import FULL_ATTENTION, AttentionPattern
 from mdlm_lm_eval.model.denoiser import Denoiser
 from mdlm_lm_eval.model.kv_cache import CanvasCache

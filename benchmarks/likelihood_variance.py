@@ -19,8 +19,9 @@ from transformers import PreTrainedTokenizerBase
 
 import mdlm_lm_eval
 from mdlm_lm_eval.checkpoints import load_config, load_tokenizer
-from mdlm_lm_eval.likelihood import LikelihoodRequest, score
 from mdlm_lm_eval.likelihood.corruptions import Corruption, monte_carlo_corruptions
+from mdlm_lm_eval.likelihood.requests import LikelihoodRequest
+from mdlm_lm_eval.likelihood.scoring import score
 from mdlm_lm_eval.options import LikelihoodOptions
 from training.corpus import draw_rule, few_shot
 

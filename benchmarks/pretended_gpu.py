@@ -23,7 +23,7 @@ from unittest import mock
 import torch
 import transformers
 
-from mdlm_lm_eval.decoding import decode
+from mdlm_lm_eval.decoding.from_python import decode
 from mdlm_lm_eval.families import family_of
 from mdlm_lm_eval.model import compiled, devices
 from mdlm_lm_eval.model.denoiser import Denoiser

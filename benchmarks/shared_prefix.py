@@ -26,11 +26,12 @@ from typing import Any
 import torch
 from transformers import LlamaForCausalLM
 
-from mdlm_lm_eval.decoding import decode_canvases
 from mdlm_lm_eval.decoding.blocks import with_prefixes
 from mdlm_lm_eval.decoding.canvas import Canvas, attention_in_effect, build_canvas
-from mdlm_lm_eval.likelihood import LikelihoodRequest, score
-from mdlm_lm_eval.likelihood import with_prefixes as with_prefixes_of_contexts
+from mdlm_lm_eval.decoding.engine import decode_canvases
+from mdlm_lm_eval.likelihood.requests import LikelihoodRequest
+from mdlm_lm_eval.likelihood.scoring import score
+from mdlm_lm_eval.likelihood.scoring import with_prefixes as with_prefixes_of_contexts
 from mdlm_lm_eval.model.attention import AttentionPattern
 from mdlm_lm_eval.model.denoiser import Denoiser
 from mdlm_lm_eval.model.kv_cache import CanvasCache

@@ -37,7 +37,8 @@ from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from mdlm_lm_eval import DecodingOptions, Denoiser, LikelihoodOptions, decode
-from mdlm_lm_eval.likelihood import LikelihoodRequest, score
+from mdlm_lm_eval.likelihood.requests import LikelihoodRequest
+from mdlm_lm_eval.likelihood.scoring import score
 
 LLADA_VOCABULARY = 126_464
 MASK_TOKEN_ID = 0

@@ -24,7 +24,7 @@ from mdlm_lm_eval.jobs.likelihood import LikelihoodJob, Scoring
 from mdlm_lm_eval.jobs.requests import resolved, seeds_of, task_of, without_padding_copies
 from mdlm_lm_eval.jobs.workplace import Batches, Workplace
 from mdlm_lm_eval.labels import Labels
-from mdlm_lm_eval.likelihood import LikelihoodRequest, rolling_windows, truncated_tokens
+from mdlm_lm_eval.likelihood.requests import LikelihoodRequest, rolling_windows, truncated_tokens
 from mdlm_lm_eval.loader import load_plugins
 from mdlm_lm_eval.model.denoiser import Denoiser
 from mdlm_lm_eval.model.text import ENDINGS, Ending, closing_ids, encode_infill, encode_without_masks, has_slots

@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 
 import torch
 
-from mdlm_lm_eval.decoding import decode_canvases
 from mdlm_lm_eval.decoding.canvas import Canvas
 from mdlm_lm_eval.decoding.checks import check_decoding
+from mdlm_lm_eval.decoding.engine import decode_canvases
 from mdlm_lm_eval.decoding.reference import decode_one
 from mdlm_lm_eval.decoding.trace import as_recorded
 from mdlm_lm_eval.model.attention import FULL_ATTENTION, AttentionPattern

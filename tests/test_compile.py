@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch._dynamo.testing import CompileCounter
 
-from mdlm_lm_eval.decoding import decode
+from mdlm_lm_eval.decoding.from_python import decode
 from mdlm_lm_eval.model import compiled
 from mdlm_lm_eval.model.attention import FULL_ATTENTION, AttentionPattern
 from mdlm_lm_eval.model.denoiser import Denoiser

@@ -8,10 +8,10 @@ import pytest
 import torch
 from transformers import BertConfig, BertForMaskedLM
 
-from mdlm_lm_eval.decoding import decode
-from mdlm_lm_eval.decoding import decode_canvases as completions_of
 from mdlm_lm_eval.decoding.candidates import Proposer, WhereMasked
 from mdlm_lm_eval.decoding.canvas import build_infill_canvas
+from mdlm_lm_eval.decoding.engine import decode_canvases as completions_of
+from mdlm_lm_eval.decoding.from_python import decode
 from mdlm_lm_eval.decoding.rules import UnmaskingRule
 from mdlm_lm_eval.decoding.schedules import unmask_counts
 from mdlm_lm_eval.decoding.selection import accepted_by_entropy

@@ -9,13 +9,15 @@ import pytest
 from safetensors.torch import save_file
 
 from mdlm_lm_eval.checkpoints import load_tokenizer
-from mdlm_lm_eval.decoding import decode, decode_canvases
 from mdlm_lm_eval.decoding.canvas import Completion, build_infill_canvas
+from mdlm_lm_eval.decoding.engine import decode_canvases
+from mdlm_lm_eval.decoding.from_python import decode
 from mdlm_lm_eval.decoding.row_decoders import PassByPass
 from mdlm_lm_eval.decoding.row_decoders.insertion_deletion import Insertions
 from mdlm_lm_eval.decoding.row_decoders.linear_speculation import Speculation
 from mdlm_lm_eval.decoding.trace import as_recorded
-from mdlm_lm_eval.likelihood import LikelihoodRequest, score
+from mdlm_lm_eval.likelihood.requests import LikelihoodRequest
+from mdlm_lm_eval.likelihood.scoring import score
 from mdlm_lm_eval.lm import MDLM
 from mdlm_lm_eval.model.denoiser import Denoiser
 from mdlm_lm_eval.options import DecodingOptions, LikelihoodOptions, OptionError

@@ -6,10 +6,12 @@ from typing import Any
 import pytest
 import torch
 
-from mdlm_lm_eval.decoding import decode, decode_canvases
 from mdlm_lm_eval.decoding.canvas import build_canvas
-from mdlm_lm_eval.likelihood import LikelihoodRequest, score
+from mdlm_lm_eval.decoding.engine import decode_canvases
+from mdlm_lm_eval.decoding.from_python import decode
 from mdlm_lm_eval.likelihood.corruptions import Corruption
+from mdlm_lm_eval.likelihood.requests import LikelihoodRequest
+from mdlm_lm_eval.likelihood.scoring import score
 from mdlm_lm_eval.options import DecodingOptions, LikelihoodOptions
 from tests.reference import assert_close, facts_of, load, named, tensors_of
 

@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 import torch
 
-from mdlm_lm_eval.decoding import decode_canvases, engine
+from mdlm_lm_eval.decoding import engine
+from mdlm_lm_eval.decoding.engine import decode_canvases
 from mdlm_lm_eval.decoding.sampler import Choice, View
 from mdlm_lm_eval.decoding.samplers.schedule import Schedule
 from mdlm_lm_eval.model import devices

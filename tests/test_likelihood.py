@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 import torch
 
-from mdlm_lm_eval.decoding import decode
-from mdlm_lm_eval.likelihood import LikelihoodRequest, rolling_windows, score, truncated_tokens
+from mdlm_lm_eval.decoding.from_python import decode
 from mdlm_lm_eval.likelihood.corruptions import monte_carlo_corruptions, standard_error
+from mdlm_lm_eval.likelihood.requests import LikelihoodRequest, rolling_windows, truncated_tokens
 from mdlm_lm_eval.likelihood.scored_passes import Term
+from mdlm_lm_eval.likelihood.scoring import score
 from mdlm_lm_eval.model.denoiser import Denoiser
 from mdlm_lm_eval.options import DecodingOptions, LikelihoodOptions, OptionError
 from tests.conftest import random_llama

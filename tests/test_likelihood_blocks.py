@@ -12,8 +12,9 @@ from torch import Tensor
 from transformers import LlamaForCausalLM
 
 from mdlm_lm_eval import checkpoints
-from mdlm_lm_eval.likelihood import LikelihoodRequest, score
+from mdlm_lm_eval.likelihood.requests import LikelihoodRequest
 from mdlm_lm_eval.likelihood.scored_passes import Term
+from mdlm_lm_eval.likelihood.scoring import score
 from mdlm_lm_eval.lm import MDLM
 from mdlm_lm_eval.model.attention import FULL_ATTENTION, AttentionPattern
 from mdlm_lm_eval.model.denoiser import Denoiser

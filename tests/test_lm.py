@@ -14,7 +14,8 @@ from lm_eval.models.utils import postprocess_generated_text
 from tokenizers.processors import TemplateProcessing
 
 from mdlm_lm_eval import checkpoints
-from mdlm_lm_eval.likelihood import rolling_windows, score
+from mdlm_lm_eval.likelihood.requests import rolling_windows
+from mdlm_lm_eval.likelihood.scoring import score
 from mdlm_lm_eval.lm import MDLM
 from mdlm_lm_eval.model import devices
 from mdlm_lm_eval.model.text import Ending, encode_infill

@@ -9,10 +9,11 @@ import pytest
 import torch
 
 from benchmarks.gpu import MASK
-from mdlm_lm_eval.decoding import decode_canvases
 from mdlm_lm_eval.decoding.canvas import build_canvas
+from mdlm_lm_eval.decoding.engine import decode_canvases
 from mdlm_lm_eval.decoding.memory import RowSize, rows_that_fit
-from mdlm_lm_eval.likelihood import LikelihoodRequest, score
+from mdlm_lm_eval.likelihood.requests import LikelihoodRequest
+from mdlm_lm_eval.likelihood.scoring import score
 from mdlm_lm_eval.model import devices
 from mdlm_lm_eval.options import DecodingOptions, LikelihoodOptions
 from tests.pretended_gpu import GPU, PretendedGpu

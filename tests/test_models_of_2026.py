@@ -17,10 +17,11 @@ from transformers import (
 )
 
 from mdlm_lm_eval.checkpoints import load_config, load_denoiser, load_tokenizer
-from mdlm_lm_eval.decoding import decode
+from mdlm_lm_eval.decoding.from_python import decode
 from mdlm_lm_eval.families import family_of
-from mdlm_lm_eval.likelihood import LikelihoodRequest, rolling_windows, score
 from mdlm_lm_eval.likelihood.corruptions import Corruption
+from mdlm_lm_eval.likelihood.requests import LikelihoodRequest, rolling_windows
+from mdlm_lm_eval.likelihood.scoring import score
 from mdlm_lm_eval.model.denoiser import Denoiser
 from mdlm_lm_eval.options import DecodingOptions, LikelihoodOptions, OptionError
 from tests.conftest import data, refused, tiny_tokenizer

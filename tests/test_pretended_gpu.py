@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from mdlm_lm_eval.decoding.rows import Rows
-from mdlm_lm_eval.likelihood import LikelihoodRequest, score
+from mdlm_lm_eval.likelihood.requests import LikelihoodRequest
+from mdlm_lm_eval.likelihood.scoring import score
 from mdlm_lm_eval.model import compiled, devices, kv_cache
 from mdlm_lm_eval.model.denoiser import Denoiser
 from mdlm_lm_eval.options import LikelihoodOptions, OptionError

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 import torch
 
-from mdlm_lm_eval.decoding import decode_canvases, drafts, passes
+from mdlm_lm_eval.decoding import drafts, passes
 from mdlm_lm_eval.decoding.canvas import Canvas, Completion, attention_in_effect, build_canvas
+from mdlm_lm_eval.decoding.engine import decode_canvases
 from mdlm_lm_eval.decoding.reference import decode_one
 from mdlm_lm_eval.decoding.trace import replay
 from mdlm_lm_eval.model.attention import FULL_ATTENTION, AttentionPattern

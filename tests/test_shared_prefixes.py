@@ -10,13 +10,14 @@ import torch
 
 from benchmarks.gpu import MASK
 from benchmarks.shared_prefix import outcome
-from mdlm_lm_eval.decoding import decode_canvases
 from mdlm_lm_eval.decoding.blocks import with_prefixes
 from mdlm_lm_eval.decoding.canvas import Canvas, Completion, build_canvas
+from mdlm_lm_eval.decoding.engine import decode_canvases
 from mdlm_lm_eval.decoding.memory import RowSize
 from mdlm_lm_eval.decoding.run import columns_of
-from mdlm_lm_eval.likelihood import LikelihoodRequest, score
-from mdlm_lm_eval.likelihood import with_prefixes as with_prefixes_of_contexts
+from mdlm_lm_eval.likelihood.requests import LikelihoodRequest
+from mdlm_lm_eval.likelihood.scoring import score
+from mdlm_lm_eval.likelihood.scoring import with_prefixes as with_prefixes_of_contexts
 from mdlm_lm_eval.lm import MDLM
 from mdlm_lm_eval.model import compiled, devices, prefix_store
 from mdlm_lm_eval.model.attention import FULL_ATTENTION, AttentionPattern

@@ -28,24 +28,4 @@ Read `reference` first: one canvas, from top to bottom. Then `sampler`, and one 
     window  the columns of a row that a pass runs
     canvas  the whole text of a request, with its masks
     look    the copy of a pass's outcome that the host reads, on a GPU a pass later
-
-Nothing is imported before it is asked for: options need the names of the rules without torch, and a GPU's benchmark
-decodes without lm-eval.
 """
-
-import importlib
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from mdlm_lm_eval.decoding.engine import decode_canvases
-    from mdlm_lm_eval.decoding.from_python import decode, fill
-
-__all__ = ["decode", "decode_canvases", "fill"]
-
-_WHERE = {"decode": "from_python", "decode_canvases": "engine", "fill": "from_python"}
-
-
-def __getattr__(name: str) -> object:
-    if name not in _WHERE:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_WHERE[name]}"), name)

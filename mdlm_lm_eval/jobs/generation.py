@@ -6,10 +6,10 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
 
-from mdlm_lm_eval.decoding import decode_canvases
 from mdlm_lm_eval.decoding.blocks import with_prefixes
 from mdlm_lm_eval.decoding.caches import cache_name, cache_policy
 from mdlm_lm_eval.decoding.canvas import Canvas, Completion
+from mdlm_lm_eval.decoding.engine import decode_canvases
 from mdlm_lm_eval.decoding.memory import RowSize
 from mdlm_lm_eval.decoding.run import columns_of
 from mdlm_lm_eval.decoding.trace import filled

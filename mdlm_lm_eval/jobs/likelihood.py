@@ -12,9 +12,10 @@ from lm_eval.api.instance import Instance
 from mdlm_lm_eval.decoding.memory import RowSize
 from mdlm_lm_eval.jobs.requests import task_of
 from mdlm_lm_eval.jobs.workplace import Workplace
-from mdlm_lm_eval.likelihood import LikelihoodRequest, answer_length, most_rows, score, with_prefixes
 from mdlm_lm_eval.likelihood.from_python import error_of
+from mdlm_lm_eval.likelihood.requests import LikelihoodRequest, answer_length
 from mdlm_lm_eval.likelihood.scored_passes import Term
+from mdlm_lm_eval.likelihood.scoring import most_rows, score, with_prefixes
 from mdlm_lm_eval.model.devices import positions_of
 from mdlm_lm_eval.model.prefix_store import Place, most_held, place_of
 from mdlm_lm_eval.options import LikelihoodOptions

@@ -8,9 +8,10 @@ from typing import Any
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from mdlm_lm_eval.decoding import decode_canvases
 from mdlm_lm_eval.decoding.canvas import attention_in_effect, build_canvas
-from mdlm_lm_eval.likelihood import LikelihoodRequest, score
+from mdlm_lm_eval.decoding.engine import decode_canvases
+from mdlm_lm_eval.likelihood.requests import LikelihoodRequest
+from mdlm_lm_eval.likelihood.scoring import score
 from mdlm_lm_eval.model.attention import FULL_ATTENTION, AttentionPattern
 from mdlm_lm_eval.model.denoiser import Denoiser
 from mdlm_lm_eval.options import DecodingOptions, LikelihoodOptions
