@@ -174,7 +174,7 @@ def compare_choices(
         "faults": faults,
         "causes": sorted(causes | found.causes),
         "largest_difference": found.largest_difference,
-        **_alone(denoiser, canvases, options, theirs, end_ids),
+        **found.alone(canvases, options),
     }
 
 
@@ -236,6 +236,24 @@ class Beside:
             if other["mask"]:
                 self.causes.add("they write the mask token, which ours never does")
 
+    def alone(self, canvases: Sequence[Canvas], options: DecodingOptions) -> dict[str, Any]:
+        """Answers, passes and seconds of our engine by itself, one prompt at a time as theirs, and of theirs."""
+        began = time.perf_counter()
+        completions = [decode_canvases(self.denoiser, [canvas], options)[0] for canvas in canvases]
+        seconds = time.perf_counter() - began
+        n_same = 0
+        for n, (canvas, completion) in enumerate(zip(canvases, completions, strict=True)):
+            answer = self.theirs.tensors[f"{n}.final"][canvas.slots[0] :][: canvas.n_returned].tolist()
+            n_same += all(one == other for one, other in zip(completion.token_ids, answer, strict=False))
+        return {
+            "answers": len(canvases),
+            "same_answers": n_same,
+            "our_passes": sum(completion.cost.forward_passes for completion in completions),
+            "their_passes": sum(self.theirs.report["passes"]),
+            "our_seconds": seconds,
+            "their_seconds": sum(self.theirs.report["seconds"]),
+        }
+
 
 def _canvases(
     passes: Sequence[Mapping[str, Tensor]], final: Tensor, canvas: Canvas, mask_token_id: int
@@ -289,25 +307,4 @@ def _other_choice(
         "limit": limit,
         "is_within": most <= limit,
         "mask": any(int(logits[n].argmax()) == mask for n in filled),
-    }
-
-
-def _alone(
-    denoiser: Denoiser, canvases: Sequence[Canvas], options: DecodingOptions, theirs: Theirs, end_ids: Sequence[int]
-) -> dict[str, Any]:
-    """Answers, passes and seconds of our engine by itself, one prompt at a time as theirs, and of theirs."""
-    began = time.perf_counter()
-    completions = [decode_canvases(denoiser, [canvas], options)[0] for canvas in canvases]
-    seconds = time.perf_counter() - began
-    n_same = 0
-    for n, (canvas, completion) in enumerate(zip(canvases, completions, strict=True)):
-        answer = theirs.tensors[f"{n}.final"][canvas.slots[0] :][: canvas.n_returned].tolist()
-        n_same += all(one == other for one, other in zip(completion.token_ids, answer, strict=False))
-    return {
-        "answers": len(canvases),
-        "same_answers": n_same,
-        "our_passes": sum(completion.cost.forward_passes for completion in completions),
-        "their_passes": sum(theirs.report["passes"]),
-        "our_seconds": seconds,
-        "their_seconds": sum(theirs.report["seconds"]),
     }
