@@ -5,7 +5,7 @@ import json
 import math
 import os
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from statistics import fmean, median
@@ -286,12 +286,29 @@ class RunRecord:
             self.settings[setting] |= names
 
 
+def facts_of_run(
+    run: RunRecord, options_of: Callable[[DecodingOptions | LikelihoodOptions], dict[str, Any]]
+) -> dict[str, Any]:
+    """What results say of any run, whoever answers it: its tasks, and the settings that these ran with."""
+    tasks = {name: task.as_dict() for name, task in sorted(run.tasks.items())}
+    return {
+        "package_version": __version__,
+        "plugins": plugins(),
+        "settings": [
+            {"request_type": kind, "options": options_of(options), "tasks": sorted(names)}
+            for (kind, options), names in sorted(run.settings.items(), key=repr)
+        ],
+        "tasks": tasks,
+        "task_suite": suite_info(tasks),
+    }
+
+
 def provenance(lm: "MDLM") -> dict[str, Any]:
     """Everything that a score depends on: model, options, effective numbers of each task, machine."""
     run, preset = lm.record_of_all, lm.settings.model.preset
     foreign = foreign_files({"sampler": lm.settings.decoding.guest, "modeling": lm.settings.model.modeling})
-    tasks = {name: task.as_dict() for name, task in sorted(run.tasks.items())}
-    return {
+    of_run = facts_of_run(run, lambda options: options.as_record())
+    return of_run | {
         "decoding": lm.settings.decoding.as_record(),
         "likelihood": lm.settings.likelihood.as_record(),
         **{name: getattr(lm, name) for name in _OF_MODEL.split()},
@@ -303,8 +320,7 @@ def provenance(lm: "MDLM") -> dict[str, Any]:
         "shift_logits": lm.denoiser.shift,
         "mixed_precision_dtype": str(lm.mixed_precision_dtype),
         "prefix_token_id": lm.custom_prefix_token_id,
-        "package_version": __version__,
-        "plugins": [*plugins(), *foreign],
+        "plugins": [*of_run["plugins"], *foreign],
         "family": lm._family.name,
         "pretrained": lm.name,
         "adapter": lm.peft and adapter_name(lm.peft),
@@ -317,18 +333,12 @@ def provenance(lm: "MDLM") -> dict[str, Any]:
         "peak_memory_of": "GPUs" if lm.device.type == "cuda" else "process",
         "processes": lm.world_size,
         "check": _check(lm),
-        "preset_mismatches": mismatches(preset, lm._family.name, tasks) if preset else [],
+        "preset_mismatches": mismatches(preset, lm._family.name, of_run["tasks"]) if preset else [],
         "explicit_options": sorted(lm.settings.explicit),
         "family_options": sorted(lm.settings.from_family),
         "batch_size": lm.batches.size,
         "forward_passes": run.forward_passes,
         "kept_answers": run.kept,
-        "tasks": tasks,
-        "task_suite": suite_info(tasks),
-        "settings": [
-            {"request_type": kind, "options": options.as_record(), "tasks": sorted(names)}
-            for (kind, options), names in sorted(run.settings.items(), key=repr)
-        ],
     }
 
 

@@ -25,7 +25,7 @@ from lm_eval.api.model import CacheHook
 from lm_eval.models.openai_completions import LocalCompletionsAPI
 from lm_eval.models.utils import postprocess_generated_text
 
-from mdlm_lm_eval import __version__, checkpoints, loader, serving
+from mdlm_lm_eval import checkpoints, loader, serving
 from mdlm_lm_eval.checkpoints import context_length
 from mdlm_lm_eval.command_line import show_option_errors_alone
 from mdlm_lm_eval.decoding.canvas import DEFAULT_MAX_GEN_TOKS, seed_of
@@ -43,12 +43,11 @@ from mdlm_lm_eval.options import (
     shown,
     unknown_option,
 )
-from mdlm_lm_eval.record import Answer, RunRecord
+from mdlm_lm_eval.record import Answer, RunRecord, facts_of_run
 from mdlm_lm_eval.request_cache import RequestCache
 from mdlm_lm_eval.resolve import LOADING_NAMES, ResolvedRequest, resolve
 from mdlm_lm_eval.results.names import model_name
 from mdlm_lm_eval.results.result_file import UNKNOWN
-from mdlm_lm_eval.results.suite import suite_info
 
 logger = logging.getLogger(__name__)
 show_option_errors_alone()
@@ -443,36 +442,26 @@ class MDLMServer(LocalCompletionsAPI):
 
     def get_model_info(self) -> dict[str, Any]:
         """Under `mdlm`: settings as far as they are known, the server, and the cost of each task."""
-        tasks = {name: task.as_dict() for name, task in sorted(self.record.tasks.items())}
-        seconds, tokens = (
-            sum(task["cost"].get(name, 0) for task in tasks.values()) for name in ("seconds", "answer_tokens")
-        )
-        settings = [
-            {"request_type": kind, "options": self._effective(options), "tasks": sorted(names)}
-            for (kind, options), names in sorted(self.record.settings.items(), key=repr)
-        ]
+        run = facts_of_run(self.record, self._effective)
+        tasks = run["tasks"].values()
+        seconds, tokens = (sum(task["cost"].get(name, 0) for task in tasks) for name in ("seconds", "answer_tokens"))
         unknown = sorted(name for name, value in self._effective(self.settings.decoding).items() if value == UNKNOWN)
         server = {"engine": self.engine, "version": self.version, "model": model_name(self.model), "facts": self.facts}
         server |= {"said": self.said, "stated": self.stated, "unknown": unknown, "ignored": self.ignored}
         server |= {"concurrency": self._concurrent}
         if seconds:
-            server["requests_per_second"] = sum(task["requests"] for task in tasks.values()) / seconds
+            server["requests_per_second"] = sum(task["requests"] for task in tasks) / seconds
             server |= {"tokens_per_second": tokens / seconds} if tokens else {}
         if self.reference is not None:
             dtype = str(self.reference.model.dtype).removeprefix("torch.")
             server["reference"] = {"dtype": dtype, "decoding": self.reference.settings.decoding.as_record()}
         model = {"pretrained": model_name(self.pretrained), "adapter": self.peft and model_name(self.peft)}
         model |= {"family": self.family.name, "weights": None, "max_length": self.max_length}
-        run = {
-            "device": f"server ({self.engine})",
-            "batch_size": self._concurrent,
-            "package_version": __version__,
-            "plugins": loader.plugins(),
-        }
         explicit = sorted({*self.stated, *self.settings.explicit.intersection(serving.REQUEST_OPTIONS)})
-        run |= {"explicit_options": explicit, "family_options": [], "settings": settings, "server": server}
+        run |= {"device": f"server ({self.engine})", "batch_size": self._concurrent, "server": server}
+        run |= {"explicit_options": explicit, "family_options": []}
         self.start_record()
-        return {"mdlm": model | run | {"tasks": tasks, "task_suite": suite_info(tasks)}}
+        return {"mdlm": model | run}
 
     def set_cache_hook(self, cache_hook: CacheHook) -> None:
         """Refuses, with an OptionError, a request cache that another server or other settings filled."""
