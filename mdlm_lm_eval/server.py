@@ -108,14 +108,17 @@ class MDLMServer(LocalCompletionsAPI):
         loader.load_plugins(plugins)
         _check_arguments(base_url, arguments)
         self.address = base_url.rstrip("/").removesuffix("/completions").removesuffix("/v1")
-        super().__init__(
-            base_url=f"{self.address}/v1/completions",
-            tokenizer_backend="None",
-            num_concurrent=parse_whole("max_concurrent", max_concurrent, least=1),
-            timeout=timeout,
-            max_retries=max_retries,
-            verify_certificate=verify_certificate,
-        )
+        try:
+            super().__init__(
+                base_url=f"{self.address}/v1/completions",
+                tokenizer_backend="None",
+                num_concurrent=parse_whole("max_concurrent", max_concurrent, least=1),
+                timeout=timeout,
+                max_retries=max_retries,
+                verify_certificate=verify_certificate,
+            )
+        except ModuleNotFoundError as error:
+            raise OptionError("mdlm-server needs lm-eval's API models: pip install 'mdlm-lm-eval[server]'") from error
         listed = (self._ask("/v1/models").get("data") or [{}])[0]
         self.model = model or listed.get("id") or pretrained
         owner = str(listed.get("owned_by"))
