@@ -96,7 +96,8 @@ def check(given: argparse.Namespace) -> dict[str, Any]:
     from mdlm_lm_eval.results.files import write_whole
 
     subject = here.Subject.of(given.model, given.model_args, given.gen_toks)
-    theirs, prompts = _theirs(given, subject)
+    prompts = subject.prompts(TEXTS[:_WITH_AUTHORS], True)  # with the chat template where there is one
+    theirs = _theirs(given, subject, prompts)
     loaded = [MDLM(**subject.arguments)]  # one model is in memory at a time
     found: dict[str, Any] = {"applies_to": record.checked(loaded[0]), "recognised": here.recognised(loaded[0], subject)}
     found |= _against(given, subject, loaded[0], theirs, prompts)
@@ -121,17 +122,16 @@ def check(given: argparse.Namespace) -> dict[str, Any]:
     return found
 
 
-def _theirs(given: argparse.Namespace, subject: "Subject") -> tuple["Theirs | None", list[list[int]]]:
-    """What the authors' side says, and the prompts that it had: with the chat template where there is one."""
+def _theirs(given: argparse.Namespace, subject: "Subject", prompts: list[list[int]]) -> "Theirs | None":
+    """What the authors' side says of what it is asked for."""
     from mdlm_lm_eval.check.comparison import ask_authors
 
-    prompts = subject.prompts(TEXTS[:_WITH_AUTHORS], True)
     has_network = bool(given.modeling or given.trust_remote_code)
     if not (has_network or given.against):
-        return None, prompts
+        return None
     job = {name: getattr(given, name) for name in ("modeling", "trust_remote_code", "against")}
     job |= {"given": given.reference_args, "prompts": prompts, "canvases": subject.whole if has_network else []}
-    return ask_authors(job | subject.as_job(), given.reference_python), prompts
+    return ask_authors(job | subject.as_job(), given.reference_python)
 
 
 def _against(

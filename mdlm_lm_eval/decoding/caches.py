@@ -6,7 +6,7 @@ Nothing here imports torch: options ask for the names.
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from mdlm_lm_eval.registry import CACHES, register
+from mdlm_lm_eval.registry import CACHES, UNMASKING, register
 
 if TYPE_CHECKING:
     from mdlm_lm_eval.model.attention import AttentionPattern
@@ -60,8 +60,6 @@ class RenewedPerBlock(CachePolicy):
 
     def refuses(self, options: "DecodingOptions", attention: "AttentionPattern") -> str | None:
         """Blocks are needed; guidance and drawn orders are not built."""
-        from mdlm_lm_eval.decoding.rules import unmasking_rule
-
         if attention.is_block_causal:
             only = "auto or none for a block diffusion model, whose remembered blocks are exact"
             return f"cache must be {only}, not {options.cache}"
@@ -69,7 +67,7 @@ class RenewedPerBlock(CachePolicy):
             return f"cache={options.cache} needs block_length: what it remembers is renewed at every block"
         if options.cfg_scale > 0.0:
             return f"cfg_scale must be 0 with cache={options.cache}, not {options.cfg_scale:g}"
-        if unmasking_rule(options.unmasking).is_random:
+        if UNMASKING.get(options.unmasking).is_random:
             return f"unmasking must be an order that asks the model with cache={options.cache}, not {options.unmasking}"
         return None
 

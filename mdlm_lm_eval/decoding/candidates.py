@@ -9,9 +9,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from mdlm_lm_eval.decoding.rules import LAST, unmasking_rule
+from mdlm_lm_eval.decoding.rules import LAST
 from mdlm_lm_eval.model.devices import to_device
 from mdlm_lm_eval.options import DecodingOptions
+from mdlm_lm_eval.registry import UNMASKING
 
 # Probabilities exist in float32 for this many positions at a time: few enough for a CPU's cache where the vocabulary is
 # small; on a GPU as many as make up so many numbers, as each slice launches its own kernels.
@@ -150,7 +151,7 @@ class Proposer:
         plain = drawn_from if is_filtered else logits
         candidates = Candidates(drawn_from, plain, tokens, last_ids, options, self.token_frequencies, *places[:3])
         entropy = candidates.entropy if self.needs_entropy else None
-        priority = unmasking_rule(options.unmasking).rank(candidates)
+        priority = UNMASKING.get(options.unmasking).rank(candidates)
         if last_ids or is_drawn:  # a token without any probability: no number is too large
             priority = priority.clamp(min=LAST)
         confidence = candidates.confidence if self.needs_confidence else priority

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mdlm_lm_eval.options import OptionError
-from mdlm_lm_eval.registry import UNMASKING, register
+from mdlm_lm_eval.registry import register
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -37,11 +37,6 @@ class UnmaskingRule:
     rank: Ranking
     is_random: bool = False
     reads_places: bool = True
-
-
-def unmasking_rule(name: str) -> UnmaskingRule:
-    """The rule of a name. Raises KeyError for one that is unknown."""
-    return UNMASKING.get(name)
 
 
 def confidence(candidates: "Candidates") -> "Tensor":

@@ -11,11 +11,11 @@ from mdlm_lm_eval.decoding.candidates import Proposer
 from mdlm_lm_eval.decoding.canvas import Work
 from mdlm_lm_eval.decoding.program import Program, program_of
 from mdlm_lm_eval.decoding.rows import Rows, Sizes, rows_of
-from mdlm_lm_eval.decoding.rules import unmasking_rule
 from mdlm_lm_eval.decoding.thinking import EndOfThinking
 from mdlm_lm_eval.model.devices import up_to_keys, up_to_positions
 from mdlm_lm_eval.model.kv_cache import CanvasCache
 from mdlm_lm_eval.model.prefix_store import begin_rows
+from mdlm_lm_eval.registry import UNMASKING
 
 
 class Run(Structure):
@@ -56,7 +56,7 @@ class Run(Structure):
             and options.small_block_length is None
             and options.max_thinking_tokens is None  # which fills a mask that no plan counts
         )
-        rule = unmasking_rule(options.unmasking)
+        rule = UNMASKING.get(options.unmasking)
         self.is_random = rule.is_random
         self.needs_places = rule.reads_places or options.temperature > 0.0 or self.needs.history > 0
         self.needs_places |= thinking is not None and bool(thinking.boost)

@@ -43,11 +43,9 @@ class Prefix:
 
     def path(self) -> list["Prefix"]:
         """All shared prefixes of it, the shortest first."""
-        found: list[Prefix] = []
-        each: Prefix | None = self
-        while each is not None:
-            found.append(each)
-            each = each.parent
+        found = [self]
+        while (parent := found[-1].parent) is not None:
+            found.append(parent)
         return found[::-1]
 
 
