@@ -573,21 +573,6 @@ def aliases() -> dict[str, str]:
     return {alias: each.name for each in declared for alias in (each.llada, each.dream, *each.also.split()) if alias}
 
 
-def our_name(name: str, value: object) -> str:
-    """The option that a script's name stands for; other names stay.
-
-    LLaDA's scripts say `remasking` for `unmasking`, and version 0.3 of this package said it for `sampler`.
-    """
-    if name == "remasking":
-        sampler, rule = DecodingOptions._declared["sampler"], DecodingOptions._declared["unmasking"]
-        return "sampler" if sampler.takes(value) and not rule.takes(value) else "unmasking"
-    return aliases().get(name, name)
-
-
-# What scripts call arguments of loading -> its name here.
-LOADING_ALIASES = {"model_path": "pretrained"}
-# Arguments of scripts that do nothing here at these values, which stand in most scripts; others are refused.
-NEUTRAL = {"alg_temp": ("0", "0.0", "none", "None"), "log_type": ("ftb",)}
 _DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 
 

@@ -10,20 +10,18 @@ from typing import Any
 
 from mdlm_lm_eval.options import (
     DEFAULT_SAMPLER,
-    LOADING_ALIASES,
-    NEUTRAL,
     PARALLEL_RULES,
     DecodingOptions,
     LikelihoodOptions,
     ModelOptions,
     OptionError,
+    aliases,
     approximate_caches,
     asked_sampler,
     defaults_of,
     is_random,
     must_be,
     options_of,
-    our_name,
     own_names,
     parse_flag,
     parse_whole,
@@ -46,6 +44,10 @@ _LOADING = """
 LOADING_NAMES = frozenset(_LOADING.split())
 BITSANDBYTES = ("load_in_", "bnb_4bit_", "llm_int8_")
 
+# What scripts call arguments of loading -> its name here.
+_LOADING_ALIASES = {"model_path": "pretrained"}
+# Arguments of scripts that do nothing here at these values, which stand in most scripts; others are refused.
+_NEUTRAL = {"alg_temp": ("0", "0.0", "none", "None"), "log_type": ("ftb",)}
 # lm-eval's four names for the same limit, by its own priority.
 LENGTH_NAMES = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")
 # What lm-eval's `default_gen_kwargs` begins with, for a task without generation_kwargs; --gen_kwargs come after it.
@@ -275,7 +277,7 @@ def loading_names(given: Mapping[str, Any]) -> dict[str, Any]:
     """Model arguments of which those that load a checkpoint have the names that they have here."""
     found: dict[str, Any] = {}
     for typed, value in given.items():
-        _add(found, LOADING_ALIASES.get(str(typed).strip(), str(typed).strip()), typed, value)
+        _add(found, _LOADING_ALIASES.get(str(typed).strip(), str(typed).strip()), typed, value)
     return found
 
 
@@ -291,15 +293,18 @@ def _our_names(given: Mapping[str, Any], kept: Collection[str] = ()) -> dict[str
     found: dict[str, Any] = {}
     for typed, value in given.items():
         name = str(typed).strip()
-        if name in NEUTRAL:
-            if str(value) not in NEUTRAL[name]:
-                raise must_be(name, NEUTRAL[name][0], value)
+        if name in _NEUTRAL:
+            if str(value) not in _NEUTRAL[name]:
+                raise must_be(name, _NEUTRAL[name][0], value)
             continue
         if name == "dual_cache":  # Fast-dLLM's, beside use_cache
             if not parse_flag(name, value):
                 continue
             name, value = "cache", "dual"
-        _add(found, name if name in kept else our_name(name, value), typed, value)
+        if name == "remasking":  # `unmasking` in LLaDA's scripts, and `sampler` in version 0.3 of this package
+            sampler, rule = (DecodingOptions.declared()[each] for each in ("sampler", "unmasking"))
+            name = "sampler" if sampler.takes(value) and not rule.takes(value) else "unmasking"
+        _add(found, name if name in kept else aliases().get(name, name), typed, value)
     return found
 
 
