@@ -42,6 +42,7 @@ from mdlm_lm_eval.model.attention import AttentionPattern
 from mdlm_lm_eval.model.denoiser import Denoiser, NonFiniteLogitsError
 from mdlm_lm_eval.model.devices import bucket, iota, to_device, up_to_keys, up_to_positions
 from mdlm_lm_eval.model.kv_cache import CanvasCache
+from mdlm_lm_eval.model.prefix_store import place_of
 from mdlm_lm_eval.options import DecodingOptions, OptionError, shown
 
 # On a GPU, stop strings are looked for after so many steps of a row: that takes the host longer than all else does.
@@ -73,10 +74,8 @@ class Engine:
         order: Sequence[int] = range(len(run.canvases))
         if run.is_causal and run.is_cached:
             # Those with the same prefix follow each other, the ones with the most masks first.
-            ranks: dict[object, int] = {}
-            for canvas in run.canvases:
-                ranks.setdefault(canvas.prefix, len(ranks))
-            order = sorted(order, key=lambda n: (ranks[run.canvases[n].prefix], -len(run.canvases[n].slots)))
+            places = [place_of(canvas.prefix, len(canvas.slots)) for canvas in run.canvases]
+            order = sorted(order, key=places.__getitem__)
         self.waiting = iter(order)
         size = bucket(min(self.n_lanes, len(run.canvases)), self.device)
         self.lanes = Lanes.empty(size, run.sizes, max(map(len, self.paths), default=0))
