@@ -374,6 +374,15 @@ def test_a_stored_prefix_is_in_the_budget_of_memory() -> None:
     assert beside[0] <= beside[1] + 0.2e9
 
 
+def test_passes_of_a_row_are_as_long_after_a_stored_prefix(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lm = MDLM(str(checkpoint), batch_size="auto")
+    row = RowSize(length=512, n_run=512, n_logits=0, is_cached=True)
+    budget = 9 * 2**29 + 8.5 * row.total(lm.model.config, 4)  # of eight rows, after what all passes need
+    monkeypatch.setattr(devices, "free_bytes", lambda _device: int(budget / 0.9) + 2**10)
+    place = lm._workplace(disable_tqdm=True)
+    assert [place.most_rows(row, n_shared=n_shared) for n_shared in (0, 1)] == [8, 8]
+
+
 # At random
 
 
