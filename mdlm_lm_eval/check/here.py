@@ -24,7 +24,7 @@ from mdlm_lm_eval.model import devices
 from mdlm_lm_eval.model.text import Ending
 from mdlm_lm_eval.options import DecodingOptions, OptionError, dtype_name
 from mdlm_lm_eval.plugin import task_manager
-from mdlm_lm_eval.record import first_difference
+from mdlm_lm_eval.record import first_difference, provenance
 from mdlm_lm_eval.resolve import ResolvedRequest, Settings
 from mdlm_lm_eval.results.statistics import wilson
 
@@ -132,20 +132,17 @@ def recognised(lm: MDLM, subject: Subject) -> dict[str, Any]:
     settings, config = subject.settings, subject.config.to_dict()
     options = subject.request.options.as_record()
     from_config = "config" if config.get("mask_token_id") is not None else "tokenizer"
-    return {
-        "family": lm._family.name,
-        "mask_token_id": lm.mask_token_id,
+    facts = provenance(lm)
+    names = ("family", "mask_token_id", "dtype", "attn_implementation", "shift_logits")
+    return {name: facts[name] for name in names} | {
         "mask_token_from": "model_args" if settings.model.mask_token_id is not None else from_config,
         "mask_token": lm.tokenizer.convert_ids_to_tokens(lm.mask_token_id),
         "eos_ids": sorted(lm.eos_ids),
         "end_of_turn_ids": sorted(lm.end_of_turn_ids),
         "chat_template": subject.tokenizer.chat_template is not None,
         "context_length": lm.max_length,
-        "dtype": str(lm.model.dtype).removeprefix("torch."),
-        "device": devices.device_name(lm.device),
-        "attn_implementation": lm.model.config._attn_implementation,
+        "device": facts["device_name"],
         "block_length": subject.request.attention.block_length,
-        "shift_logits": lm.denoiser.shift,
         "set": {name: options[name] for name in sorted(settings.explicit) if name in options},
         "from_family": {name: options[name] for name in sorted(settings.from_family) if name in options},
     }
