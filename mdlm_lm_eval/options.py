@@ -229,13 +229,11 @@ class DecodingOptions(Options):
     small_block_length: int | None = option(None, "tokens per sub-block (Fast-dLLM v2)", least=1)
     unmasking: str = option("confidence", "which masks a step fills", **_UNMASKING)
     position_decay: float = option(
-        0.25, "for unmasking=position_calibrated: how fast priority falls with the position in the block", least=0
+        0.25, "position_calibrated: how fast priority falls with the position in the block", least=0
     )
-    calibration_cap: float = option(
-        10.0, "for unmasking=position_calibrated: upper limit of confidence times rareness", above=0
-    )
+    calibration_cap: float = option(10.0, "position_calibrated: upper limit of confidence times rareness", above=0)
     token_frequencies: str | None = option(
-        None, "for unmasking=position_calibrated: a safetensors file with each token's share of a background text"
+        None, "position_calibrated: a safetensors file with each token's share of a background text"
     )
     schedule: str = option("linear", "how many masks a step fills", choices=lambda: SCHEDULES)
     confidence_threshold: float | None = option(
