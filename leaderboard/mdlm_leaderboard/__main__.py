@@ -6,8 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from mdlm_lm_eval import __version__
-from mdlm_lm_eval.command_line import ending_well, refuse_rest
+from mdlm_lm_eval.command_line import ending_well, parser_of, refuse_rest
 
 _COMMAND = "mdlm-leaderboard"
 _EXAMPLE = """examples:
@@ -36,9 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     what = "Tables, figures and a static page from the result files of lm-eval."
-    style: dict[str, Any] = {"epilog": _EXAMPLE, "formatter_class": argparse.RawDescriptionHelpFormatter}
-    parser = argparse.ArgumentParser(prog=_COMMAND, description=what, **style)
-    parser.add_argument("--version", action="version", version=f"{_COMMAND} {__version__}")
+    parser = parser_of(_COMMAND, what, epilog=_EXAMPLE)
     commands = parser.add_subparsers(required=True)
 
     def command(run: Callable[[argparse.Namespace], int], help: str, epilog: str = "") -> argparse.ArgumentParser:
@@ -80,14 +77,7 @@ def _parser() -> argparse.ArgumentParser:
 def _build(options: argparse.Namespace) -> int:
     from mdlm_leaderboard.build import build
 
-    board = build(
-        options.results,
-        options.output,
-        options.title,
-        options.published,
-        options.samples,
-        options.baseline,
-    )
+    board = build(options.results, options.output, options.title, options.published, options.samples, options.baseline)
     for path, reason in board.scores.refused:
         print(f"not used: {path}: {reason}", file=sys.stderr)
     for section in board.sections:

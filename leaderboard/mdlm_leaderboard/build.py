@@ -109,9 +109,8 @@ def _write_questions(board: Board, folder: Path) -> dict[str, str]:
 
 def _of_benchmarks(board: Board, section: Section, folder: Path, colours: Mapping[str, str]) -> Iterable[Finding]:
     """A figure of accuracy against speed, and by masks, for each benchmark; with what can be said of its numbers."""
-    from mdlm_leaderboard.figures import write_dark
+    from mdlm_leaderboard.figures import save_light_and_dark
     from mdlm_lm_eval.results import plot
-    from mdlm_lm_eval.results.figure_style import save_figure
 
     setting, table = section.setting, board.scores.table
     table = table[table["experiment"] == BENCHMARKS]
@@ -126,9 +125,9 @@ def _of_benchmarks(board: Board, section: Section, folder: Path, colours: Mappin
         drawn = ("frontier", speed, "Accuracy against speed.", said), ("by-masks", by_masks, "Accuracy by masks.", "")
         for kind, figure, words, sentence in drawn:
             if figure and n < _MOST_FIGURES:
-                light, _ = save_figure(figure, folder / f"{kind}{ours}{f'-{n + 1}' if n else ''}")
-                write_dark(light, folder / "dark" / light.name)
-                yield Finding(f"{name}:", sentence, f"figures/{light.stem}", words)
+                file = f"{kind}{ours}{f'-{n + 1}' if n else ''}"
+                save_light_and_dark(figure, folder / file)
+                yield Finding(f"{name}:", sentence, f"figures/{file}", words)
 
 
 def points(board: Board) -> pd.DataFrame:

@@ -1,6 +1,6 @@
 """The experiments of the few-shot suite: which scores each has, over which axis."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,7 +28,7 @@ class SuiteRun:
 class Experiment:
     """One experiment. Its curves are accuracies over `x`, one per series ("" where there is only one).
 
-    head: an x in words. places: series and x of a task's score, where it belongs to this experiment.
+    head: an x in words.
     series_words: a series in words.
     beyond: the setting that x varies; its curves count to the rows of the standard setting.
     """
@@ -37,61 +37,49 @@ class Experiment:
     title: str
     x_label: str
     head: str
-    places: Callable[[SuiteRun], Iterable[tuple[Series, int]]]
     series_words: Callable[[Any], str] = str
     beyond: str = ""
 
 
-def _masks(run: SuiteRun) -> Iterable[tuple[Series, int]]:
-    return [("", run.masks)] if _is_mixed(run) and run.masks is not None else []
-
-
-def _positions(run: SuiteRun) -> Iterable[tuple[Series, int]]:
-    return [(run.task.question, run.task.position or 0)] if run.task.question else []
-
-
-def _positions_by_masks(run: SuiteRun) -> Iterable[tuple[Series, int]]:
-    is_block = run.task.is_open_ended and run.task.position is not None and run.masks is not None
-    return [(run.masks or NO_MASKS, run.task.position or 0)] if is_block else []
-
-
-def _dots(run: SuiteRun) -> Iterable[tuple[Series, int]]:
-    return [("", run.fillers)] if run.task.is_slot else []
-
-
-def _distractors(run: SuiteRun) -> Iterable[tuple[Series, int]]:
-    if _is_mixed(run) and run.mask_ratio is not None:
-        return [(f"{100 * run.mask_ratio:g}%", run.distractors)]
-    return [(run.masks, run.distractors)] if _is_mixed(run) and run.masks in (NO_MASKS, 2) else []
-
-
-def _relevant(run: SuiteRun) -> Iterable[tuple[Series, int]]:
-    return [(run.masks, run.relevant)] if _is_mixed(run) and run.masks is not None else []
-
-
-def _is_mixed(run: SuiteRun) -> bool:
-    return run.task.is_open_ended and run.task.position is None
+def places_of(run: SuiteRun) -> dict[str, tuple[Series, int]]:
+    """The experiments that a task's score belongs to: name -> its series and x."""
+    task, masks = run.task, run.masks
+    found: dict[str, tuple[Series, int]] = {}
+    if task.is_slot:
+        found["dots"] = "", run.fillers
+    if task.question:
+        found["positions"] = task.question, task.position or 0
+    if task.is_open_ended and task.position is not None and masks is not None:
+        found["positions_by_masks"] = masks, task.position
+    if task.is_open_ended and task.position is None:
+        if masks is not None:
+            found |= {"masks": ("", masks), "relevant": (masks, run.relevant)}
+        if run.mask_ratio is not None:
+            found["distractors"] = f"{100 * run.mask_ratio:g}%", run.distractors
+        elif masks in (NO_MASKS, 2):
+            found["distractors"] = masks, run.distractors
+    return found
 
 
 def _n_masks(masks: Series) -> str:
     return "no masks" if masks == NO_MASKS else f"n = {masks}"
 
 
-def _question(place: Series) -> str:
-    return f"question {place}"
-
-
 _BLOCK, _AFTER = "number of distractor examples before the block", "after {} distractors"
 _IN_TURN = "Position of the relevant block at each mask count (`mdlm_position`)"
 _WRONG, _RIGHT = "number of distractor examples", "number of relevant examples"
 EXPERIMENTS = (
-    Experiment("masks", "Masks appended", "number of appended masks", "{} masks", _masks),
-    Experiment("positions", "Position of the relevant block (`mdlm_locality`)", _BLOCK, _AFTER, _positions, _question),
-    Experiment("positions_by_masks", _IN_TURN, _BLOCK, _AFTER, _positions_by_masks, _n_masks),
-    Experiment("dots", "Dots after the answer (`mdlm_slot`)", "number of appended masks or dots", "{} dots", _dots),
+    Experiment("masks", "Masks appended", "number of appended masks", "{} masks"),
     Experiment(
-        "distractors", _WRONG.capitalize(), _WRONG, "{} distractors", _distractors, _n_masks, "fewshot_distractors"
+        "positions",
+        "Position of the relevant block (`mdlm_locality`)",
+        _BLOCK,
+        _AFTER,
+        lambda place: f"question {place}",
     ),
-    Experiment("relevant", _RIGHT.capitalize(), _RIGHT, "{} relevant", _relevant, _n_masks, "fewshot_relevant"),
+    Experiment("positions_by_masks", _IN_TURN, _BLOCK, _AFTER, _n_masks),
+    Experiment("dots", "Dots after the answer (`mdlm_slot`)", "number of appended masks or dots", "{} dots"),
+    Experiment("distractors", _WRONG.capitalize(), _WRONG, "{} distractors", _n_masks, "fewshot_distractors"),
+    Experiment("relevant", _RIGHT.capitalize(), _RIGHT, "{} relevant", _n_masks, "fewshot_relevant"),
 )
 BY_NAME = {experiment.name: experiment for experiment in EXPERIMENTS}

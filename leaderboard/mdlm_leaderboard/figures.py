@@ -15,6 +15,7 @@ from mdlm_leaderboard.experiments import BY_NAME, NO_MASKS
 from mdlm_leaderboard.findings import mask_lines, short_name
 from mdlm_leaderboard.scores import CHANCE, USUAL_WORDING
 from mdlm_lm_eval.results.figure_style import COLUMN_WIDTH, MARKERS, figure_style, log_axis, on_dark, save_figure
+from mdlm_lm_eval.results.files import write_whole
 
 _GREY = "#767676"
 _DASHES = ("-", (0, (4, 1.2)), (0, (1, 1)), (0, (5, 1.2, 1, 1.2)))
@@ -56,12 +57,6 @@ class Chart:
     experiment: str
     lines: tuple[Line, ...]
     paper: str = ""
-
-    @property
-    def dark_stem(self) -> str:
-        """The file for dark mode."""
-        folder, _, name = self.stem.rpartition("/")
-        return f"{folder}/dark/{name}"
 
     @property
     def described(self) -> str:
@@ -137,14 +132,13 @@ def _labelled(lines: Sequence[Line]) -> Iterator[Line]:
 def draw_charts(charts: Iterable[Chart], output: Path, colours: Mapping[str, str]) -> None:
     """Writes every chart below `output` as SVG, PNG and dark SVG, in the colours of models and recipes."""
     for chart in charts:
-        light, _ = save_figure(_drawn(chart, colours), output / chart.stem)
-        write_dark(light, output / f"{chart.dark_stem}.svg")
+        save_light_and_dark(_drawn(chart, colours), output / chart.stem)
 
 
-def write_dark(light: Path, dark: Path) -> None:
-    """The same figure for dark mode."""
-    dark.parent.mkdir(parents=True, exist_ok=True)
-    dark.write_text(on_dark(light.read_text(encoding="utf-8")), encoding="utf-8")
+def save_light_and_dark(figure: Figure, path: Path) -> None:
+    """Writes `path` as SVG and PNG, and in the folder `dark` beside them the SVG for dark mode."""
+    light, _ = save_figure(figure, path)
+    write_whole(path.parent / "dark" / light.name, on_dark(light.read_text(encoding="utf-8")))
 
 
 def _drawn(chart: Chart, colours: Mapping[str, str]) -> Figure:

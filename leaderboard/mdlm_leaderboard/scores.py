@@ -11,7 +11,7 @@ from typing import Any
 
 import pandas as pd
 
-from mdlm_leaderboard.experiments import AUTOREGRESSIVE, EXPERIMENTS, NO_MASKS, SuiteRun
+from mdlm_leaderboard.experiments import AUTOREGRESSIVE, BY_NAME, NO_MASKS, SuiteRun, places_of
 from mdlm_lm_eval.command_line import LM_EVAL_SEEDS, lm_eval_command
 from mdlm_lm_eval.options import PARALLEL_RULES
 from mdlm_lm_eval.results.files import UnusableFile
@@ -210,11 +210,10 @@ def _suite_lines(file: ResultFile, row: Mapping[str, Any], task: SuiteTask) -> I
     facts: dict[str, Any] = {name: getattr(file, name) for name in ("served_by", "limit", "chat_template")}
     setting = Setting(task.asks, result.version, file.suite_hash, **given, **facts)
     of_task = {"name": result.name, "task": task.task, "result": result, "who": _suite_who(file, result, task)}
-    for experiment in EXPERIMENTS:
-        standard: dict[str, Any] = {experiment.beyond: DEFAULT_SETTINGS[experiment.beyond]} if experiment.beyond else {}
-        for series, x in experiment.places(run):
-            place = {"setting": replace(setting, **standard), "series": series, "x": x}
-            yield _line(row, **of_task, **place, experiment=experiment.name)
+    for name, (series, x) in places_of(run).items():
+        beyond = BY_NAME[name].beyond
+        standard: dict[str, Any] = {beyond: DEFAULT_SETTINGS[beyond]} if beyond else {}
+        yield _line(row, **of_task, experiment=name, setting=replace(setting, **standard), series=series, x=x)
 
 
 def _suite_who(file: ResultFile, result: TaskResult, task: SuiteTask) -> Who:

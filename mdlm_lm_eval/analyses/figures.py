@@ -6,10 +6,9 @@ from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import NullLocator, ScalarFormatter
 
 from mdlm_lm_eval.analyses.report import Row
-from mdlm_lm_eval.results.figure_style import COLOURS, COLUMN_WIDTH, MARKERS, figure_style, save_figure
+from mdlm_lm_eval.results.figure_style import COLOURS, COLUMN_WIDTH, MARKERS, figure_style, log_axis, save_figure
 from mdlm_lm_eval.results.statistics import wilson
 
 # Text stays text in SVGs, so that it can be searched and copied.
@@ -27,7 +26,7 @@ def draw_examples(summary: Sequence[Row], path: Path, model: str) -> None:
     axes.set_xlabel("place of the in-context example in the prompt")
     axes.set_ylabel("gradient norm (largest = 1)")
     axes.set_title(_title(model, summary))
-    axes.legend(frameon=False)
+    axes.legend()
     save_figure(figure, path)
 
 
@@ -40,10 +39,7 @@ def draw_confidence(summary: Mapping[str, Sequence[Row]], path: Path, model: str
     for axes, (value, label) in zip(panels, labels.items(), strict=True):
         rows = summary[value]
         _line(axes, rows, "n_masks", value, COLOURS[0], MARKERS[0], model)
-        axes.set_xscale("log")
-        axes.set_xticks([row["n_masks"] for row in rows])
-        axes.xaxis.set_major_formatter(ScalarFormatter())
-        axes.xaxis.set_minor_locator(NullLocator())
+        log_axis(axes, [row["n_masks"] for row in rows])
         axes.set_xlabel("masks on the canvas")
         axes.set_ylabel(label)
     figure.suptitle(_title(model, summary["confidence"]))
@@ -70,7 +66,7 @@ def draw_shots_against_masks(points: Sequence[Row], models: Sequence[Row], path:
     axes.set_xlabel(f"gain from {first['few_shots']} to {first['many_shots']} shots (points)")
     axes.set_ylabel(f"loss from {first['few_masks']} to {first['many_masks']} masks (points)")
     # Above the panel, where its markers cannot be taken for tasks.
-    axes.legend(frameon=False, loc="lower left", bbox_to_anchor=(0, 1), borderaxespad=0)
+    axes.legend(loc="lower left", bbox_to_anchor=(0, 1), borderaxespad=0)
     save_figure(figure, path)
 
 
@@ -96,7 +92,7 @@ def draw_order(rows: Sequence[Row], bins: Sequence[Row], path: Path) -> None:
     calibration.plot([0, 1], [0, 1], color="0.7", linewidth=0.8, zorder=0, label="as sure as right")
     calibration.set(xlabel="confidence at filling, product over the answer", ylabel="accuracy")
     for axes in (order, calibration):
-        axes.legend(frameon=False, loc="lower left", bbox_to_anchor=(0, 1), borderaxespad=0)
+        axes.legend(loc="lower left", bbox_to_anchor=(0, 1), borderaxespad=0)
     save_figure(figure, path)
 
 

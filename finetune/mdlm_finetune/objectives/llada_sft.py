@@ -1,15 +1,13 @@
+# ruff: noqa: RUF009 - `flag` returns a dataclass field
 """LLaDA's own supervised fine-tuning, which pads answers with EOS and predicts that padding; and its ablations."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
 
-import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from mdlm_finetune.objective import Noised, NoisedBatch, Noising, Objective, flag
-from mdlm_finetune.objectives.sft import T_MIN, Sft
+from mdlm_finetune.objectives.sft import Padding, Sft, noised
 from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.registry import register
 
@@ -27,7 +25,7 @@ class LladaSft(Objective):
     answer's own masks are the same under all four.
     """
 
-    padding: Literal["predicted", "shown", "masks", "none"] = flag(
+    padding: Padding = flag(
         "predicted", "EOS tokens after the answer: predicted, only shown, replaced by masks, or left out"
     )
     max_padding: int = flag(300, "most tokens of padding after an answer")
@@ -52,16 +50,7 @@ class LladaSft(Objective):
 
     def noise(self, text: Tensor, maskable: Tensor, noising: Noising) -> Noised:
         """One view."""
-        generator = noising.generator
-        t = (1.0 - T_MIN) * float(torch.rand((), generator=generator)) + T_MIN
-        is_masked = maskable & (torch.rand(len(text), generator=generator) < t)
-        n = int(torch.randint(min(noising.room, self.max_padding) + 1, (), generator=generator))
-        tail = torch.full((n,), noising.mask_token_id if self.padding == "masks" else noising.eos_token_id)
-        n_predicted = n if self.padding == "predicted" else 0
-        is_masked = torch.cat([is_masked, torch.rand(n_predicted, generator=generator) < t])
-        noised = torch.cat([text, tail[:0] if self.padding == "none" else tail])
-        is_hidden = F.pad(is_masked, (0, len(noised) - len(is_masked)))
-        return Noised((noised.masked_fill(is_hidden, noising.mask_token_id),), is_masked, t, n_predicted)
+        return noised(text, maskable, noising, self.padding, self.max_padding)
 
     def loss(self, logits: Tensor, batch: NoisedBatch) -> Mapping[str, Tensor]:
         """The loss of `sft`, over answer and predicted padding."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -10,7 +11,22 @@ from torch.nn import functional as F
 from mdlm_finetune.objective import Noised, NoisedBatch, Noising, Objective, flag
 from mdlm_lm_eval.registry import register
 
+Padding = Literal["predicted", "shown", "masks", "none"]
 T_MIN = 1e-3  # LLaDA's own floor of t, without which one token could weigh without limit
+
+
+def noised(text: Tensor, maskable: Tensor, noising: Noising, padding: Padding, max_padding: int) -> Noised:
+    """One view, masked with probability t ~ U(0, 1), with U{0, ..., `max_padding`} tokens of padding after the text."""
+    generator = noising.generator
+    t = (1.0 - T_MIN) * float(torch.rand((), generator=generator)) + T_MIN
+    is_masked = maskable & (torch.rand(len(text), generator=generator) < t)
+    n = int(torch.randint(min(noising.room, max_padding) + 1, (), generator=generator))
+    tail = torch.full((n,), noising.mask_token_id if padding == "masks" else noising.eos_token_id)
+    n_predicted = n if padding == "predicted" else 0
+    is_masked = torch.cat([is_masked, torch.rand(n_predicted, generator=generator) < t])
+    whole = torch.cat([text, tail[:0] if padding == "none" else tail])
+    is_hidden = F.pad(is_masked, (0, len(whole) - len(is_masked)))
+    return Noised((whole.masked_fill(is_hidden, noising.mask_token_id),), is_masked, t, n_predicted)
 
 
 @dataclass(frozen=True)
@@ -34,14 +50,7 @@ class Sft(Objective):
 
     def noise(self, text: Tensor, maskable: Tensor, noising: Noising) -> Noised:
         """One view."""
-        t = (1.0 - T_MIN) * float(torch.rand((), generator=noising.generator)) + T_MIN
-        is_masked = maskable & (torch.rand(len(text), generator=noising.generator) < t)
-        noised = text.masked_fill(is_masked, noising.mask_token_id)
-        if self.eos_tail > 0:
-            most = min(noising.room, self.eos_tail)
-            n = int(torch.randint(most + 1, (), generator=noising.generator))
-            noised = torch.cat([noised, torch.full((n,), noising.eos_token_id)])
-        return Noised((noised,), is_masked, t)
+        return noised(text, maskable, noising, "shown", self.eos_tail)
 
     def loss(self, logits: Tensor, batch: NoisedBatch) -> Mapping[str, Tensor]:
         """The weighted cross-entropy alone."""
