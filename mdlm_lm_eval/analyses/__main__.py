@@ -31,7 +31,8 @@ def main() -> None:
     """The command line."""
     with ending_well(COMMAND, after_stop="the same command continues after the last task that it finished"):
         given = _parser().parse_args()
-        given.run(given)
+        report = given.run(given)
+        print(f"written: {', '.join(str(path) for path in sorted(report.folder.glob(f'{report.name}.*')))}")
 
 
 def count(text: str) -> int:
@@ -58,7 +59,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = parser_of(COMMAND, __doc__)
     commands = parser.add_subparsers(required=True, metavar="ANALYSIS")
 
-    def command(run: Callable[[argparse.Namespace], None], name: str, help: str) -> argparse.ArgumentParser:
+    def command(run: Callable[[argparse.Namespace], Any], name: str, help: str) -> argparse.ArgumentParser:
         made = commands.add_parser(name, help=help, allow_abbrev=False)
         made.add_argument("--output_path", type=Path, required=True, metavar="FOLDER")
         made.set_defaults(run=run)
@@ -113,14 +114,16 @@ def _add_model_options(parser: argparse.ArgumentParser, *, default_tasks: str, d
     parser.add_argument("--device", help="default: the machine's accelerator, else cpu")
 
 
-def _run_groups(given: argparse.Namespace) -> None:
+def _run_groups(given: argparse.Namespace) -> Any:
     from mdlm_lm_eval.analyses import runs
 
     _fill_in(given, n_masks=TABLE_MASKS, tasks=OPEN_ENDED)
-    _summarise(runs.run("attribution_groups", given, runs.group_rows), {"groups": ("gradient", ["group"])})
+    report = runs.run("attribution_groups", given, runs.group_rows)
+    _summarise(report, {"groups": ("gradient", ["group"])})
+    return report
 
 
-def _run_examples(given: argparse.Namespace) -> None:
+def _run_examples(given: argparse.Namespace) -> Any:
     from mdlm_lm_eval.analyses import figures, runs
 
     _fill_in(given, n_masks=None, tasks=OPEN_ENDED if given.model == "hf" else FIXED_SLOT)
@@ -128,15 +131,17 @@ def _run_examples(given: argparse.Namespace) -> None:
     by = {"kinds": ["example"], "places": ["place"], "places_by_kind": ["example", "place"]}
     summary = _summarise(report, {name: ("gradient", columns) for name, columns in by.items()})
     figures.draw_examples(summary["places_by_kind"], report.path(""), _model_name(given))
+    return report
 
 
-def _run_confidence(given: argparse.Namespace) -> None:
+def _run_confidence(given: argparse.Namespace) -> Any:
     from mdlm_lm_eval.analyses import figures, runs
 
     _fill_in(given, n_masks=None, tasks=OPEN_ENDED)
     report = runs.run("confidence", given, runs.confidence_rows)
     summary = _summarise(report, {name: (name, ["n_masks"]) for name in ("confidence", "entropy", "correct")})
     figures.draw_confidence(summary, report.path(""), _model_name(given))
+    return report
 
 
 def _summarise(report: Any, columns: Mapping[str, tuple[str, list[str]]]) -> dict[str, list[dict[str, Any]]]:
@@ -149,11 +154,10 @@ def _summarise(report: Any, columns: Mapping[str, tuple[str, list[str]]]) -> dic
         print(f"{value} by {' and '.join(by)}, mean over tasks")
         for row in summary[name]:
             print(f"{' '.join(str(row[column]) for column in by)}: {row[value]:.3f}{_band(row['band'])}")
-    _say_where(report)
     return summary
 
 
-def _run_shots_against_masks(given: argparse.Namespace) -> None:
+def _run_shots_against_masks(given: argparse.Namespace) -> Any:
     from mdlm_lm_eval.analyses import figures, shots_against_masks
     from mdlm_lm_eval.analyses.report import Report
 
@@ -168,10 +172,10 @@ def _run_shots_against_masks(given: argparse.Namespace) -> None:
         r = "undefined" if row["pearson_r"] is None else f"{row['pearson_r']:.2f}"
         gain, loss = (f"{100 * row[name]:.1f}{_band(row[f'{name}_band'], 1, 100)}" for name in ("gain", "loss"))
         print(f"{row['model']}: gain {gain} points, loss {loss}, Pearson r {r} over {row['tasks']} tasks")
-    _say_where(report)
+    return report
 
 
-def _run_order(given: argparse.Namespace) -> None:
+def _run_order(given: argparse.Namespace) -> Any:
     from mdlm_lm_eval.analyses import figures, order
     from mdlm_lm_eval.analyses.report import Report
 
@@ -189,7 +193,7 @@ def _run_order(given: argparse.Namespace) -> None:
         )
     for model, error in {row["model"]: row["error"] for row in summary["calibration"]}.items():
         print(f"{model}: calibration error {error:.3f}")
-    _say_where(report)
+    return report
 
 
 def _fill_in(given: argparse.Namespace, *, n_masks: int | None, tasks: str) -> None:
@@ -210,10 +214,6 @@ def _model_name(given: argparse.Namespace) -> str:
 
 def _band(half_width: float | None, digits: int = 3, factor: float = 1) -> str:
     return "" if half_width is None else f" ± {factor * half_width:.{digits}f}"
-
-
-def _say_where(report: Any) -> None:
-    print(f"written: {', '.join(str(path) for path in sorted(report.folder.glob(f'{report.name}.*')))}")
 
 
 if __name__ == "__main__":
