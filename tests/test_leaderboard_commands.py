@@ -331,12 +331,14 @@ def test_audit_scores_exact_answers_by_the_tasks_own_metric(
 ) -> None:
     audit = {"audit": {"exact_answers": [{"doc_id": 0}, {"doc_id": 1, "exact": "1"}]}}
     content = result_file({"tiny_generate": {"exact_match,none": 0.5}}, task_record=audit)
-    path = write(tmp_path, results_1=content) / "results_1.json"
+    folder = write(tmp_path, results_1=content)
     common = {"doc_hash": "", "filter": "none", "metrics": ["exact_match"], "resps": [["0"]]}
     lines = [{"doc_id": n, "doc": {"q": "", "a": n}, "exact_match": 1.0 - n} | common for n in (0, 1, 2)]
     (tmp_path / "samples_tiny_generate_1.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    assert main(["audit", str(path), "--include_path", str(task_folder)]) == 0
-    assert "| tiny_generate | exact_match | 1 of 2 | 50.0 | 100.0 | -50.0 | -99.8 to 60.6 |" in capsys.readouterr().out
+    for path in (folder / "results_1.json", folder):
+        assert main(["audit", str(path), "--include_path", str(task_folder)]) == 0
+        row = "| tiny_generate | exact_match | 1 of 2 | 50.0 | 100.0 | -50.0 | -99.8 to 60.6 |"
+        assert row in capsys.readouterr().out
 
 
 # validate

@@ -69,7 +69,12 @@ def _parser() -> argparse.ArgumentParser:
     validate.add_argument("paths", type=Path, nargs="+", metavar="PATH", help="a result file, or a folder of them")
     what = "scores with a cache or from a server against exact decoding, on the questions decoded twice"
     audit = command(_audit, what, "The files of lm_eval's --log_samples must be beside the results.")
-    audit.add_argument("file", type=Path, metavar="FILE", help="a result file of a run with cache_audit or audit")
+    audit.add_argument(
+        "file",
+        type=Path,
+        metavar="PATH",
+        help="a result file of a run with cache_audit or audit, or a folder: its newest one",
+    )
     audit.add_argument("--include_path", help="folder of tasks that are not lm-eval's or the suite's")
     return parser
 

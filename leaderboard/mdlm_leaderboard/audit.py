@@ -9,7 +9,7 @@ from typing import Any
 
 from mdlm_lm_eval.results.files import UnusableFile
 from mdlm_lm_eval.results.markdown import markdown_table
-from mdlm_lm_eval.results.result_file import TaskResult, read_result_file
+from mdlm_lm_eval.results.result_file import TaskResult, chosen_file, read_result_file
 from mdlm_lm_eval.results.samples import SAMPLES, metrics_of, read_samples, samples_path
 from mdlm_lm_eval.results.statistics import Interval, difference, score_of_sets, t_interval
 from mdlm_lm_eval.results.suite import suite_task
@@ -19,9 +19,10 @@ from mdlm_lm_eval.tasks.settings import DEFAULT_SETTINGS
 def audit(path: Path, include_path: str | None) -> str:
     """A table in percent: a file's exact answers scored by its tasks' own filters and metrics, others by samples.
 
-    `include_path` is a folder of further tasks. Raises UnusableFile where the file holds no audit, or no samples are
-    beside it (lm_eval --log_samples).
+    Of a folder its newest file. `include_path` is a folder of further tasks. Raises UnusableFile where the file holds
+    no audit, or no samples are beside it (lm_eval --log_samples).
     """
+    path = chosen_file(path)
     file = read_result_file(path)
     audited = [task for task in file.tasks.values() if task.audit]
     if not audited:
