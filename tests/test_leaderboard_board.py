@@ -420,7 +420,7 @@ def test_rankings_of_several_wordings_have_their_tau(tmp_path: Path) -> None:
     write(tmp_path, lonely=suite_file(n_masks=10, pretrained="a", weights="a"))
     (found,) = read_board(tmp_path).wordings
     assert (found.title, found.n_seeds) == (f"mdlm_context {current_version()} at 200 masks", 2)
-    assert [(row.label, *row.numbers[:3]) for row in found.rows] == [
+    assert [(name, *numbers[:3]) for name, numbers in found.rows.items()] == [
         ("a", pytest.approx(81.833, abs=1e-3), pytest.approx(68.5), pytest.approx(20)),
         ("b", pytest.approx(76.833, abs=1e-3), pytest.approx(73.5), pytest.approx(5)),
         ("c", pytest.approx(51.833, abs=1e-3), pytest.approx(48.5), pytest.approx(10)),

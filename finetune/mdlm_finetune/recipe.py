@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from mdlm_finetune.objectives import flag
-from mdlm_lm_eval.command_line import read_recipe, refuse_rest
+from mdlm_lm_eval.command_line import parser_of, read_recipe, refuse_rest
 from mdlm_lm_eval.default_model import BUILT_IN
 from mdlm_lm_eval.loader import load_plugins
 from mdlm_lm_eval.options import ModelOptions, OptionError
@@ -186,15 +186,13 @@ def _all_help(objective: type[Objective]) -> str:
 
 def help_text(description: str | None) -> str:
     """Our own flags, without importing transformers for its 120."""
-    parser = argparse.ArgumentParser(
-        prog="mdlm-finetune",
+    parser = parser_of(
+        "mdlm-finetune",
+        description,
         usage=USAGE,
-        description=description,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
         epilog="Every field of the objective (alpha, beta, masks_end, ...) is a key, too, and every argument of\n"
         "transformers' TrainingArguments: mdlm-finetune --objective NAME --help-all lists them in this order.",
     )
-    parser.add_argument("--version", action="store_true", help="show the version and exit")
     packaged = ", ".join(sorted(path.stem for path in RECIPES.glob("*.yaml")))
     parser.add_argument("--config", metavar="RECIPE", help=f"a YAML file of keys, or one of {packaged}")
     for each in fields(Recipe):

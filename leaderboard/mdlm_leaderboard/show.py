@@ -1,6 +1,5 @@
 """`mdlm-leaderboard show`: one result in five lines."""
 
-from collections.abc import Iterable
 from pathlib import Path
 
 import pandas as pd
@@ -14,7 +13,7 @@ from mdlm_lm_eval.results.in_words import (
     kept_in_words,
     settings_in_words,
 )
-from mdlm_lm_eval.results.result_file import UNKNOWN, ResultFile, TaskResult, chosen_file, read_result_file
+from mdlm_lm_eval.results.result_file import UNKNOWN, ResultFile, chosen_file, read_result_file
 from mdlm_lm_eval.results.samples import pair_accuracies, samples_path, scores_by_question, unparsed_answers
 
 _MOST = 4  # scores named; the file has all
@@ -29,19 +28,16 @@ def show(path: Path) -> list[str]:
     """
     path = chosen_file(path)
     file = read_result_file(path)
-    results = [*file.group_results.values(), *file.tasks.values()]
-    inside = {member for group in file.group_results for member in file.groups[group]}
-    top = [result for result in results if result.name not in inside]
     answers = scores_by_question(file)
     whole = pair_accuracies(answers)
     pairs = [f"{name} {100 * share:.1f}% of {n} sets" for name, (share, n) in whole.items()]
     sets = f"right in all three askings: {', '.join(pairs)}" if pairs else ""
     lines = {
         "score": _scores(file, pd.DataFrame(rows_of(file, answers))),
-        "answers": "; ".join([*said_of(file), *_endings(file, top)]),
+        "answers": "; ".join([*said_of(file), *_endings(file)]),
         "sets": sets,
     }
-    lines |= {"settings": _settings(file, top), "speed": _speed(file, top)}
+    lines |= {"settings": _settings(file), "speed": _speed(file)}
     lines |= {"cache": kept_in_words((file.mdlm or {}).get("kept_answers", 0))}
     lines |= {"preset": "; ".join((file.mdlm or {}).get("preset_mismatches", ())), "unparsed": _unparsed(file)}
     audits, how = [task.audit for task in file.tasks.values()], "in process" if file.server else "without the cache"
@@ -56,20 +52,20 @@ def _scores(file: ResultFile, frame: pd.DataFrame) -> str:
     return f"{file.model}{f' + {file.adapter}' if file.adapter else ''}: {', '.join(words[:_MOST])}{more}"
 
 
-def _endings(file: ResultFile, top: Iterable[TaskResult]) -> list[str]:
+def _endings(file: ResultFile) -> list[str]:
     """Of answers of several tokens, the shares that end at once or within thinking, where any do."""
     return [
         f"{100 * n / sum(task.n_answers for task in file.tasks_of(result)):.1f}% of {result.name} end {how}"
-        for result in top
+        for result in file.top
         if result.has_several_tokens
         for name, how in (("at_once", "at once"), ("unfinished_thinking", "before thinking does"))
         if (n := result.endings.get(name, 0))
     ]
 
 
-def _settings(file: ResultFile, top: Iterable[TaskResult]) -> str:
+def _settings(file: ResultFile) -> str:
     """In effect: masks, steps, block, cache, template, then whatever else is not the default."""
-    first = next(iter(top))
+    first = file.top[0]
     unknown = [name for name, value in first.options.items() if value == UNKNOWN]
     telling = [name for name in unknown if name in _TELLING]
     cache = None if first.cache == UNKNOWN else first.cache
@@ -89,8 +85,8 @@ def _unparsed(file: ResultFile) -> str:
     return ", ".join(f"{n} answers of {name} ({how})" for (name, how), n in sorted(counts.items()))
 
 
-def _speed(file: ResultFile, top: Iterable[TaskResult]) -> str:
-    words = [cost_in_words([result.cost for result in top if result.cost])]
+def _speed(file: ResultFile) -> str:
+    words = [cost_in_words([result.cost for result in file.top if result.cost])]
     rates = {name: file.server.get(f"{name}_per_second") for name in ("tokens", "requests")}
     words += [f"{rate:.3g} {name} per second" for name, rate in rates.items() if rate]
     words += [f"{file.server['concurrency']} requests at once"] if file.server else []

@@ -1,6 +1,5 @@
 """How rows of the suite hold up when the prompts are worded otherwise: templates and draws of examples."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import combinations, pairwise
 from statistics import fmean
@@ -12,47 +11,38 @@ from mdlm_lm_eval.results.statistics import Interval, mean_of_tasks, t_interval
 
 
 @dataclass(frozen=True)
-class Worded:
-    """A row's accuracy in percent per template, the mean over tasks and seeds; templates are in their order."""
-
-    label: str
-    by_template: Mapping[int, float]
-
-    @property
-    def numbers(self) -> tuple[float, ...]:
-        """Mean over templates, worst, spread (the best minus the worst), then one per template."""
-        found = [*self.by_template.values()]
-        return fmean(found), min(found), max(found) - min(found), *found
-
-
-@dataclass(frozen=True)
 class Wordings:
     """Rows that answered the same questions under the same templates and seeds, at one number of masks; best first.
 
+    `scores` are accuracies in percent, a row of the board by templates in their order, means over tasks and seeds.
     `read` are the templates in which the interval of any row is above chance: where none is, a ranking says which row
     fails differently.
     """
 
     title: str
     n_seeds: int
-    rows: tuple[Worded, ...]
+    scores: pd.DataFrame
     read: tuple[int, ...]
+
+    @property
+    def rows(self) -> dict[str, list[float]]:
+        """Mean over templates, worst, spread (the best minus the worst), then one per template."""
+        return {name: [own.mean(), own.min(), own.max() - own.min(), *own] for name, own in self.scores.iterrows()}
 
     @property
     def taus(self) -> list[float]:
         """Kendall's tau between the rankings by every two templates that are read."""
         from scipy.stats import kendalltau  # takes long to import
 
-        rankings = [[row.by_template[one] for row in self.rows] for one in self.read]
-        return [float(kendalltau(*pair).statistic) for pair in combinations(rankings, 2)]
+        return [float(kendalltau(self.scores[a], self.scores[b]).statistic) for a, b in combinations(self.read, 2)]
 
     @property
     def neighbours(self) -> list[tuple[str, str, float, Interval]]:
         """Each row and the next: the share of templates in which the first is better, and its lead in points."""
         found = []
-        for first, second in pairwise(self.rows):
-            leads = [one - second.by_template[template] for template, one in first.by_template.items()]
-            found.append((first.label, second.label, fmean(lead > 0 for lead in leads), t_interval(leads)))
+        for (name, first), (next_name, second) in pairwise(self.scores.iterrows()):
+            leads = (first - second).tolist()
+            found.append((name, next_name, fmean(lead > 0 for lead in leads), t_interval(leads)))
         return found
 
     @property
@@ -63,7 +53,7 @@ class Wordings:
         mean = f"{above}, and Kendall's tau between rankings by these is {fmean(found):.2f}" if found else above
         mean += f", at least {min(found):.2f}" if len(found) > 1 else ""
         seeds = f", {self.n_seeds} draws of examples each" if self.n_seeds > 1 else ""
-        return f"{len(self.rows[0].by_template)} templates{seeds}{mean}."
+        return f"{len(self.scores.columns)} templates{seeds}{mean}."
 
 
 def wordings_of(scores: Scores) -> list[Wordings]:
@@ -86,7 +76,7 @@ def wordings_of(scores: Scores) -> list[Wordings]:
         if shared["template"].nunique() > 1:
             title = f"{setting.asks} {setting.suite_version} at {masks} masks"
             title += f", --limit {setting.limit:g}" if setting.limit else ""
-            made.append(Wordings(title, shared["seed"].nunique(), _rows(shared), _read(shared)))
+            made.append(Wordings(title, shared["seed"].nunique(), _by_template(shared), _read(shared)))
     return made
 
 
@@ -98,15 +88,11 @@ def _read(table: pd.DataFrame) -> tuple[int, ...]:
     return tuple(sorted(found))
 
 
-def _rows(table: pd.DataFrame) -> tuple[Worded, ...]:
+def _by_template(table: pd.DataFrame) -> pd.DataFrame:
+    """The scores of `Wordings`; names leave out the settings that all rows share."""
     who: list[Who] = [*dict.fromkeys(table["who"])]
     common = set.intersection(*(set(one.decoding) for one in who)) if len(who) > 1 else set()
-    by_template = table.groupby(["who", "template"], sort=False)["score"].mean() * 100
-    rows = [
-        Worded(
-            ", ".join([str(one), *(word for word in one.decoding if word not in common)]),
-            by_template[one].sort_index().to_dict(),
-        )
-        for one in who
-    ]
-    return tuple(sorted(rows, key=lambda row: -row.numbers[0]))
+    names = {one: ", ".join([str(one), *(word for word in one.decoding if word not in common)]) for one in who}
+    by_template = table.groupby([table["who"].map(names), "template"], sort=False)["score"].mean() * 100
+    scores = by_template.unstack().sort_index(axis=1)
+    return scores.loc[scores.mean(axis=1).sort_values(ascending=False).index]

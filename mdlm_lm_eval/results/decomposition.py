@@ -65,10 +65,9 @@ def over_seeds(found: Sequence[Decomposition]) -> Decomposition:
 
 def said_of(file: ResultFile) -> list[str]:
     """Of every group and task at the top of a file whose first tokens are recorded, its masks and its decomposition."""
-    inside = {member for group in file.group_results for member in file.groups[group]}
     lines = {}
-    for result in (*file.group_results.values(), *file.tasks.values()):
-        found = decomposition_of(file.tasks_of(result)) if result.name not in inside else None
+    for result in file.top:
+        found = decomposition_of(file.tasks_of(result))
         low, high = result.effective.get("asked_masks", (0, 0))
         masks = f"{low} to {high}" if low != high else str(high)
         if found:

@@ -122,6 +122,12 @@ class ResultFile:
         return [self.tasks[name] for name in leaves(result.name, self.groups)]
 
     @property
+    def top(self) -> list[TaskResult]:
+        """Groups with a score, and tasks, that are in no such group."""
+        inside = {member for group in self.group_results for member in self.groups[group]}
+        return [one for one in (*self.group_results.values(), *self.tasks.values()) if one.name not in inside]
+
+    @property
     def server(self) -> Mapping[str, Any]:
         """What `--model mdlm-server` recorded of the engine that decoded; empty where this package did."""
         return (self.mdlm or {}).get("server") or {}
