@@ -494,6 +494,36 @@ def test_exact_settings_and_approximate_caches_have_a_frontier_and_a_finding_eac
     ]
 
 
+def test_one_exact_setting_and_one_cache_are_a_finding(tmp_path: Path) -> None:
+    """Neither has another on its frontier. Seconds depend on what else the machine did, positions do not."""
+    for cache, score, positions, seconds in (("auto", 0.8, 150, 3.0), ("dual", 0.7, 75, 2.0)):
+        spent = {"forward_passes": 100, "answer_tokens": 100, "layer_tokens": 100 * positions, "seconds": seconds}
+        record = {"cost": spent, "requests": 1319, "cache": cache.replace("auto", "none")}
+        write(tmp_path, **{cache: gsm8k_file(score, cache=cache, block_length=8, task_record=record)})
+    (section,) = read_board(tmp_path).sections
+    assert marks(section) == {"organisation/model": "on", "cache=dual": "on"}
+    assert [section.settings_of(row) for row in section.rows] == [["none"], ["dual"]], "those in effect"
+    assert speed_findings(section, section.benchmark_names[0]) == [
+        "cache=dual is 1.5 times faster (2.0 times by positions per token) and 10.0 (6.6 to 13.3) points worse than "
+        "the defaults."
+    ]
+
+
+def test_blocks_that_hold_all_masks_are_said_to_be_one(tmp_path: Path) -> None:
+    cells = {f"b{length}": gsm8k_file(masks=16, block_length=length) for length in (8, 16, 32)}
+    (section,) = read_board(write(tmp_path, **cells)).sections
+    assert {row.label: [*row.marks] for row in section.rows} == {
+        "block_length=8": [],
+        "block_length=16": ["one block, as any longer"],
+        "block_length=32": ["one block, as any longer"],
+    }
+
+
+def test_one_mask_is_no_plural(tmp_path: Path) -> None:
+    shown = markdown(board(tmp_path, a=suite_file(n_masks=1), b=suite_file(n_masks=2)))
+    assert " | 1 mask | 2 masks |" in shown
+
+
 def test_a_caches_speed_is_positions_through_the_layers_where_machines_differ(tmp_path: Path) -> None:
     for n, (cache, positions) in enumerate({"none": 153, "prefix": 107, "dual": 75}.items()):
         spent = {"forward_passes": 100, "answer_tokens": 100, "layer_tokens": 100 * positions, "seconds": 3.0 - n}
@@ -526,7 +556,7 @@ def test_differences_to_a_baseline_are_paired(tmp_path: Path) -> None:
     shown = markdown(board, baseline="steps=16")
     for cell in ("| 60.0 (53.0 to 66.6) ◆ |", "| 56.0, -4.0 (-6.7 to -1.3) ◇ |", "| 55.0, -5.0 (-11.8 to +1.9) ◇ |"):
         assert cell in shown
-    assert "Differences in points are to steps=16." in shown
+    assert "Differences in points are to steps=16, paired by question." in shown
     assert board.sections[0].baseline("steps=9") is None
 
 

@@ -239,6 +239,7 @@ def test_tables_scroll_and_the_page_does_not(page: webdriver.Chrome, width: int)
     size = {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": width < 800}
     page.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
     try:
+        assert row(page, MA).find_element(By.CLASS_NAME, "rank").is_displayed()
         row(page, MA).find_element(By.CLASS_NAME, "toggle").click()
         assert page.execute_script("return document.documentElement.scrollWidth") <= width
         assert row(page, MA).find_element(By.CLASS_NAME, "body").size["width"] <= width

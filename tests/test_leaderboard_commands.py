@@ -85,6 +85,17 @@ def test_headline_table_and_figure_say_the_same(site: Path) -> None:
         assert f"| {loss} |" in markdown
 
 
+def test_a_model_has_one_colour_and_symbol_in_all_figures(site: Path) -> None:
+    symbols: dict[str, set[str]] = {}
+    for path in (site / "out" / "figures").glob("**/*.svg"):
+        if "dark" not in path.parts:
+            drawn = re.findall(r'<path id="m\w+" d="([^"]+)z\s*" style="stroke: (#\w+)', path.read_text())
+            for shape, colour in drawn:
+                symbols.setdefault(colour, set()).add(shape)
+    assert len(symbols) > 3
+    assert all(len(shapes) == 1 for shapes in symbols.values())
+
+
 def test_a_build_is_repeatable_and_replaces_only_its_own(tmp_path: Path) -> None:
     results, out = six_cells(tmp_path / "results"), tmp_path / "results" / "site"
     build = ["build", str(results), "--output", str(out)]
@@ -132,6 +143,8 @@ def test_a_folder_of_ones_own_has_no_published_rows_and_its_settings_first(
     assert main(["build", "my-sweep", "--output", "site", "--baseline", "steps=128"]) == 0
     assert "| 69.5 (67.1 to 71.8) |" in (tmp_path / "site" / "LEADERBOARD.md").read_text()
     assert "| 71.0, +1.5 (" in (tmp_path / "site" / "LEADERBOARD.md").read_text()
+    unpaired = "Differences in points are to steps=128, unpaired (see --log_samples)."
+    assert unpaired in (tmp_path / "site" / "LEADERBOARD.md").read_text()
     with pytest.raises(SystemExit, match="2"):
         main(["build", "my-sweep", "--output", "site", "--baseline", "steps=7"])
     said = capsys.readouterr().err
@@ -141,6 +154,19 @@ def test_a_folder_of_ones_own_has_no_published_rows_and_its_settings_first(
     with pytest.raises(SystemExit, match="2"):
         main(["build", "site", "--output", "x"])
     assert "holds no usable result file" in capsys.readouterr().err
+
+
+def test_what_is_not_significant_is_a_figure_and_no_finding(tmp_path: Path) -> None:
+    write(tmp_path / "r", a=gsm8k_file(0.50, passes=100), b=gsm8k_file(0.49, passes=50, steps=50))
+    assert main(["build", str(tmp_path / "r"), "--output", str(tmp_path / "site")]) == 0
+    page = Page(tmp_path / "site" / "index.html")
+    assert "Findings" not in page.text
+    assert "#figures" in page.links
+    assert "figures/frontier.svg" in page.links
+    figure = (tmp_path / "site" / "figures" / "frontier.svg").read_text()
+    assert "circles: exact" in figure
+    for absent in ("guest", "approximate", "grey"):
+        assert absent not in figure + page.text, "keys explain what is there"
 
 
 def test_text_from_files_is_shown_and_never_run(tmp_path: Path) -> None:
@@ -240,7 +266,7 @@ def test_compare_says_a_difference_for_other_word_rules(tmp_path: Path, capsys: 
     second = suite_file(n_masks=200, accuracy=0.6, spread=0.3)
     assert compared(tmp_path, suite_file(n_masks=2, pretrained="m"), second | {"x": 1}) == 0
     said = capsys.readouterr().out
-    assert "A: m, n_masks=2\n" in said
+    assert f"A: m, n_masks=2 ({tmp_path / '0' / 'results_2026-01-31T12-00-00.json'})\n" in said
     assert (
         "built-in, n_masks=200 is 20.0 points below m, n_masks=2 on 16 tasks (exact_match, 16000 questions); "
         "the 95% interval is 10.1 to 34.3 for other word rules." in said
@@ -295,9 +321,11 @@ def test_compare_takes_questions_one_by_one(tmp_path: Path, capsys: pytest.Captu
 def test_compare_says_how_to_get_an_interval_and_that_equals_are_equal(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    first, second = gsm8k_file(600 / 1319), gsm8k_file(600 / 1319, steps=8)
+    first, second = gsm8k_file(600 / 1319), gsm8k_file(600 / 1319, steps=8, block_length=8)
     assert compared(tmp_path / "without", first, second) == 0
-    assert "For an interval over questions, run both with lm_eval's --log_samples.\n" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "For an interval over questions, run both with lm_eval's --log_samples.\n" in said
+    assert "None" not in said
     right = [1] * 600 + [0] * 719
     assert compared(tmp_path / "with", first, second, (right, right)) == 0
     said = capsys.readouterr().out

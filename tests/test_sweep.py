@@ -169,6 +169,20 @@ def test_differences_are_to_the_first_cell_or_the_one_that_is_named(tmp_path: Pa
     assert [score.startswith("50.0,") for score in scores] == [True, False, True]
 
 
+def test_cells_whose_blocks_hold_all_masks_are_said_to_decode_alike(tmp_path: Path) -> None:
+    cells = plan({"tasks": "t", "block_length": "8,16,32"}).cells
+    for cell, length in zip(cells, (8, 16, 32), strict=True):
+        (tmp_path / cell.name).mkdir(parents=True)
+        file = result_file({"t": {"acc,none": 0.5}}, masks=16, block_length=length)
+        (tmp_path / cell.name / "results_cell.json").write_text(json.dumps(file))
+    names = [line.split(" | ")[0] for line in table(cells, tmp_path).splitlines()[2:]]
+    assert names == [
+        "| built-in/t,block_length=8",
+        "| built-in/t,block_length=16 (one block, as any longer)",
+        "| built-in/t,block_length=32 (one block, as any longer)",
+    ]
+
+
 def test_a_baseline_that_is_no_cell_is_refused_at_once(tmp_path: Path, checkpoint: Path, task_folder: Path) -> None:
     ended = sweep(tmp_path, checkpoint, task_folder, "--steps=1,2", "--baseline=steps=3")
     assert ended.code == 2

@@ -16,7 +16,7 @@ from mdlm_leaderboard.wordings import Wordings, wordings_of
 from mdlm_lm_eval.options import PARALLEL_RULES, DecodingOptions, LikelihoodOptions, approximate_caches, defaults_of
 from mdlm_lm_eval.results import parallelism
 from mdlm_lm_eval.results.decomposition import Decomposition, decomposition_of, over_seeds
-from mdlm_lm_eval.results.frame import COSTS, is_guest, shown_costs
+from mdlm_lm_eval.results.frame import COSTS, ONE_BLOCK, is_guest, shown_costs
 from mdlm_lm_eval.results.names import named
 from mdlm_lm_eval.results.statistics import (
     Interval,
@@ -26,6 +26,7 @@ from mdlm_lm_eval.results.statistics import (
     holm,
     mean_of_seeds,
     mean_of_tasks,
+    pairing,
 )
 from mdlm_lm_eval.results.suite import current_version
 from mdlm_lm_eval.tasks.settings import DEFAULT_SETTINGS
@@ -91,7 +92,8 @@ class Row:
     `seeds` are the rows whose mean this is; `files` the result files behind it. Of its decoding, `settings` and `shown`
     tell it from other rows of its section: by name, and in words; `label` is its name there. `rank` is 1 + the number
     of rows that are significantly better after Holm's correction for all pairs of its table, with "=" where others
-    share it, "" without a score to rank by. `marks` say in a word, and in full, what else a reader should know.
+    share it, "" without a score to rank by. `marks` say in a word, and in full, what else a reader should know. `cache`
+    is the one in effect, where all results of the row have the same.
     """
 
     id: str
@@ -104,6 +106,7 @@ class Row:
     settings: Mapping[str, str] = field(default_factory=dict)
     rank: str = ""
     marks: Mapping[str, str] = field(default_factory=dict)
+    cache: str = ""
 
     @property
     def words(self) -> str:
@@ -193,13 +196,25 @@ class Section:
     def settings_of(self, row: Row) -> list[str]:
         """Of every setting that varies the row's value; the default where that is known to be in effect."""
         is_ours = row.who.family != AUTOREGRESSIVE and not any("settings unknown" in word for word in row.who.other)
-        return [row.settings.get(name, default if is_ours else "–") for name, default in self.settings.items()]
+        defaults = {**self.settings, **({"cache": row.cache} if row.cache and "cache" in self.settings else {})}
+        return [row.settings.get(name, default if is_ours else "–") for name, default in defaults.items()]
 
     def baseline(self, wanted: str) -> Row | None:
         """The row with all of the words."""
         rows = {row.words: row for row in self.rows}
         name = named(wanted, rows) if wanted else None
         return rows[name] if name else None
+
+    @property
+    def pairing(self) -> str:
+        """How differences of its scores are made."""
+        return pairing(one.score for row in self.rows for one in row.benchmarks.values() if one.score)
+
+    @property
+    def approximate(self) -> list[str]:
+        """What has a frontier of its own, in words."""
+        found = ["guests" if "guest" in row.marks else "approximate caches" for row in self.rows if not is_exact(row)]
+        return sorted({*found})
 
     @property
     def ranked_by(self) -> str:
@@ -311,7 +326,9 @@ def _section(table: pd.DataFrame, setting: Setting, main: Setting, taken: dict[s
     members: dict[Who, list[Row]] = {}
     for who, own in table.groupby("who", sort=False):
         files = tuple(dict.fromkeys(own["file"]))
-        row = Row(_row_id(who, taken), who, _curves(own), files, marks=_marks(who, own["check"]))
+        caches = {one.cache or "" for one in own["result"]}
+        cache = caches.pop() if len(caches) == 1 else ""
+        row = Row(_row_id(who, taken), who, _curves(own), files, marks=_marks(who, own), cache=cache)
         members.setdefault(_mean_of(who, 0), []).append(row)
     rows = [row for seeds in members.values() for row in ([_mean_row(seeds, taken)] if len(seeds) > 1 else seeds)]
     points = [set(row.curve("masks")) - {NO_MASKS} for row in rows]
@@ -338,11 +355,13 @@ def _named(row: Row, words: Sequence[str], *, is_one: bool) -> Row:
     return replace(row, shown=shown, label=label, settings=settings, seeds=seeds)
 
 
-def _marks(who: Who, checks: pd.Series) -> dict[str, str]:
-    """That code of others decoded, and what `mdlm-check` found."""
+def _marks(who: Who, own: pd.DataFrame) -> dict[str, str]:
+    """That code of others decoded, that blocks hold all masks, and what `mdlm-check` found."""
     guests = [word for word in who.other if is_guest(word)]
     marks = {"guest": f"code of others: {', '.join(guests)}"} if guests else {}
-    for check in filter(None, checks):
+    if all(own["is_one_block"]):
+        marks[ONE_BLOCK] = "block_length holds all masks, so that longer ones decode alike"
+    for check in filter(None, own["check"]):
         name = "fault" if check.startswith("fault") else "stale check" if "stale: " in check else "checked"
         marks[name] = f"mdlm-check: {check}"
     return marks
@@ -383,7 +402,7 @@ def _mean_row(seeds: Sequence[Row], taken: dict[str, int]) -> Row:
             if len(found := [seed.curve(*key)[x] for seed in seeds if x in seed.curve(*key)]) == len(seeds):
                 curves.setdefault(key, {})[x] = _mean_estimate(found)
     files = tuple(dict.fromkeys(path for row in seeds for path in row.files))
-    return Row(_row_id(who, taken), who, curves, files, tuple(seeds), marks=seeds[0].marks)
+    return Row(_row_id(who, taken), who, curves, files, tuple(seeds), marks=seeds[0].marks, cache=seeds[0].cache)
 
 
 def _mean_estimate(seeds: Sequence[Estimate]) -> Estimate:
@@ -467,7 +486,7 @@ def _with_speeds(section: Section) -> list[Row]:
             checkpoints.setdefault(str(row.who), []).append(row)
             if tokens := row.benchmarks[name].tokens_per_evaluation:
                 ways.setdefault((str(row.who), _way(row)), {})[row.id] = tokens, 100 * row.benchmarks[name].mean
-        for own in checkpoints.values() if by else ():
+        for own in (own for own in checkpoints.values() if by and len(own) > 1):
             assert by
             ones = [row.benchmarks[name] for row in own]
             speeds = [parallelism.speed_of(one.costs[by] or 0, by) for one in ones]

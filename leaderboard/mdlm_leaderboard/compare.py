@@ -36,6 +36,7 @@ class Comparison:
     answers: right answers that only one of them gives, None without samples or where scores are not right or wrong.
     is_equal: whether samples say that every question has the same score in both.
     noise: what rounding alone does to the answers of each, in words.
+    files: where both are.
     """
 
     first: str
@@ -49,6 +50,7 @@ class Comparison:
     answers: McNemar | None
     is_equal: bool
     noise: tuple[str, ...] = ()
+    files: tuple[str, str] = ("", "")
 
     def shown(self, score: float) -> str:
         """In percent where it is an accuracy."""
@@ -82,7 +84,7 @@ def compare(first: Path, second: Path) -> list[Comparison]:
         for file, own in zip(files, answers, strict=True)
     ]
     found = [_comparison(names, pairs, metric, answers, shares) for metric in metrics]
-    return [replace(one, noise=_noise(files, one)) for one in found]
+    return [replace(one, noise=_noise(files, one), files=(str(first), str(second))) for one in found]
 
 
 def _noise(files: Sequence[ResultFile], comparison: Comparison) -> tuple[str, ...]:
@@ -101,7 +103,7 @@ def as_text(comparison: Comparison) -> str:
         for task, pair in comparison.by_task.items()
     ]
     header = [comparison.metric, "A", "B", f"B - A{' (points)' if comparison.is_accuracy else ''}"]
-    names = f"A: {comparison.first}\nB: {comparison.second}"
+    names = f"A: {comparison.first} ({comparison.files[0]})\nB: {comparison.second} ({comparison.files[1]})"
     parts = [names, sentence(comparison)]
     if comparison.is_accuracy and comparison.over_questions is None:
         parts.append("For an interval over questions, run both with lm_eval's --log_samples.")
@@ -208,7 +210,9 @@ def labels(files: Sequence[ResultFile], tasks: Sequence[Sequence[TaskResult]]) -
 
 def _words(file: ResultFile, result: TaskResult) -> list[str]:
     """What a task's score depends on beside the checkpoint: options in effect, prompts, loading."""
-    options = {f"{name}={value}" for name, value in result.options.items() if name != "early_exit"}
+    options = {
+        f"{name}={value}" for name, value in result.options.items() if name != "early_exit" and value is not None
+    }
     given = {name: value for name, value in result.metadata.items() if name.startswith("fewshot_")}
     given |= {"fewshot_seed": file.config.get("fewshot_seed")} if "fewshot_seed" not in given else {}
     generation = result.config.get("generation_kwargs") or {}
@@ -216,4 +220,4 @@ def _words(file: ResultFile, result: TaskResult) -> list[str]:
     given |= {"shots": result.shots, "chat template": file.chat_template, "model": file.model_kind}
     given |= {"prompts cut off": result.truncated_prompts}
     words = [word for word in setting_of(file, result) if word.partition("=")[0] not in result.options]
-    return [*sorted(options), *words, *(f"{name}={value}" for name, value in given.items())]
+    return [*sorted(options), *words, *(f"{name}={value}" for name, value in given.items() if value is not None)]

@@ -28,7 +28,7 @@ class SuiteRun:
 class Experiment:
     """One experiment. Its curves are accuracies over `x`, one per series ("" where there is only one).
 
-    head: an x in words.
+    head: an x in words, in the plural.
     series_words: a series in words.
     beyond: the setting that x varies; its curves count to the rows of the standard setting.
     """
@@ -39,6 +39,11 @@ class Experiment:
     head: str
     series_words: Callable[[Any], str] = str
     beyond: str = ""
+
+    def at(self, x: int) -> str:
+        """An x in words."""
+        words = self.head.format(x)
+        return words.removesuffix("s") if x == 1 else words
 
 
 def places_of(run: SuiteRun) -> dict[str, tuple[Series, int]]:

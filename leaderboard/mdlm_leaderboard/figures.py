@@ -39,7 +39,7 @@ _KINDS = (
 
 @dataclass(frozen=True)
 class Line:
-    """A curve. Its colour is that of a model or recipe on the whole page, its dashes stand for `dash` in the figure."""
+    """A curve. Its colour and symbol are a model's or recipe's on the whole page, its dashes stand for `dash` here."""
 
     colour: str
     dash: str
@@ -130,7 +130,7 @@ def _labelled(lines: Sequence[Line]) -> Iterator[Line]:
 
 @figure_style()
 def draw_charts(charts: Iterable[Chart], output: Path, colours: Mapping[str, str]) -> None:
-    """Writes every chart below `output` as SVG, PNG and dark SVG, in the colours of models and recipes."""
+    """Writes every chart below `output` as SVG, PNG and dark SVG, in the colours and symbols of models and recipes."""
     for chart in charts:
         save_light_and_dark(_drawn(chart, colours), output / chart.stem)
 
@@ -147,7 +147,7 @@ def _drawn(chart: Chart, colours: Mapping[str, str]) -> Figure:
     legend = _LEGEND_LINE * (sum(heights) / columns + 2)
     figure = Figure(figsize=(COLUMN_WIDTH, 0.6 * COLUMN_WIDTH + legend), layout="constrained")
     axes = figure.subplots()
-    names, dashes = (list(dict.fromkeys(getattr(line, part) for line in chart.lines)) for part in ("colour", "dash"))
+    dashes = list(dict.fromkeys(line.dash for line in chart.lines))
     for line in chart.lines:
         look: dict[str, Any] = {"color": colours[line.colour], "label": line.label}
         look |= {"linestyle": _DASHES[dashes.index(line.dash) % len(_DASHES)]}
@@ -155,7 +155,8 @@ def _drawn(chart: Chart, colours: Mapping[str, str]) -> Figure:
         if chart.experiment == "masks" and NO_MASKS in line.curve:
             axes.axhline(percents[0], **look)
         else:
-            axes.plot(list(line.curve), percents, marker=MARKERS[names.index(line.colour) % len(MARKERS)], **look)
+            n = list(colours).index(line.colour)  # names of one colour have other symbols
+            axes.plot(list(line.curve), percents, marker=MARKERS[(n + n // len(MARKERS)) % len(MARKERS)], **look)
     low, high = _limits([100 * one.mean for line in chart.lines for one in line.curve.values()])
     axes.set_ylim(low, high)
     if low < CHANCE < high:

@@ -4,6 +4,7 @@ from mdlm_leaderboard.board import ONE_STEP, Estimate, Row, Section, is_exact, l
 from mdlm_leaderboard.scores import Who
 from mdlm_lm_eval.results.frame import COSTS
 from mdlm_lm_eval.results.names import BUILT_IN
+from mdlm_lm_eval.results.parallelism import TIMES
 from mdlm_lm_eval.results.statistics import Interval, difference
 
 _MOST_LINES = 5  # of the figure of masks
@@ -86,7 +87,10 @@ def _gain(slow: Row, best: Estimate, fast: Row, other: Estimate) -> list[str]:
     if not best.score or not other.score or other.speed <= best.speed:
         return []
     found = difference(*sorted((best.score, other.score), key=lambda score: score.mean)).scaled(100)
-    by = "" if other.speed_by in ("tokens_per_second", "seconds") else f" by {COSTS[other.speed_by]}"
+    by = "" if other.speed_by in TIMES else f" by {COSTS[other.speed_by]}"
+    positions, fewer = (one.costs["positions_per_token"] for one in (best, other))
+    by = f" ({positions / fewer:.1f} times by positions per token)" if positions and fewer and not by else by
     gain = f"{fast.label} is {other.speed / best.speed:.1f} times faster{by}"
     how = "worse" if best.mean > other.mean else "better"
-    return [f"{gain} and {found.in_words} points {how} than {slow.label}."] if found.is_significant else []
+    than = slow.label if slow.settings or slow.shown else "the defaults"
+    return [f"{gain} and {found.in_words} points {how} than {than}."] if found.is_significant else []

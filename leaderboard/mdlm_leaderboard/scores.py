@@ -27,7 +27,7 @@ TOLERANCE = 1e-9  # two runs of one setting agree up to the order of float sums
 PARALLEL = "mdlm_parallel"  # the group that ParallelBench's PB90 is stated of
 BENCHMARKS = "benchmarks"  # the experiment of every task that is not the suite's
 _SEEDS = ("random_seed", "numpy_seed", "torch_seed", "fewshot_seed")
-_FROM_FRAME = "file task score low high n is_accuracy machine share pairs check".split()  # noqa: SIM905
+_FROM_FRAME = "file task score low high n is_accuracy machine share pairs check is_one_block".split()  # noqa: SIM905
 
 
 @dataclass(frozen=True)

@@ -36,6 +36,7 @@ COSTS = {
     "seconds": "seconds per question",
     "memory_gib": "memory (GiB)",
 }
+ONE_BLOCK = "one block, as any longer"  # of results whose blocks hold all masks: longer ones decode alike
 _OF_FILE = ("model", "adapter", "served_by", "dtype", "chat_template", "limit", "suite_hash", "date")
 # Model arguments that change no score, or that other columns have.
 _SILENT_ARGUMENTS = frozenset(
@@ -137,6 +138,7 @@ def rows_of(
             "setting": ", ".join(setting),
             "setting_without_masks": ", ".join(setting_of(file, result, without=MASKS)),
             "is_guest": any(is_guest(word) for word in setting),
+            "is_one_block": _is_one_block(result) and not any(is_guest(word) for word in setting),
             "pairs": pairs.get(known.group if known else result.name, (None, 0))[0],
             **_costs(result.cost),
         }
@@ -201,6 +203,12 @@ def _share(
     if metric == SUITE_METRIC and suite_task(name):
         return score_of_tasks({name: result.metrics[metric]}, {name: result.n_questions})
     return result.share(metric)
+
+
+def _is_one_block(result: TaskResult) -> bool:
+    """Whether full attention had blocks of at least as many tokens as any canvas had masks."""
+    length, (_, masks) = result.options.get("block_length"), result.effective.get("masks", (0, 0))
+    return isinstance(length, int) and 0 < masks <= length and "masks_in_block" not in result.effective
 
 
 def is_guest(word: str) -> bool:

@@ -11,7 +11,7 @@ Point = tuple[float, float]
 
 # Measures of speed by the names of `COSTS`, the first that is known counts, and whether more of it is faster.
 _SPEEDS = {"tokens_per_second": True, "seconds": False, "positions_per_token": False, "tokens_per_pass": True}
-_OF_MACHINE = ("tokens_per_second", "seconds")
+TIMES = ("tokens_per_second", "seconds")
 
 
 def parallel_bench(points: Sequence[Point], least: float) -> float | None:
@@ -43,7 +43,7 @@ class Setting(NamedTuple):
 
 def measure_of_speed(costs: Sequence[Mapping[str, float | None]], *, is_one_machine: bool) -> str | None:
     """The name in `COSTS` by which ways of decoding are compared, a time on one machine. None where none differs."""
-    known = [name for name in _SPEEDS if is_one_machine or name not in _OF_MACHINE]
+    known = [name for name in _SPEEDS if is_one_machine or name not in TIMES]
     found = ([cost.get(name) for cost in costs] for name in known)
     return next((name for name, own in zip(known, found, strict=True) if all(own) and len({*own}) > 1), None)
 
@@ -64,7 +64,7 @@ def marks(settings: Sequence[Setting]) -> list[str]:
         is_on = frontier([(settings[n].speed, settings[n].score) for n in own])
         on = sorted((n for n, one in zip(own, is_on, strict=True) if one), key=lambda n: settings[n].speed)
         told = [_differ(settings[one].share, settings[other].share) for one, other in pairwise(on)]
-        for k, n in enumerate(on if len(own) > 1 else ()):
+        for k, n in enumerate(on):
             found[n] = "on" if all(told[max(k - 1, 0) : k + 1]) else "hollow"
     return found
 

@@ -22,6 +22,11 @@ _MOST_PANELS, _MOST_LINES, _MOST_BANDS, _MOST_NUMBERED = 4, 7, 3, 14
 _LABEL = 48  # characters of a line in a legend
 _LOG_FROM = 5  # times the least speed
 _BESIDE = "#8a8a8a"  # what another setting beats
+# What the marker of a point says, and how it is filled.
+_KEY = (
+    {"o": "circles: exact", "D": "diamonds: approximate", "*": "stars: guests"},
+    {"hollow": "hollow: not told from a neighbour", "": "grey: beaten"},
+)
 
 
 class NothingToDrawWarning(UserWarning):
@@ -136,9 +141,10 @@ def _draw_frontier(axes: Axes, rows: pd.DataFrame, cost: str, colours: Mapping[s
             colour = colours[named[own.index[0]]]
             axes.plot(line[cost], line["score"], color=colour, linestyle=style, linewidth=0.9, zorder=1)
     handles = []
+    kinds = exact.map({True: "o", False: "D"}).mask(rows["is_guest"], "*")
     for n, (index, row) in enumerate(rows.iterrows(), start=1):
         colour, mark = colours[named[index]], found[index]
-        look: dict[str, Any] = {"color": colour, "marker": "*" if row["is_guest"] else "o" if exact[index] else "D"}
+        look: dict[str, Any] = {"color": colour, "marker": kinds[index]}
         look |= {"markerfacecolor": colour if mark == "on" else PAPER, "linestyle": ""}
         look |= {"markersize": 6} if row["is_guest"] else {}
         look |= {} if mark else {"color": _BESIDE, "markeredgecolor": _BESIDE}
@@ -152,5 +158,7 @@ def _draw_frontier(axes: Axes, rows: pd.DataFrame, cost: str, colours: Mapping[s
             )
     if rows[cost].max() > _LOG_FROM * rows[cost].min():
         log_axis(axes)
-    told = "circles: exact; diamonds: approximate; stars: guests\nhollow: not told from a neighbour; grey: beaten"
-    axes.legend(handles=handles, title=told, alignment="left", loc="upper left", bbox_to_anchor=(-0.02, -0.18))
+    keys = zip(_KEY, (kinds, found), strict=True)
+    told = ["; ".join(words for one, words in key.items() if one in {*own}) for key, own in keys]
+    title = "\n".join(filter(None, told))
+    axes.legend(handles=handles, title=title, alignment="left", loc="upper left", bbox_to_anchor=(-0.02, -0.18))

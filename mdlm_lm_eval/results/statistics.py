@@ -222,6 +222,11 @@ def against(baseline: Score, other: Score) -> str:
     return "equal" if is_same else difference(baseline, other).scaled(100).signed
 
 
+def pairing(scores: Iterable[Score]) -> str:
+    """How differences of scores are made, in words."""
+    return "paired by question" if all(one.parts for one in scores) else "unpaired (see --log_samples)"
+
+
 def _of_difference(first: Score, second: Score) -> tuple[float, float, float]:
     """The variances of a difference over questions and over seeds, and its degrees of freedom."""
     shared = 0.0

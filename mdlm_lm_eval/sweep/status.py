@@ -7,11 +7,11 @@ from typing import Any
 import pandas as pd
 
 from mdlm_lm_eval.options import OptionError
-from mdlm_lm_eval.results.frame import COSTS, benchmarks, frame_of, shown_costs
+from mdlm_lm_eval.results.frame import COSTS, ONE_BLOCK, benchmarks, frame_of, shown_costs
 from mdlm_lm_eval.results.markdown import aligned, markdown_table
 from mdlm_lm_eval.results.names import named
 from mdlm_lm_eval.results.result_file import read_result_file
-from mdlm_lm_eval.results.statistics import Score, against
+from mdlm_lm_eval.results.statistics import Score, against, pairing
 from mdlm_lm_eval.sweep.claims import RESULT_FILE, Claims
 from mdlm_lm_eval.sweep.plan import Cell
 
@@ -34,7 +34,7 @@ def table(cells: Sequence[Cell], output: Path, baseline: str = "") -> str:
     """A row for each cell: every metric with its 95% interval, or its difference to a baseline; and what answers took.
 
     The baseline of a task is the first cell that has it, or the one with the words of `baseline`. A cell of several
-    tasks, as of a tag, has a row for each. Guests are marked.
+    tasks, as of a tag, has a row for each. Guests are marked, and blocks that hold all masks.
     """
     files = ((output / cell.name / RESULT_FILE, cell.name) for cell in cells)
     frame = frame_of(read_result_file(path, name) for path, name in files)
@@ -53,7 +53,9 @@ def table(cells: Sequence[Cell], output: Path, baseline: str = "") -> str:
                 bases.setdefault(base, [first]).append(row.share)
     top["words"] = pd.Series(beside, dtype=object).reindex(top.index).fillna(top["in_words"])
     label = top["file"] + (": " + top["task"]).where(top.groupby("file")["task"].transform("nunique") > 1, "")
-    top["cell"] = label + top["is_guest"].map({True: " (guest)", False: ""})
+    for name, words in {"is_guest": "guest", "is_one_block": ONE_BLOCK}.items():
+        label = label + top[name].map({True: f" ({words})", False: ""})
+    top["cell"] = label
     first = top.drop_duplicates("cell").set_index("cell")
     metrics = {
         str(name).removesuffix(",none"): own.set_index("cell") for name, own in top.groupby("metric", sort=False)
@@ -66,6 +68,5 @@ def table(cells: Sequence[Cell], output: Path, baseline: str = "") -> str:
     )
     if not bases:
         return lines
-    is_paired = all(one.parts for own in bases.values() for one in own)
-    pairs = "paired by question" if is_paired else "unpaired (see --log_samples)"
+    pairs = pairing(one for own in bases.values() for one in own)
     return f"{lines}\n\nDifferences in points are to {', '.join(bases)}, {pairs}."
