@@ -292,6 +292,8 @@ class MDLM(HFLM):
             numbers["asked_masks"] = asked if isinstance(asked, int) else canvas.n_returned
             numbers["block_length"] = block_length
             numbers["masks_in_block"] = canvas.block_lengths[0]
+        elif options.block_length is not None:
+            numbers["block_length"] = max(canvas.block_lengths)
         if options.guest is not None:
             takes, asked = signature_of(options)[1], asked_tokens(options, n_masks, canvas.n_returned)
             told = takes.arguments(options, asked, canvas.n_returned)
