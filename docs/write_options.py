@@ -42,11 +42,17 @@ def write(folder: Path) -> None:
     """Fills the marked places of options.md, and writes presets.csv."""
     for name, options in _tables().items():
         table = markdown_table(("option", "values", "meaning"), map(_option, options))
-        replace_table(folder / "options.md", name, table)
+        replace_table(folder / "options.md", name, _without_padding(table))
     ways = [_sampler(name, way) for name, way in sorted(SAMPLERS.all().items()) if name not in SAMPLERS.guests]
-    replace_table(folder / "options.md", "sampler", markdown_table(("`sampler`", "what it does"), ways))
+    table = markdown_table(("`sampler`", "what it does"), ways)
+    replace_table(folder / "options.md", "sampler", _without_padding(table))
     with (folder / "presets.csv").open("w", encoding="utf-8", newline="") as file:
         csv.writer(file, lineterminator="\n").writerows([_HEADER, *map(_preset, preset_names())])
+
+
+def _without_padding(table: str) -> str:
+    """As the tables are that are written by hand there."""
+    return table.replace("| ", "|").replace(" |", "|")
 
 
 def _tables() -> dict[str, list[Option]]:

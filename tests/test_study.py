@@ -84,10 +84,10 @@ def test_the_ablation_has_the_mean_of_its_seeds() -> None:
         "plain-0-ce-0": alike,
     }
     rows = [line.removeprefix("| ").split(" | ") for line in study_tables.tables(cells).splitlines()]
-    shown = {row[0]: (row[1], row[2].split()[0]) for row in rows if len(row) == 3 and row[0].endswith(("2", "200"))}
-    assert shown["nothing, 200"] == ("100.0", "100.0")
-    assert shown["EOS, predicted, 200"] == ("50.0", "50.0")
-    assert shown["masks, CE only, 2"] == ("100.0", "100.0")
+    shown = {row[0]: (row[1], row[2].split()[0], row[3].split()[0]) for row in rows if len(row) == 4}
+    assert shown["nothing"] == ("100.0→100.0", "100.0", "100.0")
+    assert shown["EOS, predicted"] == ("50.0→50.0", "50.0", "50.0")
+    assert shown["masks, CE only"] == ("100.0→100.0", "100.0", "100.0")
     (above,) = (row for row in rows if row[0] == "EOS, predicted above nothing")
     assert above[2].startswith("-50.0")  # as decoded, 200
     assert above[3].startswith("0.0")  # among letters
@@ -124,6 +124,10 @@ def test_the_documented_claims_without_a_number() -> None:
     for seeds in study_tables.arms(found, "contrastive-0").values():
         assert difference(*(study_tables.mean(seeds, n) for n in study.MASKS)).mean > -0.01
     assert study_tables.mean(study_tables.arms(found, "plain-1")["nothing"], 200, "EOS").mean == 0
+    for other, n in product(("masks, not predicted", "masks, CE only"), study.MASKS):
+        over = study_tables.arms_compared(found, "masks, CE + TV", other, n)
+        assert over
+        assert not over.is_significant
 
 
 @pytest.mark.parametrize("document", ["docs/built_in_model.md", "finetune/README.md", "README.md"])
@@ -188,7 +192,6 @@ def sentences() -> dict[str, list[str]]:
         "finetune/README.md": [
             f"the end of the text in {share} models",
             f"wins back {in_words(won, collapsed, 200)} points there",
-            f"at 2 masks the five models stay {in_words('CE + TV above base', every, 2)} points above their bases",
         ],
         "README.md": [
             f"is right in {shares[0]} of the questions with 200 masks, but in {shares[1]} by its likeliest letter; "
