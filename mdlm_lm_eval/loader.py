@@ -60,8 +60,9 @@ class Foreign:
     def _keep(self, name: str, module: ModuleType) -> None:
         """Takes a module of its folder away from others."""
         assert self.path is not None
-        file, folder = getattr(module, "__file__", None), self.path.parent
-        place = Path(file or next(iter(getattr(module, "__path__", ())), "/"))
+        known, folder = vars(module), self.path.parent  # as getattr() would make transformers' lazy modules import
+        file = known.get("__file__")
+        place = Path(file or next(iter(known.get("__path__", ())), "/"))
         if place.is_relative_to(folder) and "site-packages" not in place.relative_to(folder).parts:
             self.modules[name] = sys.modules.pop(name)
             name = place.relative_to(folder).as_posix()

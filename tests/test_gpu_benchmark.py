@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+import mdlm_lm_eval
+
 ROOT = Path(__file__).parents[1]
 # As `python3 benchmarks/gpu.py ...`, with a GPU that is none.
 PRETENDED = f"""#!{sys.executable}
@@ -31,9 +33,11 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What gpu.sh leaves in $OUT, in float32."""
     folder = tmp_path_factory.mktemp("gpu")
     checkout, out = folder / "checkout", folder / "out"
-    for part in ("mdlm_lm_eval", "benchmarks", "tests/pretended_gpu"):
+    places = {part: ROOT / part for part in ("benchmarks", "tests/pretended_gpu")}
+    places["mdlm_lm_eval"] = Path(mdlm_lm_eval.__file__).parent  # also where the wheel is tested
+    for part, place in places.items():
         ignored = shutil.ignore_patterns("__pycache__", "*.safetensors", "*.jsonl")
-        shutil.copytree(ROOT / part, checkout / part, ignore=ignored)
+        shutil.copytree(place, checkout / part, ignore=ignored)
     (checkout / "tests" / "__init__.py").touch()
     (python := folder / "python").write_text(PRETENDED)
     python.chmod(0o755)

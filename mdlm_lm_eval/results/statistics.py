@@ -268,7 +268,7 @@ def wilson(mean: float, n: float, quantile: float = 1.959964) -> tuple[float, fl
     square = quantile * quantile
     middle = (mean + square / 2 / n) / (1 + square / n)
     half = quantile / (1 + square / n) * math.sqrt(mean * (1 - mean) / n + square / 4 / n / n)
-    return max(middle - half, 0.0), min(middle + half, 1.0)
+    return max(min(middle - half, mean), 0.0), min(max(middle + half, mean), 1.0)
 
 
 def _added(one: float, other: float, share: float) -> float:
