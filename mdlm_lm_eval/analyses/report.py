@@ -28,10 +28,11 @@ def over_tasks(rows: Sequence[Row], value: str, by: list[str]) -> list[Row]:
     Every task counts the same. The band is None for a single task.
     """
     summary: list[Row] = []
-    for key, own in pd.DataFrame(rows, dtype=object).groupby(by):  # else keys of pandas 2 are numpy's integers
+    for _, own in pd.DataFrame(rows).groupby(by):
         over = interval_over_tasks((means := own.groupby("task", sort=False)[value].mean()).to_dict())
         # The interval's n may count word rules.
-        summary += [dict(zip(by, key, strict=True)) | {value: over.mean, "band": over.half_width, "tasks": len(means)}]
+        key = {name: own[name].tolist()[0] for name in by}
+        summary.append({**key, value: over.mean, "band": over.half_width, "tasks": len(means)})
     return summary
 
 

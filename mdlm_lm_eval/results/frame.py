@@ -13,6 +13,7 @@ from mdlm_lm_eval.options import DecodingOptions, LikelihoodOptions, OptionError
 from mdlm_lm_eval.results.decomposition import decomposition_of
 from mdlm_lm_eval.results.files import UnusableFile
 from mdlm_lm_eval.results.in_words import check_in_words
+from mdlm_lm_eval.results.recorded import LARGEST
 from mdlm_lm_eval.results.result_file import (
     RENAMED,
     UNKNOWN,
@@ -147,7 +148,13 @@ def rows_of(
             interval = share.interval if share else result.interval(metric)
             of_score = {"metric": metric, "score": score, "low": interval.low, "high": interval.high, "share": share}
             row = facts | of_task | of_score | {"is_accuracy": result.is_accuracy(metric)}
-            yield {**row, **{key: value for key, value in {**fewshot, **result.options}.items() if key not in row}}
+            more = {key: value for key, value in {**fewshot, **result.options}.items() if key not in row}
+            yield {key: _held(value) for key, value in {**row, **more}.items()}
+
+
+def _held(value: Any) -> Any:
+    """As pandas 2 can hold it, which ends at a whole number that is no float."""
+    return str(value) if isinstance(value, int) and abs(value) > LARGEST else value
 
 
 def _machine(file: ResultFile) -> str:
