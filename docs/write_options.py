@@ -100,7 +100,7 @@ def _compared(rows: list[dict[str, Any]]) -> tuple[str, ...]:
         sum(counts) for counts in zip(*(map(int, row["same_answers"].split(" of ")) for row in rows), strict=True)
     )
     others, passes = (sum(row[key] for row in rows) for key in ("other_choices", "passes"))
-    causes = ", all by cause" if any(row["causes"] for row in rows) else ""
+    causes = ", all explained" if any(row["causes"] for row in rows) else ""
     return (
         ", ".join(dict.fromkeys(models)),
         str(len(rows)),

@@ -76,6 +76,23 @@ def test_the_built_in_model() -> None:
     assert missing("leaderboard/results/README.md", expected) == []
 
 
+def test_labels_on_suite_2_2() -> None:
+    cell = "mdlm_rules,n_masks=2,steps=1"
+    wrong, hidden = (of_suite_2_2(f"{cell},fewshot_labels={labels}") for labels in ("wrong", "hidden"))
+    few, most = (of_suite_2_2(f"mdlm_rules,n_masks={n},steps=1", "built-in-instruct") for n in (2, 200))
+    expected = [
+        f"is right in {of_suite_2_2(cell)}% of all 16,128 questions with 2 masks, with another rule's in {wrong}, "
+        f"with hidden ones in {hidden} of 1,600",
+        f"`built-in-instruct` in {few} with 2 masks and {most} with 200",
+    ]
+    assert missing("docs/built_in_model.md", expected) == []
+
+
+def of_suite_2_2(cell: str, model: str = "built-in") -> str:
+    """In percent, with its interval."""
+    return scores(cell, f"results/suite-2.2/{model}").interval.scaled(100).in_words
+
+
 def test_wordings() -> None:
     found: dict[int, list[float]] = {}
     for model in ("built-in", *(f"built-in+out__{name}-seed0" for name in RECIPES)):

@@ -159,13 +159,16 @@ def sentences() -> dict[str, list[str]]:
     def in_words(name: str, bases: Iterable[str], *what: Any) -> str:
         return listed(one.in_words for one in gains(name, bases, *what))
 
+    def of_block(recipe: str, measure: str) -> list[str]:
+        return [percent(study_tables.score(found[f"block-0-{recipe}-0"], n, measure)) for n in study.MASKS]
+
     shares = [f"{percent(study_tables.score(found['plain-1-sft-0'], 200, measure))}%" for measure in study.MEASURES]
     wrong = {base: percent(study_tables.with_wrong_labels(found[base], 2)) for base in study_tables.fine_tuned(found)}
     changed = {base: percent(study_tables.changed(found[base])) for base in wrong}
     share = f"{len(collapsed)} of {len(wrong)}"
     won, every = "CE + TV above SFT", study_tables.fine_tuned(found)
     costs = [study_tables.arms_compared(found, *study_tables.ARMS_COMPARED[0], *what) for what in study_tables.COMPARED]
-    few, most, letters_most = (one.in_words for one in costs if one)
+    few, most, letters_most = (lost_in_words(one) for one in costs if one)
     worse = sum(all(mean < 0 for mean in predicted_above_masks(found, base)) for base in every)
     reads = {base: percent(study_tables.score(found[base], 2)) for base in every}
     nothing = study_tables.arms(found, "plain-1")["nothing"]
@@ -179,25 +182,28 @@ def sentences() -> dict[str, list[str]]:
             "They lose {} points, but {} among letters".format(*lost),
             f"changed {listed(changed[base] for base in collapsed)}% of their answers before fine-tuning, and "
             f"{listed(changed[base] for base in others)}% of the others'",
+            "after SFT {}% of its answers are EOS with 2 masks and {}% with 200".format(*of_block("sft", "EOS")),
+            "masks in the padding's place it is right in {} and {}%".format(*of_block("sft-masks", "as decoded")),
             f"wins back {in_words(won, collapsed, 200)} points at 200 masks",
             f"among letters it changes {in_words(won, collapsed, 200, 'among letters')}",
             f"Elsewhere it changes {in_words(won, others, 200)}",
-            f"above their bases by {in_words('CE + TV above base', every, 2)}",
-            f"significantly better in {worse_than('CE only')} models, the control in {worse_than('control')}",
+            f"stay below their bases by {listed(map(lost_in_words, gains('CE + TV above base', every, 2)))}",
+            f"beats CE + TV significantly in {worse_than('CE only')} models, the control in {worse_than('control')}",
             f"with 200 masks it is right in {decoded}%, among letters in {letters}%, and never ends the text",
-            f"`built-in` is right in {wrong.pop('plain-0')}% of the questions, the others in {listed(wrong.values())}%",
-            f"It reads in {reads.pop('plain-0')}%, the others in {min(reads.values())} to {max(reads.values())}%",
+            f"`plain-0` reads {reads.pop('plain-0')}%, the others {min(reads.values())} to {max(reads.values())}%",
+            f"the others are right in {listed(one for base, one in wrong.items() if base != 'plain-0')}%",
             f"the committed ones took {study_tables.hours():.1f} hours of CPU time",
         ],
         "finetune/README.md": [
             f"the end of the text in {share} models",
-            f"wins back {in_words(won, collapsed, 200)} points there",
+            f"wins back {in_words(won, collapsed, 200)} points, at",
         ],
         "README.md": [
             f"is right in {shares[0]} of the questions with 200 masks, but in {shares[1]} by its likeliest letter; "
             f"{shares[2]} of its answers are the end of the text",
             f"happened to {share} pretrained models",
-            f"costs each of {len(every)} small models points, in the mean {few} with 2 masks and {most} with 200",
+            f"costs each of {len(every)} small models points: in the mean {few} with 2 masks and {most} with 200",
+            f"right in {percent(study_tables.score(found['plain-1'], 200))}% before",
         ],
     }
 
@@ -208,6 +214,13 @@ def predicted_above_masks(found: study_tables.Study, base: str) -> list[float]:
     return [
         study_tables.mean(first, *what).mean - study_tables.mean(second, *what).mean for what in study_tables.COMPARED
     ]
+
+
+def lost_in_words(gain: Interval) -> str:
+    """A negative gain."""
+    assert gain.low is not None
+    assert gain.high is not None
+    return Interval(-gain.mean, -gain.high, -gain.low, gain.n).in_words
 
 
 BOTH = ("as decoded", "among letters")
