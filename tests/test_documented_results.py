@@ -11,6 +11,7 @@ from statistics import fmean
 
 from mdlm_leaderboard.board import Curve, Row, change
 from mdlm_leaderboard.build import read_board
+from mdlm_lm_eval.results.decomposition import SHARES
 from mdlm_lm_eval.results.frame import rows_of
 from mdlm_lm_eval.results.result_file import read_result_file
 from mdlm_lm_eval.results.statistics import (
@@ -85,6 +86,30 @@ def test_labels_on_suite_2_2() -> None:
         f"with hidden ones in {hidden} of 1,600",
         f"`built-in-instruct` in {few} with 2 masks and {most} with 200",
     ]
+    assert missing("docs/built_in_model.md", expected) == []
+
+
+def test_the_first_50_questions_of_each_task() -> None:
+    """What the quick start and the page on the built-in models ask."""
+    shown = {}
+    for model in ("built-in", "built-in-instruct"):
+        file = read_result_file(
+            ROOT / f"leaderboard/results/suite-2.2/{model}/mdlm_rules,n_masks=200,steps=1/results_cell.json"
+        )
+        shown[model] = [task.first_token["letters"][:50] for task in file.tasks.values()]
+
+    def percent(model: str, counted: str) -> float:
+        letters = "".join(shown[model])
+        return 100 * sum(map(counted.__contains__, letters)) / len(letters)
+
+    decoded, among, other = (percent("built-in", SHARES[name]) for name in ("decoded", "among_labels", "other"))
+    expected = [
+        f"exact_match|↑ |{decoded / 100:.4g}|",
+        f'"200 masks: {decoded:.1f}% as decoded, {among:.1f}% among letters, {other:.0f}% other tokens"',
+    ]
+    assert missing("README.md", expected) == []
+    decoded, among, ended = (percent("built-in-instruct", SHARES[name]) for name in ("decoded", "among_labels", "eos"))
+    expected = [f"200 masks: {decoded:.1f}% as decoded, {among:.1f}% among letters, {ended:.0f}% EOS"]
     assert missing("docs/built_in_model.md", expected) == []
 
 

@@ -209,10 +209,11 @@ def sentences() -> dict[str, list[str]]:
 
 
 def predicted_above_masks(found: study_tables.Study, base: str) -> list[float]:
-    """How far predicted EOS is above masks in its place on one model: at 2 masks, at 200, and there among letters."""
+    """How far predicted EOS is above masks in its place on one model, for both mask counts and both measures."""
     first, second = (study_tables.arms(found, base)[words] for words in study_tables.ARMS_COMPARED[0])
     return [
-        study_tables.mean(first, *what).mean - study_tables.mean(second, *what).mean for what in study_tables.COMPARED
+        study_tables.mean(first, *what).mean - study_tables.mean(second, *what).mean
+        for what in product(study.MASKS, BOTH)
     ]
 
 

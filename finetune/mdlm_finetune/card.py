@@ -18,7 +18,7 @@ from mdlm_finetune.recipe import Recipe, Run
 from mdlm_lm_eval.command_line import TORCHRUN
 from mdlm_lm_eval.default_model import BUILT_IN
 from mdlm_lm_eval.options import OptionError
-from mdlm_lm_eval.results.decomposition import Decomposition, decomposition_of
+from mdlm_lm_eval.results.decomposition import WORDS, Decomposition, decomposition_of
 from mdlm_lm_eval.results.files import write_whole
 from mdlm_lm_eval.results.frame import rows_of
 from mdlm_lm_eval.results.markdown import markdown_table
@@ -29,7 +29,7 @@ from mdlm_lm_eval.results.statistics import Interval, Score, difference
 N_MASKS = (1, 2, 10, 50, 100, 200)
 FEWEST, MOST = 2, 200  # the pair of every loss to masks that the project reports
 GROUP, METRIC = "mdlm_rules", "exact_match,none"
-_SHARES = {"among_labels": "among letters", "eos": "EOS"}  # of the first tokens, which the table shows
+_SHARES = ("among_labels", "eos")  # of the first tokens, which the table shows
 _PACKAGES = ("mdlm-lm-eval", "torch", "transformers", "peft")
 _EVALUATION = "## Before and after"
 _NOT_EVALUATED = "Not evaluated yet: `mdlm-finetune --config RECIPE --evaluate` fills this in.\n"
@@ -146,10 +146,10 @@ def fill_in_scores(adapter: Path, before: Scores, after: Scores, n_questions: in
         means = [f"{100 * one.accuracy.mean:.1f}" for one in scores.values()]
         rows.append([label, *means, points(scores[MOST], scores[FEWEST]).with_significance])
     rows.append(["gain", *(points(before[n], after[n]).in_words for n in before), ""])
-    for (name, words), (label, scores) in product(_SHARES.items(), (("before", before), ("after", after))):
+    for name, (label, scores) in product(_SHARES, (("before", before), ("after", after))):
         parts = [one.parts for one in scores.values() if one.parts]
         if len(parts) == len(scores):
-            rows.append([f"{label}, {words}", *(f"{100 * one.shares[name].mean:.1f}" for one in parts), ""])
+            rows.append([f"{label}, {WORDS[name]}", *(f"{100 * one.shares[name].mean:.1f}" for one in parts), ""])
     text = f"""{_EVALUATION}
 
 Accuracy in percent on `{GROUP}`, one denoising step, {n_questions} questions per task. The loss is accuracy with \

@@ -70,14 +70,8 @@ def _settings(file: ResultFile) -> str:
     telling = [name for name in unknown if name in _TELLING]
     cache = None if first.cache == UNKNOWN else first.cache
     words = settings_in_words([{**first.effective, "cache": cache}], file.chat_template)
-    named = (
-        "n_masks=",
-        "steps=",
-        "cache=",
-        "chat template",
-        *(["block_length="] * ("block_length" in first.effective)),
-    )
-    words += [word for word in setting_of(file, first) if not word.startswith(named)]
+    said = {"n_masks", "steps", "cache", "chat template"} | {"block_length"} & first.effective.keys()
+    words += [word for word in setting_of(file, first) if word.partition("=")[0] not in said]
     if cut := sum(task.truncated_prompts for task in file.tasks.values()):
         words.append(f"{cut} prompts cut off")
     words[:0] = [f"served by {file.served_by}"] if file.server else []

@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Iterable, Sequence
+from itertools import groupby
 from typing import Any, NamedTuple
 
 
@@ -45,16 +46,17 @@ def _in_order(events: Iterable[Event]) -> list[Event]:
 
 def replay(token_ids: Sequence[int], events: Iterable[Event]) -> list[tuple[int, list[int]]]:
     """The canvas after every pass that changed it, with the pass's number, from the canvas as it began."""
-    canvas, canvases = list(token_ids), {}
-    for event in _in_order(events):
-        if event.old is None:
-            canvas.insert(event.position, event.new or 0)
-        elif event.new is None:
-            del canvas[event.position]
-        else:
-            canvas[event.position] = event.new
-        canvases[event.step] = list(canvas)
-    return list(canvases.items())
+    canvas, canvases = list(token_ids), []
+    for step, of_step in groupby(_in_order(events), key=lambda each: each.step):
+        for event in of_step:
+            if event.old is None:
+                canvas.insert(event.position, event.new or 0)
+            elif event.new is None:
+                del canvas[event.position]
+            else:
+                canvas[event.position] = event.new
+        canvases.append((step, list(canvas)))
+    return canvases
 
 
 def filled(events: Iterable[Event], positions: Sequence[int], mask_token_id: int) -> list[Filled]:

@@ -19,6 +19,14 @@ SHARES = {
     "end_of_turn": "Tt",
     "other": "Oo",
 }
+#: What sentences and cards call them.
+WORDS = {
+    "decoded": "as decoded",
+    "among_labels": "among letters",
+    "eos": "EOS",
+    "end_of_turn": "end of turn",
+    "other": "other tokens",
+}
 _OF_ANSWER = ("decoded", "among_labels")  # where the right label is known
 
 
@@ -35,11 +43,13 @@ class Decomposition:
     @property
     def in_words(self) -> str:
         """Such as "4.7% as decoded, 68.1% among letters, 95% EOS"; ends and other tokens only where there are any."""
-        percent = {name: 100 * share.mean for name, share in self.shares.items()}
-        words = [f"{percent['decoded']:.1f}% as decoded"] if "decoded" in percent else []
-        words += [f"{percent['among_labels']:.1f}% among letters"] if "among_labels" in percent else []
-        rest = {"eos": "EOS", "end_of_turn": "end of turn", "other": "other tokens"}
-        words += [f"{percent[name]:.0f}% {said}" for name, said in rest.items() if percent[name]]
+        words = []
+        for name, said in WORDS.items():
+            percent = 100 * self.shares[name].mean if name in self.shares else 0.0
+            if name in _OF_ANSWER and name in self.shares:
+                words.append(f"{percent:.1f}% {said}")
+            elif percent:
+                words.append(f"{percent:.0f}% {said}")
         return ", ".join([*words, f"entropy {self.entropy:.2f}"])
 
 

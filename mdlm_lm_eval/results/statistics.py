@@ -135,7 +135,8 @@ def score_of_sets(by_task: Mapping[str, Sequence[tuple[Hashable, float]]], repea
         means.append(fmean(score for _, score in asked))
         for name, score in asked:
             parts[name] = parts.get(name, 0.0) + (score - means[-1]) / len(asked) / len(by_task)
-        summed_up = max(Fraction(score).limit_denominator(_MOST_ANSWERS).denominator for _, score in asked)
+        scores = {score for _, score in asked}
+        summed_up = max(Fraction(score).limit_denominator(_MOST_ANSWERS).denominator for score in scores)
         n += len(asked) * max(repeats, summed_up)
     return _clustered(fmean(means), parts, n)
 
