@@ -12,6 +12,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from inspect import signature
 from random import Random
 from typing import Any
@@ -22,7 +23,6 @@ import requests
 import torch
 from lm_eval.api.instance import Instance
 from lm_eval.api.model import CacheHook
-from lm_eval.models.openai_completions import LocalCompletionsAPI
 from lm_eval.models.utils import postprocess_generated_text
 
 from mdlm_lm_eval import checkpoints, loader, serving
@@ -51,6 +51,11 @@ from mdlm_lm_eval.results.result_file import UNKNOWN
 
 logger = logging.getLogger(__name__)
 show_option_errors_alone()
+if not (find_spec("aiohttp") and find_spec("tenacity")):  # lm-eval's module would end in a NameError
+    raise OptionError("mdlm-server needs lm-eval's API models: pip install 'mdlm-lm-eval[server]'")
+
+from aiohttp import ClientConnectionError  # noqa: E402
+from lm_eval.models.openai_completions import LocalCompletionsAPI  # noqa: E402
 
 _SECRETS = ("token", "auth_token", "header", "api_key")
 
@@ -108,17 +113,14 @@ class MDLMServer(LocalCompletionsAPI):
         loader.load_plugins(plugins)
         _check_arguments(base_url, arguments)
         self.address = base_url.rstrip("/").removesuffix("/completions").removesuffix("/v1")
-        try:
-            super().__init__(
-                base_url=f"{self.address}/v1/completions",
-                tokenizer_backend="None",
-                num_concurrent=parse_whole("max_concurrent", max_concurrent, least=1),
-                timeout=timeout,
-                max_retries=max_retries,
-                verify_certificate=verify_certificate,
-            )
-        except ModuleNotFoundError as error:
-            raise OptionError("mdlm-server needs lm-eval's API models: pip install 'mdlm-lm-eval[server]'") from error
+        super().__init__(
+            base_url=f"{self.address}/v1/completions",
+            tokenizer_backend="None",
+            num_concurrent=parse_whole("max_concurrent", max_concurrent, least=1),
+            timeout=timeout,
+            max_retries=max_retries,
+            verify_certificate=verify_certificate,
+        )
         listed = (self._ask("/v1/models").get("data") or [{}])[0]
         self.model = model or listed.get("id") or pretrained
         owner = str(listed.get("owned_by"))
@@ -156,6 +158,11 @@ class MDLMServer(LocalCompletionsAPI):
             return dict(answer.json()) if answer.ok else {}
         except requests.JSONDecodeError:
             return {}
+        except requests.ConnectionError as error:
+            reason = getattr(error.args[0], "reason", error)
+            raise OptionError(
+                f"base_url={self.address}: no server answers ({reason}); start one, or name the address that it prints"
+            ) from error
 
     def _said(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """Facts about the server for the result, and the decoding options that it says."""
@@ -309,7 +316,10 @@ class MDLMServer(LocalCompletionsAPI):
         if not groups:
             return []
         sent = self.get_batched_requests(list(groups), [None] * len(groups), generate=True)
-        return [answer for answers in asyncio.run(sent) for answer in answers]
+        try:
+            return [answer for answers in asyncio.run(sent) for answer in answers]
+        except ClientConnectionError as error:
+            raise OptionError(f"the server is gone ({error}); with --use_cache a run goes on later") from error
 
     def create_message(self, messages: list[Sequence[ServerJob]], generate: bool = False) -> Any:
         """The jobs, whose payload was made before."""

@@ -1,14 +1,15 @@
 """`--model mdlm-server` against stand-in servers, and against a server around our own decoder."""
 
+import importlib
 import json
 import shlex
 import shutil
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 import numpy as np
 import pytest
 from lm_eval.api.instance import Instance
@@ -156,10 +157,21 @@ def test_wrong_arguments_are_refused(arguments: dict[str, Any], sentence: str) -
     assert sentence in str(error.value)
 
 
-def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lm_eval.models.api_models.find_spec", lambda name: None)
+@pytest.mark.parametrize("package", ["aiohttp", "tenacity"])
+def test_a_missing_extra_is_named(package: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)
+    for module in ("lm_eval.models.api_models", "lm_eval.models.openai_completions", "mdlm_lm_eval.server"):
+        monkeypatch.delitem(sys.modules, module)
     with pytest.raises(OptionError, match=r"pip install 'mdlm-lm-eval\[server\]'"):
-        MDLMServer("http://localhost:1")
+        importlib.import_module("mdlm_lm_eval.server")
+
+
+def test_an_address_without_a_server_is_one_sentence() -> None:
+    with StandIn(echo) as server:
+        address = server.address
+    with pytest.raises(OptionError, match=f"base_url={address}: no server answers .*refused.*; start one"):
+        MDLMServer(address)
 
 
 def test_what_a_server_cannot_be_asked_for_is_refused() -> None:
@@ -311,7 +323,7 @@ def test_a_killed_server_is_asked_only_for_what_is_missing(tmp_path: Path) -> No
         answered.append(payload)
         return drawn(payload)
 
-    with StandIn(until_killed) as server, pytest.raises(aiohttp.ClientError):
+    with StandIn(until_killed) as server, pytest.raises(OptionError, match=r"the server is gone .* --use_cache"):
         CachingLM(lm_of(server, seed=1), path).generate_until(requests)
     with StandIn(drawn) as server:
         lm = lm_of(server, seed=1)
