@@ -217,7 +217,7 @@ def test_a_result_says_which_file_decoded(tmp_path: Path) -> None:
     facts = mdlm["tasks"]["mdlm_verb_smallest"]
     assert facts["cost"]["forward_passes"] == asked["steps"] * facts["requests"]
     (setting,) = {*load(output)["setting"]}
-    assert f"eta=0.5 (sampler.py {digest[:8]})" in setting
+    assert setting.count(f"eta=0.5 (sampler.py {digest[:8]})") == 1
     assert f"sampler=path_planning (sampler.py {digest[:8]})" in setting
     (section,) = read_board(output).sections
     assert digest[:8] in f"{section.common} {section.rows[0].label}"

@@ -289,6 +289,18 @@ def test_a_folder_stands_for_its_newest_file_and_a_missing_one_is_named(
         assert capsys.readouterr().err == "mdlm-leaderboard: nosuch does not exist\n"
 
 
+@pytest.mark.parametrize("words", ["show cut", "compare whole cut", "samples cut --output_path page", "audit cut"])
+def test_a_broken_file_is_named(
+    words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "whole", a=gsm8k_file(0.5))
+    (tmp_path / "cut").mkdir()
+    (tmp_path / "cut" / "a.json").write_text('{"results": ')
+    assert main(words.split()) == 1
+    assert capsys.readouterr().err.startswith("mdlm-leaderboard: cut/a.json cannot be read as JSON (")
+
+
 def test_compare_takes_questions_one_by_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     right, better = [1] * 600 + [0] * 719, [1] * 580 + [0] * 20 + [1] * 80 + [0] * 639
     first, second = gsm8k_file(600 / 1319), gsm8k_file(660 / 1319, masks=512, n_masks=512)

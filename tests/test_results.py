@@ -7,6 +7,7 @@ import runpy
 from collections.abc import Iterable
 from pathlib import Path
 from random import Random
+from statistics import fmean, stdev
 from typing import Any
 
 import numpy as np
@@ -124,6 +125,17 @@ def test_a_score_of_many_slots_is_as_sure_as_its_slots_are() -> None:
     assert as_values < (difference(first, other).half_width or 0) < 3 * as_values, "16 times that by whole sheets"
     assert 0 < (difference(first, first).half_width or 0) < 0.05, "never empty"
     assert 0 < (score_of_sets({"sheet": [(n, 7 / 16) for n in range(8)]}).interval.half_width or 0) < 0.05
+
+
+def test_a_sheets_interval_is_the_same_without_its_samples(tmp_path: Path) -> None:
+    shares = [slots / 16 for slots in [14, 15, 13, 16, 14, 15, 12, 16] * 4]
+    content = read_json(Path(__file__).parents[1] / "leaderboard/generated_tasks/traced/results_cell.json")
+    content["results"]["mdlm_sheet"] |= {"acc,none": fmean(shares), "acc_stderr,none": stdev(shares) / math.sqrt(32)}
+    content["n-samples"]["mdlm_sheet"]["effective"] = 32
+    (tmp_path / "results.json").write_text(json.dumps(content))
+    (row,) = load(tmp_path).query("metric == 'acc,none'").itertuples()
+    expected = score_of_sets({"mdlm_sheet": [*enumerate(shares)]}).interval
+    assert (row.low, row.high) == pytest.approx((expected.low, expected.high))
 
 
 def test_questions_of_a_set_are_a_cluster_and_rules_are_fixed() -> None:

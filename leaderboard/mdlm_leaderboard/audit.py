@@ -9,7 +9,7 @@ from typing import Any
 
 from mdlm_lm_eval.results.files import UnusableFile
 from mdlm_lm_eval.results.markdown import markdown_table
-from mdlm_lm_eval.results.result_file import TaskResult, chosen_file, read_result_file
+from mdlm_lm_eval.results.result_file import TaskResult, read_chosen_file
 from mdlm_lm_eval.results.samples import SAMPLES, metrics_of, read_samples, samples_path
 from mdlm_lm_eval.results.statistics import Interval, difference, score_of_sets, t_interval
 from mdlm_lm_eval.results.suite import suite_task
@@ -22,15 +22,14 @@ def audit(path: Path, include_path: str | None) -> str:
     Of a folder its newest file. `include_path` is a folder of further tasks. Raises UnusableFile where the file holds
     no audit, or no samples are beside it (lm_eval --log_samples).
     """
-    path = chosen_file(path)
-    file = read_result_file(path)
+    file = read_chosen_file(path)
     audited = [task for task in file.tasks.values() if task.audit]
     if not audited:
         how = "audit" if file.server else "cache_audit"
-        raise UnusableFile(f"{str(path)!r} holds no audit; run lm_eval with {how} among the model arguments")
+        raise UnusableFile(f"{file.path!r} holds no audit; run lm_eval with {how} among the model arguments")
     ways = ["served", "in process"] if file.server else ["with cache", "exact"]
     heads = ["task", "metric", "same strings", *ways, "difference (points)", "95% interval"]
-    return markdown_table(heads, [line for task in audited for line in _of_task(path, task, include_path)])
+    return markdown_table(heads, [line for task in audited for line in _of_task(file.place, task, include_path)])
 
 
 @cache

@@ -8,7 +8,7 @@ from mdlm_lm_eval.results.files import UnusableFile
 from mdlm_lm_eval.results.frame import rows_of, setting_of
 from mdlm_lm_eval.results.in_words import UNMEASURED, noise_in_words
 from mdlm_lm_eval.results.markdown import markdown_table
-from mdlm_lm_eval.results.result_file import ResultFile, TaskResult, chosen_file, leaves, read_result_file
+from mdlm_lm_eval.results.result_file import ResultFile, TaskResult, leaves, read_chosen_file
 from mdlm_lm_eval.results.samples import Answer, scores_by_question
 from mdlm_lm_eval.results.statistics import (
     Interval,
@@ -62,8 +62,7 @@ def compare(first: Path, second: Path) -> list[Comparison]:
 
     Raises UnusableFile where they cannot be compared.
     """
-    first, second = chosen_file(first), chosen_file(second)
-    files = (read_result_file(first), read_result_file(second))
+    files = (read_chosen_file(first), read_chosen_file(second))
     shared = [name for name in files[0].tasks if name in files[1].tasks]
     pairs = [(files[0].tasks[name], files[1].tasks[name]) for name in shared]
     if any(map(suite_task, shared)):
@@ -74,7 +73,7 @@ def compare(first: Path, second: Path) -> list[Comparison]:
         _check_same(f"fewshot_seed of {one.name}", *(of.metadata.get("fewshot_seed") for of in (one, other)))
     metrics = dict.fromkeys(metric for one, other in pairs for metric in one.metrics if metric in other.metrics)
     if not metrics:
-        raise UnusableFile(f"{str(first)!r} and {str(second)!r} have no task and metric in common")
+        raise UnusableFile(f"{files[0].path!r} and {files[1].path!r} have no task and metric in common")
     unread: list[str] = []
     names, answers = labels(files, pairs), [scores_by_question(file, unread) for file in files]
     if unread:
@@ -84,7 +83,7 @@ def compare(first: Path, second: Path) -> list[Comparison]:
         for file, own in zip(files, answers, strict=True)
     ]
     found = [_comparison(names, pairs, metric, answers, shares) for metric in metrics]
-    return [replace(one, noise=_noise(files, one), files=(str(first), str(second))) for one in found]
+    return [replace(one, noise=_noise(files, one), files=(files[0].path, files[1].path)) for one in found]
 
 
 def _noise(files: Sequence[ResultFile], comparison: Comparison) -> tuple[str, ...]:

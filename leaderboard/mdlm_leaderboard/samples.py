@@ -15,7 +15,7 @@ from mdlm_leaderboard.compare import labels
 from mdlm_leaderboard.page.write import render
 from mdlm_lm_eval.results.files import UnusableFile
 from mdlm_lm_eval.results.recorded import Answered, Shaped
-from mdlm_lm_eval.results.result_file import ResultFile, chosen_file, read_result_file
+from mdlm_lm_eval.results.result_file import ResultFile, read_chosen_file
 from mdlm_lm_eval.results.samples import metrics_of, read_samples, samples_path
 
 _ANSWERED = Shaped(list[Answered])
@@ -29,7 +29,7 @@ def write_samples(paths: Sequence[Path], output: Path) -> int:
 
     Raises UnusableFile where there is none, or a file cannot be read.
     """
-    files = [read_result_file(chosen_file(path)) for path in paths]
+    files = [read_chosen_file(path) for path in paths]
     runs = [_questions_of(file) for file in files]
     shared = [key for key in runs[0] if all(key in run for run in runs)]
     if not shared:

@@ -13,7 +13,7 @@ from mdlm_lm_eval.results.in_words import (
     kept_in_words,
     settings_in_words,
 )
-from mdlm_lm_eval.results.result_file import UNKNOWN, ResultFile, chosen_file, read_result_file
+from mdlm_lm_eval.results.result_file import UNKNOWN, ResultFile, read_chosen_file
 from mdlm_lm_eval.results.samples import pair_accuracies, samples_path, scores_by_question, unparsed_answers
 
 _MOST = 4  # scores named; the file has all
@@ -26,8 +26,7 @@ def show(path: Path) -> list[str]:
 
     Raises UnusableFile.
     """
-    path = chosen_file(path)
-    file = read_result_file(path)
+    file = read_chosen_file(path)
     answers = scores_by_question(file)
     whole = pair_accuracies(answers)
     pairs = [f"{name} {100 * share:.1f}% of {n} sets" for name, (share, n) in whole.items()]
@@ -42,7 +41,7 @@ def show(path: Path) -> list[str]:
     lines |= {"preset": "; ".join((file.mdlm or {}).get("preset_mismatches", ())), "unparsed": _unparsed(file)}
     audits, how = [task.audit for task in file.tasks.values()], "in process" if file.server else "without the cache"
     lines |= {"audit": audit_in_words(audits, how), "check": check_in_words((file.mdlm or {}).get("check"))}
-    lines |= {"file": str(path)}
+    lines |= {"file": file.path}
     return [f"{name:<9} {line}" for name, line in lines.items() if line]
 
 

@@ -232,7 +232,7 @@ def setting_of(file: ResultFile, result: TaskResult, *, without: Collection[str]
     words += [f"revision={revision}"] if revision not in (None, "", "main") else []
     words += [file.dtype] if file.dtype else []
     in_columns = {*defaults_of(DecodingOptions), *defaults_of(LikelihoodOptions), *silent_names(), *RENAMED}
-    silent = _SILENT_ARGUMENTS | in_columns
+    silent = _SILENT_ARGUMENTS | in_columns | result.options.keys()  # those of plug-ins, too
     words += [f"{name}={value}" for name, value in sorted(file.model_args.items()) if name not in silent]
     words += [f"system instruction {file.system_instruction!r}"] if file.system_instruction else []
     words = [_with_digest(file, word) for word in words]

@@ -12,7 +12,7 @@ from mdlm_lm_eval.results.files import UnusableFile, read_json
 from mdlm_lm_eval.results.names import BUILT_IN, recorded_name
 from mdlm_lm_eval.results.recorded import LARGEST, Ranges, Recorded, Shaped
 from mdlm_lm_eval.results.redaction import redacted
-from mdlm_lm_eval.results.statistics import Interval, Score
+from mdlm_lm_eval.results.statistics import Interval, Score, answers_in
 
 UNKNOWN = "unknown"  # a decoding option of a server that neither it nor the user stated
 # Options of version 0.3 that have another name: the name, and values that are others.
@@ -75,8 +75,10 @@ class TaskResult:
     def share(self, metric: str) -> Score | None:
         """A share of independent questions, as lm-eval's standard error has them; None without one and of no share."""
         mean, error, n = self.metrics[metric], self.standard_errors.get(metric), self.n_questions
-        known, answers = error is not None and 0 <= mean <= 1 and n, self.n_answers
-        return Score(mean, max((error or 0.0) ** 2, answers**-2), answers, n) if known else None
+        if error is None or not 0 <= mean <= 1 or not n:
+            return None
+        answers = n * max(self.repeats, answers_in(mean * n))  # a sheet's score is the share of its slots
+        return Score(mean, max(error**2, answers**-2), answers, n)
 
     def interval(self, metric: str) -> Interval:
         """Of what is no share: 1.96 standard errors."""
@@ -146,16 +148,18 @@ def find_result_files(folder: Path, *, leave_out: Path | None = None) -> list[Pa
     return sorted(path for path in found if not (leave_out and path.resolve().is_relative_to(leave_out)))
 
 
-def chosen_file(path: Path) -> Path:
-    """A result file, or of a folder its newest one. Raises UnusableFile where there is none."""
+def read_chosen_file(path: Path) -> ResultFile:
+    """A result file, or of a folder its newest one. Raises UnusableFile, which names the file that it is about."""
     if not path.exists():
         raise UnusableFile(f"{path} does not exist")
-    if not path.is_dir():
-        return path
-    newest = max(find_result_files(path), key=lambda file: file.stat().st_mtime, default=None)
-    if newest is None:
+    files = find_result_files(path) if path.is_dir() else [path]
+    if not files:
         raise UnusableFile(f"{path} holds no result file")
-    return newest
+    newest = max(files, key=lambda file: file.stat().st_mtime)
+    try:
+        return read_result_file(newest)
+    except UnusableFile as error:
+        raise UnusableFile(f"{newest} {error}") from error
 
 
 def read_result_file(path: Path, name: str | None = None) -> ResultFile:

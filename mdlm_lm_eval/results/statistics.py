@@ -126,7 +126,7 @@ def score_of_sets(by_task: Mapping[str, Sequence[tuple[Hashable, float]]], repea
 
     The questions of a set are one cluster, in whatever tasks they are; those of a task are compared with its own mean
     (linearisation for strata: Woodruff 1971). Each was asked `repeats` times, and its score sums up the answers, or
-    those in the slots of a sheet: 5/16 sums up 16.
+    those in the slots of a sheet.
     """
     parts: dict[Hashable, float] = {}
     means = []
@@ -135,10 +135,13 @@ def score_of_sets(by_task: Mapping[str, Sequence[tuple[Hashable, float]]], repea
         means.append(fmean(score for _, score in asked))
         for name, score in asked:
             parts[name] = parts.get(name, 0.0) + (score - means[-1]) / len(asked) / len(by_task)
-        scores = {score for _, score in asked}
-        summed_up = max(Fraction(score).limit_denominator(_MOST_ANSWERS).denominator for score in scores)
-        n += len(asked) * max(repeats, summed_up)
+        n += len(asked) * max(repeats, *(answers_in(score) for score in {score for _, score in asked}))
     return _clustered(fmean(means), parts, n)
+
+
+def answers_in(score: float) -> int:
+    """How many answers a score sums up at least: 5/16 sums up 16."""
+    return Fraction(score).limit_denominator(_MOST_ANSWERS).denominator
 
 
 def score_of_tasks(scores: Mapping[str, float], n_questions: Mapping[str, int]) -> Score:
