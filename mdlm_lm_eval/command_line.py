@@ -66,7 +66,13 @@ def read_recipe(folder: Path, config: str) -> dict[str, Any]:
     if len(matches) != 1:
         packaged = ", ".join(path.stem for path in matches or sorted(folder.glob("*.yaml")))
         raise OptionError(f"--config {config}: must name a file, or one of {packaged}")
-    return dict(yaml.safe_load(matches[0].read_text(encoding="utf-8")))
+    try:
+        found = yaml.safe_load(matches[0].read_text(encoding="utf-8"))
+    except yaml.YAMLError as error:
+        found = " ".join(str(error).split())
+    if not isinstance(found, dict):
+        raise OptionError(f"--config {config}: holds no settings (name: value, in YAML), but {found}")
+    return found
 
 
 def refuse_rest(words: Sequence[str], known: Iterable[str], what: str = "option", hint: str = "") -> None:

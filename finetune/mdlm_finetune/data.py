@@ -44,7 +44,7 @@ def load_examples(run: Run, tokenizer: PreTrainedTokenizerBase) -> list[Example]
     The answer of a base model ends in EOS, that of an instruct model (`apply_chat_template`) in whatever its template
     ends an assistant's message with; both belong to the answer, as in LLaDA's own fine-tuning. Rows that cannot be used
     are counted and skipped. Raises OptionError for columns that are none of `COLUMNS`, for a template that hides where
-    the answer begins, and where nothing remains.
+    the answer begins, for a file that cannot be read, and where nothing remains.
     """
     recipe, is_main = run.recipe, run.training.process_index == 0
     rows = _generated(run, tokenizer) if recipe.dataset_name == NUMBER_QUESTIONS else _stored(run, tokenizer)
@@ -116,10 +116,14 @@ def _rows(recipe: Recipe) -> Iterator[tuple[int, Mapping[str, Any]]]:
     else:
         source = "parquet" if recipe.train_file.endswith(".parquet") else "json"
         files = {"data_files": recipe.train_file, "split": "train"}
-    rows = load_dataset(source, streaming=True, **files)
-    numbered = rows.map(lambda _, number: {_ROW_NUMBER: number}, with_indices=True)
-    for row in numbered.shuffle(seed=recipe.seed, buffer_size=10_000):
-        yield row.pop(_ROW_NUMBER), row
+    try:
+        rows = load_dataset(source, streaming=True, **files)
+        numbered = rows.map(lambda _, number: {_ROW_NUMBER: number}, with_indices=True)
+        for row in numbered.shuffle(seed=recipe.seed, buffer_size=10_000):
+            yield row.pop(_ROW_NUMBER), row
+    except (ValueError, StopIteration) as error:  # Arrow's of a line; the latter where there is none
+        what = f"{recipe.train_file or recipe.dataset_name} cannot be read as training data"
+        raise OptionError(f"{what} ({str(error) or 'it is empty'})") from error
 
 
 def conversation(row: Mapping[str, Any]) -> tuple[list[Message], str]:

@@ -9,7 +9,7 @@ import json
 import logging
 import re
 import shutil
-from contextlib import nullcontext, suppress
+from contextlib import ExitStack, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -47,7 +47,10 @@ def finetune(run: Run) -> DiffusionTrainer:
     """
     recipe, is_main = run.recipe, run.training.process_index == 0
     checkpoints = recipe.beside("checkpoints")
-    with FileLock(recipe.beside("lock"), timeout=0) if is_main else nullcontext():
+    with ExitStack() as held:
+        if is_main:
+            held.enter_context(FileLock(lock := recipe.beside("lock"), timeout=0))
+            held.callback(lock.unlink)  # while it is held: who waited for it locks a new file
         learned = _what_is_learned(run)
         if is_main:
             _check_folders(recipe, learned)
