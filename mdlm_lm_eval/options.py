@@ -14,7 +14,7 @@ import math
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields, replace
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import PurePath
 from types import NoneType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeVar, get_args
@@ -499,14 +499,19 @@ def options_of(*registries: Registry[Any]) -> dict[str, Option]:
 
     Raises ValueError where two of them differ under one name.
     """
+    return _options_of(*((registry.kind, tuple(sorted(registry.all().items()))) for registry in registries))
+
+
+@cache  # asked for each setting of each result file
+def _options_of(*registered: tuple[str, tuple[tuple[str, type["Options"]], ...]]) -> dict[str, Option]:
     found: dict[str, Option] = {}
     samplers: dict[str, list[str]] = {}
-    for registry in registries:
-        for kind, way in sorted(registry.all().items()):
+    for room, ways in registered:
+        for kind, way in ways:
             for name, each in way.declared().items():
                 if name in _CORE or found.setdefault(name, each) != each:
-                    raise ValueError(f"the {registry.kind} {kind} declares {name}, which is another option already")
-                if registry is SAMPLERS:
+                    raise ValueError(f"the {room} {kind} declares {name}, which is another option already")
+                if room == SAMPLERS.kind:
                     samplers.setdefault(name, []).append(kind)
     chosen = {name: f" (sampler={'|'.join(kinds)})" for name, kinds in samplers.items()}
     return {name: replace(each, help=each.help + chosen.get(name, "")) for name, each in found.items()}

@@ -40,6 +40,7 @@ class Registry(Generic[T]):
         self.kind, self.room, self.shared = kind, room, shared
         self._known: dict[str, T] = {}
         self._loaded: set[str] = set()  # names of entry points
+        self._is_complete = False  # all built-in files and entry points have been loaded
         self.guests: dict[str, str] = {}  # names of what is not built in -> the module that registered it
 
     def add(self, name: str, thing: T, module: str) -> None:
@@ -72,10 +73,12 @@ class Registry(Generic[T]):
 
     def all(self) -> dict[str, T]:
         """Every object by its name."""
-        for file in self._files:
-            import_module(f"{self.room}.{file}")
-        for name in self._installed:
-            self.get(name)
+        if not self._is_complete:
+            for file in self._files:
+                import_module(f"{self.room}.{file}")
+            for name in self._installed:
+                self.get(name)
+            self._is_complete = True
         return dict(self._known)
 
     @cached_property

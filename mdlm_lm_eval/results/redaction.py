@@ -21,8 +21,9 @@ _ANSWERS = frozenset(
 )  # a model's own words, which are scored and never shown
 
 _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+")
-# `name=value`, `"name": value` and `--name value`, up to the value; a quoted value goes on to its quote.
-_NAME = re.compile(r"""--(?P<flag>[A-Za-z][\w-]*)\s+|(?P<key>[A-Za-z][\w.-]*)\\?["']?\s*[=:]\s*""")
+# `name=value`, `"name": value` and `--name value`, up to the value; a quoted value goes on to its quote. A key that
+# fails is not tried again from its later letters, since a text may be one long word.
+_NAME = re.compile(r"""--(?P<flag>[A-Za-z][\w-]*)\s+|(?<![A-Za-z])(?P<key>[A-Za-z][\w.-]*+)\\?["']?\s*[=:]\s*""")
 _VALUE = re.compile(
     r"""\\?"[^"]*"|\\?'[^']*'|\[[^\]]*\]|\{[^}]*\}|(?:(?:Basic|Bearer|Digest|Token)\s+)?[^\s,;&"'{}\[\]()]+""",
 )
