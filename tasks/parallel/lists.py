@@ -8,9 +8,10 @@ filled in one step are drawn without knowledge of each other.
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import cache, lru_cache, reduce
 from itertools import pairwise, permutations
 from math import prod
+from operator import add
 from random import Random
 from typing import Any
 
@@ -128,13 +129,14 @@ def factorised(answers: Sequence[Answer], k: int) -> float:
     begun = Counter(answer[: n // k * k] for answer in answers for n in range(len(answer)))
     given = Counter((answer[: n // k * k], n, answer[n]) for answer in answers for n in range(len(answer)))
     # `begun` counts an answer once for each position of a step, so that divide by how many the step has.
-    return sum(
+    drawn = (
         prod(
             given[answer[: n // k * k], n, answer[n]] / (begun[answer[: n // k * k]] / min(k, len(answer) - n // k * k))
             for n in range(len(answer))
         )
         for answer in answers
     )
+    return reduce(add, drawn)  # since Python 3.12, `sum` rounds otherwise: the documents would differ
 
 
 def draw_puzzle(operation: str, lengths: Sequence[int], rng: Random) -> Puzzle:
