@@ -3,9 +3,11 @@
 A failing test shows the lines that the document should hold.
 """
 
+import json
 import runpy
 from collections.abc import Iterable
 from functools import cache
+from itertools import combinations
 from pathlib import Path
 from statistics import fmean
 
@@ -13,6 +15,7 @@ from mdlm_leaderboard.board import Curve, Row, change
 from mdlm_leaderboard.build import read_board
 from mdlm_lm_eval.results.decomposition import SHARES
 from mdlm_lm_eval.results.frame import rows_of
+from mdlm_lm_eval.results.parallelism import SLACK
 from mdlm_lm_eval.results.result_file import read_result_file
 from mdlm_lm_eval.results.statistics import (
     Interval,
@@ -75,6 +78,18 @@ def test_the_built_in_model() -> None:
         costs = [above([scores(without[form])], [scores(cell)]).in_words for cell in cells]
         expected.append(line(form, *costs))
     assert missing("leaderboard/results/README.md", expected) == []
+
+
+def test_a_clock_counts_from_where_three_of_four_pairs_of_identical_runs_end() -> None:
+    """Of models of one shape on the same questions: the built-in model and its adapters."""
+    seconds: dict[str, list[float]] = {}
+    for path in (ROOT / "leaderboard/results").glob("built-in*/*,n_masks=*,steps=1/results_cell.json"):
+        records = (json.loads(path.read_text())["config"]["mdlm"]["tasks"]).values()
+        seconds.setdefault(path.parent.name, []).append(sum(record["cost"]["seconds"] for record in records))
+    pairs = [max(pair) / min(pair) for own in seconds.values() for pair in combinations(own, 2)]
+    within = sum(pair < SLACK for pair in pairs) / len(pairs)
+    assert (len(pairs), round(within, 2)) == (1440, 0.74)
+    assert missing("leaderboard/README.md", [f"from {SLACK} times on: three of four pairs of identical runs"]) == []
 
 
 def test_labels_on_suite_2_2() -> None:

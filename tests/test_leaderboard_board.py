@@ -9,6 +9,7 @@ import pytest
 
 from mdlm_leaderboard.board import Board, Row, Section, is_exact
 from mdlm_leaderboard.build import points, read_board
+from mdlm_leaderboard.figures import charts_of
 from mdlm_leaderboard.findings import mask_lines, masks_finding, speed_findings
 from mdlm_leaderboard.page.write import markdown
 from mdlm_leaderboard.scores import command_of
@@ -455,7 +456,7 @@ def test_a_folder_of_settings_has_a_row_each_and_its_frontier_marked(tmp_path: P
     assert marks(section) == {
         "steps=256": "hollow",
         "confidence_threshold=0.9": "hollow",
-        "steps=128": "",
+        "steps=128": "near",
         "confidence_threshold=0.7": "on",
         "steps=64": "",
         "confidence_threshold=0.6": "",
@@ -504,8 +505,8 @@ def test_one_exact_setting_and_one_cache_are_a_finding(tmp_path: Path) -> None:
     assert marks(section) == {"organisation/model": "on", "cache=dual": "on"}
     assert [section.settings_of(row) for row in section.rows] == [["none"], ["dual"]], "those in effect"
     assert speed_findings(section, section.benchmark_names[0]) == [
-        "cache=dual is 1.5 times faster (2.0 times by positions per token) and 10.0 (6.6 to 13.3) points worse than "
-        "the defaults."
+        "cache=dual is 2.0 times faster by positions per token (1.5 times by the clock) and 10.0 (6.6 to 13.3) points "
+        "worse than the defaults."
     ]
 
 
@@ -520,8 +521,32 @@ def test_blocks_that_hold_all_masks_are_said_to_be_one(tmp_path: Path) -> None:
 
 
 def test_one_mask_is_no_plural(tmp_path: Path) -> None:
-    shown = markdown(board(tmp_path, a=suite_file(n_masks=1), b=suite_file(n_masks=2)))
-    assert " | 1 mask | 2 masks |" in shown
+    shown = markdown(board(tmp_path, **{f"n{n}": suite_file(n_masks=n) for n in (1, 2, 200)}))
+    assert " | 1 mask | 2 masks | 200 masks |" in shown
+    alone = markdown(board(tmp_path / "one", one=suite_file(n_masks=1)))
+    assert "| at 1 mask (%) |" in alone
+    assert "1 masks" not in alone
+
+
+def test_the_ranking_is_not_said_twice(tmp_path: Path) -> None:
+    """A curve of the two mask counts that are columns has neither a table nor a figure of its own."""
+    shown = board(tmp_path, few=suite_file(n_masks=2), most=suite_file(n_masks=200, accuracy=0.7))
+    assert "Masks appended" not in markdown(shown)
+    assert charts_of(shown) == []
+    more = board(tmp_path, other=suite_file(n_masks=50, accuracy=0.75))
+    assert "Masks appended" in markdown(more)
+    (chart,) = charts_of(more)
+    assert charts_of(more, [chart]) == [], "nor is a figure drawn twice"
+
+
+def test_what_is_apart_for_reasons_of_its_own_is_folded(tmp_path: Path) -> None:
+    """Tables that share the first table's reason do not: a sweep with --limit is shown whole."""
+    settings = [{"limit": 100}, {"limit": 100, "start": "mdlm_rules_", "group": "mdlm_rules"}, {"limit": 50}]
+    shown = board(tmp_path, **{f"s{n}": suite_file(n_masks=2, **one) for n, one in enumerate(settings)})
+    assert [shown.is_apart(section) for section in shown.sections] == [False, False, True]
+    page = markdown(shown)
+    assert page.count("<details><summary>") == page.count("</details>") == 1
+    assert page.index("--limit 100") < page.index("<details>") < page.index("--limit 50")
 
 
 def test_a_caches_speed_is_positions_through_the_layers_where_machines_differ(tmp_path: Path) -> None:

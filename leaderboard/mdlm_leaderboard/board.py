@@ -47,7 +47,7 @@ class Estimate:
     are random where it is their mean. `decomposition` says what the first tokens are, `pairs` is the share of sets of
     `mdlm_rules` of which all three askings are right. A benchmark's estimate also has what its answers took, what an
     ideal model reaches that draws several tokens a step independently (`bound`), its `speed` by the measure that is
-    compared (`speed_by`), and whether it is on the frontier (`mark`, one of `parallelism.marks`). That of the whole of
+    compared (`speed_by`), and where it is from the frontier (`mark`, one of `parallelism.marks`). That of the whole of
     `mdlm_parallel` also has ParallelBench's PB90 and PB95 (`parallel_bench`).
     """
 
@@ -137,7 +137,10 @@ class Row:
 
 @dataclass(frozen=True)
 class Column:
-    """A number per row, in percent or points. `of` gets the row and the section's pair of mask counts."""
+    """A number per row, in percent or points. `of` gets the row and the section's pair of mask counts.
+
+    In head and explanation, "{few}" and "{most}" are these in words.
+    """
 
     name: str
     head: str
@@ -165,21 +168,33 @@ class Section:
         return bool(self.setting.asks)
 
     def curves_of(self, experiment: str) -> list[tuple[Row, Series, Curve]]:
-        """All of an experiment, of every row as it was measured: seeds instead of their mean."""
+        """All of an experiment, of every row as it was measured: seeds instead of their mean.
+
+        None where the ranking shows them all.
+        """
         rows = [one for row in self.rows for one in (row.seeds or (row,))]
-        return [(row, *one) for row in rows for one in row.curves_of(experiment)]
+        found = [(row, *one) for row in rows for one in row.curves_of(experiment)]
+        return found if any(self.is_beyond_ranking(row, experiment) for row in self.rows) else []
+
+    def is_beyond_ranking(self, row: Row, experiment: str) -> bool:
+        """Whether the columns do not show all that was measured of the row."""
+        return experiment != "masks" or bool(row.seeds) or not {*row.curve("masks")} <= {NO_MASKS, *self.pair}
 
     @cached_property
     def columns(self) -> list[Column]:
         """Those in which any row has a value."""
-        words = [(one.head.format(*self.pair), one.explanation.format(*self.pair)) for one in COLUMNS]
-        columns = [replace(one, head=head, explanation=said) for one, (head, said) in zip(COLUMNS, words, strict=True)]
-        return [one for one in columns if any(one.of(row, self.pair) for row in self.rows)]
+        few, most = map(BY_NAME["masks"].at, self.pair)
+        counts = {"from_": self.pair[0], "few": few, "most": most}
+        found = [one for one in COLUMNS if any(one.of(row, self.pair) for row in self.rows)]
+        return [
+            replace(one, head=one.head.format(**counts), explanation=one.explanation.format(**counts)) for one in found
+        ]
 
     @property
     def mask_counts(self) -> list[int]:
-        """Those that any row was measured at."""
-        return sorted({n for row in self.rows for n in row.curve("masks")})
+        """Those that any row was measured at, if they are more than the columns show."""
+        found = sorted({n for row in self.rows for n in row.curve("masks")})
+        return found if len(found) > len(self.pair) else []
 
     @property
     def costs(self) -> list[str]:
@@ -217,6 +232,11 @@ class Section:
         return sorted({*found})
 
     @property
+    def marked(self) -> list[Estimate]:
+        """What is on a frontier or near one."""
+        return [one for row in self.rows for one in row.benchmarks.values() if one.mark]
+
+    @property
     def ranked_by(self) -> str:
         """The benchmark that most rows have."""
         accuracies = [name for row in self.rows for name, one in row.benchmarks.items() if one.is_accuracy]
@@ -248,6 +268,10 @@ class Board:
     def main(self) -> Section | None:
         """The first table of the suite."""
         return next((section for section in self.sections if section.is_suite), None)
+
+    def is_apart(self, section: Section) -> bool:
+        """Whether it is shown folded: set apart for other reasons than the first table is."""
+        return section.why_apart not in ("", self.sections[0].why_apart)
 
 
 # Columns
@@ -295,15 +319,15 @@ def _context_gain(row: Row, pair: tuple[int, int]) -> Interval | None:
 
 
 COLUMNS = (
-    Column("most", "at {1} masks (%)", "accuracy, by which rows are ranked", lambda row, pair: _at(pair[1], row)),
-    Column("few", "at {0} masks (%)", "accuracy", lambda row, pair: _at(pair[0], row) if pair[0] < pair[1] else None),
-    Column("loss", "loss, {0} to {1} masks", "accuracy lost, in points", loss),
-    Column("among", "among letters, {1} masks (%)", "before any ban", partial(_share, name="among_labels")),
-    Column("eos", "EOS, {1} masks (%)", "the likeliest token is the end of text", partial(_share, name="eos")),
-    Column("pairs", "whole sets (%)", "sets of which all three askings are right, at {1} masks", _pairs),
+    Column("most", "at {most} (%)", "accuracy, by which rows are ranked", lambda row, pair: _at(pair[1], row)),
+    Column("few", "at {few} (%)", "accuracy", lambda row, pair: _at(pair[0], row) if pair[0] < pair[1] else None),
+    Column("loss", "loss, {from_} to {most}", "accuracy lost, in points", loss),
+    Column("among", "among letters, {most} (%)", "before any ban", partial(_share, name="among_labels")),
+    Column("eos", "EOS, {most} (%)", "the likeliest token is the end of text", partial(_share, name="eos")),
+    Column("pairs", "whole sets (%)", "sets of which all three askings are right, at {most}", _pairs),
     Column("dots_loss", "loss to dots", "from the fewest to the most dots", lambda row, _: _ends(row.curve("dots"))),
     Column("gap", "locality gap", "best minus worst position", lambda row, _: drop(row.curve("positions", "right"))),
-    Column("context_gain", "context gain", "accuracy at {0} masks minus that without relevant examples", _context_gain),
+    Column("context_gain", "context gain", "accuracy at {few} minus that without relevant examples", _context_gain),
 )
 
 
@@ -334,7 +358,7 @@ def _section(table: pd.DataFrame, setting: Setting, main: Setting, taken: dict[s
     points = [set(row.curve("masks")) - {NO_MASKS} for row in rows]
     pair = _pair(points)
     words = [set(row.who.decoding) for row in rows]
-    common = set.intersection(*words) if len(words) > 1 else set()
+    common = set.intersection(*words) if words else set()
     is_one = len({str(row.who) for row in rows}) == 1
     shown = [_named(row, [word for word in row.who.decoding if word not in common], is_one=is_one) for row in rows]
     in_common = [word for word in rows[0].who.decoding if word in common] if rows else []
@@ -492,7 +516,7 @@ def _with_speeds(section: Section) -> list[Row]:
             speeds = [parallelism.speed_of(one.costs[by] or 0, by) for one in ones]
             exact = map(is_exact, own)
             settings = [
-                parallelism.Setting(speed, one.mean, one.score, safe)
+                parallelism.Setting(speed, one.mean, one.score, safe, parallelism.slack_of(by))
                 for one, speed, safe in zip(ones, speeds, exact, strict=True)
             ]
             for row, one, mark in zip(own, settings, parallelism.marks(settings), strict=True):

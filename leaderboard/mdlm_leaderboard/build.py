@@ -15,7 +15,7 @@ import pandas as pd
 
 from mdlm_leaderboard.board import Board, Estimate, Section, board_of
 from mdlm_leaderboard.findings import masks_finding, speed_findings
-from mdlm_leaderboard.scores import BENCHMARKS, command_of, scores_of
+from mdlm_leaderboard.scores import BENCHMARKS, Scores, command_of, scores_of
 from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.results.files import UnusableFile
 from mdlm_lm_eval.results.frame import read_folder
@@ -23,6 +23,7 @@ from mdlm_lm_eval.results.frame import read_folder
 _PUBLISHED = Path(__file__).with_name("published.csv")  # what papers state of models that were not measured here
 _OF_ROW = ("model", "adapter", "source", "family", "steps", "unmasking")
 _MOST_FIGURES = 4  # benchmarks of a table
+_MOST_NAMED = 3  # models in a title
 
 
 def read_board(results: Path, title: str = "", with_published: bool = False, leave_out: Path | None = None) -> Board:
@@ -31,18 +32,27 @@ def read_board(results: Path, title: str = "", with_published: bool = False, lea
     if scores.table.empty:
         reasons = "".join(f"\n  {path}: {reason}" for path, reason in scores.refused)
         raise OptionError(f"{str(results)!r} holds no usable result file (*.json of lm-eval){reasons}")
-    title = title or f"Results in {results.resolve().name}"
+    title = title or _title_of(scores)
     published = pd.read_csv(_PUBLISHED, comment="#").fillna({"adapter": ""}) if with_published else pd.DataFrame()
     return board_of(scores, title, published)
 
 
-class Finding(NamedTuple):
-    """A figure without its ending, what it shows, of what, and what can be said of its numbers, "" for nothing."""
+def _title_of(scores: Scores) -> str:
+    """Names the models, if they are few."""
+    names = [*dict.fromkeys(who.model for who in scores.table["who"])]
+    few = " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
+    return f"Results of {few if len(names) <= _MOST_NAMED else f'{len(names)} models'}"
 
+
+class Finding(NamedTuple):
+    """A section's figure without its ending, what it shows, in full too, and what can be said of its numbers, or ""."""
+
+    section: Section
     title: str
     sentence: str
     stem: str
     shows: str
+    described: str
 
 
 def build(
@@ -59,7 +69,7 @@ def build(
     with samples beside it. Differences are to the rows with the words of `baseline`. Raises OptionError where nothing
     can be built.
     """
-    from mdlm_leaderboard.figures import charts_of, draw_charts, headline
+    from mdlm_leaderboard.figures import Chart, charts_of, draw_charts, headline
     from mdlm_leaderboard.page.write import markdown, write_page
     from mdlm_lm_eval.results.figure_style import colours_of
 
@@ -69,18 +79,18 @@ def build(
         raise OptionError(f"--baseline {baseline}: no row has these words, which are parts of {known}")
     output.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(prefix=".", dir=output.absolute().parent) as made:
-        folder, findings = Path(made), list[Finding]()
+        folder, findings, shown = Path(made), list[Finding](), list[Chart]()
         models = [row.who for section in board.sections for row in section.rows]
         colours = colours_of([*(who.model for who in models), *(who.recipe for who in models if who.adapter)])
         if board.main and (sentence := masks_finding(board.main)):
-            chart = headline(board.main)
-            draw_charts([chart], folder, colours)
-            findings.append(Finding("", sentence, chart.stem, chart.described))
+            shown = [headline(board.main)]
+            draw_charts(shown, folder, colours)
+            findings = [Finding(board.main, "", sentence, one.stem, one.caption, one.described) for one in shown]
         for section in (one for one in board.sections if not one.is_suite):
             findings += _of_benchmarks(board, section, folder / "figures", colours)
-        charts = charts_of(board)
+        charts = charts_of(board, shown)
         draw_charts(charts, folder, colours)
-        said = [" ".join(filter(None, (one.title, one.sentence))) for one in findings if one.sentence]
+        said = [": ".join(filter(None, (one.title, one.sentence))) for one in findings if one.sentence]
         (folder / "LEADERBOARD.md").write_text(markdown(board, said, baseline), encoding="utf-8")
         points(board).map(_as_text).to_csv(folder / "leaderboard.csv", index=False)
         (folder / "leaderboard.json").write_text(_json(board), encoding="utf-8")
@@ -122,12 +132,13 @@ def _of_benchmarks(board: Board, section: Section, folder: Path, colours: Mappin
         with warnings.catch_warnings(action="ignore", category=plot.NothingToDrawWarning):
             speed, by_masks = plot.frontier(own, colours=colours), plot.masks(own)
         said = " ".join(speed_findings(section, str(name)))
+        title = f"{own['task'][0]} ({own['metric'][0].removesuffix(',none')})"
         drawn = ("frontier", speed, "Accuracy against speed.", said), ("by-masks", by_masks, "Accuracy by masks.", "")
         for kind, figure, words, sentence in drawn:
             if figure and n < _MOST_FIGURES:
                 file = f"{kind}{ours}{f'-{n + 1}' if n else ''}"
                 save_light_and_dark(figure, folder / file)
-                yield Finding(f"{name}:", sentence, f"figures/{file}", words)
+                yield Finding(section, title, sentence, f"figures/{file}", words, f"{title}: {words}")
 
 
 def points(board: Board) -> pd.DataFrame:

@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
 from matplotlib.figure import Figure
@@ -23,6 +24,7 @@ _LOG_TICKS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000)
 _MOST_MODELS = 7
 _LEAST_SPAN = 10  # percentage points: less would blow up noise
 _LEGEND_LINE = 0.15  # inches
+_LABEL, _HALF = 54, 23  # characters of a line in a legend, and of one in two columns
 _ORDER = ("steps", "unmasking")  # which one step does not have
 # Name, the paper's figures, caption, the experiment of its axis. One step unless the caption says otherwise.
 _KINDS = (
@@ -52,11 +54,16 @@ class Chart:
     """What a figure of one section shows. `stem` is its file without ending; `paper` names the paper's figures."""
 
     stem: str
-    section: str
+    section: Section
     caption: str
     experiment: str
     lines: tuple[Line, ...]
     paper: str = ""
+
+    @property
+    def curves(self) -> set[int]:
+        """Which curves it shows."""
+        return {id(line.curve) for line in self.lines}
 
     @property
     def described(self) -> str:
@@ -64,10 +71,11 @@ class Chart:
         return f"{self.caption} Lines: {'; '.join(line.label for line in self.lines)}."
 
 
-def charts_of(board: Board) -> list[Chart]:
-    """Every chart for which a section of the suite has curves of two points or more; settings never share one.
+def charts_of(board: Board, others: Sequence[Chart] = ()) -> list[Chart]:
+    """Every chart for which a section of the suite has two curves of two points, or one of more.
 
-    Other wordings and draws of the same questions have none: their table is `Wordings`.
+    Settings never share one, and none shows only what another or `others` do. Other wordings and draws of the same
+    questions have none: their table is `Wordings`.
     """
     charts = []
     suite = [one for one in board.sections if one.is_suite]
@@ -82,11 +90,16 @@ def charts_of(board: Board) -> list[Chart]:
         for name, paper, caption, experiment in _KINDS:
             found = _lines(name, experiment, rows)
             lines = [line for line in found if len(line.curve) > 1 or NO_MASKS in line.curve]
-            if any(len(line.curve) > 1 for line in lines):
+            if any(len(line.curve) > (1 if len(lines) > 1 else 2) for line in lines):
                 caption = f"Accuracy by {caption[0].lower()}{caption[1:]}"
                 stem = f"figures/{n + 1}-{slug}/{name}" if n else f"figures/{name}"
-                charts.append(Chart(stem, section.title, caption, experiment, tuple(_labelled(lines)), paper))
-    return charts
+                charts.append(Chart(stem, section, caption, experiment, tuple(_labelled(lines)), paper))
+    return [
+        one
+        for one in charts
+        if not any(one.curves <= other.curves for other in others)
+        and not any(one.curves < other.curves for other in charts)
+    ]
 
 
 def _lines(name: str, experiment: str, rows: Sequence[Row]) -> Iterable[Line]:
@@ -142,7 +155,8 @@ def save_light_and_dark(figure: Figure, path: Path) -> None:
 
 
 def _drawn(chart: Chart, colours: Mapping[str, str]) -> Figure:
-    columns = 2 if len(chart.lines) > 3 and max(len(line.label) for line in chart.lines) < 24 else 1
+    longest = max(len(words) for line in chart.lines for words in line.label.split("\n"))
+    columns = 2 if len(chart.lines) > 3 and longest <= _HALF else 1
     heights = [line.label.count("\n") + 1 for line in chart.lines]
     legend = _LEGEND_LINE * (sum(heights) / columns + 2)
     figure = Figure(figsize=(COLUMN_WIDTH, 0.6 * COLUMN_WIDTH + legend), layout="constrained")
@@ -190,5 +204,5 @@ def headline(section: Section) -> Chart:
         seeds = f" ({len(row.seeds)} seeds)" if row.seeds else ""
         cost = f"loss {found.in_words}{'' if found.is_significant else ', not significant'}"
         name = row.who.recipe or row.who.model
-        lines.append(Line(name, "", row.curve("masks"), f"{short_name(name)}{seeds}\n{cost}"))
-    return Chart("figures/headline", section.title, "Accuracy by appended masks.", "masks", tuple(lines))
+        lines.append(Line(name, "", row.curve("masks"), fill(f"{short_name(name)}{seeds}: {cost}", _LABEL)))
+    return Chart("figures/headline", section, "Accuracy by appended masks.", "masks", tuple(lines))

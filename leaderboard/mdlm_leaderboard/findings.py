@@ -4,15 +4,15 @@ from mdlm_leaderboard.board import ONE_STEP, Estimate, Row, Section, is_exact, l
 from mdlm_leaderboard.scores import Who
 from mdlm_lm_eval.results.frame import COSTS
 from mdlm_lm_eval.results.names import BUILT_IN
-from mdlm_lm_eval.results.parallelism import TIMES
+from mdlm_lm_eval.results.parallelism import TIMES, slack_of
 from mdlm_lm_eval.results.statistics import Interval, difference
 
-_MOST_LINES = 5  # of the figure of masks
+_MOST_LINES = 7  # of the figure of masks
 
 
 def short_name(model: str) -> str:
     """Without its organisation."""
-    return "built-in model" if model == BUILT_IN else model.rpartition("/")[2]
+    return model.rpartition("/")[2]
 
 
 def mask_lines(section: Section) -> list[Row]:
@@ -40,11 +40,15 @@ def masks_finding(section: Section) -> str:
     few, most = section.pair
     before, *others = lines
     if others and not others[0].who.adapter:
-        costs = "; ".join(f"{short_name(row.who.model)} {_loss(row, section).with_significance}" for row in lines)
-        return f"Points of accuracy that appended masks cost (from {few} to {most} masks): {costs}."
-    name = short_name(before.who.model)
+        least, *_, worst = sorted(lines, key=lambda row: _loss(row, section).mean)
+        low, high = (_loss(row, section).with_significance for row in (least, worst))
+        first = (
+            f"Appended masks (from {few} to {most}) cost {short_name(least.who.model)} least: {low} points of accuracy"
+        )
+        return f"{first}; they cost {short_name(worst.who.model)} most: {high}."
+    name = "the built-in model" if before.who.model == BUILT_IN else short_name(before.who.model)
     cost = f"{_loss(before, section).with_significance} points of accuracy (from {few} to {most} masks)"
-    sentence = f"Appended masks cost {'the ' if name == 'built-in model' else ''}{name} {cost}."
+    sentence = f"Appended masks cost {name} {cost}."
     if not others:
         return sentence
     parts = [f"{_adapter(row)}: {_most(row, section)}, loss {_loss(row, section).with_significance}" for row in others]
@@ -84,13 +88,15 @@ def speed_findings(section: Section, name: str) -> list[str]:
 
 def _gain(slow: Row, best: Estimate, fast: Row, other: Estimate) -> list[str]:
     """In a sentence, if the second is faster and its score differs."""
-    if not best.score or not other.score or other.speed <= best.speed:
+    if not best.score or not other.score or other.speed <= slack_of(best.speed_by) * best.speed:
         return []
     found = difference(*sorted((best.score, other.score), key=lambda score: score.mean)).scaled(100)
     by = "" if other.speed_by in TIMES else f" by {COSTS[other.speed_by]}"
-    positions, fewer = (one.costs["positions_per_token"] for one in (best, other))
-    by = f" ({positions / fewer:.1f} times by positions per token)" if positions and fewer and not by else by
-    gain = f"{fast.label} is {other.speed / best.speed:.1f} times faster{by}"
+    before, now = (one.costs["tokens_per_second"] for one in (best, other))
+    clock = (
+        f" ({now / before:.1f} times by the clock)" if before and now and by and best.machine == other.machine else ""
+    )
+    gain = f"{fast.label} is {other.speed / best.speed:.1f} times faster{by}{clock}"
     how = "worse" if best.mean > other.mean else "better"
     than = slow.label if slow.settings or slow.shown else "the defaults"
     return [f"{gain} and {found.in_words} points {how} than {than}."] if found.is_significant else []

@@ -9,9 +9,12 @@ from mdlm_lm_eval.results.statistics import Score, difference
 # (tokens per forward pass or another speed, accuracy)
 Point = tuple[float, float]
 
-# Measures of speed by the names of `COSTS`, the first that is known counts, and whether more of it is faster.
-_SPEEDS = {"tokens_per_second": True, "seconds": False, "positions_per_token": False, "tokens_per_pass": True}
+# Measures of speed by the names of `COSTS`: the first in which settings differ counts; and whether more is faster.
+SPEEDS = {"positions_per_token": False, "tokens_per_second": True, "seconds": False, "tokens_per_pass": True}
 TIMES = ("tokens_per_second", "seconds")
+# Times the speed of another that is no faster by a clock: of our committed results, three of four pairs of identical
+# runs are within it. What is counted is the same in each run.
+SLACK = 1.5
 
 
 def parallel_bench(points: Sequence[Point], least: float) -> float | None:
@@ -24,50 +27,67 @@ def parallel_bench(points: Sequence[Point], least: float) -> float | None:
     return max((speed for speed, score in points if score >= least), default=None)
 
 
-def frontier(points: Sequence[Point]) -> list[bool]:
-    """Of each (speed, accuracy), whether no other is better in one and at least as good in the other."""
-    return [
-        not any(other != point and other[0] >= point[0] and other[1] >= point[1] for other in points)
-        for point in points
-    ]
-
-
 class Setting(NamedTuple):
-    """A way of decoding: its speed (more is faster), its score, and whether no cache may change an answer."""
+    """A way of decoding: its speed (more is faster), its score, and whether no cache may change an answer.
+
+    Of two settings the faster has more than `slack` times the speed of the other.
+    """
 
     speed: float
     score: float
-    share: Score | None
-    is_exact: bool
+    share: Score | None = None
+    is_exact: bool = True
+    slack: float = 1.0
+
+    def is_faster(self, other: "Setting") -> bool:
+        """By more than noise."""
+        return self.speed > self.slack * other.speed
+
+    def beats(self, other: "Setting") -> bool:
+        """Whether it is better and not slower, or faster and not worse."""
+        faster, slower = self.is_faster(other), other.is_faster(self)
+        return self.score >= other.score and not slower and (faster or self.score > other.score)
 
 
 def measure_of_speed(costs: Sequence[Mapping[str, float | None]], *, is_one_machine: bool) -> str | None:
     """The name in `COSTS` by which ways of decoding are compared, a time on one machine. None where none differs."""
-    known = [name for name in _SPEEDS if is_one_machine or name not in TIMES]
-    found = ([cost.get(name) for cost in costs] for name in known)
-    return next((name for name, own in zip(known, found, strict=True) if all(own) and len({*own}) > 1), None)
+    for name in SPEEDS:
+        found = [amount for cost in costs if (amount := cost.get(name))]
+        is_known = len(found) == len(costs) and (is_one_machine or name not in TIMES)
+        if found and is_known and max(found) > slack_of(name) * min(found):
+            return name
+    return None
+
+
+def slack_of(measure: str) -> float:
+    """`Setting.slack` of a measure of speed."""
+    return SLACK if measure in TIMES else 1.0
 
 
 def speed_of(amount: float, measure: str) -> float:
     """Of an amount of a measure, so that more is faster."""
-    return amount if _SPEEDS[measure] else 1 / amount
+    return amount if SPEEDS[measure] else 1 / amount
 
 
 def marks(settings: Sequence[Setting]) -> list[str]:
-    """Of each way of decoding a checkpoint "on" where it is on the frontier, "" beside it; exact and approximate apart.
+    """Of each way of decoding a checkpoint "on" where no other beats it; exact and approximate ones apart.
 
-    "hollow" where the paired interval does not tell it from a neighbour on the frontier.
+    "hollow" where the paired interval does not tell it from a neighbour on this frontier, "near" where it is beaten by
+    a difference of scores alone that is not significant, "" where it is beaten by more.
     """
     found = [""] * len(settings)
     for is_exact in (True, False):
         own = [n for n, one in enumerate(settings) if one.is_exact == is_exact]
-        is_on = frontier([(settings[n].speed, settings[n].score) for n in own])
-        on = sorted((n for n, one in zip(own, is_on, strict=True) if one), key=lambda n: settings[n].speed)
-        told = [_differ(settings[one].share, settings[other].share) for one, other in pairwise(on)]
+        better = {n: [other for m in own if (other := settings[m]).beats(settings[n])] for n in own}
+        on = sorted((n for n in own if not better[n]), key=lambda n: settings[n].speed)
+        told = [_differ(settings[one], settings[other]) for one, other in pairwise(on)]
         for k, n in enumerate(on):
             found[n] = "on" if all(told[max(k - 1, 0) : k + 1]) else "hollow"
+        for n, others in better.items():
+            if others and not any(one.is_faster(settings[n]) or _differ(one, settings[n]) for one in others):
+                found[n] = "near"
     return found
 
 
-def _differ(first: Score | None, second: Score | None) -> bool:
-    return bool(first and second and difference(first, second).is_significant)
+def _differ(first: Setting, second: Setting) -> bool:
+    return bool(first.share and second.share and difference(first.share, second.share).is_significant)

@@ -15,18 +15,23 @@ from matplotlib.lines import Line2D
 from mdlm_lm_eval.options import approximate_caches
 from mdlm_lm_eval.results.figure_style import COLOURS, MARKERS, PAPER, colours_of, figure_style, log_axis
 from mdlm_lm_eval.results.frame import COSTS, benchmarks
-from mdlm_lm_eval.results.parallelism import Setting, marks, measure_of_speed, speed_of
+from mdlm_lm_eval.results.parallelism import SPEEDS, Setting, marks, measure_of_speed, slack_of, speed_of
 
 _WHO = ["model", "adapter", "setting_without_masks"]
 _MOST_PANELS, _MOST_LINES, _MOST_BANDS, _MOST_NUMBERED = 4, 7, 3, 14
-_LABEL = 48  # characters of a line in a legend
+_LABEL, _HALF = 48, 31  # characters of a line in a legend, and of one in two columns
 _LOG_FROM = 5  # times the least speed
 _BESIDE = "#8a8a8a"  # what another setting beats
 # What the marker of a point says, and how it is filled.
 _KEY = (
     {"o": "circles: exact", "D": "diamonds: approximate", "*": "stars: guests"},
-    {"hollow": "hollow: not told from a neighbour", "": "grey: beaten"},
+    {
+        "hollow": "hollow: within noise of a neighbour",
+        "near": "hollow: within noise of a neighbour",
+        "": "grey: beaten",
+    },
 )
+_CLOSE = 0.07  # of an axis: points that are closer in both share a label
 
 
 class NothingToDrawWarning(UserWarning):
@@ -59,10 +64,10 @@ def masks(frame: pd.DataFrame) -> Figure | None:
 def frontier(frame: pd.DataFrame, cost: str | None = None, colours: Mapping[str, str] | None = None) -> Figure | None:
     """Score against speed, a panel per benchmark.
 
-    `cost` is a name of `COSTS`; by default tokens per second, or where these do not differ or are of several machines
-    what does not depend on one. A line joins the settings of a checkpoint that no other beats in both: solid for exact
-    answers, dashed for approximate caches. Hollow points are not told from a neighbour on their line. `colours` are of
-    adapters and models. None, with a NothingToDrawWarning, where no two settings differ in speed.
+    `cost` is a name of `COSTS`; by default positions per token, or where these do not differ a time on one machine. A
+    line joins the settings of a checkpoint that no other beats: solid for exact answers, dashed for approximate caches.
+    Hollow points are not told from a neighbour on the line. `colours` are of adapters and models. None, with a
+    NothingToDrawWarning, where no two settings differ in speed.
     """
     found = benchmarks(frame)
     costs = found[[*COSTS]].astype(object).where(found[[*COSTS]].notna(), None).to_dict("records")
@@ -71,7 +76,8 @@ def frontier(frame: pd.DataFrame, cost: str | None = None, colours: Mapping[str,
         known = found.dropna(subset=[cost])
         speeds = known.groupby("benchmark")[cost].transform("nunique")
         draw = partial(_draw_frontier, cost=cost, colours=colours or {})
-        if figure := _panels(known[speeds > 1], draw, COSTS[cost]):
+        faster = "" if SPEEDS.get(cost, True) else ", fewer is faster"
+        if figure := _panels(known[speeds > 1], draw, COSTS[cost] + faster):
             return figure
     _say_nothing_to_draw(f"no two settings differ in {COSTS[cost] if cost else 'speed'}")
     return None
@@ -104,9 +110,8 @@ def _panels(found: pd.DataFrame, draw: Callable[[Axes, pd.DataFrame], None], lab
         axes.set_ylabel("accuracy (%)" if rows["is_accuracy"].all() else rows["metric"].iloc[0])
         if len(axes.get_legend_handles_labels()[0]) > 1 and not axes.get_legend():
             axes.legend(loc="upper left", bbox_to_anchor=(0, -0.18))
-    legends = [legend.get_texts() for axes in figure.axes if (legend := axes.get_legend())]
-    entries = [sum(text.get_text().count("\n") + 1 for text in texts) for texts in legends]
-    figure.set_figheight(2.8 + 0.17 * max(entries, default=0))
+    heights = [legend.get_window_extent().height for axes in figure.axes if (legend := axes.get_legend())]
+    figure.set_figheight(2.8 + max(heights, default=0) / figure.dpi)
     return figure
 
 
@@ -129,7 +134,7 @@ def _draw_frontier(axes: Axes, rows: pd.DataFrame, cost: str, colours: Mapping[s
     named = rows["adapter"].fillna(rows["model"])
     colours = {**colours_of(named), **colours}
     settings = [
-        Setting(speed_of(row[cost], cost), row["score"], row["share"], is_exact)
+        Setting(speed_of(row[cost], cost), row["score"], row["share"], is_exact, slack_of(cost))
         for (_, row), is_exact in zip(rows.iterrows(), exact, strict=True)
     ]
     found = pd.Series("", index=rows.index)
@@ -137,10 +142,10 @@ def _draw_frontier(axes: Axes, rows: pd.DataFrame, cost: str, colours: Mapping[s
         places = rows.index.get_indexer(own.index)
         found[own.index] = marks([settings[n] for n in places])
         for is_exact, style in ((True, "-"), (False, "--")):
-            line = own[(found[own.index] != "") & (exact[own.index] == is_exact)].sort_values(cost)
+            line = own[found[own.index].isin(["on", "hollow"]) & (exact[own.index] == is_exact)].sort_values(cost)
             colour = colours[named[own.index[0]]]
             axes.plot(line[cost], line["score"], color=colour, linestyle=style, linewidth=0.9, zorder=1)
-    handles = []
+    handles, places = [], {}
     kinds = exact.map({True: "o", False: "D"}).mask(rows["is_guest"], "*")
     for n, (index, row) in enumerate(rows.iterrows(), start=1):
         colour, mark = colours[named[index]], found[index]
@@ -151,14 +156,39 @@ def _draw_frontier(axes: Axes, rows: pd.DataFrame, cost: str, colours: Mapping[s
         half = None if pd.isna(row["high"]) else [[row["score"] - row["low"]], [row["high"] - row["score"]]]
         axes.errorbar(row[cost], row["score"], yerr=half, elinewidth=0.5, **look)
         if mark or len(rows) <= _MOST_NUMBERED:
-            offset, side = ((4, 3), "left") if n % 2 else ((-4, -8), "right")
-            axes.annotate(str(n), (row[cost], row["score"]), offset, textcoords="offset points", ha=side)
+            places[n] = row[cost], row["score"]
             handles.append(
                 Line2D([], [], label=fill(f"{n}  {who(row, rows, ('model', 'adapter', 'setting'))}", _LABEL), **look)
             )
     if rows[cost].max() > _LOG_FROM * rows[cost].min():
         log_axis(axes)
+    if not SPEEDS.get(cost, True):
+        axes.invert_xaxis()
+    _number(axes, places)
     keys = zip(_KEY, (kinds, found), strict=True)
-    told = ["; ".join(words for one, words in key.items() if one in {*own}) for key, own in keys]
+    told = ["; ".join(dict.fromkeys(words for one, words in key.items() if one in {*own})) for key, own in keys]
     title = "\n".join(filter(None, told))
-    axes.legend(handles=handles, title=title, alignment="left", loc="upper left", bbox_to_anchor=(-0.02, -0.18))
+    columns = 2 if len(handles) > 4 and max(len(str(one.get_label())) for one in handles) <= _HALF else 1
+    axes.legend(
+        handles=handles,
+        title=title,
+        alignment="left",
+        loc="upper left",
+        bbox_to_anchor=(-0.14, -0.18),
+        ncols=columns,
+        handlelength=1,
+        columnspacing=1,
+    )
+
+
+def _number(axes: Axes, places: Mapping[int, tuple[float, float]]) -> None:
+    """Writes numbers beside their points, those of near ones beside the first."""
+    axes.autoscale_view()
+    on_axes = axes.transData + axes.transAxes.inverted()
+    labels: dict[tuple[float, float], list[int]] = {}
+    for n, place in places.items():
+        here = on_axes.transform(place)
+        near = (one for one in labels if max(abs(on_axes.transform(one) - here)) < _CLOSE)
+        labels.setdefault(next(near, place), []).append(n)
+    for place, numbers in labels.items():
+        axes.annotate(", ".join(map(str, numbers)), place, (4, 3), textcoords="offset points")

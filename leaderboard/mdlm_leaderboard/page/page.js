@@ -7,14 +7,14 @@ addEventListener("DOMContentLoaded", () => {
   const AT_ONCE = 100; // rows of a table: a browser lays out a thousand in a third of a second
   const form = document.querySelector(".filters");
   const [count, said] = ["count", "said"].map((id) => document.getElementById(id));
-  const tables = [...document.querySelectorAll(".section > .table > table")];
+  const tables = [...document.querySelectorAll(".section .table > table")];
   const entries = [...document.querySelectorAll(".entry")].map((body) => ({
     body,
     text: body.dataset.text.toLowerCase(),
-    apart: Boolean(body.closest(".apart")),
+    apart: body.closest("details.apart"), // null of a table that is not folded
     detail: body.querySelector(".detail"),
   }));
-  const boxes = ["apart", "points"].map((name) => form.elements[name]).filter(Boolean);
+  const boxes = ["points"].map((name) => form.elements[name]).filter(Boolean);
   const fields = [form.elements.text, ...form.querySelectorAll("select")];
   const picks = [...document.querySelectorAll(".pick input")];
   let baselines = []; // ids of the rows that others are held against, at most one in a table
@@ -33,6 +33,7 @@ addEventListener("DOMContentLoaded", () => {
   function open(entry, isOpen) {
     const { body, detail } = entry;
     body.classList.toggle("open", isOpen);
+    if (isOpen && entry.apart) entry.apart.open = true;
     if (isOpen) body.append(detail);
     else detail.remove();
     body.querySelector(".toggle").setAttribute("aria-expanded", String(isOpen));
@@ -137,21 +138,20 @@ addEventListener("DOMContentLoaded", () => {
     for (const box of boxes) document.body.classList.toggle(`shows-${box.name}`, box.checked);
     const wanted = fields.slice(1).filter((select) => select.value);
     const words = form.elements.text.value.toLowerCase().split(/\s+/).filter(Boolean);
-    const showsApart = !form.elements.apart || form.elements.apart.checked;
+    const isFiltered = words.length + wanted.length > 0;
     let shown = 0;
-    let hidden = 0;
     for (const { body, text, apart } of entries) {
       const fits = words.every((word) => text.includes(word)) && wanted.every(({ name, value }) => body.dataset[name] === value);
       body.hidden = !fits;
-      if (fits && (showsApart || !apart)) shown += 1;
-      else if (fits) hidden += 1;
+      shown += fits;
+      if (isFiltered && fits && apart) apart.open = true;
     }
     for (const section of document.querySelectorAll(".section")) {
       const isEmpty = !section.querySelector(".entry:not([hidden])");
       section.querySelector(".table").hidden = isEmpty;
       section.querySelector(".none").hidden = !isEmpty;
     }
-    count.textContent = `${shown} of ${entries.length} rows${hidden ? `; ${hidden} in tables that are set apart` : ""}`;
+    count.textContent = isFiltered ? `${shown} of ${entries.length} rows` : "";
     showFirst();
   }
 
@@ -187,7 +187,7 @@ addEventListener("DOMContentLoaded", () => {
     });
   }
 
-  // What is shown is in the address: #text=…&sort=…&open=…&baseline=…&apart=1, or #ROW for one open row.
+  // What is shown is in the address: #text=…&sort=…&open=…&baseline=…, or #ROW for one open row.
   function remember() {
     const state = new URLSearchParams();
     for (const { name, value } of fields) if (value) state.set(name, value);
@@ -204,7 +204,6 @@ addEventListener("DOMContentLoaded", () => {
     if (hash && !hash.includes("=")) {
       const entry = entries.find(({ body }) => body.id === hash);
       if (!entry) return;
-      if (entry.apart) form.elements.apart.checked = true;
       filter();
       open(entry, true);
       entry.body.scrollIntoView();

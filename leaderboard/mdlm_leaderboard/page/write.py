@@ -5,7 +5,6 @@ import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.resources import files
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -57,14 +56,14 @@ def write_page(
         board=board,
         findings=findings,
         pages=pages,
-        main=board.main,
+        open=[section for section in board.sections if not board.is_apart(section)],
+        apart=[section for section in board.sections if board.is_apart(section)],
         **_words(board),
         versus=lambda section, row, of: _versus(section, row, of, chosen),
         at_most=lambda n: lambda row: at_most(row, (n, n)),
         of_benchmark=lambda name: lambda row: row.benchmarks.get(name),
         chosen=chosen,
-        figures=[(title, list(own)) for title, own in groupby(charts, key=lambda chart: chart.section)],
-        has_sources=len(board.published) or len({row.who.source for row in rows}) > 1,
+        charts=charts,
         choices={name: sorted({getattr(row.who, name) for row in rows}) for name in ("family", "source")},
         dates=sorted(file.date for file in board.scores.files.values() if file.date),
         change=change,
@@ -81,7 +80,11 @@ def markdown(board: Board, findings: Iterable[str] = (), baseline: str = "") -> 
 
 def _words(board: Board) -> dict[str, Any]:
     """What page and Markdown say."""
+    sources = {row.who.source for section in board.sections for row in section.rows}
     return {
+        "main": board.main,
+        "benchmarked": next((section for section in board.sections if not section.is_suite), None),
+        "has_sources": len(board.published) > 0 or len(sources) > 1,
         "cost_heads": COSTS,
         "experiments": BY_NAME,
         "cost_cells": {id: cells for section in board.sections for id, cells in _cost_cells(section).items()},
