@@ -25,11 +25,7 @@ _BESIDE = "#8a8a8a"  # what another setting beats
 # What the marker of a point says, and how it is filled.
 _KEY = (
     {"o": "circles: exact", "D": "diamonds: approximate", "*": "stars: guests"},
-    {
-        "hollow": "hollow: within noise of a neighbour",
-        "near": "hollow: within noise of a neighbour",
-        "": "grey: beaten",
-    },
+    {"hollow": "hollow: within noise of a neighbour", "": "grey: beaten"},
 )
 _CLOSE = 0.07  # of an axis: points that are closer in both share a label
 
@@ -165,8 +161,8 @@ def _draw_frontier(axes: Axes, rows: pd.DataFrame, cost: str, colours: Mapping[s
     if not SPEEDS.get(cost, True):
         axes.invert_xaxis()
     _number(axes, places)
-    keys = zip(_KEY, (kinds, found), strict=True)
-    told = ["; ".join(dict.fromkeys(words for one, words in key.items() if one in {*own})) for key, own in keys]
+    keys = zip(_KEY, (kinds, found.replace("near", "hollow")), strict=True)
+    told = ["; ".join(words for one, words in key.items() if one in {*own}) for key, own in keys]
     title = "\n".join(filter(None, told))
     columns = 2 if len(handles) > 4 and max(len(str(one.get_label())) for one in handles) <= _HALF else 1
     axes.legend(
