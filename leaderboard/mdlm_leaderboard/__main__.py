@@ -47,7 +47,7 @@ def _parser() -> argparse.ArgumentParser:
     build.add_argument("results", type=Path, help="folder that is searched for lm-eval's result files (*.json)")
     folder: dict[str, Any] = {"dest": "output", "type": Path, "required": True}
     build.add_argument("--output_path", "--output", help="folder for page, tables, figures, CSV and JSON", **folder)
-    build.add_argument("--title", default="", help="the board's name (default: the folder's)")
+    build.add_argument("--title", default="", help="the board's name (default: its models)")
     build.add_argument("--baseline", default="", metavar="WORDS", help="the row that differences are to: steps=8")
     build.add_argument("--published", action="store_true", help="also show scores from papers")
     build.add_argument(

@@ -138,7 +138,9 @@ def _labelled(lines: Sequence[Line]) -> Iterator[Line]:
     """With the parts in which the lines differ."""
     for line in lines:
         told = [getattr(line, name) for name in ("colour", "dash") if len({getattr(one, name) for one in lines}) > 1]
-        yield replace(line, label=", ".join(short_name(text) for text in told if text) or short_name(line.colour))
+        yield replace(
+            line, label=", ".join(dict.fromkeys(short_name(text) for text in told if text)) or short_name(line.colour)
+        )
 
 
 @figure_style()
