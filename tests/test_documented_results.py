@@ -13,6 +13,7 @@ from statistics import fmean
 
 from mdlm_leaderboard.board import Curve, Row, change
 from mdlm_leaderboard.build import read_board
+from mdlm_leaderboard.show import show
 from mdlm_lm_eval.results.decomposition import SHARES
 from mdlm_lm_eval.results.frame import rows_of
 from mdlm_lm_eval.results.parallelism import SLACK
@@ -97,11 +98,17 @@ def test_labels_on_suite_2_2() -> None:
     wrong, hidden = (of_suite_2_2(f"{cell},fewshot_labels={labels}") for labels in ("wrong", "hidden"))
     few, most = (of_suite_2_2(f"mdlm_rules,n_masks={n},steps=1", "built-in-instruct") for n in (2, 200))
     expected = [
-        f"is right in {of_suite_2_2(cell)}% of all 16,128 questions with 2 masks, with another rule's in {wrong}, "
-        f"with hidden ones in {hidden} of 1,600",
-        f"`built-in-instruct` in {few} with 2 masks and {most} with 200",
+        f"With true labels in the examples and 2 masks, `built-in` is right in {of_suite_2_2(cell)}% of all 16,128 "
+        f"questions. With another rule's labels it is right in {wrong}, with hidden ones in {hidden} of 1,600",
+        f"`built-in-instruct` is right in {few} with 2 masks and {most} with 200",
     ]
     assert missing("docs/built_in_model.md", expected) == []
+
+
+def test_the_page_on_results_shows_a_committed_one() -> None:
+    file = ROOT / "leaderboard/results/suite-2.2/built-in-instruct/mdlm_rules,n_masks=200,steps=1/results_cell.json"
+    shown = "\n".join(show(file)[:3])
+    assert f"```text\n{shown}\n...\n```" in (ROOT / "docs/result.md").read_text(encoding="utf-8")
 
 
 def test_the_first_50_questions_of_each_task() -> None:

@@ -3,7 +3,6 @@
 from collections.abc import Iterable
 from itertools import product
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -117,7 +116,20 @@ def test_the_documented_claims_without_a_number() -> None:
     for base in (*collapsed, *others):
         for seed in study_tables.arms(found, base)["EOS, predicted"]:
             assert (study_tables.score(seed, 200, "EOS").mean > 0.5) == (base in collapsed)
+    for base in collapsed:
+        decoded, letters = (study_tables.compared(found, "SFT above base", base, 200, measure) for measure in BOTH)
+        won_back = study_tables.compared(found, "CE + TV above SFT", base, 200)
+        assert decoded
+        assert letters
+        assert won_back
+        assert abs(letters.mean) < abs(decoded.mean) / 2 < won_back.mean
+        of_letters = study_tables.compared(found, "CE + TV above SFT", base, 200, "among letters")
+        assert of_letters
+        assert of_letters.mean < won_back.mean / 2
     for base in others:
+        won_back = study_tables.compared(found, "CE + TV above SFT", base, 200)
+        assert won_back
+        assert won_back.mean < 0 or not won_back.is_significant
         lost = [study_tables.compared(found, "SFT above base", base, n) for n in study.MASKS]
         few, most = (one.mean for one in lost if one)
         assert few < most + 2
@@ -149,61 +161,50 @@ def sentences() -> dict[str, list[str]]:
         known = [one for one in told if one]
         return f"{sum(one.is_significant for one in known)} of {len(known)}"
 
-    def gains(name: str, bases: Iterable[str], *what: Any) -> list[Interval]:
-        told = (study_tables.compared(found, name, base, *what) for base in bases)
-        return [one for one in told if one]
-
-    def means(name: str, *what: Any) -> str:
-        return listed(f"{abs(one.mean):.1f}" for one in gains(name, collapsed, *what))
-
-    def in_words(name: str, bases: Iterable[str], *what: Any) -> str:
-        return listed(one.in_words for one in gains(name, bases, *what))
-
     def of_block(recipe: str, measure: str) -> list[str]:
         return [percent(study_tables.score(found[f"block-0-{recipe}-0"], n, measure)) for n in study.MASKS]
 
     shares = [f"{percent(study_tables.score(found['plain-1-sft-0'], 200, measure))}%" for measure in study.MEASURES]
-    wrong = {base: percent(study_tables.with_wrong_labels(found[base], 2)) for base in study_tables.fine_tuned(found)}
-    changed = {base: percent(study_tables.changed(found[base])) for base in wrong}
-    share = f"{len(collapsed)} of {len(wrong)}"
-    won, every = "CE + TV above SFT", study_tables.fine_tuned(found)
+    every = study_tables.fine_tuned(found)
+    share = f"{len(collapsed)} of {len(every)}"
+    changed = [percent(study_tables.changed(found[base])) for base in ("plain-1", "plain-4")]
+    price = [one for base in every if (one := study_tables.compared(found, "CE + TV above base", base, 2))]
     costs = [study_tables.arms_compared(found, *study_tables.ARMS_COMPARED[0], *what) for what in study_tables.COMPARED]
     few, most, letters_most = (lost_in_words(one) for one in costs if one)
     worse = sum(all(mean < 0 for mean in predicted_above_masks(found, base)) for base in every)
-    reads = {base: percent(study_tables.score(found[base], 2)) for base in every}
+    won = [one for base in collapsed if (one := study_tables.compared(found, "CE + TV above SFT", base, 200))]
     nothing = study_tables.arms(found, "plain-1")["nothing"]
     decoded, letters = (percent(study_tables.mean(nothing, 200, measure)) for measure in BOTH)
-    lost = (means("SFT above base", 200, measure) for measure in BOTH)
     return {
         "docs/built_in_model.md": [
             f"In {worse} of {len(every)} models it is worse than masks in its place",
-            f"in the mean by {few} points at 2 masks and {most} at 200, among letters {letters_most}",
+            f"it costs {few} points with 2 masks, {most} with 200, and {letters_most} with 200 among letters",
             f"most answers are EOS in {share} models, {listed(f'`{base}`' for base in collapsed)}",
-            "They lose {} points, but {} among letters".format(*lost),
-            f"changed {listed(changed[base] for base in collapsed)}% of their answers before fine-tuning, and "
-            f"{listed(changed[base] for base in others)}% of the others'",
-            "after SFT {}% of its answers are EOS with 2 masks and {}% with 200".format(*of_block("sft", "EOS")),
+            "changed {}% of the answers of `plain-1`, which ends the text, and {}% of those of `plain-4`".format(
+                *changed
+            ),
+            "After SFT, {}% of `block-0`'s answers are EOS with 2 masks and {}% with 200".format(
+                *of_block("sft", "EOS")
+            ),
             "masks in the padding's place it is right in {} and {}%".format(*of_block("sft-masks", "as decoded")),
-            f"wins back {in_words(won, collapsed, 200)} points at 200 masks",
-            f"among letters it changes {in_words(won, collapsed, 200, 'among letters')}",
-            f"Elsewhere it changes {in_words(won, others, 200)}",
-            f"stay below their bases by {listed(map(lost_in_words, gains('CE + TV above base', every, 2)))}",
-            f"beats CE + TV significantly in {worse_than('CE only')} models, the control in {worse_than('control')}",
-            f"with 200 masks it is right in {decoded}%, among letters in {letters}%, and never ends the text",
-            f"`plain-0` reads {reads.pop('plain-0')}%, the others {min(reads.values())} to {max(reads.values())}%",
-            f"the others are right in {listed(one for base, one in wrong.items() if base != 'plain-0')}%",
-            f"the committed ones took {study_tables.hours():.1f} hours of CPU time",
+            f"all {len(price)} models stay below their bases, {sum(one.is_significant for one in price)} significantly,"
+            f" by {-max(one.mean for one in price):.1f} to {-min(one.mean for one in price):.1f} points",
+            f"beats CE + TV significantly in {worse_than('CE only')} models",
+            f"and the control does in {worse_than('control')}",
+            f"With 200 masks it is right in {decoded}%, among letters in {letters}%, and never ends the text",
+            f"The committed ones took {study_tables.hours():.1f} hours of CPU time",
         ],
         "finetune/README.md": [
             f"the end of the text in {share} models",
-            f"wins back {in_words(won, collapsed, 200)} points, at",
+            f"wins back {listed(one.in_words for one in won)} points with 200 masks",
         ],
         "README.md": [
-            f"is right in {shares[0]} of the questions with 200 masks, but in {shares[1]} by its likeliest letter; "
-            f"{shares[2]} of its answers are the end of the text",
-            f"happened to {share} pretrained models",
-            f"costs each of {len(every)} small models points: in the mean {few} with 2 masks and {most} with 200",
-            f"right in {percent(study_tables.score(found['plain-1'], 200))}% before",
+            f"We trained {len(every)} small models like this",
+            f"costs every model points: on average {few} with 2 masks and {most} with 200",
+            f"In {share} models, most answers with 200 masks are the end of the text",
+            f"right in {percent(study_tables.score(found['plain-1'], 200))}% of the questions with 200 masks",
+            f"after SFT in {shares[0]}, and {shares[2]} of its answers are EOS",
+            f"If only the letters A, B and C count, it is right in {shares[1]}",
         ],
     }
 

@@ -34,6 +34,7 @@ COMPARISONS = {
     "CE + TV above control": ("-sft-control-0", "-sft-ce-tv-0"),
 }
 COMPARED = ((2, "as decoded"), (200, "as decoded"), (200, "among letters"))
+SHOWN_AMONG_LETTERS = ("SFT above base", "CE + TV above SFT")
 #: What follows the name of a pretrained model in those of the ablation's cells -> what follows answers in training.
 TAILS = {
     "-sft-none": "nothing",
@@ -90,8 +91,20 @@ def compared(study: Study, name: str, base: str, n_masks: int, measure: str = "a
 
 
 def tables(study: Study) -> str:
-    """The study's tables as Markdown."""
-    return "\n\n".join((_shares(study), _comparisons(study), _ablation(study), _arms_compared(study)))
+    """The study's tables as Markdown, each after a line that says what it shows."""
+    return "\n\n".join(
+        (
+            "Every model with 2 and with 200 masks:",
+            _shares(study),
+            "Differences in points, with 2 or 200 masks; the first two rows are percent of answers, before SFT:",
+            _comparisons(study),
+            "The ablation changes only what follows the answers in training. Percent right as decoded, 2→200 masks; means "
+            "of five seeds of fine-tuning on `plain-0`, two on the others:",
+            _ablation(study),
+            "Differences of its rows in points, on average over the models:",
+            _arms_compared(study),
+        )
+    )
 
 
 def _shares(study: Study) -> str:
@@ -135,12 +148,16 @@ def fine_tuned(study: Study) -> list[str]:
 
 def _comparisons(study: Study) -> str:
     bases = fine_tuned(study)
-    rows = []
-    for name, what in product(COMPARISONS, COMPARED[:2]):
-        found = [compared(study, name, base, *what) for base in bases]
-        if any(found) and name != "CE + TV above base":  # the table of shares shows it
-            rows.append([f"{name}, {what[0]}", *map(_short, found)])
-    return markdown_table(["points", *(f"`{base}`" for base in bases)], rows)
+    first = {
+        "changed by the number of masks": [changed(study[base]) for base in bases],
+        "right with another rule's labels": [with_wrong_labels(study[base], 2) for base in bases],
+    }
+    rows = [[name, *(_short(one.interval.scaled(100)) for one in scores)] for name, scores in first.items()]
+    for name, (n, measure) in product(COMPARISONS, COMPARED):
+        found = [compared(study, name, base, n, measure) for base in bases]
+        if any(found) and (measure == "as decoded" or name in SHOWN_AMONG_LETTERS):
+            rows.append([", ".join((name, str(n), measure)).removesuffix(", as decoded"), *map(_short, found)])
+    return markdown_table(["", *(f"`{base}`" for base in bases)], rows)
 
 
 def arms(study: Study, base: str) -> dict[str, list[Answers]]:
