@@ -196,7 +196,10 @@ def ranks(repetitions: int) -> str:
         for corrected in (True, False)
     )
     with_holm, without = (f"{min(one):.1f} to {max(one):.1f}%" for one in by_correction)
-    return f"Any rank differs in {with_holm} of tables of {N_EQUAL} equally good models, without Holm's in {without}."
+    return (
+        f"If {N_EQUAL} models are equally good, {with_holm} of tables rank some of them apart; without Holm's correction, "
+        f"{without} would."
+    )
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

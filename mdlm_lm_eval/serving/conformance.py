@@ -158,7 +158,7 @@ class Examination:
         same = [shown(other) for other in others if self.is_served_with(other)]
         if self.differing is None:
             n_told = len(others) - len(same)
-            return Finding(f"told apart from {n_told} of {len(others)} others", passed=n_told > 0)
+            return Finding(f"the texts rule out {n_told} of {len(others)} other thresholds", passed=n_told > 0)
         if not same or any(self.beside):
             return Finding("strings differ for another reason")
         return Finding(f"strings are those of {' or '.join(same)}, not of {shown(here)}", self.differing)
@@ -166,7 +166,7 @@ class Examination:
     def equality(self) -> Finding:
         """Masks are filled above the threshold, or also at it."""
         told = any(self.beside) if self.differing else not all(self.beside)
-        why = "a confidence equals the threshold" if told else "no confidence tells"
+        why = "a confidence equals the threshold" if told else "no confidence equals the threshold"
         return Finding(why, self.differing if told else None, passed=told)
 
     def stop_strings(self) -> Finding:
@@ -197,7 +197,7 @@ class Examination:
             others = {self.expected(applied(applied(prompt))): "twice", self.expected(prompt): "not at all"}
             if one.expected not in others and (one.is_right or one.text in others):
                 return Finding(f"applied {others.get(one.text, 'once')}", None if one.is_right else one, passed=True)
-        return Finding("the tokenizer has none, or no prompt tells")
+        return Finding("the tokenizer has none, or no prompt shows it")
 
     def temperature(self) -> Finding:
         if "temperature" in self.lm.dialect.fixed:
