@@ -197,8 +197,8 @@ def ranks(repetitions: int) -> str:
     )
     with_holm, without = (f"{min(one):.1f} to {max(one):.1f}%" for one in by_correction)
     return (
-        f"If {N_EQUAL} models are equally good, {with_holm} of tables rank some of them apart; without Holm's correction, "
-        f"{without} would."
+        f"If {N_EQUAL} models are equally good, {with_holm} of tables rank some of them apart; without Holm's "
+        f"correction, {without} would."
     )
 
 
