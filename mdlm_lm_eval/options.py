@@ -139,6 +139,11 @@ class Options:
             )
             for name, each in found.items()
         }
+        helps = [f"- {name}={each.default!r}: {cls._declared[name].help}" for name, each in found.items()]
+        cls.__doc__ = "\n".join([inspect.cleandoc(cls.__doc__ or ""), "", *helps])
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in self.changes().items())})"
 
     def __post_init__(self) -> None:
         for name, each in self._declared.items():
@@ -163,6 +168,11 @@ class Options:
     def as_record(self) -> dict[str, Any]:
         """What results keep: `as_dict`."""
         return self.as_dict()
+
+    def changes(self) -> dict[str, Any]:
+        """Name -> value of every option that differs from its default."""
+        defaults = defaults_of(type(self))
+        return {name: value for name, value in self.as_dict().items() if value != defaults[name]}
 
     def override(self, changes: Mapping[str, object]) -> Self:
         """These options with `changes`, whose values may be strings as typed on a command line.
@@ -197,7 +207,7 @@ MODES = ("diffusion", "ar", "linear_spec")
 _NOISE_NUM = "random draws that a slot or choice is averaged over (DiffusionGemma)"
 
 
-@dataclass(frozen=True, init=False)
+@dataclass(frozen=True, init=False, repr=False)
 class DecodingOptions(Options):
     """How answers are decoded. Lengths are tokens; None means "not set".
 
@@ -389,11 +399,6 @@ class DecodingOptions(Options):
         own = kind.declared()
         return kind(**{name: value for name, value in self.of_ways if name in own})
 
-    def changes(self) -> dict[str, Any]:
-        """Name -> value of every option that differs from its default."""
-        defaults = defaults_of(type(self))
-        return {name: value for name, value in self.as_dict().items() if value != defaults[name]}
-
     @cached_property
     def is_approximate(self) -> bool:
         """Whether what is remembered between steps may change an answer."""
@@ -410,7 +415,7 @@ class DecodingOptions(Options):
         return any(getattr(self, name) is not None for name in PARALLEL_RULES)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class LikelihoodOptions(Options):
     """How log p(continuation | context) is estimated."""
 

@@ -5,14 +5,16 @@ Neither torch nor transformers is imported here, so that commands which only rea
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from mdlm_lm_eval.results import plot
     from mdlm_lm_eval.results.frame import load
 
-__all__ = ["load"]
+__all__ = ["load", "plot"]
 
 
 def __getattr__(name: str) -> object:
-    if name != "load":
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from mdlm_lm_eval.results.frame import load  # with pandas, which takes longer to import than `--help` may
+    from importlib import import_module
 
-    return load
+    # With pandas, which takes longer to import than `--help` may.
+    return import_module(f"{__name__}.plot") if name == "plot" else import_module(f"{__name__}.frame").load
