@@ -116,6 +116,16 @@ def test_the_page_on_results_shows_a_committed_one() -> None:
     assert f"```text\n{shown}\n...\n```" in (ROOT / "docs/result.md").read_text(encoding="utf-8")
 
 
+def test_the_ranking_of_suite_2_2() -> None:
+    (section,) = (one for one in read_board(ROOT / "leaderboard/results").sections if not one.why_apart)
+    expected = [line(*(column.head for column in section.columns))[1:]]
+    for row in section.rows:
+        found = (column.of(row, section.pair) for column in section.columns)
+        cells = (one.in_words if one else "–" for one in found)
+        expected.append(line(str(row.rank), str(row.who).removesuffix(", seed 0"), *cells))
+    assert missing("leaderboard/results/README.md", expected) == []
+
+
 def test_the_first_50_questions_of_each_task() -> None:
     """What the quick start and the page on the built-in models ask."""
     shown = {}

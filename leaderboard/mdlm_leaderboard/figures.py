@@ -206,5 +206,6 @@ def headline(section: Section) -> Chart:
         seeds = f" ({len(row.seeds)} seeds)" if row.seeds else ""
         cost = f"loss {found.in_words}{'' if found.is_significant else ', not significant'}"
         name = row.who.recipe or row.who.model
-        lines.append(Line(name, "", row.curve("masks"), fill(f"{short_name(name)}{seeds}: {cost}", _LABEL)))
+        shown = f"+ {name}" if row.who.adapter else short_name(name)
+        lines.append(Line(name, "", row.curve("masks"), fill(f"{shown}{seeds}: {cost}", _LABEL)))
     return Chart("figures/headline", section, "Accuracy by appended masks.", "masks", tuple(lines))

@@ -46,22 +46,24 @@ class Interval:
 
     @property
     def in_words(self) -> str:
-        """Such as "84.4 (82.5 to 86.1)", or the mean alone."""
-        ends = "" if self.low is None or self.high is None else f" ({self.low:.1f} to {self.high:.1f})"
-        return f"{self.mean:.1f}{ends}"
+        """Such as "84.4 (82.5 to 86.1)", or the mean alone; ends that one digit does not tell apart have two."""
+        if self.low is None or self.high is None:
+            return f"{self.mean:z.1f}"
+        digits = 1 if f"{self.low:z.1f}" != f"{self.high:z.1f}" else 2
+        return f"{self.mean:z.1f} ({self.low:z.{digits}f} to {self.high:z.{digits}f})"
 
     @property
     def with_significance(self) -> str:
         """The same of a difference; where it is not significant, between which limits it lies."""
         if self.low is None or self.high is None or self.is_significant:
             return self.in_words
-        return f"{self.mean:.1f}, not significant (95%): between {self.low:+.1f} and {self.high:+.1f}"
+        return f"{self.mean:z.1f}, not significant (95%): between {self.low:+z.1f} and {self.high:+z.1f}"
 
     @property
     def signed(self) -> str:
         """Of a difference, such as "-7.3 (-13.0 to -1.6)"."""
-        ends = "" if self.low is None or self.high is None else f" ({self.low:+.1f} to {self.high:+.1f})"
-        return f"{self.mean:+.1f}{ends}"
+        ends = "" if self.low is None or self.high is None else f" ({self.low:+z.1f} to {self.high:+z.1f})"
+        return f"{self.mean:+z.1f}{ends}"
 
     def scaled(self, factor: float) -> "Interval":
         """In other units, such as percentage points."""
