@@ -2,7 +2,7 @@
 
 The questions of a task are drawn one after another, so that over all of them spelling tells nothing: see `Balance`.
 
-Plain Python without lm-eval, so that the training corpus of the built-in model can keep away from the test questions.
+Without lm-eval, so that the training corpus of the built-in model can keep away from the test questions.
 """
 
 import hashlib
@@ -13,6 +13,9 @@ from itertools import islice, pairwise
 from pathlib import Path
 from random import Random
 from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 T = TypeVar("T")
 
@@ -78,22 +81,30 @@ def _alphabetical(text: str) -> int:
     return int.from_bytes(text.ljust(20).encode(), "big")
 
 
-def surface_credits(question: Question) -> list[int]:
-    """What every surface rule scores on the question, in sixths of a question more than guessing does.
+@cache
+def _surfaces() -> tuple[dict[str, int], NDArray[np.int64]]:
+    """The row of every word, without case, and the ranks of its `surface` among those of all words [W, S]."""
+    words = sorted({word.lower() for some in load_words().values() for word in some})
+    ranks = []
+    for numbers in zip(*map(surface, words), strict=True):
+        order = {number: rank for rank, number in enumerate(sorted({*numbers}))}
+        ranks.append([order[number] for number in numbers])
+    return {word: row for row, word in enumerate(words)}, np.array(ranks).T
 
-    A surface rule takes the option whose number (`surface`, or letters in common with the others) is the largest, or
-    the smallest; of equal ones it takes any.
+
+def surface_credits(sets: Sequence[Sequence[str]]) -> NDArray[np.int64]:
+    """What every surface rule scores on sets of three options, in sixths of a question more than guessing does.
+
+    [C, 3, R]: by the set, and by which of its options is right. A surface rule takes the option whose number
+    (`surface`, or letters in common with the others) is the largest, or the smallest; of equal ones it takes any.
     """
-    right = question.options[question.answer]
-    first, second = (option for index, option in enumerate(question.options) if index != question.answer)
-    rights, firsts, seconds = common_letters(right, first, second)
-    numbers = zip((*surface(right), rights), (*surface(first), firsts), (*surface(second), seconds), strict=True)
-    credits = []
-    for r, a, b in numbers:
-        share = 6 // (1 + (r == a) + (r == b))
-        credits.append((0 if r < a or r < b else share) - 2)
-        credits.append((0 if r > a or r > b else share) - 2)
-    return credits
+    rows, surfaces = _surfaces()
+    places = [[rows[option.lower()] for option in options] for options in sets]
+    common = np.array([common_letters(*options) for options in sets])
+    numbers = np.concatenate([surfaces[places], common[..., None]], 2)  # [C, 3, S + 1]
+    is_taken = np.stack([numbers == numbers.max(1, keepdims=True), numbers == numbers.min(1, keepdims=True)], -1)
+    credits = 6 // is_taken.sum(1, keepdims=True) * is_taken - 2
+    return credits.reshape(len(sets), 3, -1)
 
 
 def common_letters(*options: str) -> list[int]:
@@ -111,17 +122,15 @@ class Balance:
     """
 
     def __init__(self) -> None:
-        self._surplus: list[int] = []
+        self._surplus = np.zeros((), np.int64)
 
     def take(self, candidates: Sequence[Question]) -> Question:
         """The best of the candidates, the first of equal ones, which counts from now on."""
-        scored = [(surface_credits(question), question) for question in candidates]
-        surplus = self._surplus or [0] * len(scored[0][0])
-        totals = [[before + gain for before, gain in zip(surplus, gains, strict=True)] for gains, _ in scored]
-        costs = [sum(total * total for total in row) for row in totals]
-        best = costs.index(min(costs))
+        credits = surface_credits([question.options for question in candidates])
+        totals = self._surplus + credits[range(len(candidates)), [question.answer for question in candidates]]
+        best = int((totals**2).sum(1).argmin())
         self._surplus = totals[best]
-        return scored[best][1]
+        return candidates[best]
 
 
 def draw(rng: Random, n: int) -> int:

@@ -5,7 +5,7 @@ another option each time. Its examples are sets of the same three rules, and the
 askings: only the letters of their answers differ. Whoever ignores these answers exactly one of three right, whatever
 they know of words and categories.
 
-Plain Python without lm-eval, as `questions`.
+Without lm-eval, as `questions`.
 """
 
 from collections.abc import Container, Iterable, Iterator, Sequence
@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import combinations, permutations, product
 from random import Random
+
+import numpy as np
 
 from .questions import (
     DEFAULT_SEED,
@@ -33,6 +35,7 @@ from .questions import (
 PAIRS = (("country", "capitalised"), ("adjective", "colour"), ("emotion", "verb"), ("animal", "object"))
 #: The rules of a set: one of each of three pairs.
 TRIPLES = tuple(triple for pairs in combinations(PAIRS, 3) for triple in product(*pairs))
+_TRIPLE_OF = {frozenset(triple): triple for triple in TRIPLES}
 N_ROUNDS = 84  # of one set of every triple: each of the six orders of its options 14 times
 N_TEST_QUESTIONS = N_ROUNDS * len(TRIPLES) * 3 // len(WRONG_CATEGORIES)
 
@@ -56,7 +59,7 @@ class RuleSet:
     @property
     def triple(self) -> tuple[str, ...]:
         """Its rules as they stand in `TRIPLES`."""
-        return next(triple for triple in TRIPLES if set(triple) == set(self.rules))
+        return _TRIPLE_OF[frozenset(self.rules)]
 
     @property
     def words(self) -> frozenset[str]:
@@ -138,7 +141,7 @@ def test_sets(distractor: str, seed: int = DEFAULT_SEED) -> tuple[RuleSet, ...]:
     rng = Random(f"mdlm rules sets {distractor} {seed}")
     words = Words(split_words(seed)[1], rng)
     orders = {triple: in_turn(tuple(permutations(triple)), rng) for triple in TRIPLES}
-    surplus = {rule: [0] * len(surface_credits(Question(("a", "b", "c"), 0))) for rule in WRONG_CATEGORIES}
+    surplus = dict.fromkeys(WRONG_CATEGORIES, np.zeros((), np.int64))
     first = DISTRACTOR_RULES[0]
     known = set() if distractor == first else {one.words for one in test_sets(first, seed)}
     found = []
@@ -146,13 +149,10 @@ def test_sets(distractor: str, seed: int = DEFAULT_SEED) -> tuple[RuleSet, ...]:
         for triple in shuffled(TRIPLES, rng):
             rules = next(orders[triple])
             candidates = [new_set(rules, words, known, reserved=True) for _ in range(N_CANDIDATES)]
-            totals = [
-                {rule: list(map(int.__add__, surplus[rule], surface_credits(one.question(rule)))) for rule in rules}
-                for one, _ in candidates
-            ]
-            costs = [sum(total * total for row in rows.values() for total in row) for rows in totals]
-            best = costs.index(min(costs))
-            surplus |= totals[best]
+            credits = surface_credits([one.options for one, _ in candidates])
+            totals = np.stack([surplus[rule] + credits[:, at] for at, rule in enumerate(rules)], 1)  # [C, 3, R]
+            best = int((totals**2).sum((1, 2)).argmin())
+            surplus |= zip(rules, totals[best], strict=True)
             chosen, drawn = candidates[best]
             words.take(drawn)
             known.add(chosen.words)
