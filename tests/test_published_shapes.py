@@ -210,8 +210,8 @@ PAGE = " ".join((Path(__file__).parents[1] / "docs" / "models.md").read_text(enc
 @pytest.mark.parametrize("name", NAMES)
 def test_the_page_of_models_says_what_was_seen(name: str) -> None:
     known = shape(name)
-    (seen,) = re.findall(r"says where we saw them: (.*?), most of", PAGE)
-    (unseen,) = re.findall(r"We have seen no file of ([^:]*):", PAGE)
+    (seen,) = re.findall(r"We saw files of these, .*?: (.*?) We saw no files", PAGE)
+    (unseen,) = re.findall(r"We saw no files of (.*?);", PAGE)
     assert (known["checkpoint"] in seen) == bool(known["seen"])
     assert (known.get("unseen", "nothing") in unseen) == (not known["seen"])
 
