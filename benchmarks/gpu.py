@@ -41,6 +41,7 @@ from mdlm_lm_eval.decoding.trace import replay
 from mdlm_lm_eval.likelihood.requests import LikelihoodRequest
 from mdlm_lm_eval.likelihood.scoring import score
 from mdlm_lm_eval.model.attention import FULL_ATTENTION, AttentionPattern
+from mdlm_lm_eval.model.compiled import CACHE
 from mdlm_lm_eval.model.denoiser import Denoiser
 from mdlm_lm_eval.model.kv_cache import CanvasCache
 from mdlm_lm_eval.options import DecodingOptions, LikelihoodOptions, OptionError
@@ -149,7 +150,7 @@ def plain_blocks(denoiser: Denoiser, prompt: list[int], n_masks: int, block: int
             mask = sees
             if mask is None:
                 mask = torch.ones(1, 1, stop - start, stop, dtype=torch.bool, device=canvas.device)
-            logits = denoiser.model(**window, attention_mask=mask, past_key_values=cache, use_cache=True).logits
+            logits = denoiser.model(**window, attention_mask=mask, use_cache=True, **{CACHE: cache}).logits
             if done:
                 break
             cache.crop(start - stop)
@@ -166,7 +167,7 @@ def plain_cached(denoiser: Denoiser, prompt: list[int], n_masks: int, block: int
     for step in range(steps):
         window = slice(None) if step == 0 else slice(start, start + block if dual else None)
         cache.move_to(columns[:, window], canvas.shape[1])
-        inputs = {"input_ids": canvas[:, window], "position_ids": columns[:, window], "past_key_values": cache}
+        inputs = {"input_ids": canvas[:, window], "position_ids": columns[:, window], CACHE: cache}
         logits = denoiser.model(**inputs, use_cache=True).logits
         fill_surest(canvas, logits[:, start if step == 0 else 0 :][:, :block], start)
 
@@ -235,7 +236,7 @@ def counted(denoiser: Denoiser, seen: Seen, before: Callable[[int], object] = la
         seen.passes += 1
         seen.tokens += ids.numel()
         seen.logits += ids.numel() if outputs is None else len(outputs)
-        if (cache := inputs.get("past_key_values")) is not None:
+        if (cache := inputs.get(CACHE)) is not None:
             seen.remembered += len(ids) * (cache.now.n_seen or 0)
         return forward(outputs, inputs, **guidance)
 

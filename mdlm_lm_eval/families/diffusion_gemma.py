@@ -14,6 +14,7 @@ from torch import Tensor
 from transformers import PretrainedConfig
 
 from mdlm_lm_eval.families import Family, register_family
+from mdlm_lm_eval.model.compiled import CACHE
 from mdlm_lm_eval.options import DecodingOptions
 
 # noise_num is of reads: generation beside them, with the same arguments, draws no such noise.
@@ -85,7 +86,7 @@ def read(model: Any, prompt_ids: list[int], batches: Iterable[Tensor], positions
             cache.batch_repeat_interleave(len(canvases))
             hook = model.lm_head.register_forward_pre_hook(keep_positions)
             try:
-                yield model(past_key_values=cache, decoder_input_ids=canvases.to(model.device)).logits
+                yield model(**{CACHE: cache}, decoder_input_ids=canvases.to(model.device)).logits
             finally:
                 hook.remove()
 

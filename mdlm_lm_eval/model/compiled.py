@@ -6,12 +6,16 @@ from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
 import torch
+from packaging.version import Version
 from torch import Tensor, nn
 from torch._dynamo.exc import TorchDynamoException
+from transformers import __version__ as transformers_version
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from mdlm_lm_eval.options import OptionError
 
+# The argument of models and layers that takes a cache: transformers 5.24 renamed it.
+CACHE = "cache" if Version(transformers_version) >= Version("5.24") else "past_key_values"
 # Passes of a shape that come before its graph: the first ones load kernels and choose among them, which no graph may.
 PASSES_BEFORE = 2
 # Passes of more tokens do not wait for launches; their results, and more graphs, would take up much memory.
@@ -63,9 +67,9 @@ def compile_layers(model: nn.Module, backend: Any = "inductor") -> None:
 def _run_layer(
     plain: Callable[..., Any], compiled: Callable[..., Any], number: int, name: str, *args: Any, **kwargs: Any
 ) -> Any:
-    cache = kwargs.get("past_key_values")
+    cache = kwargs.get(CACHE)
     if cache is not None:
-        kwargs["past_key_values"] = own = cache.layers[number]
+        kwargs[CACHE] = own = cache.layers[number]
         if not own.is_initialized:  # the first pass sizes the cache
             return plain(*args, **kwargs)
     try:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from mdlm_lm_eval.model.attention import FULL_ATTENTION, AttentionPattern, block_causal_mask
-from mdlm_lm_eval.model.compiled import Graphs, NotCapturableError, can_capture, compile_layers
+from mdlm_lm_eval.model.compiled import CACHE, Graphs, NotCapturableError, can_capture, compile_layers
 from mdlm_lm_eval.model.devices import POSITIONS
 from mdlm_lm_eval.model.grouped_attention import NAME, use_grouped_attention
 from mdlm_lm_eval.model.kv_cache import CanvasCache
@@ -196,7 +196,7 @@ class Denoiser:
         inputs = {"input_ids": input_ids, "attention_mask": mask, "position_ids": position_ids, **self.without_cache}
         if cache is not None:
             cache.move_to(columns.repeat(2, 1) if cfg_scale > 0.0 else columns, n_seen, cache_rows, n_views)
-            inputs |= {"past_key_values": cache, "use_cache": True}
+            inputs |= {CACHE: cache, "use_cache": True}
         with torch.no_grad():
             return self._forward(outputs, inputs, cfg_scale=cfg_scale, prompt_mask=prompt_mask)
 
@@ -222,7 +222,7 @@ class Denoiser:
     def _in_fixed_shapes(self, head: nn.Module, outputs: Tensor | None, inputs: dict[str, Any]) -> Tensor:
         """`_forward`'s logits, as `in_fixed_shapes` says."""
         ids, states = inputs["input_ids"], []
-        cache: CanvasCache | None = inputs.get("past_key_values")
+        cache: CanvasCache | None = inputs.get(CACHE)
         now = None if cache is None else replace(cache.now)
         for first in range(0, len(ids), ROWS):
             real = min(ROWS, len(ids) - first)
@@ -313,7 +313,7 @@ class Denoiser:
 
         The next pass overwrites them. Raises NotCapturableError.
         """
-        cache: CanvasCache | None = inputs.get("past_key_values")
+        cache: CanvasCache | None = inputs.get(CACHE)
         now = None if cache is None else cache.now
         tensors = {name: inputs.get(name) for name in ("input_ids", "attention_mask", "position_ids")}
         if now is not None:

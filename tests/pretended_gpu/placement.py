@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from accelerate.hooks import AlignDevicesHook, add_hook_to_module
 
+from mdlm_lm_eval.model.compiled import CACHE
 from tests.pretended_gpu.device import GPU, PretendedGpu
 
 
@@ -18,8 +19,8 @@ def over_two(gpu: PretendedGpu, model: Any) -> Any:
     gpu.move(model, device_of=device_of)
     parts = ["model.embed_tokens", "model.rotary_emb", "model.layers.0", "model.layers.1", "model.norm", "lm_head"]
     for path in parts:
-        hook = AlignDevicesHook(execution_device=device_of(path), skip_keys="past_key_values")
+        hook = AlignDevicesHook(execution_device=device_of(path), skip_keys=CACHE)
         add_hook_to_module(model.get_submodule(path), hook)
-    outermost = AlignDevicesHook(execution_device=GPU, io_same_device=True, skip_keys="past_key_values")
+    outermost = AlignDevicesHook(execution_device=GPU, io_same_device=True, skip_keys=CACHE)
     add_hook_to_module(model, outermost)
     return model
