@@ -65,7 +65,7 @@ error: float | None = scored[0].standard_error
     (tmp_path / "good.py").write_text(f"from mdlm_lm_eval import {names}\n{code}")
     wrong = ("decode(denoiser, 3)", "decode(denoiser, [1], batch_size='a')", "fill(denoiser, 'a')", "completion.steps")
     (tmp_path / "wrong.py").write_text(f"from mdlm_lm_eval import {names}\n{code}" + "\n".join(wrong))
-    settings = ("--config-file", str(README.parent / "pyproject.toml"), "--cache-dir", str(tmp_path / "cache"))
+    settings = ("--config-file", str(README.parent / "pyproject.toml"))
     paths = [str(tmp_path / name) for name in ("good.py", "wrong.py")]
     found, _, _ = api.run([*settings, *paths])
     errors = [line.partition("error: ")[0] for line in found.splitlines() if ": error:" in line]

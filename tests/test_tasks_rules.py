@@ -254,7 +254,7 @@ def followed(examples: Sequence[rule_sets.RuleSet], letters: Sequence[int]) -> l
     return [rule for rule in kinds if all(takes(rule, one.options) == {letter} for one, letter in pairs)]
 
 
-@pytest.mark.parametrize("seed", range(1, 21))
+@pytest.mark.parametrize("seed", [1, 2, 12])
 def test_only_who_reads_the_answers_is_better_than_guessing(seed: int) -> None:
     """Seed 12 is the first in which the words of several categories make no new set and all words are renewed."""
     totals: Counter[str] = Counter()
