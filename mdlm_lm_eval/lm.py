@@ -224,8 +224,8 @@ class MDLM(HFLM):
     @cached_property
     def prefix_token_id(self) -> int:
         """The token in front of a text without context; [CLS] for an encoder."""
-        found: int | None = super().prefix_token_id
-        return int(self.tokenizer.cls_token_id) if found is None else found
+        found = super().prefix_token_id
+        return self.tokenizer.cls_token_id if found is None else found
 
     def tok_encode(self, string: str, add_special_tokens: bool | None = None, **kwargs: Any) -> list[int]:
         """Returns the token ids of a text that goes on: without a closing token such as [SEP].
@@ -240,7 +240,7 @@ class MDLM(HFLM):
     # Generation
 
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
-        """Returns a string for each request. Checks the options of all requests before the first forward pass."""
+        """Returns a string for each request. Raises OptionError before the first pass if any cannot be answered."""
         self._warn_of_preset(requests)
         self._warn_of_decoder()
         requests, answered_by = without_padding_copies(requests, self.world_size)
@@ -314,7 +314,9 @@ class MDLM(HFLM):
         if request.infill:
             encode = lambda piece, first: HFLM.tok_encode(self, piece, None if first else False)  # noqa: E731
             ids = encode_infill(self.tokenizer, text, self.mask_token_id, encode)
-            options = replace(options, steps=1) if self._family.read else options  # these fill slots in one step
+            options = (
+                replace(options, steps=1) if self._family.read else options
+            )  # such a family fills slots in one step
         else:
             ids = self.tok_encode(text)
         return build(
@@ -438,8 +440,7 @@ class MDLM(HFLM):
     def chat_template(self, chat_template: bool | str = False) -> str | None:
         """Returns the tokenizer's chat template. lm-eval calls this if it applies the template."""
         self._has_chat_template = bool(chat_template)
-        template: str | None = super().chat_template(chat_template)
-        return template
+        return super().chat_template(chat_template)
 
     def set_cache_hook(self, cache_hook: CacheHook) -> None:
         """Takes lm-eval's request cache. Raises OptionError if another model or other options filled it."""

@@ -42,7 +42,10 @@ class Foreign:
 
     @contextmanager
     def at_home(self) -> Iterator[None]:
-        """Lets imports inside the `with` block find the files of its folder, and hides these modules afterwards."""
+        """Lets imports inside the `with` block find the files of its folder, and hides these modules afterwards.
+
+        Does nothing for an object of a module.
+        """
         if self.path is None:
             yield
             return
@@ -81,11 +84,8 @@ def load_foreign(option: str, named: str) -> Foreign:
         path = Path(place).resolve() if place.endswith(".py") else None
         known = next((each for each in _foreign.values() if path is not None and each.path == path), None)
         found = known or Foreign(None, None, path)
-        if path is None:
-            module = import_module(place)
-        else:
-            with found.at_home():
-                module = sys.modules[_load_file(path, option, alone=False)]
+        with found.at_home():
+            module = import_module(place) if path is None else sys.modules[_load_file(path, option, alone=False)]
         thing = operator.attrgetter(name)(module)
         owner = operator.attrgetter(name.rpartition(".")[0])(module) if "." in name else None
         if path is None and (digest := digest_of(place)) is not None:

@@ -77,10 +77,6 @@ class Option:
         number = " ".join(["a whole number" if int in self.kinds else "a number", *words])
         return " or ".join([*["auto"] * (Auto in self.kinds), *["none"] * (NoneType in self.kinds), number])
 
-    def takes(self, value: Any) -> bool:
-        """Returns whether `value` is one of the choices, under any of their names."""
-        return self.choices is not None and str(value) in {*self.choices(), *self.same}
-
     def parse(self, value: Any) -> Any:
         """Returns `value` in the option's type, or None if it says that the option is not set.
 

@@ -53,8 +53,7 @@ class RequestCache:
 
     def sample(self, arguments: tuple[Any, ...], seed: int) -> str | None:
         """Returns the saved answer to a sampled generation request, or None."""
-        answer: str | None = self.entries.get(_sample_key(arguments, seed))
-        return answer
+        return self.entries.get(_sample_key(arguments, seed))
 
     def save(
         self, request_type: str, answers: Iterable[tuple[tuple[Any, ...], Any, int | None]], record: RunRecord

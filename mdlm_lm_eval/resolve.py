@@ -308,8 +308,7 @@ def _our_names(given: Mapping[str, Any], kept: Collection[str] = ()) -> dict[str
                 continue
             name, value = "cache", "dual"
         if name == "remasking":  # `unmasking` in LLaDA's scripts, and `sampler` in version 0.3 of this package
-            sampler, rule = (DecodingOptions.declared()[each] for each in ("sampler", "unmasking"))
-            name = "sampler" if sampler.takes(value) and not rule.takes(value) else "unmasking"
+            name = "sampler" if str(value) in {"auto", "none", *SAMPLERS.names()} else "unmasking"
         _add(found, name if name in kept else aliases().get(name, name), typed, value)
     return found
 

@@ -18,7 +18,7 @@ from mdlm_lm_eval.options import OptionError
 if TYPE_CHECKING:
     from mdlm_lm_eval.lm import MDLM
 
-# The most tokens in a GPU's pass: in a larger one, each token takes as much time.
+# The most tokens in a pass on a GPU; the time per token is the same in larger passes.
 _MOST_TOKENS = 65_536
 
 
