@@ -160,8 +160,6 @@ class MDLMServer(LocalCompletionsAPI):
                 self.address + path, headers=self.header, verify=self.verify_certificate, timeout=self.timeout
             )
             return dict(answer.json()) if answer.ok else {}
-        except requests.JSONDecodeError:
-            return {}
         except requests.ConnectionError as error:
             reason = getattr(error.args[0], "reason", error)
             raise OptionError(
