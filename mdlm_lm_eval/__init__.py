@@ -1,7 +1,7 @@
 """Masked diffusion language models in lm-evaluation-harness."""
 
-# Public names are resolved on first use: the start-up hook imports this package in every interpreter.
-TYPE_CHECKING = False  # as in typing, whose import alone would take longer than the whole start-up hook may
+# Public names are resolved when they are first used, as the start-up hook imports this package in every interpreter.
+TYPE_CHECKING = False  # like typing's; importing typing would take longer than the whole start-up hook may
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -57,7 +57,7 @@ def __getattr__(name: str) -> object:
 
 
 def tasks_path() -> "Path":
-    """Folder of the task suite's YAML files; in a checkout, the package's is a link to the one beside it."""
+    """Returns the folder with the task suite's YAML files. In a checkout, it is a link to the folder `tasks`."""
     from pathlib import Path
 
     return Path(__file__).parent.resolve() / "tasks"

@@ -1,4 +1,4 @@
-"""What all commands share: `name=value` arguments as lm-eval reads them, and how they end."""
+"""Functions that all commands share: parsers, `name=value` arguments as lm-eval reads them, errors and exit codes."""
 
 import argparse
 import atexit
@@ -15,14 +15,14 @@ from typing import Any
 from mdlm_lm_eval import __version__
 from mdlm_lm_eval.options import OptionError, unknown_option
 
-_STOPPED, _PIPE_CLOSED = 130, 141  # as a shell counts SIGINT and SIGPIPE
-LM_EVAL_SEEDS = (0, 1234, 1234, 1234)  # its defaults, of Python, numpy, torch and few-shot samples
-# Variables by which `torchrun` tells processes of each other.
+_STOPPED, _PIPE_CLOSED = 130, 141  # a shell's exit codes for SIGINT and SIGPIPE
+LM_EVAL_SEEDS = (0, 1234, 1234, 1234)  # lm-eval's default seeds: Python, numpy, torch, few-shot samples
+# Environment variables that `torchrun` sets in its processes.
 TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
 def parser_of(command: str, description: str | None, **more: Any) -> argparse.ArgumentParser:
-    """The parser of a command, with `--version`."""
+    """Returns the parser of a command, with the flag `--version`."""
     parser = argparse.ArgumentParser(
         prog=command,
         description=description,
@@ -35,14 +35,17 @@ def parser_of(command: str, description: str | None, **more: Any) -> argparse.Ar
 
 
 def typed(arguments: Mapping[str, Any]) -> str:
-    """`name=value,name=value`, or JSON where a value would not survive that: what lm-eval reads."""
+    """Returns arguments as lm-eval reads them: `name=value,name=value`, or JSON if a value needs it."""
     if any(isinstance(value, (dict, list)) or set(str(value)) & set(",={") for value in arguments.values()):
         return json.dumps(arguments)
     return ",".join(f"{name}={value}" for name, value in arguments.items())
 
 
 def lm_eval_command(flags: Mapping[str, Any], command: str = "lm_eval") -> str:
-    """A command with these flags: several words are a list, True is the flag alone; what is empty is left out."""
+    """Returns a shell command with these flags.
+
+    A list stands for several words and True for the flag alone. Flags with an empty value are left out.
+    """
     words = [command]
     for name, value in flags.items():
         if value is None or value is False or value in ({}, [], ""):
@@ -58,7 +61,7 @@ def lm_eval_command(flags: Mapping[str, Any], command: str = "lm_eval") -> str:
 
 
 def read_recipe(folder: Path, config: str) -> dict[str, Any]:
-    """The settings in a YAML file: a user's, or the packaged one in `folder` of this name, or whose name begins so."""
+    """Returns the settings in a YAML file: the user's, or the one in `folder` with this name or beginning of a name."""
     import yaml
 
     exact = [path for path in (Path(config), folder / f"{config}.yaml") if path.is_file()]
@@ -76,9 +79,9 @@ def read_recipe(folder: Path, config: str) -> dict[str, Any]:
 
 
 def refuse_rest(words: Sequence[str], known: Iterable[str], what: str = "option", hint: str = "") -> None:
-    """Raises OptionError for the first of the words that a parser knows nothing of, and names the nearest option.
+    """Raises OptionError for the first word that a parser did not recognise, and names the nearest known option.
 
-    `hint` is for a word that is none.
+    hint: added to the error if the word does not begin with a dash.
     """
     if words and not words[0].startswith("-"):
         raise OptionError(f"unexpected word {words[0]!r}" + (f"; {hint}" if hint else ""))
@@ -90,10 +93,10 @@ def refuse_rest(words: Sequence[str], known: Iterable[str], what: str = "option"
 
 @contextmanager
 def ending_well(command: str, *, after_stop: str) -> Iterator[None]:
-    """The whole of a command: an OptionError is one sentence and the exit code 2, Ctrl-C says `after_stop`."""
+    """Runs a whole command: an OptionError prints one sentence and exits with code 2; Ctrl-C prints `after_stop`."""
     try:
         yield
-        if "torch" in sys.modules:  # a process that is still in its group may be aborted when it ends
+        if "torch" in sys.modules:  # a process that ends without leaving its process group may be aborted
             from torch import distributed
 
             if distributed.is_available() and distributed.is_initialized():
@@ -103,7 +106,7 @@ def ending_well(command: str, *, after_stop: str) -> Iterator[None]:
         sys.stderr.write(f"{command}: {error}\n")
         sys.exit(2)
     except BrokenPipeError:
-        # The reader is gone; what is left would fail once more when Python ends.
+        # Nobody reads the output any more. Without this, the rest of it would fail again when Python ends.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(_PIPE_CLOSED)
     except KeyboardInterrupt:
@@ -112,13 +115,16 @@ def ending_well(command: str, *, after_stop: str) -> Iterator[None]:
 
 
 def runs_lm_eval() -> bool:
-    """Whether this process is the command `lm_eval`."""
+    """Returns whether this process is the command `lm_eval`."""
     spec = getattr(sys.modules["__main__"], "__spec__", None)
     return "lm_eval.__main__" in {*sys.modules, getattr(spec, "name", None)}
 
 
 def say_at_the_end(lines_of: Callable[[], Mapping[str, str]]) -> None:
-    """Prints these lines, if there are any, behind all that `lm_eval` says, with the one that shows the scores."""
+    """Prints these lines after everything else that `lm_eval` prints, with the command that shows the scores.
+
+    Prints nothing if there are no lines, or in other commands.
+    """
 
     def say() -> None:
         words = [part for word in sys.argv for part in word.split("=", 1)]
@@ -132,7 +138,7 @@ def say_at_the_end(lines_of: Callable[[], Mapping[str, str]]) -> None:
 
 
 def show_option_errors_alone() -> None:
-    """Lets an OptionError that ends the `lm_eval` command be one sentence without a traceback."""
+    """Makes an OptionError that ends the `lm_eval` command print one sentence without a traceback."""
     before = sys.excepthook
 
     def show(kind: type[BaseException], error: BaseException, trace: Any) -> None:

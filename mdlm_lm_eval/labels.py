@@ -1,4 +1,4 @@
-"""The labels of a single-token answer: which there are, which tokens spell them, what a first token says of them."""
+"""The labels of single-token answers, the tokens that spell them, and the letter that describes a first token."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,16 +13,17 @@ _ALPHABETS = ("ABCDEFGHIJ", "abcdefghij", "123456789", "XYZ")
 
 @dataclass(frozen=True)
 class Labels:
-    """The labels that an answer may be, and the one that is right, "" where it is not known."""
+    """The labels that an answer may be, and the right one; "" if it is not known."""
 
     names: tuple[str, ...]
     answer: str
 
     @classmethod
     def of(cls, document: Any) -> "Labels | None":
-        """Those of a task's document: its `labels`, or the letters of its `options`, of which `answer` is one.
+        """Returns the labels of a task's document: its `labels`, or the letters of its `options`.
 
-        None where it has neither: documents of other tasks may mean anything by these keys.
+        Letters count only if `answer` is one of them, as other tasks may use these keys for anything. None if the
+        document has no labels.
         """
         if not isinstance(document, Mapping):
             return None
@@ -36,9 +37,9 @@ class Labels:
 
 
 class LabelTokens:
-    """The tokens that decode to each label, with or without a space before it in the vocabulary.
+    """The tokens that decode to the labels; the vocabulary may store them with a space in front.
 
-    Labels that no single token spells are left out.
+    names: token id -> label. Labels that no single token spells are left out.
     """
 
     def __init__(
@@ -57,9 +58,10 @@ class LabelTokens:
         self.eos_ids, self.end_of_turn_ids = eos_ids, end_of_turn_ids
 
     def letter(self, first: FirstToken, answer: str) -> str:
-        """What the likeliest token is: R and W the right and a wrong label, E the end of text, T of a turn, O another.
+        """Returns a letter for the likeliest token.
 
-        E, T and O are lower case where the likeliest label is wrong. Where the answer is not known, L is any label.
+        R: the right label; W: a wrong label; L: any label, if the answer is not known; E: end of text; T: end of turn;
+        O: any other token. E, T and O are in lower case if the likeliest label is wrong.
         """
         if first.token in self.names:
             return "L" if not answer else "R" if self.names[first.token] == answer else "W"

@@ -1,11 +1,11 @@
-"""The lm-eval model `mdlm`: requests in, strings and log-likelihoods out."""
+"""The lm-eval model `mdlm`, which answers requests with strings and log-likelihoods."""
 
 import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from lm_eval.api.instance import Instance
@@ -22,7 +22,7 @@ from mdlm_lm_eval.default_model import BUILT_IN, MODEL_FOLDERS, model_path
 from mdlm_lm_eval.jobs.generation import Generation, GenerationJob
 from mdlm_lm_eval.jobs.likelihood import LikelihoodJob, Scoring
 from mdlm_lm_eval.jobs.requests import resolved, seeds_of, task_of, without_padding_copies
-from mdlm_lm_eval.jobs.workplace import Batches, Workplace
+from mdlm_lm_eval.jobs.shared import Batches
 from mdlm_lm_eval.labels import Labels
 from mdlm_lm_eval.likelihood.requests import LikelihoodRequest, rolling_windows, truncated_tokens
 from mdlm_lm_eval.loader import load_plugins
@@ -38,61 +38,44 @@ from mdlm_lm_eval.results.names import model_name
 logger = logging.getLogger(__name__)
 show_option_errors_alone()
 
-# `batch_size=auto` starts from the rows that fit a GPU and halves when memory runs out; a CPU swaps long before that.
+# `batch_size=auto` starts from the rows that fit into a GPU, and halves when memory runs out. A CPU swaps long before.
 _MAX_AUTO_BATCH, _MAX_AUTO_BATCH_ON_CPU = 1024, 16
 _UNFINISHED = "%d of %d answers end before think_end_token=%s (unfinished_thinking=%s); raise max_gen_toks"
 _CUT = "%d of %d prompts were longer than the model's context of %d tokens allows and lost tokens on the left"
-# HFLM's arguments that its methods read, and those of its methods that are replaced here.
+# HFLM's arguments that are passed on to it, as its methods read them.
 _OF_HFLM = "mixed_precision_dtype max_length batch_size max_batch_size add_bos_token prefix_token_id think_end_token"
 _OF_METHODS = (*_OF_HFLM.split(), "enable_thinking", "chat_template_args")
 _WITHOUT_EFFECT = ("backend", "logits_cache", "softmax_dtype", "truncation", "use_cache")
 
 
-class Source(NamedTuple):
-    """Which files of a checkpoint are read, and whether its own code may run."""
-
-    revision: str
-    subfolder: str
-    trust_remote_code: bool
-
-    @classmethod
-    def of(cls, arguments: Mapping[str, Any]) -> "Source":
-        """As model arguments say."""
-        return cls(
-            revision=str(arguments.get("revision") or "main"),
-            subfolder=str(arguments.get("subfolder") or ""),
-            trust_remote_code=parse_flag("trust_remote_code", arguments.get("trust_remote_code") or False),
-        )
+def source_of(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the model arguments that say which files of a checkpoint are read, and whether its own code may run."""
+    return {
+        "revision": str(arguments.get("revision") or "main"),
+        "subfolder": str(arguments.get("subfolder") or ""),
+        "trust_remote_code": parse_flag("trust_remote_code", arguments.get("trust_remote_code") or False),
+    }
 
 
 def config_of(pretrained: str | None, arguments: Mapping[str, Any]) -> PretrainedConfig:
-    """The config that model arguments load a checkpoint with. Raises OptionError, as `checkpoints.load_config` does."""
-    source = Source.of(arguments)
-    return checkpoints.load_config(
-        model_path(str(pretrained or BUILT_IN)),
-        diffusion_family=arguments.get("diffusion_family"),
-        revision=source.revision,
-        subfolder=source.subfolder,
-        trust_remote_code=source.trust_remote_code,
-    )
+    """Loads a checkpoint's config as model arguments say. Raises OptionError, as `checkpoints.load_config` does."""
+    path, family = model_path(str(pretrained or BUILT_IN)), arguments.get("diffusion_family")
+    return checkpoints.load_config(path, diffusion_family=family, **source_of(arguments))
 
 
 def tokenizer_of(name: str, config: PretrainedConfig, arguments: Mapping[str, Any]) -> PreTrainedTokenizerBase:
-    """The tokenizer that model arguments load for a config."""
-    source = Source.of(arguments)
+    """Loads the tokenizer for a config as model arguments say."""
     return checkpoints.load_tokenizer(
         name,
         config=config,
-        revision=source.revision,
-        subfolder=source.subfolder,
-        trust_remote_code=source.trust_remote_code,
         use_fast_tokenizer=arguments.get("use_fast_tokenizer", True),
         add_bos_token=arguments.get("add_bos_token"),
+        **source_of(arguments),
     )
 
 
 def settings_of(config: PretrainedConfig, arguments: Mapping[str, Any]) -> Settings:
-    """Model arguments, merged for the model of a config. Raises OptionError for options that the model cannot serve."""
+    """Merges model arguments for the model of a config. Raises OptionError for options that it does not support."""
     family, implementation = checkpoints.family_of(config), arguments.get("attn_implementation")
 
     def check(options: DecodingOptions, attention: Any, in_slots: bool | None = None) -> None:
@@ -117,17 +100,18 @@ def settings_of(config: PretrainedConfig, arguments: Mapping[str, Any]) -> Setti
 class MDLM(HFLM):
     """Masked diffusion language model for lm-eval, registered as `mdlm`.
 
-    `pretrained` is a hub id, a folder, a model object, or the name of a model that comes with the package; these fit
-    into any machine, and their `batch_size` is auto by default. Takes HFLM's and transformers' arguments, the fields of
-    `DecodingOptions` and `LikelihoodOptions`, and those of `ModelOptions`.
-    Raises OptionError, before weights are read, for an unknown argument and for an option that the model cannot serve.
+    `pretrained` is a hub id, a folder, a model object, or the name of a model that comes with the package. These models
+    are small, and their default `batch_size` is auto. Other arguments are those of HFLM and transformers, and the
+    fields of `DecodingOptions`, `LikelihoodOptions` and `ModelOptions`.
+    Raises OptionError, before it reads weights, for an unknown argument and for an option that the model does not
+    support.
     """
 
     _model: Any  # set by HFLM
     _has_chat_template = False
     peft: str | None
 
-    _facts: dict[str, Any] | None = None  # the last answer of `get_model_info`
+    _facts: dict[str, Any] | None = None  # the facts that `get_model_info` returned last
 
     def __init__(self, pretrained: str | PreTrainedModel | None = BUILT_IN, **arguments: Any) -> None:
         load_plugins(arguments.get("plugins"))
@@ -137,7 +121,7 @@ class MDLM(HFLM):
         if (size := arguments.get("batch_size")) is not None and not str(size).startswith("auto"):
             parse_whole("batch_size", size, least=1)
         name = model_path(str(pretrained or BUILT_IN)) if model is None else model.name_or_path
-        source = Source.of(arguments)
+        source = source_of(arguments)
         self._config = config_of(pretrained, arguments) if model is None else model.config
         checkpoints.check_config(self._config, name or "a model object")
         self._family = checkpoints.family_of(self._config)
@@ -155,35 +139,30 @@ class MDLM(HFLM):
         shift = self.settings.model.shift_logits
         shift = self._family.shift(self._config) if shift is None else shift
         self._context = checkpoints.context_length(self._config, tokenizer)
-        self._max_length = of_methods.get("max_length")  # as HFLM sets it
         peft = str(loading.pop("peft", None) or "") or None
-        for key in (*Source._fields, "use_fast_tokenizer", *_WITHOUT_EFFECT):
+        for key in (*source, "use_fast_tokenizer", *_WITHOUT_EFFECT):
             loading.pop(key, None)
         processes = None
         if model is None:
             dtype = loading.pop("torch_dtype", None) or loading.pop("dtype", None)
             loading, processes = checkpoints.device_placement(loading)
             if (named := self.settings.model.modeling) is not None:
-                model = checkpoints.load_network(name, named, dtype=dtype, **source._asdict(), **loading)
+                model = checkpoints.load_network(name, named, dtype=dtype, **source, **loading)
             else:
-                model = checkpoints.load_model(name, self._config, dtype=dtype, **source._asdict(), **loading)
+                model = checkpoints.load_model(name, self._config, dtype=dtype, **source, **loading)
         if peft:
-            model = checkpoints.load_adapter(model, peft, revision=source.revision)
+            model = checkpoints.load_adapter(model, peft, revision=source["revision"])
         logging.getLogger(HFLM.__module__).disabled = True  # it warns of models that it did not load itself
-        super().__init__(model, backend="causal", tokenizer=tokenizer, peft=peft, **source._asdict(), **of_methods)
+        super().__init__(model, backend="causal", tokenizer=tokenizer, peft=peft, **source, **of_methods)
         logging.getLogger(HFLM.__module__).disabled = False
         if processes is not None and processes.num_processes > 1:
             self.accelerator = processes
             self._rank, self._world_size = processes.process_index, processes.num_processes
         self.pretrained, self.name = name, model_name(name)
         self.enable_thinking = of_methods.get("enable_thinking")
-        # Now, as somebody may train into these folders while the model is evaluated.
-        self.weights = checkpoints.files_digest(name, source.subfolder) if name else None
+        # Computed at once, as a training may write into these folders during the evaluation.
+        self.weights = checkpoints.files_digest(name, source["subfolder"]) if name else None
         self.adapter_weights = peft and checkpoints.files_digest(peft)
-        self._begin(shift=shift)
-
-    def _begin(self, *, shift: bool) -> None:
-        """Makes denoiser, special tokens and an empty record once model and tokenizer are loaded."""
         self.denoiser = Denoiser(
             self.model,
             mask_token_id=self.mask_token_id,
@@ -208,25 +187,25 @@ class MDLM(HFLM):
 
     @classmethod
     def create_from_arg_obj(cls, arg_dict: dict[str, Any], additional_config: dict[str, Any] | None = None) -> "MDLM":
-        """The model as `lm_eval` builds it; `batch_size` and `device` may be among the model arguments too."""
+        """Returns the model as `lm_eval` builds it. `batch_size` and `device` may be model arguments, too."""
         given = loading_names(arg_dict)
-        # lm-eval names the folder of results after it, from the same dictionary, once the model is built.
+        # After the model is built, lm-eval reads the name for the folder of results from the same dictionary.
         arg_dict["pretrained"] = given["pretrained"] = given.get("pretrained") or BUILT_IN
         own = {name: value for name, value in (additional_config or {}).items() if value is not None}
-        if own.get("batch_size") == 1 and runs_lm_eval():  # the command's default; typed values are text
+        if own.get("batch_size") == 1 and runs_lm_eval():  # the command's default; a typed value would be text
             del own["batch_size"]
         return cls(**own | given)
 
     # Options
 
     def use_options(self, arguments: Mapping[str, Any]) -> None:
-        """Decodes and scores with other model arguments over the same weights, and begins a record of its own."""
+        """Changes the model arguments for the same weights, and begins a new record."""
         self.settings, self._facts = settings_of(self._config, arguments), None
         self.start_record()
         self.denoiser.attention = self.settings.attention
 
     def use_adapter(self, peft: str | None) -> None:
-        """Puts another adapter, or none, over the base model's weights. Raises OptionError where it does not fit."""
+        """Puts another adapter, or none, on the base model. Raises OptionError if the adapter does not fit."""
         base = self._model if self.peft is None else self._model.unload()
         self._model = base if peft is None else checkpoints.load_adapter(base, peft, revision=self.revision)
         self._model.eval()
@@ -239,17 +218,20 @@ class MDLM(HFLM):
 
     @cached_property
     def max_length(self) -> int:
-        """Tokens that fit on a canvas."""
+        """The number of tokens that fit on a canvas."""
         return int(self._max_length or self._context)
 
     @cached_property
     def prefix_token_id(self) -> int:
-        """Comes before a text that has no context; an encoder's is [CLS]."""
-        found: int | None = super().prefix_token_id
-        return int(self.tokenizer.cls_token_id) if found is None else found
+        """The token in front of a text without context; [CLS] for an encoder."""
+        found = super().prefix_token_id
+        return self.tokenizer.cls_token_id if found is None else found
 
     def tok_encode(self, string: str, add_special_tokens: bool | None = None, **kwargs: Any) -> list[int]:
-        """Token ids of a text that goes on: without a closing token, and the mask token's own string stays text."""
+        """Returns the token ids of a text that goes on: without a closing token such as [SEP].
+
+        The string of the mask token is encoded as plain text.
+        """
         encode = lambda piece, first: HFLM.tok_encode(self, piece, add_special_tokens if first else False)  # noqa: E731
         ids = encode_without_masks(self.tokenizer, string, self.mask_token_id, encode)
         closed = self._closing_ids and ids[-len(self._closing_ids) :] == self._closing_ids
@@ -258,7 +240,7 @@ class MDLM(HFLM):
     # Generation
 
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
-        """One string a request. Raises OptionError for any request's options before the first forward pass."""
+        """Returns a string for each request. Raises OptionError before the first pass if any cannot be answered."""
         self._warn_of_preset(requests)
         self._warn_of_decoder()
         requests, answered_by = without_padding_copies(requests, self.world_size)
@@ -274,7 +256,8 @@ class MDLM(HFLM):
             repetitions[key] += 1
         warn_of_no_effect(generations)
         self._warn_of_truncation([one.truncated for one in generations])
-        strings = GenerationJob(self._workplace(disable_tqdm), generations).run(self.settings.model.cache_audit)
+        job = GenerationJob(self, generations, shows_progress=not disable_tqdm and self.rank == 0)
+        strings = job.run(self.settings.model.cache_audit)
         endings = sum((task.endings for task in self.record.tasks.values()), Counter[str]())
         if n_unfinished := endings["unfinished_thinking"]:
             n = sum(endings[name] for name in ENDINGS)
@@ -282,13 +265,13 @@ class MDLM(HFLM):
         return [strings[n] for n in answered_by]
 
     def _prepare(self, instance: Instance, request: ResolvedRequest, seed: int) -> Generation:
-        """The canvas of a request, and the numbers that results give of it."""
+        """Returns a request with its canvas and the effective numbers for the results."""
         options = request.options
         fillers = self.tok_encode(options.filler, False) * options.n_fillers if options.n_fillers else []
         canvas, truncated = self._canvas(instance.args[0], request, fillers, seed)
         n_masks, asked, block_length = len(canvas.slots), options.n_masks, request.attention.block_length
         numbers = {"masks": n_masks, "asked_masks": n_masks, "steps": canvas.steps}
-        if block_length is not None and options.mode != "ar":  # masks stand to the end of the last block
+        if block_length is not None and options.mode != "ar":  # the last block is filled up with masks
             numbers["asked_masks"] = asked if isinstance(asked, int) else canvas.n_returned
             numbers["block_length"] = block_length
             numbers["masks_in_block"] = canvas.block_lengths[0]
@@ -324,14 +307,16 @@ class MDLM(HFLM):
         )
 
     def _canvas(self, text: str, request: ResolvedRequest, fillers: list[int], seed: int) -> tuple[Canvas, int]:
-        """A request's canvas, and how many prompt tokens were cut off."""
+        """Returns a request's canvas, and the number of prompt tokens that were cut off."""
         options = request.options
         ids: list[Any]
         build: Callable[..., tuple[Canvas, int]] = build_infill_canvas if request.infill else build_canvas
         if request.infill:
             encode = lambda piece, first: HFLM.tok_encode(self, piece, None if first else False)  # noqa: E731
             ids = encode_infill(self.tokenizer, text, self.mask_token_id, encode)
-            options = replace(options, steps=1) if self._family.read else options  # a read is one step
+            options = (
+                replace(options, steps=1) if self._family.read else options
+            )  # such a family fills slots in one step
         else:
             ids = self.tok_encode(text)
         return build(
@@ -347,7 +332,7 @@ class MDLM(HFLM):
     # Likelihood
 
     def loglikelihood(self, requests: list[Instance], disable_tqdm: bool = False) -> list[tuple[float, bool]]:
-        """(log p(continuation | context) in nats, greedy flag) for every request."""
+        """Returns log p(continuation | context) in nats and the greedy flag for each request."""
         if self.enable_thinking:
             raise OptionError("enable_thinking=true does not work with likelihood tasks")
         if not self.settings.likelihood.check_greedy:
@@ -355,11 +340,11 @@ class MDLM(HFLM):
         return self._score("loglikelihood", requests, disable_tqdm)
 
     def loglikelihood_rolling(self, requests: list[Instance], disable_tqdm: bool = False) -> list[float]:
-        """A lower bound of log p(text) in nats for every request: the sum over windows."""
+        """Returns a lower bound of log p(text) in nats for each request: the sum over its windows."""
         return self._score("loglikelihood_rolling", requests, disable_tqdm)
 
     def _windows(self, is_rolling: bool, arguments: tuple[Any, ...], seed: int) -> list[LikelihoodRequest]:
-        """The parts that one request is scored in: a continuation after its context, or a text in windows."""
+        """Returns the windows that a request is scored in. A request that is not rolling has one."""
         context, text = ("", arguments[-1]) if is_rolling else arguments
         if context.strip():
             context_ids, ids = self._encode_pair(context, text)
@@ -377,7 +362,7 @@ class MDLM(HFLM):
         )
 
     def _score(self, request_type: str, requests: Sequence[Instance], disable_tqdm: bool) -> list[Any]:
-        """The results of all requests. Raises OptionError for canvases that do not fit before the first pass."""
+        """Returns the results of all requests. Raises OptionError before the first pass if a canvas does not fit."""
         options, is_rolling = self.settings.likelihood, request_type == "loglikelihood_rolling"
         self._family.refuse("likelihood", options.likelihood)
         if (named := self.settings.model.modeling) is not None:
@@ -391,45 +376,27 @@ class MDLM(HFLM):
             truncated = [truncated_tokens(window, options, self.max_length) for window in windows]
             scorings.append(Scoring(instance, windows, truncated))
         self._warn_of_truncation([tokens for one in scorings for tokens in one.truncated])
-        job = LikelihoodJob(self._workplace(disable_tqdm), request_type, scorings, options, self.max_length)
-        results = job.run()
+        shows_progress = not disable_tqdm and self.rank == 0
+        results = LikelihoodJob(self, request_type, scorings, options, shows_progress=shows_progress).run()
         return [results[n] for n in answered_by]
 
     # Batches, processes and records
 
     @cached_property
     def batches(self) -> Batches:
-        """The batch size in use, shared by all requests of a run."""
+        """The batch size in use, for all requests of a run."""
         most = int(self.settings.loading.get("max_batch_size") or _MAX_AUTO_BATCH)
         return Batches(self.batch_size, min(most, _MAX_AUTO_BATCH_ON_CPU) if self.device.type == "cpu" else most)
 
-    def _workplace(self, disable_tqdm: bool) -> Workplace:
-        return Workplace(
-            denoiser=self.denoiser,
-            tokenizer=self.tokenizer,
-            eos_ids=self.eos_ids,
-            end_of_turn_ids=self.end_of_turn_ids,
-            device=self.device,
-            batches=self.batches,
-            record=self.record,
-            draws=self.settings.model.log_likelihood_draws,
-            request_cache=self.request_cache,
-            mixed_precision=self.mixed_precision_dtype,
-            rank=self.rank,
-            world_size=self.world_size,
-            shows_progress=not disable_tqdm and self.rank == 0,
-            shares_prefixes=self.settings.model.share_prefix,
-        )
-
     def _warn_of_preset(self, requests: Sequence[Instance]) -> None:
-        """Warns of a preset that was made for other tasks or another family."""
+        """Warns if the preset was made for other tasks or another family."""
         preset = self.settings.model.preset
         if preset and self.rank == 0:
             for sentence in mismatches(preset, self._family.name, sorted({task_of(one) for one in requests})):
                 logger.warning(sentence)
 
     def _warn_of_decoder(self) -> None:
-        """Warns of a checkpoint that was trained for another way of decoding than the one in effect."""
+        """Warns if the checkpoint was trained for another sampler than the one in effect."""
         options, known = self.settings.decoding, checkpoints.own_decoder(self.pretrained or "")
         is_plain = options.sampler_name == DEFAULT_SAMPLER and not options.is_parallel
         if known is not None and self.rank == 0 and (is_plain or (known[1].startswith("its") and not options.guest)):
@@ -437,20 +404,20 @@ class MDLM(HFLM):
             logger.warning(sentence, self.name, *known)
 
     def _warn_of_truncation(self, truncated: Sequence[int]) -> None:
-        """Warns of prompts that lost tokens, from the number that each lost."""
+        """Warns of prompts that were cut. `truncated`: the number of tokens that each lost."""
         if n_cut := sum(tokens > 0 for tokens in truncated):
             logger.warning(_CUT, n_cut, len(truncated), self.max_length)
 
     def start_record(self) -> None:
-        """Forgets the record so far, and the request cache that it was kept in."""
+        """Begins an empty record, without a request cache."""
         self.request_cache: RequestCache | None = None
-        self.record = self.record_of_all = RunRecord()  # of this process, and of all
+        self.record = self.record_of_all = RunRecord()  # for this process, and for all processes
 
     def barrier(self) -> None:
-        """Waits for all processes and shares their records.
+        """Waits for all processes, and merges their records.
 
-        lm-eval calls it in every process after each kind of request; a process whose requests all came from the request
-        cache runs none of the methods above, so no exchange can happen there.
+        lm-eval calls this in every process after each kind of request. The methods above cannot exchange records, as
+        they do not run in a process whose requests were all in the request cache.
         """
         if self.world_size > 1:
             records: list[Any] = [None] * self.world_size
@@ -460,10 +427,10 @@ class MDLM(HFLM):
                 self.record_of_all.merge(record)
 
     def get_model_info(self) -> dict[str, Any]:
-        """lm-eval's own facts about the model, and under `mdlm` everything that a score depends on.
+        """Returns lm-eval's own facts about the model and, under `mdlm`, everything that a score depends on.
 
-        Later requests are those of another evaluation, and begin a record of their own; until then, the facts stay the
-        same.
+        Requests after this call belong to another evaluation, which has a new record. Until there are some, a repeated
+        call returns the same facts.
         """
         if self._facts is None or self.record_of_all != RunRecord():
             self._facts = provenance(self)
@@ -471,13 +438,12 @@ class MDLM(HFLM):
         return super().get_model_info() | {"mdlm": self._facts}
 
     def chat_template(self, chat_template: bool | str = False) -> str | None:
-        """The tokenizer's template, which lm-eval asks for where it applies it."""
+        """Returns the tokenizer's chat template. lm-eval calls this if it applies the template."""
         self._has_chat_template = bool(chat_template)
-        template: str | None = super().chat_template(chat_template)
-        return template
+        return super().chat_template(chat_template)
 
     def set_cache_hook(self, cache_hook: CacheHook) -> None:
-        """Refuses, with an OptionError, a request cache that another model or other options filled."""
+        """Takes lm-eval's request cache. Raises OptionError if another model or other options filled it."""
         if cache_hook.dbdict is not None:
             self.request_cache = RequestCache(cache_hook.dbdict, fingerprint(self))
             self.record = self.record_of_all = self.request_cache.record or self.record
@@ -486,7 +452,7 @@ class MDLM(HFLM):
 
 
 def warn_of_no_effect(generations: Sequence[Generation]) -> None:
-    """Warns of options that were typed and change nothing in these requests, and of slots that are not filled."""
+    """Warns of options that were set and change nothing in these requests, and of slots that are not filled."""
     if plain := sum(has_slots(one.instance.args[0]) for one in generations if not one.request.infill):
         sentence = "%d of %d prompts hold <|mask|> as plain text; a task's infill: true makes it a slot"
         logger.warning(sentence, plain, len(generations))

@@ -1,9 +1,9 @@
-"""Plug-ins: files and modules outside the package that register something when they are imported.
+"""Plug-ins: files and modules outside the package that register something when they are imported. Foreign functions.
 
     load_plugins("my_rule.py:acme.sampler")
 
-The user names them with the option `plugins`, or installs a package with entry points. No checkpoint, task or preset
-can. Results record the digest of each file.
+The user names plug-ins with the option `plugins`, or installs a package with entry points. A checkpoint, task or preset
+cannot. Results record the digest of each file.
 """
 
 import hashlib
@@ -21,16 +21,17 @@ from typing import Any
 from mdlm_lm_eval.options import OptionError, built_in_names, short_name
 from mdlm_lm_eval.registry import KINDS, ROW_DECODERS, SAMPLERS, digest_of
 
-_named: list[str] = []  # modules that were named
-_foreign: dict[tuple[str, str], "Foreign"] = {}  # by option and value
+_named: list[str] = []  # modules that the user named
+_foreign: dict[tuple[str, str], "Foreign"] = {}  # (option, its value) -> the object that it loaded
 
 
 @dataclass(frozen=True)
 class Foreign:
-    """A function or class of others', which may use files beside its own.
+    """A function or class that is not part of this package, which may import the files beside its own.
 
-    owner: the class of a method. modules: those of its folder, under names that another one's may have too, as `model`.
-    files: the SHA-256 of each that was imported.
+    thing: the function or class. owner: the class of a method, else None. path: its file; None if it is in a module.
+    modules: imported modules of its folder by name. Modules of another folder may have the same names, such as `model`.
+    files: the SHA-256 of each imported file, by its path in the folder.
     """
 
     thing: Any
@@ -41,7 +42,10 @@ class Foreign:
 
     @contextmanager
     def at_home(self) -> Iterator[None]:
-        """Imports find the files of its folder, and nothing of them is left to others."""
+        """Lets imports inside the `with` block find the files of its folder, and hides these modules afterwards.
+
+        Does nothing for an object of a module.
+        """
         if self.path is None:
             yield
             return
@@ -58,9 +62,9 @@ class Foreign:
             sys.modules.update(hidden)
 
     def _keep(self, name: str, module: ModuleType) -> None:
-        """Takes a module of its folder away from others."""
+        """Moves a module from `sys.modules` to `modules` if its file is in the folder."""
         assert self.path is not None
-        known, folder = vars(module), self.path.parent  # as getattr() would make transformers' lazy modules import
+        known, folder = vars(module), self.path.parent  # getattr() would make transformers' lazy modules import
         file = known.get("__file__")
         place = Path(file or next(iter(known.get("__path__", ())), "/"))
         if place.is_relative_to(folder) and "site-packages" not in place.relative_to(folder).parts:
@@ -71,17 +75,17 @@ class Foreign:
 
 
 def load_foreign(option: str, named: str) -> Foreign:
-    """What FILE.py:NAME or module:NAME says, loaded once; NAME may be CLASS.METHOD. Raises OptionError."""
+    """Loads the object that FILE.py:NAME or module:NAME names, once in a process. NAME may be CLASS.METHOD.
+
+    Raises OptionError if there is no such file.
+    """
     if (option, named) not in _foreign:
         place, _, name = named.rpartition(":")
         path = Path(place).resolve() if place.endswith(".py") else None
         known = next((each for each in _foreign.values() if path is not None and each.path == path), None)
         found = known or Foreign(None, None, path)
-        if path is None:
-            module = import_module(place)
-        else:
-            with found.at_home():
-                module = sys.modules[_load_file(path, option, alone=False)]
+        with found.at_home():
+            module = import_module(place) if path is None else sys.modules[_load_file(path, option, alone=False)]
         thing = operator.attrgetter(name)(module)
         owner = operator.attrgetter(name.rpartition(".")[0])(module) if "." in name else None
         if path is None and (digest := digest_of(place)) is not None:
@@ -91,7 +95,10 @@ def load_foreign(option: str, named: str) -> Foreign:
 
 
 def foreign_files(settings: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """As `plugins`, those that these settings name: the file that holds the function or class, and those beside it."""
+    """Returns entries like those of `plugins` for the foreign functions and classes that these settings name.
+
+    `files` has the digest of the file with the function or class, and of each file beside it that was imported.
+    """
     found = []
     for option, named in settings.items():
         if (loaded := _foreign.get((option, str(named)))) is not None:
@@ -105,10 +112,10 @@ def foreign_files(settings: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def load_plugins(named: object) -> None:
-    """Imports files and modules, with colons between them, each once in a process.
+    """Imports the named files and modules, which colons separate. Each is imported once in a process.
 
-    Raises OptionError where there is no such file or module, and ValueError where a name is taken: also by a file of
-    which an earlier version was loaded.
+    Raises OptionError if there is no such file, and ValueError if a registered name is taken. An earlier version of the
+    same file takes its names, too.
     """
     for word in filter(None, str(named or "").split(":")):
         module = _load_file(Path(word)) if word.endswith(".py") else import_module(word).__name__
@@ -117,9 +124,9 @@ def load_plugins(named: object) -> None:
 
 
 def plugins() -> list[dict[str, Any]]:
-    """Every plug-in that this process has loaded: its name, the digest of its file, and what it `registers`.
+    """Returns the name, the digest of the file and the list `registers` of every plug-in loaded in this process.
 
-    That is `sampler=NAME`, `unmasking=NAME` and so on, and the names of options that it alone declares.
+    The list has words such as `sampler=NAME` or `unmasking=NAME`, and the options that only this plug-in declares.
     """
     words: dict[str, set[str]] = {module: set() for module in _named}
     built_in = built_in_names()
@@ -134,7 +141,7 @@ def plugins() -> list[dict[str, Any]]:
 
 
 def digests(settings: Mapping[str, Any]) -> dict[str, str | None]:
-    """Name -> digest of the plug-ins that the user named, and of those that registered something in these settings."""
+    """Returns the digests of plug-ins that the user named or that registered something in these settings, by name."""
     words = {*settings, *(f"{name}={value}" for name, value in settings.items())}
     named = {_name(module) for module in _named}
     foreign = {each["registers"][0]: each["sha256"] for each in foreign_files(settings)}
@@ -145,9 +152,10 @@ def digests(settings: Mapping[str, Any]) -> dict[str, str | None]:
 
 
 def _load_file(path: Path, option: str = "plugins", *, alone: bool = True) -> str:
-    """Imports a file as a module that is named after it and what it holds, so that objects of it can be pickled.
+    """Imports a file and returns the name of its module, made from the file's name and content.
 
-    alone: without the files beside it, which a file of a package imports by names that begin with a dot.
+    Such a name lets objects of the module be pickled.
+    alone: if false, the file can import those beside it by names that begin with a dot, as in a package.
     """
     if not path.is_file():
         raise OptionError(f"{option}={path}: there is no such file")
@@ -170,6 +178,6 @@ def _load_file(path: Path, option: str = "plugins", *, alone: bool = True) -> st
 
 
 def _name(module: str) -> str:
-    """A file's name, or the module's."""
+    """Returns the name of a plug-in's file, or of its module if it was not loaded as a file."""
     file = getattr(sys.modules[module], "__file__", None)
     return Path(file).name if file and module.startswith(("plugin_", "__main__")) else module

@@ -1,11 +1,11 @@
 # ruff: noqa: RUF009 - `option` returns a dataclass field
-"""Every option of decoding, likelihood and model, declared once: type, default, bounds, choices, one line of help.
+"""Declares every option of decoding, likelihood and model once: type, default, bounds, choices, one line of help.
 
     DecodingOptions().override({"n_masks": "200", "unmasking": "entropy"})
 
 Help texts, docs/options.md, sweep axes, fingerprints and the leaderboard's columns read these declarations. Samplers
-and row decoders declare theirs in their own files; they are given and shown like all others. Nothing heavy is imported,
-so that every command parses its arguments at once.
+and row decoders declare theirs in their own files; they are given and shown like all others. This module imports
+nothing heavy, so that every command parses its arguments at once.
 """
 
 import difflib
@@ -29,21 +29,22 @@ Way = TypeVar("Way", bound="Options")
 
 
 class OptionError(ValueError):
-    """An option that cannot be used; the message names it, its value and what is possible."""
+    """An option that cannot be used. The message names the option, its value and the possible values."""
 
 
 @dataclass(frozen=True)
 class Option:
-    """What is known of an option.
+    """The declaration of an option.
 
-    least, most: the smallest and the largest value; above: a bound that is itself too small.
-    none_below: a smaller value means that the option is not set.
-    llada, dream: what LLaDA's and Dream's own scripts call it, where they differ; also: what other scripts do, with
-        blanks between. All are accepted.
-    same: other names of its choices.
-    beside: what a value that is none of its choices stands for; None where it may not be.
-    silent: no value of it changes a score.
-    name, default, kinds: of its field, whose type is one of `kinds`.
+    least, most: the smallest and the largest value; above: values must be greater than this.
+    none_below: whether a value below `least` means that the option is not set.
+    choices: returns the allowed values.
+    llada, dream: the option's name in LLaDA's and Dream's own scripts, if it differs; also: its names in other scripts,
+        with blanks between. All are accepted.
+    same: other names of choices -> the choice.
+    beside: returns the meaning of a value that is no choice; None if the value is not allowed.
+    silent: whether no value of the option changes a score.
+    name, default: of the dataclass field; kinds: the types that its annotation allows.
     """
 
     help: str
@@ -64,7 +65,7 @@ class Option:
 
     @property
     def requirement(self) -> str:
-        """What it must be: "auto or a whole number from 1"."""
+        """The allowed values in words, such as "auto or a whole number from 1"."""
         if self.choices is not None:
             return f"one of {', '.join(self.choices())}"
         if bool in self.kinds:
@@ -76,12 +77,11 @@ class Option:
         number = " ".join(["a whole number" if int in self.kinds else "a number", *words])
         return " or ".join([*["auto"] * (Auto in self.kinds), *["none"] * (NoneType in self.kinds), number])
 
-    def takes(self, value: Any) -> bool:
-        """Whether `value` is one of its choices, under any name."""
-        return self.choices is not None and str(value) in {*self.choices(), *self.same}
-
     def parse(self, value: Any) -> Any:
-        """`value` as the option's type, None where it says that the option is not set. Raises OptionError."""
+        """Returns `value` in the option's type, or None if it says that the option is not set.
+
+        Raises OptionError for a value that is not allowed.
+        """
         if value is None or (str(value).lower() == "none" and (NoneType in self.kinds or str not in self.kinds)):
             return None
         if bool in self.kinds:
@@ -115,14 +115,14 @@ class Option:
 
 
 def option(default: Any, help: str, **facts: Any) -> Any:
-    """The field of an option."""
+    """Returns the dataclass field of an option. `facts` are fields of `Option`."""
     return field(default=default, metadata={"option": Option(help, **facts)})
 
 
 class Options:
-    """A frozen dataclass whose fields are options; it parses and checks their values.
+    """A frozen dataclass whose fields are options. It parses and checks their values.
 
-    exclusive: names of which one at most can be set.
+    exclusive: groups of option names; at most one option of a group can be set.
     """
 
     exclusive: ClassVar[tuple[tuple[str, ...], ...]] = ()
@@ -158,26 +158,26 @@ class Options:
 
     @classmethod
     def declared(cls) -> dict[str, Option]:
-        """Name -> declaration of every option."""
+        """Returns the declaration of every option by name."""
         return cls._declared
 
     def as_dict(self) -> dict[str, Any]:
-        """Name -> value of every option."""
+        """Returns the value of every option by name."""
         return {name: getattr(self, name) for name in self._declared}
 
     def as_record(self) -> dict[str, Any]:
-        """What results keep: `as_dict`."""
+        """Returns what results record: the same as `as_dict`, if a subclass does not change it."""
         return self.as_dict()
 
     def changes(self) -> dict[str, Any]:
-        """Name -> value of every option that differs from its default."""
+        """Returns the value of every option that differs from its default, by name."""
         defaults = defaults_of(type(self))
         return {name: value for name, value in self.as_dict().items() if value != defaults[name]}
 
     def override(self, changes: Mapping[str, object]) -> Self:
-        """These options with `changes`, whose values may be strings as typed on a command line.
+        """Returns a copy with `changes`, whose values may be strings as typed on a command line.
 
-        Raises OptionError for a name that is no option (naming the nearest) and for a value that cannot be used.
+        Raises OptionError for an unknown name (and names the nearest option) and for a value that cannot be used.
         """
         declared = self.declared()
         for name, value in changes.items():
@@ -187,7 +187,7 @@ class Options:
 
 
 def is_random(unmasking: str) -> bool:
-    """Whether an unmasking rule draws its order."""
+    """Returns whether an unmasking rule draws its order at random."""
     return UNMASKING.get(unmasking).is_random
 
 
@@ -197,23 +197,24 @@ _UNMASKING: dict[str, Any] = {
     "llada": "remasking",
     "dream": "alg",
 }
-# Options that let a step fill more masks than its schedule says.
+# Options that let a step fill more masks than the schedule plans.
 PARALLEL_RULES = ("confidence_threshold", "parallel_factor", "entropy_bound")
 SCHEDULES = ("linear", "llada2", "dream", "cosine", "bd3lm", "maskgit_linear", "maskgit_cosine", "maskgit_pow2")
-# The sampler in effect where nothing asks for another one.
+# The sampler in effect if no option asks for another one.
 DEFAULT_SAMPLER = "schedule"
-# How a model that is also causal decodes and scores.
+# Ways in which a model that is also causal decodes and scores.
 MODES = ("diffusion", "ar", "linear_spec")
 _NOISE_NUM = "random draws that a slot or choice is averaged over (DiffusionGemma)"
 
 
 @dataclass(frozen=True, init=False, repr=False)
 class DecodingOptions(Options):
-    """How answers are decoded. Lengths are tokens; None means "not set".
+    """How answers are decoded. Lengths are in tokens; None means "not set".
 
     Options of samplers and row decoders are given like those below: `DecodingOptions(n_masks=4, kl_threshold=0.1)`.
-    of_ways: those of them that differ from their defaults, by name.
-    given: under a guest, the names of all that were set, also to their defaults: its own may be others.
+    of_ways: the options of samplers and row decoders that differ from their defaults, as (name, value).
+    given: with a guest, the names of all options that were set, also of those set to their default, as the guest may
+        have other defaults. Empty without a guest.
     """
 
     exclusive = (("mask_ratio", "n_masks"), ("steps_per_block", "steps"), PARALLEL_RULES)
@@ -345,7 +346,7 @@ class DecodingOptions(Options):
         self._check_way()
 
     def _check_way(self) -> None:
-        """Raises OptionError for an option of a sampler that is not in effect."""
+        """Raises OptionError for an option of a sampler that is not in effect, or of a guest without a guest."""
         if self.sampler_args is not None and self.guest is None:
             raise OptionError(f"sampler_args={self.sampler_args} needs sampler=FILE.py:FUNCTION")
         own = self.way.declared()
@@ -361,20 +362,23 @@ class DecodingOptions(Options):
 
     @classmethod
     def declared(cls) -> dict[str, Option]:
-        """Name -> declaration of every option, also those of samplers and row decoders."""
+        """Returns the declaration of every option by name, including those of samplers and row decoders."""
         return cls._declared | options_of(SAMPLERS, ROW_DECODERS)
 
     def as_dict(self) -> dict[str, Any]:
-        """Name -> value of every option, also those of samplers and row decoders.
+        """Returns the value of every option by name, including those of samplers and row decoders.
 
-        `sampler` is auto where auto means the same.
+        `sampler` is auto if auto chooses the sampler in effect.
         """
         is_auto = self.sampler_name == (asked_sampler(dict(self.of_ways)) or DEFAULT_SAMPLER)
         of_ways = {name: each.default for name, each in options_of(SAMPLERS, ROW_DECODERS).items()}
         return super().as_dict() | ({"sampler": "auto"} if is_auto else {}) | of_ways | dict(self.of_ways)
 
     def as_record(self) -> dict[str, Any]:
-        """`as_dict` as any machine would have it: without options of plug-ins that are neither set nor in effect."""
+        """Returns `as_dict` without plug-ins' options that are neither set nor of the sampler in effect.
+
+        So the record does not depend on what else is installed on a machine.
+        """
         shown = built_in_names() | {*dict(self.of_ways), *self.way.declared()}
         of_guest = {} if self.guest is None else {"sampler": short_name(self.guest)}
         return {name: value for name, value in self.as_dict().items() if name in shown} | of_guest
@@ -386,32 +390,32 @@ class DecodingOptions(Options):
 
     @cached_property
     def way(self) -> "Sampler":
-        """The sampler in effect, whose fields are its options."""
+        """The sampler in effect. Its fields are its options."""
         return self.of(SAMPLERS.get(DEFAULT_SAMPLER if self.guest else self.sampler_name))
 
     @property
     def guest(self) -> str | None:
-        """The function of others' that decodes, as `sampler` names it; None where a sampler does."""
+        """The name of the user's function that decodes, as given in `sampler`; None if one of our samplers decodes."""
         return self.sampler if ":" in self.sampler else None
 
     def of(self, kind: type[Way]) -> Way:
-        """A sampler or row decoder with its options as they are set here."""
+        """Returns a sampler or row decoder with its options as they are set here."""
         own = kind.declared()
         return kind(**{name: value for name, value in self.of_ways if name in own})
 
     @cached_property
     def is_approximate(self) -> bool:
-        """Whether what is remembered between steps may change an answer."""
+        """Whether the KV cache may change an answer."""
         return self.cache in approximate_caches()
 
     @cached_property
     def exits_early(self) -> bool:
-        """Whether rows may end once their answers are decided, before the canvas is."""
+        """Whether a row may leave the batch when its answer is decided, before its canvas is complete."""
         return self.early_exit and self.way.settled != "with the canvas"
 
     @cached_property
     def is_parallel(self) -> bool:
-        """Whether what a step fills depends on how sure the model is, and not on a schedule alone."""
+        """Whether the number of masks that a step fills depends on the model's confidence."""
         return any(getattr(self, name) is not None for name in PARALLEL_RULES)
 
 
@@ -464,7 +468,7 @@ class LikelihoodOptions(Options):
 
 @dataclass(frozen=True)
 class ModelOptions(Options):
-    """What is ours among the model arguments beside decoding and likelihood."""
+    """This package's model arguments besides those of decoding and likelihood."""
 
     preset: str | None = option(None, "settings of a published score; explicit options override it")
     plugins: str | None = option(None, "files (.py) and modules of your own to load first, with colons between them")
@@ -500,14 +504,14 @@ class ModelOptions(Options):
 
 
 def options_of(*registries: Registry[Any]) -> dict[str, Option]:
-    """Options of all samplers or row decoders; help says of which samplers.
+    """Returns the options of all samplers or row decoders by name. The help of a sampler's option names the sampler.
 
-    Raises ValueError where two of them differ under one name.
+    Raises ValueError if two different options have the same name.
     """
     return _options_of(*((registry.kind, tuple(sorted(registry.all().items()))) for registry in registries))
 
 
-@cache  # asked for each setting of each result file
+@cache  # called for each setting of each result file
 def _options_of(*registered: tuple[str, tuple[tuple[str, type["Options"]], ...]]) -> dict[str, Option]:
     found: dict[str, Option] = {}
     samplers: dict[str, list[str]] = {}
@@ -523,20 +527,20 @@ def _options_of(*registered: tuple[str, tuple[tuple[str, type["Options"]], ...]]
 
 
 def built_in_names() -> set[str]:
-    """Names of decoding options that no plug-in declares, or not alone."""
+    """Returns the names of decoding options that the package declares, whether or not a plug-in also does."""
     registries: tuple[Registry[Any], ...] = (SAMPLERS, ROW_DECODERS)
     ways = (way for each in registries for name, way in each.all().items() if name not in each.guests)
     return {*DecodingOptions._declared}.union(*(way.declared() for way in ways))
 
 
 def asked_sampler(given: Mapping[str, Any]) -> str | None:
-    """The sampler that options ask for, by `sampler` or by an option that chooses one; None where they ask for none.
+    """Returns the sampler that options ask for, by `sampler` or by an option that chooses one; None if they do not.
 
-    Raises OptionError where they ask for two.
+    Raises OptionError if they ask for two.
     """
     if given.get("sampler") not in (None, "auto"):
         return str(given["sampler"])
-    # A subclass of a sampler is asked for by its name, unless it has such an option of its own.
+    # An inherited `asked_by` does not count: a subclass of a sampler is asked for by its name or an option of its own.
     asked = {name: vars(kind).get("asked_by") for name, kind in sorted(SAMPLERS.all().items())} if given else {}
     found = {name: option for name, option in asked.items() if option and given.get(option) is not None}
     if len(found) > 1:
@@ -546,37 +550,37 @@ def asked_sampler(given: Mapping[str, Any]) -> str | None:
 
 
 def approximate_caches() -> tuple[str, ...]:
-    """Caches that hold what they computed before other tokens were filled."""
+    """Returns the names of the KV caches that keep keys and values from before other tokens were filled in."""
     return tuple(name for name, policy in sorted(CACHES.all().items()) if not policy.is_exact)
 
 
 def short_name(guest: str) -> str:
-    """FILE.py:FUNCTION without the file's folder."""
+    """Returns FILE.py:FUNCTION without the file's folder."""
     return PurePath(guest).name
 
 
 OPTION_KINDS = (DecodingOptions, LikelihoodOptions, ModelOptions)
-# What samplers and row decoders cannot call an option of theirs.
+# Names that no option of a sampler or row decoder can have.
 _CORE = frozenset(name for kind in OPTION_KINDS for name in kind._declared)
 
 
 def defaults_of(kind: type[Options]) -> dict[str, Any]:
-    """Name -> default of every option of a class."""
+    """Returns the default of every option of a class, by name."""
     return {name: each.default for name, each in kind.declared().items()}
 
 
 def own_names() -> frozenset[str]:
-    """Names of all options."""
+    """Returns the names of all options."""
     return frozenset(name for kind in OPTION_KINDS for name in kind.declared())
 
 
 def silent_names() -> frozenset[str]:
-    """Names of the options of which no value changes a score."""
+    """Returns the names of options that never change a score."""
     return frozenset(name for kind in OPTION_KINDS for name, each in kind.declared().items() if each.silent)
 
 
 def aliases() -> dict[str, str]:
-    """What families' scripts call our options -> our name."""
+    """Returns a dictionary from names in the families' scripts to our option names."""
     declared = [each for kind in OPTION_KINDS for each in kind.declared().values()]
     return {alias: each.name for each in declared for alias in (each.llada, each.dream, *each.also.split()) if alias}
 
@@ -585,19 +589,19 @@ _DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 
 
 def dtype_name(dtype: str) -> str:
-    """A dtype as torch calls it: `bfloat16` for `bf16` and `torch.bfloat16`."""
+    """Returns torch's name of a dtype: `bfloat16` for `bf16` and `torch.bfloat16`."""
     name = dtype.removeprefix("torch.")
     return _DTYPES.get(name, name)
 
 
 def parsed(kind: type[Options], given: Mapping[str, object]) -> dict[str, Any]:
-    """Those of `given` that are options of this kind, with the values that they stand for; without any left unset.
+    """Returns the options of this kind in `given` with parsed values, without those that are not set.
 
     Raises OptionError for a value that cannot be used.
     """
     declared = kind.declared()
     values = {name: each.parse(given[name]) for name, each in declared.items() if name in given}
-    # None is a value of its own where it can switch off what a preset or a family sets.
+    # If an option allows None, None is a value: it switches off what a preset or a family sets.
     return {name: value for name, value in values.items() if value is not None or NoneType in declared[name].kinds}
 
 
@@ -605,12 +609,12 @@ def parsed(kind: type[Options], given: Mapping[str, object]) -> dict[str, Any]:
 
 
 def must_be(name: str, what: str, value: object) -> OptionError:
-    """The error about a value that cannot be used: "n_masks must be auto or a whole number from 1, not -1"."""
+    """Returns the error for a value that cannot be used: "n_masks must be auto or a whole number from 1, not -1"."""
     return OptionError(f"{name} must be {what}, not {shown(value)}")
 
 
 def shown(value: object) -> str:
-    """A value as it was typed, cut short where it is long."""
+    """Returns a value as a user would type it, cut to 100 characters."""
     if value is None or isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, float) and value.is_integer():
@@ -620,7 +624,7 @@ def shown(value: object) -> str:
 
 
 def parse_flag(name: str, value: object) -> bool:
-    """True or False. Raises OptionError for anything but these, 1 and 0, and the words for them."""
+    """Returns a flag as a bool. Raises OptionError for anything but true, false, 1 and 0, as values or words."""
     flags = {"true": True, "1": True, "false": False, "0": False}
     if str(value).lower() not in flags:
         raise must_be(name, "true or false", value)
@@ -628,7 +632,7 @@ def parse_flag(name: str, value: object) -> bool:
 
 
 def parse_whole(name: str, value: object, *, least: int = 0, most: int | None = None) -> int:
-    """A whole number, which may be typed. Raises OptionError for anything else."""
+    """Returns a whole number, which may be given as text. Raises OptionError for anything else."""
     declared = Option("", least=least, most=most, name=name, kinds=(int,))
     number = declared.parse(value)
     if number is None:
@@ -637,21 +641,21 @@ def parse_whole(name: str, value: object, *, least: int = 0, most: int | None = 
 
 
 def unknown_option(what: str, name: object, value: object, known: Iterable[str]) -> OptionError:
-    """The error about a name that is no option: the nearest that is."""
+    """Returns the error for an unknown name; it names the nearest known one."""
     names = sorted(known)
     hint = did_you_mean(str(name), names) or f"nearest is {difflib.get_close_matches(str(name), names, cutoff=0)[0]}"
     return OptionError(f"unknown {what} {shown(name)}" + (f"={shown(value)}" if value != "" else "") + f"; {hint}")
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str | None:
-    """The question about an unknown name, None where no known one is near."""
+    """Returns the question "did you mean ...?" for an unknown name; None if no known name is near."""
     names = list(known)
     meant = _MEANT.get(name, aliases().get(name))
     nearest = [meant] if meant in names else difflib.get_close_matches(name, names, n=1)
     return f"did you mean {nearest[0]}?" if nearest else None
 
 
-# Names elsewhere that look like another option of ours.
+# Names in other software -> the option of ours that they stand for, where another one looks more similar.
 _MEANT = {
     **dict.fromkeys(("model", "model_path", "model_name_or_path", "path", "checkpoint"), "pretrained"),
     **dict.fromkeys(("adapter", "lora", "lora_path"), "peft"),

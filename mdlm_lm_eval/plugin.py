@@ -1,10 +1,10 @@
 """Makes `--model mdlm`, `--model mdlm-server` and the task suite known to lm-eval releases that discover no plugins.
 
-No other file touches what lm-eval keeps to itself.
+No other file touches lm-eval's internals.
 
 `mdlm_lm_eval_hook.pth` calls `arm` when an interpreter starts, so this module imports nothing but `sys` until lm-eval's
-modules are. What `arm` leaves behind is one entry in `sys.meta_path` that waits for two of them and acts once each has
-run. An action that fails prints one line, and lm-eval is as it would be without this package.
+modules are imported. `arm` adds one entry to `sys.meta_path`, which waits for two of these modules and runs an action
+after each. An action that fails prints one line, and lm-eval works as it would without this package.
 """
 
 import sys
@@ -20,10 +20,10 @@ MODELS = {"mdlm": "mdlm_lm_eval.lm:MDLM", "mdlm-server": "mdlm_lm_eval.server:MD
 
 
 def register_model(lm_eval_models: "ModuleType") -> None:
-    """Adds the lazy placeholders for our models to lm-eval's model registry, unless lm-eval finds entry points itself.
+    """Adds lazy placeholders for our models to lm-eval's model registry, unless lm-eval finds entry points itself.
 
-    Only after `lm_eval.models` has run: `get_model` imports that module while the registry is empty and not otherwise,
-    so a name that was there first would hide every built-in model.
+    This must run after `lm_eval.models`: `get_model` imports that module only while the registry is empty, so a name
+    that was there before would hide every built-in model.
     """
     from lm_eval.api import registry
 
@@ -36,47 +36,38 @@ def register_model(lm_eval_models: "ModuleType") -> None:
 def add_tasks(task_manager_module: "ModuleType") -> None:
     """Lets `TaskManager` scan the task suite after lm-eval's own tasks and before the user's `--include_path`.
 
-    Later folders win in lm-eval, so that a user's task of the same name is the one that runs.
+    In lm-eval, the last folder with a task of some name wins, so a user's task replaces one of the suite's.
     """
     from functools import wraps
-
-    task_manager = task_manager_module.TaskManager
-    initialise = task_manager.__init__
-
-    @wraps(initialise)
-    def with_suite(self: object, *arguments: object, **named: object) -> None:
-        given, include_path = (arguments, named), None
-        try:
-            (arguments, named), include_path = _with_suite(initialise, self, arguments, named)
-        except Exception as error:
-            _say(f"could not add its tasks: {error!r}")
-            arguments, named = given
-        initialise(self, *arguments, **named)
-        if (arguments, named) != given:
-            self.include_path = include_path  # type: ignore[attr-defined]  # lm-eval reports what the user gave
-
-    task_manager.__init__ = with_suite
-
-
-def _with_suite(initialise: "Callable[..., None]", self: object, arguments: "Any", named: "Any") -> "Any":
     from inspect import signature
 
     from mdlm_lm_eval import tasks_path
 
-    bound = signature(initialise).bind(self, *arguments, **named)
-    bound.apply_defaults()
-    suite, include_path = tasks_path(), bound.arguments["include_path"]
-    users = list(include_path) if isinstance(include_path, (list, tuple)) else [include_path] if include_path else []
-    if bound.arguments["include_defaults"] and suite.is_dir():
-        bound.arguments["include_path"] = [suite, *users]
-    return (bound.args[1:], bound.kwargs), include_path
+    task_manager = task_manager_module.TaskManager
+    initialise = task_manager.__init__
+    parameters = signature(initialise)
+    if not {"include_path", "include_defaults"} <= {*parameters.parameters}:
+        raise TypeError(f"TaskManager{parameters} takes no include_path")
+
+    @wraps(initialise)
+    def with_suite(self: "Any", *arguments: object, **named: object) -> None:
+        bound = parameters.bind(self, *arguments, **named)
+        bound.apply_defaults()
+        given = bound.arguments["include_path"]
+        users = list(given) if isinstance(given, (list, tuple)) else [given] if given else []
+        if bound.arguments["include_defaults"]:
+            bound.arguments["include_path"] = [tasks_path(), *users]
+        initialise(*bound.args, **bound.kwargs)
+        self.include_path = given  # lm-eval reports it
+
+    task_manager.__init__ = with_suite
 
 
 def forget_task_files(loaded: "Iterable[str]") -> None:
-    """Lets lm-eval import the Python files of tasks anew, as the process of one `lm_eval` would.
+    """Makes lm-eval import the Python files of tasks again, as a new `lm_eval` process would.
 
-    A random generator in one of them would go on where it was left, and ask other questions. `loaded` are the names of
-    modules among which they are.
+    Otherwise a random generator in such a file would continue from its last state and draw other questions.
+    `loaded`: names of modules, among them those of the task files.
     """
     from os.path import isabs
 
@@ -86,7 +77,7 @@ def forget_task_files(loaded: "Iterable[str]") -> None:
     for name in files:
         del sys.modules[name]
     for registered in vars(registry).values():
-        if isinstance(registered, registry.Registry):  # takes no second filter or metric of one name
+        if isinstance(registered, registry.Registry):  # it refuses a second filter or metric of the same name
             for name in [name for name, value in registered.items() if getattr(value, "__module__", None) in files]:
                 del registered._objs[name]
 
@@ -94,9 +85,9 @@ def forget_task_files(loaded: "Iterable[str]") -> None:
 def task_manager(
     tasks: "Iterable[str]", include_path: str | None, metadata: "Mapping[str, Any] | None" = None
 ) -> "Any":
-    """lm-eval's manager of these tasks: of the suite and the user's, and of lm-eval's own where one of them is wanted.
+    """Returns lm-eval's manager for these tasks, which may be the suite's, the user's or lm-eval's own.
 
-    Indexing the thousands that come with lm-eval takes many seconds.
+    lm-eval's own tasks are indexed only if one of them is wanted: there are thousands, and it takes many seconds.
     """
     from lm_eval.tasks import TaskManager
 
@@ -110,7 +101,7 @@ def task_manager(
 
 
 class AfterImport:
-    """A `sys.meta_path` finder that runs an action once a module has been executed by its own loader."""
+    """A `sys.meta_path` finder that runs an action after a module's own loader has executed the module."""
 
     def __init__(self, actions: "dict[str, Callable[[ModuleType], None]]") -> None:
         self.actions = actions
@@ -128,7 +119,7 @@ class AfterImport:
 
 
 class _ThenAct:
-    """A module's own loader, which it has again before its code runs, and an action behind it."""
+    """Loads a module with its own loader, which is put back before the module's code runs, and then runs an action."""
 
     def __init__(self, loader: "Any", action: "Callable[[ModuleType], None]") -> None:
         self.loader, self.action = loader, action
@@ -142,14 +133,10 @@ class _ThenAct:
         try:
             self.action(module)
         except Exception as error:
-            _say(f"could not extend {module.__name__}: {error!r}")
-
-
-def _say(sentence: str) -> None:
-    print(f"mdlm-lm-eval: {sentence}", file=sys.stderr)
+            print(f"mdlm-lm-eval: could not extend {module.__name__}: {error!r}", file=sys.stderr)
 
 
 def arm() -> None:
-    """Waits for lm-eval's modules to be imported. Calling it twice does no harm."""
+    """Starts waiting for lm-eval's modules to be imported. A second call changes nothing."""
     if not any(isinstance(finder, AfterImport) for finder in sys.meta_path):
         sys.meta_path.insert(0, AfterImport({"lm_eval.models": register_model, "lm_eval.tasks.manager": add_tasks}))

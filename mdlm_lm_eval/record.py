@@ -1,4 +1,4 @@
-"""The part of a result that describes a run: effective numbers and cost of each task, and all that scores depend on."""
+"""The record of a run in a result: effective numbers and cost of each task, and everything that scores depend on."""
 
 import hashlib
 import json
@@ -40,39 +40,38 @@ _OF_ANSWERS = """
     mask_token_id shift_logits max_length think_end_token mixed_precision_dtype add_bos_token cache_audit
     prefix_token_id package_version plugins
 """
-_OF_REQUEST = ("seed", "max_gen_toks")  # which a task or lm-eval's --seed sets
-# Settings that say where a model came from, or that its weights say better.
+_OF_REQUEST = ("seed", "max_gen_toks")  # options that a task or lm-eval's --seed sets
+# Settings that only say where a model came from, or that the weights show.
 _SILENT_SETTINGS = {"_name_or_path", "base_model_name_or_path", "transformers_version", "dtype"}
 
 
 class TaskCost(Counter[str]):
-    """Sums over a task's requests, whatever batches these were in.
+    """The cost of a task: sums over its requests, in whatever batches these were.
 
-    forward_passes: passes of the model that a request's row took part in.
-    slot_passes: passes of whole batches times their lanes, shared among the requests: the passes that had room.
-    denoising_steps: the passes in which masks could be filled or tokens changed.
-    layer_tokens: positions that went through the layers, those of shared prefixes once; absent where they are not
-        counted.
+    forward_passes: forward passes that a request's row took part in.
+    slot_passes: passes of a batch times its lanes, busy or not, divided among the requests.
+    denoising_steps: passes in which masks could be filled or tokens changed.
+    layer_tokens: positions that went through the layers; those of a shared prefix count once. Absent if not counted.
     shared_tokens: positions whose keys and values were copied from a shared prefix instead.
-    written_tokens: tokens in the returned slots, also those after an EOS.
-    answer_tokens: tokens up to the EOS or end of turn, without it.
-    canvases: canvases that were scored for likelihood tasks; those of a batch are shared among its requests.
-    seconds: wall time of decoding or scoring, shared likewise.
-    peak_memory_bytes: the most that was in use meanwhile, as `devices.Meter` reads it.
+    written_tokens: tokens in the returned slots, including those after an EOS.
+    answer_tokens: tokens before the EOS or end of turn.
+    canvases: canvases that were scored for likelihood tasks; those of a batch are divided among its requests.
+    seconds: wall time of decoding or scoring, divided among the requests.
+    peak_memory_bytes: the most memory in use during the task, as `devices.Meter` reads it.
     """
 
     def add(self, amounts: Mapping[str, float]) -> None:
-        """Adds the cost of one more request; the peak is the highest of all."""
+        """Adds the cost of a request. The peak of memory is the maximum."""
         for name, amount in amounts.items():
             self[name] = max(self[name], amount) if name == "peak_memory_bytes" else self[name] + amount  # type: ignore[assignment]
 
     def merge(self, other: "TaskCost") -> None:
-        """Adds the cost of another process for the same task at the same time: seconds are the longer ones."""
+        """Adds the cost of a process that ran at the same time, so that the time in seconds is the maximum."""
         self.add({name: amount for name, amount in other.items() if name != "seconds"})
         self["seconds"] = max(self["seconds"], other["seconds"])
 
     def as_dict(self) -> dict[str, Any]:
-        """For the results file, with the share of lanes that were busy (`batch_occupancy`) and tokens per forward pass.
+        """Returns the cost for the results file, with the share of busy lanes (`batch_occupancy`) and tokens per pass.
 
         Tokens per pass are a ratio of sums, as in d3LLM (arXiv 2601.07568).
         """
@@ -88,7 +87,7 @@ class TaskCost(Counter[str]):
 
 
 class Answer(NamedTuple):
-    """The answer to a request, its cost, and with the option `trace` how it came to be."""
+    """The answer to a request, its cost, and, with the option `trace`, the step and confidence of each token."""
 
     string: str
     token_ids: Sequence[int]
@@ -97,13 +96,16 @@ class Answer(NamedTuple):
 
 
 def first_difference(one: Sequence[int], other: Sequence[int]) -> int:
-    """The first place at which two texts differ: at most the length of the shorter one."""
+    """Returns the first index at which two sequences differ; the length of the shorter one if there is none."""
     pairs = enumerate(zip(one, other, strict=False))
     return next((n for n, (a, b) in pairs if a != b), min(len(one), len(other)))
 
 
 class OfFirstToken(NamedTuple):
-    """What the likeliest first token of a single-token answer is, as `LabelTokens.letter` says it."""
+    """The likeliest first token of a single-token answer, as a letter of `LabelTokens.letter`.
+
+    of_set: the question's set, "" if it has none. entropy: in nats.
+    """
 
     doc_id: int | None
     of_set: str
@@ -113,21 +115,21 @@ class OfFirstToken(NamedTuple):
 
 @dataclass
 class TaskRecord:
-    """Numbers of one task's requests.
+    """The record of one task's requests.
 
-    ranges: the smallest and the largest of each effective number.
-    audited: document, exact answer and first differing token for each request that was decoded exactly as well; the
-        latter two are None where the strings agree.
-    caches: the caches in effect in generation tasks: that of the option `cache`, where auto becomes exact or none, and
-        auto where the family's own method decodes.
-    endings: how many answers each of `ENDINGS` has, and how many are empty, whatever ended them, or end at their first
-        token.
-    first_tokens: those of single-token answers with known labels, in the pass that filled the slot, before any ban.
-    traces: for each answer decoded with `trace`, its document and repetition, its text, for each token where it ends in
-        the text and the fields of `Filled`, each column one string with blanks between the numbers; and the canvas with
-        its blocks and events, as `trace.as_recorded` writes them. trace_tokens: what the ids in them stand for.
-    repeated: questions that were asked several times, their answers, and how many of these differ from all before.
-    errors: document, number of the choice and standard error in nats of each log-likelihood that is estimated.
+    ranges: the smallest and the largest value of each effective number.
+    audited: document, exact answer and first differing token of each request that was also decoded exactly; the exact
+        answer and the token are None if the answers are the same.
+    caches: the KV caches in effect in generation tasks. `cache=auto` is recorded as exact or none, or as auto if the
+        family's own method decodes.
+    endings: the number of answers with each of `ENDINGS`, of empty answers, and of answers that end at once.
+    first_tokens: those of single-token answers with known labels, in the pass that filled the slot, before any token
+        was banned.
+    traces: for each answer decoded with `trace`: document, repetition, text, and for each token its end in the text and
+        the fields of `Filled`, where a column is one string with blanks between the numbers; also the canvas with its
+        blocks and events, as `trace.as_recorded` writes them. trace_tokens: the text of each token id in the traces.
+    repeated: the number of questions that were asked several times, of their answers, and of distinct answers.
+    errors: document, number of the choice and standard error in nats of each estimated log-likelihood.
     """
 
     requests: int = 0
@@ -146,7 +148,7 @@ class TaskRecord:
     errors: list[tuple[int | None, int, float]] = field(default_factory=list)
 
     def audit(self, doc_id: int | None, cached: Answer, exact: Answer) -> None:
-        """Compares two answers. Tokens count only where strings differ: those after a stop string are no answer."""
+        """Compares two answers. Tokens count only if the strings differ, as those after a stop string do not matter."""
         self.exact_cost.add(exact.cost)
         if cached.string == exact.string:
             self.audited.append((doc_id, None, None))
@@ -161,7 +163,7 @@ class TaskRecord:
         events: Sequence[Event],
         tokenizer: PreTrainedTokenizerBase,
     ) -> None:
-        """Keeps how an answer came to be, its tokens up to where its string ends; with `facts` about it."""
+        """Records the trace of an answer, up to the token with which its string ends. `facts` are recorded with it."""
         ids = answer.token_ids
         texts = [tokenizer.decode(ids[:n], skip_special_tokens=True) for n in range(len(answer.trace) + 1)]
         begin = texts[-1].find(answer.string)
@@ -181,7 +183,7 @@ class TaskRecord:
             self.trace_tokens[id] = tokenizer.decode([id])
 
     def merge(self, other: "TaskRecord") -> None:
-        """Adds the record of another process for the same task."""
+        """Adds another process's record of the same task."""
         for each in fields(self):
             own, its = getattr(self, each.name), getattr(other, each.name)
             if isinstance(own, TaskCost):
@@ -195,7 +197,7 @@ class TaskRecord:
             self.ranges[name] = (min(lowest, low), max(highest, high))
 
     def as_dict(self) -> dict[str, Any]:
-        """For the results file."""
+        """Returns the record for the results file."""
         facts = {
             "requests": self.requests,
             **{name: list(bounds) for name, bounds in self.ranges.items()},
@@ -223,7 +225,7 @@ class TaskRecord:
         return facts | ({"audit": self._audit()} if self.audited else {})
 
     def _first_token(self) -> dict[str, Any]:
-        """In the order of the documents: a letter a question, their sets, and the mean entropy in nats."""
+        """Returns the letters and sets of the questions, ordered by document, and the mean entropy in nats."""
         found = sorted(self.first_tokens, key=lambda one: -1 if one.doc_id is None else one.doc_id)
         facts = {"letters": "".join(one.letter for one in found), "entropy": fmean(one.entropy for one in found)}
         return facts | ({"sets": " ".join(one.of_set for one in found)} if all(one.of_set for one in found) else {})
@@ -243,11 +245,11 @@ Setting = tuple[str, DecodingOptions | LikelihoodOptions]
 
 @dataclass
 class RunRecord:
-    """Records of all tasks in this process.
+    """The records of all tasks in this process.
 
     settings: (request type, effective options) -> the tasks that ran with them.
-    forward_passes: the model's calls, for whole batches.
-    kept: requests that an earlier run answered, whose cost is in the record too.
+    forward_passes: the number of forward passes of whole batches.
+    kept: the number of requests that an earlier run answered; their cost is in the record, too.
     """
 
     tasks: defaultdict[str, TaskRecord] = field(default_factory=lambda: defaultdict(TaskRecord))
@@ -264,7 +266,10 @@ class RunRecord:
         numbers: Mapping[str, float],
         truncated: int,
     ) -> TaskRecord:
-        """Counts one request of a task: its setting, cost, effective numbers, and prompt tokens that were cut off."""
+        """Records a request of a task, and returns the task's record.
+
+        numbers: effective numbers of the request. truncated: the number of prompt tokens that were cut off.
+        """
         self.settings[setting].add(name)
         task = self.tasks[name]
         task.requests += 1
@@ -277,7 +282,7 @@ class RunRecord:
         return task
 
     def merge(self, other: "RunRecord") -> None:
-        """Adds the record of another process."""
+        """Adds another process's record."""
         self.forward_passes += other.forward_passes
         self.kept += other.kept
         for name, task in other.tasks.items():
@@ -289,7 +294,7 @@ class RunRecord:
 def facts_of_run(
     run: RunRecord, options_of: Callable[[DecodingOptions | LikelihoodOptions], dict[str, Any]]
 ) -> dict[str, Any]:
-    """What results say of any run, whoever answers it: its tasks, and the settings that these ran with."""
+    """Returns the facts that results contain for any model: tasks, and the settings that these ran with."""
     tasks = {name: task.as_dict() for name, task in sorted(run.tasks.items())}
     return {
         "package_version": __version__,
@@ -304,7 +309,7 @@ def facts_of_run(
 
 
 def provenance(lm: "MDLM") -> dict[str, Any]:
-    """Everything that a score depends on: model, options, effective numbers of each task, machine."""
+    """Returns everything that a score depends on: model, options, effective numbers of each task, machine."""
     run, preset = lm.record_of_all, lm.settings.model.preset
     foreign = foreign_files({"sampler": lm.settings.decoding.guest, "modeling": lm.settings.model.modeling})
     of_run = facts_of_run(run, lambda options: options.as_record())
@@ -343,7 +348,7 @@ def provenance(lm: "MDLM") -> dict[str, Any]:
 
 
 def checked(lm: "MDLM") -> dict[str, Any]:
-    """What a check must have in common with a run to say something about it."""
+    """Returns the facts that must be the same in a check and in a run for the check to apply to the run."""
     options = {name: value for name, value in lm.settings.decoding.as_record().items() if name not in _OF_REQUEST}
     return {
         "weights": _weights_digest(lm.model),
@@ -354,13 +359,16 @@ def checked(lm: "MDLM") -> dict[str, Any]:
 
 
 def check_file(facts: Mapping[str, Any]) -> Path:
-    """Where `mdlm-check` keeps what it found under these facts."""
+    """Returns the path of the file in which `mdlm-check` keeps its findings for these facts."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
     return cache / "mdlm_lm_eval" / "checks" / f"{_digest(facts)[:24]}.json"
 
 
 def _check(lm: "MDLM") -> dict[str, Any] | None:
-    """The check that the user names or that applies: its file, verdict and noise floor, and what has changed since."""
+    """Returns file, verdict and noise floor of the check that the user names or that applies; None if there is none.
+
+    `stale` names the facts that have changed since the check.
+    """
     named = lm.settings.model.check
     if named is None and not check_file({}).parent.is_dir():
         return None
@@ -376,7 +384,7 @@ def _check(lm: "MDLM") -> dict[str, Any] | None:
 
 
 def in_words(facts: Mapping[str, Any], has_chat_template: bool) -> dict[str, str]:
-    """Settings in effect, speed and audit of a run, from its `provenance`."""
+    """Returns the lines about settings, speed, request cache and audit of a run with this `provenance`."""
     tasks = facts["tasks"].values()
     return {
         "settings": ", ".join(settings_in_words(tasks, has_chat_template)),
@@ -387,13 +395,14 @@ def in_words(facts: Mapping[str, Any], has_chat_template: bool) -> dict[str, str
 
 
 def fingerprint(lm: "MDLM") -> dict[str, Any]:
-    """All that an answer to a request depends on, under flat names."""
+    """Returns everything that an answer to a request depends on, in a flat dictionary."""
     facts = provenance(lm)
     return {
         **{f"decoding {name}": value for name, value in facts["decoding"].items()},
         **{f"likelihood {name}": value for name, value in facts["likelihood"].items()},
         **{name: facts[name] for name in _OF_ANSWERS.split()},
-        "set sampling options": sorted(lm.settings.explicit.intersection(SAMPLING_NAMES)),  # over those of a task
+        # A task's sampling options count only if the user did not set them.
+        "set sampling options": sorted(lm.settings.explicit.intersection(SAMPLING_NAMES)),
         "weights": _weights_digest(lm.model),
         "config": _digest(lm.model.config.to_dict()),
         "adapter": _digest(lm.model.active_peft_config.to_dict()) if isinstance(lm.model, PeftModel) else None,
@@ -405,9 +414,10 @@ def fingerprint(lm: "MDLM") -> dict[str, Any]:
 
 
 def _weights_digest(model: torch.nn.Module) -> str:
-    """Digest of the name, shape, type and first values of every weight: cheap, and different after any training.
+    """Returns a digest of the name, shape, type and first values of every weight.
 
-    Weights are the parameters and the buffers that are saved with them, such as those of a GPTQ or AWQ checkpoint.
+    It is cheap, and different after any training. Weights are the parameters and the saved buffers, such as those of a
+    GPTQ or AWQ checkpoint.
     """
     digest = hashlib.sha256()
     saved = model.state_dict(keep_vars=True).keys()
@@ -415,14 +425,14 @@ def _weights_digest(model: torch.nn.Module) -> str:
     for name, parameter in (*model.named_parameters(), *buffers):
         digest.update(f"{name} {tuple(parameter.shape)} {parameter.dtype}".encode())
         local = parameter.to_local() if isinstance(parameter, DTensor) else parameter
-        if not local.is_meta:  # weights that are offloaded to disk are meta tensors
+        if not local.is_meta:  # as weights that are offloaded to disk are
             first = local.detach().flatten()[:_VALUES_PER_PARAMETER].float().cpu()
             digest.update(first.numpy().tobytes())
     return digest.hexdigest()
 
 
 def _digest(settings: Mapping[str, Any]) -> str:
-    """Digest of the config of a model or an adapter, or of a vocabulary: facts that weights do not show, as rope."""
+    """Returns a digest of settings that weights do not show: the config of a model or adapter, or a vocabulary."""
     kept = {name: value for name, value in settings.items() if name not in _SILENT_SETTINGS}
     as_json = json.dumps(
         kept, sort_keys=True, default=lambda value: sorted(value) if isinstance(value, set) else str(value)

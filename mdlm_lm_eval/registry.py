@@ -1,10 +1,10 @@
-"""What can be added to the package by name: samplers, caches, row decoders, unmasking rules, families and objectives.
+"""Registries of everything that has a name: samplers, caches, row decoders, unmasking rules, families, objectives.
 
     register(name="right_to_left", unmasking=UnmaskingRule(rank))
 
-Built-in ones are files of their rooms. Others are registered by a program, by a file that is loaded with the option
-`plugins`, or by an entry point `mdlm_lm_eval.sampler` (`.cache`, `.unmasking`, ...) of an installed package: its name
-is the object's, which is registered when it is first asked for. A name belongs to one object: a second one is an error.
+Built-in objects are files of their folders. Others are registered by a program, by a file that the option `plugins`
+loads, or by an entry point `mdlm_lm_eval.sampler` (`.cache`, `.unmasking`, ...) of an installed package. An entry point
+has the name of its object, and is loaded when this name is first asked for. Registering a name twice is an error.
 """
 
 import hashlib
@@ -31,20 +31,21 @@ _OWN_PACKAGES = ("mdlm_lm_eval", "mdlm_finetune")
 
 
 class Registry(Generic[T]):
-    """Objects of one `kind` by name. `room` is a folder with a file of each, or a module that registers several.
+    """Objects of one `kind` by name.
 
-    shared: says in words what two objects of other names share although only one of them can have it, if anything.
+    room: a package with one file for each built-in object, or a module that registers several.
+    shared: for two objects of different names, the thing that both claim and only one can have, in words; "" if none.
     """
 
     def __init__(self, kind: str, room: str, shared: Callable[[T, T], str] = lambda one, other: "") -> None:
         self.kind, self.room, self.shared = kind, room, shared
         self._known: dict[str, T] = {}
         self._loaded: set[str] = set()  # names of entry points
-        self._is_complete = False  # all built-in files and entry points have been loaded
-        self.guests: dict[str, str] = {}  # names of what is not built in -> the module that registered it
+        self._is_complete = False  # True after all built-in files and entry points have been loaded
+        self.guests: dict[str, str] = {}  # name of an object that is not built in -> the module that registered it
 
     def add(self, name: str, thing: T, module: str) -> None:
-        """Raises ValueError where another object has the name, or what only one can have."""
+        """Adds an object. Raises ValueError if another one has its name or, by `shared`, something it claims."""
         if self._known.get(name, thing) != thing:
             raise ValueError(f"a {self.kind} named {name!r} is registered already")
         for other, known in self._known.items():
@@ -56,11 +57,11 @@ class Registry(Generic[T]):
             digest_of(module)
 
     def names(self) -> tuple[str, ...]:
-        """All names; imports no built-in file and no installed package."""
+        """Returns all names. Imports no built-in file and no installed package."""
         return tuple(sorted({*self._files, *self._known, *self._installed}))
 
     def get(self, name: str) -> T:
-        """The object of a name. Raises KeyError where there is none."""
+        """Returns the object with this name. Raises KeyError if there is none."""
         if name not in self._known and name in self._files:
             import_module(f"{self.room}.{name}")
         if name in self._installed and name not in self._loaded:
@@ -72,7 +73,7 @@ class Registry(Generic[T]):
         return self._known[name]
 
     def all(self) -> dict[str, T]:
-        """Every object by its name."""
+        """Returns every object by its name."""
         if not self._is_complete:
             for file in self._files:
                 import_module(f"{self.room}.{file}")
@@ -114,8 +115,8 @@ def register(
     family: "Family | None" = None,
     objective: "type[Objective] | None" = None,
 ) -> None:
-    """Makes an object known by its name. Raises ValueError where another object of its kind has the name."""
-    module = str(sys._getframe(1).f_globals.get("__name__", "__main__"))  # whose file results record
+    """Makes an object known by its name. Raises ValueError if another object of its kind has this name."""
+    module = str(sys._getframe(1).f_globals.get("__name__", "__main__"))  # the caller; results record its file
     given = {
         "sampler": sampler,
         "cache": cache,
@@ -130,7 +131,10 @@ def register(
 
 
 def guest_of(sampler: object) -> str | None:
-    """FILE.py:FUNCTION or module:function, which an entry point `mdlm_lm_eval.guest` may name; None without a colon."""
+    """Returns FILE.py:FUNCTION or module:function if `sampler` is that or the name of an entry point for it, else None.
+
+    The group of these entry points is `mdlm_lm_eval.guest`.
+    """
     if not isinstance(sampler, str):
         return None
     return sampler if ":" in sampler else _installed_guests().get(sampler)
@@ -145,7 +149,7 @@ _digests: dict[str, str | None] = {}
 
 
 def digest_of(module: str) -> str | None:
-    """The SHA-256 of an imported module's file as it was when first asked for; None where it has no file."""
+    """Returns the SHA-256 of an imported module's file, computed at the first call; None if it has no file."""
     if module not in _digests:
         file = getattr(sys.modules.get(module), "__file__", None)
         _digests[module] = None if file is None else hashlib.sha256(Path(file).read_bytes()).hexdigest()

@@ -1,5 +1,8 @@
-"""Keeps lm-eval's `--use_cache` honest: a cache file answers only for the model and the options that filled it, every
-repetition of a sampled request with its own answer, and keeps the record of its answers."""
+"""Makes lm-eval's `--use_cache` safe for our models.
+
+A cache file answers only for the model and the options that filled it. Each repetition of a sampled request has its own
+answer, and the file also keeps the record of the answers.
+"""
 
 import sqlite3
 from collections.abc import Iterable
@@ -16,13 +19,17 @@ SAMPLE_PREFIX = "mdlm_lm_eval.sample "
 
 
 class RequestCache:
-    """Answers as they are finished, in lm-eval's `entries` on disk.
+    """Saves answers as they are finished, in lm-eval's `entries` on disk.
 
-    lm-eval's keys hold a request's arguments alone: such a cache would answer a request for n_masks=200 with the answer
-    for n_masks=1. So an empty cache is marked as filled by `fingerprint`, and a cache with another mark is refused, by
-    an OptionError that names the differences. Sampled requests (those with a seed) get keys of their own, or all
-    repetitions of one would get one answer; entries that lm-eval kept for them when a run ended are deleted, so that it
-    asks for them again, one by one. `record` is that of the answers so far.
+    lm-eval's keys contain only a request's arguments, so its cache would answer a request with n_masks=200 by an answer
+    with n_masks=1. Therefore an empty cache is marked with `fingerprint`, and a cache with another mark is refused: an
+    OptionError names the differences.
+
+    A sampled request (one with a seed) has a key of its own; with lm-eval's key, all repetitions would get the same
+    answer. lm-eval also writes entries for such requests when a run ends. These are deleted here, so that lm-eval asks
+    for each repetition again.
+
+    record: the record of the answers so far; None in an empty cache.
     """
 
     def __init__(self, entries: Any, fingerprint: dict[str, Any]) -> None:
@@ -45,21 +52,20 @@ class RequestCache:
         self.entries, self.record = entries, entries.get(_RECORD)
 
     def sample(self, arguments: tuple[Any, ...], seed: int) -> str | None:
-        """The answer to a sampled generation request, if there is one."""
-        answer: str | None = self.entries.get(_sample_key(arguments, seed))
-        return answer
+        """Returns the saved answer to a sampled generation request, or None."""
+        return self.entries.get(_sample_key(arguments, seed))
 
     def save(
         self, request_type: str, answers: Iterable[tuple[tuple[Any, ...], Any, int | None]], record: RunRecord
     ) -> None:
-        """Writes answers to requests (arguments, answer, seed), and the record of all so far, to disk at once."""
+        """Writes answers (arguments, answer, seed) and the record of all answers so far to disk, in one transaction."""
         entries = self.entries
         keys = {
             hash_args(request_type, arguments) if seed is None else _sample_key(arguments, seed): answer
             for arguments, answer, seed in answers
         }
         rows = [(entries.encode_key(key), entries.encode(value)) for key, value in {**keys, _RECORD: record}.items()]
-        # lm-eval's dictionary commits each entry by itself; a killed run keeps answers with their record, or neither.
+        # lm-eval's dictionary commits each entry by itself, and a killed run must keep answers and record, or neither.
         with closing(sqlite3.connect(entries.filename, timeout=60)) as file, file:
             file.executemany(f'REPLACE INTO "{entries.tablename}" (key, value) VALUES (?, ?)', rows)
 

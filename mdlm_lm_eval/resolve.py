@@ -1,6 +1,6 @@
-"""`resolve()`: a request's options over the model arguments, a preset, the family's defaults and the defaults.
+"""`resolve()` merges options: a request's over the model arguments, a preset, the family's defaults and the defaults.
 
-They are merged once per distinct setting into an immutable object, which everything downstream reads.
+They are merged once per distinct setting, into an immutable object that all later code reads.
 """
 
 import math
@@ -44,16 +44,16 @@ _LOADING = """
 LOADING_NAMES = frozenset(_LOADING.split())
 BITSANDBYTES = ("load_in_", "bnb_4bit_", "llm_int8_")
 
-# What scripts call arguments of loading -> its name here.
+# Name of a loading argument in other scripts -> its name here.
 _LOADING_ALIASES = {"model_path": "pretrained"}
-# Arguments of scripts that do nothing here at these values, which stand in most scripts; others are refused.
+# Arguments in other scripts that change nothing at these values, which most scripts use. Other values are refused.
 _NEUTRAL = {"alg_temp": ("0", "0.0", "none", "None"), "log_type": ("ftb",)}
-# lm-eval's four names for the same limit, by its own priority.
+# lm-eval's four names for the same limit, in lm-eval's order of priority.
 LENGTH_NAMES = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")
-# What lm-eval's `default_gen_kwargs` begins with, for a task without generation_kwargs; --gen_kwargs come after it.
+# The first keys of lm-eval's `default_gen_kwargs`, for a task without generation_kwargs; --gen_kwargs come after them.
 _FILLED_IN = ("temperature", "do_sample", "max_gen_toks")
 SAMPLING_NAMES = ("temperature", "top_p", "top_k")
-# Keys of autoregressive generation that task files hold and that mean nothing here.
+# Keys of autoregressive generation in task files, which have no meaning for masked diffusion.
 _IGNORED = """
     diversity_penalty early_stopping encoder_repetition_penalty epsilon_cutoff eta_cutoff frequency_penalty
     length_penalty max_length min_length min_new_tokens min_p no_repeat_ngram_size num_beam_groups num_beams
@@ -64,14 +64,13 @@ _MEANINGLESS = frozenset(_IGNORED.split())
 _REQUEST_NAMES = frozenset({"until", "infill", "do_sample", *LENGTH_NAMES, *_MEANINGLESS})
 
 _EXCLUSIVE = (*DecodingOptions.exclusive, ("cache", "cfg_scale"), ("cache", "unmasking"))
-# Some values of these exclude nothing; all others exclude each other once set, even to auto.
+# Options that exclude others only at values for which the function is true. Any other does so once set, even to auto.
 _EXCLUDES: dict[str, Callable[[Any], bool]] = {
     "cache": lambda value: value in approximate_caches(),
     "unmasking": is_random,
     "cfg_scale": bool,
 }
-_NEEDS = {"cache": "block_length"}
-# Options that only change something with another one: at a value, or at any that is not its default.
+# Options that change something only with another option: at this value, or (None) at any value but its default.
 _PARTNERS: dict[str, tuple[str, Any]] = {
     **dict.fromkeys(("position_decay", "calibration_cap", "token_frequencies"), ("unmasking", "position_calibrated")),
     "end_think_power": ("end_think_boost", None),
@@ -79,9 +78,9 @@ _PARTNERS: dict[str, tuple[str, Any]] = {
 }
 
 Layer = Mapping[str, Any]
-# The AttentionPattern under an option `block_length`; None where the model is not known.
+# Returns the AttentionPattern for the option `block_length`; None if the model is not known.
 AttentionOf = Callable[[int | None], Any]
-# Raises OptionError for options, under an attention, that the model cannot do; whether a request has slots, if known.
+# (options, attention, whether the request has slots, or None): raises OptionError if the model does not support them.
 Check = Callable[[DecodingOptions, Any, bool | None], None]
 
 
@@ -89,9 +88,13 @@ Check = Callable[[DecodingOptions, Any, bool | None], None]
 class ResolvedRequest:
     """The options of one generation request, merged with all others.
 
-    attention: the model's with blocks of the option `block_length`, or the sampler's. sampled: whether its repetitions
-    differ. ignored: its keys that mean nothing here. alike: equal for requests that may share a batch. typed: the
-    options that the user or the task set.
+    attention: the model's AttentionPattern for the option `block_length`, or the sampler's; None if the model is not
+        known.
+    until: the stop strings. infill: whether the text has slots.
+    sampled: whether repetitions of the request have different answers.
+    ignored: keys of the request that have no meaning for masked diffusion.
+    alike: equal for requests that may share a batch.
+    typed: names of the options that the user or the task set.
     """
 
     options: DecodingOptions
@@ -106,10 +109,12 @@ class ResolvedRequest:
 
 @dataclass(frozen=True)
 class Settings:
-    """Model arguments, merged.
+    """Model arguments, merged with a preset and the family's defaults.
 
-    explicit: the decoding and likelihood options that the user set, by name or by a preset. from_family: those that
-    have the value that the family's authors publish. loading: the arguments of HFLM and transformers.
+    explicit: names of decoding and likelihood options that the user set, directly or by a preset.
+    from_family: names of options with the value that the family's authors publish.
+    loading: arguments of HFLM and transformers.
+    layers: decoding options of the family, of the preset and of the user; a later layer counts more.
     """
 
     decoding: DecodingOptions
@@ -119,16 +124,16 @@ class Settings:
     explicit: frozenset[str]
     from_family: frozenset[str]
     loading: dict[str, Any]
-    layers: tuple[Layer, ...]  # of decoding options: the family's, the preset's, the user's
+    layers: tuple[Layer, ...]
     attention_of: AttentionOf
     check: Check
 
     def request(self, gen_kwargs: Mapping[str, Any]) -> ResolvedRequest:
-        """A request's options over these.
+        """Merges a request's options over these.
 
-        Sampling keys, which task files written for autoregressive models hold anyway, count only where the user set
-        none. Raises OptionError for an unknown key, a value that cannot be used, and options that the model cannot
-        serve.
+        A sampling key of the request counts only if the user did not set it, as task files for autoregressive models
+        contain such keys anyway. Raises OptionError for an unknown key, a value that cannot be used, and options that
+        the model does not support.
         """
         given = _our_names(_without_filled_in_length(gen_kwargs), _REQUEST_NAMES)
         for name in sorted(given.keys() - (known := {*DecodingOptions.declared()} | _REQUEST_NAMES)):
@@ -179,10 +184,11 @@ def resolve(
     check: Check = lambda options, attention, in_slots: None,
     default_seed: int = 0,
 ) -> Settings:
-    """Merges model arguments with a preset and the `decoding_defaults` that a `family` of models publishes.
+    """Merges model arguments with a preset and the `decoding_defaults` of a `family` of models.
 
-    `check` refuses options that the model cannot serve. Raises OptionError for an unknown name, with the nearest known
-    one, and for values and combinations of our options that cannot be used. HFLM and transformers check their own.
+    `check` refuses options that the model does not support. Raises OptionError for an unknown name (and names the
+    nearest known one), and for values and combinations of our options that cannot be used. HFLM and transformers check
+    their own arguments.
     """
     given = _our_names(arguments)
     if given.pop("token", None) not in (None, False):
@@ -202,7 +208,7 @@ def resolve(
         _refuse_guest(f"preset={model.preset}", preset)
     published = family or {}
     layers = tuple(parsed(DecodingOptions, layer) for layer in (published, preset, given))
-    if is_guest := ":" in layers[-1].get("sampler", ""):  # which has defaults of its own, but for the model's blocks
+    if is_guest := ":" in layers[-1].get("sampler", ""):  # a guest has its own defaults, except for the model's blocks
         blocks = getattr(attention_of(None), "block_length", None)
         layers = ({} if blocks is None else {"block_length": blocks}, *layers[1:])
     if is_guest and model.compile:
@@ -241,13 +247,13 @@ def resolve(
 
 
 def _refuse_guest(where: str, options: Layer) -> None:
-    """A guest runs code, so that neither a task nor a preset may name one."""
+    """Raises OptionError if these options name a guest, as it runs code: neither a task nor a preset may name one."""
     if guest_of(options.get("sampler")):
         raise OptionError(f"{where} names sampler={options['sampler']}, which only the user can, as a model argument")
 
 
 def _without_filled_in_length(gen_kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Without the limit that lm-eval fills in for a task that sets none, where the command line names another one."""
+    """Drops the limit that lm-eval fills in for a task without one, if the command line sets it by another name."""
     is_filled_in = [*gen_kwargs][: len(_FILLED_IN)] == [*_FILLED_IN] and gen_kwargs["max_gen_toks"] == 256
     others = [gen_kwargs.get(name) for name in LENGTH_NAMES if name != "max_gen_toks"]
     if not is_filled_in or not any(value is not None for value in others):
@@ -256,7 +262,7 @@ def _without_filled_in_length(gen_kwargs: Mapping[str, Any]) -> Mapping[str, Any
 
 
 def without_effect(options: DecodingOptions, attention: Any) -> dict[str, str]:
-    """Options that are set and change nothing under an attention, and why as the end of a sentence."""
+    """Returns the options that are set but change nothing, each with the reason as the end of a sentence."""
     defaults = defaults_of(DecodingOptions)
     found = {}
     for name, (partner, value) in _PARTNERS.items():
@@ -274,7 +280,7 @@ def without_effect(options: DecodingOptions, attention: Any) -> dict[str, str]:
 
 
 def loading_names(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Model arguments of which those that load a checkpoint have the names that they have here."""
+    """Returns model arguments with aliases of loading arguments replaced by our names."""
     found: dict[str, Any] = {}
     for typed, value in given.items():
         _add(found, _LOADING_ALIASES.get(str(typed).strip(), str(typed).strip()), typed, value)
@@ -282,14 +288,14 @@ def loading_names(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _add(found: dict[str, Any], name: str, typed: object, value: object) -> None:
-    """Raises OptionError where the option was given before, under another name."""
+    """Adds an option to `found`. Raises OptionError if it was given before, under another name."""
     if name in found:
         raise OptionError(f"{name}={shown(found[name])} and {str(typed).strip()}={shown(value)} are the same option")
     found[name] = value
 
 
 def _our_names(given: Mapping[str, Any], kept: Collection[str] = ()) -> dict[str, Any]:
-    """Options under the names that they have here; names in `kept` are no aliases."""
+    """Returns options under our names. Names in `kept` are not treated as aliases."""
     found: dict[str, Any] = {}
     for typed, value in given.items():
         name = str(typed).strip()
@@ -302,17 +308,16 @@ def _our_names(given: Mapping[str, Any], kept: Collection[str] = ()) -> dict[str
                 continue
             name, value = "cache", "dual"
         if name == "remasking":  # `unmasking` in LLaDA's scripts, and `sampler` in version 0.3 of this package
-            sampler, rule = (DecodingOptions.declared()[each] for each in ("sampler", "unmasking"))
-            name = "sampler" if sampler.takes(value) and not rule.takes(value) else "unmasking"
+            name = "sampler" if str(value) in {"auto", "none", *SAMPLERS.names()} else "unmasking"
         _add(found, name if name in kept else aliases().get(name, name), typed, value)
     return found
 
 
 def _merge(layers: tuple[Layer, ...], attention_of: AttentionOf) -> tuple[dict[str, Any], Any]:
-    """Options that any layer sets, where the last one counts most, and the attention under them.
+    """Merges layers of options, of which the last counts most. Returns the options and their AttentionPattern.
 
-    A layer drops options of lower layers that it excludes or leaves without meaning. Where it changes the length of
-    blocks, each of their steps fills as many tokens as before.
+    A layer drops options of lower layers that it excludes or that have no meaning with it. If it changes the block
+    length, steps per block change with it, so that each step still fills as many tokens.
     """
     length = next((layer["block_length"] for layer in reversed(layers) if "block_length" in layer), None)
     attention = attention_of(length)
@@ -338,14 +343,14 @@ def _merge(layers: tuple[Layer, ...], attention_of: AttentionOf) -> tuple[dict[s
             below["steps_per_block"] = math.ceil(steps * after / before) if before and after else steps
         if block_length and block_length % (below.get("small_block_length") or 1):
             del below["small_block_length"]  # made for other blocks
-        lost = {name for name in merged if merged[name] is not None and {**below, **layer}.get(name) is None}
-        below = {name: value for name, value in below.items() if _NEEDS.get(name) not in lost}
+        if merged.get("block_length") is not None and {**below, **layer}.get("block_length") is None:
+            below.pop("cache", None)  # it needs blocks
         merged = {**below, **layer}
     return merged, attention
 
 
 def _of_one_sampler(below: Layer, layer: Layer) -> dict[str, Any]:
-    """The options of lower layers that stay under `layer`: not those of samplers that are not in effect there."""
+    """Returns the options of lower layers without those of samplers that are not in effect with `layer`."""
     asked = asked_sampler(layer)
     kept = {name: value for name, value in below.items() if name != "sampler" or asked is None}
     sampler = asked or asked_sampler({**kept, **layer}) or DEFAULT_SAMPLER

@@ -1,8 +1,8 @@
-"""The lm-eval model `mdlm-server`: a serving engine decodes, and the result says with which settings.
+"""The lm-eval model `mdlm-server`: a serving engine decodes, and the result records the settings that it used.
 
-lm-eval's own API transport sends the requests (concurrency, timeouts, retries). Settings that the server says, settings
-that the user states and unknown ones are recorded apart, and a sample of the requests can be decoded in process as
-well. `serving` knows the engines.
+lm-eval's own API model sends the requests (concurrency, timeouts, retries). The record separates settings that the
+server reports, settings that the user states, and unknown ones. A sample of the requests can also be decoded in this
+process. The module `serving` describes the engines.
 """
 
 import asyncio
@@ -51,7 +51,7 @@ from mdlm_lm_eval.results.result_file import UNKNOWN
 
 logger = logging.getLogger(__name__)
 show_option_errors_alone()
-if not (find_spec("aiohttp") and find_spec("tenacity")):  # lm-eval's module would end in a NameError
+if not (find_spec("aiohttp") and find_spec("tenacity")):  # without them, lm-eval's module raises a NameError
     raise OptionError("mdlm-server needs lm-eval's API models: pip install 'mdlm-lm-eval[server]'")
 
 from aiohttp import ClientConnectionError  # noqa: E402
@@ -64,7 +64,8 @@ _SECRETS = ("token", "auth_token", "header", "api_key")
 class ServerJob(Job):
     """One request to the server.
 
-    until: the strings that its answer is cut at. target: of a choice, the token whose log p is asked for.
+    until: stop strings, at which the answer is cut.
+    target: the token whose log p a likelihood request asks for; None for generation.
     """
 
     payload: dict[str, Any]
@@ -72,24 +73,27 @@ class ServerJob(Job):
     target: int | None = None
 
 
-# Of the transport's current task: the jobs that one answer is for.
+# The jobs that the response to the current asyncio task answers.
 _JOBS: ContextVar[Sequence[ServerJob]] = ContextVar("jobs")
 
 
 class MDLMServer(LocalCompletionsAPI):
     """Generation by a server's `/v1/completions`, registered as `mdlm-server`.
 
-    base_url: the server's address. engine: one of `ENGINES`; auto asks the server. engine_version: needed where the
-        engine does not say it (lm-eval takes an argument `version` for that of the tasks).
-    model: the name that the server knows the model by; the first that it lists if not set.
-    pretrained: the checkpoint, on the hub or in a folder; `model` if not set. Its tokenizer makes the token ids.
-    settings: decoding options that the server was started with and does not say: a dictionary or JSON.
-    sampling: the engine samples with a request's temperature, top_p, top_k and seed, though it is not known to.
+    base_url: the server's address.
+    engine: one of `ENGINES`; auto asks the server.
+    engine_version: needed if the engine does not report it. (lm-eval uses the argument `version` for a task's.)
+    model: the name of the model on the server; by default the first that the server lists.
+    pretrained: the checkpoint, on the hub or in a folder; by default `model`. Its tokenizer makes the token ids.
+    settings: decoding options that the server was started with and does not report, as a dictionary or JSON.
+    sampling: true states that the engine samples with a request's temperature, top_p, top_k and seed, although its
+        documented versions do not.
     plugins: as for `--model mdlm`.
-    audit: how many requests of each task are decoded in process too. HFLM's arguments (dtype, device) are for that.
+    audit: how many requests of each task are also decoded in this process, with HFLM's arguments (dtype, device).
 
-    Options of `REQUEST_OPTIONS` may be given as well. Raises OptionError for other arguments, for settings that
-    contradict the server's, and for requests that a server cannot be asked for. The key is read from OPENAI_API_KEY.
+    `REQUEST_OPTIONS` may be given, too. The server's key is read from the environment variable OPENAI_API_KEY. Raises
+    OptionError for other arguments, for settings that contradict those of the server, and for requests that a server
+    cannot answer.
     """
 
     def __init__(
@@ -141,7 +145,7 @@ class MDLMServer(LocalCompletionsAPI):
 
     @classmethod
     def create_from_arg_obj(cls, arg_dict: dict[str, Any], additional_config: dict[str, Any] | None = None) -> Any:
-        """The model as `lm_eval` builds it; it names the folder of results after `pretrained`."""
+        """Returns the model as `lm_eval` builds it. lm-eval names the folder of results after `pretrained`."""
         config = {name: value for name, value in (additional_config or {}).items() if value is not None}
         found = cls(**config | arg_dict)
         arg_dict.setdefault("pretrained", found.pretrained)
@@ -150,14 +154,12 @@ class MDLMServer(LocalCompletionsAPI):
     # Settings
 
     def _ask(self, path: str) -> dict[str, Any]:
-        """The server's page under this path; nothing where it has none."""
+        """Returns the server's JSON response for this path, or an empty dictionary if it has none."""
         try:
             answer = requests.get(
                 self.address + path, headers=self.header, verify=self.verify_certificate, timeout=self.timeout
             )
             return dict(answer.json()) if answer.ok else {}
-        except requests.JSONDecodeError:
-            return {}
         except requests.ConnectionError as error:
             reason = getattr(error.args[0], "reason", error)
             raise OptionError(
@@ -165,7 +167,7 @@ class MDLMServer(LocalCompletionsAPI):
             ) from error
 
     def _said(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Facts about the server for the result, and the decoding options that it says."""
+        """Returns facts about the server for the result, and the decoding options that it reports."""
         if self.engine == "sglang":
             return serving.of_sglang(self._ask("/server_info") or self._ask("/get_server_info"))
         if self.engine != "vllm":
@@ -175,7 +177,7 @@ class MDLMServer(LocalCompletionsAPI):
         return facts | self._ask("/version"), said
 
     def _take(self, stated: Mapping[str, Any], given: Mapping[str, Any]) -> None:
-        """Merges the settings that the server says with those that the user states and requests carry."""
+        """Merges the settings that the server reports with those that the user states and with options of requests."""
         known = DecodingOptions.declared()
         for name in sorted(set(stated) - known.keys()):
             raise unknown_option("option in settings", name, stated[name], known)
@@ -195,7 +197,7 @@ class MDLMServer(LocalCompletionsAPI):
         self.ignored: dict[str, Any] = {}
 
     def _effective(self, options: DecodingOptions | LikelihoodOptions) -> dict[str, Any]:
-        """The options of a request as far as they are known."""
+        """Returns the options of a request, `UNKNOWN` for those that are not known."""
         if isinstance(options, LikelihoodOptions):
             drawn = {"likelihood": "read", "noise_num": 1, "seed": options.seed}
             read = {"likelihood": "last_step"} if self._renoises else drawn
@@ -205,7 +207,7 @@ class MDLMServer(LocalCompletionsAPI):
         return dict.fromkeys(options.as_record(), UNKNOWN) | self.known | carried | dict(self.dialect.fixed)
 
     def _request(self, gen_kwargs: Mapping[str, Any]) -> ResolvedRequest:
-        """A request's options. Raises OptionError for options that a server cannot be asked for."""
+        """Returns a request's options. Raises OptionError for options that requests to a server cannot contain."""
         request = self.settings.request(gen_kwargs)
         usual = {name: getattr(self.settings.decoding, name) for name in serving.REQUEST_OPTIONS}
         if request.infill or replace(request.options, **usual) != self.settings.decoding:
@@ -227,7 +229,7 @@ class MDLMServer(LocalCompletionsAPI):
     # Text
 
     def _load(self, tokenizer: str, arguments: Mapping[str, Any], served_length: int | None) -> None:
-        """The tokenizer and facts of the checkpoint's config. Raises OptionError for a causal language model's."""
+        """Loads the tokenizer and facts about the checkpoint. Raises OptionError for a causal language model."""
         config = config_of(tokenizer, arguments)
         self.tokenizer = tokenizer_of(tokenizer, config, arguments)
         self.tokenizer_backend, self.tokenized_requests = "huggingface", True
@@ -243,18 +245,18 @@ class MDLMServer(LocalCompletionsAPI):
 
     @property
     def tokenizer_name(self) -> str:
-        """Keeps lm-eval's `--cache_requests` of other chat templates apart."""
+        """A part of the key of lm-eval's `--cache_requests`, as models may have different chat templates."""
         return str(self.pretrained).replace("/", "__")
 
     def tok_encode(self, string: str, add_special_tokens: bool | None = None, **_: Any) -> list[int]:
-        """Token ids as `--model mdlm` makes them: the mask token's own string stays text, closing tokens go."""
+        """Returns token ids as `--model mdlm` does: the mask token's string is plain text, and no token closes it."""
         special = self.add_bos_token if add_special_tokens is None else add_special_tokens
         return prompt_ids(self.tokenizer, string, self.mask_token_id, add_special_tokens=special is not False)
 
     # Requests
 
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
-        """One string a request. Raises OptionError for any request's options before the first is sent."""
+        """Returns a string for each request. Raises OptionError before the first is sent if any cannot be answered."""
         wanted = resolved(requests, self._request)
         seeds = seeds_of(requests, [request.options.seed for request in wanted])
         jobs = [self._prepare(*each) for each in zip(requests, wanted, seeds, strict=True)]
@@ -267,7 +269,7 @@ class MDLMServer(LocalCompletionsAPI):
         return answers
 
     def _prepare(self, instance: Instance, request: ResolvedRequest, seed: int) -> ServerJob:
-        """The payload of a request, and the numbers that results give of it."""
+        """Returns a request with its payload and the effective numbers for the results."""
         options, engine = request.options, self.dialect
         stated = options.n_masks if isinstance(options.n_masks, int) else None
         n_tokens = options.max_gen_toks or stated or DEFAULT_MAX_GEN_TOKS
@@ -304,13 +306,14 @@ class MDLMServer(LocalCompletionsAPI):
         )
 
     def payload_of(self, instance: Instance, seed: int) -> dict[str, Any]:
-        """What a generation request sends. Raises OptionError as `generate_until` does."""
+        """Returns the payload of a generation request. Raises OptionError as `generate_until` does."""
         return self._prepare(instance, self._request(instance.args[1]), seed).payload
 
     def _send(self, groups: Sequence[Sequence[ServerJob]], path: str = "/v1/completions") -> list[Any]:
-        """Answers of the server in the jobs' order, recorded and kept as they arrive; a group shares a payload.
+        """Returns the server's answers in the order of the jobs. They are recorded and saved when they arrive.
 
-        Raises NoAnswerError for a request that is not answered however often it is sent.
+        Each group of jobs is one request, with the payload of its first job. Raises NoAnswerError for a request that
+        has no answer after all retries.
         """
         self._arrived, self.base_url = time.monotonic(), self.address + path
         if not groups:
@@ -322,7 +325,7 @@ class MDLMServer(LocalCompletionsAPI):
             raise OptionError(f"the server is gone ({error}); with --use_cache a run goes on later") from error
 
     def create_message(self, messages: list[Sequence[ServerJob]], generate: bool = False) -> Any:
-        """The jobs, whose payload was made before."""
+        """Returns the jobs of one request. Their payload is made before."""
         return messages[0]
 
     def _create_payload(self, messages: Any, **_: Any) -> dict[str, Any]:
@@ -330,7 +333,7 @@ class MDLMServer(LocalCompletionsAPI):
         return dict(messages[0].payload)
 
     def parse_generations(self, outputs: Any, **_: Any) -> list[Any]:
-        """The answers to the current task's jobs, which are recorded and kept before any other arrives."""
+        """Returns the answers to the jobs of the current request, after it has recorded and saved them."""
         jobs = _JOBS.get()
         try:
             serving.check_answer(outputs)
@@ -354,24 +357,24 @@ class MDLMServer(LocalCompletionsAPI):
         return answers
 
     def _answer_to(self, job: ServerJob, outputs: Mapping[str, Any]) -> Any:
-        """What lm-eval gets for a job."""
+        """Returns the answer to a job as lm-eval expects it."""
         if job.target is not None:
             return serving.read_of(outputs, job.target)
         return postprocess_generated_text(outputs["choices"][0]["text"], list(job.until), self.think_end_token)
 
     def _answer(self, string: str) -> Answer:
-        """A string as an answer that can be audited."""
+        """Returns a string as an answer that can be compared in an audit."""
         return Answer(string, self.tokenizer.encode(string, add_special_tokens=False), {})
 
     # Likelihood
 
     def loglikelihood(self, requests: list[Instance], disable_tqdm: bool = False) -> list[tuple[float, bool]]:
-        """(log p(token | context), whether it is the likeliest) where the engine reads tokens of DiffusionGemma.
+        """Returns log p(token | context) in nats, and whether the token is the likeliest, for DiffusionGemma.
 
-        vLLM reads the first position of a canvas after one denoising step, as it documents: the canvas is
-        `block_length` random tokens from `seed`, the same for all requests. SGLang reads the first token that it
-        writes, after the last step of its canvas, which it fills by itself: the choices of one context are one request,
-        as the next has other noise. Raises OptionError for other engines and continuations of several tokens.
+        vLLM gives log p at the first position of a canvas after one denoising step. The canvas is `block_length` random
+        tokens drawn from `seed`, the same for all requests. SGLang gives log p of the first token after the last step.
+        It draws its canvas itself, differently for each request, so all choices of a context are sent as one request.
+        Raises OptionError for other engines and for continuations of several tokens.
         """
         length = int(self.known.get("block_length") or 0)
         if not self._renoises and (self.engine != "vllm" or not length):
@@ -382,7 +385,6 @@ class MDLMServer(LocalCompletionsAPI):
             )
         draw = Random(seed_of(f"canvas {self.settings.likelihood.seed}"))
         noise = [draw.randrange(self.vocab_size) for _ in range(length)]
-        canvas: dict[str, Any] = {"model": self.model}
         jobs: list[ServerJob] = []
         groups: dict[Any, list[ServerJob]] = {}
         for n, instance in enumerate(requests):
@@ -397,26 +399,26 @@ class MDLMServer(LocalCompletionsAPI):
                 truncated=len(ids) - len(kept),
                 payload=serving.last_step_read(kept, target)
                 if self._renoises
-                else canvas | serving.canvas_read(kept, target, noise),
+                else {"model": self.model} | serving.canvas_read(kept, target, noise),
                 target=target[0],
             )
             jobs.append(job)
             groups.setdefault(tuple(kept) if self._renoises else n, []).append(job)
         if self._renoises:
-            for group in groups.values():  # their one request is the first job's
+            for group in groups.values():  # the first job's payload is sent
                 group[0].payload["token_ids_logprob"] = sorted({job.payload["token_ids_logprob"][0] for job in group})
         answers = iter(self._send([*groups.values()], "/generate" if self._renoises else "/v1/completions"))
         found = {id(job): next(answers) for group in groups.values() for job in group}
         return [found[id(job)] for job in jobs]
 
     def loglikelihood_rolling(self, requests: list[Instance], disable_tqdm: bool = False) -> list[float]:
-        """Raises OptionError: no engine scores texts."""
+        """Raises OptionError, as no engine scores texts."""
         raise OptionError("mdlm-server answers generation tasks; use --model mdlm for likelihoods of texts")
 
     # Audit
 
     def _in_process(self, arguments: Mapping[str, Any]) -> MDLM:
-        """The checkpoint with the server's settings; unknown ones have the family's defaults."""
+        """Loads the checkpoint in this process with the server's settings. Unknown ones are the family's defaults."""
         if self.family.generate is not None:
             raise OptionError(f"audit does not work with the family {self.family.name}, whose answers are sampled")
         fixed = {name: value for name, value in self.dialect.fixed.items() if value not in (UNKNOWN, None)}
@@ -424,13 +426,13 @@ class MDLMServer(LocalCompletionsAPI):
         explicit = self.settings.explicit.intersection(serving.REQUEST_OPTIONS)
         given = {name: getattr(self.settings.decoding, name) for name in explicit}
         threshold = options.get("confidence_threshold")
-        if threshold and self.dialect.reaches:  # > the next smaller float is >=
+        if threshold and self.dialect.reaches:  # "greater than the next smaller float" means "at least the threshold"
             options["confidence_threshold"] = float(np.nextafter(np.float32(threshold), np.float32(0)))
         prompts = {"tokenizer": self.tokenizer, "max_length": self.max_length}
         return MDLM(self.pretrained, **{**arguments, **prompts, **options, **given, **fixed})
 
     def _decode_exactly(self, jobs: Sequence[ServerJob], seeds: Sequence[int]) -> None:
-        """Decodes the audited requests of each task in process."""
+        """Chooses the requests to audit in each task, and decodes them in this process."""
         assert self.reference is not None
         tasks = [task_of(job.instance) for job in jobs]
         chosen: list[int] = []
@@ -449,12 +451,12 @@ class MDLMServer(LocalCompletionsAPI):
     # Records
 
     def start_record(self) -> None:
-        """Forgets the record so far."""
+        """Begins an empty record, without a request cache."""
         self.request_cache: RequestCache | None = None
         self.record = RunRecord()
 
     def get_model_info(self) -> dict[str, Any]:
-        """Under `mdlm`: settings as far as they are known, the server, and the cost of each task."""
+        """Returns, under `mdlm`, the known settings, facts about the server, and the cost of each task."""
         run = facts_of_run(self.record, self._effective)
         tasks = run["tasks"].values()
         seconds, tokens = (sum(task["cost"].get(name, 0) for task in tasks) for name in ("seconds", "answer_tokens"))
@@ -477,7 +479,7 @@ class MDLMServer(LocalCompletionsAPI):
         return {"mdlm": model | run}
 
     def set_cache_hook(self, cache_hook: CacheHook) -> None:
-        """Refuses, with an OptionError, a request cache that another server or other settings filled."""
+        """Takes lm-eval's request cache. Raises OptionError if another server or other settings filled it."""
         if cache_hook.dbdict is not None:
             facts = {"engine": self.engine, "version": self.version, "model": self.model, "max_length": self.max_length}
             facts |= {"plugins": loader.plugins()}
@@ -508,7 +510,7 @@ def _check_arguments(base_url: str, arguments: Mapping[str, Any]) -> None:
 
 
 def _settings_of(settings: Any) -> Mapping[str, Any]:
-    """The model argument `settings`."""
+    """Parses the model argument `settings`."""
     try:
         found = json.loads(settings) if isinstance(settings, str) else settings
     except ValueError:

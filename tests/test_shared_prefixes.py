@@ -15,6 +15,7 @@ from mdlm_lm_eval.decoding.canvas import Canvas, Completion, build_canvas
 from mdlm_lm_eval.decoding.engine import decode_canvases
 from mdlm_lm_eval.decoding.memory import RowSize
 from mdlm_lm_eval.decoding.run import columns_of
+from mdlm_lm_eval.jobs.shared import most_rows
 from mdlm_lm_eval.likelihood.requests import LikelihoodRequest
 from mdlm_lm_eval.likelihood.scoring import score
 from mdlm_lm_eval.likelihood.scoring import with_prefixes as with_prefixes_of_contexts
@@ -379,8 +380,7 @@ def test_passes_of_a_row_are_as_long_after_a_stored_prefix(checkpoint: Path, mon
     row = RowSize(length=512, n_run=512, n_logits=0, is_cached=True)
     budget = 9 * 2**29 + 8.5 * row.total(lm.model.config, 4)  # of eight rows, after what all passes need
     monkeypatch.setattr(devices, "free_bytes", lambda _device: int(budget / 0.9) + 2**10)
-    place = lm._workplace(disable_tqdm=True)
-    assert [place.most_rows(row, n_shared=n_shared) for n_shared in (0, 1)] == [8, 8]
+    assert [most_rows(lm, row, n_shared=n_shared) for n_shared in (0, 1)] == [8, 8]
 
 
 # At random

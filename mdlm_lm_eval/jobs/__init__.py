@@ -1,9 +1,9 @@
-"""Jobs: prepared requests become answers, and their cost is recorded and saved.
+"""Jobs: they answer prepared requests, and record and save their cost.
 
-    requests    a request as any job sees it; seeds, copies of others, which are decoded a second time
-    workplace   model, batch size, record and request cache, which the jobs of one model share; parts that fit a batch
-    generation  canvases become strings, in groups that may share a batch
-    likelihood  windows become log-likelihoods
+    requests    requests in general; seeds, padding copies, the choice of requests that are decoded a second time
+    shared      batches that fit into memory, and the measurement of forward passes
+    generation  from canvases to strings, in groups of requests that may share a batch
+    likelihood  from windows to log-likelihoods
 
-`lm.py` and `server.py` prepare the requests; nothing here knows lm-eval's model classes.
+`lm.py` and `server.py` prepare the requests.
 """

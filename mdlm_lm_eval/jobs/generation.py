@@ -1,10 +1,13 @@
-"""Generation: canvases of many requests become strings, in groups that may share a batch."""
+"""Generation: decodes the canvases of many requests to strings, in groups that may share a batch."""
 
 import logging
 from collections import Counter
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
+from typing import TYPE_CHECKING
+
+from tqdm import tqdm
 
 from mdlm_lm_eval.decoding.blocks import with_prefixes
 from mdlm_lm_eval.decoding.caches import cache_name, cache_policy
@@ -14,7 +17,7 @@ from mdlm_lm_eval.decoding.memory import RowSize
 from mdlm_lm_eval.decoding.run import columns_of
 from mdlm_lm_eval.decoding.trace import filled
 from mdlm_lm_eval.jobs.requests import Job, in_drawn_order, task_of
-from mdlm_lm_eval.jobs.workplace import Workplace
+from mdlm_lm_eval.jobs.shared import measured, most_rows
 from mdlm_lm_eval.labels import Labels, LabelTokens
 from mdlm_lm_eval.model.prefix_store import most_held, place_of
 from mdlm_lm_eval.model.text import Ending
@@ -22,25 +25,34 @@ from mdlm_lm_eval.options import OptionError, shown
 from mdlm_lm_eval.record import Answer, OfFirstToken
 from mdlm_lm_eval.resolve import ResolvedRequest
 
+if TYPE_CHECKING:
+    from mdlm_lm_eval.lm import MDLM
+
 logger = logging.getLogger(__name__)
 REQUEST_TYPE = "generate_until"
 _COLLAPSED = (
     "%s: with a temperature, confidence_threshold=%s decides nothing or all answers of a question are equal: %d of %d "
     "answers are distinct, and a pass writes %.2f tokens of a block of %d"
 )
-# Lanes are refilled from this many batches, which are planned together and are of similar lengths.
+# Lanes are refilled from this many batches of similar lengths, which are planned together.
 _BATCHES_PER_RUN = 64
 
 
 @dataclass(kw_only=True)
 class Generation(Job):
-    """One generation request, and once it is answered its string."""
+    """One generation request, and its answer.
+
+    labels: the labels of a single-token answer; None if they are not known.
+    repetition: 0 for the first of several equal requests of a document, then 1, 2, ...
+    is_audited: whether the request is also decoded exactly.
+    string: the answer; None before it is decoded.
+    """
 
     request: ResolvedRequest
     canvas: Canvas
     ending: Ending
-    labels: Labels | None  # of a single-token answer
-    repetition: int = 0  # of its document's request
+    labels: Labels | None
+    repetition: int = 0
     is_audited: bool = False
     string: str | None = None
 
@@ -48,36 +60,37 @@ class Generation(Job):
 class GenerationJob:
     """The generation requests of one call. Requests with the same settings are decoded in one run of lanes."""
 
-    def __init__(self, place: Workplace, generations: Sequence[Generation]) -> None:
-        self.place, self.generations = place, generations
-        self.bar = place.bar(REQUEST_TYPE, sum(one.canvas.steps for one in generations), unit=" steps")
+    def __init__(self, lm: "MDLM", generations: Sequence[Generation], *, shows_progress: bool) -> None:
+        self.lm, self.generations = lm, generations
+        total, title = sum(one.canvas.steps for one in generations), f"Running {REQUEST_TYPE} requests"
+        self.bar = tqdm(total=total, desc=title, unit=" steps", disable=not shows_progress)
 
     def run(self, cache_audit: float | None) -> list[str]:
-        """Answers all requests, and decodes those that `cache_audit` chooses exactly as well.
+        """Returns the answers to all requests. Also decodes those that `cache_audit` chooses exactly, to compare them.
 
-        Raises OptionError where sampled requests are to be audited.
+        Raises OptionError if sampled requests are to be audited.
         """
         for one in self.generations:
-            one.string = one.saved_sample(self.place.request_cache)
+            one.string = one.saved_sample(self.lm.request_cache)
         if cache_audit:
             self._choose_for_audit(cache_audit)
         for group in self._groups():
             self._share(group)
-            most = self._most_lanes(group) if self.place.batches.automatic else 1
-            self.place.batches.run(group, self._run_part, batches_per_call=_BATCHES_PER_RUN, most=most)
+            most = self._most_lanes(group) if self.lm.batches.automatic else 1
+            self.lm.batches.run(group, self._run_part, batches_per_call=_BATCHES_PER_RUN, most=most)
             self.store.clear()
         self.bar.close()
         self._count_distinct()
         return [str(one.string) for one in self.generations]
 
     def _count_distinct(self) -> None:
-        """Records how many answers to repeated requests are distinct; warns where temperature disables a threshold."""
+        """Records how many answers to repeated requests are distinct; warns if temperature disables a threshold."""
         by_task: dict[str, dict[Hashable, list[Generation]]] = {}
         for one in self.generations:
             asked = by_task.setdefault(task_of(one.instance), {})
             asked.setdefault((one.instance.doc_id, one.instance.idx), []).append(one)
         for name, asked in by_task.items():
-            record, first = self.place.record.tasks[name], next(iter(asked.values()))[0]
+            record, first = self.lm.record.tasks[name], next(iter(asked.values()))[0]
             n_answers = sum(map(len, asked.values()))
             n_distinct = sum(len({one.string for one in answers}) for answers in asked.values())
             if n_answers > len(asked):
@@ -90,11 +103,11 @@ class GenerationJob:
                 logger.warning(_COLLAPSED, name, threshold, n_distinct, n_answers, per_pass, block)
 
     def _choose_for_audit(self, wanted: float) -> None:
-        """Marks requests that are decoded exactly as well.
+        """Marks the requests that are also decoded exactly.
 
-        Up to 1, a share of requests; above, a count per task, split among processes.
+        wanted: up to 1, a share of the requests; above 1, a number per task, which is divided among processes.
         """
-        place, candidates = self.place, [one for one in self.generations if one.request.options.is_approximate]
+        lm, candidates = self.lm, [one for one in self.generations if one.request.options.is_approximate]
         for one in candidates:
             if one.request.sampled:
                 temperature = shown(one.request.options.temperature)
@@ -102,14 +115,17 @@ class GenerationJob:
                     f"cache_audit={shown(wanted)} does not work with temperature={temperature}: sampled answers differ "
                     "without a cache too"
                 )
-        count = int(wanted) // place.world_size + (place.rank < int(wanted) % place.world_size)
+        count = int(wanted) // lm.world_size + (lm.rank < int(wanted) % lm.world_size)
         drawn = in_drawn_order([(task_of(one.instance), one.canvas.seed) for one in candidates], "cache_audit")
         for of_task in drawn.values():
             for n, (drawn_place, index) in enumerate(of_task):
                 candidates[index].is_audited = drawn_place < wanted if wanted <= 1 else n < count
 
     def _groups(self) -> list[list[Generation]]:
-        """Unanswered requests that may share a batch, the longest canvases first: memory runs out early if ever."""
+        """Returns groups of unanswered requests that may share a batch.
+
+        The longest canvases come first, so that memory runs out early if at all.
+        """
         groups: dict[Hashable, list[Generation]] = {}
         for one in self.generations:
             if one.string is None:
@@ -120,15 +136,15 @@ class GenerationJob:
         return list(groups.values())
 
     def _share(self, group: list[Generation]) -> None:
-        """Gives canvases the prefixes that they share, and orders them by these."""
-        place, options, canvases = self.place, group[0].request.options, [one.canvas for one in group]
-        canvases, self.store = with_prefixes(place.denoiser, canvases, options, shares=place.shares_prefixes)
+        """Finds prefixes that canvases share, sets them in the canvases, and sorts the group by them."""
+        options, shares = group[0].request.options, self.lm.settings.model.share_prefix
+        canvases, self.store = with_prefixes(self.lm.denoiser, [one.canvas for one in group], options, shares=shares)
         for one, canvas in zip(group, canvases, strict=True):
             one.canvas = canvas
         group.sort(key=lambda one: place_of(one.canvas.prefix, len(one.canvas.token_ids)))
 
     def _most_lanes(self, group: Sequence[Generation]) -> int:
-        """The most lanes for canvases that are at most as long as the longest of a group."""
+        """Returns how many lanes fit into memory if all canvases are as long as the longest of the group."""
         request, canvases = group[0].request, [one.canvas for one in group]
         options, attention = request.options, request.attention
         is_cached, needs = cache_policy(attention, options).remembers, options.way.needs(options)
@@ -149,10 +165,10 @@ class GenerationJob:
             is_ahead=runs_prompts,
             is_guided=options.cfg_scale > 0.0,
         )
-        return self.place.most_rows(row, n_shared=most_held([canvas.prefix for canvas in canvases]))
+        return most_rows(self.lm, row, n_shared=most_held([canvas.prefix for canvas in canvases]))
 
     def _run_part(self, part: list[Generation], batch_size: int) -> None:
-        """Decodes some requests of a group; after memory ran out, those that are still without an answer."""
+        """Decodes the requests of a part that have no answer yet; some have one if memory ran out before."""
         unanswered = [one for one in part if one.string is None]
         self.bar.update(sum(one.canvas.steps for one in self.generations if one.string is not None) - self.bar.n)
         if audited := [one for one in unanswered if one.is_audited and one.exact is None]:
@@ -161,38 +177,37 @@ class GenerationJob:
 
 
 class Decoding:
-    """Requests of one setting in one run of lanes, and the cost of that run.
+    """Requests with the same options in one run of lanes, and the cost of this run.
 
-    Answers are recorded and saved when as many are done as there are lanes. is_audit: the requests are decoded without
-    a cache, and their answers are compared to later ones but not returned.
+    Answers are recorded and saved in groups of as many as there are lanes.
+    is_audit: whether the requests are decoded without a cache, only to compare the answers with those of a later run.
     """
 
     def __init__(self, job: GenerationJob, part: Sequence[Generation], batch_size: int, *, is_audit: bool) -> None:
-        self.job, self.place, self.part, self.batch_size, self.is_audit = job, job.place, part, batch_size, is_audit
-        request, denoiser = part[0].request, job.place.denoiser
+        self.job, self.lm, self.part, self.batch_size, self.is_audit = job, job.lm, part, batch_size, is_audit
+        request, denoiser = part[0].request, job.lm.denoiser
         self.options = replace(request.options, cache="none") if is_audit else request.options
-        is_alone = denoiser.generate is not None or self.options.guest is not None  # row by row, with its own cache
+        # The family's own method and guests decode one row at a time, with their own cache.
+        is_alone = denoiser.generate is not None or self.options.guest is not None
         self.cache = self.options.cache if is_alone else cache_name(request.attention, self.options)
         self.n_lanes = 1 if is_alone else min(batch_size, len(part))
         self.n_left, self.passes_shared = len(part), denoiser.forward_passes
         self.done: list[tuple[Generation, Completion]] = []
         self.labels: LabelTokens | None = None
         if (labels := part[0].labels) is not None:
-            place = self.place
-            found = LabelTokens(labels.names, place.tokenizer, place.eos_ids, place.end_of_turn_ids)
-            self.labels = found if found.names else None  # no single token may spell any of them
+            found = LabelTokens(labels.names, self.lm.tokenizer, self.lm.eos_ids, self.lm.end_of_turn_ids)
+            self.labels = found if found.names else None  # maybe no label is a single token
 
     def run(self) -> None:
-        """Decodes the requests. Raises OptionError where a request's logits are not finite."""
-        tokenizer = self.place.tokenizer
-        with self.place.measured([one.instance for one in self.part]) as self.meter:
+        """Decodes the requests. Raises OptionError if a request's logits are not finite."""
+        with measured(self.lm, [one.instance for one in self.part]) as self.meter:
             decode_canvases(
-                self.place.denoiser,
+                self.lm.denoiser,
                 [one.canvas for one in self.part],
                 self.options,
-                eos_ids=self.place.eos_ids,
-                end_of_turn_ids=self.place.end_of_turn_ids,
-                end_think_ids=tokenizer.encode(self.options.end_think, add_special_tokens=False),
+                eos_ids=self.lm.eos_ids,
+                end_of_turn_ids=self.lm.end_of_turn_ids,
+                end_think_ids=self.lm.tokenizer.encode(self.options.end_think, add_special_tokens=False),
                 label_ids=[*self.labels.names] if self.labels is not None else [],
                 is_decided=self.part[0].ending.is_decided,
                 advance=self._advance,
@@ -205,7 +220,7 @@ class Decoding:
             self.job.bar.update(steps)
 
     def _finished(self, index: int, completion: Completion) -> None:
-        """Keeps one more completion, and closes the group once it is as large as the lanes."""
+        """Adds a completion to the group, and closes the group when it has as many as there are lanes."""
         one = self.part[index]
         self.done.append((one, completion))
         self._advance(one.canvas.steps - completion.cost.steps)  # the steps that early exit saved
@@ -213,9 +228,9 @@ class Decoding:
             self._close_group()
 
     def _close_group(self) -> None:
-        """Time and slots since the last group are divided in proportion to passes; then answers are kept."""
+        """Records and saves a group of answers. Time and slots since the last group are divided by passes."""
         seconds, peak_memory = self.meter.read()
-        n_passes = self.place.denoiser.forward_passes - self.passes_shared
+        n_passes = self.lm.denoiser.forward_passes - self.passes_shared
         self.passes_shared += n_passes
         n_positions, n_of_prefixes, _ = self.job.store.spent()
         self.n_left -= len(self.done)
@@ -228,25 +243,27 @@ class Decoding:
                 "peak_memory_bytes": peak_memory,
             }
             cost = self._cost(completion)
-            cost["layer_tokens"] += n_positions  # the first one's, for all
+            cost["layer_tokens"] += n_positions  # of prefixes; the first request has them for the whole group
             n_positions = 0
             self._complete(one, completion, cost | spent)
         if not self.is_audit:
-            self.place.record.forward_passes += n_passes
-            self.place.save(REQUEST_TYPE, ((one.instance.args, one.string, one.own_seed) for one, _ in self.done))
+            self.lm.record.forward_passes += n_passes
+            if self.lm.request_cache is not None:
+                answers = ((one.instance.args, one.string, one.own_seed) for one, _ in self.done)
+                self.lm.request_cache.save(REQUEST_TYPE, answers, self.lm.record)
         self.done.clear()
 
     def _complete(self, one: Generation, completion: Completion, cost: dict[str, float]) -> None:
-        """A completion is done: keeps its string, and records its cost and its ending."""
+        """Sets the request's answer, and records its cost, its ending, its first token and its trace."""
         string, ending = one.ending.of(completion.token_ids)
         slots = one.canvas.slots[: len(completion.token_ids)] if completion.events else []
-        trace = filled(completion.events, slots, self.place.denoiser.mask_token_id)
+        trace = filled(completion.events, slots, self.lm.denoiser.mask_token_id)
         answer = Answer(string, completion.token_ids, cost, trace)
         if self.is_audit:
             one.exact = answer
             return
         one.string = string
-        task = one.add_to(self.place.record, REQUEST_TYPE, answer.cost, answer)
+        task = one.add_to(self.lm.record, REQUEST_TYPE, answer.cost, answer)
         task.caches.add(self.cache)
         is_empty = answer.cost["answer_tokens"] == 0
         task.endings.update({ending: 1, "empty": not string.strip(), "at_once": is_empty})
@@ -261,10 +278,10 @@ class Decoding:
         if answer.trace:
             about = {"doc_id": one.instance.doc_id, "repetition": one.repetition, "ending": ending}
             about["prompt_hash"] = sha256(one.instance.args[0].encode()).hexdigest()  # as lm-eval's samples have it
-            task.trace(about, answer, one.canvas, completion.events, self.place.tokenizer)
+            task.trace(about, answer, one.canvas, completion.events, self.lm.tokenizer)
 
     def _cost(self, completion: Completion) -> dict[str, float]:
-        """The cost of a completion by itself, under the names of `TaskCost`."""
+        """Returns a completion's own cost, without its share of the batch's, under the names of `TaskCost`."""
         ids, cost = completion.token_ids, completion.cost
         return {
             "forward_passes": cost.forward_passes,
@@ -272,5 +289,5 @@ class Decoding:
             "layer_tokens": cost.tokens,
             "shared_tokens": cost.shared,
             "written_tokens": completion.n_written,
-            "answer_tokens": len(ids) - (bool(ids) and ids[-1] in self.place.eos_ids | self.place.end_of_turn_ids),
+            "answer_tokens": len(ids) - (bool(ids) and ids[-1] in self.lm.eos_ids | self.lm.end_of_turn_ids),
         }

@@ -1,36 +1,40 @@
-"""Likelihood: requests, each in one or several windows, become log-likelihoods."""
+"""Likelihood: computes the log-likelihoods of requests, each of which is scored in one or several windows."""
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 from lm_eval.api.instance import Instance
+from tqdm import tqdm
 
 from mdlm_lm_eval.decoding.memory import RowSize
 from mdlm_lm_eval.jobs.requests import task_of
-from mdlm_lm_eval.jobs.workplace import Workplace
+from mdlm_lm_eval.jobs.shared import measured, most_rows
+from mdlm_lm_eval.likelihood import scoring
 from mdlm_lm_eval.likelihood.from_python import error_of
 from mdlm_lm_eval.likelihood.requests import LikelihoodRequest, answer_length
 from mdlm_lm_eval.likelihood.scored_passes import Term
-from mdlm_lm_eval.likelihood.scoring import most_rows, score, with_prefixes
 from mdlm_lm_eval.model.devices import positions_of
 from mdlm_lm_eval.model.prefix_store import Place, most_held, place_of
 from mdlm_lm_eval.options import LikelihoodOptions
 
+if TYPE_CHECKING:
+    from mdlm_lm_eval.lm import MDLM
+
 _COLUMNS = ["doc_id", "choice", "window", "block", "draw", "masks", "position", "token_id", "weight", "log_prob"]
-# Results reach the request cache after this many batches.
+# Results are saved to the request cache after this many batches.
 _BATCHES_PER_SAVE = 16
 
 
 @dataclass
 class Scoring:
-    """One request in the windows that it is scored in.
+    """One request, in the windows that it is scored in.
 
-    truncated: for each window, the context tokens that are cut off on the left. result: a pair of log p in nats and the
-    greedy flag, or log p alone for a text as lm-eval 0.4 asks for it; None before it is scored.
+    truncated: for each window, the number of context tokens that are cut off on the left.
+    result: log p in nats and the greedy flag, or only log p for a rolling request of lm-eval 0.4; None before scoring.
     """
 
     instance: Instance
@@ -44,37 +48,38 @@ class LikelihoodJob:
 
     def __init__(
         self,
-        place: Workplace,
+        lm: "MDLM",
         request_type: str,
         scorings: Sequence[Scoring],
         options: LikelihoodOptions,
-        max_length: int,
+        *,
+        shows_progress: bool,
     ) -> None:
-        self.place, self.request_type, self.scorings = place, request_type, scorings
-        # The greedy flag of a text is not read.
+        self.lm, self.request_type, self.scorings = lm, request_type, scorings
+        # lm-eval does not read the greedy flag of a rolling request.
         self.options = replace(options, check_greedy=False) if request_type == "loglikelihood_rolling" else options
-        self.max_length = max_length
-        self.draws: dict[str, list[pd.DataFrame]] = {}  # by task, where a folder for them is named
-        self.bar = place.bar(request_type, len(scorings), unit="it")
+        self.folder = lm.settings.model.log_likelihood_draws
+        self.draws: dict[str, list[pd.DataFrame]] = {}  # by task, for this folder
+        self.bar = tqdm(total=len(scorings), desc=f"Running {request_type} requests", disable=not shows_progress)
 
     def run(self) -> list[Any]:
-        """Scores all requests, longest first and those with the same context together.
+        """Returns the results of all requests. Scores the longest first, and those with the same context together.
 
-        Raises OptionError where a request's logits are not finite.
+        Raises OptionError if a request's logits are not finite.
         """
-        place, windows = self.place, [window for one in self.scorings for window in one.windows]
-        shared, self.store = with_prefixes(
-            place.denoiser, windows, self.options, self.max_length, shares=place.shares_prefixes
+        lm, windows = self.lm, [window for one in self.scorings for window in one.windows]
+        shared, self.store = scoring.with_prefixes(
+            lm.denoiser, windows, self.options, lm.max_length, shares=lm.settings.model.share_prefix
         )
         windows_left = iter(shared)
         for one in self.scorings:
             one.windows = [next(windows_left) for _ in one.windows]
-        place.batches.run(
+        lm.batches.run(
             sorted(self.scorings, key=_longest_first),
             self._run_part,
             batches_per_call=_BATCHES_PER_SAVE,
             most=self._most_rows(),
-            rows_of=lambda one: sum(most_rows(window, self.options) for window in one.windows),
+            rows_of=lambda one: sum(scoring.most_rows(window, self.options) for window in one.windows),
         )
         self.store.clear()
         self.bar.close()
@@ -82,30 +87,30 @@ class LikelihoodJob:
         return [one.result for one in self.scorings]
 
     def _most_rows(self) -> int:
-        """Canvases as long as the longest that fit into a GPU."""
+        """Returns how many canvases fit into a GPU if all are as long as the longest."""
         windows = [window for one in self.scorings for window in one.windows]
         if not windows:
             return 1
         longest = max(windows, key=_length)
-        length = min(len(longest.context_ids) + answer_length(longest, self.options), self.max_length)
+        length = min(len(longest.context_ids) + answer_length(longest, self.options), self.lm.max_length)
         row = RowSize(
-            length=positions_of(length, self.place.device),
+            length=positions_of(length, self.lm.device),
             n_logits=len(longest.continuation_ids),
-            is_cached=self.place.denoiser.attention.is_block_causal,
+            is_cached=self.lm.denoiser.attention.is_block_causal,
             is_guided=self.options.cfg_scale > 0.0,
         )
-        return self.place.most_rows(row, n_shared=most_held([window.prefix for window in windows]))
+        return most_rows(self.lm, row, n_shared=most_held([window.prefix for window in windows]))
 
     def _run_part(self, part: list[Scoring], batch_size: int) -> None:
-        """Scores some requests, divides the cost among them, and saves their results."""
-        denoiser, record = self.place.denoiser, self.place.record
+        """Scores some requests, divides the cost equally among their windows, and saves their results."""
+        denoiser, record = self.lm.denoiser, self.lm.record
         passes, canvases, tokens = denoiser.forward_passes, denoiser.canvas_count, denoiser.token_count
         batch = [(one, window) for one in part for window in one.windows]
-        with self.place.measured([one.instance for one, _ in batch]) as meter:
+        with measured(self.lm, [one.instance for one, _ in batch]) as meter:
             windows = [window for _, window in batch]
             terms: list[list[Term]] = [[] for _ in windows]
-            scores = score(
-                denoiser, windows, self.options, batch_size=batch_size, max_length=self.max_length, terms=terms
+            scores = scoring.score(
+                denoiser, windows, self.options, batch_size=batch_size, max_length=self.lm.max_length, terms=terms
             )
         seconds, peak_memory = meter.read()
         record.forward_passes += denoiser.forward_passes - passes
@@ -120,15 +125,18 @@ class LikelihoodJob:
         for one in part:
             own = [next(terms_left) for _ in one.windows]
             self._complete(one, [next(scores_left) for _ in one.windows], own, spent)
-            if self.place.draws is not None:
+            if self.folder is not None:
                 self.draws.setdefault(task_of(one.instance), []).append(_frame(one, own))
-        self.place.save(self.request_type, ((one.instance.args, one.result, None) for one in part))
+        if self.lm.request_cache is not None:
+            self.lm.request_cache.save(
+                self.request_type, ((one.instance.args, one.result, None) for one in part), record
+            )
         self.bar.update(len(part))
 
     def _complete(
         self, one: Scoring, scores: Sequence[Sequence[Any]], terms: Sequence[Sequence[Term]], spent: dict[str, float]
     ) -> None:
-        """A request is scored: sums over its windows, and records each of them and the standard error of the sum."""
+        """Sets a request's result, the sum over its windows; records each window and the standard error of the sum."""
         log_likelihood, is_greedy, known = 0.0, True, []
         parts = zip(one.windows, one.truncated, scores, terms, strict=True)
         for window, truncated, (of_window, greedy, *errors), own in parts:
@@ -136,7 +144,7 @@ class LikelihoodJob:
             n_tokens = len(window.continuation_ids)
             n_masks = n_tokens if self.options.n_masks == "auto" else self.options.n_masks
             known.append(errors[0] if errors else error_of(own, n_tokens, self.options))
-            task = self.place.record.add(
+            task = self.lm.record.add(
                 task_of(one.instance),
                 (self.request_type, self.options),
                 cost=spent,
@@ -146,22 +154,23 @@ class LikelihoodJob:
         if any(error is not None for error in known):
             error = math.hypot(*(error or 0.0 for error in known))
             task.errors.append((one.instance.doc_id, one.instance.idx, error))
-        # lm-eval 0.4 rolls over (text,) and wants a number; 0.5 over ("", text), and wants a pair.
+        # Rolling requests of lm-eval 0.4 are (text,) and their result is a number; in 0.5, ("", text) and a pair.
         one.result = (log_likelihood, is_greedy) if len(one.instance.args) == 2 else log_likelihood
 
     def _write_draws(self) -> None:
-        """A file for each task, and for each process beside the first."""
+        """Writes a file for each task; processes other than the first add their rank to its name."""
         for name, frames in self.draws.items():
-            rank = f"_{self.place.rank}" if self.place.rank else ""
-            path = Path(str(self.place.draws)) / f"{self.request_type}_{name}{rank}.parquet"
+            rank = f"_{self.lm.rank}" if self.lm.rank else ""
+            path = Path(str(self.folder)) / f"{self.request_type}_{name}{rank}.parquet"
             path.parent.mkdir(parents=True, exist_ok=True)
             pd.concat(frames, ignore_index=True).to_parquet(path)
 
 
 def _frame(one: Scoring, terms: Sequence[Sequence[Term]]) -> pd.DataFrame:
-    """What each token adds to a request's log-likelihood in each draw: `weight` times `log_prob`.
+    """Returns one row for each token and draw, which adds `weight` times `log_prob` to the request's log-likelihood.
 
-    A draw is known by the tokens that it masks; `block` is where theirs begins in the continuation, 0 without blocks.
+    Draws that mask the same tokens have one number. `block` is the position in the continuation at which the block of
+    the masked tokens begins, 0 without blocks.
     """
     rows = []
     for window, own in enumerate(terms):
@@ -175,6 +184,7 @@ def _frame(one: Scoring, terms: Sequence[Sequence[Term]]) -> pd.DataFrame:
 
 
 def _longest_first(one: Scoring) -> tuple[Place, list[int], int]:
+    """Returns a sort key: the longest requests first, and those with the same prefix and context together."""
     longest = max(one.windows, key=_length, default=LikelihoodRequest([], []))
     context = longest.context_ids
     return place_of(longest.prefix, len(context)), context, -len(longest.continuation_ids)

@@ -1,4 +1,4 @@
-"""A request as any job sees it, whoever answers it; repetitions and copies among requests, and a drawn order."""
+"""Requests in general, answered here or by a server: seeds of repetitions, padding copies, and a random order."""
 
 import json
 from collections import Counter
@@ -16,18 +16,20 @@ from mdlm_lm_eval.resolve import ResolvedRequest
 
 
 def task_of(instance: Instance) -> str:
-    """The name of a request's task. A task that is a class of its own has its config in the name's place."""
+    """Returns the name of a request's task. Tasks with a class of their own have a config in the place of the name."""
     name = instance.task_name
-    return (name.get("task") if isinstance(name, dict) else name) or "no task"  # requests made by hand have none
+    return (name.get("task") if isinstance(name, dict) else name) or "no task"  # requests made in Python have none
 
 
 @dataclass(kw_only=True)
 class Job:
     """One request that is ready to be answered.
 
-    numbers: its effective numbers, of which results give the range. truncated: prompt tokens that were cut off.
-    own_seed: the seed of a request whose repetitions have answers of their own; None where lm-eval's `--use_cache`
-        may give all repetitions one answer. exact: of an audited request, the exact answer once it is known.
+    numbers: effective numbers, such as masks and steps; results contain the range of each.
+    truncated: the number of prompt tokens that were cut off.
+    own_seed: the request's seed if repetitions have different answers; None if lm-eval's `--use_cache` may give all
+        repetitions the same answer.
+    exact: the exact answer to an audited request; None before it is decoded, and for other requests.
     """
 
     instance: Instance
@@ -38,7 +40,7 @@ class Job:
     exact: Answer | None = None
 
     def saved_sample(self, cache: RequestCache | None) -> str | None:
-        """The answer that an earlier run saved under the request's own seed, if there is one."""
+        """Returns the answer that an earlier run saved for the request's own seed, or None."""
         if cache is None or self.own_seed is None:
             return None
         return cache.sample(self.instance.args, self.own_seed)
@@ -46,7 +48,7 @@ class Job:
     def add_to(
         self, record: RunRecord, request_type: str, cost: Mapping[str, float], answer: Answer | None = None
     ) -> TaskRecord:
-        """Records an answered request; an audited one together with how its `answer` compares to the exact one."""
+        """Records an answered request, and compares the `answer` to an audited request with the exact one."""
         task = record.add(
             task_of(self.instance),
             (request_type, self.options),
@@ -62,7 +64,7 @@ class Job:
 def resolved(
     requests: Sequence[Instance], resolve: Callable[[Mapping[str, Any]], ResolvedRequest]
 ) -> list[ResolvedRequest]:
-    """The options of each request; equal keyword arguments give the same object."""
+    """Returns the options of each request. Requests with equal keyword arguments have the same object."""
     keys = [json.dumps(instance.args[1], default=str) for instance in requests]
     alike = {key: instance.args[1] for key, instance in zip(keys, requests, strict=True)}
     found = {key: resolve(gen_kwargs) for key, gen_kwargs in alike.items()}
@@ -70,25 +72,25 @@ def resolved(
 
 
 def seeds_of(requests: Sequence[Instance], seeds: Sequence[int]) -> list[int]:
-    """Seeds by content: the same request draws the same numbers in any batch, order and process.
+    """Returns a seed for each request from its content, so that batches, order and processes change no answer.
 
-    Equal requests of one document are repetitions (a task with `repeats`) and get seeds of their own.
+    Equal requests of one document are repetitions (of a task with `repeats`), and each has a different seed.
     """
     seen: Counter[tuple[int | None, int]] = Counter()
     found = []
     for instance, seed in zip(requests, seeds, strict=True):
-        key = instance.doc_id, seed_of_request(seed, instance.args)  # another document may have the same text
+        key = instance.doc_id, seed_of_request(seed, instance.args)  # two documents may have the same text
         found.append(seed_of_request(seed, instance.args, seen[key]))
         seen[key] += 1
     return found
 
 
 def without_padding_copies(requests: Sequence[Instance], world_size: int) -> tuple[list[Instance], list[int]]:
-    """Drops lm-eval's padding copies and maps requests to answers.
+    """Drops lm-eval's padding copies.
 
-    lm-eval repeats a process's last request until the shares of all processes are equally long. Returned are the
-    requests without these copies, and for each given request the index of the one that answers it; repetitions follow
-    each other.
+    lm-eval repeats a process's last request until all processes have the same number of requests. Returns the requests
+    without these copies, and for each given request the index of the one with its answer. Repetitions of a request
+    follow each other.
     """
     n_copies, repeats = 0, (requests[-1].repeats or 1) if requests else 1
     if world_size > 1:
@@ -98,9 +100,9 @@ def without_padding_copies(requests: Sequence[Instance], world_size: int) -> tup
 
 
 def in_drawn_order(requests: Iterable[tuple[str, int]], label: str) -> dict[str, list[tuple[float, int]]]:
-    """For each task its requests (task, seed) in an order that their seeds draw, as (place in [0, 1), index).
+    """Puts the requests (task, seed) of each task into a random order, as (place in [0, 1), index in `requests`).
 
-    The order depends neither on batches nor on the order in which requests come. Another `label` draws another one.
+    The order depends on the seeds and on `label`, and not on batches or on the order in which requests come.
     """
     by_task: dict[str, list[tuple[int, int]]] = {}
     for index, (task, seed) in enumerate(requests):

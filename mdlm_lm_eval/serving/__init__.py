@@ -1,6 +1,6 @@
-"""Serving engines: what requests to each carry, which decoding settings each says, and what its answers mean.
+"""Serving engines: the requests that each takes, the decoding settings that each reports, and how to read answers.
 
-Facts are those of SGLang 0.5.23 (choices: its main branch of 2026), vLLM 0.33 and LMDeploy 0.18.
+Written for SGLang 0.5.23 (likelihood requests: its main branch of 2026), vLLM 0.33 and LMDeploy 0.18.
 """
 
 import logging
@@ -13,11 +13,11 @@ from mdlm_lm_eval.results.result_file import UNKNOWN
 
 logger = logging.getLogger(__name__)
 
-# Decoding options that a request carries; the server's flags decide about the others.
+# Decoding options that a request contains. The server's flags set the others.
 REQUEST_OPTIONS = ("max_gen_toks", "temperature", "top_p", "top_k", "seed")
-# SGLang's algorithm for DiffusionGemma. It draws by a schedule of its own, and refuses requests with a seed.
+# SGLang's algorithm for DiffusionGemma. It samples by its own schedule, and refuses requests with a seed.
 RENOISING = "Gemma4Renoise"
-# SGLang's names in --dllm-algorithm-config, and the values of its algorithms where that file does not set them.
+# SGLang's names in --dllm-algorithm-config -> our names, and the default values of its algorithms.
 _SGLANG_NAMES = {
     "threshold": "confidence_threshold",
     "block_size": "block_length",
@@ -28,28 +28,29 @@ _SGLANG_DEFAULTS: dict[str, dict[str, float]] = {
     "LowConfidence": {"threshold": 0.95},
     "JointThreshold": {"threshold": 0.5, "edit_threshold": 0, "max_post_edit_steps": 16},
 }
-# The facts that a server serves and results keep; the others hold paths, addresses and keys.
+# The facts about a server that results record. The server's other facts contain paths, addresses and keys.
 _FACTS = """
     dllm_algorithm dllm_fdfo dtype kv_cache_dtype quantization attention_backend tp_size dp_size max_running_requests
     random_seed canvas_length max_denoising_steps
 """
-# How `finish_reason` begins where there is no answer.
+# Beginnings of `finish_reason` if there is no answer.
 _FAILED = ("abort", "error", "cancel", "fail")
 
 
 class NoAnswerError(RuntimeError):
-    """A server sent something that is no answer to a request."""
+    """A server's response to a request is not an answer."""
 
 
 @dataclass(frozen=True)
 class Engine:
-    """How requests to an engine differ from OpenAI's.
+    """How an engine differs from OpenAI's API.
 
-    fixed: options that do not come from a request, with the value that is in effect; `sent`: those of them that each
-    request carries with this value, as another version may take it. blocks: whether it writes block after block until
-    the requested tokens are there, so that there are as many masks.
+    fixed: options that the engine does not read from a request, with the values in effect.
+    sent: those of them that each request contains anyway, as another version of the engine may read them.
+    blocks: whether the engine appends blocks until it has written the requested tokens, which is then the number of
+        masks.
     takes_ids: whether prompts may be token ids; stop_ids: whether it takes `stop_token_ids`.
-    reaches: whether a token is written where its confidence equals the threshold (>=; ours must exceed it).
+    reaches: whether it also writes a token whose confidence equals the threshold. Ours must exceed it.
     """
 
     fixed: Mapping[str, Any] = field(default_factory=dict)
@@ -70,9 +71,9 @@ ENGINES = {
 
 
 def dialect(name: str, facts: Mapping[str, Any], sampling: bool) -> Engine:
-    """How to ask an engine. sampling: the user says that it samples with the options of a request.
+    """Returns how to send requests to an engine.
 
-    Raises OptionError where it does not.
+    sampling: whether the user states that it samples with a request's options. Raises OptionError if it cannot.
     """
     if facts.get("dllm_algorithm") == RENOISING:
         if sampling:
@@ -85,9 +86,10 @@ def dialect(name: str, facts: Mapping[str, Any], sampling: bool) -> Engine:
 
 
 def of_sglang(info: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Facts and decoding options. --dllm-algorithm-config is a file on the server; its values are not served.
+    """Returns facts and decoding options of an SGLang server.
 
-    Raises OptionError for a server that decodes autoregressively.
+    It does not report the values in --dllm-algorithm-config if that is a file. Raises OptionError for a server that
+    decodes autoregressively.
     """
     if info and info.get("dllm_algorithm") is None:
         raise OptionError("the SGLang server was started without --dllm-algorithm and decodes autoregressively")
@@ -107,7 +109,7 @@ def of_sglang(info: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def of_vllm(config: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Facts and decoding options of its `vllm_config`."""
+    """Returns facts and decoding options of a vLLM server from its `vllm_config`."""
     diffusion = (config.get("diffusion_config") or {}) if isinstance(config, dict) else {}
     names = {"canvas_length": "block_length", "max_denoising_steps": "steps_per_block"}
     said = {ours: diffusion[theirs] for theirs, ours in names.items() if diffusion.get(theirs) is not None}
@@ -122,14 +124,17 @@ def _kept(info: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def canvas_read(ids: list[int], targets: list[int], noise: list[int]) -> dict[str, Any]:
-    """A request to vLLM's `/v1/completions`: the first position of a canvas of noise after one denoising step."""
+    """Returns a request to vLLM's `/v1/completions` for log p at the first position of a canvas of random tokens.
+
+    vLLM runs one denoising step. ids: the prompt; targets: the tokens whose log p is asked for; noise: the canvas.
+    """
     reads = {"diffusion_seed_canvas": noise, "diffusion_max_steps": 1, "diffusion_read_only": True}
     how = {"max_tokens": 1, "logprobs": 1, "return_tokens_as_token_ids": True}
     return {"prompt": ids, "logprob_token_ids": targets, "vllm_xargs": reads} | how
 
 
 def last_step_read(ids: list[int], targets: list[int]) -> dict[str, Any]:
-    """A request to SGLang's `/generate`: the first written token, after the last denoising step of its canvas."""
+    """Returns a request to SGLang's `/generate` for log p of the first token after the last step of its canvas."""
     how = {"sampling_params": {"max_new_tokens": 1}, "return_logprob": True, "logprob_start_len": -1}
     return {"input_ids": ids, "token_ids_logprob": targets} | how
 
@@ -138,7 +143,7 @@ def last_step_read(ids: list[int], targets: list[int]) -> dict[str, Any]:
 
 
 def check_answer(outputs: Any) -> None:
-    """Raises NoAnswerError, which says why, for what is no answer though the status is 200."""
+    """Raises NoAnswerError, with the reason, for a response with status 200 that is not an answer."""
     if not isinstance(outputs, dict) or outputs.get("error") or outputs.get("object") == "error":
         raise NoAnswerError(f"it sent an error: {shown(outputs)}")
     choice = (outputs.get("choices") or [outputs.get("meta_info")])[0]
@@ -155,7 +160,7 @@ def check_answer(outputs: Any) -> None:
 
 
 def read_of(outputs: Mapping[str, Any], target: int) -> tuple[float, bool]:
-    """log p(target) of a read, and whether it is the likeliest (vLLM) or the token that was written (SGLang)."""
+    """Returns log p(target) in nats, and whether it is the likeliest token (vLLM) or the one it wrote (SGLang)."""
     try:
         if "choices" in outputs:
             row = outputs["choices"][0]["logprobs"]["top_logprobs"][0]

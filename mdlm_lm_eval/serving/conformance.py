@@ -1,9 +1,9 @@
-"""Holds a running server against the model in this process, point by point.
+"""Compares a running server with the model in this process, point by point.
 
     python -m mdlm_lm_eval.serving.conformance --model_args base_url=http://localhost:8000,pretrained=built-in-block
 
-Prints a table and, of each point that fails, the request that shows it; the exit code is 1 where one does. A point is
-untested where no prompt here can tell right from wrong. The arguments are those of `--model mdlm-server`.
+Prints a table and, for each point that fails, the request that shows it; then the exit code is 1. A point is untested
+if no prompt here can show a fault. The arguments are those of `--model mdlm-server`.
 """
 
 import json
@@ -32,7 +32,7 @@ PROMPTS = (
     "Water boils at a temperature of",
     "List three animals:",
 )
-# Two prompts that begin alike, for longer than a page of a prefix cache, and end differently.
+# Two prompts with different ends after the same beginning, which is longer than a page of a prefix cache.
 _ALIKE = "Once upon a time there lived a miller who had three sons, a mill, a donkey and a cat. When he died, the "
 _ENDS = ("eldest took the mill and", "youngest took the cat and")
 _THRESHOLDS = (0.1, 0.3, 0.5, 0.7, 0.8, 0.85, 0.9, 0.95, 0.99, None)
@@ -41,7 +41,7 @@ _GENERATION: dict[str, Any] = {"max_gen_toks": 32, "until": []}
 
 @dataclass(frozen=True)
 class Served:
-    """A request, the text that the server sent, and the one that was expected."""
+    """A request, the text that the server sent, and the expected text."""
 
     request: Mapping[str, Any]
     text: str
@@ -49,13 +49,13 @@ class Served:
 
     @property
     def is_right(self) -> bool:
-        """Whether they are equal."""
+        """Whether the two texts are equal."""
         return self.text == self.expected
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What came out of a point: it fails where something `wrong` shows it; else it is passed, or untested."""
+    """The finding for a point: fail if there is a `wrong` answer, otherwise pass or untested. `why`: the reason."""
 
     why: str
     wrong: Served | None = None
@@ -63,14 +63,14 @@ class Finding:
 
     @property
     def result(self) -> str:
-        """One word for it."""
+        """The finding in one word."""
         return "fail" if self.wrong else "pass" if self.passed else "untested"
 
 
 class Examination:
-    """Asks a server and the model in this process, one request at a time; each method below `Points` is a point.
+    """Asks a server and the model in this process, one request at a time. Each method below `Points` is a point.
 
-    `failures` are requests that the server had no answer to; the point that asked is untested then.
+    failures: requests without an answer from the server. The point that sent such a request is untested.
     """
 
     def __init__(self, lm: "MDLMServer") -> None:
@@ -79,19 +79,19 @@ class Examination:
         self.n_asked, self.failures = 0, list[Served]()
 
     def request(self, prompt: str, gen_kwargs: Mapping[str, Any]) -> Any:
-        """A request as lm-eval has it, of a task of its own."""
+        """Returns a request as lm-eval makes it, in a task named after the prompt."""
         from lm_eval.api.instance import Instance
 
         arguments = (prompt, {**_GENERATION, **gen_kwargs})
         return Instance("generate_until", doc={}, arguments=arguments, idx=0, metadata=(prompt, 0, 1))
 
     def expected(self, prompt: str, **gen_kwargs: Any) -> str:
-        """The text of the model in this process."""
+        """Returns the text that the model in this process writes."""
         (text,) = self.reference.generate_until([self.request(prompt, gen_kwargs)], disable_tqdm=True)
         return text
 
     def ask(self, prompt: str, expected: str, seed: int = 0, **gen_kwargs: Any) -> Served:
-        """The server's text as it came. Raises NoAnswerError where there is none."""
+        """Returns the server's text as it was sent. Raises NoAnswerError if there is none."""
         import requests
 
         lm, payload = self.lm, self.lm.payload_of(self.request(prompt, gen_kwargs), seed)
@@ -108,21 +108,21 @@ class Examination:
         return Served(payload, outputs["choices"][0]["text"], expected)
 
     def compare(self, prompt: str, **gen_kwargs: Any) -> Served:
-        """The server's text beside that of the model in this process."""
+        """Returns the server's text with the text of the model in this process."""
         return self.ask(prompt, self.expected(prompt, **gen_kwargs), **gen_kwargs)
 
     @cached_property
     def plain(self) -> list[Served]:
-        """Of `PROMPTS`, at temperature 0."""
+        """The texts for `PROMPTS`, at temperature 0."""
         return [self.compare(prompt) for prompt in PROMPTS]
 
     @cached_property
     def differing(self) -> Served | None:
-        """The first of them that is wrong."""
+        """The first of the plain texts that is wrong; None if all are right."""
         return next((one for one in self.plain if not one.is_right), None)
 
     def is_served_with(self, threshold: float | None) -> bool:
-        """Whether the model in this process gives all served texts with this threshold."""
+        """Returns whether the model in this process writes all of the server's texts with this threshold."""
         return all(
             self.expected(prompt, confidence_threshold=threshold) == one.text
             for prompt, one in zip(PROMPTS, self.plain, strict=True)
@@ -130,7 +130,7 @@ class Examination:
 
     @cached_property
     def beside(self) -> list[bool]:
-        """`is_served_with` of the two numbers next to the threshold: one counts a confidence that equals it."""
+        """`is_served_with` for both floats next to the threshold. With the lower one, a confidence may equal it."""
         import numpy as np
 
         threshold = self.reference.settings.decoding.confidence_threshold
@@ -140,7 +140,7 @@ class Examination:
     # Points
 
     def settings(self) -> Finding:
-        """Unknown ones are guessed: the family's defaults. A contradiction ended the run before."""
+        """Unknown settings are the family's defaults. A contradiction has already ended the run."""
         known = ", ".join(f"{name}={shown(value)}" for name, value in self.lm.stated.items()) or "nothing"
         unknown = [name for name in self.facts["unknown"] if name not in REQUEST_OPTIONS]
         guessed = f", {len(unknown)} guessed" if unknown else ""
@@ -164,7 +164,7 @@ class Examination:
         return Finding(f"strings are those of {' or '.join(same)}, not of {shown(here)}", self.differing)
 
     def equality(self) -> Finding:
-        """Masks are filled above the threshold, or also at it."""
+        """Whether masks are filled only above the threshold, or also if the confidence equals it."""
         told = any(self.beside) if self.differing else not all(self.beside)
         why = "a confidence equals the threshold" if told else "no confidence equals the threshold"
         return Finding(why, self.differing if told else None, passed=told)
@@ -222,7 +222,7 @@ class Examination:
         return Finding("the mask's string stays text", wrong, passed=self.differing is None)
 
     def answers(self) -> Finding:
-        """The last point, after all requests."""
+        """Whether every request had an answer. This must be the last point."""
         why = f"{len(self.failures)} of {self.n_asked} requests have none"
         return Finding(why, self.failures[0] if self.failures else None, passed=True)
 
@@ -231,7 +231,7 @@ POINTS = "settings strings threshold equality stop_strings end_tokens template t
 
 
 def conformance(lm: "MDLMServer") -> dict[str, Any]:
-    """The report on the server of a model with `audit`: its facts, and every point by its name."""
+    """Returns the report on a model's server: facts, and the finding for every point. The model must have `audit`."""
     exam, points = Examination(lm), {}
     for name in [*POINTS.split(), "answers"]:
         try:
@@ -243,7 +243,7 @@ def conformance(lm: "MDLMServer") -> dict[str, Any]:
 
 
 def main() -> None:
-    """The command line."""
+    """Runs the command line."""
     parser = parser_of("python -m mdlm_lm_eval.serving.conformance", __doc__)
     parser.add_argument("--model_args", nargs="+", action=MergeDictAction, default={}, metavar="NAME=VALUE")
     parser.add_argument("--output_path", type=Path, metavar="FILE", help="also write the report, as JSON")

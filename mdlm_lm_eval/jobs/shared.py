@@ -1,0 +1,111 @@
+"""Code for both kinds of jobs: batches that fit into memory, and the measurement of forward passes."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, TypeVar
+
+import torch
+from accelerate.utils.memory import clear_device_cache, should_reduce_batch_size
+from lm_eval.api.instance import Instance
+
+from mdlm_lm_eval.decoding.guests import GuestError
+from mdlm_lm_eval.decoding.memory import RowSize, rows_that_fit
+from mdlm_lm_eval.model import devices
+from mdlm_lm_eval.model.denoiser import NonFiniteLogitsError
+from mdlm_lm_eval.model.prefix_store import MOST_RUN
+from mdlm_lm_eval.options import OptionError
+
+if TYPE_CHECKING:
+    from mdlm_lm_eval.lm import MDLM
+
+# The most tokens in a pass on a GPU; the time per token is the same in larger passes.
+_MOST_TOKENS = 65_536
+
+
+T = TypeVar("T")
+
+
+class Batches:
+    """The batch size as lm-eval gives it. `auto` starts from the largest size and halves it when memory runs out.
+
+    size: the size in use, in rows; most: the largest size that has not run out of memory yet.
+    """
+
+    def __init__(self, batch_size: int | str, largest: int) -> None:
+        self.automatic = batch_size == "auto"
+        self.size = self.most = largest if self.automatic else int(batch_size)
+
+    def run(
+        self,
+        requests: Sequence[T],
+        run: Callable[[list[T], int], None],
+        *,
+        batches_per_call: int,
+        most: int,
+        rows_of: Callable[[T], int] = lambda _: 1,
+    ) -> None:
+        """Calls `run(part, batch size)` for consecutive parts of `requests`.
+
+        A request stands for `rows_of(request)` rows. A part has at least one request, and at most the rows of
+        `batches_per_call` batches. With `auto`, a batch has at most `most` rows. If memory runs out, only the current
+        part is repeated, with a smaller batch size that later calls keep.
+        """
+        left = list(requests)
+        self.size = min(self.most, most) if self.automatic else self.size
+        while left:
+            rows = count = 0
+            while count < len(left) and (count == 0 or rows + rows_of(left[count]) <= self.size * batches_per_call):
+                rows += rows_of(left[count])
+                count += 1
+            try:
+                run(left[:count], self.size)
+            except RuntimeError as error:
+                if not should_reduce_batch_size(error) or not self.automatic or self.size == 1:
+                    raise
+                self.size = self.most = self.size // 2
+            else:
+                del left[:count]
+                continue
+            clear_device_cache(garbage_collection=True)  # not earlier: the error held the batch's tensors
+
+
+@contextmanager
+def measured(lm: "MDLM", instances: Sequence[Instance]) -> Iterator[devices.Meter]:
+    """Measures the forward passes inside the `with` block.
+
+    Raises OptionError, which names task and document, if logits are not finite or a guest fails.
+    """
+    try:
+        with torch.autocast(lm.device.type, lm.mixed_precision_dtype, enabled=lm.mixed_precision_dtype is not None):
+            yield devices.Meter(lm.device)
+    except NonFiniteLogitsError as error:
+        instance = instances[error.index]
+        raise OptionError(
+            f"the model's logits are not finite (NaN or infinity) for the task {instance.task_name}, document "
+            f"{instance.doc_id}: its weights are damaged, or its dtype is too narrow (try dtype=float32)"
+        ) from error
+    except GuestError as error:
+        instance = instances[error.index]
+        raise OptionError(f"{error} (task {instance.task_name}, document {instance.doc_id})") from error.__cause__
+
+
+def most_rows(lm: "MDLM", row: RowSize, *, n_shared: int) -> int:
+    """Returns how many rows of this size fit into a GPU beside the weights.
+
+    n_shared: the number of tokens in shared prefixes, whose keys and values are stored there, too.
+    """
+    free = devices.free_bytes(lm.device)
+    if free is None or lm.denoiser.generate is not None:
+        return lm.batches.most
+    config, itemsize = lm.denoiser.model.config, lm.denoiser.dtype.itemsize
+    if n_shared:
+        stored = RowSize(
+            length=n_shared,
+            n_run=min(n_shared, MOST_RUN),
+            n_logits=0,
+            is_cached=True,
+            is_guided=row.is_guided,
+        )
+        free -= stored.total(config, itemsize)
+    most = lm.batches.most if row.is_cached else max(1, min(lm.batches.most, _MOST_TOKENS // row.length))
+    return rows_that_fit(row.total(config, itemsize), free, most=most)
