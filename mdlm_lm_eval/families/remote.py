@@ -16,7 +16,7 @@ def model_class(config: PretrainedConfig) -> Any:
 
 
 def unknown_shift(_config: PretrainedConfig) -> bool:
-    """Raises OptionError: whether remote code shifts its logits is known to its author alone."""
+    """Raises OptionError, as only the author of remote code knows whether its logits are shifted."""
     raise OptionError("shift_logits is not set; remote code needs shift_logits=true or shift_logits=false")
 
 
