@@ -99,8 +99,6 @@ def _stored(run: Run, tokenizer: PreTrainedTokenizerBase) -> Iterator[tuple[int,
         texts = [message["content"] for message in messages]
         if not answer.strip():
             yield number, "without an answer"
-        elif run.objective.masked_part == "prompt" and not any(text.strip() for text in texts):
-            yield number, "without a prompt"
         elif any(token in text for text in (*texts, answer) for token in special_tokens):
             # The tokenizer would turn such text into the special token, which may be the mask.
             yield number, "with a special token's name in their text"

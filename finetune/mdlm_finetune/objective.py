@@ -3,12 +3,10 @@
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
-
-from mdlm_finetune.objectives import flag
 
 
 @dataclass(frozen=True)
@@ -55,8 +53,6 @@ class NoisedBatch:
 @dataclass(frozen=True)
 class Objective(ABC):
     """A training objective. Its fields are flags of `mdlm-finetune`; a recipe names it by `objective`."""
-
-    masked_part: Literal["answer", "prompt", "both"] = flag("answer", "what is masked and predicted")
 
     @property
     @abstractmethod

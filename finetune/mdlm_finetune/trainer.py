@@ -35,7 +35,9 @@ class Collator:
     def __call__(self, examples: Sequence[Example], forward_backward_pass: int) -> NoisedBatch:
         """The batch of one pass. Each example must have room for another token."""
         texts = [torch.tensor(example.prompt_ids + example.answer_ids, dtype=torch.long) for example in examples]
-        maskable = [self._maskable(example) for example in examples]
+        maskable = [
+            torch.arange(len(each.prompt_ids) + len(each.answer_ids)) >= len(each.prompt_ids) for each in examples
+        ]
         noised = [self._noised(*parts, forward_backward_pass) for parts in zip(examples, texts, maskable, strict=True)]
         whole = [
             F.pad(text, (0, one.n_padding), value=self.eos_token_id) for text, one in zip(texts, noised, strict=True)
@@ -56,12 +58,6 @@ class Collator:
             n_maskable=torch.stack([each.sum() + one.n_padding for each, one in zip(maskable, noised, strict=True)]),
             ids=tuple(example.id for example in examples),
         )
-
-    def _maskable(self, example: Example) -> Tensor:
-        """Tokens of prompt and answer that may be masked, [L] bool."""
-        is_answer = torch.arange(len(example.prompt_ids) + len(example.answer_ids)) >= len(example.prompt_ids)
-        part = self.objective.masked_part
-        return torch.ones_like(is_answer) if part == "both" else is_answer if part == "answer" else ~is_answer
 
     def _noised(self, example: Example, text: Tensor, maskable: Tensor, forward_backward_pass: int) -> Noised:
         room = self.max_length - len(text)

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from mdlm_finetune.objective import Noised, NoisedBatch, Noising, Objective, flag
+from mdlm_finetune.objective import Noised, NoisedBatch, Noising, Objective
+from mdlm_finetune.objectives import flag
 from mdlm_finetune.objectives.sft import Padding, Sft, noised
 from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.registry import register

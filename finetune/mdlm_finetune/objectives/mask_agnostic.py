@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from mdlm_finetune.objective import Noised, NoisedBatch, Noising, Objective, flag
+from mdlm_finetune.objective import Noised, NoisedBatch, Noising, Objective
+from mdlm_finetune.objectives import flag
 from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.registry import register
 
@@ -77,10 +78,10 @@ class MaskAgnostic(Objective):
     """Two views of each example: the same noised answer with different numbers of appended masks (section 6.1 of the
     mask sensitivity paper; defaults from its appendix B).
 
-    p ~ U(`p_low`, `p_high`). Each token of `masked_part` (in the paper: the answer) is masked with probability p, and
-    at least one is. Two distinct numbers of masks, from 0 to the maximum of the curriculum, are appended. This maximum
-    grows linearly from `masks_start` to `masks_end` over `curriculum_passes` forward-backward passes. The shorter view
-    of an example ends in EOS tokens that are attended to, as in LLaDA's own fine-tuning.
+    p ~ U(`p_low`, `p_high`). Each token of the answer is masked with probability p, and at least one is. Two distinct
+    numbers of masks, from 0 to the maximum of the curriculum, are appended. This maximum grows linearly from
+    `masks_start` to `masks_end` over `curriculum_passes` forward-backward passes. The shorter view of an example ends
+    in EOS tokens that are attended to, as in LLaDA's own fine-tuning.
     """
 
     alpha: float = flag(0.1, "weight of the cross-entropy")

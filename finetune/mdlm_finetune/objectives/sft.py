@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from mdlm_finetune.objective import Noised, NoisedBatch, Noising, Objective, flag
+from mdlm_finetune.objective import Noised, NoisedBatch, Noising, Objective
+from mdlm_finetune.objectives import flag
 from mdlm_lm_eval.registry import register
 
 Padding = Literal["predicted", "shown", "masks", "none"]
@@ -31,7 +32,7 @@ def noised(text: Tensor, maskable: Tensor, noising: Noising, padding: Padding, m
 
 @dataclass(frozen=True)
 class Sft(Objective):
-    """Each token of `masked_part` is masked with probability t ~ U(0, 1), weight 1/t (LLaDA, eq. 5, GUIDELINES.md).
+    """Each token of the answer is masked with probability t ~ U(0, 1), weight 1/t (LLaDA, eq. 5, GUIDELINES.md).
 
     The loss of an example is divided by the number of its tokens that may be masked, then averaged over examples.
     Unlike in LLaDA's own code, padding is no part of the answer: it is neither attended to nor predicted. `eos_tail` T
