@@ -205,7 +205,6 @@ def test_the_noise_floor_recovers_noise_that_is_added_to_logits(
             "is for model_type=dream, and the checkpoint's is llama",
         ),
         (("--against", SAMPLER, "--reference_args", "treshold=1"), "takes no such argument"),
-        (("--task", "nowhere", "--requests", "1"), "knows no such task"),
     ],
 )
 def test_bad_input_is_one_sentence(checkpoint: Path, words: tuple[str, ...], said: str) -> None:

@@ -1,6 +1,5 @@
 """Writes an adapter's README: base model, data, recipe, and scores on the suite before and after training."""
 
-import os
 import shlex
 import subprocess
 import sys
@@ -15,7 +14,6 @@ import yaml
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
 from mdlm_finetune.recipe import Recipe, Run
-from mdlm_lm_eval.command_line import TORCHRUN
 from mdlm_lm_eval.default_model import BUILT_IN
 from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.results.decomposition import WORDS, Decomposition, decomposition_of
@@ -94,8 +92,6 @@ def evaluate(recipe: Recipe) -> None:
     # Results with another limit stay in a folder of their own.
     results = recipe.beside("evaluation") / f"limit{recipe.evaluation_limit}"
     words = sweep_words(recipe, recipe.model_name_or_path, str(recipe.folder))
-    # With torchrun's variables, the sweep would wait for processes that have ended after training.
-    environment = {name: value for name, value in os.environ.items() if name not in TORCHRUN}
     n_cells, of = 2 * len(N_MASKS), f"{recipe.evaluation_limit} questions per task of {GROUP}"
     print(
         f"scoring the model without and with the adapter: {n_cells} cells of {of}, which can take longer than the "
@@ -104,7 +100,7 @@ def evaluate(recipe: Recipe) -> None:
         flush=True,
     )
     command = [sys.executable, "-m", "mdlm_lm_eval.sweep", *words, f"--output_path={results}"]
-    if status := subprocess.run(command, env=environment).returncode:
+    if status := subprocess.run(command).returncode:
         raise OptionError(f"the adapter is in {recipe.folder}; its evaluation failed (status {status})")
     shown = shlex.join(["mdlm-sweep", *sweep_words(recipe, model_name(recipe.model_name_or_path), "DIR")])
     fill_in_scores(recipe.folder, *read_scores(results), recipe.evaluation_limit, shown)

@@ -80,8 +80,6 @@ class Recipe:
     def __post_init__(self) -> None:
         if (self.train_file is None) == (self.dataset_name is None):
             raise OptionError("give either train_file or dataset_name")
-        if self.dataset_name == NUMBER_QUESTIONS and self.apply_chat_template:
-            raise OptionError(f"apply_chat_template has no effect on dataset_name={NUMBER_QUESTIONS}; leave it out")
         if self.resume + self.overwrite + self.evaluate > 1:
             raise OptionError("--resume, --overwrite and --evaluate exclude one another")
 

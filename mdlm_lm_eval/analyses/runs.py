@@ -14,7 +14,7 @@ from mdlm_lm_eval import checkpoints
 from mdlm_lm_eval.analyses import inputs
 from mdlm_lm_eval.analyses.gradients import attribute, example_means, group_means
 from mdlm_lm_eval.analyses.report import Report, Row
-from mdlm_lm_eval.default_model import BUILT_IN, model_path
+from mdlm_lm_eval.default_model import BUILT_IN
 from mdlm_lm_eval.model.denoiser import Denoiser
 from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.results.names import recorded_name
@@ -35,7 +35,7 @@ def run(analysis: str, given: Namespace, rows_of: Callable[[Namespace, inputs.Mo
         "pretrained": recorded_name(pretrained),
         "model_args": {name: value for name, value in given.model_args.items() if name not in ("pretrained", "peft")},
         # Further training changes the weights, but not the name of a checkpoint or adapter.
-        "weights": checkpoints.files_digest(model_path(pretrained), given.model_args.get("subfolder") or ""),
+        "weights": checkpoints.files_digest(pretrained, given.model_args.get("subfolder") or ""),
         "adapter": adapter and recorded_name(str(adapter)),
         "adapter_weights": adapter and checkpoints.files_digest(str(adapter)),
         "tasks": sorted(tasks),
@@ -68,8 +68,6 @@ def example_rows(given: Namespace, model: inputs.Model, task: Any) -> list[Row]:
     Places count from 1, the first example of the prompt.
     """
     first = task.test_docs()[0]
-    if not inputs.examples_of(task, first):
-        raise OptionError(f"{task.config.task} has no in-context examples with these settings")
     rows = []
     for reordering in range(given.reorderings):
         inputs.reorder_examples(task, given.seed, reordering)

@@ -112,7 +112,7 @@ def arguments_of(takes: Signature, job: dict[str, Any]) -> dict[str, Any]:
     told |= {name: job["mask_token_id"] for name in MASKS if name in takes.names}
     told |= {name: words.get(told[name], told[name]) for name, words in WORDS.items() if name in told}
     has_threshold = options["confidence_threshold"] is not None
-    if "alg" in told:  # Dream's function takes top_k=50 from transformers' defaults where it is not given
+    if "alg" in told:  # Dream's function would take top_k=50 from transformers' defaults
         told |= {name: options[name] for name in ("top_p", "top_k")}
         told |= {"alg": "confidence_threshold"} if has_threshold else {}
     if "remasking_strategy" in takes.names:

@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Iterator
 from typing import Any
 
-from peft import LoraConfig, PeftConfig, PeftModel
+from peft import PeftConfig, PeftModel
 from peft.mapping import PEFT_TYPE_TO_PREFIX_MAPPING
 from peft.utils import load_peft_weights, set_peft_model_state_dict
 from peft.utils.other import get_pattern_key
@@ -36,7 +36,7 @@ def load_adapter(model: PreTrainedModel, peft: str, *, revision: str = "main") -
         (name.removeprefix(PREFIX), *part) for name in weights for part in _native_parts(name, weights[name], model)
     ]
     if any(name != new_name for name, new_name, _ in parts):
-        config, weights = _with_native_names(peft, config, parts)
+        config, weights = _with_native_names(config, parts)
     config.inference_mode = True
     convert_peft_config_for_transformers(config, model, None)
     with warnings.catch_warnings():
@@ -61,17 +61,13 @@ def load_adapter(model: PreTrainedModel, peft: str, *, revision: str = "main") -
 
 
 def _with_native_names(
-    peft: str, config: PeftConfig, parts: list[tuple[str, str, Tensor]]
-) -> tuple[LoraConfig, dict[str, Tensor]]:
-    """Config and weights of an adapter of remote code, with the module names of transformers' class.
+    config: PeftConfig, parts: list[tuple[str, str, Tensor]]
+) -> tuple[PeftConfig, dict[str, Tensor]]:
+    """Config and weights of a LoRA adapter of remote code, with the module names of transformers' class.
 
     The config gets the full name of each module in the weights, because a short name can be ambiguous: LLaDA's `ff_out`
     is a block's down projection and also the output head.
     """
-    if not isinstance(config, LoraConfig):
-        raise OptionError(
-            f"peft={peft}: an adapter on the modules of remote code must be of type LORA, not {config.peft_type}"
-        )
     patterns: dict[str, dict[str, Any]] = {"rank_pattern": {}, "alpha_pattern": {}}
     targets: set[str] = set()
     saved: set[str] = set()

@@ -12,7 +12,7 @@ from mdlm_lm_eval.families.config_mapping import same_keys
 
 
 def native_config(published: dict[str, Any]) -> Qwen2Config:
-    """Qwen2Config for a Dream `config.json`, whose keys are Qwen2's."""
+    """Qwen2Config for a Dream `config.json`, which has Qwen2's keys."""
     return same_keys("Dream", Qwen2Config, published, architectures=["Qwen2ForCausalLM"])
 
 

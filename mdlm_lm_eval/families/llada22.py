@@ -1,4 +1,4 @@
-"""LLaDA2.2 (`model_type` llada2_moe with `expert_capacity`): LLaDA2 whose experts are chosen by blocks of tokens.
+"""LLaDA2.2 (`model_type` llada2_moe with `expert_capacity`): LLaDA2 that chooses experts by blocks of tokens.
 
 The tokens of a routing block (`block_size` tokens, from the first token of a row) share `expert_capacity` experts:
 those with the highest score at any of these tokens. Each token uses the best of them. The groups of experts that the

@@ -1,4 +1,4 @@
-"""Settings behind published scores: `--model_args pretrained=...,preset=llada-8b-instruct/gsm8k`.
+"""Settings of published scores: `--model_args pretrained=...,preset=llada-8b-instruct/gsm8k`.
 
 A preset is a YAML file <model>/<benchmark>.yaml of decoding or likelihood options. published.yaml has the score and
 source of each preset, and the rest of its run: checkpoint, task, shots, chat template.

@@ -57,15 +57,12 @@ def table(cells: Sequence[Cell], output: Path, baseline: str = "") -> str:
         label = label + top[name].map({True: f" ({words})", False: ""})
     top["cell"] = label
     first = top.drop_duplicates("cell").set_index("cell")
-    metrics = {
-        str(name).removesuffix(",none"): own.set_index("cell") for name, own in top.groupby("metric", sort=False)
-    }
-    columns = [first.index, *(own["words"].reindex(first.index, fill_value="") for own in metrics.values())]
-    costs = shown_costs(first)
+    metrics, costs = top["metric"].unique(), shown_costs(first)
+    words = top.pivot(index="cell", columns="metric", values="words").loc[first.index, metrics].fillna("")
+    columns = [first.index, *(words[name] for name in metrics)]
     columns += [first["n"].astype(str), *(aligned(first[name]) for name in costs)]
-    lines = markdown_table(
-        ["cell", *metrics, "questions", *(COSTS[name] for name in costs)], zip(*columns, strict=True)
-    )
+    heads = ["cell", *(name.removesuffix(",none") for name in metrics), "questions", *(COSTS[name] for name in costs)]
+    lines = markdown_table(heads, zip(*columns, strict=True))
     if not bases:
         return lines
     pairs = pairing(one for own in bases.values() for one in own)
