@@ -16,6 +16,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
 from mdlm_lm_eval.default_model import model_path
 from mdlm_lm_eval.families import family_of
+from mdlm_lm_eval.families.remote import offered_class
 from mdlm_lm_eval.loader import Foreign, load_foreign
 from mdlm_lm_eval.options import OptionError, dtype_name
 
@@ -126,10 +127,8 @@ def _class_of(published: Mapping[str, Any], pretrained: str, named: str, revisio
     if named != REMOTE:
         return load_foreign("modeling", named)
     offered = published.get("auto_map", {})
-    kind = next(
-        (name for name in ("AutoModelForMaskedLM", "AutoModelForCausalLM", "AutoModel") if name in offered), None
-    )
-    if not trusted or kind is None:
+    kind = offered_class(offered).__name__
+    if not trusted or kind not in offered:
         raise OptionError("modeling=remote needs trust_remote_code=true and a checkpoint that brings its own code")
     return Foreign(get_class_from_dynamic_module(offered[kind], pretrained, revision=revision), None, None)
 
