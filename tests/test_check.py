@@ -204,9 +204,7 @@ def test_the_noise_floor_recovers_noise_that_is_added_to_logits(
             ("--modeling", f"{FILES / 'network.py'}:OtherFamily"),
             "is for model_type=dream, and the checkpoint's is llama",
         ),
-        (("--modeling", f"{FILES / 'layers.py'}:bidirectional"), "is no class of a transformers model"),
         (("--against", SAMPLER, "--reference_args", "treshold=1"), "takes no such argument"),
-        (("--task", "nowhere", "--requests", "1"), "knows no such task"),
     ],
 )
 def test_bad_input_is_one_sentence(checkpoint: Path, words: tuple[str, ...], said: str) -> None:

@@ -86,14 +86,8 @@ def here(tmp_path: Path, checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> P
     (tmp_path / "columns.jsonl").write_text('{"text": "a"}\n')
     (tmp_path / "user_only.jsonl").write_text('{"messages": [{"role": "user", "content": "q"}]}\n')
     (tmp_path / "wrong.yaml").write_text("output_dir: out/a\nbetta: 1\n")
-    for name, text in {
-        "cut.yaml": "beta: [1",
-        "word.yaml": "beta",
-        "empty.yaml": "",
-        "cut.jsonl": '{"prompt": "a',
-    }.items():
+    for name, text in {"cut.yaml": "beta: [1", "word.yaml": "beta", "empty.yaml": ""}.items():
         (tmp_path / name).write_text(text)
-    (tmp_path / "empty.jsonl").touch()
     (tmp_path / "model").symlink_to(checkpoint)
     monkeypatch.chdir(tmp_path)
     return tmp_path

@@ -55,14 +55,6 @@ def test_at_least_one_answer_token_is_masked() -> None:
     assert collator(p_low=1e-6, p_high=1e-6)(PAIRS, 0).example.bincount().tolist() == [1, 1, 1, 1]
 
 
-def test_the_prompt_can_be_masked_instead() -> None:
-    for part, tokens in (("prompt", set(range(10, 20))), ("both", {*range(10, 20), *range(50, 60)})):
-        views = collator(masked_part=part, p_low=0.9, p_high=0.9)(PAIRS, 0)
-        assert set(views.targets.tolist()) <= tokens
-        assert any(target < 20 for target in views.targets.tolist())
-        assert bool((views.input_ids.flatten()[views.positions] == 2).all())
-
-
 def test_an_example_is_noised_alike_in_any_batch() -> None:
     whole, alone = VIEWS(PAIRS, 7), VIEWS(PAIRS[2:3], 7)
     n = int(alone.attention_mask[0].sum())

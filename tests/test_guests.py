@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 import torch
-import transformers
 from transformers import dynamic_module_utils
 
 from mdlm_lm_eval import DecodingOptions, decode, registry
@@ -289,7 +288,7 @@ def test_finished_answers_are_kept(checkpoint: Path, task_folder: Path, files: P
 
 
 def test_the_authors_network_decodes(checkpoint: Path, files: Path) -> None:
-    """It gives the tiny model's tokens, and no likelihoods; one for another transformers is refused with both."""
+    """It gives the tiny model's tokens, and no likelihoods; one for another transformers fails with its own error."""
     guest = {"sampler": f"{files}/network.py:Network.choose", "modeling": f"{files}/network.py:Network"}
     model = lm(checkpoint, **guest)
     assert type(model.model).__name__ == "Network"
@@ -303,9 +302,7 @@ def test_the_authors_network_decodes(checkpoint: Path, files: Path) -> None:
     with pytest.raises(OptionError, match="only generates"):
         model.loglikelihood([choice("a", " b")], True)
     older = guest | {"modeling": f"{files}/network.py:Older"}
-    with pytest.raises(
-        OptionError, match=rf"{transformers.__version__}; .* saved with {transformers.__version__}: Impo"
-    ):
+    with pytest.raises(ImportError):
         lm(checkpoint, **older)
     with pytest.raises(OptionError, match="modeling=remote needs trust_remote_code=true"):
         lm(checkpoint, **guest | {"modeling": "remote"})

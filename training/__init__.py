@@ -1,1 +1,1 @@
-"""What made the built-in models, and the study of their masks; run from a clone, as it is not installed."""
+"""Trains the built-in models, and runs the study of their masks. Works only in a clone, as it is not installed."""

@@ -1,4 +1,4 @@
-"""Windows of token ids and what of them is masked: the objectives of the training."""
+"""Masked batches for the objectives of the training."""
 
 from dataclasses import dataclass
 
@@ -10,29 +10,29 @@ from training.corpus import Document
 
 @dataclass(frozen=True)
 class Batch:
-    """Windows before and after masking, and how much each masked token counts; all [B, T]."""
+    """Token ids before and after masking, and the weights of masked tokens; all [B, T]."""
 
     clean: torch.Tensor
     noisy: torch.Tensor
-    weights: torch.Tensor  # of each token's cross-entropy in the loss, 0 where it is not masked
-    hidden: bool = False  # whether masked tokens are hidden from all others, as if each were the only one
+    weights: torch.Tensor  # weight of each token's cross-entropy in the loss, 0 for tokens that are not masked
+    hidden: bool = False  # whether no other token sees a masked token, as if each were the only mask
 
 
 class Noiser:
-    """Turns documents of one length into noised batches of one vocabulary."""
+    """Turns documents into masked batches of token ids."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerFast) -> None:
         self.ids: dict[str, int] = tokenizer.get_vocab()
         self.mask_id, self.eos_id = self.ids[tokenizer.mask_token], self.ids[tokenizer.eos_token]
 
     def encode(self, documents: list[Document]) -> torch.Tensor:
-        """Token ids [B, T] of the documents, EOS after each up to the length of the longest and one more."""
+        """Token ids [B, T] of the documents, padded with EOS to one more than the length of the longest."""
         length = 1 + max(len(one.pieces) for one in documents)
         rows = [[self.ids[piece] for piece in one.pieces] for one in documents]
         return torch.tensor([row + [self.eos_id] * (length - len(row)) for row in rows])
 
     def answers_masked(self, documents: list[Document], most: float, generator: torch.Generator) -> Batch:
-        """Masks 10% to `most` of the answers of each document, at least one; mean cross-entropy over all of them."""
+        """Masks 10% to `most` of the answers of each document, at least one; weights give the mean cross-entropy."""
         clean = self.encode(documents)
         is_answer = torch.zeros(clean.shape, dtype=torch.bool)
         for row, document in enumerate(documents):
@@ -47,9 +47,9 @@ class Noiser:
     ) -> Batch:
         """Masked diffusion: every token is masked with probability t ~ U(0,1), weight 1/t (LLaDA, equation 3).
 
-        t is stratified over the documents of a batch, which changes the variance of the loss and not its mean.
-        `answers_alone` masks a document's answers and the EOS behind it, as LLaDA's fine-tuning does (equation 5), with
-        t of 0.1 at least.
+        t is stratified over the documents of a batch, which lowers the variance of the loss and keeps its mean.
+        `answers_alone` masks only a document's answers and the EOS after it, as LLaDA's fine-tuning does (equation 5),
+        with t of at least 0.1.
         """
         clean = self.encode(documents)
         maskable = torch.full(clean.shape, not answers_alone)

@@ -1,7 +1,7 @@
 """The built-in model's training documents, generated from the suite's word lists.
 
-The options of a word question are of three different categories, any of which may be the rule, so that without examples
-nothing tells which. No document holds a test question (`questions.is_reserved_for_tests`).
+The options of a word question are of three categories. Any of these may be the rule, so only the examples show which
+one it is. No document contains a test question (`questions.is_reserved_for_tests`).
 """
 
 from collections.abc import Callable, Sequence
@@ -14,10 +14,10 @@ from mdlm_lm_eval.tasks import questions, rule_sets
 
 PROPER = ("country", "name")
 COMMON = tuple(category for category in questions.load_words() if category not in {*PROPER, "capitalised"})
-#: Nonsense rules: classes of words that have nothing in common.
+#: Names of nonsense rules: classes of words that have nothing in common.
 CLASSES = ("dax", "wug", "blick", "fep", "toma")
 RULES = (*COMMON, *PROPER, "capitalised")
-CAPITALISED_SHARE = 0.15  # of the documents, as this rule holds for words of all categories
+CAPITALISED_SHARE = 0.15  # share of documents with this rule, which applies to words of all categories
 _PAIR = {one: other for pair in rule_sets.PAIRS for one, other in (pair, pair[::-1])}
 FIXED_PIECES = (
     *("Options: (A) ", "\n\nOptions: (A) ", ", (B) ", ", (C) ", "\nAnswer:[", "].", "Rule: "),
@@ -27,7 +27,7 @@ FIXED_PIECES = (
 
 @dataclass(frozen=True)
 class Document:
-    """Pieces of text, each one token, and the indices of those that the others determine."""
+    """Pieces of text that are one token each, and the indices of the answers, which the other pieces determine."""
 
     pieces: list[str]
     answers: list[int]
@@ -35,7 +35,7 @@ class Document:
 
 @cache
 def pieces() -> tuple[str, ...]:
-    """Every text that is one token: fixed pieces of the prompts, rules' names, letters, words and numbers."""
+    """All texts that are one token: fixed pieces of the prompts, names of rules, letters, words and numbers."""
     words = [word for category in questions.load_words().values() for word in category]
     capitalised = [word.capitalize() for category in COMMON for word in questions.load_words()[category]]
     numbers = [str(number) for number in range(1, questions.LARGEST_NUMBER + 1)]
@@ -45,20 +45,20 @@ def pieces() -> tuple[str, ...]:
 
 @cache
 def nonsense() -> dict[str, tuple[str, ...]]:
-    """Class -> its words: common words of all categories, one class each, always the same."""
+    """Nonsense class -> its words. Each common word of any category is in one class, which is always the same."""
     words = questions.shuffled([w for category in COMMON for w in questions.load_words()[category]], Random("nonsense"))
     return {name: tuple(words[n :: len(CLASSES)]) for n, name in enumerate(CLASSES)}
 
 
 def draw_rule(rng: Random, nonsense_share: float) -> str:
-    """A rule for a document."""
+    """Draws the rule of a document."""
     if rng.random() < nonsense_share:
         return _one_of(CLASSES, rng)
     return "capitalised" if rng.random() < CAPITALISED_SHARE else _one_of(RULES, rng)
 
 
 def other_rules(rule: str, rng: Random) -> list[str]:
-    """Two other rules whose words are wrong options of a question of this one."""
+    """Draws two other rules for the wrong options of a question of this rule."""
     while True:
         others = questions.shuffled(CLASSES if rule in CLASSES else RULES, rng)[:2]
         if not any(_clash(one, other) for one, other in combinations([rule, *others], 2)):
@@ -66,9 +66,10 @@ def other_rules(rule: str, rng: Random) -> list[str]:
 
 
 def training_question(rule: str, rng: Random, others: Callable[[], list[str]] | None = None) -> questions.Question:
-    """A question of the rule, not reserved for tests.
+    """Draws a question of the rule that is not reserved for tests.
 
-    The wrong options of a word rule are of two rules that `others` returns, in the order of the options, or of any two.
+    `others` returns the two rules of the wrong options of a word rule, in the order of the options; by default, they
+    are drawn.
     """
     answer = questions.draw(rng, 3)
     if rule in questions.DISTRACTOR_RULES:
@@ -86,7 +87,7 @@ def _shuffled_others(rule: str, fixed: list[str] | None, rng: Random) -> list[st
 
 
 def draw_options(rules: Sequence[str], rng: Random) -> tuple[str, str, str]:
-    """Different words, one of each rule."""
+    """Draws different words, one for each rule."""
     while True:
         options = rule_sets.with_case(rules, [_word(rule, rules, rng) for rule in rules])
         if len({option.lower() for option in options}) == len(options):
@@ -94,12 +95,12 @@ def draw_options(rules: Sequence[str], rng: Random) -> tuple[str, str, str]:
 
 
 def _clash(one: str, other: str) -> bool:
-    """Whether no question has both rules: a word of one could be argued to follow the other."""
+    """Whether a question cannot have both rules, because a word of one may also follow the other."""
     return other in (one, _PAIR.get(one)) or {one, other} == {"capitalised", "name"}
 
 
 def _word(rule: str, rules: Sequence[str], rng: Random) -> str:
-    """A word of the rule; a capitalised one is of a category that no rule of the question is or could be taken for."""
+    """Draws a word of the rule. The category of a capitalised one clashes with no rule of the question."""
     if rule in CLASSES:
         return _one_of(nonsense()[rule], rng)
     if rule == "capitalised":
@@ -127,7 +128,7 @@ def word_fact(rng: Random) -> Document:
 
 
 def question_pieces(question: questions.Question, *, first: bool) -> list[str]:
-    """An answered question, nine tokens; all but the first of a document begin with the blank line before them."""
+    """An answered question of nine tokens. All but the first in a document begin with a blank line."""
     a, b, c = question.options
     opening = "Options: (A) " if first else "\n\nOptions: (A) "
     return [opening, a, ", (B) ", b, ", (C) ", c, "\nAnswer:[", questions.LETTERS[question.answer], "]."]
@@ -144,9 +145,10 @@ def few_shot(
 ) -> Document:
     """Answered questions of one word rule among answered questions of one number rule, in random order.
 
-    `named` puts the word rule's name in front, an answer where several relevant questions determine it. In a
-    `contrastive` document all word questions have options of the same three rules, so that only the answers tell which.
-    (False draws more random numbers than None, by which the released weights were trained, and means the same.)
+    `named` puts the word rule's name first; it is an answer if several relevant questions determine it. In a
+    `contrastive` document, all word questions have options of the same three rules, so that only the answers show which
+    rule it is. (False means the same as None, but draws more random numbers. The released weights were trained with
+    None.)
     """
     distractor = _one_of(questions.DISTRACTOR_RULES, rng)
     fixed = other_rules(rule, rng) if contrastive else None

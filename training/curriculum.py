@@ -1,4 +1,4 @@
-"""The curriculum: from what a word is to few-shot documents as long as the suite's."""
+"""The curriculum: from word facts to few-shot documents as long as the suite's."""
 
 from dataclasses import dataclass
 from random import Random
@@ -10,14 +10,14 @@ from training.corpus import Document
 
 @dataclass(frozen=True)
 class Stage:
-    """A stretch of the curriculum, which ends when this share of its masked answers is right, or after 250 steps."""
+    """A stage of the curriculum. It ends when `accuracy` of its masked answers are right, or after 250 steps."""
 
     name: str
     accuracy: float
-    n_relevant: int = 0  # questions of the document's word rule; 0 for word facts alone
+    n_relevant: int = 0  # questions of the document's word rule; 0 means only word facts
     n_distractors: tuple[int, int] = (0, 0)  # the fewest and the most
-    named: float = 0.0  # share of the batches whose documents begin with their rule's name
-    contrastive: float = 0.0  # share of the contrastive documents, where there are any
+    named: float = 0.0  # share of batches with documents that begin with the name of their rule
+    contrastive: float = 0.0  # share of contrastive documents, if the training has such documents
 
 
 STAGES = (
@@ -33,9 +33,9 @@ STAGES = (
 
 
 def documents(stage: Stage, tokens: int, nonsense: float, rng: Random, *, contrastive: bool = False) -> list[Document]:
-    """Few-shot documents of one length, at least 12 and about so many tokens, `nonsense` of them of a nonsense rule.
+    """Few-shot documents of one length: at least 12, and about `tokens` tokens. `nonsense`: share with a nonsense rule.
 
-    With `contrastive` the stage's share of them is (see `corpus.few_shot`).
+    With `contrastive`, the stage's share of documents is contrastive (see `corpus.few_shot`).
     """
     named = rng.random() < stage.named
     fewest, most = stage.n_distractors

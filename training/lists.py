@@ -1,4 +1,4 @@
-"""Documents of the lists model: short lists, asked as `mdlm_parallel` asks them. None that a task asks is in them."""
+"""Training documents of the lists model: short lists in the wording of `mdlm_parallel`, without its questions."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,26 +10,27 @@ from transformers import PreTrainedTokenizerFast
 from mdlm_lm_eval.tasks.parallel import lists
 from training.corpus import Document
 
-N_BATCHES = 4  # of a step
-CANVAS = 24  # masks of an answer, as the tasks ask for
-#: Operations that have one right answer, and those that have several.
+N_BATCHES = 4  # batches in a step
+CANVAS = 24  # masks for an answer, as in the tasks
+#: Operations with one right answer, and with several.
 ONE = ("copy", "reverse", "sort", "insert_index", "remove_index", "replace_index")
 SEVERAL = ("shuffle", "insert_anywhere", "remove_any", "replace_any")
 
 
 @dataclass(frozen=True)
 class Stage:
-    """Steps on lists of up to so many names, by optimisers of its own, whose learning rates fall to a tenth.
+    """Training steps on lists of up to `most` names. Each stage has new optimisers, with learning rates that fall to a
+    tenth.
 
-    Questions stand alone, or half of them behind a solved one, as the tasks ask them.
+    With `is_asked`, half of the questions follow a solved one, as in the tasks; otherwise they stand alone.
     """
 
     name: str
     operations: tuple[str, ...]
     most: int  # names
     n_steps: int
-    n_documents: int = 64  # of a step
-    rate: float = 0.02  # of matrices at first; a tenth for all others
+    n_documents: int = 64  # documents in a step
+    rate: float = 0.02  # first learning rate of matrices; other weights have a tenth
     is_asked: bool = False
 
 
@@ -49,7 +50,7 @@ STAGES = (
 
 @cache
 def reserved(operation: str) -> frozenset[str]:
-    """The questions of a task, without its examples."""
+    """The test questions of a task, without examples."""
     tests = lists.list_documents(operation, "short")["test"]
     return frozenset(document["prompt"].split("\n\n")[-1] for document in tests)
 
@@ -57,7 +58,7 @@ def reserved(operation: str) -> frozenset[str]:
 def document(
     operation: str, lengths: Sequence[int], rng: Random, tokenizer: PreTrainedTokenizerFast, *, n_shots: int = 0
 ) -> Document:
-    """A question behind so many solved ones, and its answer; EOS fills the canvas."""
+    """A question after `n_shots` solved ones, and its answer. EOS fills the canvas."""
     puzzles = [lists.draw_puzzle(operation, lengths, rng) for _ in range(1 + n_shots)]
     questions = [lists.question(operation, puzzle) for puzzle in puzzles]
     if not reserved(operation).isdisjoint(questions):
@@ -70,7 +71,7 @@ def document(
 
 
 def batches(stage: Stage, rng: Random, tokenizer: PreTrainedTokenizerFast) -> list[list[Document]]:
-    """A step's documents in batches, those of about the same length together."""
+    """The documents of a step in batches, sorted by length."""
     lengths = range(min(2, stage.most), stage.most + 1)
     found = [
         document(operation, lengths, rng, tokenizer, n_shots=stage.is_asked and rng.randrange(2))

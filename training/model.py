@@ -18,7 +18,7 @@ from training.batches import Batch
 
 
 def build_model(tokenizer: PreTrainedTokenizerFast, block_length: int | None, seed: int) -> LlamaForCausalLM:
-    """A small Llama with random weights, whose attention is bidirectional, everywhere or within blocks."""
+    """A small Llama with random weights and bidirectional attention, over the whole text or within blocks."""
     config = LlamaConfig(
         vocab_size=len(tokenizer),
         hidden_size=128,
@@ -45,7 +45,10 @@ def build_model(tokenizer: PreTrainedTokenizerFast, block_length: int | None, se
 def _float32_sdpa(
     _: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scaling: float | None = None, **__: Any
 ) -> tuple[Tensor, None]:
-    """[B, heads, T, D] thrice -> [B, T, heads, D]. On CPUs the backward pass in bfloat16 takes four times as long."""
+    """Attention in float32: queries, keys and values [B, heads, T, D] -> [B, T, heads, D].
+
+    On CPUs, the backward pass in bfloat16 takes four times as long.
+    """
     with torch.autocast(query.device.type, enabled=False):
         query, key, value = query.float(), key.float(), value.float()
         output = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=scaling)
@@ -57,15 +60,16 @@ AttentionMaskInterface.register("float32_sdpa", sdpa_mask)
 
 
 def block_causal_mask(length: int, block_length: int) -> Tensor:
-    """[1, 1, T, T], True where a query sees a key: its own block and those before."""
+    """A mask [1, 1, T, T]: a query sees the keys of its own block and of those before."""
     block = torch.arange(length) // block_length
     return (block <= block[:, None])[None, None]
 
 
 def _clean_and_noisy_mask(length: int, block_length: int) -> Tensor:
-    """[1, 1, 2 T, 2 T] over a clean copy followed by a noisy one (block diffusion, arXiv 2503.09573, section 3).
+    """A mask [1, 1, 2 T, 2 T] for a clean copy followed by a noisy one (block diffusion, arXiv 2503.09573, section 3).
 
-    Clean tokens see clean ones block-causally; a noisy one sees the clean blocks before its own, and its own noisy one.
+    Clean tokens see clean tokens block-causally. Noisy tokens see the clean blocks before their own block, and this
+    block's noisy tokens.
     """
     block = torch.arange(length) // block_length
     before, same = block < block[:, None], block == block[:, None]

@@ -5,16 +5,16 @@
     python -m training.study out/study --answers out/answers         # all of it anew
     python -m training.study_tables --write                          # tables and figure, from the committed answers
 
-A cell is one model. It is asked the first `SETS` sets of `mdlm_rules` with each distractor rule, each under its three
-rules, in one pass with 2 and one with 200 masks. Its answers go to `leaderboard/study/CELL.json`: for each task two
-strings with a sign for every question, the likeliest token (A, B, C; E for EOS; - for any other) and the likeliest
-letter. A finished cell is left as it is; a training that was killed goes on from its last checkpoint.
+A cell is one model. It answers the first `SETS` sets of `mdlm_rules` with each distractor rule, each set under its
+three rules, in one pass with 2 masks and one with 200. Its answers go to `leaderboard/study/CELL.json`: for each task
+two strings with a sign for every question, the likeliest token (A, B, C; E for EOS; - for any other) and the likeliest
+letter. Finished cells are not computed again. A killed training continues from its last checkpoint.
 
-`plain-0` is the built-in model, `block-0` its block-causal twin, `plain-P` its training with seed P, and
-`contrastive-P` the same with documents like suite 2.2's among its own, in which categories do not tell the rule. The
-last number of other cells is the seed of their fine-tuning: `sft` is LLaDA's own; `sft-none`, `sft-shown` and
-`sft-masks` have another padding; `ce` and `ce-tv` are mask-agnostic; `sft-ce`, `sft-ce-tv` and `sft-control` (padding:
-masks) stand on a model after SFT.
+`plain-0` is the built-in model, `block-0` its block-causal variant, and `plain-P` its training with seed P.
+`contrastive-P` is also trained on documents like suite 2.2's, in which categories do not show the rule. The last number
+of other cells is the seed of their fine-tuning. `sft` is LLaDA's own; `sft-none`, `sft-shown` and `sft-masks` have
+another padding; `ce` and `ce-tv` are mask-agnostic; `sft-ce`, `sft-ce-tv` and `sft-control` (padding: masks) continue
+from a model after SFT.
 """
 
 import argparse
@@ -34,18 +34,18 @@ from mdlm_lm_eval.results.files import write_whole
 
 ANSWERS = Path(__file__).parents[1] / "leaderboard/study"
 PRETRAINED = ("plain-0", "plain-1", "plain-2", "plain-3", "plain-4", "contrastive-0", "contrastive-1")
-NOT_READING = ("plain-2", "contrastive-1")  # they did not learn to read, and are not fine-tuned
+NOT_READING = ("plain-2", "contrastive-1")  # models that did not learn to read their examples, and are not fine-tuned
 FINE_TUNED = [base for base in PRETRAINED if base not in NOT_READING]
-SHIPPED = {"plain-0": BUILT_IN, "block-0": "built-in-block"}  # cells whose models come with the package
-N_SEEDS = {"plain-0": 5}  # of fine-tuning in the ablation; two on the others
-LOSSES = ("ce-tv", "ce")  # of the mask-agnostic recipes
-SETS = 64  # of each distractor rule: two of every triple
+SHIPPED = {"plain-0": BUILT_IN, "block-0": "built-in-block"}  # cells with models that come with the package
+N_SEEDS = {"plain-0": 5}  # seeds of fine-tuning in the ablation; the other models have two
+LOSSES = ("ce-tv", "ce")  # mask-agnostic recipes
+SETS = 64  # sets for each distractor rule: two of every triple
 MASKS = (2, 200)
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One model: a training seed's, or an adapter on the model of another cell (`base`)."""
+    """One model: pre-trained with a seed, or fine-tuned from the model of another cell (`base`)."""
 
     name: str
     seed: int
@@ -55,7 +55,7 @@ class Cell:
 
 
 def cells() -> Iterator[Cell]:
-    """All cells, in the order in which they are worth computing."""
+    """All cells, the most useful ones first."""
     sft = "built-in-llada-sft"
     yield Cell("block-0", seed=0)
     for base in PRETRAINED:
@@ -79,14 +79,14 @@ def cells() -> Iterator[Cell]:
 
 
 def model_of(cell: Cell, work: Path) -> Path:
-    """The folder of a cell's whole model."""
+    """The folder of a cell's model, with the adapter merged."""
     if cell.name in SHIPPED:
         return Path(model_path(SHIPPED[cell.name]))
     return work / (f"{cell.name}.merged" if cell.base else cell.name)
 
 
 def train(cell: Cell, work: Path) -> None:
-    """Trains the cell's model where its folder is not whole."""
+    """Trains the model of a cell, unless it is complete."""
     if (model_of(cell, work) / "model.safetensors").exists():
         return
     if cell.base:
@@ -106,7 +106,7 @@ def train(cell: Cell, work: Path) -> None:
 
 
 def ask(model: str) -> dict[str, dict[str, list[str]]]:
-    """Masks -> task -> likeliest tokens and likeliest letters, a sign for each question."""
+    """Number of masks -> task -> likeliest tokens and likeliest letters, as strings with a sign for each question."""
     import torch
     from lm_eval.tasks import TaskManager
 
@@ -134,7 +134,7 @@ def ask(model: str) -> dict[str, dict[str, list[str]]]:
 
 @cache
 def keys(n_sets: int = SETS) -> dict[str, tuple[list[str], str]]:
-    """Task -> the sets that it is asked about, and the right letters."""
+    """Task -> the names of its sets, and their right letters."""
     from mdlm_lm_eval.tasks import questions, rule_sets
 
     found = {}
@@ -146,7 +146,7 @@ def keys(n_sets: int = SETS) -> dict[str, tuple[list[str], str]]:
     return found
 
 
-#: What is said of an answer, given its likeliest token, likeliest letter and key.
+#: Measures of an answer, from its likeliest token, its likeliest letter and the key.
 MEASURES = {
     "as decoded": lambda token, letter, key: token == key,
     "among letters": lambda token, letter, key: letter == key,
@@ -157,7 +157,7 @@ Answers = Mapping[str, Mapping[str, Sequence[str]]]
 
 
 def values(answers: Answers, n_masks: int, measure: str) -> dict[str, list[tuple[str, float]]]:
-    """Task -> set and value (0 or 1) of each of its questions."""
+    """Task -> set and value (0 or 1) of each question."""
     found = {}
     for task, (sets, right) in keys().items():
         of_question = zip(sets, *answers[str(n_masks)][task], right, strict=True)
@@ -178,7 +178,7 @@ def main() -> None:
 
 
 def compute(cell: Cell, work: Path, folder: Path = ANSWERS) -> None:
-    """Trains and asks a cell that is not finished, after the cell that it stands on."""
+    """Trains and asks a cell that is not finished, after its base."""
     target = folder / f"{cell.name}.json"
     if target.exists():
         return
@@ -199,7 +199,7 @@ def compute(cell: Cell, work: Path, folder: Path = ANSWERS) -> None:
 
 
 def summary(answers: Answers) -> str:
-    """All shares of one cell in one line, in percent."""
+    """All measures of one cell in one line, in percent."""
     parts = []
     for n, measure in product(MASKS, MEASURES):
         shares = [fmean(value for _, value in some) for some in values(answers, n, measure).values()]

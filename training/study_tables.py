@@ -1,4 +1,4 @@
-"""What the study of masks found: tables and figure from the committed answers.
+"""Results of the study of masks: tables and figure from the committed answers.
 
 python -m training.study_tables            # prints the tables
 python -m training.study_tables --write    # puts them into docs/built_in_model.md, all intervals into CSV files beside
@@ -21,11 +21,11 @@ from mdlm_lm_eval.results.statistics import Interval, Score, difference, mean_of
 from training.study import ANSWERS, MASKS, MEASURES, PRETRAINED, Answers, keys, values
 
 DOCS = Path(__file__).parents[1] / "docs"
-#: What follows the name of a pretrained model in those of its cells -> what they are called.
+#: Ending of a cell's name after the name of its pre-trained model -> name of the stage in tables.
 STAGES = {"": "base", "-sft-0": "SFT", "-sft-ce-tv-0": "CE + TV on SFT", "-sft-ce-0": "CE only on SFT"}
 STAGES |= {"-sft-control-0": "masks, not predicted, on SFT"}
 PAGE_MEASURES = ("as decoded", "among letters", "EOS")
-#: A comparison -> two stages, the second above the first.
+#: Name of a comparison -> two stages; the difference is the second minus the first.
 COMPARISONS = {
     "SFT above base": ("", "-sft-0"),
     "CE + TV above SFT": ("-sft-0", "-sft-ce-tv-0"),
@@ -35,7 +35,7 @@ COMPARISONS = {
 }
 COMPARED = ((2, "as decoded"), (200, "as decoded"), (200, "among letters"))
 SHOWN_AMONG_LETTERS = ("SFT above base", "CE + TV above SFT")
-#: What follows the name of a pretrained model in those of the ablation's cells -> what follows answers in training.
+#: Ending of an ablation cell's name after that of its pre-trained model -> the tokens after answers in training.
 TAILS = {
     "-sft-none": "nothing",
     "-sft-shown": "EOS, shown",
@@ -44,7 +44,7 @@ TAILS = {
     "-ce": "masks, CE only",
     "-ce-tv": "masks, CE + TV",
 }
-#: Two of these, the first above the second, in the mean of all pretrained models.
+#: Pairs of these that are compared, the first minus the second, in the mean of all pre-trained models.
 ARMS_COMPARED = (
     ("EOS, predicted", "masks, not predicted"),
     ("EOS, predicted", "nothing"),
@@ -61,17 +61,17 @@ def read_study(folder: Path = ANSWERS) -> Study:
 
 
 def read_records(folder: Path = ANSWERS) -> dict[str, Any]:
-    """Cell -> its file."""
+    """Name of a cell -> the content of its file."""
     return {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.json"))}
 
 
 def score(answers: Answers, n_masks: int, measure: str = "as decoded") -> Score:
-    """Share of the questions, over sets."""
+    """Share of questions for which `measure` is true, with sets as clusters."""
     return score_of_sets(values(answers, n_masks, measure))
 
 
 def changed(answers: Answers) -> Score:
-    """Share of the questions whose likeliest token the number of masks changes."""
+    """Share of questions with another likeliest token with 200 masks than with 2."""
     few, most = (answers[str(n)] for n in MASKS)
     return score_of_sets(
         {
@@ -84,14 +84,14 @@ def changed(answers: Answers) -> Score:
 
 
 def compared(study: Study, name: str, base: str, n_masks: int, measure: str = "as decoded") -> Interval | None:
-    """A comparison on one pretrained model, in points, where both stages are finished."""
+    """A comparison on one pre-trained model, in points. None if one of the stages is not finished."""
     models = [study.get(base + stage) for stage in COMPARISONS[name]]
     scores = [score(one, n_masks, measure) for one in models if one]
     return difference(*scores).scaled(100) if len(scores) == 2 else None
 
 
 def tables(study: Study) -> str:
-    """The study's tables as Markdown, each after a line that says what it shows."""
+    """The tables of the study as Markdown, each with a line of explanation before it."""
     return "\n\n".join(
         (
             "Every model with 2 and with 200 masks:",
@@ -119,12 +119,12 @@ def _shares(study: Study) -> str:
 
 
 def _short(found: Interval | None) -> str:
-    """Of a share or a difference in percent, such as "84.4 (83…86)"."""
+    """A share in percent or a difference in points, such as "84.4 (83…86)"."""
     return f"{found.mean:.1f} ({found.low:.0f}…{found.high:.0f})" if found else "–"
 
 
 def with_wrong_labels(answers: Answers, n_masks: int) -> Score:
-    """Share right where examples show another rule's answers: that prompt is the other rule's with true labels."""
+    """Share of right answers if examples have another rule's labels. Such prompts are those of the other rule."""
     from mdlm_lm_eval.tasks import questions, rule_sets
 
     by_rule: dict[tuple[str, str], str] = {}
@@ -142,7 +142,7 @@ def with_wrong_labels(answers: Answers, n_masks: int) -> Score:
 
 
 def fine_tuned(study: Study) -> list[str]:
-    """The pretrained models that have an SFT model."""
+    """The pre-trained models with an SFT model."""
     return [base for base in PRETRAINED if {base, f"{base}-sft-0"} <= study.keys()]
 
 
@@ -161,7 +161,7 @@ def _comparisons(study: Study) -> str:
 
 
 def arms(study: Study, base: str) -> dict[str, list[Answers]]:
-    """What follows the answers in training -> the models of the ablation on a base, by their fine-tuning seed."""
+    """Tokens after answers in training -> answers of the ablation's models on a base, for each seed of fine-tuning."""
     found: dict[str, list[Answers]] = {}
     for (tail, words), seed in product(TAILS.items(), range(5)):
         if answers := study.get(f"{base}{tail}-{seed}"):
@@ -170,19 +170,19 @@ def arms(study: Study, base: str) -> dict[str, list[Answers]]:
 
 
 def mean(seeds: Iterable[Answers], n_masks: int, measure: str = "as decoded") -> Score:
-    """Of the models of several fine-tuning seeds, which are random."""
+    """The mean score over fine-tuning seeds, which are random."""
     return mean_of_seeds([score(one, n_masks, measure) for one in seeds])
 
 
 def mean_of_models(study: Study, words: str, n_masks: int, measure: str = "as decoded") -> Score | None:
-    """Of an arm on all pretrained models, which are random, where it is finished on all."""
+    """The mean score of an arm over all pre-trained models, which are random. None if it is not finished on all."""
     of_models = [arms(study, base).get(words) for base in fine_tuned(study)]
     finished = [mean(seeds, n_masks, measure) for seeds in of_models if seeds]
     return mean_of_seeds(finished) if len(finished) == len(of_models) else None
 
 
 def arms_compared(study: Study, first: str, second: str, n_masks: int, measure: str = "as decoded") -> Interval | None:
-    """How far the first arm is above the second in the mean of all pretrained models, in points."""
+    """The first arm minus the second, in the mean of all pre-trained models, in points. None if one is not finished."""
     of_second, of_first = (mean_of_models(study, words, n_masks, measure) for words in (second, first))
     return difference(of_second, of_first).scaled(100) if of_first and of_second else None
 
@@ -200,7 +200,7 @@ def _ablation(study: Study) -> str:
 
 
 def _few_and_most(seeds: Sequence[Answers]) -> str:
-    """As decoded with 2 and with 200 masks."""
+    """Percent right as decoded with 2 and with 200 masks."""
     return "→".join(f"{100 * mean(seeds, n).mean:.1f}" for n in MASKS)
 
 
@@ -214,8 +214,9 @@ def _arms_compared(study: Study) -> str:
 
 
 def csv_files(study: Study) -> dict[str, str]:
-    """File beside the answers -> content: all shares of all models, of their means over the seeds of an arm of the
-    ablation, and all comparisons.
+    """Name -> content of the CSV files beside the answers.
+
+    They have all shares of all models, means over the seeds of each arm of the ablation, and all comparisons.
     """
     shown = list(product(MASKS, MEASURES))
     shares = [["model", *(f"{measure} at {n}" for n, measure in shown), "changed", "with wrong labels at 2"]]
@@ -239,18 +240,18 @@ def csv_files(study: Study) -> dict[str, str]:
 
 
 def hours() -> float:
-    """CPU time of all committed cells."""
+    """CPU time of all committed cells, in hours."""
     return sum(sum(one["cpu_minutes"].values()) for one in read_records().values()) / 60
 
 
 # The figure
 
-#: What is drawn of the answers: what is right, what is lost to another token than a letter, and what is not read.
+#: Parts of a bar: right answers, answers lost to another token than a letter, and wrong letters.
 PARTS = ("right", "EOS or another token, the likeliest letter is right", "the likeliest letter is wrong")
 
 
 def write_figure(study: Study, folder: Path) -> None:
-    """What becomes of the answers with 200 masks: `study-light.svg`, `-dark`, and both `-narrow-` for phones."""
+    """Draws the shares of answers with 200 masks: `study-light.svg`, `-dark`, and both `-narrow-` for phones."""
     for name, width in (("study", 7.4), ("study-narrow", 3.7)):
         with figure_style(font_size=8, axes_titlesize=8, legend_fontsize=8, xtick_labelsize=8, ytick_labelsize=8):
             figure = _drawn(study, is_wide=width > 5, width=width)

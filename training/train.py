@@ -5,9 +5,9 @@
     python -m training.train --output out/default_model_block --block_length 8
     python -m training.train --output out/default_model_lists --lists
 
-1. A curriculum of word facts and few-shot documents up to the suite's length, some of whose answers are masked.
-2. The same documents, and beside them longer text of another kind, random walks, under LLaDA's pre-training objective.
-With `--lists`, instead: the built-in model, trained further on the stages of `lists.py`.
+1. A curriculum of word facts and few-shot documents up to the suite's length, with masks in some of their answers.
+2. The same documents, and longer random walks, with LLaDA's pre-training objective.
+`--lists` trains the built-in model further instead, on the stages of `lists.py`.
 
 Two runs on one machine give the same weights.
 """
@@ -37,20 +37,20 @@ from training.walks import random_walk
 
 @dataclass(frozen=True)
 class TrainingOptions:
-    """What may be varied; the defaults made the published weights."""
+    """Options of a training. The published weights were trained with the defaults."""
 
     seed: int = 0
-    block_length: int | None = None  # of block-causal attention; None for full attention
-    tokens: int = 3600  # of few-shot documents a step, beside word facts
-    nonsense: float = 0.1  # share of documents of a nonsense rule
-    contrastive: bool = False  # whether some documents have options of the same three rules throughout, as suite 2.2
-    walk_steps: int = 250  # of part 2
+    block_length: int | None = None  # for block-causal attention; None means full attention
+    tokens: int = 3600  # tokens of few-shot documents in a step, besides word facts
+    nonsense: float = 0.1  # share of documents with a nonsense rule
+    contrastive: bool = False  # whether some documents have options of the same three rules, as in suite 2.2
+    walk_steps: int = 250  # steps of part 2
     walk_length: int = 719  # tokens, without EOS
     validation_sets: int = 48
 
 
 class Training:
-    """One part of the training: the model, its optimisers, the running average of its weights, and random states."""
+    """One part of the training: model, optimisers, running average of the weights, and random states."""
 
     def __init__(self, model: LlamaForCausalLM, noiser: Noiser, options: TrainingOptions, part: str) -> None:
         self.model, self.noiser, self.options = model, noiser, options
@@ -67,13 +67,13 @@ class Training:
         self.steps = self.tokens = 0
 
     def run(self, stage: Stage) -> None:
-        """Trains 60 to 250 steps, until the model is right often enough in the stage, by a running mean over them."""
+        """Trains 60 to 250 steps, until the running mean of the accuracy reaches that of the stage."""
         right, first = 0.0, self.steps
         while self.steps - first < 60 or (right < stage.accuracy and self.steps - first < 250):
             right = 0.95 * right + 0.05 * self.step(self.batches(stage))
 
     def batches(self, stage: Stage, share: float = 1.0) -> list[Batch]:
-        """Word facts, and few-shot documents of the stage, of this share of a step's tokens."""
+        """Batches of word facts and of few-shot documents of the stage, with `share` of a step's tokens."""
         facts = [corpus.word_fact(self.rng) for _ in range(64 if stage.n_relevant else 256)]
         facts_masked = self.noiser.answers_masked(facts, 0.5, self.generator)
         if not stage.n_relevant:
@@ -97,7 +97,7 @@ class Training:
             self.step([self.noiser.everything_masked(some, self.generator, answers_alone=True) for some in found])
 
     def step(self, batches: list[Batch]) -> float:
-        """One optimiser step on the sum of the batches' losses; what share of the last one's masked tokens is right."""
+        """One optimiser step on the sum of the losses. Returns the accuracy at the last batch's masked tokens."""
         for batch in batches:
             logits = logits_at_masks(self.model, batch, self.options.block_length)
             masked_loss(logits, batch).backward()
@@ -113,12 +113,12 @@ class Training:
 
 
 def report(**values: str | float) -> None:
-    """A line of the log."""
+    """Prints a line of the log."""
     print(json.dumps({"cpu_minutes": round(time.process_time() / 60, 2), **values}), flush=True)
 
 
 def pretrain(options: TrainingOptions, output: Path) -> None:
-    """Trains a model from scratch and writes it to `output`; one that was killed goes on from OUTPUT.curriculum."""
+    """Trains a model from scratch and writes it to `output`. A killed training continues after the curriculum."""
     tokenizer = build_tokenizer()
     noiser, curriculum = Noiser(tokenizer), output.with_name(f"{output.name}.curriculum")
     if not (curriculum / "model.safetensors").exists():

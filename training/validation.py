@@ -1,8 +1,8 @@
-"""Whether a model reads its examples: sets that are no test questions, asked under each of their three rules.
+"""Measures whether a model reads its examples, on sets outside the tests that are asked under each of three rules.
 
     python -m training.validation MODEL_FOLDER
 
-Prints the percentages and ends with an error unless the model may be released (`GATE`).
+Prints percentages, and ends with an error unless the model may be released (`GATE`).
 """
 
 import argparse
@@ -20,12 +20,12 @@ from training.batches import Noiser
 from training.model import block_causal_mask
 
 _BATCH_SIZE = 16
-#: What is measured -> the least and the most, in percent, that a released model may have.
+#: Measure -> its allowed range for a released model, in percent.
 GATE = {"2 masks": (80.0, 100.0), "2 masks, flips": (75.0, 100.0), "2 masks, no examples": (31.0, 35.0)}
 
 
 def validation_prompts(noiser: Noiser, n_sets: int, n_relevant: int) -> tuple[Tensor, Tensor, list[str]]:
-    """Open-ended prompts with 40 distractors, those of a set in turn: ids [3 N, T], answers [3 N] and rules."""
+    """Open-ended prompts with 40 distractors, three for each of N sets: ids [3 N, T], answers [3 N] and rules."""
     rng = Random("validation 0")
     triples = questions.in_turn(rule_sets.TRIPLES, rng)
     prompts, answers, rules = [], [], []
@@ -43,9 +43,10 @@ def validation_prompts(noiser: Noiser, n_sets: int, n_relevant: int) -> tuple[Te
 
 @torch.no_grad()
 def measure(model: LlamaForCausalLM, noiser: Noiser, n_sets: int) -> dict[str, float]:
-    """Percent of answers right in one step: masks appended, or a fixed slot; with masks or dots behind; no examples.
+    """Percent of right answers in one denoising step, for several endings of the prompt, and without examples.
 
-    "flips" is the share of the pairs of askings of a set (two rules, the same options) that are both right.
+    Endings are appended masks, or a slot, with masks or dots after it. "flips" is the share of pairs of questions of a
+    set (two rules, the same options) that are both right.
     """
     mask, closing, dot = noiser.mask_id, noiser.ids["]."], noiser.ids["."]
     endings = {f"{n} masks": [mask] * n for n in (2, 200)} | {"200 dots": [mask, *[dot] * 199], "slot": [mask, closing]}
@@ -66,7 +67,7 @@ def measure(model: LlamaForCausalLM, noiser: Noiser, n_sets: int) -> dict[str, f
 
 
 def _right(model: LlamaForCausalLM, prompts: Tensor, answers: Tensor, ending: list[int]) -> Tensor:
-    """Which answers [N] are right where `ending` follows the prompts."""
+    """Whether each answer is right if `ending` follows the prompts, [N] bool."""
     at = prompts.shape[1]
     block_length = getattr(model.config, "block_length", None)
     mask = None if block_length is None else block_causal_mask(at + len(ending), block_length)

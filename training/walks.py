@@ -1,4 +1,4 @@
-"""Random walks over a part of the vocabulary: text in which neighbours predict, and nothing else does."""
+"""Random walks over a part of the vocabulary: text in which only the neighbours of a token predict it."""
 
 from functools import cache
 from random import Random
@@ -13,7 +13,7 @@ N_PIECES = 300
 
 @cache
 def successors() -> dict[str, tuple[str, ...]]:
-    """Token -> the four that may follow it, the likeliest first; always the same.
+    """Token -> the four tokens that may follow it, the likeliest first. They are always the same.
 
     Every token is the likeliest successor of exactly one other, so that walks visit all equally often.
     """
@@ -24,7 +24,7 @@ def successors() -> dict[str, tuple[str, ...]]:
 
 
 def random_walk(length: int, rng: Random) -> Document:
-    """Tokens, each one of its predecessor's successors."""
+    """A document in which each token is a successor of the one before it."""
     walk = [list(successors())[questions.draw(rng, len(successors()))]]
     while len(walk) < length:
         walk += rng.choices(successors()[walk[-1]], SUCCESSOR_PROBABILITIES)

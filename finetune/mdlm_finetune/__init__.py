@@ -5,7 +5,7 @@ Public names are imported on first use, so that `mdlm-finetune --help` does not 
 
 from importlib import import_module
 
-TYPE_CHECKING = False  # as in typing, whose import takes longer than all that --help needs
+TYPE_CHECKING = False  # importing it from typing would take longer than everything else that --help needs
 if TYPE_CHECKING:
     from mdlm_finetune.data import Example
     from mdlm_finetune.objectives.mask_agnostic import mask_agnostic_loss

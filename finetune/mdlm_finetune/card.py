@@ -1,6 +1,5 @@
-"""The adapter's README: what it was made from and how, and the suite's scores before and after."""
+"""Writes an adapter's README: base model, data, recipe, and scores on the suite before and after training."""
 
-import os
 import shlex
 import subprocess
 import sys
@@ -15,7 +14,6 @@ import yaml
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
 from mdlm_finetune.recipe import Recipe, Run
-from mdlm_lm_eval.command_line import TORCHRUN
 from mdlm_lm_eval.default_model import BUILT_IN
 from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.results.decomposition import WORDS, Decomposition, decomposition_of
@@ -27,9 +25,9 @@ from mdlm_lm_eval.results.result_file import read_result_file
 from mdlm_lm_eval.results.statistics import Interval, Score, difference
 
 N_MASKS = (1, 2, 10, 50, 100, 200)
-FEWEST, MOST = 2, 200  # the pair of every loss to masks that the project reports
+FEWEST, MOST = 2, 200  # mask counts of every loss to masks that the project reports
 GROUP, METRIC = "mdlm_rules", "exact_match,none"
-_SHARES = ("among_labels", "eos")  # of the first tokens, which the table shows
+_SHARES = ("among_labels", "eos")  # shares of first tokens in the table
 _PACKAGES = ("mdlm-lm-eval", "torch", "transformers", "peft")
 _EVALUATION = "## Before and after"
 _NOT_EVALUATED = "Not evaluated yet: `mdlm-finetune --config RECIPE --evaluate` fills this in.\n"
@@ -38,7 +36,7 @@ _IN_EVERY_LOG = {"loss", "grad_norm", "learning_rate", "epoch", "step"}
 
 @dataclass(frozen=True)
 class Scored:
-    """The group's accuracy, 0 to 1, and its decomposition where it is recorded."""
+    """The group's accuracy from 0 to 1, and its decomposition; None if that is not recorded."""
 
     accuracy: Score
     parts: Decomposition | None = None
@@ -48,9 +46,9 @@ Scores = Mapping[int, Scored]  # by mask count
 
 
 def write_card(adapter: Path, run: Run, log: Sequence[Mapping[str, Any]]) -> None:
-    """README.md in the folder `adapter`, without scores as yet. `log` is the Trainer's history.
+    """Writes README.md into the folder `adapter`, without scores. `log` is the Trainer's history.
 
-    Its `model_name` is what tables call the adapter: "MA (CE + TV), seed 0".
+    Tables name the adapter by its `model_name`, such as "MA (CE + TV), seed 0".
     """
     recipe, objective, processes = run.recipe, run.objective, run.training.world_size
     name, base = f"{objective.label}, seed {recipe.seed}", model_name(recipe.model_name_or_path)
@@ -58,7 +56,7 @@ def write_card(adapter: Path, run: Run, log: Sequence[Mapping[str, Any]]) -> Non
     data = ModelCardData(model_name=name, base_model=base, license=recipe.license, library_name="peft", tags=tags)
     data.pipeline_tag = "text-generation"
     source = Path(recipe.train_file).name if recipe.train_file else recipe.dataset_name
-    # Of a folder of this machine, the card shows the last name.
+    # Of absolute paths, the card shows only the last part.
     settings = {
         key: Path(value).name if isinstance(value, str) and Path(value).is_absolute() else value
         for key, value in {**run.settings, **asdict(objective)}.items()
@@ -87,15 +85,13 @@ Versions: {", ".join(f"{package} {version(package)}" for package in _PACKAGES)}.
 
 
 def evaluate(recipe: Recipe) -> None:
-    """Scores the base model and the adapter in `output_dir` with `mdlm-sweep`, and puts the table into its card.
+    """Scores the base model and the adapter in `output_dir` with `mdlm-sweep`, and adds the table to the card.
 
-    A sweep that was interrupted continues. Raises OptionError if it fails.
+    An interrupted sweep continues. Raises OptionError if it fails.
     """
-    # Results of another limit are not continued, and stay.
+    # Results with another limit stay in a folder of their own.
     results = recipe.beside("evaluation") / f"limit{recipe.evaluation_limit}"
     words = sweep_words(recipe, recipe.model_name_or_path, str(recipe.folder))
-    # With torchrun's variables the sweep would wait for processes that only trained.
-    environment = {name: value for name, value in os.environ.items() if name not in TORCHRUN}
     n_cells, of = 2 * len(N_MASKS), f"{recipe.evaluation_limit} questions per task of {GROUP}"
     print(
         f"scoring the model without and with the adapter: {n_cells} cells of {of}, which can take longer than the "
@@ -104,14 +100,14 @@ def evaluate(recipe: Recipe) -> None:
         flush=True,
     )
     command = [sys.executable, "-m", "mdlm_lm_eval.sweep", *words, f"--output_path={results}"]
-    if status := subprocess.run(command, env=environment).returncode:
+    if status := subprocess.run(command).returncode:
         raise OptionError(f"the adapter is in {recipe.folder}; its evaluation failed (status {status})")
     shown = shlex.join(["mdlm-sweep", *sweep_words(recipe, model_name(recipe.model_name_or_path), "DIR")])
     fill_in_scores(recipe.folder, *read_scores(results), recipe.evaluation_limit, shown)
 
 
 def sweep_words(recipe: Recipe, pretrained: str, adapter: str) -> list[str]:
-    """The words of `mdlm-sweep` that score the model `pretrained` with and without the adapter."""
+    """Arguments of `mdlm-sweep` to score the model `pretrained` with and without the adapter."""
     model = _pretrained(pretrained)
     if pretrained != BUILT_IN:
         model += f"dtype={recipe.dtype},"
@@ -124,7 +120,7 @@ def sweep_words(recipe: Recipe, pretrained: str, adapter: str) -> list[str]:
 
 
 def read_scores(folder: Path) -> tuple[Scores, Scores]:
-    """The scores of that sweep, before and after, by ascending mask count."""
+    """Scores of the sweep without and with the adapter, by ascending mask count."""
     before: dict[int, Scored] = {}
     after: dict[int, Scored] = {}
     for file in map(read_result_file, folder.rglob("results_*.json")):
@@ -136,7 +132,7 @@ def read_scores(folder: Path) -> tuple[Scores, Scores]:
 
 
 def fill_in_scores(adapter: Path, before: Scores, after: Scores, n_questions: int, command: str) -> None:
-    """Replaces the card's part on scores by their table. `n_questions` is per task, `command` made them."""
+    """Replaces the card's section on scores by a table. `n_questions`: per task. `command`: computed the scores."""
 
     def points(first: Scored, second: Scored) -> Interval:
         return difference(first.accuracy, second.accuracy).scaled(100)
@@ -180,7 +176,7 @@ Made by `{command}`.
 
 
 def _pretrained(name: str) -> str:
-    """As the beginning of --model_args; the built-in model is the one that is taken without it."""
+    """The beginning of --model_args; empty for the built-in model, which is the default."""
     return "" if name == BUILT_IN else f"pretrained={name},"
 
 

@@ -1,4 +1,4 @@
-"""Examples to train on: rows of a file or of the hub in a model's own format, or generated number questions."""
+"""Training examples: rows of a file or a hub dataset in the model's format, or generated number questions."""
 
 import sys
 from collections import Counter
@@ -17,21 +17,21 @@ from mdlm_lm_eval.model.text import closing_ids
 from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.tasks import prompts, questions
 
-_N_QUESTIONS = range(15, 51)  # of a generated document
+_N_QUESTIONS = range(15, 51)  # number of questions in a generated document
 
 COLUMNS = (
     "messages; prompt, response; system_prompt, question, response (OpenOrca); instruction, input, output (Alpaca)"
 )
 TURN_SEPARATOR = "\n\n"
-_ROW_NUMBER = "__row_number__"  # a column that is added while reading
+_ROW_NUMBER = "__row_number__"  # name of a column that is added while reading
 
 Message = dict[str, str]  # "role" and "content"
-Tokens = tuple[list[int], list[int]]  # of the prompt and of the answer
+Tokens = tuple[list[int], list[int]]  # token ids of the prompt and of the answer
 
 
 @dataclass(frozen=True)
 class Example:
-    """A prompt and its answer, in tokens; `id` is its row's number in the data, from 0."""
+    """A prompt and its answer as token ids. `id` is the number of its row in the data, from 0."""
 
     id: int
     prompt_ids: list[int]
@@ -39,12 +39,12 @@ class Example:
 
 
 def load_examples(run: Run, tokenizer: PreTrainedTokenizerBase) -> list[Example]:
-    """The first examples, as many as the run can use, that have an answer and room for a mask.
+    """Returns as many examples as the run can use, from the first rows with an answer and room for a mask.
 
-    The answer of a base model ends in EOS, that of an instruct model (`apply_chat_template`) in whatever its template
-    ends an assistant's message with; both belong to the answer, as in LLaDA's own fine-tuning. Rows that cannot be used
-    are counted and skipped. Raises OptionError for columns that are none of `COLUMNS`, for a template that hides where
-    the answer begins, for a file that cannot be read, and where nothing remains.
+    Answers end with EOS, or with the end of an assistant's message in the chat template (`apply_chat_template`). This
+    end belongs to the answer, as in LLaDA's own fine-tuning. Rows that cannot be used are counted and skipped. Raises
+    OptionError for other columns than `COLUMNS`, for a template that does not show where the answer begins, and if no
+    example remains.
     """
     recipe, is_main = run.recipe, run.training.process_index == 0
     rows = _generated(run, tokenizer) if recipe.dataset_name == NUMBER_QUESTIONS else _stored(run, tokenizer)
@@ -70,10 +70,10 @@ def load_examples(run: Run, tokenizer: PreTrainedTokenizerBase) -> list[Example]
 
 
 def number_questions(seed: int) -> Iterator[tuple[str, str]]:
-    """(prompt, answer), endless: answered questions for the largest number, or the smallest, and one to answer.
+    """Generates (prompt, answer) endlessly: answered questions for the largest or smallest number, and one to answer.
 
-    They are the distractors of the suite's prompts, which the suite never asks: the paper, too, trains on other text
-    than it measures.
+    These questions are distractors in the suite's prompts, which the suite never asks. The paper, too, trains on other
+    text than it evaluates on.
     """
     rng, template = Random(seed), prompts.TEMPLATES[0]
     while True:
@@ -91,7 +91,7 @@ def _generated(run: Run, tokenizer: PreTrainedTokenizerBase) -> Iterator[tuple[i
 
 
 def _stored(run: Run, tokenizer: PreTrainedTokenizerBase) -> Iterator[tuple[int, Tokens | str]]:
-    """Row numbers with the tokens of each row, or why it is skipped, in an order that the seed fixes."""
+    """Row numbers with the tokens of each row, or why it is skipped. The seed determines the order."""
     special_tokens = [str(token) for token in tokenizer.added_tokens_decoder.values() if token.special]
     n_closing = len(closing_ids(tokenizer))
     for number, row in _rows(run.recipe):
@@ -99,10 +99,8 @@ def _stored(run: Run, tokenizer: PreTrainedTokenizerBase) -> Iterator[tuple[int,
         texts = [message["content"] for message in messages]
         if not answer.strip():
             yield number, "without an answer"
-        elif run.objective.masked_part == "prompt" and not any(text.strip() for text in texts):
-            yield number, "without a prompt"
         elif any(token in text for text in (*texts, answer) for token in special_tokens):
-            # The tokenizer would read such text as the token itself, which may be the mask.
+            # The tokenizer would turn such text into the special token, which may be the mask.
             yield number, "with a special token's name in their text"
         elif run.recipe.apply_chat_template:
             yield number, _templated(messages, answer, tokenizer)
@@ -116,22 +114,18 @@ def _rows(recipe: Recipe) -> Iterator[tuple[int, Mapping[str, Any]]]:
     else:
         source = "parquet" if recipe.train_file.endswith(".parquet") else "json"
         files = {"data_files": recipe.train_file, "split": "train"}
-    try:
-        rows = load_dataset(source, streaming=True, **files)
-        numbered = rows.map(lambda _, number: {_ROW_NUMBER: number}, with_indices=True)
-        for row in numbered.shuffle(seed=recipe.seed, buffer_size=10_000):
-            yield row.pop(_ROW_NUMBER), row
-    except (ValueError, StopIteration) as error:  # Arrow's of a line; the latter where there is none
-        what = f"{recipe.train_file or recipe.dataset_name} cannot be read as training data"
-        raise OptionError(f"{what} ({str(error) or 'it is empty'})") from error
+    rows = load_dataset(source, streaming=True, **files)
+    numbered = rows.map(lambda _, number: {_ROW_NUMBER: number}, with_indices=True)
+    for row in numbered.shuffle(seed=recipe.seed, buffer_size=10_000):
+        yield row.pop(_ROW_NUMBER), row
 
 
 def conversation(row: Mapping[str, Any]) -> tuple[list[Message], str]:
-    """The messages before the answer, and the answer, empty where the row has none.
+    """The messages before the answer, and the answer, which is empty if the row has none.
 
-    Raises OptionError for columns that are none of `COLUMNS`.
+    Raises OptionError for other columns than `COLUMNS`.
     """
-    text = {name: value or "" for name, value in row.items()}  # the reader fills what a row lacks with None
+    text = {name: value or "" for name, value in row.items()}  # columns that a row lacks are None
     if row.get("messages") is not None:
         messages = [{name: part for name, part in each.items() if part is not None} for each in row["messages"]]
         if not messages or messages[-1]["role"] != "assistant":
@@ -149,7 +143,7 @@ def conversation(row: Mapping[str, Any]) -> tuple[list[Message], str]:
 
 
 def _plain(texts: list[str], answer: str, tokenizer: PreTrainedTokenizerBase, n_closing: int) -> Tokens:
-    """`n_closing`: tokens that the tokenizer puts behind a text, where the answer follows instead, as in lm_eval."""
+    """Tokens without a template. `n_closing`: tokens that the tokenizer adds after a text, dropped as in lm_eval."""
     prompt_ids: list[int] = tokenizer("".join(text + TURN_SEPARATOR for text in texts))["input_ids"]
     answer_ids: list[int] = tokenizer(answer, add_special_tokens=False)["input_ids"]
     return prompt_ids[: len(prompt_ids) - n_closing], [*answer_ids, tokenizer.eos_token_id]
@@ -162,7 +156,7 @@ def _templated(messages: list[Message], answer: str, tokenizer: PreTrainedTokeni
         raise OptionError("apply_chat_template: the template renders a prompt differently once it is answered")
     prompt_ids: list[int] = tokenizer(before, add_special_tokens=False)["input_ids"]
     answer_ids: list[int] = tokenizer(whole[len(before) :], add_special_tokens=False)["input_ids"]
-    # What follows the end of the turn is no answer: a line break, or LLaDA's header of a next message.
+    # The answer ends at the end of the turn. A line break may follow, or LLaDA's header of the next message.
     ends = end_of_turn_ids(tokenizer) | {tokenizer.eos_token_id}
     end = next((index for index, id in enumerate(answer_ids) if id in ends), len(answer_ids))
     return prompt_ids, answer_ids[: end + 1]

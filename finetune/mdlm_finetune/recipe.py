@@ -1,4 +1,4 @@
-"""A recipe: what is trained, on what, and how. Importing this module loads neither torch nor transformers."""
+"""Recipes: the settings of a training run. Importing this module loads neither torch nor transformers."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from mdlm_finetune.objective import Objective
 
 RECIPES = Path(__file__).parent / "recipes"
-NUMBER_QUESTIONS = "number_questions"  # a `dataset_name` that is generated (data.py), not downloaded
+NUMBER_QUESTIONS = "number_questions"  # a `dataset_name` that is generated (see data.py), not downloaded
 USAGE = "mdlm-finetune --config RECIPE [--KEY VALUE ...]"
-_ACTIONS = ("config", "resume", "overwrite", "merge", "evaluate")  # of the command, no part of a recipe
+_ACTIONS = ("config", "resume", "overwrite", "merge", "evaluate")  # flags of the command, no keys of a recipe
 
-# Arguments of transformers' Trainer that would have no effect here, or publish secrets.
+# Arguments of transformers' Trainer that would have no effect here or publish secrets -> what to do instead.
 _REFUSED = {
     "resume_from_checkpoint": "--resume continues from the last checkpoint",
     "save_only_model": "--resume needs the optimiser's state",
@@ -40,7 +40,7 @@ _REFUSED = {
 
 @dataclass(frozen=True)
 class Recipe:
-    """Our keys, and those of TrainingArguments that have other defaults here: the paper's (appendix B)."""
+    """Our keys, and those of TrainingArguments with other defaults here, which are the paper's (appendix B)."""
 
     output_dir: str = flag(MISSING, "the adapter's folder, whole at the end; checkpoints are in OUTPUT_DIR.checkpoints")
     objective: str = flag("mask_agnostic", f"one of {', '.join(OBJECTIVES.names())}, or of a plug-in")
@@ -80,14 +80,12 @@ class Recipe:
     def __post_init__(self) -> None:
         if (self.train_file is None) == (self.dataset_name is None):
             raise OptionError("give either train_file or dataset_name")
-        if self.dataset_name == NUMBER_QUESTIONS and self.apply_chat_template:
-            raise OptionError(f"apply_chat_template has no effect on dataset_name={NUMBER_QUESTIONS}; leave it out")
         if self.resume + self.overwrite + self.evaluate > 1:
             raise OptionError("--resume, --overwrite and --evaluate exclude one another")
 
     @property
     def folder(self) -> Path:
-        """Where the adapter goes."""
+        """The folder of the adapter."""
         return Path(self.output_dir)
 
     def beside(self, suffix: str) -> Path:
@@ -96,30 +94,30 @@ class Recipe:
 
 
 class Run(NamedTuple):
-    """A recipe with everything that it names. `settings` are the keys that are not at their defaults."""
+    """A recipe with its objective and TrainingArguments. `settings` are the keys that differ from their defaults."""
 
     recipe: Recipe
     objective: Objective
-    training: TrainingArguments  # whose output_dir is that of the checkpoints
+    training: TrainingArguments  # its output_dir is the folder of checkpoints
     settings: Mapping[str, Any]
 
     @property
     def n_passes(self) -> int:
-        """Forward-backward passes of a process."""
+        """Number of forward-backward passes of a process."""
         return self.recipe.max_steps * self.recipe.gradient_accumulation_steps
 
     @property
     def n_examples(self) -> int:
-        """Examples that the run can see at most."""
+        """The most examples that the run can use."""
         batch = self.training.train_batch_size * self.training.world_size * self.recipe.gradient_accumulation_steps
         return min(self.recipe.max_train_samples or batch * self.recipe.max_steps, batch * self.recipe.max_steps)
 
 
 def read_arguments(words: Sequence[str]) -> Run:
-    """The recipe that `words` name by --config, with their other flags on top.
+    """The run of a command line: the recipe of --config, overridden by the other flags.
 
-    Every argument of transformers' TrainingArguments is a key as well, and goes to it unchecked, as does every field of
-    the objective. Raises OptionError for unknown keys and for values of ours that are not allowed.
+    All arguments of transformers' TrainingArguments and all fields of the objective are keys, too. Raises OptionError
+    for unknown keys and for values of ours that are not allowed.
     """
     import torch
     from transformers import HfArgumentParser, TrainingArguments
@@ -129,7 +127,7 @@ def read_arguments(words: Sequence[str]) -> Run:
         early_parser.add_argument(f"--{name}", f"--{name.replace('_', '-')}")
     early = early_parser.parse_known_args(words)[0]
     in_file = read_recipe(RECIPES, early.config) if early.config else {}
-    if early.train_file or early.dataset_name:  # the flag replaces the recipe's data, whichever of the two it names
+    if early.train_file or early.dataset_name:  # either flag replaces the recipe's data
         in_file = {name: value for name, value in in_file.items() if name not in ("train_file", "dataset_name")}
     load_plugins(early.plugins or in_file.get("plugins"))
     name = early.objective or in_file.get("objective", Recipe.objective)
@@ -140,7 +138,7 @@ def read_arguments(words: Sequence[str]) -> Run:
     if "--help-all" in words:
         print(_all_help(objective))
         sys.exit(0)
-    kinds = (TrainingArguments, Recipe, objective)  # later ones win over earlier ones where they share a key
+    kinds = (TrainingArguments, Recipe, objective)  # of keys that several have, the last one counts
     style = {"prog": "mdlm-finetune", "usage": USAGE, "allow_abbrev": False, "add_help": False}
     parser = HfArgumentParser(kinds, conflict_handler="resolve", **style)
     parser.add_argument("--config")
@@ -155,13 +153,13 @@ def read_arguments(words: Sequence[str]) -> Run:
         return {each.name: getattr(found, each.name) for each in fields(kind) if each.init}
 
     recipe = Recipe(**values(Recipe))
-    # transformers refuses bf16 on a machine without a GPU, unless it is told to use the CPU.
+    # Without a GPU, transformers refuses bf16 unless use_cpu is set.
     found.use_cpu = found.use_cpu or not torch.accelerator.is_available()
-    # Every pass uses the whole adapter; searching for unused weights costs time, and fails with checkpointing.
+    # Every pass uses the whole adapter. Searching for unused weights takes time, and fails with checkpointing.
     found.ddp_find_unused_parameters = bool(found.ddp_find_unused_parameters)
     training = TrainingArguments(**values(TrainingArguments) | {"output_dir": str(recipe.beside("checkpoints"))})
     if training.n_gpu > 1:
-        # The Trainer would copy the model into threads, and the copies lack the hooks that the Denoiser registers.
+        # The Trainer would copy the model into threads, without the hooks that the Denoiser registers.
         start = f"torchrun --nproc-per-node {training.n_gpu} -m mdlm_finetune"
         raise OptionError(f"one process cannot use {training.n_gpu} GPUs; start `{start}`, or set CUDA_VISIBLE_DEVICES")
     settings = {name: value for name, value in changed.items() if name not in _ACTIONS}
@@ -169,7 +167,7 @@ def read_arguments(words: Sequence[str]) -> Run:
 
 
 def _all_help(objective: type[Objective]) -> str:
-    """Every key: the objective's, then the recipe's, then the other ones of TrainingArguments."""
+    """Help on all keys: those of the objective, of the recipe, and the others of TrainingArguments."""
     from transformers import HfArgumentParser, TrainingArguments
 
     how: dict[str, Any] = {"prog": "mdlm-finetune", "allow_abbrev": False, "add_help": False}
@@ -185,7 +183,7 @@ def _all_help(objective: type[Objective]) -> str:
 
 
 def help_text(description: str | None) -> str:
-    """Our own flags, without importing transformers for its 120."""
+    """Help on our own flags, without importing transformers and its 120 arguments."""
     parser = parser_of(
         "mdlm-finetune",
         description,
@@ -203,7 +201,7 @@ def help_text(description: str | None) -> str:
 
 
 def _flags(settings: Mapping[str, Any]) -> list[str]:
-    """The same as flags, so that one strict parser reads both."""
+    """The settings of a file as flags, so that the same parser reads both."""
     flags: list[str] = []
     for name, value in settings.items():
         if value is not None:

@@ -1,7 +1,7 @@
-"""One run: a recipe -> an adapter folder, written whole or not at all.
+"""Trains an adapter by a recipe. Its folder appears whole or not at all.
 
-On one machine, the same recipe gives the same weights bit for bit, also when the run was killed and resumed. Other
-CPUs and GPUs sum in other orders.
+On one machine, the same recipe gives the same weights bit for bit, even if the run was killed and resumed. Other CPUs
+and GPUs add numbers in other orders.
 """
 
 import hashlib
@@ -35,22 +35,22 @@ from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.results.files import whole_folder, write_whole
 
 logger = logging.getLogger(__name__)
-# A resumed run may change what is written where and when, but not what is learned: beginnings of names.
+# Settings that a resumed run may change, as they do not affect the weights: beginnings of names.
 _FREE = "output_dir evaluation_limit license report_to run_name disable_tqdm logging_ log_ save_ hub_"
 
 
 def finetune(run: Run) -> DiffusionTrainer:
     """Trains a LoRA adapter and writes it to `output_dir`, where it appears whole at the end.
 
-    Raises OptionError for folders of another run, and data without an example to train on; filelock.Timeout while
-    another process trains into them.
+    Raises OptionError for folders of another run, and for data without an example to train on; and filelock.Timeout
+    while another process uses these folders.
     """
     recipe, is_main = run.recipe, run.training.process_index == 0
     checkpoints = recipe.beside("checkpoints")
     with ExitStack() as held:
         if is_main:
             held.enter_context(FileLock(lock := recipe.beside("lock"), timeout=0))
-            held.callback(lock.unlink)  # while it is held: who waited for it locks a new file
+            held.callback(lock.unlink)  # before it is released, so that a waiting process locks a new file
         learned = _what_is_learned(run)
         if is_main:
             _check_folders(recipe, learned)
@@ -67,7 +67,7 @@ def finetune(run: Run) -> DiffusionTrainer:
         trainer = DiffusionTrainer(denoiser, run.training, examples, collator)
 
         if is_main:
-            # Scores beside no adapter are another one's.
+            # Scores that are already there belong to another adapter.
             for old in (recipe.beside("evaluation"), *((recipe.folder, checkpoints) if recipe.overwrite else ())):
                 shutil.rmtree(old, ignore_errors=True)
             checkpoints.mkdir(parents=True, exist_ok=True)
@@ -78,7 +78,7 @@ def finetune(run: Run) -> DiffusionTrainer:
         _train(trainer, _last_checkpoint(checkpoints))
 
         with whole_folder(recipe.folder) if is_main else nullcontext(recipe.folder) as folder:
-            # Sharded training gathers the weights here, so every process takes part; the first one writes.
+            # Sharded training gathers the weights here, so every process takes part. Only the first one writes.
             trainer.save_model(str(folder))
             if is_main:
                 write_card(folder, run, trainer.state.log_history)
@@ -91,7 +91,7 @@ def write_merged(recipe: Recipe) -> None:
     """Writes OUTPUT_DIR.merged, the model with the adapter of `output_dir` folded in."""
     merged = recipe.beside("merged")
     _check_replaceable(merged, "config.json", overwrite=recipe.overwrite)
-    # Read from its folder: a model that was just trained may lie in shards.
+    # The adapter is read from its folder, as the trained model may be sharded.
     denoiser = load_denoiser(recipe.model_name_or_path, dtype=recipe.dtype, peft=str(recipe.folder))
     _untie(denoiser.model)
     with whole_folder(merged) as folder:
@@ -102,19 +102,22 @@ def write_merged(recipe: Recipe) -> None:
 def _add_adapter(denoiser: Denoiser, recipe: Recipe) -> None:
     """Puts a new LoRA adapter around the denoiser's model."""
     targets = recipe.lora_target_modules
-    # PEFT reads a text as a regular expression of whole names, and the parts of a list as names.
+    # PEFT takes a text as a regular expression for whole names, and the elements of a list as names.
     modules = targets[0] if len(targets) == 1 and not re.fullmatch(r"[\w.]+", targets[0]) else targets
     scale = {"r": recipe.lora_r, "lora_alpha": recipe.lora_alpha, "lora_dropout": recipe.lora_dropout}
-    set_seed(recipe.seed)  # of LoRA's random half
+    set_seed(recipe.seed)  # for LoRA's random matrices
     denoiser.model = get_peft_model(denoiser.model, LoraConfig(target_modules=modules, **scale))
-    # Otherwise PEFT names the folder of the built-in model on this machine.
+    # Otherwise PEFT would record the path of the built-in model on this machine.
     denoiser.model.peft_config["default"].base_model_name_or_path = recipe.model_name_or_path
-    # Otherwise PEFT reads the base checkpoint's config with transformers' class, which family configs are not.
+    # Otherwise PEFT would read the base checkpoint's config with transformers' class, which fails for our families.
     denoiser.model.save_pretrained = partial(denoiser.model.save_pretrained, save_embedding_layers=False)
 
 
 def _train(trainer: DiffusionTrainer, checkpoint: str | None) -> None:
-    """Trains, from `checkpoint` on if there is one. From one of the last step, the Trainer would take another step."""
+    """Trains, from `checkpoint` if there is one.
+
+    A checkpoint of the last step is only loaded, because the Trainer would take another step from there.
+    """
     if checkpoint is not None:
         state = TrainerState.load_from_json(str(Path(checkpoint, TRAINER_STATE_NAME)))
         if state.global_step == trainer.args.max_steps:
@@ -125,7 +128,7 @@ def _train(trainer: DiffusionTrainer, checkpoint: str | None) -> None:
 
 
 def _untie(model: PeftModel) -> None:
-    """Gives the output head its own weights if it or the embedding is adapted: merging would change both."""
+    """Unties output head and embedding if one of them is adapted, because merging would change both."""
     embedding, head = model.get_input_embeddings(), model.get_output_embeddings()
     if model.config.tie_word_embeddings and (isinstance(embedding, BaseTunerLayer) or isinstance(head, BaseTunerLayer)):
         layer = head.get_base_layer() if isinstance(head, BaseTunerLayer) else head
@@ -137,7 +140,7 @@ def _untie(model: PeftModel) -> None:
 
 
 def _what_is_learned(run: Run) -> dict[str, Any]:
-    """Everything that decides the weights: settings, processes (each has a batch), and what the data file holds."""
+    """Everything that decides the weights: settings, number of processes (each has a batch), digest of the data."""
     settings = {name: value for name, value in run.settings.items() if not name.startswith(tuple(_FREE.split()))}
     if run.recipe.train_file is not None:
         if not Path(run.recipe.train_file).is_file():
@@ -151,7 +154,7 @@ def _what_is_learned(run: Run) -> dict[str, Any]:
 
 
 def _check_folders(recipe: Recipe, learned: dict[str, Any]) -> None:
-    """Raises OptionError if the run would write where another run did, or continue it as something else."""
+    """Raises OptionError if the folders belong to another run, or to one with other settings."""
     checkpoints = recipe.beside("checkpoints")
     _check_replaceable(recipe.folder, CONFIG_NAME, overwrite=recipe.overwrite)
     if recipe.merge:
@@ -170,7 +173,7 @@ def _check_folders(recipe: Recipe, learned: dict[str, Any]) -> None:
 
 
 def _check_replaceable(folder: Path, content: str, *, overwrite: bool) -> None:
-    """Raises OptionError for a folder that may not be replaced, or that is none of ours, as it lacks `content`."""
+    """Raises OptionError for a folder that may not be replaced: without `overwrite`, or without the file `content`."""
     if folder.exists() and not overwrite:
         raise OptionError(f"{folder} exists already; choose another output_dir, or replace it with --overwrite")
     if folder.exists() and not (folder / content).is_file():
@@ -178,7 +181,10 @@ def _check_replaceable(folder: Path, content: str, *, overwrite: bool) -> None:
 
 
 def _last_checkpoint(checkpoints: Path) -> str | None:
-    """The newest whole one: the Trainer writes its state last, and a killed one leaves none, or half of it."""
+    """The newest complete checkpoint, None if there is none.
+
+    The Trainer writes its state last, so a killed one leaves a checkpoint without a state, or with a part of it.
+    """
     by_step = {}
     for state in checkpoints.glob(f"checkpoint-*/{TRAINER_STATE_NAME}"):
         with suppress(ValueError):

@@ -20,10 +20,10 @@ from mdlm_lm_eval.options import OptionError
 
 @dataclass(frozen=True)
 class Collator:
-    """Examples -> a noised batch; padding between examples is not attended to.
+    """Turns examples into a noised batch. Padding of shorter examples is not attended to.
 
-    All randomness of an example comes from (`seed`, pass, id), so neither resuming nor sharing a batch among processes
-    changes it.
+    All randomness of an example comes from (`seed`, pass, id), so it does not change if a run is resumed, or if
+    processes share a batch.
     """
 
     objective: Objective
@@ -33,9 +33,11 @@ class Collator:
     seed: int = 0
 
     def __call__(self, examples: Sequence[Example], forward_backward_pass: int) -> NoisedBatch:
-        """The batch of one pass. Raises ValueError for an example without room for a single token behind it."""
+        """The batch of one pass. Each example must have room for another token."""
         texts = [torch.tensor(example.prompt_ids + example.answer_ids, dtype=torch.long) for example in examples]
-        maskable = [self._maskable(example) for example in examples]
+        maskable = [
+            torch.arange(len(each.prompt_ids) + len(each.answer_ids)) >= len(each.prompt_ids) for each in examples
+        ]
         noised = [self._noised(*parts, forward_backward_pass) for parts in zip(examples, texts, maskable, strict=True)]
         whole = [
             F.pad(text, (0, one.n_padding), value=self.eos_token_id) for text, one in zip(texts, noised, strict=True)
@@ -57,18 +59,9 @@ class Collator:
             ids=tuple(example.id for example in examples),
         )
 
-    def _maskable(self, example: Example) -> Tensor:
-        """Which tokens of prompt and answer may be masked, [L] bool."""
-        is_answer = torch.arange(len(example.prompt_ids) + len(example.answer_ids)) >= len(example.prompt_ids)
-        part = self.objective.masked_part
-        return torch.ones_like(is_answer) if part == "both" else is_answer if part == "answer" else ~is_answer
-
     def _noised(self, example: Example, text: Tensor, maskable: Tensor, forward_backward_pass: int) -> Noised:
         room = self.max_length - len(text)
-        if room < 1 or not bool(maskable.any()):
-            what = f"no {self.objective.masked_part} to mask, or no room for a mask within {self.max_length} tokens"
-            raise ValueError(f"example {example.id}: {what}")
-        # Odd multipliers mod 2^63 keep distinct triples apart in practice and need no hash library.
+        # Odd multipliers mod 2^63 give distinct triples distinct seeds in practice.
         seed = self.seed * 0x9E3779B97F4A7C15 + forward_backward_pass * 0xC2B2AE3D27D4EB4F
         generator = torch.Generator().manual_seed((seed + example.id * 0x165667B19E3779F9) % 2**63)
         noising = Noising(generator, self.mask_token_id, self.eos_token_id, room, forward_backward_pass)
@@ -76,16 +69,16 @@ class Collator:
 
 
 def predictions(denoiser: Denoiser, batch: NoisedBatch) -> Tensor:
-    """Logits [V N, vocabulary] at the batch's positions, kept for a backward pass."""
+    """Logits [V N, vocabulary] at the positions of the batch, with gradients."""
     return denoiser.logits(
         batch.input_ids, batch.attention_mask, batch.positions, prompt_lengths=batch.prompt_lengths, gradient=True
     )
 
 
 class DiffusionTrainer(Trainer):
-    """Trains a denoiser's model; examples are noised here, since only the trainer knows which pass it is in.
+    """Trains the model of a denoiser. Examples are noised here, as only the trainer knows the number of the pass.
 
-    The loss of an optimiser step is the mean over its examples, also where its passes hold different numbers of them.
+    The loss of an optimiser step is the mean over its examples, even if its passes have different numbers of examples.
     """
 
     def __init__(
@@ -99,13 +92,13 @@ class DiffusionTrainer(Trainer):
         data = {"train_dataset": examples, "data_collator": lambda rows: {"examples": rows}}
         super().__init__(model=denoiser.model, args=args, **data, **kwargs)
         self.denoiser, self.collator = denoiser, collator
-        self._passes_done, self._n_examples = 0, 0  # of this optimiser step, over all processes
-        self._terms: list[dict[str, Tensor]] = []  # of each pass since the last log
+        self._passes_done, self._n_examples = 0, 0  # in this optimiser step; examples of all processes
+        self._terms: list[dict[str, Tensor]] = []  # terms of the loss in each pass since the last log
 
     def get_batch_samples(
         self, epoch_iterator: Iterator[Any], num_batches: int, device: torch.device
     ) -> tuple[list[Any], None]:
-        """The passes of one optimiser step; the last one of an epoch may be smaller than the others."""
+        """The batches of one optimiser step. The last one of an epoch may be smaller than the others."""
         passes, _ = super().get_batch_samples(epoch_iterator, num_batches, device)
         n_here = torch.tensor(sum(len(each["examples"]) for each in passes), device=device)
         self._n_examples, self._passes_done = int(self.accelerator.gather(n_here).sum()), 0
@@ -122,13 +115,13 @@ class DiffusionTrainer(Trainer):
         if not bool(torch.isfinite(terms["loss"])):
             where = f"in step {self.state.global_step + 1}, on the examples {list(batch.ids)}"
             raise OptionError(f"the loss is {terms['loss'].item()} {where}")
-        # The Trainer averages over passes and processes; a pass counts as many times as it has examples.
+        # The Trainer averages over passes and processes, so each pass is weighted by its number of examples.
         weight = len(batch.ids) * self.current_gradient_accumulation_steps * self.args.world_size / self._n_examples
         self._terms.append({name: weight * term.detach() for name, term in terms.items() if name != "loss"})
         return weight * terms["loss"]
 
     def _denoiser_of(self, model: nn.Module) -> Denoiser:
-        """The denoiser around `model`, which the Trainer may have wrapped."""
+        """The denoiser with `model`, which the Trainer may have wrapped."""
         inner = self.accelerator.unwrap_model(model)
         if model is inner:
             return self.denoiser
@@ -137,12 +130,12 @@ class DiffusionTrainer(Trainer):
         return through_wrapper
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
-        """Without a pickle of all arguments, which holds paths of this machine."""
+        """Saves the model without the pickle of all arguments, which contains paths of this machine."""
         super().save_model(output_dir, _internal_call)
         Path(output_dir or self.args.output_dir or ".", TRAINING_ARGS_NAME).unlink(missing_ok=True)
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
-        """Adds the objective's terms, averaged over the passes since the last log."""
+        """Also logs the objective's terms, averaged over the passes since the last log."""
         if self._terms and "loss" in logs:
             logs = dict(logs)
             for name in self._terms[0]:
@@ -153,7 +146,7 @@ class DiffusionTrainer(Trainer):
 
 
 class _Wrapped(nn.Module):
-    """A model called through its wrapper (DDP, FSDP), which gathers gradients, with the inner model's own names."""
+    """A model that is called through its wrapper (DDP, FSDP), which gathers gradients; attributes are the model's."""
 
     def __init__(self, wrapper: nn.Module, inner: Any) -> None:
         super().__init__()

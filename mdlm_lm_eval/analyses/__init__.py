@@ -1,1 +1,1 @@
-"""What the paper looks into beside scores: gradient attribution, confidence and entropy, shots against masks."""
+"""Analyses beside scores: gradient attribution, confidence and entropy, shots against masks, order of filling."""

@@ -1,4 +1,4 @@
-"""Look into a model: what its answer depends on, how sure it is, and what masks cost against what shots bring.
+"""Analyse a model: what its answers depend on, how sure it is, and its gain from shots against its loss to masks.
 
     mdlm-attribution groups --limit 20 --output_path analyses
     mdlm-attribution examples --limit 20 --reorderings 30 --output_path analyses
@@ -6,8 +6,8 @@
     mdlm-attribution shots-against-masks results --output_path analyses
     mdlm-attribution order results --output_path analyses
 
-Without pretrained in --model_args it is the built-in model. Each writes CSV, JSON and, where there is a curve to show,
-a figure. The same command continues a killed one.
+Without pretrained in --model_args, the built-in model is analysed. Each command writes CSV and JSON, and all but
+`groups` a figure. The same command continues a killed run.
 """
 
 import argparse
@@ -22,7 +22,7 @@ from mdlm_lm_eval.options import ModelOptions, OptionError
 
 COMMAND = "mdlm-attribution"
 OPEN_ENDED, FIXED_SLOT = "mdlm_context", "mdlm_slot"
-# The paper's (section 4.3).
+# Numbers of the paper (section 4.3).
 QUESTIONS, REORDERINGS, TABLE_MASKS = 20, 30, 50
 MASK_COUNTS = [1, 2, 10, 50, 100, 200]
 
@@ -36,19 +36,19 @@ def main() -> None:
 
 
 def count(text: str) -> int:
-    """A whole number from 1."""
+    """Parses a whole number from 1."""
     if int(text) < 1:
         raise ValueError
     return int(text)
 
 
 def counts(text: str) -> list[int]:
-    """Such numbers with commas between them, each once, ascending."""
+    """Parses whole numbers from 1, separated by commas. Returns each once, in ascending order."""
     return sorted({count(part) for part in text.split(",")})
 
 
 def few_and_many(text: str) -> tuple[int, int]:
-    """Two of them (the smaller may be 0), as 5,25."""
+    """Parses two ascending whole numbers from 0, such as 5,25."""
     few, many = map(int, text.split(","))
     if not 0 <= few < many:
         raise ValueError
@@ -145,7 +145,10 @@ def _run_confidence(given: argparse.Namespace) -> Any:
 
 
 def _summarise(report: Any, columns: Mapping[str, tuple[str, list[str]]]) -> dict[str, list[dict[str, Any]]]:
-    """Finishes a report with the means over tasks of columns by other columns, prints these and returns them."""
+    """Finishes a report with means over tasks, prints these and returns them.
+
+    `columns`: name of a summary -> a column of the rows, and the columns that it is grouped by.
+    """
     from mdlm_lm_eval.analyses.report import over_tasks
 
     summary = {name: over_tasks(report.rows, value, by) for name, (value, by) in columns.items()}
@@ -197,7 +200,7 @@ def _run_order(given: argparse.Namespace) -> Any:
 
 
 def _fill_in(given: argparse.Namespace, *, n_masks: int | None, tasks: str) -> None:
-    """The defaults that depend on the model. Raises OptionError for masks of an autoregressive one."""
+    """Sets defaults that depend on the model. Raises OptionError for masks of an autoregressive model."""
     given.tasks = given.tasks or [tasks]
     given.model_args |= {"plugins": given.plugins} if given.plugins else {}
     if given.model != "hf":
@@ -207,7 +210,7 @@ def _fill_in(given: argparse.Namespace, *, n_masks: int | None, tasks: str) -> N
 
 
 def _model_name(given: argparse.Namespace) -> str:
-    """The last names of checkpoint and adapter, for a figure's title."""
+    """The last parts of the names of checkpoint and adapter, for the title of a figure."""
     parts = (given.model_args.get("pretrained", "built-in"), given.model_args.get("peft"))
     return " + ".join(Path(str(part)).name for part in parts if part)
 

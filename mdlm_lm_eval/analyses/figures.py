@@ -17,7 +17,7 @@ _styled = figure_style(svg_fonttype="none")
 
 @_styled
 def draw_examples(summary: Sequence[Row], path: Path, model: str) -> None:
-    """E3: normalised gradient norm of an in-context example against its place in the prompt."""
+    """E3: normalised gradient norms of in-context examples against their places in the prompt."""
     figure = Figure(figsize=(COLUMN_WIDTH, 2.8), layout="constrained")
     axes = figure.subplots()
     for kind, colour, marker in zip(("relevant", "distractor"), COLOURS, MARKERS, strict=False):
@@ -48,7 +48,7 @@ def draw_confidence(summary: Mapping[str, Sequence[Row]], path: Path, model: str
 
 @_styled
 def draw_shots_against_masks(points: Sequence[Row], models: Sequence[Row], path: Path) -> None:
-    """E12: one point a task, one colour a model, whose mean over tasks is a cross as wide and high as its 95% bands."""
+    """E12: a point for each task, a colour for each model, and a cross of 95% bands at the mean over tasks."""
     figure = Figure(figsize=(COLUMN_WIDTH, 3.0), layout="constrained")
     axes = figure.subplots()
     for n, model in enumerate(models):
@@ -56,7 +56,7 @@ def draw_shots_against_masks(points: Sequence[Row], models: Sequence[Row], path:
         chosen = [point for point in points if point["model"] == model["model"]]
         r = "r undefined" if model["pearson_r"] is None else f"r = {model['pearson_r']:.2f}"
         gains, losses = ([100 * point[name] for point in chosen] for name in ("gain", "loss"))
-        # Tasks that lie on each other look darker.
+        # Overlapping tasks look darker.
         axes.scatter(gains, losses, s=18, alpha=0.5, color=colour, marker=marker, label=f"{model['model']}: {r}")
         bands = {of: model[band] and 100 * model[band] for of, band in (("xerr", "gain_band"), ("yerr", "loss_band"))}
         axes.errorbar(100 * model["gain"], 100 * model["loss"], color=colour, linewidth=1, **bands)
@@ -65,7 +65,7 @@ def draw_shots_against_masks(points: Sequence[Row], models: Sequence[Row], path:
     axes.axvline(0, color="0.8", linewidth=0.8, zorder=0)
     axes.set_xlabel(f"gain from {first['few_shots']} to {first['many_shots']} shots (points)")
     axes.set_ylabel(f"loss from {first['few_masks']} to {first['many_masks']} masks (points)")
-    # Above the panel, where its markers cannot be taken for tasks.
+    # Above the panel, so that its markers are not mistaken for tasks.
     axes.legend(loc="lower left", bbox_to_anchor=(0, 1), borderaxespad=0)
     save_figure(figure, path)
 
@@ -97,7 +97,7 @@ def draw_order(rows: Sequence[Row], bins: Sequence[Row], path: Path) -> None:
 
 
 def _line(axes: Axes, rows: Sequence[Row], x: str, y: str, colour: str, marker: str, label: str) -> None:
-    """A line with its 95% band over tasks, where several tasks make one."""
+    """A line, with its 95% band over tasks if there are several tasks."""
     at = [row[x] for row in rows]
     axes.plot(at, [row[y] for row in rows], color=colour, marker=marker, label=label)
     if all(row["band"] is not None for row in rows):

@@ -1,13 +1,14 @@
-"""Gradient attribution: how strongly each input token acts on the predicted answer (paper, sections 4.3 and A.2).
+"""Gradient attribution: how strongly each input token affects the predicted answer (paper, sections 4.3 and A.2).
 
 For one question: the L2 norm, per input position, of the gradient of the logit of the predicted answer token with
 respect to the input token embeddings, divided by the largest norm of the question.
 
-The paper says "normalised" and not how. Its table 1 leaves one family of choices: the masks' mean of LLaDA-Base, 0.234
-over 50 positions, cannot come from norms that sum to 1 (50 * 0.234 > 1) or whose squares do (50 * 0.234^2 > 1), and all
-positions together have a mean far below 1 and above 0, so that it is neither division by the mean nor a z-score. Left
-are division by the largest norm and its kin (min-max, which differs by the smallest norm). Not known: whether the
-maximum is taken per question, as here, or over several; and what became of the embeddings' quantisation to 4 bits.
+The paper says "normalised" but not how. Its table 1 rules out some methods. The masks' mean of LLaDA-Base, 0.234 over
+50 positions, cannot come from norms that sum to 1 (50 * 0.234 > 1), or from norms with squares that sum to 1
+(50 * 0.234^2 > 1). The mean over all positions is far below 1 and above 0, so it is neither division by the mean nor a
+z-score. Division by the largest norm remains, and similar methods (min-max, which differs by the smallest norm). We do
+not know whether the paper takes the maximum per question, as here, or over several, and how it treated embeddings that
+were quantised to 4 bits.
 """
 
 from collections.abc import Sequence
@@ -20,16 +21,17 @@ from mdlm_lm_eval.analyses.inputs import Prompt, padded
 from mdlm_lm_eval.model.denoiser import Denoiser
 from mdlm_lm_eval.options import OptionError
 
-N_LAST = 50  # of table 1's second group
+N_LAST = 50  # positions in table 1's second group
 
 
 def embedding_gradient(
     denoiser: Denoiser, canvases: tuple[Tensor, Tensor, Tensor, Tensor], excluded_token_id: int | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Gradient [B, T, H] of the predicted tokens' logits, and those tokens [B], of `canvases` as `padded` makes them.
+    """Returns the gradient [B, T, H] of the predicted tokens' logits, and these tokens [B].
 
-    The predicted token is the likeliest one other than `excluded_token_id` (decoding never emits the mask token). Rows
-    do not act on each other, so the gradient of the summed logits is that of each. No gradient of a weight is computed.
+    `canvases` come from `padded`. The predicted token is the likeliest one except `excluded_token_id`, the mask token,
+    which decoding never emits. Rows do not affect each other, so the gradient of the summed logits is that of each row.
+    No gradients of weights are computed.
     """
     input_ids, attention_mask, positions, lengths = canvases
     embeddings: list[Tensor] = []  # [B, T, H], the leaf of the backward pass
@@ -55,9 +57,9 @@ def embedding_gradient(
 def attribute(
     denoiser: Denoiser, batch: Sequence[Prompt], excluded_token_id: int | None = None
 ) -> list[tuple[Tensor, int]]:
-    """For every prompt, its normalised gradient norms [T], in float32 or wider, and its predicted token.
+    """The normalised gradient norms [T] of each prompt, in float32 or wider, and its predicted token.
 
-    Raises OptionError if a gradient is not finite or zero everywhere, as in a dtype that is too narrow.
+    Raises OptionError if a gradient is not finite, or is zero everywhere, which can happen in a narrow dtype.
     """
     gradient, predicted = embedding_gradient(denoiser, padded(batch, denoiser), excluded_token_id)
     wide = torch.promote_types(gradient.dtype, torch.float32)
@@ -71,9 +73,9 @@ def attribute(
 
 
 def group_means(values: Tensor, prompt: Prompt) -> dict[str, float]:
-    """Table 1's groups of positions -> mean of `values` [T], and that of the masks beside the answer's own.
+    """The mean of `values` [T] for each group of table 1, and for all masks except the answer's own.
 
-    Groups without positions are missing.
+    Groups without positions are left out.
     """
     beside = [place for place in prompt.masks if place != prompt.answer_at]
     groups = {"masks": prompt.masks, "other masks": beside}
@@ -82,5 +84,5 @@ def group_means(values: Tensor, prompt: Prompt) -> dict[str, float]:
 
 
 def example_means(values: Tensor, prompt: Prompt) -> list[float]:
-    """Mean of `values` [T] over the tokens of each in-context example."""
+    """The mean of `values` [T] over the tokens of each in-context example."""
     return [float(values[tokens.start : tokens.stop].mean()) for tokens in prompt.examples]

@@ -1,4 +1,4 @@
-"""The few-shot suite's questions as a model's input tokens, with what each token is: mask, example, answer."""
+"""Questions of the few-shot suite as input tokens, with the positions of masks, examples and answer."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ from mdlm_lm_eval.tasks.settings import check_metadata
 
 @dataclass(frozen=True)
 class Model:
-    """A loaded model as lm-eval's and as a denoiser; `mask_token_id` is None for an autoregressive one."""
+    """A loaded model, as lm-eval's object and as a denoiser. `mask_token_id` is None for autoregressive models."""
 
     lm: Any
     denoiser: Denoiser
@@ -33,25 +33,25 @@ class Model:
 class Prompt:
     """One question as the model sees it. Positions count tokens from 0.
 
-    `answer_at` is the position whose token is predicted: the first mask, or, for an autoregressive model, the end,
-    where a token stands that only keeps the place and is not part of the input.
+    `answer_at` is the position of the predicted token: the first mask, or the end for an autoregressive model. Then a
+    placeholder token stands there, which does not affect the prediction.
     """
 
     token_ids: list[int]
     answer_at: int
     masks: list[int]
-    others: list[int]  # all that are no masks
-    examples: list[range]  # of each in-context example, in the order of the prompt
+    others: list[int]  # positions without a mask
+    examples: list[range]  # positions of each in-context example, in the order of the prompt
     answer: str  # the right letter
-    length: int  # tokens of context, as lm-eval's canvas has it: some models count blocks from its end
+    length: int  # tokens of the context; some models count blocks from its end
 
 
 def load_model(kind: str, model_args: Mapping[str, Any], device: str | None) -> Model:
-    """The model with frozen weights. `kind` is `mdlm`, or `hf` for autoregressive models.
+    """Loads a model with frozen weights. `kind` is `mdlm`, or `hf` for autoregressive models.
 
-    An autoregressive model is a denoiser too: its output at a position predicts the next token (`shift`), and as its
-    attention is causal, the token at the predicted position has no influence. Raises OptionError for options of
-    decoding, which have no effect on an analysis, and for a masked diffusion model as `hf`.
+    An autoregressive model also becomes a denoiser: its output at a position predicts the next token (`shift`), and
+    because attention is causal, the token at the predicted position has no effect. Raises OptionError for decoding
+    options, which have no effect on an analysis, and for a masked diffusion model with `hf`.
     """
     for name in {*DecodingOptions.declared(), *LikelihoodOptions.declared()} & {*model_args}:
         raise OptionError(f"{name}={model_args[name]} has no effect on an analysis; leave it out of --model_args")
@@ -61,13 +61,13 @@ def load_model(kind: str, model_args: Mapping[str, Any], device: str | None) -> 
         return Model(lm, lm.denoiser, lm.denoiser.mask_token_id)
     if lm.config.to_dict().get("is_causal") is False:
         raise OptionError(f"pretrained={model_args['pretrained']} is no autoregressive model; use --model mdlm")
-    # Padding is never attended to, so any id does if the tokenizer names none.
+    # Padding is never attended to, so any id will do if the tokenizer has no padding token.
     pad = lm.tokenizer.pad_token_id or 0
     return Model(lm, Denoiser(lm.model, mask_token_id=pad, pad_token_id=pad, shift=True), None)
 
 
 def load_tasks(names: Sequence[str], metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """Tasks (`FewShotTask`) by name, groups resolved. Raises OptionError for a name that is not in the suite."""
+    """Tasks (`FewShotTask`) by name, including those of groups. Raises OptionError for a name outside the suite."""
     for name in names:
         if not suite_info([name]):
             raise OptionError(f"tasks={name}: must be one of the few-shot suite's tasks and groups, as mdlm_context")
@@ -77,26 +77,26 @@ def load_tasks(names: Sequence[str], metadata: Mapping[str, Any]) -> dict[str, A
 
 
 def examples_of(task: Any, document: dict[str, Any]) -> list[Any]:
-    """A question's in-context examples in the order of the prompt."""
+    """The in-context examples of a question, in the order of the prompt."""
     before, after = task.examples(document)
     return [*before, *after]
 
 
 def reorder_examples(task: Any, seed: int, reordering: int) -> None:
-    """Puts the task's examples into one of many random orders: relevant ones in the same places for all questions."""
+    """Puts the examples of a task into a random order. Relevant ones have the same places in all questions."""
     for triple, (before, after) in task.prefixes.items():
         rng = Random(f"mdlm reordering {task.config.task} {seed} {reordering}")
-        # Sorted first, so that the order depends on the reordering's number alone and not on those before it.
+        # They are sorted first, so that the order depends only on the number of the reordering.
         in_order = sorted([*before, *after], key=lambda one: (one.is_relevant, one.question.options))
         order = questions.shuffled(in_order, rng)
         task.prefixes[triple] = order[: len(before)], order[len(before) :]
 
 
 def build_prompts(task: Any, model: Model, n_masks: int | None, *, limit: int | None, chat: bool) -> list[Prompt]:
-    """The first `limit` questions of a task, each with `n_masks` masks appended.
+    """The first `limit` questions of a task, each with `n_masks` appended masks.
 
-    None appends none: for a fixed-slot task or an autoregressive model. Raises OptionError if a prompt does not fit
-    into the model's context, or if nothing is there to be predicted.
+    `n_masks` is None for fixed-slot tasks and autoregressive models. Raises OptionError if a prompt does not fit into
+    the model's context, or if it would have no mask.
     """
     name, documents = task.config.task, task.test_docs()
     if task.is_fixed_slot and model.mask_token_id is None:
@@ -122,7 +122,7 @@ def _prompt(task: Any, document: dict[str, Any], model: Model, n_masks: int | No
     add_special_tokens = tokenizer.bos_token is None or not text.startswith(tokenizer.bos_token)
     encoded = tokenizer(text, return_offsets_mapping=True, add_special_tokens=add_special_tokens, verbose=False)
     ids, offsets = encoded["input_ids"], encoded["offset_mapping"]  # offsets: the characters of each token
-    while not task.is_fixed_slot and offsets[-1][0] == offsets[-1][1]:  # what closes a text, such as BERT's [SEP]
+    while not task.is_fixed_slot and offsets[-1][0] == offsets[-1][1]:  # closing tokens of a text, such as BERT's [SEP]
         ids.pop()
         offsets.pop()
     token_ids, masks, length = _with_masks(ids, n_masks, model, task.config.task)
@@ -139,9 +139,9 @@ def _prompt(task: Any, document: dict[str, Any], model: Model, n_masks: int | No
 
 
 def _with_masks(ids: list[int], n_masks: int | None, model: Model, name: str) -> tuple[list[int], list[int], int]:
-    """The canvas, the positions of its masks and its prompt's length.
+    """The token ids of the canvas, the positions of its masks, and the length of its prompt.
 
-    For autoregressive models, a token that keeps the answer's place follows the prompt.
+    For autoregressive models, a placeholder follows the prompt in the answer's place.
     """
     max_length = model.lm.max_length
     if model.mask_token_id is None:
@@ -166,7 +166,7 @@ def _with_masks(ids: list[int], n_masks: int | None, model: Model, name: str) ->
 
 
 def _examples(task: Any, document: dict[str, Any], text: str, offsets: list[tuple[int, int]]) -> list[range]:
-    """The tokens of each example; a chat template may stand between its two lines."""
+    """The token positions of each example. With a chat template, other text may stand between its two lines."""
     found = []
     end = 0
     for example in examples_of(task, document):
@@ -179,7 +179,7 @@ def _examples(task: Any, document: dict[str, Any], text: str, offsets: list[tupl
 
 
 def padded(batch: Sequence[Prompt], denoiser: Denoiser) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Token ids and attention mask, [B, T], padded on the right; the answers' places in B * T, and lengths, [B]."""
+    """Token ids and attention mask [B, T], padded on the right; indices of the answers in B * T, and lengths, [B]."""
     rows = [torch.tensor(prompt.token_ids) for prompt in batch]
     ids = nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=denoiser.pad_token_id)
     attended = nn.utils.rnn.pad_sequence([torch.ones_like(row) for row in rows], batch_first=True)

@@ -1,6 +1,6 @@
-"""In which order a model fills its answers, and whether it is as sure then as it is right.
+"""The order in which a model fills its answers, and the calibration of its confidence at filling.
 
-Reads results of `trace=true` alone, and the samples of `--log_samples` beside them for what is right.
+Reads results with `trace=true`. Calibration also needs the samples that `--log_samples` writes beside them.
 """
 
 import math
@@ -23,10 +23,10 @@ _NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
 
 
 def read_orders(paths: Iterable[Path]) -> list[Row]:
-    """One row for each traced answer in the result files at or below `paths`, with what `order_of` says of it.
+    """One row for each traced answer in the result files at or below `paths`, with the values of `order_of`.
 
-    `model` also names the adapter and the setting. `correct` is the exact match of the question's sample, else its
-    first metric, None without samples. Raises OptionError where nothing was traced.
+    `model` also names the adapter and the setting. `correct` is the exact match of the question's sample, or its first
+    metric; None without samples. Raises OptionError if no answer was traced.
     """
     rows: list[Row] = []
     for path, file in read_results(paths):
@@ -46,14 +46,14 @@ def read_orders(paths: Iterable[Path]) -> list[Row]:
 
 
 def order_of(trace: dict[str, Any]) -> Row:
-    """What a recorded trace says of its answer.
+    """Measures of one answer, from its recorded trace.
 
-    tau: Kendall's tau of the passes that filled its tokens with left to right, over the pairs that two passes filled;
-        None where one pass filled all.
-    number_first: whether its last number was complete before half of the tokens in front of it were filled; None where
-        there is no number, or nothing in front of it.
-    confidence: the product of the tokens' probabilities when they were filled: how sure the model was of all of it.
-    edits: how many tokens were rewritten.
+    tau: Kendall's tau between the passes that filled the tokens and left to right, over pairs of tokens from different
+        passes; None if one pass filled all.
+    number_first: whether the last number was complete before half of the tokens before it were filled; None without a
+        number, or without tokens before it.
+    confidence: the product of the tokens' probabilities when they were filled, the confidence in the whole answer.
+    edits: number of rewritten tokens.
     """
     steps, ends, edits = ([*map(int, trace[name].split())] for name in ("steps", "ends", "edits"))
     signs = [(later > earlier) - (later < earlier) for earlier, later in combinations(steps, 2)]
@@ -71,7 +71,7 @@ def order_of(trace: dict[str, Any]) -> Row:
 
 
 def order_by_model(rows: Sequence[Row]) -> dict[str, list[Row]]:
-    """Mean tau and share of numbers that come first, over tasks; and the bins of `calibration`, over answers."""
+    """The mean over tasks of `tau` and `number_first`, and the bins of `calibration` over answers."""
     summary = {}
     for name in ("tau", "number_first"):
         known = [row for row in rows if row[name] is not None]
@@ -80,8 +80,10 @@ def order_by_model(rows: Sequence[Row]) -> dict[str, list[Row]]:
 
 
 def calibration(rows: Sequence[Row]) -> list[Row]:
-    """Mean confidence and accuracy of each model's answers, in bins of confidence; `error` is the model's expected
-    calibration error, the mean over its answers of how far the two are apart in their bin.
+    """Mean confidence and accuracy of each model's answers, in bins of confidence.
+
+    `error` is the model's expected calibration error: the mean over answers of the difference between the two in the
+    answer's bin.
     """
     if not rows:
         return []

@@ -1,4 +1,4 @@
-"""What an analysis writes: tidy rows as CSV, and as JSON with a summary and everything that made them."""
+"""The files of an analysis: tidy rows as CSV, and JSON with rows, summary, settings and versions."""
 
 import json
 import platform
@@ -22,24 +22,23 @@ _PACKAGES = ("mdlm-lm-eval", "lm-eval", "torch", "transformers", "peft")
 
 
 def over_tasks(rows: Sequence[Row], value: str, by: list[str]) -> list[Row]:
-    """Mean of `value` over tasks with the half width of its 95% t interval, for each combination of the columns `by`,
-    in their order.
+    """Mean of `value` over tasks, and the half width of its 95% t interval (`band`), for each combination of `by`.
 
-    Every task counts the same. The band is None for a single task.
+    All tasks have the same weight. The band is None for a single task.
     """
     summary: list[Row] = []
     for _, own in pd.DataFrame(rows).groupby(by):
         over = interval_over_tasks((means := own.groupby("task", sort=False)[value].mean()).to_dict())
-        # The interval's n may count word rules.
+        # `len(means)` is used because the interval's n may count word rules.
         key = {name: own[name].tolist()[0] for name in by}
         summary.append({**key, value: over.mean, "band": over.half_width, "tasks": len(means)})
     return summary
 
 
 def read_results(paths: Iterable[Path]) -> list[tuple[Path, ResultFile]]:
-    """All result files of `--model mdlm` at or below `paths`; others are named and left out.
+    """All result files of `--model mdlm` at or below `paths`. Other files are named on stderr and left out.
 
-    Raises OptionError where there is none.
+    Raises OptionError if there is none.
     """
     found = []
     for path in paths:
@@ -54,16 +53,16 @@ def read_results(paths: Iterable[Path]) -> list[tuple[Path, ResultFile]]:
 
 
 class Report:
-    """One analysis on disk, in `{folder}/{name}.json` and `.csv`, rewritten after every task.
+    """An analysis in `{folder}/{name}.json` and `.csv`, which are rewritten after every task.
 
-    Raises OptionError if the folder holds the same analysis of other settings.
+    Raises OptionError if the folder holds the same analysis with other settings.
     """
 
     def __init__(self, folder: Path, name: str, settings: Mapping[str, Any]) -> None:
         self.folder, self.name = folder, name
-        self.settings: dict[str, Any] = json.loads(json.dumps(settings))  # as it will be read back
+        self.settings: dict[str, Any] = json.loads(json.dumps(settings))  # as it will be read from the file
         self.rows: list[Row] = []
-        self.finished: list[str] = []  # tasks whose rows are there
+        self.finished: list[str] = []  # tasks that are done
         path = self.path(".json")
         if not path.exists():
             return
@@ -75,17 +74,17 @@ class Report:
         self.rows, self.finished = stored["rows"], stored["finished_tasks"]
 
     def path(self, suffix: str) -> Path:
-        """Of one of the analysis' files."""
+        """The path of a file of the analysis."""
         return self.folder / f"{self.name}{suffix}"
 
     def add(self, task: str, rows: Sequence[Row]) -> None:
-        """Keeps a task's rows on disk, for a run that is killed before its end."""
+        """Adds the rows of a task and writes the files, so that a killed run can continue."""
         self.rows += rows
         self.finished.append(task)
         self.write({})
 
     def write(self, summary: Mapping[str, Any]) -> None:
-        """Everything that is there; `summary` is empty until all tasks are."""
+        """Writes the files. `summary` is empty until all tasks are done."""
         content = {
             "analysis": self.name,
             "command": shlex.join(["mdlm-attribution", *sys.argv[1:]]),

@@ -1,4 +1,4 @@
-"""Runs the analyses of a model task by task, so that a killed run continues where it stopped."""
+"""Runs analyses of a model task by task, so that a killed run can continue."""
 
 from argparse import Namespace
 from collections.abc import Callable, Sequence
@@ -14,28 +14,28 @@ from mdlm_lm_eval import checkpoints
 from mdlm_lm_eval.analyses import inputs
 from mdlm_lm_eval.analyses.gradients import attribute, example_means, group_means
 from mdlm_lm_eval.analyses.report import Report, Row
-from mdlm_lm_eval.default_model import BUILT_IN, model_path
+from mdlm_lm_eval.default_model import BUILT_IN
 from mdlm_lm_eval.model.denoiser import Denoiser
 from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.results.names import recorded_name
 from mdlm_lm_eval.results.suite import suite_info
 
-# `batch_size=auto` starts here and shrinks when memory runs out; a CPU swaps long before it says so.
+# `batch_size=auto` starts with these and shrinks when memory runs out. A CPU would swap before that happens.
 LARGEST_BATCH, LARGEST_BATCH_ON_CPU = 64, 8
 _SETTINGS = ("apply_chat_template", "metadata", "n_masks", "limit", "reorderings", "seed")
 _T = TypeVar("_T")
 
 
 def run(analysis: str, given: Namespace, rows_of: Callable[[Namespace, inputs.Model, Any], list[Row]]) -> Report:
-    """The report with the rows of every task; the caller writes its summary."""
+    """Returns a report with the rows of all tasks. The caller writes its summary."""
     tasks = inputs.load_tasks(given.tasks, given.metadata)
     pretrained, adapter = str(given.model_args.get("pretrained", BUILT_IN)), given.model_args.get("peft")
-    settings = {  # everything that decides the numbers, except the code's own version, the batch size and the device
+    settings = {  # everything that decides the results, except version, batch size and device
         "model": given.model,
         "pretrained": recorded_name(pretrained),
         "model_args": {name: value for name, value in given.model_args.items() if name not in ("pretrained", "peft")},
-        # A checkpoint or adapter that was trained on has the same name with other weights.
-        "weights": checkpoints.files_digest(model_path(pretrained), given.model_args.get("subfolder") or ""),
+        # Further training changes the weights, but not the name of a checkpoint or adapter.
+        "weights": checkpoints.files_digest(pretrained, given.model_args.get("subfolder") or ""),
         "adapter": adapter and recorded_name(str(adapter)),
         "adapter_weights": adapter and checkpoints.files_digest(str(adapter)),
         "tasks": sorted(tasks),
@@ -52,7 +52,7 @@ def run(analysis: str, given: Namespace, rows_of: Callable[[Namespace, inputs.Mo
 
 
 def group_rows(given: Namespace, model: inputs.Model, task: Any) -> list[Row]:
-    """Table 1: for each question, the mean normalised gradient norm of masks, last 50 non-masks and all non-masks."""
+    """Table 1: rows with the mean normalised gradient norm of each group of positions, for each question."""
     prompts = inputs.build_prompts(task, model, given.n_masks, limit=given.limit, chat=given.apply_chat_template)
     rows = []
     for question, (prompt, (values, token)) in enumerate(zip(prompts, _attributed(given, model, prompts), strict=True)):
@@ -63,13 +63,11 @@ def group_rows(given: Namespace, model: inputs.Model, task: Any) -> list[Row]:
 
 
 def example_rows(given: Namespace, model: inputs.Model, task: Any) -> list[Row]:
-    """E3: for each reordering and place of an example, the mean over questions.
+    """E3: a row for each reordering and place of an example, with the mean over questions.
 
-    Places count from 1, the first example of the prompt, to the one before the question.
+    Places count from 1, the first example of the prompt.
     """
     first = task.test_docs()[0]
-    if not inputs.examples_of(task, first):
-        raise OptionError(f"{task.config.task} has no in-context examples with these settings")
     rows = []
     for reordering in range(given.reorderings):
         inputs.reorder_examples(task, given.seed, reordering)
@@ -86,9 +84,9 @@ def example_rows(given: Namespace, model: inputs.Model, task: Any) -> list[Row]:
 
 
 def confidence_rows(given: Namespace, model: inputs.Model, task: Any) -> list[Row]:
-    """E13: for each question and mask count, the greedy token, its probability and the entropy in nats.
+    """E13: a row for each question and mask count, with the greedy token, its probability and the entropy in nats.
 
-    `n_masks` is as asked for: a block diffusion model gets more, to the end of each question's last block.
+    `n_masks` is the requested number. A block diffusion model gets more masks, up to the end of its last block.
     """
     rows = []
     for n_masks in given.n_masks:
@@ -103,7 +101,7 @@ def confidence_rows(given: Namespace, model: inputs.Model, task: Any) -> list[Ro
 
 
 def confidence_and_entropy(logits: Tensor, mask_token_id: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Greedy tokens [N], their probabilities [N] and the entropies [N] in nats, of logits [N, V].
+    """Greedy tokens [N], their probabilities [N] and entropies [N] in nats, from logits [N, V].
 
     The distribution is over the vocabulary without the mask token, which decoding never emits.
     """
@@ -111,7 +109,7 @@ def confidence_and_entropy(logits: Tensor, mask_token_id: int) -> tuple[Tensor, 
     wide[:, mask_token_id] = -torch.inf
     probabilities = torch.log_softmax(wide, dim=-1).exp()
     confidence, tokens = probabilities.max(-1)
-    # 0 log 0 counts as 0.
+    # `entr` counts 0 log 0 as 0.
     return tokens, confidence, torch.special.entr(probabilities).sum(-1)
 
 
@@ -129,7 +127,7 @@ def predict(denoiser: Denoiser, batch: Sequence[inputs.Prompt]) -> list[tuple[in
 
 
 def _attributed(given: Namespace, model: inputs.Model, prompts: Sequence[inputs.Prompt]) -> list[tuple[Any, int]]:
-    """Normalised gradient norms [T] of every prompt, and the predicted token."""
+    """The normalised gradient norms [T] of each prompt, and its predicted token."""
     return _in_batches(given, model, prompts, partial(attribute, model.denoiser, excluded_token_id=model.mask_token_id))
 
 
@@ -139,7 +137,7 @@ def _in_batches(
     prompts: Sequence[inputs.Prompt],
     run: Callable[[Sequence[inputs.Prompt]], list[_T]],
 ) -> list[_T]:
-    """What `run` gives for all prompts, in batches that shrink when memory runs out."""
+    """Results of `run` for all prompts, in batches that shrink when memory runs out."""
     largest = LARGEST_BATCH_ON_CPU if model.denoiser.device.type == "cpu" else LARGEST_BATCH
 
     @find_executable_batch_size(starting_batch_size=largest if given.batch_size == "auto" else int(given.batch_size))

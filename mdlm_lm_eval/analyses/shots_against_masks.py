@@ -1,13 +1,12 @@
-"""What a task gains from more shots against what it loses to more masks (paper, figure 20; E12).
+"""The gain of tasks from more shots against their loss to more masks (paper, figure 20; E12).
 
-Reads lm-eval result files alone. Gain: accuracy at many shots minus accuracy at few, both at few masks. Loss: accuracy
-at few masks minus accuracy at many, both at many shots; at which number of shots the paper took its losses it does not
-say.
+Reads lm-eval result files. Gain: accuracy with many shots minus accuracy with few, both with few masks. Loss: accuracy
+with few masks minus accuracy with many, both with many shots. The paper does not state the number of shots of its
+losses.
 """
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from statistics import StatisticsError, correlation
 
 import pandas as pd
 
@@ -18,7 +17,7 @@ from mdlm_lm_eval.results.statistics import correlation_interval
 from mdlm_lm_eval.results.suite import cluster_of
 
 METRIC = "exact_match,none"
-# What must be the same in all scores of a model, of a model's task, of that at a number of shots, and of masks.
+# Columns that must have one value in all rows of a model, a task of it, a number of shots of that, and of masks.
 _SAME = {
     "model": ("weights", "adapter_weights", "suite_hash"),
     "task": ("version", "fewshot_seed", "n"),
@@ -30,8 +29,7 @@ _SAME = {
 def read_scores(paths: Iterable[Path]) -> pd.DataFrame:
     """Accuracies in all result files of `--model mdlm` at or below `paths`, as `mdlm_lm_eval.results.load` has them.
 
-    `model` also names the adapter and every setting but the mask count. Raises OptionError
-    as `read_results` does.
+    `model` also names the adapter and all settings except the mask count. Raises OptionError as `read_results` does.
     """
     scores = frame_of(file for _, file in read_results(paths))
     scores = scores[(scores["metric"] == METRIC) & ~scores["is_group"]].dropna(subset=["masks"])
@@ -40,10 +38,10 @@ def read_scores(paths: Iterable[Path]) -> pd.DataFrame:
 
 
 def gains_and_losses(scores: pd.DataFrame, *, shots: tuple[int, int], masks: tuple[int, int]) -> list[Row]:
-    """One row for each model and task of which all three accuracies are there.
+    """One row for each model and task that has all three accuracies.
 
-    `shots` and `masks` are (few, many). Raises OptionError where two files were made under different conditions or on
-    different numbers of questions, or disagree on an accuracy.
+    `shots` and `masks` are (few, many). Raises OptionError if two files have different conditions, numbers of
+    questions, or accuracies for the same setting.
     """
     (few_shots, many_shots), (few_masks, many_masks) = shots, masks
     cells = [(few_shots, few_masks), (many_shots, few_masks), (many_shots, many_masks)]
@@ -66,20 +64,18 @@ def gains_and_losses(scores: pd.DataFrame, *, shots: tuple[int, int], masks: tup
 
 
 def by_model(rows: Sequence[Row]) -> list[Row]:
-    """Mean gain and loss of each model with the half width of their 95% t intervals over tasks, and Pearson's r over
-    tasks with Fisher's interval, in which the tasks of a word rule count once.
+    """Mean gain and loss of each model over its tasks, with the half widths of their 95% t intervals; and Pearson's r.
 
-    A band is None for a single task, r for fewer than three tasks or where one side does not vary.
+    The interval of r is Fisher's, in which the tasks of a word rule count once. A band is None for a single task. r is
+    None for fewer than three tasks, or if gain or loss is the same in all.
     """
-    summary = []
+    summary, frame = [], pd.DataFrame(rows)
     for gain, loss in zip(*(over_tasks(rows, name, ["model"]) for name in ("gain", "loss")), strict=True):
-        own = [row for row in rows if row["model"] == gain["model"]]
-        try:
-            r = correlation([row["gain"] for row in own], [row["loss"] for row in own]) if len(own) > 2 else None
-        except StatisticsError:
-            r = None
+        own = frame[frame["model"] == gain["model"]]
+        r = own["gain"].corr(own["loss"], min_periods=3)
+        r = None if pd.isna(r) else float(r)
         row = {"model": gain["model"], "tasks": gain["tasks"], "gain": gain["gain"], "gain_band": gain["band"]}
-        n_rules = len({cluster_of(one["task"]) for one in own})
+        n_rules = own["task"].map(cluster_of).nunique()
         low, high = (correlation_interval(r, n_rules) if r is not None else None) or (None, None)
         of_r = {"pearson_r": r, "pearson_r_low": low, "pearson_r_high": high}
         summary.append(row | {"loss": loss["loss"], "loss_band": loss["band"]} | of_r)
@@ -87,7 +83,7 @@ def by_model(rows: Sequence[Row]) -> list[Row]:
 
 
 def _check_conditions(scores: pd.DataFrame) -> None:
-    """Raises OptionError where two scores of one model do not compare."""
+    """Raises OptionError if two scores of one model were made under different conditions."""
     by = []
     for level, names in _SAME.items():
         by.append(level)

@@ -1,1 +1,1 @@
-"""`mdlm-check`: a checkpoint against its authors' code, and what holds of it on this machine."""
+"""`mdlm-check`: compares a checkpoint with its authors' code, and measures it on this machine."""

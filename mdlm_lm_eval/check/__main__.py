@@ -1,15 +1,15 @@
-"""Check a checkpoint on this machine: what was recognised, against its authors' code, and what its scores depend on.
+"""Check a checkpoint on this machine: how it is read, against its authors' code, and what its scores depend on.
 
     mdlm-check
     mdlm-check GSAI-ML/LLaDA-8B-Instruct --model_args dtype=bfloat16 block_length=32 --apply_chat_template \\
         --modeling LLaDA/modeling_llada.py:LLaDAModelLM --against LLaDA/generate.py:generate
 
-Prints a table and writes a JSON file into a cache folder, which results of the same weights, version, dtype and
-options then name. Ends with 1 where a fault was found. Its keys: `applies_to` (weights, package_version, dtype,
-options), `verdict`, `recognised`, `logits`, `choices`, `equal_strings`, `memory_and_speed`, `versions`, `theirs`, and
-`noise_floor`: task, change (model arguments of the second run), dtypes, answers, flipped, share and its Wilson interval
-[low, high], first_differing_token (smallest, median; null where no text differs), scores ("task metric,filter" ->
-[first, second]) and largest_move; {"left_out": why} where it was not measured.
+Prints a table and writes a JSON file into a cache folder. Later results with the same weights, version, dtype and
+options name this file. The exit status is 1 if a fault was found. Keys of the file: `applies_to` (weights,
+package_version, dtype, options), `verdict`, `recognised`, `logits`, `choices`, `equal_strings`, `memory_and_speed`,
+`theirs`, and `noise_floor`: task, change (model arguments of the second run), dtypes, answers, flipped, share and its
+Wilson interval [low, high], first_differing_token (smallest, median; null if no text differs), scores ("task
+metric,filter" -> [first, second]) and largest_move; or {"left_out": reason} if it was not measured.
 """
 
 import argparse
@@ -40,7 +40,7 @@ TEXTS = (
     "List the first five prime numbers.",
     "Who wrote Hamlet, and when?",
 )
-_WITH_AUTHORS = 4  # of these texts
+_WITH_AUTHORS = 4  # texts that are compared with the authors' sampler
 _TASK = "mdlm_country_smallest"
 _FAULTS_SHOWN = 3
 
@@ -88,7 +88,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def check(given: argparse.Namespace) -> dict[str, Any]:
-    """Does all parts, prints the table and writes the file."""
+    """Runs all parts of a check, prints the table, writes the file and returns its content."""
     # Heavy imports wait until the command line is known to be right.
     from mdlm_lm_eval import record
     from mdlm_lm_eval.check import here
@@ -96,7 +96,7 @@ def check(given: argparse.Namespace) -> dict[str, Any]:
     from mdlm_lm_eval.results.files import write_whole
 
     subject = here.Subject.of(given.model, given.model_args, given.gen_toks)
-    prompts = subject.prompts(TEXTS[:_WITH_AUTHORS], True)  # with the chat template where there is one
+    prompts = subject.prompts(TEXTS[:_WITH_AUTHORS], True)  # with the chat template if there is one
     theirs = _theirs(given, subject, prompts)
     loaded = [MDLM(**subject.arguments)]  # one model is in memory at a time
     found: dict[str, Any] = {"applies_to": record.checked(loaded[0]), "recognised": here.recognised(loaded[0], subject)}
@@ -123,7 +123,7 @@ def check(given: argparse.Namespace) -> dict[str, Any]:
 
 
 def _theirs(given: argparse.Namespace, subject: "Subject", prompts: list[list[int]]) -> "Theirs | None":
-    """What the authors' side says of what it is asked for."""
+    """Results of the authors' code, None if no comparison with it was asked for."""
     from mdlm_lm_eval.check.comparison import ask_authors
 
     has_network = bool(given.modeling or given.trust_remote_code)
@@ -137,7 +137,7 @@ def _theirs(given: argparse.Namespace, subject: "Subject", prompts: list[list[in
 def _against(
     given: argparse.Namespace, subject: "Subject", lm: "MDLM", theirs: "Theirs | None", prompts: list[list[int]]
 ) -> dict[str, Any]:
-    """Logits and choices beside the authors', of what was asked for."""
+    """The comparisons with the authors' code that were asked for."""
     from mdlm_lm_eval.check.comparison import compare_choices, compare_logits, differing_arguments
 
     if theirs is None:
@@ -159,7 +159,7 @@ def _against(
 
 
 def _verdict(found: dict[str, Any]) -> str:
-    """In one line, for results and boards."""
+    """The findings in one line, for results and boards."""
     faults = []
     if found.get("logits", {}).get("is_fault"):
         faults.append("the networks differ")
@@ -175,7 +175,7 @@ def _verdict(found: dict[str, Any]) -> str:
 
 
 def lines(found: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """The table: a part and what was found."""
+    """Rows of the table: the name of a part, and its findings in words."""
     recognised = found["recognised"]
     said = [(name, _shown(value)) for name, value in recognised.items() if value not in (None, {}, [])]
     if "logits" in found:

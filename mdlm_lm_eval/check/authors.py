@@ -1,11 +1,17 @@
-"""The authors' side of a check, run as a script: their network and their sampler, in any environment that has torch.
+"""The authors' side of a check: runs their network and their sampler as a script, in any environment that has torch.
 
     python authors.py JOB
 
-JOB is a folder. `job.json` says what to do, `report.json` what was done or, under `error`, why not in one sentence;
-`tensors.safetensors` holds `logits.K` [T, V] of each canvas K of the job, and of each prompt N and pass P
-`N.P.columns`, `N.P.ids` [W], and of the outputs there `N.P.top`, `N.P.values` [W, K] and `N.P.lse` [W]; `N.final` is
-what the function returned. Of this package only what needs no transformers is imported, but where the network is ours.
+JOB is a folder with `job.json`. The script writes two files into it:
+
+report.json: versions, and the arguments, seconds and passes of the sampler; or, under `error`, the reason why the job
+    cannot be done, as one sentence.
+tensors.safetensors: `logits.K` [T, V] for each canvas K of the job. For each pass P over prompt N, `N.P.columns` [W]
+    and `N.P.ids` [W] are the positions and tokens that the network read, `N.P.top` [W, 8] and `N.P.values` [W, 8] the
+    tokens with the highest logits and these logits, and `N.P.lse` [W] the log-sum-exp of all logits. `N.final` [T] is
+    the canvas that the function returned.
+
+Unless the network is ours, only those modules of this package are imported that do not need transformers.
 """
 
 import importlib.metadata
@@ -21,7 +27,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-if __name__ == "__main__":  # in any environment: this package alone, and nothing that is installed beside it
+if __name__ == "__main__":  # makes this package importable in any environment, and nothing else that lies beside it
     sys.path.pop(0)
     _here = Path(__file__).parents[1]
     _spec = importlib.util.spec_from_file_location("mdlm_lm_eval", _here / "__init__.py")
@@ -35,18 +41,19 @@ from mdlm_lm_eval.decoding.guests import MASKS, WORDS, Network, Signature
 from mdlm_lm_eval.loader import load_foreign
 from mdlm_lm_eval.options import OptionError
 
-_TOP = 8  # outputs of a position that are kept
-# SDAR's words for rules of unmasking, without a threshold and with one; Dream's with one is its name.
+_TOP = 8  # logits that are kept for each position
+# SDAR's names for unmasking rules, without and with a confidence threshold.
 _STRATEGIES = {"confidence": ("low_confidence_static", "low_confidence_dynamic"), "left_to_right": ("sequential",) * 2}
 
 
 def network_of(job: dict[str, Any]) -> Any:
-    """The authors' network with the checkpoint's weights, by its class or as the checkpoint brings it, else ours."""
+    """Returns a network with the checkpoint's weights.
+
+    It is the class of `--modeling`, the checkpoint's own code with `--trust_remote_code`, or else our network.
+    """
     how = {"torch_dtype": getattr(torch, job["dtype"])}
     if place := job["modeling"]:
         kind = load_foreign("--modeling", place).thing
-        if not hasattr(kind, "config_class"):
-            raise OptionError(f"--modeling {place}: is no class of a transformers model")
         of_class = getattr(kind.config_class, "model_type", "")
         of_file = kind.config_class.get_config_dict(job["checkpoint"])[0].get("model_type")
         if of_class and of_class != of_file:
@@ -65,7 +72,7 @@ def network_of(job: dict[str, Any]) -> Any:
 
 
 class Passes:
-    """Keeps input and outputs of each pass of a network."""
+    """Keeps the inputs and outputs of each forward pass of a network."""
 
     def __init__(self, cfg_scale: float) -> None:
         self.cfg_scale = cfg_scale
@@ -73,7 +80,7 @@ class Passes:
         self.found: list[dict[str, Tensor]] = []
 
     def keep(self, _: Any, words: tuple[Any, ...], named: dict[str, Any], output: Any) -> None:
-        """A forward hook. A window without positions is the end of the canvas."""
+        """A forward hook. A network that is called without positions reads the last tokens of the canvas."""
         ids: Tensor = words[0] if words else named["input_ids"]
         width = ids.shape[1]
         self.length = max(self.length, width)
@@ -92,7 +99,7 @@ class Passes:
 
 
 def arguments_of(takes: Signature, job: dict[str, Any]) -> dict[str, Any]:
-    """What the function is told of our options under its names, where `job` says nothing else."""
+    """Our options under the names of the function's own arguments. Raises OptionError for an unknown signature."""
     options, place = job["options"], f"--against {job['against']}"
     length = takes.own_name("n_masks")
     if len(takes.parameters) < 3 or length is None:
@@ -105,7 +112,7 @@ def arguments_of(takes: Signature, job: dict[str, Any]) -> dict[str, Any]:
     told |= {name: job["mask_token_id"] for name in MASKS if name in takes.names}
     told |= {name: words.get(told[name], told[name]) for name, words in WORDS.items() if name in told}
     has_threshold = options["confidence_threshold"] is not None
-    if "alg" in told:  # Dream's function takes top_k=50 from transformers' defaults where it is not given
+    if "alg" in told:  # Dream's function would take top_k=50 from transformers' defaults
         told |= {name: options[name] for name in ("top_p", "top_k")}
         told |= {"alg": "confidence_threshold"} if has_threshold else {}
     if "remasking_strategy" in takes.names:
@@ -117,12 +124,12 @@ def arguments_of(takes: Signature, job: dict[str, Any]) -> dict[str, Any]:
 
 
 def likeliest(probabilities: Tensor, num_samples: int, **_: Any) -> Tensor:
-    """In place of `torch.multinomial`, at temperature 0."""
+    """Replaces `torch.multinomial` at temperature 0: returns the likeliest tokens."""
     return probabilities.topk(num_samples).indices
 
 
 def decode(network: Any, job: dict[str, Any], tensors: dict[str, Tensor]) -> dict[str, Any]:
-    """Runs the function on each prompt, and keeps what its network saw and gave."""
+    """Runs the function on each prompt and fills `tensors`. Returns facts for the report."""
     function = load_foreign("--against", job["against"])
     takes = Signature(job["against"], function)
     told = arguments_of(takes, job)
@@ -151,7 +158,7 @@ def decode(network: Any, job: dict[str, Any], tensors: dict[str, Tensor]) -> dic
 
 
 def logits_of(network: Any, canvas: list[int], device: str) -> Tensor:
-    """Its outputs [T, V] on a whole canvas; some networks need a mask."""
+    """The network's logits [T, V] on a whole canvas. Some networks need an attention mask."""
     ids = torch.tensor([canvas], device=device)
     with torch.no_grad():
         try:
@@ -163,7 +170,7 @@ def logits_of(network: Any, canvas: list[int], device: str) -> Tensor:
 
 
 def main(folder: Path) -> None:
-    """Does a job and reports it."""
+    """Does the job in `folder` and writes its two result files there."""
     job = json.loads((folder / "job.json").read_text(encoding="utf-8"))
     tensors: dict[str, Tensor] = {}
     versions = {name: importlib.metadata.version(name) for name in ("torch", "transformers")}

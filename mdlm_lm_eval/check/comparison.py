@@ -1,8 +1,9 @@
-"""Our network and sampler beside the authors': logits on the same canvases, choices on the canvases of their passes.
+"""Compares our network and sampler with the authors': logits on the same canvases, and choices in each of their passes.
 
-A choice is another one where a mask that one of both fills stays a mask or becomes another token with the other. It is
-a fault where it is another one under the arguments of their call as well, unless our sampler chooses as theirs does
-from their outputs, or the margin of our choice is at most twice the largest difference of both networks' outputs.
+Our sampler decodes the canvas of each of their passes. Its choice differs from theirs if the canvas after the pass
+does. A difference is a fault if it is also there under the arguments of their call, with two exceptions: our sampler
+makes their choice from their logits, or it prefers its own choice by at most twice the largest difference between both
+networks' logits.
 """
 
 import functools
@@ -30,15 +31,15 @@ from mdlm_lm_eval.model.denoiser import Denoiser
 from mdlm_lm_eval.options import DecodingOptions, OptionError, shown
 
 LENGTHS, RATIOS = (16, 64, 256), (0.25, 0.5, 1.0)
-# Of outputs in these dtypes; more is another network.
+# Largest difference of logits by dtype; more than that means another network.
 _TOLERATED = {torch.float32: 1e-2, torch.bfloat16: 1.0, torch.float16: 0.25}
-_ROUNDING = 1e-5  # of float32 confidences
+_ROUNDING = 1e-5  # rounding error of float32 confidences
 _PARTS = "their passes run parts of the canvas against remembered keys and values, ours the whole canvas"
 
 
 @dataclass(frozen=True)
 class Theirs:
-    """What the authors' side reported: facts, and tensors by name."""
+    """Results of the authors' side: its report, and tensors by name, as `authors` describes them."""
 
     report: dict[str, Any]
     tensors: dict[str, Tensor]
@@ -47,7 +48,7 @@ class Theirs:
 def ask_authors(job: Mapping[str, Any], python: str | None) -> Theirs:
     """Runs the authors' side in a process of its own, so that one model is in memory at a time.
 
-    Raises OptionError for what cannot be done, in its words.
+    Raises OptionError if that process fails, or with the sentence that it reports.
     """
     with TemporaryDirectory() as name:
         folder = Path(name)
@@ -63,9 +64,10 @@ def ask_authors(job: Mapping[str, Any], python: str | None) -> Theirs:
 
 
 def random_canvases(vocabulary: int, mask_token_id: int, longest: int, block_length: int | None) -> list[list[int]]:
-    """Random tokens with random masks, of several lengths and shares of masks.
+    """Canvases of random tokens with random masks, of several lengths and shares of masks.
 
-    Of a model with blocks one block, in which all see all: masks between blocks are each author's own.
+    For block diffusion models they are at most one block long, because attention between blocks depends on attention
+    masks that each author's code builds differently.
     """
     generator = torch.Generator().manual_seed(0)
     canvases = []
@@ -78,7 +80,7 @@ def random_canvases(vocabulary: int, mask_token_id: int, longest: int, block_len
 
 
 def compare_logits(denoiser: Denoiser, canvases: Sequence[Sequence[int]], theirs: Theirs) -> dict[str, Any]:
-    """Outputs on the same canvases: the largest difference, and the share of places with the same likeliest token."""
+    """Compares logits on the same canvases: largest difference, and share of the same likeliest tokens."""
     rows = []
     for k, canvas in enumerate(canvases):
         ids = torch.tensor([canvas], device=denoiser.device)
@@ -98,9 +100,10 @@ def compare_logits(denoiser: Denoiser, canvases: Sequence[Sequence[int]], theirs
 
 
 class Followed:
-    """A denoiser on the canvases of the authors' passes. It keeps its outputs in passes `kept`, and gives theirs there.
+    """Our denoiser on the canvases of the authors' passes. In the passes `kept`, it returns their logits.
 
-    differences: of each pass, the largest between both networks' outputs.
+    outputs: our logits and theirs [W, V] in the passes `kept`.
+    differences: the largest difference between both networks' logits in each pass.
     """
 
     def __init__(self, denoiser: Denoiser, passes: Sequence[Mapping[str, Tensor]], kept: Collection[int] = ()) -> None:
@@ -112,7 +115,11 @@ class Followed:
         return getattr(self.denoiser, name)
 
     def window_logits(self, *inputs: Any, **named: Any) -> Tensor:
-        """Outputs [W, V] of the next pass; of theirs, what is not known is moved by one number a position."""
+        """Logits [W, V] of the next pass.
+
+        Only the highest of their logits and the log-sum-exp are known. The others are ours plus one number per
+        position, so that the log-sum-exp is theirs.
+        """
         device = self.denoiser.device
         inputs = tuple(each.to(device) if isinstance(each, Tensor) else each for each in inputs)
         named = {name: each.to(device) if isinstance(each, Tensor) else each for name, each in named.items()}
@@ -133,8 +140,8 @@ class Followed:
 
 
 def differing_arguments(theirs: Theirs) -> dict[str, Any]:
-    """Arguments of the authors' function that say something else than our options."""
-    told = theirs.report["told"]  # of our options, in their words
+    """Arguments of the authors' call that differ from our options."""
+    told = theirs.report["told"]  # our options under the names of their arguments
     return {name: value for name, value in theirs.report["arguments"].items() if told.get(name) != value}
 
 
@@ -147,10 +154,11 @@ def compare_choices(
     end_ids: Sequence[int],
     called: tuple[Sequence[Canvas], DecodingOptions] | None,
 ) -> dict[str, Any]:
-    """Our sampler on the canvases of each of the authors' passes, and by itself.
+    """Compares our sampler with the authors' in each of their passes, and in whole answers.
 
-    `called` is what the arguments of their call say in our words, None where they cannot be said: then no other choice
-    counts as a fault. Raises OptionError for what is decoded otherwise than in passes over one canvas.
+    `called` has the canvases and options that correspond to the arguments of their call. It is None if our options
+    cannot express these; then no difference is a fault. Raises OptionError for options that do not decode in passes
+    over one canvas.
     """
     if row_decoder_for(denoiser, options) is not None:
         raise OptionError("--against: these options decode row by row and not in passes over a canvas, which it needs")
@@ -182,7 +190,8 @@ def compare_choices(
 class Beside:
     """Our choices on the canvases of the authors' passes.
 
-    others: those that differ. causes: why some do, or why a prompt cannot be compared, in words.
+    others: the choices that differ. causes: known reasons for differences, and why a prompt cannot be compared, in
+    words. n_passes: compared passes. largest_difference: between both networks' logits.
     """
 
     denoiser: Denoiser
@@ -194,50 +203,46 @@ class Beside:
     largest_difference: float = 0.0
 
     def compare(self, canvases: Sequence[Canvas], options: DecodingOptions) -> None:
-        """Under these options, of which the canvases are."""
-        for n, canvas in enumerate(canvases):
-            self._compare(n, canvas, options)
-
-    def _compare(self, n: int, canvas: Canvas, options: DecodingOptions) -> None:
-        """The passes of a prompt that changed something."""
+        """Compares the passes that changed a canvas, for each prompt. `canvases` were built with `options`."""
         denoiser, theirs = self.denoiser, self.theirs
         parts = ("columns", "ids", "top", "values", "lse")
-        n_passes = theirs.report["passes"][n]
-        passes = [{name: theirs.tensors[f"{n}.{p}.{name}"] for name in parts} for p in range(n_passes)]
-        final = theirs.tensors[f"{n}.final"]
-        seen, cause = _canvases(passes, final, canvas, denoiser.mask_token_id)
-        if cause:
-            self.causes.add(cause)
-            return
-        if any(len(one["columns"]) < len(final) for one in passes) and not denoiser.attention.is_block_causal:
-            self.causes.add(_PARTS)
-        moved = [p for p in range(len(passes)) if not seen[p].equal(seen[p + 1])]
-        chosen = [passes[p] for p in moved]
-        path = [*(seen[p].tolist() for p in moved), final.tolist()]
-        if not moved:
-            return
         banned = self.end_ids if options.suppress_eos else ()
         last_ids = self.end_ids if options.eos_last else ()
-        decoded = functools.partial(
-            decode_one, canvas=canvas, options=options, banned_ids=banned, end_ids=last_ids, followed=path
-        )
-        plain: Any = Followed(denoiser, chosen)
-        ours = decoded(plain)
-        self.largest_difference = max([self.largest_difference, *plain.differences])
-        self.n_passes += len(ours)
-        differ = [k for k, after in enumerate(ours) if after != path[k + 1]]
-        given: Any = Followed(denoiser, chosen, differ)
-        from_theirs = decoded(given) if differ else []
         proposer = Proposer(options, {denoiser.mask_token_id, *banned}, last_ids)
-        for k in differ:
-            other = _other_choice(ours[k], path[k + 1], given.outputs[k], denoiser, proposer)
-            other |= {"prompt": n, "pass": moved[k], "follows_logits": from_theirs[k] == path[k + 1]}
-            self.others.append(other)
-            if other["mask"]:
-                self.causes.add("they write the mask token, which ours never does")
+        for n, canvas in enumerate(canvases):
+            n_passes = theirs.report["passes"][n]
+            passes = [{name: theirs.tensors[f"{n}.{p}.{name}"] for name in parts} for p in range(n_passes)]
+            final = theirs.tensors[f"{n}.final"]
+            seen, cause = _canvases(passes, final, canvas, denoiser.mask_token_id)
+            if cause:
+                self.causes.add(cause)
+                continue
+            if any(len(one["columns"]) < len(final) for one in passes) and not denoiser.attention.is_block_causal:
+                self.causes.add(_PARTS)
+            moved = [p for p in range(len(passes)) if not seen[p].equal(seen[p + 1])]
+            chosen = [passes[p] for p in moved]
+            path = [*(seen[p].tolist() for p in moved), final.tolist()]
+            if not moved:
+                continue
+            decoded = functools.partial(
+                decode_one, canvas=canvas, options=options, banned_ids=banned, end_ids=last_ids, followed=path
+            )
+            plain: Any = Followed(denoiser, chosen)
+            ours = decoded(plain)
+            self.largest_difference = max([self.largest_difference, *plain.differences])
+            self.n_passes += len(ours)
+            differ = [k for k, after in enumerate(ours) if after != path[k + 1]]
+            given: Any = Followed(denoiser, chosen, differ)
+            from_theirs = decoded(given) if differ else []
+            for k in differ:
+                other = _other_choice(ours[k], path[k + 1], given.outputs[k], denoiser, proposer)
+                other |= {"prompt": n, "pass": moved[k], "follows_logits": from_theirs[k] == path[k + 1]}
+                self.others.append(other)
+                if other["mask"]:
+                    self.causes.add("they write the mask token, which ours never does")
 
     def alone(self, canvases: Sequence[Canvas], options: DecodingOptions) -> dict[str, Any]:
-        """Answers, passes and seconds of our engine by itself, one prompt at a time as theirs, and of theirs."""
+        """Compares whole answers, passes and seconds. Like their function, our engine gets one prompt at a time."""
         began = time.perf_counter()
         completions = [decode_canvases(self.denoiser, [canvas], options)[0] for canvas in canvases]
         seconds = time.perf_counter() - began
@@ -258,7 +263,7 @@ class Beside:
 def _canvases(
     passes: Sequence[Mapping[str, Tensor]], final: Tensor, canvas: Canvas, mask_token_id: int
 ) -> tuple[list[Tensor], str]:
-    """Their canvas before every pass and after the last, or why theirs cannot be decoded as ours."""
+    """Their canvas before each pass and after the last one; or none, and why they cannot be compared with ours."""
     tokens = torch.tensor(canvas.token_ids)
     if len(final) != len(tokens):
         return [], f"their canvas has {len(final)} tokens and ours {len(tokens)}"
@@ -276,10 +281,12 @@ def _canvases(
 def _other_choice(
     ours: Sequence[int], theirs: Sequence[int], outputs: tuple[Tensor, Tensor], denoiser: Denoiser, proposer: Proposer
 ) -> dict[str, Any]:
-    """Where two choices differ, by how much ours was preferred, and by how much the networks' outputs differ there.
+    """Describes the difference between two canvases after a pass.
 
-    Of tokens that is a number of logits, of places the priority by the rule of unmasking. It is `is_within` twice the
-    difference of the outputs, but for rounding.
+    places: where they differ. margin: by how much our sampler prefers its choice: a difference of logits between two
+    tokens, of the unmasking rule's priorities between two positions. limit: twice the largest difference between both
+    networks there, plus rounding. is_within: whether the margin is at most the limit. mask: whether our network's
+    likeliest token is the mask at a position that we fill.
     """
     mask, shift = denoiser.mask_token_id, int(denoiser.shift)
     places = [column for column, (one, other) in enumerate(zip(ours, theirs, strict=True)) if one != other]

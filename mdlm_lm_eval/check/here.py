@@ -1,4 +1,4 @@
-"""What holds of a checkpoint on this machine: how it is read, equal strings, noise floor, memory, time of a pass."""
+"""Measures a checkpoint on this machine: how it is read, equal strings, noise floor, memory, time of a pass."""
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
@@ -29,16 +29,16 @@ from mdlm_lm_eval.resolve import ResolvedRequest, Settings
 from mdlm_lm_eval.results.statistics import wilson
 
 BATCH_SIZES = (1, 2, 8)
-STOP = (".",)  # that some of the answers meet, so that rows leave early
+STOP = (".",)  # a stop string that occurs in some of the answers, so that their rows leave the batch early
 _MOST_ROWS = 1024
-# Options that the authors' side knows, and arguments that our network is loaded with there.
+# Options that the authors' side is told, and arguments that it loads our network with.
 _TOLD = "temperature cfg_scale top_p top_k confidence_threshold parallel_factor unmasking suppress_eos eos_last".split()  # noqa: SIM905
 _OF_LOADING = ("revision", "subfolder", "diffusion_family", "mask_token_id", "shift_logits", "attn_implementation")
 
 
 @dataclass(frozen=True)
 class Subject:
-    """A checkpoint before its weights are read: its options, prompts and canvases as `lm_eval` would have them."""
+    """A checkpoint before its weights are read: the options, prompts and canvases that `lm_eval` would use."""
 
     arguments: dict[str, Any]
     config: Any
@@ -49,7 +49,7 @@ class Subject:
 
     @classmethod
     def of(cls, model: str, model_args: Mapping[str, Any], gen_toks: int) -> "Subject":
-        """Answers have `gen_toks` tokens where the model arguments say nothing."""
+        """Reads config and tokenizer. Answers have `gen_toks` tokens unless the model arguments set their length."""
         arguments = {**model_args, "pretrained": model}
         load_plugins(arguments.get("plugins"))
         config = config_of(model, arguments)
@@ -62,17 +62,17 @@ class Subject:
 
     @property
     def whole(self) -> list[list[int]]:
-        """Canvases of random tokens, for networks alone."""
+        """Canvases of random tokens, on which only networks are compared."""
         blocks = self.request.attention.block_length
         return random_canvases(len(self.tokenizer), self.mask_token_id, self.context, blocks)
 
     @property
     def context(self) -> int:
-        """Tokens that fit on a canvas."""
+        """Number of tokens that fit on a canvas."""
         return checkpoints.context_length(self.config, self.tokenizer)
 
     def prompts(self, texts: Sequence[str], with_template: bool) -> list[list[int]]:
-        """Token ids; with the chat template, of a conversation that the model goes on with."""
+        """Token ids of each text, as the user's message of a chat if there is a template and `with_template` is set."""
         if with_template and self.tokenizer.chat_template is not None:
             chats = [[{"role": "user", "content": text}] for text in texts]
             texts = [
@@ -81,7 +81,7 @@ class Subject:
         return [list(self.tokenizer(text, add_special_tokens=not with_template)["input_ids"]) for text in texts]
 
     def canvas(self, prompt: list[int]) -> Canvas:
-        """Of a prompt."""
+        """The canvas of a prompt."""
         canvas, _ = build_canvas(
             prompt,
             self.request.options,
@@ -94,10 +94,10 @@ class Subject:
     def called_with(
         self, arguments: Mapping[str, Any], prompts: Sequence[list[int]]
     ) -> tuple[list[Canvas], DecodingOptions] | None:
-        """Canvases and options under these arguments of a sampler; None where one is no option of ours."""
-        own = replace(self.settings, explicit=frozenset())  # whatever the user set
+        """Canvases and options under these arguments of a sampler; None if one of them is no option of ours."""
+        own = replace(self.settings, explicit=frozenset())  # the arguments replace what the user set
         told = {"max_gen_toks": self.request.options.max_gen_toks}
-        if not self.request.attention.is_block_causal:  # where these follow from lengths
+        if not self.request.attention.is_block_causal:  # these follow from the length unless they are typed
             told |= {name: self.as_job()["options"][name] for name in {"steps", "block_length"} - self.request.typed}
         try:
             called = replace(self, request=own.request({**told, **arguments}))
@@ -106,7 +106,7 @@ class Subject:
             return None
 
     def as_job(self) -> dict[str, Any]:
-        """What the authors' side needs to know."""
+        """The facts that the authors' side needs."""
         options, attention = self.request.options, self.request.attention
         canvas = self.canvas([0] * (attention.block_length or 1))
         block = attention.block_length or max(canvas.block_lengths)
@@ -128,7 +128,7 @@ class Subject:
 
 
 def recognised(lm: MDLM, subject: Subject) -> dict[str, Any]:
-    """What the package takes the checkpoint for, and what it was not told."""
+    """How the checkpoint was recognised, and which options are set by the user or by the family."""
     settings, config = subject.settings, subject.config.to_dict()
     options = subject.request.options.as_record()
     from_config = "config" if config.get("mask_token_id") is not None else "tokenizer"
@@ -149,9 +149,9 @@ def recognised(lm: MDLM, subject: Subject) -> dict[str, Any]:
 
 
 def equal_strings(lm: MDLM, canvases: Sequence[Canvas], request: ResolvedRequest) -> dict[str, Any]:
-    """How many answers are the same strings as those of the largest batch, under each change that should change none.
+    """Counts answers that stay the same strings under each change that should have no effect on them.
 
-    The cache is compared where decoding remembers what is exact.
+    They are compared with the answers of the largest batch. If decoding uses an exact cache, it is also switched off.
     """
     ends = lm.eos_ids | lm.end_of_turn_ids
     ending = Ending(lm.tokenizer, ends, STOP, None)
@@ -190,9 +190,9 @@ def noise_floor(
     include_path: str | None,
     apply_chat_template: bool,
 ) -> dict[str, Any]:
-    """How many answers flip, and how far the score moves, when something changes that should not matter.
+    """Measures how many answers flip, and how far scores move, under a `change` that should have no effect.
 
-    `loaded` holds the one model in memory, which makes room for the second.
+    `loaded` holds the only model in memory. It is removed from the list, to make room for the second one.
     """
     dtype = loaded[0].model.dtype
     change = change or {"dtype": "float32" if dtype.itemsize < 4 else "bfloat16"}
@@ -204,8 +204,6 @@ def noise_floor(
         return {"left_out": f"{needed / 2**30:.0f} GiB of weights do not fit; --noise batch_size=1 needs no more"}
     found = []
     manager = task_manager([task], include_path)
-    if task not in manager.all_tasks:
-        raise OptionError(f"--task {task}: lm-eval knows no such task or group; `lm_eval ls tasks` lists them all")
     for changes in ({}, change):
         lm = loaded.pop() if loaded else MDLM(**{**subject.arguments, **changes})
         results = simple_evaluate(
@@ -253,15 +251,15 @@ def noise_floor(
 
 
 def _answer(sample: Mapping[str, Any]) -> Any:
-    """A text, or which choice is the likeliest."""
+    """The answer of a sample: a text, or the number of the likeliest choice."""
     scores = [each[0] if isinstance(each, (tuple, list)) else each for each in sample["filtered_resps"]]
     return scores[0] if isinstance(scores[0], str) else scores.index(max(scores))
 
 
 def memory_and_speed(lm: MDLM, canvases: Sequence[Canvas], request: ResolvedRequest) -> dict[str, Any]:
-    """Bytes as computed and as measured, and a pass's seconds beside what the device's speed allows.
+    """Memory in bytes, computed and measured, and seconds of a pass beside the least that the device's speed allows.
 
-    Nothing of a family that decodes with its own method.
+    Empty for families that decode with transformers' own method.
     """
     denoiser, device = lm.denoiser, lm.device
     if denoiser.generate is not None:
@@ -309,7 +307,7 @@ def memory_and_speed(lm: MDLM, canvases: Sequence[Canvas], request: ResolvedRequ
 
 
 def _speed_of(device: torch.device, dtype: torch.dtype) -> tuple[float, float]:
-    """Bytes that a copy reads and writes a second, and operations of a large product of matrices."""
+    """Bytes per second that a copy reads and writes, and operations per second of a large matrix product."""
     size = 2**26 if device.type == "cuda" else 2**24
     values, copy = torch.empty(size, device=device), torch.empty(size, device=device)
     moved = 2 * size * values.element_size() / _seconds(lambda: copy.copy_(values))
@@ -319,5 +317,5 @@ def _speed_of(device: torch.device, dtype: torch.dtype) -> tuple[float, float]:
 
 
 def _seconds(run: Callable[[], Any]) -> float:
-    """The mean of five runs, after two that warm up."""
+    """The mean of five runs in seconds, after two runs that warm up."""
     return Timer("run()", globals={"run": run}, num_threads=torch.get_num_threads()).timeit(5).mean

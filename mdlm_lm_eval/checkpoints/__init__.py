@@ -1,5 +1,5 @@
-# ruff: noqa: F401 - what this room offers to others
-"""Loads a checkpoint of any family: config, tokenizer, weights, adapter, and where they are placed."""
+# ruff: noqa: F401 - names that other modules import from here
+"""Loads a checkpoint of any family: config, tokenizer, weights, adapter and device placement."""
 
 from mdlm_lm_eval.checkpoints.adapters import load_adapter
 from mdlm_lm_eval.checkpoints.config import (

@@ -1,4 +1,4 @@
-"""PEFT adapters, also those trained on the module names of a family's remote code."""
+"""PEFT adapters, including those that were trained on the modules of a family's remote code."""
 
 import os
 import re
@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Iterator
 from typing import Any
 
-from peft import LoraConfig, PeftConfig, PeftModel
+from peft import PeftConfig, PeftModel
 from peft.mapping import PEFT_TYPE_TO_PREFIX_MAPPING
 from peft.utils import load_peft_weights, set_peft_model_state_dict
 from peft.utils.other import get_pattern_key
@@ -25,7 +25,7 @@ LORA_PARAMETER = re.compile(r"\.lora_(A|B|embedding_A|embedding_B|magnitude_vect
 def load_adapter(model: PreTrainedModel, peft: str, *, revision: str = "main") -> PeftModel:
     """`model` with the adapter `peft` (hub id or folder), in evaluation mode. The embedding keeps all its rows.
 
-    Raises OptionError where the adapter's weights do not fit, and for prompt learning.
+    Raises OptionError if the adapter's weights do not fit, and for prompt learning.
     """
     peft = os.path.expanduser(peft)
     config = PeftConfig.from_pretrained(peft, revision=revision)
@@ -36,19 +36,19 @@ def load_adapter(model: PreTrainedModel, peft: str, *, revision: str = "main") -
         (name.removeprefix(PREFIX), *part) for name in weights for part in _native_parts(name, weights[name], model)
     ]
     if any(name != new_name for name, new_name, _ in parts):
-        config, weights = _with_native_names(peft, config, parts)
+        config, weights = _with_native_names(config, parts)
     config.inference_mode = True
     convert_peft_config_for_transformers(config, model, None)
     with warnings.catch_warnings():
-        # peft's own call, of which a user can change nothing.
+        # PEFT calls this itself, so users cannot avoid the warning.
         warnings.filterwarnings("ignore", "`is_gradient_checkpointing` is deprecated", FutureWarning)
         adapted = PeftModel(model, config)
-    # lm-eval ties the weights of every model anew, which an adapter around a tied output head forbids.
+    # lm-eval ties the weights of every model again, which fails with an adapter around a tied output head.
     vars(adapted)["tie_weights"] = lambda *_, **__: None
     result = set_peft_model_state_dict(adapted, weights)
     prefix = PEFT_TYPE_TO_PREFIX_MAPPING[config.peft_type]
     missing = [name for name in result.missing_keys if prefix in name]
-    # With the embeddings, PEFT saves a module that is trained whole a second time.
+    # PEFT saves embeddings that are trained whole twice.
     plain = {name: WHOLE_MODULE_COPY.sub("", name) for name in result.unexpected_keys}
     unexpected = [name for name in plain if plain[name] == name or plain[name] not in weights]
     misfits = [*unexpected, *missing]
@@ -61,17 +61,13 @@ def load_adapter(model: PreTrainedModel, peft: str, *, revision: str = "main") -
 
 
 def _with_native_names(
-    peft: str, config: PeftConfig, parts: list[tuple[str, str, Tensor]]
-) -> tuple[LoraConfig, dict[str, Tensor]]:
-    """Adapter of a family's remote code -> module names of transformers' class.
+    config: PeftConfig, parts: list[tuple[str, str, Tensor]]
+) -> tuple[PeftConfig, dict[str, Tensor]]:
+    """Config and weights of a LoRA adapter of remote code, with the module names of transformers' class.
 
-    Each module is named in full, taken from the weights: LLaDA's `ff_out` alone would say neither whether a block's
-    down projection or the output head is meant.
+    The config gets the full name of each module in the weights, because a short name can be ambiguous: LLaDA's `ff_out`
+    is a block's down projection and also the output head.
     """
-    if not isinstance(config, LoraConfig):
-        raise OptionError(
-            f"peft={peft}: an adapter on the modules of remote code must be of type LORA, not {config.peft_type}"
-        )
     patterns: dict[str, dict[str, Any]] = {"rank_pattern": {}, "alpha_pattern": {}}
     targets: set[str] = set()
     saved: set[str] = set()
@@ -79,7 +75,7 @@ def _with_native_names(
     for name, new_name, tensor in parts:
         renamed[PREFIX + new_name] = tensor
         if ".base_layer." in name:
-            continue  # a copy of the checkpoint's own weight, kept next to an adapted output head
+            continue  # a copy of the checkpoint's own weight beside an adapted output head
         if not LORA_PARAMETER.search(name):
             saved.add(new_name.rpartition(".")[0])
             continue
@@ -97,7 +93,7 @@ def _with_native_names(
 
 
 def _native_parts(name: str, tensor: Tensor, model: PreTrainedModel) -> Iterator[tuple[str, Tensor]]:
-    """An adapter's tensor under its native name, split by rows where its module is; all parts have the same input."""
+    """An adapter's tensor under its native name. It is split by rows if its module is split in transformers' class."""
     family = family_of(model.config)
     name = name.removeprefix(PREFIX)
     for pattern, replacement in family.weight_names.items():

@@ -1,4 +1,4 @@
-"""A checkpoint's config in transformers' terms, and what it allows."""
+"""A checkpoint's config in transformers' terms, and checks of options against it."""
 
 from pathlib import Path
 from typing import Any
@@ -24,13 +24,13 @@ def load_config(
 ) -> PretrainedConfig:
     """The config of transformers' own class for the checkpoint, with `is_causal=False`.
 
-    `diffusion_family` is the family's name where `config.json` does not. Raises OptionError for a family that
-    is unknown, a setting of the family that has no equivalent, and a causal language model.
+    `diffusion_family` names the family if `config.json` does not. Raises OptionError for an unknown family, for a
+    setting without equivalent, and for a causal language model.
     """
-    if trust_remote_code not in (True, False):  # the word "false" is true
+    if trust_remote_code not in (True, False):  # the text "false" would count as true
         raise OptionError(f"trust_remote_code must be true or false, not {trust_remote_code}")
     pretrained = model_path(pretrained)
-    if pretrained.startswith((".", "/")) and not Path(pretrained).is_dir():  # no name on the hub begins so
+    if pretrained.startswith((".", "/")) and not Path(pretrained).is_dir():  # names on the hub do not begin like this
         raise OptionError(f"pretrained={pretrained}: there is no such folder")
     published, _ = PretrainedConfig.get_config_dict(pretrained, revision=revision, subfolder=subfolder)
     if diffusion_family is not None:
@@ -40,28 +40,25 @@ def load_config(
     if family is not None and family.native_config is not None:
         config = family.native_config(published | {"name_or_path": pretrained})
         config.name_or_path = pretrained
-        # transformers' class says neither that attention is bidirectional nor which family it is.
+        # transformers' class does not state the family, or that attention is bidirectional.
         config.is_causal, config.diffusion_family = False, named or family.name
-        family_of(config)  # known
+        family_of(config)  # raises OptionError for an unknown family
         return config
-    if trust_remote_code and published.get("auto_map"):
-        config = AutoConfig.from_pretrained(pretrained, revision=revision, subfolder=subfolder, trust_remote_code=True)
-        config.diffusion_family = "remote"
-        return config
-    if model_type not in CONFIG_MAPPING:
+    is_remote = trust_remote_code and bool(published.get("auto_map"))
+    if not is_remote and model_type not in CONFIG_MAPPING:
         raise OptionError(
             f"pretrained={pretrained}: model_type={model_type!r} is not known; the family must be one of "
             f"{', '.join(sorted(FAMILIES.all()))}; remote needs trust_remote_code=true, mask_token_id and shift_logits"
         )
-    config = AutoConfig.from_pretrained(pretrained, revision=revision, subfolder=subfolder)
-    if named is not None:
-        config.diffusion_family = named
+    config = AutoConfig.from_pretrained(pretrained, revision=revision, subfolder=subfolder, trust_remote_code=is_remote)
+    if is_remote or named is not None:
+        config.diffusion_family = "remote" if is_remote else named
     check_config(config, pretrained)
     return config
 
 
 def check_config(config: PretrainedConfig, pretrained: str = "a model object") -> None:
-    """Raises OptionError for what is no masked diffusion model, such as an autoregressive one."""
+    """Raises OptionError unless the config is a masked diffusion model's."""
     if complaint := family_of(config).check(config):
         raise OptionError(f"pretrained={pretrained}: {complaint}")
 
@@ -69,10 +66,10 @@ def check_config(config: PretrainedConfig, pretrained: str = "a model object") -
 def attention_of(
     config: PretrainedConfig, block_length: int | None, attn_implementation: str | None = None
 ) -> AttentionPattern:
-    """What a position sees. `block_length` is the option, `attn_implementation` what the model is loaded with.
+    """The attention pattern under the option `block_length`, for a model loaded with `attn_implementation`.
 
-    Raises OptionError for an implementation that takes no mask by blocks, such as flash attention, and for a sliding
-    window with blocks.
+    Raises OptionError if attention is block-causal and the implementation does not support such masks, as flash
+    attention, or the model has a sliding window.
     """
     pattern = family_of(config).attention(config, block_length)
     implementation = attn_implementation or config._attn_implementation
@@ -84,7 +81,7 @@ def attention_of(
 
 
 def _check_sees_all(config: PretrainedConfig, option: str) -> None:
-    """Raises OptionError for a sliding window, which the masks of passes over parts of a canvas do not apply."""
+    """Raises OptionError for a sliding window, because masks of passes over parts of a canvas ignore it."""
     settings = config.to_dict()
     window, longest = settings.get("sliding_window"), settings.get("max_position_embeddings")
     if window is None or not settings.get("use_sliding_window", True) or (longest is not None and window >= longest):
@@ -96,15 +93,18 @@ def _check_sees_all(config: PretrainedConfig, option: str) -> None:
 
 
 def check_options(config: PretrainedConfig, options: DecodingOptions, *, in_slots: bool | None = None) -> None:
-    """Raises OptionError for an option that is set and that the family does not support, in requests with slots."""
+    """Raises OptionError for options that are set and that the family does not support.
+
+    `in_slots`: whether the request has slots; None if that is not known yet.
+    """
     family = family_of(config)
-    if options.guest is not None:  # what a guest takes is its own affair
+    if options.guest is not None:  # a guest's own signature decides which options it takes
         return
     if options.noise_num != DecodingOptions.noise_num and family.read is None:
         raise OptionError(f"noise_num={options.noise_num} is of models that denoise random tokens, not {family.name}")
     defaults = defaults_of(DecodingOptions)
     for name, value in options.as_dict().items():
-        if value != defaults[name] and (name, value) != ("cache", "none"):  # which asks for nothing
+        if value != defaults[name] and (name, value) != ("cache", "none"):  # every family works without a cache
             family.refuse(name, value, in_slots=in_slots)
     has_own_attention = options.way.attention(FULL_ATTENTION, options).is_block_causal
     if has_own_attention:
@@ -118,9 +118,10 @@ def check_options(config: PretrainedConfig, options: DecodingOptions, *, in_slot
 def resolve_mask_token_id(
     config: PretrainedConfig, tokenizer: PreTrainedTokenizerBase | None, override: int | None
 ) -> int:
-    """The mask token: `override`, else the config's, else the tokenizer's. Raises OptionError if missing or no id.
+    """The id of the mask token: `override`, else the config's, else the tokenizer's, as an id of the vocabulary.
 
-    Where noise is random tokens and not masks, any id stands for slots.
+    Raises OptionError if there is none, or if it is outside the vocabulary. Families whose noise is random tokens need
+    no mask token; their slots are marked by id 0.
     """
     candidates: list[Any] = [override, config.to_dict().get("mask_token_id"), getattr(tokenizer, "mask_token_id", None)]
     candidates += [] if family_of(config).read is None else [0]

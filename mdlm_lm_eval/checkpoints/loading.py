@@ -1,4 +1,4 @@
-"""A checkpoint as a denoiser, and how many tokens fit on its canvas."""
+"""Loads a checkpoint as a denoiser, and computes how many tokens fit on its canvas."""
 
 from typing import Any
 
@@ -30,12 +30,12 @@ def load_denoiser(
     block_length: int | None = None,
     **from_pretrained_kwargs: Any,
 ) -> Denoiser:
-    """The denoiser of a checkpoint; no tokenizer is read where the config names the mask token.
+    """The denoiser of a checkpoint. The tokenizer is read only if the config does not name the mask token.
 
-    `pretrained` is a hub id, a folder, or the name of a model that comes with the package; `dtype` is the checkpoint's
-    own by default; `diffusion_family` names the family where the config does not; `block_length` replaces that of
-    a block diffusion model. `from_pretrained_kwargs` go to transformers. Raises OptionError, before weights are read,
-    for a checkpoint that is no masked diffusion model or that names no mask token.
+    pretrained: a hub id, a folder, or the name of a model that comes with the package. dtype: the checkpoint's own by
+    default. diffusion_family: the family, if the config does not name it. block_length: replaces that of a block
+    diffusion model. from_pretrained_kwargs: for transformers. Raises OptionError, before weights are read, for a
+    checkpoint that is no masked diffusion model or that names no mask token.
     """
     if shift_logits not in (True, False, None):
         raise OptionError(f"shift_logits must be true or false, not {shift_logits}")
@@ -70,7 +70,7 @@ def load_denoiser(
     )
     if peft is not None:
         model = load_adapter(model, peft, revision=revision)
-    # Padding is never attended to, so any id does where the checkpoint names none, or one without an embedding, as -1.
+    # Padding is never attended to. So any id will do if the checkpoint's is missing, or has no embedding (-1).
     pad_token_id = settings.get("pad_token_id")
     has_pad = isinstance(pad_token_id, int) and 0 <= pad_token_id < config.get_text_config().vocab_size
     return Denoiser(
@@ -92,7 +92,7 @@ def load(
     diffusion_family: str | None = None,
     **of_denoiser: Any,
 ) -> tuple[Denoiser, PreTrainedTokenizerBase]:
-    """Denoiser and tokenizer of a checkpoint. `of_denoiser` are the other arguments of `load_denoiser`."""
+    """Denoiser and tokenizer of a checkpoint. `of_denoiser`: the other arguments of `load_denoiser`."""
     denoiser = load_denoiser(
         pretrained,
         revision=revision,
@@ -111,7 +111,7 @@ def load(
 
 
 def context_length(config: PretrainedConfig, tokenizer: PreTrainedTokenizerBase) -> int:
-    """Tokens that fit on a canvas, as config and tokenizer say; lm-eval's 2048 where neither does."""
+    """Number of tokens that fit on a canvas: from the config, else the tokenizer, else 2048 as in lm-eval."""
     text = config.get_text_config()
     told = [getattr(text, name, None) for name in ("n_positions", "max_position_embeddings", "n_ctx")]
     told += [tokenizer.model_max_length if tokenizer.model_max_length < 10**9 else None]
@@ -119,7 +119,7 @@ def context_length(config: PretrainedConfig, tokenizer: PreTrainedTokenizerBase)
 
 
 def reserved_positions(config: PretrainedConfig) -> int:
-    """How many of the positions that the config names hold no token."""
+    """Number of positions in the config that cannot hold a token."""
     family = family_of(config)
     if family.reserved_positions is None:
         return 0

@@ -1,4 +1,4 @@
-"""Where a checkpoint's weights go and in which form, from HFLM's arguments of loading."""
+"""Devices and quantisation of a checkpoint's weights, from HFLM's loading arguments."""
 
 import logging
 import os
@@ -17,11 +17,11 @@ logger = logging.getLogger(__name__)
 
 
 def device_placement(loading: dict[str, Any]) -> tuple[dict[str, Any], Accelerator | None]:
-    """transformers' arguments of loading with devices, and the processes that share the requests.
+    """Returns transformers' loading arguments with devices, and the processes that divide the requests among them.
 
-    The devices are one, or with `parallelize` this process's share of all GPUs. The processes are None where they share
-    the model (`tp_plan`) and each has all requests. `load_in_4bit` and its kin, which transformers 5 no longer takes,
-    become a quantisation config.
+    The model is on one device, or with `parallelize` on this process's share of all GPUs. With `tp_plan`, processes
+    share the model and each has all requests; then None is returned for them. `load_in_4bit` and similar arguments,
+    which transformers 5 no longer takes, become a quantisation config.
     """
     kin = {name: loading.pop(name) for name in list(loading) if name.startswith(BITSANDBYTES)}
     if kin.get("load_in_4bit") or kin.get("load_in_8bit"):
@@ -34,7 +34,7 @@ def device_placement(loading: dict[str, Any]) -> tuple[dict[str, Any], Accelerat
     devices.share_cpu_among_processes()
     processes = Accelerator(kwargs_handlers=[InitProcessGroupKwargs(timeout=timedelta(weeks=52))])
     n = processes.num_processes
-    if parallelize and not torch.cuda.is_available():  # accelerate would leave every weight on the disk
+    if parallelize and not torch.cuda.is_available():  # accelerate would offload all weights to disk
         logger.warning("parallelize=true has no effect without a GPU")
         parallelize = False
     if not parallelize:

@@ -24,11 +24,11 @@ def load_tokenizer(
     add_bos_token: bool | None = None,
     diffusion_family: str | None = None,
 ) -> PreTrainedTokenizerBase:
-    """The checkpoint's tokenizer, with its mask and padding tokens where their ids have names.
+    """The checkpoint's tokenizer, with the mask and padding tokens of the config if it has tokens of these ids.
 
-    `pretrained` is a hub id, a folder, or a built-in model's name; its config is read where none is given, for which
-    `diffusion_family` names the family where the config does not.
-    `add_bos_token` overrides whether it begins texts with BOS (Dream's evaluation does, its tokenizer does not).
+    pretrained: a hub id, a folder, or a built-in model's name. config: is read from `pretrained` if it is None; then
+    `diffusion_family` names the family, if the config does not. add_bos_token: overrides whether texts begin with BOS
+    (Dream's evaluation adds it, its tokenizer does not).
     """
     pretrained = model_path(pretrained)
     config = config or load_config(
@@ -43,7 +43,7 @@ def load_tokenizer(
     more: dict[str, Any] = {} if add_bos_token is None else {"add_bos_token": add_bos_token}
     if tokenizer_class is AutoTokenizer:
         more |= {"use_fast": use_fast_tokenizer, "trust_remote_code": trust_remote_code}
-    # AutoTokenizer reads a published config as it is, and warns of its model type and rope settings.
+    # AutoTokenizer also reads the published config, and warns of its model type and rope settings.
     logger = logging.getLogger("transformers.configuration_utils")
     logger.disabled = True
     with warnings.catch_warnings(action="ignore", category=FutureWarning):
@@ -51,30 +51,28 @@ def load_tokenizer(
     logger.disabled = False
     settings = config.to_dict()
     if tokenizer.mask_token_id is None:
-        name = _name_of(tokenizer, settings.get("mask_token_id"))
-        if name is not None:
-            tokenizer.mask_token = name
+        tokenizer.mask_token = _name_of(tokenizer, settings.get("mask_token_id"))
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = _name_of(tokenizer, settings.get("pad_token_id")) or tokenizer.eos_token
     return tokenizer
 
 
 def _name_of(tokenizer: PreTrainedTokenizerBase, token_id: int | None) -> str | None:
-    # Embeddings have more rows than the tokenizer has names (LLaDA Base), so an id may have none.
+    # An embedding may have more rows than the tokenizer has tokens (LLaDA Base), so an id may have no name.
     if token_id is None or not 0 <= token_id < len(tokenizer):
         return None
     return tokenizer.convert_ids_to_tokens(token_id)
 
 
 def end_of_turn_ids(tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
-    """Ids of the tokens that end an assistant's turn in the families' chat formats. A tokenizer has at most a few."""
+    """Ids of tokens that end an assistant's turn in any family's chat format, as far as the tokenizer has them."""
     vocabulary = tokenizer.get_added_vocab()
     tokens = {token for family in FAMILIES.all().values() for token in family.end_of_turn}
     return frozenset(vocabulary[token] for token in tokens if token in vocabulary)
 
 
 def eos_ids(tokenizer: PreTrainedTokenizerBase, generation_eos: int | list[int] | None) -> frozenset[int]:
-    """Ids of EOS, by tokenizer and generation config, that are no ends of turn."""
+    """Ids of EOS in the tokenizer and the generation config, except those that end a turn."""
     ids = set() if tokenizer.eos_token_id is None else {tokenizer.eos_token_id}
     if generation_eos is not None:
         ids.update(generation_eos if isinstance(generation_eos, list) else [generation_eos])

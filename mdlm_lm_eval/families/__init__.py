@@ -1,4 +1,4 @@
-"""Model families, one file each: what distinguishes them, and which family a config belongs to.
+"""Model families, one file each: how they differ, and which family a config belongs to.
 
 A new family is one file in this folder, or outside the package, that calls `register(name=..., family=Family(...))`.
 """
@@ -18,7 +18,7 @@ from mdlm_lm_eval.options import OptionError, options_of
 from mdlm_lm_eval.registry import FAMILIES, ROW_DECODERS, SAMPLERS, register
 
 _AS_GUEST = "its authors' code: sampler=FILE.py:FUNCTION, with modeling=FILE.py:CLASS"
-# What the names of checkpoints hold that were trained for a decoder of their own -> what that does, and how to have it.
+# Part of the names of checkpoints that were trained for a decoder of their own -> its behaviour, and how to use it.
 _OWN_DECODERS = {
     "dreamon": ("expands and contracts the masks", _AS_GUEST),
     "dmax": ("feeds soft embeddings back", _AS_GUEST),
@@ -28,7 +28,7 @@ _OWN_DECODERS = {
 
 
 def shift_of_config(config: PretrainedConfig) -> bool:
-    """What the checkpoint's config says under `shift_logits`; without it, logits are not shifted."""
+    """Whether logits are shifted: the key `shift_logits` of the checkpoint's config, False without it."""
     shift = config.to_dict().get("shift_logits", False)
     if not isinstance(shift, bool):
         raise OptionError(f"shift_logits in config.json must be true or false, not {shift!r}")
@@ -36,24 +36,24 @@ def shift_of_config(config: PretrainedConfig) -> bool:
 
 
 def shifted(_config: PretrainedConfig) -> bool:
-    """The output at a position predicts the next token, as in the autoregressive model that the family began as."""
+    """True: the output at a position predicts the next token, as in the autoregressive model before training."""
     return True
 
 
 def blocks_from_row_start(config: PretrainedConfig, block_length: int | None) -> AttentionPattern:
-    """Attention in blocks that are counted from a row's first token: as long as the option says, else the config."""
+    """Block-causal attention in blocks from a row's first token; `block_length` overrides the config's."""
     return AttentionPattern(block_length or config.block_length)
 
 
 def tokenizer_of_file(_class_name: str | None) -> Any:
-    """The class for families whose `tokenizer.json` says all.
+    """The tokenizer class of families with a complete `tokenizer.json`.
 
-    AutoTokenizer would see Llama's or Qwen's config and rebuild their pre-tokenizer in place of the file's.
+    AutoTokenizer would see Llama's or Qwen's config, and replace the file's pre-tokenizer by theirs.
     """
     return PreTrainedTokenizerFast
 
 
-# What any model does that answers with logits, but for remembering keys and values.
+# Options that work with any model that returns logits, also without a KV cache.
 _NAMES = (
     "load_denoiser likelihood infill n_masks mask_ratio max_gen_toks steps steps_per_block block_length "
     "small_block_length unmasking schedule confidence_threshold parallel_factor entropy_bound sampler "
@@ -66,48 +66,48 @@ WITHOUT_CACHE = frozenset(_NAMES.split())
 
 @dataclass(frozen=True)
 class Family:
-    """A model family: how its checkpoints are published, and what must be known to denoise with them.
+    """A model family: how its checkpoints are published, and how to denoise with them.
 
     name: recorded with every score.
-    model_types: the `model_type`s in published `config.json` files that it answers to. Without any, a checkpoint
-        belongs to the family only where `diffusion_family` says so.
-    config_key: a key of `config.json` that only this one has among the families of its model types.
-    published_as: what the names of its checkpoints hold in lower case, as a regular expression, where several families
-        publish the same config. A name decides only where neither a key of the config nor `diffusion_family` does.
-    native_config: a published `config.json`, with the checkpoint's `name_or_path`, as the config of the class that
-        transformers ships; it raises OptionError for a setting without equivalent. None where transformers reads the
+    model_types: values of `model_type` in the `config.json` files of its checkpoints. If empty, a checkpoint belongs to
+        the family only if `diffusion_family` says so.
+    config_key: a key of `config.json` that no other family with the same model types has.
+    published_as: a regular expression for names of its checkpoints in lower case, if several families publish the same
+        config. The name decides only if neither `diffusion_family` nor a key of the config does.
+    native_config: turns a published `config.json`, with the checkpoint's `name_or_path`, into the config of a class
+        that transformers ships. It raises OptionError for a setting without equivalent. None if transformers reads the
         config itself.
-    check: what keeps a config from being a masked diffusion model's, as the end of a sentence; None where nothing does.
-    model_class: transformers' class (or auto class) for a config; masks of decoder-only ones become bidirectional with
-        `is_causal=False`.
+    check: returns why a config is not that of a masked diffusion model, as the end of a sentence; None if it is one.
+    model_class: transformers' class (or auto class) for a config. Attention of decoder-only classes becomes
+        bidirectional with `is_causal=False`.
     remote_code: whether the checkpoint's own code runs.
     weight_names: names of published weights, as regular expressions, -> transformers' names. Adapters that were trained
-        on the published modules are renamed alike.
-    weight_conversions: WeightConverters of transformers for published weights that are split or joined while they
-        stream in, after `weight_names`.
-    adapt: changes modules of transformers' class in place, once the weights are loaded.
-    unused_weights: parts of names that a checkpoint may hold and the model does not need.
-    reserved_positions: how many of the positions that the config names hold no token, from the model without weights;
-        None where each can.
-    tokenizer_class: the class that reads the tokenizer, from the class name in its files.
+        on the published modules are renamed in the same way.
+    weight_conversions: WeightConverters of transformers for published weights that are split or joined while they are
+        loaded, after `weight_names`.
+    adapt: changes modules of transformers' class in place, after the weights are loaded.
+    unused_weights: parts of names of weights that a checkpoint may have and the model does not need.
+    reserved_positions: returns the number of positions in the config that cannot hold a token, from the model without
+        weights. None if all can.
+    tokenizer_class: returns the class that reads the tokenizer, from the class name in its files.
     end_of_turn: tokens that end an assistant's turn in the family's chat format, or fill the canvas after it.
-    shift: whether the output at position i predicts the token at i + 1; it raises OptionError where it is unknown.
-    attention: what a position sees, from the config and the option `block_length`; the whole canvas by default,
-        whatever blocks it is decoded in.
-    edits: whether decoding may change a token that it has written, until the token's block is done (LLaDA2.1).
-    generate: generation by transformers' own method, where the family is decoded by that alone:
+    shift: whether the output at position i predicts the token at i + 1. It raises OptionError if that is unknown.
+    attention: the attention pattern, from the config and the option `block_length`. By default every position sees the
+        whole canvas, also if it is decoded in blocks.
+    edits: whether decoding may change tokens that it has written, until their block is done (LLaDA2.1).
+    generate: transformers' own generation, for families that are decoded only by it:
         (model, prompt_ids, options, n_tokens=, end_ids=, pad_token_id=, seed=) -> (token ids, forward passes, tokens
         written).
-    read: where the noise is random tokens and not masks, one denoising step over noisy canvases after a prompt:
-        (model, prompt_ids, batches of canvases [K, T], positions [N]) -> logits [K, N, V] of each batch.
-    decoding_defaults: decoding options that its authors publish. The command line takes them for options that are not
+    read: for families whose noise is random tokens instead of masks, one denoising step over noisy canvases after a
+        prompt: (model, prompt_ids, batches of canvases [K, T], positions [N]) -> logits [K, N, V] of each batch.
+    decoding_defaults: decoding options that its authors publish. The command line uses them for options that are not
         given.
-    supports: decoding options, and `likelihood`, `infill` and `load_denoiser`, that work with the family; None for
-        every one, also those that are added later. `sampler` stands for the options of all samplers, which refuse a
-        model themselves, and `hindsight` for what some of them need: passes in which columns see what they are told to.
-        Options of a row decoder work only where they are named.
-    supports_in_slots: decoding options that work in requests with slots, where these differ; empty where they do not.
-    instead: what to use in place of an option that does not, as a clause.
+    supports: names of supported decoding options, and of `likelihood`, `infill` and `load_denoiser`. None means all,
+        also those that are added later. `sampler` stands for the options of all samplers, which refuse models
+        themselves. `hindsight` stands for passes with an attention mask of the sampler's own. Options of a row decoder
+        are supported only if they are named.
+    supports_in_slots: names of decoding options that are supported in requests with slots; empty if they are the same.
+    instead: what to use in place of an unsupported option, as a clause.
     """
 
     name: str
@@ -136,15 +136,15 @@ class Family:
     instead: str = "leave it out"
 
     def shares_with(self, other: "Family") -> str:
-        """The model types that both answer to although nothing else tells their configs apart, in words."""
+        """The model types that both have, in words, if nothing else distinguishes their configs; otherwise empty."""
         differ = (self.config_key, self.published_as) != (other.config_key, other.published_as)
         shared = set() if differ else set(self.model_types) & set(other.model_types)
         return f"model_type {', '.join(sorted(shared))}" if shared else ""
 
     def refuse(self, option: str, value: object, *, needs: str = "", in_slots: bool | None = None) -> None:
-        """Raises OptionError where the family does not support `option`, or what it `needs`: names as in `supports`.
+        """Raises OptionError if the family does not support `option`, or `needs` in its place: names as in `supports`.
 
-        `in_slots` says whether the request has slots; None where that is not known yet.
+        `in_slots`: whether the request has slots; None if that is not known yet.
         """
         supports = self.supports
         if supports is not None and self.supports_in_slots and in_slots is not False:
@@ -157,23 +157,23 @@ class Family:
 
 
 def own_decoder(pretrained: str) -> tuple[str, str] | None:
-    """What the decoder does that a checkpoint of this name was trained for, and how to have it; None where any does."""
+    """The decoder that a checkpoint of this name was trained for: its behaviour, and how to use it. None for others."""
     name = PurePath(pretrained.lower())
     words = [part for part in (name.name, name.parent.name) if part]
     return next((said for key, said in _OWN_DECODERS.items() if any(key in word for word in words)), None)
 
 
 def register_family(family: Family) -> None:
-    """Makes the family known under its name and model types. Raises ValueError where they are another's."""
+    """Registers a family under its name and model types. Raises ValueError if another family has them."""
     register(name=family.name, family=family)
 
 
 def published_family(published: Mapping[str, Any], pretrained: str) -> Family | None:
-    """The family that reads a published `config.json`, None where its `model_type` is no family's.
+    """The family of a published `config.json`, None if no family has its `model_type`.
 
-    Of several with that `model_type`, `diffusion_family` in the config decides, then a key that only one of them has,
-    then the name of the checkpoint, from its last part to its first: trainers write `name/checkpoint-10`. Raises
-    OptionError where none of these does.
+    If several have it, `diffusion_family` in the config decides; then a key of the config that only one of them has;
+    then the checkpoint's name, from its last part to its first, as trainers write `name/checkpoint-10`. Raises
+    OptionError if none of these decides.
     """
     candidates = [family for family in FAMILIES.all().values() if published.get("model_type") in family.model_types]
     named = [family for family in candidates if family.name == published.get("diffusion_family")]
@@ -193,9 +193,9 @@ def published_family(published: Mapping[str, Any], pretrained: str) -> Family | 
 
 
 def family_of(config: PretrainedConfig) -> Family:
-    """The family of a config in transformers' terms. Raises OptionError where it names one that is unknown."""
+    """The family of a config of transformers' class. Raises OptionError if it names an unknown family."""
     families = FAMILIES.all()
-    name = config.to_dict().get("diffusion_family")  # where the class of transformers does not
+    name = config.to_dict().get("diffusion_family")  # set if transformers' class does not say which family it is
     if name is None:
         native = (each for each in families.values() if each.native_config is None)
         found = next((each.name for each in native if config.model_type in each.model_types), None)

@@ -1,7 +1,7 @@
-"""A2D (`model_type` a2d-qwen3, a2d-qwen2, a2d-llama): autoregressive models that dllm trained on as diffusion models.
+"""A2D (`model_type` a2d-qwen3, a2d-qwen2, a2d-llama): autoregressive models that dLLM trained further by diffusion.
 
-Either by block diffusion (BD3LM, Arriola et al., 2025, arXiv:2503.09573) or with full attention (MDLM, Sahoo et al.,
-2024, arXiv:2406.07524). Their configs are the same, but their names say which (`Qwen3-0.6B-diffusion-bd3lm-v0.1`).
+They use block diffusion (BD3LM, Arriola et al., 2025, arXiv:2503.09573) or full attention (MDLM, Sahoo et al., 2024,
+arXiv:2406.07524). Both have the same config; the name says which it is (`Qwen3-0.6B-diffusion-bd3lm-v0.1`).
 """
 
 from functools import partial
@@ -13,7 +13,7 @@ from mdlm_lm_eval.families import Family, register_family
 from mdlm_lm_eval.families.config_mapping import same_keys
 from mdlm_lm_eval.model.attention import AttentionPattern
 
-BLOCK_LENGTH = 32  # of dllm's training and evaluation; no config says it
+BLOCK_LENGTH = 32  # in dLLM's training and evaluation; configs do not state it
 # Base model -> config, architecture, end of turn.
 BASES = {
     "qwen3": (Qwen3Config, "Qwen3ForCausalLM", "<|im_end|>"),
@@ -25,7 +25,7 @@ BASES = {
 def native_config(
     config_class: type[PretrainedConfig], architecture: str, published: dict[str, Any]
 ) -> PretrainedConfig:
-    """The config of the autoregressive model that it began as."""
+    """The config of the autoregressive model that was trained further."""
     return same_keys(
         "A2D",
         config_class,
@@ -38,7 +38,7 @@ def native_config(
 
 
 def attention(config: PretrainedConfig, block_length: int | None) -> AttentionPattern:
-    """Blocks from the end of the prompt."""
+    """Block-causal attention, with blocks from the end of the prompt."""
     return AttentionPattern(block_length or config.block_length, blocks_from="prompt_end")
 
 

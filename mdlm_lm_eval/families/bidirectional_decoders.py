@@ -8,13 +8,13 @@ from transformers import PretrainedConfig
 from mdlm_lm_eval.families import Family, blocks_from_row_start, register_family
 from mdlm_lm_eval.model.attention import FULL_ATTENTION, AttentionPattern
 
-# Those whose masks become bidirectional with is_causal=False in the config.
+# Model types with bidirectional attention if the config has is_causal=False.
 BIDIRECTIONAL = ("llama", "mistral", "qwen2", "qwen3", "qwen2_moe", "qwen3_moe")
 END_OF_TURN = ("<|eot_id|>", "<|im_end|>", "<end_of_turn>", "<|end|>")
 
 
 def check(config: PretrainedConfig) -> str | None:
-    """Complains of an autoregressive model."""
+    """The reason why a config is an autoregressive model's, None if it is not."""
     if config.to_dict().get("is_causal") is False:
         return None
     return (
@@ -24,14 +24,14 @@ def check(config: PretrainedConfig) -> str | None:
 
 
 def check_of_others(config: PretrainedConfig) -> str:
-    """Complains of every model of a class whose masks do not become bidirectional."""
+    """The reason why a config of any other class is refused: its attention stays causal."""
     return check(config) or (
         f"model_type={config.model_type!r} with is_causal=false must be one of {', '.join(BIDIRECTIONAL)}"
     )
 
 
 def attention(config: PretrainedConfig, block_length: int | None) -> AttentionPattern:
-    """Full, or in blocks where the config says so; the option only says in which blocks full attention is decoded."""
+    """Block-causal attention if the config has `block_length`, else full attention, which ignores the option."""
     is_full = config.to_dict().get("block_length") is None
     return FULL_ATTENTION if is_full else blocks_from_row_start(config, block_length)
 

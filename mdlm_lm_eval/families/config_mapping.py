@@ -1,4 +1,4 @@
-"""Published `config.json` files in the terms of a class that transformers ships."""
+"""Translates published `config.json` files into configs of classes that transformers ships."""
 
 from collections.abc import Mapping
 from typing import Any, TypeVar
@@ -8,7 +8,7 @@ from transformers import GenerationConfig, PretrainedConfig
 from mdlm_lm_eval.options import OptionError
 
 ConfigClass = TypeVar("ConfigClass", bound=PretrainedConfig)
-# What belongs to the checkpoint's own code, to the machine that it was trained on, or to generation.
+# Keys of the checkpoint's own code, of the machine that it was trained on, or of generation.
 OF_REMOTE_CODE = ("model_type", "auto_map", "architectures", "attn_implementation", "transformers_version", "use_cache")
 OF_ANY_CHECKPOINT = {
     *OF_REMOTE_CODE,
@@ -22,11 +22,11 @@ OF_ANY_CHECKPOINT = {
 def require(
     family: str, published: Mapping[str, Any], values: Mapping[str, tuple[object, ...]], others: str = ""
 ) -> None:
-    """Refuses settings of a published config that transformers' class may not compute.
+    """Raises OptionError for settings of a published config that transformers' class may not compute.
 
-    `values` are settings of the published code with the values that the class computes; `others`, names with spaces
-    between, are mapped or change no logits. Any other setting must be off (null, false, 0, empty), as a newer variant
-    of the model may read it. Raises OptionError.
+    values: settings of the published code, with the values that the class computes. others: names, separated by spaces,
+    of settings that are mapped or change no logits. Every other setting must be off (null, false, 0, empty), because it
+    may belong to a newer variant of the model.
     """
     for name, allowed in values.items():
         if name in published and published[name] not in allowed:
@@ -43,11 +43,11 @@ def require(
 
 
 def plain_rotary(family: str, published: Mapping[str, Any], *names: str, **defaults: object) -> dict[str, Any]:
-    """`rope_parameters` of rotary positions that are not scaled, with the published `names` and those with a default.
+    """`rope_parameters` of unscaled rotary positions, with the published values of `names` and `defaults`.
 
-    The authors' configs hold them as keys of their own. transformers 5 saves such a config with `rope_parameters`
-    beside these keys or instead of them, and reads `rope_parameters` first; so does this function. Raises OptionError
-    for scaled positions and for a name that the config does not have.
+    The authors' configs have these values as separate keys. transformers 5 saves such a config with `rope_parameters`
+    beside or instead of these keys, and reads `rope_parameters` first; so does this function. Raises OptionError for
+    scaled positions, and for a missing value without default.
     """
     saved = published.get("rope_parameters") or {}
     rotary = {name: saved.get(name, published.get(name, defaults.get(name))) for name in (*names, *defaults)}
@@ -69,9 +69,9 @@ def same_keys(
     values: Mapping[str, tuple[object, ...]] | None = None,
     **settings: Any,
 ) -> ConfigClass:
-    """A config of transformers' class with the published keys, and `settings` over them.
+    """A config of transformers' class with the published keys, overridden by `settings`.
 
-    `unused` are published keys that change no logits; `values` as for `require`, which raises OptionError.
+    unused: published keys that change no logits. values: as for `require`. Raises OptionError as `require` does.
     """
     values = values or {}
     of_class = {*config_class().to_dict(), *config_class.attribute_map, "head_dim", "rope_theta", "rope_scaling"}

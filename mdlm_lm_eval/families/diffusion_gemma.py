@@ -1,8 +1,8 @@
 """DiffusionGemma (`model_type` diffusion_gemma): generation is transformers' own.
 
-It denoises whole canvases of random tokens, has no mask token, and draws from the random numbers of the process. So
-requests are answered one by one, each from a seed of its own, and only options that it has a counterpart for are taken.
-Slots and choices are read off one denoising step, as in vLLM's structured reads.
+It denoises canvases of random tokens, without a mask token, and uses the random numbers of the process. So requests
+are answered one by one, each with its own seed, and only options with an equivalent in transformers are supported.
+Slots and choices are answered by one denoising step, as in vLLM's structured reads.
 """
 
 import copy
@@ -17,12 +17,12 @@ from mdlm_lm_eval.families import Family, register_family
 from mdlm_lm_eval.model.compiled import CACHE
 from mdlm_lm_eval.options import DecodingOptions
 
-# noise_num is of reads: generation beside them, with the same arguments, draws no such noise.
+# noise_num only affects reads. Generation ignores it, so that one set of model arguments serves both.
 IN_ANY_REQUEST = frozenset({"likelihood", "infill", "max_gen_toks", "early_exit", "seed", "noise_num"})
 
 
 def model_class(_config: PretrainedConfig) -> Any:
-    """transformers' class; it has no auto class for text alone."""
+    """transformers' class. There is no auto class for text alone."""
     from transformers import DiffusionGemmaForBlockDiffusion
 
     return DiffusionGemmaForBlockDiffusion
@@ -38,10 +38,10 @@ def generate(
     pad_token_id: int,
     seed: int,
 ) -> tuple[list[int], int, int]:
-    """The first `n_tokens` of the completion, how many denoising passes it took, and how many tokens these wrote.
+    """Returns the first `n_tokens` of the completion, the number of denoising passes, and of the tokens they wrote.
 
-    `steps_per_block` is the most denoising steps of a canvas, `entropy_bound` its sampler's; the checkpoint's
-    generation config says what is not set.
+    `steps_per_block` limits the denoising steps of a canvas, and `entropy_bound` is that of transformers' sampler. The
+    checkpoint's generation config has the values of options that are not set.
     """
     from transformers.models.diffusion_gemma.generation_diffusion_gemma import EntropyBoundSamplerConfig
 
@@ -66,14 +66,14 @@ def generate(
             )
     finally:
         counter.remove()
-    n_written = round(float(generated.tokens_per_forward) * passes)  # EOS and what follows n_tokens, too
+    n_written = round(float(generated.tokens_per_forward) * passes)  # also EOS and tokens after n_tokens
     return generated.sequences[0, len(prompt_ids) :][:n_tokens].tolist(), passes, n_written
 
 
 def read(model: Any, prompt_ids: list[int], batches: Iterable[Tensor], positions: Tensor) -> Iterator[Tensor]:
     """Logits [K, N, V] float32 at `positions` [N] of each batch of canvases [K, T], after one denoising step.
 
-    The encoder reads the prompt once. As in a canvas's first step, nothing conditions the decoder on itself.
+    The encoder reads the prompt once. As in the first step of a canvas, there is no self-conditioning.
     """
 
     def keep_positions(_module: Any, hidden: tuple[Tensor]) -> tuple[Tensor]:

@@ -1,4 +1,4 @@
-"""Dream and DiffuCoder (`model_type` Dream): a Qwen2 with bidirectional attention, whose logits are shifted by one.
+"""Dream and DiffuCoder (`model_type` Dream): a Qwen2 with bidirectional attention and shifted logits.
 
 After Dream's published modelling code (Ye et al., 2025, arXiv:2508.15487).
 """
@@ -12,12 +12,12 @@ from mdlm_lm_eval.families.config_mapping import same_keys
 
 
 def native_config(published: dict[str, Any]) -> Qwen2Config:
-    """Qwen2Config for a Dream `config.json`, whose keys are Qwen2's."""
+    """Qwen2Config for a Dream `config.json`, which has Qwen2's keys."""
     return same_keys("Dream", Qwen2Config, published, architectures=["Qwen2ForCausalLM"])
 
 
 def tokenizer_class(class_name: str | None) -> Any:
-    """The remote classes are Qwen2's byte-level BPE with added tokens."""
+    """Qwen2's tokenizer for the remote classes, which are its byte-level BPE with added tokens."""
     return Qwen2Tokenizer if class_name in ("DreamTokenizer", "DreamTokenizerFast") else AutoTokenizer
 
 

@@ -1,4 +1,4 @@
-"""Fast-dLLM v2 (`model_type` Fast_dLLM_Qwen): block diffusion on a Qwen2, whose logits are shifted by one.
+"""Fast-dLLM v2 (`model_type` Fast_dLLM_Qwen): block diffusion on a Qwen2, with shifted logits.
 
 After its published modelling code (Wu et al., 2025, arXiv:2509.26328).
 """
@@ -17,7 +17,7 @@ def native_config(published: dict[str, Any]) -> Qwen2Config:
         "Fast-dLLM v2",
         Qwen2Config,
         published,
-        unused="bd_size conplemenrary_mask",  # so spelt; of training
+        unused="bd_size conplemenrary_mask",  # a key of training, with this spelling
         values={"use_sliding_window": (False,)},
         architectures=["Qwen2ForCausalLM"],
         mask_token_id=published.get("mask_token_id", 151665),

@@ -10,11 +10,11 @@ from transformers import LlamaConfig
 from mdlm_lm_eval.families import Family, register_family, tokenizer_of_file
 from mdlm_lm_eval.families.config_mapping import same_keys
 
-MASK_TOKEN_ID = 5  # `<[MASK]>`, which neither the published config nor the tokenizer names as the mask token
+MASK_TOKEN_ID = 5  # `<[MASK]>`; neither the published config nor the tokenizer names a mask token
 
 
 def native_config(published: dict[str, Any]) -> LlamaConfig:
-    """LlamaConfig for an iLLaDA `config.json`; OptionError where a setting has no Llama equivalent."""
+    """LlamaConfig for an iLLaDA `config.json`; OptionError for a setting without Llama equivalent."""
     return same_keys(
         "iLLaDA",
         LlamaConfig,

@@ -1,4 +1,4 @@
-"""LLaDA (`model_type` llada): a Llama whose config keys and module names are OLMo's.
+"""LLaDA (`model_type` llada): a Llama with the config keys and module names of OLMo.
 
 Mapping after LLaDA's published modelling code (Nie et al., 2025, arXiv:2502.09992).
 """
@@ -11,7 +11,7 @@ from mdlm_lm_eval.families import Family, register_family, tokenizer_of_file
 from mdlm_lm_eval.families.config_mapping import plain_rotary, require
 from mdlm_lm_eval.options import OptionError
 
-# Settings that the modelling code knows but no published checkpoint uses, with the only value that is a Llama.
+# Settings of the modelling code that no published checkpoint uses, with the values that make it a Llama.
 LLAMA_SETTINGS: dict[str, tuple[object, ...]] = {
     "alibi": (False,),
     "rope": (True,),
@@ -52,7 +52,7 @@ WEIGHT_NAMES = {
 
 
 def native_config(published: dict[str, Any]) -> LlamaConfig:
-    """LlamaConfig for a LLaDA `config.json`; OptionError where a setting has no Llama equivalent."""
+    """LlamaConfig for a LLaDA `config.json`; OptionError for a setting without Llama equivalent."""
     require("LLaDA", published, LLAMA_SETTINGS, OTHER_KEYS)
     if published.get("include_qkv_bias", False) != published.get("include_bias", False):
         raise OptionError("LLaDA config: include_qkv_bias and include_bias differ, which is not supported")

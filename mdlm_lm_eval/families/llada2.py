@@ -13,9 +13,9 @@ from transformers.core_model_loading import Split, WeightConverter
 from mdlm_lm_eval.families import Family, blocks_from_row_start, register_family, tokenizer_of_file
 from mdlm_lm_eval.families.config_mapping import plain_rotary, same_keys
 
-BLOCK_LENGTH = 32  # of training and of all published decoding settings; no config says it
+BLOCK_LENGTH = 32  # in training and all published decoding settings; configs do not state it
 
-# Settings that the published modelling code reads, with the values that are a GLM-4-MoE.
+# Settings that the published modelling code reads, with the values that make it a GLM-4-MoE.
 GLM4_MOE_SETTINGS: dict[str, tuple[object, ...]] = {
     "score_function": ("sigmoid",),
     "moe_router_enable_expert_bias": (True,),
@@ -46,7 +46,7 @@ WEIGHT_NAMES = {
 
 
 def native_config(published: dict[str, Any]) -> Glm4MoeConfig:
-    """Glm4MoeConfig for a LLaDA2 `config.json`; OptionError where a setting has no equivalent."""
+    """Glm4MoeConfig for a LLaDA2 `config.json`; OptionError for a setting without equivalent."""
     return same_keys(
         "LLaDA2",
         Glm4MoeConfig,
@@ -68,13 +68,13 @@ def native_config(published: dict[str, Any]) -> Glm4MoeConfig:
 
 
 def weight_conversions() -> list[Any]:
-    """Queries, keys and values are published in one matrix; GLM-4-MoE has them apart."""
+    """Splits the published matrix of queries, keys and values, which are separate in GLM-4-MoE."""
     projections = [f"self_attn.{name}_proj" for name in "qkv"]
     return [WeightConverter("attention.query_key_value", projections, operations=[Split(dim=0)])]
 
 
 def llada2(name: str, published_as: str | None, decoding_defaults: Mapping[str, object]) -> Family:
-    """One of the releases, with the defaults of its `generate`."""
+    """The family of a release, with the defaults of its `generate`."""
     return Family(
         name=name,
         model_types=("llada2_moe",),

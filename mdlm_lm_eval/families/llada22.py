@@ -1,9 +1,9 @@
-"""LLaDA2.2 (`model_type` llada2_moe with `expert_capacity`): LLaDA2 whose experts are chosen by blocks of tokens.
+"""LLaDA2.2 (`model_type` llada2_moe with `expert_capacity`): LLaDA2 that chooses experts by blocks of tokens.
 
-The tokens of a routing block (`block_size`, counted from the first token of a row) share `expert_capacity` experts,
-those with the highest score at any of them, and each token takes its best ones of these. The groups of experts, which
-the config still names, are not read. After the design notes of the release and a port that is tested against its
-modelling file; the file itself was not at hand.
+The tokens of a routing block (`block_size` tokens, from the first token of a row) share `expert_capacity` experts:
+those with the highest score at any of these tokens. Each token uses the best of them. The groups of experts that the
+config still names are not used. This follows the design notes of the release, and a port that is tested against its
+modelling file; we did not have the file itself.
 """
 
 from dataclasses import replace
@@ -18,18 +18,18 @@ from mdlm_lm_eval.families import llada2, register_family
 from mdlm_lm_eval.model.attention import AttentionPattern
 from mdlm_lm_eval.options import OptionError
 
-# Of the model card.
+# From the model card.
 DEFAULTS = {"steps_per_block": 32, "confidence_threshold": 0.5, "editing_threshold": 0.0, "max_post_steps": 16}
 SUPPORTED = (
     "load_denoiser likelihood block_length n_masks mask_ratio max_gen_toks steps_per_block confidence_threshold "
     "editing_threshold max_post_steps max_steps_per_block early_exit seed suppress_eos trace"
 )
-DELETE_TOKEN_ID, SPLIT_TOKEN_ID = 156930, 156931  # of the release
+DELETE_TOKEN_ID, SPLIT_TOKEN_ID = 156930, 156931  # in the release
 OWN_KEYS = ("expert_capacity", "block_size", "delete_token_id", "split_token_id")
 
 
 class BlockRouter(Glm4MoeTopkRouter):
-    """Chooses experts by routing blocks. `position_ids` [1 or B, T] are those of the pass (`note_positions`)."""
+    """Chooses experts by routing block. `note_positions` sets `position_ids` [1 or B, T] before each pass."""
 
     expert_capacity: int
     block_size: int
@@ -39,7 +39,8 @@ class BlockRouter(Glm4MoeTopkRouter):
         """Router logits [B * T, E], and weights and indices [B * T, k] of each token's experts, from [B, T, H]."""
         positions = self.position_ids.to(hidden_states.device).expand(hidden_states.shape[:2])
         before = nn.functional.pad(positions[:, :-1], (1, 0), value=-2)
-        # Padding repeats a position, and so is no token's block; copies of a block begin with a lower position.
+        # Padding repeats a position, so each padding token is a block of its own. A copy of a block begins with a lower
+        # position than the token before it.
         begins = (positions != before + 1) | (positions % self.block_size == 0)
         block = begins.flatten().cumsum(0) - 1  # [B * T]
         logits = nn.functional.linear(hidden_states.flatten(0, 1).float(), self.weight.float())
@@ -55,12 +56,12 @@ class BlockRouter(Glm4MoeTopkRouter):
 
 
 def note_positions(layer: nn.Module, _inputs: Any, kwargs: dict[str, Any]) -> None:
-    """Before a decoder layer: tells its router the positions of the tokens, which the layer itself does not pass on."""
+    """A hook before a decoder layer: gives the token positions to its router, as the layer does not pass them on."""
     layer.mlp.gate.position_ids = kwargs["position_ids"]  # type: ignore[union-attr]
 
 
 def route_by_blocks(model: Any) -> None:
-    """Puts block routers in the place of GLM-4-MoE's."""
+    """Replaces GLM-4-MoE's routers by block routers."""
     for layer in model.model.layers[model.config.first_k_dense_replace :]:
         layer.mlp.gate.__class__ = BlockRouter
         layer.mlp.gate.expert_capacity = model.config.expert_capacity
@@ -69,7 +70,7 @@ def route_by_blocks(model: Any) -> None:
 
 
 def native_config(published: dict[str, Any]) -> Glm4MoeConfig:
-    """Glm4MoeConfig for a LLaDA2.2 `config.json`; OptionError where a setting has no equivalent."""
+    """Glm4MoeConfig for a LLaDA2.2 `config.json`; OptionError for a setting without equivalent."""
     capacity, experts = published["expert_capacity"], published["num_experts"]
     if not published["num_experts_per_tok"] <= capacity <= experts:
         raise OptionError(f"LLaDA2.2 config: expert_capacity={capacity} is not supported; it must be up to {experts}")
@@ -82,7 +83,7 @@ def native_config(published: dict[str, Any]) -> Glm4MoeConfig:
 
 
 def attention(config: Glm4MoeConfig, block_length: int | None) -> AttentionPattern:
-    """Whole routing blocks. Raises OptionError for a block length that cuts one."""
+    """Block-causal attention. Raises OptionError if blocks do not consist of whole routing blocks."""
     length = block_length or config.block_length
     if length % config.routing_block_length:
         what = f"a multiple of {config.routing_block_length}, the tokens that share experts"

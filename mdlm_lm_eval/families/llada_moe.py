@@ -8,9 +8,9 @@ from mdlm_lm_eval.families import Family, register_family, tokenizer_of_file
 from mdlm_lm_eval.families.config_mapping import same_keys
 from mdlm_lm_eval.options import OptionError
 
-MOE_KEY = "expert_intermediate_size"  # which LLaDA, of the same model_type on the hub, does not have
+MOE_KEY = "expert_intermediate_size"  # LLaDA, which has the same model_type on the hub, lacks this key
 
-# Settings that the published modelling code reads, with the values that are a Qwen3-MoE.
+# Settings that the published modelling code reads, with the values that make it a Qwen3-MoE.
 QWEN3_MOE_SETTINGS: dict[str, tuple[object, ...]] = {
     "qk_layernorm": (True,),
     "partial_rotary_factor": (1, None),
@@ -23,7 +23,7 @@ QWEN3_MOE_SETTINGS: dict[str, tuple[object, ...]] = {
 
 
 def native_config(published: dict[str, Any]) -> Qwen3MoeConfig:
-    """Qwen3MoeConfig for a LLaDA-MoE `config.json`; OptionError where a setting has no Qwen3-MoE equivalent."""
+    """Qwen3MoeConfig for a LLaDA-MoE `config.json`; OptionError for a setting without Qwen3-MoE equivalent."""
     layers = published.get("moe_layer_freq")
     if isinstance(layers, list) and not all(layers):
         raise OptionError(f"LLaDA-MoE config: moe_layer_freq={layers} is not supported; every layer must be sparse (1)")

@@ -8,7 +8,7 @@ from mdlm_lm_eval.families import WITHOUT_CACHE, Family, register_family
 
 
 def positions_before_text(skeleton: nn.Module) -> int:
-    """How many rows of the position embedding no token of a text uses: RoBERTa and its kin begin behind the padding."""
+    """Number of position embeddings before the first token's: RoBERTa's positions begin after the padding id."""
     for name, module in skeleton.named_modules():
         if name.endswith("position_embeddings") and isinstance(module, nn.Embedding) and module.padding_idx is not None:
             return module.padding_idx + 1
@@ -20,14 +20,11 @@ register_family(
         name="masked_lm",
         model_types=tuple(MODEL_FOR_MASKED_LM_MAPPING_NAMES),
         model_class=lambda _config: AutoModelForMaskedLM,
-        unused_weights=(
-            "pooler.",
-            "cls.seq_relationship.",
-            "sop_classifier.",
-        ),  # heads of BERT's and ALBERT's pre-training
+        # Heads of BERT's and ALBERT's pre-training.
+        unused_weights=("pooler.", "cls.seq_relationship.", "sop_classifier."),
         reserved_positions=positions_before_text,
-        # Neither caches, as encoders keep no keys and values, nor guidance: it compares with the same canvas whose
-        # prompt is masked whole, and masked LMs are trained on a small share of masks.
+        # Encoders have no KV cache. Guidance needs a pass in which the whole prompt is masked, and masked LMs are
+        # trained with a small share of masks.
         supports=WITHOUT_CACHE - {"cfg_scale"},
         instead="a masked language model keeps no keys and values and has no unconditional form; use cache=none and "
         "cfg_scale=0",

@@ -1,7 +1,7 @@
-"""Nemotron-Labs-Diffusion (`model_type` nemotron_labs_diffusion): a Ministral 3 that is causal and denoises blocks.
+"""Nemotron-Labs-Diffusion (`model_type` nemotron_labs_diffusion): a causal Ministral 3 that denoises blocks.
 
-The prompt and finished blocks are attended causally, the block that is denoised sees itself whole. Mapping after the
-published modelling file and two independent descriptions of its backbone.
+Attention is causal in the prompt and in finished blocks, and bidirectional within the block that is denoised. The
+mapping follows the published modelling file and two independent descriptions of its backbone.
 """
 
 from typing import Any
@@ -17,7 +17,7 @@ BLOCK_LENGTH, MASK_TOKEN_ID = 32, 100
 
 
 def native_config(published: dict[str, Any]) -> Ministral3Config:
-    """Ministral3Config for a published `config.json`; OptionError where a setting has no equivalent."""
+    """Ministral3Config for a published `config.json`; OptionError for a setting without equivalent."""
     return same_keys(
         "Nemotron-Labs-Diffusion",
         Ministral3Config,
@@ -36,7 +36,7 @@ def native_config(published: dict[str, Any]) -> Ministral3Config:
 
 
 def attention(config: Ministral3Config, block_length: int | None) -> AttentionPattern:
-    """Blocks from the end of the prompt, behind a causal context."""
+    """Blocks from the end of the prompt, after a causal context."""
     length = block_length or config.block_length
     return AttentionPattern(length, blocks_from="prompt_end", whole_prompt=True, causal_context=True)
 
@@ -48,7 +48,7 @@ register_family(
         native_config=native_config,
         weight_names={r"^encoder\.": "model.", r"^diffusion_head\.": "lm_head."},
         attention=attention,
-        # Refused elsewhere where they do not go with block-causal attention.
+        # Other options that do not work with block-causal attention are refused elsewhere.
         supports=WITHOUT_CACHE - {"infill", "filler", "n_fillers", "small_block_length"} | OWN_OPTIONS,
         instead="its blocks follow the prompt",
     )

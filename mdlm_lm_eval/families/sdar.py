@@ -1,7 +1,7 @@
 """SDAR (`model_type` sdar, sdar_moe): block diffusion on a Qwen3 or Qwen3-MoE, under their own names.
 
 After its published modelling code (Cheng et al., 2025, arXiv:2510.06303). The mixture of experts has Qwen3-MoE's keys,
-weight names and routing, as the inference engines that serve it read them; no reference output of it was at hand.
+weight names and routing in the inference engines that serve it; we had no reference output of it.
 """
 
 import re
@@ -13,21 +13,21 @@ from transformers import Qwen3Config, Qwen3MoeConfig
 from mdlm_lm_eval.families import Family, blocks_from_row_start, register_family
 from mdlm_lm_eval.families.config_mapping import same_keys
 
-BLOCK_LENGTH = 4  # of the checkpoints whose name says none
+BLOCK_LENGTH = 4  # of checkpoints without a block length in their name
 MASK_TOKEN_ID = 151669
-# Of training, but for the block's length.
+# Keys of training, and `block_size`, which is mapped.
 UNUSED = (
     "block_size debug ep_size fuse_cross_entropy micro_forward skip_checkpoint use_deepep sliding_window "
     "max_window_layers layer_types"
 )
-# Engines disagree on routing weights that are not normalised.
+# Inference engines disagree on routing weights that are not normalised.
 SETTINGS: dict[str, tuple[object, ...]] = {"use_sliding_window": (False,), "norm_topk_prob": (True,)}
 
 
 def native_config(published: dict[str, Any]) -> Qwen3Config | Qwen3MoeConfig:
     """The config of a Qwen3 or Qwen3-MoE for an SDAR `config.json`.
 
-    The block's length is in the name (`SDAR-8B-Chat-b8`), in some configs, or nowhere.
+    The name (`SDAR-8B-Chat-b8`) or the config may state the block length.
     """
     is_sparse = published["model_type"] == "sdar_moe"
     in_name = re.search(r"-b(\d+)$", PurePath(published["name_or_path"]).name)

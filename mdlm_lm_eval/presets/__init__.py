@@ -1,7 +1,7 @@
-"""Settings behind published scores: `--model_args pretrained=...,preset=llada-8b-instruct/gsm8k`.
+"""Settings of published scores: `--model_args pretrained=...,preset=llada-8b-instruct/gsm8k`.
 
-A preset is a YAML file <model>/<benchmark>.yaml of decoding or likelihood options. published.yaml has the score and the
-source of each, and the rest of its run: checkpoint, task, shots, chat template.
+A preset is a YAML file <model>/<benchmark>.yaml of decoding or likelihood options. published.yaml has the score and
+source of each preset, and the rest of its run: checkpoint, task, shots, chat template.
 """
 
 import shlex
@@ -22,9 +22,9 @@ _FOLDER = Path(__file__).parent
 class Published:
     """A published score and its run.
 
-    family: of the model, as `families.family_of` names it. flags: of `lm_eval`, with their values. score: empty where
-    the authors publish settings alone. texts: how their answers are cut, empty where ours are cut alike.
-    is_target: whether the authors' prompts, answer extraction and estimator are those of lm-eval's task.
+    family: the name of the model's family. score: empty if the authors publish only settings. is_target: whether the
+    authors' prompts, answer extraction and estimator are those of lm-eval's task. texts: how the authors cut answers,
+    empty if they cut them as we do. flags: flags and values for `lm_eval`.
     """
 
     family: str
@@ -35,17 +35,17 @@ class Published:
     flags: tuple[str, ...]
 
     def value(self, flag: str) -> str | None:
-        """What follows a flag."""
+        """The value after a flag, None if the flag is not there."""
         return self.flags[self.flags.index(flag) + 1] if flag in self.flags else None
 
 
 def preset_names() -> list[str]:
-    """All presets, as `preset=` takes them."""
+    """The names of all presets, for `preset=`."""
     return sorted(path.relative_to(_FOLDER).with_suffix("").as_posix() for path in _FOLDER.glob("*/*.yaml"))
 
 
 def load_preset(name: str) -> dict[str, object]:
-    """The options of a preset by name. Raises OptionError for an unknown one, naming the nearest."""
+    """The options of a preset. Raises OptionError for an unknown name, with the nearest one."""
     names = preset_names()
     if name not in names:
         hint = f"{did_you_mean(name, names) or ''} `python -m mdlm_lm_eval.presets` lists them all".strip()
@@ -56,7 +56,7 @@ def load_preset(name: str) -> dict[str, object]:
 
 @cache
 def published() -> dict[str, Published]:
-    """What is published with each preset, in the order of the file."""
+    """The published score and run of each preset, in the order of the file."""
     models: dict[str, Any] = yaml.safe_load((_FOLDER / "published.yaml").read_text(encoding="utf-8"))
     found = {}
     for model, facts in models.items():
@@ -77,17 +77,17 @@ def published() -> dict[str, Published]:
 
 
 def run_of(name: str) -> Published:
-    """What is published with a preset. Raises OptionError as `load_preset` does."""
+    """The published score and run of a preset. Raises OptionError as `load_preset` does."""
     load_preset(name)
     return published()[name]
 
 
 def mismatches(name: str, family: str, tasks: Iterable[str | None]) -> list[str]:
-    """Sentences about what a preset was not made for: a model of this `family`, and any of these `tasks`."""
+    """Warnings if a preset was made for another family than `family`, or for other tasks than `tasks`."""
     run, found = run_of(name), []
     if family != run.family:
         found.append(f"preset={name} is for the family {run.family}, and the model's is {family}")
-    # The tasks of a group begin with its name; those of mmlu_generative also end with its second part.
+    # Tasks of a group begin with its name. Those of mmlu_generative are named mmlu_SUBJECT_generative.
     made_for = str(run.value("--tasks"))
     others = [task for task in tasks if not f"{task}_".startswith(f"{made_for.removesuffix('_generative')}_")]
     if others:

@@ -11,7 +11,7 @@ from mdlm_lm_eval.presets import load_preset, preset_names, run_of
 
 
 def shown(name: str) -> str:
-    """A preset's command, which can be pasted, behind what it is about."""
+    """Comments about a preset, followed by its command."""
     run, options = run_of(name), load_preset(name)
     unsafe = "HF_ALLOW_CODE_EVAL=1 " if "--confirm_run_unsafe_code" in run.flags else ""
     target = "" if run.is_target else "; settings only: the authors' task differs from lm-eval's, expect another number"

@@ -1,1 +1,1 @@
-"""Grids of settings over one loaded model, each cell an ordinary lm-eval result file."""
+"""Evaluates one loaded model under a grid of settings. Each cell becomes an ordinary lm-eval result file."""

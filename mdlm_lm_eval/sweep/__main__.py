@@ -29,17 +29,18 @@ from mdlm_lm_eval.sweep.plan import Sweep, axes_of_options, plan
 
 COMMAND = "mdlm-sweep"
 RECIPES = Path(__file__).parent / "recipes"
-# Settings that say where cells run and where results go.
+# Settings of where cells run and where results go; no cell depends on them.
 PLACES = ("output_path", "baseline", "status", "shard", "executor", "address", "workers", "gpus_per_worker")
 _NAMED = ("model_args", "gen_kwargs", "wandb_args", "trackio_args")
 
 
 def main() -> None:
     """The command line."""
-    # lm-eval shows a bar for every task whose prompts it builds; those of cells and of requests are shown all the same.
+    # Hides the progress bars that lm-eval shows while it builds prompts. Those of cells and requests still appear.
     os.environ.setdefault("TQDM_DISABLE", "1")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    # Processes of one launcher (`torchrun`) share cells as any others do; lm-eval would share each cell's questions.
+    # Processes that `torchrun` starts divide the cells among them. With its variables set, lm-eval would divide the
+    # questions of each cell instead.
     for name in TORCHRUN:
         os.environ.pop(name, None)
     with ending_well(COMMAND, after_stop="the same command goes on"):
@@ -58,7 +59,7 @@ def _run(
     executor: str = "here",
     **on_ray: Any,
 ) -> dict[str, str]:
-    """Runs a sweep, or says how far it is, and prints what came out; returns the failures."""
+    """Runs a sweep and prints its table, or prints its status. Returns why cells failed, by name."""
     if not output_path:
         raise OptionError("--output_path is not set; name a folder, such as results")
     index, n = _parsed_shard(shard)
@@ -72,7 +73,7 @@ def _run(
     if baseline and named(baseline, [cell.name for cell in sweep.cells]) is None:
         raise OptionError(f"--baseline {baseline}: no cell has these words, which are parts of {sweep.cells[0].name}")
     if not status:
-        check_cells(sweep)  # those of other shards too, which may be equal to ours
+        check_cells(sweep)  # also cells of other shards, which may equal ours
     sweep = replace(sweep, cells=sweep.cells[index::n])
     claims = Claims(sweep, Path(output_path))
     if status:
@@ -96,7 +97,7 @@ def _run(
 
 
 def _parsed_shard(shard: str) -> tuple[int, int]:
-    """Number and count of a shard "I/N". Raises OptionError where there is no such shard."""
+    """Returns I and N of a shard "I/N". Raises OptionError unless 0 <= I < N."""
     index, _, n = shard.partition("/")
     if not (index.isdecimal() and n.isdecimal() and int(index) < int(n)):
         raise must_be("--shard", "I/N with I from 0 to N - 1, such as 0/4", shard)
@@ -104,9 +105,9 @@ def _parsed_shard(shard: str) -> tuple[int, int]:
 
 
 def settings_of(words: Sequence[str]) -> dict[str, Any]:
-    """What a command line says, on top of the file and the preset that it names.
+    """The settings on a command line, over those of the file and the preset that it names.
 
-    Raises OptionError for a name that is no option.
+    Raises OptionError for an unknown option.
     """
     load_plugins(_plugins_of(words))
     parser = _parser()
@@ -128,7 +129,7 @@ def settings_of(words: Sequence[str]) -> dict[str, Any]:
     for name in (*_NAMED, "metadata"):
         if name in given:
             given[name] = (settings.get(name) or {}) | given[name]
-    if "grids" in settings:  # what the command line says holds for every grid of the file
+    if "grids" in settings:  # the command line overrides every grid of the file
         settings["grids"] = [{name: grid[name] for name in grid if name not in given} for grid in settings["grids"]]
     settings |= given
     if plugins := settings.pop("plugins", None):
@@ -137,7 +138,7 @@ def settings_of(words: Sequence[str]) -> dict[str, Any]:
 
 
 def _plugins_of(words: Sequence[str]) -> str | None:
-    """The plug-ins that are named anywhere: with them there are more options to parse."""
+    """The plug-ins named on the command line or in the file. They add options, so they are loaded before parsing."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     for name in ("config", "plugins"):
         parser.add_argument(f"--{name}")
@@ -149,7 +150,7 @@ def _plugins_of(words: Sequence[str]) -> str | None:
 
 
 def samples(text: str) -> Any:
-    """The questions that --samples names, in JSON or a file of it."""
+    """The questions of --samples, from JSON text or a JSON file."""
     return json.loads(Path(text).read_text(encoding="utf-8") if Path(text).is_file() else text)
 
 

@@ -1,7 +1,7 @@
-"""The cells of a sweep in a folder that several processes may share: each is computed once.
+"""Cells of a sweep in a folder that several processes may share. Each cell is computed once.
 
 OUTPUT/MODEL/CELL/results_cell.json    a finished cell: its folder appears whole, in one move
-OUTPUT/.locks/DIGEST.lock              held by the process that computes a cell; the system frees it when that ends
+OUTPUT/.locks/DIGEST.lock              held by the process that computes a cell, and released when that process ends
 """
 
 import hashlib
@@ -22,16 +22,16 @@ from mdlm_lm_eval.results.files import UnusableFile, read_json, whole_folder
 from mdlm_lm_eval.results.suite import suite_info
 from mdlm_lm_eval.sweep.plan import Cell, Sweep
 
-# lm-eval's readers look for results_*.json; a cell has one result, so no date in the name.
+# Readers of lm-eval look for results_*.json. A cell has one result, so the name has no date.
 RESULT_FILE = "results_cell.json"
 _SHARED = ("model", "gen_kwargs", "limit", "samples", "apply_chat_template", "system_instruction")
 
 
 class Claims:
-    """Which cells are left, and a lock for each.
+    """The cells that are left to compute, with a lock for each.
 
-    left: cells that are not known to be done. failures: why a cell could not be done, by its name. own: how many this
-    process did.
+    left: cells that are not known to be done. failures: why cells failed, by name. own: number of cells that this
+    process computed.
     """
 
     def __init__(self, sweep: Sweep, output: Path) -> None:
@@ -42,7 +42,7 @@ class Claims:
         self._digest, self._suite = cache(checkpoints.files_digest), cache(suite_info)
 
     def take(self) -> tuple[Cell, FileLock] | None:
-        """A cell that is left, and its lock, which the caller releases; None where others hold all of them now."""
+        """A cell that is left, and its lock, which the caller releases. None if other processes hold all of them."""
         (self.output / ".locks").mkdir(parents=True, exist_ok=True)
         for _ in range(len(self.left)):
             cell = self.left.popleft()
@@ -62,16 +62,16 @@ class Claims:
         return None
 
     def finish(self, cell: Cell, files: Mapping[str, bytes]) -> None:
-        """Puts a cell's files in their place. Its lock must be held."""
+        """Writes the files of a cell. The caller must hold its lock."""
         with whole_folder(self.output / cell.name) as unfinished:
             for name, content in files.items():
                 (unfinished / name).write_bytes(content)
         self.own += 1
 
     def settings(self, cell: Cell) -> dict[str, Any]:
-        """What decides a cell's scores: its axes, what all cells share, and which weights and questions they were.
+        """Everything that decides a cell's scores: its own and the common settings, and digests of weights and tasks.
 
-        Where the weights lie is not part of it: their digests tell two folders of one name apart.
+        The path of the weights is left out, because their digest identifies them.
         """
         arguments = dict(cell.arguments)
         pretrained, adapter = arguments.pop("pretrained", None), arguments.pop("peft", None)
@@ -89,12 +89,12 @@ class Claims:
             "adapter_weights": adapter and self._digest(adapter),
             "plugins": digests(cell.arguments) or None,
         }
-        return dict(json.loads(json.dumps(settings, default=str)))  # as the file will have it
+        return dict(json.loads(json.dumps(settings, default=str)))  # as it will be read from the file
 
     def is_finished(self, cell: Cell) -> bool:
-        """Whether a cell's result is there. One of fewer questions, or without wanted samples, does not count.
+        """Whether a cell's result exists. A result of fewer questions, or without wanted samples, does not count.
 
-        Raises OptionError for a result of other settings or another model, and where anything else is in its place.
+        Raises OptionError if the folder holds a result of other settings or of another model, or something else.
         """
         folder = self.output / cell.name
         if not folder.exists():
@@ -116,6 +116,6 @@ class Claims:
 
 
 def _covers_more(now: float | None, before: float | None) -> bool:
-    """Whether a limit has more questions than another: two numbers of them, or two shares, or now all."""
+    """Whether a limit means more questions than before. A share below 1 is only compared with a share or with all."""
     now, before = (math.inf if limit is None else limit for limit in (now, before))
     return before < now and (now == math.inf or (before < 1) == (now < 1))

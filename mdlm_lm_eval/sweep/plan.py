@@ -1,4 +1,4 @@
-"""What a sweep runs: grids of settings, spelled out into cells before anything is loaded."""
+"""Expands the grids of a sweep into cells, before anything is loaded."""
 
 import re
 from collections import Counter
@@ -36,9 +36,10 @@ _OTHER_AXES = ("peft", "tasks", "metadata", *_OF_TASKS)
 
 
 def axes_of_options() -> dict[str, Option]:
-    """Name -> declaration, in the order in which folders name them; `seed` is another axis, as `lm_eval --seed`."""
+    """Options that can be axes, by name, in the order of folders' names. The axis `seed` is lm_eval's `--seed`."""
     decoding = DecodingOptions.declared()
-    found = decoding | LikelihoodOptions.declared() | decoding  # the first has precedence
+    # Decoding options come first, and replace likelihood options of the same name.
+    found = decoding | LikelihoodOptions.declared() | decoding
     found |= {name: ModelOptions.declared()[name] for name in ("cache_audit", "modeling")}
     del found["seed"]
     return found
@@ -48,9 +49,9 @@ def axes_of_options() -> dict[str, Option]:
 class Cell:
     """One run of `lm_eval`: a task or group under one setting of everything.
 
-    `model` is what folders call checkpoint and adapter, `arguments` what `lm_eval --model_args` takes: adapter and
-    options too. `metadata` is the task's own, such as fewshot_distractors. None means what `lm_eval` does without the
-    argument.
+    model: the name of checkpoint and adapter in folders. arguments: those of `lm_eval --model_args`, including adapter
+    and options. metadata: settings of the task, such as fewshot_distractors. None means that the argument is not given
+    to `lm_eval`.
     """
 
     task: str
@@ -64,7 +65,7 @@ class Cell:
 
     @cached_property
     def name(self) -> str:
-        """Its folder within the output folder: MODEL[+ADAPTER]/TASK,SETTINGS[,preset=PRESET]."""
+        """The cell's folder within the output folder: MODEL[+ADAPTER]/TASK,SETTINGS[,preset=PRESET]."""
         options = axes_of_options()
         settings = {name: value for name, value in self.arguments.items() if name in options} | dict(self.metadata)
         preset = str(self.arguments.get("preset") or "").replace("/", "__") or None
@@ -75,7 +76,7 @@ class Cell:
 
     @property
     def seeds(self) -> tuple[int, ...]:
-        """Of Python, numpy, torch and few-shot samples."""
+        """Seeds of Python, numpy, torch and the few-shot samples."""
         return LM_EVAL_SEEDS if self.seed is None else (self.seed,) * 4
 
 
@@ -83,8 +84,8 @@ class Cell:
 class Sweep:
     """The cells to run, the model to run them on, and lm-eval's settings that all cells share.
 
-    `model_args` holds neither options nor an adapter, which are each cell's own. `samples` are the numbers of the
-    questions to ask, by task, and `use_cache` a folder with a request cache for each cell.
+    model_args: without options and adapter, which belong to each cell. samples: numbers of the questions to ask, by
+    task. use_cache: a folder with a request cache for each cell.
     """
 
     cells: tuple[Cell, ...]
@@ -106,7 +107,7 @@ class Sweep:
     trackio_args: Mapping[str, Any] = field(default_factory=dict)
 
     def command(self, cell: Cell) -> str:
-        """The `lm_eval` command of the very same run; `mdlm-sweep` where only sweeps can."""
+        """The `lm_eval` command of the same run, or a `mdlm-sweep` command if lm_eval lacks a setting of the cell."""
         shared = {name: getattr(self, name) for name in ("batch_size", "device", "include_path", "system_instruction")}
         flags = {
             "model": self.model,
@@ -128,15 +129,15 @@ class Sweep:
         return lm_eval_command(flags, "mdlm-sweep" if cell.repeats or cell.query_position else "lm_eval")
 
 
-# The others are the same in all cells.
+# Settings that are the same in all cells.
 COMMON_NAMES = frozenset(field.name for field in fields(Sweep)) - {"cells"}
 
 
 def plan(settings: Mapping[str, Any]) -> Sweep:
-    """The cells of a sweep's settings, every value of an axis with every other, without repetitions.
+    """Returns a sweep with one cell for each combination of values, without repetitions.
 
-    `grids`, a list, holds further axes; each is a grid of its own on top of the common ones. Raises OptionError for a
-    name that is no option, a value that an option does not take, and options that exclude each other.
+    `grids` is a list of grids. Each has its own axes beside the common ones. Raises OptionError for unknown options,
+    values that an option does not take, and options that exclude each other.
     """
     common = {name: value for name, value in settings.items() if name != "grids"}
     grids: list[dict[str, Any]] = settings.get("grids") or [{}]
@@ -171,10 +172,10 @@ def plan(settings: Mapping[str, Any]) -> Sweep:
 def _cells(
     settings: Mapping[str, Any], *, model: str, model_args: Mapping[str, Any], metadata: Mapping[str, Any]
 ) -> list[Cell]:
-    """All combinations; those that share an adapter, then those that share a task, one after the other."""
+    """All combinations of values. Cells with the same adapter, and within these the same task, follow one another."""
     if not settings.get("tasks"):
         raise OptionError("tasks is not set; name at least one, such as mdlm_context")
-    # Autoregressive models decode in one way only: these axes collapse.
+    # Autoregressive models have none of these options, so the axes are dropped.
     names = [name for name in axes_of_options() if name in settings and model == "mdlm"]
     options = {name: _values(name, settings[name]) for name in names}
     has_caches = any(value in approximate_caches() for value in options.get("cache", ()))
@@ -195,7 +196,7 @@ def _cells(
             arguments["peft"], name = str(peft), f"{folder}+{_checkpoint_name(str(peft))}"
         arguments |= _checked(dict(zip(options, chosen, strict=True)))
         if has_caches and arguments["cache"] not in approximate_caches():
-            arguments.pop("cache_audit", None)  # there is nothing to audit in the grid's exact cells
+            arguments.pop("cache_audit", None)  # exact cells of the grid have nothing to audit
         chosen_metadata = dict(zip(of_tasks, of_task, strict=True))
         check_metadata([str(task)], chosen_metadata)
         if place is not None:
@@ -207,20 +208,20 @@ def _cells(
 
 
 def _checked(options: Mapping[str, Any]) -> dict[str, Any]:
-    """A cell's options as their declarations read them, so that 1 and 1.0 are one cell. Raises OptionError."""
+    """A cell's options as parsed values, so that 1 and 1.0 are one cell. Raises OptionError for a wrong value."""
     read, of_ways = dict(options), options_of(SAMPLERS, ROW_DECODERS)
     for kind in (LikelihoodOptions, DecodingOptions):
         own = {name: options[name] for name in options.keys() & kind.declared().keys() - of_ways.keys()}
         built = kind(**own)
         read |= {name: getattr(built, name) for name in own}
-    # The model or its preset may say which sampler has them.
+    # Options of samplers are only parsed here, because the model or its preset may choose the sampler.
     read |= {name: each.parse(options[name]) for name, each in of_ways.items() if name in options}
     asked_sampler(read)
     return read
 
 
 def _values(name: str, value: Any) -> list[Any]:
-    """An axis: a list, or a text of values with commas between them, or one value. Raises OptionError without any."""
+    """The values of an axis, given as a list, a text with commas, or one value. Raises OptionError if there is none."""
     if isinstance(value, str):
         value = [handle_cli_value_string(part.strip()) for part in value.split(",") if part.strip()]
     if value == []:
@@ -229,7 +230,7 @@ def _values(name: str, value: Any) -> list[Any]:
 
 
 def _checkpoint_name(name: str) -> str:
-    """A hub id or a relative path whole, of any other path the last part: the rest names folders of one machine."""
+    """The name of a checkpoint in folders: a hub id or relative path as a whole, or the last part of another path."""
     path = Path(name)
     if path.is_absolute() and path.is_relative_to(Path.cwd()):
         path = path.relative_to(Path.cwd())

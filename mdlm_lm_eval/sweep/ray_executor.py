@@ -1,6 +1,7 @@
-"""A sweep on Ray: an actor for each GPU, or share of one, holds a loaded model; results travel back to this process.
+"""Runs a sweep on Ray: each GPU, or share of a GPU, has an actor with a loaded model.
 
-The nodes need no common folder for results, and plain `mdlm-sweep` processes may work on the same output.
+Actors return the files of each cell to this process, so nodes need no common folder for results. Other `mdlm-sweep`
+processes may work on the same output.
 """
 
 import logging
@@ -17,22 +18,22 @@ from mdlm_lm_eval.sweep.claims import Claims
 from mdlm_lm_eval.sweep.plan import Cell, Sweep
 from mdlm_lm_eval.sweep.run import Evaluator, Tasks, fail, progress_bar, show_progress
 
-_RETRIES = 2  # of a cell whose actor died
+_RETRIES = 2  # how often a cell is computed again after its actor died
 
 
 class Worker(Evaluator):
-    """The actor. `folder` is where relative paths begin, on nodes that have it."""
+    """The actor. It resolves relative paths in `folder`, if its node has that folder."""
 
-    def __init__(self, sweep: Sweep, peft: str | None, folder: str) -> None:
+    def __init__(self, sweep: Sweep, folder: str) -> None:
         if os.path.isdir(folder):
             os.chdir(folder)
-        super().__init__(sweep, Tasks(sweep), peft)
+        super().__init__(sweep, Tasks(sweep), sweep.cells[0])
 
 
 def run_on_ray(
     sweep: Sweep, claims: Claims, address: str | None = None, workers: int = 0, gpus_per_worker: float | None = None
 ) -> None:
-    """Computes every cell that is left. Raises OptionError where no node has the GPUs of one worker."""
+    """Computes every cell that is left. Raises OptionError if no node has enough GPUs for one worker."""
     taken = claims.take()
     if taken is None and not claims.left:
         return
@@ -43,11 +44,11 @@ def run_on_ray(
         if each > max(gpus):
             raise OptionError(f"gpus_per_worker={each:g}: the most on one node of this cluster is {max(gpus):g}")
         n_workers = min(workers or (int(sum(gpus) / each) if each else len(gpus)), len(sweep.cells))
-        # Ray starts an actor anew that died, and tries its cell again.
+        # Ray restarts an actor that died, and computes its cell again.
         options = {"num_cpus": 1, "num_gpus": each, "max_restarts": -1, "max_task_retries": _RETRIES}
         actor = ray.remote(Worker).options(**options)
-        started = [actor.remote(sweep, sweep.cells[0].arguments.get("peft"), os.getcwd()) for _ in range(n_workers)]
-        # No cell waits for an actor that the cluster has no room for yet.
+        started = [actor.remote(sweep, os.getcwd()) for _ in range(n_workers)]
+        # Cells go to actors that have started, as the cluster may not have room for all of them yet.
         starting = {worker.__ray_ready__.remote(): worker for worker in started}
         running: dict[ray.ObjectRef, tuple[ActorHandle, Cell, FileLock]] = {}
         idle: list[ActorHandle] = []
@@ -57,11 +58,11 @@ def run_on_ray(
                     worker, (cell, lock), taken = idle.pop(), taken, None
                     running[worker.files.remote(cell, claims.settings(cell))] = worker, cell, lock
                 if not starting and not running:
-                    time.sleep(1)  # others hold what is left
+                    time.sleep(1)  # other processes compute the cells that are left
                     continue
                 for reference in ray.wait([*starting, *running], timeout=1)[0]:
                     if reference in starting:
-                        ray.get(reference)  # raises what keeps the weights from being read
+                        ray.get(reference)  # raises the error if the weights cannot be read
                         idle.append(starting.pop(reference))
                         continue
                     worker, cell, lock = running.pop(reference)

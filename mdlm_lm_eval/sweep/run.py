@@ -1,4 +1,4 @@
-"""One cell after the other over one loaded model: `lm_eval.simple_evaluate`, and the files that lm-eval writes."""
+"""Evaluates cells one after the other over one loaded model, with `lm_eval.simple_evaluate` and lm-eval's own files."""
 
 import getpass
 import json
@@ -42,14 +42,14 @@ _gpu_locks: list[FileLock] = []  # held until this process ends
 
 
 class Tasks:
-    """What lm-eval knows of a sweep's tasks. It puts metadata into tasks as they load, so each set has its manager."""
+    """The tasks of a sweep. lm-eval adds metadata to tasks as it loads them, so each set has its own manager."""
 
     def __init__(self, sweep: Sweep) -> None:
         self.sweep = sweep
         self._managers: dict[str, TaskManager] = {}
 
     def expanded(self) -> Sweep:
-        """The sweep with a cell for every task and group that a name with wildcards matches. Raises OptionError."""
+        """The sweep with a cell for each task and group that a wildcard matches. Raises OptionError if none does."""
         manager = self.manager(self.sweep.cells[0].metadata)
         names = {}
         for pattern in {cell.task for cell in self.sweep.cells}:
@@ -61,7 +61,7 @@ class Tasks:
         return replace(self.sweep, cells=tuple({repr(cell): cell for cell in cells}.values()))
 
     def manager(self, metadata: Mapping[str, Any]) -> TaskManager:
-        """The task manager for a cell's metadata, beside which lm-eval too shows tasks the model arguments."""
+        """The task manager for a cell's metadata and the model arguments, which lm-eval also passes to tasks."""
         metadata = {**self.sweep.model_args, **metadata}
         key = repr(metadata)
         if key not in self._managers:
@@ -70,7 +70,7 @@ class Tasks:
         return self._managers[key]
 
     def of(self, cell: Cell) -> list[Any]:
-        """What lm-eval evaluates: a cell's task by its name, or built with its repetitions and place of questions."""
+        """The task for lm-eval: its name, or the built task if the cell repeats or moves its questions."""
         if cell.repeats is None and cell.query_position is None:
             return [cell.task]
         built = self.manager(cell.metadata).load([cell.task])
@@ -84,9 +84,9 @@ class Tasks:
 
 
 def check_cells(sweep: Sweep) -> None:
-    """Refuses options that the model cannot do, and cells that differ in name alone, from the model's config.
+    """Raises OptionError for the first cell with options that the model does not support, or equal to another cell.
 
-    Raises OptionError for the first cell.
+    This needs only the model's config.
     """
     if sweep.model != "mdlm":
         return
@@ -113,25 +113,26 @@ def check_cells(sweep: Sweep) -> None:
 
 
 class Evaluator:
-    """A loaded model that evaluates cells. Whatever keeps the weights from being read is raised as it is."""
+    """A loaded model that evaluates cells. Errors of loading the weights are raised unchanged."""
 
-    def __init__(self, sweep: Sweep, tasks: Tasks, peft: str | None) -> None:
+    def __init__(self, sweep: Sweep, tasks: Tasks, first: Cell) -> None:
         self.sweep, self.tasks = sweep, tasks
         self._device = sweep.device or own_device(sweep.model_args)
-        self._lm: LM | None = None
-        self._load(peft, {})
+        self._lm: Any = None
+        self._arguments: dict[str, Any] = {}
+        self._loaded(first)
 
     def files(self, cell: Cell, settings: dict[str, Any]) -> dict[str, bytes]:
-        """Evaluates a cell and returns its files by name. Raises whatever lm-eval raises.
+        """Evaluates a cell and returns the content of its files by name. Errors of lm-eval are raised unchanged.
 
-        `settings` are recorded as what decided its scores.
+        `settings` are those of `Claims.settings`, and are recorded in the result.
         """
         sweep, lm = self.sweep, self._prepared(cell)
         tracker = EvaluationTracker()
         forget_task_files(sys.modules.keys() - _MODULES)
         with self._as_it_was(lm):
             results = self._evaluate(lm, cell, tracker)
-        # lm-eval cannot know by which name a model was loaded before.
+        # lm-eval does not know the name of a model that is passed as an object.
         results["config"]["model"] = tracker.general_config_tracker.model_source = sweep.model
         results["config"]["mdlm_sweep"] = {"settings": settings, "command": sweep.command(cell)}
         samples = results.pop("samples", {}) if sweep.log_samples else {}
@@ -142,7 +143,7 @@ class Evaluator:
 
     @contextmanager
     def _as_it_was(self, lm: LM) -> Iterator[None]:
-        """A guest's changes to the code of the model are undone; a model that it changed is forgotten."""
+        """Undoes a guest's changes to the model's code. If it changed the model itself, the model is loaded again."""
         if not isinstance(lm, MDLM) or lm.settings.decoding.guest is None:
             yield
             return
@@ -173,32 +174,31 @@ class Evaluator:
         return results
 
     def _prepared(self, cell: Cell) -> LM:
-        """The model with the cell's adapter and options; only models of lm-eval are read again for an adapter."""
-        lm, peft = self._lm, cell.arguments.get("peft")
-        of_guest = {name: cell.arguments[name] for name in ("modeling", "sampler") if cell.arguments.get("modeling")}
-        if lm is None or of_guest != self._of_guest or (peft != self._peft and not isinstance(lm, MDLM)):
-            lm = self._load(peft, of_guest)
+        """The model with the cell's adapter and options. Only lm-eval's models are loaded again for an adapter."""
+        lm, peft = self._loaded(cell), cell.arguments.get("peft")
         if isinstance(lm, MDLM):
             if peft != lm.peft:
-                self._lm = None  # an adapter that does not fit leaves parts of itself in the model
+                self._lm = None  # if the adapter does not fit, parts of it stay in the model
                 lm.use_adapter(peft)
                 self._lm = lm
-            torch.manual_seed(cell.seeds[2])  # the default of the option `seed`, as lm-eval sets it before it loads
+            # This becomes the default of the option `seed`, as lm-eval seeds torch before it loads a model.
+            torch.manual_seed(cell.seeds[2])
             lm.use_options(cell.arguments)
         return lm
 
-    def _load(self, peft: str | None, of_guest: dict[str, Any]) -> LM:
-        self._lm = None  # frees the memory first
-        arguments = {**self.sweep.model_args, **of_guest}
-        self._of_guest = of_guest
-        if self.sweep.model == "mdlm":  # which takes adapter, preset and options of a cell as that begins
+    def _loaded(self, cell: Cell) -> Any:
+        """The model of a cell, which is loaded again only if its arguments differ from those of the cell before."""
+        arguments, own = dict(self.sweep.model_args), cell.arguments
+        if self.sweep.model == "mdlm":  # adapter, preset and options are set at the beginning of each cell
             arguments.pop("preset", None)
-        elif peft is not None:
-            arguments["peft"] = peft
-        placement = {"batch_size": self.sweep.batch_size, "device": self._device}
-        self._peft = peft
-        self._lm = lm = registry.get_model(self.sweep.model).create_from_arg_obj(arguments, placement)
-        return lm
+            arguments |= {name: own[name] for name in ("modeling", "sampler") if own.get("modeling")}
+        elif "peft" in own:
+            arguments["peft"] = own["peft"]
+        if self._lm is None or arguments != self._arguments:
+            self._lm, self._arguments = None, dict(arguments)  # frees the memory first
+            placement = {"batch_size": self.sweep.batch_size, "device": self._device}
+            self._lm = registry.get_model(self.sweep.model).create_from_arg_obj(arguments, placement)
+        return self._lm
 
     def _log(self, cell: Cell, results: dict[str, Any], samples: dict[str, Any]) -> None:
         """Sends a cell to W&B and Trackio as a run of its own. Their failures cost no result, as in lm-eval."""
@@ -217,7 +217,7 @@ class Evaluator:
 
 
 def run_here(sweep: Sweep, tasks: Tasks, claims: Claims) -> None:
-    """Computes every cell that is left, beside other processes on the same folder, and waits for those they hold."""
+    """Computes every cell that is left, and waits for cells that other processes compute in the same folder."""
     evaluator = None
     with progress_bar(len(claims.left)) as bar:
         while claims.left:
@@ -225,42 +225,42 @@ def run_here(sweep: Sweep, tasks: Tasks, claims: Claims) -> None:
                 time.sleep(1)
                 continue
             cell, lock = taken
-            evaluator = evaluator or Evaluator(sweep, tasks, cell.arguments.get("peft"))
+            evaluator = evaluator or Evaluator(sweep, tasks, cell)
             try:
                 claims.finish(cell, evaluator.files(cell, claims.settings(cell)))
-            except Exception as error:  # other cells may do
+            except Exception as error:  # other cells may succeed
                 fail(claims, cell, error)
             lock.release()
             show_progress(bar, len(claims.left))
 
 
 def fail(claims: Claims, cell: Cell, error: Exception) -> None:
-    """Keeps why a cell could not be done, and shows where an error of a library came from."""
+    """Records why a cell failed, and prints it; with a traceback for errors that are not ours."""
     kind = "" if isinstance(error, OptionError) else f"{type(error).__name__}: "
     claims.failures[cell.name] = f"{kind}{error}"
     say(f"failed: {cell.name}: {''.join(traceback.format_exception(error)) if kind else error}")
 
 
 def progress_bar(n_cells: int) -> tqdm:
-    """Over all cells to do, whoever does them."""
+    """A progress bar over all cells to compute, including those of other processes."""
     return tqdm(total=n_cells, unit="cell", smoothing=0.0, disable=False)
 
 
 def show_progress(bar: tqdm, n_left: int) -> None:
-    """Moves the bar to what is left now."""
+    """Updates the bar to the number of cells that are left."""
     bar.n = bar.total - n_left
     bar.refresh()
 
 
 def say(line: str) -> None:
-    """Above the progress bar."""
+    """Prints a line above the progress bar."""
     tqdm.write(line, file=sys.stderr)
 
 
 def own_device(model_args: Mapping[str, Any]) -> str | None:
-    """A GPU that no other sweep of this user on this machine has, or what there is instead of GPUs.
+    """A GPU that no other sweep of this user on this machine uses, or the best other device if there is no GPU.
 
-    None for a model over several. Where all GPUs are taken, processes share the first.
+    It is the first GPU if all are in use, and None for a model over several GPUs.
     """
     if not torch.cuda.is_available():
         return best_device()  # HFLM's own default is a GPU, whether there is one or not
@@ -279,12 +279,12 @@ def own_device(model_args: Mapping[str, Any]) -> str | None:
 
 
 def _written(tracker: EvaluationTracker, results: dict[str, Any], samples: dict[str, Any]) -> dict[str, bytes]:
-    """What lm-eval's tracker writes, by name."""
+    """The files that lm-eval's tracker writes: content by name."""
     with tempfile.TemporaryDirectory() as folder:
         tracker.output_path = f"{folder}/results.json"
         tracker.save_results_aggregated(results, samples)
         for task, of_task in samples.items():
             tracker.save_results_samples(task, of_task)
         files = {path.name.replace(tracker.date_id, "cell"): path.read_bytes() for path in Path(folder).iterdir()}
-    json.loads(files[RESULT_FILE])  # the tracker only logs what it could not write
+    json.loads(files[RESULT_FILE])  # raises an error if the result is missing, which the tracker only logs
     return files

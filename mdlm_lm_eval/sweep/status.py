@@ -1,4 +1,4 @@
-"""What a sweep says: which cells are done and missing, and the table of what was measured."""
+"""The output of a sweep: which cells are done and missing, and the table of scores."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,7 +17,7 @@ from mdlm_lm_eval.sweep.plan import Cell
 
 
 def status(claims: Claims) -> str:
-    """How many cells are done, missing, and of other settings; a line for each that is not done."""
+    """The number of cells that are done, missing, or of other settings, and a line for each that is not done."""
     found: dict[str, list[str]] = {"done": [], "missing": [], "of other settings": []}
     for cell in claims.sweep.cells:
         try:
@@ -31,10 +31,10 @@ def status(claims: Claims) -> str:
 
 
 def table(cells: Sequence[Cell], output: Path, baseline: str = "") -> str:
-    """A row for each cell: every metric with its 95% interval, or its difference to a baseline; and what answers took.
+    """A table with a row for each cell: metrics with 95% intervals or differences to a baseline, and costs.
 
-    The baseline of a task is the first cell that has it, or the one with the words of `baseline`. A cell of several
-    tasks, as of a tag, has a row for each. Guests are marked, and blocks that hold all masks.
+    The baseline of a task is its first cell, or the cell with the words of `baseline`. A cell with several tasks, such
+    as a tag, has a row for each. Guests are marked, and cells with blocks that hold all masks.
     """
     files = ((output / cell.name / RESULT_FILE, cell.name) for cell in cells)
     frame = frame_of(read_result_file(path, name) for path, name in files)
@@ -42,7 +42,7 @@ def table(cells: Sequence[Cell], output: Path, baseline: str = "") -> str:
         return "no cell is done"
     top = benchmarks(frame)
     beside: dict[Any, str] = {}
-    bases: dict[str, list[Score]] = {}  # those with differences to them, and the scores that have these
+    bases: dict[str, list[Score]] = {}  # name of a baseline -> the scores that are compared, its own first
     for _, of_task in top.groupby("task", sort=False):
         base = (named(baseline, of_task["file"]) if baseline else None) or of_task["file"].iloc[0]
         own = of_task[of_task["file"] == base]
@@ -57,15 +57,12 @@ def table(cells: Sequence[Cell], output: Path, baseline: str = "") -> str:
         label = label + top[name].map({True: f" ({words})", False: ""})
     top["cell"] = label
     first = top.drop_duplicates("cell").set_index("cell")
-    metrics = {
-        str(name).removesuffix(",none"): own.set_index("cell") for name, own in top.groupby("metric", sort=False)
-    }
-    columns = [first.index, *(own["words"].reindex(first.index, fill_value="") for own in metrics.values())]
-    costs = shown_costs(first)
+    metrics, costs = top["metric"].unique(), shown_costs(first)
+    words = top.pivot(index="cell", columns="metric", values="words").loc[first.index, metrics].fillna("")
+    columns = [first.index, *(words[name] for name in metrics)]
     columns += [first["n"].astype(str), *(aligned(first[name]) for name in costs)]
-    lines = markdown_table(
-        ["cell", *metrics, "questions", *(COSTS[name] for name in costs)], zip(*columns, strict=True)
-    )
+    heads = ["cell", *(name.removesuffix(",none") for name in metrics), "questions", *(COSTS[name] for name in costs)]
+    lines = markdown_table(heads, zip(*columns, strict=True))
     if not bases:
         return lines
     pairs = pairing(one for own in bases.values() for one in own)

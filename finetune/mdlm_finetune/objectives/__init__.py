@@ -1,4 +1,4 @@
-"""Training objectives, a module each in this folder, under the names that the option `objective` takes.
+"""Training objectives: one module in this folder for each value of the option `objective`.
 
 register(name="sft", objective=Sft)
 """
@@ -8,5 +8,5 @@ from typing import Any
 
 
 def flag(default: Any, help: str) -> Any:
-    """A field that is a flag of `mdlm-finetune`, with what its help says of it."""
+    """A dataclass field that is a flag of `mdlm-finetune`, with its help text."""
     return field(default=default, metadata={"help": help})

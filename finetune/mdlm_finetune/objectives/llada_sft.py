@@ -1,12 +1,13 @@
 # ruff: noqa: RUF009 - `flag` returns a dataclass field
-"""LLaDA's own supervised fine-tuning, which pads answers with EOS and predicts that padding; and its ablations."""
+"""LLaDA's own supervised fine-tuning, which pads answers with EOS and predicts this padding; with ablations."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from torch import Tensor
 
-from mdlm_finetune.objective import Noised, NoisedBatch, Noising, Objective, flag
+from mdlm_finetune.objective import Noised, NoisedBatch, Noising, Objective
+from mdlm_finetune.objectives import flag
 from mdlm_finetune.objectives.sft import Padding, Sft, noised
 from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.registry import register
@@ -14,15 +15,15 @@ from mdlm_lm_eval.registry import register
 
 @dataclass(frozen=True)
 class LladaSft(Objective):
-    """`sft` with EOS padding that is part of the answer: masked with probability t, and predicted.
+    """`sft` with EOS padding that is part of the answer: it is masked with probability t, and predicted.
 
     LLaDA pads the texts of a batch with EOS to one length, and treats EOS as any other token (GUIDELINES.md). Here each
-    text has U{0, ..., `max_padding`} EOS tokens of padding, whatever batch it is in, and the loss of an example is
-    divided by the length of its answer with padding, as LLaDA's is.
+    text has U{0, ..., `max_padding`} EOS tokens of padding, independent of its batch. As in LLaDA, the loss of an
+    example is divided by the length of its answer with padding.
 
-    `padding` says what happens to as many tokens after the answer: "predicted" is LLaDA's objective; "shown" leaves the
-    EOS tokens unmasked, "masks" puts mask tokens there that are not predicted, and "none" leaves them out. The
-    answer's own masks are the same under all four.
+    `padding` changes these tokens: "predicted" is LLaDA's objective; "shown" leaves the EOS tokens unmasked; "masks"
+    replaces them by mask tokens that are not predicted; "none" leaves them out. The masks in the answer are the same
+    in all four cases.
     """
 
     padding: Padding = flag(
@@ -53,7 +54,7 @@ class LladaSft(Objective):
         return noised(text, maskable, noising, self.padding, self.max_padding)
 
     def loss(self, logits: Tensor, batch: NoisedBatch) -> Mapping[str, Tensor]:
-        """The loss of `sft`, over answer and predicted padding."""
+        """The loss of `sft` over the answer and its predicted padding."""
         return Sft().loss(logits, batch)
 
 

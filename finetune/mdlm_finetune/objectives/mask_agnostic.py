@@ -1,5 +1,5 @@
 # ruff: noqa: RUF009 - `flag` returns a dataclass field
-"""The mask-agnostic (MA) loss and objective: the same prediction, whatever the number of masks appended."""
+"""The mask-agnostic (MA) loss and objective: predictions should not depend on the number of appended masks."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from mdlm_finetune.objective import Noised, NoisedBatch, Noising, Objective, flag
+from mdlm_finetune.objective import Noised, NoisedBatch, Noising, Objective
+from mdlm_finetune.objectives import flag
 from mdlm_lm_eval.options import OptionError
 from mdlm_lm_eval.registry import register
 
@@ -19,7 +20,7 @@ Weighting = Literal["1/p", "none"]
 
 @dataclass(frozen=True)
 class MaskAgnosticLoss:
-    """The weighted loss and the terms that it is made of, scalars averaged over examples."""
+    """The weighted loss and its two terms: scalars, averaged over examples."""
 
     total: Tensor
     cross_entropy: Tensor
@@ -40,14 +41,15 @@ def mask_agnostic_loss(
 ) -> MaskAgnosticLoss:
     """alpha L_CE + beta L_TV (section 6.1 of the mask sensitivity paper), averaged over the examples of a batch.
 
-    `logits_1` and `logits_2` [N, V] are two views' predictions at the N masked answer positions of the whole batch,
-    `targets` [N] the tokens there and `example` [N] whose they are: 0 .. B - 1. `mask_ratio` [B] is each example's p.
+    `logits_1` and `logits_2` [N, V] are the predictions of two views at the N masked answer positions of the batch,
+    `targets` [N] the tokens there, and `example` [N] the examples that they belong to: 0 .. B - 1. `mask_ratio` [B] is
+    the p of each example.
 
-    With n_m the masked answer tokens of one example, its terms are
+    With n_m masked answer tokens in an example, its terms are
     L_CE = -1 / (2 p n_m) sum over views and positions of log p(target), and
     L_TV = p / n_m sum over positions of |p_1 - p_2|_1 (the L1 distance, without the half of total variation).
-    `divergence` "kl" puts the symmetric (KL(p_1 || p_2) + KL(p_2 || p_1)) / 2 in its place, "none" zero.
-    `weighting` "none" drops 1 / p and p. Raises ValueError where an example has no masked answer token.
+    `divergence` "kl" replaces the L1 distance by the symmetric (KL(p_1 || p_2) + KL(p_2 || p_1)) / 2, "none" by zero.
+    `weighting` "none" drops 1 / p and p. Raises ValueError if an example has no masked answer token.
     """
     n_examples = mask_ratio.shape[0]
     n_masked = torch.bincount(example, minlength=n_examples)  # [B]
@@ -73,13 +75,13 @@ def mask_agnostic_loss(
 
 @dataclass(frozen=True)
 class MaskAgnostic(Objective):
-    """Two views of each example, the same noised answer with different numbers of masks appended (section 6.1 of the
-    mask sensitivity paper; the defaults are its appendix B's).
+    """Two views of each example: the same noised answer with different numbers of appended masks (section 6.1 of the
+    mask sensitivity paper; defaults from its appendix B).
 
-    p ~ U(`p_low`, `p_high`); each token of `masked_part` (the answer in the paper, else the prompt or both) is masked
-    with probability p and at least one is. Two distinct numbers of masks, 0 to the maximum of the curriculum, are
-    appended; it grows linearly from `masks_start` to `masks_end` over `curriculum_passes` forward-backward passes. The
-    shorter view of an example ends in EOS tokens that are attended to, as in LLaDA's own fine-tuning.
+    p ~ U(`p_low`, `p_high`). Each token of the answer is masked with probability p, and at least one is. Two distinct
+    numbers of masks, from 0 to the maximum of the curriculum, are appended. This maximum grows linearly from
+    `masks_start` to `masks_end` over `curriculum_passes` forward-backward passes. The shorter view of an example ends
+    in EOS tokens that are attended to, as in LLaDA's own fine-tuning.
     """
 
     alpha: float = flag(0.1, "weight of the cross-entropy")
@@ -93,7 +95,7 @@ class MaskAgnostic(Objective):
     curriculum_passes: int = flag(5000, "forward-backward passes over which the most masks grow")
 
     def __post_init__(self) -> None:
-        # Consistency alone teaches nothing: a model that predicts the same everywhere is the most consistent of all.
+        # Consistency alone is no objective: a model with the same prediction everywhere would be optimal.
         if not 0.0 < self.alpha < float("inf"):
             raise OptionError(f"alpha={self.alpha} must be above 0")
         if not 0.0 <= self.beta < float("inf"):
@@ -118,7 +120,7 @@ class MaskAgnostic(Objective):
         return f"{self.alpha} x cross-entropy, {self.beta} x {consistency}, {weighting}: {paper}"
 
     def complaint(self, n_passes: int) -> str | None:
-        """Whether the curriculum ends within the run."""
+        """A warning if the curriculum does not end within the run; None if it does."""
         if n_passes >= self.curriculum_passes:
             return None
         return (
@@ -127,12 +129,12 @@ class MaskAgnostic(Objective):
         )
 
     def max_masks(self, forward_backward_pass: int) -> int:
-        """The curriculum's maximum in this pass, counted from 0."""
+        """The most appended masks in this pass, which counts from 0."""
         done = min(1.0, forward_backward_pass / self.curriculum_passes) if self.curriculum_passes > 0 else 1.0
         return self.masks_start + int(done * (self.masks_end - self.masks_start))
 
     def noise(self, text: Tensor, maskable: Tensor, noising: Noising) -> Noised:
-        """Two views, with `views` in the order in which their numbers of masks were drawn."""
+        """Returns two views, in the order in which their numbers of masks were drawn."""
         generator = noising.generator
         ratio = self.p_low + (self.p_high - self.p_low) * float(torch.rand((), generator=generator))
         is_masked = maskable & (torch.rand(len(text), generator=generator) < ratio)
@@ -150,7 +152,7 @@ class MaskAgnostic(Objective):
         return Noised(tuple(views), is_masked, ratio)
 
     def loss(self, logits: Tensor, batch: NoisedBatch) -> Mapping[str, Tensor]:
-        """Cross-entropy and consistency are logged as well."""
+        """The loss; cross-entropy and consistency are also logged."""
         one, two = logits.chunk(2)  # [N, vocabulary] each
         terms = mask_agnostic_loss(
             one,

@@ -8,15 +8,16 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from mdlm_finetune.objective import Noised, NoisedBatch, Noising, Objective, flag
+from mdlm_finetune.objective import Noised, NoisedBatch, Noising, Objective
+from mdlm_finetune.objectives import flag
 from mdlm_lm_eval.registry import register
 
 Padding = Literal["predicted", "shown", "masks", "none"]
-T_MIN = 1e-3  # LLaDA's own floor of t, without which one token could weigh without limit
+T_MIN = 1e-3  # LLaDA's own lower bound of t, which bounds the weight of a token
 
 
 def noised(text: Tensor, maskable: Tensor, noising: Noising, padding: Padding, max_padding: int) -> Noised:
-    """One view, masked with probability t ~ U(0, 1), with U{0, ..., `max_padding`} tokens of padding after the text."""
+    """One view, masked with probability t ~ U(0, 1), with U{0, ..., `max_padding`} padding tokens after the text."""
     generator = noising.generator
     t = (1.0 - T_MIN) * float(torch.rand((), generator=generator)) + T_MIN
     is_masked = maskable & (torch.rand(len(text), generator=generator) < t)
@@ -31,10 +32,10 @@ def noised(text: Tensor, maskable: Tensor, noising: Noising, padding: Padding, m
 
 @dataclass(frozen=True)
 class Sft(Objective):
-    """t ~ U(0, 1), each token of `masked_part` masked with probability t, weight 1/t (LLaDA, eq. 5 and GUIDELINES.md).
+    """Each token of the answer is masked with probability t ~ U(0, 1), weight 1/t (LLaDA, eq. 5, GUIDELINES.md).
 
     The loss of an example is divided by the number of its tokens that may be masked, then averaged over examples.
-    Unlike LLaDA's own code, padding is no part of the answer: it is neither attended to nor predicted. `eos_tail` T
+    Unlike in LLaDA's own code, padding is no part of the answer: it is neither attended to nor predicted. `eos_tail` T
     appends U{0, ..., T} EOS tokens that are attended to, so that texts are as long as those of `mask_agnostic`.
     """
 
@@ -53,7 +54,7 @@ class Sft(Objective):
         return noised(text, maskable, noising, "shown", self.eos_tail)
 
     def loss(self, logits: Tensor, batch: NoisedBatch) -> Mapping[str, Tensor]:
-        """The weighted cross-entropy alone."""
+        """The weighted cross-entropy."""
         per_token = F.cross_entropy(logits.float(), batch.targets, reduction="none")  # [N]
         weight = 1.0 / (batch.mask_ratio * batch.n_maskable * len(batch.ids))  # [B]
         return {"loss": (per_token * weight[batch.example]).sum()}
