@@ -101,9 +101,9 @@ def _show(options: argparse.Namespace) -> int:
 
 
 def _compare(options: argparse.Namespace) -> int:
-    from mdlm_leaderboard.compare import as_text, compare
+    from mdlm_leaderboard.compare import compare
 
-    print("\n\n".join(map(as_text, compare(options.first, options.second))))
+    print("\n\n".join(compare(options.first, options.second)))
     return 0
 
 
