@@ -1,4 +1,4 @@
-"""Figures of a DataFrame that `mdlm_lm_eval.results.load` returned: accuracy by masks, and accuracy against speed."""
+"""Draws a DataFrame that `mdlm_lm_eval.results.load` returned: accuracy by masks, and accuracy against speed."""
 
 import io
 import warnings
@@ -19,23 +19,23 @@ from mdlm_lm_eval.results.parallelism import SPEEDS, Setting, marks, measure_of_
 
 _WHO = ["model", "adapter", "setting_without_masks"]
 _MOST_PANELS, _MOST_LINES, _MOST_BANDS, _MOST_NUMBERED = 4, 7, 3, 14
-_LABEL, _HALF = 48, 31  # characters of a line in a legend, and of one in two columns
-_LOG_FROM = 5  # times the least speed
-_BESIDE = "#8a8a8a"  # what another setting beats
-# What the marker of a point says, and how it is filled.
+_LABEL, _HALF = 48, 31  # characters of a line in a legend with one column, and with two
+_LOG_FROM = 5  # the ratio of speeds from which the axis is logarithmic
+_BESIDE = "#8a8a8a"  # the colour of settings that another beats
+# The meanings of a point's marker, and of its fill.
 _KEY = (
     {"o": "circles: exact", "D": "diamonds: approximate", "*": "stars: guests"},
     {"hollow": "hollow: within noise of a neighbour", "": "grey: beaten"},
 )
-_CLOSE = 0.07  # of an axis: points that are closer in both share a label
+_CLOSE = 0.07  # a share of an axis: points that are closer on both axes share a label
 
 
 class NothingToDrawWarning(UserWarning):
-    """Why there is no figure."""
+    """The reason why there is no figure."""
 
 
 class Chart(Figure):
-    """A figure that notebooks show, also without `%matplotlib inline`."""
+    """A figure that a notebook shows even without `%matplotlib inline`."""
 
     def _repr_png_(self) -> bytes:
         buffer = io.BytesIO()
@@ -44,26 +44,27 @@ class Chart(Figure):
 
 
 def masks(frame: pd.DataFrame) -> Figure | None:
-    """Score by the number of masks, a panel per benchmark and a line per setting.
+    """Score by the number of masks, with a panel per benchmark and a line per setting.
 
-    Bands are the 95% intervals `low` to `high`; more than three lines have none. None, with a NothingToDrawWarning,
-    where mask counts do not differ.
+    Bands are the 95% intervals `low` to `high`; panels with more than three lines have no bands. Returns None, with a
+    NothingToDrawWarning, if mask counts do not differ.
     """
     found = benchmarks(frame).dropna(subset=["masks"])
     counts = found.groupby(["benchmark", *_WHO], dropna=False)["masks"].transform("nunique")
     figure = _panels(found[counts > 1], _draw_masks, "number of masks")
     if figure is None:
-        _say_nothing_to_draw("no two results of a setting differ in their number of masks")
+        reason = "nothing to draw: no two results of a setting differ in their number of masks"
+        warnings.warn(reason, NothingToDrawWarning, stacklevel=2)
     return figure
 
 
 def frontier(frame: pd.DataFrame, cost: str | None = None, colours: Mapping[str, str] | None = None) -> Figure | None:
-    """Score against speed, a panel per benchmark.
+    """Score against speed, with a panel per benchmark.
 
-    `cost` is a name of `COSTS`; by default positions per token, or where these do not differ a time on one machine. A
-    line joins the settings of a checkpoint that no other beats: solid for exact answers, dashed for approximate caches.
-    Hollow points are not told from a neighbour on the line. `colours` are of adapters and models. None, with a
-    NothingToDrawWarning, where no two settings differ in speed.
+    `cost` is a name of `COSTS`; by default positions per token, or a time on one machine if these do not differ. A line
+    joins the settings of a checkpoint that no other beats: solid for exact answers, dashed for approximate caches.
+    Hollow points do not differ significantly from a neighbour on the line. `colours` maps names of adapters and models
+    to colours. Returns None, with a NothingToDrawWarning, if no two settings differ in speed.
     """
     found = benchmarks(frame)
     costs = found[[*COSTS]].astype(object).where(found[[*COSTS]].notna(), None).to_dict("records")
@@ -75,22 +76,19 @@ def frontier(frame: pd.DataFrame, cost: str | None = None, colours: Mapping[str,
         faster = "" if SPEEDS.get(cost, True) else ", fewer is faster"
         if figure := _panels(known[speeds > 1], draw, COSTS[cost] + faster):
             return figure
-    _say_nothing_to_draw(f"no two settings differ in {COSTS[cost] if cost else 'speed'}")
+    reason = f"nothing to draw: no two settings differ in {COSTS[cost] if cost else 'speed'}"
+    warnings.warn(reason, NothingToDrawWarning, stacklevel=2)
     return None
 
 
 def who(row: pd.Series, frame: pd.DataFrame, columns: tuple[str, ...]) -> str:
-    """The parts of a row's identity in which the rows of `frame` differ."""
+    """The parts of a row's `columns` in which the rows of `frame` differ, in words."""
     parts = [
         {*filter(None, ", ".join(map(str, one.dropna())).split(", "))} for _, one in frame[list(columns)].iterrows()
     ]
     shared = set.intersection(*parts)
     told = [part for name in columns if pd.notna(row[name]) for part in str(row[name]).split(", ")]
     return ", ".join(part for part in told if part not in shared) or "defaults"
-
-
-def _say_nothing_to_draw(reason: str) -> None:
-    warnings.warn(f"nothing to draw: {reason}", NothingToDrawWarning, stacklevel=3)
 
 
 @figure_style()
@@ -122,7 +120,10 @@ def _draw_masks(axes: Axes, rows: pd.DataFrame) -> None:
 
 
 def _draw_frontier(axes: Axes, rows: pd.DataFrame, cost: str, colours: Mapping[str, str]) -> None:
-    """Points are numbered from the best score on, as in the legend; beyond `_MOST_NUMBERED` only those on a line."""
+    """Draws one panel. Points and legend are numbered by score, the best first.
+
+    If there are more than `_MOST_NUMBERED` points, only those on or near a frontier get a number.
+    """
     rows = rows.sort_values("score", ascending=False, kind="stable")
     exact = ~rows["is_guest"]
     if "cache" in rows:
@@ -178,7 +179,7 @@ def _draw_frontier(axes: Axes, rows: pd.DataFrame, cost: str, colours: Mapping[s
 
 
 def _number(axes: Axes, places: Mapping[int, tuple[float, float]]) -> None:
-    """Writes numbers beside their points, those of near ones beside the first."""
+    """Writes each number beside its point. Points that are close share the place of the first one."""
     axes.autoscale_view()
     on_axes = axes.transData + axes.transAxes.inverted()
     labels: dict[tuple[float, float], list[int]] = {}
