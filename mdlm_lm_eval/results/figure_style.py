@@ -10,6 +10,7 @@ from typing import Any
 import matplotlib
 from matplotlib import style
 from matplotlib.axes import Axes
+from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, LogLocator, NullLocator
 
@@ -89,6 +90,6 @@ def on_dark(svg: str) -> str:
 def _lit(colour: str) -> str:
     if colour == PAPER:
         return DARK_PAPER
-    hue, lightness, saturation = colorsys.rgb_to_hls(*(int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)))
+    hue, lightness, saturation = colorsys.rgb_to_hls(*to_rgb(colour))
     lightness = 0.9 - 0.75 * lightness if saturation < 0.1 else 0.48 + 0.35 * lightness
-    return "#" + "".join(f"{round(255 * part):02x}" for part in colorsys.hls_to_rgb(hue, lightness, saturation))
+    return to_hex(colorsys.hls_to_rgb(hue, lightness, saturation))

@@ -1,14 +1,13 @@
 """The names of models in results: `built-in`, a hub id, or a short name, never a folder's path."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path, PurePosixPath
+from typing import Any
 
-import yaml
+from yaml import YAMLError
 
 from mdlm_lm_eval.default_model import BUILT_IN, MODEL_FOLDERS, model_path
-
-_FRONT_MATTER = re.compile(r"\A---\s*\n(.*?)\n---\s*\n", re.DOTALL)
 
 
 def model_name(pretrained: str | None) -> str:
@@ -23,11 +22,12 @@ def model_name(pretrained: str | None) -> str:
 
 def adapter_name(peft: str) -> str:
     """The name in an adapter's model card (`model-index` or `model_name`), else its folder's name or its hub id."""
+    from huggingface_hub import metadata_load  # takes long to import
+
     try:
-        front_matter = _FRONT_MATTER.match(Path(peft, "README.md").expanduser().read_text(encoding="utf-8"))
-        card = yaml.safe_load(front_matter[1]) if front_matter else {}
+        card: Any = metadata_load(Path(peft, "README.md").expanduser())
         name = " ".join(str(card.get("model_name") or card["model-index"][0]["name"]).split())
-    except (OSError, ValueError, LookupError, TypeError, AttributeError, yaml.YAMLError):
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, YAMLError):
         name = ""
     return name or model_name(peft)
 
@@ -49,3 +49,9 @@ def named(wanted: str, names: Iterable[str]) -> str | None:
     words = {name: {*re.split(r"[/,]\s*", name)} for name in names}
     found = [name for name, own in words.items() if {*re.split(r"[/,]\s*", wanted)} <= own]
     return min(found, key=lambda name: len(words[name]), default=None)
+
+
+def without_shared(words: Sequence[Sequence[str]]) -> list[list[str]]:
+    """Several lists of words, each without the words that all of them have."""
+    shared = set.intersection(*map(set, words))
+    return [[word for word in own if word not in shared] for own in words]

@@ -2,7 +2,7 @@
 
 import io
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from textwrap import fill
 from typing import Any
@@ -15,10 +15,11 @@ from matplotlib.lines import Line2D
 from mdlm_lm_eval.options import approximate_caches
 from mdlm_lm_eval.results.figure_style import COLOURS, MARKERS, PAPER, colours_of, figure_style, log_axis
 from mdlm_lm_eval.results.frame import COSTS, benchmarks
+from mdlm_lm_eval.results.names import without_shared
 from mdlm_lm_eval.results.parallelism import SPEEDS, Setting, marks, measure_of_speed, slack_of, speed_of
 
 _WHO = ["model", "adapter", "setting_without_masks"]
-_MOST_PANELS, _MOST_LINES, _MOST_BANDS, _MOST_NUMBERED = 4, 7, 3, 14
+_MOST_PANELS, _MOST_BANDS, _MOST_NUMBERED = 4, 3, 14
 _LABEL, _HALF = 48, 31  # characters of a line in a legend with one column, and with two
 _LOG_FROM = 5  # the ratio of speeds from which the axis is logarithmic
 _BESIDE = "#8a8a8a"  # the colour of settings that another beats
@@ -81,14 +82,11 @@ def frontier(frame: pd.DataFrame, cost: str | None = None, colours: Mapping[str,
     return None
 
 
-def who(row: pd.Series, frame: pd.DataFrame, columns: tuple[str, ...]) -> str:
-    """The parts of a row's `columns` in which the rows of `frame` differ, in words."""
-    parts = [
-        {*filter(None, ", ".join(map(str, one.dropna())).split(", "))} for _, one in frame[list(columns)].iterrows()
-    ]
-    shared = set.intersection(*parts)
-    told = [part for name in columns if pd.notna(row[name]) for part in str(row[name]).split(", ")]
-    return ", ".join(part for part in told if part not in shared) or "defaults"
+def _labels(frame: pd.DataFrame, columns: Sequence[str]) -> list[str]:
+    """The parts of each row's `columns` in which the rows differ, in words."""
+    rows = [row.dropna() for _, row in frame[list(columns)].iterrows()]
+    words = [[word for value in row for word in str(value).split(", ") if word] for row in rows]
+    return [", ".join(own) or "defaults" for own in without_shared(words)]
 
 
 @figure_style()
@@ -110,10 +108,10 @@ def _panels(found: pd.DataFrame, draw: Callable[[Axes, pd.DataFrame], None], lab
 
 
 def _draw_masks(axes: Axes, rows: pd.DataFrame) -> None:
-    lines = list(rows.groupby(_WHO, dropna=False, sort=False))[:_MOST_LINES]
-    for (_, line), colour, marker in zip(lines, COLOURS, MARKERS, strict=False):
+    lines, labels = rows.groupby(_WHO, dropna=False, sort=False), _labels(rows.drop_duplicates(_WHO), _WHO)
+    for (_, line), label, colour, marker in zip(lines, labels, COLOURS, MARKERS, strict=False):
         line = line.sort_values("masks")
-        axes.plot(line["masks"], line["score"], color=colour, marker=marker, label=who(line.iloc[0], rows, tuple(_WHO)))
+        axes.plot(line["masks"], line["score"], color=colour, marker=marker, label=label)
         if len(lines) <= _MOST_BANDS:
             axes.fill_between(line["masks"], line["low"], line["high"], color=colour, alpha=0.14, linewidth=0)
     log_axis(axes, sorted(rows["masks"].unique()))
@@ -142,7 +140,7 @@ def _draw_frontier(axes: Axes, rows: pd.DataFrame, cost: str, colours: Mapping[s
             line = own[found[own.index].isin(["on", "hollow"]) & (exact[own.index] == is_exact)].sort_values(cost)
             colour = colours[named[own.index[0]]]
             axes.plot(line[cost], line["score"], color=colour, linestyle=style, linewidth=0.9, zorder=1)
-    handles, places = [], {}
+    handles, places, labels = [], {}, _labels(rows, ("model", "adapter", "setting"))
     kinds = exact.map({True: "o", False: "D"}).mask(rows["is_guest"], "*")
     for n, (index, row) in enumerate(rows.iterrows(), start=1):
         colour, mark = colours[named[index]], found[index]
@@ -154,9 +152,7 @@ def _draw_frontier(axes: Axes, rows: pd.DataFrame, cost: str, colours: Mapping[s
         axes.errorbar(row[cost], row["score"], yerr=half, elinewidth=0.5, **look)
         if mark or len(rows) <= _MOST_NUMBERED:
             places[n] = row[cost], row["score"]
-            handles.append(
-                Line2D([], [], label=fill(f"{n}  {who(row, rows, ('model', 'adapter', 'setting'))}", _LABEL), **look)
-            )
+            handles.append(Line2D([], [], label=fill(f"{n}  {labels[n - 1]}", _LABEL), **look))
     if rows[cost].max() > _LOG_FROM * rows[cost].min():
         log_axis(axes)
     if not SPEEDS.get(cost, True):
