@@ -7,6 +7,7 @@ from mdlm_lm_eval.results.files import UnusableFile
 from mdlm_lm_eval.results.frame import rows_of, setting_of
 from mdlm_lm_eval.results.in_words import UNMEASURED, noise_in_words
 from mdlm_lm_eval.results.markdown import markdown_table
+from mdlm_lm_eval.results.names import without_shared
 from mdlm_lm_eval.results.result_file import ResultFile, TaskResult, leaves, read_chosen_file
 from mdlm_lm_eval.results.samples import Answer, scores_by_question
 from mdlm_lm_eval.results.statistics import (
@@ -164,12 +165,9 @@ def _noise(files: Sequence[ResultFile], tasks: Mapping[str, object], n_questions
 
 def labels(files: Sequence[ResultFile], tasks: Sequence[Sequence[TaskResult]]) -> list[str]:
     """The model and adapter of each file, with the settings in which it differs from the other on any task."""
-    words = [dict.fromkeys(word for pair in tasks for word in _words(file, pair[n])) for n, file in enumerate(files)]
-    found = []
-    for file, own, other in zip(files, words, words[::-1], strict=True):
-        name = f"{file.model} with {file.adapter}" if file.adapter else file.model
-        found.append(", ".join([name, *(word for word in own if word not in other)]))
-    return found
+    words = [[*dict.fromkeys(word for pair in tasks for word in _words(file, pair[n]))] for n, file in enumerate(files)]
+    names = [f"{file.model} with {file.adapter}" if file.adapter else file.model for file in files]
+    return [", ".join([name, *own]) for name, own in zip(names, without_shared(words), strict=True)]
 
 
 def _words(file: ResultFile, result: TaskResult) -> list[str]:

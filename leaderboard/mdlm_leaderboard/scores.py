@@ -128,7 +128,7 @@ def scores_of(files: Iterable[ResultFile], left_out: Mapping[str, str]) -> Score
     table = table[~table["place"].isin(disputed)].drop_duplicates(["place", "task"])
     is_benchmark, n_tasks = table["experiment"] == BENCHMARKS, table.groupby("place")["task"].transform("size")
     partial = ~is_benchmark & (n_tasks != len(task_names()))
-    # Tasks of the suite without their 15 fellows are shown like any other benchmark.
+    # Tasks of the suite in cells with fewer than 16 tasks are shown like any other benchmark.
     shown = {*zip(table.loc[partial, "file"], table.loc[partial, "name"], strict=True)}
     is_shown = [
         not suite_task(one.name) or (one.file, one.name) in shown for one in table[is_benchmark].itertuples(False)
@@ -316,18 +316,16 @@ def _with_hashes(table: pd.DataFrame) -> pd.DataFrame:
 def _with_names(table: pd.DataFrame) -> pd.DataFrame:
     """Appends the weights' digest to names that checkpoints or adapters with different weights share."""
     found = set(table["who"])
-    weights: dict[tuple[str, ...], set[str]] = {}
+    of_models = {(one.model, one.weights) for one in found if one.weights}
+    of_adapters = {(one.model, one.adapter, one.adapter_weights) for one in found if one.adapter_weights}
+    n_models = Counter(model for model, _ in of_models)
+    n_adapters = Counter((model, adapter) for model, adapter, _ in of_adapters)
+    names = {}
     for one in found:
-        weights.setdefault((one.model,), set()).update({one.weights} - {""})
-        weights.setdefault((one.model, one.adapter), set()).update({one.adapter_weights} - {""})
-
-    def named(one: Who) -> Who:
-        model = f"{one.model} ({one.weights[:7]})" if len(weights[one.model,]) > 1 and one.weights else one.model
-        is_one = len(weights[one.model, one.adapter]) < 2 or not one.adapter_weights
-        adapter = one.adapter if is_one else f"{one.adapter} ({one.adapter_weights[:7]})"
-        return replace(one, model=model, adapter=adapter)
-
-    names = {one: named(one) for one in found}
+        model = f" ({one.weights[:7]})" if one.weights and n_models[one.model] > 1 else ""
+        has_others = one.adapter_weights and n_adapters[one.model, one.adapter] > 1
+        adapter = f" ({one.adapter_weights[:7]})" if has_others else ""
+        names[one] = replace(one, model=one.model + model, adapter=one.adapter + adapter)
     return table.assign(who=[names[one] for one in table["who"]])
 
 

@@ -7,6 +7,7 @@ from statistics import fmean
 import pandas as pd
 
 from mdlm_leaderboard.scores import CHANCE, USUAL_WORDING, Scores, Who
+from mdlm_lm_eval.results.names import without_shared
 from mdlm_lm_eval.results.statistics import Interval, mean_of_tasks, t_interval
 
 
@@ -92,8 +93,9 @@ def _read(table: pd.DataFrame) -> tuple[int, ...]:
 def _by_template(table: pd.DataFrame) -> pd.DataFrame:
     """The `scores` of `Wordings`; names of rows leave out the settings that all rows share."""
     who: list[Who] = [*dict.fromkeys(table["who"])]
-    common = set.intersection(*(set(one.decoding) for one in who)) if len(who) > 1 else set()
-    names = {one: ", ".join([str(one), *(word for word in one.decoding if word not in common)]) for one in who}
+    decodings = [one.decoding for one in who]
+    words = without_shared(decodings) if len(who) > 1 else decodings
+    names = {one: ", ".join([str(one), *own]) for one, own in zip(who, words, strict=True)}
     by_template = table.groupby([table["who"].map(names), "template"], sort=False)["score"].mean() * 100
     scores = by_template.unstack().sort_index(axis=1)
     return scores.loc[scores.mean(axis=1).sort_values(ascending=False).index]
