@@ -11,9 +11,9 @@ from typing import Any
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from mdlm_leaderboard.board import ONE_STEP, Board, Curve, Row, Section, loss
+from mdlm_leaderboard.board import ONE_STEP, Board, Curve, Row, Section
 from mdlm_leaderboard.experiments import BY_NAME, NO_MASKS
-from mdlm_leaderboard.findings import mask_lines, short_name
+from mdlm_leaderboard.findings import loss_of, mask_lines, short_name
 from mdlm_leaderboard.scores import CHANCE, USUAL_WORDING
 from mdlm_lm_eval.results.figure_style import COLUMN_WIDTH, MARKERS, figure_style, log_axis, on_dark, save_figure
 from mdlm_lm_eval.results.files import write_whole
@@ -203,8 +203,7 @@ def headline(section: Section) -> Chart:
     """The chart of the loss to masks: a line per checkpoint, labelled with its loss."""
     lines = []
     for row in mask_lines(section):
-        found = loss(row, section.pair)
-        assert found
+        found = loss_of(row, section)
         seeds = f" ({len(row.seeds)} seeds)" if row.seeds else ""
         cost = f"loss {found.in_words}{'' if found.is_significant else ', not significant'}"
         name = row.who.recipe or row.who.model

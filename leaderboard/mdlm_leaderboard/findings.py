@@ -26,7 +26,7 @@ def mask_lines(section: Section) -> list[Row]:
     adapted = {row.id: [one for one in rows if _is_adapted(one.who, row.who)] for row in plain}
     if not any(adapted.values()):
         return plain[:_MOST_LINES]
-    before = max((row for row in plain if adapted[row.id]), key=lambda row: _loss(row, section).mean)
+    before = max((row for row in plain if adapted[row.id]), key=lambda row: loss_of(row, section).mean)
     return [before, *sorted(adapted[before.id], key=lambda row: row.who.adapter)]
 
 
@@ -42,23 +42,26 @@ def masks_finding(section: Section) -> str:
     few, most = section.pair
     before, *others = lines
     if others and not others[0].who.adapter:
-        least, *_, worst = sorted(lines, key=lambda row: _loss(row, section).mean)
-        low, high = (_loss(row, section).with_significance for row in (least, worst))
+        least, *_, worst = sorted(lines, key=lambda row: loss_of(row, section).mean)
+        low, high = (loss_of(row, section).with_significance for row in (least, worst))
         first = (
             f"Appended masks (from {few} to {most}) cost {short_name(least.who.model)} least: {low} points of accuracy"
         )
         return f"{first}; they cost {short_name(worst.who.model)} most: {high}."
     name = "the built-in model" if before.who.model == BUILT_IN else short_name(before.who.model)
-    cost = f"{_loss(before, section).with_significance} points of accuracy (from {few} to {most} masks)"
+    cost = f"{loss_of(before, section).with_significance} points of accuracy (from {few} to {most} masks)"
     sentence = f"Appended masks cost {name} {cost}."
     if not others:
         return sentence
-    parts = [f"{_adapter(row)}: {_most(row, section)}, loss {_loss(row, section).with_significance}" for row in others]
+    parts = [
+        f"{_adapter(row)}: {_most(row, section)}, loss {loss_of(row, section).with_significance}" for row in others
+    ]
     first = f"Accuracy at {most} masks: {_most(before, section)} before fine-tuning."
     return f"{sentence} {first} After it: {'; '.join(parts)}."
 
 
-def _loss(row: Row, section: Section) -> Interval:
+def loss_of(row: Row, section: Section) -> Interval:
+    """The loss to masks of a row of `mask_lines`."""
     found = loss(row, section.pair)
     assert found
     return found

@@ -29,8 +29,6 @@ def problems_of(path: Path) -> list[str]:
 def _problems(file: ResultFile) -> Iterator[str]:
     if file.limit is not None:
         yield f"--limit {file.limit:g} leaves out questions; a submission answers all"
-    if not file.date:
-        yield "names no date"
     if file.mdlm is None and file.model == file.model_kind:
         yield "names no model; run it with --model_args pretrained=..."
     by_group: dict[str, dict[str, TaskResult]] = {}

@@ -83,6 +83,7 @@ def wordings_of(scores: Scores) -> list[Wordings]:
 
 
 def _read(table: pd.DataFrame) -> tuple[int, ...]:
+    """The `read` of `Wordings`."""
     found = set()
     for (_, template), own in table.groupby(["who", "template"], sort=False):
         if (mean_of_tasks([*own["share"]]).interval.low or 0) > CHANCE / 100:

@@ -94,9 +94,8 @@ def benchmarks(frame: pd.DataFrame) -> pd.DataFrame:
     """
     top = frame[frame["group"] == ""].copy()
     top["benchmark"] = top["task"] + " (" + top["metric"].str.removesuffix(",none") + ")"
-    factor = top["is_accuracy"].map({True: 100.0, False: 1.0})
-    for name in ("score", "low", "high"):
-        top[name] = top[name].astype(float) * factor
+    factor, ends = top["is_accuracy"].map({True: 100.0, False: 1.0}), ["score", "low", "high"]
+    top[ends] = top[ends].astype(float).mul(factor, axis=0)
     top["in_words"] = [_in_words(row.score, row.low, row.high, row.is_accuracy) for row in top.itertuples()]
     return top
 

@@ -33,7 +33,7 @@ class Ranges(TypedDict, total=False):
 
 
 class ExactAnswer(TypedDict, total=False):
-    """An audited answer; `exact` is missing where both ways of decoding gave the same."""
+    """An audited answer; `exact` is missing if both ways of decoding gave the same answer."""
 
     doc_id: Required[int | None]
     exact: str | None
